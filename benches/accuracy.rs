@@ -1,4 +1,4 @@
-//! How often a sliding window decides otherwise than an exact log would, per kind of source and precision.
+//! Measures how often a sliding window decides differently from an exact log, per kind of source and precision.
 //!
 //! Run with `cargo bench --bench accuracy -- [--sources 270000] [--requests 400000000] [--threads 2] [--seed 1]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
@@ -10,10 +10,10 @@ use std::env;
 
 use trace::{Kind, Tally};
 
-/// In how many sub-windows the window is looked at; 1 is the plain one.
+/// Numbers of sub-windows to measure; 1 is the plain sliding window.
 const PRECISIONS: [u8; 5] = [1, 2, 6, 12, 60];
 
-/// What to measure.
+/// Size of the measurement, from the command line.
 struct Plan {
     sources: u64,
     requests: u64,
@@ -27,7 +27,8 @@ impl Plan {
             let position = arguments.iter().position(|argument| argument == name)?;
             arguments.get(position + 1).map(|text| text.parse().expect("a number"))
         };
-        // Cargo passes `--bench` when it measures; without it this is a test that the benchmark still works.
+        // Cargo passes `--bench` for a measurement. Without it this is a test run, which only checks that the benchmark
+        // works.
         let measuring = arguments.iter().any(|argument| argument == "--bench");
         let (sources, requests) = if measuring { (270_000, 400_000_000) } else { (30, 3000) };
         Self {
@@ -38,11 +39,11 @@ impl Plan {
         }
     }
 
-    /// What one thread measures, by kind and precision.
+    /// Returns the decisions that one thread has measured, by kind and precision.
     fn measure(&self, thread: u64) -> [[Tally; PRECISIONS.len()]; 3] {
         let mut tallies = [[Tally::default(); PRECISIONS.len()]; 3];
         for source in (thread..self.sources).step_by(self.threads.max(1) as usize) {
-            // The first few take what does not come out even.
+            // The first sources take the remainder, so that the sum is exactly the requested number.
             let requests = self.requests / self.sources + u64::from(source < self.requests % self.sources);
             let of_source = trace::play(self.seed, source, requests, &PRECISIONS);
             let kind = Kind::ALL.iter().position(|kind| *kind == Kind::of(source)).unwrap_or(0);
@@ -53,7 +54,7 @@ impl Plan {
 }
 
 fn print(tallies: &[[Tally; PRECISIONS.len()]; 3]) {
-    println!("| sources | precision | requests | wrongly allowed | wrongly refused | together |");
+    println!("| sources | precision | requests | wrongly allowed | wrongly rejected | together |");
     println!("|---|---|---|---|---|---|");
     let row = |name: &str, precision: u8, tally: &Tally| {
         let share = |count: u64| 100.0 * count as f64 / tally.requests.max(1) as f64;
@@ -77,7 +78,7 @@ fn print(tallies: &[[Tally; PRECISIONS.len()]; 3]) {
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    // A test runner asks what there is to run: nothing by name.
+    // Test runners list the tests with `--list`; there are none with a name.
     if arguments.iter().any(|argument| argument == "--list") {
         return;
     }

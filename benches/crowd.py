@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Many connections that do nothing, or little, while others are served.
+"""Measures requests of active clients while many idle or slow connections are open.
 
     benches/crowd.py idle [--weir target/release/weir] [--connections 10000] [--rate 1000] [--seconds 10]
     benches/crowd.py slowloris [--connections 1000]
     benches/crowd.py bodies [--connections 1000]
 
-Starts Weir with a built-in answerer, opens the connections, and sends requests at an even rate on fifty others, each at
-its time whether or not the one before is answered. Prints what those took, and for `idle` the memory of each idle
-connection. Needs descriptors for both ends: `ulimit -n` of twice the connections.
+Starts Weir with its built-in test upstream, opens the connections, and sends requests at a constant rate on 50 others,
+whether or not earlier requests have responses (an open loop). Prints the latencies and, for `idle`, the memory per idle
+connection. Needs file descriptors for both ends: `ulimit -n` of twice the number of connections.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def start(binary, directory):
 
 
 def resident(pid):
-    """In KiB."""
+    """Returns the resident memory in KiB."""
     return round(proxy.usage(pid)[1] * 1024)
 
 
@@ -59,7 +59,9 @@ async def connect():
 
 
 async def serve(rate, seconds):
-    """What requests took, in milliseconds, from the time at which each was due."""
+    """Returns the latencies in milliseconds, each from the time at which the request was due, and the number of
+    failures.
+    """
     free = asyncio.Queue()
     for _ in range(50):
         free.put_nowait(await connect())

@@ -1,7 +1,7 @@
-//! The elastic controller with a simulated upstream, run by run, and drawn.
+//! Runs of the elastic controller with a simulated upstream, with figures and charts.
 //!
-//! The runs are those of `tests/elastic`; the pictures in `docs/elastic` are made by
-//! `cargo bench --bench elastic -- --svg docs/elastic`. Without `--svg` only the figures are printed.
+//! The runs are those of `tests/elastic`. `cargo bench --bench elastic -- --svg docs/elastic` writes the charts in
+//! `docs/elastic`. Without `--svg` only the figures are printed.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 #[path = "elastic/plot.rs"]
@@ -16,12 +16,12 @@ use std::{env, fs, io};
 use plot::{Panel, Series};
 use upstream::{Moment, Scenario, run};
 
-/// One run and what it shows.
+/// One run and how it is drawn.
 struct Run {
     name: &'static str,
     title: &'static str,
     scenario: Scenario,
-    /// Seconds that are looked at for the figures.
+    /// First and last second of the span from which the figures are computed.
     steady: (f64, f64),
 }
 
@@ -94,7 +94,7 @@ fn between(moments: &[Moment], (from, to): (f64, f64)) -> impl Iterator<Item = &
     moments.iter().filter(move |moment| (from..to).contains(&moment.at))
 }
 
-/// How long it took from each moment at which the upstream became slow.
+/// Returns the time from each moment at which the upstream became slow until all limits were back at their base.
 fn times_to_base(moments: &[Moment], slowness: fn(f64) -> f64) -> String {
     let starts = moments.windows(2).filter(|pair| slowness(pair[0].at) <= 1.0 && slowness(pair[1].at) > 1.0);
     let time = |pair: &[Moment]| {
@@ -116,7 +116,7 @@ fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
         points: moments.iter().filter_map(|moment| Some((moment.at, value(moment)?))).collect(),
     };
     let per_second = |moment: &Moment| f64::from(moment.passed.iter().sum::<u32>()) / 0.1;
-    // A tenth of a second is too short to show a rate.
+    // A tenth of a second is too short to show a rate, so that ten points are averaged.
     let smooth = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
         points
             .chunks(10)

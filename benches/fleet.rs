@@ -34,20 +34,17 @@ mod support;
 
 use std::env;
 use std::fmt::Write as _;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 use weir::clock::Clock;
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::claims::Sharing;
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::leases::LeasePolicy;
 use weir::remote::channel::Place;
 use weir::store::settings::{Server as StoreServer, Topology};
 
-use self::claims::Limit as SharedLimit;
+use self::claims::Members;
 use self::commands::Style;
 use self::demand::{Demand, Pattern};
 use self::experiment::{Fleet, Outcome};
@@ -84,10 +81,14 @@ impl Way {
         Self::ALL.iter().find(|(_, way)| *way == self).map_or("", |(name, _)| name)
     }
 
-    const fn sharing(self) -> Option<Sharing> {
+    const fn sharing(self) -> Option<LeasePolicy> {
         match self {
-            Self::Lease => Some(Sharing { is_exact: false, waits: true, priority: 0, is_max_min: false }),
-            Self::Exact => Some(Sharing { is_exact: true, waits: true, priority: 0, is_max_min: false }),
+            Self::Lease => {
+                Some(LeasePolicy { is_exact: false, may_wait: true, priority: 0, is_max_min: false })
+            }
+            Self::Exact => {
+                Some(LeasePolicy { is_exact: true, may_wait: true, priority: 0, is_max_min: false })
+            }
             Self::Split | Self::Incr | Self::Pipeline => None,
         }
     }
@@ -135,15 +136,13 @@ impl Cell {
     fn run(&self, server: &Server) -> String {
         server.cli(&["flushall"]);
         let clock = Arc::new(Clock::start());
-        let count = NonZeroU32::new(self.limit).unwrap();
-        let quota = Quota::new(Algorithm::Gcra, Limit::new(count, Period::one(Unit::Second)), Some(count));
-        let limit = SharedLimit { quota: quota.unwrap(), sharing: self.way.sharing(), keys: self.keys };
+        let limit = claims::limit(self.limit, self.way.sharing(), self.keys);
         let address = ([127, 0, 0, 1], server.port()).into();
         let fleet = match self.way {
             Way::Lease | Way::Exact | Way::Split => {
                 let place = Place::Tcp("127.0.0.1".into(), server.port());
                 let store = claims::store(Topology::Single(StoreServer { place, db: 0 }), "bench");
-                Fleet::Claims(claims::fleet((self.instances, 0), limit, &store, &clock), self.wait)
+                Fleet::Claims(claims::fleet(Members::all(self.instances), limit, &store, &clock), self.wait)
             }
             Way::Incr => {
                 Fleet::Commands(commands::fleet(self.instances, Style::Incr, address), self.limit.into())

@@ -1,9 +1,9 @@
-//! A flood of distinct keys against a table of fixed size: time per decision, memory, and whether those who were
-//! blocked stay blocked.
+//! A flood of distinct keys into a table of fixed size: time per decision, memory, and whether clients over their limit
+//! stay blocked.
 //!
-//! A million requests a second by the clock, each of an IPv4 or IPv6 client that nobody has seen before, under a
-//! limit of ten an hour: no counter is whole again before the end. Run with
-//! `cargo bench --bench flood -- [--keys 100000000] [--max-keys 1000000]`.
+//! The clock advances by a second per million requests, each with the IPv4 or IPv6 address of a new client. The limit
+//! is 10 per hour, so no counter becomes full again before the end. Run with `cargo bench --bench flood -- [--keys
+//! 100000000] [--max-keys 1000000]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::env;
@@ -14,55 +14,55 @@ use weir::clock::Clock;
 use weir::limiter::algorithm::Algorithm;
 use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::decision::Enforcement;
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
-use weir::limiter::reservation::Charging;
+use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir::limiter::reservation::ChargeTiming;
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
+use weir::limiter::{Check, LimitHandle, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 
-/// The program's allocator, which lays the table out as it will be.
+/// The allocator of the program, which determines the memory layout of the table.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Clients that have used up their limit before the flood comes.
+/// Number of clients that have used up their limit before the flood.
 const BLOCKED: u64 = 1000;
 /// 2026-11-21T08:00:00Z.
 const START: u64 = 1_795_248_000_000_000_000;
-/// Between two requests.
+/// Nanoseconds between two requests.
 const STEP: u64 = 1000;
-/// Lines of the table.
+/// Number of rows of the printed table.
 const LINES: u64 = 10;
 
 struct Flooded {
     limiter: Limiter,
-    meter: Meter,
+    meter: LimitHandle,
 }
 
 impl Flooded {
     fn new(max_keys: usize) -> Self {
-        let limit = Limit::new(NonZeroU32::new(10).expect("ten"), Period::one(Unit::Hour));
-        let spec = MeterSpec {
-            lineage: Lineage { rule: "per-client".into(), key: "[client_ip]".into() },
+        let limit = Limit::new(NonZeroU32::new(10).expect("ten"), Period::one(TimeUnit::Hour));
+        let spec = LimitSpec {
+            identity: LimitIdentity { rule: "per-client".into(), key: "[client_ip]".into() },
             quota: Quota::new(Algorithm::Gcra, limit, None).expect("ten an hour"),
             on_change: OnChange::Keep,
-            sharing: None,
+            lease_policy: None,
         };
-        let limiter = Limiter::new(Settings { max_keys, secret: [0x5eed, 0x5ec2e7] });
+        let limiter = Limiter::new(LimiterSettings { max_keys, secret: [0x5eed, 0x5ec2e7] });
         let meter = limiter.install(&[spec], Timestamp::from_nanos(START))[0];
         Self { limiter, meter }
     }
 
-    /// Whether a request of client `number` passes.
+    /// Returns whether a request of client `number` is admitted.
     fn takes(&self, number: u64, cost: u32, now: u64) -> bool {
         let key = self.limiter.hasher().hash(&number.to_be_bytes());
         let check = Check {
-            meter: self.meter,
+            handle: self.meter,
             key,
             cost,
             enforcement: Enforcement::Enforced,
-            charging: Charging::OnArrival,
-            terms: None,
+            charge_timing: ChargeTiming::OnArrival,
+            options: None,
         };
-        !self.limiter.check(&[check], Timestamp::from_nanos(now)).is_refused()
+        !self.limiter.check(&[check], Timestamp::from_nanos(now)).is_rejected()
     }
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Resident memory per idle connection under TLS, by what the connection has been used for.
+"""Measures the resident memory per idle connection under TLS, by what the connection has been used for.
 
     cargo build --release
     python3 benches/idle_tls.py [--connections 4000] [--weir target/release/weir]
 
-One worker, the built-in answerer, connections from one process of this machine. Each kind has a proxy of its own, since memory that was
-used once is partly kept. What is told is resident memory after some quiet seconds, less that before, by the number of connections.
+Uses one worker, the built-in test upstream, and connections from one process of this machine. Each kind of connection
+has its own proxy, since a process retains part of the memory that it has used. The result is the growth of resident
+memory after 15 idle seconds, divided by the number of connections.
 """
 
 import argparse
@@ -105,7 +106,7 @@ def http2(port):
 def asked_by_http2(stream):
     stream.sendall(HTTP2)
     read = b""
-    # An answer's frame with END_STREAM on stream 1.
+    # A frame of the response with END_STREAM on stream 1.
     while not any(kind + b"\x00\x00\x00\x01" in read for kind in (b"\x00\x01", b"\x01\x05")):
         more = stream.recv(4096)
         assert more, "closed"
@@ -128,7 +129,7 @@ KINDS = {
 
 
 def resident(process):
-    """In KiB."""
+    """Returns the resident memory in KiB."""
     return proxy.usage(process.pid)[1] * 1024
 
 

@@ -1,9 +1,9 @@
-//! The limiter beside the `governor` crate: time per decision and memory per key, in one run.
+//! Benchmark of the limiter and the `governor` crate in one run: time per decision and memory per key.
 //!
-//! Both decide the same random sequence of keys, in turn, round after round, so that whatever slows the
-//! machine slows both. A decision starts from an IPv4 address: our side hashes it as a rule with `key: [client_ip]`
-//! does, governor hashes it with its default hasher. Run with
-//! `cargo bench --bench limiter -- [--keys 1000,1000000] [--threads 1,2] [--rounds 5]`.
+//! Both decide the same random sequence of keys, in alternating rounds, so that disturbances on the machine affect
+//! both. A decision starts from an IPv4 address: Weir hashes it as a rule with `key: [client_ip]` does, governor hashes
+//! it with its default hasher. Run with `cargo bench --bench limiter -- [--keys 1000,1000000] [--threads 1,2] [--rounds
+//! 5]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::cell::Cell;
@@ -22,54 +22,57 @@ use weir::clock::Clock;
 use weir::limiter::algorithm::Algorithm;
 use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::decision::Enforcement;
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
-use weir::limiter::reservation::Charging;
+use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir::limiter::reservation::ChargeTiming;
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
+use weir::limiter::{Check, LimitHandle, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 
-/// The program's allocator, which lays the table out as it will be.
+/// The allocator of the program, which determines the memory layout of the table.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// How far time moves per decision where no clock is read.
+/// Nanoseconds by which time advances per decision if no clock is read.
 const STEP: u64 = 100;
 /// 2026-11-21T08:00:00Z.
 const START: u64 = 1_795_248_000_000_000_000;
 
-/// What most requests meet.
+/// Outcome of most requests.
 #[derive(Clone, Copy, PartialEq)]
 enum Load {
-    /// A million a second for each key, far above what it gets.
+    /// Admitted: the limit is a million per second for each key, far above the load.
     Conforming,
-    /// One an hour for each key, all of them taken.
+    /// Rejected: the limit is one per hour for each key, and is used up.
     Refused,
 }
 
 /// A limiter under measurement.
 trait Contender: Sync {
-    /// Whether a request of `address` passes; `tick` is the time where no clock is read.
+    /// Returns whether a request of `address` is admitted. `tick` is the time if no clock is read.
     fn decide(&self, address: u32, tick: u64) -> bool;
 }
 
 struct Weir {
     limiter: Limiter,
-    meter: Meter,
+    meter: LimitHandle,
     clock: Option<Clock>,
 }
 
 impl Weir {
     fn new(max_keys: usize, load: Load, clock: Option<Clock>) -> Self {
-        let limiter = Limiter::new(Settings { max_keys, secret: [fastrand::u64(..), fastrand::u64(..)] });
+        let limiter =
+            Limiter::new(LimiterSettings { max_keys, secret: [fastrand::u64(..), fastrand::u64(..)] });
         let (count, unit) = match load {
-            Load::Conforming => (1_000_000, Unit::Second),
-            Load::Refused => (1, Unit::Hour),
+            Load::Conforming => (1_000_000, TimeUnit::Second),
+            Load::Refused => (1, TimeUnit::Hour),
         };
         let limit = Limit::new(NonZeroU32::new(count).expect("not zero"), Period::one(unit));
         let quota = Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota");
-        let lineage = Lineage { rule: "per-client".into(), key: "[client_ip]".into() };
+        let lineage = LimitIdentity { rule: "per-client".into(), key: "[client_ip]".into() };
         let now = clock.as_ref().map_or(Timestamp::from_nanos(START), Clock::now);
-        let meter = limiter
-            .install(&[MeterSpec { lineage, quota, on_change: OnChange::Keep, sharing: None }], now)[0];
+        let meter = limiter.install(
+            &[LimitSpec { identity: lineage, quota, on_change: OnChange::Keep, lease_policy: None }],
+            now,
+        )[0];
         Self { limiter, meter, clock }
     }
 }
@@ -82,14 +85,14 @@ impl Contender for Weir {
         };
         let key = self.limiter.hasher().hash_u32(address);
         let check = Check {
-            meter: self.meter,
+            handle: self.meter,
             key,
             cost: 1,
             enforcement: Enforcement::Enforced,
-            charging: Charging::OnArrival,
-            terms: None,
+            charge_timing: ChargeTiming::OnArrival,
+            options: None,
         };
-        !self.limiter.check(&[check], now).is_refused()
+        !self.limiter.check(&[check], now).is_rejected()
     }
 }
 
@@ -97,7 +100,7 @@ thread_local! {
     static TICK: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Time as the thread was told, so that governor too can be measured without a clock.
+/// A clock that returns the tick set for the thread, so that governor can be measured without reading a real clock.
 #[derive(Clone)]
 struct Told;
 
@@ -130,14 +133,14 @@ where
     }
 }
 
-/// Has every key decided once.
+/// Decides one request of every key.
 fn fill(contender: &impl Contender, keys: u32) {
     for address in 0..keys {
         black_box(contender.decide(address, 0));
     }
 }
 
-/// Nanoseconds per decision of the slowest thread, each going through its own sequence.
+/// Returns the nanoseconds per decision of the slowest thread. Each thread has its own sequence of keys.
 fn measure(contender: &impl Contender, sequences: &[Vec<u32>], first_tick: u64, load: Load) -> f64 {
     let barrier = Barrier::new(sequences.len());
     let run = |sequence: &[u32]| {
@@ -159,10 +162,10 @@ fn measure(contender: &impl Contender, sequences: &[Vec<u32>], first_tick: u64, 
     })
 }
 
-/// Nanoseconds this thread has run. On a machine that is shared this says more than a clock, which goes on
-/// while the thread waits for its turn.
+/// Returns the processor time of this thread in nanoseconds. On a shared machine this is more accurate than a clock,
+/// which also counts the time that the thread waits for a processor.
 fn on_cpu() -> u64 {
-    // Yielding brings the kernel's account up to date, which otherwise lags by up to a timer tick.
+    // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
     std::thread::yield_now();
     let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("the kernel accounts for threads")
@@ -173,7 +176,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Measures two filled contenders in turn and prints a row per number of threads.
+/// Measures two filled limiters in alternating rounds and prints a row per number of threads.
 fn compare(ours: &impl Contender, theirs: &impl Contender, keys: u32, load: Load, clock: &str, plan: &Plan) {
     fill(ours, keys);
     fill(theirs, keys);
@@ -183,7 +186,7 @@ fn compare(ours: &impl Contender, theirs: &impl Contender, keys: u32, load: Load
         let sequences: Vec<Vec<u32>> =
             (0..threads).map(|_| (0..plan.decisions).map(|_| random.u32(..keys)).collect()).collect();
         let (mut our_times, mut their_times, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        // The first round is not counted: it brings in code and counters.
+        // The first round warms up caches and is not counted.
         for round in 0..=plan.rounds {
             let our_time = measure(ours, &sequences, tick, load);
             let their_time = measure(theirs, &sequences, tick, load);
@@ -220,13 +223,13 @@ fn compare_speed(plan: &Plan) {
     }
 }
 
-/// Resident bytes of this process.
+/// Resident memory of this process in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).map_or(0, |pages: u64| pages * 4096)
 }
 
-/// What a process that this one started is to fill, and how far resident memory grew by it.
+/// Fills a limiter in a child process and returns the growth of its resident memory in bytes.
 fn growth(who: &str, keys: u32, capacity: u32) -> u64 {
     let before = resident();
     if who == "weir" {
@@ -240,7 +243,7 @@ fn growth(who: &str, keys: u32, capacity: u32) -> u64 {
     }
 }
 
-/// Bytes per key of `capacity`, measured in a process of its own, so that nothing freed before is used again.
+/// Returns the bytes per key of `capacity`. A separate process measures them, so that no freed memory is reused.
 fn bytes_per_key(who: &str, keys: u32, capacity: u32) -> Option<f64> {
     let program = env::current_exe().ok()?;
     let fill = format!("{who},{keys},{capacity}");
@@ -265,7 +268,7 @@ fn compare_memory(plan: &Plan) {
     }
 }
 
-/// What to measure.
+/// Size of the measurement, from the command line.
 struct Plan {
     keys: Vec<u32>,
     threads: Vec<usize>,
@@ -283,7 +286,8 @@ impl Plan {
             let numbers = text?.split(',').map(|number| number.parse().ok());
             Some(numbers.collect::<Option<_>>().expect("numbers, separated by commas"))
         }
-        // Cargo passes `--bench` when it measures; without it this is a test that the benchmark still works.
+        // Cargo passes `--bench` for a measurement. Without it this is a test run, which only checks that the benchmark
+        // works.
         let measuring = arguments.iter().any(|argument| argument == "--bench");
         let plan = if measuring {
             Self {
@@ -306,7 +310,7 @@ impl Plan {
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    // A test runner asks what there is to run: nothing by name.
+    // Test runners list the tests with `--list`; there are none with a name.
     if arguments.iter().any(|argument| argument == "--list") {
         return;
     }

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Measures Weir beside others at what `proxy.py` leaves out: HTTP/2, gRPC and large bodies.
+"""Compares Weir with other proxies for HTTP/2, gRPC and large bodies, which `proxy.py` does not cover.
 
-As there, every proxy runs one worker on processor 0 with a limit per address far above the load; the load generators
-(h2load, and wrk for bodies) and the upstream (nginx) share processor 1, and the proxies take turns.
+As in `proxy.py`, every proxy runs one worker on processor 0 with a limit per address far above the load. The load
+generators (h2load, and wrk for bodies) and the upstream (nginx) share processor 1, and the proxies are measured in
+turn.
 
-- `http2`: clients by HTTP/2 without TLS, the upstream by HTTP/1.1, beside Envoy and HAProxy.
+- `http2`: clients use HTTP/2 without TLS, the upstream HTTP/1.1; compared with Envoy and HAProxy.
 - `http2-both`: the same with HTTP/2 to the upstream.
-- `grpc`: calls of 128 octets that are answered trailers-only, HTTP/2 on both sides.
-- `download-1m`, `download-100m`, `upload-1m`: bodies over HTTP/1.1, beside nginx.
+- `grpc`: calls of 128 bytes with trailers-only responses, HTTP/2 on both sides.
+- `download-1m`, `download-100m`, `upload-1m`: bodies over HTTP/1.1, compared with nginx.
 """
 import argparse
 import os
@@ -73,7 +74,7 @@ def run_tool(*arguments):
 
 
 def load(scenario, port, seconds, directory):
-    """Requests answered well, and octets of content moved."""
+    """Returns the number of successful requests and the number of content bytes transferred."""
     base = f"http://127.0.0.1:{port}"
     if scenario.startswith(("http2", "grpc")):
         call = []
@@ -96,7 +97,7 @@ def load(scenario, port, seconds, directory):
     requests = int(re.search(r"(\d+) requests in", report)[1])
     if script:
         return requests, requests * size
-    # Parts of answers count too: of the largest, few end within the time.
+    # Partial responses count too: few of the largest ones end within the time.
     number, unit = re.search(r"in [\d.]+s, ([\d.]+)([KMG]B) read", report).groups()
     return requests, float(number) * {"KB": 2**10, "MB": MIB, "GB": 2**30}[unit]
 
@@ -123,7 +124,7 @@ def run(options, directory):
     for size in (MIB, 100 * MIB):
         (Path(directory) / str(size)).write_bytes(b"0123456789abcdef" * (size // 16))
     (Path(directory) / "upload.lua").write_text(UPLOAD)
-    # Not compressed, 128 octets long (gRPC over HTTP/2, Length-Prefixed-Message).
+    # Uncompressed, 128 bytes long (gRPC over HTTP/2, Length-Prefixed-Message).
     (Path(directory) / "message").write_bytes(b"\0" + len(BODY).to_bytes(4, "big") + BODY.encode())
     service = subprocess.Popen(["taskset", "-c", "1", "nginx", "-c", conf])
     results = {}

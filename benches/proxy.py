@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Measures Weir beside nginx, HAProxy and Envoy: CPU time per request on one core.
+"""Compares Weir with nginx, HAProxy and Envoy: CPU time per request on one core.
 
-Every proxy runs one worker on processor 0 with a limit per address; the load generator (wrk) and the upstream
-(nginx) share processor 1. All proxies are alive at once, and take short turns in random order, round after round,
-so that a machine whose speed drifts drifts for all of them: what counts is the ratio of neighbours in time, its
-median and its quartiles. Two scenarios: `forwarded`, with a limit far above the load, and `refused`, with one
-request a second allowed.
+Every proxy runs one worker on processor 0 with a limit per address. The load generator (wrk) and the upstream (nginx)
+share processor 1. All proxies run at the same time and are measured in short turns, in random order, round after round,
+so that changes in the speed of the machine affect all of them. The result is the ratio of measurements of one round:
+its median and quartiles. There are two scenarios: `forwarded`, with a limit far above the load, and `rejected`, with a
+limit of one request per second.
 
-CPU time is what the kernel accounts to the proxy's threads; how much of it is the user's is counted in ticks of its
-clock and less exact. The latencies are wrk's, which
-waits for an answer before it asks again, so they say little about a proxy that stalls: they are shown to see
-that nobody trades latency for CPU, no more.
+CPU time is what the kernel accounts to the threads of the proxy. Its division into user and system time is counted in
+clock ticks and less exact. The latencies are those of wrk, which waits for a response before it sends the next request,
+so they say little about a proxy that stalls. They only show that no proxy trades latency for CPU time.
 """
 import argparse
 import json
@@ -30,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 BODY = "0123456789abcdef" * 8
-# HAProxy's rate is compared, not multiplied, and nginx takes no more than this.
+# HAProxy compares the rate without multiplying it, and 1,000,000 is the maximum of nginx.
 FAR_ABOVE = {"nginx": 1_000_000, "haproxy": 1_000_000_000, "envoy": 1_000_000_000, "weir": 1_000_000_000}
 
 
@@ -41,7 +40,7 @@ def free_port():
 
 
 def render(name, directory, folder="proxy", **values):
-    """A configuration of `folder` with its places filled in; answers where it is."""
+    """Writes a configuration of `folder` with its placeholders replaced, and returns its path."""
     text = (HERE / folder / name).read_text()
     for key, value in {"dir": directory, **values}.items():
         text = text.replace("{%s}" % key, str(value))
@@ -51,7 +50,7 @@ def render(name, directory, folder="proxy", **values):
 
 
 def family(pid):
-    """The process and all its descendants."""
+    """Returns the process IDs of the process and all its descendants."""
     found = [pid]
     for member in found:
         try:
@@ -64,7 +63,9 @@ def family(pid):
 
 
 def stats(pid):
-    """What `/proc` says of the process and each of its descendants: user and system seconds, resident MiB."""
+    """Yields user seconds, system seconds and resident MiB, as `/proc` reports them, of the process and each
+    descendant.
+    """
     for member in family(pid):
         try:
             fields = Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()
@@ -74,18 +75,18 @@ def stats(pid):
 
 
 def times(pid):
-    """Seconds of the user's time, of the system's, and resident MiB, of a process and its descendants."""
+    """Returns user seconds, system seconds and resident MiB of a process and its descendants."""
     return [sum(column) for column in zip((0, 0, 0), *stats(pid))]
 
 
 def usage(pid):
-    """CPU seconds and resident MiB of a process and its descendants."""
+    """Returns CPU seconds and resident MiB of a process and its descendants."""
     user, system, resident = times(pid)
     return user + system, resident
 
 
 def scheduled(pid):
-    """Seconds that the threads of a process and its descendants have run, to the nanosecond."""
+    """Returns the CPU seconds of the threads of a process and its descendants, with a resolution of nanoseconds."""
     nanoseconds = 0
     for member in family(pid):
         for task in Path(f"/proc/{member}/task").glob("*/schedstat"):
@@ -134,7 +135,7 @@ def measure(process, port, options):
         "p50_ms": milliseconds(re.search(r"^ +50% +(\S+)", report, re.MULTILINE)[1]),
         "p99_ms": milliseconds(re.search(r"^ +99% +(\S+)", report, re.MULTILINE)[1]),
         "rss_mib": resident,
-        "refused": int(others[1]) / requests if others else 0.0,
+        "rejected": int(others[1]) / requests if others else 0.0,
     }
 
 
@@ -164,7 +165,7 @@ def run(options, directory):
     results = {}
     try:
         wait_until_open(upstream, service)
-        for scenario in ("forwarded", "refused"):
+        for scenario in ("forwarded", "rejected"):
             for name, rows in play(scenario, options, directory, upstream).items():
                 results[(scenario, name)] = rows
     finally:
@@ -174,7 +175,7 @@ def run(options, directory):
 
 
 def play(scenario, options, directory, upstream):
-    """What each proxy took, turn by turn."""
+    """Returns the measurements of each proxy, turn by turn."""
     running, rows = {}, {}
     try:
         for name, command in commands(options, directory, upstream).items():
@@ -182,7 +183,7 @@ def play(scenario, options, directory, upstream):
             rate = FAR_ABOVE[name] if scenario == "forwarded" else 1
             running[name] = subprocess.Popen(["taskset", "-c", "0", *command(port, rate)]), port
             wait_until_open(port, running[name][0])
-        # The first round brings in code and connections.
+        # The first round warms up caches and connections, and is not counted.
         for number in range(options.rounds + 1):
             for name in random.sample(list(running), len(running)):
                 process, port = running[name]
@@ -201,18 +202,18 @@ def report(results):
         key: {field: statistics.median(row[field] for row in rows) for field in rows[0]}
         for key, rows in results.items()
     }
-    print("| scenario | proxy | CPU µs/request | user | system | Weir's share of it (quartiles) | requests/s | p50 ms | p99 ms | RSS MiB | refused |")
+    print("| scenario | proxy | CPU µs/request | user | system | Weir's share of it (quartiles) | requests/s | p50 ms | p99 ms | RSS MiB | rejected |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for (scenario, name), row in sorted(medians.items()):
         ours = [mine["cpu_us"] for mine in results.get((scenario, "weir"), [])]
-        # Round by round: neighbours in time, so the ratio holds while the machine's speed drifts.
+        # Ratios within a round: the measurements are close in time, so changes in the machine's speed affect both.
         ratios = sorted(mine / theirs["cpu_us"] for mine, theirs in zip(ours, results[(scenario, name)]))
         lower, upper = (ratios[len(ratios) // 4], ratios[len(ratios) * 3 // 4]) if ratios else (0, 0)
         known = ratios and name != "weir"
         ratio = f"{statistics.median(ratios):.2f} ({lower:.2f}–{upper:.2f})" if known else ""
         print(
             f"| {scenario} | {name} | {row['cpu_us']:.2f} | {row['user_us']:.2f} | {row['system_us']:.2f} | {ratio} | {row['rps']:.0f} | {row['p50_ms']:.2f} "
-            f"| {row['p99_ms']:.2f} | {row['rss_mib']:.1f} | {row['refused']:.0%} |"
+            f"| {row['p99_ms']:.2f} | {row['rss_mib']:.1f} | {row['rejected']:.0%} |"
         )
     return {f"{scenario}/{name}": row for (scenario, name), row in medians.items()}
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Measures Envoy's rate limit service: CPU time per decision, beside a bare service of the same messages.
+"""Measures Envoy's rate limit service: CPU time per decision, compared with a bare service for the same messages.
 
-Both run on processor 0 with one thread; h2load asks from processor 1, by 8 connections of 32 streams, always
-the same question: one descriptor with a client's address. The bare service answers a fixed answer by the same
-library and decides nothing. They take turns, round after round; what counts is the ratio within one run.
+Both run on processor 0 with one thread. h2load sends calls from processor 1, over 8 connections with 32 streams each,
+always with the same request: one descriptor with a client's address. The bare service sends a fixed response, with the
+same library, and decides nothing. The services are measured in turn, round after round; the result is the ratio within
+one run.
 
 Build first: `cargo build --release` and `cargo bench --bench rls --no-run`.
 """
@@ -28,7 +29,7 @@ descriptors:
 
 
 def field(number, value):
-    """A field of a message that holds bytes; all here are short."""
+    """Encodes a protobuf field of bytes, at most 127 of them."""
     value = value.encode() if isinstance(value, str) else value
     return bytes([number << 3 | 2, len(value)]) + value
 

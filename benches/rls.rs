@@ -1,8 +1,9 @@
-//! Envoy's rate limit service: what a decision costs by how many rules there are, and the bare service that `rls.py`
-//! measures ours beside.
+//! Benchmark of Envoy's rate limit service: the cost of a decision by the number of rules. It also contains the bare
+//! service that `rls.py` compares with Weir.
 //!
-//! `cargo bench --bench rls` loads ten domains of ten descriptors and a thousand of a thousand, and asks each;
-//! `cargo bench --bench rls -- echo` answers every question with the same words, by the same library, until it is ended.
+//! `cargo bench --bench rls` loads 10 domains with 10 descriptors each, then 1000 with 1000 each, and measures
+//! decisions. `cargo bench --bench rls -- echo` sends the same response to every request, with the same library, until
+//! it is killed.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::env;
@@ -26,14 +27,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tonic::codegen::Service as _;
 use tonic::{Request, Response, Status};
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Limiter, Settings as Table};
+use weir::limiter::{Limiter, LimiterSettings as Table};
 use weir::rls::options::{Directory, load};
 use weir::rls::request::{Descriptor, Entry, Request as Question};
 use weir::rls::service::Service;
 use weir::rls::settings::Settings;
 use weir::rls::windows::Windows;
 
-/// The program's allocator.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -48,7 +49,7 @@ fn main() {
     }
 }
 
-/// So many domains of as many descriptors, each asked in turn.
+/// Loads `count` domains with `count` descriptors each, and prints the time per decision.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 fn rules(count: usize) {
     let directory = tempfile::tempdir().expect("a directory");
@@ -67,7 +68,7 @@ fn rules(count: usize) {
     let rules = Some(loaded.expect("rules that load").rules);
     let service =
         Service { rules, settings: Arc::new(Settings::default()), windows, sharing: None, native: None };
-    // A hundred of them, as in any traffic: what is measured is not how fast memory is.
+    // 100 distinct requests, as few are frequent in real traffic: this is not to measure memory latency.
     let questions: Vec<_> = (0..100).map(|n| question(n * 7919 % count, n * 104_729 % count)).collect();
     for round in 0..3 {
         let began = Instant::now();
@@ -93,7 +94,7 @@ fn question(domain: usize, descriptor: usize) -> Question {
     Question { domain: format!("domain-{domain}"), descriptors, hits_addend: 0 }
 }
 
-/// Answers as the service would and decides nothing.
+/// A rate limit service that sends a typical response and decides nothing.
 #[derive(Clone, Debug)]
 struct Echo;
 
@@ -120,7 +121,7 @@ impl RateLimitService for Echo {
     }
 }
 
-/// On one thread, at a port that it prints.
+/// Serves [`Echo`] on one thread and prints its port.
 fn echo() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {

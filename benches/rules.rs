@@ -1,8 +1,7 @@
-//! What it costs to find the rules of a request, by how many rules there are.
+//! Benchmark of rule selection: the cost of finding the rules of a request, by the number of rules.
 //!
-//! Every rule is on a route, or host, of its own, and each request matches exactly one: what is measured is
-//! `RuleSet::select` alone, with the key hashed. Run with
-//! `cargo bench --bench rules -- [--rules 1,10,1000,10000] [--rounds 5]`.
+//! Every rule has its own route or host, and each request matches exactly one rule. Only `RuleSet::select` is measured,
+//! with the hashing of the key. Run with `cargo bench --bench rules -- [--rules 1,10,1000,10000] [--rounds 5]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::env;
@@ -10,21 +9,21 @@ use std::hint::black_box;
 
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri};
-use weir::identify::{Settings, identify};
+use weir::identify::{IdentifySettings, identify};
 use weir::limiter::elastic::Headroom;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{self, Limiter};
 use weir::rules::selection::Selection;
-use weir::rules::{RuleSet, meter_specs};
+use weir::rules::{RuleSet, limit_specs};
 
-/// The program's allocator.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// 2026-11-21T08:00:00Z.
 const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
 
-/// How rules are told apart.
+/// What distinguishes the rules from each other.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Exact,
@@ -38,7 +37,7 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 6] = [Self::Exact, Self::Prefix, Self::Template, Self::Host, Self::Header, Self::Regex];
 
-    /// The `match` of the rule with this number.
+    /// Returns the `match` section of rule `n`.
     fn matcher(self, n: usize) -> String {
         match self {
             Self::Exact => format!("path: /api/v1/things-{n}"),
@@ -69,11 +68,11 @@ impl Kind {
     }
 }
 
-/// As many rules as a file says, through the file.
+/// Returns `count` rules, loaded from a configuration file.
 fn bound(kind: Kind, count: usize) -> RuleSet {
     let rule = |n| {
         let matcher = kind.matcher(n);
-        // Short, for ten thousand of them must fit into the largest file that is read.
+        // Short, because 10,000 of them must fit into the maximum size of a configuration file.
         format!("- {{name: r{n},match: {{{matcher}}},key: client_ip,limit: 9/s}}\n")
     };
     let rules: String = (0..count).map(rule).collect();
@@ -81,14 +80,14 @@ fn bound(kind: Kind, count: usize) -> RuleSet {
     let text = format!("listeners: 127.0.0.1:8080\nupstream: echo\nrules:\n{rules}");
     std::fs::write(file.path(), text).expect("written");
     let rules = weir::config::load(file.path()).expect("valid").policy.rules;
-    let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [fastrand::u64(..), 7] });
-    let meters = limiter.install(&meter_specs(&rules), NOW);
+    let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [fastrand::u64(..), 7] });
+    let meters = limiter.install(&limit_specs(&rules), NOW);
     RuleSet::bind(rules, &meters, limiter.hasher())
 }
 
-/// Nanoseconds per selection.
+/// Returns the nanoseconds per selection.
 fn measure(set: &RuleSet, requests: &[(Uri, HeaderMap)], selections: usize) -> f64 {
-    let settings = Settings::default();
+    let settings = IdentifySettings::default();
     let peer = [192, 0, 2, 1].into();
     let identified: Vec<_> = requests
         .iter()
@@ -104,9 +103,9 @@ fn measure(set: &RuleSet, requests: &[(Uri, HeaderMap)], selections: usize) -> f
     (on_cpu() - started) as f64 / selections as f64
 }
 
-/// Nanoseconds this thread has run.
+/// Returns the processor time of this thread in nanoseconds.
 fn on_cpu() -> u64 {
-    // Yielding brings the kernel's account up to date, which otherwise lags by up to a timer tick.
+    // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
     std::thread::yield_now();
     let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("the kernel accounts for threads")
@@ -125,11 +124,12 @@ fn numbers(arguments: &[String], name: &str) -> Option<Vec<usize>> {
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    // A test runner asks what there is to run: nothing by name.
+    // Test runners list the tests with `--list`; there are none with a name.
     if arguments.iter().any(|argument| argument == "--list") {
         return;
     }
-    // Cargo passes `--bench` when it measures; without it this is a test that the benchmark still works.
+    // Cargo passes `--bench` for a measurement. Without it this is a test run, which only checks that the benchmark
+    // works.
     let measuring = arguments.iter().any(|argument| argument == "--bench");
     let (counts, selections) =
         if measuring { (vec![1, 10, 1000, 10_000], 1_000_000) } else { (vec![1, 10], 1000) };
@@ -142,7 +142,7 @@ fn main() {
         for &count in &counts {
             let set = bound(kind, count);
             let figure = |asked: usize| {
-                // Spread over the file, in an order without a pattern.
+                // Requests are spread over the file in random order.
                 let mut random = fastrand::Rng::with_seed(7);
                 let requests: Vec<_> = (0..asked).map(|_| kind.request(random.usize(..count))).collect();
                 let runs = if matches!(kind, Kind::Regex) { selections / 100 } else { selections };

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Sidecars that share one limit through Redis, under wrk: how much of the limit they use, and whether they keep it.
+"""Measures sidecars that share one limit through Redis, under load of wrk: usage of the limit, and whether it is kept.
 
-    benches/sidecars.py [--weir target/release/weir] [--sidecars 8] [--limits 100,10000] [--seconds 12] [--only SCENE]
+    benches/sidecars.py [--weir target/release/weir] [--sidecars 8] [--limits 100,10000] [--seconds 15] [--only SCENE]
 
-Each sidecar is a process with one worker and forwards to one upstream, whose requests are what has been admitted. They are counted
-each 20 ms, so in windows of 100 ms, 1 s and 10 s what is admitted is known to within 20 ms at both ends: a window exceeds the limit
-if it has more than `limit * (window + 40 ms) + burst`. wrk sends as fast as it can, on all sidecars alike, on every third, or on
-another third each second. In the other scenes a third of the sidecars is ended by SIGKILL, has a clock that is half a second ahead
-(`faketime`, Debian), or the store is killed for ten seconds. Needs `wrk` and `redis-server`, and `cargo build --release` first.
+Each sidecar is a process with one worker. All forward to one upstream, whose request count is the number of admissions.
+It is sampled every 20 ms, so the admissions in windows of 100 ms, 1 s and 10 s are known to within 20 ms at both ends:
+a window exceeds the limit if it has more than `limit * (window + 40 ms) + burst`.
+
+wrk sends as fast as it can to all sidecars, to every third one, or to another third each second. In the other scenes a
+third of the sidecars is killed with SIGKILL or has a clock that is half a second ahead (`faketime`, Debian), or the
+store is killed for ten seconds. Needs `wrk` and `redis-server`, and `cargo build --release` first.
 """
 
 import argparse
@@ -39,7 +41,7 @@ class Fleet:
         self.redis_port = proxy.free_port()
         self.start_redis()
         self.upstream, self.upstream_admin = proxy.free_port(), proxy.free_port()
-        self.weir("upstream", f"listeners: 127.0.0.1:{self.upstream}\nadmin: 127.0.0.1:{self.upstream_admin}\nworkers: 1\nupstream: echo\n")
+        self.weir("upstream", f"listeners: 127.0.0.1:{self.upstream}\nadmin: {{ address: 127.0.0.1:{self.upstream_admin} }}\nworkers: 1\nupstream: echo\nrules: []\n")
         self.ports, self.sidecars = [], []
         for number in range(options.sidecars):
             port = proxy.free_port()
@@ -47,7 +49,7 @@ class Fleet:
             self.ports.append(port)
             self.sidecars.append(self.weir(
                 f"sidecar-{number}",
-                f"listeners: 127.0.0.1:{port}\nadmin: 127.0.0.1:{proxy.free_port()}\nworkers: 1\nupstream: 127.0.0.1:{self.upstream}\n"
+                f"listeners: 127.0.0.1:{port}\nadmin: {{ address: 127.0.0.1:{proxy.free_port()} }}\nworkers: 1\nupstream: 127.0.0.1:{self.upstream}\n"
                 f"store: {{ redis: 'redis://127.0.0.1:{self.redis_port}' }}\n"
                 f"rules: [{{ name: all, key: [], limit: {limit}/s, scope: {{ shared: lease, wait: 5ms }} }}]\n",
                 ["faketime", "-f", "+0.5s"] if is_ahead else []))
@@ -81,7 +83,7 @@ class Fleet:
 
 
 def load(fleet, scene, seconds):
-    """Starts wrk in front of each sidecar; in turn, where the demand shifts."""
+    """Starts wrk for each sidecar with load. In the scene `shifting`, that is another third of them each second."""
     def one(port, lasts):
         return subprocess.Popen(["wrk", "-t1", "-c4", f"-d{lasts}", f"http://127.0.0.1:{port}/"], stdout=subprocess.DEVNULL)
     if scene != "shifting":
@@ -109,7 +111,7 @@ def act(fleet, scene, second):
 
 
 def watch(fleet, scene, seconds):
-    """Counts what is admitted, until the load ends: pairs of time and count."""
+    """Samples the number of admissions until `seconds` have passed; returns pairs of time and count."""
     samples, started, last = [], time.monotonic(), -1
     while (at := time.monotonic() - started) < seconds:
         if int(at) != last:

@@ -1,8 +1,9 @@
-//! The operators' entrance: what the process is, does and counts, and the few things it can be told to do.
+//! Admin interface: probes, metrics, state and configuration of the process, and a few commands.
 //!
-//! Paths and answers are Envoy's where Envoy has them, so that probes, scrapers and habits fit. What acts is a
-//! POST. Nobody authenticates here: it belongs on loopback, and only [`Surface::Probes`] on the pod's address.
-//! It answers until the very end of the process, so that a drain can be watched.
+//! Paths and response bodies are Envoy's where Envoy has an equivalent, so that existing probes and scrapers work.
+//! Commands need POST. There is no authentication: bind the full interface to loopback, and only [`Surface::Probes`] to
+//! an address that others can reach. The interface serves until the process exits, so that a graceful shutdown can be
+//! observed.
 
 mod act;
 mod certs;
@@ -21,34 +22,34 @@ mod status;
 use std::fmt;
 use std::sync::Arc;
 
-pub use self::reply::Reply;
+pub use self::reply::FullResponse;
 pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
 use crate::config::reload::Status;
-use crate::drain::Drain;
+use crate::drain::DrainManager;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
-use crate::listener::Address;
-use crate::snapshot;
+use crate::listener::ListenAddress;
+use crate::state_file;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::{ClusterView, Metrics};
-use crate::tls::client::Client;
-use crate::tls::server::Server;
+use crate::tls::client::TlsClient;
+use crate::tls::server::TlsServer;
 
-/// How much of the entrance a socket offers.
+/// Part of the admin interface that a listener offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
-    /// Everything.
+    /// All endpoints.
     Full,
-    /// Only `GET /ready` and `/metrics`, for whoever can reach the pod.
+    /// Only `GET` and `HEAD` of `/ready` and `/metrics`, for an address that other hosts can reach.
     Probes,
 }
 
 impl Surface {
-    /// Its name in logs.
+    /// Returns the name used in logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -57,74 +58,75 @@ impl Surface {
     }
 }
 
-/// A place where clients connect.
+/// A listener for clients, as the admin interface shows it.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// Its name in metrics and logs.
+    /// Name in metrics and logs.
     pub name: Box<str>,
-    /// Where it is bound.
-    pub address: Address,
+    /// Bound address.
+    pub address: ListenAddress,
 }
 
 impl Listener {
-    /// Where it is bound, as Envoy prints it: a socket in the file system is its path alone.
+    /// Returns the bound address in Envoy's notation; a Unix socket is its path alone.
     fn place(&self) -> String {
         match &self.address {
-            Address::Tcp(address) => address.to_string(),
-            Address::Unix(path) => path.display().to_string(),
+            ListenAddress::Tcp(address) => address.to_string(),
+            ListenAddress::Unix(path) => path.display().to_string(),
         }
     }
 }
 
-/// What the rest of the process shows to operators. All of it is read anew for each request.
+/// View of the running process. Each request reads it anew.
 pub trait Inspect: Send + Sync {
-    /// The time of the limits, which never runs back.
+    /// Returns the time that limits use, which never goes backwards.
     fn now(&self) -> Timestamp;
-    /// What the wall clock says.
+    /// Returns the wall-clock time.
     fn wall_clock(&self) -> Timestamp;
-    /// The rules in effect.
+    /// Returns the policy in force.
     fn policy(&self) -> Arc<Policy>;
-    /// The upstreams.
+    /// Returns the upstreams with their endpoints.
     fn upstreams(&self) -> Vec<ClusterView>;
-    /// TLS of the listeners in effect.
-    fn server_tls(&self) -> Vec<Arc<Server>>;
-    /// TLS towards the upstreams in effect.
-    fn client_tls(&self) -> Vec<Arc<Client>>;
-    /// The configuration in effect and the latest reading of it; secrets are taken out by the admin port.
+    /// Returns the TLS configurations in force on the listeners.
+    fn server_tls(&self) -> Vec<Arc<TlsServer>>;
+    /// Returns the TLS configurations in force for upstream connections.
+    fn client_tls(&self) -> Vec<Arc<TlsClient>>;
+    /// Returns the configuration in force and the outcome of the last reload. It contains secrets, which the admin
+    /// interface removes.
     fn configuration(&self) -> Status;
-    /// What was written to the state file, if there is one.
-    fn state_file(&self) -> Option<snapshot::Status>;
-    /// Whether the store of shared limits does not respond; `None` if there is none.
+    /// Returns the status of the state file, if one is configured.
+    fn state_file(&self) -> Option<state_file::StateFileStatus>;
+    /// Returns whether the store of shared limits is unreachable; `None` without a store.
     fn is_store_away(&self) -> Option<bool>;
-    /// How far limits stretch, and why; `None` while none is elastic.
+    /// Returns the headroom of elastic limits and the signals it is computed from; `None` without elastic limits.
     fn elastic(&self) -> Option<Assessment>;
 }
 
-/// All that the entrance shows and steers.
+/// Everything that the admin interface shows and controls.
 pub struct State {
-    /// What changes while the process runs.
+    /// The parts that change at run time.
     pub process: Box<dyn Inspect>,
-    /// What was counted.
+    /// Process-wide metrics.
     pub metrics: Arc<Metrics>,
-    /// The counters.
+    /// The limiter, which contains the counters.
     pub limiter: Arc<Limiter>,
-    /// How many of them there is room for.
+    /// Maximum number of counters.
     pub capacity: usize,
-    /// The switch that ends the process.
-    pub drain: Arc<Drain>,
-    /// The levels of the log.
+    /// Graceful-shutdown state.
+    pub drain: Arc<DrainManager>,
+    /// Log levels.
     pub levels: LevelHandle,
-    /// The access log, if there is one.
+    /// Access log, if configured.
     pub access_log: Option<AccessLog>,
-    /// When the process started.
+    /// Start time of the process.
     pub started: Timestamp,
-    /// Worker threads.
+    /// Number of worker threads.
     pub workers: usize,
-    /// Names by which it may be asked, in small letters, beside addresses and `localhost`.
+    /// Host names accepted in `Host`, in lower case, in addition to IP addresses and `localhost`.
     pub hosts: Box<[Box<str>]>,
-    /// Where clients connect.
+    /// Listeners for clients.
     pub listeners: Vec<Listener>,
-    /// The latest count of counters in use; starts as its default.
+    /// Cached numbers of counters per limit; initially empty.
     pub keys: KeyCounts,
 }
 

@@ -1,4 +1,4 @@
-//! Puts the parts together, starts them and ends them; the only module that knows them all.
+//! Assembles all parts, starts them and shuts them down; the only module that depends on all of them.
 
 mod admin_port;
 mod central;
@@ -31,32 +31,32 @@ use crate::admin;
 use crate::clock::Clock;
 use crate::config::reload::{Handle, Reloader};
 use crate::config::{Config, Problem, bootstrap};
-use crate::drain::Drain;
+use crate::drain::DrainManager;
 use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::listener::socket::{self, Socket};
-use crate::overload::Overload;
-use crate::proxy::elastic::Elastic;
-use crate::proxy::elastic::control::keep_headroom;
-use crate::proxy::{self, Shared};
+use crate::overload::OverloadManager;
+use crate::proxy::elastic::HeadroomState;
+use crate::proxy::elastic::control::run_headroom_controller;
+use crate::proxy::{self, ProxyState};
 use crate::rls;
-use crate::snapshot::Keeper;
+use crate::state_file::StateFile;
 use crate::store;
 use crate::telemetry::access_log::{self, AccessLog};
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::panics;
 use crate::telemetry::spans::{self, Tracer};
-use crate::worker::{Crew, Unfinished};
+use crate::worker::{ThreadGroup, WorkerFailed};
 
 /// Why the process cannot serve.
 #[derive(Debug)]
 pub enum Error {
-    /// The operator's: every problem of the configuration.
+    /// Every problem of the configuration.
     Configuration(Vec<Problem>),
-    /// The system's: what we wanted to do, and what it said.
+    /// A failed system operation: what was attempted, and the error.
     System(String, std::io::Error),
-    /// Ours: this thread has failed. The others have been drained.
+    /// A thread of this name has failed. The others have been drained.
     Thread(Box<str>),
 }
 
@@ -66,12 +66,12 @@ impl Error {
     }
 }
 
-/// One listener and its sockets, one per worker.
-type Bound = (listener::Settings, Vec<Socket>);
+/// A listener and its sockets, one per worker.
+type Bound = (listener::ListenerSettings, Vec<Socket>);
 
-/// Everything that is started once and lives to the end.
+/// Everything that is started once and lives until the process ends.
 struct Running {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     generations: Arc<Generations>,
     rate_limits: Option<Arc<RateLimits>>,
     reload: Handle,
@@ -80,20 +80,20 @@ struct Running {
     span_guard: Option<spans::Guard>,
 }
 
-/// Where the configuration is.
+/// The source of the configuration.
 #[derive(Clone, Copy, Debug)]
 pub enum Origin<'a> {
-    /// In a file, which is followed.
+    /// A file, which is followed.
     File(&'a Path),
-    /// Here.
+    /// The text itself.
     Text(&'a str),
 }
 
-/// Runs the proxy by the configuration at `origin` until it is told to end, then drains.
+/// Runs the proxy with the configuration at `origin` until shutdown is requested, then drains.
 ///
 /// # Errors
-/// [`Error`] if the configuration is invalid, or a socket, a file or a thread cannot be had; nothing has been
-/// served then. Or if a thread has failed while serving.
+/// Returns an [`Error`] if the configuration is invalid, or a socket, file or thread cannot be created; no
+/// request has been served then. Also returns one if a thread has failed while serving.
 pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     panics::watch();
     let clock = Arc::new(Clock::start());
@@ -128,7 +128,7 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
         tokio::select! {
             ended = serving => ended,
             () = ending::keep_clock(&running.shared.clock) => Ok(()),
-            () = keep_headroom(&running.shared) => Ok(()),
+            () = run_headroom_controller(&running.shared) => Ok(()),
             () = reloading::on_signals(&running) => Ok(()),
             () = crowding::watch(&running.shared, config.max_keys) => Ok(()),
             () = pressure::watch(&running.shared.overload) => Ok(()),
@@ -143,7 +143,7 @@ pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
     ended.map_err(Error::Thread)
 }
 
-/// The configuration of the start, with what follows it.
+/// Loads the configuration at startup, and creates what follows its source.
 fn begin(origin: Origin<'_>) -> Result<(Config, Reloader, Option<Central>), Error> {
     let whole = |(config, reloader)| (config, reloader, None);
     match origin {
@@ -158,9 +158,9 @@ fn begin(origin: Origin<'_>) -> Result<(Config, Reloader, Option<Central>), Erro
     }
 }
 
-/// Binds every listener, so that a port that is taken is found before anything is served.
+/// Binds every listener, so that a port in use is found before anything is served.
 fn bind(config: &Config) -> Result<Vec<Bound>, Error> {
-    let bind_one = |settings: &listener::Settings| {
+    let bind_one = |settings: &listener::ListenerSettings| {
         let sockets = socket::bind(&settings.address, config.workers.get())
             .map_err(Error::system(format!("cannot listen on {}", settings.address)))?;
         Ok((settings.clone(), sockets))
@@ -180,10 +180,10 @@ fn announce(bound: &[Bound]) -> Vec<admin::Listener> {
 
 fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running, Error> {
     let now = clock.now();
-    let mut keeper = config.state.as_ref().map(Keeper::new);
+    let mut keeper = config.state.as_ref().map(StateFile::new);
     let limiter = match keeper.as_mut().and_then(|keeper| keeper.restore(config.max_keys, now)) {
         Some(limiter) => limiter,
-        None => Limiter::new(limiter::Settings { max_keys: config.max_keys, secret: secret()? }),
+        None => Limiter::new(limiter::LimiterSettings { max_keys: config.max_keys, secret: secret()? }),
     };
     let limiter = Arc::new(limiter);
     let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.name).collect();
@@ -197,21 +197,21 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let log = config.access_log.as_ref().map(AccessLog::open).transpose();
     let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
     metrics.config_started(1, clock.now());
-    let overload = Overload::new(&config.overload, pressure::descriptors(), pressure::memory());
+    let overload = OverloadManager::new(&config.overload, pressure::descriptors(), pressure::memory());
     tracing::info!(connections = overload.max_connections(), "so many connections of clients may be open");
     let (store_handle, queue) = config.store.as_ref().map(|_| store::handle::Handle::new(&limiter)).unzip();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ProxyState {
         generation: Arc::clone(generations.engine.current()),
         limiter,
         store: store_handle,
         clock,
-        drain: Arc::new(Drain::default()),
+        drain: Arc::new(DrainManager::default()),
         metrics,
         access_log,
         tracer,
-        elastic: Elastic::default(),
+        elastic: HeadroomState::default(),
         overload: Arc::new(overload),
-        warned_of_proxy: AtomicBool::new(false),
+        warned_of_untrusted_proxy: AtomicBool::new(false),
     });
     let rate_limits = RateLimits::compose(config, &generations, &shared)?.map(Arc::new);
     let keeping = config.state.as_ref().zip(keeper);
@@ -222,7 +222,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     Ok(Running { shared, generations, rate_limits, reload, keeping, log_guard, span_guard })
 }
 
-/// What keys are hashed under where no state says it.
+/// Draws the secret that keys are hashed with, if no state file contains one.
 fn secret() -> Result<[u64; 2], Error> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret).map_err(|error| {
@@ -233,7 +233,7 @@ fn secret() -> Result<[u64; 2], Error> {
     Ok([word(low), word(high)])
 }
 
-/// Starts a thread beside the runtimes.
+/// Starts a thread outside of the runtimes.
 fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let named = std::thread::Builder::new().name(name.to_owned());
     named.spawn(run).map_err(Error::system("cannot start a thread"))
@@ -243,7 +243,7 @@ fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinH
 async fn serve_all<S, F: Future<Output = ()> + 'static>(
     sockets: Vec<(TcpListener, S)>,
     serve: impl Fn(tokio::net::TcpListener, S) -> F,
-) -> Result<(), Unfinished> {
+) -> Result<(), WorkerFailed> {
     let mut serving = JoinSet::new();
     for (socket, how) in sockets {
         if let Ok(socket) = tokio::net::TcpListener::from_std(socket) {
@@ -254,14 +254,15 @@ async fn serve_all<S, F: Future<Output = ()> + 'static>(
     Ok(())
 }
 
-/// Starts the workers, each with its share of the sockets: those of listeners, and `asked` of the rate limit service.
+/// Starts the workers, each with its share of the sockets: of the listeners, and of the rate limit service
+/// (`asked`).
 fn start_workers(
     workers: usize,
     bound: &mut [Bound],
     mut asked: Option<&mut Vec<Socket>>,
     running: &Running,
-) -> Result<Arc<Crew>, Error> {
-    let crew = Arc::new(Crew::default());
+) -> Result<Arc<ThreadGroup>, Error> {
+    let crew = Arc::new(ThreadGroup::default());
     let start = |index: usize| {
         let mine =
             bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));

@@ -1,7 +1,8 @@
-//! Configuration from a central place, over HTTP: fetched, awaited by long polls, and kept on disk for when the server is away.
+//! Configuration from a central server: fetched over HTTP with long polling, and cached on disk for when the
+//! server is unavailable.
 //!
-//! What a document means is the business of `config`, and what becomes of it that of `app`. [`follower`] sends the requests and
-//! decides when the next one is due, [`client`] does one exchange, [`cache`] keeps the last good document.
+//! Interpreting a document is up to `config`, and applying it to `app`. [`follower`] sends the requests and
+//! schedules them, [`client`] performs a single exchange, [`cache`] stores the last good document.
 
 pub mod cache;
 pub mod document;

@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and nothing of how it is done.
+//! The command line: its subcommands and options, without their implementation.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -6,111 +6,111 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-/// Where `weir run` looks without `-c`.
+/// Configuration file of `weir run` without `-c`.
 pub const DEFAULT_CONFIG: &str = "/etc/weir/weir.yaml";
 
-/// A rate-limiting reverse proxy that stands beside one service.
+/// A rate-limiting reverse proxy that runs as a sidecar of one service.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, about, arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(after_help = "Try it: weir run -c config/quickstart.yaml, then curl -i http://127.0.0.1:8080/")]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
-    /// How much to log.
+    /// Minimum level of log messages.
     ///
-    /// By default `info`, or what LOG_LEVEL says to `weir rls`.
+    /// Defaults to `info`, or to the LOG_LEVEL variable for `weir rls`.
     #[arg(short, long, global = true, value_name = "LEVEL")]
     #[arg(value_parser = ["off", "error", "warn", "info", "debug", "trace"], env = "WEIR_LOG_LEVEL")]
     pub log_level: Option<String>,
-    /// What log lines on standard error look like.
+    /// Format of log lines on standard error.
     ///
-    /// By default `text`, or what LOG_FORMAT says to `weir rls`.
+    /// Defaults to `text`, or to the LOG_FORMAT variable for `weir rls`.
     #[arg(long, global = true, value_enum, value_name = "FORMAT", env = "WEIR_LOG_FORMAT")]
     pub log_format: Option<LogFormat>,
 }
 
-/// What a log line looks like.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Readable text.
     #[default]
     Text,
     /// One JSON object per line.
     Json,
 }
 
-/// What can be asked for.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the proxy until SIGTERM or SIGINT, then drain.
     ///
-    /// Exits with 0 when drained, 1 when it could not run, 2 for a bad configuration.
+    /// Exits with 0 when drained, 1 on a failure, 2 if the configuration is invalid.
     Run {
-        /// The configuration.
+        /// Configuration file.
         #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
         config: PathBuf,
     },
     /// Validate configurations and print every problem as FILE:LINE:COL: PATH: what is wrong (hint).
     ///
-    /// Exits with 0 if all are valid, 2 if not. With `--against`, says instead of notes what each of them would
-    /// change where that one runs.
+    /// Exits with 0 if all are valid, 2 if not. With `--against`, prints the changes from that configuration
+    /// instead of notes.
     Check {
-        /// The configuration that runs.
+        /// Configuration file that is running.
         #[arg(long, value_name = "RUNNING")]
         against: Option<PathBuf>,
-        /// The configurations.
+        /// Configuration files.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Answer Envoy's rate limit service, set up by the environment variables of envoyproxy/ratelimit.
+    /// Serve Envoy's rate limit service, configured by the environment variables of envoyproxy/ratelimit.
     ///
-    /// Needs no configuration: `RUNTIME_ROOT`, `GRPC_PORT` and the others mean what they mean to the reference.
-    /// With `REDIS_URL` instances count together; without it counters are in memory.
+    /// Needs no configuration file: `RUNTIME_ROOT`, `GRPC_PORT` and the others have the same meaning as in
+    /// the reference. With `REDIS_URL` the instances share counters; without it counters are in memory.
     Rls {
-        /// Print the configuration that the variables stand for, and end.
+        /// Print the configuration that the variables result in, and exit.
         #[arg(long)]
         print_config: bool,
     },
-    /// Print the rules that another limiter's configuration means, with comments on what has no equal.
+    /// Convert another rate limiter's configuration to rules, with comments on what cannot be expressed.
     ///
-    /// Exits with 0, 1 where the rules cannot be printed, 2 for a file that cannot be read.
+    /// Exits with 0, 1 if the rules cannot be printed, 2 if a file cannot be read.
     Import {
-        /// What is imported.
+        /// The format to import.
         #[command(subcommand)]
         from: Import,
     },
     /// Print a completion script for a shell.
     Completions {
-        /// Which shell.
+        /// The shell.
         #[arg(value_enum)]
         shell: Shell,
     },
 }
 
-/// What can be imported.
+/// Formats that can be imported.
 #[derive(Debug, Subcommand)]
 pub enum Import {
-    /// Files of envoyproxy/ratelimit, as rules for what Envoy asks about in their domains.
+    /// Files of envoyproxy/ratelimit, as rules for Envoy's calls in their domains.
     EnvoyRatelimit {
-        /// The files; a domain may be in several.
+        /// Files to import; a domain may be in several.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Envoy's filter for local rate limits, wherever it stands in a file of Envoy's: YAML or JSON.
+    /// Envoy's local rate limit filter, anywhere in a configuration file of Envoy, in YAML or JSON.
     LocalRatelimit {
-        /// The file.
+        /// File to import.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
 }
 
-/// The name of the reference's program, which manifests run by its path.
+/// Name of the reference's executable, which manifests run by its path.
 const RATELIMIT: &str = "ratelimit";
 
 impl Cli {
-    /// The command line of this process. Called as `ratelimit`, it is that of `weir rls`: the reference takes no
-    /// arguments and ignores those it is given.
+    /// Parses the command line of this process. If the executable is called `ratelimit`, it is parsed as
+    /// `weir rls`, and arguments are ignored as the reference ignores them.
     pub fn of_process() -> Self {
         Self::of(std::env::args_os())
     }

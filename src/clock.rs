@@ -1,54 +1,54 @@
-//! The only place that reads a clock.
+//! The process's clocks, and the only code that reads the system's.
 //!
-//! Limits go by the wall clock's time at the start, moved on by the monotonic clock: windows fall where people and
-//! other instances expect them, and nothing an administrator or NTP does to the wall clock can make time run
-//! backwards. A suspended machine's monotonic clock stands still; [`Clock::compare`] makes up for that.
+//! Limits use the wall-clock time at the start plus the time elapsed on the monotonic clock. Windows so begin where
+//! people and other instances expect them, and setting the wall clock (by NTP or by hand) cannot make this time go
+//! backwards. The monotonic clock stops while the machine is suspended; [`Clock::compare`] corrects for that.
 //!
-//! What has to agree with the rest of the world, such as when a token expires, a schedule begins or a response was sent,
-//! goes by the civil time instead: [`Clock::civil`] follows the wall clock both ways.
+//! Civil time is used where other systems have to agree, such as for the expiry of tokens, for schedules and for dates
+//! of responses. [`Clock::civil`] follows the wall clock in both directions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::limiter::timestamp::Timestamp;
 
-/// Clocks that are closer than this are the same.
+/// Maximum difference at which two clocks count as equal.
 const TOLERATED: Duration = Duration::from_secs(1);
 
-/// A lead over the wall clock of up to this much is worked off, so that windows begin where they should again.
+/// Maximum lead over the wall clock that is corrected, so that windows begin at the expected time again.
 const MAX_WORKED_OFF: Duration = Duration::from_secs(3600);
 
-/// How much of the lead each comparison takes off: with one a second, limits run six per cent slower meanwhile.
+/// Correction of the lead per comparison. With one comparison per second, time runs 6 % slower meanwhile.
 const STEP: Duration = Duration::from_millis(60);
 
-/// Time halts from so much later on while a step is taken: longer than it takes to store two words.
+/// Time for which the clock stands still during a correction; longer than two atomic stores take.
 const MARGIN: Duration = Duration::from_millis(10);
 
-/// Time as the process sees it.
+/// The process's clock.
 #[derive(Debug)]
 pub struct Clock {
     started: Instant,
-    /// Wall time at `started`, in nanoseconds since the epoch, as far as limits go by it.
+    /// Wall-clock time that corresponds to `started`, with corrections, in nanoseconds since the epoch.
     anchor: AtomicU64,
-    /// The time is never earlier than this, whatever happens to `anchor`.
+    /// Lower bound of the time, in nanoseconds since the epoch; it holds while `anchor` changes.
     floor: AtomicU64,
-    /// How far the time is ahead of the wall clock, in nanoseconds; 0 where that is next to nothing.
+    /// Lead of the clock over the wall clock, in nanoseconds; 0 if at most [`TOLERATED`].
     lead: AtomicU64,
 }
 
-/// What a comparison with the wall clock has led to.
+/// Outcome of a comparison with the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// They agree, or nothing has changed.
+    /// The clocks agree, or the difference is unchanged.
     Same,
-    /// Time was moved forward by this much.
+    /// The clock was advanced by this much.
     CaughtUp(Duration),
-    /// The wall clock is behind by this much now: it has been set back.
+    /// The wall clock was set back and is behind by this much.
     Ahead(Duration),
 }
 
 impl Clock {
-    /// A clock anchored now.
+    /// Starts a clock at the present wall-clock time.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn start() -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Clock {
         }
     }
 
-    /// The time that limits go by; never earlier than any answer before.
+    /// Returns the time that limits use. It never decreases.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn now(&self) -> Timestamp {
         let elapsed = Instant::now().saturating_duration_since(self.started);
@@ -67,18 +67,18 @@ impl Clock {
         now.max(Timestamp::from_nanos(self.floor.load(Ordering::Relaxed)))
     }
 
-    /// What the wall clock says when limits go by `now`, to about a second. It follows when that is set, so it may go back.
+    /// Returns the wall-clock time at `now`, accurate to about a second. It decreases if the wall clock is set back.
     pub fn civil(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(now.as_nanos().saturating_sub(self.lead.load(Ordering::Relaxed)))
     }
 
-    /// What the wall clock says now, to about a second.
+    /// Returns the wall-clock time, accurate to about a second.
     pub fn civil_now(&self) -> Timestamp {
         self.civil(self.now())
     }
 
-    /// Catches up with a wall clock that is more than a second ahead, and takes note of one that is behind; to be called
-    /// once a second.
+    /// Compares with the wall clock. Advances this clock if it is more than a second behind, and notes the lead if it
+    /// is ahead. Must be called once a second.
     pub fn compare(&self) -> Comparison {
         self.compare_with(wall())
     }
@@ -102,10 +102,10 @@ impl Clock {
         if ahead > before.saturating_add(TOLERATED) { Comparison::Ahead(ahead) } else { Comparison::Same }
     }
 
-    /// Halts the time for a moment, so that it has fallen back by a step afterwards without ever running backwards.
+    /// Sets the time back by [`STEP`]. Callers see the time stand still for a moment and never go backwards.
     fn slow_down(&self, now: Timestamp) {
         self.floor.store(now.saturating_add(MARGIN).as_nanos(), Ordering::Relaxed);
-        // In this order: who sees the new anchor without the floor would see an earlier time.
+        // Release order: a thread that saw the new anchor without the floor would compute an earlier time.
         self.anchor.fetch_sub(nanos(STEP), Ordering::Release);
     }
 }
@@ -114,18 +114,18 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Measures how long something takes, by the monotonic clock.
+/// Measures a duration on the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts now.
+    /// Starts the measurement.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// The time since the start.
+    /// Returns the time since the start.
     pub fn elapsed(&self) -> Duration {
         self.0.elapsed()
     }

@@ -1,8 +1,8 @@
-//! The configuration: raw as people write it, compiled as the program uses it.
+//! The configuration: raw as written in the file, compiled as the program uses it.
 //!
-//! A file goes through `source` (text), `tree` (values and their places), `source` again (variables), `shape`
-//! (keys and types), `raw` (decoded) and `compile` (meaning). Every step reports all it finds, with the place;
-//! `reload` does the same again whenever the file changes.
+//! A file passes through `source` (text), `tree` (values and their positions), `source` again (variables),
+//! `shape` (keys and types), `raw` (decoding) and `compile` (meaning). Every step reports all problems that
+//! it finds, with their positions. `reload` repeats these steps whenever the file changes.
 
 mod applicability;
 mod at;
@@ -41,75 +41,76 @@ use self::texts::{CENTRAL, Rest, Together};
 #[cfg(any(test, fuzzing))]
 use crate::central::document::Document;
 use crate::engine::PolicySpec;
-use crate::limiter::elastic::signal::Signals;
+use crate::limiter::elastic::signal::SignalSet;
 use crate::telemetry::{access_log, spans};
-use crate::{central, drain, listener, overload, remote, rls, snapshot, store, tls, upstream};
+use crate::{central, drain, listener, overload, remote, rls, state_file, store, tls, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the rest of the configuration comes from; `None` if all of it stands in one file.
+    /// Source of the rest of the configuration; `None` if all of it is in one file.
     pub central: Option<central::settings::Settings>,
-    /// Where clients connect; at least one, unless there is `rls`.
-    pub listeners: Vec<listener::Settings>,
-    /// TLS, beside the listeners; `None` for those that are plain.
-    pub tls: Vec<Option<tls::server::Settings>>,
-    /// Worker threads.
+    /// Listeners for clients; at least one, unless `rls` is configured.
+    pub listeners: Vec<listener::ListenerSettings>,
+    /// TLS settings of the listeners, in the same order; `None` for plaintext.
+    pub tls: Vec<Option<tls::server::TlsServerSettings>>,
+    /// Number of worker threads.
     pub workers: NonZeroUsize,
-    /// The services beside us; at least one where there are listeners.
-    pub upstreams: Vec<upstream::Settings>,
-    /// TLS, beside the upstreams; `None` for those that are plain.
-    pub upstream_tls: Vec<Option<tls::client::Settings>>,
+    /// Services that requests are forwarded to; at least one if there are listeners.
+    pub upstreams: Vec<upstream::UpstreamSettings>,
+    /// TLS settings of the upstreams, in the same order; `None` for plaintext.
+    pub upstream_tls: Vec<Option<tls::client::TlsClientSettings>>,
     /// The admin port.
     pub admin: AdminSettings,
-    /// The access log; `None` when disabled.
+    /// The access log; `None` if disabled.
     pub access_log: Option<access_log::Settings>,
-    /// Where spans go; `None` for nowhere.
+    /// Export of spans; `None` if tracing is not configured.
     pub tracing: Option<spans::Settings>,
-    /// How the process ends.
-    pub drain: drain::Settings,
-    /// How much may be under way in all.
-    pub overload: overload::Settings,
-    /// Counters the limiter has room for.
+    /// Graceful shutdown.
+    pub drain: drain::DrainSettings,
+    /// Overload protection: limits on connections and requests in flight.
+    pub overload: overload::OverloadSettings,
+    /// Maximum number of counters in the limiter.
     pub max_keys: usize,
-    /// Where counters are kept across restarts; `None` for nowhere.
-    pub state: Option<snapshot::Settings>,
-    /// The store of limits that instances share, if there is one.
+    /// File in which counters survive restarts; `None` if they do not.
+    pub state: Option<state_file::StateFileSettings>,
+    /// Store of the limits that instances share; `None` if not configured.
     pub store: Option<store::settings::Settings>,
-    /// How requests are decided.
+    /// How requests are decided: identification, rules and local replies.
     pub policy: PolicySpec,
-    /// What elastic limits go by.
-    pub elastic: Signals,
-    /// Envoy's rate limit service, if it is offered.
+    /// Signals that elastic limits follow.
+    pub elastic: SignalSet,
+    /// Envoy's rate limit service; `None` if it is not offered.
     pub rls: Option<rls::options::Options>,
-    /// The services that keep limits of rules.
+    /// Remote rate limit services that rules use.
     pub services: Vec<remote::service::Settings>,
-    /// What is valid but worth knowing, in the order of the file.
+    /// Notes on settings that are valid but questionable, in the order of the file.
     pub notices: Vec<Problem>,
-    /// What cannot be read back out of the rest.
+    /// Hashes of contents that the other fields do not show, for comparing configurations.
     contents: Contents,
 }
 
-/// The operators' entrance.
+/// Settings of the admin port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSettings {
-    /// Everything.
+    /// Address of the listener that serves every endpoint.
     pub address: SocketAddr,
-    /// Only `GET /ready` and `/metrics`.
+    /// Address of a second listener that serves only `GET /ready` and `/metrics`.
     pub probes: Option<SocketAddr>,
-    /// Whether the configuration names the address: a default that is taken is a warning, not a failed start.
+    /// Whether the file sets the address. If a default address is in use already, startup continues with a
+    /// warning; an explicit one fails it.
     pub explicit: bool,
-    /// Names by which operators may ask, in small letters, beside addresses and `localhost`.
+    /// Host names, in lower case, that requests may use in addition to IP addresses and `localhost`.
     pub hosts: Box<[Box<str>]>,
 }
 
-/// Where the rest of the configuration in the file at `path` comes from, if that is a bootstrap.
+/// Reads where the rest of the configuration comes from, if the file at `path` is a bootstrap.
 ///
 /// # Errors
-/// Every problem of the bootstrap, as far as it can be looked at by itself.
+/// Returns every problem of the bootstrap that can be found without the rest.
 pub fn bootstrap(path: &Path) -> Result<Option<central::settings::Settings>, Vec<Problem>> {
     let text = source::read(path).map_err(|problem| vec![problem])?;
-    // Most configurations are none, and need not be compiled twice.
+    // Avoids compiling twice: most configurations are not a bootstrap.
     let is_one = text.contains(CENTRAL) && tree::parse(&text, path)?.value.get(CENTRAL).is_some();
     if !is_one {
         return Ok(None);
@@ -120,18 +121,19 @@ pub fn bootstrap(path: &Path) -> Result<Option<central::settings::Settings>, Vec
 /// Reads, checks and compiles the file at `path`.
 ///
 /// # Errors
-/// Every problem of the file, in the order of its lines.
+/// Returns every problem of the file, in line order.
 pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
     let text = source::read(path).map_err(|problem| vec![problem])?;
     from_text(&text, path, &source::variable)
 }
 
-/// Checks and compiles `text`, a bootstrap as far as it goes by itself, which stands in `file`; `environment` answers for variables.
+/// Checks and compiles `text`, the content of `file`. `environment` supplies the values of variables. Of a
+/// bootstrap, checks what does not need the rest.
 ///
-/// Pure but for `workers: auto`, which asks the system for its CPUs, and for the data files that the text names.
+/// Reads nothing else, except the data files that the text names, and the number of CPUs for `workers: auto`.
 ///
 /// # Errors
-/// Every problem of the text, in the order of its lines.
+/// Returns every problem of the text, in line order.
 pub fn from_text(
     text: &str,
     file: &Path,
@@ -140,16 +142,16 @@ pub fn from_text(
     with_files(text, file, Rest::Unknown, environment, &mut Files::default())
 }
 
-/// Checks and compiles the bootstrap `text`, which stands in `file`, together with what was fetched.
+/// Checks and compiles the bootstrap `text`, the content of `file`, together with a fetched document.
 ///
 /// # Errors
-/// Every problem of both.
+/// Returns every problem of both.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn from_both(text: &str, file: &Path, document: &Document) -> Result<Config, Vec<Problem>> {
     with_files(text, file, Rest::Document(document), &|_| None, &mut Files::default())
 }
 
-/// The same together with the rest, and with data files that may have been read before.
+/// Checks and compiles `text` together with `rest`, reusing data files that `files` has read before.
 fn with_files(
     text: &str,
     file: &Path,
@@ -173,7 +175,8 @@ fn with_files(
             config.map(|config| Config { contents: Contents::of(&raw, files), ..config })
         }
         Err(error) => {
-            // What is left has the right shape; should it not, there is a problem all the same.
+            // Not expected, because the shape has been checked; reported so that such a file is not silently
+            // accepted.
             report.value(At::ROOT, error.to_string());
             None
         }

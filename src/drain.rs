@@ -1,50 +1,51 @@
-//! The end of the process, in steps that everybody can watch.
+//! Graceful shutdown: the state that all parts of the process observe.
 //!
-//! Whoever serves subscribes; whoever ends (a signal, the admin port) advances the phase. Phases only move
-//! forward, so a late subscriber cannot miss one. The steps' timing is `app`'s business.
+//! Servers subscribe to the phase. A signal or the admin port advances it. Phases only move forward, so a late
+//! subscriber cannot miss one. `app` controls the timing of the steps.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How long each step may take.
+/// Durations of the steps of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Between failing readiness and closing the listeners: time for endpoints to be told.
+pub struct DrainSettings {
+    /// Between failing readiness and closing the listeners. Load balancers need this time to stop sending requests
+    /// here.
     pub delay: Duration,
-    /// Between closing the listeners and giving up on what is still in flight.
+    /// Between closing the listeners and aborting the requests that are still in flight.
     pub timeout: Duration,
 }
 
-impl Default for Settings {
+impl Default for DrainSettings {
     fn default() -> Self {
         Self { delay: Duration::ZERO, timeout: Duration::from_secs(20) }
     }
 }
 
-/// How far the end has come.
+/// Phase of a graceful shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Business as usual.
+    /// Normal operation.
     #[default]
     Serving,
-    /// Readiness fails; everything else goes on.
-    Announced,
-    /// Listeners are closed, idle connections too, answers carry `connection: close`.
+    /// Readiness fails; requests are still served as before.
+    NotReady,
+    /// Listeners and idle connections are closed, and responses carry `connection: close`.
     Draining,
-    /// Whatever is left is cut off.
+    /// Requests that are still in flight are aborted.
     Ended,
 }
 
-/// The one switch, shared by all.
+/// State of a graceful shutdown and of readiness, shared by the whole process.
 #[derive(Debug)]
-pub struct Drain {
+pub struct DrainManager {
     phase: watch::Sender<Phase>,
     exit: watch::Sender<bool>,
     healthy: watch::Sender<bool>,
 }
 
-impl Default for Drain {
+impl Default for DrainManager {
     fn default() -> Self {
         Self {
             phase: watch::Sender::new(Phase::Serving),
@@ -54,13 +55,13 @@ impl Default for Drain {
     }
 }
 
-impl Drain {
-    /// The phase now.
+impl DrainManager {
+    /// Returns the current phase.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// Moves on to `phase`; never back.
+    /// Advances to `phase`. Does nothing if that phase or a later one has been reached.
     pub fn advance(&self, phase: Phase) {
         self.phase.send_if_modified(|now| {
             let moved = phase > *now;
@@ -69,39 +70,39 @@ impl Drain {
         });
     }
 
-    /// Answers once `phase`, or a later one, is reached.
+    /// Waits until `phase` or a later one has been reached.
     pub async fn reached(&self, phase: Phase) {
         // The sender lives as long as `self`, so waiting cannot fail.
         let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
-    /// Asks the process to end, as a SIGTERM does.
+    /// Requests that the process exit, as a SIGTERM does.
     pub fn request_exit(&self) {
         self.exit.send_replace(true);
     }
 
-    /// Answers once somebody has asked for the end.
+    /// Waits until an exit has been requested.
     pub async fn exit_requested(&self) {
         let _ = self.exit.subscribe().wait_for(|asked| *asked).await;
     }
 
-    /// `POST /healthcheck/fail` and `/ok`: readiness as the operator wants it.
+    /// Sets readiness on behalf of an operator: `POST /healthcheck/fail` and `POST /healthcheck/ok`.
     pub fn set_healthy(&self, healthy: bool) {
         self.healthy.send_replace(healthy);
     }
 
-    /// A watch on readiness, from now on.
+    /// Returns a watch for changes of readiness from now on.
     pub fn readiness(&self) -> Readiness {
         Readiness { phase: self.phase.subscribe(), healthy: self.healthy.subscribe() }
     }
 
-    /// Whether `/ready` says so: serving, and not declared unhealthy.
+    /// Whether `/ready` succeeds: normal operation, and not marked unhealthy by an operator.
     pub fn is_ready(&self) -> bool {
         *self.healthy.borrow() && self.phase() == Phase::Serving
     }
 }
 
-/// Tells when [`Drain::is_ready`] may answer something else than before.
+/// Watch for changes of [`Drain::is_ready`].
 #[derive(Debug)]
 pub struct Readiness {
     phase: watch::Receiver<Phase>,
@@ -109,9 +110,10 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Answers once it may; also if that was before it was asked, and after this was made.
+    /// Waits for a change of the phase or of the operator's setting. Completes at once if one happened since this watch
+    /// was created or last completed.
     pub async fn changed(&mut self) {
-        // The senders live as long as the drain, which is longer than anybody waits.
+        // The senders belong to the `Drain`, which outlives every caller, so waiting cannot fail.
         tokio::select! {
             _ = self.phase.changed() => {}
             _ = self.healthy.changed() => {}
@@ -125,17 +127,17 @@ mod tests {
 
     #[test]
     fn phases_never_go_back() {
-        let drain = Drain::default();
+        let drain = DrainManager::default();
         assert!(drain.is_ready());
         drain.advance(Phase::Draining);
-        drain.advance(Phase::Announced);
+        drain.advance(Phase::NotReady);
         assert_eq!(drain.phase(), Phase::Draining);
         assert!(!drain.is_ready());
     }
 
     #[test]
     fn an_operator_can_fail_and_restore_health() {
-        let drain = Drain::default();
+        let drain = DrainManager::default();
         drain.set_healthy(false);
         assert!(!drain.is_ready());
         drain.set_healthy(true);

@@ -1,10 +1,10 @@
-//! Decisions as configured, compiled and put in force.
+//! The engine: applies compiled policies to the limiter and replaces one policy by the next.
 //!
-//! A configuration says in a [`PolicySpec`] how requests are decided. An [`Engine`] makes a [`Policy`] of it, whose
-//! rules are bound to limits in the limiter, and replaces one by the next. The limiter learns new limits before
-//! requests meet them, and limits that are gone are forgotten when the policy after the next is in force: a request
-//! is decided by the limits it began with. Pure: the time is an argument, and what else is replaced with a policy is
-//! the caller's.
+//! A configuration describes in a [`PolicySpec`] how requests are decided. An [`Engine`] makes a [`Policy`] of it,
+//! whose rules are bound to limits in the limiter. New limits are installed before requests use them. Limits that are
+//! no longer configured are removed only when the policy after the next is in force. So a request is decided by the
+//! limits of the policy with which it began. There is no I/O here: time is an argument, and the caller supplies the
+//! rest of the snapshot.
 
 mod carry_over;
 mod policy;
@@ -18,50 +18,50 @@ pub use self::carry_over::CarryOver;
 pub use self::policy::Policy;
 use crate::identify;
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::{Limiter, Meter, MeterSpec};
+use crate::limiter::{LimitHandle, LimitSpec, Limiter};
 use crate::response;
-use crate::response::refusal::Refusal;
+use crate::response::rejection::RejectionResponse;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
-use crate::rules::{RuleSet, meter_specs_among};
+use crate::rules::{RuleSet, limit_specs_for};
 
-/// How requests are decided, as a configuration says it.
+/// The part of a configuration that decides requests.
 #[derive(Clone, Debug, Default)]
 pub struct PolicySpec {
-    /// Whom to believe about the client's address.
-    pub identify: identify::Settings,
+    /// How the client's address and identity are determined.
+    pub identify: identify::IdentifySettings,
     /// The rules, in file order.
     pub rules: Vec<Rule>,
-    /// What each rule answers when it rejects, beside `rules`.
-    pub rejections: Vec<Refusal>,
-    /// Which upstream takes which requests.
+    /// The local reply of each rule's rejections, in the order of `rules`.
+    pub rejections: Vec<RejectionResponse>,
+    /// Assignment of requests to upstreams.
     pub routes: Routes,
-    /// What clients are told about limits.
-    pub response: response::Settings,
+    /// Rate limit headers of responses.
+    pub response: response::LimitHeaderSettings,
 }
 
-/// The policy in force, in a snapshot `S` of all that is replaced with it.
+/// Holder of the policy in force, inside a snapshot `S` of everything that is replaced with it.
 #[derive(Debug)]
 pub struct Engine<S> {
     current: Arc<ArcSwap<S>>,
     limiter: Arc<Limiter>,
-    /// Limits beside those of rules, which every policy keeps.
-    permanent: Box<[Meter]>,
-    /// The one in `current`. Held while it is replaced.
+    /// Limits that do not belong to rules and that every policy keeps.
+    permanent: Box<[LimitHandle]>,
+    /// The policy in `current`. The lock is held during a replacement.
     policy: Mutex<Arc<Policy>>,
-    /// What it was made of.
+    /// The specification of `policy`.
     spec: Mutex<PolicySpec>,
 }
 
 impl PolicySpec {
-    /// The policy, whose limits are installed in `limiter`.
+    /// Installs the limits in `limiter` and returns the policy.
     pub fn install(&self, generation: u64, limiter: &Limiter, now: Timestamp) -> Arc<Policy> {
-        let specs = meter_specs_among(&self.rules, &limiter.divisors());
+        let specs = limit_specs_for(&self.rules, &limiter.instance_counts());
         self.bind(generation, &limiter.install(&specs, now), limiter)
     }
 
-    /// The policy, whose limits have been installed as `meters`.
-    fn bind(&self, generation: u64, meters: &[Meter], limiter: &Limiter) -> Arc<Policy> {
+    /// Returns the policy for limits that have been installed as `meters`.
+    fn bind(&self, generation: u64, meters: &[LimitHandle], limiter: &Limiter) -> Arc<Policy> {
         let rules = RuleSet::bind(self.rules.clone(), meters, limiter.hasher());
         limiter.share_bans(rules.shared_bans());
         Arc::new(Policy {
@@ -70,26 +70,26 @@ impl PolicySpec {
             rules: rules.in_fleet(limiter.fleet().hasher),
             rejections: self.rejections.clone().into(),
             routes: self.routes.clone(),
-            denied: Refusal::denied(),
+            denied: RejectionResponse::denied(),
             response: self.response,
         })
     }
 }
 
 impl<S> Engine<S> {
-    /// Puts the first policy in force, in the snapshot that `first` makes of it. What the limiter knows beside its
-    /// limits and the `permanent` ones, it forgets.
+    /// Applies the first policy, in the snapshot that `first` creates from it. All other limits of the limiter, except
+    /// `permanent`, are removed.
     ///
     /// # Errors
-    /// That of `first`.
+    /// The error of `first`.
     pub fn start<E>(
         spec: &PolicySpec,
         limiter: &Arc<Limiter>,
-        permanent: &[MeterSpec],
+        permanent: &[LimitSpec],
         now: Timestamp,
         first: impl FnOnce(Arc<Policy>) -> Result<S, E>,
     ) -> Result<Self, E> {
-        let mut specs = meter_specs_among(&spec.rules, &limiter.divisors());
+        let mut specs = limit_specs_for(&spec.rules, &limiter.instance_counts());
         let of_rules = specs.len();
         specs.extend_from_slice(permanent);
         let meters = limiter.install(&specs, now);
@@ -106,8 +106,8 @@ impl<S> Engine<S> {
         })
     }
 
-    /// Puts another policy in force, in the snapshot that `next` makes of it and of the one before; returns its
-    /// generation.
+    /// Replaces the policy, in the snapshot that `next` creates from the new policy and the old snapshot. Returns the
+    /// new generation.
     pub fn apply(
         &self,
         spec: &PolicySpec,
@@ -121,24 +121,25 @@ impl<S> Engine<S> {
         self.current.store(Arc::new(snapshot));
         let before = std::mem::replace(&mut *policy, after);
         let permanent = self.permanent.iter().copied();
-        let kept: Vec<_> = permanent.chain(policy.meters()).chain(before.meters()).collect();
+        let kept: Vec<_> = permanent.chain(policy.limit_handles()).chain(before.limit_handles()).collect();
         self.limiter.retire_others(&kept, now());
         policy.generation
     }
 
-    /// Puts the policy in force anew, with what the limiter has learned of its fleet.
+    /// Applies the current specification again, with the limiter's present state of the fleet. Returns the new
+    /// generation.
     pub fn rebind(&self, now: impl Fn() -> Timestamp, next: impl FnOnce(Arc<Policy>, &S) -> S) -> u64 {
         let spec = self.spec.lock().clone();
         self.apply(&spec, now, next)
     }
 
-    /// The snapshot in force, now and after every [`Self::apply`].
+    /// Returns the snapshot in force; [`Self::apply`] replaces its content.
     pub const fn current(&self) -> &Arc<ArcSwap<S>> {
         &self.current
     }
 
-    /// The limits that every policy keeps, in the order of their specs.
-    pub fn permanent(&self) -> &[Meter] {
+    /// Returns the limits that every policy keeps, in the order of their specs.
+    pub fn permanent(&self) -> &[LimitHandle] {
         &self.permanent
     }
 }

@@ -1,9 +1,8 @@
-//! What every parser of ours promises, whatever bytes it is given; for `cargo fuzz` and for tests, and in no other
-//! build.
+//! Fuzz targets for all parsers of untrusted input; built only for `cargo fuzz` and for tests.
 //!
-//! A target takes bytes and panics where a promise is broken. It asks for more than the absence of panics: what
-//! was read can be written and read again, what is cut into pieces means the same as the whole, one spelling stays
-//! one. `fuzz/` has the binaries, and bytes to begin with, which the tests play, too.
+//! A target takes bytes and panics if an invariant does not hold. The invariants go beyond the absence of panics:
+//! parsed input can be written and parsed again, input in pieces has the same meaning as in one piece, and
+//! normalisation is idempotent. `fuzz/` contains the binaries and the seed corpus, which the tests run, too.
 
 mod configuration;
 mod document;
@@ -26,10 +25,10 @@ pub use crate::http1::client::fuzzing::{answer, chunks};
 pub use crate::http1::server::fuzzing::request;
 pub use crate::proxy::fuzzing::steering;
 
-/// A target: it takes any bytes, and panics where a promise is broken.
+/// A fuzz target: takes arbitrary bytes, panics if an invariant does not hold.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name.
+/// All targets with their names.
 pub const TARGETS: [(&str, Target); 19] = [
     ("answer", answer),
     ("chunks", chunks),
@@ -52,7 +51,7 @@ pub const TARGETS: [(&str, Target); 19] = [
     ("value", value),
 ];
 
-/// One header, a line for each line of `data` that may be one.
+/// Returns a header map with one line of header `name` for each line of `data` that is a valid value.
 fn lines_of(name: &HeaderName, data: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in data.split(|byte| *byte == b'\n').take(256) {
@@ -63,7 +62,7 @@ fn lines_of(name: &HeaderName, data: &[u8]) -> HeaderMap {
     headers
 }
 
-/// The first byte, which steers a target, and what it is to read.
+/// Splits off the first byte, which selects a variant of the target.
 fn steered(data: &[u8]) -> (u8, &[u8]) {
     data.split_first().map_or((0, data), |(first, rest)| (*first, rest))
 }

@@ -1,8 +1,8 @@
-//! The header fields of a response, raw or in a map, and what field names mean to a proxy.
+//! Response headers in raw or parsed form, and which header names have a meaning to a proxy.
 //!
-//! A map hashes every name, which pays only where fields are looked up. Most fields of a forwarded HTTP/1.1 response
-//! leave as they came, so they stay raw until something changes them. [`Headers`] hides which form it is: a reading is
-//! the same in both, and a change that the raw form cannot take parses it into a map.
+//! A `HeaderMap` hashes every name, which only pays if headers are looked up. Most headers of a forwarded HTTP/1.1
+//! response are sent as they were received, so they stay raw until they are changed. [`Headers`] hides the form:
+//! lookups give the same results in both. A change that the raw form does not support parses it into a map.
 
 mod names;
 mod raw;
@@ -11,43 +11,43 @@ use http::header::{AsHeaderName, CONNECTION, CONTENT_LENGTH, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-pub use self::names::{is_hop_by_hop, may_trail};
+pub use self::names::{is_hop_by_hop, may_be_trailer};
 pub use self::raw::{FieldLines, RawHeaders, write_field};
 
-/// The header fields of a response.
+/// Headers of a response.
 ///
-/// The upstream's HTTP/1.1 response headers usually are raw, those of HTTP/2 and of most local replies a map.
+/// HTTP/1.1 responses of an upstream usually have raw headers; those of HTTP/2 and most local replies have a map.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
-    /// Empty where the fields are in `raw`; its memory is for whoever parses them.
+    /// Empty while the headers are in `raw`; its memory is reused if they are parsed.
     map: HeaderMap,
-    /// Empty where the fields are in `map`.
+    /// Empty while the headers are in `map`.
     raw: RawHeaders,
 }
 
-/// A response, or its head beside something else than a body.
+/// Response, or the head of one together with something else in place of its body.
 #[derive(Debug)]
 pub struct Response<B> {
-    /// The status.
+    /// Status code.
     pub status: StatusCode,
-    /// The header fields.
+    /// Headers.
     pub headers: Headers,
-    /// The body.
+    /// Body.
     pub body: B,
 }
 
-/// Header fields as a writer of HTTP/1.1 needs them.
+/// Headers in the form in which an HTTP/1.1 encoder writes them.
 #[derive(Debug)]
-pub enum Form<'a> {
-    /// They may be written as they are: none is hop-by-hop, announces trailers, or says where the body ends.
+pub enum WritableHeaders<'a> {
+    /// May be written unchanged: no header is hop-by-hop, announces trailers or frames the body.
     Raw(&'a RawHeaders),
-    /// Any fields.
+    /// Any headers; the encoder has to look at each of them.
     Map(&'a HeaderMap),
 }
 
 impl Headers {
-    /// Raw fields, and an empty map whose memory is used should they be parsed.
-    pub fn raw_with_spare(raw: RawHeaders, mut spare: HeaderMap) -> Self {
+    /// Wraps raw headers. The memory of `spare` is used if they are parsed.
+    pub fn from_raw(raw: RawHeaders, mut spare: HeaderMap) -> Self {
         spare.clear();
         Self { map: spare, raw }
     }
@@ -56,24 +56,24 @@ impl Headers {
         self.map.is_empty()
     }
 
-    /// The first value of a field.
+    /// Returns the first value of a header.
     #[inline]
     pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {
         if self.is_raw() { self.raw.get(name) } else { self.map.get(name).map(HeaderValue::as_bytes) }
     }
 
-    /// All values of a field, in order.
+    /// Returns all values of a header, in order.
     pub fn get_all<'a>(&'a self, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
         let mapped = self.map.get_all(name).into_iter().map(HeaderValue::as_bytes);
         self.raw.get_all(name).chain(mapped)
     }
 
-    /// Whether there is such a field.
+    /// Whether the header is present.
     pub fn contains(&self, name: &HeaderName) -> bool {
         self.get(name).is_some()
     }
 
-    /// All fields in a map, to be changed.
+    /// Returns the headers as a map to be changed; raw headers are parsed first.
     pub fn map_mut(&mut self) -> &mut HeaderMap {
         if !self.raw.is_empty() {
             std::mem::take(&mut self.raw).parse_into(&mut self.map);
@@ -81,12 +81,12 @@ impl Headers {
         &mut self.map
     }
 
-    /// All fields in a map.
+    /// Returns the headers as a map; raw headers are parsed first.
     pub fn into_map(mut self) -> HeaderMap {
         std::mem::take(self.map_mut())
     }
 
-    /// Sets a field, in place of those of that name.
+    /// Sets a header and replaces all values of that name.
     #[inline]
     pub fn set(&mut self, name: &HeaderName, value: &HeaderValue) {
         match self.raw_without(name) {
@@ -95,7 +95,7 @@ impl Headers {
         }
     }
 
-    /// Sets a field to a number.
+    /// Sets a header to a number.
     #[inline]
     pub fn set_number(&mut self, name: &HeaderName, number: u64) {
         match self.raw_without(name) {
@@ -104,7 +104,7 @@ impl Headers {
         }
     }
 
-    /// Sets a field to a text, which must be a value.
+    /// Sets a header to `text`, which must be a valid header value.
     pub fn set_text(&mut self, name: &HeaderName, text: Vec<u8>) {
         match self.raw_without(name) {
             Some(raw) => raw.push(name.as_str().as_bytes(), &text),
@@ -116,13 +116,13 @@ impl Headers {
         }
     }
 
-    /// Sets a field in the map. It is apart from where the raw form is written, which is the usual one.
+    /// Sets a header in the map. Not inlined, to keep the usual raw path short.
     #[inline(never)]
     fn insert(&mut self, name: &HeaderName, value: HeaderValue) {
         self.map_mut().insert(name, value);
     }
 
-    /// Adds a field beside those of that name.
+    /// Appends a value to a header and keeps those already present.
     pub fn append(&mut self, name: HeaderName, value: &HeaderValue) {
         if self.is_raw() {
             self.raw.push(name.as_str().as_bytes(), value.as_bytes());
@@ -131,22 +131,22 @@ impl Headers {
         }
     }
 
-    /// Removes a field.
+    /// Removes a header.
     pub fn remove(&mut self, name: impl AsHeaderName) {
         self.map_mut().remove(name);
     }
 
-    /// The raw form, where this field can be added to it in place of others.
+    /// Returns the raw form if the headers are raw and have no header of this name.
     #[inline]
     fn raw_without(&mut self, name: &HeaderName) -> Option<&mut RawHeaders> {
         (self.is_raw() && self.raw.get(name).is_none()).then_some(&mut self.raw)
     }
 
-    /// Removes the fields of the hop that the message came by (RFC 9110 section 7.6.1), and those that they name but for
-    /// what `is_kept`.
+    /// Removes hop-by-hop headers and those that `Connection` names, except those for which `is_kept` returns true (RFC
+    /// 9110 section 7.6.1).
     pub fn remove_hop_by_hop(&mut self, is_kept: impl Fn(&str) -> bool) {
         let has_any = if self.is_raw() {
-            self.raw.is_special()
+            self.raw.needs_filtering()
         } else {
             self.map.keys().any(|name| is_hop_by_hop(name.as_str().as_bytes()))
         };
@@ -155,17 +155,21 @@ impl Headers {
         }
     }
 
-    /// Whether there is a Date, which the raw form knows without a look.
-    pub fn is_dated(&self) -> bool {
-        if self.is_raw() { self.raw.is_dated() } else { self.map.contains_key(http::header::DATE) }
+    /// Whether there is a `Date` header. In the raw form this needs no search.
+    pub fn has_date(&self) -> bool {
+        if self.is_raw() { self.raw.has_date() } else { self.map.contains_key(http::header::DATE) }
     }
 
-    /// The fields as a writer of HTTP/1.1 needs them.
-    pub fn form(&mut self) -> Form<'_> {
-        if self.is_raw() && !self.raw.is_special() { Form::Raw(&self.raw) } else { Form::Map(self.map_mut()) }
+    /// Returns the headers in the form in which an HTTP/1.1 encoder writes them.
+    pub fn writable(&mut self) -> WritableHeaders<'_> {
+        if self.is_raw() && !self.raw.needs_filtering() {
+            WritableHeaders::Raw(&self.raw)
+        } else {
+            WritableHeaders::Map(self.map_mut())
+        }
     }
 
-    /// The memory of the map, which is empty.
+    /// Returns the memory of the map, emptied.
     pub fn into_spare(mut self) -> HeaderMap {
         self.map.clear();
         self.map
@@ -184,23 +188,23 @@ impl From<RawHeaders> for Headers {
     }
 }
 
-/// Two are the same if every reading is.
+/// Equal if all lookups give the same results, regardless of the form.
 impl PartialEq for Headers {
     fn eq(&self, other: &Self) -> bool {
         self.clone().into_map() == other.clone().into_map()
     }
 }
 
-/// Removes the fields of the hop that a message came by, and those that its Connection field names. RFC 9110 section
-/// 7.6.1: a sender may not have us drop what the message needs to be understood, nor what `is_kept`.
+/// Removes hop-by-hop headers and those that `Connection` names (RFC 9110 section 7.6.1). `Host`, `Content-Length` and
+/// headers for which `is_kept` returns true cannot be removed by naming them in `Connection`.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap, is_kept: impl Fn(&str) -> bool) {
     let mut removed: SmallVec<[HeaderName; 4]> =
         headers.keys().filter(|name| is_hop_by_hop(name.as_str().as_bytes())).cloned().collect();
     for value in headers.get_all(CONNECTION) {
-        // What nearly every Connection field says names no other field.
+        // The usual values of `Connection` name no other header.
         let is_usual = |usual: &str| value.as_bytes().eq_ignore_ascii_case(usual.as_bytes());
         if !["keep-alive", "close"].into_iter().any(is_usual) {
-            // As bytes: one member beyond ASCII must not hide the others.
+            // Split as bytes: a member that is not ASCII must not hide the others.
             let members = value.as_bytes().split(|byte| *byte == b',');
             let named = members.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
             removed.extend(
@@ -213,7 +217,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, is_kept: impl Fn(&str) -> bool
     }
 }
 
-/// Adds fields beside those that are there, as long as there is room.
+/// Appends all of `more`, as far as the map has room.
 pub fn append_all(headers: &mut HeaderMap, more: &HeaderMap) {
     for (name, value) in more {
         let _ = headers.try_append(name, value.clone());
@@ -221,12 +225,12 @@ pub fn append_all(headers: &mut HeaderMap, more: &HeaderMap) {
 }
 
 impl<B> Response<B> {
-    /// A response without header fields.
+    /// Creates a response without headers.
     pub fn new(status: StatusCode, body: B) -> Self {
         Self { status, headers: Headers::default(), body }
     }
 
-    /// The response as libraries know it.
+    /// Converts into the type of the `http` crate.
     pub fn into_http(self) -> http::Response<B> {
         let mut response = http::Response::new(self.body);
         *response.status_mut() = self.status;

@@ -1,9 +1,9 @@
-//! HTTP/1.1 messages on a connection (RFC 9112): one implementation for the server's side, towards clients, and the client's,
+//! HTTP/1.1 messages on a connection (RFC 9112): one implementation for both sides, server towards clients and client
 //! towards upstreams.
 //!
-//! `httparse` parses heads; the rest is here. Bytes come into a [`read_buf`], heads are decoded by [`server`] or [`client`]
-//! and bodies by a [`decoder`]; an [`encoder`] writes messages through a [`write_buf`]. What a field means to a proxy is
-//! decided by the caller.
+//! `httparse` parses heads; everything else is implemented here. Bytes are read into a [`read_buf`]. Heads are decoded
+//! by [`server`] or [`client`], and bodies by a [`decoder`]. An [`encoder`] writes messages through a [`write_buf`].
+//! What a header means to a proxy is decided by the caller.
 
 pub mod chunked;
 pub mod client;

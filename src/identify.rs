@@ -1,7 +1,7 @@
-//! Who asks, and for what: turns a request's head and its peer into the attributes that rules look at.
+//! Request attributes: extracts what rules can use from a request's header section and its peer.
 //!
-//! Everything a client may choose to write is normalised here, once, so that no spelling of a path or a
-//! host gets around a rule. Pure; borrows from the request wherever it is already in its normal form.
+//! Everything that a client can spell in several ways is normalised here, once, so that no spelling of a path or host
+//! bypasses a rule. The module is pure. It borrows from the request whenever a value is already in normal form.
 
 pub mod certificate;
 pub mod cidr;
@@ -22,121 +22,120 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 
-use self::certificate::Certificate;
+use self::certificate::ClientCertificate;
 use self::cidr::CidrSet;
 use self::client_ip::ClientAddress;
 use self::descriptor::Entries;
-use self::geo::{Asn, Geo, Place, Whereabouts};
-use self::host::Host;
+use self::geo::{Asn, GeoDatabases, GeoLocation, GeoLookup};
+use self::host::RequestHost;
 use self::jwt::Verifier;
-use self::jwt::claim::Claim;
+use self::jwt::claim::ClaimName;
 use self::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 
-/// Whom to believe, how widely an address counts, and what is known about addresses.
+/// Settings of attribute extraction: trusted proxies, prefix lengths, databases and tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Peers whose X-Forwarded-For is believed.
+pub struct IdentifySettings {
+    /// Peers whose X-Forwarded-For header is trusted.
     pub trusted_proxies: CidrSet,
-    /// Peers whose X-Forwarded-Client-Cert is believed.
+    /// Peers whose X-Forwarded-Client-Cert header is trusted.
     pub client_certificate_proxies: CidrSet,
-    /// Leading bits of an IPv6 address that make one client, 1 to 128.
+    /// Prefix length of the network that counts as one IPv6 client, in bits, from 1 to 128.
     pub ipv6_prefix: u8,
-    /// Where addresses are.
-    pub geo: Geo,
-    /// Who reads tokens, if rules ask for claims.
+    /// Geolocation databases.
+    pub geo: GeoDatabases,
+    /// Verifier of tokens, if rules use claims.
     pub jwt: Option<Arc<Verifier>>,
 }
 
-impl Default for Settings {
+impl Default for IdentifySettings {
     fn default() -> Self {
         Self {
             trusted_proxies: CidrSet::default(),
             client_certificate_proxies: CidrSet::default(),
             ipv6_prefix: 64,
-            geo: Geo::default(),
+            geo: GeoDatabases::default(),
             jwt: None,
         }
     }
 }
 
-/// What rules can see of a request.
+/// The attributes of a request that rules can use.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
-    /// The method, compared case-sensitively (RFC 9110 section 9.1). Only a descriptor can be without.
+    /// Method, compared case-sensitively (RFC 9110, section 9.1). Only a descriptor can lack it.
     pub method: Option<&'a Method>,
     /// The host.
-    pub host: Host<'a>,
-    /// The normalised path; empty for a descriptor that says none.
+    pub host: RequestHost<'a>,
+    /// Normalised path; empty for a descriptor without one.
     pub path: Cow<'a, str>,
-    /// The query as received, without `?`.
+    /// Query as received, without `?`.
     pub query: Option<&'a str>,
     /// The headers as received.
     pub headers: &'a HeaderMap,
-    /// Where the request comes from; rules ask [`Self::client_ip`], which knows whether that is said.
+    /// Address of the client. Rules use [`Self::client_ip`], which is `None` for a descriptor without an address.
     pub client: ClientAddress,
-    /// The client's address, or its network where an IPv6 client is counted by prefix.
+    /// Address of the client; for IPv6, its network.
     pub client_network: IpAddr,
-    /// When the request came.
+    /// Arrival time of the request.
     pub now: Timestamp,
-    /// The number of the client's plan, once a rule has asked; numbers belong to `rules::membership`.
+    /// Number of the client's plan, cached on first use. The numbers are defined by `rules::membership`.
     pub plan: OnceCell<Result<Option<u16>, Ambiguity>>,
-    /// What the client's certificate says, if it has shown one that holds.
-    pub certificate: Option<&'a Certificate>,
-    /// What Envoy said of the request, if it was not proxied here.
+    /// Names in the client's certificate, if it presented a valid one.
+    pub certificate: Option<&'a ClientCertificate>,
+    /// Entries of the Envoy descriptor, if the request was not proxied here.
     pub descriptor: Option<Entries<'a>>,
     client_is_known: bool,
-    whereabouts: Whereabouts<'a>,
-    token: jwt::Token<'a>,
+    geo_lookup: GeoLookup<'a>,
+    token: jwt::RequestToken<'a>,
 }
 
 impl Attributes<'_> {
-    /// The client's address. Only a descriptor can be without.
+    /// Returns the client's address. Only a descriptor can lack it.
     pub fn client_ip(&self) -> Option<IpAddr> {
         self.client_is_known.then_some(self.client.ip)
     }
 
-    /// Where the client is, as far as there is a database that knows. Looks it up when first asked.
-    pub fn place(&self) -> Place {
-        self.client_ip().map_or_else(Place::default, |ip| self.whereabouts.place(ip))
+    /// Returns the client's location, if a database contains it. Looked up on first use.
+    pub fn location(&self) -> GeoLocation {
+        self.client_ip().map_or_else(GeoLocation::default, |ip| self.geo_lookup.location(ip))
     }
 
-    /// The autonomous system of the client's address, if there is a database that knows. Looks it up when
-    /// first asked.
-    pub fn system(&self) -> Option<Asn> {
-        self.whereabouts.system(self.client_ip()?)
+    /// Returns the autonomous system of the client's address, if a database contains it. Looked up on first use.
+    pub fn autonomous_system(&self) -> Option<Asn> {
+        self.geo_lookup.autonomous_system(self.client_ip()?)
     }
 
-    /// What the client's token says, if that holds: the value of `claim` as text. Verifies it when first asked.
+    /// Returns the value of a claim in the client's token as text, if the token is valid. Verified on first use.
     ///
     /// # Errors
-    /// [`Ambiguity`] if the service behind us might find another token than we do.
-    pub fn claim(&self, claim: &Claim) -> Result<Option<&str>, Ambiguity> {
+    /// [`Ambiguity`] if the upstream might find another token in the request.
+    pub fn claim(&self, claim: &ClaimName) -> Result<Option<&str>, Ambiguity> {
         self.token.claim(claim, self.headers, self.now)
     }
 }
 
-/// A request that no rule can be asked about.
+/// Error: the request cannot be matched against rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed path")]
-pub struct Malformed;
+pub struct MalformedPath;
 
-/// The attributes of a request that came from `peer` at `now`.
+/// Returns the attributes of a request that arrived from `peer` at `now`.
 ///
 /// # Errors
-/// [`Malformed`] if the path holds a NUL or a broken percent-encoding.
+/// [`Malformed`] if the path contains a NUL or an invalid percent-encoding.
 pub fn identify<'a>(
     method: &'a Method,
     uri: &'a Uri,
     headers: &'a HeaderMap,
     peer: IpAddr,
-    settings: &'a Settings,
+    settings: &'a IdentifySettings,
     now: Timestamp,
-) -> Result<Attributes<'a>, Malformed> {
+) -> Result<Attributes<'a>, MalformedPath> {
     let client = client_ip::resolve(peer, headers, &settings.trusted_proxies);
     Ok(Attributes {
         method: Some(method),
-        host: Host::of(uri, headers),
+        host: RequestHost::from_request(uri, headers),
         path: path::normalise(uri.path())?,
         query: uri.query(),
         headers,
@@ -147,7 +146,7 @@ pub fn identify<'a>(
         certificate: None,
         descriptor: None,
         client_is_known: true,
-        whereabouts: Whereabouts::unknown(&settings.geo),
-        token: jwt::Token::unread(settings.jwt.as_ref()),
+        geo_lookup: GeoLookup::new(&settings.geo),
+        token: jwt::RequestToken::new(settings.jwt.as_ref()),
     })
 }

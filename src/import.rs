@@ -1,7 +1,7 @@
-//! Configurations of other limiters as rules of ours.
+//! Import of other rate limiters' configurations as rules.
 //!
-//! Text in, text out: a list of `rules:` that `weir check` accepts, to be pasted into a configuration. Nothing is
-//! dropped in silence: what has no equal here stands as a comment above the rule that it concerns.
+//! Input and output are text: a list of `rules:` that `weir check` accepts, for pasting into a configuration.
+//! Nothing is dropped silently: what cannot be expressed becomes a comment above the rule that it concerns.
 
 pub mod envoy_ratelimit;
 pub mod local_ratelimit;
@@ -17,9 +17,9 @@ use std::fmt;
 /// Why a file cannot be imported, e.g. `limits.yaml:3:5: descriptor has empty key`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file as it was named.
+    /// The file, as it was named.
     pub file: String,
-    /// Line and column, from 1; `None` where the file as a whole is meant.
+    /// Line and column, from 1; `None` for the file as a whole.
     pub place: Option<(usize, usize)>,
     /// What is wrong.
     pub message: String,
@@ -31,7 +31,7 @@ impl fmt::Display for Problem {
         if let Some((line, column)) = self.place {
             write!(f, "{line}:{column}:")?;
         }
-        // The reference tells several type errors in as many lines, and a problem is a line.
+        // The reference reports several type errors on separate lines; a problem is printed on one.
         write!(f, " {}", self.message.replace('\n', " "))
     }
 }

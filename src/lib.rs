@@ -1,8 +1,9 @@
-//! Weir, a rate-limiting reverse proxy that stands beside one service.
+//! Weir, a rate-limiting reverse proxy that runs as a sidecar of one service.
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod admin;
 pub mod app;
+mod atomic_file;
 pub mod central;
 pub mod cli;
 pub mod clock;
@@ -13,6 +14,7 @@ pub mod engine;
 pub mod fuzzing;
 pub mod headers;
 pub mod http1;
+pub mod http_server;
 pub mod identify;
 pub mod import;
 pub mod jitter;
@@ -25,8 +27,7 @@ pub mod remote;
 pub mod response;
 pub mod rls;
 pub mod rules;
-pub mod side_door;
-pub mod snapshot;
+pub mod state_file;
 pub mod store;
 pub mod telemetry;
 pub mod throttle;
@@ -34,6 +35,5 @@ pub mod tls;
 pub mod transport;
 pub mod upstream;
 pub mod watch;
-mod whole_file;
 pub mod worker;
 mod yaml;

@@ -1,28 +1,28 @@
-//! Decides and charges: the engine behind every entrance.
+//! The rate limiter: evaluates the limits of a request and charges their counters.
 //!
-//! All checks of a request are evaluated under their shards' locks and committed all or none, so a refused
-//! request charges nobody and concurrent requests cannot both take the last unit. Pure: no clock, no I/O;
-//! `now` comes with the call. What it is not: it knows nothing of rules, HTTP, or why a limit exists.
+//! All checks of a request are evaluated under the locks of their shards and committed together or not at all. So a
+//! rejected request is charged to no counter, and concurrent requests cannot both take the last unit. The module is
+//! pure: no clock and no I/O; `now` is a parameter of every call. It has no notion of rules or HTTP.
 
 pub mod algorithm;
-pub mod claims;
+pub mod check_options;
 pub mod decision;
 pub mod elastic;
 pub mod key;
+pub mod leases;
 pub mod percent;
 pub mod quota;
 pub mod reservation;
 pub mod saved;
-pub mod tally;
-pub mod terms;
 pub mod timestamp;
+pub mod unconditional_count;
 pub mod zone;
 
-mod judging;
-mod meters;
-mod repeats;
-mod store;
-mod together;
+mod duplicate_counters;
+mod evaluation;
+mod registry;
+mod table;
+mod transaction;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -31,54 +31,54 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use self::algorithm::{State, claim};
-use self::claims::SharedBans;
+use self::algorithm::{CounterState, lease};
+use self::check_options::CheckOptions;
 use self::decision::{Decision, Enforcement, Verdicts};
-use self::judging::Before;
+use self::evaluation::CounterView;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
-use self::meters::Meters;
-pub use self::meters::{Lineage, Meter, MeterSpec};
-use self::reservation::Charging;
-pub use self::store::MeterId;
-use self::store::{Kept, Place, Shard, Store};
-use self::terms::Terms;
+use self::leases::SharedBans;
+use self::registry::LimitRegistry;
+pub use self::registry::{LimitHandle, LimitIdentity, LimitSpec};
+use self::reservation::ChargeTiming;
+pub use self::table::LimitId;
+use self::table::{CounterTable, Placement, Shard, SlotLookup};
 use self::timestamp::Timestamp;
-pub use self::together::Ruling;
+pub use self::transaction::JointOutcome;
 
-/// How large the table is and under which secret its keys are hashed.
+/// Size of the counter table, and the secret under which its keys are hashed.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Counters the table has room for.
+pub struct LimiterSettings {
+    /// Maximum number of counters in the table.
     pub max_keys: usize,
-    /// The hasher's secret.
+    /// Secret of the key hasher.
     pub secret: [u64; 2],
 }
 
 /// One limit that one request must pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Which limit.
-    pub meter: Meter,
-    /// Which counter of it.
+    /// The limit.
+    pub handle: LimitHandle,
+    /// Key of the counter within the limit.
     pub key: KeyHash,
-    /// Units the request costs.
+    /// Units that the request uses.
     pub cost: u32,
-    /// Whether the limit refuses.
+    /// Whether exceeding the limit rejects the request, only reports it (shadow mode), or marks it.
     pub enforcement: Enforcement,
-    /// When it is charged.
-    pub charging: Charging,
-    /// What else it asks; most ask nothing else.
-    pub terms: Option<Terms>,
+    /// When the counter is charged.
+    pub charge_timing: ChargeTiming,
+    /// Additional behaviour: delay, ban, or charging of rejected requests. Most checks have none.
+    pub options: Option<CheckOptions>,
 }
 
-/// The counters of this process and the quotas they are held against.
+/// The counters of this process and the quotas that they count for.
 #[derive(Debug)]
 pub struct Limiter {
-    store: Store,
+    table: CounterTable,
     hasher: KeyHasher,
     fleet: Mutex<Fleet>,
-    named: Mutex<Arc<BTreeMap<Box<str>, NonZeroU32>>>,
-    meters: Mutex<Meters>,
+    instances_by_name: Mutex<Arc<BTreeMap<Box<str>, NonZeroU32>>>,
+    registry: Mutex<LimitRegistry>,
     overflows: AtomicU64,
     bans: Mutex<SharedBans>,
 }
@@ -86,192 +86,199 @@ pub struct Limiter {
 /// What instances that share limits have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Fleet {
-    /// The hasher for keys of shared limits, which are counted under the same name on all instances.
+    /// Hasher for keys of shared limits, so that all instances use the same name for a counter.
     pub hasher: KeyHasher,
-    /// How many instances there are, as far as is known.
+    /// Number of instances, as far as is known.
     pub instances: NonZeroU32,
 }
 
-/// By what numbers of instances limits are divided.
+/// Numbers of instances by which limits are divided.
 #[derive(Clone, Debug)]
-pub struct Divisors {
-    /// The size of the fleet.
+pub struct InstanceCounts {
+    /// Size of the fleet.
     pub members: NonZeroU32,
-    /// How many addresses names have, as far as is known.
-    pub named: Arc<BTreeMap<Box<str>, NonZeroU32>>,
+    /// Number of addresses of each DNS name, as far as is known.
+    pub instances_by_name: Arc<BTreeMap<Box<str>, NonZeroU32>>,
 }
 
-impl Divisors {
-    /// Those of an instance that knows of no other.
-    pub fn alone() -> Self {
-        Self { members: NonZeroU32::MIN, named: Arc::default() }
+impl InstanceCounts {
+    /// Divisors of an instance without a fleet: every limit is used whole.
+    pub fn single() -> Self {
+        Self { members: NonZeroU32::MIN, instances_by_name: Arc::default() }
     }
 }
 
 impl Limiter {
-    /// An empty limiter.
-    pub fn new(settings: Settings) -> Self {
+    /// Returns a limiter without counters.
+    pub fn new(settings: LimiterSettings) -> Self {
         Self {
-            store: Store::new(settings.max_keys),
+            table: CounterTable::new(settings.max_keys),
             hasher: KeyHasher::new(settings.secret),
             fleet: Mutex::new(Fleet { hasher: KeyHasher::new(settings.secret), instances: NonZeroU32::MIN }),
-            named: Mutex::default(),
-            meters: Mutex::default(),
+            instances_by_name: Mutex::default(),
+            registry: Mutex::default(),
             overflows: AtomicU64::new(0),
             bans: Mutex::default(),
         }
     }
 
-    /// The hasher for keys of this limiter.
+    /// Returns the hasher for keys of limits that are not shared.
     pub fn hasher(&self) -> KeyHasher {
         self.hasher
     }
 
-    /// What this instance has in common with others. Limits that are installed from now on go by it.
+    /// Returns the hasher and the size of the fleet. They apply to limits installed from now on.
     pub fn fleet(&self) -> Fleet {
         *self.fleet.lock()
     }
 
-    /// Joins a fleet, or learns its size.
-    pub fn join(&self, fleet: Fleet) {
+    /// Sets the hasher and the size of the fleet.
+    pub fn join_fleet(&self, fleet: Fleet) {
         *self.fleet.lock() = fleet;
     }
 
-    /// By what limits are divided that are installed from now on.
-    pub fn divisors(&self) -> Divisors {
-        Divisors { members: self.fleet().instances, named: Arc::clone(&self.named.lock()) }
+    /// Returns the numbers by which limits installed from now on are divided.
+    pub fn instance_counts(&self) -> InstanceCounts {
+        InstanceCounts {
+            members: self.fleet().instances,
+            instances_by_name: Arc::clone(&self.instances_by_name.lock()),
+        }
     }
 
-    /// Learns how many addresses names have; whether that is news.
-    pub fn learn_named(&self, named: BTreeMap<Box<str>, NonZeroU32>) -> bool {
-        let mut known = self.named.lock();
+    /// Sets the number of addresses of each DNS name; returns whether a number changed.
+    pub fn set_instances_by_name(&self, named: BTreeMap<Box<str>, NonZeroU32>) -> bool {
+        let mut known = self.instances_by_name.lock();
         let is_new = **known != named;
         *known = Arc::new(named);
         is_new
     }
 
-    /// Makes room for a generation's limits and answers their meters, in the order of `specs`.
+    /// Installs the limits of a configuration generation; returns their handles in the order of `specs`.
     ///
-    /// A limit whose lineage is known keeps its counters; where its quota changed, units used stay used.
-    /// Limits not among `specs` go on until [`Self::retire_others`], so that the generation still being
-    /// served is never without its limits.
-    pub fn install(&self, specs: &[MeterSpec], now: Timestamp) -> Vec<Meter> {
-        let mut meters = self.meters.lock();
+    /// A limit whose identity is already installed keeps its counters; if its quota changed, its counters are converted
+    /// as its `on_change` requires. Limits that are not among `specs` stay in force until [`Self::retire_others`], so
+    /// that the generation still being served keeps its limits.
+    pub fn install(&self, specs: &[LimitSpec], now: Timestamp) -> Vec<LimitHandle> {
+        let mut meters = self.registry.lock();
         let installed = meters.install(specs, (self.hasher, self.fleet().hasher), now);
-        self.store.adopt(&meters.quotas(), now);
+        self.table.adopt_quotas(&meters.quotas(), now);
         installed
     }
 
-    /// Forgets every limit that is not among `meters`, with its counters.
-    pub fn retire_others(&self, meters: &[Meter], now: Timestamp) {
-        let mut known = self.meters.lock();
+    /// Removes every limit that is not among `meters`, with its counters.
+    pub fn retire_others(&self, meters: &[LimitHandle], now: Timestamp) {
+        let mut known = self.registry.lock();
         if known.retire_others(meters) {
-            self.store.adopt(&known.quotas(), now);
+            self.table.adopt_quotas(&known.quotas(), now);
         }
     }
 
-    /// Decides one request: every check, all or nothing.
+    /// Decides one request: all checks together, or none.
     ///
-    /// If no enforced limit refuses, every limit that conforms is charged; otherwise none is.
+    /// If no enforced limit rejects, every limit that conforms is charged; otherwise none is, except as [`Terms`]
+    /// require.
     pub fn check(&self, checks: &[Check], now: Timestamp) -> Decision {
         match checks {
             [] => Decision::default(),
-            [check] if check.terms.is_none() => self.check_one(check, now),
-            checks => together::check(self, checks, now),
+            [check] if check.options.is_none() => self.check_one(check, now),
+            checks => transaction::check(self, checks, now),
         }
     }
 
-    /// Charges a settled cost, or gives back a negative one; never refuses.
-    pub fn charge(&self, meter: Meter, key: KeyHash, amount: i64, now: Timestamp) {
+    /// Charges a settled cost, or gives back a negative one; never rejects.
+    pub fn charge(&self, meter: LimitHandle, key: KeyHash, amount: i64, now: Timestamp) {
         let key = key.salted(meter.salt);
-        let mut shard = self.store.lock(self.store.shard_of(key));
+        let mut shard = self.table.lock(self.table.shard_of(key));
         let Some(quota) = shard.quota(meter.id).copied() else { return };
         let place = shard.find(key);
         let state = algorithm::charge(shard.state(place, meter.id, now), &quota, amount, now);
-        let kept = shard.keep(place, key, meter.id, state, now);
-        self.note(kept);
+        let kept = shard.store_state(place, key, meter.id, state, now);
+        self.record_placement(kept);
     }
 
-    /// What a counter says, without touching it; `None` if the meter is gone.
-    pub fn usage(&self, meter: Meter, key: KeyHash, now: Timestamp) -> Option<algorithm::Usage> {
+    /// Reads a counter without changing it; `None` if the limit is gone.
+    pub fn usage(&self, meter: LimitHandle, key: KeyHash, now: Timestamp) -> Option<algorithm::CounterUsage> {
         let key = key.salted(meter.salt);
-        let shard = self.store.lock(self.store.shard_of(key));
+        let shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(meter.id)?;
         let place = shard.find(key);
-        Some(match quota.is_claimed() {
+        Some(match quota.is_leased() {
             true => {
                 let state = shard.state(place, meter.id, now);
-                claim::usage_of_all(state, quota, shard.beside(key, now), now)
+                lease::fleet_usage(state, quota, shard.remaining_outside_slot(key, now), now)
             }
             false => algorithm::usage(shard.counter(place, meter.id), quota, now),
         })
     }
 
-    /// Counters in use per meter id, for the metrics page; walks the table, one shard locked at a time.
-    pub fn keys_per_meter(&self, now: Timestamp) -> std::collections::HashMap<MeterId, u64> {
+    /// Number of counters in use per limit id, for metrics. Scans the whole table, with one shard locked at a time.
+    pub fn keys_per_limit(&self, now: Timestamp) -> std::collections::HashMap<LimitId, u64> {
         let mut counts = std::collections::HashMap::new();
-        self.store.for_each_used(now, |meter| *counts.entry(meter).or_insert(0) += 1);
+        self.table.for_each_used(now, |meter| *counts.entry(meter).or_insert(0) += 1);
         counts
     }
 
-    /// Entries in the table, in use or not yet reclaimed.
+    /// Number of entries in the table, in use or not yet reclaimed.
     pub fn live_keys(&self) -> usize {
-        self.store.live()
+        self.table.live()
     }
 
-    /// The share of the table in which new keys share counters, in shards: so many of so many.
-    pub fn crowded_shards(&self) -> (usize, usize) {
-        (self.store.crowded(), self.store.shards())
+    /// Number of shards in which new keys share overflow counters, and the number of all shards.
+    pub fn overflowing_shards(&self) -> (usize, usize) {
+        (self.table.overflowing_shards(), self.table.shards())
     }
 
-    /// Charges that went to an overflow counter because the table was full, since the start.
+    /// Number of charges to an overflow counter because the table was full, since the start.
     pub fn overflows(&self) -> u64 {
         self.overflows.load(Ordering::Relaxed)
     }
 
     fn check_one(&self, check: &Check, now: Timestamp) -> Decision {
-        let key = check.key.salted(check.meter.salt);
-        let mut shard = self.store.lock(self.store.shard_of(key));
-        match judging::plain(&mut shard, check, key, now) {
+        let key = check.key.salted(check.handle.salt);
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        match evaluation::try_fast_path(&mut shard, check, key, now) {
             Some(verdict) => Decision { verdicts: Verdicts::One(verdict), overflowed: false },
-            None => self.check_any(shard, check, now),
+            None => self.check_one_general(shard, check, now),
         }
     }
 
-    /// The same for a check of every kind. Out of line and with a key of its own, for what it needs to keep at hand would
-    /// slow down the rest.
+    /// Decides a check of any kind. Out of line and with its own copy of the key, because the values that it keeps in
+    /// registers would slow down the common path.
     #[inline(never)]
-    fn check_any(&self, mut shard: MutexGuard<'_, Shard>, check: &Check, now: Timestamp) -> Decision {
-        let key = check.key.salted(check.meter.salt);
+    fn check_one_general(&self, mut shard: MutexGuard<'_, Shard>, check: &Check, now: Timestamp) -> Decision {
+        let key = check.key.salted(check.handle.salt);
         let place = shard.find(key);
         let (verdict, next) =
-            judging::evaluate(&shard, check, Before::of(&shard, check, (key, place), now), now);
+            evaluation::evaluate(&shard, check, CounterView::new(&shard, check, (key, place), now), now);
         let kept = next.map(|state| commit(&mut shard, check, (key, place), state, now));
         drop(shard);
-        Decision { verdicts: Verdicts::One(verdict), overflowed: kept.is_some_and(|kept| self.note(kept)) }
+        Decision {
+            verdicts: Verdicts::One(verdict),
+            overflowed: kept.is_some_and(|kept| self.record_placement(kept)),
+        }
     }
 
-    fn note(&self, kept: Kept) -> bool {
-        if kept == Kept::Shared {
+    fn record_placement(&self, kept: Placement) -> bool {
+        if kept == Placement::Overflow {
             self.overflows.fetch_add(1, Ordering::Relaxed);
         }
-        kept == Kept::Shared
+        kept == Placement::Overflow
     }
 }
 
-/// Charges a request that passes, or holds its cost until the answer is known.
+/// Charges a request that passes, or reserves its cost until the response is known.
 fn commit(
     shard: &mut Shard,
     check: &Check,
-    (key, place): (Fingerprint, Place),
-    state: State,
+    (key, place): (Fingerprint, SlotLookup),
+    state: CounterState,
     now: Timestamp,
-) -> Kept {
-    match check.charging {
-        Charging::OnArrival => shard.keep(place, key, check.meter.id, state, now),
-        Charging::OnAnswer | Charging::WhileServed => {
-            shard.hold(key, check.meter.id, check.cost);
-            Kept::Own
+) -> Placement {
+    match check.charge_timing {
+        ChargeTiming::OnArrival => shard.store_state(place, key, check.handle.id, state, now),
+        ChargeTiming::OnResponse | ChargeTiming::WhileInFlight => {
+            shard.hold(key, check.handle.id, check.cost);
+            Placement::Own
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Where the units of a request come from, and what becomes of it by them.
+//! Applies the limits of a request, wherever they are counted.
 //!
-//! Each rule's limit has a source ([`LimitSource`]). What is counted here is checked at once, by
-//! [`Pending::check`]; what another service counts is asked for next ([`Undecided`]), while the caller holds the
-//! request. Only then are there [`Limits`]: decided, counted in the metrics, to be settled and shown. What a request was
-//! charged before it was rejected is given back through its [`Settlement`]. This module knows nothing of connections,
-//! requests in transit or bodies.
+//! Each rule's limit has a source ([`LimitSource`]). Limits that this process counts are checked at once, by
+//! [`Pending::check`]. Limits of other rate limit services are queried next ([`Undecided`]), while the caller holds the
+//! request. The result is [`Limits`]: decided, recorded in the metrics, and ready to be settled and shown. If the
+//! request is rejected later, its charges are refunded through its [`Settlement`]. This module does not depend on
+//! connections or bodies.
 //!
 //! [`LimitSource`]: crate::rules::rule::LimitSource
 
 mod headers;
+mod leases;
 mod quota_policies;
 mod remote;
 mod settlement;
-mod shared;
 mod view;
 
 use std::rc::Rc;
@@ -21,287 +21,308 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-pub use self::remote::{Query, Responses, Undecided};
-use self::remote::{Remote, RemoteVerdicts};
+pub use self::leases::PendingLease;
+pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
+use self::remote::{RemoteState, RemoteVerdicts};
 pub use self::settlement::Settlement;
-pub use self::shared::Short;
-pub use self::view::{Resources, View};
+pub use self::view::{LimitResources, LimitsView};
 use crate::limiter::decision::{Decision, Verdict};
-use crate::limiter::reservation::{Reservation, Settled};
+use crate::limiter::reservation::{Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
-use crate::rules::selection::{Part, Selected, SideEffects};
+use crate::rules::selection::{CheckRole, SelectedCheck, SideEffects};
 pub use crate::store::supply::Waiting;
 use crate::throttle;
 
-/// The limits of a request as far as they are decided here. Another service may have to be asked.
+/// The limits of a request after the local decision; the store or another service may still have to be queried.
 #[derive(Debug)]
-pub struct Pending(Limits);
+pub struct PendingLimits(AppliedLimits);
 
-/// What the limits that are counted here make of a request.
+/// Result of the limits that are counted here.
 #[derive(Debug)]
 pub enum Admission<'a> {
-    /// It passes them, after this delay.
+    /// The request conforms, and is to be forwarded after this delay.
     Pass(Option<Duration>),
-    /// One of them rejects it.
-    Reject(Rejected<'a>),
-    /// One of them is out of units, and the store may have some: [`Pending::short`] has the rest.
-    Short,
+    /// A limit rejects the request.
+    Reject(LimitRejection<'a>),
+    /// A limit is out of units, and the store may grant more. Continue with [`Pending::short`].
+    NeedsLease,
 }
 
-/// Who has the last word.
+/// Which sources decide a request that the local limits admit.
 #[derive(Debug)]
-pub enum Sources<'a> {
-    /// The limits that are counted here: they are decided.
-    Local(&'a mut Limits),
-    /// Other services, too.
-    Remote(Undecided<'a>),
+pub enum DecisionSource<'a> {
+    /// Only the limits that are counted here. They are decided.
+    Local(&'a mut AppliedLimits),
+    /// Other rate limit services, too.
+    Remote(PendingRemote<'a>),
 }
 
-/// The limits of a request that is rejected, and why.
+/// The limits of a rejected request, and the reason.
 #[derive(Debug)]
-pub struct Rejected<'a> {
-    /// All of them.
-    pub limits: &'a mut Limits,
-    /// The rule that rejects it.
+pub struct LimitRejection<'a> {
+    /// All limits of the request.
+    pub limits: &'a mut AppliedLimits,
+    /// The rule that rejects the request.
     pub rule: RuleIndex,
-    /// How long the client should wait.
+    /// Time for `retry-after`.
     pub retry_after: Duration,
-    /// Why.
-    pub reason: Reason,
+    /// Why the rule rejects the request.
+    pub reason: RejectionReason,
 }
 
 /// Why a rule rejects a request.
 #[derive(Clone, Debug)]
-pub enum Reason {
-    /// Its limit is reached.
+pub enum RejectionReason {
+    /// Its limit is exceeded.
     Limit,
-    /// Another service says that its limit is reached, with this body; empty where it leaves that to the rule.
+    /// Another service reports that its limit is exceeded. The body of its response; empty to use the rule's.
     Remote(Bytes),
-    /// The other service did not respond, and the rule then rejects.
-    Unanswered,
+    /// The other service did not respond, and the rule fails closed.
+    NoResponse,
 }
 
-/// The limits of a request, decided.
+/// The limits of a request and their decision.
 #[derive(Debug)]
-pub struct Limits {
-    selected: SmallVec<[Selected; 2]>,
-    /// Rules that would have rejected it before any limit, and are not in force.
+pub struct AppliedLimits {
+    selected: SmallVec<[SelectedCheck; 2]>,
+    /// Rules in shadow mode that would have rejected the request before any limit.
     shadow_rules: Vec<RuleIndex>,
     decision: Decision,
-    /// When it was last decided or settled.
-    at: Timestamp,
-    remote: Remote,
+    /// Time of the last decision or settlement.
+    decided_at: Timestamp,
+    remote: RemoteState,
     /// The checks that wait for units of the store.
-    short: Waiting,
+    awaited_leases: Waiting,
 }
 
-impl Pending {
-    /// No limit applies.
+impl PendingLimits {
+    /// Returns the state of a request to which no limit applies.
     pub fn none(at: Timestamp) -> Self {
-        Self(Limits::none(at))
+        Self(AppliedLimits::none(at))
     }
 
-    /// Has the limiter decide, and counts that unless another service has the last word.
+    /// Decides the local limits, and records the decision unless the store or another service is queried first.
     pub fn check(
-        view: &View,
-        selected: SmallVec<[Selected; 2]>,
+        view: &LimitsView,
+        selected: SmallVec<[SelectedCheck; 2]>,
         SideEffects { shadow_rules, queries }: SideEffects,
         now: Timestamp,
     ) -> Self {
         let decision = check(&view.limiter, &selected, now);
-        let remote = if queries.is_empty() { Remote::None } else { Remote::Pending(queries) };
+        let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
         let short = Waiting::default();
-        let mut limits = Limits { selected, shadow_rules, decision, at: now, remote, short };
-        if view.policy.rules.is_shared() {
-            if limits.decision.is_refused() {
-                shared::supply(view, &mut limits, now);
-            } else if limits.decision.verdicts().iter().any(Verdict::lacks_units) {
-                shared::supply_observers(view, &mut limits, now);
-            }
+        let mut limits = AppliedLimits {
+            selected,
+            shadow_rules,
+            decision,
+            decided_at: now,
+            remote,
+            awaited_leases: short,
+        };
+        if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease) {
+            leases::supply(view, &mut limits, now);
         }
         limits.record_if_decided(view);
         Self(limits)
     }
 
-    /// What the limits that are counted here make of the request.
+    /// Returns the result of the limits that are counted here.
     pub fn admission(&mut self) -> Admission<'_> {
-        if !self.0.short.is_empty() {
-            return Admission::Short;
+        if !self.0.awaited_leases.is_empty() {
+            return Admission::NeedsLease;
         }
         match throttle::resolve(&self.0.decision) {
-            throttle::Action::Forward => Admission::Pass(None),
-            throttle::Action::Delay(delay) => Admission::Pass(Some(delay)),
-            throttle::Action::Refuse { by, retry_after } => {
+            throttle::ThrottleAction::Forward => Admission::Pass(None),
+            throttle::ThrottleAction::Delay(delay) => Admission::Pass(Some(delay)),
+            throttle::ThrottleAction::Reject { position: by, retry_after } => {
                 let rule = self.0.rule(by);
-                Admission::Reject(Rejected { limits: &mut self.0, rule, retry_after, reason: Reason::Limit })
+                Admission::Reject(LimitRejection {
+                    limits: &mut self.0,
+                    rule,
+                    retry_after,
+                    reason: RejectionReason::Limit,
+                })
             }
         }
     }
 
-    /// The limits that the store has to be asked for units of, if there are any: to be resolved before [`Self::sources`].
-    pub fn short<'a>(&'a mut self, view: &'a Rc<View>) -> Option<Short<'a>> {
-        self.is_short().then(|| Short::new(view, &mut self.0))
+    /// Returns the limits for which the store must be queried, if any. They must be resolved before [`Self::sources`].
+    pub fn pending_lease<'a>(&'a mut self, view: &'a Rc<LimitsView>) -> Option<PendingLease<'a>> {
+        self.needs_lease().then(|| PendingLease::new(view, &mut self.0))
     }
 
-    /// Whether the store has to be asked for units.
-    pub fn is_short(&self) -> bool {
-        !self.0.short.is_empty()
+    /// Returns whether the store must be queried for units.
+    pub fn needs_lease(&self) -> bool {
+        !self.0.awaited_leases.is_empty()
     }
 
-    /// Who has the last word about a request that has passed the limits here.
-    pub fn sources<'a>(&'a mut self, view: &'a Rc<View>) -> Sources<'a> {
+    /// Returns which sources decide a request that the local limits admit.
+    pub fn decision_source<'a>(&'a mut self, view: &'a Rc<LimitsView>) -> DecisionSource<'a> {
         let limits = &mut self.0;
         if limits.is_pending() {
-            Sources::Remote(Undecided::new(view, limits))
+            DecisionSource::Remote(PendingRemote::new(view, limits))
         } else {
-            Sources::Local(limits)
+            DecisionSource::Local(limits)
         }
     }
 
-    /// Whether another service or the store is to be asked.
-    pub fn is_undecided(&self) -> bool {
-        self.0.is_pending() || self.is_short()
+    /// Returns whether the store or another service must be queried.
+    pub fn is_pending(&self) -> bool {
+        self.0.is_pending() || self.needs_lease()
     }
 
-    /// The rules that may reject the request yet.
-    pub fn undecided_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
-        let of_store = if self.0.short.is_empty() { &[][..] } else { &self.0.selected };
+    /// Yields the rules that may still reject the request.
+    pub fn pending_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
+        let of_store = if self.0.awaited_leases.is_empty() { &[][..] } else { &self.0.selected };
         of_store.iter().map(|selected| selected.rule).chain(self.remote_rules())
     }
 
-    /// The rules whose limits another service counts.
+    /// Yields the rules whose limits another service counts.
     fn remote_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
         self.0.remote.queries().iter().map(|query| query.rule)
     }
 
-    /// The rejection by a rule that [`Short::resolve`] has returned.
-    pub fn rejected(&mut self, rule: RuleIndex, retry_after: Duration) -> Rejected<'_> {
-        Rejected { limits: &mut self.0, rule, retry_after, reason: Reason::Limit }
+    /// Returns the rejection by a rule that [`Short::resolve`] has returned.
+    pub fn rejection(&mut self, rule: RuleIndex, retry_after: Duration) -> LimitRejection<'_> {
+        LimitRejection { limits: &mut self.0, rule, retry_after, reason: RejectionReason::Limit }
     }
 
-    /// The rules that limit it, each as often as it has limits.
+    /// Yields the rules whose limits apply, once for each limit.
     pub fn rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
         self.0.selected.iter().map(|selected| selected.rule).chain(self.remote_rules())
     }
 
-    /// What a request that passes has to settle when its end is known; `None` if nothing, or if the store has to be asked
-    /// first.
-    pub fn settlement(&self, view: &View) -> Option<Box<Settlement>> {
-        if self.0.short.is_empty() { Settlement::new(&self.0, &view.policy) } else { None }
+    /// Returns what to settle at the end of an admitted request; `None` if there is nothing, or if the store must be
+    /// queried first.
+    pub fn settlement(&self, view: &LimitsView) -> Option<Box<Settlement>> {
+        if self.0.awaited_leases.is_empty() { Settlement::new(&self.0, &view.policy) } else { None }
     }
 
-    /// As far as they are decided.
-    pub const fn so_far(&self) -> &Limits {
+    /// Returns the limits as far as they are decided.
+    pub const fn limits(&self) -> &AppliedLimits {
         &self.0
     }
 }
 
-impl Limits {
-    /// No limit applies.
+impl AppliedLimits {
+    /// Returns the state of a request to which no limit applies.
     pub fn none(at: Timestamp) -> Self {
         let (selected, shadow_rules) = (SmallVec::new(), Vec::new());
         let (decision, short) = (Decision::default(), Waiting::default());
-        Self { selected, shadow_rules, decision, at, remote: Remote::None, short }
+        Self {
+            selected,
+            shadow_rules,
+            decision,
+            decided_at: at,
+            remote: RemoteState::None,
+            awaited_leases: short,
+        }
     }
 
-    /// When it was last decided or settled.
-    pub const fn at(&self) -> Timestamp {
-        self.at
+    /// Returns the time of the last decision or settlement.
+    pub const fn decided_at(&self) -> Timestamp {
+        self.decided_at
     }
 
-    /// The rules over whose limits the request passes all the same, marked.
-    pub fn marking(&self) -> impl Iterator<Item = RuleIndex> + '_ {
+    /// Yields the rules whose limits the request exceeds within their margin, so that it is admitted and marked.
+    pub fn marked_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
         let mut last = None;
         let marks = self.selected.iter().zip(self.decision.verdicts()).filter(|(_, verdict)| verdict.marks());
         // A rule with several limits marks once.
         marks.map(|(selected, _)| selected.rule).filter(move |rule| last.replace(*rule) != Some(*rule))
     }
 
-    /// The check at `position` was settled at `now`: that is how the client stands.
-    pub fn note_settled(&mut self, position: usize, settled: Settled, now: Timestamp) {
-        self.decision.note_settled(position, settled);
+    /// Records the settlement of the check at `position`, so that headers show the state at `now`.
+    pub fn record_settlement(&mut self, position: usize, settled: SettledCounter, now: Timestamp) {
+        self.decision.record_settlement(position, settled);
         if let Some(last) = self.last_of_counter(position) {
-            self.decision.note_settled(last, settled);
+            self.decision.record_settlement(last, settled);
         }
-        self.at = now;
+        self.decided_at = now;
     }
 
-    /// Whether another service has to be asked yet.
+    /// Returns whether another service must still be queried.
     fn is_pending(&self) -> bool {
         !self.remote.queries().is_empty()
     }
 
     fn is_rejected(&self) -> bool {
-        self.decision.is_refused() || self.verdicts().is_some_and(|verdicts| verdicts.rejects)
+        self.decision.is_rejected() || self.verdicts().is_some_and(|verdicts| verdicts.rejects)
     }
 
-    /// What other services have said.
+    /// Returns the results of other services.
     fn verdicts(&self) -> Option<&RemoteVerdicts> {
         match &self.remote {
-            Remote::Decided(verdicts) => Some(verdicts),
-            Remote::None | Remote::Pending(_) => None,
+            RemoteState::Decided(verdicts) => Some(verdicts),
+            RemoteState::None | RemoteState::Pending(_) => None,
         }
     }
 
-    /// The rule of the check at `position`.
+    /// Returns the rule of the check at `position`.
     fn rule(&self, position: usize) -> RuleIndex {
         self.selected[position].rule
     }
 
-    /// Has the limiter decide `more`, too.
-    fn check_more(&mut self, limiter: &Limiter, more: SmallVec<[Selected; 2]>, now: Timestamp) {
+    /// Checks `more` limits and adds their decision.
+    fn check_more(&mut self, limiter: &Limiter, more: SmallVec<[SelectedCheck; 2]>, now: Timestamp) {
         let decision = check(limiter, &more, now);
         self.selected.extend(more);
         self.decision.extend(&decision);
-        self.at = now;
+        self.decided_at = now;
     }
 
-    /// What the request reserved that is to be settled, with the place of the check. Only what
-    /// conformed has been charged or held, and only if the request passed. As long as another service may reject it, all
-    /// of it may be given back.
-    fn reservations(&self) -> impl Iterator<Item = (usize, &Selected, Reservation)> + '_ {
-        let is_open = |selected: &Selected| match selected.part {
-            Part::Ban | Part::Permit => false,
-            Part::Limit(_) | Part::Margin(_) | Part::Mark(_) => selected.settles || self.is_pending(),
+    /// Yields what to settle of this request, with the positions of the checks. Only conforming checks have charged or
+    /// reserved units. While another service may still reject the request, all of them may have to be refunded.
+    fn reservations(&self) -> impl Iterator<Item = (usize, &SelectedCheck, Reservation)> + '_ {
+        let is_open = |selected: &SelectedCheck| match selected.role {
+            CheckRole::Ban | CheckRole::Permit => false,
+            CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => {
+                selected.needs_settlement || self.is_pending()
+            }
         };
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
         checked.filter(move |(_, (selected, verdict))| is_open(selected) && !verdict.exceeds()).map(
             |(position, (selected, verdict))| {
-                let reservation = Reservation::new(&selected.check, self.at);
-                (position, selected, verdict.quota().map_or(reservation, |quota| reservation.under(quota)))
+                let reservation = Reservation::new(&selected.check, self.decided_at);
+                (
+                    position,
+                    selected,
+                    verdict.quota().map_or(reservation, |quota| reservation.in_units_of(quota)),
+                )
             },
         )
     }
 
-    /// What the request holds as long as it is served, if it passed.
+    /// Yields the permits of an admitted request; they are held until it ends.
     fn permits(&self) -> impl Iterator<Item = Reservation> + '_ {
         let checked = self.selected.iter().zip(self.decision.verdicts());
         checked
-            .filter(|(selected, verdict)| selected.part == Part::Permit && !verdict.exceeds())
-            .map(|(selected, _)| Reservation::new(&selected.check, self.at))
+            .filter(|(selected, verdict)| selected.role == CheckRole::Permit && !verdict.exceeds())
+            .map(|(selected, _)| Reservation::new(&selected.check, self.decided_at))
     }
 
-    /// The last check of the same counter after `position`, which is how the counter stands; `None` if there is none.
+    /// Returns the position of the last check of the same counter after `position`, which has the counter's final
+    /// state; `None` if there is none.
     fn last_of_counter(&self, position: usize) -> Option<usize> {
-        let Check { meter, key, .. } = self.selected.get(position)?.check;
+        let Check { handle: meter, key, .. } = self.selected.get(position)?.check;
         let mut later = self.selected.get(position + 1..)?.iter();
-        let last = later.rposition(|it| it.check.meter == meter && it.check.key == key)?;
+        let last = later.rposition(|it| it.check.handle == meter && it.check.key == key)?;
         Some(position + 1 + last)
     }
 
-    /// Counts the decision, unless others have the last word.
-    fn record_if_decided(&self, view: &View) {
-        if self.short.is_empty() && (!self.is_pending() || self.decision.is_refused()) {
+    /// Records the decision in the metrics, unless the store or another service has yet to decide.
+    fn record_if_decided(&self, view: &LimitsView) {
+        if self.awaited_leases.is_empty() && (!self.is_pending() || self.decision.is_rejected()) {
             self.record(view);
         }
     }
 
-    /// Counts one decision per rule: what its strictest limit said. A request that another rule rejected was
-    /// not decided by the rules that would have let it pass.
-    fn record(&self, view: &View) {
+    /// Records one decision per rule, that of its strictest limit. If another rule rejected the request, rules that
+    /// would have admitted it record nothing.
+    fn record(&self, view: &LimitsView) {
         self.shadow_rules.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
         let rejected = self.is_rejected();
         let mut rest = self.selected.as_slice();
@@ -309,7 +330,7 @@ impl Limits {
         while let Some(first) = rest.first() {
             let checks = rest.iter().take_while(|selected| selected.rule == first.rule).count();
             let (of_rule, others) = verdicts.split_at(checks);
-            if let Some(outcome) = DecisionOutcome::of(&rest[..checks], of_rule, rejected) {
+            if let Some(outcome) = DecisionOutcome::from_verdicts(&rest[..checks], of_rule, rejected) {
                 view.record(first.rule, outcome);
             }
             rest = &rest[checks..];
@@ -319,9 +340,9 @@ impl Limits {
 }
 
 #[inline]
-fn check(limiter: &Limiter, selected: &[Selected], now: Timestamp) -> Decision {
+fn check(limiter: &Limiter, selected: &[SelectedCheck], now: Timestamp) -> Decision {
     match selected {
-        // Nearly always; a list of one would only be filled to be read once.
+        // The most frequent case; avoids building a list of one element.
         [only] => limiter.check(std::slice::from_ref(&only.check), now),
         several => {
             let checks: SmallVec<[_; 2]> = several.iter().map(|selected| selected.check).collect();

@@ -1,6 +1,6 @@
-//! Sockets: binding them for every worker, and accepting from them until the drain.
+//! Listening sockets: binding one for every worker, and accepting connections until the drain.
 //!
-//! Knows nothing of HTTP: what is done with a connection is the handler's business.
+//! This module has no knowledge of HTTP; a handler serves the accepted connections.
 
 pub mod address;
 pub mod preamble;
@@ -14,76 +14,76 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use self::address::Address;
-use self::socket::{Accepting, Socket};
+pub use self::address::ListenAddress;
+use self::socket::{AsyncListener, Socket};
 use crate::transport::Transport;
 
-/// Pause after an accept that failed for want of descriptors or memory: time for some to be given back.
+/// Pause after an accept that failed for lack of file descriptors or memory, so that some can be released.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// One place where clients connect.
+/// Settings of one listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Name in metrics and logs; its address unless configured.
+pub struct ListenerSettings {
+    /// Name in metrics and logs; the address unless configured.
     pub name: Box<str>,
-    /// Where to listen.
-    pub address: Address,
-    /// From a request's first byte to the end of its head.
+    /// Address to listen on.
+    pub address: ListenAddress,
+    /// Maximum time from the first byte of a request to the end of its header section.
     pub header_timeout: Duration,
-    /// How long a connection may stay without a request.
+    /// Maximum time for which a connection may stay open without a request.
     pub idle_timeout: Duration,
-    /// What a connection and a request may take.
-    pub limits: Limits,
-    /// Whether a proxy in front says who connected.
+    /// Maximum sizes of requests, and maximum streams per connection.
+    pub limits: ListenerLimits,
+    /// Whether a proxy in front sends the PROXY protocol.
     pub proxy_protocol: ProxyProtocol,
 }
 
-/// What a connection and a request may take.
+/// Maximum sizes of requests, and maximum streams per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of a request's head.
+pub struct ListenerLimits {
+    /// Maximum bytes of a request's header section.
     pub header_size: u32,
-    /// Fields of a request's head.
+    /// Maximum number of headers of a request.
     pub headers: u32,
-    /// Requests that a connection of HTTP/2 may have under way.
+    /// Maximum concurrent streams on an HTTP/2 connection.
     pub streams: u32,
 }
 
-/// Whether connections begin with the PROXY protocol.
+/// Whether connections begin with a PROXY protocol header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyProtocol {
-    /// They do not.
+    /// None does.
     #[default]
     Disabled,
-    /// They may.
+    /// Some may.
     Optional,
-    /// All do, or they are closed.
+    /// All must; connections without one are closed.
     Required,
 }
 
-/// A connection as accepted.
+/// An accepted connection.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct AcceptedConnection {
     /// The connection.
     pub stream: Transport,
-    /// Who is at the other end; loopback and port 0 for a process of this machine.
+    /// Address of the peer; loopback and port 0 for a connection through a Unix socket.
     pub peer: SocketAddr,
 }
 
-/// Accepts until `stop` completes, then takes what is still queued, and closes the socket.
+/// Accepts connections until `stop` completes, then accepts those still queued and closes the socket.
 ///
-/// Connections that the kernel has completed but we have not accepted would be reset by closing: a client
-/// that saw its connect succeed deserves an answer.
+/// The queue is emptied because closing the socket resets connections that the kernel has completed but Weir has not
+/// accepted. To their clients, the connect has succeeded already.
 ///
-/// `failed` is told of each time that none could be accepted, for want of descriptors or memory.
+/// `failed` is called each time an accept fails for lack of file descriptors or memory.
 pub async fn serve(
     socket: Socket,
     stop: impl Future<Output = ()>,
-    mut handle: impl FnMut(Accepted),
+    mut handle: impl FnMut(AcceptedConnection),
     mut failed: impl FnMut(),
 ) {
-    let accepting = match Accepting::new(socket) {
+    let accepting = match AsyncListener::new(socket) {
         Ok(accepting) => accepting,
         Err(error) => {
             tracing::error!(%error, "cannot watch a listener");
@@ -94,16 +94,16 @@ pub async fn serve(
     let mut failures = 0_u64;
     loop {
         tokio::select! {
-            // A flood of connections must not keep us from noticing the end.
+            // Checked first, so that a flood of connections cannot delay the shutdown.
             biased;
             () = &mut stop => break,
             accepted = accepting.accept() => match accepted {
                 Ok(accepted) => handle(accepted),
-                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
                     failures += 1;
                     failed();
-                    // Fifty a second, for as long as it lasts: said at the first, the second, the fourth and so on.
+                    // Up to 50 failures a second are possible; logged only at the 1st, 2nd, 4th, 8th and so on.
                     if failures.is_power_of_two() {
                         tracing::warn!(%error, failures, "cannot accept, pausing");
                     }
@@ -117,11 +117,11 @@ pub async fn serve(
     }
 }
 
-fn empty_queue(accepting: Accepting, mut handle: impl FnMut(Accepted)) -> io::Result<()> {
+fn empty_queue(accepting: AsyncListener, mut handle: impl FnMut(AcceptedConnection)) -> io::Result<()> {
     for accepted in accepting.into_queue()? {
         match accepted {
             Ok(accepted) => handle(accepted),
-            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) if is_connection_error(&error) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(error) => return Err(error),
         }
@@ -129,8 +129,8 @@ fn empty_queue(accepting: Accepting, mut handle: impl FnMut(Accepted)) -> io::Re
     Ok(())
 }
 
-/// Errors that concern a connection that is already gone, not the listener.
-fn is_of_one_connection(error: &io::Error) -> bool {
+/// Whether an error concerns one connection, which is already gone, rather than the listener.
+fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted

@@ -11,14 +11,14 @@ use weir::config::environment;
 use weir::telemetry::logging::{self, LevelHandle};
 use weir::{app, config, import};
 
-/// Many small short-lived allocations per request, and memory that is given back when clients have left: by a thread of
-/// the allocator's own, since a process without requests does not come by to do it.
+/// jemalloc suits many small, short-lived allocations. Its background thread returns memory to the system
+/// after clients have left, even while there are no requests.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The system would not have it.
+/// Exit code of a failure at run time.
 const FAILED: u8 = 1;
-/// The command line or a configuration is wrong.
+/// Exit code of an invalid command line or configuration.
 const BAD_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -65,7 +65,7 @@ fn rls(print_config: bool, cli: &Cli) -> ExitCode {
     ended(app::run(app::Origin::Text(&read.text), levels))
 }
 
-/// Begins to log, as the command line says, or else as given.
+/// Starts logging with the options of the command line, or else with the given values.
 fn log(cli: &Cli, level: &str, format: LogFormat) -> Result<LevelHandle, ExitCode> {
     let format = match cli.log_format.unwrap_or(format) {
         LogFormat::Text => logging::LogFormat::Text,
@@ -154,7 +154,7 @@ fn fail(message: &str) -> ExitCode {
     ExitCode::from(FAILED)
 }
 
-/// Prints line by line; a reader that has gone away is no reason to fail.
+/// Prints line by line. Errors are ignored, because the reading process may have ended.
 fn say(out: &mut impl std::io::Write, lines: &[impl std::fmt::Display]) {
     for line in lines {
         let _ = writeln!(out, "{line}");

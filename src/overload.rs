@@ -1,6 +1,6 @@
 //! Overload protection: limits on concurrent connections and requests and on memory; load beyond them is shed.
 //!
-//! Counters only; a permit is released by dropping it. The counts are exact across workers: nothing is admitted beyond a
+//! Holds counters only; dropping a permit releases it. Counts are exact across workers: nothing is admitted above a
 //! limit, and nothing is shed below it.
 
 mod clients;
@@ -10,37 +10,37 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use self::clients::Clients;
+use self::clients::ClientConnections;
 
-/// Hysteresis: memory has to fall by one part in so many of its limit before requests are admitted again.
+/// Hysteresis: memory in use must fall by 1/20 of its limit before requests are admitted again.
 const MEMORY_HYSTERESIS: u64 = 20;
 
-/// The limits of the process.
+/// Limits of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// Downstream connections in all; `None` for half of the descriptors that the process may have.
+pub struct OverloadSettings {
+    /// Maximum downstream connections; `None` means half of the file descriptors that the process may open.
     pub connections: Option<NonZeroUsize>,
-    /// Connections of one client.
+    /// Maximum connections of one client.
     pub connections_per_client: Option<NonZeroU32>,
-    /// Requests in flight in all.
+    /// Maximum requests in flight.
     pub requests: Option<NonZeroUsize>,
-    /// Memory in use from which on requests are shed.
-    pub memory: Option<Memory>,
+    /// Memory in use at which requests are shed.
+    pub memory: Option<MemoryLimit>,
 }
 
 /// An amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum MemoryLimit {
     /// In bytes.
     Bytes(u64),
-    /// In percent of what the container, or else the machine, has.
-    Share(u8),
+    /// Percentage of the memory of the container, or of the machine if the container has no limit.
+    Percent(u8),
 }
 
-/// The limit by which a connection or a request was shed.
+/// The limit because of which a connection or a request was shed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadShed {
-    /// Connections in all.
+    /// All downstream connections.
     Connections,
     /// Connections of one client.
     Client,
@@ -50,51 +50,51 @@ pub enum LoadShed {
     Memory,
 }
 
-/// The state of the whole process.
+/// Overload state of the whole process.
 #[derive(Debug)]
-pub struct Overload {
+pub struct OverloadManager {
     max_connections: usize,
     connections: PaddedCounter,
-    clients: Option<Clients>,
-    /// `None` where no request is ever shed: then none pays for it.
-    requests: Option<Arc<Requests>>,
+    clients: Option<ClientConnections>,
+    /// `None` if requests are never shed, so that they cost nothing in that case.
+    requests: Option<Arc<RequestLimits>>,
 }
 
-/// A counter on cache lines of its own: the fields beside it are only read.
+/// Counter on cache lines of its own: the fields beside it are only read, and writes to it must not invalidate them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct PaddedCounter(AtomicUsize);
 
-/// The limits of requests.
+/// Limits of requests, and their current state.
 #[derive(Debug)]
-struct Requests {
+struct RequestLimits {
     max: usize,
     in_flight: PaddedCounter,
     memory: Option<u64>,
     memory_is_short: AtomicBool,
 }
 
-/// A connection's permit.
+/// Permit for one connection; dropping it releases it.
 #[derive(Debug)]
 pub struct ConnectionPermit {
-    overload: Arc<Overload>,
+    overload: Arc<OverloadManager>,
     client: Option<IpAddr>,
 }
 
-/// A request's permit.
+/// Permit for one request in flight; dropping it releases it.
 #[derive(Debug)]
-pub struct InFlightPermit(Arc<Requests>);
+pub struct InFlightPermit(Arc<RequestLimits>);
 
-impl Overload {
-    /// By `settings`, in a process that may have so many descriptors and so many bytes of memory.
-    pub fn new(settings: &Settings, descriptors: usize, memory: u64) -> Self {
-        // A connection takes one and its request upstream another; files and the admin port take a few.
+impl OverloadManager {
+    /// Creates the state for a process that may open `descriptors` file descriptors and use `memory` bytes.
+    pub fn new(settings: &OverloadSettings, descriptors: usize, memory: u64) -> Self {
+        // A connection takes one descriptor and its upstream request another. Files and the admin port take a few.
         let half = (descriptors / 2).max(1);
         let memory = settings.memory.map(|max| match max {
-            Memory::Bytes(bytes) => bytes,
-            Memory::Share(percent) => memory / 100 * u64::from(percent),
+            MemoryLimit::Bytes(bytes) => bytes,
+            MemoryLimit::Percent(percent) => memory / 100 * u64::from(percent),
         });
-        let requests = (settings.requests.is_some() || memory.is_some()).then(|| Requests {
+        let requests = (settings.requests.is_some() || memory.is_some()).then(|| RequestLimits {
             max: settings.requests.map_or(usize::MAX, NonZeroUsize::get),
             in_flight: PaddedCounter::default(),
             memory,
@@ -103,20 +103,20 @@ impl Overload {
         Self {
             max_connections: settings.connections.map_or(half, NonZeroUsize::get),
             connections: PaddedCounter::default(),
-            clients: settings.connections_per_client.map(Clients::new),
+            clients: settings.connections_per_client.map(ClientConnections::new),
             requests: requests.map(Arc::new),
         }
     }
 
-    /// Downstream connections that may be open in all.
+    /// Returns the maximum number of downstream connections.
     pub const fn max_connections(&self) -> usize {
         self.max_connections
     }
 
-    /// A permit for a connection.
+    /// Acquires a permit for a connection.
     ///
     /// # Errors
-    /// That there is none left.
+    /// If the maximum number of connections is open.
     pub fn acquire_connection(self: &Arc<Self>) -> Result<ConnectionPermit, LoadShed> {
         match self.connections.acquire(self.max_connections) {
             true => Ok(ConnectionPermit { overload: Arc::clone(self), client: None }),
@@ -124,10 +124,10 @@ impl Overload {
         }
     }
 
-    /// A permit for a request; `None` where requests are not limited.
+    /// Acquires a permit for a request; `None` if requests are not limited.
     ///
     /// # Errors
-    /// The limit that is reached.
+    /// The limit that has been reached.
     pub fn acquire_request(&self) -> Result<Option<InFlightPermit>, LoadShed> {
         let Some(requests) = &self.requests else { return Ok(None) };
         if requests.memory_is_short.load(Ordering::Relaxed) {
@@ -144,7 +144,8 @@ impl Overload {
         self.requests.as_ref().is_some_and(|requests| requests.memory.is_some())
     }
 
-    /// Records the bytes in use. Whether memory has become short, or has ceased to be, if either.
+    /// Records the bytes of memory in use. Returns `Some(true)` if memory has become short, `Some(false)` if it no
+    /// longer is, and `None` if nothing has changed.
     pub fn record_memory(&self, used: u64) -> Option<bool> {
         let requests = self.requests.as_ref()?;
         let max = requests.memory?;
@@ -157,7 +158,8 @@ impl Overload {
 }
 
 impl ConnectionPermit {
-    /// Counts the connection for `client`, once; whether the client may have another.
+    /// Counts the connection for `client` and returns whether the client may open it. Only the first successful call
+    /// counts.
     pub fn count_client(&mut self, client: IpAddr) -> bool {
         match &self.overload.clients {
             Some(clients) if self.client.is_none() => {
@@ -186,7 +188,8 @@ impl Drop for InFlightPermit {
 }
 
 impl PaddedCounter {
-    /// Adds one, unless there are `max`. To add first and subtract again would shed what comes between the two.
+    /// Adds one unless the count is `max`. Adding first and subtracting again could shed a concurrent caller below the
+    /// limit.
     fn acquire(&self, max: usize) -> bool {
         let add = |count: usize| (count < max).then_some(count + 1);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()

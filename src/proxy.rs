@@ -1,4 +1,4 @@
-//! The reverse proxy: HTTP between clients and upstreams, with the limiter in between.
+//! The reverse proxy: HTTP between clients and upstreams, with rate limits in between.
 //!
 //! `pipeline` is the request path; the other files are its stages. Everything here belongs to one worker thread, except
 //! what [`Shared`] holds.
@@ -31,65 +31,65 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 
-use self::elastic::Elastic;
+use self::elastic::HeadroomState;
 use self::fallback::Fallbacks;
 use self::worker::Worker;
 pub use self::worker::run;
 use crate::clock::Clock;
-use crate::drain::Drain;
+use crate::drain::DrainManager;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
-use crate::limiter::elastic::signal::Signals;
-use crate::overload::Overload;
+use crate::limiter::elastic::signal::SignalSet;
+use crate::overload::OverloadManager;
 use crate::remote;
 use crate::store;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
-use crate::tls::server::Server;
+use crate::tls::server::TlsServer;
 use crate::upstream::cluster::Cluster;
 
-/// What all workers share.
+/// State that all workers share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ProxyState {
     /// The generation of the configuration in force.
     pub generation: Arc<ArcSwap<Generation>>,
-    /// The counters.
+    /// The rate limit counters.
     pub limiter: Arc<Limiter>,
-    /// Where shared limits are counted, if there is a store.
+    /// The store that counts shared limits, if one is configured.
     pub store: Option<store::handle::Handle>,
     /// The clock of the process.
     pub clock: Arc<Clock>,
     /// The state of graceful shutdown.
-    pub drain: Arc<Drain>,
+    pub drain: Arc<DrainManager>,
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// The access log, if there is one.
+    /// The access log, if one is configured.
     pub access_log: Option<AccessLog>,
     /// The tracer, if tracing is configured.
     pub tracer: Option<Arc<Tracer>>,
-    /// How far elastic limits may grow.
-    pub elastic: Elastic,
+    /// Headroom of elastic limits.
+    pub elastic: HeadroomState,
     /// Limits on concurrent connections and requests, and on memory.
-    pub overload: Arc<Overload>,
-    /// Whether a client behind an untrusted private proxy has been warned of already.
-    pub warned_of_proxy: AtomicBool,
+    pub overload: Arc<OverloadManager>,
+    /// Whether the warning about a client behind an untrusted private proxy has been logged.
+    pub warned_of_untrusted_proxy: AtomicBool,
 }
 
-/// All that a request needs of one configuration, replaced as one.
+/// What requests need of one generation of the configuration, replaced as a whole.
 #[derive(Debug)]
 pub struct Generation {
-    /// How requests are decided.
+    /// Rules, routes and responses.
     pub policy: Arc<Policy>,
-    /// The upstreams, in the order of the routes. Upstreams whose settings stay the same keep their place, and
-    /// with it the connections made to them.
+    /// The upstreams, in the order of the routes. An upstream whose settings have not changed is kept, together with
+    /// its connections.
     pub upstreams: Box<[Arc<Cluster>]>,
-    /// Stored responses, for requests that are rejected.
+    /// Stored responses for requests that are rejected.
     pub fallbacks: Arc<Fallbacks>,
     /// The load signals of elastic limits.
-    pub elastic: Signals,
-    /// TLS, by listener.
-    pub tls: Box<[Option<Arc<Server>>]>,
-    /// Rate limit services that keep limits of rules.
-    pub services: Box<[remote::service::Settings]>,
+    pub elastic: SignalSet,
+    /// TLS configuration by listener.
+    pub tls: Box<[Option<Arc<TlsServer>>]>,
+    /// Rate limit services that count limits of rules.
+    pub rate_limit_services: Box<[remote::service::Settings]>,
 }

@@ -1,4 +1,4 @@
-//! Limits that are kept elsewhere: asked for over the network, within a time that the request can spare.
+//! Clients of other rate limit services, with bounded waiting times.
 
 pub mod channel;
 pub mod service;

@@ -1,36 +1,36 @@
-//! The answers Weir gives itself, and the headers it adds to others' answers.
+//! Local replies, and the headers that Weir adds to responses.
 
 pub mod fallback;
 pub mod ietf;
 pub mod rate_limit_headers;
-pub mod refusal;
+pub mod rejection;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// How clients are told about limits.
+/// Which rate limit headers responses have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// When `x-ratelimit-*` (Envoy's draft-03 syntax) is sent.
+pub struct LimitHeaderSettings {
+    /// Which responses have `x-ratelimit-*` headers (Envoy's draft-03 syntax).
     pub ratelimit_headers: Visibility,
-    /// Whether `RateLimit` and `RateLimit-Policy` (the IETF draft) are sent beside them.
+    /// Whether responses also have `RateLimit` and `RateLimit-Policy` (the IETF draft).
     pub ietf_headers: bool,
 }
 
-impl Default for Settings {
+impl Default for LimitHeaderSettings {
     fn default() -> Self {
         Self { ratelimit_headers: Visibility::Full, ietf_headers: false }
     }
 }
 
-/// On which answers rate-limit headers are sent.
+/// Which responses have rate limit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
-    /// On every answer to a limited request.
+    /// All responses to requests that a limit applies to.
     #[default]
     Full,
-    /// On refusals only.
+    /// Rejections only.
     Limited,
     /// Never.
     Off,

@@ -1,11 +1,9 @@
-//! Envoy's rate limit service: the documents of envoyproxy/ratelimit, which limit a descriptor meets, what is counted,
-//! and the ports where that is asked.
+//! Envoy's rate limit service (RLS), compatible with envoyproxy/ratelimit, the reference implementation.
 //!
-//! Whatever the reference answers to a request, this answers, down to the words of its errors; where it differs,
-//! `docs/design/015-envoy-rate-limit-service.md` says why. What decides is pure, from `document` to `service`: it
-//! opens no socket, reads no file, clock or environment, and counts no metric. At the `desk` it meets the network
-//! (`server`, `doors`), and the files that rules come from (`source`). Rules of Weir's own configuration that name a domain
-//! have their say in it too (`native`).
+//! Responses are those of the reference, including the texts of errors. `docs/design/015-envoy-rate-limit-service.md`
+//! lists the differences and their reasons. The modules from `document` to `service` decide; they perform no I/O, read
+//! no clock, and record no metrics. The `desk` connects them with the network (`server`, `doors`) and with the source
+//! of the rules (`source`). Rules of Weir's own configuration that have a domain apply, too (`native`).
 
 pub mod answer;
 pub mod desk;

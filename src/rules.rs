@@ -1,16 +1,17 @@
-//! Which limits apply to a request.
+//! Rule matching: finds the limits that apply to a request.
 //!
-//! Every rule that matches applies. A matching `allow` exempts from all others, else a matching `deny`
-//! refuses, else the limits of all matching rules become the checks that the request must pass. A request that can
-//! be read in two ways is refused where that would decide over a `deny` or a limit. Pure; a rule set is compiled
-//! once per configuration and never changes.
+//! Every rule that matches applies. A matching `allow` rule exempts the request from all other rules. Otherwise a
+//! matching `deny` rule rejects it. Otherwise the limits of all matching rules become the checks that the request must
+//! pass. A request that can be read in two ways is rejected if the reading decides whether a `deny` rule or a limit
+//! applies, or which counter is charged. The module is pure. A rule set is compiled once per configuration and is
+//! immutable.
 
 pub mod attribute;
-pub mod enforce;
+pub mod cost;
+pub mod enforced_share;
 pub mod error_bound;
 pub mod grpc;
 pub mod key;
-pub mod listed;
 pub mod matcher;
 pub mod membership;
 pub mod outcome;
@@ -21,228 +22,233 @@ pub mod rule;
 pub mod schedule;
 pub mod selection;
 pub mod shared_limit;
-pub mod tariff;
+pub mod value_list;
 
 mod index;
-mod plan;
+mod planned_checks;
 
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use self::attribute::Incomplete;
-use self::index::Index;
+use self::attribute::IncompleteKey;
+use self::index::CandidateIndex;
 use self::matcher::Match;
 use self::pattern::Route;
-use self::plan::Planned;
-pub use self::plan::{Away, meter_specs, meter_specs_among};
+use self::planned_checks::PlannedCheck;
+pub use self::planned_checks::{StoreLossFallback, limit_specs, limit_specs_for};
 use self::remote_limit::RemoteQuery;
-use self::rule::{Action, LimitSource, Limiting, OnMissing, Rule};
-use self::selection::{Denial, Part, Selected, Selection, SideEffects};
-use self::shared_limit::Instances;
+use self::rule::{Action, LimitAction, LimitSource, OnMissing, Rule};
+use self::selection::{CheckRole, Denial, SelectedCheck, Selection, SideEffects};
+use self::shared_limit::InstanceSource;
 use crate::identify::Attributes;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::key::{KeyHash, KeyHasher};
-use crate::limiter::reservation::Charging;
-use crate::limiter::{Check, Meter, MeterId};
+use crate::limiter::reservation::ChargeTiming;
+use crate::limiter::{Check, LimitHandle, LimitId};
 
 /// A rule's position in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleIndex(pub usize);
 
-/// All rules of one configuration, bound to the meters that count for them.
+/// All rules of one configuration, bound to the limit handles that count for them.
 #[derive(Debug)]
 pub struct RuleSet {
     rules: Box<[Rule]>,
-    /// Those for proxied requests.
-    index: Index,
-    /// Those of each domain of Envoy's.
-    domains: HashMap<Box<str>, Index>,
-    /// What each rule does, beside `rules`: looked at before the rule is.
-    kinds: Box<[Kind]>,
-    /// None of them allows or denies.
+    /// Index of the rules for proxied requests.
+    index: CandidateIndex,
+    /// Index of the rules of each Envoy domain.
+    domains: HashMap<Box<str>, CandidateIndex>,
+    /// Kind of each rule, parallel to `rules`. It is read first, to avoid loading the rule itself.
+    kinds: Box<[ActionKind]>,
+    /// Whether no rule is `allow` or `deny`.
     all_limit: bool,
-    /// The checks of each rule, beside `rules`.
-    plans: Box<[Box<[Planned]>]>,
+    /// Checks of each rule, parallel to `rules`.
+    planned_checks: Box<[Box<[PlannedCheck]>]>,
     elastic: bool,
     hasher: KeyHasher,
-    /// For keys of shared limits.
-    fleet: KeyHasher,
-    /// What counts in place of a shared limit while the store is away.
-    away: HashMap<MeterId, Away>,
+    /// Hasher for keys of shared limits.
+    fleet_hasher: KeyHasher,
+    /// Replacement of each shared limit while the store is unreachable.
+    store_loss_fallbacks: HashMap<LimitId, StoreLossFallback>,
 }
 
-/// A rule has an answer without asking its limits.
-struct Stop {
-    /// Else the rule only looks on.
+/// Rejection by a rule before any of its limits is evaluated.
+struct EarlyDenial {
+    /// Whether the rule is enforced for the request. If not, it is in shadow mode.
     is_enforced: bool,
     denial: Denial,
 }
 
-/// The key of a request under one rule.
+/// Key of a request under one rule.
 #[derive(Clone, Copy)]
-struct Keyed {
+struct RequestKey {
     key: KeyHash,
-    /// Else all requests that lack a part share it.
+    /// Whether every part of the key is present. All requests that lack a part share one key.
     is_whole: bool,
-    /// Whether the rule is in force for it.
+    /// Whether the rule is enforced for this key.
     is_enforced: bool,
     hasher: KeyHasher,
 }
 
-/// An [`Action`] in one word.
+/// The variant of an [`Action`], without its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ActionKind {
     Allow,
     Deny,
     Limit,
 }
 
 impl RuleSet {
-    /// `rules` in file order, counted by `meters` as the limiter answered for [`meter_specs`].
-    pub fn bind(rules: Vec<Rule>, meters: &[Meter], hasher: KeyHasher) -> Self {
+    /// Creates a rule set of `rules` in file order, counted by `meters` as the limiter returned them for
+    /// [`limit_specs`].
+    pub fn bind(rules: Vec<Rule>, meters: &[LimitHandle], hasher: KeyHasher) -> Self {
         let kind = |rule: &Rule| match rule.action {
-            Action::Allow => Kind::Allow,
-            Action::Deny => Kind::Deny,
-            Action::Limit(_) => Kind::Limit,
+            Action::Allow => ActionKind::Allow,
+            Action::Deny => ActionKind::Deny,
+            Action::Limit(_) => ActionKind::Limit,
         };
-        let plans = plan::plans(&rules, meters);
+        let plans = planned_checks::planned_checks(&rules, meters);
         let planned = plans.iter().flatten();
         Self {
-            away: planned.filter_map(|planned| Some((planned.meter.id, planned.away?))).collect(),
-            index: Index::new(&rules, |rule| !rule.reads_descriptors()),
+            store_loss_fallbacks: planned
+                .filter_map(|planned| Some((planned.handle.id, planned.fallback?)))
+                .collect(),
+            index: CandidateIndex::new(&rules, |rule| !rule.reads_descriptors()),
             domains: domains(&rules),
             kinds: rules.iter().map(kind).collect(),
-            all_limit: rules.iter().all(|rule| kind(rule) == Kind::Limit),
-            plans,
+            all_limit: rules.iter().all(|rule| kind(rule) == ActionKind::Limit),
+            planned_checks: plans,
             elastic: rules.iter().any(Rule::is_elastic),
             rules: rules.into(),
             hasher,
-            fleet: hasher,
+            fleet_hasher: hasher,
         }
     }
 
-    /// The same with another hasher for keys of shared limits.
+    /// Returns this rule set with another hasher for keys of shared limits.
     pub fn in_fleet(self, fleet: KeyHasher) -> Self {
-        Self { fleet, ..self }
+        Self { fleet_hasher: fleet, ..self }
     }
 
-    /// All rules, in file order.
+    /// Returns all rules, in file order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The rule at `index`.
+    /// Returns the rule at `index`.
     pub fn get(&self, index: RuleIndex) -> Option<&Rule> {
         self.rules.get(index.0)
     }
 
-    /// The meters of the rule at `index`: of its limits, and of what else it counts or remembers.
-    pub fn meters(&self, index: RuleIndex) -> impl Iterator<Item = Meter> + '_ {
-        let planned = self.plans.get(index.0).into_iter().flatten();
+    /// Returns the limit handles of the rule at `index`: limits, concurrency limit, ban, and replacements of shared
+    /// limits.
+    pub fn limit_handles(&self, index: RuleIndex) -> impl Iterator<Item = LimitHandle> + '_ {
+        let planned = self.planned_checks.get(index.0).into_iter().flatten();
         planned.flat_map(|planned| {
-            let away = match planned.away {
-                Some(Away::Counted(meter) | Away::Marked(meter)) => Some(meter),
-                Some(Away::Denied) | None => None,
+            let away = match planned.fallback {
+                Some(StoreLossFallback::Counted(meter) | StoreLossFallback::Marked(meter)) => Some(meter),
+                Some(StoreLossFallback::Denied) | None => None,
             };
-            std::iter::once(planned.meter).chain(away)
+            std::iter::once(planned.handle).chain(away)
         })
     }
 
-    /// The checks of the rule at `index`, each with its meter.
-    pub fn parts(&self, index: RuleIndex) -> impl Iterator<Item = (Part, Meter)> + '_ {
-        self.plans.get(index.0).into_iter().flatten().map(|planned| (planned.part, planned.meter))
+    /// Returns the checks of the rule at `index`, each with its limit handle.
+    pub fn rule_checks(&self, index: RuleIndex) -> impl Iterator<Item = (CheckRole, LimitHandle)> + '_ {
+        self.planned_checks.get(index.0).into_iter().flatten().map(|planned| (planned.role, planned.handle))
     }
 
-    /// The bans of shared rules, each with a limit beside whose counters the store remembers them. Where several rules charge
-    /// one counter each instance has bans of its own, for a ban is the rule's.
-    pub fn shared_bans(&self) -> impl Iterator<Item = (Meter, Meter)> + '_ {
-        self.rules.iter().zip(&self.plans).filter_map(|(rule, plan)| {
+    /// Returns the bans of shared rules, each with a limit that has the same key. The store keeps a ban with the
+    /// counters of that limit.
+    ///
+    /// Rules that share a counter are left out: a ban belongs to one rule, so there each instance has bans of its own.
+    pub fn shared_bans(&self) -> impl Iterator<Item = (LimitHandle, LimitHandle)> + '_ {
+        self.rules.iter().zip(&self.planned_checks).filter_map(|(rule, plan)| {
             let Action::Limit(limiting) = &rule.action else { return None };
-            if !limiting.is_claimed() || limiting.counter.is_some() {
+            if !limiting.is_leased() || limiting.counter.is_some() {
                 return None;
             }
-            let ban = plan.iter().find(|planned| planned.part == Part::Ban)?;
-            let mut beside = plan.iter().filter(|planned| limiting.has_key_of_ban(planned.part));
-            // The store is asked about a rate more often than about permits.
-            let rate = beside.clone().find(|planned| planned.part != Part::Permit);
-            Some((ban.meter, rate.or_else(|| beside.next())?.meter))
+            let ban = plan.iter().find(|planned| planned.role == CheckRole::Ban)?;
+            let mut beside = plan.iter().filter(|planned| limiting.has_ban_key(planned.role));
+            // A rate limit contacts the store more often than a concurrency limit does.
+            let rate = beside.clone().find(|planned| planned.role != CheckRole::Permit);
+            Some((ban.handle, rate.or_else(|| beside.next())?.handle))
         })
     }
 
-    /// The names whose addresses are the instances that some limit is divided by.
+    /// Returns the DNS names whose address counts are the numbers of instances that limits are divided by.
     pub fn names_of_instances(&self) -> BTreeSet<Box<str>> {
-        let name = |rule: &Rule| {
-            let Action::Limit(limiting) = &rule.action else { return None };
-            let LimitSource::Shared(shared) = &limiting.source else { return None };
-            let Some(Instances::Dns(name)) = &shared.instances else { return None };
-            Some(name.clone())
+        let name = |rule: &Rule| match &rule.shared()?.instances {
+            Some(InstanceSource::Dns(name)) => Some(name.clone()),
+            Some(_) | None => None,
         };
         self.rules.iter().filter_map(name).collect()
     }
 
-    /// Whether any limit is shared with other instances through the store.
+    /// Whether any limit is counted in the store, shared with other instances.
     pub fn is_shared(&self) -> bool {
-        !self.away.is_empty()
+        !self.store_loss_fallbacks.is_empty()
     }
 
-    /// What counts in place of a shared limit while the store is away.
-    pub fn away(&self, meter: Meter) -> Option<Away> {
-        self.away.get(&meter.id).copied()
+    /// Returns the replacement of a shared limit while the store is unreachable.
+    pub fn store_loss_fallback(&self, meter: LimitHandle) -> Option<StoreLossFallback> {
+        self.store_loss_fallbacks.get(&meter.id).copied()
     }
 
-    /// Has `check` counted here as its rule says while the store is away; whether anything may pass then.
-    pub fn go_without_store(&self, check: &mut Check) -> bool {
-        match self.away(check.meter) {
-            Some(Away::Counted(meter)) => check.meter = meter,
-            Some(Away::Marked(meter)) => {
-                check.meter = meter;
+    /// Makes `check` count locally, as its rule requires while the store is unreachable; returns whether requests may
+    /// pass.
+    pub fn use_store_loss_fallback(&self, check: &mut Check) -> bool {
+        match self.store_loss_fallback(check.handle) {
+            Some(StoreLossFallback::Counted(meter)) => check.handle = meter,
+            Some(StoreLossFallback::Marked(meter)) => {
+                check.handle = meter;
                 check.enforcement = Enforcement::Marking;
             }
-            Some(Away::Denied) | None => return false,
+            Some(StoreLossFallback::Denied) | None => return false,
         }
         true
     }
 
-    /// Whether any limit is elastic, so that headroom is of interest.
+    /// Whether any limit is elastic, so that headroom must be measured.
     pub fn is_elastic(&self) -> bool {
         self.elastic
     }
 
-    /// What the rules say about a request, with this much headroom for elastic limits.
+    /// Matches all rules against a proxied request, with this headroom for elastic limits.
     pub fn select(&self, request: &Attributes<'_>, headroom: Headroom) -> Selection {
         self.select_among(&self.index.candidates(request), request, headroom)
     }
 
-    /// Whether any rule is for this domain of Envoy's.
+    /// Whether any rule is for this Envoy domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
-    /// What the rules of `domain` say about what Envoy has told of a request.
+    /// Matches the rules of `domain` against an Envoy descriptor.
     pub fn select_in(&self, domain: &str, request: &Attributes<'_>) -> Selection {
         let candidates = self.domains.get(domain).map(|index| index.candidates(request));
         self.select_among(&candidates.unwrap_or_default(), request, Headroom::NONE)
     }
 
-    /// Those of `candidates` that are of this kind.
-    fn of_kind(&self, candidates: &[u32], wanted: Kind) -> impl Iterator<Item = usize> {
+    /// Returns those of `candidates` whose rule is of this kind.
+    fn of_kind(&self, candidates: &[u32], wanted: ActionKind) -> impl Iterator<Item = usize> {
         let indices = candidates.iter().map(|candidate| *candidate as usize);
         indices.filter(move |index| self.kinds[*index] == wanted)
     }
 
-    /// What the rules at `candidates` say, which are ascending.
+    /// Matches the rules at `candidates`, which must be ascending.
     fn select_among(&self, candidates: &[u32], request: &Attributes<'_>, headroom: Headroom) -> Selection {
         let deciding = if self.all_limit { &[] } else { candidates };
-        for index in self.of_kind(deciding, Kind::Allow) {
-            // Who may or may not be exempt is not.
+        for index in self.of_kind(deciding, ActionKind::Allow) {
+            // A request that is exempt under one reading only is not exempt.
             if let Match::Yes(_) = self.rules[index].applies_to(request) {
                 return Selection::Exempt(RuleIndex(index));
             }
         }
-        for index in self.of_kind(deciding, Kind::Deny) {
+        for index in self.of_kind(deciding, ActionKind::Deny) {
             match self.rules[index].applies_to(request) {
                 Match::No => {}
                 Match::Yes(_) => return Selection::Denied(RuleIndex(index), Denial::Forbidden),
@@ -252,50 +258,47 @@ impl RuleSet {
             }
         }
         let (mut selected, mut beside) = (SmallVec::new(), SideEffects::default());
-        for index in self.of_kind(candidates, Kind::Limit) {
+        for index in self.of_kind(candidates, ActionKind::Limit) {
             match self.select_limits(index, request, headroom, (&mut selected, &mut beside.queries)) {
                 None => {}
-                Some(Stop { is_enforced: true, denial }) => {
+                Some(EarlyDenial { is_enforced: true, denial }) => {
                     return Selection::Denied(RuleIndex(index), denial);
                 }
-                Some(Stop { is_enforced: false, .. }) => beside.shadow_rules.push(RuleIndex(index)),
+                Some(EarlyDenial { is_enforced: false, .. }) => beside.shadow_rules.push(RuleIndex(index)),
             }
         }
         Selection::Limited(selected, beside)
     }
 
-    /// Adds the checks of one rule, or the query to the service that counts for it, if it applies; returns a rejection
-    /// where neither can be.
+    /// Adds the checks of one rule if it applies, or the query to its rate limit service; returns a rejection if
+    /// neither is possible.
     fn select_limits(
         &self,
         index: usize,
         request: &Attributes<'_>,
         headroom: Headroom,
-        (selected, queries): (&mut SmallVec<[Selected; 2]>, &mut Vec<RemoteQuery>),
-    ) -> Option<Stop> {
+        (selected, queries): (&mut SmallVec<[SelectedCheck; 2]>, &mut Vec<RemoteQuery>),
+    ) -> Option<EarlyDenial> {
         let rule = &self.rules[index];
         let Action::Limit(limiting) = &rule.action else { return None };
-        // Such requests are one key, in force or not like any other.
-        let stop = |denial| Some(Stop { is_enforced: limiting.is_enforced(None), denial });
+        // All requests without a complete key count as one key, which is enforced or not like any other.
+        let stop = |denial| Some(EarlyDenial { is_enforced: limiting.is_enforced(None), denial });
         let route = match rule.applies_to(request) {
             Match::No => return None,
             Match::Yes(route) => route,
             Match::Unclear(_, ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
-        let hasher = match limiting.source {
-            LimitSource::Local | LimitSource::Remote(_) => self.hasher,
-            LimitSource::Shared(_) => self.fleet,
-        };
+        let hasher = if limiting.shared().is_some() { self.fleet_hasher } else { self.hasher };
         let (key, is_whole) = match (limiting.key.hash(request, route, hasher), limiting.on_missing) {
             (Ok(key), _) => (key, true),
-            (Err(Incomplete::Ambiguous(ambiguity)), _) => {
+            (Err(IncompleteKey::Ambiguous(ambiguity)), _) => {
                 return stop(Denial::Ambiguous(ambiguity));
             }
-            (Err(Incomplete::Missing), OnMissing::Skip) => return None,
-            (Err(Incomplete::Missing), OnMissing::Shared) => (key::shared(hasher), false),
-            (Err(Incomplete::Missing), OnMissing::Deny) => return stop(Denial::Forbidden),
+            (Err(IncompleteKey::Missing), OnMissing::Skip) => return None,
+            (Err(IncompleteKey::Missing), OnMissing::Shared) => (key::incomplete_key(hasher), false),
+            (Err(IncompleteKey::Missing), OnMissing::Deny) => return stop(Denial::Forbidden),
         };
-        let key = Keyed {
+        let key = RequestKey {
             key,
             is_whole,
             is_enforced: limiting.is_enforced(is_whole.then_some((request, route))),
@@ -318,42 +321,48 @@ impl RuleSet {
             rule: RuleIndex(index),
             is_enforced: key.is_enforced,
             entries,
-            hits: limiting.tariff.on_arrival(request.headers),
+            hits: limiting.cost_model.units_to_reserve(request.headers),
             local_fallback,
         });
         None
     }
 
-    /// Adds the checks of one rule that applies.
+    /// Adds the checks of one rule that applies to the request.
     fn add_checks(
         &self,
         index: usize,
-        limiting: &Limiting,
-        Keyed { key, is_whole, is_enforced, hasher }: Keyed,
+        limiting: &LimitAction,
+        RequestKey { key, is_whole, is_enforced, hasher }: RequestKey,
         (request, route): (&Attributes<'_>, Route<'_>),
         headroom: Headroom,
-        selected: &mut SmallVec<[Selected; 2]>,
+        selected: &mut SmallVec<[SelectedCheck; 2]>,
     ) {
         let on_limit = if is_enforced { Enforcement::Enforced } else { Enforcement::Shadow };
-        let tariff = &limiting.tariff;
-        let units = tariff.on_arrival(request.headers);
-        for planned in &self.plans[index] {
-            let Planned { part, meter, terms, .. } = *planned;
-            let plain =
-                Check { meter, key, cost: 1, enforcement: on_limit, charging: Charging::OnArrival, terms };
+        let tariff = &limiting.cost_model;
+        let units = tariff.units_to_reserve(request.headers);
+        for planned in &self.planned_checks[index] {
+            let PlannedCheck { role: part, handle: meter, options: terms, .. } = *planned;
+            let plain = Check {
+                handle: meter,
+                key,
+                cost: 1,
+                enforcement: on_limit,
+                charge_timing: ChargeTiming::OnArrival,
+                options: terms,
+            };
             let (limit, enforcement) = match part {
-                Part::Limit(limit) | Part::Margin(limit) => (limit, on_limit),
-                Part::Mark(limit) if is_enforced => (limit, Enforcement::Marking),
-                Part::Mark(limit) => (limit, on_limit),
-                Part::Permit => {
-                    let check = Check { charging: Charging::WhileServed, ..plain };
-                    selected.push(Selected::unpriced(RuleIndex(index), part, check));
+                CheckRole::Limit(limit) | CheckRole::Margin(limit) => (limit, on_limit),
+                CheckRole::Mark(limit) if is_enforced => (limit, Enforcement::Marking),
+                CheckRole::Mark(limit) => (limit, on_limit),
+                CheckRole::Permit => {
+                    let check = Check { charge_timing: ChargeTiming::WhileInFlight, ..plain };
+                    selected.push(SelectedCheck::with_fixed_cost(RuleIndex(index), part, check));
                     continue;
                 }
-                Part::Ban => {
-                    // Who is only looked at is not banned either.
+                CheckRole::Ban => {
+                    // In shadow mode no ban is enforced either.
                     if is_enforced {
-                        selected.push(Selected::unpriced(RuleIndex(index), part, plain));
+                        selected.push(SelectedCheck::with_fixed_cost(RuleIndex(index), part, plain));
                     }
                     continue;
                 }
@@ -367,19 +376,25 @@ impl RuleSet {
                 }
                 _ => key,
             };
-            let price = limit.prices.map_or(NonZeroU32::MIN, |prices| prices.at(headroom));
+            let price = limit.elastic_costs.map_or(NonZeroU32::MIN, |prices| prices.at_headroom(headroom));
             let cost = units.saturating_mul(price.get());
-            let check = Check { key, cost, enforcement, charging: tariff.charging(), ..plain };
-            let settles = tariff.settles();
-            selected.push(Selected { rule: RuleIndex(index), part, price, check, settles });
+            let check = Check { key, cost, enforcement, charge_timing: tariff.charge_timing(), ..plain };
+            let settles = tariff.needs_settlement();
+            selected.push(SelectedCheck {
+                rule: RuleIndex(index),
+                role: part,
+                unit_cost: price,
+                check,
+                needs_settlement: settles,
+            });
         }
     }
 }
 
-/// The rules of each domain, filed.
-fn domains(rules: &[Rule]) -> HashMap<Box<str>, Index> {
+/// Builds the index of each domain.
+fn domains(rules: &[Rule]) -> HashMap<Box<str>, CandidateIndex> {
     let names: BTreeSet<&str> = rules.iter().filter_map(|rule| rule.domain.as_deref()).collect();
-    let index = |name: &str| Index::new(rules, |rule| rule.domain.as_deref() == Some(name));
+    let index = |name: &str| CandidateIndex::new(rules, |rule| rule.domain.as_deref() == Some(name));
     names.into_iter().map(|name| (name.into(), index(name))).collect()
 }
 

@@ -1,8 +1,8 @@
 //! Limits that instances share through Redis or Valkey.
 //!
-//! The store counts, in a script that it runs ([`protocol::SCRIPT`]); instances claim units of it in the background and
-//! spend them from memory. [`desk::Desk`] decides what is asked when; it knows no network and no clock, so a simulation
-//! runs it as the program does. [`handle::Handle`] is what workers have of it.
+//! The store counts in a script that it runs ([`protocol::SCRIPT`]). Instances lease units from it in the background
+//! and use them from memory. [`desk::Desk`] schedules the queries; it performs no I/O and reads no clock, so
+//! simulations run the same code. [`handle::Handle`] is the workers' interface.
 
 pub mod desk;
 pub mod handle;

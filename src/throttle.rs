@@ -1,36 +1,36 @@
-//! What to do about a decision: forward, at once or later, or refuse and say for how long.
+//! Maps a decision to an action: forward, delay or reject.
 
 use std::time::Duration;
 
 use crate::limiter::decision::Decision;
 
-/// What happens to a request after the limiter has answered.
+/// What to do with a request after the limiter's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Goes on to the upstream.
+pub enum ThrottleAction {
+    /// Forward the request to the upstream.
     Forward,
-    /// Goes on after so long.
+    /// Forward the request after this delay.
     Delay(Duration),
-    /// Is answered here.
-    Refuse {
-        /// Position of the check that answers, among the checks of the decision.
-        by: usize,
-        /// How long the client should wait.
+    /// Send a local reply.
+    Reject {
+        /// Index of the decisive check among the checks of the decision.
+        position: usize,
+        /// Time for `retry-after`.
         retry_after: Duration,
     },
 }
 
-/// The action for a decision. Of several refusing limits the longest wait answers; ties go to the first.
-/// Otherwise the longest of its delays holds it back.
-pub fn resolve(decision: &Decision) -> Action {
+/// Returns the action for a decision. If several limits reject, the longest wait decides, and the first of equals.
+/// Otherwise the longest delay applies.
+pub fn resolve(decision: &Decision) -> ThrottleAction {
     let mut action = match decision.delay() {
-        Duration::ZERO => Action::Forward,
-        delay => Action::Delay(delay),
+        Duration::ZERO => ThrottleAction::Forward,
+        delay => ThrottleAction::Delay(delay),
     };
-    for (by, verdict) in decision.verdicts().iter().enumerate().filter(|(_, verdict)| verdict.refuses()) {
-        let wait = verdict.wait();
-        if !matches!(action, Action::Refuse { retry_after, .. } if wait <= retry_after) {
-            action = Action::Refuse { by, retry_after: wait };
+    for (by, verdict) in decision.verdicts().iter().enumerate().filter(|(_, verdict)| verdict.rejects()) {
+        let wait = verdict.retry_after();
+        if !matches!(action, ThrottleAction::Reject { retry_after, .. } if wait <= retry_after) {
+            action = ThrottleAction::Reject { position: by, retry_after: wait };
         }
     }
     action

@@ -1,14 +1,14 @@
-//! TLS by rustls, with aws-lc-rs as its cryptography: certificates and keys out of PEM, what certificates say, and
-//! either side of a handshake.
+//! TLS with rustls and aws-lc-rs: certificates and keys in PEM, contents of certificates, and both sides of a
+//! handshake.
 //!
-//! Knows nothing of configurations, of HTTP, or of who trusts whom for what. The provider is always named, never
-//! taken from the process: two of them in one program would otherwise be a panic.
+//! The module is independent of configuration and HTTP. The cryptography provider is always passed explicitly: with two
+//! providers in one program, rustls panics if none is given.
 
 pub mod certificate;
 pub mod client;
 pub mod handshake_limiter;
 pub mod identity;
-pub mod pair;
+pub mod key_pair;
 pub mod pem;
 pub mod server;
 
@@ -17,21 +17,21 @@ use std::sync::Arc;
 use rustls::HandshakeKind;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
-/// The cryptography of every configuration, server's and client's.
+/// Returns the cryptography provider of all servers and clients.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// What is spoken inside (RFC 7301 section 6).
+/// Application protocol of a TLS connection (ALPN, RFC 7301 section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum AlpnProtocol {
     /// `http/1.1`.
     Http1,
     /// `h2`.
     Http2,
 }
 
-impl Protocol {
+impl AlpnProtocol {
     fn token(self) -> Vec<u8> {
         match self {
             Self::Http1 => b"http/1.1".to_vec(),
@@ -39,8 +39,8 @@ impl Protocol {
         }
     }
 
-    /// What both sides agreed on, if they did.
-    fn spoken(token: Option<&[u8]>) -> Option<Self> {
+    /// Returns the protocol that was negotiated, if any.
+    fn from_alpn(token: Option<&[u8]>) -> Option<Self> {
         token.map(|token| if token == b"h2" { Self::Http2 } else { Self::Http1 })
     }
 }
@@ -48,14 +48,14 @@ impl Protocol {
 /// How a session began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionStart {
-    /// By a full handshake.
+    /// With a full handshake.
     Full,
-    /// As the continuation of an earlier session.
+    /// By resuming an earlier session.
     Resumed,
 }
 
 impl SessionStart {
-    fn of(handshake: Option<HandshakeKind>) -> Self {
+    fn from_handshake(handshake: Option<HandshakeKind>) -> Self {
         if handshake == Some(HandshakeKind::Resumed) { Self::Resumed } else { Self::Full }
     }
 }

@@ -1,8 +1,8 @@
-//! What the bytes of a connection come through, a client's or an endpoint's.
+//! Byte streams of connections, downstream and upstream.
 //!
-//! A closed set, so that the plain case costs a comparison and no more.
+//! An enum rather than a trait object, so that plain TCP costs only a comparison.
 
-mod rewound;
+mod prefixed;
 mod tls;
 
 use std::io::{self, IoSlice};
@@ -17,103 +17,110 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio_rustls::{client, server};
 
-use self::rewound::Rewound;
-use self::tls::Tls;
+use self::prefixed::PrefixedTransport;
+use self::tls::TlsTransport;
 
-/// A connection, whatever carries it.
+/// A connection over any transport.
 #[derive(Debug)]
 pub enum Transport {
-    /// Over the network.
+    /// TCP.
     Tcp(TcpStream),
-    /// From a process of this machine.
+    /// A Unix socket.
     Unix(UnixStream),
-    /// Encrypted, over another.
-    Tls(Box<Tls>),
-    /// Another of which more was read than belonged to its preamble.
-    Rewound(Box<Rewound>),
+    /// TLS over another transport.
+    Tls(Box<TlsTransport>),
+    /// A transport from which more was read than its preamble; those bytes are read again first.
+    Prefixed(Box<PrefixedTransport>),
 }
 
 impl Transport {
-    /// A connection over the network, on which small writes do not wait for acknowledgements of earlier ones.
+    /// Opens a TCP connection with `TCP_NODELAY`, so that small writes do not wait for acknowledgements of earlier
+    /// ones.
     ///
     /// # Errors
-    /// Whatever the system says about it.
+    /// The error of the system.
     pub async fn connect_tcp(address: impl ToSocketAddrs) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
     }
 
-    /// A connection to a socket in the file system.
+    /// Connects to a Unix socket.
     ///
     /// # Errors
-    /// Whatever the system says about it.
+    /// The error of the system.
     pub async fn connect_unix(path: &Path) -> io::Result<Self> {
         UnixStream::connect(path).await.map(Self::Unix)
     }
 
-    /// `rest`, with `again` before it.
-    pub fn rewound(again: Vec<u8>, rest: Self) -> Self {
-        if again.is_empty() { rest } else { Self::Rewound(Box::new(Rewound { again, read: 0, rest })) }
-    }
-
-    /// Ready when the client has sent something, if only the end; without taking it.
-    pub fn poll_begun(&self, cx: &mut Context<'_>) -> Poll<()> {
-        match self {
-            // Asked itself: the runtime takes a new connection for readable until it has tried.
-            Self::Tcp(stream) => stream.poll_peek(cx, &mut ReadBuf::new(&mut [0])).map(drop),
-            Self::Rewound(stream) if stream.again.is_empty() => stream.rest.poll_begun(cx),
-            // Nobody far away can be at the other end, or it has begun long ago.
-            Self::Unix(_) | Self::Tls(_) | Self::Rewound(_) => Poll::Ready(()),
+    /// Returns a transport that reads `again` first, then `rest`.
+    pub fn with_prefix(again: Vec<u8>, rest: Self) -> Self {
+        if again.is_empty() {
+            rest
+        } else {
+            Self::Prefixed(Box::new(PrefixedTransport { prefix: again, position: 0, inner: rest }))
         }
     }
 
-    /// Ready when there may be something to be read, as far as that can be told without trying.
+    /// Ready when the client has sent something, which may be the end of the stream. Consumes nothing.
+    pub fn poll_first_byte(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            // Peeks at the socket itself, because the runtime reports a new connection as readable until a read has
+            // been tried.
+            Self::Tcp(stream) => stream.poll_peek(cx, &mut ReadBuf::new(&mut [0])).map(drop),
+            Self::Prefixed(stream) if stream.prefix.is_empty() => stream.inner.poll_first_byte(cx),
+            // A Unix socket has no remote peer; on the others, bytes have been received already.
+            Self::Unix(_) | Self::Tls(_) | Self::Prefixed(_) => Poll::Ready(()),
+        }
+    }
+
+    /// Ready when there may be something to read, as far as is known without trying.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx).map(drop),
-            Self::Unix(_) | Self::Tls(_) | Self::Rewound(_) => Poll::Ready(()),
+            Self::Unix(_) | Self::Tls(_) | Self::Prefixed(_) => Poll::Ready(()),
         }
     }
 
-    /// Whether nothing has come, not even the end, as far as we have been told. Asks the system only if there is
-    /// something to be read.
-    pub fn is_quiet(&mut self) -> bool {
+    /// Whether nothing has been received, not even the end of the stream, as far as the runtime knows. Makes a system
+    /// call only if the runtime reports the socket as readable. If it returns `false`, a byte may have been consumed.
+    pub fn has_no_input(&mut self) -> bool {
         let read = match self {
             Self::Tcp(stream) => stream.try_read(&mut [0]),
             Self::Unix(stream) => stream.try_read(&mut [0]),
-            Self::Tls(stream) => return stream.is_quiet(),
-            Self::Rewound(stream) => return stream.again.is_empty() && stream.rest.is_quiet(),
+            Self::Tls(stream) => return stream.has_no_input(),
+            Self::Prefixed(stream) => return stream.prefix.is_empty() && stream.inner.has_no_input(),
         };
         read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// The same as far as the system knows, which we may not have been told yet.
-    pub fn is_quiet_by_now(&self) -> bool {
+    /// As [`Transport::is_quiet`], but asks the system, which may have received bytes that the runtime has not yet
+    /// reported. Consumes nothing.
+    pub fn peek_has_no_input(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
             Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
             Self::Unix(stream) => SockRef::from(stream).peek(&mut byte),
-            Self::Tls(stream) => return stream.inner().is_quiet_by_now(),
-            Self::Rewound(stream) => return stream.again.is_empty() && stream.rest.is_quiet_by_now(),
+            Self::Tls(stream) => return stream.inner().peek_has_no_input(),
+            Self::Prefixed(stream) => return stream.prefix.is_empty() && stream.inner.peek_has_no_input(),
         };
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Has small answers not wait for the client's acknowledgement of earlier ones.
+    /// Sets `TCP_NODELAY`, so that small responses do not wait for the acknowledgement of earlier ones.
     pub fn set_nodelay(&self) {
         if let Self::Tcp(stream) = self {
-            // Slower is all that a connection gets where this fails.
+            // A failure only makes the connection slower.
             let _ = stream.set_nodelay(true);
         }
     }
 
-    /// Has the system ask a client that has said nothing for so long whether it is still there, three times a third of
-    /// that apart. That costs the bytes that do come through nothing.
-    pub fn keep_alive(&self, silence: Duration) {
+    /// Enables TCP keep-alive probes: after `silence` without traffic, three probes, each `silence / 3` apart. This
+    /// costs nothing on connections with traffic.
+    pub fn set_tcp_keepalive(&self, silence: Duration) {
         if let Self::Tcp(stream) = self {
             let asking = TcpKeepalive::new().with_time(silence).with_interval(silence / 3).with_retries(3);
-            // A client that is gone is then noticed when the connection is too old.
+            // If this fails, a client that is gone is only noticed when the connection reaches its maximum age.
             let _ = SockRef::from(stream).set_tcp_keepalive(&asking);
         }
     }
@@ -121,13 +128,13 @@ impl Transport {
 
 impl From<server::TlsStream<Self>> for Transport {
     fn from(stream: server::TlsStream<Self>) -> Self {
-        Self::Tls(Box::new(Tls(stream.into())))
+        Self::Tls(Box::new(TlsTransport(stream.into())))
     }
 }
 
 impl From<client::TlsStream<Self>> for Transport {
     fn from(stream: client::TlsStream<Self>) -> Self {
-        Self::Tls(Box::new(Tls(stream.into())))
+        Self::Tls(Box::new(TlsTransport(stream.into())))
     }
 }
 
@@ -141,7 +148,7 @@ impl AsyncRead for Transport {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_read(cx, buffer),
-            Self::Rewound(stream) => stream.poll_read(cx, buffer),
+            Self::Prefixed(stream) => stream.poll_read(cx, buffer),
         }
     }
 }
@@ -152,7 +159,7 @@ impl AsyncWrite for Transport {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_write(cx, bytes),
-            Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_write(cx, bytes),
+            Self::Prefixed(stream) => Pin::new(&mut stream.inner).poll_write(cx, bytes),
         }
     }
 
@@ -165,7 +172,7 @@ impl AsyncWrite for Transport {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_write_vectored(cx, parts),
-            Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_write_vectored(cx, parts),
+            Self::Prefixed(stream) => Pin::new(&mut stream.inner).poll_write_vectored(cx, parts),
         }
     }
 
@@ -174,7 +181,7 @@ impl AsyncWrite for Transport {
             Self::Tcp(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.0.is_write_vectored(),
-            Self::Rewound(stream) => stream.rest.is_write_vectored(),
+            Self::Prefixed(stream) => stream.inner.is_write_vectored(),
         }
     }
 
@@ -183,7 +190,7 @@ impl AsyncWrite for Transport {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_flush(cx),
-            Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_flush(cx),
+            Self::Prefixed(stream) => Pin::new(&mut stream.inner).poll_flush(cx),
         }
     }
 
@@ -192,7 +199,7 @@ impl AsyncWrite for Transport {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(&mut stream.0).poll_shutdown(cx),
-            Self::Rewound(stream) => Pin::new(&mut stream.rest).poll_shutdown(cx),
+            Self::Prefixed(stream) => Pin::new(&mut stream.inner).poll_shutdown(cx),
         }
     }
 }

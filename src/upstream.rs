@@ -1,16 +1,16 @@
-//! The services beside us: connections to them, and one request and answer over one of them.
+//! Upstreams: connections to the services behind Weir, and requests and responses over them.
 //!
-//! A [`Cluster`] is an upstream as all workers share it: its settings and where it is. Each worker has an
-//! [`Upstream`] of its own for it with an [`Endpoint`] for each place, so connections never cross threads.
+//! A [`Cluster`] is the part of an upstream that all workers share: its settings and its endpoints' state. Each worker
+//! has an [`Upstream`] of its own for it, with one [`Endpoint`] for each host, so connections never cross threads.
 
-pub mod answer;
 pub mod cluster;
+pub mod coalesced_write;
 pub mod endpoint;
 pub mod error;
 pub mod host;
 pub mod outgoing;
+pub mod response_body;
 pub mod settings;
-pub mod stream;
 pub mod tunnel;
 
 mod background;
@@ -20,12 +20,12 @@ mod connect;
 mod echo;
 mod endpoints;
 mod halves;
-mod health;
+mod health_check;
 mod http1;
+mod http1_pool;
 mod http2;
 mod in_flight;
 mod outlier_detection;
-mod pool;
 mod resolve;
 
 use std::cell::Cell;
@@ -37,102 +37,108 @@ use self::circuit_breaker::{Permit, Resource};
 use self::cluster::Cluster;
 use self::endpoint::Endpoint;
 use self::endpoints::Endpoints;
-use self::error::Error;
-use self::host::Host;
-pub use self::settings::{Address, Settings};
+use self::error::UpstreamError;
+use self::host::UpstreamHost;
+pub use self::settings::{UpstreamAddress, UpstreamSettings};
 use crate::telemetry::metrics::{Metrics, Overflow};
 
-/// A retry under way, until this is dropped.
+/// Permit for a retry, released when dropped.
 #[derive(Debug)]
-pub struct Retrying(#[expect(dead_code, reason = "held")] Permit);
+pub struct RetryPermit(#[expect(dead_code, reason = "held")] Permit);
 
-/// One worker's way to an upstream.
+/// One worker's connections to an upstream.
 #[derive(Debug)]
 pub struct Upstream {
     cluster: Arc<Cluster>,
     endpoints: Endpoints,
-    /// Whether it has failed since it last answered: its failure is logged once.
-    fails: Cell<bool>,
-    scarcity: Option<Rc<Scarcity>>,
+    /// Whether it has failed since its last success, so that only the first failure is logged.
+    is_failing: Cell<bool>,
+    scarcity: Option<Rc<RequestScarcity>>,
 }
 
-/// Whether an upstream's requests are scarce, so that slow clients must not hold them.
+/// Whether an upstream's capacity for requests is scarce, so that slow clients must not occupy it.
 #[derive(Debug)]
-pub struct Scarcity {
+pub struct RequestScarcity {
     cluster: Arc<Cluster>,
-    rate: NonZeroU32,
+    min_client_rate: NonZeroU32,
     is_scarce: Cell<bool>,
 }
 
-impl Scarcity {
-    /// Bytes a second that a client must send or take while requests are scarce.
-    pub const fn rate(&self) -> NonZeroU32 {
-        self.rate
+impl RequestScarcity {
+    /// Returns the minimum transfer rate of a client while capacity is scarce, in bytes per second.
+    pub const fn min_client_rate(&self) -> NonZeroU32 {
+        self.min_client_rate
     }
 
-    /// Whether they were at the last tick.
+    /// Whether capacity was scarce at the last tick.
     pub fn is_scarce(&self) -> bool {
         self.is_scarce.get()
     }
 
-    /// Says whether they are.
-    pub fn set(&self, is_scarce: bool) {
+    /// Sets whether capacity is scarce.
+    pub fn set_scarce(&self, is_scarce: bool) {
         self.is_scarce.set(is_scarce);
     }
 
-    /// A request was ended since its client was too slow.
-    pub fn note_slow_client(&self) {
+    /// Records that a request was aborted because its client was too slow.
+    pub fn record_slow_client(&self) {
         self.cluster.metrics.overflowed(Overflow::ClientRate);
     }
 }
 
 impl Upstream {
-    /// A way to `cluster` without connections yet.
+    /// Creates the worker's part of `cluster`, without connections.
     pub fn new(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>) -> Self {
         let endpoints = Endpoints::new(cluster, metrics);
-        let scarcity =
-            |rate| Rc::new(Scarcity { cluster: Arc::clone(cluster), rate, is_scarce: Cell::new(false) });
+        let scarcity = |rate| {
+            Rc::new(RequestScarcity {
+                cluster: Arc::clone(cluster),
+                min_client_rate: rate,
+                is_scarce: Cell::new(false),
+            })
+        };
         let scarcity = cluster.settings().limits.min_client_rate.map(scarcity);
-        Self { cluster: Arc::clone(cluster), endpoints, fails: Cell::new(false), scarcity }
+        Self { cluster: Arc::clone(cluster), endpoints, is_failing: Cell::new(false), scarcity }
     }
 
-    /// Whether its requests are scarce; `None` where slow clients may hold them all the same.
-    pub const fn scarcity(&self) -> Option<&Rc<Scarcity>> {
+    /// Returns whether capacity is scarce; `None` if no minimum rate is configured.
+    pub const fn scarcity(&self) -> Option<&Rc<RequestScarcity>> {
         self.scarcity.as_ref()
     }
 
-    /// What all workers share of it.
+    /// Returns the part that all workers share.
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
     }
 
-    /// The settings it was made from.
-    pub fn settings(&self) -> &Settings {
+    /// Returns the settings of the upstream.
+    pub fn settings(&self) -> &UpstreamSettings {
         self.cluster.settings()
     }
 
-    /// A second has passed.
-    pub fn age(&self) {
-        self.endpoints.age(&self.cluster);
+    /// Advances the time by one second.
+    pub fn tick_second(&self) {
+        self.endpoints.tick_second(&self.cluster);
     }
 
-    /// A tick has passed: where somebody waits for a connection, unused ones are closed for them.
+    /// Advances the time by one tick. If requests wait for a connection, closes idle ones to make room.
     pub fn tick(&self) {
         if let Some(scarcity) = &self.scarcity {
-            scarcity.set(self.cluster.breaker.is_scarce());
+            scarcity.set_scarce(self.cluster.breaker.is_scarce());
         }
         if self.cluster.breaker.used(Resource::Pending) > 0 {
             self.endpoints.close_unused();
         }
     }
 
-    /// The endpoint for the next request; another one than those at `tried`, if there is one.
-    pub fn pick(&self, tried: &[Arc<Host>]) -> Option<Rc<Endpoint>> {
+    /// Selects the endpoint for the next request, if possible other than those at `tried`.
+    pub fn pick(&self, tried: &[Arc<UpstreamHost>]) -> Option<Rc<Endpoint>> {
         self.endpoints.pick(&self.cluster, tried)
     }
 
-    /// A permit for a retry, if there is one: so many at once, or a share of the requests in flight.
-    pub fn retry(&self) -> Option<Retrying> {
+    /// Acquires a permit for a retry: within the maximum number of retries, or within the retry budget if that is
+    /// larger.
+    pub fn acquire_retry(&self) -> Option<RetryPermit> {
         let Cluster { breaker, .. } = &*self.cluster;
         let budget = u64::from(self.settings().retries.budget);
         let share = u64::from(breaker.used(Resource::Request)).saturating_mul(budget) / 100;
@@ -140,32 +146,32 @@ impl Upstream {
         if permit.is_none() {
             self.cluster.metrics.overflowed(Overflow::Retries);
         }
-        permit.map(Retrying)
+        permit.map(RetryPermit)
     }
 
-    /// Whether a request has somewhere else to go than to those at `tried`.
-    pub fn has_other(&self, tried: &[Arc<Host>]) -> bool {
+    /// Whether there is a usable endpoint other than those at `tried`.
+    pub fn has_other(&self, tried: &[Arc<UpstreamHost>]) -> bool {
         self.endpoints.has_other(tried)
     }
 
-    /// The same once it is known where the upstream is; `None` if nobody can say, or not in time.
-    pub async fn find(&self) -> Option<Rc<Endpoint>> {
-        let known = tokio::time::timeout(self.settings().connect_timeout, self.cluster.settled());
+    /// Waits until the upstream's addresses are known, then selects an endpoint; `None` if there is none in time.
+    pub async fn pick_when_resolved(&self) -> Option<Rc<Endpoint>> {
+        let known = tokio::time::timeout(self.settings().connect_timeout, self.cluster.wait_until_resolved());
         known.await.ok()?;
         self.pick(&[])
     }
 
-    /// A request got no answer.
-    pub fn note_failure(&self, error: &Error) {
-        if !self.fails.replace(true) {
+    /// Records that a request got no response.
+    pub fn record_failure(&self, error: &UpstreamError) {
+        if !self.is_failing.replace(true) {
             let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
             tracing::warn!(upstream = %self.settings().name, %error, cause, "upstream fails");
         }
     }
 
-    /// A request was answered.
-    pub fn note_success(&self) {
-        if self.fails.replace(false) {
+    /// Records that a request got a response.
+    pub fn record_success(&self) {
+        if self.is_failing.replace(false) {
             tracing::info!(upstream = %self.settings().name, "upstream answers again");
         }
     }

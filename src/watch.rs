@@ -1,10 +1,10 @@
-//! Says that a file, or anything in some directories, may have changed.
+//! Detects changes of a file, or of any file in some directories.
 //!
-//! What is watched is the directory: editors and Kubernetes replace a file instead of writing to it, and a
-//! watch on the file itself would die with the old one. Events are only a reason to look, and a system
-//! without them (NFS, no inotify instance left) is looked at every now and then all the same.
+//! The watch is on the directory: editors and Kubernetes replace a file instead of writing to it, and a watch on the
+//! file itself would end with the old file. Events only trigger a check. Callers also check at intervals, for systems
+//! without events (NFS, no inotify instances left).
 
-pub mod settling;
+pub mod debounce;
 pub mod stamp;
 
 use std::collections::HashSet;
@@ -18,58 +18,59 @@ use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher as _};
 use parking_lot::Mutex;
 
-use self::settling::Settling;
+use self::debounce::Debounce;
 use crate::clock::Stopwatch;
 
-/// Files open for writing that are remembered. A write through a path, such as `truncate(2)`, is never followed by a close.
+/// Maximum number of files remembered as open for writing. The bound is needed because a write through a path, such as
+/// `truncate(2)`, is never followed by a close event.
 const MAX_OPEN: usize = 1024;
 
-/// Whether waiting ended early.
+/// Whether a wait ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
-    /// Something happened.
-    Early,
-    /// The time was up.
-    InTime,
+pub enum WaitResult {
+    /// A file event or a [`Waker`] ended the wait.
+    Notified,
+    /// The time elapsed.
+    TimedOut,
 }
 
-/// Wakes the one who waits.
+/// Handle that ends the wait of a [`Watch`].
 #[derive(Clone, Debug)]
 pub struct Waker(SyncSender<()>);
 
 impl Waker {
-    /// Wakes it, now or when it next waits. Many wakes before that are one.
+    /// Ends the present wait, or else the next one. Several calls before that wait count as one.
     pub fn wake(&self) {
-        // Full is as good as sent, and nobody is there to wake once the other end is gone.
+        // If the channel is full, a wake is already pending. If it is disconnected, no watch is waiting.
         let _ = self.0.try_send(());
     }
 }
 
-/// The files that matter, by their last names; all of them where there is no list.
-type Names = Arc<Mutex<Option<HashSet<OsString>>>>;
+/// Final path components of the watched files; `None` for all files.
+type WatchedNames = Arc<Mutex<Option<HashSet<OsString>>>>;
 
-/// A watch on files, as long as it lives.
+/// A watch on files; dropping it ends the watch.
 #[derive(Debug)]
-pub struct Watch {
+pub struct FileWatch {
     wakes: Receiver<()>,
     waker: Waker,
-    /// `None` where the system has no events for us.
+    /// `None` if the system provides no events.
     watcher: Option<RecommendedWatcher>,
     file: PathBuf,
-    names: Names,
-    open: Open,
+    names: WatchedNames,
+    open: OpenFiles,
     directories: HashSet<PathBuf>,
 }
 
-/// Files that were written to and not closed since, as far as events tell.
+/// Files with writes that no close has followed, according to the events.
 #[derive(Clone, Debug, Default)]
-struct Open(Arc<Mutex<HashSet<PathBuf>>>);
+struct OpenFiles(Arc<Mutex<HashSet<PathBuf>>>);
 
-impl Open {
-    fn note(&self, event: &Event) {
+impl OpenFiles {
+    fn record_event(&self, event: &Event) {
         let mut open = self.0.lock();
         if event.need_rescan() {
-            // Events were lost, and the close may be among them.
+            // Events were lost, perhaps including close events.
             return open.clear();
         }
         match event.kind {
@@ -78,7 +79,7 @@ impl Open {
             }
             EventKind::Access(AccessKind::Close(AccessMode::Write))
             | EventKind::Remove(_)
-            // What is renamed into place is whole, and what is renamed away has gone.
+            // A file renamed into place is complete, and one renamed away is gone.
             | EventKind::Modify(ModifyKind::Name(_)) => {
                 open.retain(|path| !event.paths.contains(path));
             }
@@ -95,56 +96,56 @@ impl Open {
     }
 }
 
-impl Watch {
-    /// Watches the file at `path`, by events where there are any.
-    pub fn on(path: &Path) -> Self {
+impl FileWatch {
+    /// Watches the file at `path`, by events if the system provides them.
+    pub fn for_file(path: &Path) -> Self {
         let watch = Self { file: path.to_owned(), ..Self::without_events() };
         *watch.names.lock() = Some(HashSet::from([name_of(path)]));
-        watch.begin(HashSet::from([directory_of(path)]))
+        watch.start_watching(HashSet::from([directory_of(path)]))
     }
 
-    /// Watches everything in `directories`, but not what is in directories in them; by events where there are any.
-    pub fn on_all_in(directories: HashSet<PathBuf>) -> Self {
-        Self::without_events().begin(directories)
+    /// Watches all files in `directories`, but not in their subdirectories; by events if the system provides them.
+    pub fn for_directories(directories: HashSet<PathBuf>) -> Self {
+        Self::without_events().start_watching(directories)
     }
 
-    fn begin(mut self, directories: HashSet<PathBuf>) -> Self {
+    fn start_watching(mut self, directories: HashSet<PathBuf>) -> Self {
         match watcher(Arc::clone(&self.names), self.open.clone(), self.waker()) {
             Ok(watcher) => {
                 self.watcher = Some(watcher);
-                self.follow_directories(directories);
+                self.watch_directories(directories);
             }
             Err(error) => tracing::warn!(%error, "no events of files, polling only"),
         }
         self
     }
 
-    /// From now on `others` belong to the file, and no others do.
-    pub fn follow<'a>(&mut self, others: impl Iterator<Item = &'a PathBuf>) {
+    /// Replaces the set of watched files, in addition to the file of [`Self::on`], by `others`.
+    pub fn watch_files<'a>(&mut self, others: impl Iterator<Item = &'a PathBuf>) {
         let own = Some(&self.file).filter(|file| !file.as_os_str().is_empty()).cloned();
         let all: Vec<PathBuf> = others.cloned().chain(own).collect();
         let (names, directories) = all.iter().map(|path| (name_of(path), directory_of(path))).unzip();
         *self.names.lock() = Some(names);
-        self.follow_directories(directories);
+        self.watch_directories(directories);
     }
 
-    /// From now on these directories are watched, and no others are.
-    pub fn follow_directories(&mut self, wanted: HashSet<PathBuf>) {
+    /// Replaces the set of watched directories.
+    pub fn watch_directories(&mut self, wanted: HashSet<PathBuf>) {
         let Some(watcher) = &mut self.watcher else { return };
         for gone in self.directories.difference(&wanted) {
-            // Fails where the directory itself has gone.
+            // Fails if the directory has been removed.
             let _ = watcher.unwatch(gone);
         }
         self.directories.retain(|directory| wanted.contains(directory));
         for new in wanted {
-            // One that cannot be watched is polled, and tried again at the next change.
+            // A directory that cannot be watched is covered by polling, and tried again at the next change.
             if !self.directories.contains(&new) && watcher.watch(&new, RecursiveMode::NonRecursive).is_ok() {
                 self.directories.insert(new);
             }
         }
     }
 
-    /// Is woken by wakers only.
+    /// Creates a watch without file events, which only wakers end.
     pub fn without_events() -> Self {
         let (sender, wakes) = sync_channel(1);
         Self {
@@ -152,51 +153,51 @@ impl Watch {
             waker: Waker(sender),
             watcher: None,
             file: PathBuf::new(),
-            names: Names::default(),
-            open: Open::default(),
+            names: WatchedNames::default(),
+            open: OpenFiles::default(),
             directories: HashSet::new(),
         }
     }
 
-    /// Wakes whoever waits here.
+    /// Returns a handle that ends waits on this watch.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Waits until woken, for `longest` at most.
-    pub fn wait(&self, longest: Duration) -> Woken {
+    /// Waits until an event or a waker, or for at most `longest`.
+    pub fn wait(&self, longest: Duration) -> WaitResult {
         match self.wakes.recv_timeout(longest) {
-            Ok(()) => Woken::Early,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Woken::InTime,
+            Ok(()) => WaitResult::Notified,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => WaitResult::TimedOut,
         }
     }
 
-    /// Waits until nothing has happened for a while, or until `settling` is over and none of the files that `is_ours` is
-    /// open for writing; or until it `ends`.
-    pub fn settle(&self, settling: &Settling, is_ours: impl Fn(&Path) -> bool, ends: impl Fn() -> bool) {
+    /// Waits until there have been no events for a while. The wait also ends when `settling` is over and no file
+    /// accepted by `is_ours` is open for writing, or when `ends` returns true.
+    pub fn settle(&self, settling: &Debounce, is_ours: impl Fn(&Path) -> bool, ends: impl Fn() -> bool) {
         let began = Stopwatch::start();
         let mut quiet = began;
         while !ends() {
             let is_open = self.open.has(&is_ours);
             let left = settling.left(began.elapsed(), quiet.elapsed(), is_open);
             if left.is_zero() {
-                // One that has rested for so long is not going to be closed.
+                // A file without events for this long is not going to be closed.
                 return if is_open {
                     self.open.forget()
                 };
             }
-            if self.wait(left) == Woken::Early {
+            if self.wait(left) == WaitResult::Notified {
                 quiet = Stopwatch::start();
             }
         }
     }
 }
 
-fn watcher(names: Names, open: Open, waker: Waker) -> notify::Result<RecommendedWatcher> {
+fn watcher(names: WatchedNames, open: OpenFiles, waker: Waker) -> notify::Result<RecommendedWatcher> {
     notify::recommended_watcher(move |event: notify::Result<Event>| {
         // An error may hide a change.
         if event.as_ref().map_or(true, |event| concerns(event, names.lock().as_ref())) {
-            event.iter().for_each(|event| open.note(event));
+            event.iter().for_each(|event| open.record_event(event));
             waker.wake();
         }
     })
@@ -213,8 +214,8 @@ fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether an event may mean that a file with one of these names, or any file, reads differently now. Reading it is an event
-/// too, and whatever else is written in the directory, a log perhaps, is none of ours.
+/// Returns whether an event may mean that the content of a file with one of these names (or of any file, if `None`) has
+/// changed. Reads are ignored, as are other files in the directory, such as logs.
 fn concerns(event: &Event, names: Option<&HashSet<OsString>>) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
@@ -225,7 +226,7 @@ fn concerns(event: &Event, names: Option<&HashSet<OsString>>) -> bool {
         | EventKind::Remove(_)
         | EventKind::Other => {}
     }
-    // A ConfigMap's files are links through `..data`, and only that is replaced.
+    // The files of a ConfigMap are links through `..data`, and an update replaces only that link.
     let is_ours = |given: &OsStr| {
         let is_named = names.is_none_or(|names| names.contains(given));
         is_named || given.as_encoded_bytes().starts_with(b"..")
@@ -275,8 +276,8 @@ mod tests {
             EventKind::Remove(notify::event::RemoveKind::File),
         ];
         for end in ends {
-            let open = Open::default();
-            let note = |kind, path: &str| open.note(&Event::new(kind).add_path(path.into()));
+            let open = OpenFiles::default();
+            let note = |kind, path: &str| open.record_event(&Event::new(kind).add_path(path.into()));
             let is_open = || open.has(|path| path == Path::new("/etc/list.txt"));
             note(written, "/etc/list.txt");
             assert!(is_open());
@@ -289,18 +290,18 @@ mod tests {
 
     #[test]
     fn many_wakes_are_one() {
-        let watch = Watch::without_events();
+        let watch = FileWatch::without_events();
         for _ in 0..10 {
             watch.waker().wake();
         }
-        assert_eq!(watch.wait(Duration::ZERO), Woken::Early);
-        assert_eq!(watch.wait(Duration::ZERO), Woken::InTime);
+        assert_eq!(watch.wait(Duration::ZERO), WaitResult::Notified);
+        assert_eq!(watch.wait(Duration::ZERO), WaitResult::TimedOut);
     }
 
     #[test]
     fn a_directory_that_is_not_there_is_polled() {
-        assert!(Watch::on(Path::new("/nonexistent/weir.yaml")).directories.is_empty());
-        assert_eq!(Watch::on(Path::new("Cargo.toml")).directories.len(), 1);
+        assert!(FileWatch::for_file(Path::new("/nonexistent/weir.yaml")).directories.is_empty());
+        assert_eq!(FileWatch::for_file(Path::new("Cargo.toml")).directories.len(), 1);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! YAML as a tree in which every node has its line and column.
 //!
-//! One pass over the events of a parser. The tree is built without recursion; its depth and the number of its values are bounded, also where
-//! aliases multiply them, so that its readers may recurse. What a plain scalar says depends on the [`Dialect`].
+//! The tree is built in one pass over the events of a parser, without recursion. Its depth and its number of
+//! values are bounded, including those that aliases multiply, so that code that reads it may recurse. The
+//! meaning of plain scalars depends on the [`Dialect`].
 
 mod build;
 mod core;
@@ -20,29 +21,30 @@ pub(crate) use self::scalar::{Kind, Scalar};
 /// A position in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
-    /// From 1.
+    /// Line, from 1.
     pub(crate) line: usize,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub(crate) column: usize,
 }
 
 impl Position {
-    /// Where a text starts.
+    /// The start of a text.
     pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
 
-/// Whose YAML a text is.
+/// A variant of YAML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// YAML 1.2 with its core schema, as `serde_yaml` reads it. A text is one document, and a map has each key once.
+    /// YAML 1.2 with its core schema, as `serde_yaml` reads it. A text contains one document, and the keys of
+    /// a map are unique.
     Core,
-    /// YAML 1.1 as Go's yaml.v2 reads it: `yes` is true and `010` is eight. Merge keys are applied, of several equal keys
-    /// the last counts, and nothing after the first document is read.
+    /// YAML 1.1 as Go's yaml.v2 reads it: `yes` is true and `010` is eight. Merge keys are applied, the last
+    /// of several equal keys counts, and only the first document is read.
     Go,
 }
 
 impl Dialect {
-    /// The greatest number of maps and lists within each other.
+    /// Maximum nesting of maps and lists.
     pub(crate) const fn max_depth(self) -> usize {
         match self {
             Self::Core => 64,
@@ -50,7 +52,7 @@ impl Dialect {
         }
     }
 
-    /// The greatest number of values, aliases written out.
+    /// Maximum number of values, with aliases expanded.
     pub(crate) const fn max_values(self) -> usize {
         match self {
             Self::Core => 1_000_000,
@@ -59,23 +61,23 @@ impl Dialect {
     }
 }
 
-/// A value with its position. Cheap to clone: what it holds is shared.
+/// A value with its position. Cheap to clone, because the content is shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// Where it stands; what an alias stands for has the position of the alias.
+    /// Position of the value; for an aliased value, the position of the alias.
     pub(crate) at: Position,
-    /// Whether it stands elsewhere in the text, so that what is in it has no position under this node.
+    /// Whether the value comes from an alias. Values inside it have no position under this node.
     pub(crate) is_alias: bool,
     pub(crate) value: Value,
 }
 
-/// What a node holds.
+/// The content of a node.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Scalar(Scalar),
     List(Rc<[Node]>),
     Map(Rc<Map>),
-    /// A value with a tag of its own, `!tag`; only in [`Dialect::Core`].
+    /// A value with a tag such as `!tag`; only in [`Dialect::Core`].
     Tagged(Rc<(Box<str>, Node)>),
 }
 
@@ -83,11 +85,11 @@ pub(crate) enum Value {
 #[derive(Debug, Default)]
 pub(crate) struct Map {
     entries: Vec<(Node, Node)>,
-    /// Where the keys of a large map are among its entries.
+    /// Positions of keys among the entries, for large maps.
     index: HashMap<Rc<str>, usize>,
 }
 
-/// Keys of a map up to which each is compared with all: faster than to hash them.
+/// Maximum number of keys that are searched linearly, which is faster than hashing.
 const MAX_UNINDEXED: usize = 16;
 
 impl Map {
@@ -95,7 +97,7 @@ impl Map {
         &self.entries
     }
 
-    /// The entry whose key is written like this.
+    /// Returns the entry with this key, compared as written.
     pub(crate) fn entry(&self, key: &str) -> Option<&(Node, Node)> {
         if self.entries.len() <= MAX_UNINDEXED {
             return self
@@ -122,7 +124,7 @@ impl Map {
 }
 
 impl Node {
-    /// The text of a scalar as it is written, whatever it means.
+    /// Returns the text of a scalar as written.
     pub(crate) fn written(&self) -> Option<&Rc<str>> {
         match &self.value {
             Value::Scalar(scalar) => Some(&scalar.text),
@@ -130,7 +132,7 @@ impl Node {
         }
     }
 
-    /// The text of a scalar that is text.
+    /// Returns the text of a scalar that means text.
     pub(crate) fn as_text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar(Scalar { text, kind: Kind::Text }) => Some(text),
@@ -139,11 +141,11 @@ impl Node {
     }
 }
 
-/// Why a text is not read.
+/// An error of a text.
 #[derive(Debug)]
 pub(crate) struct Error {
     pub(crate) at: Position,
-    /// The keys and indices that lead there, where that says something.
+    /// The keys and indices of the path to the error; empty if it does not help.
     pub(crate) path: Vec<Step>,
     pub(crate) problem: Problem,
 }
@@ -158,7 +160,7 @@ pub(crate) enum Step {
 /// What is wrong with a text.
 #[derive(Debug)]
 pub(crate) enum Problem {
-    /// It is not YAML.
+    /// Invalid YAML.
     Syntax(String),
     DuplicateKey {
         key: Rc<str>,
@@ -168,7 +170,7 @@ pub(crate) enum Problem {
     SecondDocument,
     TooDeep(usize),
     TooManyValues,
-    /// An integer that fits no type, in decimal digits.
+    /// An integer beyond the supported types, in decimal digits.
     HugeNumber(String),
 }
 
@@ -188,10 +190,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The document in `text`; `None` where there is none.
+/// Parses the document in `text`; `None` if there is none.
 ///
 /// # Errors
-/// All duplicate keys, or the one thing that keeps the text from being read.
+/// Returns all duplicate keys, or the one error that prevents reading.
 pub(crate) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<Error>> {
     build::parse(text, dialect)
 }

@@ -1,7 +1,7 @@
-//! What docs/performance.md says of sliding windows, measured again in small.
+//! Repeats the measurements of sliding windows in docs/performance.md on a small scale.
 //!
-//! The same trace, the same judge and a seed of its own, with a few hundred sources in place of hundreds of
-//! thousands. A window that decides otherwise than it did, for better or for worse, shows here.
+//! The trace and the comparison are those of the benchmark, with another seed and a few hundred sources instead of
+//! hundreds of thousands. The test fails if a window decides differently than it did, for better or for worse.
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its table has failed")]
 
 #[path = "../benches/accuracy/trace.rs"]
@@ -13,15 +13,15 @@ use trace::{Kind, Tally};
 
 const SEED: u64 = 20_261_121;
 const SOURCES: u64 = 390;
-/// Of each source: as many as in the large measurement, or silent times would weigh otherwise.
+/// Requests per source, the same as in the large measurement: fewer would change the weight of silent times.
 const REQUESTS: u64 = 1481;
 
-/// So few sources stray by as much from the many, of what was measured or in percentage points. From one
-/// precision to the next most shares change by more.
+/// Maximum deviation of this small sample from the documented value: relative to it, or [`POINTS`] percentage points.
+/// Most values change by more than this from one precision to the next.
 const TOLERANCE: f64 = 0.33;
 const POINTS: f64 = 0.03;
 
-/// What was measured of one kind of source at one precision, in per cent of its requests.
+/// Documented values for one kind of source at one precision, in percent of its requests.
 #[derive(Debug)]
 struct Row {
     kind: Kind,
@@ -30,7 +30,7 @@ struct Row {
     wrongly_refused: f64,
 }
 
-/// The rows of the table, but for those that sum the kinds up.
+/// Returns the rows of the table, without those that sum up all kinds.
 fn rows() -> Vec<Row> {
     let table = include_str!("../docs/performance.md").lines().filter_map(|line| {
         let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -47,7 +47,7 @@ fn rows() -> Vec<Row> {
     table.collect()
 }
 
-/// The same per kind, by precision.
+/// Measures the same values, by kind and precision.
 fn measured(precisions: &[u8]) -> Vec<Vec<Tally>> {
     let of_kind = |kind: Kind| {
         let mut sum = vec![Tally::default(); precisions.len()];
@@ -78,7 +78,7 @@ fn windows_are_as_exact_as_was_measured() {
         let share = |count: u64| 100.0 * count as f64 / tally.requests as f64;
         for (what, now, then) in [
             ("allowed", share(tally.wrongly_allowed), row.wrongly_allowed),
-            ("refused", share(tally.wrongly_refused), row.wrongly_refused),
+            ("rejected", share(tally.wrongly_refused), row.wrongly_refused),
         ] {
             let most = (then * TOLERANCE).max(POINTS);
             assert!((now - then).abs() <= most, "wrongly {what}: {now:.4} %, and once {row:?}");

@@ -5,6 +5,10 @@
 mod circles;
 #[path = "architecture/documents.rs"]
 mod documents;
+#[path = "architecture/language.rs"]
+mod language;
+#[path = "architecture/reference.rs"]
+mod reference;
 #[path = "architecture/scanner.rs"]
 mod scanner;
 #[path = "architecture/source.rs"]
@@ -31,7 +35,7 @@ const TABLE: [(&str, &[&str]); 36] = [
             "proxy",
             "listener",
             "http1",
-            "snapshot",
+            "state_file",
             "telemetry",
             "tls",
             "rules",
@@ -50,12 +54,12 @@ const TABLE: [(&str, &[&str]); 36] = [
             "engine",
             "rules",
             "limiter",
-            "snapshot",
+            "state_file",
             "telemetry",
             "drain",
             "clock",
             "tls",
-            "side_door",
+            "http_server",
         ],
     ),
     // Of the modules below only their settings: see `the_configuration_takes_only_settings_from_the_shell`.
@@ -69,7 +73,7 @@ const TABLE: [(&str, &[&str]); 36] = [
             "response",
             "listener",
             "upstream",
-            "snapshot",
+            "state_file",
             "drain",
             "overload",
             "telemetry",
@@ -102,6 +106,7 @@ const TABLE: [(&str, &[&str]); 36] = [
             "upstream",
             "telemetry",
             "clock",
+            "jitter",
             "drain",
             "overload",
             "listener",
@@ -147,27 +152,27 @@ const TABLE: [(&str, &[&str]); 36] = [
             "worker",
             "tls",
             "transport",
-            "side_door",
+            "http_server",
             "watch",
             "yaml",
         ],
     ),
     // Says what it does with a document only by handing it on.
-    ("central", &["transport", "telemetry", "clock", "tls", "jitter", "whole_file"]),
-    ("store", &["remote", "limiter", "tls", "transport", "telemetry", "clock"]),
+    ("central", &["transport", "telemetry", "clock", "tls", "jitter", "atomic_file"]),
+    ("store", &["remote", "limiter", "tls", "transport", "telemetry", "clock", "jitter"]),
     ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["transport", "tls", "telemetry", "drain"]),
     ("upstream", &["http1", "headers", "transport", "tls", "telemetry", "jitter"]),
     ("transport", &[]),
     ("http1", &["headers"]),
-    ("snapshot", &["limiter", "whole_file"]),
+    ("state_file", &["limiter", "atomic_file"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
     // How long it waits.
     ("watch", &["clock"]),
     ("clock", &["limiter"]),
     ("tls", &[]),
-    ("side_door", &["drain"]),
+    ("http_server", &["drain"]),
     ("drain", &[]),
     ("jitter", &[]),
     ("overload", &[]),
@@ -180,13 +185,13 @@ const TABLE: [(&str, &[&str]); 36] = [
     ("limiter", &[]),
     // Fields of a response, raw or in a map.
     ("headers", &[]),
-    ("whole_file", &[]),
+    ("atomic_file", &[]),
     ("yaml", &[]),
 ];
 
 /// What puts the parts together may know them all, but not how it was called.
 const EVERYTHING: &[&str] = &[
-    "side_door",
+    "http_server",
     "watch",
     "central",
     "remote",
@@ -199,7 +204,7 @@ const EVERYTHING: &[&str] = &[
     "worker",
     "listener",
     "upstream",
-    "snapshot",
+    "state_file",
     "telemetry",
     "clock",
     "jitter",
@@ -286,12 +291,12 @@ fn impurities(source: &Source) -> Vec<String> {
 /// What a file of the configuration takes from the shell beside its settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
     const SETTINGS: [(&str, &[&str]); 14] = [
-        ("listener", &["Settings", "Address", "Limits", "ProxyProtocol"]),
-        ("upstream", &["settings", "Settings", "Address"]),
-        ("drain", &["Settings"]),
+        ("listener", &["ListenerSettings", "ListenAddress", "ListenerLimits", "ProxyProtocol"]),
+        ("upstream", &["settings", "UpstreamSettings", "UpstreamAddress"]),
+        ("drain", &["DrainSettings"]),
         ("central", &["settings", "document"]),
-        ("snapshot", &["Settings"]),
-        ("overload", &["Settings", "Memory"]),
+        ("state_file", &["StateFileSettings"]),
+        ("overload", &["OverloadSettings", "MemoryLimit"]),
         ("telemetry", &["access_log", "metrics", "spans", "statsd"]),
         ("metrics", &["ReloadOutcome"]),
         ("rls", &["options", "settings"]),

@@ -1,10 +1,12 @@
-//! Shared limits: the store's script beside its model, and fleets of instances in virtual time.
+//! Shared limits: the store's script compared with its model, and fleets of instances in virtual time.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
 #[path = "fleet/adversary.rs"]
 mod adversary;
 #[path = "fleet/fairness.rs"]
 mod fairness;
+#[path = "fleet/instance.rs"]
+mod instance;
 #[path = "fleet/model.rs"]
 mod model;
 #[path = "fleet/permits.rs"]

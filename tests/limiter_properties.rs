@@ -1,4 +1,4 @@
-//! What must hold for every algorithm, every quota and every order of events.
+//! Properties that hold for every algorithm, every quota and every order of events.
 
 #[path = "limiter_properties/counter.rs"]
 mod counter;
@@ -17,10 +17,10 @@ use proptest::prelude::*;
 use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::algorithm::{self, Algorithm, Outcome};
 use weir::limiter::decision::Enforcement;
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
-use weir::limiter::reservation::Charging;
+use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
+use weir::limiter::reservation::ChargeTiming;
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Limiter, Lineage, Meter, MeterSpec, Settings};
+use weir::limiter::{Check, LimitHandle, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 
 use self::counter::Counter;
 use self::marks::window_of;
@@ -30,7 +30,7 @@ const START: u64 = 1_795_248_000_000_000_000;
 
 fn quotas() -> impl Strategy<Value = Quota> {
     let count = prop_oneof![1_u32..20, 1_u32..100_000];
-    let unit = prop::sample::select(&Unit::ALL[..]);
+    let unit = prop::sample::select(&TimeUnit::ALL[..]);
     let algorithm = prop::sample::select(&Algorithm::RATES[..]);
     let precision = prop_oneof![Just(1), 2_u8..=60];
     (algorithm, count, 1_u32..7, unit, prop::option::of(1_u32..50), precision).prop_filter_map(
@@ -44,25 +44,26 @@ fn quotas() -> impl Strategy<Value = Quota> {
     )
 }
 
-/// Times between requests as fractions of the quota's own scale, so that boundaries are met often.
+/// Generates times between requests, as fractions of the quota's own time scale, so that boundaries occur often.
 fn steps() -> impl Strategy<Value = Vec<(u32, u32)>> {
     prop::collection::vec((0_u32..400, 1_u32..4), 1..120)
 }
 
 fn nanos_of(quota: &Quota, hundredths: u32) -> u64 {
     let scale = quota.limit().period.nanos() / u64::from(quota.limit().count.get().min(20));
-    // All of a test must fit into the time there is.
-    (scale.min(60 * Unit::Day.nanos()) / 100).saturating_mul(hundredths.into())
+    // The times of a whole test must fit into the range of a timestamp.
+    (scale.min(60 * TimeUnit::Day.nanos()) / 100).saturating_mul(hundredths.into())
 }
 
-/// Runs requests at `times` and answers those that passed.
+/// Runs the requests in order and returns those that were admitted.
 fn admitted(quota: &Quota, requests: &[(u64, u32)]) -> Vec<(u64, u32)> {
     let mut counter = Counter::new(*quota);
     let passes = |(at, cost): &&(u64, u32)| counter.ask(*cost, *at) == Outcome::Conform;
     requests.iter().filter(passes).copied().collect()
 }
 
-/// The most that may pass between two moments, both included, by what docs/configuration.md says of each.
+/// Returns the maximum number of units admitted between two moments, both included, as docs/reference/algorithms.md states for
+/// each algorithm.
 fn bound(quota: &Quota, from: u64, to: u64) -> u128 {
     let (count, period) = (u128::from(quota.limit().count.get()), u128::from(quota.limit().period.nanos()));
     let span = u128::from(to - from);
@@ -115,7 +116,7 @@ proptest! {
                     prop_assert!(wait > Duration::ZERO);
                     let wait = u64::try_from(wait.as_nanos()).unwrap();
                     prop_assert_eq!(counter.peek(cost, at + wait).1, Outcome::Conform);
-                    // A token bucket rounds up by a nanosecond each time tokens are credited.
+                    // A token bucket rounds up by one nanosecond at each credit of tokens.
                     let rounding = if quota.algorithm() == Algorithm::TokenBucket { 2 } else { 1 };
                     prop_assert_ne!(counter.peek(cost, at + wait - rounding.min(wait)).1, Outcome::Conform);
                 }
@@ -129,9 +130,9 @@ proptest! {
 
     #[test]
     fn gcra_and_token_bucket_admit_the_same(
-        // Their intervals are whole numbers of nanoseconds, so neither rounds.
+        // The intervals are whole nanoseconds, so neither algorithm rounds.
         count in prop::sample::select(&[1_u32, 2, 4, 5, 8, 10, 25, 50, 1000, 40_000][..]),
-        unit in prop::sample::select(&Unit::ALL[1..]),
+        unit in prop::sample::select(&TimeUnit::ALL[1..]),
         burst in 1_u32..50,
         steps in steps(),
     ) {
@@ -205,7 +206,7 @@ proptest! {
         for (at, cost) in requests(&from, &steps) {
             let now = Timestamp::from_nanos(at);
             let used = counter.usage(at).used;
-            let converted = counter.short(at).and_then(|state| algorithm::convert(state, &from, &to, now));
+            let converted = counter.compact_state(at).and_then(|state| algorithm::convert(state, &from, &to, now));
             prop_assert_eq!(algorithm::usage(converted, &to, now).used, used);
             counter.ask(cost, at);
         }
@@ -219,9 +220,9 @@ proptest! {
         let mut last = START;
         for &(at, cost) in &requests {
             let now = Timestamp::from_nanos(at);
-            if !with_refused.check(&checks(&with_refused, &meters, b"key", cost), now).is_refused() {
+            if !with_refused.check(&checks(&with_refused, &meters, b"key", cost), now).is_rejected() {
                 let again = without.check(&checks(&without, &other_meters, b"key", cost), now);
-                prop_assert!(!again.is_refused());
+                prop_assert!(!again.is_rejected());
             }
             last = at;
         }
@@ -239,7 +240,7 @@ proptest! {
         let (limiter, meters) = limiter(&[quota], 16);
         let now = Timestamp::from_nanos(START);
         let most = if quota.algorithm().has_burst() { quota.burst() } else { quota.limit().count }.get().min(60);
-        let victim = |cost| limiter.check(&checks(&limiter, &meters, b"victim", cost), now).is_refused();
+        let victim = |cost| limiter.check(&checks(&limiter, &meters, b"victim", cost), now).is_rejected();
         let blocked = quota.burst().get();
         prop_assert!(!victim(blocked));
         for key in 0..flood {
@@ -250,32 +251,32 @@ proptest! {
     }
 }
 
-fn limiter(quotas: &[Quota], max_keys: usize) -> (Limiter, Vec<Meter>) {
-    let limiter = Limiter::new(Settings { max_keys, secret: [7, 11] });
+fn limiter(quotas: &[Quota], max_keys: usize) -> (Limiter, Vec<LimitHandle>) {
+    let limiter = Limiter::new(LimiterSettings { max_keys, secret: [7, 11] });
     let specs: Vec<_> = quotas
         .iter()
-        .map(|quota| MeterSpec {
-            lineage: Lineage { rule: "rule".into(), key: "[]".into() },
+        .map(|quota| LimitSpec {
+            identity: LimitIdentity { rule: "rule".into(), key: "[]".into() },
             quota: *quota,
             on_change: OnChange::Keep,
-            sharing: None,
+            lease_policy: None,
         })
         .collect();
     let meters = limiter.install(&specs, Timestamp::from_nanos(START));
     (limiter, meters)
 }
 
-fn checks(limiter: &Limiter, meters: &[Meter], key: &[u8], cost: u32) -> Vec<Check> {
+fn checks(limiter: &Limiter, meters: &[LimitHandle], key: &[u8], cost: u32) -> Vec<Check> {
     let key = limiter.hasher().hash(key);
     meters
         .iter()
         .map(|meter| Check {
-            meter: *meter,
+            handle: *meter,
             key,
             cost,
             enforcement: Enforcement::Enforced,
-            charging: Charging::OnArrival,
-            terms: None,
+            charge_timing: ChargeTiming::OnArrival,
+            options: None,
         })
         .collect()
 }
@@ -283,7 +284,7 @@ fn checks(limiter: &Limiter, meters: &[Meter], key: &[u8], cost: u32) -> Vec<Che
 #[test]
 fn eight_threads_at_once_take_exactly_the_quota() {
     for algorithm in Algorithm::RATES {
-        let limit = Limit::new(NonZeroU32::new(1000).unwrap(), Period::one(Unit::Day));
+        let limit = Limit::new(NonZeroU32::new(1000).unwrap(), Period::one(TimeUnit::Day));
         let quota = Quota::new(algorithm, limit, None).unwrap();
         let (limiter, meters) = limiter(&[quota, quota], 1000);
         let (limiter, meters) = (Arc::new(limiter), Arc::new(meters));
@@ -292,7 +293,7 @@ fn eight_threads_at_once_take_exactly_the_quota() {
                 let (limiter, meters) = (Arc::clone(&limiter), Arc::clone(&meters));
                 std::thread::spawn(move || {
                     let now = Timestamp::from_nanos(START);
-                    let passes = || !limiter.check(&checks(&limiter, &meters, b"hot", 1), now).is_refused();
+                    let passes = || !limiter.check(&checks(&limiter, &meters, b"hot", 1), now).is_rejected();
                     (0..1000).filter(|_| passes()).count()
                 })
             })

@@ -1,5 +1,5 @@
-//! Envoy's rate limit service without the network: documents, matching, counting and answers, held against
-//! what envoyproxy/ratelimit does.
+//! Envoy's rate limit service without the network: documents, matching, counting and responses, compared with the
+//! behaviour of envoyproxy/ratelimit.
 
 #[path = "rls/counting.rs"]
 mod counting;

@@ -1,8 +1,8 @@
-//! Random rules, clients, clocks, reloads, restarts and crashes, in tables large and small: what may never happen,
-//! looked for where nobody has thought of looking.
+//! Random rules, clients, clocks, reloads, restarts and crashes, with tables large and small. The test searches for
+//! violations of the limiter's guarantees in combinations that no other test covers.
 //!
-//! Every seed is a run of its own and always the same one. `WEIR_SEED=17 cargo test --test simulation` repeats one,
-//! `WEIR_SEEDS=100000` tries more of them.
+//! Every seed determines one run. `WEIR_SEED=17 cargo test --test simulation` repeats one, `WEIR_SEEDS=100000` runs
+//! more of them.
 
 #[path = "simulation/bans.rs"]
 mod bans;
@@ -25,21 +25,21 @@ use fastrand::Rng;
 use model::Counter;
 use rules::Rules;
 use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::reservation::{Charging, Debt, Reservation};
-use weir::limiter::saved::{Part, Restorer};
+use weir::limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
+use weir::limiter::saved::{Restorer, SavedPart};
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Limiter, Meter, Settings};
+use weir::limiter::{LimitHandle, Limiter, LimiterSettings};
 
 /// 2026-11-21T08:00:00Z.
 const START: u64 = 1_795_248_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 const STEPS: usize = 1500;
-const MOST_WAITING: usize = 30;
+const MAX_WAITING: usize = 30;
 
-/// One limit, over all that happens to it, and one key.
+/// Identity of a limit, which it keeps across changes, and a key.
 type Id = (u64, u32);
 
-/// What one process knows that its next one may have to know.
+/// Expected state of a process, which the next one restores from the saved state.
 #[derive(Clone)]
 struct Shadow {
     counters: HashMap<Id, Counter>,
@@ -47,17 +47,17 @@ struct Shadow {
     rules: Rules,
 }
 
-/// A request whose answer has not come.
+/// A request that has not completed.
 #[derive(Debug)]
-struct Waiting {
+struct PendingRequest {
     id: Id,
     reservation: Reservation,
-    debt: Debt,
-    charging: Charging,
-    /// Units in a request, when it came, and when that was.
-    shares: u64,
+    debt_limit: DebtLimit,
+    charge_timing: ChargeTiming,
+    /// Units per request at the time of admission.
+    units_per_request: u64,
     at: u64,
-    /// Whether units are still what they were then.
+    /// Whether a refund is still possible: the units have not changed since then.
     gives_back: bool,
 }
 
@@ -69,12 +69,12 @@ struct Simulation {
     clients: u32,
     max_keys: usize,
     limiter: Limiter,
-    meters: Vec<Meter>,
+    handles: Vec<LimitHandle>,
     shadow: Shadow,
-    waiting: Vec<Waiting>,
-    /// The last state that was saved, what was true then, and when.
-    saved: (Vec<(Part, Vec<u8>)>, Shadow, u64),
-    /// Whether a restart had no room for all: then nobody knows who is banned.
+    waiting: Vec<PendingRequest>,
+    /// The most recent saved state, the expected state at that time, and the time.
+    saved: (Vec<(SavedPart, Vec<u8>)>, Shadow, u64),
+    /// Whether a restored table had no room for all counters. From then on the bans are unknown.
     bans_lost: bool,
 }
 
@@ -89,7 +89,7 @@ impl Simulation {
         let mut rng = Rng::with_seed(seed);
         let max_keys = [16, 40, 400, 20_000][rng.usize(..4)];
         let rules = Rules::random(&mut rng);
-        let limiter = Limiter::new(Settings { max_keys, secret: [rng.u64(..), rng.u64(..)] });
+        let limiter = Limiter::new(LimiterSettings { max_keys, secret: [rng.u64(..), rng.u64(..)] });
         let nothing = Shadow { counters: HashMap::new(), bans: HashMap::new(), rules: Rules::default() };
         let mut simulation = Self {
             seed,
@@ -99,7 +99,7 @@ impl Simulation {
             rng,
             max_keys,
             limiter,
-            meters: Vec::new(),
+            handles: Vec::new(),
             shadow: Shadow { counters: HashMap::new(), bans: HashMap::new(), rules },
             waiting: Vec::new(),
             saved: (Vec::new(), nothing, 0),
@@ -125,7 +125,7 @@ impl Simulation {
         }
     }
 
-    /// Mostly the time between two requests of somebody who wants more than there is.
+    /// Advances the time, mostly by the gap between two requests of a client that exceeds its limits.
     fn pass_time(&mut self) {
         self.now += match self.rng.u32(..100) {
             0..40 => 0,
@@ -137,17 +137,17 @@ impl Simulation {
         };
     }
 
-    /// Whether keys have to share counters: then some are refused for what others did.
+    /// Whether keys share counters, so that requests may be rejected because of other clients.
     fn is_crowded(&self) -> bool {
-        self.limiter.crowded_shards().0 > 0
+        self.limiter.overflowing_shards().0 > 0
     }
 
     fn reload(&mut self) {
         let before = self.shadow.rules.clone();
         let mut after = before.clone();
         after.change(&mut self.rng);
-        // Who waits for a limit that goes would be settled by the one that takes its place.
-        let goes = |waiting: &Waiting| after.limit(waiting.id.0).is_none();
+        // Waiting requests of a removed limit would be settled on the limit that replaces it.
+        let goes = |waiting: &PendingRequest| after.limit(waiting.id.0).is_none();
         while let Some(index) = self.waiting.iter().position(goes) {
             self.settle_at(index);
         }
@@ -156,13 +156,14 @@ impl Simulation {
         self.install();
     }
 
-    /// Counters go with their limits: kept, converted, or dropped.
+    /// Applies the change to the expected counters and bans: kept, converted or dropped with their limits.
     fn follow(&mut self, before: &Rules) {
         let (after, now) = (&self.shadow.rules, self.now);
         let both = |id: u64| Some((before.limit(id)?.1, after.limit(id)?));
         for waiting in &mut self.waiting {
             let Some((from, (rule, to))) = both(waiting.id.0) else { continue };
-            let goes_on = rule.on_change == OnChange::Keep && model::gives_back_like(&from.quota, &to.quota);
+            let goes_on =
+                rule.on_change == OnChange::Keep && model::has_compatible_refunds(&from.quota, &to.quota);
             waiting.gives_back &= from.quota == to.quota || goes_on;
         }
         self.shadow.bans.retain(|(id, _), banned| {
@@ -181,9 +182,9 @@ impl Simulation {
 
     fn install(&mut self) {
         let now = Timestamp::from_nanos(self.now);
-        self.meters = self.limiter.install(&self.shadow.rules.specs(), now);
-        self.limiter.retire_others(&self.meters, now);
-        // What comes at the very moment of a change is taken to have come before.
+        self.handles = self.limiter.install(&self.shadow.rules.specs(), now);
+        self.limiter.retire_others(&self.handles, now);
+        // A request at the very moment of a change counts as having arrived before it.
         self.now += 1;
     }
 
@@ -197,7 +198,7 @@ impl Simulation {
         self.saved = (parts, self.shadow.clone(), self.now);
     }
 
-    /// An orderly end: every answer has come, and then the state is saved.
+    /// Orderly restart: all requests complete, then the state is saved and restored.
     fn restart(&mut self) {
         while !self.waiting.is_empty() {
             self.settle();
@@ -206,7 +207,7 @@ impl Simulation {
         self.crash();
     }
 
-    /// The next process has the last state, perhaps another clock, another table and other rules.
+    /// Starts a process from the most recent saved state, possibly with another clock, table size and other rules.
     fn crash(&mut self) {
         self.waiting.clear();
         let (parts, shadow, at) = self.saved.clone();
@@ -219,19 +220,19 @@ impl Simulation {
         }
         let mut restorer = Restorer::new(self.max_keys, Timestamp::from_nanos(self.now));
         for (part, bytes) in &parts {
-            let taken = restorer.take(*part, bytes);
+            let taken = restorer.read_part(*part, bytes);
             assert_eq!(taken, Ok(()), "{self}: its own state is damaged");
         }
         let restored = restorer.finish();
         assert!(restored.is_ok(), "{self}: {restored:?}");
         let Ok(restored) = restored else { return };
         self.limiter = restored.limiter;
-        self.bans_lost |= restored.shared > 0;
+        self.bans_lost |= restored.overflowed > 0;
         let (before, now) = (self.shadow.rules.clone(), self.now);
         for ((id, _), counter) in &mut self.shadow.counters {
             let Some((_, limit)) = before.limit(*id) else { continue };
             counter.restore(&limit.quota, (at, now));
-            if restored.shared > 0 {
+            if restored.overflowed > 0 {
                 counter.spoil(&limit.quota, now);
             }
         }

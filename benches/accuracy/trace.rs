@@ -1,34 +1,34 @@
-//! Requests of many sources, and how often a sliding window decides otherwise than an exact log would.
+//! Simulated requests of many sources, and how often a sliding window decides differently from an exact log.
 //!
-//! Sources are counted apart, so each is generated and judged on its own, in the order of its requests and in
-//! no more memory than its counters take. Everything follows from the seed.
+//! Sources are counted separately. So each is generated and measured on its own, in the order of its requests, with no
+//! more memory than its counters need. The seed determines everything.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use fastrand::Rng;
 use weir::limiter::algorithm::history::History;
-use weir::limiter::algorithm::{self, Algorithm, Counter, Outcome, State};
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::algorithm::{self, Algorithm, Counter, CounterState, Outcome};
+use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
 use weir::limiter::timestamp::Timestamp;
 
-/// 2026-11-21T08:00:00Z, a mark of every window.
+/// 2026-11-21T08:00:00Z, the start of a window of every length.
 const START: u64 = 1_795_248_000_000_000_000;
 const SECOND: f64 = 1e9;
 
-/// What every source is allowed: 100 a minute.
+/// Limit of every source: 100 per minute.
 const COUNT: u32 = 100;
 const PERIOD: u64 = 60_000_000_000;
 
-/// How a source sends.
+/// Arrival pattern of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One request is independent of the next; from a tenth of the limit to twice as much, every order of
-    /// magnitude as often as the next.
+    /// A Poisson process: arrivals are independent. Mean rates are spread log-uniformly from a tenth of the limit to
+    /// twice the limit.
     Poisson,
-    /// Silent for minutes, then for seconds at several times the limit.
+    /// Minutes of silence, then seconds at several times the limit.
     Bursty,
-    /// Knows the marks: all it is allowed right before one, and a steady stream of attempts after it.
+    /// Sends its whole limit right before a window ends, and makes a steady stream of attempts after that.
     Hugging,
 }
 
@@ -43,20 +43,20 @@ impl Kind {
         }
     }
 
-    /// Of the source with this number.
+    /// Returns the kind of the source with this number.
     pub(crate) fn of(source: u64) -> Self {
         Self::ALL[(source % 3) as usize]
     }
 }
 
-/// When one source sends, in nanoseconds since the epoch.
+/// Generator of the arrival times of one source, in nanoseconds since the epoch.
 struct Source {
     random: Rng,
     kind: Kind,
     now: f64,
-    /// Requests a second while it sends.
+    /// Requests per second while the source sends.
     rate: f64,
-    /// Until when it does, where that ends.
+    /// End of the current burst; used by bursty sources only.
     until: f64,
 }
 
@@ -73,7 +73,7 @@ impl Source {
         Self { now: random.f64() * PERIOD as f64, random, kind, rate, until: 0.0 }
     }
 
-    /// The time until something that happens so often a second.
+    /// Draws the time until the next event of a Poisson process with `rate` events per second, in nanoseconds.
     fn wait(&mut self, rate: f64) -> f64 {
         -(1.0 - self.random.f64()).ln() / rate * SECOND
     }
@@ -84,7 +84,7 @@ impl Source {
             Kind::Bursty => {
                 self.now += self.wait(self.rate);
                 if self.now > self.until {
-                    // A minute and a half of silence, then ten seconds, in the mean.
+                    // Mean values: 90 s of silence, then 10 s of requests.
                     self.now += self.wait(1.0 / 90.0);
                     self.until = self.now + self.wait(0.1);
                 }
@@ -92,7 +92,7 @@ impl Source {
             Kind::Hugging => {
                 let period = PERIOD as f64;
                 let to_mark = period - self.now % period;
-                // The last fortieth before every second mark is for the burst.
+                // The last fortieth before every second window boundary is for the burst.
                 let is_odd = (self.now / period) as u64 % 2 == 1;
                 let burst = period / 40.0;
                 let step =
@@ -105,7 +105,7 @@ impl Source {
     }
 }
 
-/// Decisions of one kind of sources.
+/// Counts of decisions for one kind of source.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) requests: u64,
@@ -121,10 +121,10 @@ impl Tally {
     }
 }
 
-/// A window under measurement beside the times of all that it has admitted in the last period.
+/// A window under measurement, and the times of all admissions within the last period as the exact log.
 struct Pair {
     window: Quota,
-    short: Option<State>,
+    short: Option<CounterState>,
     long: History,
     admitted: VecDeque<Timestamp>,
     tally: Tally,
@@ -132,7 +132,7 @@ struct Pair {
 
 impl Pair {
     fn new(precision: u8) -> Self {
-        let limit = Limit::new(NonZeroU32::new(COUNT).expect("not zero"), Period::one(Unit::Minute));
+        let limit = Limit::new(NonZeroU32::new(COUNT).expect("not zero"), Period::one(TimeUnit::Minute));
         let window = Quota::new(Algorithm::SlidingWindow, limit, None).expect("a valid quota");
         Self {
             window: window.with_precision(precision).unwrap_or(window),
@@ -143,9 +143,10 @@ impl Pair {
         }
     }
 
-    /// Decides a request, and notes whether an exact count of what was admitted in the last period agrees.
+    /// Decides a request, and records whether an exact count of the admissions within the last period agrees.
     fn decide(&mut self, now: Timestamp) {
-        let counter = if self.window.looks_back() { Counter::Long(&self.long) } else { self.short.into() };
+        let counter =
+            if self.window.needs_history() { Counter::WithHistory(&self.long) } else { self.short.into() };
         let (next, outcome) = algorithm::evaluate(counter, &self.window, 1, now);
         let is_past = |at: &Timestamp| now.as_nanos() - at.as_nanos() >= PERIOD;
         while self.admitted.front().is_some_and(is_past) {
@@ -158,8 +159,8 @@ impl Pair {
         if !allows {
             return;
         }
-        if self.window.looks_back() {
-            self.long.follow(next, &self.window, now, true);
+        if self.window.needs_history() {
+            self.long.apply_state(next, &self.window, now, true);
         } else {
             self.short = Some(next);
         }
@@ -167,7 +168,7 @@ impl Pair {
     }
 }
 
-/// Plays so many requests of one source through a window per precision, 1 for a plain one.
+/// Runs `requests` requests of one source through one window per precision; precision 1 is a plain sliding window.
 pub(crate) fn play(seed: u64, source: u64, requests: u64, precisions: &[u8]) -> Vec<Tally> {
     let mut source = Source::new(seed, source);
     let mut pairs: Vec<_> = precisions.iter().map(|precision| Pair::new(*precision)).collect();

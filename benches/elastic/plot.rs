@@ -1,4 +1,4 @@
-//! Curves above each other over the same seconds, as SVG.
+//! SVG line charts: panels above each other that share one time axis.
 
 use std::fmt::Write;
 
@@ -8,28 +8,28 @@ const RIGHT: f64 = 24.0;
 const TOP: f64 = 52.0;
 const HEIGHT: f64 = 96.0;
 const GAP: f64 = 36.0;
-/// For the seconds, below the last curves.
+/// Height of the time axis below the last panel.
 const FOOT: f64 = 24.0;
 const COLOURS: [&str; 2] = ["#1f6feb", "#8b949e"];
 
-/// One curve.
+/// One curve of a panel.
 pub(crate) struct Series {
-    /// What it shows.
+    /// Name in the legend.
     pub(crate) name: &'static str,
-    /// Seconds and values.
+    /// Pairs of seconds and values.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Curves on the same axes; what is above `most` runs along the top, and the name says how high it went.
+/// Curves with common axes. Values above `most` are drawn at the top edge, and the legend states the highest value.
 pub(crate) struct Panel {
-    /// Behind the name, if there is one.
+    /// Unit behind the name in the legend; may be empty.
     pub(crate) unit: &'static str,
     pub(crate) least: f64,
     pub(crate) most: f64,
     pub(crate) series: Vec<Series>,
 }
 
-/// The picture. All curves share one axis of seconds, at its foot.
+/// Returns the chart as SVG. All panels share one time axis at the bottom.
 pub(crate) fn svg(title: &str, panels: &[Panel]) -> String {
     let bottom = TOP + panels.len() as f64 * (HEIGHT + GAP) - GAP;
     let height = bottom + FOOT;
@@ -57,13 +57,13 @@ pub(crate) fn svg(title: &str, panels: &[Panel]) -> String {
     text
 }
 
-/// Every twentieth second of a long run, every tenth of a short one.
+/// Returns the labelled seconds of the time axis: every 20th second of runs above 100 s, otherwise every 10th.
 fn marks(seconds: f64) -> impl Iterator<Item = f64> {
     let step = if seconds > 100.0 { 20.0 } else { 10.0 };
     (0..).map(move |number| f64::from(number) * step).take_while(move |second| *second <= seconds + 0.5)
 }
 
-/// Lines to read values off. Writing to a string cannot fail, so results are dropped, here and below.
+/// Draws the grid. Writing to a `String` cannot fail, so results are ignored here and below.
 fn grid(text: &mut String, panel: &Panel, top: f64, seconds: f64, x: impl Fn(f64) -> f64) {
     let (right, bottom) = (WIDTH - RIGHT, top + HEIGHT);
     for second in marks(seconds) {

@@ -8,16 +8,18 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use weir::clock::Clock;
+use weir::limiter::algorithm::Algorithm;
 use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::claims::{Claimed, Sharing};
 use weir::limiter::decision::Enforcement;
 use weir::limiter::key::KeyHash;
-use weir::limiter::quota::Quota;
-use weir::limiter::reservation::Charging;
+use weir::limiter::leases::LeasePolicy;
+use weir::limiter::quota::{Limit as Count, Period, Quota, TimeUnit};
+use weir::limiter::reservation::ChargeTiming;
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Limiter, Lineage, MeterSpec, Settings};
+use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 use weir::store::handle::Handle;
 use weir::store::settings::{self, Credentials, Topology};
+use weir::store::supply::{Supply, Waiting};
 use weir::store::task::{self, Resources};
 use weir::telemetry::metrics::Metrics;
 
@@ -29,7 +31,7 @@ const MAX_ATTEMPTS: usize = 4;
 pub(crate) struct Limit {
     pub(crate) quota: Quota,
     /// Divided by the number of instances where there is none.
-    pub(crate) sharing: Option<Sharing>,
+    pub(crate) sharing: Option<LeasePolicy>,
     pub(crate) keys: u32,
 }
 
@@ -39,7 +41,7 @@ pub(crate) enum Decided {
     Admitted,
     Rejected,
     /// The store has to respond first.
-    Waits(oneshot::Receiver<()>),
+    Waits(Waiting),
 }
 
 /// One instance.
@@ -52,6 +54,13 @@ pub(crate) struct Instance {
     kill: Option<oneshot::Sender<()>>,
     /// What counts while the store is away: the limit divided.
     away: Check,
+}
+
+/// So many units a second, and at once, for each of so many keys.
+pub(crate) fn limit(count: u32, sharing: Option<LeasePolicy>, keys: u32) -> Limit {
+    let count = NonZeroU32::new(count).expect("a limit");
+    let quota = Quota::new(Algorithm::Gcra, Count::new(count, Period::one(TimeUnit::Second)), Some(count));
+    Limit { quota: quota.expect("a quota"), sharing, keys }
 }
 
 /// Settings of a store.
@@ -67,10 +76,26 @@ pub(crate) fn store(topology: Topology, prefix: &str) -> settings::Settings {
     }
 }
 
-/// So many instances, which know of each other and of those that are `there` already. Each has a connection to the store of
-/// its own; one thread has them all.
+/// Instances that are started together, and the size of the whole fleet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Members {
+    /// The number of the first, which differs from those of all others.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    pub(crate) whole: usize,
+}
+
+impl Members {
+    /// A whole fleet.
+    pub(crate) const fn all(count: usize) -> Self {
+        Self { first: 0, count, whole: count }
+    }
+}
+
+/// Starts instances and waits until each knows the size of the fleet. Each has its own connection to the store; one thread
+/// has them all.
 pub(crate) fn fleet(
-    (of, there): (usize, usize),
+    members: Members,
     limit: Limit,
     store: &settings::Settings,
     clock: &Arc<Clock>,
@@ -78,8 +103,9 @@ pub(crate) fn fleet(
     let metrics = Metrics::new(&[]);
     let mut started = Vec::new();
     let mut tasks = Vec::new();
-    for number in 0..of {
-        let limiter = Arc::new(Limiter::new(Settings { max_keys: 200_000, secret: [fastrand::u64(..), 7] }));
+    for number in members.first..members.first + members.count {
+        let limiter =
+            Arc::new(Limiter::new(LimiterSettings { max_keys: 200_000, secret: [fastrand::u64(..), 7] }));
         let (handle, queue) = Handle::new(&limiter);
         let (kill, killed) = oneshot::channel();
         let resources = Resources {
@@ -88,11 +114,11 @@ pub(crate) fn fleet(
             handle: handle.clone(),
             metrics: metrics.store(),
             queue,
-            random: ([fastrand::u64(..), fastrand::u64(..)], (there + number) as u32 + 1),
+            random: ([fastrand::u64(..), fastrand::u64(..)], number as u32 + 1),
         };
         let joined = {
             let limiter = Arc::clone(&limiter);
-            move |fleet| limiter.join(fleet)
+            move |fleet| limiter.join_fleet(fleet)
         };
         tasks.push((store.clone(), resources, joined, killed));
         started.push((limiter, handle, kill));
@@ -110,7 +136,7 @@ pub(crate) fn fleet(
         }
         runtime.block_on(local);
     });
-    let size = NonZeroU32::new((of + there) as u32).expect("instances");
+    let size = NonZeroU32::new(members.whole as u32).expect("instances");
     let patience = Instant::now() + Duration::from_secs(20);
     let is_whole = |limiter: &Limiter| limiter.fleet().instances == size;
     while limit.sharing.is_some() && !started.iter().all(|(limiter, ..)| is_whole(limiter)) {
@@ -130,31 +156,31 @@ pub(crate) fn fleet(
 }
 
 fn checks(limiter: &Limiter, limit: Limit, size: NonZeroU32, key: KeyHash, now: Timestamp) -> [Check; 2] {
-    let spec = |rule: &str, quota, sharing| MeterSpec {
-        lineage: Lineage { rule: rule.into(), key: "key".into() },
+    let spec = |rule: &str, quota, sharing| LimitSpec {
+        identity: LimitIdentity { rule: rule.into(), key: "key".into() },
         quota,
         on_change: OnChange::Keep,
-        sharing,
+        lease_policy: sharing,
     };
-    let divided = limit.quota.divided(size);
+    let divided = limit.quota.split_among(size);
     let here = match limit.sharing {
-        Some(sharing) => spec("fleet", limit.quota.claimed().expect("a limit"), Some(sharing)),
+        Some(sharing) => spec("fleet", limit.quota.leased().expect("a limit"), Some(sharing)),
         None => spec("fleet", divided, None),
     };
     let meters = limiter.install(&[here, spec("away", divided, None)], now);
     [meters[0], meters[1]].map(|meter| Check {
-        meter,
+        handle: meter,
         key,
         cost: 1,
         enforcement: Enforcement::Enforced,
-        charging: Charging::OnArrival,
-        terms: None,
+        charge_timing: ChargeTiming::OnArrival,
+        options: None,
     })
 }
 
 impl Instance {
-    /// Decides a request as the proxy does; `waits` where it may wait for the store.
-    pub(crate) fn decide(&self, key: u32, waits: bool, now: Timestamp) -> Decided {
+    /// Decides a request as the proxy does. It may `wait` so long for the store.
+    pub(crate) fn decide(&self, key: u32, wait: Duration, now: Timestamp) -> Decided {
         let check = Check { key: self.keys[key as usize], ..self.check };
         for _ in 0..MAX_ATTEMPTS {
             let decision = self.limiter.check(&[check], now);
@@ -162,7 +188,7 @@ impl Instance {
             if !verdict.exceeds() {
                 return Decided::Admitted;
             }
-            if !verdict.is_short() {
+            if !verdict.awaits_lease() {
                 return Decided::Rejected;
             }
             if self.handle.is_away() {
@@ -171,20 +197,10 @@ impl Instance {
                 return if passes { Decided::Admitted } else { Decided::Rejected };
             }
             let counter = self.limiter.shared_counter(&check);
-            match self.limiter.claim(&check, now) {
-                Claimed::Ready(asks) => {
-                    if asks {
-                        self.handle.want(counter);
-                    }
-                }
-                Claimed::Asked(asks) if waits => return Decided::Waits(self.handle.wait(counter, asks)),
-                Claimed::Asked(asks) => {
-                    if asks {
-                        self.handle.want(counter);
-                    }
-                    return Decided::Rejected;
-                }
-                Claimed::Rejected(_) | Claimed::Gone => return Decided::Rejected,
+            match self.handle.supply(counter, self.limiter.acquire_units(&check, now), wait) {
+                Supply::There => {}
+                Supply::Asked(lacking) => return Decided::Waits(lacking.into()),
+                Supply::Rejected(_) | Supply::Away => return Decided::Rejected,
             }
         }
         Decided::Rejected

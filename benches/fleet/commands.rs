@@ -1,4 +1,4 @@
-//! Instances that send commands for each request, as other rate limiters do.
+//! Instances that send commands to Redis for each request, as other rate limiters do.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-/// Requests of one instance that may wait at once; others are rejected.
+/// Maximum number of requests of one instance that wait for Redis; more are rejected.
 const MAX_WAITING: usize = 2048;
 
-/// What is sent for a request that is counted in a window of the clock.
+/// Commands for a request that is counted in a fixed window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Style {
     /// One `INCR`.
@@ -22,7 +22,7 @@ pub(crate) enum Style {
     IncrByAndExpire,
 }
 
-/// One instance: the queue of its connection.
+/// One instance: the sending end of its connection's queue.
 #[derive(Debug)]
 pub(crate) struct Instance(mpsc::Sender<Asked>);
 
@@ -34,14 +34,14 @@ struct Asked {
 }
 
 impl Instance {
-    /// Counts a request in this second; `None` where too many wait already.
+    /// Counts a request in this second. Returns `None` if the queue is full.
     pub(crate) fn count(&self, key: u32, second: u64) -> Option<oneshot::Receiver<u64>> {
         let (counted, count) = oneshot::channel();
         self.0.try_send(Asked { key, second, counted }).ok().map(|()| count)
     }
 }
 
-/// So many instances, each with a connection of its own; one thread has them all.
+/// Starts `of` instances, each with its own connection; one thread runs all of them.
 pub(crate) fn fleet(of: usize, style: Style, server: SocketAddr) -> Vec<Instance> {
     let (instances, queues): (Vec<_>, Vec<_>) = (0..of)
         .map(|_| {
@@ -60,13 +60,13 @@ pub(crate) fn fleet(of: usize, style: Style, server: SocketAddr) -> Vec<Instance
     instances
 }
 
-/// Writes what is in the queue at once, and gives each request the number that comes back for it.
+/// Pipelines the commands of all queued requests, and passes the count in each reply to its request.
 async fn serve(mut queue: mpsc::Receiver<Asked>, style: Style, server: SocketAddr) {
     let mut stream = TcpStream::connect(server).await.expect("a server");
     stream.set_nodelay(true).expect("an option");
     let mut waiting: VecDeque<oneshot::Sender<u64>> = VecDeque::new();
     let (mut replies, mut commands) = (Vec::new(), String::new());
-    // Every other reply is that of EXPIRE.
+    // With EXPIRE, every second reply belongs to that command and is skipped.
     let mut is_count = true;
     loop {
         tokio::select! {

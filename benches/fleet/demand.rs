@@ -1,27 +1,27 @@
-//! Requests that arrive at the instances of a fleet: how many, where, and under which key.
+//! Requests that arrive at the instances of a fleet: how many, at which instance, and with which key.
 
 use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// How demand is spread over instances.
+/// Distribution of the demand over instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// Alike.
+    /// The same demand at all instances.
     Even,
-    /// The second instance has half of the first one's demand, the third a third.
+    /// Zipf's law: the second instance has half of the first one's demand, the third one a third.
     Zipf,
-    /// Most of it is on a third of the instances, on another third every second.
+    /// Most of the demand is at one third of the instances, and moves to another third every second.
     Shifting,
-    /// Each instance has all of its demand in 200 ms of every second.
+    /// Each instance receives all of its demand within 200 ms of every second.
     Bursts,
 }
 
 impl Pattern {
     pub(crate) const ALL: [Self; 4] = [Self::Even, Self::Zipf, Self::Shifting, Self::Bursts];
 
-    /// The part of the fleet's demand that is on one of `of` instances at a moment.
+    /// Returns the fraction of the fleet's demand that one of `of` instances has at a given time.
     fn part(self, instance: usize, of: usize, at: Duration) -> f64 {
         let all = of as f64;
         match self {
@@ -53,18 +53,18 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// The demand of a whole fleet.
+/// Demand of a whole fleet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     pub(crate) pattern: Pattern,
-    /// Requests a second.
+    /// Requests per second.
     pub(crate) rate: f64,
-    /// Keys that requests are for, by Zipf's law.
+    /// Number of distinct keys; requests are distributed over them by Zipf's law.
     pub(crate) keys: u32,
 }
 
 impl Demand {
-    /// Requests that arrive at an instance within `elapsed`, which ends at `at`.
+    /// Draws the number of requests that arrive at an instance within `elapsed`, which ends at `at`.
     pub(crate) fn arrivals(
         &self,
         (instance, of): (usize, usize),
@@ -76,7 +76,7 @@ impl Demand {
         mean as u64 + u64::from(rng.f64() < mean.fract())
     }
 
-    /// The key of one request.
+    /// Draws the key of one request.
     pub(crate) fn key(&self, rng: &mut Rng) -> u32 {
         if self.keys == 1 {
             return 0;

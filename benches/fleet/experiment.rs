@@ -1,4 +1,4 @@
-//! One experiment: a fleet, its demand, and what came of it.
+//! One experiment: runs a fleet under a demand and returns the measurements.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use tokio::sync::oneshot;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 use weir::clock::Clock;
 use weir::limiter::timestamp::Timestamp;
+use weir::store::supply::Waiting;
 
 use crate::claims::{self, Decided};
 use crate::commands;
@@ -17,35 +18,35 @@ use crate::demand::Demand;
 use crate::histogram::Histogram;
 use crate::judge::Judge;
 
-/// Arrivals are drawn so often.
+/// Interval at which arrivals are drawn.
 const TICK: Duration = Duration::from_millis(1);
-/// Requests of the fleet that may wait at once.
+/// Maximum number of waiting requests of the whole fleet.
 const MAX_WAITING: usize = 100_000;
-/// One decision of so many is timed.
+/// One decision in this many is timed.
 const TIMED: u32 = 8;
 
-/// How instances decide.
+/// Instances of a fleet, by how they decide.
 #[derive(Debug)]
 pub(crate) enum Fleet {
-    /// By claims on the store, or by a limit of their own. A request waits so long for the store.
+    /// Instances with leases or with a divided limit, and for how long a request may wait for the store.
     Claims(Vec<claims::Instance>, Duration),
-    /// By a command for each request; so many units in a second.
+    /// Instances that send commands for each request, and the limit per second.
     Commands(Vec<commands::Instance>, u64),
 }
 
-/// What came of it.
+/// Measurements of one experiment.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) judge: Judge,
-    /// Decisions that did not wait.
+    /// Durations of decisions that did not wait for the store.
     pub(crate) decisions: Histogram,
-    /// Requests that waited for the store.
+    /// Waiting times of requests that waited for the store.
     pub(crate) waits: Histogram,
-    /// Rejected since too many waited.
+    /// Requests rejected because too many others were waiting.
     pub(crate) crowded: u64,
 }
 
-/// What a run has in common with the requests of it that wait.
+/// State of a run, shared with its waiting requests.
 struct State {
     fleet: RefCell<Fleet>,
     clock: Arc<Clock>,
@@ -56,7 +57,7 @@ struct State {
     crowded: Cell<u64>,
 }
 
-/// Lets requests arrive for as long as `lasts`.
+/// Runs an experiment for `lasts`.
 pub(crate) async fn run(
     fleet: Fleet,
     demand: Demand,
@@ -122,11 +123,11 @@ impl State {
                 if instances[instance].is_killed() {
                     return;
                 }
-                let decided = decide(&instances[instance], key, !wait.is_zero(), now, timed);
+                let decided = decide(&instances[instance], key, *wait, now, timed);
                 match decided {
                     Decided::Admitted => self.judge.borrow_mut().admit(key, at),
                     Decided::Rejected => {}
-                    Decided::Waits(response) => self.hold(instance, key, response, *wait),
+                    Decided::Waits(waiting) => self.hold(instance, key, waiting),
                 }
             }
             Fleet::Commands(instances, limit) => {
@@ -138,19 +139,18 @@ impl State {
         }
     }
 
-    /// Holds a request until the store has responded, or for as long as it may wait; then it is decided again.
-    fn hold(self: &Rc<Self>, instance: usize, key: u32, response: oneshot::Receiver<()>, wait: Duration) {
+    /// Holds a request until the store responds, then decides it again.
+    fn hold(self: &Rc<Self>, instance: usize, key: u32, waiting: Waiting) {
         if !self.enter() {
             return;
         }
         let state = Rc::clone(self);
         tokio::task::spawn_local(async move {
             let since = Instant::now();
-            // What it was told by then is the same with and without a response.
-            let _ = timeout(wait, response).await;
+            waiting.done().await;
             let Fleet::Claims(instances, _) = &*state.fleet.borrow() else { return };
             let now = state.clock.now();
-            if let Decided::Admitted = instances[instance].decide(key, false, now) {
+            if let Decided::Admitted = instances[instance].decide(key, Duration::ZERO, now) {
                 state.judge.borrow_mut().admit(key, now.since(state.started));
             }
             state.leave(since);
@@ -190,13 +190,15 @@ impl State {
 fn decide(
     instance: &claims::Instance,
     key: u32,
-    waits: bool,
+    wait: Duration,
     now: Timestamp,
     timed: Option<&mut Histogram>,
 ) -> Decided {
-    let Some(histogram) = timed else { return instance.decide(key, waits, now) };
+    let Some(histogram) = timed else { return instance.decide(key, wait, now) };
     let started = Instant::now();
-    let decided = instance.decide(key, waits, now);
-    histogram.record(started.elapsed());
+    let decided = instance.decide(key, wait, now);
+    if !matches!(decided, Decided::Waits(_)) {
+        histogram.record(started.elapsed());
+    }
     decided
 }

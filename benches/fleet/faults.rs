@@ -1,7 +1,6 @@
 //! A fleet whose store or instances fail: what it admits each second, and by how much it exceeds the limit.
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -13,13 +12,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 use weir::clock::Clock;
-use weir::limiter::algorithm::Algorithm;
-use weir::limiter::claims::Sharing;
-use weir::limiter::quota::{Limit as Count, Period, Quota, Unit};
 use weir::remote::channel::Place;
 use weir::store::settings::{Sentinel, Server as StoreServer, Settings, Topology};
 
-use crate::claims::{self, Instance, Limit};
+use crate::Way;
+use crate::claims::{self, Instance, Limit, Members};
 use crate::demand::{Demand, Pattern};
 use crate::experiment::{self, Fleet};
 use crate::judge::Judge;
@@ -130,9 +127,6 @@ fn report(name: &str, judge: &Judge) {
 
 impl Scene {
     fn new(name: &str, instances: usize) -> Self {
-        let count = NonZeroU32::new(LIMIT).unwrap();
-        let quota = Quota::new(Algorithm::Gcra, Count::new(count, Period::one(Unit::Second)), Some(count));
-        let sharing = Sharing { is_exact: false, waits: true, priority: 0, is_max_min: false };
         let is_group = name == "failed_over";
         let server = (!is_group).then(Server::start);
         let is_cut = Arc::new(AtomicBool::new(false));
@@ -144,7 +138,7 @@ impl Scene {
             is_cut,
             newcomers: None,
             clock: Arc::new(Clock::start()),
-            limit: Limit { quota: quota.unwrap(), sharing: Some(sharing), keys: 1 },
+            limit: claims::limit(LIMIT, Way::Lease.sharing(), 1),
             instances,
             second: None,
         }
@@ -168,14 +162,16 @@ impl Scene {
         let port = self.server.as_ref().map_or(0, Server::port);
         let store = self.store(port);
         let Some(relay) = self.relay else {
-            return claims::fleet((self.instances, 0), self.limit, &store, &self.clock);
+            return claims::fleet(Members::all(self.instances), self.limit, &store, &self.clock);
         };
         // A third of them is behind the relay. Both parts wait for each other.
-        let third = self.instances / 3;
+        let whole = self.instances;
+        let third = whole / 3;
         let (behind, limit, clock) = (self.store(relay.port()), self.limit, Arc::clone(&self.clock));
-        let rest = self.instances - third;
-        let cut = std::thread::spawn(move || claims::fleet((third, rest), limit, &behind, &clock));
-        let mut all = claims::fleet((rest, third), self.limit, &store, &self.clock);
+        let cut = Members { first: 0, count: third, whole };
+        let cut = std::thread::spawn(move || claims::fleet(cut, limit, &behind, &clock));
+        let rest = Members { first: third, count: whole - third, whole };
+        let mut all = claims::fleet(rest, self.limit, &store, &self.clock);
         all.extend(cut.join().unwrap());
         all
     }
@@ -206,8 +202,10 @@ impl Scene {
             "doubled" => {
                 let (sender, receiver) = mpsc::channel();
                 let store = self.store(self.server.as_ref().unwrap().port());
-                let (of, limit, clock) = (self.instances, self.limit, Arc::clone(&self.clock));
-                std::thread::spawn(move || sender.send(claims::fleet((of, of), limit, &store, &clock)));
+                let (limit, clock) = (self.limit, Arc::clone(&self.clock));
+                let newcomers =
+                    Members { first: self.instances, count: self.instances, whole: 2 * self.instances };
+                std::thread::spawn(move || sender.send(claims::fleet(newcomers, limit, &store, &clock)));
                 self.newcomers = Some(receiver);
             }
             "partitioned" => self.is_cut.store(true, Ordering::Relaxed),

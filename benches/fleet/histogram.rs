@@ -1,10 +1,10 @@
-//! Durations by size: exact to one part in sixteen.
+//! Histogram of durations with a resolution of one part in sixteen.
 
 use std::time::Duration;
 
 const PARTS: u32 = 16;
 
-/// A histogram of nanoseconds.
+/// Counts of durations, by nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     counts: Vec<u64>,
@@ -28,7 +28,7 @@ impl Histogram {
         (power * PARTS + rest) as usize
     }
 
-    /// What so much of them do not exceed; zero if there are none.
+    /// Returns the upper bound of the given quantile; zero if there are no values.
     pub(crate) fn quantile(&self, part: f64) -> Duration {
         let wanted = (self.total as f64 * part).ceil() as u64;
         let mut sum = 0;

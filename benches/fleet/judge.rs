@@ -1,11 +1,12 @@
-//! What a fleet has admitted, beside what one instance would have: how much of the limit is used, and whether it is kept.
+//! Compares the admissions of a fleet with those of a single instance: how much of the limit is used, and whether it is
+//! kept.
 
 use std::time::Duration;
 
-/// Windows in which admissions are counted, in milliseconds.
+/// Lengths of the windows in which admissions are counted, in milliseconds.
 pub(crate) const WINDOWS: [usize; 3] = [100, 1000, 10_000];
 
-/// A bucket that drains at the limit's rate.
+/// A bucket that drains at the rate of the limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     level: f64,
@@ -19,21 +20,21 @@ impl Bucket {
     }
 }
 
-/// Counts admissions of one limit, for each key.
+/// Counts the admissions under one limit, for each key.
 #[derive(Debug)]
 pub(crate) struct Judge {
     rate: f64,
     burst: f64,
-    /// What counts towards use begins here: until then the burst that a bucket begins with is spent.
+    /// Start of the measurement of usage. Before it the initial burst of a bucket is used up.
     from: Duration,
     admitted_by_fleet: Vec<Bucket>,
     admitted_by_one: Vec<Bucket>,
-    /// Admissions in each millisecond, of the only key.
+    /// Admissions in each millisecond. Empty if there are several keys.
     millis: Vec<u32>,
     pub(crate) offered: u64,
     pub(crate) possible: u64,
     pub(crate) admitted: u64,
-    /// Admissions beyond `rate * window + burst`, in the worst window of any length.
+    /// Maximum number of admissions beyond `rate * window + burst`, over windows of any length.
     pub(crate) excess: f64,
 }
 
@@ -55,7 +56,7 @@ impl Judge {
         }
     }
 
-    /// A request arrives; returns whether one instance would admit it.
+    /// Records the arrival of a request. Returns whether a single instance would admit it.
     pub(crate) fn offer(&mut self, key: u32, at: Duration) -> bool {
         let counts = u64::from(at >= self.from);
         self.offered += counts;
@@ -69,7 +70,7 @@ impl Judge {
         is_admitted
     }
 
-    /// The fleet admits a request.
+    /// Records that the fleet admits a request.
     pub(crate) fn admit(&mut self, key: u32, at: Duration) {
         self.admitted += u64::from(at >= self.from);
         let bucket = &mut self.admitted_by_fleet[key as usize];
@@ -81,8 +82,8 @@ impl Judge {
         }
     }
 
-    /// How many windows of each length in [`WINDOWS`] have more admissions than `rate * window + burst`. `None` where keys
-    /// are many: [`Self::excess`] is about windows of every length.
+    /// Returns how many windows of each length in [`WINDOWS`] have more admissions than `rate * window + burst`. `None`
+    /// if there are several keys; [`Self::excess`] covers windows of every length.
     pub(crate) fn violations(&self) -> Option<[usize; 3]> {
         let most = |window: usize| self.rate * window as f64 / 1e3 + self.burst;
         let over = |window: usize| {
@@ -100,7 +101,7 @@ impl Judge {
         (!self.millis.is_empty()).then(|| WINDOWS.map(over))
     }
 
-    /// Admissions in each second.
+    /// Returns the admissions in each second.
     pub(crate) fn seconds(&self) -> Vec<u32> {
         self.millis.chunks(1000).map(|second| second.iter().sum()).collect()
     }

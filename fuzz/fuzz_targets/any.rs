@@ -1,4 +1,4 @@
-//! All targets in one program, so that a quick look at each takes one link: `WEIR_FUZZ` says which it is.
+//! All fuzz targets in one program, so that a short run of each needs one link step. `WEIR_FUZZ` selects the target.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,20 +1,20 @@
-//! The certificates that are shown to clients and upstreams and those by which theirs are judged, as Envoy prints them.
+//! `GET /certs`: the certificates in use and the authorities that verify peers, in Envoy's format.
 
 use serde_json::{Value, json};
 
 use super::State;
 use super::query::Query;
-use super::reply::{self, Reply};
+use super::reply::{self, FullResponse};
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::rfc3339;
-use crate::tls::certificate::{AltName, Facts};
-use crate::tls::client::{self, Trust};
-use crate::tls::server::{Clients, Settings};
+use crate::tls::certificate::{AltName, CertificateInfo};
+use crate::tls::client::{self, ServerVerification};
+use crate::tls::server::{ClientVerification, TlsServerSettings};
 
 const DAY: u64 = 24 * 60 * 60;
 
 /// `GET /certs`
-pub(super) fn certs(state: &State, _: &Query<'_>) -> Reply {
+pub(super) fn certs(state: &State, _: &Query<'_>) -> FullResponse {
     let now = state.process.wall_clock().as_secs();
     let secured = state.process.server_tls();
     let mut certificates: Vec<Value> =
@@ -24,34 +24,35 @@ pub(super) fn certs(state: &State, _: &Query<'_>) -> Reply {
     reply::json(&json!({ "certificates": certificates }))
 }
 
-/// A pair in each entry; authorities stand in all of them, since they judge the clients of any.
-fn shown(settings: &Settings, now: u64) -> impl Iterator<Item = Value> {
-    let authorities: Vec<Value> = match &settings.clients {
-        Clients::Anybody => Vec::new(),
-        Clients::Verified { authorities, file, .. } => {
-            authorities.facts.iter().map(|facts| certificate(file, facts, now)).collect()
+/// Returns one entry per certificate of a listener; each repeats the authorities that verify clients.
+fn shown(settings: &TlsServerSettings, now: u64) -> impl Iterator<Item = Value> {
+    let authorities: Vec<Value> = match &settings.client_verification {
+        ClientVerification::Disabled => Vec::new(),
+        ClientVerification::Enabled { authorities, file, .. } => {
+            authorities.info.iter().map(|facts| certificate(file, facts, now)).collect()
         }
     };
-    settings.pairs.iter().map(move |pair| {
-        json!({ "ca_cert": authorities, "cert_chain": [certificate(&pair.file, &pair.chain.facts, now)] })
+    settings.key_pairs.iter().map(move |pair| {
+        json!({ "ca_cert": authorities, "cert_chain": [certificate(&pair.file, &pair.chain.info, now)] })
     })
 }
 
-/// What an upstream is shown and judged by; nothing where that is only what the system believes.
-fn presented(settings: &client::Settings, now: u64) -> Option<Value> {
-    let authorities: Vec<Value> = match &settings.trust {
-        Trust::System(_) | Trust::Anybody => Vec::new(),
-        Trust::Named { authorities, file } => {
-            authorities.facts.iter().map(|facts| certificate(file, facts, now)).collect()
+/// Returns the client certificate and the authorities of an upstream; `None` if there is no client certificate and the
+/// system's authorities, or none, are used.
+fn presented(settings: &client::TlsClientSettings, now: u64) -> Option<Value> {
+    let authorities: Vec<Value> = match &settings.verification {
+        ServerVerification::System(_) | ServerVerification::Disabled => Vec::new(),
+        ServerVerification::Configured { authorities, file } => {
+            authorities.info.iter().map(|facts| certificate(file, facts, now)).collect()
         }
     };
-    let own = settings.pair.iter().map(|pair| certificate(&pair.file, &pair.chain.facts, now));
+    let own = settings.key_pair.iter().map(|pair| certificate(&pair.file, &pair.chain.info, now));
     let own: Vec<Value> = own.collect();
     let is_any = !authorities.is_empty() || !own.is_empty();
     is_any.then(|| json!({ "ca_cert": authorities, "cert_chain": own }))
 }
 
-fn certificate(path: &str, facts: &Facts, now: u64) -> Value {
+fn certificate(path: &str, facts: &CertificateInfo, now: u64) -> Value {
     let names: Vec<Value> = facts
         .names
         .iter()

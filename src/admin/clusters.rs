@@ -1,4 +1,4 @@
-//! `GET /clusters`: the upstreams, where they are, and how each place does, in Envoy's words.
+//! `GET /clusters`: the upstreams with their endpoints, health and counts, in Envoy's format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 
 use super::State;
 use super::query::Query;
-use super::reply::{self, Reply};
+use super::reply::{self, FullResponse};
 use crate::telemetry::metrics::{ClusterView, HostView, UpstreamCounts};
 
-/// Envoy's names of the limits.
+/// Envoy's names of the circuit breaker thresholds.
 const LIMITS: [&str; 4] = ["max_connections", "max_pending_requests", "max_requests", "max_retries"];
 
 type Counted = BTreeMap<Box<str>, UpstreamCounts>;
 
 /// `GET /clusters[?format=json]`
-pub(super) fn clusters(state: &State, query: &Query<'_>) -> Reply {
+pub(super) fn clusters(state: &State, query: &Query<'_>) -> FullResponse {
     let views = state.process.upstreams();
     let counted = |view: &ClusterView| state.metrics.endpoints(&view.name);
     if query.wants_json() {
@@ -81,7 +81,7 @@ fn as_json(view: &ClusterView, counted: &Counted) -> Value {
     })
 }
 
-/// An address as Envoy's JSON has it.
+/// Returns an address in the form of Envoy's JSON.
 fn socket_of(address: &str) -> Value {
     match (address.parse::<SocketAddr>(), address.strip_prefix("unix:")) {
         (Ok(socket), _) => {
@@ -92,7 +92,7 @@ fn socket_of(address: &str) -> Value {
     }
 }
 
-/// Envoy's numbers of a host, in its order.
+/// Returns the counts of an endpoint under Envoy's names and in Envoy's order.
 fn numbers(counted: Option<&UpstreamCounts>) -> [(&'static str, u64); 8] {
     let none = UpstreamCounts::default();
     let counted = counted.unwrap_or(&none);

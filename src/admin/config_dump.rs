@@ -1,14 +1,14 @@
-//! The configuration in effect: as written, without its secrets, and as compiled.
+//! `GET /config_dump`: the configuration in force, as written (with secrets redacted) and as compiled.
 
 use serde_json::{Value, json};
 
 use super::query::Query;
-use super::reply::{self, Reply};
+use super::reply::{self, FullResponse};
 use super::{State, limits, status};
 use crate::config::redacted;
 
-/// `GET /config_dump`, an array of configurations as Envoy's is.
-pub(super) fn dump(state: &State, _: &Query<'_>) -> Reply {
+/// `GET /config_dump`: an array of configurations, as in Envoy.
+pub(super) fn dump(state: &State, _: &Query<'_>) -> FullResponse {
     let (policy, configuration) = (state.process.policy(), state.process.configuration());
     let rules: Vec<Value> = policy.rules.rules().iter().map(|rule| limits::summary(rule).into()).collect();
     let listeners: Vec<Value> = state

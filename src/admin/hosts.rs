@@ -1,8 +1,8 @@
-//! By which names the admin port may be asked.
+//! Checks the `Host` header of admin requests against DNS rebinding.
 //!
-//! A web page can have its own name resolve to the address of the admin port (DNS rebinding); to the browser the answers
-//! are then those of the page's own site, and the page may read them. What gives the page away is its name in `Host`. An
-//! address cannot be rebound, `localhost` never leaves the machine (RFC 6761 section 6.3).
+//! With DNS rebinding, a web page makes its own name resolve to the address of the admin port. The browser then treats
+//! the responses as same-origin, and the page may read them. The page's name in `Host` reveals this. An IP address
+//! cannot be rebound, and `localhost` never leaves the machine (RFC 6761 §6.3).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,8 +10,8 @@ use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderValue, Request};
 
-/// Whether every name that the request gives the admin port is an address, `localhost`, or among `hosts`. A request without
-/// any comes from no browser.
+/// Returns whether every host of the request is an IP address, `localhost`, or in `hosts`. A request without a host
+/// passes, because browsers always send one.
 pub(super) fn are_known<B>(request: &Request<B>, hosts: &[Box<str>]) -> bool {
     let in_field = |field: &HeaderValue| {
         let authority = field.to_str().ok().and_then(|text| text.parse::<Authority>().ok());

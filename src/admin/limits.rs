@@ -1,26 +1,26 @@
-//! The rules, their counters and what each of them did.
+//! `GET /limits`: the rules, their counters and their decisions.
 
 use serde_json::{Map, Value, json};
 
 use super::State;
 use super::query::Query;
-use super::reply::{self, Reply};
+use super::reply::{self, FullResponse};
 use super::scrape::keys;
 use super::sharing::Sharing;
 use super::status;
+use crate::limiter::check_options::OnDenied;
 use crate::limiter::elastic::controller::Assessment;
-use crate::limiter::elastic::signal::Level;
+use crate::limiter::elastic::signal::SignalLevel;
 use crate::limiter::quota::{Ban, Quota};
-use crate::limiter::terms::OnDenied;
 use crate::rules::RuleIndex;
+use crate::rules::cost::Cost;
 use crate::rules::remote_limit::RemoteLimit;
-use crate::rules::rule::{Action, LimitSource, Limiting, OnMissing, Rule, RuleLimit};
-use crate::rules::tariff::Cost;
+use crate::rules::rule::{Action, LimitAction, LimitSource, OnMissing, Rule, RuleLimit};
 use crate::telemetry::metrics::Decisions;
 use crate::telemetry::rfc3339;
 
 /// `GET /limits`
-pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
+pub(super) fn limits(state: &State, _: &Query<'_>) -> FullResponse {
     let policy = state.process.policy();
     let assessment = state.process.elastic();
     let sharing = Sharing::of(state, &policy.rules);
@@ -31,7 +31,7 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
             if matches!(rule.action, Action::Limit(_)) {
                 shown.insert("counters".to_owned(), counters.into());
             }
-            if let Some((stretch, assessment)) = rule.stretch().zip(assessment) {
+            if let Some((stretch, assessment)) = rule.elastic_range().zip(assessment) {
                 shown.insert("factor".to_owned(), stretch.factor_at(assessment.headroom).into());
             }
             if let Some(sharing) = sharing.show(RuleIndex(index), rule) {
@@ -41,7 +41,7 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
             shown.into()
         })
         .collect();
-    let (crowded, shards) = state.limiter.crowded_shards();
+    let (crowded, shards) = state.limiter.overflowing_shards();
     reply::json(&json!({
         "config": status::config(&state.process.configuration()),
         "table": {
@@ -66,9 +66,9 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> Reply {
     }))
 }
 
-/// Headroom, and every signal beside its threshold.
+/// Headroom, and each signal with its threshold.
 fn elastic(assessment: &Assessment) -> Value {
-    let signal = |level: &Level| {
+    let signal = |level: &SignalLevel| {
         let said =
             json!({ "value": level.value, "threshold": level.threshold, "pressure": level.pressure() });
         (level.signal.as_str().to_owned(), said)
@@ -81,7 +81,7 @@ fn elastic(assessment: &Assessment) -> Value {
     })
 }
 
-/// A rule as compiled.
+/// Returns a rule as compiled.
 pub(super) fn summary(rule: &Rule) -> Map<String, Value> {
     let mut shown = Map::new();
     shown.insert("name".to_owned(), (*rule.name).into());
@@ -100,7 +100,7 @@ pub(super) fn summary(rule: &Rule) -> Map<String, Value> {
     shown
 }
 
-fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
+fn add_limiting(shown: &mut Map<String, Value>, limiting: &LimitAction) {
     let on_missing = match limiting.on_missing {
         OnMissing::Skip => "skip",
         OnMissing::Shared => "shared",
@@ -109,19 +109,19 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
     let limits: Vec<Value> = limiting.limits.iter().map(limit).collect();
     shown.insert("key".to_owned(), limiting.key.to_string().into());
     shown.insert("on_missing".to_owned(), on_missing.into());
-    shown.insert("cost".to_owned(), cost(&limiting.tariff.cost));
+    shown.insert("cost".to_owned(), cost(&limiting.cost_model.cost));
     shown.insert("throttle".to_owned(), limiting.throttle.to_string().into());
     shown.insert("limits".to_owned(), limits.into());
-    if !limiting.enforce.is_for_all() {
-        shown.insert("enforce".to_owned(), limiting.enforce.share().to_string().into());
-        if let Some(seed) = limiting.enforce.own_seed() {
+    if !limiting.enforced_share.is_for_all() {
+        shown.insert("enforce".to_owned(), limiting.enforced_share.share().to_string().into());
+        if let Some(seed) = limiting.enforced_share.own_seed() {
             shown.insert("enforce_seed".to_owned(), seed.into());
         }
     }
     if let Some(most) = limiting.in_flight {
         shown.insert("in_flight".to_owned(), most.get().into());
     }
-    if let Some(Ban { first, most }) = limiting.ban {
+    if let Some(Ban { initial_duration: first, max_duration: most }) = limiting.ban {
         let (first, most) = (first.as_secs_f64(), most.as_secs_f64());
         shown.insert("ban".to_owned(), json!({ "seconds": first, "most_seconds": most }));
     }
@@ -133,12 +133,12 @@ fn add_limiting(shown: &mut Map<String, Value>, limiting: &Limiting) {
     }
 }
 
-/// Where the limit is counted, unless that is this process.
+/// Returns where the limit is counted; `None` if in this process.
 fn scope(source: &LimitSource) -> Option<Value> {
     match source {
         LimitSource::Local => None,
         LimitSource::Remote(remote) => {
-            let RemoteLimit { place, domain, on_error, .. } = &**remote;
+            let RemoteLimit { service_address: place, domain, on_error, .. } = &**remote;
             Some(json!({ "rls": place, "domain": domain, "on_error": on_error.as_str() }))
         }
         LimitSource::Shared(shared) => Some(json!({

@@ -1,50 +1,50 @@
-//! Answers, with the headers that all of them carry.
+//! Responses of the admin interface, with the headers that all of them have.
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, StatusCode};
 
-use crate::side_door;
-pub use crate::side_door::Reply;
+use crate::http_server;
+pub use crate::http_server::FullResponse;
 
 const TEXT: &str = "text/plain; charset=UTF-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=UTF-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the acting endpoints answer when they have acted.
-pub(super) fn ok() -> Reply {
+/// Response of a command that succeeded.
+pub(super) fn ok() -> FullResponse {
     text(StatusCode::OK, "OK\n")
 }
 
-pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
+pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> FullResponse {
     reply(status, TEXT, body.into())
 }
 
-pub(super) fn json(value: &serde_json::Value) -> Reply {
-    // Values of our own making always serialise.
+pub(super) fn json(value: &serde_json::Value) -> FullResponse {
+    // JSON values built here always serialise.
     let mut body = serde_json::to_vec_pretty(value).unwrap_or_default();
     body.push(b'\n');
     reply(StatusCode::OK, JSON, body.into())
 }
 
-pub(super) fn html(body: String) -> Reply {
+pub(super) fn html(body: String) -> FullResponse {
     reply(StatusCode::OK, HTML, body.into())
 }
 
-pub(super) fn prometheus(body: String) -> Reply {
+pub(super) fn prometheus(body: String) -> FullResponse {
     reply(StatusCode::OK, PROMETHEUS, body.into())
 }
 
-/// `405`, naming the methods that are.
-pub(super) fn not_allowed(allow: &'static str, body: String) -> Reply {
+/// `405`, with the permitted methods in `Allow`.
+pub(super) fn not_allowed(allow: &'static str, body: String) -> FullResponse {
     let mut reply = text(StatusCode::METHOD_NOT_ALLOWED, body);
     reply.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
     reply
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: Bytes) -> Reply {
-    let mut reply = side_door::reply(status, content_type, body);
+fn reply(status: StatusCode, content_type: &'static str, body: Bytes) -> FullResponse {
+    let mut reply = http_server::response(status, content_type, body);
     let headers = reply.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, max-age=0"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

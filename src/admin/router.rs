@@ -1,4 +1,4 @@
-//! The socket of the admin port, which path does what there, and who may ask for it how.
+//! Listener and routing of the admin interface, with the checks of method, `Host` and `Origin`.
 
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,37 +10,45 @@ use hyper::body::Incoming;
 use tokio::net::TcpListener;
 
 use super::query::Query;
-use super::reply::{self, Reply};
+use super::reply::{self, FullResponse};
 use super::{State, Surface, act, certs, clusters, config_dump, hosts, limits, stats, status};
-use crate::side_door;
+use crate::http_server;
 use crate::telemetry::metrics::VERSION;
 
-/// Whether an endpoint only tells or also acts.
+/// Whether an endpoint reads or changes the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// GET and HEAD.
+    /// Read only: GET and HEAD.
     Tells,
-    /// POST.
+    /// Command: POST.
     Acts,
 }
 
-/// One path of the entrance.
+/// One path of the admin interface.
 pub(super) struct Endpoint {
     pub(super) path: &'static str,
     pub(super) effect: Effect,
     help: &'static str,
-    run: fn(&State, &Query<'_>) -> Reply,
+    run: fn(&State, &Query<'_>) -> FullResponse,
 }
 
-const fn tells(path: &'static str, run: fn(&State, &Query<'_>) -> Reply, help: &'static str) -> Endpoint {
+const fn tells(
+    path: &'static str,
+    run: fn(&State, &Query<'_>) -> FullResponse,
+    help: &'static str,
+) -> Endpoint {
     Endpoint { path, effect: Effect::Tells, help, run }
 }
 
-const fn acts(path: &'static str, run: fn(&State, &Query<'_>) -> Reply, help: &'static str) -> Endpoint {
+const fn acts(
+    path: &'static str,
+    run: fn(&State, &Query<'_>) -> FullResponse,
+    help: &'static str,
+) -> Endpoint {
     Endpoint { path, effect: Effect::Acts, help, run }
 }
 
-/// Everything there is, in the order it is listed.
+/// All endpoints, in the order of the listing.
 pub(super) static ENDPOINTS: [Endpoint; 17] = [
     tells("/", index, "this page"),
     tells("/certs", certs::certs, "certificates in use"),
@@ -65,31 +73,31 @@ pub(super) static ENDPOINTS: [Endpoint; 17] = [
     tells("/stats/prometheus", stats::prometheus, "numbers under Envoy's names for Prometheus"),
 ];
 
-/// What [`Surface::Probes`] offers.
+/// Paths of [`Surface::Probes`].
 const PROBES: [&str; 2] = ["/ready", "/metrics"];
 
-/// What a request for another host is told.
+/// Response body for a request whose host is not accepted.
 const UNKNOWN_HOST: &str = "the Host of this request is neither an IP address nor localhost, and not among admin.hosts: \
      a web page could have sent it by DNS rebinding. Use an address, or add the name to admin.hosts.\n";
 
-/// Serves `surface` on `listener` until the drain has reached its last phase: apart from the workers, so that a flood of
-/// traffic or a stuck worker leaves operators and probes an entrance.
+/// Serves `surface` on `listener` until the last phase of the graceful shutdown. It runs apart from the workers, so
+/// that heavy traffic or a stuck worker does not block operators and probes.
 pub async fn serve(listener: TcpListener, state: Arc<State>, surface: Surface) {
     let drain = Arc::clone(&state.drain);
     let answer = move |request: Request<Incoming>| std::future::ready(answer(&request, &state, surface));
-    side_door::serve(listener, drain, answer).await;
+    http_server::serve(listener, drain, answer).await;
 }
 
-/// A mistake in one endpoint must not take the entrance away from the others.
-fn answer(request: &Request<Incoming>, state: &State, surface: Surface) -> Reply {
+/// Catches a panic of one endpoint, so that the others continue to work.
+fn answer(request: &Request<Incoming>, state: &State, surface: Surface) -> FullResponse {
     catch_unwind(AssertUnwindSafe(|| handle(request, state, surface))).unwrap_or_else(|_| {
         tracing::error!(path = request.uri().path(), "an admin endpoint panicked");
         reply::text(StatusCode::INTERNAL_SERVER_ERROR, "internal error\n")
     })
 }
 
-/// The answer to a request. Bodies of requests are never read: parameters are in the query, as with Envoy.
-pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> Reply {
+/// Returns the response to a request. Request bodies are never read: as in Envoy, parameters are in the query.
+pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> FullResponse {
     let path = request.uri().path();
     let Some(endpoint) = ENDPOINTS.iter().find(|endpoint| endpoint.path == path) else {
         return not_found(surface);
@@ -98,7 +106,7 @@ pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> Reply
     if surface == Surface::Probes && !(PROBES.contains(&path) && reads) {
         return not_found(surface);
     }
-    // Probes and scrapers ask by whatever name a service has, and learn nothing that is not meant for the whole cluster.
+    // Probes and scrapers use any host name, and these paths reveal nothing confidential.
     if !PROBES.contains(&path) && !hosts::are_known(request, &state.hosts) {
         return reply::text(StatusCode::FORBIDDEN, UNKNOWN_HOST);
     }
@@ -109,7 +117,7 @@ pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> Reply
         Effect::Acts if method != Method::POST => {
             reply::not_allowed("POST", format!("Method {method} not allowed, POST required."))
         }
-        // Only browsers send it, and a page that somebody looks at must not be able to steer this process.
+        // Only browsers send `Origin`, and a web page must not be able to control this process.
         Effect::Acts if request.headers().contains_key(ORIGIN) => {
             reply::text(StatusCode::FORBIDDEN, "not accepted from a browser\n")
         }
@@ -117,7 +125,7 @@ pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> Reply
     }
 }
 
-fn not_found(surface: Surface) -> Reply {
+fn not_found(surface: Surface) -> FullResponse {
     let body = match surface {
         Surface::Full => format!("invalid path. {}", listing()),
         Surface::Probes => "not found\n".to_owned(),
@@ -126,11 +134,11 @@ fn not_found(surface: Surface) -> Reply {
 }
 
 /// `GET /help`
-fn help(_: &State, _: &Query<'_>) -> Reply {
+fn help(_: &State, _: &Query<'_>) -> FullResponse {
     reply::text(StatusCode::OK, listing())
 }
 
-/// All endpoints, for people.
+/// Returns the list of all endpoints as text.
 fn listing() -> String {
     let mut text = "admin commands are:\n".to_owned();
     for endpoint in &ENDPOINTS {
@@ -143,8 +151,8 @@ fn listing() -> String {
     text
 }
 
-/// `GET /`: without buttons, since what acts is not accepted from a browser.
-fn index(_: &State, _: &Query<'_>) -> Reply {
+/// `GET /`: without buttons for commands, because POST requests from browsers are rejected.
+fn index(_: &State, _: &Query<'_>) -> FullResponse {
     let mut rows = String::new();
     for endpoint in &ENDPOINTS {
         let path = match endpoint.effect {

@@ -1,4 +1,4 @@
-//! The numbers that the metrics do not have themselves, gathered when somebody asks.
+//! Values for metrics that are collected at the time of a scrape.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -7,42 +7,42 @@ use parking_lot::Mutex;
 
 use super::State;
 use crate::engine::Policy;
-use crate::limiter::MeterId;
+use crate::limiter::LimitId;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::error_bound::FleetState;
-use crate::rules::rule::{Action, LimitSource, Rule};
+use crate::rules::rule::{Action, Rule};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{Elastic, Saves, Scrape, SharedLimit};
-use crate::tls::pair::Pair;
+use crate::tls::key_pair::CertificateKeyPair;
 
-/// Counting walks the whole table, shard by shard under the locks that requests take: whoever can reach the
-/// probes' address must not be able to make that a busy loop.
+/// Minimum time between two counts of the counters. A count walks the whole table and takes the locks of its shards, so
+/// frequent scrapes of the probes' address must not repeat it.
 const FRESH: Duration = Duration::from_secs(1);
 
-type Counts = HashMap<MeterId, u64>;
+type Counts = HashMap<LimitId, u64>;
 
-/// The latest count of counters in use, and when that was.
+/// Cached numbers of counters per limit, with the time of the count.
 #[derive(Debug, Default)]
 pub struct KeyCounts(Mutex<Option<(Timestamp, Counts)>>);
 
-/// Counters in use, beside the rules of `policy`.
+/// Returns the number of counters in use for each rule of `policy`.
 pub(super) fn keys(state: &State, policy: &Policy) -> Vec<u64> {
     let now = state.process.now();
     let mut latest = state.keys.0.lock();
     let counts = match latest.take() {
         Some((at, counts)) if now.since(at) < FRESH => latest.insert((at, counts)),
-        _ => latest.insert((now, state.limiter.keys_per_meter(now))),
+        _ => latest.insert((now, state.limiter.keys_per_limit(now))),
     };
     let of_rule = |index| -> u64 {
-        let meters = policy.rules.meters(RuleIndex(index));
+        let meters = policy.rules.limit_handles(RuleIndex(index));
         meters.filter_map(|meter| counts.1.get(&meter.id)).sum()
     };
     (0..policy.rules.rules().len()).map(of_rule).collect()
 }
 
-/// Everything a scrape needs.
+/// Collects all values for a scrape.
 pub(super) fn scrape(state: &State) -> Scrape {
     let policy = state.process.policy();
     let names = policy.rules.rules().iter().map(|rule| rule.name.clone());
@@ -73,41 +73,42 @@ pub(super) fn scrape(state: &State) -> Scrape {
     }
 }
 
-/// The instances that share limits, as this one knows them.
+/// Returns this instance's view of the fleet.
 pub(super) fn fleet(state: &State) -> FleetState {
     let is_away = state.process.is_store_away().unwrap_or(true);
-    FleetState { divisors: state.limiter.divisors(), is_away }
+    FleetState { instance_counts: state.limiter.instance_counts(), is_away }
 }
 
-/// By how many instances each shared limit is shared, and how far it may be exceeded.
+/// Yields the number of instances and the error bound of each shared limit.
 fn shared_limits(policy: &Policy, fleet: &FleetState) -> impl Iterator<Item = SharedLimit> {
     policy.rules.rules().iter().filter_map(move |rule| {
         let Action::Limit(limiting) = &rule.action else { return None };
-        let LimitSource::Shared(shared) = &limiting.source else { return None };
-        let (rule, instances) = (rule.name.clone(), shared.divided_by(&fleet.divisors).get());
+        let shared = limiting.shared()?;
+        let (rule, instances) = (rule.name.clone(), shared.instance_count(&fleet.instance_counts).get());
         Some(SharedLimit { rule, instances, error_bound: limiting.error_bound(fleet)? })
     })
 }
 
-/// Of several with one file, which cannot be told apart by it, the first that expires.
+/// Returns the expiry of each certificate file, in seconds since the epoch; of several certificates in one file, the
+/// earliest.
 fn certificates(state: &State) -> BTreeMap<Box<str>, u64> {
     let mut certificates = BTreeMap::new();
-    let mut note = |pair: &Pair| {
+    let mut note = |pair: &CertificateKeyPair| {
         let expires = certificates.entry(pair.file.clone()).or_insert(u64::MAX);
-        *expires = pair.chain.facts.expires.min(*expires);
+        *expires = pair.chain.info.expires.min(*expires);
     };
-    state.process.server_tls().iter().flat_map(|server| &server.settings().pairs).for_each(&mut note);
+    state.process.server_tls().iter().flat_map(|server| &server.settings().key_pairs).for_each(&mut note);
     state
         .process
         .client_tls()
         .iter()
-        .filter_map(|client| client.settings().pair.as_ref())
+        .filter_map(|client| client.settings().key_pair.as_ref())
         .for_each(&mut note);
     certificates
 }
 
-/// How many times its written limit each elastic rule allows with this much headroom.
+/// Yields the factor that each elastic rule applies to its limit at this headroom.
 fn factors(policy: &Policy, headroom: Headroom) -> impl Iterator<Item = (Box<str>, f64)> {
-    let factor = move |rule: &Rule| Some((rule.name.clone(), rule.stretch()?.factor_at(headroom)));
+    let factor = move |rule: &Rule| Some((rule.name.clone(), rule.elastic_range()?.factor_at(headroom)));
     policy.rules.rules().iter().filter_map(factor)
 }

@@ -1,4 +1,4 @@
-//! How shared limits stand: what counts them, how many instances there are, and what this one has of the units.
+//! State of the shared limits: mode, number of instances, and the leases of this instance.
 
 use std::collections::HashMap;
 
@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 
 use super::State;
 use super::scrape::fleet;
-use crate::limiter::MeterId;
+use crate::limiter::LimitId;
 use crate::limiter::algorithm::Algorithm;
-use crate::limiter::claims::{CounterStanding, Standing};
+use crate::limiter::leases::{SharedCounterStatus, SharedLimitStatus};
 use crate::limiter::quota::Quota;
 use crate::rules::error_bound::FleetState;
-use crate::rules::rule::{Action, LimitSource, Rule};
-use crate::rules::selection::Part;
+use crate::rules::rule::{Action, Rule};
+use crate::rules::selection::CheckRole;
 use crate::rules::shared_limit::Mode;
 use crate::rules::{RuleIndex, RuleSet};
 
-/// Counters of one limit that are shown: there may be one for each client.
+/// Maximum number of counters shown per limit; there may be one for each client.
 const MAX_SHOWN: usize = 10;
 
 /// The shared limits of this instance at one moment.
@@ -24,35 +24,37 @@ pub(super) struct Sharing<'s> {
     rules: &'s RuleSet,
     fleet: FleetState,
     has_store: bool,
-    standings: HashMap<MeterId, Standing>,
+    standings: HashMap<LimitId, SharedLimitStatus>,
 }
 
 impl<'s> Sharing<'s> {
-    /// Those of `rules`.
+    /// Reads the state of the limits of `rules`.
     pub(super) fn of(state: &State, rules: &'s RuleSet) -> Self {
         let standings = match rules.is_shared() {
-            true => state.limiter.standings(MAX_SHOWN, state.process.now()),
+            true => state.limiter.shared_limit_statuses(MAX_SHOWN, state.process.now()),
             false => HashMap::new(),
         };
         let has_store = state.process.is_store_away().is_some();
         Self { rules, fleet: fleet(state), has_store, standings }
     }
 
-    /// How the limits of the rule at `index` stand; `None` where they are not shared.
+    /// Returns the state of the limits of the rule at `index`; `None` if they are not shared.
     pub(super) fn show(&self, index: RuleIndex, rule: &Rule) -> Option<Value> {
         let Action::Limit(limiting) = &rule.action else { return None };
-        let LimitSource::Shared(shared) = &limiting.source else { return None };
-        let lost = shared.in_place_of_store(&self.fleet);
+        let shared = limiting.shared()?;
+        let lost = shared.store_loss_policy(&self.fleet);
         let in_force = lost.map_or_else(|| shared.mode.as_str(), |lost| lost.as_str());
-        let limits = self.rules.parts(index).filter_map(|(part, meter)| {
+        let limits = self.rules.rule_checks(index).filter_map(|(part, meter)| {
             let quota = limiting.quota(part)?;
             let name = match part {
-                Part::Ban => return None,
-                Part::Permit => "in_flight".to_owned(),
-                Part::Limit(_) | Part::Margin(_) | Part::Mark(_) => quota.limit().to_string(),
+                CheckRole::Ban => return None,
+                CheckRole::Permit => "in_flight".to_owned(),
+                CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_) => quota.limit().to_string(),
             };
             let mut shown = match shared.mode {
-                Mode::Split => divided(&quota.divided(shared.divided_by(&self.fleet.divisors))),
+                Mode::Split => {
+                    divided(&quota.split_among(shared.instance_count(&self.fleet.instance_counts)))
+                }
                 Mode::Lease | Mode::Exact => self.claimed(meter.id),
             };
             shown["limit"] = name.into();
@@ -62,16 +64,17 @@ impl<'s> Sharing<'s> {
         Some(json!({
             "store": self.has_store.then_some(if self.fleet.is_away { "away" } else { "up" }),
             "in_force": in_force,
-            "instances": shared.divided_by(&self.fleet.divisors),
-            // JSON has no number for what has no bound.
+            "instances": shared.instance_count(&self.fleet.instance_counts),
+            // JSON cannot represent infinity.
             "error_bound": if bound.is_finite() { bound.into() } else { Value::from("unbounded") },
             "limits": limits.collect::<Value>(),
         }))
     }
 
-    fn claimed(&self, meter: MeterId) -> Value {
-        let nothing = Standing::default();
-        let Standing { counters, held, demand, busiest } = self.standings.get(&meter).unwrap_or(&nothing);
+    fn claimed(&self, meter: LimitId) -> Value {
+        let nothing = SharedLimitStatus::default();
+        let SharedLimitStatus { counters, held, demand, busiest } =
+            self.standings.get(&meter).unwrap_or(&nothing);
         json!({
             "counters": counters,
             "held": held,
@@ -81,7 +84,7 @@ impl<'s> Sharing<'s> {
     }
 }
 
-/// The part of this instance.
+/// Returns this instance's part of a split limit.
 fn divided(here: &Quota) -> Value {
     let has_rate = here.algorithm() != Algorithm::InFlight;
     json!({
@@ -90,7 +93,7 @@ fn divided(here: &Quota) -> Value {
     })
 }
 
-fn counter(counter: &CounterStanding) -> Value {
+fn counter(counter: &SharedCounterStatus) -> Value {
     json!({
         "counter": format!("{:032x}", counter.name),
         "held": counter.held,

@@ -1,24 +1,24 @@
-//! Numbers, under Weir's names and Envoy's.
+//! Metrics under Weir's and Envoy's names.
 
 use http::StatusCode;
 use regex::RegexBuilder;
 
 use super::State;
 use super::query::Query;
-use super::reply::{self, Reply};
+use super::reply::{self, FullResponse};
 use super::scrape::scrape;
 use crate::telemetry::metrics::StatsFilter;
 
-/// A filter that a person types needs a fraction of this.
+/// Maximum size of a compiled filter expression, in bytes; far more than a hand-written filter needs.
 const REGEX_SIZE_LIMIT: usize = 1 << 20;
 
 /// `GET /metrics`
-pub(super) fn metrics(state: &State, _: &Query<'_>) -> Reply {
+pub(super) fn metrics(state: &State, _: &Query<'_>) -> FullResponse {
     reply::prometheus(state.metrics.render(&scrape(state)))
 }
 
 /// `GET /stats[?filter=REGEX][&usedonly][&format=text|json|prometheus]`
-pub(super) fn stats(state: &State, query: &Query<'_>) -> Reply {
+pub(super) fn stats(state: &State, query: &Query<'_>) -> FullResponse {
     let filter = match filter(query) {
         Ok(filter) => filter,
         Err(error) => return reply::text(StatusCode::BAD_REQUEST, format!("Invalid regex: \"{error}\"\n")),
@@ -33,7 +33,7 @@ pub(super) fn stats(state: &State, query: &Query<'_>) -> Reply {
 }
 
 /// `GET /stats/prometheus[?filter=REGEX][&usedonly]`
-pub(super) fn prometheus(state: &State, query: &Query<'_>) -> Reply {
+pub(super) fn prometheus(state: &State, query: &Query<'_>) -> FullResponse {
     match filter(query) {
         Ok(filter) => reply::prometheus(state.metrics.stats(&scrape(state), &filter).prometheus()),
         Err(error) => reply::text(StatusCode::BAD_REQUEST, format!("Invalid regex: \"{error}\"\n")),

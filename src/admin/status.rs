@@ -1,18 +1,18 @@
-//! What the process is and how it does.
+//! Status endpoints: readiness, server information and listeners.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::State;
 use super::query::Query;
-use super::reply::{self, Reply};
+use super::reply::{self, FullResponse};
 use crate::config::reload::Status;
-use crate::listener::Address;
+use crate::listener::ListenAddress;
 use crate::telemetry::metrics::VERSION;
 use crate::telemetry::rfc3339;
 
 /// `GET /ready`
-pub(super) fn ready(state: &State, _: &Query<'_>) -> Reply {
+pub(super) fn ready(state: &State, _: &Query<'_>) -> FullResponse {
     match state.drain.is_ready() {
         true => reply::text(StatusCode::OK, "LIVE\n"),
         false => reply::text(StatusCode::SERVICE_UNAVAILABLE, "DRAINING\n"),
@@ -20,7 +20,7 @@ pub(super) fn ready(state: &State, _: &Query<'_>) -> Reply {
 }
 
 /// `GET /server_info`
-pub(super) fn server_info(state: &State, _: &Query<'_>) -> Reply {
+pub(super) fn server_info(state: &State, _: &Query<'_>) -> FullResponse {
     let uptime = format!("{}s", state.process.now().since(state.started).as_secs());
     let configuration = state.process.configuration();
     reply::json(&json!({
@@ -41,7 +41,7 @@ pub(super) fn server_info(state: &State, _: &Query<'_>) -> Reply {
     }))
 }
 
-/// The latest reading of the configuration: a rejected one is what an operator looks for here.
+/// Returns the configuration's status, including the problems of a rejected reload.
 pub(super) fn config(configuration: &Status) -> Value {
     let last = configuration.last.as_ref();
     let fetched = configuration.document.as_ref().map(|document| {
@@ -62,18 +62,18 @@ pub(super) fn config(configuration: &Status) -> Value {
 }
 
 /// `GET /listeners[?format=json]`
-pub(super) fn listeners(state: &State, query: &Query<'_>) -> Reply {
+pub(super) fn listeners(state: &State, query: &Query<'_>) -> FullResponse {
     if query.wants_json() {
         let statuses: Vec<_> = state
             .listeners
             .iter()
             .map(|listener| {
                 let address = match &listener.address {
-                    Address::Tcp(address) => {
+                    ListenAddress::Tcp(address) => {
                         let socket = json!({ "address": address.ip(), "port_value": address.port() });
                         json!({ "socket_address": socket })
                     }
-                    Address::Unix(path) => json!({ "pipe": { "path": path } }),
+                    ListenAddress::Unix(path) => json!({ "pipe": { "path": path } }),
                 };
                 json!({ "name": listener.name, "local_address": address })
             })

@@ -14,15 +14,15 @@ use crate::drain::Phase;
 use crate::engine::PolicySpec;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::decision::Enforcement;
-use crate::limiter::quota::{Limit, Period, Quota, Unit};
-use crate::limiter::reservation::Charging;
-use crate::limiter::{Check, Settings as LimiterSettings};
-use crate::response::refusal::Refusal;
+use crate::limiter::quota::{Limit, Period, Quota, TimeUnit};
+use crate::limiter::reservation::ChargeTiming;
+use crate::limiter::{Check, LimiterSettings};
+use crate::response::rejection::RejectionResponse;
 use crate::rules::RuleIndex;
 use crate::rules::attribute::Attribute;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
-use crate::rules::rule::{Action, Limiting, OnMissing, Rule};
+use crate::rules::rule::{Action, LimitAction, OnMissing, Rule};
 use crate::telemetry::logging::{self, LogFormat};
 use crate::telemetry::metrics::{DecisionOutcome, HostView, ReloadOutcome};
 
@@ -33,36 +33,36 @@ fn rule(name: &str, action: Action) -> Rule {
 }
 
 fn per_ip() -> Rule {
-    let limit = Limit::new(NonZeroU32::new(100).unwrap(), Period::one(Unit::Second));
+    let limit = Limit::new(NonZeroU32::new(100).unwrap(), Period::one(TimeUnit::Second));
     let quota = Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(200)).unwrap();
-    let limiting = Limiting {
+    let limiting = LimitAction {
         key: KeyTemplate([Attribute::ClientIp].into()),
         on_missing: OnMissing::Skip,
         limits: [quota.into()].into(),
-        ..Limiting::default()
+        ..LimitAction::default()
     };
     rule("per-ip", Action::Limit(limiting))
 }
 
 fn policy(limiter: &Limiter) -> Arc<Policy> {
     let rules = vec![rule("health", Action::Allow), per_ip()];
-    let rejections = vec![Refusal::default(), Refusal::default()];
+    let rejections = vec![RejectionResponse::default(), RejectionResponse::default()];
     let spec = PolicySpec { rules, rejections, ..PolicySpec::default() };
     spec.install(1, limiter, NOW)
 }
 
 fn levels() -> LevelHandle {
     let (subscriber, levels) = logging::subscriber("info", LogFormat::Text, std::io::sink).unwrap();
-    // The handle works as long as what it steers: the test's process is short.
+    // The handle works only while its subscriber exists, so the subscriber is leaked.
     std::mem::forget(subscriber);
     levels
 }
 
-/// A process that stands still.
+/// A process whose state does not change.
 struct Process {
     now: Arc<Mutex<Timestamp>>,
     policy: Arc<Policy>,
-    /// Reading the configuration's status panics.
+    /// If set, reading the configuration's status panics.
     is_broken: bool,
 }
 
@@ -88,11 +88,11 @@ impl Inspect for Process {
         vec![ClusterView { name: "upstream".into(), hosts: vec![host], limits: [1024, 1024, 1024, 3] }]
     }
 
-    fn server_tls(&self) -> Vec<Arc<Server>> {
+    fn server_tls(&self) -> Vec<Arc<TlsServer>> {
         Vec::new()
     }
 
-    fn client_tls(&self) -> Vec<Arc<Client>> {
+    fn client_tls(&self) -> Vec<Arc<TlsClient>> {
         Vec::new()
     }
 
@@ -111,8 +111,8 @@ impl Inspect for Process {
         }
     }
 
-    fn state_file(&self) -> Option<snapshot::Status> {
-        Some(snapshot::Status { saved: 3, ..snapshot::Status::default() })
+    fn state_file(&self) -> Option<state_file::StateFileStatus> {
+        Some(state_file::StateFileStatus { saved: 3, ..state_file::StateFileStatus::default() })
     }
 
     fn is_store_away(&self) -> Option<bool> {
@@ -124,7 +124,7 @@ impl Inspect for Process {
     }
 }
 
-/// A process with one listener and two rules, of which one has counted.
+/// Returns a state with one listener and two rules, one of which has counted a request.
 fn state() -> State {
     state_of(Arc::new(Mutex::new(NOW)), false)
 }
@@ -132,14 +132,14 @@ fn state() -> State {
 fn state_of(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> State {
     let limiter = Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] }));
     let policy = policy(&limiter);
-    let meter = policy.rules.meters(RuleIndex(1)).next().unwrap();
+    let meter = policy.rules.limit_handles(RuleIndex(1)).next().unwrap();
     let check = Check {
-        meter,
+        handle: meter,
         key: limiter.hasher().hash(b"a"),
         cost: 1,
         enforcement: Enforcement::Enforced,
-        charging: Charging::OnArrival,
-        terms: None,
+        charge_timing: ChargeTiming::OnArrival,
+        options: None,
     };
     limiter.check(&[check], NOW);
     let metrics = Metrics::new(&["inbound"]);
@@ -158,7 +158,7 @@ fn state_of(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> State {
         hosts: Box::new(["weir.internal".into()]),
         listeners: vec![Listener {
             name: "inbound".into(),
-            address: Address::Tcp(([127, 0, 0, 1], 8080).into()),
+            address: ListenAddress::Tcp(([127, 0, 0, 1], 8080).into()),
         }],
         keys: KeyCounts::default(),
     }
@@ -202,7 +202,7 @@ async fn readiness_follows_operators_and_the_drain() {
     post(&state, "/healthcheck/ok").await;
     assert_eq!(get(&state, "/ready").await, "LIVE\n");
     post(&state, "/drain_listeners?graceful").await;
-    assert_eq!(state.drain.phase(), Phase::Announced);
+    assert_eq!(state.drain.phase(), Phase::NotReady);
     post(&state, "/drain_listeners").await;
     assert_eq!(state.drain.phase(), Phase::Draining);
     assert_eq!(get_json(&state, "/server_info").await["state"], "DRAINING");
@@ -338,7 +338,7 @@ async fn counting_the_table_again_at_once_is_spared() {
     let state = state_of(Arc::clone(&now), false);
     let policy = state.process.policy();
     assert_eq!(scrape::keys(&state, &policy), [0, 1]);
-    let meter = policy.rules.meters(RuleIndex(1)).next().unwrap();
+    let meter = policy.rules.limit_handles(RuleIndex(1)).next().unwrap();
     let key = state.limiter.hasher().hash(b"b");
     state.limiter.charge(meter, key, 200, NOW);
     assert_eq!(scrape::keys(&state, &policy), [0, 1]);

@@ -1,4 +1,4 @@
-//! The admin port: bound with everything else, served on a thread of its own.
+//! The admin port: bound with the other sockets, served on a thread of its own.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::engine::Policy;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 use crate::listener::socket;
-use crate::proxy::Shared;
-use crate::snapshot;
+use crate::proxy::ProxyState;
+use crate::state_file;
 use crate::store;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::ClusterView;
-use crate::tls::client::Client;
-use crate::tls::server::Server;
-use crate::worker::Crew;
+use crate::tls::client::TlsClient;
+use crate::tls::server::TlsServer;
+use crate::worker::ThreadGroup;
 
 /// The sockets of the admin port.
 pub(super) struct AdminPort {
@@ -30,8 +30,8 @@ pub(super) struct AdminPort {
 }
 
 impl AdminPort {
-    /// Binds what the configuration asks for. Only an address that it names must be free; a process beside
-    /// another one should not fail for a default it did not choose.
+    /// Binds the configured addresses. Only an address in the configuration must be free: a second process on
+    /// the host should not fail because of a default.
     pub(super) fn bind(settings: &AdminSettings) -> Result<Self, Error> {
         let mut sockets = Vec::new();
         let mut bind = |address: SocketAddr, surface| match socket::bind_tcp(address, 1) {
@@ -50,14 +50,14 @@ impl AdminPort {
         Ok(Self { sockets })
     }
 
-    /// Serves on a thread of its own until the end.
+    /// Serves the admin port on a thread of its own until the process ends.
     pub(super) fn serve(
         self,
         config: &Config,
         listeners: Vec<admin::Listener>,
         levels: LevelHandle,
         running: &Running,
-    ) -> Result<Arc<Crew>, Error> {
+    ) -> Result<Arc<ThreadGroup>, Error> {
         let shared = &running.shared;
         let state = Arc::new(State {
             process: Box::new(Process::of(running)),
@@ -73,7 +73,7 @@ impl AdminPort {
             listeners,
             keys: KeyCounts::default(),
         });
-        let crew = Arc::new(Crew::default());
+        let crew = Arc::new(ThreadGroup::default());
         for (socket, surface) in &self.sockets {
             if let Ok(address) = socket.local_addr() {
                 tracing::info!(%address, surface = surface.as_str(), "admin listening");
@@ -86,12 +86,12 @@ impl AdminPort {
     }
 }
 
-/// The running process, as the admin port shows it.
+/// The running process, as the admin port presents it.
 struct Process {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     rate_limits: Option<Arc<RateLimits>>,
     reload: Handle,
-    state_file: Option<Arc<Mutex<snapshot::Status>>>,
+    state_file: Option<Arc<Mutex<state_file::StateFileStatus>>>,
 }
 
 impl Process {
@@ -122,12 +122,12 @@ impl Inspect for Process {
         self.shared.generation.load().upstreams.iter().map(|upstream| upstream.view()).collect()
     }
 
-    fn server_tls(&self) -> Vec<Arc<Server>> {
+    fn server_tls(&self) -> Vec<Arc<TlsServer>> {
         let service = self.rate_limits.as_ref().and_then(|service| service.port.security().tls.clone());
         self.shared.generation.load().tls.iter().flatten().cloned().chain(service).collect()
     }
 
-    fn client_tls(&self) -> Vec<Arc<Client>> {
+    fn client_tls(&self) -> Vec<Arc<TlsClient>> {
         self.shared.generation.load().upstreams.iter().filter_map(|upstream| upstream.tls()).collect()
     }
 
@@ -135,11 +135,11 @@ impl Inspect for Process {
         self.reload.status()
     }
 
-    /// In the wall clock's time: the file's own is that of the limits.
-    fn state_file(&self) -> Option<snapshot::Status> {
+    /// Converted to wall-clock time; the status itself uses the clock of the limits.
+    fn state_file(&self) -> Option<state_file::StateFileStatus> {
         let status = self.state_file.as_ref()?.lock().clone();
         let last_saved = status.last_saved.map(|at| self.shared.clock.civil(at));
-        Some(snapshot::Status { last_saved, ..status })
+        Some(state_file::StateFileStatus { last_saved, ..status })
     }
 
     fn is_store_away(&self) -> Option<bool> {

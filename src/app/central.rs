@@ -1,4 +1,4 @@
-//! A configuration that is fetched: at the start, from then on, and kept for the next start.
+//! A fetched configuration: loaded at startup, followed from then on, and cached for the next start.
 
 use std::io;
 use std::path::Path;
@@ -16,29 +16,29 @@ use crate::config::Config;
 use crate::config::reload::{Handle, Reloader};
 use crate::telemetry::metrics::FetchMetrics;
 
-/// What follows the server, not started yet.
+/// The follower of the server, not started yet.
 pub(super) struct Central {
     follower: Follower,
     settings: Settings,
-    /// What runs, if it was fetched.
+    /// The running document, if it was fetched.
     fetched: Option<Document>,
-    /// What runs, if it came from the cache.
+    /// The running document, if it came from the cache.
     cached: Option<Document>,
-    /// What the server has instead of what runs.
+    /// The server's document, if it was invalid and another is running.
     rejected: Option<Document>,
 }
 
-/// Keeps what is applied, and has it fetched as the bootstrap says.
+/// Caches applied documents, and passes changed settings of the bootstrap to the follower.
 pub(super) struct Keeper {
     settings: watch::Sender<Arc<Settings>>,
-    /// What the cache has, as far as it was written by this process.
+    /// The document in the cache, if this process wrote it.
     kept: Option<Document>,
-    /// What the process has started with, if it came from the cache.
+    /// The document used at startup, if it came from the cache.
     cached: Option<Document>,
     metrics: FetchMetrics,
 }
 
-/// Loads the bootstrap at `path` together with what the server has, or else with what was kept.
+/// Loads the bootstrap at `path` together with the server's document, or with the cached one if that fails.
 pub(super) fn start(path: &Path, settings: Settings) -> Result<(Config, Reloader, Central), Error> {
     let kept = kept(&settings);
     let follower =
@@ -90,12 +90,12 @@ impl Central {
         Ok((config, reloader, self))
     }
 
-    /// Starts to follow, on a thread of its own and for as long as the process lives.
+    /// Starts the follower, on a thread of its own for the lifetime of the process.
     pub(super) fn follow(self, running: &Running) -> Result<Keeper, Error> {
         let Self { follower, settings, fetched, cached, rejected } = self;
         let metrics = running.shared.metrics.fetches();
         let kept = fetched.filter(|document| keep(&settings, document, &metrics));
-        // It is rejected once more, and this time where operators look.
+        // Delivers the invalid document, so that its rejection appears in the status.
         rejected.into_iter().for_each(|document| running.reload.deliver(document));
         let (sender, receiver) = watch::channel(Arc::new(settings));
         let resources = Resources {
@@ -112,7 +112,7 @@ impl Central {
 }
 
 impl Keeper {
-    /// A configuration with this document is in force.
+    /// Records that a configuration with this document has been applied.
     pub(super) fn applied(&mut self, settings: Settings, document: &Document) {
         if self.cached.as_ref() != Some(document) {
             self.metrics.from_cache(false);
@@ -131,7 +131,7 @@ fn runtime() -> Result<Runtime, Error> {
     Builder::new_current_thread().enable_all().build().map_err(Error::system("cannot start a runtime"))
 }
 
-/// What was kept of an earlier run.
+/// Loads the document cached by an earlier run.
 fn kept(settings: &Settings) -> Option<Document> {
     let file = settings.cache.as_deref()?;
     cache::load(file, &settings.url).unwrap_or_else(|problem| {
@@ -140,7 +140,7 @@ fn kept(settings: &Settings) -> Option<Document> {
     })
 }
 
-/// Whether the document is kept, or need not be.
+/// Caches the document; returns whether that succeeded or was not needed.
 fn keep(settings: &Settings, document: &Document, metrics: &FetchMetrics) -> bool {
     let Some(file) = &settings.cache else { return true };
     let Err(error) = cache::store(file, &settings.url, document) else { return true };

@@ -1,33 +1,34 @@
-//! Says so when the table of counters is full: once when it begins, and once a minute while it lasts.
+//! Logs when the counter table is full: once when it becomes full, and once a minute while it stays full.
 
 use std::time::Duration;
 
 use crate::limiter::timestamp::Timestamp;
-use crate::proxy::Shared;
+use crate::proxy::ProxyState;
 
-/// How often the limiter is asked.
+/// Interval between checks of the limiter.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Between two lines of the log; and as long without anybody who has to share, and it is over.
+/// Minimum time between two log lines. After this time without a charge to the overflow counter, the table is
+/// no longer taken as full.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What is known of a full table.
+/// State of a full counter table.
 #[derive(Debug, Default)]
 struct Crowding {
-    /// Charges that had to be shared, when last looked.
+    /// Number of charges to the overflow counter at the last check.
     shared: u64,
-    /// The same when last said, and when that was.
+    /// The same number at the last log line, and the time of that.
     said: Option<(u64, Timestamp)>,
-    /// When the last charge was seen that had to be shared.
+    /// Time of the last check that found new charges to the overflow counter.
     last: Timestamp,
 }
 
-/// What is worth a line.
+/// A change that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
-    /// So many charges had to be shared since the last line.
+    /// Number of charges to the overflow counter since the last line.
     Full(u64),
-    /// Nobody has had to share for a while.
+    /// There were no such charges for a while.
     Over,
 }
 
@@ -59,7 +60,7 @@ impl Crowding {
 }
 
 /// Watches the table for as long as it is polled.
-pub(super) async fn watch(shared: &Shared, capacity: usize) {
+pub(super) async fn watch(shared: &ProxyState, capacity: usize) {
     let mut crowding = Crowding { shared: shared.limiter.overflows(), ..Crowding::default() };
     loop {
         tokio::time::sleep(LOOK).await;

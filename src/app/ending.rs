@@ -1,20 +1,20 @@
-//! How the process ends: what asks for it, and the steps it takes.
+//! Graceful shutdown: what triggers it, and its steps.
 
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::clock::{Clock, Comparison};
-use crate::drain::{self, Drain, Phase};
-use crate::worker::Crew;
+use crate::drain::{self, DrainManager, Phase};
+use crate::worker::ThreadGroup;
 
-/// How long threads may take to notice that they have ended.
+/// Time for threads to notice that the process ends.
 const LAST_MOMENT: Duration = Duration::from_millis(500);
 
-/// How often the clock is compared with the wall clock.
+/// Interval between comparisons of the clock with the wall clock.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
 
-/// The signals that mean something to us.
+/// The signals that end the process.
 #[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
@@ -22,7 +22,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Listens for them from now on; must be called within a runtime.
+    /// Installs the signal handlers; must be called within a runtime.
     pub(super) fn listen() -> std::io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
@@ -35,27 +35,27 @@ impl Signals {
     }
 }
 
-/// Serves until somebody asks for the end, then drains; done when every worker is, or time is up.
+/// Serves until shutdown is requested, then drains; returns when all workers have ended or the time is over.
 ///
-/// A thread that fails asks for the end, too: what is left of the process still answers those it has, but
-/// clients would wait in vain at the sockets of the thread that is gone. Whoever started us starts us anew.
+/// A failed thread also triggers shutdown. The other threads could serve on, but clients would wait in vain
+/// on the failed thread's sockets. The process is expected to be restarted by its supervisor.
 ///
 /// # Errors
-/// The name of the thread that has failed.
+/// Returns the name of the thread that has failed.
 pub(super) async fn serve_and_drain(
-    drain: &Drain,
-    settings: drain::Settings,
+    drain: &DrainManager,
+    settings: drain::DrainSettings,
     mut signals: Signals,
-    (workers, admin): (&Crew, &Crew),
+    (workers, admin): (&ThreadGroup, &ThreadGroup),
 ) -> Result<(), Box<str>> {
     let asked_by = tokio::select! {
         signal = signals.received() => signal,
         () = drain.exit_requested() => "the admin port",
-        thread = workers.failed() => failed(&thread),
-        thread = admin.failed() => failed(&thread),
+        thread = workers.wait_for_failure() => failed(&thread),
+        thread = admin.wait_for_failure() => failed(&thread),
     };
     tracing::info!(asked_by, "draining");
-    drain.advance(Phase::Announced);
+    drain.advance(Phase::NotReady);
     let outcome = tokio::select! {
         outcome = steps(drain, settings, workers) => outcome,
         signal = signals.received() => {
@@ -64,9 +64,9 @@ pub(super) async fn serve_and_drain(
         }
     };
     drain.advance(Phase::Ended);
-    let _ = tokio::time::timeout(LAST_MOMENT, workers.gone()).await;
+    let _ = tokio::time::timeout(LAST_MOMENT, workers.wait_for_exit()).await;
     tracing::info!(outcome, "ended");
-    workers.failure().or_else(|| admin.failure()).map_or(Ok(()), Err)
+    workers.first_failure().or_else(|| admin.first_failure()).map_or(Ok(()), Err)
 }
 
 fn failed(thread: &str) -> &'static str {
@@ -74,14 +74,14 @@ fn failed(thread: &str) -> &'static str {
     "a thread's failure"
 }
 
-async fn steps(drain: &Drain, settings: drain::Settings, workers: &Crew) -> &'static str {
-    // The admin port may have closed the listeners already; then there is nothing to wait for.
+async fn steps(drain: &DrainManager, settings: drain::DrainSettings, workers: &ThreadGroup) -> &'static str {
+    // The admin port may have closed the listeners already; then the delay has no purpose.
     tokio::select! {
         () = tokio::time::sleep(settings.delay) => {}
         () = drain.reached(Phase::Draining) => {}
     }
     drain.advance(Phase::Draining);
-    match tokio::time::timeout(settings.timeout, workers.gone()).await {
+    match tokio::time::timeout(settings.timeout, workers.wait_for_exit()).await {
         Ok(()) => "drained",
         Err(_) => {
             tracing::warn!("drain timeout: cutting off what is left");
@@ -90,7 +90,7 @@ async fn steps(drain: &Drain, settings: drain::Settings, workers: &Crew) -> &'st
     }
 }
 
-/// Catches up with the wall clock every second, for as long as it is polled.
+/// Compares the clock with the wall clock every second and catches up, for as long as it is polled.
 pub(super) async fn keep_clock(clock: &Clock) {
     loop {
         tokio::time::sleep(CLOCK_CHECK).await;
@@ -117,8 +117,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_worker_that_dies_ends_the_process_after_the_others_have_drained() {
-        let drain = Arc::new(Drain::default());
-        let (workers, admin) = (Arc::new(Crew::default()), Crew::default());
+        let drain = Arc::new(DrainManager::default());
+        let (workers, admin) = (Arc::new(ThreadGroup::default()), ThreadGroup::default());
         let other = Arc::clone(&drain);
         let last = move || async move {
             other.reached(Phase::Draining).await;
@@ -127,7 +127,7 @@ mod tests {
         };
         workers.spawn("worker-0".to_owned(), last).unwrap();
         let signals = Signals::listen().unwrap();
-        let settings = drain::Settings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
+        let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
         let serving = serve_and_drain(&drain, settings, signals, (&workers, &admin));
         let dying = async {
             assert!(drain.is_ready());
@@ -140,8 +140,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_that_was_asked_for_is_no_failure() {
-        let drain = Arc::new(Drain::default());
-        let (workers, admin) = (Arc::new(Crew::default()), Crew::default());
+        let drain = Arc::new(DrainManager::default());
+        let (workers, admin) = (Arc::new(ThreadGroup::default()), ThreadGroup::default());
         let watched = Arc::clone(&drain);
         let work = move || async move {
             watched.reached(Phase::Draining).await;
@@ -150,7 +150,7 @@ mod tests {
         workers.spawn("worker-0".to_owned(), work).unwrap();
         drain.request_exit();
         let signals = Signals::listen().unwrap();
-        let settings = drain::Settings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
+        let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
         assert_eq!(serve_and_drain(&drain, settings, signals, (&workers, &admin)).await, Ok(()));
     }
 }

@@ -1,4 +1,4 @@
-//! From a valid configuration to one in force: what the engine decides by, and what the shell has beside it.
+//! Applies valid configurations: to the engine, and to the listeners and upstreams around it.
 
 use std::io;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
 use crate::rls::windows::Windows;
 use crate::telemetry::metrics::Metrics;
-use crate::tls::client::{self, Client};
-use crate::tls::server::Server;
-use crate::upstream::Settings;
+use crate::tls::client::{self, TlsClient};
+use crate::tls::server::TlsServer;
+use crate::upstream::UpstreamSettings;
 use crate::upstream::cluster::Cluster;
 
-/// The generation in force and the means to replace it.
+/// The current generation, and the means to replace it.
 #[derive(Debug)]
 pub(super) struct Generations {
     pub(super) engine: Engine<Generation>,
-    /// The names of the listeners that are bound.
+    /// Names of the bound listeners.
     listeners: Box<[Box<str>]>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
-    /// Where upstreams do what is to be done beside requests.
+    /// The runtime for the background tasks of upstreams.
     runtime: Option<Handle>,
 }
 
 impl Generations {
-    /// Puts the first configuration in force.
+    /// Applies the first configuration.
     pub(super) fn first(
         config: &Config,
         limiter: &Arc<Limiter>,
@@ -43,7 +43,7 @@ impl Generations {
             config.listeners.iter().map(|listener| listener.name.clone()).collect();
         let mut windows = config.rls.as_ref().map(|_| Windows::specs()).unwrap_or_default();
         if let Some(scope) = config.rls.as_ref().and_then(|rls| rls.scope.as_ref()) {
-            windows.extend(Windows::shared_specs(scope.sharing()));
+            windows.extend(Windows::shared_specs(scope.lease_policy()));
         }
         let first = |policy| {
             let upstreams = clusters(config, &[], metrics, runtime.as_ref())?;
@@ -56,17 +56,18 @@ impl Generations {
         Ok(Self { engine, listeners, clock, metrics, runtime })
     }
 
-    /// Where Envoy's rate limit service counts, if there is one: through all generations.
+    /// Returns the windows of Envoy's rate limit service, which persist through all generations; `None`
+    /// without the service.
     pub(super) fn windows(&self) -> Option<Windows> {
         Windows::of(self.engine.permanent())
     }
 
-    /// The same where it counts together with other instances, if it does.
+    /// Returns the windows that the service shares with other instances; `None` if it does not share.
     pub(super) fn shared_windows(&self) -> Option<Windows> {
         Windows::shared_of(self.engine.permanent())
     }
 
-    /// Puts another configuration in force; returns its number.
+    /// Applies a new configuration; returns its generation number.
     pub(super) fn apply(&self, config: &Config) -> u64 {
         let next = |policy, current: &Generation| {
             let upstreams = clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
@@ -83,15 +84,15 @@ impl Generations {
         self.engine.apply(&config.policy, || self.clock.now(), next)
     }
 
-    /// Puts the configuration in force anew: what limits have in common with those of other instances has changed.
+    /// Applies the current configuration again, after the division of limits between instances has changed.
     pub(super) fn rebind(&self) -> u64 {
         let next = |policy: Arc<Policy>, current: &Generation| Generation {
-            fallbacks: Arc::new(Fallbacks::of(&policy, &current.fallbacks)),
+            fallbacks: Arc::new(Fallbacks::new(&policy, &current.fallbacks)),
             policy,
             upstreams: current.upstreams.clone(),
             elastic: current.elastic,
             tls: current.tls.clone(),
-            services: current.services.clone(),
+            rate_limit_services: current.rate_limit_services.clone(),
         };
         self.engine.rebind(|| self.clock.now(), next)
     }
@@ -101,26 +102,26 @@ fn generation(
     config: &Config,
     policy: Arc<Policy>,
     upstreams: Box<[Arc<Cluster>]>,
-    tls: Box<[Option<Arc<Server>>]>,
+    tls: Box<[Option<Arc<TlsServer>>]>,
     fallbacks: &Fallbacks,
 ) -> Generation {
     Generation {
-        fallbacks: Arc::new(Fallbacks::of(&policy, fallbacks)),
+        fallbacks: Arc::new(Fallbacks::new(&policy, fallbacks)),
         policy,
         upstreams,
         elastic: config.elastic,
         tls,
-        services: config.services.clone().into(),
+        rate_limit_services: config.services.clone().into(),
     }
 }
 
-/// TLS of the listeners that are bound, by `config`. One that it does not name stays as it was until the restart that
-/// this takes, and one whose settings are the same keeps what it has.
+/// TLS of the bound listeners, according to `config`. A listener that is missing from it keeps its TLS until
+/// the restart that its removal needs. One with the same settings keeps its state.
 fn secured(
     config: &Config,
     listeners: &[Box<str>],
-    before: &[Option<Arc<Server>>],
-) -> Result<Box<[Option<Arc<Server>>]>, rustls::Error> {
+    before: &[Option<Arc<TlsServer>>],
+) -> Result<Box<[Option<Arc<TlsServer>>]>, rustls::Error> {
     let one = |(index, name): (usize, &str)| {
         let before = before.get(index).and_then(Option::as_ref);
         let Some(place) = config.listeners.iter().position(|listener| *listener.name == *name) else {
@@ -130,38 +131,38 @@ fn secured(
         match (settings, before) {
             (None, _) => Ok(None),
             (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),
-            (Some(settings), before) => Server::new(settings.clone(), before.map(|before| &**before))
+            (Some(settings), before) => TlsServer::new(settings.clone(), before.map(|before| &**before))
                 .map(|server| Some(Arc::new(server))),
         }
     };
     listeners.iter().map(|name| &**name).enumerate().map(one).collect()
 }
 
-/// The upstreams of `config`; those of `before` that stay as they are are kept. One of which only TLS has changed stays
-/// too, with all that is known of it; one with other settings knows of its endpoints what its predecessor knew.
+/// Returns the upstreams of `config`. Unchanged ones of `before` are kept with their state, also if only
+/// their TLS settings differ. An upstream with other settings takes over what is known of its endpoints.
 fn clusters(
     config: &Config,
     before: &[Arc<Cluster>],
     metrics: &Metrics,
     runtime: Option<&Handle>,
 ) -> Result<Box<[Arc<Cluster>]>, rustls::Error> {
-    let client = |settings: &client::Settings| Client::new(settings.clone()).map(Arc::new);
-    let fresh = |settings: &Settings, tls: Option<&client::Settings>| {
+    let client = |settings: &client::TlsClientSettings| TlsClient::new(settings.clone()).map(Arc::new);
+    let fresh = |settings: &UpstreamSettings, tls: Option<&client::TlsClientSettings>| {
         let before = before.iter().find(|before| before.settings().name == settings.name);
         let tls = tls.map(client).transpose()?;
         let cluster = Cluster::new(settings.clone(), tls, before.map(|before| &**before), metrics);
         if let Some(runtime) = runtime {
-            cluster.start(runtime);
+            cluster.start_background_tasks(runtime);
         }
         Ok(cluster)
     };
-    let cluster = |(index, settings): (usize, &Settings)| {
+    let cluster = |(index, settings): (usize, &UpstreamSettings)| {
         let tls = config.upstream_tls.get(index).and_then(Option::as_ref);
         let kept =
             before.iter().find(|kept| kept.settings() == settings && kept.tls().is_some() == tls.is_some());
         let Some(kept) = kept else { return fresh(settings, tls) };
         match (tls, kept.tls()) {
-            (Some(tls), Some(now)) if now.settings() != tls => kept.secure(client(tls)?),
+            (Some(tls), Some(now)) if now.settings() != tls => kept.set_tls(client(tls)?),
             _ => {}
         }
         Ok(Arc::clone(kept))

@@ -1,8 +1,8 @@
-//! The number of instances that a limit is divided by, where that is the number of addresses of a name.
+//! The number of instances that limits are divided by, if it is the number of addresses of a DNS name.
 //!
-//! The names of the rules in force are looked up by the system's resolver, as upstreams are, again and again beside requests.
-//! A name that cannot be looked up keeps the number it had, and has one instance before it had any: a pod may be in
-//! its service only when it is ready, so it must not wait for itself.
+//! The names in the active rules are looked up periodically in the background, by the system's resolver like
+//! upstreams. A name whose lookup fails keeps its number. Before the first success the number is 1, because a
+//! pod may appear in its service only once it is ready, and must not wait for itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,36 +14,36 @@ use std::time::Duration;
 use super::generation::Generations;
 use crate::jitter::jittered;
 use crate::limiter::Limiter;
-use crate::proxy::Shared;
+use crate::proxy::ProxyState;
 
-/// How often names are looked up, in turns: the DNS of Kubernetes lets responses be kept for five seconds.
+/// Turns between lookups of all names; the DNS of Kubernetes allows caching for five seconds.
 const REFRESH: u32 = 5;
-/// A turn; a name that has no address yet is looked up in each.
+/// Duration of a turn; a name without an address yet is looked up in each turn.
 const TURN: Duration = Duration::from_secs(1);
-/// A resolver that does not respond for so long will not.
+/// Timeout of a lookup.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Nothing is served before names were looked up once, but no longer than that.
+/// Maximum time that startup waits for the first lookups.
 const BEGIN: Duration = Duration::from_secs(1);
 
-/// Follows the names of the rules in force.
+/// Follows the names of the active rules.
 pub(super) struct Instances<'r> {
-    shared: &'r Shared,
+    shared: &'r ProxyState,
     generations: &'r Generations,
     names: Names,
 }
 
-/// The names, and which of them could not be looked up: said once.
+/// The names whose lookup has failed, so that each failure is logged once.
 #[derive(Default)]
 struct Names {
     failing: BTreeSet<Box<str>>,
 }
 
 impl<'r> Instances<'r> {
-    pub(super) fn new(shared: &'r Shared, generations: &'r Generations) -> Self {
+    pub(super) fn new(shared: &'r ProxyState, generations: &'r Generations) -> Self {
         Self { shared, generations, names: Names::default() }
     }
 
-    /// Looks the names up once.
+    /// Looks up all names once.
     pub(super) async fn begin(&mut self) {
         if tokio::time::timeout(BEGIN, self.refresh()).await.is_err() {
             tracing::warn!(
@@ -52,7 +52,7 @@ impl<'r> Instances<'r> {
         }
     }
 
-    /// Looks them up again and again.
+    /// Looks up the names periodically.
     pub(super) async fn follow(&mut self) {
         for turn in (0..REFRESH).cycle() {
             tokio::time::sleep(jittered(TURN)).await;
@@ -66,9 +66,9 @@ impl<'r> Instances<'r> {
         self.shared.generation.load().policy.rules.names_of_instances()
     }
 
-    /// Whether a name in force has no number, such as one that has come with a reload.
+    /// Whether a name of the active rules has no number yet, for example after a reload.
     fn is_unknown(&self) -> bool {
-        let known = self.shared.limiter.divisors().named;
+        let known = self.shared.limiter.instance_counts().instances_by_name;
         self.in_force().iter().any(|name| !known.contains_key(name))
     }
 
@@ -81,14 +81,14 @@ impl<'r> Instances<'r> {
 }
 
 impl Names {
-    /// Looks `names` up; whether a number has changed.
+    /// Looks up `names`; returns whether a number has changed.
     async fn refresh(
         &mut self,
         names: &BTreeSet<Box<str>>,
         limiter: &Arc<Limiter>,
         look_up: impl AsyncFn(&str) -> io::Result<Vec<IpAddr>>,
     ) -> bool {
-        let known = limiter.divisors().named;
+        let known = limiter.instance_counts().instances_by_name;
         let mut numbers = BTreeMap::new();
         for name in names {
             let before = known.get(name).copied();
@@ -101,7 +101,7 @@ impl Names {
             }
         }
         self.failing.retain(|name| names.contains(name));
-        limiter.learn_named(numbers)
+        limiter.set_instances_by_name(numbers)
     }
 
     fn say(&mut self, name: &str, before: Option<NonZeroU32>, found: Result<&NonZeroU32, &io::Error>) {
@@ -127,7 +127,8 @@ impl Names {
     }
 }
 
-/// How many instances have these addresses. One that has an address of each family has two, so the family with more counts.
+/// Returns the number of instances with these addresses. An instance may have an address of each family, so
+/// the family with more addresses counts.
 fn count(addresses: &[IpAddr]) -> Option<NonZeroU32> {
     let distinct: BTreeSet<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
     let of_v4 = distinct.iter().filter(|address| address.is_ipv4()).count();
@@ -142,7 +143,7 @@ async fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::Settings;
+    use crate::limiter::LimiterSettings;
 
     fn addresses(list: &[&str]) -> Vec<IpAddr> {
         list.iter().map(|address| address.parse().unwrap()).collect()
@@ -159,10 +160,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_number_follows_the_name_and_stays_when_that_cannot_be_looked_up() {
-        let limiter = Arc::new(Limiter::new(Settings { max_keys: 100, secret: [0; 2] }));
+        let limiter = Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [0; 2] }));
         let mut names = Names::default();
         let both: BTreeSet<Box<str>> = ["pods".into(), "others".into()].into();
-        // What is known of `pods` and of `others` after a response of the resolver.
+        // Returns the numbers of `pods` and `others` after a response of the resolver.
         let mut learn = async |in_force: &BTreeSet<Box<str>>, response: io::Result<Vec<IpAddr>>| {
             let look_up = async |name: &str| match (name, &response) {
                 ("pods", Ok(found)) => Ok(found.clone()),
@@ -170,7 +171,7 @@ mod tests {
                 _ => Err(io::ErrorKind::TimedOut.into()),
             };
             let is_new = names.refresh(in_force, &limiter, look_up).await;
-            let known = limiter.divisors().named;
+            let known = limiter.instance_counts().instances_by_name;
             (is_new, known.get("pods").map(|number| number.get()), known.contains_key("others"))
         };
         let fails = || Err(io::ErrorKind::NotFound.into());

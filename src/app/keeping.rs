@@ -1,4 +1,4 @@
-//! Writes the state file every now and then, and once more at the end.
+//! Writes the state file at intervals, and once more at shutdown.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -7,26 +7,26 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{Error, spawn_thread};
-use crate::proxy::Shared;
-use crate::snapshot::{Keeper, Settings, Status};
+use crate::proxy::ProxyState;
+use crate::state_file::{StateFile, StateFileSettings, StateFileStatus};
 
-/// For the last time it is written: a disk that has gone away must not keep the process from ending.
+/// Timeout of the last write, so that a disk that hangs cannot keep the process from ending.
 const LAST_SAVE: Duration = Duration::from_secs(5);
 
-/// The thread that writes.
+/// The thread that writes the state file.
 #[derive(Debug)]
 pub(super) struct Keeping {
     end: SyncSender<()>,
     ended: Mutex<Receiver<()>>,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<StateFileStatus>>,
 }
 
 impl Keeping {
-    /// Writes on a thread of its own from now on.
+    /// Starts the thread.
     pub(super) fn start(
-        settings: &Settings,
-        mut keeper: Keeper,
-        shared: &Arc<Shared>,
+        settings: &StateFileSettings,
+        mut keeper: StateFile,
+        shared: &Arc<ProxyState>,
     ) -> Result<Self, Error> {
         let (end, ending) = sync_channel(1);
         let (done, ended) = sync_channel(1);
@@ -42,14 +42,14 @@ impl Keeping {
         Ok(Self { end, ended: Mutex::new(ended), status })
     }
 
-    /// What was read and written so far.
-    pub(super) fn status(&self) -> Arc<Mutex<Status>> {
+    /// Returns the status of reads and writes so far.
+    pub(super) fn status(&self) -> Arc<Mutex<StateFileStatus>> {
         Arc::clone(&self.status)
     }
 
-    /// Writes once more and waits for that, for a while. Nobody may be counted after this.
+    /// Writes once more and waits for that, up to a timeout. No request may be counted after this.
     pub(super) fn finish(&self) {
-        // Fails only if the thread has ended, which the next line finds out as well.
+        // Fails only if the thread has ended, which the next line detects as well.
         let _ = self.end.try_send(());
         if self.ended.lock().recv_timeout(LAST_SAVE).is_err() {
             tracing::warn!("the state could not be written in time");

@@ -1,21 +1,21 @@
-//! What the system lets the process have, and how much of its memory is in use.
+//! The process's resources: file descriptors, available memory and used memory.
 
 use std::fs;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::overload::Overload;
+use crate::overload::OverloadManager;
 use crate::telemetry::metrics::resident_memory;
 
-/// How often memory is looked at: in less time it does not grow by much.
+/// Interval between checks of memory use; memory does not grow by much in less time.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Where containers are told how much memory they have, in both versions of cgroups.
+/// Memory limit of the container, for both versions of cgroups.
 const MEMORY_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// Asks for as many descriptors as may be asked for, and answers how many there are. The lower bound that processes
-/// start with is for those that use `select`.
+/// Raises the limit of file descriptors to its maximum and returns the result. The lower initial limit exists
+/// for programs that use `select`.
 pub(super) fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -23,7 +23,7 @@ pub(super) fn descriptors() -> usize {
     current.and_then(|current| usize::try_from(current).ok()).unwrap_or(usize::MAX)
 }
 
-/// The memory of the container, or else of the machine, in bytes.
+/// Returns the memory of the container, or else of the machine, in bytes.
 pub(super) fn memory() -> u64 {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let machine = total(&read("/proc/meminfo")).unwrap_or(u64::MAX);
@@ -37,8 +37,8 @@ fn total(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Watches memory for as long as it is polled.
-pub(super) async fn watch(overload: &Overload) {
+/// Watches memory use for as long as it is polled.
+pub(super) async fn watch(overload: &OverloadManager) {
     if !overload.limits_memory() {
         return std::future::pending().await;
     }

@@ -1,4 +1,4 @@
-//! Envoy's rate limit service: put together, started and kept up to date.
+//! Envoy's rate limit service: assembled, started and updated.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Error, pressure, serve_all, spawn_thread};
 use crate::config::Config;
 use crate::drain::Phase;
 use crate::listener::socket::{self, Socket};
-use crate::proxy::Shared;
+use crate::proxy::ProxyState;
 use crate::rls::desk::Desk;
 use crate::rls::doors::{self, Door};
 use crate::rls::options::{Options, Ports, Xds};
@@ -22,10 +22,11 @@ use crate::rls::service::Service;
 use crate::rls::sharing::Sharing;
 use crate::rls::source::{Follower, Handle, xds};
 use crate::telemetry::statsd;
-use crate::tls::server::Server as Tls;
-use crate::worker::Crew;
+use crate::tls::server::TlsServer as Tls;
+use crate::worker::ThreadGroup;
 
-/// Connections of the gRPC port at once, however many descriptors there are: an Envoy has one for each of its workers.
+/// Maximum number of connections on the gRPC port, even with more descriptors. An Envoy opens one for each of
+/// its workers.
 const MAX_CONNECTIONS: usize = 10_000;
 
 /// The sockets of the service.
@@ -36,7 +37,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Binds what the configuration asks for.
+    /// Binds the configured addresses.
     pub(super) fn bind(config: &Config) -> Result<Option<Self>, Error> {
         let Some(Options { ports: Ports { grpc, doors, .. }, .. }) = &config.rls else { return Ok(None) };
         let cannot = |address: &dyn std::fmt::Display| Error::system(format!("cannot listen on {address}"));
@@ -61,7 +62,7 @@ impl Sockets {
     }
 }
 
-/// The service as it runs.
+/// The running service.
 #[derive(Debug)]
 pub(super) struct RateLimits {
     pub(super) port: Arc<Port>,
@@ -71,7 +72,7 @@ pub(super) struct RateLimits {
     statsd: Mutex<Option<Statsd>>,
 }
 
-/// The thread that sends statistics.
+/// The thread that sends statistics to StatsD.
 #[derive(Debug)]
 struct Statsd {
     end: SyncSender<()>,
@@ -86,7 +87,7 @@ impl Statsd {
         Ok(Self { end, thread })
     }
 
-    /// Sends once more. A packet is sent or not, so that is not long.
+    /// Sends once more and ends the thread. Sending a packet does not block for long.
     fn finish(self) {
         drop(self.end);
         let _ = self.thread.join();
@@ -94,11 +95,11 @@ impl Statsd {
 }
 
 impl RateLimits {
-    /// The service by `config`, which counts in the windows of `generations`.
+    /// Creates the service by `config`; it counts in the windows of `generations`.
     pub(super) fn compose(
         config: &Config,
         generations: &Generations,
-        shared: &Shared,
+        shared: &ProxyState,
     ) -> Result<Option<Self>, Error> {
         let (Some(options), Some(windows)) = (&config.rls, generations.windows()) else { return Ok(None) };
         let shared_windows = options.scope.clone().zip(generations.shared_windows());
@@ -107,7 +108,7 @@ impl RateLimits {
         let security = security(options, None)
             .map_err(|error| Error::System("cannot set up TLS".to_owned(), std::io::Error::other(error)))?;
         let loaded = options.loaded.as_ref().map(|loaded| Arc::clone(&loaded.rules));
-        // Without a place to read rules from there are none, which is not the same as not knowing them.
+        // Without a source of rules there are none, which differs from rules that are not loaded yet.
         let has_none = options.directory.is_none() && options.xds.is_none();
         let rules = loaded.or_else(|| has_none.then(Arc::default));
         let settings = Arc::clone(&options.decisions);
@@ -131,8 +132,13 @@ impl RateLimits {
         }))
     }
 
-    /// Starts what goes on beside the workers: the ports of HTTP/1.1, and who follows the rules.
-    pub(super) fn start(&self, sockets: Sockets, options: &Options, crew: &Arc<Crew>) -> Result<(), Error> {
+    /// Starts what runs outside of the workers: the HTTP/1.1 ports, statistics and the sources of rules.
+    pub(super) fn start(
+        &self,
+        sockets: Sockets,
+        options: &Options,
+        crew: &Arc<ThreadGroup>,
+    ) -> Result<(), Error> {
         let desk = Arc::clone(&self.desk);
         if !sockets.doors.is_empty() {
             let serve_one = move |socket, door| doors::serve(socket, Arc::clone(&desk), door);
@@ -163,7 +169,7 @@ impl RateLimits {
         Ok(())
     }
 
-    /// Takes over what may change while it runs.
+    /// Applies the settings that may change at run time.
     pub(super) fn apply(&self, options: &Options) {
         self.desk.set_settings(Arc::clone(&options.decisions));
         match security(options, self.port.security().tls.as_deref()) {
@@ -184,13 +190,13 @@ impl RateLimits {
         }
     }
 
-    /// Goes on with the rules of the generation that is in force now.
-    pub(super) fn renew(&self, shared: &Shared) {
+    /// Continues with the rules of the current generation.
+    pub(super) fn renew(&self, shared: &ProxyState) {
         self.desk.set_native(Arc::clone(&shared.generation.load().policy), &shared.metrics);
         self.desk.set_fleet(shared.limiter.fleet());
     }
 
-    /// Ends what goes on beside the workers.
+    /// Ends what runs outside of the workers.
     pub(super) fn finish(&self) {
         if let Some(handle) = &*self.rules.lock() {
             handle.stop();
@@ -201,14 +207,16 @@ impl RateLimits {
     }
 }
 
-/// Connections of the gRPC port at once, where nobody says how many. Half of the descriptors are for clients of the
-/// proxy and as many again for its upstreams, which never all have a connection.
+/// Default maximum of connections on the gRPC port. Without listeners it is half of the descriptors. With
+/// listeners it is an eighth: the proxy assigns half of them to clients and half to upstreams, but never uses
+/// all of the latter.
 fn connections(config: &Config) -> usize {
     let share = if config.listeners.is_empty() { 2 } else { 8 };
     (pressure::descriptors() / share).min(MAX_CONNECTIONS)
 }
 
-/// Security as `options` have it; sessions of `before` go on to hold where the same clients are believed.
+/// Returns the security settings of `options`. TLS sessions of `before` stay valid if the same clients are
+/// trusted.
 fn security(options: &Options, before: Option<&Tls>) -> Result<Security, rustls::Error> {
     let tls = options.tls.as_ref().map(|settings| Tls::new(settings.clone(), before).map(Arc::new));
     Ok(Security { tls: tls.transpose()?, client_names: Arc::clone(&options.client_names) })

@@ -1,4 +1,4 @@
-//! New configurations on their way into force, and the signals that ask for them.
+//! Applies reloaded configurations, and handles the signals that request a reload.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(super) fn start(reloader: Reloader, running: &Running, mut central: Option<K
     spawn_thread("reload", follow).map(drop)
 }
 
-/// Reloads for each SIGHUP and reopens the access log for each SIGUSR1, for as long as it is polled.
+/// Reloads on SIGHUP and reopens the access log on SIGUSR1, for as long as it is polled.
 pub(super) async fn on_signals(running: &Running) {
     let listen = |kind| signal(kind).map_err(|error| tracing::warn!(%error, "cannot listen for a signal"));
     let (Ok(mut hangup), Ok(mut user)) = (listen(SignalKind::hangup()), listen(SignalKind::user_defined1()))

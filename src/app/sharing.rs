@@ -8,17 +8,17 @@ use tokio::sync::mpsc;
 use super::Error;
 use super::generation::Generations;
 use super::rate_limits::RateLimits;
-use crate::proxy::Shared;
+use crate::proxy::ProxyState;
 use crate::store::handle::Want;
 use crate::store::settings::Settings;
 use crate::store::task::{self, Resources};
 
-/// Speaks with the store on a thread of its own, for as long as the process lives.
+/// Starts the thread that communicates with the store, for the lifetime of the process.
 pub(super) fn start(
     settings: &Settings,
     queue: mpsc::Receiver<Want>,
     secret: [u64; 2],
-    (shared, generations, rate_limits): (&Arc<Shared>, &Arc<Generations>, Option<&Arc<RateLimits>>),
+    (shared, generations, rate_limits): (&Arc<ProxyState>, &Arc<Generations>, Option<&Arc<RateLimits>>),
 ) -> Result<(), Error> {
     let Some(handle) = shared.store.clone() else { return Ok(()) };
     let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
@@ -34,7 +34,7 @@ pub(super) fn start(
     let (settings, generations) = (settings.clone(), Arc::clone(generations));
     let (rate_limits, renewed) = (rate_limits.cloned(), Arc::clone(shared));
     let joined = move |fleet| {
-        limiter.join(fleet);
+        limiter.join_fleet(fleet);
         generations.rebind();
         rate_limits.iter().for_each(|service| service.renew(&renewed));
     };

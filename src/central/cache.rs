@@ -1,7 +1,7 @@
-//! The last good document on disk: whole or not at all, for its owner alone.
+//! The last good document on disk: written atomically, and readable only by its owner.
 //!
-//! A header of three lines, which are comments to YAML, and the document as it came. The header has the URL, what the server knows
-//! the version by, and a digest, so that a file that is damaged or of another URL is not taken for it.
+//! Three header lines, which are YAML comments, precede the document as it was received. The header contains
+//! the URL, the validators and a digest, so that a damaged file or one of another URL is not used.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::document::{Document, Validators};
 use super::settings::Url;
-use crate::whole_file;
+use crate::atomic_file;
 
 const TITLE: &str = "# Fetched by Weir, which starts with it while the server is away. Not to be edited.";
 
-/// Header included.
+/// Maximum size in bytes, with the header.
 const LARGEST: u64 = super::client::LARGEST as u64 + 64 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,12 +28,12 @@ struct Header {
     sha256: String,
 }
 
-/// The document of `url` that is kept in `file`; `None` if there is no such file.
+/// Loads the document of `url` that is cached in `file`; `None` if there is no such file.
 ///
 /// # Errors
-/// Why the file is not used: it cannot be read, is damaged, or is of another URL.
+/// Returns why the file is not used: it cannot be read, is damaged, or is of another URL.
 pub fn load(file: &Path, url: &Url) -> Result<Option<Document>, String> {
-    let opened = whole_file::open(file).map_err(|error| format!("not readable: {error}"))?;
+    let opened = atomic_file::open(file).map_err(|error| format!("not readable: {error}"))?;
     let Some(opened) = opened else { return Ok(None) };
     let mut content = String::new();
     opened.take(LARGEST).read_to_string(&mut content).map_err(|error| format!("not readable: {error}"))?;
@@ -57,13 +57,13 @@ pub(super) fn read(content: &str, url: &Url) -> Result<Document, String> {
     Ok(Document { text: text.into(), url: url.to_string().into(), validators })
 }
 
-/// Keeps `document` of `url` in `file`, in place of what was there.
+/// Stores `document` of `url` in `file`, replacing its content.
 ///
 /// # Errors
-/// Whatever the system says.
+/// Returns the error of the file system.
 pub fn store(file: &Path, url: &Url, document: &Document) -> io::Result<()> {
     let text = content(url, document)?;
-    whole_file::replace(file, |out| out.write_all(text.as_bytes()).map(Some)).map(drop)
+    atomic_file::replace(file, |out| out.write_all(text.as_bytes()).map(Some)).map(drop)
 }
 
 pub(super) fn content(url: &Url, document: &Document) -> io::Result<String> {
@@ -74,14 +74,14 @@ pub(super) fn content(url: &Url, document: &Document) -> io::Result<String> {
         modified: modified.map(Into::into),
         sha256: digest_of(&document.text),
     };
-    // JSON in one line: whatever a server sends, it cannot end the comment.
+    // JSON on one line, so that nothing that a server sends can end the comment.
     Ok(format!("{TITLE}\n# {}\n{}", serde_json::to_string(&header)?, document.text))
 }
 
 fn digest_of(text: &str) -> String {
     let mut hex = String::new();
     for byte in digest(&SHA256, text.as_bytes()).as_ref() {
-        // Writing to a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(hex, "{byte:02x}");
     }
     hex
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// A validator that is damaged makes a request that is not answered by 304.
+    /// A damaged validator is harmless: the server does not respond to it with 304.
     fn header_of(content: &str) -> &str {
         content.lines().nth(1).unwrap()
     }

@@ -1,4 +1,4 @@
-//! One exchange with the server: a conditional GET over HTTP/1.1, on a connection that is kept.
+//! A single exchange with the server: a conditional GET over HTTP/1.1, on a persistent connection.
 
 use std::io;
 use std::sync::Arc;
@@ -20,37 +20,37 @@ use super::document::{Document, Validators};
 use super::envelope;
 use super::settings::Settings;
 use crate::telemetry::metrics::{FetchOutcome, VERSION};
-use crate::tls::Protocol;
-use crate::tls::client::Client as Tls;
+use crate::tls::AlpnProtocol;
+use crate::tls::client::TlsClient as Tls;
 use crate::transport::Transport;
 
-/// The largest document, in bytes: that of a configuration file.
+/// Maximum size of a document in bytes, the same as of a configuration file.
 pub(super) const LARGEST: usize = 1 << 20;
 
-/// What a server sends around a document: an envelope, in which a line break takes two bytes.
+/// Maximum size of a body. An envelope may surround the document, in which a line break takes two bytes.
 const LARGEST_BODY: usize = 2 * LARGEST + 4096;
 
-/// Longer ETags are not sent back: the document is then fetched anew each time.
+/// Maximum length of a validator. A longer one is not sent back, so the document is fetched again each time.
 const LONGEST_VALIDATOR: usize = 1024;
 
-/// After so long without a byte the system asks whether the server is still there.
+/// Time without a byte after which TCP keep-alive probes the server.
 const SILENCE: Duration = Duration::from_secs(15);
 
 const PREFER: &str = "prefer";
 
-/// Why there is no document.
+/// Why no document was received.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// There is no connection, or it broke.
+    /// Connecting failed, or the connection broke.
     #[error("cannot reach the server: {0}")]
     Unreachable(String),
-    /// No whole response in time.
+    /// No complete response in time.
     #[error("no response within {0:?}")]
     Late(Duration),
-    /// Another status than 200 and 304.
+    /// A status code other than 200 and 304.
     #[error("the server responds {0}{1}")]
     Status(StatusCode, &'static str),
-    /// A response that is no document.
+    /// A response that is not a document.
     #[error("{0}")]
     Unusable(String),
 }
@@ -66,16 +66,16 @@ impl Failure {
     }
 }
 
-/// A response.
+/// A successful response.
 #[derive(Debug)]
 pub(super) enum Fetched {
-    /// The document as it is now.
+    /// The current document.
     Document(Document),
-    /// It is what the validators stand for.
+    /// The document is unchanged from the one with the given validators.
     NotModified,
 }
 
-/// The client of one server.
+/// A client for one server.
 #[derive(Debug)]
 pub(super) struct Client {
     settings: Arc<Settings>,
@@ -84,10 +84,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client without a connection.
+    /// Creates a client without a connection.
     ///
     /// # Errors
-    /// If TLS cannot be set up.
+    /// Returns an error if TLS cannot be set up.
     pub(super) fn new(settings: Arc<Settings>) -> io::Result<Self> {
         let tls = settings.tls.clone().map(Tls::new).transpose().map_err(io::Error::other)?;
         Ok(Self { settings, tls, connection: None })
@@ -97,8 +97,8 @@ impl Client {
         &self.settings
     }
 
-    /// Fetches the document if it is another one than `known`; the server may hold the request for `wait`. Needs a runtime
-    /// to run on. Dropped before its end, it drops the connection.
+    /// Fetches the document if it differs from `known`; the server may hold the request for `wait`. Needs a
+    /// runtime. Dropping the future drops the connection.
     pub(super) async fn fetch(
         &mut self,
         known: &Validators,
@@ -112,7 +112,7 @@ impl Client {
             {
                 return Ok(done);
             }
-            // A connection that was kept may have been closed meanwhile: that says nothing of the server.
+            // An idle connection may have been closed meanwhile, which is not a failure of the server.
             let fresh = self.connect().await?;
             self.exchange(fresh, known, wait).await
         };
@@ -121,7 +121,8 @@ impl Client {
         fetched
     }
 
-    /// The outcome, and the connection where it can be used again; an error where the connection broke before a response.
+    /// Returns the outcome, and the connection if it can be reused; an error if the connection broke before a
+    /// response.
     async fn exchange(
         &self,
         mut connection: SendRequest<Empty<Bytes>>,
@@ -159,12 +160,12 @@ impl Client {
         let url = &self.settings.url;
         let unreachable = |error: io::Error| Failure::Unreachable(error.to_string());
         let stream = Transport::connect_tcp((&*url.host, url.port)).await.map_err(unreachable)?;
-        // A connection that is lost without a word would be waited for as long as the server may hold the request.
-        stream.keep_alive(SILENCE);
+        // A connection lost without notice would otherwise be noticed only after the server's long-poll time.
+        stream.set_tcp_keepalive(SILENCE);
         let stream = match &self.tls {
             None => stream,
             Some(tls) => {
-                let secured = tls.connect(stream, &url.host, Protocol::Http1).await;
+                let secured = tls.connect(stream, &url.host, AlpnProtocol::Http1).await;
                 secured.map_err(|failure| Failure::Unreachable(failure.to_string()))?.0.into()
             }
         };
@@ -235,7 +236,7 @@ fn too_large() -> Failure {
     Failure::Unusable("the document is larger than 1 MiB".to_owned())
 }
 
-/// What an operator should know of a status.
+/// Returns a hint on a status code, for operators.
 fn explained(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; `config.headers` has the credentials",

@@ -1,15 +1,15 @@
-//! A document as the server has sent it.
+//! A document as sent by the server.
 
 use std::sync::Arc;
 
-/// A fetched document. Two of them are equal if they say the same.
+/// A fetched document. Two documents are equal if their texts are.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// What it says.
+    /// The text.
     pub text: Arc<str>,
-    /// Where it comes from, as people are shown it.
+    /// The URL it comes from, without secrets, for display.
     pub url: Arc<str>,
-    /// What the server knows this version by.
+    /// The validators of this version.
     pub validators: Validators,
 }
 
@@ -21,7 +21,7 @@ impl PartialEq for Document {
 
 impl Eq for Document {}
 
-/// What a server tells versions of a document by (RFC 9110 section 8.8).
+/// Validators that identify a version of a document (RFC 9110 section 8.8).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Validators {
     /// Its ETag.
@@ -31,7 +31,7 @@ pub struct Validators {
 }
 
 impl Validators {
-    /// Whether the server can be asked for another version than this one.
+    /// Whether a conditional request is possible.
     pub fn any(&self) -> bool {
         self.etag.is_some() || self.modified.is_some()
     }

@@ -1,15 +1,15 @@
-//! The JSON in which Central Dogma sends a file, by `GET /api/v1/projects/P/repos/R/contents/FILE`: an entry, or a revision with
-//! an entry where the request had an `If-None-Match`.
+//! The JSON in which Central Dogma sends a file, for `GET /api/v1/projects/P/repos/R/contents/FILE`: an
+//! entry, or a revision with an entry if the request had an `If-None-Match`.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A file in its envelope.
+/// A file taken from its envelope.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// What the file says.
+    /// The content of the file.
     pub(super) text: String,
-    /// The revision of the repository, as the entity tag that `If-None-Match` has.
+    /// The revision of the repository, as the entity tag for `If-None-Match`.
     pub(super) etag: Box<str>,
 }
 
@@ -28,7 +28,8 @@ struct Entry {
     raw_content: Option<String>,
 }
 
-/// The file in `body`, if that is such an envelope. No configuration has a `revision` and a `path`.
+/// Returns the file in `body`, if that is such an envelope. A configuration never has a `revision` and a
+/// `path`.
 pub(super) fn open(body: &str) -> Option<Opened> {
     let (revision, entry) = match serde_json::from_str::<Watched>(body) {
         Ok(watched) => (watched.revision, watched.entry),
@@ -39,7 +40,7 @@ pub(super) fn open(body: &str) -> Option<Opened> {
     };
     let text = match (entry.raw_content, entry.content) {
         (Some(text), _) | (None, Some(Value::String(text))) => text,
-        // JSON is YAML.
+        // JSON is valid YAML.
         (None, Some(content)) => serde_json::to_string_pretty(&content).ok()?,
         (None, None) => return None,
     };

@@ -1,4 +1,4 @@
-//! Follows the document of a server: asks for it again and again, and hands on each one that says something else.
+//! Follows a document on a server: requests it repeatedly and delivers each new version.
 
 use std::future::pending;
 use std::io;
@@ -15,12 +15,12 @@ use super::settings::Settings;
 use crate::clock::{Clock, Stopwatch};
 use crate::telemetry::metrics::{FetchMetrics, FetchOutcome};
 
-/// What the server says when the process starts.
+/// The server's response at startup.
 #[derive(Debug)]
 pub enum First {
     /// A document.
     Document(Document),
-    /// The one that was kept is the latest.
+    /// The cached document is current.
     Kept,
 }
 
@@ -29,43 +29,43 @@ pub enum First {
 pub struct Follower {
     client: Client,
     known: Option<Document>,
-    /// What runs came from the cache, and the server has not confirmed it.
+    /// The running document, if it came from the cache and the server has not confirmed it.
     unconfirmed: Option<Document>,
     failures: u32,
     /// The last failure, which has been logged.
     failure: Option<String>,
-    /// What came of requests before there were metrics.
+    /// Outcomes of requests before metrics were available.
     begun: Vec<FetchOutcome>,
 }
 
-/// What a follower works with.
+/// What a follower needs from the process.
 #[derive(Debug)]
 pub struct Resources {
-    /// How the document is fetched; the latest counts.
+    /// How the document is fetched; may change.
     pub settings: watch::Receiver<Arc<Settings>>,
-    /// Has it fetched at once.
+    /// Causes the document to be fetched at once.
     pub hurry: Arc<Notify>,
-    /// What is counted.
+    /// Counters of fetches.
     pub metrics: FetchMetrics,
-    /// The time of what is counted.
+    /// Clock for the time stamps of metrics.
     pub clock: Arc<Clock>,
 }
 
 impl Follower {
-    /// A follower that knows the document that was kept, if there is one.
+    /// Creates a follower that has the cached document, if there is one.
     ///
     /// # Errors
-    /// If TLS cannot be set up.
+    /// Returns an error if TLS cannot be set up.
     pub fn new(settings: Settings, kept: Option<Document>) -> io::Result<Self> {
         let client = Client::new(Arc::new(settings))?;
         Ok(Self { client, known: kept, unconfirmed: None, failures: 0, failure: None, begun: Vec::new() })
     }
 
-    /// Asks for the document until there is a response, or `timeout` has passed; only once where one was kept, which is as
-    /// good for a start.
+    /// Requests the document until there is a response or `timeout` has passed. With a cached document only
+    /// once, because the cached one serves for a start.
     ///
     /// # Errors
-    /// The last [`Failure`].
+    /// Returns the last [`Failure`].
     pub async fn first(&mut self) -> Result<First, Failure> {
         let limit = self.client.settings().timeout;
         let mut last = Failure::Late(limit);
@@ -101,12 +101,12 @@ impl Follower {
         })
     }
 
-    /// What runs is `kept`, although the server has another document.
+    /// Notes that `kept` is running although the server has another document.
     pub fn start_with(&mut self, kept: Document) {
         self.unconfirmed = Some(kept);
     }
 
-    /// Follows the document for as long as it is polled; `deliver` gets each one that says something else.
+    /// Follows the document for as long as it is polled; `deliver` receives each new version.
     pub async fn run(mut self, resources: Resources, deliver: impl Fn(Document)) {
         let Resources { mut settings, hurry, metrics, clock } = resources;
         for outcome in std::mem::take(&mut self.begun) {
@@ -126,7 +126,7 @@ impl Follower {
         }
     }
 
-    /// Goes on by other settings. What the server told its versions by is kept, unless it is another one's document.
+    /// Continues with new settings. Validators are kept, unless the URL has changed.
     fn renew(&mut self, settings: Arc<Settings>) {
         if settings.url != self.client.settings().url
             && let Some(known) = &mut self.known
@@ -141,7 +141,7 @@ impl Follower {
         }
     }
 
-    /// One request, and the pause after it.
+    /// Performs one request, and the pause after it.
     async fn round(
         &mut self,
         may_wait: bool,
@@ -150,7 +150,7 @@ impl Follower {
         deliver: &impl Fn(Document),
     ) {
         let interval = self.client.settings().interval;
-        // After a failure the next response is wanted at once: it says that all is well again.
+        // No long poll after a failure: the next response should come at once, because it ends the failure.
         let wait = Some(self.client.settings().wait).filter(|wait| {
             let has_condition = self.known.as_ref().is_some_and(|known| known.validators.any());
             may_wait && has_condition && self.failures == 0 && !wait.is_zero()
@@ -174,7 +174,7 @@ impl Follower {
         sleep(pacing::pause(ended, wait, interval)).await;
     }
 
-    /// Whether there is another document now.
+    /// Handles a response; returns whether there is a new document.
     fn take(
         &mut self,
         fetched: Fetched,
@@ -183,7 +183,8 @@ impl Follower {
         deliver: &impl Fn(Document),
     ) -> bool {
         if let Fetched::Document(document) = fetched {
-            // A server may send what it has sent before, under another name or because it knows no conditions.
+            // A server may send the same content again, with a new validator or because it ignores
+            // conditions.
             if self.known.as_ref() != Some(&document) {
                 metrics.fetched(FetchOutcome::Changed, clock.civil_now());
                 self.known = Some(document.clone());

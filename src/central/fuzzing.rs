@@ -1,4 +1,4 @@
-//! What a server sends and what is kept of it, for fuzzing.
+//! Entry points for fuzzing: the server's responses and the cache.
 
 use super::document::{Document, Validators};
 use super::settings::Url;
@@ -8,7 +8,7 @@ fn url() -> Url {
     Url { host: "h".into(), port: 80, target: "/".into(), is_secure: false }
 }
 
-/// The document in a body.
+/// Returns the document in a body.
 pub(crate) fn sent(body: &str) -> Document {
     let opened = envelope::open(body);
     let validators = Validators { etag: opened.as_ref().map(|opened| opened.etag.clone()), modified: None };
@@ -16,10 +16,10 @@ pub(crate) fn sent(body: &str) -> Document {
     Document { text: text.into(), url: url().to_string().into(), validators }
 }
 
-/// A document as it is read from the cache again.
+/// Stores a document in the cache format and reads it again.
 pub(crate) fn kept(document: &Document) -> Result<Document, String> {
     let content = cache::content(&url(), document).map_err(|error| error.to_string())?;
-    // Whatever a file says, it is a cache or it is not.
+    // Any text is either a valid cache or an error.
     let _ = cache::read(&document.text, &url());
     cache::read(&content, &url())
 }

@@ -1,48 +1,44 @@
-//! When the next request is due.
+//! The pause before the next request.
 
 use std::time::Duration;
 
-use crate::jitter::jittered;
+use crate::jitter::{backoff, full_jitter, jittered};
 
-/// The longest pause after the first failure in a row; it doubles with each.
+/// Maximum pause after the first of several failures in a row; doubles with each further one.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// The longest pause after any failure, unless the server is polled less often anyway.
-const LONGEST: Duration = Duration::from_secs(30);
+/// Maximum pause after any failure, unless the polling interval is longer.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// No pause is shorter: neither a server that changes its document all the time nor one that fails is asked in a circle.
-const SHORTEST: Duration = Duration::from_millis(100);
+/// Minimum pause: bounds the rate of requests to a server that changes its document all the time, or fails.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
 
-/// After so many failures in a row the longest pause no longer grows.
-const MOST_DOUBLINGS: u32 = 16;
-
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// Another document.
     Changed,
-    /// The same document, after so long.
+    /// The same document, after this time.
     Unchanged(Duration),
-    /// None; so many times in a row.
+    /// No document; the number of failures in a row.
     Failed(u32),
 }
 
-/// The pause before the next request. `held` is for how long the server was asked to hold the last one, if it was.
+/// Returns the pause before the next request. `held` is the long-poll time of the last request, if it had
+/// one.
 pub(super) fn pause(ended: Ended, held: Option<Duration>, interval: Duration) -> Duration {
     match ended {
-        // The next request finds out what has changed meanwhile, and waits for what will.
-        Ended::Changed => SHORTEST,
-        Ended::Unchanged(took) if held.is_some_and(|wait| took >= wait.min(interval) / 2) => SHORTEST,
-        Ended::Unchanged(_) => jittered(interval).max(SHORTEST),
-        // Full jitter: instances that have failed together come back one by one.
-        Ended::Failed(times) => longest(times, interval).mul_f64(fastrand::f64()).max(SHORTEST),
+        // The next request returns what has changed meanwhile, or waits for the next change.
+        Ended::Changed => MIN_PAUSE,
+        Ended::Unchanged(took) if held.is_some_and(|wait| took >= wait.min(interval) / 2) => MIN_PAUSE,
+        Ended::Unchanged(_) => jittered(interval).max(MIN_PAUSE),
+        Ended::Failed(times) => full_jitter(longest(times, interval)).max(MIN_PAUSE),
     }
 }
 
-/// The longest pause after so many failures in a row.
+/// Returns the maximum pause after `times` failures in a row.
 fn longest(times: u32, interval: Duration) -> Duration {
-    let doubled = 1 << times.saturating_sub(1).min(MOST_DOUBLINGS);
-    FIRST.saturating_mul(doubled).min(LONGEST.max(interval))
+    backoff(FIRST, MAX_PAUSE.max(interval), times)
 }
 
 #[cfg(test)]
@@ -58,10 +54,10 @@ mod tests {
 
     #[test]
     fn a_server_that_holds_requests_is_asked_again_at_once() {
-        assert_eq!(pause(Ended::Changed, None, INTERVAL), SHORTEST);
-        assert_eq!(pause(after(60_000), WAIT, INTERVAL), SHORTEST);
-        assert_eq!(pause(after(5_000), WAIT, INTERVAL), SHORTEST);
-        assert_eq!(pause(after(1_000), Some(Duration::from_secs(2)), INTERVAL), SHORTEST);
+        assert_eq!(pause(Ended::Changed, None, INTERVAL), MIN_PAUSE);
+        assert_eq!(pause(after(60_000), WAIT, INTERVAL), MIN_PAUSE);
+        assert_eq!(pause(after(5_000), WAIT, INTERVAL), MIN_PAUSE);
+        assert_eq!(pause(after(1_000), Some(Duration::from_secs(2)), INTERVAL), MIN_PAUSE);
     }
 
     #[test]
@@ -80,9 +76,10 @@ mod tests {
         );
         assert_eq!(super::longest(u32::MAX, Duration::from_secs(300)), Duration::from_secs(300));
         let drawn: Vec<_> = (0..200).map(|_| pause(Ended::Failed(20), None, INTERVAL)).collect();
-        assert!(drawn.iter().all(|pause| (SHORTEST..=LONGEST).contains(pause)));
+        assert!(drawn.iter().all(|pause| (MIN_PAUSE..=MAX_PAUSE).contains(pause)));
         assert!(
-            drawn.iter().any(|pause| *pause < LONGEST / 4) && drawn.iter().any(|pause| *pause > LONGEST / 2)
+            drawn.iter().any(|pause| *pause < MAX_PAUSE / 4)
+                && drawn.iter().any(|pause| *pause > MAX_PAUSE / 2)
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Where the configuration comes from, and how it is fetched.
+//! The source of the configuration, and how it is fetched.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,44 +11,44 @@ use crate::tls::client;
 /// How the configuration is fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The document.
+    /// URL of the document.
     pub url: Url,
-    /// TLS towards the server, where the URL says so.
-    pub tls: Option<client::Settings>,
-    /// Fields sent along with every request: most often credentials.
+    /// TLS to the server; `None` for an `http` URL.
+    pub tls: Option<client::TlsClientSettings>,
+    /// Headers of every request, usually credentials.
     pub headers: HeaderMap,
-    /// The file that keeps the last good document; `None` for none.
+    /// The file that stores the last good document; `None` for no cache.
     pub cache: Option<PathBuf>,
-    /// How long the server may hold a request until the document changes; zero where it is only polled.
+    /// Maximum time that the server may hold a request until the document changes; zero for plain polling.
     pub wait: Duration,
-    /// Between two requests where the server does not hold them.
+    /// Interval between requests that the server does not hold.
     pub interval: Duration,
-    /// For a response, apart from the time for which the server holds the request.
+    /// Timeout of a response, without the time that the server holds the request.
     pub timeout: Duration,
 }
 
-/// Where the cache is unless the configuration in `file` names another place: beside it.
+/// Returns the default path of the cache: next to the configuration in `file`.
 pub fn cache_beside(file: &Path) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".cache");
     file.with_file_name(name)
 }
 
-/// An address of a document: `http` or `https`, without credentials and fragment.
+/// URL of a document: `http` or `https`, without credentials and fragment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
-    /// A name or an address, the latter without brackets.
+    /// A host name or an IP address, without brackets.
     pub host: Box<str>,
     /// The port.
     pub port: u16,
-    /// The path, and the query if there is one.
+    /// The path, with the query if there is one.
     pub target: Box<str>,
-    /// Whether it begins with `https`.
+    /// Whether the scheme is `https`.
     pub is_secure: bool,
 }
 
 impl Url {
-    /// Host and port, as the Host field has them.
+    /// Returns host and port, as in the `Host` header.
     pub fn authority(&self) -> String {
         let Self { host, port, is_secure, .. } = self;
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
@@ -56,14 +56,14 @@ impl Url {
         if *port == usual { host } else { format!("{host}:{port}") }
     }
 
-    /// All of it; a query may hold a secret.
+    /// Returns the complete URL; its query may contain a secret.
     pub fn whole(&self) -> String {
         let scheme = if self.is_secure { "https" } else { "http" };
         format!("{scheme}://{}{}", self.authority(), self.target)
     }
 }
 
-/// Without the query, which may hold a secret.
+/// Formats the URL without its query, which may contain a secret.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = self.whole();

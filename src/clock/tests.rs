@@ -3,7 +3,7 @@ use super::*;
 const HOUR: Duration = Duration::from_secs(3600);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// A clock whose wall clock is moved by hand: by so much from what the machine's says.
+/// A clock with a simulated wall clock.
 struct Bench {
     clock: Clock,
     latest: Timestamp,
@@ -15,7 +15,7 @@ impl Bench {
         Self { latest: clock.now(), clock }
     }
 
-    /// The time, which never runs backwards.
+    /// Returns the time and asserts that it did not go backwards.
     fn now(&mut self) -> Timestamp {
         let now = self.clock.now();
         assert!(now >= self.latest, "{:?} earlier than before", self.latest.since(now));
@@ -29,7 +29,7 @@ impl Bench {
         comparison
     }
 
-    /// How far the civil time is from `wall`.
+    /// Returns the difference between the civil time and `wall`.
     fn error(&mut self, wall: Timestamp) -> Duration {
         let now = self.now();
         let civil = self.clock.civil(now);
@@ -37,7 +37,7 @@ impl Bench {
     }
 }
 
-/// Generous: machines stall.
+/// Tolerance of these tests; generous, because test machines stall.
 const ABOUT: Duration = Duration::from_secs(30);
 
 #[test]
@@ -80,7 +80,7 @@ fn a_lead_of_minutes_is_worked_off_until_windows_begin_where_they_should() {
     let wall = bench.now();
     bench.compare(wall.saturating_add(Duration::from_secs(90)));
     let mut comparisons = 0;
-    // The wall clock stands still here, so each comparison stands for a second of its own.
+    // The simulated wall clock stands still, so each comparison stands for a second.
     while bench.clock.now().since(wall) > ABOUT {
         bench.compare(wall);
         bench.clock.floor.store(0, Ordering::Relaxed);

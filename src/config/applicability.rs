@@ -1,4 +1,5 @@
-//! Which keys of a rule have a meaning in which kinds of rules: one table, for the check, the documentation and the schema.
+//! The keys of a rule that have no meaning in some kinds of rules: one table for the check, the documentation
+//! and the schema.
 
 use serde_json::{Value, json};
 
@@ -14,40 +15,40 @@ pub(super) enum Kind {
     Unlimited,
     /// `in_flight` without a limit.
     InFlight,
-    /// `scope: {rls: …}`: another service decides, once, before the request is sent on.
+    /// `scope: {rls: …}`: another service decides, once, before the request is forwarded.
     Remote,
-    /// The same without `on_error: local`: there are no limits here.
+    /// `scope: {rls: …}` without `on_error: local`: the rule has no limits of its own.
     RemoteAlone,
-    /// `scope: shared`, or one of its forms: all instances keep the limit together.
+    /// `scope: shared` in any form: the instances share the limit.
     Shared,
-    /// `domain`: Envoy asks about it, too.
+    /// `domain`: the rule also applies to Envoy's calls.
     Domain,
-    /// A rule that looks at descriptors: only Envoy asks about it.
+    /// A rule that matches descriptors: it applies only to Envoy's calls.
     Descriptors,
 }
 
-/// What a rule says, as far as the table asks for it.
+/// The rule as written, as far as the table needs it.
 pub(super) struct Given<'a> {
     pub(super) rule: &'a raw::Rule,
     pub(super) throttle: Throttle,
 }
 
-/// A key of rules, or what some of its values ask for.
+/// A key of rules, or some of its values.
 struct Row {
-    /// The path of the key in a rule.
+    /// Path of the key in a rule.
     path: &'static [&'static str],
-    /// The values that the row is about; every value if empty.
+    /// Description of the values that the row covers; empty for every value.
     values: &'static str,
-    /// Whether it is the value that has no meaning, and not the key.
+    /// Whether a problem is reported for the value, and not for the key.
     is_value: bool,
     is_given: fn(&Given<'_>) -> bool,
     void: &'static [Void],
 }
 
-/// Where a key has no meaning.
+/// A kind of rule in which a key has no meaning.
 struct Void {
     kind: Kind,
-    /// Why, where the kind alone does not say it.
+    /// The reason, if the kind alone does not give it; may be empty.
     reason: &'static str,
     hint: &'static str,
 }
@@ -58,7 +59,7 @@ const fn void(kind: Kind) -> Void {
 
 const ONCE: &str = "the other service decides, once, before the request is sent on";
 
-/// No meaning where another service keeps the limit.
+/// Marks a key that has no meaning if another service decides the limit.
 const fn remote(hint: &'static str) -> Void {
     Void { kind: Kind::Remote, reason: ONCE, hint }
 }
@@ -95,13 +96,13 @@ const fn values(
 }
 
 impl Row {
-    /// The same where the key is what has no meaning.
+    /// Returns the row with its problems reported for the key.
     const fn by_key(self) -> Self {
         Self { is_value: false, ..self }
     }
 }
 
-/// What a row is not about has a meaning in rules of every kind, or depends on other keys.
+/// Keys and values that no row covers have a meaning in every kind of rule, or depend on other keys.
 const TABLE: &[Row] = &[
     key(&["limit"], |given| given.rule.limit.is_some(), LIMITS),
     key(&["limits"], |given| given.rule.limits.is_some(), LIMITS),
@@ -242,7 +243,7 @@ fn fault(row: &Row, void: &Void, rule: &raw::Rule) -> Fault {
         Kind::Descriptors => "in a rule that only Envoy asks about",
     };
     let reason = if void.reason.is_empty() { String::new() } else { format!(": {}", void.reason) };
-    // It would have a meaning.
+    // Such a combination would have a meaning, but is not implemented.
     if void.kind == Kind::Shared {
         return Fault::new(format!("is not supported {place}"));
     }
@@ -280,7 +281,7 @@ fn is_more_than_a_word(rule: &raw::Rule) -> bool {
     })
 }
 
-/// What editors are told of the table: conditions of JSON Schema for a rule, by what is written alone.
+/// The table as JSON Schema conditions on a rule, for editors. Covers only what the file's text alone shows.
 pub(super) fn conditions() -> Value {
     let when = |kind, condition: Value| {
         let is_void = |row: &&Row| row.values.is_empty() && row.void.iter().any(|void| void.kind == kind);
@@ -300,7 +301,7 @@ pub(super) fn conditions() -> Value {
 mod tests {
     use super::*;
 
-    /// The table of the documentation, a line for each row.
+    /// Returns the documentation's table, with one line for each row.
     fn documented() -> String {
         let columns = [
             Kind::Unlimited,
@@ -330,10 +331,10 @@ mod tests {
 
     #[test]
     fn the_documentation_has_the_table() {
-        let documentation = include_str!("../../docs/configuration.md");
+        let documentation = include_str!("../../docs/reference/rules.md");
         assert!(
             documentation.contains(&documented()),
-            "expected in docs/configuration.md:\n{}",
+            "expected in docs/reference/rules.md:\n{}",
             documented()
         );
     }

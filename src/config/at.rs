@@ -1,22 +1,22 @@
-//! Paths into the configuration, e.g. `rules[1].limit`: built on the stack while walking down, written out
-//! only where there is something to say.
+//! Paths into the configuration, e.g. `rules[1].limit`: built on the stack during traversal, and formatted
+//! only when there is something to report.
 
 use std::fmt;
 
-/// A place in the configuration.
+/// A position in the configuration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At<'a> {
     parent: Option<&'a Self>,
     step: Step<'a>,
 }
 
-/// How a path goes on.
+/// One step of a path.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step<'a> {
     Root,
     Key(&'a str),
     Item(usize),
-    /// A value that stands for a list of itself adds nothing to the path.
+    /// A single value in place of a list; adds nothing to the path.
     Same,
 }
 
@@ -24,27 +24,27 @@ impl<'a> At<'a> {
     /// The whole file.
     pub(super) const ROOT: Self = Self { parent: None, step: Step::Root };
 
-    /// The value of `key` in the map here.
+    /// Returns the position of the value of `key` in this map.
     pub(super) const fn key(&'a self, key: &'a str) -> Self {
         Self { parent: Some(self), step: Step::Key(key) }
     }
 
-    /// The item at `index` of the list here.
+    /// Returns the position of the item at `index` of this list.
     pub(super) const fn item(&'a self, index: usize) -> Self {
         Self { parent: Some(self), step: Step::Item(index) }
     }
 
-    /// The same place.
+    /// Returns the position of a single value that stands for a list.
     pub(super) const fn same(&'a self) -> Self {
         Self { parent: Some(self), step: Step::Same }
     }
 
-    /// What this place is in.
+    /// Returns the enclosing position.
     pub(super) fn parent(&self) -> Option<Self> {
         self.parent.copied()
     }
 
-    /// The key at the top of the configuration under which this place is; `None` for the whole.
+    /// Returns the top-level key that contains this position; `None` for the whole configuration.
     pub(super) fn top(&self) -> Option<&'a str> {
         let above = self.parent.and_then(Self::top);
         above.or(match self.step {
@@ -53,7 +53,7 @@ impl<'a> At<'a> {
         })
     }
 
-    /// The last step of the way here.
+    /// Returns the last step of the path.
     pub(super) const fn step(&self) -> Step<'a> {
         self.step
     }
@@ -75,7 +75,7 @@ impl fmt::Display for At<'_> {
 }
 
 impl At<'_> {
-    /// Whether no other key or item comes before this step.
+    /// Whether no other key or item precedes this step.
     fn is_top(&self) -> bool {
         let mut above = self.parent;
         while let Some(at) = above {

@@ -1,7 +1,8 @@
-//! What another configuration would change, for people who want to know before they roll it out.
+//! Summary of what a new configuration would change, for reading before it is rolled out.
 //!
-//! One line each, in the order of the new file. What decides over counters comes first: a limit that changes keeps
-//! them, a rule with another name or key starts afresh.
+//! One line for each change, in the order of the new file. Rules come first, because they decide what happens
+//! to counters: a changed limit keeps its counters, a rule with a different name or key starts with empty
+//! ones.
 
 use std::collections::HashMap;
 
@@ -12,13 +13,13 @@ use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::quota::Quota;
 use crate::rls::options::Options;
 use crate::rules::remote_limit::RemoteLimit;
-use crate::rules::rule::{Action, LimitSource, Limiting, Rule, RuleLimit};
+use crate::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit};
 
 const KEPT: &str = "counters kept";
 const AFRESH: &str = "counters start afresh";
 const DROPPED: &str = "counters dropped";
 
-/// What `new` changes where `old` runs, a line each; nothing where it changes nothing.
+/// Returns the differences of `new` from `old`, one line each; empty if there are none.
 pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     let mut lines = Vec::new();
     let carry_over = CarryOver::between(&old.policy, &new.policy);
@@ -63,7 +64,8 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     lines
 }
 
-/// Where one of them has none, that is said among what takes a restart.
+/// The rate limit service's options of both configurations. If only one has the service, that is listed as a
+/// change that needs a restart.
 fn both_services<'c>(old: &'c Config, new: &'c Config) -> Option<(&'c Options, &'c Options)> {
     old.rls.as_ref().zip(new.rls.as_ref())
 }
@@ -72,7 +74,8 @@ fn are_others(old: &Config, new: &Config) -> bool {
     old.upstreams != new.upstreams || old.upstream_tls != new.upstream_tls
 }
 
-/// `keeps` says whether the counters of `new` are there already.
+/// Appends the differences of two rules of the same name; `keeps` is whether the counters of `new` exist
+/// already.
 fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>) {
     if old.matcher != new.matcher {
         parts.push(format!("match changed; {KEPT}"));
@@ -103,17 +106,17 @@ fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>)
     }
 }
 
-fn changes_of_limits(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Vec<String>) {
-    // As the lineage of counters has it: by what is written.
+fn changes_of_limits(old: &LimitAction, new: &LimitAction, keeps: bool, parts: &mut Vec<String>) {
+    // Compared as text, as the limit identity does.
     let (from, to) = (old.key.to_string(), new.key.to_string());
     if from != to {
         let counters = if keeps { KEPT } else { AFRESH };
         parts.push(format!("key {from} → {to}; {counters}"));
     }
     quotas(old, new, keeps, parts);
-    let shown = |limiting: &Limiting| {
+    let shown = |limiting: &LimitAction| {
         let most = limiting.in_flight.map_or_else(|| "none".to_owned(), |most| most.to_string());
-        let Limiting { throttle, enforce, tariff, .. } = limiting;
+        let LimitAction { throttle, enforced_share: enforce, cost_model: tariff, .. } = limiting;
         [throttle.to_string(), enforce.to_string(), tariff.cost.to_string(), most]
     };
     let shown = shown(old).into_iter().zip(shown(new));
@@ -125,7 +128,10 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Ve
     let others = [
         ("scope", !are_kept_alike(old, new)),
         ("on_missing", old.on_missing != new.on_missing),
-        ("count or refund_on", old.tariff != new.tariff && old.tariff.cost == new.tariff.cost),
+        (
+            "count or refund_on",
+            old.cost_model != new.cost_model && old.cost_model.cost == new.cost_model.cost,
+        ),
         ("ban", old.ban != new.ban),
         ("on_denied", old.on_denied != new.on_denied),
         ("on_change", old.on_change != new.on_change),
@@ -135,15 +141,15 @@ fn changes_of_limits(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Ve
     );
 }
 
-/// Whether the same are asked in the same way, in whatever order they are named.
+/// Whether both use the same services with the same settings, in any order.
 fn have_same_services(old: &Config, new: &Config) -> bool {
     let all_of =
         |one: &Config, other: &Config| one.services.iter().all(|service| other.services.contains(service));
     all_of(old, new) && all_of(new, old)
 }
 
-/// Whether the same is asked in both.
-fn are_kept_alike(old: &Limiting, new: &Limiting) -> bool {
+/// Whether the source of both limits is the same. Positions of services are ignored, because they may change.
+fn are_kept_alike(old: &LimitAction, new: &LimitAction) -> bool {
     let of_same_service = |remote: &RemoteLimit| RemoteLimit { service: 0, ..remote.clone() };
     match (&old.source, &new.source) {
         (LimitSource::Remote(old), LimitSource::Remote(new)) => of_same_service(old) == of_same_service(new),
@@ -151,8 +157,8 @@ fn are_kept_alike(old: &Limiting, new: &Limiting) -> bool {
     }
 }
 
-/// Limits by the rules of the limiter: the same period goes on, and what is left continues in order.
-fn quotas(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Vec<String>) {
+/// Pairs limits as the limiter does at a reload: first those with the same period, then the rest in order.
+fn quotas(old: &LimitAction, new: &LimitAction, keeps: bool, parts: &mut Vec<String>) {
     let mut left: Vec<&RuleLimit> = old.limits.iter().collect();
     let mut continued: Vec<Option<&RuleLimit>> = vec![None; new.limits.len()];
     for same_period in [true, false] {
@@ -184,7 +190,7 @@ fn quotas(old: &Limiting, new: &Limiting, keeps: bool, parts: &mut Vec<String>) 
     parts.extend(left.iter().map(|limit| format!("{} removed; {DROPPED}", limit.quota.limit())));
 }
 
-/// Two quotas with what tells them apart.
+/// Formats two quotas with the properties in which they differ.
 fn described(old: &Quota, new: &Quota) -> [String; 2] {
     let both = [old, new];
     let has_bursts =
@@ -207,7 +213,7 @@ fn described(old: &Quota, new: &Quota) -> [String; 2] {
     })
 }
 
-/// A rule in a few words.
+/// A short description of a rule.
 fn summary(rule: &Rule) -> String {
     let Action::Limit(limiting) = &rule.action else { return action(&rule.action).to_owned() };
     let mut limits: Vec<String> =
@@ -217,7 +223,7 @@ fn summary(rule: &Rule) -> String {
         LimitSource::Local => {}
         LimitSource::Shared(shared) => limits.push(format!("shared by {}", shared.mode.as_str())),
         LimitSource::Remote(remote) => {
-            limits.push(format!("what {} says of {}", remote.place, remote.domain))
+            limits.push(format!("what {} says of {}", remote.service_address, remote.domain))
         }
     }
     format!("{} by {}", limits.join(" and "), limiting.key)
@@ -231,7 +237,7 @@ const fn action(action: &Action) -> &'static str {
     }
 }
 
-/// Where each rule stands, by name.
+/// Returns the position of each rule by name.
 fn places(rules: &[Rule]) -> HashMap<&str, usize> {
     rules.iter().enumerate().map(|(index, rule)| (&*rule.name, index)).collect()
 }

@@ -1,7 +1,7 @@
-//! From what is written to what it means, with every problem that only meaning shows.
+//! Converts the decoded configuration into its meaning, and reports problems that only the meaning shows.
 //!
-//! A part that is wrong leaves a default or a gap behind and the rest is looked at all the same; the result
-//! counts only if nothing was reported.
+//! An invalid part is replaced by a default or left out, so that the rest is still checked. The result is
+//! used only if nothing was reported.
 
 mod addresses;
 mod bootstrap;
@@ -55,11 +55,11 @@ use super::raw::{self, OrOff};
 use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
-use crate::limiter::elastic::signal::Signals;
+use crate::limiter::elastic::signal::SignalSet;
 use crate::telemetry::access_log::{self, Sink};
 use crate::{drain, identify, response};
 
-/// The configuration, if all of it makes sense. Files named in it are relative to `file`.
+/// Compiles the configuration; `None` if it has problems. Files that it names are relative to `file`.
 pub(super) fn compile(
     raw: &raw::Root,
     file: &Path,
@@ -141,7 +141,8 @@ pub(super) fn compile(
     })
 }
 
-/// A file that is empty or cut off is a mistake, and not one without rules.
+/// Requires `listeners` and `rules`, so that an empty or truncated file is not accepted as one without rules.
+/// A configuration with `rls` alone needs neither.
 fn required(raw: &raw::Root, report: &mut Report<'_>) {
     let root = At::ROOT;
     let is_service_alone =
@@ -156,7 +157,7 @@ fn required(raw: &raw::Root, report: &mut Report<'_>) {
     }
 }
 
-/// `available_parallelism` knows the CPU quota of a container.
+/// `available_parallelism` takes the CPU quota of a container into account.
 fn workers(raw: Option<raw::Workers>) -> NonZeroUsize {
     match raw {
         Some(raw::Workers::Count(count)) => count,
@@ -164,22 +165,22 @@ fn workers(raw: Option<raw::Workers>) -> NonZeroUsize {
     }
 }
 
-/// All that there are, unless the configuration names some.
-fn signals(raw: Option<&raw::Elastic>) -> Signals {
-    let Some(named) = raw.and_then(|raw| raw.signals.as_ref()) else { return Signals::ALL };
+/// Returns the configured signals, or all of them.
+fn signals(raw: Option<&raw::Elastic>) -> SignalSet {
+    let Some(named) = raw.and_then(|raw| raw.signals.as_ref()) else { return SignalSet::ALL };
     named.items().map(|(_, signal)| *signal).collect()
 }
 
-fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain::Settings {
+fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain::DrainSettings {
     let unsaid = raw::Drain::default();
     let raw::Drain { delay, timeout } = raw.unwrap_or(&unsaid);
-    drain::Settings {
+    drain::DrainSettings {
         delay: duration(delay.as_ref(), at.key("delay"), report).unwrap_or(defaults::DRAIN_DELAY),
         timeout: duration(timeout.as_ref(), at.key("timeout"), report).unwrap_or(defaults::DRAIN_TIMEOUT),
     }
 }
 
-fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> identify::Settings {
+fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> identify::IdentifySettings {
     let unsaid = raw::ClientIp::default();
     let (raw, at) = (root.client_ip.as_ref().unwrap_or(&unsaid), At::ROOT.key("client_ip"));
     let mut proxies = |list: &Option<raw::ZeroOrMany<raw::Networks>>, key, chosen| {
@@ -197,7 +198,7 @@ fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> ide
         "certificate it is known by upstream",
     );
     let geo = geo::databases(root.geo.as_ref(), At::ROOT.key("geo"), files, report);
-    identify::Settings {
+    identify::IdentifySettings {
         trusted_proxies,
         client_certificate_proxies,
         ipv6_prefix: raw.ipv6_prefix.unwrap_or(defaults::IPV6_PREFIX),
@@ -206,14 +207,14 @@ fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> ide
     }
 }
 
-fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::Settings {
+fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::LimitHeaderSettings {
     use response::Visibility;
     let fault = Fault::new("expected one of full, limited, off, got true").meant(Some("full"));
     let ratelimit_headers = match &raw.ratelimit_headers {
         None => Visibility::Full,
         Some(raw) => *on(raw, fault, At::ROOT.key("ratelimit_headers"), report).unwrap_or(&Visibility::Off),
     };
-    response::Settings { ratelimit_headers, ietf_headers: raw.ietf_headers.unwrap_or(false) }
+    response::LimitHeaderSettings { ratelimit_headers, ietf_headers: raw.ietf_headers.unwrap_or(false) }
 }
 
 fn access_log(
@@ -232,7 +233,7 @@ fn access_log(
     Some(access_log::Settings { sink, format: format.unwrap_or_default() })
 }
 
-/// A bare word that looks like one of ours, or like a switch, is not taken for the name of a file.
+/// Rejects bare words that resemble `stdout`, `stderr` or a switch, instead of using them as file names.
 fn sink(path: &str, file: &Path) -> Result<Sink, Fault> {
     const SWITCHES: [&str; 7] = ["off", "no", "none", "false", "null", "disable", "disabled"];
     let refused = || Fault::new(format!("expected `stdout`, `stderr` or a file, got {}", quoted(path)));
@@ -255,7 +256,7 @@ fn sink(path: &str, file: &Path) -> Result<Sink, Fault> {
     }
 }
 
-/// `path` as seen from the file that names it.
+/// Resolves `path` relative to the directory of `file`.
 fn beside(file: &Path, path: &str) -> std::path::PathBuf {
     file.parent().map_or_else(|| path.into(), |directory| directory.join(path))
 }
@@ -264,7 +265,7 @@ fn duration(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) ->
     raw.and_then(|raw| report.take(at, parse::duration(&raw.0)))
 }
 
-/// A duration that cannot be zero: nothing would ever be in time.
+/// Reads a timeout, which must not be zero: with zero, every operation would time out.
 fn timeout(raw: &Option<raw::Duration>, default: Duration, at: At<'_>, report: &mut Report<'_>) -> Duration {
     positive(raw.as_ref(), at, report).unwrap_or(default)
 }
@@ -277,7 +278,8 @@ fn positive(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) ->
     Some(length)
 }
 
-/// What is turned on, if it is not turned off. `true` says neither, and gets `fault`.
+/// Returns the value of a section that is turned on; `None` if it is turned off. `true` gives no value and is
+/// reported as `fault`.
 fn on<'r, T>(raw: &'r OrOff<T>, fault: Fault, at: At<'_>, report: &mut Report<'_>) -> Option<&'r T> {
     match raw {
         OrOff::On(raw) => Some(raw),
@@ -289,12 +291,12 @@ fn on<'r, T>(raw: &'r OrOff<T>, fault: Fault, at: At<'_>, report: &mut Report<'_
     }
 }
 
-/// Those of `keys` that are given.
+/// Returns the keys that are given.
 fn given<'k>(keys: impl IntoIterator<Item = (&'k str, bool)>) -> impl Iterator<Item = &'k str> {
     keys.into_iter().filter_map(|(key, is_given)| is_given.then_some(key))
 }
 
-/// What `read` makes of each item at its place; items with problems are left out.
+/// Applies `read` to each item at its position; leaves out items for which it returns `None`.
 fn each<'l, I, T, const MIN: usize>(
     list: &'l raw::List<I, MIN>,
     at: At<'_>,

@@ -1,5 +1,8 @@
-//! What a configuration holds that cannot be read back out of it: members, secrets and data files are kept as hashes
-//! under secrets of their own, or as something made of them. To be told apart they are hashed as they were written.
+//! Fingerprints of contents that a compiled configuration does not show, for finding changes between two
+//! configurations.
+//!
+//! Members, secrets and data files are kept only as salted hashes or in a derived form. For comparison they
+//! are hashed as written.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,17 +10,17 @@ use std::fmt::Write as _;
 use super::files::{Files, Mark, hash};
 use super::raw;
 
-/// The hashes of what is kept out of sight.
+/// Hashes of the contents that are not shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
     plans: Option<u128>,
     secrets: Option<u128>,
-    /// By their names, as far as can be told relative to the configuration.
+    /// Keyed by file name, relative to the configuration if possible.
     files: BTreeMap<String, Mark>,
 }
 
 impl Contents {
-    /// What `raw` and the files it names say.
+    /// Hashes what `raw` and its data files contain.
     pub(super) fn of(raw: &raw::Root, files: &Files) -> Self {
         let written = |secret: &raw::SecretOrFile| match secret {
             raw::SecretOrFile::Text(text) => Some(text.expose().clone()),
@@ -27,7 +30,7 @@ impl Contents {
         let secrets = secrets.map(|secrets| {
             let mut all = String::new();
             for text in secrets.items().filter_map(|(_, secret)| written(secret)) {
-                // Writing to a text cannot fail.
+                // Writing to a `String` cannot fail.
                 let _ = write!(all, "{}:{text}", text.len());
             }
             hash(all.as_bytes())
@@ -39,7 +42,7 @@ impl Contents {
         }
     }
 
-    /// What differs from `old`, a line each.
+    /// Returns the differences from `old`, one line each.
     pub(super) fn changes_since(&self, old: &Self) -> Vec<String> {
         let sections = [("plans", old.plans != self.plans), ("jwt.secret", old.secrets != self.secrets)];
         let sections = sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);

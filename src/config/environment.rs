@@ -1,8 +1,8 @@
-//! A configuration from the environment variables of envoyproxy/ratelimit, for `weir rls`.
+//! Configuration from the environment variables of envoyproxy/ratelimit, for `weir rls`.
 //!
-//! What comes of it is an ordinary configuration with nothing but `rls`, which can be printed and kept. Variables mean
-//! what they mean to the reference, down to their defaults. `REDIS_URL` and its like say where instances share counters; what
-//! has no meaning is named, and left alone.
+//! The result is an ordinary configuration that contains only `rls`, and can be printed and saved. Variables
+//! have the same meaning and defaults as in the reference implementation. `REDIS_URL` and similar variables
+//! configure the shared store. Variables that have no meaning here are listed in a notice and ignored.
 
 mod redis;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::problem::quoted;
 use super::source;
 
-/// Variables without a meaning here, by how they begin.
+/// Prefixes of variables that have no meaning here.
 const OF_STORES: [&str; 7] = [
     "REDIS_PERSECOND",
     "REDIS_PIPELINE_",
@@ -26,34 +26,34 @@ const OF_STORES: [&str; 7] = [
 ];
 const OF_OTHERS: [&str; 4] = ["TRACING_", "CACHE_KEY_PREFIX", "PROMETHEUS_MAPPER_YAML", "USE_DOG_STATSD"];
 
-/// The one variable that is ours: where the admin port is.
+/// Address of the admin port: the only variable read here that is Weir's own.
 const ADMIN: &str = "WEIR_ADMIN_ADDRESS";
 
-/// What the environment says.
+/// The result of reading the environment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FromEnvironment {
     /// The configuration, as YAML.
     pub text: String,
-    /// What is worth knowing, a line each.
+    /// Notices for the log, one line each.
     pub notices: Vec<String>,
-    /// `LOG_LEVEL` in our words, if it is set.
+    /// `LOG_LEVEL` as one of Weir's levels, if set.
     pub log_level: Option<&'static str>,
     /// Whether `LOG_FORMAT` is `json`.
     pub is_log_json: bool,
 }
 
-/// A configuration from the variables of this process.
+/// Creates a configuration from the variables of this process.
 ///
 /// # Errors
-/// What is wrong with which of them, a line each.
+/// Returns one line for each invalid variable.
 pub fn read() -> Result<FromEnvironment, Vec<String>> {
     from_variables(&source::variables())
 }
 
-/// A configuration from `variables`.
+/// Creates a configuration from `variables`.
 ///
 /// # Errors
-/// What is wrong with which of them, a line each.
+/// Returns one line for each invalid variable.
 pub fn from_variables(variables: &BTreeMap<String, String>) -> Result<FromEnvironment, Vec<String>> {
     let mut reader = Reader { variables, problems: Vec::new(), notices: notices(variables) };
     let mut configuration = json!({ "rls": rls(&mut reader) });
@@ -76,7 +76,7 @@ pub fn from_variables(variables: &BTreeMap<String, String>) -> Result<FromEnviro
     Ok(FromEnvironment { text, notices: reader.notices, log_level, is_log_json })
 }
 
-/// What is said is said: nothing in it stands for another variable.
+/// Escapes `${`, so that values are taken literally and not as references to other variables.
 fn escape(value: &mut Value) {
     match value {
         Value::String(text) => *text = text.replace("${", "$${"),
@@ -123,7 +123,7 @@ fn rls(env: &mut Reader<'_>) -> Value {
     rls
 }
 
-/// The reference waits for rules before it says anything, unless it is told to start without them.
+/// The reference reports unhealthy until it has rules, unless it is configured to start without them.
 fn healthy_without_rules(env: &mut Reader<'_>) -> bool {
     let starts_without = env.switch("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
     starts_without && !env.switch("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false)
@@ -136,7 +136,7 @@ fn counting(env: &mut Reader<'_>) -> &'static str {
     }
 }
 
-/// Where rules come from: files, or a management server.
+/// Source of the rules: files, or a management server.
 fn source(env: &mut Reader<'_>) -> Value {
     let is_required = !env.switch("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
     let merge_domains = env.switch("MERGE_DOMAIN_CONFIG", false);
@@ -149,8 +149,8 @@ fn source(env: &mut Reader<'_>) -> Value {
     let below = env.text("RUNTIME_SUBDIRECTORY", "");
     let root =
         if below.is_empty() { root.to_owned() } else { format!("{}/{below}", root.trim_end_matches('/')) };
-    // Told to watch the root, the reference reads all of it and takes what is called `config.`; else only the
-    // directory of the application.
+    // With `RUNTIME_WATCH_ROOT`, the reference reads the files below the root whose dotted paths begin with
+    // `config.`. Otherwise it reads only the application's directory.
     let watches_root = env.switch("RUNTIME_WATCH_ROOT", true);
     let application = env.text("RUNTIME_APPDIRECTORY", "config");
     let (directory, prefix) = match watches_root {
@@ -166,7 +166,7 @@ fn source(env: &mut Reader<'_>) -> Value {
     })
 }
 
-/// A management server.
+/// Settings of a management server.
 fn xds(env: &mut Reader<'_>) -> Value {
     let server = env.text("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
     let is_secure = env.switch("CONFIG_GRPC_XDS_SERVER_USE_TLS", false);
@@ -252,7 +252,7 @@ fn notices(variables: &BTreeMap<String, String>) -> Vec<String> {
     stores.into_iter().chain(others).collect()
 }
 
-/// Reads variables, and notes what is wrong with them.
+/// Reads variables and collects their problems.
 struct Reader<'a> {
     variables: &'a BTreeMap<String, String>,
     problems: Vec<String>,
@@ -268,7 +268,7 @@ impl<'a> Reader<'a> {
         self.problems.push(format!("{name}: expected {expected}, got {}", quoted(got)));
     }
 
-    /// As Go's `strconv.ParseBool` has it.
+    /// Accepts the values of Go's `strconv.ParseBool`.
     fn switch(&mut self, name: &str, default: bool) -> bool {
         match self.text(name, "") {
             "" => default,
@@ -297,7 +297,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `NAME:VALUE,NAME:VALUE`, as the reference's envconfig reads maps: what is no pair ends it.
+    /// Reads `NAME:VALUE,NAME:VALUE`, as the reference's envconfig reads maps; anything else is an error.
     fn map(&mut self, name: &str) -> Value {
         let (map, others) = pairs(self.text(name, ""), ':');
         for other in others {
@@ -306,7 +306,7 @@ impl<'a> Reader<'a> {
         map
     }
 
-    /// `NAME=VALUE,NAME=VALUE`, of which the reference ignores what is no pair.
+    /// Reads `NAME=VALUE,NAME=VALUE`. As in the reference, anything else is ignored, with a notice.
     fn metadata(&mut self, name: &str) -> Value {
         let (metadata, others) = pairs(self.text(name, ""), '=');
         let ignored = |other| format!("{name}: ignored, for it is not NAME=VALUE: {}", quoted(other));
@@ -324,7 +324,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `HOST:PORT` of two variables.
+    /// Joins two variables to `HOST:PORT`.
     fn place(&mut self, host: &str, port: &str, default: u16) -> String {
         let port = self.number(port, default);
         let given = self.text(host, "0.0.0.0");
@@ -332,7 +332,7 @@ impl<'a> Reader<'a> {
         format!("{}:{port}", bracketed(known))
     }
 
-    /// A fraction as a percentage.
+    /// Reads a fraction and formats it as a percentage.
     fn share(&mut self, name: &str, default: &'a str) -> String {
         let text = self.text(name, default);
         match text.parse::<f64>() {
@@ -347,7 +347,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A duration of Go, in milliseconds.
+    /// Reads a Go duration and formats it in milliseconds.
     fn duration(&mut self, name: &str, default: &'a str) -> String {
         let text = self.text(name, default);
         match go_duration(text) {
@@ -360,7 +360,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Names and values of a list, `between` which stands a character; and what of it is no such pair.
+/// Splits a comma-separated list into pairs at the character `between`; also returns the items that are not
+/// pairs.
 fn pairs(text: &str, between: char) -> (Value, Vec<&str>) {
     let (mut pairs, mut others) = (Map::new(), Vec::new());
     for pair in text.split(',').filter(|_| !text.trim().is_empty()) {
@@ -374,7 +375,7 @@ fn pairs(text: &str, between: char) -> (Value, Vec<&str>) {
     (Value::Object(pairs), others)
 }
 
-/// IPv6 addresses stand in brackets before a port.
+/// Puts an IPv6 address into brackets, as needed before a port.
 fn bracketed(host: &str) -> String {
     match host.parse::<IpAddr>() {
         Ok(IpAddr::V6(address)) => format!("[{address}]"),
@@ -382,7 +383,7 @@ fn bracketed(host: &str) -> String {
     }
 }
 
-/// `1h30m`, `10s`, `1.5h`, in milliseconds (Go's `time.ParseDuration`).
+/// Parses a duration such as `1h30m`, `10s` or `1.5h` into milliseconds (Go's `time.ParseDuration`).
 fn go_duration(text: &str) -> Option<u64> {
     let mut rest = text;
     let mut seconds = 0.0;

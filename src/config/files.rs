@@ -1,8 +1,8 @@
 //! The data files that a configuration names: lists of networks, databases, members of plans.
 //!
-//! [`Files`] reads each of them once and keeps what was made of it until the content differs, so that a
-//! reload does not parse an unchanged database anew. It remembers what it was asked for, and thereby knows
-//! what has to be watched and whether anything of it has changed. What a file means is its kind's business.
+//! [`Files`] reads each file once and keeps the parsed value until the content changes, so that a reload does
+//! not parse an unchanged database again. It records which files are used, which determines what to watch and
+//! how changes are found. Parsing is up to each file's [`Kind`].
 
 pub(super) mod certificates;
 pub(super) mod content;
@@ -29,45 +29,45 @@ use crate::clock::Clock;
 use crate::limiter::timestamp::Timestamp;
 use crate::watch::stamp::Stamp;
 
-/// More mistakes of one file than anybody reads.
+/// Maximum number of problems that are reported for one file.
 const MOST_FLAWS: usize = 20;
 
 /// A kind of data file.
 #[derive(Debug)]
 pub(super) struct Kind<T> {
-    /// What such a file is called; no two kinds share a name.
+    /// Name of the kind; unique.
     pub(super) name: &'static str,
-    /// Larger files are refused unread, in bytes.
+    /// Maximum size in bytes; larger files are rejected unread.
     pub(super) largest: u64,
-    /// Makes something of the content, or says what is wrong with it.
+    /// Parses the content, or returns its problems.
     pub(super) parse: fn(Vec<u8>) -> Result<T, Vec<Flaw>>,
 }
 
-/// Something wrong in a data file.
+/// A problem of a data file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
-    /// Line and column, both from 1; none where the file as a whole is meant.
+    /// Line and column, both from 1; `None` for the file as a whole.
     pub(super) place: Option<(usize, usize)>,
-    /// What it is.
+    /// Message and hint.
     pub(super) fault: Fault,
 }
 
 impl Flaw {
-    /// A flaw of the whole file.
+    /// Creates a flaw of the file as a whole.
     pub(super) fn whole(fault: impl Into<Fault>) -> Self {
         Self { place: None, fault: fault.into() }
     }
 
-    /// A flaw at a line and a column, both from 1.
+    /// Creates a flaw at a line and a column, both from 1.
     pub(super) fn at(line: usize, column: usize, fault: impl Into<Fault>) -> Self {
         Self { place: Some((line, column)), fault: fault.into() }
     }
 }
 
-/// The content of a file as a hash, or why there is none.
+/// Hash of a file's content, or why it cannot be read.
 pub(super) type Mark = Result<u128, String>;
 
-/// What all files in use said when they were looked at.
+/// Marks of all files in use at one moment.
 pub(super) type Marks = BTreeMap<PathBuf, Mark>;
 
 type Parsed = Result<Arc<dyn Any + Send + Sync>, Arc<[Flaw]>>;
@@ -75,47 +75,48 @@ type Parsed = Result<Arc<dyn Any + Send + Sync>, Arc<[Flaw]>>;
 /// The data files of one configuration and its successors.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// The directory to which the names of files are relative.
+    /// Directory that file names are relative to.
     base: PathBuf,
     records: BTreeMap<PathBuf, Record>,
-    /// How many configurations have been compiled with them.
+    /// Number of configurations compiled with these files.
     compilations: u64,
 }
 
 #[derive(Debug)]
 struct Record {
     stamp: Option<Stamp>,
-    /// Read twice under this stamp: from then on the stamp speaks for the content. Once is not enough, since
-    /// a clock that ticks slowly gives two writes the same time.
+    /// Whether the file was read twice with this stamp and the same content. From then on an equal stamp is
+    /// taken for equal content. One read is not enough, because a coarse clock can give two writes the same
+    /// time.
     is_settled: bool,
     mark: Mark,
     largest: u64,
-    /// What each kind made of the content that `mark` stands for.
+    /// Results of each kind for the content that `mark` stands for.
     parsed: Vec<(&'static str, Parsed)>,
-    /// Named by the configuration that was looked at last.
+    /// Whether the configuration compiled last names the file.
     is_used: bool,
 }
 
 impl Files {
-    /// The configuration in `file` is about to be compiled, and names files anew.
+    /// Starts the compilation of the configuration in `file`.
     pub(super) fn begin(&mut self, file: &Path) {
         self.base = file.parent().map_or_else(PathBuf::new, Path::to_owned);
         self.records.values_mut().for_each(|record| record.is_used = false);
     }
 
-    /// It has been compiled: what it did not name is forgotten.
+    /// Ends the compilation: forgets the files that it did not use.
     pub(super) fn finish(&mut self) {
         self.records.retain(|_, record| record.is_used);
         self.compilations = self.compilations.wrapping_add(1);
     }
 
-    /// Counts the configurations that were compiled so far.
+    /// Returns the number of configurations compiled so far.
     pub(super) fn compilations(&self) -> u64 {
         self.compilations
     }
 
-    /// The content of the file that is called `name` at the place `at`, as `kind` understands it. Problems go
-    /// to `report`, those of the file as a whole to that place.
+    /// Loads the file `name`, given at `at`, as `kind`. Problems go to `report`; those of the file as a whole
+    /// are reported at `at`.
     pub(super) fn load<T: Any + Send + Sync>(
         &mut self,
         name: &str,
@@ -139,45 +140,45 @@ impl Files {
         }
     }
 
-    /// The path of the file that is called `name`.
+    /// Returns the path of the file `name`.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.base.join(name)
     }
 
-    /// The time, for what a file says about how long it holds.
+    /// Returns the current time, for files with a period of validity.
     pub(super) fn now(&self) -> Timestamp {
         Clock::start().now()
     }
 
-    /// What every file in use says now. Reads only those that may have changed.
+    /// Returns the current marks of all files in use. Reads only files that may have changed.
     pub(super) fn look(&mut self) -> Marks {
         let look = |(path, record): (&PathBuf, &mut Record)| (path.clone(), record.look(path));
         self.records.iter_mut().map(look).collect()
     }
 
-    /// What every file in use said when it was last made something of.
+    /// Returns the marks of all files in use as of when they were last parsed.
     pub(super) fn marks(&self) -> Marks {
         self.records.iter().map(|(path, record)| (path.clone(), record.mark.clone())).collect()
     }
 
-    /// The paths of all files in use.
+    /// Returns the paths of all files in use.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.records.keys().map(PathBuf::as_path)
     }
 
-    /// What the system said of every file in use when it was last made something of.
+    /// Returns the stamps of all files in use as of when they were last parsed.
     pub(super) fn stamps(&self) -> impl Iterator<Item = (PathBuf, Option<Stamp>)> {
         self.records.iter().map(|(path, record)| (path.clone(), record.stamp))
     }
 
-    /// The marks by the names of the files, without the directory that they are relative to.
+    /// Returns the marks by file name, relative to the directory of the configuration if possible.
     pub(super) fn named(&self) -> BTreeMap<String, Mark> {
         let name = |path: &Path| path.strip_prefix(&self.base).unwrap_or(path).to_string_lossy().into_owned();
         self.records.iter().map(|(path, record)| (name(path), record.mark.clone())).collect()
     }
 
     fn parsed<T: Any + Send + Sync>(&mut self, path: &Path, kind: &Kind<T>) -> Result<Parsed, String> {
-        let stamp = Stamp::of(path);
+        let stamp = Stamp::from_path(path);
         let record = self.records.entry(path.to_owned()).or_insert_with(|| Record::new(kind.largest));
         record.is_used = true;
         record.largest = record.largest.max(kind.largest);
@@ -210,7 +211,7 @@ impl Record {
         Self { stamp: None, is_settled: false, mark, largest, parsed: Vec::new(), is_used: true }
     }
 
-    /// Takes a fresh reading over.
+    /// Records a new reading; discards parsed values if the content differs.
     fn note(&mut self, stamp: Option<Stamp>, mark: Mark) {
         self.is_settled = stamp.is_some() && stamp == self.stamp && mark == self.mark;
         self.stamp = stamp;
@@ -220,9 +221,9 @@ impl Record {
         }
     }
 
-    /// What the file says now. What was made of it stays what it was.
+    /// Returns the file's current mark; keeps the values parsed earlier.
     fn look(&mut self, path: &Path) -> Mark {
-        let stamp = Stamp::of(path);
+        let stamp = Stamp::from_path(path);
         if self.is_settled && stamp == self.stamp {
             return self.mark.clone();
         }
@@ -234,7 +235,8 @@ impl Record {
     }
 }
 
-/// A flaw with a place belongs to the data file, one of the whole to whoever named it.
+/// Reports a flaw: at its position in the data file, or, if it concerns the whole file, at `at`, where the
+/// file is named.
 pub(super) fn tell(flaw: &Flaw, severity: Severity, path: &Path, at: At<'_>, report: &mut Report<'_>) {
     let Flaw { place, fault } = flaw.clone();
     let Some((line, column)) = place else {
@@ -257,12 +259,12 @@ pub(super) fn tell(flaw: &Flaw, severity: Severity, path: &Path, at: At<'_>, rep
     report.elsewhere(at, problem);
 }
 
-/// As many of `flaws` as anybody reads.
+/// Limits `flaws` to [`MOST_FLAWS`].
 pub(super) fn first_of(flaws: impl IntoIterator<Item = Flaw>) -> Vec<Flaw> {
     flaws.into_iter().take(MOST_FLAWS).collect()
 }
 
-/// The content as text.
+/// Decodes the content as UTF-8.
 fn text(content: Vec<u8>) -> Result<String, Vec<Flaw>> {
     String::from_utf8(content).map_err(|error| {
         let (line, column) = source::place_of(&error);

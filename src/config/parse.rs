@@ -1,7 +1,7 @@
-//! What a text in the configuration means: the only place where units are read.
+//! Parsers of single values in the configuration: the only place where units are read.
 //!
-//! Every function takes one value and answers with it or with a [`Fault`] that says what would be right.
-//! Numbers of any length are read without overflow; nothing here panics, whatever it is given.
+//! Every function takes one text and returns its value or a [`Fault`] that describes what is expected.
+//! Numbers of any length are read without overflow. No input causes a panic.
 
 mod address;
 mod document_url;
@@ -31,15 +31,15 @@ pub use self::throttle::{delay, factor, margin, share, throttle};
 pub use self::zone::zone;
 use super::problem::{Fault, quoted};
 use crate::config::defaults::LONGEST_DURATION;
-use crate::limiter::quota::{Limit, Period, Unit};
+use crate::limiter::quota::{Limit, Period, TimeUnit};
 
-/// The units of sizes: powers of 1024, and plain bytes.
+/// Units of sizes: bytes, and powers of 1024.
 const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
-/// Reads a rate, e.g. `100/s`, `10/30s` or `10 per minute`.
+/// Parses a rate, e.g. `100/s`, `10/30s` or `10 per minute`.
 ///
 /// # Errors
-/// A [`Fault`] that says which part cannot be read.
+/// Returns a [`Fault`] that names the part that cannot be read.
 pub fn rate(text: &str) -> Result<Limit, Fault> {
     let Some((count, period)) = split_rate(text) else { return Err(not_a_rate(text)) };
     let (count, period) = (count.trim(), period.trim());
@@ -52,10 +52,10 @@ pub fn rate(text: &str) -> Result<Limit, Fault> {
     Ok(Limit::new(whole(count, "count")?, self::period(period, text)?))
 }
 
-/// Reads a duration, e.g. `250ms`, `5s` or `2h`; zero only as `0s` and the like.
+/// Parses a duration, e.g. `250ms`, `5s` or `2h`. Zero needs a unit, too: `0s`.
 ///
 /// # Errors
-/// A [`Fault`] that says which part cannot be read.
+/// Returns a [`Fault`] that names the part that cannot be read.
 pub fn duration(text: &str) -> Result<Duration, Fault> {
     let (count, name) = split_number(text.trim());
     if count.is_empty() || name.is_empty() {
@@ -66,7 +66,7 @@ pub fn duration(text: &str) -> Result<Duration, Fault> {
             fault
         });
     }
-    let units = Unit::ALL.into_iter().filter(|unit| *unit <= Unit::Week);
+    let units = TimeUnit::ALL.into_iter().filter(|unit| *unit <= TimeUnit::Week);
     let unit = unit(name, units)?;
     let count: u64 = count.parse().unwrap_or(u64::MAX);
     let duration = Duration::from_nanos(unit.nanos().saturating_mul(count));
@@ -76,21 +76,22 @@ pub fn duration(text: &str) -> Result<Duration, Fault> {
     Ok(duration)
 }
 
-/// `duration` as a period, in the largest unit that keeps it whole; nothing for what is shorter than a millisecond.
+/// Converts `duration` to a period in the largest unit of which it is a multiple; `None` if it is zero or not
+/// a whole number of milliseconds.
 pub fn whole_period(duration: Duration) -> Option<Period> {
     let nanos = u64::try_from(duration.as_nanos()).ok()?;
-    let units = Unit::ALL.into_iter().filter(|unit| *unit <= Unit::Day).rev();
-    let period = |unit: Unit| {
+    let units = TimeUnit::ALL.into_iter().filter(|unit| *unit <= TimeUnit::Day).rev();
+    let period = |unit: TimeUnit| {
         let count = u32::try_from(nanos / unit.nanos()).ok().and_then(NonZeroU32::new)?;
         nanos.is_multiple_of(unit.nanos()).then(|| Period::new(count, unit))
     };
     units.into_iter().find_map(period)
 }
 
-/// Reads a size, e.g. `64KiB` or `512B`.
+/// Parses a size, e.g. `64KiB` or `512B`, into bytes.
 ///
 /// # Errors
-/// A [`Fault`] that says which part cannot be read.
+/// Returns a [`Fault`] that names the part that cannot be read.
 pub fn size(text: &str) -> Result<u64, Fault> {
     let (count, name) = split_number(text.trim());
     if count.is_empty() || name.is_empty() {
@@ -106,7 +107,8 @@ pub fn size(text: &str) -> Result<u64, Fault> {
         .ok_or_else(|| Fault::new(format!("above 18446744073709551615 bytes, got {}", quoted(text))))
 }
 
-/// `duration` as configuration has it, in the largest unit up to the hour that keeps it whole.
+/// Formats `duration` as the configuration does, in the largest unit up to the hour of which it is a
+/// multiple.
 pub fn duration_text(duration: Duration) -> String {
     let millis = duration.as_millis();
     for (unit, length) in [("h", 3_600_000), ("m", 60_000), ("s", 1000)] {
@@ -117,7 +119,7 @@ pub fn duration_text(duration: Duration) -> String {
     format!("{millis}ms")
 }
 
-/// Around the first `/`, or the word `per`.
+/// Splits a rate at the first `/`, or at the word `per`.
 fn split_rate(text: &str) -> Option<(&str, &str)> {
     if let Some(parts) = text.split_once('/') {
         return Some(parts);
@@ -152,63 +154,63 @@ fn bad_count(count: &str, period: &str) -> Fault {
     }
 }
 
-/// Reads a period, e.g. `s` or `30 seconds`; `rate` is what it stands in.
+/// Parses a period, e.g. `s` or `30 seconds`; `rate` is the text that contains it, for messages.
 fn period(text: &str, rate: &str) -> Result<Period, Fault> {
     let (count, name) = split_number(text);
     if name.is_empty() {
         return Err(Fault::new(format!("missing unit after the count in {}", quoted(rate)))
-            .hint(format!("one of {}", names(Unit::ALL))));
+            .hint(format!("one of {}", names(TimeUnit::ALL))));
     }
-    let unit = unit(name, Unit::ALL)?;
+    let unit = unit(name, TimeUnit::ALL)?;
     let count = if count.is_empty() { NonZeroU32::MIN } else { whole(count, "count of the period")? };
     Ok(Period::new(count, unit))
 }
 
-/// The unit of this name among `known` ones.
-fn unit(name: &str, known: impl IntoIterator<Item = Unit> + Clone) -> Result<Unit, Fault> {
+/// Returns the unit of this name among the `known` ones.
+fn unit(name: &str, known: impl IntoIterator<Item = TimeUnit> + Clone) -> Result<TimeUnit, Fault> {
     let found = |name: &str| known.clone().into_iter().find(|unit| is_name_of(*unit, name));
     if let Some(unit) = found(name) {
         return Ok(unit);
     }
     let fault =
         Fault::new(format!("unknown unit {}, expected one of {}", quoted(name), names(known.clone())));
-    // A capital M is a month to some and a minute to others.
+    // No suggestion of one unit: a capital M may be meant as month or as minute.
     if name == "M" {
         return Err(fault.hint("write `min` or `month`"));
     }
     let lower = name.to_lowercase();
     let stem = lower.strip_suffix('s').unwrap_or(&lower);
-    let begun = |unit: &Unit| stem.len() >= 3 && word(*unit).starts_with(stem);
+    let begun = |unit: &TimeUnit| stem.len() >= 3 && word(*unit).starts_with(stem);
     match found(&lower).or_else(|| known.into_iter().find(begun)) {
         Some(unit) => Err(fault.hint(format!("write `{}`", unit.as_str()))),
         None => Err(fault),
     }
 }
 
-fn is_name_of(unit: Unit, name: &str) -> bool {
-    let is_minute = unit == Unit::Minute && name == "m";
+fn is_name_of(unit: TimeUnit, name: &str) -> bool {
+    let is_minute = unit == TimeUnit::Minute && name == "m";
     is_minute || name == unit.as_str() || name.strip_suffix('s').unwrap_or(name) == word(unit)
 }
 
-/// The unit as a word.
-pub(super) const fn word(unit: Unit) -> &'static str {
+/// Returns the unit's name as a word.
+pub(super) const fn word(unit: TimeUnit) -> &'static str {
     match unit {
-        Unit::Millisecond => "millisecond",
-        Unit::Second => "second",
-        Unit::Minute => "minute",
-        Unit::Hour => "hour",
-        Unit::Day => "day",
-        Unit::Week => "week",
-        Unit::Month => "month",
-        Unit::Year => "year",
+        TimeUnit::Millisecond => "millisecond",
+        TimeUnit::Second => "second",
+        TimeUnit::Minute => "minute",
+        TimeUnit::Hour => "hour",
+        TimeUnit::Day => "day",
+        TimeUnit::Week => "week",
+        TimeUnit::Month => "month",
+        TimeUnit::Year => "year",
     }
 }
 
-fn names(units: impl IntoIterator<Item = Unit>) -> String {
-    units.into_iter().map(Unit::as_str).collect::<Vec<_>>().join(", ")
+fn names(units: impl IntoIterator<Item = TimeUnit>) -> String {
+    units.into_iter().map(TimeUnit::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Digits and what follows them, blanks between them dropped.
+/// Splits leading digits from the rest, without the blanks between them.
 fn split_number(text: &str) -> (&str, &str) {
     let end = text.bytes().take_while(u8::is_ascii_digit).count();
     (&text[..end], text[end..].trim_start())
@@ -218,7 +220,7 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A whole number from 1 to the largest that counters hold.
+/// Parses a whole number from 1 to `u32::MAX`, the maximum of counters.
 fn whole(digits: &str, what: &str) -> Result<NonZeroU32, Fault> {
     let significant = digits.trim_start_matches('0');
     if significant.is_empty() {
@@ -229,11 +231,11 @@ fn whole(digits: &str, what: &str) -> Result<NonZeroU32, Fault> {
         .map_err(|_| Fault::new(format!("{what} is above {}, got {}", u32::MAX, quoted(digits))))
 }
 
-/// The nearest of `known` names, if it is near enough to be what was meant.
+/// Returns the nearest of the `known` names, if it is near enough to be what was meant.
 pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let given = plain(given);
-    // One slip in short names, one more for every three letters after that.
+    // One edit in names of up to five characters, one more for every three characters after that.
     let allowed = (given.chars().count() / 3).max(1);
     let slip = known
         .clone()

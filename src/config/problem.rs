@@ -1,8 +1,8 @@
-//! What is wrong with a configuration, and where.
+//! Problems of a configuration and their positions.
 //!
-//! A [`Fault`] is what a parser of one value knows; a [`Problem`] adds the file, the place and the path. A
-//! `Report` gathers them, so that one run names every mistake. Wording: lowercase, no full stop, the
-//! problem first and the value last, names in backquotes and values in double quotes.
+//! A [`Fault`] is what the parser of a single value reports. A [`Problem`] adds the file, the position and
+//! the path. A `Report` collects problems, so that one run lists all of them. Wording of messages: lower
+//! case, no full stop, the problem first and the value last, names in backquotes and values in double quotes.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,39 +13,40 @@ use super::at::At;
 use super::raw::secret::shown_path;
 use super::tree::{Position, Positions, Texts};
 
-/// Longer values are cut in messages: the place says where to read on.
+/// Maximum length of a quoted value, in characters. Longer values are cut, because the position leads to the
+/// rest.
 const LONGEST_QUOTE: usize = 60;
 
-/// Whether a remark keeps a configuration from being used.
+/// Whether a remark prevents a configuration from being used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// The configuration is refused.
+    /// The configuration is rejected.
     Problem,
-    /// Valid, but worth knowing.
+    /// The configuration is valid, but the setting is questionable.
     Note,
 }
 
-/// One remark about a configuration, e.g. `weir.yaml:14:12: rules[1].limit: unknown unit "fortnight"`.
+/// A remark about a configuration, e.g. `weir.yaml:14:12: rules[1].limit: unknown unit "fortnight"`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Problem {
-    /// The file as it was named.
+    /// The file, as it was named.
     pub file: PathBuf,
-    /// Line, from 1; 0 where the file as a whole is meant.
+    /// Line, from 1; 0 for the file as a whole.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// The path of keys, e.g. `rules[1].limit`; empty where the file as a whole is meant.
+    /// The path of keys, e.g. `rules[1].limit`; empty for the file as a whole.
     pub path: String,
     /// What is wrong.
     pub message: String,
-    /// What would be right.
+    /// What would be correct.
     pub hint: Option<String>,
-    /// How bad it is.
+    /// Whether it is an error or a note.
     pub severity: Severity,
 }
 
 impl Problem {
-    /// A problem of the file as a whole.
+    /// Creates a problem of the file as a whole.
     pub(super) fn of_file(file: &Path, message: impl Into<String>) -> Self {
         Self {
             file: file.to_owned(),
@@ -79,7 +80,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A hint may repeat what was written, and a problem is a line.
+/// Escapes control characters. A hint may repeat text from the file, and a problem is printed on one line.
 fn in_one_line(hint: &str) -> Cow<'_, str> {
     if !hint.contains(char::is_control) {
         return Cow::Borrowed(hint);
@@ -90,28 +91,28 @@ fn in_one_line(hint: &str) -> Cow<'_, str> {
     hint.chars().map(escaped).collect()
 }
 
-/// What is wrong with one value, wherever it stands.
+/// What is wrong with a single value, without its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// What is wrong.
     pub message: String,
-    /// What would be right.
+    /// What would be correct.
     pub hint: Option<String>,
 }
 
 impl Fault {
-    /// A fault without a hint.
+    /// Creates a fault without a hint.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None }
     }
 
-    /// The same with a hint.
+    /// Returns the fault with a hint.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// The same with the name that was probably meant, if there is one.
+    /// Returns the fault with a suggestion of the name that was probably meant, if there is one.
     #[must_use]
     pub fn meant(self, name: Option<&str>) -> Self {
         match name {
@@ -127,12 +128,12 @@ impl<T: Into<String>> From<T> for Fault {
     }
 }
 
-/// `text` in double quotes, in one line, cut where it is long.
+/// Formats `text` in double quotes, on one line; cuts long text.
 pub(super) fn quoted(text: &str) -> String {
     enclosed(text, '"')
 }
 
-/// `text` in backquotes, as names are written.
+/// Formats `text` in backquotes, as names are written.
 pub(super) fn named(text: &str) -> String {
     enclosed(text, '`')
 }
@@ -156,7 +157,7 @@ fn enclosed(text: &str, quote: char) -> String {
     enclosed
 }
 
-/// `a`, `b` and `c` as `` `a`, `b`, `c` ``.
+/// Formats `a`, `b` and `c` as `` `a`, `b`, `c` ``.
 pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
@@ -167,7 +168,7 @@ pub(super) struct Report<'a> {
     texts: &'a Texts<'a>,
     problems: Vec<Problem>,
     notes: Vec<Problem>,
-    /// The paths of all problems and of everything around them.
+    /// Paths of all problems and of the values that contain them.
     faulty: HashSet<String>,
 }
 
@@ -176,22 +177,22 @@ impl<'a> Report<'a> {
         Self { texts, problems: Vec::new(), notes: Vec::new(), faulty: HashSet::new() }
     }
 
-    /// Something is wrong with the value at `at`, or missing from it.
+    /// Reports a problem of the value at `at`, or a value missing from it.
     pub(super) fn value(&mut self, at: At<'_>, fault: impl Into<Fault>) {
         self.add(at, Positions::value, fault.into(), Severity::Problem);
     }
 
-    /// Something is wrong with the key at `at`.
+    /// Reports a problem of the key at `at`.
     pub(super) fn key(&mut self, at: At<'_>, fault: impl Into<Fault>) {
         self.add(at, Positions::key, fault.into(), Severity::Problem);
     }
 
-    /// The value at `at` is fine, but worth a remark.
+    /// Reports a note on the valid value at `at`.
     pub(super) fn note(&mut self, at: At<'_>, fault: impl Into<Fault>) {
         self.add(at, Positions::value, fault.into(), Severity::Note);
     }
 
-    /// Something is wrong, or worth a remark, in another file, which the value at `at` names.
+    /// Reports a problem or a note on another file, which the value at `at` names.
     pub(super) fn elsewhere(&mut self, at: At<'_>, problem: Problem) {
         match problem.severity {
             Severity::Problem => {
@@ -202,22 +203,22 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The value, unless there was a fault at `at`.
+    /// Returns the value; reports an error at `at` and returns `None`.
     pub(super) fn take<T>(&mut self, at: At<'_>, result: Result<T, impl Into<Fault>>) -> Option<T> {
         result.map_err(|fault| self.value(at, fault)).ok()
     }
 
-    /// The line on which the value at `at` stands.
+    /// Returns the line of the value at `at`.
     pub(super) fn line(&self, at: At<'_>) -> usize {
         self.texts.of(at).1.value(at).line
     }
 
-    /// What stands at `at` was meant, but misspelt; that has been said.
+    /// Marks `at` as reported, because a misspelling of it has been reported.
     pub(super) fn excuse(&mut self, at: At<'_>) {
         self.faulty.insert(at.to_string());
     }
 
-    /// Whether something at or below `at` was found wrong, so that what is missing there need not be said.
+    /// Whether a problem at or below `at` has been reported, so that a value missing there need not be.
     pub(super) fn is_faulty(&self, at: At<'_>) -> bool {
         !self.faulty.is_empty() && self.faulty.contains(&at.to_string())
     }
@@ -226,12 +227,12 @@ impl<'a> Report<'a> {
         self.problems.is_empty()
     }
 
-    /// All problems in the order of the file.
+    /// Returns all problems, in the order of the file.
     pub(super) fn problems(self) -> Vec<Problem> {
         in_order(self.problems)
     }
 
-    /// All notes in the order of the file.
+    /// Returns all notes, in the order of the file.
     pub(super) fn notes(self) -> Vec<Problem> {
         in_order(self.notes)
     }
@@ -263,7 +264,7 @@ impl<'a> Report<'a> {
         });
     }
 
-    /// Everything around `at` is faulty too.
+    /// Marks `at` and everything that contains it as faulty.
     fn mark(&mut self, at: At<'_>) {
         let mut around = Some(at);
         while let Some(at) = around {
@@ -273,7 +274,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Sorted by place, each said once.
+/// Sorts problems by position and removes duplicates.
 pub(super) fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort();
     problems.dedup();

@@ -62,56 +62,66 @@ use crate::telemetry::access_log::Format;
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Weir configuration")]
 pub struct Root {
-    /// Where the keys come from that do not stand here.
+    /// HTTP server from which Weir fetches the keys that are not in this file, as a map.
     pub config: Option<Bootstrap>,
-    /// Where clients connect. There must be some, and `rules`, unless there is `rls`.
+    /// Addresses on which Weir accepts connections from clients: an address, a map with keys such as
+    /// `listeners[].address`, or a list of either. Not required if there is `rls`; without `listeners`, Weir then
+    /// runs the rate limit service alone, and `rules` is not required either.
     pub listeners: Option<OneOrMany<Listener>>,
-    /// Worker threads; `auto` is one per CPU the process may use, by the quota of its container if it has one.
+    /// Number of worker threads, from 1 to 1024. `auto` is one for each CPU that the process may use, by the CPU
+    /// quota of its container if it has one.
     #[schemars(extend("default" = "auto"))]
     pub workers: Option<Workers>,
-    /// The service beside us. This or `upstreams` must be there where there are listeners.
+    /// Service to which Weir forwards requests: an address, or a map with keys such as `upstream.address`. Required
+    /// with `listeners`, unless there is `upstreams`, which takes its place.
     pub upstream: Option<Upstream>,
-    /// Several services; the first whose `match` holds takes a request.
+    /// List of upstreams, in place of `upstream`. Each item is a map with the keys of `upstream` and a `match`. The
+    /// first upstream whose `match` holds takes a request.
     pub upstreams: Option<OneOrMany<UpstreamMap>>,
-    /// The operators' entrance.
+    /// Admin port: the HTTP listeners for operators, probes and metrics, as a map.
     pub admin: Option<Admin>,
-    /// One line per request.
+    /// Access log, with one line for each request: `disabled`, `stdout`, `stderr`, a file (relative to the
+    /// configuration file), or a map with `path` and `format`.
     #[schemars(extend("default" = "disabled"))]
     pub access_log: Option<OrOff<AccessLog>>,
-    /// Spans of requests, sent to an OpenTelemetry collector; nowhere unless given.
+    /// Spans of requests, sent to an OpenTelemetry collector, as a map. Without it, there are no spans.
     pub tracing: Option<Tracing>,
-    /// How the process ends.
+    /// Graceful shutdown of the process, as a map.
     pub drain: Option<Drain>,
-    /// How much may be under way in all; what is over is turned away.
+    /// Overload protection: maximum connections, requests and memory of the process, as a map.
     pub overload: Option<Overload>,
-    /// Whom to believe about the client's address.
+    /// Trusted proxies, and the network that counts as one client, as a map.
     pub client_ip: Option<ClientIp>,
-    /// Where addresses are.
+    /// Databases of IP addresses, in MaxMind's format, as a map.
     pub geo: Option<Geo>,
-    /// Tokens that clients carry, for `{jwt: CLAIM}` in keys.
+    /// JSON Web Tokens of clients, for keys such as `{jwt: CLAIM}`, as a map.
     pub jwt: Option<Jwt>,
-    /// Tiers of clients, each with limits of its own.
+    /// Plans, which are tiers of clients with limits of their own, as a map.
     pub plans: Option<Plans>,
-    /// Whether a slash at the end of a path makes a difference to `match.path`.
+    /// Whether a slash at the end of a path counts: with `exact`, `path: /login` does not match `/login/`; with
+    /// `ignore` it does, in every `match` and `except` without a `trailing_slash` of its own. See [Trailing
+    /// slash](matching.md#trailing-slash).
     #[schemars(extend("default" = "exact"))]
     pub trailing_slash: Option<TrailingSlash>,
-    /// When clients are sent `x-ratelimit-*`: on all answers, on refusals only, or never.
+    /// Responses with `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset`: every response to a
+    /// limited request (`full`), rejections only (`limited`), or none (`off`).
     #[schemars(extend("default" = "full"))]
     pub ratelimit_headers: Option<OrOff<Visibility>>,
-    /// Whether clients are sent the IETF draft's `RateLimit` and `RateLimit-Policy` too.
+    /// Whether responses also have the headers `RateLimit` and `RateLimit-Policy` of the IETF draft.
     #[schemars(extend("default" = false))]
     pub ietf_headers: Option<bool>,
-    /// The table of counters.
+    /// Counter table, as a map.
     pub limiter: Option<Limiter>,
-    /// Where counters are kept, so that they survive a restart.
+    /// State file, which keeps counters across restarts, as a map. Without it, counters end with the process.
     pub state: Option<State>,
-    /// The store of limits that instances share.
+    /// Redis or Valkey server for limits that several instances share, as a map. Not used if no limit needs it.
     pub store: Option<Store>,
-    /// What limits with `throttle: elastic` go by.
+    /// Signals by which limits with `throttle: elastic` adapt to the upstream, as a map.
     pub elastic: Option<Elastic>,
-    /// Envoy's rate limit service.
+    /// Rate limit service for Envoy, as a map.
     pub rls: Option<Rls>,
-    /// What is limited, allowed and denied; every rule that matches applies.
+    /// List of rules, or a single rule; `[]` for none. Every rule that matches a request applies to it. May be left
+    /// out if `rls` is configured.
     pub rules: Option<ZeroOrMany<Rule>>,
 }
 
@@ -129,22 +139,26 @@ pub enum Listener {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerMap {
-    /// Its name in metrics and logs; its address unless given.
+    /// Name of the listener in metrics and logs, unique among listeners. Visible ASCII without quotes and
+    /// backslashes, at most 128 characters. Default: the listener's address.
     pub name: Option<String>,
-    /// Where it listens; port 0 lets the system choose.
+    /// IP address or `localhost`, and a port, such as `0.0.0.0:8080`; port 0 lets the system choose. Or `unix:/path`
+    /// for a [Unix socket](listeners.md#unix-sockets).
     #[schemars(required)]
     pub address: Option<Address>,
-    /// From a request's first byte to the end of its head.
+    /// Maximum time from the first byte of a request to the end of its header section. After it, the response is 408.
+    /// It also limits the TLS handshake and the time for a PROXY protocol header.
     #[schemars(extend("default" = shown(defaults::HEADER_TIMEOUT)))]
     pub header_timeout: Option<Duration>,
-    /// How long a connection may stay without a request.
+    /// Maximum time for which a connection may stay open without a request.
     #[schemars(extend("default" = shown(defaults::LISTENER_IDLE_TIMEOUT)))]
     pub idle_timeout: Option<Duration>,
-    /// What a connection and a request may take.
+    /// Limits on the header section of a request and on the streams of a connection, as a map.
     pub limits: Option<ListenerLimits>,
-    /// TLS; plain unless given.
+    /// TLS termination on this listener, as a map. Without it, connections are not encrypted.
     pub tls: Option<Box<Tls>>,
-    /// Whether connections begin with the PROXY protocol. Believed only from `client_ip.trusted_proxies`.
+    /// Whether connections begin with a PROXY protocol header: `disabled`, `optional` or `required`. Weir reads the
+    /// header only from peers in `client_ip.trusted_proxies`: see [PROXY protocol](listeners.md#proxy-protocol).
     #[schemars(extend("default" = "disabled"))]
     pub proxy_protocol: Option<OrOff<ProxyProtocol>>,
 }
@@ -171,12 +185,16 @@ pub enum Auto {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
-    /// Everything. Its POSTs act, so keep it on loopback.
+    /// Address of the admin port: an IP address or `localhost`, and a port. It has no authentication, and its POST
+    /// requests change the process, so keep it on loopback. If the default is used and taken, Weir starts without an
+    /// admin port and warns.
     #[schemars(extend("default" = defaults::ADMIN_ADDRESS.to_string()))]
     pub address: Option<Address>,
-    /// A second address that serves only `GET /ready` and `/metrics`, for the kubelet and Prometheus.
+    /// Address of a second port that serves only `GET /ready` and `GET /metrics`: an IP address or `localhost`, and a
+    /// port.
     pub probes: Option<Address>,
-    /// Names by which operators may ask; addresses and `localhost` always may.
+    /// Host names that requests to the admin port may have in `Host`, one or a list. IP addresses and `localhost` are
+    /// always allowed.
     pub hosts: Option<OneOrMany<String>>,
 }
 
@@ -194,10 +212,10 @@ pub enum AccessLog {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessLogMap {
-    /// `stdout`, `stderr` or a file.
+    /// Destination of the access log: `stdout`, `stderr`, or a file relative to the configuration file.
     #[schemars(required)]
     pub path: Option<String>,
-    /// What a line looks like.
+    /// Format of a line: `envoy`, the default format of Envoy, or `json`, one object per line.
     #[schemars(extend("default" = "envoy"))]
     pub format: Option<Format>,
 }
@@ -206,10 +224,11 @@ pub struct AccessLogMap {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
-    /// Between failing readiness and closing the listeners: time for endpoints to be told.
+    /// Time between the failure of the readiness probe and the closing of the listeners, so that load balancers can
+    /// remove the instance first.
     #[schemars(extend("default" = shown(defaults::DRAIN_DELAY)))]
     pub delay: Option<Duration>,
-    /// For what is still in flight after that.
+    /// Maximum time for requests in flight after the listeners have closed.
     #[schemars(extend("default" = shown(defaults::DRAIN_TIMEOUT)))]
     pub timeout: Option<Duration>,
 }
@@ -218,11 +237,14 @@ pub struct Drain {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientIp {
-    /// Peers whose X-Forwarded-For is believed; nobody unless given.
+    /// Trusted proxies: IP addresses and networks of peers whose `X-Forwarded-For` is used, one or a list. An item
+    /// may be a file of networks. Default: none.
     pub trusted_proxies: Option<ZeroOrMany<Networks>>,
-    /// Peers whose X-Forwarded-Client-Cert is forwarded; from all others it is removed.
+    /// IP addresses and networks of peers whose `x-forwarded-client-cert` is forwarded, one or a list. From all other
+    /// peers the header is removed. An item may be a file of networks. Default: none.
     pub client_certificate_proxies: Option<ZeroOrMany<Networks>>,
-    /// Leading bits of an IPv6 address that make one client.
+    /// Number of leading bits of an IPv6 address that make one client, from 1 to 128. It applies to `key`, not to
+    /// `match`.
     #[schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX))]
     pub ipv6_prefix: Option<u8>,
 }
@@ -231,9 +253,9 @@ pub struct ClientIp {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Geo {
-    /// Countries and continents; relative to the file that names it.
+    /// Database of countries and continents in MaxMind's format: a file relative to the configuration file.
     pub database: Option<String>,
-    /// Autonomous systems; relative to the file that names it.
+    /// Database of autonomous systems in MaxMind's format: a file relative to the configuration file.
     pub asn_database: Option<String>,
 }
 
@@ -241,7 +263,7 @@ pub struct Geo {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limiter {
-    /// Counters the table has room for. What is over shares counters, and metrics say so.
+    /// Maximum number of counters in the counter table, from 16 to 1000000000. Each takes about 38 bytes.
     #[schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS))]
     pub max_keys: Option<usize>,
 }
@@ -250,7 +272,8 @@ pub struct Limiter {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Elastic {
-    /// The signals that tell how much more the upstream could take; all of them unless given.
+    /// Signals that elastic limits use, one or several of `in_flight`, `latency`, `failures`, `utilization` and
+    /// `cpu`. Default: all signals.
     pub signals: Option<OneOrMany<Signal>>,
 }
 
@@ -258,17 +281,19 @@ pub struct Elastic {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tracing {
-    /// Who takes them by OTLP over HTTP: `http://host:port` or `https://host`, and perhaps what comes before `/v1/traces`.
+    /// URL of the collector, for OTLP over HTTP: `http://host` or `https://host`, with an optional port (4318 for
+    /// `http`, 443 for `https` unless given) and an optional path before `/v1/traces`.
     #[schemars(required)]
     pub otlp: Option<CollectorAddress>,
-    /// TLS, where its address begins with `https://`.
+    /// TLS settings for a collector whose URL begins with `https://`, as a map. Default: the system's authorities.
     pub tls: Option<Box<UpstreamTls>>,
-    /// Headers sent along, such as a key that the collector asks for.
+    /// Map of headers that are sent to the collector, such as an API key. The values are secrets and are never shown.
     pub headers: Option<BTreeMap<String, Secret<String>>>,
-    /// The share of requests that get a span, where the request does not say whether it wants one.
+    /// Share of requests that get a span, a percentage with up to two decimals. It applies to requests whose own
+    /// headers do not decide whether the trace is sampled.
     #[schemars(extend("default" = defaults::SAMPLE))]
     pub sample: Option<Percentage>,
-    /// What we are called in traces.
+    /// Name of the service in traces.
     #[schemars(extend("default" = defaults::SERVICE_NAME))]
     pub service_name: Option<String>,
 }
@@ -277,10 +302,10 @@ pub struct Tracing {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// The file; relative to the configuration.
+    /// Path of the state file, relative to the configuration file. Its directory must exist and be writable.
     #[schemars(required)]
     pub file: Option<String>,
-    /// How often it is written; and once more at the end.
+    /// Interval between two writes of the state file. Weir also writes it at the end of a drain.
     #[schemars(extend("default" = shown(defaults::STATE_INTERVAL)))]
     pub interval: Option<Duration>,
 }

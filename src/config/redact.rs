@@ -1,8 +1,8 @@
-//! Removes secrets from a configuration before it is shown: the values that the schema marks as secret (`raw::Secret`),
-//! and the values of suspicious names that people choose themselves.
+//! Removes secrets from a configuration before it is displayed: values that the schema marks as secret
+//! (`raw::Secret`), and values under user-defined names that look like secrets.
 //!
-//! It works on the parsed document and not on its text: a value may be quoted, folded over lines or inside a flow
-//! mapping, and a comment may hold last year's password. So comments do not survive.
+//! Works on the parsed document, not on its text, because a value may be quoted, folded over lines or inside
+//! a flow mapping. Comments are removed, because they may contain old passwords.
 
 use serde_json::Value as Schema;
 use serde_yaml::{Mapping, Value};
@@ -14,10 +14,10 @@ const HIDDEN: &str = "[redacted]";
 const HIDDEN_USER: &str = "[redacted]@";
 const HIDDEN_QUERY: &str = "?[redacted]";
 
-/// Values that say nothing: any, none, and the name of the rule.
+/// Values that are shown, because they reveal nothing: any value, no value, and the name of the rule.
 const PATTERNS: [&str; 3] = ["*", "!present", "{rule}"];
 
-/// A name that the schema does not know is suspicious if it contains one of these.
+/// A name that is not in the schema is suspicious if it contains one of these.
 const SUSPICIOUS: [&str; 9] = [
     "password",
     "passwd",
@@ -30,16 +30,16 @@ const SUSPICIOUS: [&str; 9] = [
     "api_key",
 ];
 
-/// The document without its secrets; a remark in its place where it cannot be read.
+/// Returns the document without its secrets, or a comment if it cannot be read.
 pub fn redacted(text: &str) -> String {
     let shown = serde_yaml::from_str(text)
         .map(|value| shown(value, Some(schema())))
         .and_then(|value| serde_yaml::to_string(&value));
-    // Not with the reason: it might quote the very line that holds a secret.
+    // The error is left out, because it may quote a line that contains a secret.
     shown.unwrap_or_else(|_| "# not shown: not YAML\n".to_owned())
 }
 
-/// `value` without its secrets; without a schema where it stands under an unknown key.
+/// Returns `value` without its secrets; `schema` is `None` below an unknown key.
 fn shown(value: Value, schema: Option<&Schema>) -> Value {
     if schema.is_some_and(is_secret) {
         return hidden(value);
@@ -49,7 +49,7 @@ fn shown(value: Value, schema: Option<&Schema>) -> Value {
     match untagged(value) {
         Value::Mapping(map) => Value::Mapping(shown_map(map, of_kind("object"))),
         Value::Sequence(items) => {
-            // A value may stand for a list of itself, and a list for each of its values.
+            // A single value may be written in place of a list, and a list in place of a single value.
             let items_are = of_kind("array").and_then(|list| list.get("items")).or(schema);
             Value::Sequence(items.into_iter().map(|item| shown(item, items_are)).collect())
         }
@@ -84,7 +84,7 @@ fn shown_map(map: Mapping, schema: Option<&Schema>) -> Mapping {
     entries
 }
 
-/// A tag must not hide what a value is.
+/// Removes tags, so that a tagged value is checked like any other.
 fn untagged(value: Value) -> Value {
     match value {
         Value::Tagged(tagged) => untagged(tagged.value),
@@ -97,7 +97,7 @@ fn is_suspicious(name: &str) -> bool {
     SUSPICIOUS.iter().any(|part| name.contains(part)) || name.contains("apikey")
 }
 
-/// The shape stays, so that one sees what is configured; and what holds no value: patterns, and the name of a file of values.
+/// Hides the values and keeps the structure. Patterns and the names of files with values stay visible.
 fn hidden(value: Value) -> Value {
     match untagged(value) {
         Value::Null => Value::Null,
@@ -116,8 +116,9 @@ fn hidden(value: Value) -> Value {
     }
 }
 
-/// `redis://user:password@host` without what stands before the `@` (RFC 3986 section 3.2.1), and `https://host/?token=…`
-/// without its query. A password may hold an unencoded `@` or `/`, so everything up to the last `@` goes.
+/// Hides what precedes the `@` in `redis://user:password@host` (RFC 3986 section 3.2.1), and the query of
+/// `https://host/?token=…`. A password may contain an unencoded `@` or `/`, so everything up to the last `@`
+/// is removed.
 fn without_credentials_in_urls(text: &str) -> String {
     let word = |word: &str| {
         let Some((scheme, rest)) = word.find("://").map(|at| word.split_at(at + 3)) else {

@@ -1,9 +1,10 @@
-//! A running configuration follows its file, the document that is fetched if the file is a bootstrap, and the data files that they name.
+//! Hot reload: follows the configuration file, the fetched document if the file is a bootstrap, and the data
+//! files that they name.
 //!
-//! A new text is looked at once it has come to rest, or after a second at the latest, compiled whole, and handed on; a text
-//! with problems, or none at all, changes nothing but the status. What is compared is always the content, so it does not
-//! matter how the file was replaced, and nothing that happened while nobody looked is missed. Files that never rest
-//! cost a bounded share of one CPU.
+//! A new text is read once it has stopped changing, or after a second at the latest. It is compiled as a
+//! whole and handed on. A text that has problems or cannot be read changes only the status. Content is
+//! compared, not events or times, so that any way of replacing a file works and no change is missed. Files
+//! that keep changing cost a bounded share of one CPU.
 
 mod reading;
 mod report;
@@ -29,43 +30,44 @@ use super::{Config, Problem, Rest, source, with_files};
 use crate::central::document::Document;
 use crate::clock::Stopwatch;
 use crate::limiter::timestamp::Timestamp;
-use crate::watch::settling::{self, Settling};
+use crate::watch::debounce::{self, Debounce};
 use crate::watch::stamp::Stamp;
-use crate::watch::{Watch, Woken};
+use crate::watch::{FileWatch, WaitResult};
 
-/// How often a file is looked at without a reason.
+/// Interval between checks of the file without a notification.
 const POLL: Duration = Duration::from_secs(2);
 
-/// A file that reads differently each time is left alone until the next look.
+/// Maximum number of reads in a row of a file that keeps changing; the next check continues.
 const MOST_READS: usize = 10;
 
-/// After it was busy for a while it rests so many times longer: files that are replaced all the time take a quarter of a CPU.
+/// Pause after work, as a multiple of its duration: files that are replaced all the time take a quarter of a
+/// CPU.
 const REST: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    settling: settling::Pace,
+    settling: debounce::DebounceTimes,
     poll: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { settling: settling::Pace::default(), poll: POLL }
+        Self { settling: debounce::DebounceTimes::default(), poll: POLL }
     }
 }
 
-/// Where a configuration is.
+/// The source of a configuration.
 #[derive(Debug)]
 enum Origin {
     File(PathBuf),
-    /// In a bootstrap, and in a document that is delivered.
+    /// A bootstrap file, with a fetched document that is delivered.
     Central(PathBuf),
-    /// Nowhere: it was made up.
+    /// Generated text that is not in a file.
     Text(Arc<str>),
 }
 
 impl Origin {
-    /// What it is called, and data files are relative to.
+    /// The file's name, which names of data files are relative to.
     fn path(&self) -> &Path {
         match self {
             Self::File(path) | Self::Central(path) => path,
@@ -85,61 +87,66 @@ impl Origin {
 #[derive(Debug)]
 pub struct Reloader {
     origin: Origin,
-    watch: Watch,
+    watch: FileWatch,
     pace: Pace,
     shared: Arc<Shared>,
-    /// The configuration of the start, as far as it takes a restart to change it.
+    /// The configuration at startup, for finding changes that need a restart.
     started: Config,
     files: Files,
     running: Found,
-    /// The file of the running text.
+    /// The stamp of the file with the running text.
     running_stamp: Option<Stamp>,
-    /// What the last evaluation found; the same again is no news.
+    /// The result of the last evaluation, for recognising that nothing has changed.
     seen: Found,
-    /// How long reading and compiling has taken since the last rest.
+    /// Time spent on reading and compiling since the last pause.
     busy: Duration,
 }
 
 impl Reloader {
-    /// Loads the configuration for the start, and what will follow its file.
+    /// Loads the configuration at startup, and creates the reloader that follows its file.
     ///
     /// # Errors
-    /// Every problem of the file.
+    /// Returns every problem of the file.
     pub fn start(path: &Path) -> Result<(Config, Self), Vec<Problem>> {
-        // Watching starts before reading: a change in between is seen twice rather than not at all.
-        Self::with(Origin::File(path.to_owned()), None, Watch::on(path), Pace::default())
+        // Watching starts before reading, so that a change in between is noticed.
+        Self::with(Origin::File(path.to_owned()), None, FileWatch::for_file(path), Pace::default())
     }
 
-    /// The same for a bootstrap and the document that was fetched; further ones are [delivered](Handle::deliver).
+    /// Starts with a bootstrap and a fetched document; further documents are [delivered](Handle::deliver).
     ///
     /// # Errors
-    /// Every problem of both.
+    /// Returns every problem of both.
     pub fn start_central(path: &Path, document: Document) -> Result<(Config, Self), Vec<Problem>> {
-        Self::with(Origin::Central(path.to_owned()), Some(document), Watch::on(path), Pace::default())
+        Self::with(
+            Origin::Central(path.to_owned()),
+            Some(document),
+            FileWatch::for_file(path),
+            Pace::default(),
+        )
     }
 
-    /// The same for a configuration that is in no file. What it names is followed all the same.
+    /// Starts with a configuration that is not in a file. Files that it names are followed.
     ///
     /// # Errors
-    /// Every problem of the text.
+    /// Returns every problem of the text.
     pub fn start_with(text: &str) -> Result<(Config, Self), Vec<Problem>> {
-        let watch = Watch::on_all_in(HashSet::new());
+        let watch = FileWatch::for_directories(HashSet::new());
         Self::with(Origin::Text(text.into()), None, watch, Pace::default())
     }
 
     fn with(
         origin: Origin,
         document: Option<Document>,
-        mut watch: Watch,
+        mut watch: FileWatch,
         pace: Pace,
     ) -> Result<(Config, Self), Vec<Problem>> {
-        let running_stamp = Stamp::of(origin.path());
+        let running_stamp = Stamp::from_path(origin.path());
         let text = origin.read().map_err(|problem| vec![problem])?;
         let mut files = Files::default();
         let rest = rest(document.as_ref());
         let config = with_files(&text, origin.path(), rest, &source::variable, &mut files)?;
         let data = files.marks();
-        watch.follow(data.keys());
+        watch.watch_files(data.keys());
         let status = Status {
             file: origin.path().to_owned(),
             generation: 1,
@@ -171,20 +178,20 @@ impl Reloader {
         Ok((config, reloader))
     }
 
-    /// The remote control.
+    /// Returns a handle that controls the reloader from other threads.
     pub fn handle(&self) -> Handle {
         Handle { shared: Arc::clone(&self.shared), waker: self.watch.waker() }
     }
 
-    /// Follows the file until [`Handle::stop`]. Blocks, so give it a thread of its own.
+    /// Follows the file until [`Handle::stop`]. Blocks, so it needs a thread of its own.
     ///
-    /// `apply` is told of every outcome; the status says so once it has returned.
+    /// `apply` receives every outcome; the status shows an outcome once `apply` has returned.
     pub fn run(mut self, now: impl Fn() -> Timestamp, mut apply: impl FnMut(Reload)) {
         while !self.is_stopped() {
             let woken = self.watch.wait(self.pace.poll);
             let requested = self.shared.requested.swap(false, Ordering::AcqRel);
-            let settling = Settling::begin(self.pace.settling);
-            if woken == Woken::Early && !requested {
+            let settling = Debounce::start(self.pace.settling);
+            if woken == WaitResult::Notified && !requested {
                 self.settle(&settling);
             }
             if let Some(reading) = self.look(requested, &settling) {
@@ -204,36 +211,37 @@ impl Reloader {
         self.shared.stopped.load(Ordering::Acquire)
     }
 
-    fn settle(&self, settling: &Settling) {
+    fn settle(&self, settling: &Debounce) {
         self.watch.settle(settling, |_| true, || self.is_stopped());
     }
 
-    /// Does nothing for a while if there was much to do, whatever happens meanwhile.
+    /// Pauses in proportion to the work done since the last pause, whatever happens meanwhile.
     fn rest(&mut self) {
         let lasts = std::mem::take(&mut self.busy).saturating_mul(REST);
         self.pause(lasts);
     }
 
-    /// Waits for as long as this, or for the end. What happens meanwhile is looked at afterwards.
+    /// Waits for `lasts`, or until stopped. Events during the pause are handled after it.
     fn pause(&self, lasts: Duration) {
         let began = Stopwatch::start();
-        let mut woken = Woken::InTime;
+        let mut woken = WaitResult::TimedOut;
         while !self.is_stopped() {
             let left = lasts.saturating_sub(began.elapsed());
             if left.is_zero() {
                 break;
             }
-            if self.watch.wait(left) == Woken::Early {
-                woken = Woken::Early;
+            if self.watch.wait(left) == WaitResult::Notified {
+                woken = WaitResult::Notified;
             }
         }
-        if woken == Woken::Early {
+        if woken == WaitResult::Notified {
             self.watch.waker().wake();
         }
     }
 
-    /// What the files say, if it is news or was asked for, and no file was caught in the middle of a write.
-    fn look(&mut self, requested: bool, settling: &Settling) -> Option<Reading> {
+    /// Reads the files; `None` if nothing has changed and no reload was requested, or if a file is being
+    /// written.
+    fn look(&mut self, requested: bool, settling: &Debounce) -> Option<Reading> {
         let mut reading = self.read();
         for _ in 0..MOST_READS {
             if self.is_stopped() {
@@ -248,7 +256,7 @@ impl Reloader {
                 return self.has_rested(&again).then_some(again);
             }
             if settling.is_over() && reading.is_confirmed_by(&again, self.origin.path()) {
-                // What has come since is looked at next.
+                // Changes since this reading are evaluated next.
                 self.watch.waker().wake();
                 return self.has_rested(&reading).then_some(reading);
             }
@@ -258,12 +266,12 @@ impl Reloader {
         None
     }
 
-    /// Waits where the text may have been cut off, and says whether it is still the same afterwards.
+    /// If the text may be truncated, pauses and returns whether it is still the same afterwards.
     fn has_rested(&mut self, reading: &Reading) -> bool {
         if self.cut_off(reading).is_none() {
             return true;
         }
-        self.pause(self.pace.settling.longest);
+        self.pause(self.pace.settling.max_wait);
         let rested = self.read().found.text == reading.found.text;
         if !rested {
             self.watch.waker().wake();
@@ -271,8 +279,8 @@ impl Reloader {
         rested
     }
 
-    /// How many lines are missing at the end of a text that was written over the running one. A file that was put
-    /// in its place is as long as its writer meant it to be.
+    /// Number of lines missing at the end of a text that was written over the running one. A file that was
+    /// replaced by another is taken as complete.
     fn cut_off(&self, reading: &Reading) -> Option<usize> {
         let (Ok(running), Ok(text)) = (&self.running.text, &reading.found.text) else { return None };
         let stamp = reading.stamps.get(self.origin.path())?.as_ref()?;
@@ -292,10 +300,10 @@ impl Reloader {
 
     fn stamps(&self) -> Stamps {
         let paths = self.files.paths().chain([self.origin.path()]);
-        paths.map(|path| (path.to_owned(), Stamp::of(path))).collect()
+        paths.map(|path| (path.to_owned(), Stamp::from_path(path))).collect()
     }
 
-    /// Makes a configuration of what was read; nothing where a data file is in the middle of a write by now.
+    /// Compiles what was read; `None` if a data file is being written at the moment.
     fn evaluate(&mut self, reading: &Reading) -> Option<Reload> {
         let found = &reading.found;
         let is_news = *found != self.seen;
@@ -305,17 +313,18 @@ impl Reloader {
             Ok(text) => Some(self.compile(text, found.document.as_ref())),
             Err(problem) => Some(Err(vec![problem.clone()])),
         };
-        // What was made use of, which need not be what was found: the text may name other files now.
+        // The data files that were used may differ from those found, because the text may name other files
+        // now.
         let data = if self.files.compilations() == before { found.data.clone() } else { self.files.marks() };
         let used = Found { text: found.text.clone(), document: found.document.clone(), data };
-        self.watch.follow(used.data.keys());
+        self.watch.watch_files(used.data.keys());
         if !self.is_confirmed(reading, &used) {
             self.watch.waker().wake();
             return None;
         }
         let reload = match compiled {
             None => Reload::Unchanged,
-            // A file may have gone and come back, or be named again.
+            // A file may have disappeared and returned, or be named again.
             Some(Ok(_)) if used == self.running => Reload::Unchanged,
             Some(Ok(config)) => {
                 let needs_restart = restart_fields(&self.started, &config);
@@ -346,8 +355,8 @@ impl Reloader {
         with_files(text, self.origin.path(), rest(document), &source::variable, &mut self.files)
     }
 
-    /// Whether the data files that were made use of are whole. Those that say what was read before are; others are read
-    /// once more.
+    /// Whether the data files that were used are complete. Files with the same content as in `reading` are;
+    /// others are read once more.
     fn is_confirmed(&mut self, reading: &Reading, used: &Found) -> bool {
         let is_known = |path: &PathBuf| reading.found.data.get(path) == used.data.get(path);
         if used.data.keys().all(is_known) {
@@ -358,7 +367,7 @@ impl Reloader {
         used.is_confirmed_by(&self.read(), self.origin.path())
     }
 
-    /// The stamps of what was made use of.
+    /// Returns the stamps of the files that were used.
     fn stamps_used(&self, reading: &Reading) -> Stamps {
         let mut stamps = reading.stamps.clone();
         stamps.extend(self.files.stamps());
@@ -386,7 +395,7 @@ impl Reloader {
     }
 }
 
-/// What a file is put together with.
+/// Returns what a file is combined with.
 fn rest(document: Option<&Document>) -> Rest<'_> {
     document.map_or(Rest::Nothing, Rest::Document)
 }

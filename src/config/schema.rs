@@ -29,7 +29,43 @@ pub fn published() -> Value {
     let mut schema = SCHEMA.clone();
     allow_variables(&mut schema);
     schema["$defs"]["Rule"]["allOf"] = applicability::conditions();
+    separate_links(&mut schema);
     schema
+}
+
+/// Descriptions link to pages of the documentation, which editors cannot open: `description` has the text alone, and
+/// `markdownDescription` the links.
+fn separate_links(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            object.values_mut().for_each(separate_links);
+            let linked = object
+                .get("description")
+                .and_then(Value::as_str)
+                .filter(|text| text.contains("]("))
+                .map(ToOwned::to_owned);
+            if let Some(linked) = linked {
+                object.insert("description".to_owned(), without_links(&linked).into());
+                object.insert("markdownDescription".to_owned(), linked.into());
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(separate_links),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// `[text](target)` becomes `text`.
+fn without_links(markdown: &str) -> String {
+    let mut text = String::with_capacity(markdown.len());
+    let mut rest = markdown;
+    while let Some((before, linked)) = rest.split_once("](") {
+        let Some(((before, label), (_, after))) = before.rsplit_once('[').zip(linked.split_once(')')) else {
+            break;
+        };
+        text.extend([before, label]);
+        rest = after;
+    }
+    text + rest
 }
 
 /// Whether the values that `schema` describes are not to be shown.
@@ -104,6 +140,15 @@ mod tests {
         assert!(has_secret_keys(&SCHEMA["$defs"]["Plans"]["properties"]["members"]));
         assert_eq!(SCHEMA.to_string().matches("propertyNames").count(), 1);
         assert_eq!(raw::secret::SECRET_KEYS, "plans.members");
+    }
+
+    #[test]
+    fn descriptions_have_no_links_that_editors_cannot_open() {
+        assert_eq!(without_links("a [b](c.md#d) e [f](g)."), "a b e f.");
+        assert_eq!(without_links("a](b) [c]"), "a](b) [c]");
+        let mut linked = json!({ "description": "See [x](y.md)." });
+        separate_links(&mut linked);
+        assert_eq!(linked, json!({ "description": "See x.", "markdownDescription": "See [x](y.md)." }));
     }
 
     #[test]

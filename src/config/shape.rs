@@ -1,8 +1,8 @@
-//! Whether a file has the shape that the schema describes: every unknown key, every value of the wrong type,
-//! every missing key, all at once.
+//! Checks a file against the schema, and reports every unknown key, every value of the wrong type and every
+//! missing key in one run.
 //!
-//! It reads as much of JSON Schema as [`super::raw`] produces, so that a key is defined once. What it lets
-//! through, `serde` decodes without complaint.
+//! Supports the subset of JSON Schema that [`super::raw`] produces, so that each key is defined once. `serde`
+//! decodes every value that passes.
 
 pub(super) mod alternatives;
 
@@ -17,9 +17,10 @@ use super::parse::nearest;
 use super::problem::{Fault, Report, listed, named};
 use super::schema::{has_secret_keys, schema};
 
-/// Checks `value`, turns text that stands wholly for a variable (`references`) into the number or the boolean
-/// that is wanted in its place, and takes out what is wrong: keys are removed, items of lists become null.
-/// Answers whether anything is left.
+/// Checks `value` and returns whether it can be used at all.
+///
+/// Converts text that consists of a single variable (`references`) to the number or boolean that is expected
+/// there. Removes what is invalid: keys are deleted, list items become null.
 pub(super) fn check(value: &mut Value, references: &HashSet<String>, report: &mut Report<'_>) -> bool {
     Check { references, report }.value(value, schema(), At::ROOT)
 }
@@ -30,7 +31,7 @@ struct Check<'a, 'r> {
 }
 
 impl Check<'_, '_> {
-    /// Whether the value can stay.
+    /// Checks one value; returns whether it stays.
     fn value(&mut self, value: &mut Value, schema: &Schema, at: At<'_>) -> bool {
         if value.is_null() && self.report.is_faulty(at) {
             return false;
@@ -142,7 +143,8 @@ impl Check<'_, '_> {
         }
     }
 
-    /// JSON takes all values but not all keys, not all numbers, and no tags.
+    /// Checks a value that may be any JSON: JSON has no keys other than text, no infinite numbers and no
+    /// tags.
     fn anything(&mut self, value: &mut Value, at: At<'_>) -> bool {
         match value {
             Value::Mapping(map) => map.iter_mut().all(|(key, value)| match key {
@@ -169,7 +171,7 @@ impl Check<'_, '_> {
     }
 }
 
-/// The schema's name of a value's type; none for what no schema of ours allows.
+/// Returns the schema's name of the value's type; empty for types that the schema never allows.
 fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Mapping(_) => "object",
@@ -182,7 +184,7 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// The only key here under which `key` is known.
+/// Returns the one key here under which `key` is known, if there is exactly one.
 fn parent_of<'a>(key: &str, properties: &'a serde_json::Map<String, Schema>) -> Option<&'a str> {
     let mut parents = properties.iter().filter(|(_, schema)| {
         let object = Alternatives::of(resolve(schema)).one("object");

@@ -1,4 +1,4 @@
-//! Where the text comes from: a file and the environment.
+//! Sources of the text: files and environment variables.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -12,13 +12,13 @@ use super::at::At;
 use super::defaults::LARGEST_FILE;
 use super::problem::{Fault, Problem, Report, quoted};
 
-/// A variable of the environment; the only place that reads it.
+/// Returns an environment variable. With [`variables`] the only code that reads the environment.
 #[expect(clippy::disallowed_methods, reason = "the one reader of the environment; tests pass a map instead")]
 pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// All variables of the environment that are text.
+/// Returns all environment variables that are UTF-8.
 #[expect(clippy::disallowed_methods, reason = "the one reader of the environment; tests pass a map instead")]
 pub(super) fn variables() -> BTreeMap<String, String> {
     std::env::vars_os()
@@ -26,7 +26,7 @@ pub(super) fn variables() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The text of a file.
+/// Reads a file as text.
 pub(super) fn read(path: &Path) -> Result<String, Problem> {
     let problem = |message: String| Problem::of_file(path, message);
     let bytes = read_bytes(path).map_err(|error| problem(unreadable(path, &error)))?;
@@ -39,7 +39,7 @@ pub(super) fn read(path: &Path) -> Result<String, Problem> {
     })
 }
 
-/// Line and column, from 1, of the first byte that is not text.
+/// Returns line and column, from 1, of the first byte that is not UTF-8.
 pub(super) fn place_of(error: &FromUtf8Error) -> (usize, usize) {
     let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let valid = String::from_utf8_lossy(valid);
@@ -47,7 +47,7 @@ pub(super) fn place_of(error: &FromUtf8Error) -> (usize, usize) {
     (valid.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
-/// One byte more than is allowed is enough to know that it is too much; a device may have no end.
+/// Reads at most one byte more than the maximum size, because a device may be endless.
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     if fs::metadata(path)?.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -57,7 +57,7 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Why the file at `path` cannot be read.
+/// Describes why the file at `path` cannot be read.
 pub(super) fn unreadable(path: &Path, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound if path.is_symlink() => "the link leads nowhere".to_owned(),
@@ -68,11 +68,11 @@ pub(super) fn unreadable(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Replaces `${NAME}` and `${NAME:-default}` in all texts of `value`, and answers the paths of those that are
-/// one reference and nothing else.
+/// Replaces `${NAME}` and `${NAME:-default}` in all texts of `value`, and returns the paths of the texts that
+/// are a single reference.
 ///
-/// This happens to values, not to the text of the file: what stands in a variable cannot add keys, and lines
-/// and columns stay what they are.
+/// Works on values, not on the text of the file: the content of a variable cannot add keys, and lines and
+/// columns do not change.
 pub(super) fn substitute(
     value: &mut Value,
     environment: &dyn Fn(&str) -> Option<String>,
@@ -118,7 +118,7 @@ impl Substitution<'_, '_> {
     }
 }
 
-/// A fault that does not repeat what stands where a secret is meant.
+/// Removes the quoted value from a fault at a secret.
 fn discreet(fault: Fault, at: At<'_>) -> Fault {
     if fault.message.contains('"') && at.to_string().contains("secret") {
         return Fault { message: "not a reference to a variable".to_owned(), hint: fault.hint };
@@ -129,7 +129,7 @@ fn discreet(fault: Fault, at: At<'_>) -> Fault {
 #[derive(Debug, PartialEq, Eq)]
 struct Expanded {
     text: String,
-    /// One reference was all there was.
+    /// Whether the text is a single reference.
     is_whole: bool,
 }
 
@@ -158,7 +158,8 @@ fn expand(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Ex
     Ok(Expanded { text: expanded, is_whole })
 }
 
-/// What `NAME` or `NAME:-default` stands for. As in a shell, the default holds for an empty variable too.
+/// Returns the value of `NAME` or `NAME:-default`. As in a shell, the default also replaces an empty
+/// variable.
 fn look_up(reference: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, Fault> {
     let (name, default) = match reference.split_once(":-") {
         Some((name, default)) => (name, Some(default)),

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::identify;
 use crate::limiter::algorithm::Algorithm;
-use crate::response::refusal::Refusal;
+use crate::response::rejection::RejectionResponse;
 use crate::response::{self, Visibility};
-use crate::rules::rule::{Action, Limiting, OnMissing, Throttle};
+use crate::rules::rule::{Action, LimitAction, OnMissing, Throttle};
 use crate::telemetry::access_log::{Format, Sink};
-use crate::upstream::Address;
+use crate::upstream::UpstreamAddress;
 
 const NEWCOMER: &str = "\
 listeners:
@@ -39,7 +39,7 @@ fn config(text: &str) -> Config {
     with(&[], text).unwrap()
 }
 
-/// The least configuration with a rule of these lines.
+/// The minimal configuration with a rule of these lines.
 fn with_rule(lines: &str) -> String {
     let mut text = format!("{LEAST}rules:\n  - name: a\n");
     for line in lines.lines() {
@@ -48,7 +48,7 @@ fn with_rule(lines: &str) -> String {
     text
 }
 
-fn limiting(lines: &str) -> Limiting {
+fn limiting(lines: &str) -> LimitAction {
     match config(&with_rule(lines)).policy.rules.remove(0).action {
         Action::Limit(limiting) => limiting,
         other => panic!("{other:?}"),
@@ -68,9 +68,12 @@ fn the_newcomers_file_is_a_configuration() {
     let config = config(NEWCOMER);
     assert_eq!(config.listeners[0].address.to_string(), "0.0.0.0:8080");
     assert_eq!(&*config.listeners[0].name, "0.0.0.0:8080");
-    assert_eq!(config.upstreams[0].addresses[0], Address::Tcp { host: "127.0.0.1".into(), port: 3000 });
+    assert_eq!(
+        config.upstreams[0].addresses[0],
+        UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 }
+    );
     assert_eq!(config.policy.rules[0].limits()[0].quota.burst().get(), 200);
-    assert_eq!(config.policy.rejections, [Refusal::default()]);
+    assert_eq!(config.policy.rejections, [RejectionResponse::default()]);
     assert_eq!(config.notices, []);
 }
 
@@ -87,9 +90,9 @@ fn what_is_not_said_is_as_documented() {
     assert_eq!(config.upstreams[0].idle_timeout, Duration::from_secs(300));
     assert_eq!(config.admin.address.to_string(), "127.0.0.1:9901");
     assert!(!config.admin.explicit && config.admin.probes.is_none() && config.access_log.is_none());
-    assert_eq!(config.drain, drain::Settings::default());
-    assert_eq!(config.policy.response, response::Settings::default());
-    assert_eq!(config.policy.identify.ipv6_prefix, identify::Settings::default().ipv6_prefix);
+    assert_eq!(config.drain, drain::DrainSettings::default());
+    assert_eq!(config.policy.response, response::LimitHeaderSettings::default());
+    assert_eq!(config.policy.identify.ipv6_prefix, identify::IdentifySettings::default().ipv6_prefix);
     assert!(config.policy.identify.trusted_proxies.is_empty());
     assert_eq!(config.max_keys, 1_000_000);
     assert_eq!(config.workers.get(), std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
@@ -97,7 +100,7 @@ fn what_is_not_said_is_as_documented() {
 
 #[test]
 fn a_default_written_out_is_the_default() {
-    // What a section cannot be without.
+    // Required keys of the sections.
     let needed = [
         ("config", "http: \"http://config.internal/\""),
         ("rls", "address: \"127.0.0.1:0\""),
@@ -292,7 +295,7 @@ fn the_schema_describes_every_key() {
     assert!(!schema::schema().to_string().contains("null"));
 }
 
-/// A piece of YAML, and where to put it.
+/// Positions, lengths and pieces of YAML to replace them with.
 fn edits() -> impl Strategy<Value = Vec<(usize, usize, String)>> {
     let piece = prop_oneof![
         "[\\[\\]{}:,\\-?&*!|>'\"#%@~ \n\t$]{1,4}",
@@ -310,7 +313,7 @@ fn edits() -> impl Strategy<Value = Vec<(usize, usize, String)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Whatever somebody does to a file, the answer is a configuration or problems that have a place.
+    /// Any edited file is either a valid configuration or has problems with positions.
     #[test]
     fn a_garbled_file_is_read_or_refused(edits in edits()) {
         let mut text: Vec<char> = include_str!("../../config/gateway.yaml").chars().collect();
@@ -325,7 +328,7 @@ proptest! {
             for problem in problems {
                 prop_assert!(problem.line > 0 && problem.column > 0, "{}", problem);
                 prop_assert!(problem.line <= text.lines().count() + 2, "{}", problem);
-                // The decoder never has to say what the check should have said.
+                // The shape check reports these problems first, with better messages than the decoder's.
                 prop_assert!(!problem.message.contains("did not match any variant"), "{}", problem);
                 prop_assert!(!problem.message.contains("invalid type"), "{}", problem);
             }

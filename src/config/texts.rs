@@ -1,7 +1,7 @@
-//! The texts that a configuration is made of: one file; or a bootstrap, and a document that was fetched over HTTP.
+//! The texts that make up a configuration: one file, or a bootstrap and a document fetched over HTTP.
 //!
-//! The keys of both are put together at the top level: each stands in one of them. What is wrong is reported with the text
-//! in which it stands.
+//! The top-level keys of both are merged; each key must be in only one of them. Problems are reported with
+//! the text that contains them.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,30 +14,30 @@ use super::schema::schema;
 use super::tree::{self, Document as Parsed, Position, Texts};
 use crate::central::document::Document;
 
-/// The key by which a bootstrap is told from a whole configuration.
+/// The key that marks a bootstrap.
 pub(super) const CENTRAL: &str = "config";
 
-/// What a file is put together with.
+/// What a file is combined with.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rest<'a> {
-    /// Nothing, or what is not at hand: a bootstrap is looked at by itself.
+    /// Nothing, or a rest that is not available: a bootstrap is checked by itself.
     Unknown,
-    /// Nothing: the process runs by the file alone.
+    /// Nothing: the file is the whole configuration of the process.
     Nothing,
-    /// What was fetched.
+    /// The fetched document.
     Document(&'a Document),
 }
 
-/// What the texts say together.
+/// The merged texts.
 #[derive(Debug)]
 pub(super) struct Together<'a> {
     pub(super) value: Value,
     pub(super) texts: Texts<'a>,
-    /// Keys that stand in both, or in the wrong one.
+    /// Keys that are in both texts, or in the wrong one.
     pub(super) misplaced: Vec<Problem>,
 }
 
-/// Reads `text`, which stands in `file`, and puts it together with the rest.
+/// Parses `text`, the content of `file`, and merges it with the rest.
 pub(super) fn together<'a>(text: &str, file: &'a Path, rest: Rest<'a>) -> Result<Together<'a>, Vec<Problem>> {
     let base = tree::parse(text, file);
     let Rest::Document(document) = rest else {
@@ -89,8 +89,8 @@ fn merged<'a>((file, base): (&'a Path, Parsed), (name, rest): (&'a Path, Parsed)
     Together { value, texts, misplaced }
 }
 
-/// Reports a bootstrap without its rest, and a rest without its bootstrap; what may stand in a rest that is not at hand
-/// is not missing.
+/// Reports a bootstrap without its rest, and a rest without its bootstrap. Keys that may be in a rest that is
+/// not available are not reported as missing.
 pub(super) fn check(value: &Value, rest: Rest<'_>, report: &mut Report<'_>) {
     let central = At::ROOT.key(CENTRAL);
     match (value.get(CENTRAL), rest) {

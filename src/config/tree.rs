@@ -1,4 +1,4 @@
-//! The text of a configuration as a tree of values, and the position of each of them.
+//! The text of a configuration as a tree of values, with the position of each value.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::yaml::{self, Dialect, Kind, Node, Scalar};
 /// A parsed file.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// What it says, merge keys applied.
+    /// The values, with merge keys applied.
     pub(super) value: Value,
-    /// Where it says so.
+    /// The positions of the values.
     pub(super) positions: Positions,
 }
 
-/// The one document in `text`.
+/// Parses the only document in `text`.
 pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
     let of_file = |at: Position, message: String| Problem {
         line: at.line,
@@ -71,14 +71,14 @@ fn describe(problem: &yaml::Problem, path: &str, text: &str, at: Position) -> (S
     }
 }
 
-/// The most frequent reason that YAML cannot be read has no message of its own.
+/// Hint for the most frequent syntax error, tabs, for which the parser has no message of its own.
 fn tab_hint(text: &str, at: Position) -> Option<String> {
     let line = text.lines().nth(at.line.checked_sub(1)?)?;
     let indent = &line[..line.len() - line.trim_start().len()];
     indent.contains('\t').then(|| "indent with spaces, not with tabs".to_owned())
 }
 
-/// What `serde_yaml` deserializes.
+/// Converts to the type that `serde_yaml` deserializes.
 fn value_of(node: &Node) -> Value {
     match &node.value {
         yaml::Value::Scalar(Scalar { text, kind }) => match *kind {
@@ -104,16 +104,16 @@ fn value_of(node: &Node) -> Value {
 #[derive(Debug, Default)]
 pub(super) struct Positions(Option<Node>);
 
-/// Where the values of a configuration stand that is made of one text or of two.
+/// The positions in a configuration of one text or two.
 #[derive(Debug)]
 pub(super) struct Texts<'a> {
     base: Text<'a>,
     rest: Option<Text<'a>>,
-    /// The keys of the first.
+    /// Top-level keys of the first text.
     keys: HashSet<String>,
 }
 
-/// A text, by its name.
+/// A text and its name.
 #[derive(Debug)]
 struct Text<'a> {
     name: &'a Path,
@@ -121,12 +121,12 @@ struct Text<'a> {
 }
 
 impl<'a> Texts<'a> {
-    /// One text, which is called `name`.
+    /// Creates the positions of one text, called `name`.
     pub(super) fn one(name: &'a Path, positions: Positions) -> Self {
         Self { base: Text { name, positions }, rest: None, keys: HashSet::new() }
     }
 
-    /// A text that has the top-level keys `keys`, and another that has all others.
+    /// Creates the positions of a text with the top-level keys `keys`, and another with all other keys.
     pub(super) fn two(
         base: (&'a Path, Positions),
         keys: HashSet<String>,
@@ -136,7 +136,7 @@ impl<'a> Texts<'a> {
         Self { base: text(base), rest: Some(text(rest)), keys }
     }
 
-    /// The name of the text in which `at` stands, or where it would stand, and the positions there.
+    /// Returns the name and the positions of the text that contains `at`, or would contain it.
     pub(super) fn of(&self, at: At<'_>) -> (&'a Path, &Positions) {
         let text = match &self.rest {
             Some(rest) if !at.top().is_some_and(|key| self.keys.contains(key)) => rest,
@@ -146,27 +146,27 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// What is known of a path.
+/// The result of looking up a path.
 struct Found<'n> {
     node: &'n Node,
-    /// Where its key stands, if it has one.
+    /// Position of its key, if it has one.
     key: Option<Position>,
-    /// Whether it is what was looked for, and not something around it.
+    /// Whether the path itself was found, and not only a value that contains it.
     is_exact: bool,
 }
 
 impl Positions {
-    /// Where the value at `at` stands, or else the nearest thing around it.
+    /// Returns the position of the value at `at`, or of the nearest value that contains it.
     pub(super) fn value(&self, at: At<'_>) -> Position {
         self.nearest(at).map_or(Position::START, |found| found.node.at)
     }
 
-    /// Where the key at `at` stands, or else the nearest thing around it.
+    /// Returns the position of the key at `at`, or of the nearest value that contains it.
     pub(super) fn key(&self, at: At<'_>) -> Position {
         self.nearest(at).map_or(Position::START, |found| found.key.unwrap_or(found.node.at))
     }
 
-    /// What comes through an alias or a merge key has no position of its own.
+    /// Values that come through an alias or a merge key have no position of their own.
     fn nearest(&self, at: At<'_>) -> Option<Found<'_>> {
         let Some(parent) = at.parent() else {
             return self.0.as_ref().map(|node| Found { node, key: None, is_exact: true });

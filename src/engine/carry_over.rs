@@ -1,40 +1,40 @@
-//! Which counters go on when one policy replaces another, as the limiter itself decides it.
+//! Predicts which counters survive a change of the configuration, using the limiter's own code.
 
 use std::collections::HashSet;
 
 use super::PolicySpec;
-use crate::limiter::algorithm::Counts;
+use crate::limiter::algorithm::CounterKind;
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::{self, Limiter, Lineage, MeterSpec};
-use crate::rules::meter_specs;
+use crate::limiter::{self, LimitIdentity, LimitSpec, Limiter};
+use crate::rules::limit_specs;
 use crate::rules::rule::Rule;
 
-/// The limits whose counters go on.
+/// The limits whose counters survive a change.
 #[derive(Debug)]
-pub struct CarryOver(HashSet<Lineage>);
+pub struct CarryOver(HashSet<LimitIdentity>);
 
 impl CarryOver {
-    /// From `old` to `new`, tried out on a limiter of their own.
+    /// Compares `old` with `new` by installing both in a temporary limiter.
     pub fn between(old: &PolicySpec, new: &PolicySpec) -> Self {
-        let limiter = Limiter::new(limiter::Settings { max_keys: 1, secret: [0; 2] });
-        let install = |specs: &[MeterSpec]| limiter.install(specs, Timestamp::default());
-        let specs = meter_specs(&new.rules);
-        let (before, after) = (install(&meter_specs(&old.rules)), install(&specs));
+        let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1, secret: [0; 2] });
+        let install = |specs: &[LimitSpec]| limiter.install(specs, Timestamp::default());
+        let specs = limit_specs(&new.rules);
+        let (before, after) = (install(&limit_specs(&old.rules)), install(&specs));
         let known: HashSet<_> = before.iter().map(|meter| meter.id).collect();
         let kept = counting(specs).zip(after).filter(|(_, meter)| known.contains(&meter.id));
         Self(kept.filter_map(|(lineage, _)| lineage).collect())
     }
 
-    /// Whether counters of `rule` go on, be it an old rule or a new one.
+    /// Returns whether counters of `rule` survive; the rule may be from the old or the new policy.
     pub fn keeps(&self, rule: &Rule) -> bool {
-        let mut lineages = counting(meter_specs(std::slice::from_ref(rule))).flatten();
+        let mut lineages = counting(limit_specs(std::slice::from_ref(rule))).flatten();
         lineages.any(|lineage| self.0.contains(&lineage))
     }
 }
 
-/// Whose counters the limits of `specs` are, one for each; `None` for bans, which count nothing.
-fn counting(specs: Vec<MeterSpec>) -> impl Iterator<Item = Option<Lineage>> {
-    specs.into_iter().map(|MeterSpec { lineage, quota, .. }| {
-        (quota.algorithm().counts() != Counts::Bans).then_some(lineage)
+/// Returns the limit identity of each of `specs`; `None` for bans, which are not counters.
+fn counting(specs: Vec<LimitSpec>) -> impl Iterator<Item = Option<LimitIdentity>> {
+    specs.into_iter().map(|LimitSpec { identity: lineage, quota, .. }| {
+        (quota.algorithm().counter_kind() != CounterKind::Bans).then_some(lineage)
     })
 }

@@ -1,48 +1,48 @@
-//! All that a request needs of one configuration generation, immutable.
+//! An applied configuration generation, as a request uses it; immutable.
 
 use http::HeaderName;
 
 use crate::identify;
-use crate::limiter::Meter;
+use crate::limiter::LimitHandle;
 use crate::response;
-use crate::response::refusal::Refusal;
+use crate::response::rejection::RejectionResponse;
 use crate::rules::attribute::Attribute;
 use crate::rules::routes::Routes;
 use crate::rules::rule::Rule;
 use crate::rules::{RuleIndex, RuleSet};
 
-/// One generation: a request takes it at its start and sees nothing of a reload that happens meanwhile.
+/// One configuration generation. A request keeps the one with which it began, also if a reload happens meanwhile.
 #[derive(Debug)]
 pub struct Policy {
-    /// Counts up by one per applied configuration, from 1.
+    /// Generation number: from 1, plus one per applied configuration.
     pub generation: u64,
-    /// Whom to believe about the client's address.
-    pub identify: identify::Settings,
+    /// How the client's address and identity are determined.
+    pub identify: identify::IdentifySettings,
     /// The rules.
     pub rules: RuleSet,
-    /// What each rule answers when it rejects, beside the rules.
-    pub rejections: Box<[Refusal]>,
-    /// Which upstream takes which requests.
+    /// The local reply of each rule's rejections, in the order of the rules.
+    pub rejections: Box<[RejectionResponse]>,
+    /// Assignment of requests to upstreams.
     pub routes: Routes,
-    /// What `deny` answers.
-    pub denied: Refusal,
-    /// What clients are told about limits.
-    pub response: response::Settings,
+    /// The local reply of `deny` rules.
+    pub denied: RejectionResponse,
+    /// Rate limit headers of responses.
+    pub response: response::LimitHeaderSettings,
 }
 
 impl Policy {
-    /// What the rule at `index` answers when it rejects.
-    pub fn rejection(&self, index: RuleIndex) -> Option<&Refusal> {
+    /// Returns the local reply for rejections by the rule at `index`.
+    pub fn rejection(&self, index: RuleIndex) -> Option<&RejectionResponse> {
         self.rejections.get(index.0)
     }
 
-    /// The limits that decide.
-    pub fn meters(&self) -> impl Iterator<Item = Meter> + '_ {
-        (0..self.rules.rules().len()).flat_map(|index| self.rules.meters(RuleIndex(index)))
+    /// Yields the limits of all rules.
+    pub fn limit_handles(&self) -> impl Iterator<Item = LimitHandle> + '_ {
+        (0..self.rules.rules().len()).flat_map(|index| self.rules.limit_handles(RuleIndex(index)))
     }
 
-    /// The headers by which clients are told apart, each once.
-    pub fn telling_headers(&self) -> Box<[HeaderName]> {
+    /// Returns the headers that identify clients, without duplicates.
+    pub fn identifying_headers(&self) -> Box<[HeaderName]> {
         let header = |attribute: &Attribute| attribute.source().header().cloned();
         let parts = self.rules.rules().iter().flat_map(Rule::identifying);
         let token = self.identify.jwt.iter().filter_map(|verifier| verifier.header().cloned());

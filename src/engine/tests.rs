@@ -8,9 +8,9 @@ use crate::config;
 use crate::identify::identify;
 use crate::limiter;
 use crate::limiter::elastic::Headroom;
-use crate::rules::meter_specs;
+use crate::rules::limit_specs;
 use crate::rules::selection::Selection;
-use crate::throttle::{self, Action};
+use crate::throttle::{self, ThrottleAction};
 
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 
@@ -19,9 +19,9 @@ fn spec(rules: &str) -> PolicySpec {
     config::from_text(&text, Path::new("weir.yaml"), &|_| None).unwrap().policy
 }
 
-/// An engine without anything that is replaced with a policy.
-fn start(spec: &PolicySpec, permanent: &[MeterSpec]) -> Engine<Arc<Policy>> {
-    let limiter = Arc::new(Limiter::new(limiter::Settings { max_keys: 100, secret: [1, 2] }));
+/// Starts an engine whose snapshot is the policy alone.
+fn start(spec: &PolicySpec, permanent: &[LimitSpec]) -> Engine<Arc<Policy>> {
+    let limiter = Arc::new(Limiter::new(limiter::LimiterSettings { max_keys: 100, secret: [1, 2] }));
     Engine::start(spec, &limiter, permanent, START, Ok::<_, Infallible>).unwrap()
 }
 
@@ -34,7 +34,7 @@ impl Engine<Arc<Policy>> {
         Arc::clone(&self.current.load())
     }
 
-    /// Whether `policy` lets a request from 192.0.2.`host` to `path` pass at `now`.
+    /// Returns whether `policy` admits a request from 192.0.2.`host` to `path` at `now`.
     fn passes(&self, policy: &Policy, (host, path): (u8, &str), now: Timestamp) -> bool {
         let (uri, headers) = (path.parse::<Uri>().unwrap(), HeaderMap::new());
         let peer = [192, 0, 2, host].into();
@@ -44,7 +44,7 @@ impl Engine<Arc<Policy>> {
             Selection::Denied(..) => false,
             Selection::Limited(selected, _) => {
                 let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();
-                matches!(throttle::resolve(&self.limiter.check(&checks, now)), Action::Forward)
+                matches!(throttle::resolve(&self.limiter.check(&checks, now)), ThrottleAction::Forward)
             }
         }
     }
@@ -67,7 +67,7 @@ fn a_request_that_began_before_a_reload_is_decided_by_the_limits_it_began_with()
 #[test]
 fn permanent_limits_outlive_every_policy_and_take_no_part_in_the_succession_of_rules() {
     let hourly = spec("  - { name: a, key: [], limit: 1/h }");
-    let permanent = meter_specs(&spec("  - { name: permanent, key: [], limit: 1/h }").rules);
+    let permanent = limit_specs(&spec("  - { name: permanent, key: [], limit: 1/h }").rules);
     let engine = start(&hourly, &permanent);
     assert!(engine.passes(&engine.in_force(), (1, "/"), START));
     engine.replace(&spec("  - { name: a, key: [], limit: 1/d }"));

@@ -1,4 +1,4 @@
-//! What operators write: configurations, single values, and data files.
+//! Fuzz targets for input from operators: configurations, single values, and data files.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::steered;
 use crate::config::{self, Problem, changes, parse};
 use crate::tls::pem;
 
-/// A configuration is valid, or every problem of it has its place; reading it twice is reading the same.
+/// A configuration is valid, or each of its problems has a position. Parsing is deterministic.
 pub fn configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let file = Path::new("fuzz.yaml");
@@ -31,12 +31,12 @@ fn has_its_place(problem: &Problem, text: &str) {
     if problem.file != Path::new("fuzz.yaml") {
         return;
     }
-    // To YAML a carriage return ends a line, too.
+    // YAML also ends lines at a carriage return.
     let lines = text.split(['\n', '\r']).count();
     assert!((1..=lines + 1).contains(&problem.line) && problem.column >= 1, "no place: {shown:?}");
 }
 
-/// A value that was understood is understood again as it is shown.
+/// A value that parses also parses, to the same value, from its displayed form.
 pub fn value(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(rate) = parse::rate(text) {
@@ -69,12 +69,12 @@ pub fn value(data: &[u8]) {
     let _ = (parse::continent(text), parse::delay(text), parse::listen_address(text));
 }
 
-/// A data file is of use, or each of its flaws has its place; the first byte says which kind it is.
+/// A data file is valid, or each of its errors has a position. The first byte selects the type of file.
 pub fn data_file(data: &[u8]) {
     let (steer, content) = steered(data);
     match steer & 7 {
-        0 => drop(pem::Chain::from_pem(content)),
-        1 => drop(pem::Key::from_pem(content)),
+        0 => drop(pem::CertificateChain::from_pem(content)),
+        1 => drop(pem::PrivateKey::from_pem(content)),
         2 => drop(pem::Authorities::from_pem(content)),
         kind => config::fuzzing::data_file(kind, content),
     }

@@ -1,4 +1,4 @@
-//! What a configuration server sends.
+//! Fuzz target for documents from a configuration server.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use crate::config;
 
 const BOOTSTRAP: &str = "config: { http: http://h/ }\nlisteners: 127.0.0.1:0\nupstream: echo\n";
 
-/// What is sent is kept as it is; with a bootstrap it is a configuration, or every problem of it has its place in one of the two.
+/// A document is stored and loaded without changes. Together with a bootstrap it is a valid configuration, or each of
+/// its problems has a position in one of the two.
 pub fn document(data: &[u8]) {
     let Ok(body) = std::str::from_utf8(data) else { return };
     let document = sent(body);

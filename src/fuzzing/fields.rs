@@ -1,4 +1,4 @@
-//! What clients and those in front of us write into fields, and ahead of HTTP.
+//! Fuzz targets for header values from clients and proxies, and for the PROXY protocol.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
@@ -11,21 +11,21 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use super::{lines_of, steered};
 use crate::identify::cidr::CidrSet;
 use crate::identify::forwarded::{X_FORWARDED_FOR, appended, hops_from_nearest, write_ip};
-use crate::identify::jwt::claim::Claim;
-use crate::identify::jwt::keys::{Key, KeySet};
-use crate::identify::jwt::source::Source;
-use crate::identify::jwt::{self, Trust, Verifier};
+use crate::identify::jwt::claim::ClaimName;
+use crate::identify::jwt::keys::{KeySet, VerificationKey};
+use crate::identify::jwt::source::TokenSource;
+use crate::identify::jwt::{self, TokenTrust, Verifier};
 use crate::identify::{self, client_ip, identify};
 use crate::limiter::percent::Percent;
 use crate::limiter::timestamp::Timestamp;
-use crate::listener::proxy_protocol::{Beginning, Version, parse};
+use crate::listener::proxy_protocol::{ParseOutcome, Version, parse};
 use crate::proxy;
-use crate::rules::tariff::{Cost, Measure, Refunds, Tariff, Told};
+use crate::rules::cost::{ByteCost, Cost, CostModel, HeaderCost, Refunds};
 use crate::telemetry::spans::context::{Context, Incoming};
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 200));
 
-/// The hops of X-Forwarded-For are the same however they are spread over lines, and one that we add is the nearest.
+/// The hops of X-Forwarded-For do not depend on how they are split into lines, and an appended hop is the nearest.
 pub fn forwarded(data: &[u8]) {
     let headers = lines_of(&X_FORWARDED_FOR, data);
     let hops: Vec<_> = hops_from_nearest(&headers).collect();
@@ -47,7 +47,7 @@ pub fn forwarded(data: &[u8]) {
     assert!(client.peer_is_trusted && (near.contains(client.ip) || Some(client.ip) == believed));
 }
 
-/// A host has one spelling, whatever comes before and behind it.
+/// A host has one normalised form, regardless of user information, port, trailing dot and case.
 pub fn host(data: &[u8]) {
     use crate::identify::host::normalise;
     let Ok(authority) = std::str::from_utf8(data) else { return };
@@ -61,60 +61,60 @@ pub fn host(data: &[u8]) {
         assert_eq!(normalise(&spelling), host, "{spelling:?}");
     }
     let headers = HeaderMap::from_iter(HeaderValue::from_bytes(data).ok().map(|value| (HOST, value)));
-    assert_eq!(identify::host::Host::of(&Uri::from_static("/"), &headers).as_str(), host);
+    assert_eq!(identify::host::RequestHost::from_request(&Uri::from_static("/"), &headers).as_str(), host);
 }
 
-/// A beginning of PROXY is told alike however it is cut, and an address that was read is read again.
+/// A PROXY header gives the same result, or is incomplete, when truncated. A parsed address parses again from its text.
 pub fn proxy_protocol(data: &[u8]) {
     let whole = parse(data);
     for end in (0..data.len()).step_by(1 + data.len() / 200) {
         let part = parse(&data[..end]);
-        assert!(part == whole || part == Beginning::Partial, "{part:?} becomes {whole:?}");
+        assert!(part == whole || part == ParseOutcome::Partial, "{part:?} becomes {whole:?}");
     }
-    let Beginning::Header { header, length } = whole else { return };
+    let ParseOutcome::Complete { header, length } = whole else { return };
     assert!(length <= data.len() && parse(&data[..length]) == whole, "a header depends on what follows it");
-    assert!(length == 0 || parse(&data[..length - 1]) == Beginning::Partial);
+    assert!(length == 0 || parse(&data[..length - 1]) == ParseOutcome::Partial);
     let Some(source) = header.source else { return };
     let line = match source {
         SocketAddr::V4(v4) => format!("PROXY TCP4 {} 127.0.0.1 {} 80\r\n", v4.ip(), v4.port()),
         SocketAddr::V6(v6) => format!("PROXY TCP6 {} ::1 {} 80\r\n", v6.ip(), v6.port()),
     };
     match parse(line.as_bytes()) {
-        Beginning::Header { header, .. } => {
-            assert_eq!((header.version, header.source), (Version::One, Some(source)));
+        ParseOutcome::Complete { header, .. } => {
+            assert_eq!((header.version, header.source), (Version::V1, Some(source)));
         }
         other => panic!("{line:?} is {other:?}"),
     }
 }
 
-/// What a request costs is within bounds, and writing more into it never makes it cheaper.
+/// The cost of a request is within its bounds, and adding values never reduces it.
 pub fn cost(data: &[u8]) {
     let name = HeaderName::from_static("x-cost");
     let (steer, lines) = steered(data);
     let most = (steer & 1 == 1).then_some(1000);
-    let told = Told { name: name.clone(), otherwise: 1, most };
-    let tariff = Tariff { cost: Cost::Header(told), counts: None, refunds: Refunds::default() };
+    let told = HeaderCost { name: name.clone(), default: 1, max_units: most };
+    let tariff = CostModel { cost: Cost::Header(told), counts: None, refunds: Refunds::default() };
     let mut headers = lines_of(&name, lines);
-    let cost = tariff.on_arrival(&headers);
+    let cost = tariff.units_to_reserve(&headers);
     assert!(cost >= 1 && most.is_none_or(|most| cost <= most), "a request costs {cost}");
     headers.append(&name, HeaderValue::from_static("7"));
-    assert!(tariff.on_arrival(&headers) >= cost.max(7), "one more number makes a request cheaper");
+    assert!(tariff.units_to_reserve(&headers) >= cost.max(7), "one more number makes a request cheaper");
     headers.append(&name, HeaderValue::from_static("-1"));
     assert_eq!(
-        tariff.on_arrival(&headers),
+        tariff.units_to_reserve(&headers),
         most.unwrap_or(u32::MAX),
         "what is no number does not cost the most"
     );
 
-    let measure = Measure { unit: NonZeroU64::MIN.saturating_add(1023), most };
-    let tariff = Tariff { cost: Cost::RequestBytes(measure), counts: None, refunds: Refunds::default() };
+    let measure = ByteCost { bytes_per_unit: NonZeroU64::MIN.saturating_add(1023), max_units: most };
+    let tariff = CostModel { cost: Cost::RequestBytes(measure), counts: None, refunds: Refunds::default() };
     let length = HeaderMap::from_iter(
         HeaderValue::from_bytes(lines).ok().map(|value| (http::header::CONTENT_LENGTH, value)),
     );
-    assert!((1..=most.unwrap_or(u32::MAX)).contains(&tariff.on_arrival(&length)));
+    assert!((1..=most.unwrap_or(u32::MAX)).contains(&tariff.units_to_reserve(&length)));
 }
 
-/// A load is a number that is no less than nothing, and what is no report says nothing.
+/// A load is a finite number that is at least 0, and an invalid report gives none.
 pub fn load_report(data: &[u8]) {
     let (steer, report) = steered(data);
     let name = ["endpoint-load-metrics", "endpoint-load-metrics-bin"][usize::from(steer & 1)];
@@ -125,7 +125,7 @@ pub fn load_report(data: &[u8]) {
     }
 }
 
-/// What we write of a trace is read as our span's, whoever began it and in whatever form.
+/// A trace context that Weir writes is read back as Weir's span, whatever the incoming format.
 pub fn trace(data: &[u8]) {
     const NAMES: [&str; 6] =
         ["traceparent", "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-sampled", "x-b3-flags"];
@@ -151,32 +151,33 @@ pub fn trace(data: &[u8]) {
     }
 }
 
-/// A token whose signature is none of ours never says anything, and one that was looked at says the same again.
+/// A token with an invalid signature gives no claims, and a cached token gives the same claims again.
 pub fn token(data: &[u8]) {
-    static NAMES: LazyLock<Vec<Claim>> =
-        LazyLock::new(|| ["sub", "realm.roles"].into_iter().filter_map(Claim::new).collect());
-    static SIGNED: LazyLock<identify::Settings> = LazyLock::new(|| {
-        verifier(Trust::Signed(
-            [Key::from_secret(b"a secret that no fuzzer knows")].into_iter().collect::<KeySet>(),
+    static NAMES: LazyLock<Vec<ClaimName>> =
+        LazyLock::new(|| ["sub", "realm.roles"].into_iter().filter_map(ClaimName::new).collect());
+    static SIGNED: LazyLock<identify::IdentifySettings> = LazyLock::new(|| {
+        verifier(TokenTrust::Signed(
+            [VerificationKey::from_secret(b"a secret that no fuzzer knows")].into_iter().collect::<KeySet>(),
         ))
     });
-    static VERIFIED: LazyLock<identify::Settings> = LazyLock::new(|| verifier(Trust::Verified));
+    static VERIFIED: LazyLock<identify::IdentifySettings> =
+        LazyLock::new(|| verifier(TokenTrust::PreVerified));
 
-    fn verifier(trust: Trust) -> identify::Settings {
-        let settings = jwt::Settings {
-            source: Source::Header(AUTHORIZATION),
+    fn verifier(trust: TokenTrust) -> identify::IdentifySettings {
+        let settings = jwt::JwtSettings {
+            source: TokenSource::Header(AUTHORIZATION),
             trust,
             issuers: Box::default(),
             audiences: Box::default(),
             leeway: Duration::ZERO,
         };
         let verifier = Verifier::new(settings, NAMES.iter().cloned(), [1, 2]);
-        identify::Settings { jwt: Some(Arc::new(verifier)), ..identify::Settings::default() }
+        identify::IdentifySettings { jwt: Some(Arc::new(verifier)), ..identify::IdentifySettings::default() }
     }
 
     let headers = lines_of(&AUTHORIZATION, data);
     let (uri, now) = (Uri::from_static("/"), Timestamp::from_nanos(1 << 60));
-    let said = |settings: &identify::Settings| {
+    let said = |settings: &identify::IdentifySettings| {
         let attributes = identify(&Method::GET, &uri, &headers, PEER, settings, now);
         let attributes = attributes.unwrap_or_else(|_| panic!("`/` is a path"));
         NAMES

@@ -1,4 +1,4 @@
-//! What rules count apart.
+//! Fuzz target for keys of rules.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,7 +15,7 @@ use crate::rules::pattern::Route;
 const FIRST: HeaderName = HeaderName::from_static("x-first");
 const SECOND: HeaderName = HeaderName::from_static("x-second");
 
-/// Two requests have one counter if all that the rule counts by is the same, and else each its own.
+/// Two requests have the same counter exactly if all parts of the key are equal.
 pub fn keys(data: &[u8]) {
     let middle = data.iter().position(|byte| *byte == 0).unwrap_or(data.len() / 2);
     let (one, other) = data.split_at(middle);
@@ -23,7 +23,7 @@ pub fn keys(data: &[u8]) {
     else {
         return;
     };
-    let settings = identify::Settings::default();
+    let settings = identify::IdentifySettings::default();
     let hasher = KeyHasher::new([3, 4]);
     let parts = [
         Attribute::Header(FIRST),
@@ -43,7 +43,7 @@ pub fn keys(data: &[u8]) {
     }
 }
 
-/// A request out of lines: its target, two headers, and cookies.
+/// A request parsed from lines: its target, two headers, and cookies.
 struct Request {
     uri: Uri,
     headers: HeaderMap,
@@ -60,13 +60,13 @@ impl Request {
         Some(Self { uri, headers })
     }
 
-    fn identified<'a>(&'a self, settings: &'a identify::Settings) -> Option<Attributes<'a>> {
+    fn identified<'a>(&'a self, settings: &'a identify::IdentifySettings) -> Option<Attributes<'a>> {
         let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
         identify(&Method::GET, &self.uri, &self.headers, peer, settings, Timestamp::from_nanos(1)).ok()
     }
 }
 
-/// What the rule counts by, one by one.
+/// Returns the parts of the key.
 fn values(parts: &[Attribute], request: &Attributes<'_>) -> Option<Vec<Vec<u8>>> {
     parts.iter().map(|part| part.read(request, Route(""), <[u8]>::to_vec).ok()).collect()
 }

@@ -1,11 +1,11 @@
-//! Paths: one spelling each, and none that leads out of the root.
+//! Fuzz target for paths: one normalised form each, and none outside of the root.
 
 use crate::identify::path::normalise;
 
-/// A path has one spelling, which is that of all its spellings.
+/// A path has one normalised form, which all its spellings lead to.
 pub fn path(data: &[u8]) {
     let Ok(path) = std::str::from_utf8(data) else { return };
-    // Nothing else comes through HTTP.
+    // HTTP parsers reject other paths.
     if !path.starts_with('/') || path.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
         return;
     }
@@ -23,7 +23,7 @@ pub fn path(data: &[u8]) {
     );
 }
 
-/// `normal` is what paths are brought to.
+/// Checks that `normal` is in normalised form.
 pub(super) fn is_one_spelling(normal: &str) {
     assert_eq!(normalise(normal).as_deref(), Ok(normal), "normalising twice changes a path");
     let inside = normal.strip_prefix('/').unwrap_or_else(|| panic!("{normal:?} does not begin at the root"));
@@ -37,14 +37,14 @@ pub(super) fn is_one_spelling(normal: &str) {
     assert!(!normal.contains('\0'));
 }
 
-/// The same with every octet encoded that may be.
+/// Returns the path with every byte percent-encoded that may be.
 fn spelt_out(normal: &str) -> String {
     let octets = normal.as_bytes();
     let mut text = String::new();
     let mut skipped = 0;
     for octet in octets {
         match octet {
-            // Already encoded: what it stands for must stay so.
+            // Already encoded; it must keep its meaning.
             b'%' => {
                 skipped = 2;
                 text.push('%');
@@ -54,7 +54,7 @@ fn spelt_out(normal: &str) -> String {
                 text.push(char::from(*octet));
             }
             b'/' => text.push('/'),
-            // Encoded, it is another character to us, as it is to some servers.
+            // An encoded backslash is a different character for Weir, as for some servers.
             b'\\' => text.push('\\'),
             octet => text.push_str(&format!("%{octet:02x}")),
         }
@@ -62,7 +62,7 @@ fn spelt_out(normal: &str) -> String {
     text
 }
 
-/// The same with a detour at every slash.
+/// Returns the path with a detour inserted at every slash.
 fn wandering(normal: &str) -> String {
     normal.replace('/', "//./%2e/elsewhere/%2E./")
 }

@@ -1,11 +1,11 @@
-//! What comes to Envoy's rate limit service: rules as the reference has them, questions in JSON, and files to import.
+//! Fuzz targets for the rate limit service: the reference's rule files, requests in JSON, and files to import.
 
 use std::sync::Arc;
 
 use super::steered;
 use crate::import::{envoy_ratelimit, local_ratelimit};
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::{Limiter, Settings as Table};
+use crate::limiter::{Limiter, LimiterSettings as Table};
 use crate::rls::json;
 use crate::rls::rules::Rules;
 use crate::rls::service::Service;
@@ -17,8 +17,7 @@ const NOW: Timestamp = Timestamp::from_secs(1_795_248_002);
 const RULES: &str = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: minute, requests_per_unit: 3 }\n  \
                      - { key: k, value: 'a*', share_threshold: true, rate_limit: { unit: day, requests_per_unit: 0 } }\n";
 
-/// Files are read or refused in one way; a question that can be read is answered with a status for each descriptor, or
-/// not at all.
+/// Files are accepted or rejected deterministically. A valid request gets an error or a status for each descriptor.
 pub fn rate_limits(data: &[u8]) {
     let (first, rest) = steered(data);
     let text = std::str::from_utf8(rest);

@@ -1,24 +1,24 @@
-//! The state file.
+//! Fuzz target for the state file.
 
-use crate::limiter::saved::{Part, Restored, Restorer};
+use crate::limiter::saved::{Restored, Restorer, SavedPart};
 use crate::limiter::timestamp::Timestamp;
-use crate::snapshot;
+use crate::state_file;
 
 const MAX_KEYS: usize = 1024;
 const NOW: Timestamp = Timestamp::from_nanos(1 << 60);
 
-/// Whatever a file says, it is a state or it is not; and a state that was read is written and read again.
+/// Any input is a valid state or an error, and a restored state can be saved and restored again.
 pub fn state(data: &[u8]) {
-    assert!(snapshot::fuzzing::is_state(data, MAX_KEYS, NOW) <= data.len() as u64);
-    // The same without checksums, which no fuzzer guesses: parts of a byte that says which, two for the length, and
+    assert!(state_file::fuzzing::is_state(data, MAX_KEYS, NOW) <= data.len() as u64);
+    // The same without checksums, which a fuzzer cannot guess: parts of one byte for the type, two for the length, and
     // the content.
     let mut restorer = Restorer::new(MAX_KEYS, NOW);
     let mut rest = data;
     while let [tag, high, low, tail @ ..] = rest {
         let length = usize::from(u16::from_be_bytes([*high, *low])).min(tail.len());
         let (content, tail) = tail.split_at(length);
-        let Some(part) = Part::from_tag(*tag) else { return };
-        if restorer.take(part, content).is_err() {
+        let Some(part) = SavedPart::from_tag(*tag) else { return };
+        if restorer.read_part(part, content).is_err() {
             return;
         }
         rest = tail;
@@ -30,7 +30,7 @@ pub fn state(data: &[u8]) {
 
 fn again(restored: &Restored) {
     let mut restorer = Restorer::new(MAX_KEYS, NOW);
-    let saved = restored.limiter.save(NOW, |part, bytes| restorer.take(part, bytes));
+    let saved = restored.limiter.save(NOW, |part, bytes| restorer.read_part(part, bytes));
     let saved = saved.unwrap_or_else(|error| panic!("what we write is {error:?}"));
     let again = restorer.finish().unwrap_or_else(|damage| panic!("what we write is damaged: {damage}"));
     assert_eq!(again.counters, saved);

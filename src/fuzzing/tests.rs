@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 
-/// The seeds, and whatever a fuzzer has found: each file is a case that was once worth keeping.
+/// Each file is a seed or an input that a fuzzer found. All of their prefixes of up to 64 bytes are run, too.
 #[test]
 fn every_case_of_the_corpus_keeps_the_promises() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
@@ -23,7 +23,7 @@ fn every_case_of_the_corpus_keeps_the_promises() {
     }
 }
 
-/// A target that accepts everything would find nothing.
+/// A target that accepts every input would find no errors.
 #[test]
 fn a_broken_promise_is_noticed() {
     let broken = std::panic::catch_unwind(|| paths::is_one_spelling("/a/../b"));

@@ -1,4 +1,4 @@
-//! The fields that a proxy must know by name: hop-by-hop ones, and those that are not for trailers.
+//! Header names that have a meaning to a proxy: hop-by-hop headers, and headers that must not be sent as trailers.
 
 use http::HeaderName;
 use http::header::{
@@ -6,8 +6,8 @@ use http::header::{
     EXPECT, FORWARDED, HOST, MAX_FORWARDS, SET_COOKIE, TRAILER, VIA,
 };
 
-/// Whether the field of this name, in any case, is for the next hop alone: those of RFC 9110 section 7.6.1, and what
-/// practice has added to it. `Trailer` is not: whoever writes a message decides about its trailers.
+/// Whether a header is hop-by-hop: those of RFC 9110 section 7.6.1 and further ones that are hop-by-hop in practice.
+/// The name may be in any case. `Trailer` is not among them: the encoder of a message decides on its trailers.
 #[inline]
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
@@ -24,9 +24,9 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
     }
 }
 
-/// Whether a field may stand in trailers: one that frames, routes, authenticates, controls or describes the content would
-/// mean something in a head (RFC 9110 section 6.5.1), and some recipients put both together.
-pub fn may_trail(name: &HeaderName) -> bool {
+/// Whether a header may be sent as a trailer. Headers for framing, routing, authentication, request modifiers or
+/// content format may not (RFC 9110 section 6.5.1): some recipients merge trailers into the header section.
+pub fn may_be_trailer(name: &HeaderName) -> bool {
     let is_for_heads = matches!(
         *name,
         AUTHORIZATION

@@ -1,4 +1,4 @@
-//! Header fields as HTTP/1.1 writes them.
+//! Headers in the wire format of HTTP/1.1.
 
 use std::ops::Range;
 
@@ -7,28 +7,28 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::names::is_hop_by_hop;
 
-/// Room for the fields that a message usually gets from us.
-const USUAL: usize = 320;
+/// Bytes reserved for the headers that Weir usually adds to a message.
+const ADDED_FIELDS_CAPACITY: usize = 320;
 
-/// Fields to be written as they are, each with its end of line.
+/// Header lines in wire format, each with its line ending.
 #[derive(Clone, Debug, Default)]
 pub struct FieldLines(Vec<u8>);
 
-/// The header fields of a message as HTTP/1.1 writes them.
+/// Headers of a message in wire format, with an index for fast lookups.
 #[derive(Clone, Debug, Default)]
 pub struct RawHeaders {
     lines: FieldLines,
-    /// Where the line with the length of the body stands. It is read like any other and not written: whoever writes the body
-    /// says its length.
-    length: Range<u32>,
-    /// A bit for each name, which other names may share: where it is missing the name is, too.
+    /// Range of the line with the length of the body. Lookups find it, but it is not written: the encoder of the body
+    /// writes the framing.
+    content_length: Range<u32>,
+    /// Bloom filter of the names, one bit each. If the bit of a name is not set, there is no such header.
     filter: u64,
-    /// One of them is hop-by-hop, or announces trailers.
-    special: bool,
-    dated: bool,
+    /// Whether a header is hop-by-hop or announces trailers.
+    needs_filtering: bool,
+    has_date: bool,
 }
 
-/// Writes a field.
+/// Writes one header line.
 #[inline]
 pub fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
@@ -38,26 +38,26 @@ pub fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 }
 
 impl FieldLines {
-    /// Adds a field. Both must be what they are taken for.
+    /// Appends a header. The caller guarantees that name and value are valid.
     #[inline]
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         if self.0.capacity() == 0 {
-            self.0 = Vec::with_capacity(USUAL);
+            self.0 = Vec::with_capacity(ADDED_FIELDS_CAPACITY);
         }
         write_field(name, value, &mut self.0);
     }
 
-    /// Adds a field with a number.
+    /// Appends a header with a number as its value.
     pub fn push_number(&mut self, name: &HeaderName, number: u64) {
         self.push(name.as_str().as_bytes(), itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// All of them, each with its end of line.
+    /// Returns all lines, each with its line ending.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Adds them to a map, for whoever needs one.
+    /// Parses the lines and appends them to a map.
     pub fn parse_into(self, headers: &mut HeaderMap) {
         let text = Bytes::from(self.0);
         for (name, value) in fields(&text) {
@@ -71,19 +71,19 @@ impl FieldLines {
 }
 
 impl RawHeaders {
-    /// Room for so many bytes of fields, and for what a message gets beside them.
-    pub fn with_room(octets: usize) -> Self {
-        Self { lines: FieldLines(Vec::with_capacity(octets + USUAL)), ..Self::default() }
+    /// Creates an empty header section with room for `octets` bytes and for the headers that Weir usually adds.
+    pub fn with_capacity(octets: usize) -> Self {
+        Self { lines: FieldLines(Vec::with_capacity(octets + ADDED_FIELDS_CAPACITY)), ..Self::default() }
     }
 
-    /// Adds a field. Both must be what they are taken for.
+    /// Appends a header. The caller guarantees that name and value are valid.
     #[inline]
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         self.add_name(name);
         self.lines.push(name, value);
     }
 
-    /// Adds a field that is already written as a `line` with its end.
+    /// Appends a header that is already written as a `line`, including its line ending.
     #[inline]
     pub fn push_line(&mut self, name: &[u8], line: &[u8]) {
         self.add_name(name);
@@ -94,86 +94,87 @@ impl RawHeaders {
     fn add_name(&mut self, name: &[u8]) {
         let bit = bit(name);
         self.filter |= bit;
-        if bit & NOTED != 0 {
-            self.note(name);
+        if bit & FLAGGED_NAMES != 0 {
+            self.record_flags(name);
         }
     }
 
-    fn note(&mut self, name: &[u8]) {
-        self.dated |= name.eq_ignore_ascii_case(b"date");
-        self.special |= name.eq_ignore_ascii_case(b"trailer") || is_hop_by_hop(name);
+    fn record_flags(&mut self, name: &[u8]) {
+        self.has_date |= name.eq_ignore_ascii_case(b"date");
+        self.needs_filtering |= name.eq_ignore_ascii_case(b"trailer") || is_hop_by_hop(name);
     }
 
-    /// Adds a field with a number.
+    /// Appends a header with a number as its value.
     #[inline]
     pub fn push_number(&mut self, name: &HeaderName, number: u64) {
         self.push(name.as_str().as_bytes(), itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// Adds the length of the body with `push`; there must be none yet.
+    /// Appends the length of the body by calling `push`. There must be none yet.
     #[inline]
-    pub fn add_length(&mut self, push: impl FnOnce(&mut Self)) {
-        let start = place(self.lines.0.len());
+    pub fn push_content_length(&mut self, push: impl FnOnce(&mut Self)) {
+        let start = offset(self.lines.0.len());
         push(self);
-        self.length = start..place(self.lines.0.len());
+        self.content_length = start..offset(self.lines.0.len());
     }
 
     /// Removes the length of the body.
-    pub fn remove_length(&mut self) {
-        let Range { start, end } = std::mem::take(&mut self.length);
+    pub fn remove_content_length(&mut self) {
+        let Range { start, end } = std::mem::take(&mut self.content_length);
         self.lines.0.drain(start as usize..end as usize);
     }
 
-    /// Fields of the same names as these, each with its end of line, as `write` writes them.
+    /// Returns headers with the same names and the lines that `write` writes. The index is kept, so `write` must not
+    /// add a name.
     pub fn rewritten(&self, write: impl FnOnce(&mut Vec<u8>)) -> Self {
-        let mut text = Vec::with_capacity(USUAL);
+        let mut text = Vec::with_capacity(ADDED_FIELDS_CAPACITY);
         write(&mut text);
-        Self { lines: FieldLines(text), length: 0..0, ..*self }
+        Self { lines: FieldLines(text), content_length: 0..0, ..*self }
     }
 
-    /// Whether there are none.
+    /// Whether there are no headers.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.0.is_empty()
     }
 
-    /// Whether one of them is hop-by-hop, or announces trailers.
-    pub(super) fn is_special(&self) -> bool {
-        self.special
+    /// Whether a header is hop-by-hop or announces trailers.
+    pub(super) fn needs_filtering(&self) -> bool {
+        self.needs_filtering
     }
 
-    /// Whether one of them is a Date.
-    pub(super) fn is_dated(&self) -> bool {
-        self.dated
+    /// Whether there is a `Date` header.
+    pub(super) fn has_date(&self) -> bool {
+        self.has_date
     }
 
-    /// Writes them but for the length of the body.
+    /// Writes all lines except the length of the body.
     #[inline]
     pub fn write(&self, out: &mut Vec<u8>) {
         let text = &self.lines.0;
-        out.extend_from_slice(&text[..self.length.start as usize]);
-        out.extend_from_slice(&text[self.length.end as usize..]);
+        out.extend_from_slice(&text[..self.content_length.start as usize]);
+        out.extend_from_slice(&text[self.content_length.end as usize..]);
     }
 
-    /// The first value of a field.
+    /// Returns the first value of a header.
     #[inline]
     pub(super) fn get(&self, name: &HeaderName) -> Option<&[u8]> {
         if self.filter & bit(name.as_str().as_bytes()) == 0 { None } else { self.get_all(name).next() }
     }
 
-    /// The values of a field, in order.
+    /// Returns the values of a header, in order.
     pub(super) fn get_all<'a>(&'a self, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
         let name = name.as_str().as_bytes();
         let text = if self.filter & bit(name) == 0 { &[][..] } else { &self.lines.0 };
         fields(text).filter(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// Adds them to a map.
+    /// Parses the headers and appends them to a map.
     pub(super) fn parse_into(self, headers: &mut HeaderMap) {
         self.lines.parse_into(headers);
     }
 }
 
-/// The names and values in a text of fields.
+/// Iterates over the names and values of header lines.
 fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     text.split(|byte| *byte == b'\n').filter_map(|line| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -182,8 +183,8 @@ fn fields(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// The bits of the names that are noted, and perhaps of others.
-const NOTED: u64 = bit(b"date")
+/// Bits of the names that set a flag of [`RawHeaders`]; other names may share them.
+const FLAGGED_NAMES: u64 = bit(b"date")
     | bit(b"trailer")
     | bit(b"te")
     | bit(b"upgrade")
@@ -195,8 +196,9 @@ const NOTED: u64 = bit(b"date")
     | bit(b"proxy-authenticate")
     | bit(b"proxy-authorization");
 
-/// The bit of a name in whatever case, made of what tells most names apart: the length, both ends, and what is before the
-/// last letter. With this factor the usual fields of responses and those that we set share no bit, and none of a noted name.
+/// Returns the filter bit of a name, in any case. It is derived from the length and from the first and the last two
+/// letters, which together distinguish most names. With this factor, the usual response headers and those that Weir
+/// sets share no bit with each other or with a noted name.
 #[inline]
 const fn bit(name: &[u8]) -> u64 {
     let [first, .., before, last] = name else { return 1 };
@@ -205,6 +207,6 @@ const fn bit(name: &[u8]) -> u64 {
     1 << (mixed >> 26)
 }
 
-fn place(octets: usize) -> u32 {
+fn offset(octets: usize) -> u32 {
     u32::try_from(octets).unwrap_or(u32::MAX)
 }

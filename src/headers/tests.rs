@@ -18,9 +18,9 @@ fn map_of(fields: &[(String, String)]) -> Headers {
 
 fn written(headers: &mut Headers) -> String {
     let mut out = Vec::new();
-    match headers.form() {
-        Form::Raw(raw) => raw.write(&mut out),
-        Form::Map(map) => {
+    match headers.writable() {
+        WritableHeaders::Raw(raw) => raw.write(&mut out),
+        WritableHeaders::Map(map) => {
             map.iter()
                 .for_each(|(name, value)| write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out));
         }
@@ -28,7 +28,7 @@ fn written(headers: &mut Headers) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Names that share letters and lengths, hop-by-hop ones among them, in any case.
+/// Names that share letters and lengths, some of them hop-by-hop, in any case.
 fn name() -> impl Strategy<Value = String> {
     const NAMES: [&str; 18] = [
         "a",
@@ -61,7 +61,7 @@ fn fields() -> impl Strategy<Value = Vec<(String, String)>> {
     proptest::collection::vec((name(), value), 0..12)
 }
 
-/// A change that both forms take.
+/// A change that both forms support.
 #[derive(Clone, Debug)]
 enum Change {
     Set(String, String),
@@ -104,8 +104,8 @@ fn same(raw: &Headers, mapped: &Headers) -> Result<(), TestCaseError> {
             prop_assert_eq!(headers.contains(name), !values.is_empty(), "{}", name);
         }
     }
-    prop_assert_eq!(raw.is_dated(), map.contains_key(DATE));
-    prop_assert_eq!(mapped.is_dated(), map.contains_key(DATE));
+    prop_assert_eq!(raw.has_date(), map.contains_key(DATE));
+    prop_assert_eq!(mapped.has_date(), map.contains_key(DATE));
     prop_assert_eq!(raw.clone().into_map(), map);
     Ok(())
 }
@@ -125,11 +125,11 @@ proptest! {
         }
     }
 
-    /// What the writer may copy without a look has nothing in it that it must look at.
+    /// The encoder copies raw headers unread, so they must hold none that it has to handle.
     #[test]
     fn what_is_written_raw_is_neither_hop_by_hop_nor_about_the_body(fields in fields()) {
         let mut raw = raw_of(&fields);
-        let is_plain = matches!(raw.form(), Form::Raw(_));
+        let is_plain = matches!(raw.writable(), WritableHeaders::Raw(_));
         let is_special = |name: &HeaderName| is_hop_by_hop(name.as_str().as_bytes()) || *name == TRAILER;
         prop_assert_eq!(is_plain, !raw.clone().into_map().keys().any(is_special));
     }
@@ -147,14 +147,14 @@ fn raw_fields_leave_as_they_came_and_ours_follow() {
 fn a_length_is_read_and_not_written() {
     let mut raw = RawHeaders::default();
     raw.push(b"a", b"1");
-    raw.add_length(|raw| raw.push(b"Content-Length", b"12"));
+    raw.push_content_length(|raw| raw.push(b"Content-Length", b"12"));
     raw.push(b"b", b"2");
     let mut without = raw.clone();
     let mut headers = Headers::from(raw);
     assert_eq!(headers.get(&CONTENT_LENGTH), Some(&b"12"[..]));
     assert_eq!(written(&mut headers), "a: 1\r\nb: 2\r\n");
     assert_eq!(headers.into_map()[CONTENT_LENGTH], "12");
-    without.remove_length();
+    without.remove_content_length();
     assert_eq!(Headers::from(without).into_map().len(), 2);
 }
 
@@ -182,9 +182,9 @@ fn names_are_known_in_any_case() {
 #[test]
 fn what_means_something_in_a_head_is_no_trailer() {
     for name in ["host", "cookie", "set-cookie", "content-length", "te", "connection", "authorization"] {
-        assert!(!may_trail(&HeaderName::from_static(name)), "{name}");
+        assert!(!may_be_trailer(&HeaderName::from_static(name)), "{name}");
     }
     for name in ["grpc-status", "x-checksum", "server-timing", "etag"] {
-        assert!(may_trail(&HeaderName::from_static(name)), "{name}");
+        assert!(may_be_trailer(&HeaderName::from_static(name)), "{name}");
     }
 }

@@ -1,89 +1,89 @@
-//! The chunked transfer coding, read (RFC 9112 section 7.1).
+//! Decoder of the chunked transfer coding (RFC 9112 section 7.1).
 //!
-//! Strict where a reader and a lax one could disagree about the end of a message: every line ends in CR LF, a
-//! size is hexadecimal digits and nothing else, and it must fit 64 bits.
+//! Strict wherever a strict and a lenient parser could disagree about the end of a message: every line ends in CR LF, a
+//! chunk size consists of hexadecimal digits only, and it must fit 64 bits.
 
 use bytes::{Buf as _, BytesMut};
 
-use super::decoder::{Piece, take};
-use super::head::map;
-use super::malformed::Malformed;
+use super::decoder::{Piece, take_data};
+use super::head::to_header_map;
+use super::malformed::MalformedMessage;
 
-/// A line with a chunk's size, its extensions included, may take this much.
-const LONGEST_LINE: usize = 4096;
-/// All extensions of a body together may take this much: who needs more than that wants to cost more than to say
+/// Maximum bytes of a chunk-size line, including its extensions.
+const MAX_SIZE_LINE_LENGTH: usize = 4096;
+/// Maximum bytes of all chunk extensions of a body. More serve no purpose other than to waste the recipient's resources
 /// (CVE-2023-39326).
-const LARGEST_EXTENSIONS: usize = 16 * 1024;
-/// All trailers together may take this much.
-const LARGEST_TRAILERS: usize = 16 * 1024;
-/// So many trailers may come.
-const MOST_TRAILERS: usize = 64;
+const MAX_EXTENSIONS_SIZE: usize = 16 * 1024;
+/// Maximum bytes of all trailers together.
+const MAX_TRAILERS_SIZE: usize = 16 * 1024;
+/// Maximum number of trailers.
+const MAX_TRAILERS: usize = 64;
 
-/// A reader of chunks, at some point of the body.
+/// Decoder of a chunked body, at any point of it.
 #[derive(Debug, Default, PartialEq)]
-pub struct Chunked {
-    state: State,
-    /// Octets of the line with the size so far.
-    line: usize,
-    /// Octets of extensions so far.
-    extensions: usize,
+pub struct ChunkedDecoder {
+    state: ChunkedState,
+    /// Bytes of the current chunk-size line so far.
+    line_length: usize,
+    /// Bytes of extensions so far.
+    extensions_length: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum State {
-    /// Before the first digit of a size.
+enum ChunkedState {
+    /// Before the first digit of a chunk size.
     #[default]
     Start,
     Size(u64),
-    /// After white space behind a size: no digit may follow.
+    /// After white space behind a chunk size: no further digit may follow.
     Space(u64),
     Extension(u64),
     SizeLf(u64),
     Data(u64),
     DataCr,
     DataLf,
-    /// After the last chunk; so much has been looked at in search of the end.
+    /// After the last chunk, with the number of bytes already searched for the end of the trailers.
     Trailers(usize),
-    Over,
-    /// The grammar was broken: nothing that follows means anything.
+    End,
+    /// The syntax was invalid; what follows cannot be interpreted.
     Broken,
 }
 
-impl Chunked {
-    /// Takes the next piece off what has been read.
+impl ChunkedDecoder {
+    /// Takes the next piece of the body from `read`.
     ///
     /// # Errors
-    /// Where the grammar is broken or a limit passed, and ever after.
-    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
+    /// If the syntax is invalid or a limit is exceeded. All further calls fail as well.
+    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, MalformedMessage> {
         let piece = self.next(read);
         if piece.is_err() {
-            self.state = State::Broken;
+            self.state = ChunkedState::Broken;
         }
         piece
     }
 
-    fn next(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
+    fn next(&mut self, read: &mut BytesMut) -> Result<Piece, MalformedMessage> {
         loop {
             match &mut self.state {
-                State::Data(left) => {
-                    let piece = take(read, left);
+                ChunkedState::Data(left) => {
+                    let piece = take_data(read, left);
                     if *left == 0 {
-                        self.state = State::DataCr;
+                        self.state = ChunkedState::DataCr;
                     }
                     return Ok(piece);
                 }
-                State::Trailers(looked) => match trailers(read, looked)? {
-                    Piece::More => return Ok(Piece::More),
+                ChunkedState::Trailers(looked) => match trailers(read, looked)? {
+                    Piece::NeedMore => return Ok(Piece::NeedMore),
                     end => {
-                        self.state = State::Over;
+                        self.state = ChunkedState::End;
                         return Ok(end);
                     }
                 },
-                State::Over => return Ok(Piece::End),
-                State::Broken => return Err(Malformed::Chunk),
+                ChunkedState::End => return Ok(Piece::End),
+                ChunkedState::Broken => return Err(MalformedMessage::Chunk),
                 _ => {
                     if !self.read_line(read)? {
-                        return Ok(Piece::More);
+                        return Ok(Piece::NeedMore);
                     }
                 }
             }
@@ -91,39 +91,40 @@ impl Chunked {
     }
 
     /// Whether the end has been read.
-    pub fn is_over(&self) -> bool {
-        self.state == State::Over
+    pub fn is_complete(&self) -> bool {
+        self.state == ChunkedState::End
     }
 
-    /// Reads between the chunks; whether what follows is data or the end.
-    fn read_line(&mut self, read: &mut BytesMut) -> Result<bool, Malformed> {
+    /// Reads chunk-size lines and line endings up to the next data or the trailers. Returns `false` if more bytes are
+    /// needed.
+    fn read_line(&mut self, read: &mut BytesMut) -> Result<bool, MalformedMessage> {
         let mut used = 0;
         for byte in read.iter() {
             used += 1;
-            self.state = self.state.after(*byte).ok_or(Malformed::Chunk)?;
+            self.state = self.state.after(*byte).ok_or(MalformedMessage::Chunk)?;
             match self.state {
-                State::Data(_) | State::Trailers(_) => {
-                    self.line = 0;
+                ChunkedState::Data(_) | ChunkedState::Trailers(_) => {
+                    self.line_length = 0;
                     break;
                 }
-                State::Start => self.line = 0,
-                State::Extension(_) => {
-                    self.line += 1;
-                    self.extensions += 1;
+                ChunkedState::Start => self.line_length = 0,
+                ChunkedState::Extension(_) => {
+                    self.line_length += 1;
+                    self.extensions_length += 1;
                 }
-                _ => self.line += 1,
+                _ => self.line_length += 1,
             }
-            if self.line > LONGEST_LINE || self.extensions > LARGEST_EXTENSIONS {
-                return Err(Malformed::Chunk);
+            if self.line_length > MAX_SIZE_LINE_LENGTH || self.extensions_length > MAX_EXTENSIONS_SIZE {
+                return Err(MalformedMessage::Chunk);
             }
         }
         read.advance(used);
-        Ok(matches!(self.state, State::Data(_) | State::Trailers(_)))
+        Ok(matches!(self.state, ChunkedState::Data(_) | ChunkedState::Trailers(_)))
     }
 }
 
-impl State {
-    /// The state after one more byte of a line; `None` where that byte must not stand.
+impl ChunkedState {
+    /// Returns the state after one more byte of a line, or `None` if that byte is not allowed there.
     fn after(self, byte: u8) -> Option<Self> {
         Some(match (self, byte) {
             (Self::Size(size), b'\r') | (Self::Space(size) | Self::Extension(size), b'\r') => {
@@ -133,7 +134,7 @@ impl State {
             (Self::Size(size) | Self::Space(size), b' ' | b'\t') => Self::Space(size),
             (Self::Start, digit) => Self::Size(hexadecimal(digit)?),
             (Self::Size(size), digit) => Self::Size(size.checked_mul(16)?.checked_add(hexadecimal(digit)?)?),
-            // A lax reader would take it for the end of the line.
+            // A lenient parser would treat a bare LF as the end of the line.
             (Self::Extension(_), b'\n') => return None,
             (Self::Extension(size), _) => Self::Extension(size),
             (Self::SizeLf(0), b'\n') => Self::Trailers(0),
@@ -149,27 +150,29 @@ fn hexadecimal(digit: u8) -> Option<u64> {
     char::from(digit).to_digit(16).map(u64::from)
 }
 
-/// The fields after the last chunk, once they are all there; `looked` bytes of them hold no end.
-fn trailers(read: &mut BytesMut, looked: &mut usize) -> Result<Piece, Malformed> {
+/// Decodes the trailers once they are complete. The first `looked` bytes are known not to hold the end.
+fn trailers(read: &mut BytesMut, looked: &mut usize) -> Result<Piece, MalformedMessage> {
     if read.starts_with(b"\r\n") {
         read.advance(2);
         return Ok(Piece::End);
     }
     let from = looked.saturating_sub(3).min(read.len());
     let end = read[from..].windows(4).position(|window| window == b"\r\n\r\n").map(|end| from + end + 4);
-    if end.unwrap_or(read.len()) > LARGEST_TRAILERS {
-        return Err(Malformed::TooLong);
+    if end.unwrap_or(read.len()) > MAX_TRAILERS_SIZE {
+        return Err(MalformedMessage::FieldsTooLarge);
     }
     let Some(end) = end else {
         *looked = read.len();
-        return Ok(Piece::More);
+        return Ok(Piece::NeedMore);
     };
     let block = read.split_to(end);
-    let mut fields = [httparse::EMPTY_HEADER; MOST_TRAILERS];
-    match httparse::parse_headers(&block, &mut fields).map_err(Malformed::Head)? {
-        httparse::Status::Complete((length, fields)) if length == end => Ok(Piece::Trailers(map(fields)?)),
-        // It ended before what we took for its end, in bare line feeds.
-        _ => Err(Malformed::Chunk),
+    let mut fields = [httparse::EMPTY_HEADER; MAX_TRAILERS];
+    match httparse::parse_headers(&block, &mut fields).map_err(MalformedMessage::Head)? {
+        httparse::Status::Complete((length, fields)) if length == end => {
+            Ok(Piece::Trailers(to_header_map(fields)?))
+        }
+        // `httparse` also ends at bare line feeds, so it found an earlier end.
+        _ => Err(MalformedMessage::Chunk),
     }
 }
 

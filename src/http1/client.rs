@@ -1,4 +1,4 @@
-//! The client's side: requests are written, responses read.
+//! HTTP/1.1 client: writes requests, reads responses.
 
 pub mod conn;
 #[cfg(any(test, fuzzing))]

@@ -1,39 +1,41 @@
-//! Content-Length: read strictly, and written in our own digits (RFC 9110 section 8.6).
+//! `Content-Length`: parsed strictly, and always written in normal form (RFC 9110 section 8.6).
 //!
-//! A length is never copied from one side to the other. `007` is seven to us and may be something else to whoever reads
-//! it next; an empty or doubled field is no length at all to some and the first of several to others.
+//! A length is never copied from one side to the other, because recipients could read it differently. `007` is seven
+//! here and may be something else to the next one. Empty or repeated headers count as no length for some, and as the
+//! first of several for others.
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue};
 
-use super::head::number_of;
-use super::malformed::Malformed;
+use super::head::parse_number;
+use super::malformed::MalformedMessage;
 
-/// A length beyond this is negative for those that count with a sign.
+/// Maximum length. A larger one would be negative as a signed 64-bit integer.
 const MAX_LENGTH: u64 = i64::MAX as u64;
 
-/// The length that these digits are, with nothing around them.
+/// Parses a length, which must consist of digits only.
 pub fn parse(value: &[u8]) -> Option<u64> {
-    number_of(value).filter(|octets| *octets <= MAX_LENGTH)
+    parse_number(value).filter(|octets| *octets <= MAX_LENGTH)
 }
 
-/// Whether a length is written as we write it.
+/// Whether a length is in normal form: digits without leading zeros.
 pub fn is_normal(value: &[u8]) -> bool {
     !matches!(value, [] | [b'0', _, ..]) && value.iter().all(u8::is_ascii_digit)
 }
 
-/// Leaves one field in our own digits where all that are there say the same number; the number, if there are any.
+/// Reduces the `Content-Length` headers to one in normal form if all have the same value. Returns that value, if there
+/// are any.
 ///
 /// # Errors
-/// If one of them is not a length, or they differ.
-pub fn normalise(headers: &mut HeaderMap) -> Result<Option<u64>, Malformed> {
+/// If a value is not a length, or if the values differ.
+pub fn normalise(headers: &mut HeaderMap) -> Result<Option<u64>, MalformedMessage> {
     let mut fields = headers.get_all(CONTENT_LENGTH).iter();
     let Some(first) = fields.next() else { return Ok(None) };
-    let octets = parse(first.as_bytes()).ok_or(Malformed::Length)?;
+    let octets = parse(first.as_bytes()).ok_or(MalformedMessage::ContentLength)?;
     let mut is_written = is_normal(first.as_bytes());
     for other in fields {
         if parse(other.as_bytes()) != Some(octets) {
-            return Err(Malformed::Length);
+            return Err(MalformedMessage::ContentLength);
         }
         is_written = false;
     }
@@ -47,7 +49,7 @@ pub fn normalise(headers: &mut HeaderMap) -> Result<Option<u64>, Malformed> {
 mod tests {
     use super::*;
 
-    fn normalised(values: &[&'static str]) -> Result<Vec<String>, Malformed> {
+    fn normalised(values: &[&'static str]) -> Result<Vec<String>, MalformedMessage> {
         let fields = values.iter().map(|value| (CONTENT_LENGTH, HeaderValue::from_static(value)));
         let mut headers = HeaderMap::new();
         headers.extend(fields);
@@ -85,9 +87,9 @@ mod tests {
             "18446744073709551621",
         ];
         for wrong in wrong {
-            assert_eq!(normalised(&[wrong]), Err(Malformed::Length), "{wrong:?}");
-            assert_eq!(normalised(&["5", wrong]), Err(Malformed::Length), "{wrong:?}");
+            assert_eq!(normalised(&[wrong]), Err(MalformedMessage::ContentLength), "{wrong:?}");
+            assert_eq!(normalised(&["5", wrong]), Err(MalformedMessage::ContentLength), "{wrong:?}");
         }
-        assert_eq!(normalised(&["5", "6"]), Err(Malformed::Length));
+        assert_eq!(normalised(&["5", "6"]), Err(MalformedMessage::ContentLength));
     }
 }

@@ -1,67 +1,67 @@
-//! Where a body ends, and its pieces as they come.
+//! Body decoder: finds the end of a body, and returns its pieces as they arrive.
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
-use super::chunked::Chunked;
-use super::malformed::Malformed;
+use super::chunked::ChunkedDecoder;
+use super::malformed::MalformedMessage;
 
-/// How the end of a body is told (RFC 9112 section 6.3), and how far it has come.
+/// Decoder of a body, for each way to mark its end (RFC 9112 section 6.3).
 #[derive(Debug, PartialEq)]
-pub enum Decoder {
-    /// So many octets are still to come.
+pub enum BodyDecoder {
+    /// By a length; this many bytes are left.
     Length(u64),
     /// By the last chunk.
-    Chunked(Chunked),
+    Chunked(ChunkedDecoder),
     /// By the end of the connection.
     Close,
 }
 
-/// What comes next of a body.
+/// Next part of a body.
 #[derive(Debug, PartialEq)]
 pub enum Piece {
-    /// Content, never empty.
+    /// Content; never empty.
     Data(Bytes),
-    /// The fields after the last chunk, and the end.
+    /// The trailers, and the end of the body.
     Trailers(HeaderMap),
-    /// The end.
+    /// The end of the body.
     End,
-    /// More has to be read first.
-    More,
+    /// More bytes have to be read first.
+    NeedMore,
 }
 
-impl Decoder {
-    /// Takes the next piece off what has been read.
+impl BodyDecoder {
+    /// Takes the next piece of the body from `read`.
     ///
     /// # Errors
-    /// Where the grammar of chunks is broken.
-    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
+    /// If the chunked coding is malformed.
+    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Piece, MalformedMessage> {
         match self {
             Self::Length(0) => Ok(Piece::End),
-            Self::Length(left) => Ok(take(read, left)),
+            Self::Length(left) => Ok(take_data(read, left)),
             Self::Chunked(chunked) => chunked.decode(read),
             Self::Close => {
                 let mut unbounded = u64::MAX;
-                Ok(take(read, &mut unbounded))
+                Ok(take_data(read, &mut unbounded))
             }
         }
     }
 
-    /// Whether the end of the connection is the end of the body.
+    /// Whether the end of the connection marks the end of the body.
     pub fn ends_with_connection(&self) -> bool {
         matches!(self, Self::Close)
     }
 
-    /// Whether it has come to its end.
-    pub fn is_over(&self) -> bool {
+    /// Whether the body has ended.
+    pub fn is_complete(&self) -> bool {
         match self {
             Self::Length(left) => *left == 0,
-            Self::Chunked(chunked) => chunked.is_over(),
+            Self::Chunked(chunked) => chunked.is_complete(),
             Self::Close => false,
         }
     }
 
-    /// The octets still to come, if that is known.
+    /// Returns the number of bytes left, if known.
     pub fn left(&self) -> Option<u64> {
         match self {
             Self::Length(left) => Some(*left),
@@ -70,11 +70,11 @@ impl Decoder {
     }
 }
 
-/// All that is there, but no more than `left`.
-pub fn take(read: &mut BytesMut, left: &mut u64) -> Piece {
+/// Takes all bytes of `read`, at most `left`.
+pub fn take_data(read: &mut BytesMut, left: &mut u64) -> Piece {
     let octets = usize::try_from(*left).unwrap_or(usize::MAX).min(read.len());
     if octets == 0 {
-        return Piece::More;
+        return Piece::NeedMore;
     }
     *left -= octets as u64;
     Piece::Data(read.split_to(octets).freeze())

@@ -1,4 +1,4 @@
-//! A message on its way out: its head is written already, its body comes as it comes.
+//! Message encoder: sends a head that is already written, and the body as it is produced.
 
 use std::io;
 use std::pin::Pin;
@@ -12,25 +12,25 @@ use tokio::io::AsyncWrite;
 use super::framing::{self, BodyFraming, LAST_CHUNK};
 use super::write_buf::WriteBuf;
 
-/// A message as far as it is still to be sent.
+/// A message, as far as it is still to be sent.
 #[derive(Debug)]
 pub struct Encoder<B> {
     write_buf: WriteBuf,
-    /// `None` once it is all in the write_buf; one that is empty stays.
+    /// `None` once all of it is in the write buffer. An empty body is kept.
     body: Option<B>,
-    /// There is more of it.
+    /// Whether the body has not ended yet.
     is_open: bool,
-    /// Nothing of it has been read.
+    /// Whether none of the body has been read.
     untouched: bool,
-    coding: BodyFraming,
+    framing: BodyFraming,
 }
 
-/// Why a message cannot be sent to its end.
+/// Reason why a message cannot be sent completely.
 #[derive(Debug)]
-pub enum Failure {
-    /// The other side takes no more of it.
+pub enum EncodeError {
+    /// The connection failed.
     Connection(io::Error),
-    /// The body broke off, or was not of the length that was promised.
+    /// The body failed, or did not have the declared length.
     Body(io::Error),
 }
 
@@ -39,21 +39,22 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    /// A message of which nothing is out yet. Its head is in `write_buf`, and says that its body is coded like this.
+    /// Creates an encoder of which nothing has been sent. `write_buf` holds the head, which declares the framing
+    /// `coding`.
     pub fn new(write_buf: WriteBuf, coding: BodyFraming, body: B) -> Self {
         let is_open = !body.is_end_stream();
-        Self { write_buf, body: Some(body), is_open, untouched: true, coding }
+        Self { write_buf, body: Some(body), is_open, untouched: true, framing: coding }
     }
 
-    /// Sends as much as can be sent now; ready when all of it is.
+    /// Sends as much as the connection takes; ready when everything has been sent.
     pub fn poll(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Failure>> {
+    ) -> Poll<Result<(), EncodeError>> {
         loop {
-            let filled = self.poll_fill(cx).map_err(Failure::Body)?;
-            ready!(self.write_buf.poll_write(stream, cx)).map_err(Failure::Connection)?;
+            let filled = self.poll_fill(cx).map_err(EncodeError::Body)?;
+            ready!(self.write_buf.poll_write(stream, cx)).map_err(EncodeError::Connection)?;
             match filled {
                 Poll::Ready(()) if !self.is_open => return Poll::Ready(Ok(())),
                 Poll::Ready(()) => {}
@@ -62,7 +63,7 @@ where
         }
     }
 
-    /// Moves the body into the write_buf until that is full or the body has ended.
+    /// Moves the body into the write buffer until that is full or the body has ended.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(body) = self.body.as_mut().filter(|_| self.is_open && self.write_buf.has_room()) {
             self.untouched = false;
@@ -89,16 +90,16 @@ where
     }
 
     fn push(&mut self, data: Bytes) -> io::Result<()> {
-        match &mut self.coding {
+        match &mut self.framing {
             _ if data.is_empty() => {}
             BodyFraming::Length(left) => {
                 *left = left.checked_sub(data.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
                 self.write_buf.push(data);
             }
             BodyFraming::Chunked(_) => {
-                framing::chunk_size(&data, self.write_buf.end());
+                framing::write_chunk_size(&data, self.write_buf.buffer_mut());
                 self.write_buf.push(data);
-                self.write_buf.end().extend_from_slice(b"\r\n");
+                self.write_buf.buffer_mut().extend_from_slice(b"\r\n");
             }
             BodyFraming::Close => self.write_buf.push(data),
         }
@@ -107,62 +108,64 @@ where
 }
 
 impl<B> Encoder<B> {
-    /// The body has ended: what ends it goes out.
+    /// Ends the body: writes the last chunk or the trailers, and checks the length.
     fn end(&mut self, trailers: Option<&HeaderMap>) -> io::Result<()> {
-        if matches!(self.coding, BodyFraming::Length(1..)) {
+        if matches!(self.framing, BodyFraming::Length(1..)) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         (self.body, self.is_open) = (None, false);
-        // Its last byte may have been written long ago.
-        self.write_buf.flush();
-        match (&self.coding, trailers) {
+        // Its last byte may have been flushed long before the end was known. Another flush lets the stream record the
+        // end.
+        self.write_buf.request_flush();
+        match (&self.framing, trailers) {
             (BodyFraming::Length(_) | BodyFraming::Close, _) => {}
             (BodyFraming::Chunked(announced), Some(fields)) => {
-                framing::trailers(fields, announced, self.write_buf.end());
+                framing::write_last_chunk(fields, announced, self.write_buf.buffer_mut());
             }
-            (BodyFraming::Chunked(_), None) => self.write_buf.end().extend_from_slice(LAST_CHUNK),
+            (BodyFraming::Chunked(_), None) => self.write_buf.buffer_mut().extend_from_slice(LAST_CHUNK),
         }
         Ok(())
     }
 
-    /// Whether all of it is out.
-    pub fn is_over(&self) -> bool {
-        !self.is_open && self.write_buf.is_out()
+    /// Whether everything has been sent.
+    pub fn is_complete(&self) -> bool {
+        !self.is_open && self.write_buf.is_flushed()
     }
 
-    /// How many bytes of it are out, head and all.
-    pub fn out(&self) -> u64 {
-        self.write_buf.out()
+    /// Returns the number of bytes sent, including the head.
+    pub fn bytes_written(&self) -> u64 {
+        self.write_buf.bytes_written()
     }
 
-    /// The rest of the body goes nowhere, and is let go.
-    pub fn without_body(&mut self) {
+    /// Drops the rest of the body.
+    pub fn discard_body(&mut self) {
         (self.body, self.is_open) = (None, false);
     }
 
-    /// Nobody takes it any more.
+    /// Drops everything that is still to be sent.
     pub fn abandon(&mut self) {
-        self.without_body();
+        self.discard_body();
         self.write_buf = WriteBuf::default();
     }
 
-    /// All is to be sent once more. Only for what has no body.
+    /// Starts again from the first byte. Only for messages without a body.
     pub fn rewind(&mut self) {
         self.write_buf.rewind();
     }
 
-    /// The body, where nothing of it has been read.
+    /// Returns the body if none of it has been read.
     pub fn into_body(self) -> Option<B> {
         self.body.filter(|_| self.untouched)
     }
 
-    /// The body and the memory of a message of which nothing is out, so that another may be sent in its place.
+    /// Returns the body and the memory of a message of which nothing has been sent, so that another message can take
+    /// its place.
     pub fn into_unsent(self) -> Option<(B, Vec<u8>)> {
-        let body = self.body.filter(|_| self.write_buf.out() == 0)?;
+        let body = self.body.filter(|_| self.write_buf.bytes_written() == 0)?;
         Some((body, self.write_buf.into_buffer()))
     }
 
-    /// The memory it was sent from.
+    /// Returns the memory of the send buffer.
     pub fn into_buffer(self) -> Vec<u8> {
         self.write_buf.into_buffer()
     }

@@ -1,4 +1,4 @@
-//! What all heads have in common: when one is whole, where its fields stand, and how they come into a map.
+//! Helpers for heads of requests and responses: detecting their end, and locating and converting headers.
 
 use std::ops::Range;
 
@@ -6,30 +6,31 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::malformed::Malformed;
+use super::malformed::MalformedMessage;
 
-/// Where a field stands.
+/// Position of a header within a head.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct FieldSpan {
     name: [u32; 2],
     value: [u32; 2],
 }
 
-/// Where the fields of most heads stand fits here.
-pub type Places = SmallVec<[Place; 16]>;
+/// Positions of all headers; those of most heads fit without an allocation.
+pub type FieldSpans = SmallVec<[FieldSpan; 16]>;
 
-impl Place {
-    /// Where `field` stands in `whole`, of which it is a part. No head is too long for it.
-    pub fn of(whole: &[u8], field: &httparse::Header<'_>) -> Self {
-        Self { name: place(whole, field.name.as_bytes()), value: place(whole, field.value) }
+impl FieldSpan {
+    /// Returns the position of `field`, which must be a part of `whole`.
+    pub fn locate(whole: &[u8], field: &httparse::Header<'_>) -> Self {
+        Self { name: span_of(whole, field.name.as_bytes()), value: span_of(whole, field.value) }
     }
 
-    /// The name and the value that stand there in `head`.
-    pub fn bytes(self, head: &[u8]) -> (&[u8], &[u8]) {
+    /// Returns the name and the value at this position of `head`.
+    pub fn name_and_value(self, head: &[u8]) -> (&[u8], &[u8]) {
         (&head[range(self.name)], &head[range(self.value)])
     }
 
-    /// The whole line that stands there in `head`, with its end, if it has the form `name: value` and nothing else.
+    /// Returns the whole line at this position of `head`, including its line ending, if it has exactly the form `name:
+    /// value`.
     #[inline]
     pub fn normal_line(self, head: &[u8]) -> Option<&[u8]> {
         let ([start, name_end], [value_start, value_end]) = (self.name, self.value);
@@ -38,36 +39,36 @@ impl Place {
         (is_normal && line.ends_with(b"\r\n")).then_some(line)
     }
 
-    /// The field that stands there in `head`; its value shares the memory.
+    /// Returns the header at this position of `head`; its value shares the memory of `head`.
     ///
     /// # Errors
-    /// For what is no name or no value.
+    /// If the name or the value is invalid.
     #[inline]
-    pub fn field(self, head: &Bytes) -> Result<(HeaderName, HeaderValue), Malformed> {
+    pub fn field(self, head: &Bytes) -> Result<(HeaderName, HeaderValue), MalformedMessage> {
         let name = HeaderName::from_bytes(&head[range(self.name)]);
-        let name = name.map_err(|_| Malformed::Head(httparse::Error::HeaderName))?;
+        let name = name.map_err(|_| MalformedMessage::Head(httparse::Error::HeaderName))?;
         let value = HeaderValue::from_maybe_shared(head.slice(range(self.value)));
-        Ok((name, value.map_err(|_| Malformed::Head(httparse::Error::HeaderValue))?))
+        Ok((name, value.map_err(|_| MalformedMessage::Head(httparse::Error::HeaderValue))?))
     }
 }
 
-/// A copy of some fields.
+/// Copies headers into a map.
 ///
 /// # Errors
-/// For what is no name or no value.
-pub fn map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, Malformed> {
+/// If a name or a value is invalid.
+pub fn to_header_map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, MalformedMessage> {
     let mut map = HeaderMap::with_capacity(fields.len());
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes());
-        let name = name.map_err(|_| Malformed::Head(httparse::Error::HeaderName))?;
+        let name = name.map_err(|_| MalformedMessage::Head(httparse::Error::HeaderName))?;
         let value = HeaderValue::from_bytes(field.value);
-        map.append(name, value.map_err(|_| Malformed::Head(httparse::Error::HeaderValue))?);
+        map.append(name, value.map_err(|_| MalformedMessage::Head(httparse::Error::HeaderValue))?);
     }
     Ok(map)
 }
 
-/// Where `part` stands in `whole`, of which it is a part unless it is empty.
-pub fn place(whole: &[u8], part: &[u8]) -> [u32; 2] {
+/// Returns the position of `part` in `whole`, of which it must be a part unless it is empty.
+pub fn span_of(whole: &[u8], part: &[u8]) -> [u32; 2] {
     if part.is_empty() {
         return [0, 0];
     }
@@ -75,27 +76,27 @@ pub fn place(whole: &[u8], part: &[u8]) -> [u32; 2] {
     [start, start + part.len()].map(|place| u32::try_from(place).unwrap_or(u32::MAX))
 }
 
-/// The same as a range.
+/// Converts a position into a range.
 pub fn range([start, end]: [u32; 2]) -> Range<usize> {
     start as usize..end as usize
 }
 
-/// Whether an empty line, which ends a head, ends after the first `looked` bytes. A head that comes byte by byte is not to
-/// be read from its beginning for each.
-pub fn may_end(read: &[u8], looked: usize) -> bool {
+/// Whether an empty line, which ends a head, ends after the first `looked` bytes. Avoids parsing a head from its
+/// beginning for each byte that arrives.
+pub fn may_be_complete(read: &[u8], looked: usize) -> bool {
     let rest = &read[looked.saturating_sub(3).min(read.len())..];
     let mut lines = rest.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
     lines.any(|(end, _)| rest[end + 1..].starts_with(b"\n") || rest[end + 1..].starts_with(b"\r\n"))
 }
 
-/// Whether a comma-separated value has this option, in any case.
-pub fn lists(value: &[u8], option: &str) -> bool {
+/// Whether a comma-separated value contains this option, in any case.
+pub fn has_token(value: &[u8], option: &str) -> bool {
     let mut options = value.split(|byte| *byte == b',');
     options.any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
 }
 
-/// The number that consists of these digits and nothing else; `None` for none, or one over 64 bits.
-pub fn number_of(digits: &[u8]) -> Option<u64> {
+/// Parses a number that consists of digits only; `None` if it does not, or exceeds 64 bits.
+pub fn parse_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }

@@ -1,44 +1,44 @@
-//! Interim responses (RFC 9110 section 15.2) on their way from an upstream to the client that waits for the final one.
+//! Interim responses (RFC 9110 section 15.2) from an upstream, until they are sent to the client.
 //!
-//! A request's future is for its final response, so what comes before that is left here, and taken by whoever writes to
-//! the client. 100 is not among it: Weir itself answers an expectation.
+//! The future of a request resolves to its final response only. Interim responses are stored here meanwhile, and the
+//! task that writes to the client takes them. `100 Continue` is never among them: Weir generates that itself.
 
 use std::cell::{Cell, RefCell};
 
 use http::{HeaderMap, StatusCode};
 
-/// What the heads of interim responses to one request may take, all together.
-const MAX_OCTETS: usize = 16 * 1024;
-/// Each counts as this much at the least, so there are at most eight.
-const MIN_OCTETS: usize = MAX_OCTETS / 8;
+/// Maximum bytes of the heads of all interim responses to one request.
+const MAX_HEADS_SIZE: usize = 16 * 1024;
+/// Minimum that each one counts as, which allows at most eight.
+const MIN_COUNTED_SIZE: usize = MAX_HEADS_SIZE / 8;
 
 /// An interim response.
 #[derive(Debug)]
-pub struct Interim {
-    /// Its status, from 102 to 199.
+pub struct InterimResponse {
+    /// Status code, from 102 to 199 but not 101.
     pub status: StatusCode,
-    /// Its fields, without those of framing.
+    /// Headers, without framing headers.
     pub headers: HeaderMap,
 }
 
-/// The interim responses to one request after the other that are still to be written.
+/// Interim responses of the current request that have not been sent yet; reused from request to request.
 #[derive(Debug, Default)]
-pub struct Interims {
-    waiting: RefCell<Vec<Interim>>,
-    room: Cell<usize>,
+pub struct InterimResponses {
+    queue: RefCell<Vec<InterimResponse>>,
+    remaining_size: Cell<usize>,
 }
 
-impl Interims {
-    /// The next request begins, whose client `takes` interim responses.
-    pub fn begin(&self, takes: bool) {
-        self.room.set(if takes { MAX_OCTETS } else { 0 });
+impl InterimResponses {
+    /// Starts the next request; `takes` tells whether its client accepts interim responses.
+    pub fn start_request(&self, takes: bool) {
+        self.remaining_size.set(if takes { MAX_HEADS_SIZE } else { 0 });
     }
 
-    /// Leaves one whose head took so many octets. What there is no room for is dropped: a client must be able to do
-    /// without.
+    /// Stores an interim response with a head of `octets` bytes, or drops it if there is no room: clients must not
+    /// depend on interim responses.
     ///
     /// # Errors
-    /// Those of `interim`, which is made only where it is wanted.
+    /// The error of `headers`, which is only called if the response is stored.
     pub fn push<E>(
         &self,
         status: StatusCode,
@@ -49,21 +49,21 @@ impl Interims {
         if is_final || status == StatusCode::CONTINUE {
             return Ok(());
         }
-        if let Some(room) = self.room.get().checked_sub(octets.max(MIN_OCTETS)) {
-            self.room.set(room);
-            self.waiting.borrow_mut().push(Interim { status, headers: headers()? });
+        if let Some(room) = self.remaining_size.get().checked_sub(octets.max(MIN_COUNTED_SIZE)) {
+            self.remaining_size.set(room);
+            self.queue.borrow_mut().push(InterimResponse { status, headers: headers()? });
         }
         Ok(())
     }
 
-    /// Whether none waits.
+    /// Whether no interim response is stored.
     pub fn is_empty(&self) -> bool {
-        self.waiting.borrow().is_empty()
+        self.queue.borrow().is_empty()
     }
 
-    /// All that wait.
-    pub fn take(&self) -> Vec<Interim> {
-        self.waiting.take()
+    /// Takes all stored interim responses.
+    pub fn take_all(&self) -> Vec<InterimResponse> {
+        self.queue.take()
     }
 }
 
@@ -73,32 +73,32 @@ mod tests {
 
     use super::*;
 
-    fn push(interims: &Interims, status: u16, octets: usize) {
+    fn push(interims: &InterimResponses, status: u16, octets: usize) {
         let made = || Ok::<_, Infallible>(HeaderMap::new());
         interims.push(StatusCode::from_u16(status).unwrap(), octets, made).unwrap();
     }
 
     #[test]
     fn interim_responses_are_bounded_in_number_and_in_octets() {
-        let interims = Interims::default();
+        let interims = InterimResponses::default();
         for (octets, most) in
-            [(10, 8), (MAX_OCTETS / 2, 2), (MAX_OCTETS, 1), (MAX_OCTETS + 1, 0), (usize::MAX, 0)]
+            [(10, 8), (MAX_HEADS_SIZE / 2, 2), (MAX_HEADS_SIZE, 1), (MAX_HEADS_SIZE + 1, 0), (usize::MAX, 0)]
         {
-            interims.begin(true);
+            interims.start_request(true);
             (0..1000).for_each(|_| push(&interims, 103, octets));
-            assert_eq!(interims.take().len(), most, "{octets}");
+            assert_eq!(interims.take_all().len(), most, "{octets}");
         }
     }
 
     #[test]
     fn only_what_is_forwarded_is_kept_and_only_for_clients_that_take_it() {
-        let interims = Interims::default();
-        interims.begin(false);
+        let interims = InterimResponses::default();
+        interims.start_request(false);
         push(&interims, 103, 10);
         assert!(interims.is_empty());
-        interims.begin(true);
+        interims.start_request(true);
         [100, 101, 200, 102, 103, 199].iter().for_each(|status| push(&interims, *status, 10));
-        let kept: Vec<_> = interims.take().iter().map(|interim| interim.status.as_u16()).collect();
+        let kept: Vec<_> = interims.take_all().iter().map(|interim| interim.status.as_u16()).collect();
         assert_eq!(kept, [102, 103, 199]);
         assert!(interims.is_empty());
     }

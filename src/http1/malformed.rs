@@ -1,43 +1,43 @@
-//! What can be wrong with a message.
+//! Errors of malformed messages.
 
 use std::io;
 
-/// What is wrong with a message.
+/// Reason why a message is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// The grammar of the first line or of a field is broken.
+pub enum MalformedMessage {
+    /// The first line or a header has invalid syntax.
     #[error("not a head of HTTP/1: {0}")]
     Head(httparse::Error),
-    /// A status that is none.
+    /// The status code is invalid.
     #[error("status below 100")]
     Status,
-    /// A target that is none.
+    /// The request target is invalid.
     #[error("not a target")]
     Target,
-    /// A target over the limit.
+    /// The request target exceeds the limit.
     #[error("target over the limit")]
-    LongTarget,
-    /// The head or the trailers are longer than we take.
+    TargetTooLong,
+    /// The head or the trailers exceed the limit.
     #[error("fields over the limit")]
-    TooLong,
+    FieldsTooLarge,
     /// The connection ended in the middle of the message.
     #[error("message cut off")]
-    CutOff,
-    /// `Content-Length` is no number, or several.
+    Truncated,
+    /// `Content-Length` is not a number, or there are several different ones.
     #[error("content-length is not one number")]
-    Length,
-    /// The body is coded in a way that we cannot follow.
+    ContentLength,
+    /// The body has a transfer coding that is not supported.
     #[error("transfer-encoding is not chunked")]
-    Coding,
-    /// The grammar of a chunk is broken.
+    TransferEncoding,
+    /// A chunk has invalid syntax.
     #[error("not a chunk")]
     Chunk,
 }
 
-impl From<Malformed> for io::Error {
-    fn from(malformed: Malformed) -> Self {
+impl From<MalformedMessage> for io::Error {
+    fn from(malformed: MalformedMessage) -> Self {
         let kind = match malformed {
-            Malformed::CutOff => io::ErrorKind::UnexpectedEof,
+            MalformedMessage::Truncated => io::ErrorKind::UnexpectedEof,
             _ => io::ErrorKind::InvalidData,
         };
         Self::new(kind, malformed)

@@ -1,4 +1,4 @@
-//! What has been read from a connection and not yet decoded.
+//! Buffer of bytes that have been read from a connection and not yet decoded.
 
 use std::io;
 use std::pin::pin;
@@ -7,79 +7,88 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// Room for a read: more than most answers take. What a read leaves free tells the runtime that there is no more.
-const ROOM: usize = 8 * 1024;
-/// With less room than this, more is made.
-const LEAST_ROOM: usize = 2 * 1024;
-/// The most that is read at once of a large body. Each read and write costs system calls and wakes somebody, but a body that
-/// nobody takes holds this much memory as long as it stands still.
-const MOST_ROOM: usize = 32 * 1024;
-/// A body that fills the room gets so much more, up to that.
+/// Bytes reserved for a read: more than most responses take. A read that does not fill them shows that nothing more is
+/// available.
+const READ_SIZE: usize = 8 * 1024;
+/// The buffer is enlarged if less than this is free.
+const MIN_READ_SIZE: usize = 2 * 1024;
+/// Maximum size of one read of a large body. Larger reads cost fewer system calls and wake-ups, but a body that is not
+/// consumed holds this much memory.
+const MAX_READ_SIZE: usize = 32 * 1024;
+/// Factor by which the size grows after a read that filled the buffer.
 const GROWTH: usize = 4;
 
-/// Where an [`ReadBuf`] reads.
-pub trait Source: AsyncRead + Unpin {
-    /// Ready when there may be something to be read, if only the end; whoever cannot tell is always ready. Where nothing has
-    /// come, asking is cheaper than trying.
+/// Stream from which a [`ReadBuf`] reads.
+pub trait ReadSource: AsyncRead + Unpin {
+    /// Ready when there may be something to read, including the end of the stream. Streams that cannot tell are always
+    /// ready. If nothing has arrived, this is cheaper than trying to read.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// The first bytes of a message are here.
+    /// Called when the first bytes of a message have arrived.
     fn message_started(&self) {}
 }
 
-/// A connection's read buffer. Decoded parts are split off it, not copied; its memory is used again once
-/// they are gone.
+/// Read buffer of a connection. Decoded parts are split off without copying. Their memory is reused once they have been
+/// dropped.
 #[derive(Debug)]
 pub struct ReadBuf {
-    /// What is there to be decoded.
+    /// Bytes to be decoded.
     pub bytes: BytesMut,
-    room: usize,
-    /// The last read left nothing.
+    read_size: usize,
+    /// The last read took everything that was available.
     drained: bool,
 }
 
 impl Default for ReadBuf {
     fn default() -> Self {
-        Self { bytes: BytesMut::new(), room: ROOM, drained: false }
+        Self { bytes: BytesMut::new(), read_size: READ_SIZE, drained: false }
     }
 }
 
 impl ReadBuf {
-    /// Reads once; answers how much came, 0 at the end of the connection.
-    pub fn poll_read(&mut self, stream: &mut impl Source, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// Reads once and returns the number of bytes, 0 at the end of the connection.
+    pub fn poll_read(
+        &mut self,
+        stream: &mut impl ReadSource,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         if self.drained {
             ready!(stream.poll_readable(cx));
         }
-        let least = if self.room > ROOM { self.room / 2 } else { LEAST_ROOM };
+        let least = if self.read_size > READ_SIZE { self.read_size / 2 } else { MIN_READ_SIZE };
         if self.bytes.capacity() - self.bytes.len() < least {
-            self.bytes.reserve(self.room);
+            self.bytes.reserve(self.read_size);
         }
         let room = self.bytes.capacity() - self.bytes.len();
         let polled = pin!(stream.read_buf(&mut self.bytes)).poll(cx);
         self.drained = !matches!(&polled, Poll::Ready(Ok(read)) if *read == room);
         match &polled {
-            Poll::Ready(Ok(read)) if *read == room => self.room = (self.room * GROWTH).min(MOST_ROOM),
-            // It comes slowly: what waits for its reader should not hold more memory than it needs.
-            Poll::Ready(Ok(read)) if *read < self.room / 4 => self.room = (self.room / 2).max(ROOM),
+            Poll::Ready(Ok(read)) if *read == room => {
+                self.read_size = (self.read_size * GROWTH).min(MAX_READ_SIZE)
+            }
+            // The peer sends slowly, so buffered bytes should not hold more memory than they need.
+            Poll::Ready(Ok(read)) if *read < self.read_size / 4 => {
+                self.read_size = (self.read_size / 2).max(READ_SIZE)
+            }
             _ => {}
         }
         polled
     }
 
-    /// So many octets of a body are still to come.
-    pub fn expect(&mut self, octets: u64) {
-        self.room = usize::try_from(octets).unwrap_or(usize::MAX).clamp(ROOM, MOST_ROOM);
+    /// Announces a body of which `octets` bytes are still to be read.
+    pub fn expect_body(&mut self, octets: u64) {
+        self.read_size = usize::try_from(octets).unwrap_or(usize::MAX).clamp(READ_SIZE, MAX_READ_SIZE);
     }
 
-    /// Whether nothing is left.
+    /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// A message has ended: memory that was right for a large one is given back, unless the next one is in it.
-    pub fn settle(&mut self) {
-        self.room = ROOM;
-        if self.bytes.is_empty() && self.bytes.capacity() > 2 * ROOM {
+    /// Called at the end of a message: releases memory that only a large message needed, unless it holds the next one.
+    pub fn shrink(&mut self) {
+        self.read_size = READ_SIZE;
+        if self.bytes.is_empty() && self.bytes.capacity() > 2 * READ_SIZE {
             self.bytes = BytesMut::new();
         }
     }

@@ -1,4 +1,4 @@
-//! The server's side: requests are read, responses written.
+//! HTTP/1.1 server: reads requests, writes responses.
 
 pub mod conn;
 #[cfg(any(test, fuzzing))]

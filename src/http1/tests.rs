@@ -1,9 +1,9 @@
-//! Generated messages as we read them and as hyper does: a message that two readers take for different ones can carry
-//! another one past one of them.
+//! Generated messages, decoded by Weir and by hyper. A message that two parsers read differently can be used for
+//! request smuggling.
 //!
-//! Whole connections are compared, not only heads: which messages are read from the bytes, their fields, bodies and trailers,
-//! and whether what follows is rejected. What we do otherwise on purpose stands with its reason in the two properties, and
-//! nothing else is excused.
+//! Whole connections are compared, not only heads: which messages are found, their headers, bodies and trailers, and
+//! whether what follows is rejected. Every intended difference is listed with its reason in the two properties; there
+//! are no other exceptions.
 
 mod client;
 mod messages;
@@ -16,17 +16,17 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 
-use super::decoder::{Decoder, Piece};
+use super::decoder::{BodyDecoder, Piece};
 
-/// A body as it was read.
+/// Result of decoding a body.
 #[derive(Clone, Debug, PartialEq)]
 enum Content {
     Whole(Vec<u8>, HeaderMap),
-    /// It ended too early, or its grammar is broken.
+    /// It ended too early, or its framing is malformed.
     Broken,
 }
 
-/// Bytes that come in pieces.
+/// Bytes that arrive in pieces.
 struct Pieces<'a> {
     pieces: std::vec::IntoIter<&'a [u8]>,
     read: BytesMut,
@@ -37,29 +37,29 @@ impl<'a> Pieces<'a> {
         Self { pieces: cut(bytes, cuts).into_iter(), read: BytesMut::new() }
     }
 
-    /// Reads the next piece; whether there was one.
+    /// Reads the next piece and returns whether there was one.
     fn read_more(&mut self) -> bool {
         self.pieces.next().map(|piece| self.read.extend_from_slice(piece)).is_some()
     }
 
-    /// What has not been decoded.
+    /// Returns the bytes that have not been decoded.
     fn rest(self) -> Vec<u8> {
         self.read.iter().chain(self.pieces.flatten()).copied().collect()
     }
 
-    /// Reads a body to its end.
-    fn content(&mut self, mut decoder: Decoder) -> Content {
+    /// Decodes a body to its end.
+    fn content(&mut self, mut decoder: BodyDecoder) -> Content {
         let (mut content, mut trailers) = (Vec::new(), HeaderMap::new());
         loop {
             match decoder.decode(&mut self.read) {
                 Ok(Piece::Data(data)) => content.extend_from_slice(&data),
                 Ok(Piece::Trailers(fields)) => trailers = fields,
                 Ok(Piece::End) => return Content::Whole(content, trailers),
-                Ok(Piece::More) if self.read_more() => {}
-                Ok(Piece::More) if decoder.ends_with_connection() => {
+                Ok(Piece::NeedMore) if self.read_more() => {}
+                Ok(Piece::NeedMore) if decoder.ends_with_connection() => {
                     return Content::Whole(content, trailers);
                 }
-                Ok(Piece::More) | Err(_) => return Content::Broken,
+                Ok(Piece::NeedMore) | Err(_) => return Content::Broken,
             }
         }
     }
@@ -72,7 +72,7 @@ fn cut<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
     cuts.windows(2).filter(|pair| pair[0] < pair[1]).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
-/// Sends the pieces one after the other, each when the other side has had its turn, and then the end.
+/// Sends the pieces one by one, giving the other side time to read each, and then the end of the stream.
 async fn send(mut stream: impl tokio::io::AsyncWrite + Unpin, bytes: Vec<u8>, cuts: Vec<usize>) {
     for piece in cut(&bytes, &cuts) {
         if stream.write_all(piece).await.is_err() {
@@ -85,7 +85,7 @@ async fn send(mut stream: impl tokio::io::AsyncWrite + Unpin, bytes: Vec<u8>, cu
     let _ = stream.shutdown().await;
 }
 
-/// A body as hyper reads it.
+/// Returns a body as hyper reads it.
 async fn content(body: impl Body<Data = Bytes>) -> Content {
     match body.collect().await {
         Ok(collected) => {
@@ -96,20 +96,20 @@ async fn content(body: impl Body<Data = Bytes>) -> Content {
     }
 }
 
-/// Fields without those about framing and the connection, which are compared by what comes of them, in an order of their own.
+/// Returns the headers sorted by name, without those on framing and the connection. Those are compared by their effect.
 fn end_to_end(headers: &HeaderMap) -> Vec<(HeaderName, Vec<u8>)> {
     let is_about_us = |name: &HeaderName| {
         matches!(*name, CONNECTION | CONTENT_LENGTH | TRANSFER_ENCODING) || name.as_str() == "keep-alive"
     };
     let fields = headers.iter().filter(|(name, _)| !is_about_us(name));
     let mut fields: Vec<_> = fields.map(|(name, value)| (name.clone(), value.as_bytes().to_vec())).collect();
-    // Lines of one name keep their order.
+    // The sort is stable: headers of the same name keep their order.
     fields.sort_by(|one, other| one.0.as_str().cmp(other.0.as_str()));
     fields
 }
 
-/// Whether there is a line behind a last chunk that ends in LF alone. Lines of trailers may, as those of heads (RFC 9112 section
-/// 2.2), but not the empty one that ends a body; hyper has it the other way round.
+/// Whether a line after a last chunk ends in LF alone. This is allowed for lines of trailers, as in heads (RFC 9112
+/// section 2.2), but not for the empty line that ends a body; hyper does it the other way round.
 fn has_bare_trailers(bytes: &[u8]) -> bool {
     // White space and extensions may follow the size of a chunk.
     let lines = bytes.split_inclusive(|byte| *byte == b'\n');
@@ -117,7 +117,7 @@ fn has_bare_trailers(bytes: &[u8]) -> bool {
     trailers.any(|line| line.ends_with(b"\n") && !line.ends_with(b"\r\n"))
 }
 
-/// Runs tasks of this thread to the end of `task`.
+/// Runs `task` to its end, together with the tasks that it starts on this thread.
 fn run<T>(task: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, task)

@@ -1,4 +1,4 @@
-//! What is to be written to a connection.
+//! Buffer of bytes that are still to be written to a connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,46 +7,46 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWrite;
 
-/// Pieces up to this size are copied to those before them; larger ones are written from where they are.
-const COPIED: usize = 1024;
-/// Nothing is added to what has reached this.
-const FULL: usize = 8 * 1024;
-/// A buffer that has grown beyond this is not kept.
-const KEPT: usize = 16 * 1024;
+/// Pieces up to this size are copied into the buffer; larger ones are written in place.
+const MAX_COPIED_SIZE: usize = 1024;
+/// Size at which the buffer takes no more pieces.
+const MAX_BUFFERED_SIZE: usize = 8 * 1024;
+/// Maximum capacity of a buffer that is kept for reuse.
+const MAX_KEPT_CAPACITY: usize = 16 * 1024;
 
-/// A connection's write buffer: copied bytes, then at most one large piece, then copied bytes behind that.
+/// Write buffer of a connection: copied bytes, then at most one large piece, then more copied bytes.
 #[derive(Debug, Default)]
 pub struct WriteBuf {
     copied: Vec<u8>,
     written: usize,
     large: Bytes,
     behind: Vec<u8>,
-    /// Bytes that are out.
-    out: u64,
-    /// Whether something may lie with the stream still: TLS takes more than its socket does.
-    lies: bool,
+    /// Number of bytes written.
+    bytes_written: u64,
+    /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
+    needs_flush: bool,
 }
 
 impl WriteBuf {
-    /// Nothing to be written yet, in the memory of `buffer`.
+    /// Creates an empty buffer that uses the memory of `buffer`.
     pub fn new(mut buffer: Vec<u8>) -> Self {
         buffer.clear();
         Self { copied: buffer, ..Self::default() }
     }
 
-    /// The memory, to be used again.
+    /// Returns the memory for reuse.
     pub fn into_buffer(self) -> Vec<u8> {
-        if self.copied.capacity() > KEPT { Vec::new() } else { self.copied }
+        if self.copied.capacity() > MAX_KEPT_CAPACITY { Vec::new() } else { self.copied }
     }
 
-    /// All is to be written once more. Only for what is here from its beginning.
+    /// Starts again from the first byte. Only if all bytes are still in the buffer.
     pub fn rewind(&mut self) {
         self.written = 0;
-        self.out = 0;
+        self.bytes_written = 0;
     }
 
-    /// Where small things are added.
-    pub fn end(&mut self) -> &mut Vec<u8> {
+    /// Returns the buffer to which small parts are appended.
+    pub fn buffer_mut(&mut self) -> &mut Vec<u8> {
         if !self.large.is_empty() {
             return &mut self.behind;
         }
@@ -57,36 +57,36 @@ impl WriteBuf {
         &mut self.copied
     }
 
-    /// Adds a piece. There must be room.
+    /// Appends a piece. There must be room.
     pub fn push(&mut self, piece: Bytes) {
-        if piece.len() <= COPIED {
-            self.end().extend_from_slice(&piece);
+        if piece.len() <= MAX_COPIED_SIZE {
+            self.buffer_mut().extend_from_slice(&piece);
         } else {
             self.large = piece;
         }
     }
 
-    /// Whether another piece may be added.
+    /// Whether another piece may be appended.
     pub fn has_room(&self) -> bool {
-        self.large.is_empty() && self.copied.len() - self.written < FULL
+        self.large.is_empty() && self.copied.len() - self.written < MAX_BUFFERED_SIZE
     }
 
-    /// Whether all is written and on its way.
-    pub fn is_out(&self) -> bool {
-        self.is_empty() && !self.lies
+    /// Whether everything has been written and flushed.
+    pub fn is_flushed(&self) -> bool {
+        self.is_empty() && !self.needs_flush
     }
 
-    /// How many bytes are out.
-    pub fn out(&self) -> u64 {
-        self.out
+    /// Returns the number of bytes written.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes_written
     }
 
-    /// What was written is to be seen off once more: whoever waits for it is told when it is on its way.
-    pub fn flush(&mut self) {
-        self.lies = true;
+    /// Requests another flush, so that the stream records when its bytes have been sent.
+    pub fn request_flush(&mut self) {
+        self.needs_flush = true;
     }
 
-    /// Writes all there is.
+    /// Writes and flushes everything.
     pub fn poll_write(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
@@ -105,9 +105,9 @@ impl WriteBuf {
             }
             self.advance(written);
         }
-        if self.lies {
+        if self.needs_flush {
             ready!(Pin::new(stream).poll_flush(cx))?;
-            self.lies = false;
+            self.needs_flush = false;
         }
         Poll::Ready(Ok(()))
     }
@@ -117,8 +117,8 @@ impl WriteBuf {
     }
 
     fn advance(&mut self, mut octets: usize) {
-        self.out += octets as u64;
-        self.lies = true;
+        self.bytes_written += octets as u64;
+        self.needs_flush = true;
         let copied = octets.min(self.copied.len() - self.written);
         self.written += copied;
         octets -= copied;

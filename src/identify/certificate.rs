@@ -1,30 +1,30 @@
-//! What is known of a client by its certificate, once that has been verified.
+//! Names of a client in its verified certificate.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Names of the holder.
+/// Names of the certificate's holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Certificate {
-    /// Its SPIFFE identity.
+pub struct ClientCertificate {
+    /// SPIFFE ID.
     pub spiffe: Option<Box<str>>,
-    /// Its subject, as RFC 4514 writes it.
+    /// Subject, in the format of RFC 4514.
     pub subject: Option<Box<str>>,
-    /// Its hosts, in lower case and in order.
+    /// Hosts among the subject alternative names, in lower case and in order.
     pub dns: Vec<Box<str>>,
 }
 
-/// A name in a client's certificate.
+/// Kind of name in a client's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateName {
-    /// Its only URI, if that is a SPIFFE identity.
+    /// The only URI, if it is a SPIFFE ID.
     Spiffe,
-    /// Its subject, as RFC 4514 writes it, such as `CN=app,O=Example`.
+    /// The subject in the format of RFC 4514, such as `CN=app,O=Example`.
     Subject,
-    /// A host among its alternative names.
+    /// A host among the subject alternative names.
     Dns,
 }
 
@@ -38,8 +38,8 @@ impl fmt::Display for CertificateName {
     }
 }
 
-impl Certificate {
-    /// The names of one kind; only of hosts there may be several.
+impl ClientCertificate {
+    /// Returns the names of one kind. There may be several hosts, but at most one name of the other kinds.
     pub fn names(&self, name: CertificateName) -> &[Box<str>] {
         match name {
             CertificateName::Spiffe => self.spiffe.as_slice(),

@@ -1,36 +1,36 @@
-//! Sets of address ranges, looked up by binary search.
+//! Sets of address ranges with look-up by binary search.
 //!
-//! An IPv4-mapped IPv6 address is the IPv4 address, so a mapped address and the plain one are in the same
-//! sets. The two families are kept apart all the same: a million IPv4 networks are 8 MB, and a search stays
-//! within fewer cache lines. Ranges are shared, not copied, by all rules and generations that use a list.
+//! An IPv4-mapped IPv6 address is treated as the IPv4 address, so both are in the same sets. Ranges of the two families
+//! are stored separately: a million IPv4 networks take 8 MB, and a search touches fewer cache lines. All rules and
+//! generations that use a list share its ranges.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// Where IPv4 addresses stand among those of IPv6 (RFC 4291 section 2.5.5.2).
+/// The IPv4-mapped block of IPv6 addresses (RFC 4291, section 2.5.5.2).
 const MAPPED: (u128, u128) = (0xffff << 32, (0xffff << 32) | 0xffff_ffff);
 
 /// A set of addresses; empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CidrSet {
-    /// Any of them may have an address.
+    /// An address is in the set if it is in any of these.
     parts: Box<[Arc<Ranges>]>,
 }
 
-/// Ranges of addresses that do not touch.
+/// Disjoint, non-adjacent ranges of addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
-    /// Disjoint, ascending, both ends included.
+    /// IPv4 ranges, ascending, both ends included.
     v4: Box<[(u32, u32)]>,
-    /// The same, but for mapped addresses.
+    /// IPv6 ranges without mapped addresses, ascending, both ends included.
     v6: Box<[(u128, u128)]>,
 }
 
 impl CidrSet {
-    /// What is in any of `parts`.
-    pub fn of(parts: impl IntoIterator<Item = Arc<Ranges>>) -> Self {
+    /// Returns the union of `parts`.
+    pub fn from_ranges(parts: impl IntoIterator<Item = Arc<Ranges>>) -> Self {
         Self { parts: parts.into_iter().filter(|part| !part.is_empty()).collect() }
     }
 
@@ -39,12 +39,12 @@ impl CidrSet {
         self.parts.iter().any(|part| part.contains(ip))
     }
 
-    /// Whether nothing is in the set.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// Whether one of its parts holds all addresses of a family.
+    /// Whether one of the parts contains all addresses of a family.
     pub fn holds_a_family(&self) -> bool {
         self.parts.iter().any(|part| part.holds_a_family())
     }
@@ -52,12 +52,12 @@ impl CidrSet {
 
 impl FromIterator<IpNet> for CidrSet {
     fn from_iter<I: IntoIterator<Item = IpNet>>(networks: I) -> Self {
-        Self::of([Arc::new(networks.into_iter().collect())])
+        Self::from_ranges([Arc::new(networks.into_iter().collect())])
     }
 }
 
 impl Ranges {
-    /// Whether `ip` is in one of them.
+    /// Whether `ip` is in one of the ranges.
     pub fn contains(&self, ip: IpAddr) -> bool {
         match ip.to_canonical() {
             IpAddr::V4(v4) => is_within(&self.v4, v4.to_bits()),
@@ -65,12 +65,12 @@ impl Ranges {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    /// Whether all addresses of a family are in them.
+    /// Whether the ranges contain all addresses of a family.
     pub fn holds_a_family(&self) -> bool {
         *self.v4 == [(0, u32::MAX)] || *self.v6 == [(0, u128::MAX)]
     }
@@ -85,7 +85,7 @@ impl FromIterator<IpNet> for Ranges {
                 IpNet::V4(net) => v4.push((net.network().to_bits(), net.broadcast().to_bits())),
                 IpNet::V6(net) => {
                     let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
-                    // Networks are aligned: one either lies within the mapped block, or holds it, or misses it.
+                    // Networks are aligned: each is inside the mapped block, contains it, or is disjoint from it.
                     if first >= MAPPED.0 && last <= MAPPED.1 {
                         v4.push(((first & 0xffff_ffff) as u32, (last & 0xffff_ffff) as u32));
                         continue;
@@ -106,7 +106,7 @@ fn is_within<T: Ord + Copy>(ranges: &[(T, T)], number: T) -> bool {
     after > 0 && number <= ranges[after - 1].1
 }
 
-/// Sorted, with those that overlap or touch made one; `next` is the number after a range's last.
+/// Sorts ranges and merges those that overlap or touch. `next` returns the number after a range's last.
 fn merged<T: Ord + Copy>(mut all: Vec<(T, T)>, next: impl Fn(T) -> T) -> Box<[(T, T)]> {
     all.sort_unstable();
     let mut ranges: Vec<(T, T)> = Vec::with_capacity(all.len());
@@ -165,13 +165,13 @@ mod tests {
     #[test]
     fn a_set_of_several_lists_has_what_any_of_them_has() {
         let list = |net: &str| Arc::new([net.parse::<IpNet>().unwrap()].into_iter().collect::<Ranges>());
-        let both = CidrSet::of([list("10.0.0.0/8"), Arc::default(), list("2001:db8::/32")]);
+        let both = CidrSet::from_ranges([list("10.0.0.0/8"), Arc::default(), list("2001:db8::/32")]);
         assert!(both.contains(ip("10.0.0.1")) && both.contains(ip("2001:db8::1")));
         assert!(!both.contains(ip("11.0.0.1")) && !both.is_empty());
-        assert!(CidrSet::of([Arc::default()]).is_empty());
+        assert!(CidrSet::from_ranges([Arc::default()]).is_empty());
     }
 
-    /// Networks close together, in both families and in the mapped block, so that they overlap and touch.
+    /// Generates adjacent networks of both families and of the mapped block, so that they overlap and touch.
     fn network() -> impl Strategy<Value = IpNet> {
         let v4 = (0_u32..2048, 21_u8..=32).prop_map(|(low, length)| {
             IpNet::new(IpAddr::V4((0x0a00_0000 + low).into()), length).unwrap().trunc()
@@ -185,7 +185,7 @@ mod tests {
     }
 
     proptest! {
-        /// The set against a walk through all networks, which knows mapped addresses by their definition.
+        /// Compares the set with a linear search through all networks that tests both spellings of an IPv4 address.
         #[test]
         fn a_set_is_the_union_of_its_networks(
             networks in prop::collection::vec(network(), 0..40),

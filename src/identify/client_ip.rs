@@ -1,8 +1,8 @@
-//! Which address a request is counted under.
+//! Client address: the IP address that a request is counted under.
 //!
-//! The peer's, unless the peer is a trusted proxy: then the hops it recorded are walked from the nearest to
-//! the farthest, and the first that is not itself trusted is the client. What lies beyond it was written by
-//! the client and is never looked at. A hop that cannot be read ends the walk at the last one believed.
+//! It is the peer's address unless the peer is a trusted proxy. Then the recorded hops are examined from the nearest to
+//! the farthest, and the first one that is not trusted is the client. Hops beyond it were written by the client and are
+//! ignored. An unreadable hop ends the search; the client is then the last trusted hop before it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,31 +11,31 @@ use http::HeaderMap;
 use super::cidr::CidrSet;
 use super::forwarded;
 
-/// More hops than any real chain has; a longer header ends the walk there.
-const MOST_HOPS: usize = 64;
+/// Maximum number of hops that are examined, more than any real chain has.
+const MAX_HOPS: usize = 64;
 
-/// The client's address and how we know it.
+/// Address of the client, and how it was determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
-    /// The address; IPv4-mapped IPv6 is unwrapped.
+    /// The address; IPv4-mapped IPv6 is converted to IPv4.
     pub ip: IpAddr,
-    /// Whether the peer may speak for others.
+    /// Whether the peer is a trusted proxy.
     pub peer_is_trusted: bool,
     /// Whether the request is internal: the peer and every address in X-Forwarded-For are trusted.
     pub is_internal: bool,
 }
 
-/// The client behind `peer`, as far as `trusted` proxies vouch for it.
+/// Returns the address of the client behind `peer`, as recorded by `trusted` proxies.
 pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &CidrSet) -> ClientAddress {
     let peer = peer.to_canonical();
     if trusted.is_empty() || !trusted.contains(peer) {
         return ClientAddress { ip: peer, peer_is_trusted: false, is_internal: false };
     }
     let mut client = peer;
-    // An address that is not trusted, or not readable, is that of somebody outside; so may be what is not looked at.
+    // A hop that is untrusted or unreadable is external; hops beyond the maximum are assumed to be.
     let mut is_internal = true;
     for (index, hop) in forwarded::hops_from_nearest(headers).enumerate() {
-        let hop = hop.filter(|_| index < MOST_HOPS);
+        let hop = hop.filter(|_| index < MAX_HOPS);
         client = hop.unwrap_or(client);
         is_internal = hop.is_some_and(|hop| trusted.contains(hop));
         if !is_internal {
@@ -45,15 +45,15 @@ pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &CidrSet) -> ClientAd
     ClientAddress { ip: client, peer_is_trusted: true, is_internal }
 }
 
-/// Whether X-Forwarded-For has nothing that the client may have written: all of it are addresses, and behind the first one
-/// are only proxies that are `trusted`.
-pub fn is_vouched_for(client: ClientAddress, headers: &HeaderMap, trusted: &CidrSet) -> bool {
+/// Whether X-Forwarded-For contains nothing that the client may have written: every hop is an address, and only
+/// `trusted` proxies follow the first one.
+pub fn is_chain_trusted(client: ClientAddress, headers: &HeaderMap, trusted: &CidrSet) -> bool {
     let mut hops = forwarded::hops_from_nearest(headers);
-    let chain = hops.by_ref().take(MOST_HOPS).find(|hop| hop.is_none_or(|hop| !trusted.contains(hop)));
+    let chain = hops.by_ref().take(MAX_HOPS).find(|hop| hop.is_none_or(|hop| !trusted.contains(hop)));
     client.peer_is_trusted && chain != Some(None) && hops.next().is_none()
 }
 
-/// `ip` with all but the first bits cleared, as many as its kind of address keeps.
+/// Returns `ip` with all bits after the prefix of its family cleared.
 pub fn network(ip: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpAddr {
     match ip {
         IpAddr::V4(v4) => {
@@ -119,7 +119,7 @@ mod tests {
         };
         assert!(is_internal("10.0.0.1", ""));
         assert!(is_internal("10.0.0.1", "10.0.0.3, 10.0.0.2"));
-        let endless = vec!["10.0.0.9"; MOST_HOPS + 1].join(",");
+        let endless = vec!["10.0.0.9"; MAX_HOPS + 1].join(",");
         for external in [
             "192.0.2.1",
             "10.0.0.5, 192.0.2.1",
@@ -144,7 +144,7 @@ mod tests {
         let vouched = |peer: &str, value: &str| {
             let headers = HeaderMap::from_iter([(forwarded::X_FORWARDED_FOR, value.parse().unwrap())]);
             let trusted = ["10.0.0.0/8".parse::<ipnet::IpNet>().unwrap()].into_iter().collect();
-            is_vouched_for(resolve(peer.parse().unwrap(), &headers, &trusted), &headers, &trusted)
+            is_chain_trusted(resolve(peer.parse().unwrap(), &headers, &trusted), &headers, &trusted)
         };
         for chain in ["1.1.1.1", "1.1.1.1, 10.0.0.2", "10.0.0.3, 10.0.0.2"] {
             assert!(vouched("10.0.0.1", chain) && !vouched("192.0.2.1", chain), "{chain}");
@@ -152,7 +152,7 @@ mod tests {
         for chain in ["6.6.6.6, 1.1.1.1", "<script>, 1.1.1.1", "evil.example", "1.1.1.1, x, 10.0.0.2", ""] {
             assert!(!vouched("10.0.0.1", chain), "{chain}");
         }
-        let endless = vec!["10.0.0.9"; MOST_HOPS + 1].join(",");
+        let endless = vec!["10.0.0.9"; MAX_HOPS + 1].join(",");
         assert!(!vouched("10.0.0.1", &endless));
     }
 

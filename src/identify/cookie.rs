@@ -1,10 +1,15 @@
-//! The value of a cookie, so that all spellings that a server may read as one value count as one.
+//! Cookie values, normalised so that all spellings that a server may read as one value count as one.
 //!
-//! RFC 6265 gives a cookie's value no encoding, and servers decode it in their own ways: PHP, Express, Rack and ASP.NET take off
-//! percent-encoding, Rack reads `+` as a space, Express, Go and Java take off quotes, Python's `http.cookies` (Django, Flask) takes
-//! off quotes and octal escapes, Django, Flask and older Express white space of Unicode at the ends. Names are decoded too: by
-//! Rack, PHP and ASP.NET in older versions. A client could otherwise spell its session in a new way for each request, and have
-//! a fresh limit each time. Where servers differ, two values that only differ by what one of them takes off count as one.
+//! RFC 6265 defines no encoding for cookie values, and servers decode them differently:
+//!
+//! - PHP, Express, Rack and ASP.NET decode percent-encoding; Rack also reads `+` as a space.
+//! - Express, Go and Java remove quotes.
+//! - Python's `http.cookies` (Django, Flask) removes quotes and octal escapes.
+//! - Django, Flask and older Express trim Unicode white space.
+//! - Rack, PHP and older ASP.NET also decode names.
+//!
+//! Without normalisation a client could spell its session differently in each request, and have a fresh limit each
+//! time. Where servers differ, values count as one if they only differ by what one of the servers removes.
 
 use std::borrow::Cow;
 
@@ -15,18 +20,20 @@ use percent_encoding::percent_decode;
 use super::lookup::Ambiguity;
 use super::path::hex;
 
-/// The value to count by, over all lines. It has no percent-encoding, quotes and backslashes any more, and spaces for pluses:
-/// only to be compared with others of its kind.
+/// Returns the value to count by, over all header lines.
+///
+/// Percent-encodings, quotes and backslashes are removed and pluses replaced by spaces, so the value is only suitable
+/// for comparison with other keys.
 ///
 /// # Errors
-/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] or
-/// [`Ambiguity::Spaced`] if servers differ about where one ends.
-pub fn key<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
+/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] or [`Ambiguity::Spaced`] if servers
+/// differ about where one ends.
+pub fn canonical_value<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
     only(headers, name, |value| {
         if !value.iter().any(|byte| matches!(byte, b'%' | b'"' | b'\\' | b'+')) {
             return Ok(Cow::Borrowed(value));
         }
-        let mut key = Decoder::default();
+        let mut key = PercentDecoder::default();
         for byte in without_quotes(value)?.iter() {
             key.push(*byte, |byte| match byte {
                 b'"' | b'\\' => None,
@@ -38,23 +45,24 @@ pub fn key<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, [u8]
     })
 }
 
-/// The value as most servers read it, over all lines: without quotes, their escapes, and percent-encoding.
+/// Returns the value as most servers read it, over all header lines: without quotes, their escapes, and
+/// percent-encoding.
 ///
 /// # Errors
-/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] or
-/// [`Ambiguity::Spaced`] if servers differ about where one ends.
+/// [`Ambiguity::Repeated`] if there are several values, [`Ambiguity::Quoted`] or [`Ambiguity::Spaced`] if servers
+/// differ about where one ends.
 pub fn decoded<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
     only(headers, name, |value| {
         if !value.iter().any(|byte| matches!(byte, b'%' | b'"')) {
             return Ok(Cow::Borrowed(value));
         }
-        let mut decoded = Decoder::default();
+        let mut decoded = PercentDecoder::default();
         without_quotes(value)?.iter().for_each(|byte| decoded.push(*byte, Some));
         Ok(Cow::Owned(decoded.0))
     })
 }
 
-/// The value of the cookies of this name, if all have the same once they are `read`.
+/// Returns the value of the cookies of this name, if `read` returns the same for all of them.
 fn only<'a>(
     headers: &'a HeaderMap,
     name: &str,
@@ -83,14 +91,14 @@ fn only<'a>(
     Ok(only)
 }
 
-/// The name and the value of a pair.
+/// Splits a pair into name and value.
 fn split_pair(pair: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = pair.iter().position(|byte| *byte == b'=')?;
     Some((trimmed(&pair[..at]), trimmed(&pair[at + 1..])))
 }
 
-/// Without white space at its ends: also that of Unicode, which Django, Flask and older Express take off. Python decodes the
-/// header as UTF-8, Node as ISO 8859-1.
+/// Trims white space, including that of Unicode, which Django, Flask and older Express trim. Python decodes the header
+/// as UTF-8, Node as ISO 8859-1.
 fn trimmed(text: &[u8]) -> &[u8] {
     let text = text.trim_ascii();
     let is_plain = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii);
@@ -106,8 +114,8 @@ fn trimmed(text: &[u8]) -> &[u8] {
     &text[start..end]
 }
 
-/// Whether a value has white space in it and behind that a further pair with a name that is `wanted`: for Python's
-/// `http.cookies` it ends a value as a semicolon does.
+/// Whether a value contains white space followed by another pair whose name is `wanted`. For Python's `http.cookies`,
+/// white space ends a value as a semicolon does.
 fn hides_pair(value: &[u8], wanted: impl Fn(&[u8]) -> bool) -> bool {
     if !value.iter().any(|byte| is_space(*byte)) || is_one_string(value) {
         return false;
@@ -116,7 +124,7 @@ fn hides_pair(value: &[u8], wanted: impl Fn(&[u8]) -> bool) -> bool {
     value[..last].split(|byte| *byte == b'=').filter_map(behind_space).any(wanted)
 }
 
-/// The last word, if there is another one or a space before it.
+/// Returns the last word, if white space precedes it.
 fn behind_space(text: &[u8]) -> Option<&[u8]> {
     let text = text.trim_ascii_end();
     Some(&text[text.iter().rposition(|byte| is_space(*byte))? + 1..])
@@ -126,15 +134,14 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Whether all of it is in one pair of quotes.
+/// Whether all of it is one quoted string.
 fn is_one_string(value: &[u8]) -> bool {
     let inner = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     inner.is_some_and(|inner| !inner.contains(&b'"'))
 }
 
-/// Whether a server may find the cookie `name` under the name that is `given`: percent-encoded, in another case (ASP.NET looks
-/// for names without regard to it), or as PHP reads it, which makes some characters an underscore, skips spaces in front and
-/// ends a name at a zero byte.
+/// Whether a server may read the cookie name `given` as `name`. Names may be percent-encoded, and ASP.NET ignores case.
+/// PHP replaces some characters by an underscore, skips leading spaces and ends a name at a zero byte.
 fn is_named(given: &[u8], name: &[u8]) -> bool {
     if given == name {
         return true;
@@ -151,15 +158,15 @@ fn is_named(given: &[u8], name: &[u8]) -> bool {
         && given.next().is_none_or(|byte| byte == 0)
 }
 
-/// A quoted value without its quotes and escapes.
+/// Removes the quotes and escapes of a quoted value.
 fn without_quotes(value: &[u8]) -> Result<Cow<'_, [u8]>, Ambiguity> {
     let Some(rest) = value.strip_prefix(b"\"") else { return Ok(Cow::Borrowed(value)) };
-    // Some servers then take off the last byte, whatever it is; some read on behind the next semicolon.
+    // Without a closing quote, some servers remove the last byte, and some read beyond the next semicolon.
     let inner = rest.strip_suffix(b"\"").ok_or(Ambiguity::Quoted)?;
     Ok(if inner.contains(&b'\\') { unescaped(inner).into() } else { inner.into() })
 }
 
-/// Without the escapes of Python's `http.cookies`: three octal digits for a byte, or any other byte for itself.
+/// Removes the escapes of Python's `http.cookies`: three octal digits for a byte, or any other byte for itself.
 fn unescaped(mut text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     while let [first, rest @ ..] = text {
@@ -181,13 +188,13 @@ fn unescaped(mut text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Takes off percent-encoding for as long as there is any: a value that is encoded twice is the same as one that is encoded once.
+/// Decodes percent-encoding repeatedly, so that a value encoded twice equals one encoded once.
 #[derive(Debug, Default)]
-struct Decoder(Vec<u8>);
+struct PercentDecoder(Vec<u8>);
 
-impl Decoder {
-    /// Adds a byte as `becomes` has it, and decodes what that completes. No two encoded bytes overlap, so the order makes no
-    /// difference; each one takes three bytes off, so all of it takes linear time.
+impl PercentDecoder {
+    /// Appends a byte as mapped by `becomes`, and decodes any percent-encoding that it completes. Encodings do not
+    /// overlap, so the order does not matter. Each decoding removes three bytes, so the total time is linear.
     fn push(&mut self, mut byte: u8, becomes: impl Fn(u8) -> Option<u8>) {
         while let Some(next) = becomes(byte) {
             self.0.push(next);

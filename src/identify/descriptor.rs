@@ -1,9 +1,9 @@
-//! What Envoy tells of a request when it asks a rate limit service: a list of entries in place of a head.
+//! Envoy descriptors: attributes of a request that Envoy sends to a rate limit service, as a list of entries.
 //!
-//! Who asks and for what is said by entries whose names everybody uses, if it is said at all: `remote_address`,
-//! and `path`, `method` and `host` with their names in HTTP/2 (`:authority` for the host). So a rule that looks
-//! at these holds for such a request as for one that was proxied. What no entry says is absent. Entries are
-//! chosen by whoever configures Envoy, so one that comes again is no ambiguity as it would be in a head.
+//! Entries with customary keys supply the request's attributes: `remote_address`, `path`, `method` and `host`, or the
+//! HTTP/2 names `:path`, `:method` and `:authority`. So a rule on these attributes applies to descriptors and to
+//! proxied requests alike. Attributes without an entry are absent. Entries are chosen by Envoy's configuration, not by
+//! clients, so a repeated key is not an ambiguity.
 
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,9 +13,9 @@ use http::{HeaderMap, Method};
 use smallvec::SmallVec;
 
 use super::client_ip::{self, ClientAddress};
-use super::geo::Whereabouts;
-use super::host::Host;
-use super::{Attributes, Settings, jwt, path};
+use super::geo::GeoLookup;
+use super::host::RequestHost;
+use super::{Attributes, IdentifySettings, jwt, path};
 use crate::limiter::timestamp::Timestamp;
 
 const CLIENT: [&str; 1] = ["remote_address"];
@@ -23,30 +23,30 @@ const PATH: [&str; 2] = [":path", "path"];
 const METHOD: [&str; 2] = [":method", "method"];
 const HOST: [&str; 2] = [":authority", "host"];
 
-/// Envoy sends no headers; who wants one to be looked at makes an entry of it.
+/// Envoy sends no headers. A header that rules need must be configured as an entry.
 static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
 
-/// The entries of one descriptor, and what they say that has to be read first.
+/// The entries of one descriptor, with the method and the client's address parsed.
 #[derive(Clone, Debug)]
-pub struct Descriptor<'a> {
+pub struct ParsedDescriptor<'a> {
     entries: SmallVec<[(&'a str, &'a str); 4]>,
     method: Option<Method>,
     client: Option<IpAddr>,
 }
 
-/// The keys and values of a descriptor, in their order.
+/// Keys and values of a descriptor, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries<'a>(pub &'a [(&'a str, &'a str)]);
 
 impl<'a> Entries<'a> {
-    /// The values of a key, in their order.
+    /// Returns the values of a key, in order.
     pub fn values(self, key: &str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(given, _)| *given == key).map(|(_, value)| *value)
     }
 }
 
-impl<'a> Descriptor<'a> {
-    /// Of these keys and values, in their order.
+impl<'a> ParsedDescriptor<'a> {
+    /// Creates a descriptor of these keys and values.
     pub fn new(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let entries: SmallVec<[_; 4]> = entries.into_iter().collect();
         let mut descriptor = Self { entries, method: None, client: None };
@@ -57,14 +57,14 @@ impl<'a> Descriptor<'a> {
         descriptor
     }
 
-    /// What rules can see of the request that this stands for, which was asked about at `now`.
-    pub fn attributes<'d>(&'d self, settings: &'d Settings, now: Timestamp) -> Attributes<'d> {
+    /// Returns the attributes of the request described here, at `now`.
+    pub fn attributes<'d>(&'d self, settings: &'d IdentifySettings, now: Timestamp) -> Attributes<'d> {
         let (path, query) = self.target();
         let ip = self.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         Attributes {
             method: self.method.as_ref(),
-            host: Host::named(self.first(&HOST).unwrap_or_default()),
-            // What could be read in two ways is not there at all.
+            host: RequestHost::named(self.first(&HOST).unwrap_or_default()),
+            // A malformed path counts as absent.
             path: path::normalise(path).unwrap_or_default(),
             query,
             headers: &NO_HEADERS,
@@ -75,17 +75,17 @@ impl<'a> Descriptor<'a> {
             certificate: None,
             descriptor: Some(Entries(&self.entries)),
             client_is_known: self.client.is_some(),
-            whereabouts: Whereabouts::unknown(&settings.geo),
-            token: jwt::Token::unread(None),
+            geo_lookup: GeoLookup::new(&settings.geo),
+            token: jwt::RequestToken::new(None),
         }
     }
 
-    /// The first value of any of these keys.
+    /// Returns the first value of any of these keys.
     fn first(&self, keys: &[&str]) -> Option<&'a str> {
         self.entries.iter().find(|(key, _)| keys.contains(key)).map(|(_, value)| *value)
     }
 
-    /// Path and query; an empty path where there is none.
+    /// Returns path and query; the path is empty if there is none.
     fn target(&self) -> (&'a str, Option<&'a str>) {
         let target = self.first(&PATH).filter(|target| target.starts_with('/')).unwrap_or_default();
         match target.split_once('?') {
@@ -100,8 +100,8 @@ mod tests {
     use super::*;
 
     fn with<T>(entries: &[(&str, &str)], ask: impl FnOnce(&Attributes<'_>) -> T) -> T {
-        let settings = Settings::default();
-        let descriptor = Descriptor::new(entries.iter().copied());
+        let settings = IdentifySettings::default();
+        let descriptor = ParsedDescriptor::new(entries.iter().copied());
         ask(&descriptor.attributes(&settings, Timestamp::EPOCH))
     }
 

@@ -1,17 +1,17 @@
-//! The grammar of X-Forwarded-For, and the only place that reads it.
+//! Parser and writer of X-Forwarded-For. No other module parses the header.
 //!
-//! The header has no standard; this accepts what proxies are seen to write: addresses separated by commas,
-//! over any number of header lines, IPv4 with or without a port, IPv6 bare, in brackets, or in brackets with
-//! a port, each optionally quoted. Anything else is an unknown hop.
+//! The header has no standard. This parser accepts the forms that proxies use: addresses separated by commas, over any
+//! number of header lines. IPv4 may have a port; IPv6 may be bare, in brackets, or in brackets with a port. Each may be
+//! quoted. Anything else is an unknown hop.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The header's name.
+/// Name of the header.
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The hops recorded in all header lines, nearest first; `None` for one that is not an address.
+/// Returns the hops in all header lines, nearest first; `None` for a hop that is not an address.
 pub fn hops_from_nearest(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     headers
         .get_all(X_FORWARDED_FOR)
@@ -20,7 +20,7 @@ pub fn hops_from_nearest(headers: &HeaderMap) -> impl Iterator<Item = Option<IpA
         .flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b',').map(parse_hop))
 }
 
-/// The header as the next hop should see it: what was there, with `peer` appended.
+/// Returns the header for the next hop: the existing value with `peer` appended.
 pub fn appended(headers: &HeaderMap, peer: IpAddr) -> HeaderValue {
     let mut value = Vec::with_capacity(48);
     for line in headers.get_all(X_FORWARDED_FOR) {
@@ -28,11 +28,11 @@ pub fn appended(headers: &HeaderMap, peer: IpAddr) -> HeaderValue {
         value.push(b',');
     }
     write_ip(&mut value, peer);
-    // Built from valid values, commas and digits; cannot fail.
+    // Built from valid values, commas and digits, so this cannot fail.
     HeaderValue::from_maybe_shared(bytes::Bytes::from(value)).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// Writes `ip` in its usual text form.
+/// Writes `ip` in its text form.
 pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     use std::io::Write as _;
     match ip {

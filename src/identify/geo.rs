@@ -1,7 +1,7 @@
-//! Where an address is: its country and continent, and the autonomous system that announces it.
+//! Geolocation of client addresses: country, continent and autonomous system.
 //!
-//! A database is read elsewhere and handed in as bytes; a lookup walks those bytes, allocates nothing, and
-//! happens at the first question of a request, so that requests nobody asks about pay for none.
+//! Databases are read elsewhere and passed in as bytes. A look-up walks those bytes without allocating. It happens on
+//! first use in a request, so requests that no rule locates cost nothing.
 
 mod database;
 mod number;
@@ -12,25 +12,26 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use self::database::{Content, Damage, Places, Systems};
+pub use self::database::{AsnDatabase, DatabaseContent, DatabaseError, LocationDatabase};
 
 /// The databases of one configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Geo {
+pub struct GeoDatabases {
     /// Countries and continents.
-    pub places: Option<Arc<Places>>,
+    pub locations: Option<Arc<LocationDatabase>>,
     /// Autonomous systems.
-    pub systems: Option<Arc<Systems>>,
+    pub autonomous_systems: Option<Arc<AsnDatabase>>,
 }
 
-/// What the databases say is compared by their files.
-impl PartialEq for Geo {
+/// Compares presence only: the contents are compared by their files.
+impl PartialEq for GeoDatabases {
     fn eq(&self, other: &Self) -> bool {
-        self.places.is_some() == other.places.is_some() && self.systems.is_some() == other.systems.is_some()
+        self.locations.is_some() == other.locations.is_some()
+            && self.autonomous_systems.is_some() == other.autonomous_systems.is_some()
     }
 }
 
-/// A country or territory by its code of two letters (ISO 3166-1), in upper case.
+/// A country or territory by its ISO 3166-1 code of two upper-case letters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Country([u8; 2]);
 
@@ -53,64 +54,64 @@ pub enum Continent {
     SouthAmerica,
 }
 
-/// The number of an autonomous system (RFC 6793).
+/// Number of an autonomous system (RFC 6793).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asn(pub u32);
 
-/// Not a code of two letters.
+/// Error: not a code of two letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a code of two letters")]
-pub struct NotACode;
+pub struct InvalidCode;
 
-/// What is known of where an address is.
+/// Location of an address, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// Where it is, or else where whoever uses it has registered it.
+pub struct GeoLocation {
+    /// Country of the address, or else the country in which the address is registered.
     pub country: Option<Country>,
-    /// Where it is.
+    /// Continent of the address.
     pub continent: Option<Continent>,
 }
 
-/// What has been found out about where one request comes from: each database is asked once at most.
+/// Location of one request's client, cached so that each database is searched at most once.
 #[derive(Clone, Debug)]
-pub(super) struct Whereabouts<'a> {
-    geo: &'a Geo,
-    place: OnceCell<Place>,
-    system: OnceCell<Option<Asn>>,
+pub(super) struct GeoLookup<'a> {
+    geo: &'a GeoDatabases,
+    location: OnceCell<GeoLocation>,
+    autonomous_system: OnceCell<Option<Asn>>,
 }
 
-impl<'a> Whereabouts<'a> {
-    pub(super) const fn unknown(geo: &'a Geo) -> Self {
-        Self { geo, place: OnceCell::new(), system: OnceCell::new() }
+impl<'a> GeoLookup<'a> {
+    pub(super) const fn new(geo: &'a GeoDatabases) -> Self {
+        Self { geo, location: OnceCell::new(), autonomous_system: OnceCell::new() }
     }
 
-    pub(super) fn place(&self, ip: IpAddr) -> Place {
-        let find = || self.geo.places.as_ref().map_or_else(Place::default, |places| places.find(ip));
-        *self.place.get_or_init(find)
+    pub(super) fn location(&self, ip: IpAddr) -> GeoLocation {
+        let find = || self.geo.locations.as_ref().map_or_else(GeoLocation::default, |places| places.find(ip));
+        *self.location.get_or_init(find)
     }
 
-    pub(super) fn system(&self, ip: IpAddr) -> Option<Asn> {
-        *self.system.get_or_init(|| self.geo.systems.as_ref()?.find(ip))
+    pub(super) fn autonomous_system(&self, ip: IpAddr) -> Option<Asn> {
+        *self.autonomous_system.get_or_init(|| self.geo.autonomous_systems.as_ref()?.find(ip))
     }
 }
 
 impl Country {
-    /// The two letters.
+    /// Returns the two letters.
     pub const fn code(self) -> [u8; 2] {
         self.0
     }
 }
 
 impl FromStr for Country {
-    type Err = NotACode;
+    type Err = InvalidCode;
 
-    /// Case makes no difference.
-    fn from_str(text: &str) -> Result<Self, NotACode> {
+    /// Case is ignored.
+    fn from_str(text: &str) -> Result<Self, InvalidCode> {
         match text.as_bytes() {
             [one, two] if one.is_ascii_alphabetic() && two.is_ascii_alphabetic() => {
                 Ok(Self([one.to_ascii_uppercase(), two.to_ascii_uppercase()]))
             }
-            _ => Err(NotACode),
+            _ => Err(InvalidCode),
         }
     }
 }
@@ -128,7 +129,7 @@ impl fmt::Debug for Country {
 }
 
 impl Continent {
-    /// Every continent, by code.
+    /// Every continent, in the order of their codes.
     pub const ALL: [Self; 7] = [
         Self::Africa,
         Self::Antarctica,
@@ -139,7 +140,7 @@ impl Continent {
         Self::SouthAmerica,
     ];
 
-    /// The code of two letters that databases use.
+    /// Returns the two-letter code that databases use.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Africa => "AF",
@@ -154,11 +155,11 @@ impl Continent {
 }
 
 impl FromStr for Continent {
-    type Err = NotACode;
+    type Err = InvalidCode;
 
-    /// Case makes no difference.
-    fn from_str(text: &str) -> Result<Self, NotACode> {
-        Self::ALL.into_iter().find(|continent| continent.code().eq_ignore_ascii_case(text)).ok_or(NotACode)
+    /// Case is ignored.
+    fn from_str(text: &str) -> Result<Self, InvalidCode> {
+        Self::ALL.into_iter().find(|continent| continent.code().eq_ignore_ascii_case(text)).ok_or(InvalidCode)
     }
 }
 

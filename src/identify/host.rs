@@ -1,4 +1,4 @@
-//! Which host a request is for, in one spelling.
+//! Normalised host of a request.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -6,39 +6,39 @@ use std::cell::OnceCell;
 use http::header::HOST;
 use http::{HeaderMap, Uri};
 
-/// The host of a request, brought into its one spelling when a rule first asks for it.
+/// The host of a request, normalised on first use.
 #[derive(Clone, Debug)]
-pub struct Host<'a> {
-    source: Source<'a>,
+pub struct RequestHost<'a> {
+    source: HostSource<'a>,
     normal: OnceCell<Cow<'a, str>>,
 }
 
 #[derive(Clone, Debug)]
-enum Source<'a> {
+enum HostSource<'a> {
     Head { uri: &'a Uri, headers: &'a HeaderMap },
     Name(&'a str),
 }
 
-impl<'a> Host<'a> {
-    /// The target's authority where it has one (RFC 9112 section 3.2.2), else the Host header.
-    pub fn of(uri: &'a Uri, headers: &'a HeaderMap) -> Self {
-        Self { source: Source::Head { uri, headers }, normal: OnceCell::new() }
+impl<'a> RequestHost<'a> {
+    /// Creates the host from the target's authority if it has one (RFC 9112, section 3.2.2), else the Host header.
+    pub fn from_request(uri: &'a Uri, headers: &'a HeaderMap) -> Self {
+        Self { source: HostSource::Head { uri, headers }, normal: OnceCell::new() }
     }
 
-    /// A host that is said in so many words; empty for none.
+    /// Creates a host from a name; empty for none.
     pub fn named(name: &'a str) -> Self {
-        Self { source: Source::Name(name), normal: OnceCell::new() }
+        Self { source: HostSource::Name(name), normal: OnceCell::new() }
     }
 
-    /// In lower case, without port and trailing dots; empty if the request names none or it is not text.
+    /// Returns the host in lower case, without port and trailing dots; empty if the request has none or it is not text.
     pub fn as_str(&self) -> &str {
         self.normal.get_or_init(|| normalise(self.authority()))
     }
 
     fn authority(&self) -> &'a str {
         let (uri, headers) = match self.source {
-            Source::Head { uri, headers } => (uri, headers),
-            Source::Name(name) => return name,
+            HostSource::Head { uri, headers } => (uri, headers),
+            HostSource::Name(name) => return name,
         };
         match uri.authority() {
             Some(authority) => authority.as_str(),
@@ -47,14 +47,14 @@ impl<'a> Host<'a> {
     }
 }
 
-/// `authority` without userinfo, port and trailing dots, in lower case.
+/// Returns `authority` in lower case, without userinfo, port and trailing dots.
 pub fn normalise(authority: &str) -> Cow<'_, str> {
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     let host = match host.rfind(']') {
         Some(end) => &host[..=end],
         None => host.split_once(':').map_or(host, |(host, _)| host),
     };
-    // One is the root of all names, and what more of them mean is anybody's guess.
+    // One trailing dot is the DNS root; more have no defined meaning.
     let host = host.trim_end_matches('.');
     if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
         Cow::Owned(host.to_ascii_lowercase())
@@ -85,7 +85,10 @@ mod tests {
     fn the_target_beats_the_header() {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "header.test".parse().unwrap());
-        assert_eq!(Host::of(&Uri::from_static("http://target.test/"), &headers).as_str(), "target.test");
-        assert_eq!(Host::of(&Uri::from_static("/"), &headers).as_str(), "header.test");
+        assert_eq!(
+            RequestHost::from_request(&Uri::from_static("http://target.test/"), &headers).as_str(),
+            "target.test"
+        );
+        assert_eq!(RequestHost::from_request(&Uri::from_static("/"), &headers).as_str(), "header.test");
     }
 }

@@ -1,10 +1,11 @@
-//! What a token says about the client: JSON Web Tokens (RFC 7519) in their compact form.
+//! Claims in JSON Web Tokens (RFC 7519) in compact serialisation.
 //!
-//! A token is looked at only when a rule asks for one of its claims, and once per request. What came of it is
-//! remembered under a keyed hash of the token for as long as it and the key that signed it hold, so a client that
-//! sends the same token again costs a hash and not a signature. Pure: keys are handed in, and so is the time.
+//! A token is read only if a rule uses one of its claims, and once per request. The result is cached under a keyed hash
+//! of the token until the token or its key expires. A client that sends the same token again therefore costs a hash
+//! instead of a signature verification. The module is pure: keys and the time are parameters.
 //!
-//! A token that does not hold says nothing. One that others might read where we cannot makes the request ambiguous.
+//! An invalid token counts as absent. A token that is malformed here, but that other parsers might accept, makes the
+//! request ambiguous.
 
 pub mod claim;
 pub mod keys;
@@ -20,48 +21,48 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 use serde_json::{Map, Value};
 
-use self::cache::{Cache, Known};
-use self::claim::{Claim, Claims};
-use self::compact::{Compact, Unread};
+use self::cache::{Cache, VerifiedToken};
+use self::claim::{ClaimName, Claims};
+use self::compact::{Compact, TokenError};
 use self::keys::KeySet;
-use self::source::Source;
+use self::source::TokenSource;
 use super::lookup::Ambiguity;
 use crate::limiter::timestamp::Timestamp;
 
-/// Longer tokens are not verified: no gateway lets them through, and each costs time in proportion.
-pub const LONGEST_TOKEN: usize = 8 << 10;
+/// Maximum length of a token, in bytes. Longer ones are not verified: gateways reject them, and the cost is linear.
+pub const MAX_TOKEN_LENGTH: usize = 8 << 10;
 
-/// How tokens are found and judged.
+/// Settings for finding and validating tokens.
 #[derive(Debug, PartialEq)]
-pub struct Settings {
-    /// Where a request carries its token.
-    pub source: Source,
-    /// Why a token is believed.
-    pub trust: Trust,
-    /// Who may have issued it (`iss`); anybody if empty.
+pub struct JwtSettings {
+    /// Location of the token in a request.
+    pub source: TokenSource,
+    /// How tokens are authenticated.
+    pub trust: TokenTrust,
+    /// Accepted issuers (`iss`); any if empty.
     pub issuers: Box<[Box<str>]>,
-    /// Whom it may be for (`aud`), one of these; not looked at if empty.
+    /// Accepted audiences (`aud`), one of which must match; not checked if empty.
     pub audiences: Box<[Box<str>]>,
-    /// By how much the issuer's clock may differ from ours.
+    /// Maximum difference between the issuer's clock and the local one.
     pub leeway: Duration,
 }
 
-/// Why a token is believed.
+/// How tokens are authenticated.
 #[derive(Debug, PartialEq)]
-pub enum Trust {
-    /// One of these keys has signed it.
+pub enum TokenTrust {
+    /// By a signature of one of these keys.
     Signed(KeySet),
-    /// Whoever sent it here has verified it. It may then be the payload alone, as Envoy's
-    /// `forward_payload_header` has it.
-    Verified,
+    /// By the peer that forwarded them. The value may then be the payload alone, as with Envoy's
+    /// `forward_payload_header`.
+    PreVerified,
 }
 
-/// Judges tokens under one configuration, and remembers what came of it.
+/// Validates tokens under one configuration, and caches the results.
 #[derive(Debug)]
 pub struct Verifier {
-    settings: Settings,
-    /// The claims that rules ask for; nothing else of a token is kept.
-    claims: Box<[Claim]>,
+    settings: JwtSettings,
+    /// Claims that rules use. No other part of a token is stored.
+    claims: Box<[ClaimName]>,
     cache: Cache,
 }
 
@@ -71,24 +72,24 @@ impl PartialEq for Verifier {
     }
 }
 
-/// What came of looking at a token.
+/// Result of validating a token.
 #[derive(Debug)]
-enum Judgement {
-    /// It is none, or names no key of ours: seen at a glance and not worth remembering.
+enum Verification {
+    /// It is not a token, or its key is unknown. Cheap to find out, so not cached.
     Foreign,
-    /// Others may read it: seen at a glance as well.
+    /// Other parsers may accept it. Cheap to find out, so not cached.
     Unreadable,
-    /// It is forged, stale, or not for us, and always will be.
-    Refused,
-    /// It holds within its times.
-    Accepted(Known),
+    /// It is forged, expired, or issued by or for others, and stays invalid.
+    Rejected,
+    /// It is valid within its times.
+    Accepted(VerifiedToken),
 }
 
 impl Verifier {
-    /// Judges by `settings` for rules that ask for `claims`. `secret` keys the hashes of tokens and must come
-    /// from a source of randomness.
-    pub fn new(settings: Settings, claims: impl IntoIterator<Item = Claim>, secret: [u64; 2]) -> Self {
-        let mut unique: Vec<Claim> = Vec::new();
+    /// Creates a verifier for rules that use `claims`. `secret` keys the hashes of tokens and must come from a source
+    /// of randomness.
+    pub fn new(settings: JwtSettings, claims: impl IntoIterator<Item = ClaimName>, secret: [u64; 2]) -> Self {
+        let mut unique: Vec<ClaimName> = Vec::new();
         for claim in claims {
             if !unique.contains(&claim) {
                 unique.push(claim);
@@ -97,35 +98,35 @@ impl Verifier {
         Self { settings, claims: unique.into(), cache: Cache::new(secret) }
     }
 
-    /// The header that tokens are in, if they are in one.
+    /// Returns the header that carries tokens, if they are not in a cookie.
     pub const fn header(&self) -> Option<&HeaderName> {
         match &self.settings.source {
-            Source::Header(name) => Some(name),
-            Source::Cookie(_) => None,
+            TokenSource::Header(name) => Some(name),
+            TokenSource::Cookie(_) => None,
         }
     }
 
-    /// What the token among `headers` says at `now`; `None` if there is none that holds.
+    /// Returns the claims of the token in `headers`, if it is valid at `now`.
     ///
     /// # Errors
-    /// [`Ambiguity`] if somebody else might find one there that holds.
+    /// [`Ambiguity`] if other parsers might find a valid token there.
     fn read(&self, headers: &HeaderMap, now: Timestamp) -> Result<Option<Arc<Claims>>, Ambiguity> {
         let Some(token) = self.settings.source.token(headers)? else { return Ok(None) };
-        if token.len() > LONGEST_TOKEN {
+        if token.len() > MAX_TOKEN_LENGTH {
             return if compact::holds_token(&token) { Err(Ambiguity::Unreadable) } else { Ok(None) };
         }
-        let fingerprint = self.cache.fingerprint(&token);
+        let fingerprint = self.cache.hash_token(&token);
         if let Some(known) = self.cache.get(fingerprint) {
             return Ok(known.and_then(|known| known.at(now)));
         }
-        match self.judge(&token, now) {
-            Judgement::Foreign => Ok(None),
-            Judgement::Unreadable => Err(Ambiguity::Unreadable),
-            Judgement::Refused => {
+        match self.verify(&token, now) {
+            Verification::Foreign => Ok(None),
+            Verification::Unreadable => Err(Ambiguity::Unreadable),
+            Verification::Rejected => {
                 self.cache.reject(fingerprint);
                 Ok(None)
             }
-            Judgement::Accepted(known) => {
+            Verification::Accepted(known) => {
                 let claims = known.at(now);
                 self.cache.accept(fingerprint, known);
                 Ok(claims)
@@ -133,13 +134,13 @@ impl Verifier {
         }
     }
 
-    fn judge(&self, token: &[u8], now: Timestamp) -> Judgement {
+    fn verify(&self, token: &[u8], now: Timestamp) -> Verification {
         let read = match &self.settings.trust {
-            Trust::Verified => compact::payload(token).map(|payload| Some((payload, None))),
-            Trust::Signed(keys) => Compact::parse(token).and_then(|token| {
+            TokenTrust::PreVerified => compact::payload(token).map(|payload| Some((payload, None))),
+            TokenTrust::Signed(keys) => Compact::parse(token).and_then(|token| {
                 let mut candidates = keys.candidates(&token.header, now).peekable();
                 if candidates.peek().is_none() {
-                    return Err(Unread::Foreign);
+                    return Err(TokenError::Foreign);
                 }
                 let signer = candidates.find(|key| token.is_signed_by(key));
                 Ok(signer.and_then(|key| Some((token.payload()?, key.expires()))))
@@ -147,19 +148,19 @@ impl Verifier {
         };
         let known = match read {
             Ok(authentic) => authentic.and_then(|(payload, key_expires)| self.accept(&payload, key_expires)),
-            Err(Unread::Foreign) => return Judgement::Foreign,
-            Err(Unread::Unreadable) => return Judgement::Unreadable,
+            Err(TokenError::Foreign) => return Verification::Foreign,
+            Err(TokenError::Unreadable) => return Verification::Unreadable,
         };
         match known {
-            // Time does not run backwards.
-            Some(known) if now < known.expires => Judgement::Accepted(known),
-            _ => Judgement::Refused,
+            // Time does not run backwards, so an expired token stays invalid.
+            Some(known) if now < known.expires => Verification::Accepted(known),
+            _ => Verification::Rejected,
         }
     }
 
-    /// What is to be remembered of an authentic token; `None` if it is not for us or makes no sense.
-    fn accept(&self, payload: &Map<String, Value>, key_expires: Option<Timestamp>) -> Option<Known> {
-        let Settings { issuers, audiences, leeway, .. } = &self.settings;
+    /// Returns the cache entry of an authentic token; `None` if its issuer, audience or dates are not acceptable.
+    fn accept(&self, payload: &Map<String, Value>, key_expires: Option<Timestamp>) -> Option<VerifiedToken> {
+        let JwtSettings { issuers, audiences, leeway, .. } = &self.settings;
         let is_among = |list: &[Box<str>], value: &Value| {
             value.as_str().is_some_and(|value| list.iter().any(|known| **known == *value))
         };
@@ -178,34 +179,34 @@ impl Verifier {
             Some(date) => date?.saturating_sub(*leeway),
             None => Timestamp::EPOCH,
         };
-        (issued && addressed).then(|| Known {
+        (issued && addressed).then(|| VerifiedToken {
             not_before,
             expires: expires.min(key_expires.unwrap_or(Timestamp::END)),
-            claims: Arc::new(Claims::of(payload, &self.claims)),
+            claims: Arc::new(Claims::from_payload(payload, &self.claims)),
         })
     }
 }
 
-/// A request's token, read when somebody first asks for it.
+/// The token of a request, read on first use.
 #[derive(Clone, Debug)]
-pub(super) struct Token<'a> {
+pub(super) struct RequestToken<'a> {
     verifier: Option<&'a Verifier>,
     claims: OnceCell<Result<Option<Arc<Claims>>, Ambiguity>>,
 }
 
-impl<'a> Token<'a> {
-    /// Nobody has asked yet.
-    pub(super) fn unread(verifier: Option<&'a Arc<Verifier>>) -> Self {
+impl<'a> RequestToken<'a> {
+    /// Creates a token that has not been read yet.
+    pub(super) fn new(verifier: Option<&'a Arc<Verifier>>) -> Self {
         Self { verifier: verifier.map(|verifier| &**verifier), claims: OnceCell::new() }
     }
 
-    /// The value of `claim` in canonical form.
+    /// Returns the value of `claim` in canonical form.
     ///
     /// # Errors
-    /// [`Ambiguity`] if somebody else might find another token than we do.
+    /// [`Ambiguity`] if other parsers might find another token.
     pub(super) fn claim(
         &self,
-        claim: &Claim,
+        claim: &ClaimName,
         headers: &HeaderMap,
         now: Timestamp,
     ) -> Result<Option<&str>, Ambiguity> {

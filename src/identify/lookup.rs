@@ -1,7 +1,7 @@
-//! Single values out of the lists of them that a request carries.
+//! Look-up of single values in headers and query parameters that may be repeated.
 //!
-//! Which of several values the service behind us goes by, nobody here can know: some take the first, some the last.
-//! So a value that comes again is no matter, and one that comes beside another makes the request ambiguous.
+//! If values are repeated, it is unknown which of them the upstream uses: some servers use the first, some the last.
+//! So equal values are accepted, and different values make the request ambiguous.
 
 use std::borrow::Cow;
 
@@ -14,24 +14,24 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 use smallvec::SmallVec;
 
-/// Why a request does not say plainly who the client is.
+/// Why an attribute cannot be read unambiguously from a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ambiguity {
-    /// What can be there once is there several times with different values.
+    /// A value that must be unique occurs several times with different contents.
     #[error("different values of what may be given once")]
     Repeated,
-    /// A cookie opens a quote and does not close it: servers differ about where its value ends.
+    /// A cookie has an opening quote without a closing one. Servers differ about where its value ends.
     #[error("open quote in a cookie")]
     Quoted,
-    /// A cookie's value has white space and a further pair behind it: for some servers that is another cookie.
+    /// A cookie's value contains white space followed by another pair. Some servers read that as a second cookie.
     #[error("white space and a pair in the value of a cookie")]
     Spaced,
-    /// There is a token that others might read, but not without guessing.
+    /// A token is malformed in a way that other parsers might accept.
     #[error("unreadable token")]
     Unreadable,
 }
 
-/// Headers whose lines are the parts of one list (RFC 9110 section 5.3), beside those that begin with `x-forwarded-`.
+/// Headers whose lines form one list (RFC 9110, section 5.3), in addition to those that begin with `x-forwarded-`.
 const LISTS: [HeaderName; 19] = [
     ACCEPT,
     ACCEPT_CHARSET,
@@ -54,10 +54,10 @@ const LISTS: [HeaderName; 19] = [
     WARNING,
 ];
 
-/// The value of a header; lines of a list are joined as HTTP has it.
+/// Returns the value of a header. Several lines of a list-valued header are joined.
 ///
 /// # Errors
-/// [`Ambiguity::Repeated`] if there are several lines that differ, of a header that is no list.
+/// [`Ambiguity::Repeated`] if a header that is not a list has several different lines.
 pub fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
     let lines = headers.get_all(name);
     let mut others = lines.iter();
@@ -74,10 +74,10 @@ pub fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Co
     }
 }
 
-/// The value of a query parameter, decoded.
+/// Returns the decoded value of a query parameter.
 ///
 /// # Errors
-/// [`Ambiguity::Repeated`] if it has several values.
+/// [`Ambiguity::Repeated`] if it has several different values.
 pub fn parameter(query: &str, name: &str) -> Result<Option<SmallVec<[u8; 64]>>, Ambiguity> {
     only(query.as_bytes().split(|byte| *byte == b'&').filter_map(|pair| {
         let (given, value) = split_once(pair, b'=').unwrap_or((pair, b""));
@@ -85,7 +85,7 @@ pub fn parameter(query: &str, name: &str) -> Result<Option<SmallVec<[u8; 64]>>, 
     }))
 }
 
-/// The value that all of `values` are; `None` of none.
+/// Returns the value that all of `values` are equal to; `None` if there are none.
 ///
 /// # Errors
 /// [`Ambiguity::Repeated`] if they differ.
@@ -97,23 +97,23 @@ pub fn only<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Result<Option<
     }
 }
 
-/// What stands between the lines of a list once they are joined; `None` if the header is no list.
+/// Returns the separator for joining the lines of a header; `None` if the header is not a list.
 fn separator(name: &HeaderName) -> Option<&'static [u8]> {
     if *name == COOKIE {
-        // RFC 9113 section 8.2.3: HTTP/2 may send it in pieces.
+        // RFC 9113, section 8.2.3: HTTP/2 clients may split the header into several.
         return Some(b"; ");
     }
     let is_list = LISTS.contains(name) || name.as_str().starts_with("x-forwarded-");
     is_list.then_some(b", ")
 }
 
-/// What stands before and behind the first `separator`.
+/// Returns the text before and after the first `separator`.
 fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     let at = text.iter().position(|byte| *byte == separator)?;
     Some((&text[..at], &text[at + 1..]))
 }
 
-/// A name or value of application/x-www-form-urlencoded: `+` is a space, an encoded one is a plus.
+/// Decodes a name or value of `application/x-www-form-urlencoded`: `+` is a space, `%2B` is a plus.
 fn form_decoded(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
     let mut words = text.split(|byte| *byte == b'+');
     let first = words.next().unwrap_or_default();

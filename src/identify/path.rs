@@ -1,19 +1,19 @@
-//! One spelling per path, so that a rule on `/admin` holds for `/x/..//%61dmin` too.
+//! Path normalisation, so that a rule on `/admin` also applies to `/x/..//%61dmin`.
 //!
-//! Percent-encodings are decoded once (RFC 3986 section 6.2.2.2), empty and dot segments removed
-//! (section 5.2.4). What would change the meaning stays encoded, in upper case: `%2F` and `%5C`, which some
-//! servers treat as separators and others do not; `%25`, so that `%252F` and `%2F` remain two paths; and
-//! octets that are not UTF-8. The upstream gets the target as received: this is for rules only.
+//! Percent-encodings are decoded once (RFC 3986, section 6.2.2.2); empty and dot segments are removed (section 5.2.4).
+//! Encodings that would change the meaning are kept, in upper case: `%2F` and `%5C`, which only some servers treat as
+//! separators; `%25`, so that `%252F` and `%2F` remain different; and bytes that are not UTF-8. The normal form is for
+//! rules only: the upstream receives the target as received.
 
 use std::borrow::Cow;
 
-use super::Malformed;
+use super::MalformedPath;
 
-/// The normal form of a request path; borrowed where it already is one.
+/// Returns the normal form of a request path, borrowed if the path is normal already.
 ///
 /// # Errors
-/// [`Malformed`] for `%00` and for a `%` without two hexadecimal digits.
-pub fn normalise(path: &str) -> Result<Cow<'_, str>, Malformed> {
+/// [`Malformed`] for `%00`, and for a `%` without two hexadecimal digits.
+pub fn normalise(path: &str) -> Result<Cow<'_, str>, MalformedPath> {
     if is_normal(path.as_bytes()) {
         return Ok(Cow::Borrowed(path));
     }
@@ -21,7 +21,7 @@ pub fn normalise(path: &str) -> Result<Cow<'_, str>, Malformed> {
     Ok(Cow::Owned(remove_dots(&decoded)))
 }
 
-/// Nothing to decode, merge or remove.
+/// Whether there is nothing to decode, merge or remove.
 fn is_normal(path: &[u8]) -> bool {
     let mut previous = 0;
     for &byte in path {
@@ -33,7 +33,7 @@ fn is_normal(path: &[u8]) -> bool {
     true
 }
 
-fn decode(path: &[u8]) -> Result<String, Malformed> {
+fn decode(path: &[u8]) -> Result<String, MalformedPath> {
     let mut decoded = Vec::with_capacity(path.len());
     let mut rest = path;
     while let [first, tail @ ..] = rest {
@@ -42,11 +42,11 @@ fn decode(path: &[u8]) -> Result<String, Malformed> {
             rest = tail;
             continue;
         }
-        let [high, low, tail @ ..] = tail else { return Err(Malformed) };
-        let (high, low) = hex(*high).zip(hex(*low)).ok_or(Malformed)?;
+        let [high, low, tail @ ..] = tail else { return Err(MalformedPath) };
+        let (high, low) = hex(*high).zip(hex(*low)).ok_or(MalformedPath)?;
         let octet = high << 4 | low;
         match octet {
-            0 => return Err(Malformed),
+            0 => return Err(MalformedPath),
             b'/' | b'\\' | b'%' => push_encoded(&mut decoded, octet),
             _ => decoded.push(octet),
         }
@@ -58,7 +58,7 @@ fn decode(path: &[u8]) -> Result<String, Malformed> {
     })
 }
 
-/// Text as it is, octets that are not text percent-encoded.
+/// Converts to text, percent-encoding bytes that are not valid UTF-8.
 fn encode_invalid(octets: &[u8]) -> String {
     let mut text = String::with_capacity(octets.len() + 8);
     for chunk in octets.utf8_chunks() {
@@ -72,7 +72,7 @@ fn encode_invalid(octets: &[u8]) -> String {
     text
 }
 
-/// RFC 3986 section 5.2.4 with empty segments dropped; never climbs above the root.
+/// Removes dot segments (RFC 3986, section 5.2.4) and empty segments; never climbs above the root.
 fn remove_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for segment in path.split('/') {
@@ -99,7 +99,7 @@ fn push_encoded(out: &mut Vec<u8>, octet: u8) {
     out.extend_from_slice(&[b'%', DIGITS[usize::from(octet >> 4)], DIGITS[usize::from(octet & 15)]]);
 }
 
-/// What a hexadecimal digit stands for.
+/// Returns the value of a hexadecimal digit.
 pub(super) fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn broken_encodings_are_refused() {
         for path in ["/%", "/%4", "/%zz", "/%00", "/a%0", "/%+1"] {
-            assert_eq!(normalise(path), Err(Malformed), "{path}");
+            assert_eq!(normalise(path), Err(MalformedPath), "{path}");
         }
     }
 

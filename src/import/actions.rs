@@ -1,25 +1,26 @@
-//! What Envoy's `rate_limits` put into descriptors, as parts of keys and fields of `match`.
+//! Translates the actions of Envoy's `rate_limits`, which make descriptors, into parts of keys and conditions
+//! of `match`.
 
 use super::routes::{Scope, networks};
 use super::tree::{fields, get, is_named, is_true, items, number, text_of};
 use super::writing::{exactly, map, scalar};
 use crate::yaml::Node;
 
-/// One of the `rate_limits`: actions that make a descriptor, and where they stand.
+/// One of the `rate_limits`: the actions that make a descriptor, and the requests they apply to.
 #[derive(Clone, Debug)]
 pub(super) struct Source<'n> {
     pub(super) actions: Vec<&'n Node>,
     pub(super) scope: Scope,
 }
 
-/// What a descriptor means, said by rules.
+/// A descriptor expressed by the keys of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Meaning {
     pub(super) scope: Scope,
     pub(super) key: Vec<String>,
 }
 
-/// An entry that a filter looks for; an empty value stands for any, each with a bucket of its own.
+/// An entry that a filter matches. An empty value matches any value, with a separate bucket for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) key: String,
@@ -27,8 +28,8 @@ pub(super) struct Wanted {
 }
 
 impl Source<'_> {
-    /// What a descriptor of these entries means if it comes from here; `None` if it does not, or where rules
-    /// cannot say it.
+    /// Returns the meaning of a descriptor with these entries if these actions make it; `None` if they do
+    /// not, or if rules cannot express it.
     pub(super) fn meaning(&self, wanted: &[Wanted]) -> Option<Meaning> {
         if self.actions.len() != wanted.len() {
             return None;
@@ -57,7 +58,7 @@ impl Meaning {
             return self.header(text_of(action, "header_name")?, &wanted.value);
         }
         if is_one_of(&["query_parameters"]) {
-            // Rules count by parameters and do not look at their values.
+            // Rules can count by query parameters, but not match their values.
             (key("") == wanted.key && wanted.value.is_empty()).then_some(())?;
             let name = text_of(action, "query_parameter_name")?;
             return self.count(map([("query", scalar(name))]));
@@ -131,7 +132,7 @@ impl Meaning {
     }
 }
 
-/// The client's network as a part of a key.
+/// Returns the client's network as a part of a key.
 fn mask(action: &Node) -> String {
     let bits = |name: &str, most: u64| {
         let bits = get(action, name).and_then(number).filter(|bits| (1..most).contains(bits));

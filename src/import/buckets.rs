@@ -1,4 +1,4 @@
-//! Envoy's token buckets as limits.
+//! Translates Envoy's token buckets into limits.
 
 use super::Problem;
 use super::tree::{get, number, problem, text};
@@ -7,16 +7,16 @@ use crate::yaml::Node;
 const SECOND: u128 = 1_000_000_000;
 const MILLISECOND: u128 = 1_000_000;
 
-/// A bucket: so many tokens per period, and so many at once.
+/// A token bucket: a refill rate and a capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bucket {
-    /// As a rate.
+    /// The refill rate.
     pub(super) limit: String,
-    /// Where it is not what the rate says.
+    /// The capacity, if it differs from the count of the rate.
     pub(super) burst: Option<u64>,
 }
 
-/// The bucket at `node`.
+/// Reads the bucket at `node`.
 pub(super) fn read(file: &str, node: &Node) -> Result<Bucket, Problem> {
     let count = |name: &str| match get(node, name) {
         None => Ok(None),
@@ -40,7 +40,7 @@ pub(super) fn read(file: &str, node: &Node) -> Result<Bucket, Problem> {
     Ok(Bucket { limit: format!("{fill}/{period}"), burst: (most != fill).then_some(most) })
 }
 
-/// A duration as JSON has it: seconds with up to nine decimals.
+/// Parses a duration in JSON format: seconds with up to nine decimals.
 fn nanos(text: &str) -> Option<u128> {
     let number = text.strip_suffix('s')?;
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
@@ -52,7 +52,7 @@ fn nanos(text: &str) -> Option<u128> {
     Some(whole.parse::<u32>().ok().map(u128::from)? * SECOND + part)
 }
 
-/// A period as rates have it, in whole milliseconds at the finest.
+/// Formats a period for a rate, in whole milliseconds at the finest.
 fn period(nanos: u128) -> String {
     const UNITS: [(u128, &str); 4] = [(1, "s"), (60, "m"), (3600, "h"), (86_400, "d")];
     if !nanos.is_multiple_of(SECOND) {

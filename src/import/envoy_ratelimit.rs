@@ -1,8 +1,9 @@
-//! Files of envoyproxy/ratelimit.
+//! Import of envoyproxy/ratelimit configurations.
 //!
-//! There a descriptor meets the one limit that sits exactly as deep in the tree as it has entries; at each level
-//! an exact value is taken before a pattern, patterns in the order of the file, and a key without a value last. So
-//! each limit becomes a rule for the whole descriptor, except for what its neighbours take before it.
+//! In the reference, a descriptor matches the limit whose depth in the tree equals its number of entries. At
+//! each level an exact value precedes patterns, patterns apply in file order, and a key without a value comes
+//! last. Each limit becomes a rule for the whole descriptor, with an `except` for what its siblings match
+//! first.
 
 use super::Problem;
 use super::writing::{Item, Names, RuleText, exactly, list, map, one_or_list, regex, scalar, written};
@@ -10,16 +11,16 @@ use crate::rls::document::{DescriptorDocument, Document, LimitDocument, LoadErro
 use crate::rls::rules::Rules;
 use crate::rls::unit::Unit;
 
-/// The most that a limit can have in a second.
+/// Maximum count of a limit per second.
 const MOST_IN_A_SECOND: u32 = 1_000_000_000;
 
-/// Files, given by name and text, as rules. A domain may be in several of them.
+/// Converts files, given by name and text, to rules. A domain may be in several files.
 ///
 /// # Errors
-/// What is wrong with the files.
+/// Returns the problems of the files.
 pub fn import(files: &[(&str, &str)]) -> Result<String, Vec<Problem>> {
     let mut files = files.to_vec();
-    // As they are loaded: the order decides where patterns of several files meet in a domain.
+    // Sorted as the reference loads them: the order matters if patterns of several files share a domain.
     files.sort_by_key(|(name, _)| *name);
     let (mut documents, mut problems) = (Vec::new(), Vec::new());
     for (name, text) in files {
@@ -67,19 +68,19 @@ fn problem(error: &LoadError) -> Problem {
     Problem { file: error.file.clone(), place, message: error.problem.clone() }
 }
 
-/// One level on the way to a limit.
+/// A level of the path to a limit.
 #[derive(Clone, Debug)]
 struct Step<'d> {
     key: &'d str,
-    /// The pattern of the value, as it is written.
+    /// The pattern of the value, as written in the rule.
     pattern: String,
-    /// What neighbours take before it, likewise.
+    /// The patterns of the siblings that match first, as written in the rule.
     taken: Vec<String>,
     /// Whether each value has a counter of its own.
     is_counted: bool,
-    /// Whether values that differ share a counter.
+    /// Whether different values share a counter.
     is_shared: bool,
-    /// As the reference's statistics have it.
+    /// The level's name in the reference's statistics.
     composite: String,
 }
 
@@ -180,7 +181,7 @@ impl Importer {
     }
 }
 
-/// The node at `index` with what its neighbours take before it.
+/// Creates the step for the node at `index`, with the siblings that match before it.
 fn step<'d>(nodes: &[&'d DescriptorDocument], index: usize) -> Step<'d> {
     let node = nodes[index];
     let kind = Kind::of(node);
@@ -216,14 +217,14 @@ fn composite(node: &DescriptorDocument) -> String {
     if node.value.is_empty() { node.key.clone() } else { format!("{}_{}", node.key, node.value) }
 }
 
-/// As the reference's statistics have it.
+/// Returns the name of a limit in the reference's statistics.
 fn stat_key(domain: &str, path: &[Step<'_>], last: &str) -> String {
     let parts =
         path.iter().map(|step| step.composite.as_str()).chain(Some(last).filter(|last| !last.is_empty()));
     std::iter::once(domain).chain(parts).collect::<Vec<_>>().join(".")
 }
 
-/// What the neighbours of the step at `at` take, if they take anything.
+/// Returns the exception for what siblings of the step at `at` match first, if there are any.
 fn except(path: &[Step<'_>], at: usize) -> Option<String> {
     let step = &path[at];
     if step.taken.is_empty() {
@@ -243,7 +244,7 @@ fn is_once(path: &[Step<'_>], key: &str) -> bool {
     path.iter().filter(|step| step.key == key).count() == 1
 }
 
-/// The keys whose values are counted apart, each once.
+/// Returns the keys whose values are counted separately, without duplicates.
 fn key(path: &[Step<'_>]) -> Vec<String> {
     let mut parts = Vec::new();
     for step in path.iter().filter(|step| step.is_counted) {
@@ -285,7 +286,8 @@ fn notes(rule: &mut RuleText, path: &[Step<'_>], node: &DescriptorDocument, limi
     }
 }
 
-/// The limit in its windows: weeks, months and years are 7, 30 and 365 days from the epoch, as in the reference.
+/// Returns the limit as fixed windows. As in the reference, weeks, months and years are 7, 30 and 365 days
+/// from the epoch.
 fn rate(limit: &LimitDocument, comments: &mut Vec<String>) -> String {
     let unit = Unit::named(&limit.unit).unwrap_or(Unit::Second);
     let period = match unit {

@@ -1,8 +1,9 @@
-//! Envoy's filter for local rate limits, wherever it stands: in a bootstrap, a listener, routes, or by itself.
+//! Import of Envoy's local rate limit filter from any position: a bootstrap, a listener, routes, or the
+//! filter's configuration alone.
 //!
-//! Its buckets become rules by `token_bucket`. Descriptors are said by what makes them, where the same file does:
-//! the client's address, headers, routes. Where it does not, the rule looks at the descriptor itself, which only
-//! Envoy's rate limit service can do.
+//! Its buckets become rules with `algorithm: token_bucket`. Descriptors are translated to the attributes that
+//! make them, if the same file shows those: the client's address, headers, routes. Otherwise the rule matches
+//! the descriptor itself, which only works for calls of Envoy to its rate limit service.
 
 use super::Problem;
 use super::actions::{Meaning, Source, Wanted};
@@ -14,7 +15,7 @@ use crate::yaml::{self, Dialect, Node, Value};
 
 const TYPE: &str = "extensions.filters.http.local_ratelimit.v3.LocalRateLimit";
 
-/// What is carried over, or has no bearing on which requests pass.
+/// Fields that are imported, or have no effect on which requests are admitted.
 const KNOWN: [&str; 12] = [
     "@type",
     "stat_prefix",
@@ -30,10 +31,10 @@ const KNOWN: [&str; 12] = [
     "always_consume_default_token_bucket",
 ];
 
-/// The filter's configurations in `text`, as rules.
+/// Converts the filter's configurations in `text` to rules.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Returns the problems of the file.
 pub fn import(file: &str, text: &str) -> Result<String, Vec<Problem>> {
     let of_file =
         |message: &str| vec![Problem { file: file.to_owned(), place: None, message: message.to_owned() }];
@@ -79,14 +80,14 @@ fn head(file: &str) -> Vec<String> {
     std::iter::once(first).chain(lines.map(|line| format!("- {line}"))).collect()
 }
 
-/// A configuration of the filter, and which requests it is for.
+/// A configuration of the filter, and the requests it applies to.
 #[derive(Debug)]
 struct Found<'n> {
     config: &'n Node,
     scope: Scope,
 }
 
-/// What there is in a file.
+/// The parts of a file that matter here.
 #[derive(Debug, Default)]
 struct Search<'n> {
     found: Vec<Found<'n>>,
@@ -94,7 +95,8 @@ struct Search<'n> {
 }
 
 impl<'n> Search<'n> {
-    /// Looks at everything below `node`, whose depth is bounded, for the requests of `scope`.
+    /// Searches everything below `node`, which applies to the requests of `scope`. The depth of nodes is
+    /// bounded.
     fn walk(&mut self, node: &'n Node, scope: &Scope) {
         match &node.value {
             Value::Scalar(_) | Value::Tagged(_) => {}
@@ -130,7 +132,7 @@ impl<'n> Search<'n> {
     }
 }
 
-/// The requests of what is below a virtual host or a route; of anything else those of `scope`.
+/// Returns the requests that a virtual host or a route applies to; `scope` for any other node.
 fn within(node: &Node, scope: &Scope) -> Scope {
     if get(node, "domains").is_some() && get(node, "routes").is_some() {
         return scope.of_host(node);
@@ -147,7 +149,7 @@ fn is_configuration(node: &Node) -> bool {
     is_it("@type") || is_it("type_url")
 }
 
-/// The configuration itself, which a typed struct has in a field.
+/// Returns the configuration itself, which a typed struct wraps in a field.
 fn configuration(node: &Node) -> &Node {
     get(node, "value").filter(|_| get(node, "type_url").is_some()).unwrap_or(node)
 }
@@ -160,7 +162,7 @@ struct Importer<'a, 'n> {
     problems: Vec<Problem>,
 }
 
-/// One of the filter's descriptors.
+/// A descriptor of the filter.
 struct Asked {
     wanted: Vec<Wanted>,
     bucket: Bucket,
@@ -168,7 +170,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether this takes some of what `other` is for: it says values where that takes any.
+    /// Whether this descriptor takes precedence for some requests of `other`: it has values where the other
+    /// accepts any.
     fn takes_from(&self, other: &Self) -> bool {
         let each = |(one, other): (&Wanted, &Wanted)| {
             one.key == other.key && (one.value == other.value || other.value.is_empty())
@@ -178,7 +181,7 @@ impl Asked {
             && self.wanted.iter().zip(&other.wanted).all(each)
     }
 
-    /// The whole descriptor as a field of `match`.
+    /// Formats the whole descriptor as a condition of `match`.
     fn entries(&self) -> String {
         let pattern = |wanted: &Wanted| {
             let value = if wanted.value.is_empty() { scalar("*") } else { exactly(&wanted.value) };
@@ -242,7 +245,7 @@ impl Importer<'_, '_> {
         Ok(Asked { wanted, bucket, shadow: is_true(node, "shadow_mode") })
     }
 
-    /// A rule with its name and what is left out.
+    /// Creates a rule with its name, and comments on what is not imported.
     fn rule(&mut self, name: &str, found: &Found<'_>) -> RuleText {
         let mut rule = RuleText::default();
         rule.set("name", scalar(&self.names.unique(name)));
@@ -254,7 +257,7 @@ impl Importer<'_, '_> {
         rule
     }
 
-    /// Whom a rule is for but for those that are `taken` before, what it counts and what it allows.
+    /// Sets the conditions of a rule except for requests that are `taken` by others, its key and its limit.
     fn limit(
         &self,
         rule: &mut RuleText,
@@ -282,7 +285,8 @@ impl Importer<'_, '_> {
         }
     }
 
-    /// Virtual hosts and routes with a configuration of their own, which the filter's is not for.
+    /// Returns the virtual hosts and routes with a configuration of their own, to which the filter's does not
+    /// apply.
     fn own(&self, rule: &mut RuleText) -> Vec<String> {
         let scopes = || self.search.found.iter().map(|found| &found.scope).filter(|scope| scope.is_own);
         if scopes().any(|scope| scope.matching().is_none()) {
@@ -302,7 +306,7 @@ impl Importer<'_, '_> {
         all
     }
 
-    /// The rules for one descriptor, except for what those `before` it take.
+    /// Creates the rules for one descriptor, except for what the descriptors `before` it match.
     fn descriptor(&mut self, name: &str, found: &Found<'_>, asked: &Asked, before: &[&Asked]) {
         let mut meanings: Vec<(Meaning, Vec<String>)> = Vec::new();
         for source in &self.search.sources {
@@ -330,7 +334,7 @@ impl Importer<'_, '_> {
         }
     }
 
-    /// A descriptor of which the file does not say what makes it.
+    /// Creates a rule for a descriptor of which the file does not show what makes it.
     fn told(&mut self, name: &str, found: &Found<'_>, asked: &Asked, before: &[&Asked]) -> RuleText {
         let mut rule = self.rule(name, found);
         rule.note("what makes this descriptor is not in the file, or no rule can say it:");
@@ -354,7 +358,7 @@ impl Importer<'_, '_> {
     }
 }
 
-/// What is counted apart, and the bucket of each.
+/// Sets the key and the bucket of each of its values.
 fn fill(rule: &mut RuleText, key: &[String], bucket: &Bucket) {
     if !key.is_empty() {
         rule.set("key", list(key));
@@ -373,7 +377,8 @@ fn composite(wanted: &[Wanted]) -> String {
     wanted.iter().map(entry).collect::<Vec<_>>().join(".")
 }
 
-/// Both shares are of requests and nothing at all unless they are given; here one is of keys, and all by default.
+/// Sets what part of the rule is enforced. Envoy's two shares are of requests, and zero by default; `enforce`
+/// is a share of keys, and all by default.
 fn enforcement(rule: &mut RuleText, config: &Node, shadow: bool) {
     if shadow {
         return rule.set("throttle", "shadow");
@@ -403,7 +408,7 @@ fn enforcement(rule: &mut RuleText, config: &Node, shadow: bool) {
     }
 }
 
-/// A fractional percentage, in percent.
+/// Reads a fractional percentage, in percent.
 fn percent(node: &Node) -> Option<f64> {
     let value = get(node, "default_value").unwrap_or(node);
     let numerator: f64 = match get(value, "numerator") {
@@ -419,7 +424,8 @@ fn percent(node: &Node) -> Option<f64> {
     Some((numerator / all * 100.0).min(100.0))
 }
 
-/// The status of refusals, by number or name, where it is not 429; Envoy takes those below 400 for 429.
+/// Returns the status code of rejections, given by number or name, unless it is 429. Envoy replaces codes
+/// below 400 by 429.
 fn status(config: &Node) -> Option<u16> {
     let code = text_of(get(config, "status")?, "code")?;
     let is_named = |status: &u16| {

@@ -1,27 +1,28 @@
-//! Which requests a place in Envoy's configuration is for: virtual hosts and routes as fields of `match`.
+//! The requests that a part of Envoy's configuration applies to: virtual hosts and routes as conditions of
+//! `match`.
 
 use super::tree::{fields, get, is_named, is_true, items, text, text_of};
 use super::writing::{exactly, map, one_or_list, regex, scalar};
 use crate::yaml::Node;
 
-/// The requests that a place is for, as far as rules can say it.
+/// The requests that a part applies to, as far as rules can express it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scope {
-    /// Any of these, as they are written; as in the others.
+    /// Alternatives, as written in the rule; also in the next three lists.
     pub(super) paths: Vec<String>,
     pub(super) methods: Vec<String>,
     pub(super) hosts: Vec<String>,
     pub(super) networks: Vec<String>,
-    /// All of these.
+    /// Patterns of headers, all of which must match.
     pub(super) headers: Vec<(String, String)>,
-    /// What else is asked.
+    /// Comments on conditions that are not imported.
     pub(super) notes: Vec<String>,
-    /// Whether it is below `typed_per_filter_config`, and so for a virtual host or a route alone.
+    /// Whether it is below `typed_per_filter_config`, and thus for a single virtual host or route.
     pub(super) is_own: bool,
 }
 
 impl Scope {
-    /// The value of `match`; `None` for every request.
+    /// Returns the value of `match`; `None` for every request.
     pub(super) fn matching(&self) -> Option<String> {
         let Self { paths, methods, hosts, networks, headers, .. } = self;
         let lists = [("path", paths), ("method", methods), ("host", hosts), ("client_ip", networks)];
@@ -33,7 +34,7 @@ impl Scope {
         (!all.is_empty()).then(|| map(all))
     }
 
-    /// What is in both; where both ask for the same, `inner` knows better.
+    /// Combines both scopes; for conditions of the same kind, those of `inner` apply.
     pub(super) fn and(&self, inner: &Self) -> Self {
         let either = |outer: &Vec<String>, inner: &Vec<String>| {
             if inner.is_empty() { outer.clone() } else { inner.clone() }
@@ -53,20 +54,20 @@ impl Scope {
         both
     }
 
-    /// Of a virtual host within this.
+    /// Returns the scope of a virtual host within this one.
     pub(super) fn of_host(&self, node: &Node) -> Self {
         let domains: Vec<&str> = items(get(node, "domains")).iter().filter_map(text).collect();
         let mut inner = Self::default();
         if !domains.contains(&"*") {
             inner.hosts = domains.into_iter().map(host).collect();
-            // They may differ in ports alone.
+            // Domains may differ only in their ports.
             inner.hosts.sort_unstable();
             inner.hosts.dedup();
         }
         self.and(&inner)
     }
 
-    /// Of a route within this, whose `match` is at `node`.
+    /// Returns the scope of a route within this one; `node` is its `match`.
     pub(super) fn of_route(&self, node: &Node) -> Self {
         let mut inner = Self::default();
         let fold = if text_of(node, "case_sensitive") == Some("false") { "(?i)" } else { "" };
@@ -93,7 +94,7 @@ impl Scope {
         self.and(&inner)
     }
 
-    /// Takes over a matcher of a header.
+    /// Adds a header matcher.
     pub(super) fn header(&mut self, matcher: &Node) {
         let name = text_of(matcher, "name").unwrap_or_default().to_ascii_lowercase();
         let inverted = is_true(matcher, "invert_match");
@@ -121,7 +122,7 @@ impl Scope {
     }
 }
 
-/// The pattern of a matcher of a header, if one can say it.
+/// Returns the pattern of a header matcher, if a pattern can express it.
 fn header_pattern(matcher: &Node, inverted: bool) -> Option<String> {
     if let Some(present) = text_of(matcher, "present_match") {
         return Some(scalar(if (present == "true") == inverted { "!present" } else { "*" }));
@@ -145,7 +146,7 @@ fn header_pattern(matcher: &Node, inverted: bool) -> Option<String> {
             let text = text_of(safe, "regex").filter(|text| regex::Regex::new(text).is_ok())?;
             regex(&format!("^(?:{text})$"))
         }
-        // A name alone: that the header is there.
+        // A name alone matches if the header is present.
         _ if fields(matcher).all(|(name, _)| is_named(name, "name") || is_named(name, "invert_match")) => {
             return Some(scalar(if inverted { "!present" } else { "*" }));
         }
@@ -168,12 +169,12 @@ fn below(text: &str, fold: &str) -> String {
     regex(&format!("{fold}^{}/", regex::escape(text)))
 }
 
-/// Whether a path is no pattern, as paths are written here.
+/// Whether a path contains no characters that would make it a pattern in a rule.
 fn is_plain(text: &str) -> bool {
     text.starts_with('/') && !text.contains(['*', '{', '}', '?', '#', '%'])
 }
 
-/// A domain of a virtual host; ports make no difference here.
+/// Formats a domain of a virtual host without its port, which rules ignore.
 fn host(domain: &str) -> String {
     let name = match domain.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit() || byte == b'*') => name,
@@ -189,7 +190,7 @@ fn host(domain: &str) -> String {
     }
 }
 
-/// Several networks as a list.
+/// Formats networks as a list.
 pub(super) fn networks(ranges: &[Node]) -> Vec<String> {
     let range = |range: &Node| {
         let address = text_of(range, "address_prefix")?;

@@ -1,14 +1,14 @@
-//! Envoy's configuration as it is written: YAML or JSON, with names of fields in either of their spellings.
+//! Access to Envoy's configuration as written: YAML or JSON, with field names in either spelling.
 
 use super::Problem;
 use crate::yaml::{Kind, Node, Scalar, Value};
 
-/// The field `name`, which is given in snake case and may be written in camel case.
+/// Returns the field `name`, which is given in snake case and may be written in camel case.
 pub(super) fn get<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
     fields(node).find(|(given, _)| is_named(given, name)).map(|(_, value)| value)
 }
 
-/// Whether what is written means the field `name`.
+/// Whether the written name means the field `name`.
 pub(super) fn is_named(given: &str, name: &str) -> bool {
     let letters = |text: &str| -> String {
         text.chars().filter(|letter| *letter != '_').map(|letter| letter.to_ascii_lowercase()).collect()
@@ -16,7 +16,7 @@ pub(super) fn is_named(given: &str, name: &str) -> bool {
     given == name || letters(given) == letters(name)
 }
 
-/// All fields of a map that have a value; none of anything else.
+/// Returns all fields of a map that have a value; none if it is not a map.
 pub(super) fn fields(node: &Node) -> impl Iterator<Item = (&str, &Node)> {
     let entries: &[(Node, Node)] = match &node.value {
         Value::Map(map) => map.entries(),
@@ -26,7 +26,7 @@ pub(super) fn fields(node: &Node) -> impl Iterator<Item = (&str, &Node)> {
     named.filter(|(_, value)| !matches!(value.value, Value::Scalar(Scalar { kind: Kind::Null, .. })))
 }
 
-/// The items of a list; none of anything else.
+/// Returns the items of a list; none if it is not a list.
 pub(super) fn items(node: Option<&Node>) -> &[Node] {
     match node.map(|node| &node.value) {
         Some(Value::List(items)) => items,
@@ -34,12 +34,12 @@ pub(super) fn items(node: Option<&Node>) -> &[Node] {
     }
 }
 
-/// A scalar as it is written.
+/// Returns a scalar as written.
 pub(super) fn text(node: &Node) -> Option<&str> {
     node.written().map(|text| &**text)
 }
 
-/// The text of a field.
+/// Returns the text of a field.
 pub(super) fn text_of<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
     get(node, name).and_then(text)
 }
@@ -49,12 +49,12 @@ pub(super) fn is_true(node: &Node, name: &str) -> bool {
     text_of(node, name) == Some("true")
 }
 
-/// A whole number; those that JSON would lose digits of stand in quotes.
+/// Reads a whole number; large ones are quoted, because JSON would lose digits.
 pub(super) fn number(node: &Node) -> Option<u64> {
     text(node)?.parse().ok()
 }
 
-/// What is wrong with the value at `node`.
+/// Creates a problem of the value at `node`.
 pub(super) fn problem(file: &str, node: &Node, message: impl Into<String>) -> Problem {
     Problem { file: file.to_owned(), place: Some((node.at.line, node.at.column)), message: message.into() }
 }

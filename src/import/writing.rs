@@ -1,17 +1,17 @@
-//! Rules as text.
+//! Formatting of rules as YAML.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Names have at most 128 characters; some are kept for a number behind them.
+/// Maximum length of a generated name. The limit is 128; the rest is reserved for a number suffix.
 const LONGEST_NAME: usize = 120;
 
-/// A rule that is to be written: its keys with their values in flow style.
+/// A rule to be written: its keys with their values in flow style.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RuleText {
-    /// What stands above it.
+    /// Comments above the rule.
     pub(super) comments: Vec<String>,
-    /// In their order.
+    /// Keys and values, in order.
     pub(super) fields: Vec<(&'static str, String)>,
 }
 
@@ -25,15 +25,15 @@ impl RuleText {
     }
 }
 
-/// What a list of rules consists of.
+/// An element of a list of rules.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
-    /// Something that became no rule.
+    /// A part that could not be expressed as a rule.
     Comment(String),
     Rule(RuleText),
 }
 
-/// The whole text: `head` as comments, then the rules.
+/// Returns the whole text: `head` as comments, then the rules.
 pub(super) fn written(head: &[String], items: &[Item]) -> String {
     let mut text = String::new();
     head.iter().for_each(|line| comment(&mut text, "", line));
@@ -46,7 +46,7 @@ pub(super) fn written(head: &[String], items: &[Item]) -> String {
                 rule.comments.iter().for_each(|line| comment(&mut text, "  ", line));
                 for (index, (key, value)) in rule.fields.iter().enumerate() {
                     let bullet = if index == 0 { "- " } else { "  " };
-                    // Writing to a text cannot fail.
+                    // Writing to a `String` cannot fail.
                     let _ = writeln!(text, "  {bullet}{key}: {value}");
                 }
             }
@@ -57,7 +57,7 @@ pub(super) fn written(head: &[String], items: &[Item]) -> String {
 
 fn comment(text: &mut String, indent: &str, line: &str) {
     let _ = write!(text, "{indent}# ");
-    // It may repeat what was written, and a comment ends with its line.
+    // Escapes line breaks, because the comment may contain text from the file and must stay on one line.
     line.chars().for_each(|letter| match letter.is_control() || is_break(letter) {
         true => text.extend(letter.escape_unicode()),
         false => text.push(letter),
@@ -65,12 +65,12 @@ fn comment(text: &mut String, indent: &str, line: &str) {
     text.push('\n');
 }
 
-/// What some readers of YAML take for the end of a line, or for nothing that can be written.
+/// Characters that some YAML parsers treat as line breaks or do not accept.
 fn is_break(letter: char) -> bool {
     matches!(letter, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
 }
 
-/// `text` as a scalar that is text, in quotes unless it is a plain word. A reference to a variable is none here.
+/// Formats `text` as a scalar, quoted unless it is a plain word. Escapes references to variables.
 pub(super) fn scalar(text: &str) -> String {
     const OTHERS: [&str; 10] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "nan"];
     let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -93,20 +93,20 @@ pub(super) fn scalar(text: &str) -> String {
     quoted
 }
 
-/// Keys and values as a map in one line.
+/// Formats keys and values as a map on one line.
 pub(super) fn map<K: AsRef<str>, V: AsRef<str>>(entries: impl IntoIterator<Item = (K, V)>) -> String {
     let entry = |(key, value): (K, V)| format!("{}: {}", scalar(key.as_ref()), value.as_ref());
     let entries: Vec<String> = entries.into_iter().map(entry).collect();
     if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
 }
 
-/// Values as a list in one line.
+/// Formats values as a list on one line.
 pub(super) fn list(values: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     let values: Vec<String> = values.into_iter().map(|value| value.as_ref().to_owned()).collect();
     format!("[{}]", values.join(", "))
 }
 
-/// The same, but for a single value, which stands for a list of itself.
+/// Formats a single value as itself, and several as a list.
 pub(super) fn one_or_list(values: &[String]) -> String {
     match values {
         [only] => only.clone(),
@@ -114,7 +114,8 @@ pub(super) fn one_or_list(values: &[String]) -> String {
     }
 }
 
-/// A value that is to be equalled, as a pattern; some have a meaning of their own and are said by a regex.
+/// Formats a value as a pattern that matches exactly it. Values with a special meaning as patterns become
+/// regexes.
 pub(super) fn exactly(value: &str) -> String {
     if value == "*" || value == "!present" || value.starts_with('~') {
         return regex(&format!("^{}$", regex::escape(value)));
@@ -122,17 +123,17 @@ pub(super) fn exactly(value: &str) -> String {
     scalar(value)
 }
 
-/// A regex as a pattern.
+/// Formats a regex as a pattern.
 pub(super) fn regex(regex: &str) -> String {
     scalar(&format!("~{regex}"))
 }
 
-/// The names that have been given.
+/// The names in use.
 #[derive(Debug, Default)]
 pub(super) struct Names(HashSet<String>);
 
 impl Names {
-    /// `wanted`, as far as a name can be that, or with a number behind it if it is taken.
+    /// Returns `wanted` with invalid characters replaced, and with a number suffix if it is in use.
     pub(super) fn unique(&mut self, wanted: &str) -> String {
         let allowed = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\' | '$');
         let name: String = wanted.chars().map(|letter| if allowed(letter) { letter } else { '-' }).collect();

@@ -1,69 +1,69 @@
-//! What the limiter answers to one request: a verdict per check, in the order of the checks.
+//! The limiter's decision on one request: a verdict per check, in the order of the checks.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::algorithm::{self, Counts, Outcome, State, Usage, claim};
+use super::algorithm::{self, CounterKind, CounterState, CounterUsage, Outcome, lease};
 use super::quota::Quota;
 use super::timestamp::Timestamp;
 
-/// Whether a limit refuses or only looks on.
+/// What happens to a request that exceeds a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Enforcement {
-    /// Over the limit is refused.
+    /// It is rejected.
     #[default]
     Enforced,
-    /// Counted and reported, never refused, and never in the way of other limits.
+    /// It is counted and reported, but never rejected, and does not affect other limits (shadow mode).
     Shadow,
-    /// What is over passes, marked, and is not charged.
+    /// It passes with a mark, and its excess is not charged.
     Marking,
 }
 
-/// The answer to one check.
+/// The result of one check.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
-    /// Within the limit or over it.
+    /// Whether the request is within the limit.
     pub outcome: Outcome,
-    /// Whether the outcome counts.
+    /// Whether exceeding the limit rejects, marks or only reports.
     pub enforcement: Enforcement,
-    /// What the counter does not say itself. Of one with a history, seconds until it has more left, rounded up; of a claim,
-    /// units that are left for all instances beside those in it.
-    pub(super) beside: u32,
+    /// Details that the counter's state does not contain. For a counter with a history: seconds until more units are
+    /// left, rounded up. For a shared limit: units left for all instances, in addition to those in the lease.
+    pub(super) auxiliary: u32,
     /// Nanoseconds.
     pub(super) delay: u64,
-    pub(super) counter: Option<(Quota, Option<State>)>,
+    pub(super) counter: Option<(Quota, Option<CounterState>)>,
 }
 
 impl Verdict {
-    /// The quota that decided; `None` for a meter that has just been removed, which limits nothing.
+    /// Returns the quota that decided; `None` for a limit that was removed meanwhile, which limits nothing.
     pub fn quota(&self) -> Option<&Quota> {
         self.counter.as_ref().map(|(quota, _)| quota)
     }
 
-    /// The counter after this decision: charged if the request passed, as it was if not.
-    pub fn usage(&self, now: Timestamp) -> Option<Usage> {
-        self.counter.as_ref().map(|(quota, state)| match quota.is_claimed() {
-            true => claim::usage_of_all(*state, quota, self.beside, now),
+    /// Returns the counter after this decision: charged if the request passed, otherwise unchanged.
+    pub fn usage(&self, now: Timestamp) -> Option<CounterUsage> {
+        self.counter.as_ref().map(|(quota, state)| match quota.is_leased() {
+            true => lease::fleet_usage(*state, quota, self.auxiliary, now),
             false => algorithm::usage(*state, quota, now),
         })
     }
 
-    /// How long until more is left than now, in requests that cost so many units each, if nothing else is charged. `None`
-    /// where all is left, and of concurrent requests, of which nobody knows.
-    pub fn until_more(&self, price: NonZeroU32, now: Timestamp) -> Option<Duration> {
+    /// Time until more requests are left than now, at `price` units each, if nothing else is charged. `None` if nothing
+    /// is used, and for concurrency limits, whose permits return at no predictable time.
+    pub fn time_until_more(&self, price: NonZeroU32, now: Timestamp) -> Option<Duration> {
         let (quota, state) = self.counter.as_ref()?;
         let usage = self.usage(now)?;
-        if usage.used == 0 || quota.algorithm().counts() != Counts::Rate {
+        if usage.used == 0 || quota.algorithm().counter_kind() != CounterKind::Rate {
             return None;
         }
         let wanted = (usage.remaining / price).saturating_add(1).saturating_mul(price.get());
-        if quota.is_claimed() {
-            return claim::until_more(*state, quota, (usage.used, wanted - usage.remaining), now);
+        if quota.is_leased() {
+            return lease::time_until_more(*state, quota, (usage.used, wanted - usage.remaining), now);
         }
-        if self.beside > 0 {
-            return Some(Duration::from_secs(self.beside.into()));
+        if self.auxiliary > 0 {
+            return Some(Duration::from_secs(self.auxiliary.into()));
         }
         match algorithm::evaluate(*state, quota, wanted, now).1 {
             Outcome::Exceed { retry_after } => retry_after,
@@ -71,29 +71,29 @@ impl Verdict {
         }
     }
 
-    /// Over the limit, enforced or not.
+    /// Whether the limit is exceeded, enforced or not.
     pub fn exceeds(&self) -> bool {
         matches!(self.outcome, Outcome::Exceed { .. })
     }
 
-    /// Over an enforced limit.
-    pub fn refuses(&self) -> bool {
+    /// Whether an enforced limit is exceeded.
+    pub fn rejects(&self) -> bool {
         self.exceeds() && self.enforcement == Enforcement::Enforced
     }
 
-    /// Over a limit that marks what is over.
+    /// Whether a limit that marks requests is exceeded.
     pub fn marks(&self) -> bool {
         self.exceeds() && self.enforcement == Enforcement::Marking
     }
 
-    /// How long the request has to be held back before it goes on, should it pass. It is charged already.
+    /// Time for which the request is delayed, if it passes. The request is already charged.
     pub const fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay)
     }
 
-    /// How long until the same request would conform: zero if it does. A request that costs more than the
-    /// limit can ever give is told to wait a whole refill, since a client must be told something finite.
-    pub fn wait(&self) -> Duration {
+    /// Time until the same request would conform; zero if it does now. If the cost is more than the limit can ever
+    /// admit, the time of a whole refill, because clients need a finite value.
+    pub fn retry_after(&self) -> Duration {
         match self.outcome {
             Outcome::Conform => Duration::ZERO,
             Outcome::Exceed { retry_after: Some(wait) } => wait,
@@ -109,8 +109,8 @@ pub struct Decision {
     pub(super) overflowed: bool,
 }
 
-/// Most requests meet one limit. Its verdict is written straight to where the caller wants it; to fill a
-/// list and move that costs as much as to find the counter.
+/// The verdicts of a request. Most requests have one check: its verdict is written directly where the caller needs it,
+/// because filling and moving a list costs as much as finding the counter.
 #[derive(Debug)]
 pub(super) enum Verdicts {
     One(Verdict),
@@ -124,7 +124,7 @@ impl Default for Verdicts {
 }
 
 impl Decision {
-    /// One verdict per check, in the order of the checks.
+    /// Returns one verdict per check, in the order of the checks.
     pub fn verdicts(&self) -> &[Verdict] {
         match &self.verdicts {
             Verdicts::One(verdict) => std::slice::from_ref(verdict),
@@ -139,49 +139,49 @@ impl Decision {
         }
     }
 
-    /// The check at `position` rejects for so long after all. What others had been charged has not been: this one rejected
-    /// before.
+    /// Changes the check at `position` to a rejection with this wait. The charges of the other checks need no
+    /// correction: the request was already rejected, so nothing was charged.
     pub fn reject(&mut self, position: usize, wait: Duration) {
         if let Some(verdict) = self.verdicts_mut().get_mut(position) {
             verdict.outcome = Outcome::Exceed { retry_after: Some(wait.max(Duration::from_nanos(1))) };
         }
     }
 
-    /// The check at `position`, which is not enforced, was decided again.
+    /// Replaces the verdict of the check at `position`, which is not enforced and was decided again.
     pub fn replace(&mut self, position: usize, verdict: Verdict) {
         if let Some(before) = self.verdicts_mut().get_mut(position) {
             *before = verdict;
         }
     }
 
-    /// The check at `position`, which is not enforced, counts as within its limit.
+    /// Changes the check at `position`, which is not enforced, to within its limit.
     pub fn allow(&mut self, position: usize) {
         if let Some(verdict) = self.verdicts_mut().get_mut(position) {
             verdict.outcome = Outcome::Conform;
         }
     }
 
-    /// Adds what was decided later about the same request.
+    /// Appends verdicts that were decided later for the same request.
     pub fn extend(&mut self, later: &Self) {
         let all = self.verdicts().iter().chain(later.verdicts()).copied().collect();
         self.verdicts = Verdicts::Several(all);
         self.overflowed |= later.overflowed;
     }
 
-    /// Whether any enforced limit refuses; then no limit has been charged.
-    pub fn is_refused(&self) -> bool {
+    /// Whether any enforced limit rejects; then no limit has been charged, except as [`super::terms::Terms`] require.
+    pub fn is_rejected(&self) -> bool {
         match &self.verdicts {
-            Verdicts::One(verdict) => verdict.refuses(),
-            Verdicts::Several(verdicts) => verdicts.iter().any(Verdict::refuses),
+            Verdicts::One(verdict) => verdict.rejects(),
+            Verdicts::Several(verdicts) => verdicts.iter().any(Verdict::rejects),
         }
     }
 
-    /// How long the request has to be held back before it goes on: the longest of its delays.
+    /// Time for which the request is delayed: the longest of its delays.
     pub fn delay(&self) -> Duration {
         self.verdicts().iter().map(Verdict::delay).max().unwrap_or_default()
     }
 
-    /// Whether a new key had to share the overflow counter because the table is full.
+    /// Whether a new key had to share an overflow counter because the table is full.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }

@@ -1,39 +1,39 @@
-//! Which counter a request falls on, as 128 bits.
+//! Hashed keys: 128 bits that identify a counter.
 //!
-//! Keys are stored as fingerprints under a secret key (SipHash-1-3, Aumasson and Bernstein 2012): a table entry
-//! has one size whatever clients send, and nobody without the secret can make two keys meet or pile them onto
-//! one place of the table. All but the shortest have a hash of 128 bits.
+//! Keys are stored as fingerprints under a secret key (SipHash-1-3, Aumasson and Bernstein 2012). A table entry has the
+//! same size whatever clients send, and without the secret a client cannot make two keys collide or fill one region of
+//! the table. All keys longer than 32 bits have a hash of 128 bits.
 
 use std::hash::Hasher;
 
 use siphasher::{sip, sip128};
 
-/// The secret under which keys are hashed; drawn per process, or kept with the saved state.
+/// Hashes keys under a secret, which is drawn per process or restored with the saved state.
 #[derive(Clone, Copy)]
 pub struct KeyHasher {
     secret: [u64; 2],
 }
 
 impl KeyHasher {
-    /// A hasher under `secret`, which must come from a source of randomness.
+    /// Returns a hasher under `secret`, which must come from a source of randomness.
     pub const fn new(secret: [u64; 2]) -> Self {
         Self { secret }
     }
 
-    /// The secret.
+    /// Returns the secret.
     pub const fn secret(&self) -> [u64; 2] {
         self.secret
     }
 
-    /// The hash of an injective encoding of a key.
+    /// Returns the hash of an injective encoding of a key.
     #[inline]
     pub fn hash(&self, encoded: &[u8]) -> KeyHash {
         let hash = sip128::SipHasher13::new_with_keys(self.secret[0], self.secret[1]).hash(encoded);
         KeyHash([hash.h1, hash.h2])
     }
 
-    /// The hash of a key that is these 32 bits and no more, as IPv4 addresses are: 64 bits say where it belongs, and
-    /// it is told apart by itself. No two such keys have the same.
+    /// Returns the hash of a 32-bit key, such as an IPv4 address. 64 bits are a hash, which gives the position in the
+    /// table; the others are the key itself, so two such keys never have the same hash.
     #[inline]
     pub fn hash_u32(&self, key: u32) -> KeyHash {
         let mut hasher = sip::SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
@@ -41,9 +41,9 @@ impl KeyHasher {
         KeyHash([hasher.finish(), key.into()])
     }
 
-    /// A name for whom `key` stands in `scope` that says nothing about it, for clients to see. Not the hash itself: that
-    /// may hold the key, and would say which keys fall together in the table.
-    pub fn alias(&self, key: KeyHash, scope: &str) -> [u8; 8] {
+    /// Returns a pseudonym of `key` within `scope`, for clients to see. It is not the hash itself, which may contain
+    /// the key and would reveal which keys are adjacent in the table.
+    pub fn opaque_id(&self, key: KeyHash, scope: &str) -> [u8; 8] {
         let mut hasher = sip::SipHasher13::new_with_keys(self.secret[1], !self.secret[0]);
         key.0.into_iter().for_each(|word| hasher.write_u64(word));
         hasher.write(scope.as_bytes());
@@ -57,22 +57,23 @@ impl std::fmt::Debug for KeyHasher {
     }
 }
 
-/// The hashed key of a request, before it is told apart by limit.
+/// Hashed key of a request, before the salt of a limit is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash([u64; 2]);
 
 impl KeyHash {
-    /// What takes a fingerprint under either of two salts to that under the other.
-    pub(super) const fn and_other(self, other: Self) -> Self {
+    /// Returns the difference of two salts, which converts a fingerprint under one to that under the other; see
+    /// [`Fingerprint::under`].
+    pub(super) const fn salt_difference(self, other: Self) -> Self {
         Self([self.0[0] ^ other.0[0], self.0[1] ^ other.0[1]])
     }
 
     /// A salt that changes nothing.
-    pub(super) const NONE: Self = Self([0; 2]);
+    pub(super) const NO_SALT: Self = Self([0; 2]);
 
-    /// The fingerprint of this key under the limit that `salt` stands for.
+    /// Returns the fingerprint of this key under the limit with this salt.
     pub(super) const fn salted(self, salt: Self) -> Fingerprint {
-        // A word of zero marks a free slot. The other 127 bits tell keys apart well enough.
+        // A first word of zero marks a free slot. The other 127 bits distinguish keys well enough.
         Fingerprint([(self.0[0] ^ salt.0[0]) | 1 << 63, self.0[1] ^ salt.0[1]])
     }
 }
@@ -86,17 +87,17 @@ impl Fingerprint {
         self.0
     }
 
-    /// The same key under the other of two salts.
-    pub(super) const fn under(self, salts: KeyHash) -> Self {
+    /// Returns the fingerprint of the same key under the other of two salts, given their difference.
+    pub(super) const fn resalted(self, salts: KeyHash) -> Self {
         Self([(self.0[0] ^ salts.0[0]) | 1 << 63, self.0[1] ^ salts.0[1]])
     }
 
-    /// The fingerprint of which these are the words; `None` where they are none.
+    /// Returns the fingerprint with these words; `None` if they are not valid.
     pub(super) const fn from_words(words: [u64; 2]) -> Option<Self> {
         if words[0] >> 63 == 1 { Some(Self(words)) } else { None }
     }
 
-    /// Spreads counters over `shards`, a power of two.
+    /// Returns the shard of this counter; `shards` is a power of two.
     pub(super) const fn shard(self, shards: usize) -> usize {
         (self.0[0] as usize) & (shards - 1)
     }
@@ -104,8 +105,8 @@ impl Fingerprint {
 
 #[cfg(test)]
 impl Fingerprint {
-    /// For tests that care where in a table an entry belongs.
-    pub(super) const fn of([first, second]: [u64; 2]) -> Self {
+    /// Returns the fingerprint with these words, for tests that control positions in the table.
+    pub(super) const fn with_words([first, second]: [u64; 2]) -> Self {
         Self([first | 1 << 63, second])
     }
 }

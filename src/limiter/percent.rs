@@ -1,4 +1,4 @@
-//! Shares as people write them: `10%`, `0.5%`, exact to a hundredth.
+//! Percentages as written in configuration, such as `10%` or `0.5%`, exact to a hundredth of a percent.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -10,32 +10,32 @@ const WHOLE: u32 = 100 * 100;
 pub struct Percent(u32);
 
 impl Percent {
-    /// All of it.
+    /// 100%.
     pub const WHOLE: Self = Self(WHOLE);
 
-    /// So many hundredths of a percent.
+    /// Returns a percentage of this many hundredths of a percent.
     pub const fn from_hundredths(hundredths: u32) -> Self {
         Self(hundredths)
     }
 
-    /// Hundredths of a percent.
+    /// Returns the percentage in hundredths of a percent.
     pub const fn hundredths(self) -> u32 {
         self.0
     }
 
-    /// As a fraction, 1 being all of it; the nearest there is.
+    /// Returns the nearest fraction; 100% is 1.
     pub const fn as_fraction(self) -> f32 {
         self.0 as f32 / WHOLE as f32
     }
 
-    /// `count` and this much more, rounded up; nothing where that is no count any more.
+    /// Returns `count` increased by this percentage, rounded up; `None` if the result does not fit 32 bits.
     pub fn raise(self, count: NonZeroU32) -> Option<NonZeroU32> {
         let raised = u64::from(count.get()) * (u64::from(WHOLE) + u64::from(self.0));
         u32::try_from(raised.div_ceil(WHOLE.into())).ok().and_then(NonZeroU32::new)
     }
 
-    /// Whether a number drawn evenly from all of `u64` falls into this share. What falls into a share falls into
-    /// every larger one.
+    /// Whether `drawn`, a uniform random `u64`, falls into this share. A larger percentage includes every value that a
+    /// smaller one includes.
     pub fn includes(self, drawn: u64) -> bool {
         (u128::from(drawn) * u128::from(WHOLE)) >> 64 < u128::from(self.0)
     }

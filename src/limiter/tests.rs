@@ -3,53 +3,53 @@ use std::time::Duration;
 
 use super::algorithm::Algorithm;
 use super::algorithm::conversion::OnChange;
-use super::quota::{Limit, Period, Quota, Unit};
+use super::quota::{Limit, Period, Quota, TimeUnit};
 use super::*;
 
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 
 fn limiter(max_keys: usize) -> Limiter {
-    Limiter::new(Settings { max_keys, secret: [7, 11] })
+    Limiter::new(LimiterSettings { max_keys, secret: [7, 11] })
 }
 
-fn spec(rule: &str, key: &str, per_hour: u32) -> MeterSpec {
-    let limit = Limit::new(NonZeroU32::new(per_hour).unwrap(), Period::one(Unit::Hour));
-    MeterSpec {
-        lineage: Lineage { rule: rule.into(), key: key.into() },
+fn spec(rule: &str, key: &str, per_hour: u32) -> LimitSpec {
+    let limit = Limit::new(NonZeroU32::new(per_hour).unwrap(), Period::one(TimeUnit::Hour));
+    LimitSpec {
+        identity: LimitIdentity { rule: rule.into(), key: key.into() },
         quota: Quota::new(Algorithm::Gcra, limit, None).unwrap(),
         on_change: OnChange::Keep,
-        sharing: None,
+        lease_policy: None,
     }
 }
 
-/// One meter per limit, of a rule each.
-fn installed(limiter: &Limiter, per_hour: &[u32]) -> Vec<Meter> {
+/// Installs one limit per element, each of a rule of its own.
+fn installed(limiter: &Limiter, per_hour: &[u32]) -> Vec<LimitHandle> {
     let specs: Vec<_> =
         per_hour.iter().enumerate().map(|(rule, count)| spec(&rule.to_string(), "[]", *count)).collect();
     limiter.install(&specs, START)
 }
 
-fn check(limiter: &Limiter, meter: Meter, cost: u32) -> Check {
+fn check(limiter: &Limiter, meter: LimitHandle, cost: u32) -> Check {
     Check {
-        meter,
+        handle: meter,
         key: limiter.hasher().hash(b"client"),
         cost,
         enforcement: Enforcement::Enforced,
-        charging: Charging::OnArrival,
-        terms: None,
+        charge_timing: ChargeTiming::OnArrival,
+        options: None,
     }
 }
 
-fn shadow(limiter: &Limiter, meter: Meter, cost: u32) -> Check {
+fn shadow(limiter: &Limiter, meter: LimitHandle, cost: u32) -> Check {
     Check { enforcement: Enforcement::Shadow, ..check(limiter, meter, cost) }
 }
 
-/// Whether a request of one limit passes.
-fn passes(limiter: &Limiter, meter: Meter, cost: u32) -> bool {
-    !limiter.check(&[check(limiter, meter, cost)], START).is_refused()
+/// Whether a request with one check passes.
+fn passes(limiter: &Limiter, meter: LimitHandle, cost: u32) -> bool {
+    !limiter.check(&[check(limiter, meter, cost)], START).is_rejected()
 }
 
-fn used(limiter: &Limiter, meter: Meter) -> u32 {
+fn used(limiter: &Limiter, meter: LimitHandle) -> u32 {
     limiter.usage(meter, limiter.hasher().hash(b"client"), START).unwrap().used
 }
 
@@ -60,7 +60,7 @@ fn remaining(decision: &Decision) -> Vec<u32> {
 #[test]
 fn no_checks_conform() {
     let decision = limiter(100).check(&[], START);
-    assert!(!decision.is_refused() && !decision.overflowed() && decision.verdicts().is_empty());
+    assert!(!decision.is_rejected() && !decision.overflowed() && decision.verdicts().is_empty());
 }
 
 #[test]
@@ -74,9 +74,9 @@ fn either_both_limits_are_charged_or_none() {
     assert_eq!(remaining(&ask()), [9, 1]);
     assert_eq!(remaining(&ask()), [8, 0]);
     let refused = ask();
-    assert!(refused.is_refused());
-    assert!(!refused.verdicts()[0].refuses() && refused.verdicts()[1].refuses());
-    assert_eq!(refused.verdicts()[1].wait(), Duration::from_secs(1800));
+    assert!(refused.is_rejected());
+    assert!(!refused.verdicts()[0].rejects() && refused.verdicts()[1].rejects());
+    assert_eq!(refused.verdicts()[1].retry_after(), Duration::from_secs(1800));
     assert_eq!(remaining(&refused), [8, 0]);
     assert_eq!(meters.iter().map(|meter| used(&limiter, *meter)).collect::<Vec<_>>(), [2, 2]);
 }
@@ -91,7 +91,7 @@ fn refusal_leaves_remaining_of_the_others_unchanged_wherever_it_stands() {
         let passed = remaining(&limiter.check(&checks, START));
         for _ in 0..3 {
             let decision = limiter.check(&checks, START);
-            assert!(decision.is_refused());
+            assert!(decision.is_rejected());
             assert_eq!(remaining(&decision), passed);
         }
     }
@@ -103,7 +103,7 @@ fn a_shadow_limit_counts_but_never_refuses() {
     let meter = installed(&limiter, &[2])[0];
     for over in [false, false, true, true] {
         let decision = limiter.check(&[shadow(&limiter, meter, 1)], START);
-        assert!(!decision.is_refused());
+        assert!(!decision.is_rejected());
         assert_eq!(decision.verdicts()[0].exceeds(), over);
     }
     assert_eq!(used(&limiter, meter), 2);
@@ -115,7 +115,7 @@ fn a_shadow_limit_that_is_over_is_not_in_the_way_of_others() {
     let meters = installed(&limiter, &[1, 10]);
     let checks = [shadow(&limiter, meters[0], 1), check(&limiter, meters[1], 1)];
     for sum in 1..=3 {
-        assert!(!limiter.check(&checks, START).is_refused());
+        assert!(!limiter.check(&checks, START).is_rejected());
         assert_eq!((used(&limiter, meters[0]), used(&limiter, meters[1])), (1, sum));
     }
 }
@@ -125,9 +125,9 @@ fn a_shadow_limit_is_not_charged_when_another_refuses() {
     let limiter = limiter(100);
     let meters = installed(&limiter, &[10, 1]);
     let checks = [shadow(&limiter, meters[0], 1), check(&limiter, meters[1], 1)];
-    assert!(!limiter.check(&checks, START).is_refused());
+    assert!(!limiter.check(&checks, START).is_rejected());
     let refused = limiter.check(&checks, START);
-    assert!(refused.is_refused());
+    assert!(refused.is_rejected());
     assert_eq!((remaining(&refused), used(&limiter, meters[0])), (vec![9, 0], 1));
 }
 
@@ -159,9 +159,9 @@ fn lowering_a_limit_below_what_was_used_refuses() {
     let lowered = limiter.install(&[spec("api", "[]", 5)], START)[0];
     assert_eq!(used(&limiter, lowered), 10);
     let decision = limiter.check(&[check(&limiter, lowered, 1)], START);
-    assert!(decision.is_refused());
-    // Six of the ten at five an hour.
-    assert_eq!(decision.verdicts()[0].wait(), Duration::from_secs(6 * 720));
+    assert!(decision.is_rejected());
+    // Six of the ten units have to expire, at five per hour.
+    assert_eq!(decision.verdicts()[0].retry_after(), Duration::from_secs(6 * 720));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn the_old_generation_keeps_its_limits_until_it_is_retired() {
     assert!(!passes(&limiter, old, 1));
     limiter.retire_others(&new, START);
     let late = limiter.check(&[check(&limiter, old, 1)], START);
-    assert!(!late.is_refused() && late.verdicts()[0].usage(START).is_none());
+    assert!(!late.is_rejected() && late.verdicts()[0].usage(START).is_none());
     assert!(late.verdicts()[0].quota().is_none());
 }
 
@@ -201,11 +201,11 @@ fn a_retired_meter_limits_nothing_and_forgets() {
     let key = limiter.hasher().hash(b"client");
     limiter.charge(meters[1], key, 5, START);
     assert_eq!(limiter.usage(meters[1], key, START), None);
-    // One that is gone is not in the way of one that is not.
+    // A removed limit does not affect others.
     let both = [check(&limiter, meters[1], 99), check(&limiter, meters[0], 6)];
-    assert!(!limiter.check(&both, START).is_refused());
-    assert!(limiter.check(&both, START).is_refused());
-    // The same lineage, and whoever gets the freed place, start anew.
+    assert!(!limiter.check(&both, START).is_rejected());
+    assert!(limiter.check(&both, START).is_rejected());
+    // The removed limit that is installed again, and the new one that reuses its slot, start unused.
     let again = installed(&limiter, &[10, 10, 10]);
     assert_eq!(again.iter().map(|meter| used(&limiter, *meter)).collect::<Vec<_>>(), [10, 0, 0]);
 }
@@ -236,7 +236,7 @@ fn a_full_table_says_so_and_stays_bounded() {
     assert!(overflowed > 0);
     assert_eq!(limiter.overflows(), overflowed);
     assert!((64..=72).contains(&limiter.live_keys()), "{}", limiter.live_keys());
-    // The overflow counter's thousand ran out; that is what new keys meet.
+    // The overflow counter's 1000 units are used up, so new keys are rejected.
     assert_eq!(used(&limiter, meter), 1000);
     assert!(!passes(&limiter, meter, 1));
 }
@@ -250,7 +250,7 @@ fn counters_are_counted_per_meter_while_in_use() {
         let checks = [meters[0], meters[1]].map(|meter| Check { key, ..check(&limiter, meter, 1) });
         limiter.check(&checks[..1 + usize::from(number % 2)], START);
     }
-    let counts = limiter.keys_per_meter(START);
+    let counts = limiter.keys_per_limit(START);
     assert_eq!((counts[&meters[0].id], counts[&meters[1].id]), (6, 3));
-    assert!(limiter.keys_per_meter(START.saturating_add(Duration::from_secs(3600))).is_empty());
+    assert!(limiter.keys_per_limit(START.saturating_add(Duration::from_secs(3600))).is_empty());
 }

@@ -1,7 +1,7 @@
-//! The one notion of time in the core: nanoseconds since the Unix epoch.
+//! Time in the core: nanoseconds since the Unix epoch.
 //!
-//! Nothing here reads a clock. A timestamp covers the years 1970 to 2554, and its arithmetic saturates
-//! at both ends, so that no quota, however large, can wrap round into "allowed".
+//! This module reads no clock. A timestamp covers the years 1970 to 2554. Its arithmetic saturates at both ends, so
+//! that no quota, however large, can overflow and admit requests.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ impl Timestamp {
     /// The Unix epoch.
     pub const EPOCH: Self = Self(0);
 
-    /// The last moment there is, in the year 2554.
+    /// The last representable moment, in the year 2554.
     pub const END: Self = Self(u64::MAX);
 
-    /// The moment `nanos` nanoseconds after the Unix epoch.
+    /// Returns the moment `nanos` nanoseconds after the Unix epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The moment `seconds` seconds after the Unix epoch, saturating at the end of time.
+    /// Returns the moment `seconds` seconds after the Unix epoch, at most [`Self::END`].
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000_000))
     }
@@ -36,33 +36,33 @@ impl Timestamp {
         self.0 / 1_000_000_000
     }
 
-    /// Seconds since the Unix epoch; the nearest there is.
+    /// Seconds since the Unix epoch, rounded to the nearest `f64`.
     pub const fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// The moment `duration` later, saturating at the end of time.
+    /// Returns the moment `duration` later, at most [`Self::END`].
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(saturating_nanos(duration)))
     }
 
-    /// The moment `duration` earlier, saturating at the epoch.
+    /// Returns the moment `duration` earlier, not before the epoch.
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(saturating_nanos(duration)))
     }
 
-    /// How long ago `earlier` was; zero if it lies in the future.
+    /// Time elapsed since `earlier`; zero if it lies in the future.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A duration in nanoseconds, saturating after 584 years.
+/// Converts a duration to nanoseconds, saturating after 584 years.
 pub fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A duration in whole milliseconds, saturating after half a billion years.
+/// Converts a duration to whole milliseconds, saturating after half a billion years.
 pub fn saturating_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What clients are told about the limits of a request, whoever counts them.
+//! Rate limit headers of responses, from local limits and other services.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::{Limits, Rejected, View};
+use super::{AppliedLimits, LimitRejection, LimitsView};
 use crate::headers::{Headers, RawHeaders};
-use crate::limiter::algorithm::Usage;
+use crate::limiter::algorithm::CounterUsage;
 use crate::limiter::decision::{Enforcement, Verdict};
 use crate::response::ietf::{self, ServiceLimit};
 use crate::response::rate_limit_headers::{
-    self, Standing, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_OVER_LIMIT,
+    self, LimitStatus, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_OVER_LIMIT,
 };
-use crate::response::refusal::{Prepared, X_ENVOY_RATELIMITED, limited_headers};
-use crate::response::{Settings, Visibility};
-use crate::rules::selection::Selected;
+use crate::response::rejection::{PreparedHeaders, X_ENVOY_RATELIMITED, limited_headers};
+use crate::response::{LimitHeaderSettings, Visibility};
+use crate::rules::selection::SelectedCheck;
 
-/// Fields that a response has once, or it means nothing.
+/// Headers that must occur only once in a response.
 const SINGLETONS: [HeaderName; 6] = [
     CONTENT_TYPE,
     RETRY_AFTER,
@@ -28,36 +28,36 @@ const SINGLETONS: [HeaderName; 6] = [
     X_RATELIMIT_RESET,
 ];
 
-impl Rejected<'_> {
-    /// The headers of the rejection that the rule has configured.
-    pub fn headers(&self, view: &View) -> Headers {
+impl LimitRejection<'_> {
+    /// Returns the headers of the rule's configured rejection.
+    pub fn headers(&self, view: &LimitsView) -> Headers {
         match self.prepared(view) {
             Some((prepared, usage)) => prepared.fill(self.retry_after, &usage).into(),
             None => self.headers_with(view, &view.rejection(self.rule).headers),
         }
     }
 
-    /// The same as HTTP/1.1 writes them, where they can be had ready.
-    pub fn raw_headers(&self, view: &View) -> Option<RawHeaders> {
+    /// Returns the same headers in HTTP/1.1 notation; `None` if they are not precomputed.
+    pub fn raw_headers(&self, view: &LimitsView) -> Option<RawHeaders> {
         let (prepared, usage) = self.prepared(view)?;
         Some(prepared.raw(self.retry_after, &usage))
     }
 
-    fn prepared<'v>(&self, view: &'v View) -> Option<(&'v Prepared, Usage)> {
+    fn prepared<'v>(&self, view: &'v LimitsView) -> Option<(&'v PreparedHeaders, CounterUsage)> {
         let [verdict] = self.limits.decision.verdicts() else { return None };
         let prepared = view.prepared(self.rule).filter(|_| self.limits.verdicts().is_none())?;
-        Some((prepared, verdict.usage(self.limits.at)?))
+        Some((prepared, verdict.usage(self.limits.decided_at)?))
     }
 
-    /// The headers of a rejection with those `configured`, and with what other services have said.
-    pub fn headers_with(&self, view: &View, configured: &HeaderMap) -> Headers {
+    /// Returns the headers of a rejection: those in `configured`, the rate limit headers, and those of other services.
+    pub fn headers_with(&self, view: &LimitsView, configured: &HeaderMap) -> Headers {
         let mut headers = Headers::from(limited_headers(configured, self.retry_after));
-        self.limits.write_standing(&mut headers, view, Some(self.retry_after));
+        self.limits.write_limit_status(&mut headers, view, Some(self.retry_after));
         self.limits.write_remote(&mut headers);
         headers
     }
 
-    /// Says of what type the body is that another service has for a rejection, if that says so.
+    /// Sets the `content-type` of a body that another service provided, if its response has one.
     pub fn write_content_type(&self, headers: &mut Headers) {
         let said = self.limits.verdicts().and_then(|verdicts| verdicts.headers.get(CONTENT_TYPE));
         if let Some(content_type) = said {
@@ -66,23 +66,23 @@ impl Rejected<'_> {
     }
 }
 
-impl Limits {
-    /// The names of the rules over whose limits the request is; none for one that is within all.
-    pub fn marks(&self, view: &View) -> impl Iterator<Item = HeaderValue> {
-        // Names are visible ASCII (the configuration sees to it), so the value is valid.
-        self.marking().filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok())
+impl AppliedLimits {
+    /// Yields the names of the rules whose limits the request exceeds within their margin.
+    pub fn mark_values(&self, view: &LimitsView) -> impl Iterator<Item = HeaderValue> {
+        // The configuration restricts names to visible ASCII, so the value is valid.
+        self.marked_rules().filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok())
     }
 
-    /// All that the client is told with the upstream's response.
-    pub fn write_all(&self, headers: &mut Headers, view: &View) {
-        self.write_standing(headers, view, None);
-        for mark in self.marks(view) {
+    /// Adds all headers about limits to the upstream's response.
+    pub fn write_all(&self, headers: &mut Headers, view: &LimitsView) {
+        self.write_limit_status(headers, view, None);
+        for mark in self.mark_values(view) {
             headers.append(X_WEIR_OVER_LIMIT, &mark);
         }
         self.write_remote(headers);
     }
 
-    /// What other services have the client told, but for what we have said ourselves.
+    /// Adds the headers of other services, except single-valued ones that are already set.
     fn write_remote(&self, headers: &mut Headers) {
         let Some(verdicts) = self.verdicts() else { return };
         let headers = headers.map_mut();
@@ -92,10 +92,9 @@ impl Limits {
         }
     }
 
-    /// Tells the client how it stands, as far as the configuration wants it told; one that is rejected, beside when to
-    /// come again.
-    fn write_standing(&self, headers: &mut Headers, view: &View, retry_after: Option<Duration>) {
-        let Settings { ratelimit_headers, ietf_headers } = view.policy.response;
+    /// Adds the rate limit headers that the configuration enables; for a rejection, consistent with its `retry-after`.
+    fn write_limit_status(&self, headers: &mut Headers, view: &LimitsView, retry_after: Option<Duration>) {
+        let LimitHeaderSettings { ratelimit_headers, ietf_headers } = view.policy.response;
         if self.selected.is_empty() && self.verdicts().is_none() {
             return;
         }
@@ -112,8 +111,8 @@ impl Limits {
         }
     }
 
-    /// The checks that responses tell about: of several checks of one counter the last.
-    fn shown(&self) -> impl Iterator<Item = (&Selected, &Verdict)> + '_ {
+    /// Yields the checks that headers show. Of several checks of one counter, only the last is shown.
+    fn shown(&self) -> impl Iterator<Item = (&SelectedCheck, &Verdict)> + '_ {
         let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
         let shown = checked.filter(|(position, (_, verdict))| {
             verdict.enforcement != Enforcement::Shadow && self.last_of_counter(*position).is_none()
@@ -121,41 +120,46 @@ impl Limits {
         shown.map(|(_, checked)| checked)
     }
 
-    fn write_envoy(&self, headers: &mut Headers, view: &View) {
-        let mut standings: SmallVec<[Standing<'_>; 4]> = SmallVec::new();
+    fn write_envoy(&self, headers: &mut Headers, view: &LimitsView) {
+        let mut standings: SmallVec<[LimitStatus<'_>; 4]> = SmallVec::new();
         self.shown().for_each(|(selected, verdict)| {
             if let Some(notation) = view.notation(selected)
-                && let Some(usage) = verdict.usage(self.at)
+                && let Some(usage) = verdict.usage(self.decided_at)
             {
-                let usage = usage.at_price(selected.price);
-                standings.push(Standing { notation, grown: grown(selected, verdict), usage });
+                let usage = usage.in_requests(selected.unit_cost);
+                standings.push(LimitStatus {
+                    notation,
+                    elastic_count: elastic_count(selected, verdict),
+                    usage,
+                });
             }
         });
         if let Some(verdicts) = self.verdicts() {
-            let remote = verdicts.standings.iter();
-            standings.extend(remote.map(|(notation, _, usage)| Standing {
+            let remote = verdicts.limit_statuses.iter();
+            standings.extend(remote.map(|(notation, _, usage)| LimitStatus {
                 notation,
-                grown: None,
+                elastic_count: None,
                 usage: *usage,
             }));
         }
         rate_limit_headers::write_envoy(headers, &standings);
     }
 
-    /// `retry-after` must not be earlier than a `t` beside it (the draft, "Server Behavior"): that of a limit that
-    /// rejects is at most as long, as with a queue, and that of another is left out where it is longer.
-    fn write_ietf(&self, headers: &mut Headers, view: &View, retry_after: Option<Duration>) {
+    /// Adds the IETF headers. `retry-after` must not be earlier than a `t` in the same response (the draft, "Server
+    /// Behavior"). So `t` of a rejecting limit is reduced to `retry-after` (it may be longer, as with a queue), and
+    /// that of another limit is omitted if it is longer.
+    fn write_ietf(&self, headers: &mut Headers, view: &LimitsView, retry_after: Option<Duration>) {
         let fitting = |more: Option<Duration>, rejects: bool| match retry_after {
             Some(most) if rejects => more.map(|more| more.min(most)),
             Some(most) => more.filter(|more| *more <= most),
             None => more,
         };
-        let remote = self.verdicts().into_iter().flat_map(|verdicts| &verdicts.standings);
+        let remote = self.verdicts().into_iter().flat_map(|verdicts| &verdicts.limit_statuses);
         let remote = remote.map(|(_, policy, usage)| ServiceLimit {
             policy,
-            grown: None,
+            elastic_count: None,
             remaining: usage.remaining,
-            until_more: fitting(Some(usage.reset), usage.remaining == 0),
+            time_until_more: fitting(Some(usage.reset), usage.remaining == 0),
             partition: None,
         });
         let limits: SmallVec<[ServiceLimit<'_>; 4]> = self
@@ -163,9 +167,12 @@ impl Limits {
             .filter_map(|(selected, verdict)| {
                 Some(ServiceLimit {
                     policy: view.quota_policies.policy(selected)?,
-                    grown: grown(selected, verdict),
-                    remaining: verdict.usage(self.at)?.at_price(selected.price).remaining,
-                    until_more: fitting(verdict.until_more(selected.price, self.at), verdict.refuses()),
+                    elastic_count: elastic_count(selected, verdict),
+                    remaining: verdict.usage(self.decided_at)?.in_requests(selected.unit_cost).remaining,
+                    time_until_more: fitting(
+                        verdict.time_until_more(selected.unit_cost, self.decided_at),
+                        verdict.rejects(),
+                    ),
                     partition: view.quota_policies.partition(selected),
                 })
             })
@@ -175,10 +182,10 @@ impl Limits {
     }
 }
 
-/// The count of an elastic limit at what requests cost now, where that is more than what was written.
-fn grown(selected: &Selected, verdict: &Verdict) -> Option<u32> {
+/// Returns the present count of an elastic limit; `None` if it equals the configured one.
+fn elastic_count(selected: &SelectedCheck, verdict: &Verdict) -> Option<u32> {
     let quota = verdict.quota()?;
-    let (shares, price) = (u32::from(quota.shares().get()), selected.price.get());
+    let (shares, price) = (u32::from(quota.units_per_request().get()), selected.unit_cost.get());
     if price >= shares {
         return None;
     }

@@ -1,8 +1,8 @@
-//! Limits that other rate limit services count: what those are asked, and what becomes of a request by what they say.
+//! Limits that other rate limit services count: queries, and decisions by their responses.
 //!
-//! They are asked when all limits that are counted here have let a request pass, all of them at once, and each once for
-//! all rules of a domain. If one of them rejects, what the request was charged here is given back. For rules in shadow
-//! mode they are asked when the request goes on: it does not wait for that.
+//! The services are queried once the local limits have admitted a request: all of them in parallel, and each once for
+//! all rules with the same domain. If one of them rejects the request, its local charges are refunded. Rules in shadow
+//! mode are queried when the request is forwarded, without delaying it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,70 +12,70 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
-use super::{Limits, Reason, Rejected, View};
+use super::{AppliedLimits, LimitRejection, LimitsView, RejectionReason};
 use crate::headers::append_all;
-use crate::limiter::algorithm::Usage;
+use crate::limiter::algorithm::CounterUsage;
 use crate::limiter::decision::Verdict;
 use crate::remote::service::{
     Descriptor, Failure, Service, ServiceRequest, ServiceResponse, Status, Urgency,
 };
-use crate::response::ietf::{Policy, QuotaUnit};
+use crate::response::ietf::{QuotaPolicy, QuotaUnit};
 use crate::response::rate_limit_headers::Notation;
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::remote_limit::{OnError, RemoteQuery};
-use crate::rules::selection::Selected;
+use crate::rules::selection::SelectedCheck;
 use crate::throttle;
 
-/// The part of other services in the limits of a request.
+/// State of the limits that other services count.
 #[derive(Debug)]
-pub(super) enum Remote {
-    /// They have none.
+pub(super) enum RemoteState {
+    /// There are none.
     None,
-    /// This is to be asked of them.
+    /// The queries to send.
     Pending(Vec<RemoteQuery>),
-    /// They have been asked.
+    /// The responses have been evaluated.
     Decided(Box<RemoteVerdicts>),
 }
 
-/// What other services have said of a request.
+/// Results of other services for a request.
 #[derive(Debug, Default)]
 pub(super) struct RemoteVerdicts {
-    /// They reject it, or did not respond and the rule then rejects.
+    /// Whether the request is rejected, by a service or because a service did not respond and the rule fails closed.
     pub(super) rejects: bool,
-    /// How the client stands with them.
-    pub(super) standings: Vec<(Notation, Policy, Usage)>,
-    /// For the response to the client.
+    /// State of the limits, for headers.
+    pub(super) limit_statuses: Vec<(Notation, QuotaPolicy, CounterUsage)>,
+    /// Headers for the response to the client.
     pub(super) headers: HeaderMap,
 }
 
-/// The limits of a request that has passed those that are counted here, and not yet those of other services.
+/// The limits of a request that the local limits admit and that other services have yet to decide.
 #[derive(Debug)]
-pub struct Undecided<'a> {
-    view: &'a Rc<View>,
-    limits: &'a mut Limits,
+pub struct PendingRemote<'a> {
+    view: &'a Rc<LimitsView>,
+    limits: &'a mut AppliedLimits,
 }
 
-/// What other services are asked about one request.
+/// The queries for one request.
 #[derive(Debug)]
-pub struct Query(Vec<Group>);
+pub struct ServiceQueries(Vec<ServiceQuery>);
 
-/// What they responded.
+/// The responses to a query.
 #[derive(Debug)]
-pub struct Responses(Vec<Response>);
+pub struct ServiceResponses(Vec<QueryResult>);
 
-/// What one service is asked about one request: by rules with the same service and domain.
+/// A query to one service, for all rules with the same service and domain.
 #[derive(Debug)]
-struct Group {
+struct ServiceQuery {
     service: Rc<Service>,
     domain: Box<str>,
     queries: Vec<RemoteQuery>,
 }
 
-type Response = (Vec<RemoteQuery>, Result<ServiceResponse, Failure>);
+type QueryResult = (Vec<RemoteQuery>, Result<ServiceResponse, Failure>);
 
-/// What is said about one rule; nothing without a response.
-struct Said {
+/// Result for one rule; without a verdict if there was no response.
+struct RuleResponse {
     query: RemoteQuery,
     verdict: Option<RemoteVerdict>,
 }
@@ -86,19 +86,19 @@ struct RemoteVerdict {
     body: Bytes,
 }
 
-/// A request that waits for other services is counted when that is over, however it ends.
-struct Recording<'a> {
-    view: &'a View,
-    limits: &'a mut Limits,
+/// Records the decision when the wait for other services ends, also if it is cancelled.
+struct RecordOnDrop<'a> {
+    view: &'a LimitsView,
+    limits: &'a mut AppliedLimits,
 }
 
-impl Drop for Recording<'_> {
+impl Drop for RecordOnDrop<'_> {
     fn drop(&mut self) {
         self.limits.record(self.view);
     }
 }
 
-impl Remote {
+impl RemoteState {
     pub(super) fn queries(&self) -> &[RemoteQuery] {
         match self {
             Self::Pending(queries) => queries,
@@ -107,28 +107,28 @@ impl Remote {
     }
 }
 
-impl<'a> Undecided<'a> {
-    pub(super) const fn new(view: &'a Rc<View>, limits: &'a mut Limits) -> Self {
+impl<'a> PendingRemote<'a> {
+    pub(super) const fn new(view: &'a Rc<LimitsView>, limits: &'a mut AppliedLimits) -> Self {
         Self { view, limits }
     }
 
-    /// Decides by what other services say, for which `hold` sends the query while it holds the request. Returns what
-    /// the request is to have besides on its way to the upstream.
+    /// Decides by the responses of other services. `hold` sends the query while it holds the request. Returns the
+    /// headers to add to the request to the upstream.
     ///
     /// # Errors
-    /// Why the request does not go on.
+    /// The rule that rejects the request, with the reason.
     pub async fn resolve(
         self,
-        hold: impl AsyncFnOnce(Query) -> Responses,
-    ) -> Result<(&'a mut Limits, HeaderMap), Rejected<'a>> {
+        hold: impl AsyncFnOnce(ServiceQueries) -> ServiceResponses,
+    ) -> Result<(&'a mut AppliedLimits, HeaderMap), LimitRejection<'a>> {
         let Self { view, limits } = self;
-        let recording = Recording { view, limits: &mut *limits };
-        let queries = match std::mem::replace(&mut recording.limits.remote, Remote::None) {
-            Remote::Pending(queries) => queries,
-            Remote::None | Remote::Decided(_) => Vec::new(),
+        let recording = RecordOnDrop { view, limits: &mut *limits };
+        let queries = match std::mem::replace(&mut recording.limits.remote, RemoteState::None) {
+            RemoteState::Pending(queries) => queries,
+            RemoteState::None | RemoteState::Decided(_) => Vec::new(),
         };
         let (enforced, shadow): (Vec<_>, Vec<_>) = queries.into_iter().partition(|query| query.is_enforced);
-        let responses = hold(Query(groups(view, enforced))).await;
+        let responses = hold(ServiceQueries(groups(view, enforced))).await;
         let decided = decide(view, recording.limits, responses.0);
         drop(recording);
         match decided {
@@ -138,42 +138,43 @@ impl<'a> Undecided<'a> {
                 }
                 Ok((limits, added))
             }
-            Err((rule, retry_after, reason)) => Err(Rejected { limits, rule, retry_after, reason }),
+            Err((rule, retry_after, reason)) => Err(LimitRejection { limits, rule, retry_after, reason }),
         }
     }
 }
 
-impl Query {
-    /// Asks all services at once. Dropped, it takes what was asked back.
-    pub async fn send(self) -> Responses {
+impl ServiceQueries {
+    /// Queries all services in parallel. Dropping the future cancels the queries.
+    pub async fn send(self) -> ServiceResponses {
         let mut sending = JoinSet::new();
         for group in self.0 {
             sending.spawn_local(group.send(Urgency::Awaited));
         }
         let mut responses = sending.join_all().await;
         responses.sort_by_key(|(queries, _)| queries.first().map(|query| query.rule));
-        Responses(responses)
+        ServiceResponses(responses)
     }
 }
 
-fn groups(view: &View, queries: Vec<RemoteQuery>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn groups(view: &LimitsView, queries: Vec<RemoteQuery>) -> Vec<ServiceQuery> {
+    let mut groups: Vec<ServiceQuery> = Vec::new();
     for query in queries {
         let Some((remote, service)) = view.remote_limit(query.rule) else { continue };
-        let same = |group: &&mut Group| Rc::ptr_eq(&group.service, service) && group.domain == remote.domain;
+        let same =
+            |group: &&mut ServiceQuery| Rc::ptr_eq(&group.service, service) && group.domain == remote.domain;
         match groups.iter_mut().find(same) {
             Some(group) => group.queries.push(query),
             None => {
                 let (service, domain) = (Rc::clone(service), remote.domain.clone());
-                groups.push(Group { service, domain, queries: vec![query] });
+                groups.push(ServiceQuery { service, domain, queries: vec![query] });
             }
         }
     }
     groups
 }
 
-impl Group {
-    async fn send(mut self, urgency: Urgency) -> Response {
+impl ServiceQuery {
+    async fn send(mut self, urgency: Urgency) -> QueryResult {
         let descriptors = self
             .queries
             .iter_mut()
@@ -184,8 +185,8 @@ impl Group {
     }
 }
 
-/// What is said about each rule, in the order of the file.
-fn by_rule(responses: Vec<Response>) -> Vec<Said> {
+/// Returns the results by rule, in file order.
+fn by_rule(responses: Vec<QueryResult>) -> Vec<RuleResponse> {
     let mut all = Vec::new();
     for (queries, response) in responses {
         for (position, query) in queries.into_iter().enumerate() {
@@ -197,19 +198,20 @@ fn by_rule(responses: Vec<Response>) -> Vec<Said> {
                     body: response.body.clone(),
                 })
             });
-            all.push(Said { query, verdict });
+            all.push(RuleResponse { query, verdict });
         }
     }
     all.sort_by_key(|said| said.query.rule);
     all
 }
 
-/// What the responses come to: what the upstream is to be told, or which rule rejects, for how long and why.
+/// Evaluates the responses. Returns the headers to add for the upstream, or the rule that rejects, with the retry-after
+/// and the reason.
 fn decide(
-    view: &View,
-    limits: &mut Limits,
-    responses: Vec<Response>,
-) -> Result<HeaderMap, (RuleIndex, Duration, Reason)> {
+    view: &LimitsView,
+    limits: &mut AppliedLimits,
+    responses: Vec<QueryResult>,
+) -> Result<HeaderMap, (RuleIndex, Duration, RejectionReason)> {
     let (mut verdicts, mut added) = (RemoteVerdicts::default(), HeaderMap::new());
     for response in responses.iter().filter_map(|(_, response)| response.as_ref().ok()) {
         append_all(&mut verdicts.headers, &response.response_headers);
@@ -217,14 +219,15 @@ fn decide(
     }
     let (mut rejection, mut unanswered) = (None, None);
     let mut passing: SmallVec<[RuleIndex; 2]> = SmallVec::new();
-    let mut local_fallback: SmallVec<[Selected; 2]> = SmallVec::new();
-    for Said { query: RemoteQuery { rule, local_fallback: local, .. }, verdict } in by_rule(responses) {
+    let mut local_fallback: SmallVec<[SelectedCheck; 2]> = SmallVec::new();
+    for RuleResponse { query: RemoteQuery { rule, local_fallback: local, .. }, verdict } in by_rule(responses)
+    {
         match verdict {
             Some(RemoteVerdict { rejects, status, body }) => {
-                verdicts.standings.extend(standing(view.rule_name(rule), &status));
+                verdicts.limit_statuses.extend(limit_status(view.rule_name(rule), &status));
                 if rejects {
                     view.record(rule, DecisionOutcome::Limited);
-                    strengthen(&mut rejection, rule, status.reset, body);
+                    keep_longest_rejection(&mut rejection, rule, status.reset, body);
                 } else {
                     passing.push(rule);
                 }
@@ -239,9 +242,10 @@ fn decide(
             },
         }
     }
-    let rejection = rejection.or_else(|| unanswered.map(|rule| (rule, Duration::ZERO, Reason::Unanswered)));
+    let rejection =
+        rejection.or_else(|| unanswered.map(|rule| (rule, Duration::ZERO, RejectionReason::NoResponse)));
     verdicts.rejects = rejection.is_some();
-    limits.remote = Remote::Decided(Box::new(verdicts));
+    limits.remote = RemoteState::Decided(Box::new(verdicts));
     match rejection.or_else(|| check_local_fallback(view, limits, local_fallback)) {
         Some(rejection) => Err(rejection),
         None => {
@@ -251,56 +255,58 @@ fn decide(
     }
 }
 
-fn on_error(view: &View, rule: RuleIndex) -> OnError {
+fn on_error(view: &LimitsView, rule: RuleIndex) -> OnError {
     view.remote_limit(rule).map(|(remote, _)| remote.on_error).unwrap_or_default()
 }
 
-/// Whether a descriptor is one of those for which the request is rejected: where none is named, all are.
+/// Returns whether the request is rejected because of this descriptor. If the service names no descriptor, all count.
 fn rejects(response: &ServiceResponse, status: &Status) -> bool {
     response.is_over && (status.is_over || !response.statuses.iter().any(|status| status.is_over))
 }
 
-/// The longest wait decides; ties go to the first.
-fn strengthen(
-    rejection: &mut Option<(RuleIndex, Duration, Reason)>,
+/// Keeps the rejection with the longest wait, and the first of equals.
+fn keep_longest_rejection(
+    rejection: &mut Option<(RuleIndex, Duration, RejectionReason)>,
     rule: RuleIndex,
     retry_after: Duration,
     body: Bytes,
 ) {
     match rejection {
         Some((_, longest, _)) if retry_after <= *longest => {}
-        _ => *rejection = Some((rule, retry_after, Reason::Remote(body))),
+        _ => *rejection = Some((rule, retry_after, RejectionReason::Remote(body))),
     }
 }
 
-/// Has the limits decide that hold where a service has not responded.
+/// Checks the local limits that apply if a service does not respond.
 fn check_local_fallback(
-    view: &View,
-    limits: &mut Limits,
-    local_fallback: SmallVec<[Selected; 2]>,
-) -> Option<(RuleIndex, Duration, Reason)> {
+    view: &LimitsView,
+    limits: &mut AppliedLimits,
+    local_fallback: SmallVec<[SelectedCheck; 2]>,
+) -> Option<(RuleIndex, Duration, RejectionReason)> {
     if local_fallback.is_empty() {
         return None;
     }
     limits.check_more(&view.limiter, local_fallback, view.clock.now());
     match throttle::resolve(&limits.decision) {
-        throttle::Action::Refuse { by, retry_after } => Some((limits.rule(by), retry_after, Reason::Limit)),
-        throttle::Action::Forward | throttle::Action::Delay(_) => None,
+        throttle::ThrottleAction::Reject { position: by, retry_after } => {
+            Some((limits.rule(by), retry_after, RejectionReason::Limit))
+        }
+        throttle::ThrottleAction::Forward | throttle::ThrottleAction::Delay(_) => None,
     }
 }
 
-fn standing(rule: &str, status: &Status) -> Option<(Notation, Policy, Usage)> {
+fn limit_status(rule: &str, status: &Status) -> Option<(Notation, QuotaPolicy, CounterUsage)> {
     let (count, window) = status.limit?;
     let Status { remaining, reset, .. } = *status;
-    let usage = Usage { used: count.saturating_sub(remaining), remaining, reset };
-    let policy = Policy::new(rule, count, QuotaUnit::Requests, Some(window));
-    Some((Notation::of(rule, count, window), policy, usage))
+    let usage = CounterUsage { used: count.saturating_sub(remaining), remaining, reset };
+    let policy = QuotaPolicy::new(rule, count, QuotaUnit::Requests, Some(window));
+    Some((Notation::from_count(rule, count, window), policy, usage))
 }
 
-/// Asks for rules in shadow mode, and counts what they would have done.
-async fn shadow_check(view: Rc<View>, group: Group) {
+/// Queries a service for rules in shadow mode, and records what they would have decided.
+async fn shadow_check(view: Rc<LimitsView>, group: ServiceQuery) {
     let response = group.send(Urgency::Background).await;
-    for Said { query, verdict } in by_rule(vec![response]) {
+    for RuleResponse { query, verdict } in by_rule(vec![response]) {
         let would_reject = match verdict {
             Some(verdict) => verdict.rejects,
             None => match on_error(&view, query.rule) {

@@ -1,67 +1,67 @@
-//! What a request is charged once it is known how it ended.
+//! Settlement: charges that depend on how a request ends.
 //!
-//! A [`Settlement`] travels with a request that has something to settle, and every way a request can end comes by
-//! here: the head of a response, a failure in its place, and the end of both, which is the last byte, a client that
-//! left, a body that broke off, or a panic. Nothing exists for requests whose rules know their price on arrival.
+//! A [`Settlement`] accompanies a request with open reservations. Every end of a request leads here: the header section
+//! of a response, a local reply in its place, and the end of the exchange (the last byte, a disconnected client, an
+//! aborted body, or a panic). Requests whose rules determine the cost on arrival have no settlement.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Limits;
+use super::AppliedLimits;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
-use crate::limiter::reservation::{Reservation, Settled};
+use crate::limiter::reservation::{Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
+use crate::rules::cost::{CostModel, FinalCharge, RequestEnd};
 use crate::rules::grpc::{CallStatus, GrpcStatus};
 use crate::rules::rule::Action;
-use crate::rules::tariff::{Due, Ending, Tariff};
 
 /// The open reservations of one request.
 #[derive(Debug)]
 pub struct Settlement {
     policy: Arc<Policy>,
-    open: SmallVec<[Open; 2]>,
-    /// Held to the end.
+    open: SmallVec<[OpenReservation; 2]>,
+    /// Permits, held until the end of the exchange.
     permits: SmallVec<[Reservation; 1]>,
-    /// How the request ended is known; only the octets of its bodies are not.
+    /// Whether the outcome is known; only the sizes of the bodies may be missing.
     ended: bool,
 }
 
-/// One reservation.
+/// One open reservation.
 #[derive(Debug)]
-struct Open {
+struct OpenReservation {
     rule: RuleIndex,
-    /// Units of the limit in each unit of the cost.
-    price: NonZeroU32,
-    /// Among the checks of the request.
+    /// Units of the limit per unit of the cost.
+    unit_cost: NonZeroU32,
+    /// Index among the checks of the request.
     position: usize,
     reservation: Reservation,
     /// Units reserved on arrival.
     reserved: u32,
-    /// Nothing is charged, so octets are not either.
+    /// Whether nothing is charged, and so no bytes either.
     free: bool,
-    /// What is charged unless the status of the call, which is awaited, says otherwise.
-    awaited: Option<Due>,
+    /// The charge unless the awaited gRPC status decides otherwise.
+    awaited: Option<FinalCharge>,
 }
 
 impl Settlement {
-    /// What the request that `limits` let pass has to settle; `None` if nothing.
-    pub(super) fn new(limits: &Limits, policy: &Arc<Policy>) -> Option<Box<Self>> {
-        // Most requests have nothing to settle, which is to be seen before there is a place for it.
+    /// Returns what to settle for a request that `limits` admitted; `None` if there is nothing.
+    pub(super) fn new(limits: &AppliedLimits, policy: &Arc<Policy>) -> Option<Box<Self>> {
+        // Most requests have nothing to settle; this avoids an allocation for them.
         if limits.reservations().next().is_none() && limits.permits().next().is_none() {
             return None;
         }
-        let open: SmallVec<[Open; 2]> = limits
+        let open: SmallVec<[OpenReservation; 2]> = limits
             .reservations()
-            .map(|(position, selected, reservation)| Open {
+            .map(|(position, selected, reservation)| OpenReservation {
                 rule: selected.rule,
-                price: selected.price,
+                unit_cost: selected.unit_cost,
                 position,
-                reservation: match tariff_of(policy, selected.rule) {
-                    Some(tariff) => reservation.owing(tariff.debt()),
+                reservation: match cost_model_of(policy, selected.rule) {
+                    Some(tariff) => reservation.with_debt_limit(tariff.debt_limit()),
                     None => reservation,
                 },
                 reserved: reservation.units(),
@@ -73,28 +73,28 @@ impl Settlement {
         Some(Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
     }
 
-    /// The end of the request is known, its bodies' octets and what is awaited of a gRPC `call` apart; tells `note` what
-    /// became of which check.
+    /// Settles by the outcome of the request. Only the sizes of its bodies and the awaited status of a gRPC `call` may
+    /// be missing. Calls `note` with each settled check.
     pub fn settle(
         &mut self,
-        ending: &Ending<'_>,
+        ending: &RequestEnd<'_>,
         call: CallStatus,
         limiter: &Limiter,
         now: Timestamp,
-        mut note: impl FnMut(usize, Settled),
+        mut note: impl FnMut(usize, SettledCounter),
     ) {
         self.ended = true;
-        if matches!(ending, Ending::Refused) {
-            // It is not served.
-            self.permits.drain(..).for_each(|permit| limiter.release(&permit));
+        if matches!(ending, RequestEnd::Rejected) {
+            // A rejected request is not in flight.
+            self.permits.drain(..).for_each(|permit| limiter.release_permit(&permit));
         }
         for open in &mut self.open {
-            let Some(tariff) = tariff_of(&self.policy, open.rule) else { continue };
-            let due = tariff.due(ending, call);
-            if call == CallStatus::Awaited && tariff.reads_calls() && due != Due::Nothing {
+            let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
+            let due = tariff.final_charge(ending, call);
+            if call == CallStatus::Awaited && tariff.reads_calls() && due != FinalCharge::Nothing {
                 open.awaited = Some(due);
                 if tariff.counts_calls() {
-                    // Held until the call has ended.
+                    // Reserved until the call has ended.
                     continue;
                 }
             }
@@ -104,54 +104,53 @@ impl Settlement {
         }
     }
 
-    /// The call that was awaited has ended with this status, or without any that we could see.
+    /// Settles by the gRPC status of the awaited call; `None` if none was seen.
     pub fn settle_call(&mut self, status: Option<GrpcStatus>, limiter: &Limiter, now: Timestamp) {
         for open in &mut self.open {
             let Some(awaited) = open.awaited.take() else { continue };
-            let Some(tariff) = tariff_of(&self.policy, open.rule) else { continue };
+            let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
             let due = match status {
-                Some(_) => tariff.due_by_call(status, awaited),
-                // A client that leaves early is not better off than one that waits.
+                Some(_) => tariff.final_charge_by_call(status, awaited),
+                // A client that disconnects early must not have an advantage.
                 None => awaited,
             };
-            if tariff.counts_calls() || due == Due::Nothing {
+            if tariff.counts_calls() || due == FinalCharge::Nothing {
                 let _ = open.settle(due, limiter, now);
             }
         }
     }
 
-    /// Whether a call is awaited.
+    /// Returns whether the status of a gRPC call is awaited.
     pub fn awaits_call(&self) -> bool {
         self.open.iter().any(|open| open.awaited.is_some())
     }
 
-    /// The exchange is over: so many octets were received and sent, and nothing more can become known.
-    pub fn end(&mut self, received: u64, sent: u64, limiter: &Limiter, now: Timestamp) {
+    /// Settles at the end of the exchange, after which nothing can change. `received` and `sent` are the body bytes.
+    pub fn finish(&mut self, received: u64, sent: u64, limiter: &Limiter, now: Timestamp) {
         if !self.ended {
-            // There was no answer; who leaves early is not better off than who waits.
-            self.settle(&Ending::Abandoned, CallStatus::None, limiter, now, |_, _| {});
+            // There was no response. A client that disconnects early must not have an advantage.
+            self.settle(&RequestEnd::Abandoned, CallStatus::None, limiter, now, |_, _| {});
         }
         self.settle_call(None, limiter, now);
-        self.octets(received, sent, limiter, now, |_, _| {});
-        self.permits.drain(..).for_each(|permit| limiter.release(&permit));
+        self.charge_bytes(received, sent, limiter, now, |_, _| {});
+        self.permits.drain(..).for_each(|permit| limiter.release_permit(&permit));
     }
 
-    /// At least so many octets have been received and sent; what they cost beyond what is charged already is
-    /// charged.
-    pub fn octets(
+    /// Charges for `received` and `sent` bytes so far, minus what has been charged already.
+    pub fn charge_bytes(
         &mut self,
         received: u64,
         sent: u64,
         limiter: &Limiter,
         now: Timestamp,
-        mut note: impl FnMut(usize, Settled),
+        mut note: impl FnMut(usize, SettledCounter),
     ) {
         for open in self.open.iter_mut().filter(|open| !open.free) {
-            let tariff = tariff_of(&self.policy, open.rule);
-            // What is still held is charged when the call has ended.
+            let tariff = cost_model_of(&self.policy, open.rule);
+            // What is still reserved is charged when the call has ended.
             let tariff = tariff.filter(|tariff| open.awaited.is_none() || !tariff.counts_calls());
-            let by_octets = tariff.and_then(|tariff| tariff.by_octets(received, sent));
-            let due = by_octets.map(|units| units.saturating_mul(open.price.get()));
+            let by_octets = tariff.and_then(|tariff| tariff.units_for_bytes(received, sent));
+            let due = by_octets.map(|units| units.saturating_mul(open.unit_cost.get()));
             let due = due.filter(|due| *due > open.reservation.units());
             let settled = due.and_then(|due| limiter.settle(&mut open.reservation, due, now));
             if let Some(settled) = settled {
@@ -161,23 +160,24 @@ impl Settlement {
     }
 }
 
-impl Open {
+impl OpenReservation {
     /// Charges `due`.
-    fn settle(&mut self, due: Due, limiter: &Limiter, now: Timestamp) -> Option<Settled> {
+    fn settle(&mut self, due: FinalCharge, limiter: &Limiter, now: Timestamp) -> Option<SettledCounter> {
         let units = match due {
-            Due::Nothing => 0,
-            // A response that is replaced by a local reply is settled twice, and may have been free at first.
-            Due::AsReserved => self.reservation.units().max(self.reserved),
-            Due::Units(units) => units.saturating_mul(self.price.get()),
+            FinalCharge::Nothing => 0,
+            // A response that is replaced by a local reply is settled twice, and the first settlement may have been
+            // free.
+            FinalCharge::AsReserved => self.reservation.units().max(self.reserved),
+            FinalCharge::Units(units) => units.saturating_mul(self.unit_cost.get()),
         };
         self.free = units == 0;
         limiter.settle(&mut self.reservation, units, now)
     }
 }
 
-fn tariff_of(policy: &Policy, rule: RuleIndex) -> Option<&Tariff> {
+fn cost_model_of(policy: &Policy, rule: RuleIndex) -> Option<&CostModel> {
     match &policy.rules.get(rule)?.action {
-        Action::Limit(limiting) => Some(&limiting.tariff),
+        Action::Limit(limiting) => Some(&limiting.cost_model),
         Action::Allow | Action::Deny => None,
     }
 }

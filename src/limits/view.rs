@@ -1,4 +1,4 @@
-//! What a worker needs of one generation to decide by limits and to tell clients of them, beside the rules.
+//! A worker's view of one configuration generation: the data for decisions and headers, in addition to the rules.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -11,62 +11,64 @@ use crate::limiter::Limiter;
 use crate::remote::service::{self, Service};
 use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
-use crate::response::refusal::{Prepared, Refusal};
+use crate::response::rejection::{PreparedHeaders, RejectionResponse};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::remote_limit::RemoteLimit;
 use crate::rules::rule::{Action, LimitSource, Rule, RuleLimit};
-use crate::rules::selection::Selected;
+use crate::rules::selection::SelectedCheck;
 use crate::store::handle::Handle;
 use crate::telemetry::metrics::{Metrics, RuleMetrics};
 
-/// One generation of limits as a worker sees it.
+/// The limits of one configuration generation, as a worker uses them.
 #[derive(Debug)]
-pub struct View {
+pub struct LimitsView {
     pub(super) policy: Arc<Policy>,
     pub(super) limiter: Arc<Limiter>,
     pub(super) clock: Arc<Clock>,
-    /// Where shared limits are counted.
+    /// The store of shared limits, if configured.
     pub(super) store: Option<Handle>,
     metrics: Box<[RuleMetrics]>,
-    /// How each rule's limits are written.
+    /// Header notation of each rule's limits.
     notations: Box<[Box<[Notation]>]>,
-    /// The same in the IETF draft's fields.
+    /// Their quota policies for the IETF headers.
     pub(super) quota_policies: QuotaPolicies,
-    /// The headers of each rule's rejections, where they can be had ready.
-    prepared: Box<[Option<Prepared>]>,
+    /// Precomputed headers of each rule's rejections, if possible.
+    prepared: Box<[Option<PreparedHeaders>]>,
     services: Box<[Rc<Service>]>,
-    default_rejection: Refusal,
+    default_rejection: RejectionResponse,
 }
 
-/// What every generation of limits has.
+/// Resources that all generations share.
 #[derive(Clone, Copy, Debug)]
-pub struct Resources<'a> {
+pub struct LimitResources<'a> {
     /// The counters of this process.
     pub limiter: &'a Arc<Limiter>,
-    /// The time.
+    /// The process's clock.
     pub clock: &'a Arc<Clock>,
-    /// Where decisions are counted.
+    /// Metrics in which decisions are recorded.
     pub metrics: &'a Metrics,
-    /// Where shared limits are counted, if there is a store.
+    /// The store of shared limits, if configured.
     pub store: Option<&'a Handle>,
 }
 
-impl View {
-    /// A view of `policy`, whose rules name `services`. The connections to services that stay are those of `before`.
+impl LimitsView {
+    /// Creates a view of `policy`, whose rules refer to `services`. Connections of `before` to unchanged services are
+    /// kept.
     pub fn new(
         policy: &Arc<Policy>,
         services: &[service::Settings],
         before: Option<&Self>,
-        Resources { limiter, clock, metrics, store }: Resources<'_>,
+        LimitResources { limiter, clock, metrics, store }: LimitResources<'_>,
     ) -> Self {
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
-        let prepare = |((rule, rejection), notations): ((&Rule, &Refusal), &[Notation])| match notations {
-            [only] if visible && !rule.is_elastic() => Prepared::new(&rejection.headers, only),
-            _ => None,
-        };
+        let prepare =
+            |((rule, rejection), notations): ((&Rule, &RejectionResponse), &[Notation])| match notations {
+                [only] if visible && !rule.is_elastic() => PreparedHeaders::new(&rejection.headers, only),
+                _ => None,
+            };
         let prepared =
             rules.iter().zip(&policy.rejections).zip(notations.iter().map(|of| &**of)).map(prepare);
         let service = |settings| {
@@ -80,7 +82,7 @@ impl View {
             notations,
             quota_policies: QuotaPolicies::new(rules, limiter.hasher()),
             services: services.iter().map(service).collect(),
-            default_rejection: Refusal::default(),
+            default_rejection: RejectionResponse::default(),
             policy: Arc::clone(policy),
             limiter: Arc::clone(limiter),
             clock: Arc::clone(clock),
@@ -88,32 +90,32 @@ impl View {
         }
     }
 
-    /// Counts what a rule did to a request.
+    /// Records the decision of a rule.
     pub fn record(&self, rule: RuleIndex, outcome: DecisionOutcome) {
         if let Some(metrics) = self.metrics.get(rule.0) {
             metrics.record(outcome);
         }
     }
 
-    /// The rule's name.
+    /// Returns the rule's name.
     pub fn rule_name(&self, rule: RuleIndex) -> &str {
         self.policy.rules.get(rule).map_or("", |rule| &rule.name)
     }
 
-    /// What the rule answers when it rejects.
-    pub fn rejection(&self, rule: RuleIndex) -> &Refusal {
+    /// Returns the rule's local reply for rejections.
+    pub fn rejection(&self, rule: RuleIndex) -> &RejectionResponse {
         self.policy.rejection(rule).unwrap_or(&self.default_rejection)
     }
 
-    pub(super) fn notation(&self, selected: &Selected) -> Option<&Notation> {
-        self.notations.get(selected.rule.0)?.get(selected.part.reported_limit()?)
+    pub(super) fn notation(&self, selected: &SelectedCheck) -> Option<&Notation> {
+        self.notations.get(selected.rule.0)?.get(selected.role.reported_limit()?)
     }
 
-    pub(super) fn prepared(&self, rule: RuleIndex) -> Option<&Prepared> {
+    pub(super) fn prepared(&self, rule: RuleIndex) -> Option<&PreparedHeaders> {
         self.prepared.get(rule.0)?.as_ref()
     }
 
-    /// What the rule asks another service, and that service.
+    /// Returns the rule's remote limit and its service, if it has one.
     pub(super) fn remote_limit(&self, rule: RuleIndex) -> Option<(&RemoteLimit, &Rc<Service>)> {
         let Action::Limit(limiting) = &self.policy.rules.get(rule)?.action else { return None };
         match &limiting.source {
@@ -123,7 +125,7 @@ impl View {
     }
 }
 
-/// A service that has not been asked before.
+/// Creates a service and starts to connect to it.
 fn connect(settings: &service::Settings, clock: &Arc<Clock>, metrics: &Metrics) -> Rc<Service> {
     let metrics = metrics.remote(&settings.place.to_string());
     let service = Service::new(settings.clone(), Arc::clone(clock), metrics);
@@ -135,7 +137,7 @@ fn notations(rule: &Rule) -> Box<[Notation]> {
     rule.limits().iter().map(|limit| Notation::new(&limit_name(rule, limit), &limit.quota)).collect()
 }
 
-/// Nested networks are told apart by what they are.
+/// Returns the name of a limit; limits of nested networks have their prefix length in it.
 fn limit_name<'a>(rule: &'a Rule, limit: &RuleLimit) -> Cow<'a, str> {
     match &limit.nested {
         Some(nested) => format!("{}/{}", rule.counter(), nested.prefix).into(),

@@ -1,19 +1,19 @@
-//! Where a listener listens, as configured.
+//! Listen addresses, as configured.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Where clients connect.
+/// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// A port; 0 lets the system choose.
+pub enum ListenAddress {
+    /// IP address and TCP port; with port 0 the system chooses one.
     Tcp(SocketAddr),
-    /// A socket in the file system.
+    /// Path of a Unix socket.
     Unix(Box<Path>),
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),

@@ -1,46 +1,50 @@
-//! Reading what a proxy in front of us says before anything else.
+//! Reads the PROXY protocol header that a proxy in front may send before anything else.
 
 use std::net::SocketAddr;
 
 use tokio::io::AsyncReadExt;
 
-use super::proxy_protocol::{Beginning, LONGEST, Version, parse};
-use super::{Accepted, ProxyProtocol};
+use super::proxy_protocol::{MAX_HEADER_LENGTH, ParseOutcome, Version, parse};
+use super::{AcceptedConnection, ProxyProtocol};
 use crate::telemetry::metrics::Preamble;
 use crate::transport::Transport;
 
-/// How much is read at once: a header and what usually follows.
-const PIECE: usize = 1024;
+/// Bytes per read: enough for a header and what usually follows it.
+const READ_SIZE: usize = 1024;
 
-/// Reads the preamble of a connection. The connection comes back unless it is to be closed, and with the peer that
-/// the preamble names.
-pub async fn read(accepted: Accepted, mode: ProxyProtocol, is_trusted: bool) -> (Preamble, Option<Accepted>) {
+/// Reads the PROXY protocol header of a connection. Returns the connection with the source address of the header as its
+/// peer, or `None` if the connection is to be closed.
+pub async fn read(
+    accepted: AcceptedConnection,
+    mode: ProxyProtocol,
+    is_trusted: bool,
+) -> (Preamble, Option<AcceptedConnection>) {
     if !is_trusted {
-        // Without trust it is what it looks like: bytes that are no HTTP.
+        // A header from an untrusted peer is left in the stream, where it will be rejected as malformed HTTP.
         let kept = (mode != ProxyProtocol::Required).then_some(accepted);
         return (Preamble::Untrusted, kept);
     }
-    let Accepted { mut stream, peer } = accepted;
+    let AcceptedConnection { mut stream, peer } = accepted;
     let mut bytes = Vec::new();
     loop {
         match parse(&bytes) {
-            Beginning::Header { header, length } => {
+            ParseOutcome::Complete { header, length } => {
                 let outcome = match header.version {
-                    Version::One => Preamble::V1,
-                    Version::Two => Preamble::V2,
+                    Version::V1 => Preamble::V1,
+                    Version::V2 => Preamble::V2,
                 };
                 let rest = bytes.split_off(length);
-                return (outcome, Some(arrived(stream, rest, header.source.unwrap_or(peer))));
+                return (outcome, Some(with_prefix(stream, rest, header.source.unwrap_or(peer))));
             }
-            Beginning::Absent if mode == ProxyProtocol::Optional => {
-                return (Preamble::Absent, Some(arrived(stream, bytes, peer)));
+            ParseOutcome::Absent if mode == ProxyProtocol::Optional => {
+                return (Preamble::Absent, Some(with_prefix(stream, bytes, peer)));
             }
-            Beginning::Absent => return (Preamble::Absent, None),
-            Beginning::Malformed => return (Preamble::Malformed, None),
-            Beginning::Partial if bytes.len() > LONGEST => return (Preamble::Malformed, None),
-            Beginning::Partial => {}
+            ParseOutcome::Absent => return (Preamble::Absent, None),
+            ParseOutcome::Malformed => return (Preamble::Malformed, None),
+            ParseOutcome::Partial if bytes.len() > MAX_HEADER_LENGTH => return (Preamble::Malformed, None),
+            ParseOutcome::Partial => {}
         }
-        bytes.reserve(PIECE);
+        bytes.reserve(READ_SIZE);
         match stream.read_buf(&mut bytes).await {
             Ok(0) | Err(_) => return (Preamble::Unfinished, None),
             Ok(_) => {}
@@ -48,6 +52,6 @@ pub async fn read(accepted: Accepted, mode: ProxyProtocol, is_trusted: bool) -> 
     }
 }
 
-fn arrived(stream: Transport, rest: Vec<u8>, peer: SocketAddr) -> Accepted {
-    Accepted { stream: Transport::rewound(rest, stream), peer }
+fn with_prefix(stream: Transport, rest: Vec<u8>, peer: SocketAddr) -> AcceptedConnection {
+    AcceptedConnection { stream: Transport::with_prefix(rest, stream), peer }
 }

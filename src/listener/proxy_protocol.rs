@@ -1,69 +1,70 @@
-//! The PROXY protocol, versions 1 and 2: what a proxy in front of us says of the connection that it passes on.
+//! Parser of the PROXY protocol, versions 1 and 2, with which a proxy in front passes on the client's address.
 //!
-//! Pure, and total: any bytes at all are one of four things. What a family other than TCP says is skipped, as are
-//! all additional fields of version 2. By HAProxy's description of the protocol, `proxy-protocol.txt`.
+//! A pure function that accepts any bytes. Addresses of families other than TCP and all additional fields (TLVs) of
+//! version 2 are skipped. Specification: HAProxy's `proxy-protocol.txt`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest line of version 1, with its end.
-const LONGEST_LINE: usize = 107;
-/// The longest header of version 2 that is read, additional fields included. The certificate that some proxies send
-/// in them takes a few thousand bytes.
-pub const LONGEST: usize = 8 * 1024;
-/// What begins version 1.
-const WORD: &[u8] = b"PROXY ";
-/// What begins version 2.
-const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Before what the length of version 2 counts.
-const FIXED: usize = 16;
+/// Maximum length of a version 1 header, including its line ending.
+const MAX_LINE_LENGTH: usize = 107;
+/// Maximum length of a version 2 header, including its additional fields. Some proxies send a client certificate in
+/// them, which takes a few thousand bytes.
+pub const MAX_HEADER_LENGTH: usize = 8 * 1024;
+/// Prefix of a version 1 header.
+const V1_PREFIX: &[u8] = b"PROXY ";
+/// Signature of a version 2 header.
+const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// Length of the fixed part of a version 2 header; its length field counts what follows.
+const V2_FIXED_LENGTH: usize = 16;
 
-/// What bytes at the beginning of a connection are.
+/// Result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beginning {
-    /// A header of so many bytes.
-    Header {
-        /// What it says.
-        header: Header,
-        /// Where it ends.
+pub enum ParseOutcome {
+    /// A complete header.
+    Complete {
+        /// The parsed header.
+        header: ProxyHeader,
+        /// Length of the header in bytes.
         length: usize,
     },
-    /// Perhaps one: it takes more of them to know.
+    /// Possibly a header; more bytes are needed.
     Partial,
-    /// Something else.
+    /// No header.
     Absent,
-    /// A header that is none.
+    /// An invalid header.
     Malformed,
 }
 
-/// What a header says.
+/// A PROXY protocol header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// 1 or 2.
+pub struct ProxyHeader {
+    /// Version of the protocol.
     pub version: Version,
-    /// Who connected to the proxy; `None` where the proxy speaks for itself or does not say.
+    /// Address of the client that connected to the proxy; `None` if the proxy opened the connection for itself or sent
+    /// no TCP address.
     pub source: Option<SocketAddr>,
 }
 
-/// Which of the two.
+/// Version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// A line of text.
-    One,
-    /// Octets.
-    Two,
+    V1,
+    /// Binary.
+    V2,
 }
 
-/// Looks at the first bytes of a connection.
-pub fn parse(bytes: &[u8]) -> Beginning {
-    match (starts(bytes, SIGNATURE), starts(bytes, WORD)) {
-        (Some(true), _) => octets(bytes),
-        (_, Some(true)) => line(bytes),
-        (Some(false), Some(false)) => Beginning::Absent,
-        _ => Beginning::Partial,
+/// Parses the first bytes of a connection.
+pub fn parse(bytes: &[u8]) -> ParseOutcome {
+    match (starts(bytes, V2_SIGNATURE), starts(bytes, V1_PREFIX)) {
+        (Some(true), _) => parse_v2(bytes),
+        (_, Some(true)) => parse_v1(bytes),
+        (Some(false), Some(false)) => ParseOutcome::Absent,
+        _ => ParseOutcome::Partial,
     }
 }
 
-/// Whether `bytes` begin so; `None` where there are too few to know.
+/// Whether `bytes` start with `with`; `None` if more bytes are needed.
 fn starts(bytes: &[u8], with: &[u8]) -> Option<bool> {
     let common = bytes.len().min(with.len());
     match bytes[..common] == with[..common] {
@@ -73,22 +74,22 @@ fn starts(bytes: &[u8], with: &[u8]) -> Option<bool> {
     }
 }
 
-fn line(bytes: &[u8]) -> Beginning {
-    let seen = &bytes[..bytes.len().min(LONGEST_LINE)];
+fn parse_v1(bytes: &[u8]) -> ParseOutcome {
+    let seen = &bytes[..bytes.len().min(MAX_LINE_LENGTH)];
     let Some(end) = seen.windows(2).position(|pair| pair == b"\r\n") else {
-        return if seen.len() == LONGEST_LINE { Beginning::Malformed } else { Beginning::Partial };
+        return if seen.len() == MAX_LINE_LENGTH { ParseOutcome::Malformed } else { ParseOutcome::Partial };
     };
-    let source = std::str::from_utf8(&seen[WORD.len()..end]).ok().and_then(source_of_line);
+    let source = std::str::from_utf8(&seen[V1_PREFIX.len()..end]).ok().and_then(parse_v1_source);
     match source {
         Some(source) => {
-            Beginning::Header { header: Header { version: Version::One, source }, length: end + 2 }
+            ParseOutcome::Complete { header: ProxyHeader { version: Version::V1, source }, length: end + 2 }
         }
-        None => Beginning::Malformed,
+        None => ParseOutcome::Malformed,
     }
 }
 
-/// The outer is `None` where the line is malformed, the inner where it names nobody.
-fn source_of_line(text: &str) -> Option<Option<SocketAddr>> {
+/// Returns the source address of a version 1 line. The outer `None` means malformed, the inner one `UNKNOWN`.
+fn parse_v1_source(text: &str) -> Option<Option<SocketAddr>> {
     let mut words = text.split(' ');
     let family = words.next()?;
     if family == "UNKNOWN" {
@@ -109,32 +110,35 @@ fn port(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-fn octets(bytes: &[u8]) -> Beginning {
-    let Some([command, family, high, low]) = bytes.get(SIGNATURE.len()..FIXED) else {
-        return Beginning::Partial;
+fn parse_v2(bytes: &[u8]) -> ParseOutcome {
+    let Some([command, family, high, low]) = bytes.get(V2_SIGNATURE.len()..V2_FIXED_LENGTH) else {
+        return ParseOutcome::Partial;
     };
-    let length = FIXED + usize::from(u16::from_be_bytes([*high, *low]));
+    let length = V2_FIXED_LENGTH + usize::from(u16::from_be_bytes([*high, *low]));
     let is_known = matches!(*command, 0x20 | 0x21) && family >> 4 <= 3 && family & 15 <= 2;
-    if !is_known || length > LONGEST {
-        return Beginning::Malformed;
+    if !is_known || length > MAX_HEADER_LENGTH {
+        return ParseOutcome::Malformed;
     }
-    let Some(rest) = bytes.get(FIXED..length) else { return Beginning::Partial };
-    // The proxy itself, as when it checks our health: what it says of addresses means nothing.
+    let Some(rest) = bytes.get(V2_FIXED_LENGTH..length) else { return ParseOutcome::Partial };
+    // The LOCAL command: the proxy opened the connection itself, such as for a health check. Its addresses must be
+    // ignored.
     let is_local = *command == 0x20;
     let source = match family {
         _ if is_local => Some(None),
         0x11 => source_v4(rest).map(Some),
         0x21 => source_v6(rest).map(Some),
-        // Datagrams, sockets in a file system, and what is not said.
+        // Datagrams, Unix sockets and unspecified families.
         _ => Some(None),
     };
     match source {
-        Some(source) => Beginning::Header { header: Header { version: Version::Two, source }, length },
-        None => Beginning::Malformed,
+        Some(source) => {
+            ParseOutcome::Complete { header: ProxyHeader { version: Version::V2, source }, length }
+        }
+        None => ParseOutcome::Malformed,
     }
 }
 
-/// Source, destination, and their ports.
+/// Reads the source from an IPv4 address block: source, destination, and both ports.
 fn source_v4(rest: &[u8]) -> Option<SocketAddr> {
     let addresses: &[u8; 12] = rest.first_chunk()?;
     let [a, b, c, d, .., high, low, _, _] = *addresses;

@@ -1,4 +1,4 @@
-//! Sockets that listen: one per worker on a port, one for all in the file system.
+//! Listening sockets: one per worker for a TCP port, one shared by all workers for a Unix socket.
 
 use std::fs;
 use std::io;
@@ -11,59 +11,59 @@ use std::sync::Arc;
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::{Accepted, Address};
+use super::{AcceptedConnection, ListenAddress};
 use crate::transport::Transport;
 
-/// Connections that may wait for us in the kernel; the system's own cap applies on top.
+/// Maximum connections in the kernel's accept queue; the system's own maximum applies as well.
 const BACKLOG: i32 = 4096;
 
-/// Who may connect to a socket in the file system: the owner and the group.
+/// File mode of a Unix socket: its owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
 
-/// Who is at the other end of a socket in the file system: a process of this machine.
+/// Peer address of connections through a Unix socket.
 const LOCAL_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// A worker's socket.
+/// A worker's listening socket.
 #[derive(Debug)]
 pub enum Socket {
-    /// A port.
+    /// A TCP port.
     Tcp(StdTcpListener),
-    /// In the file system; the file goes with the last of its sockets.
+    /// A Unix socket; its file is removed with the last socket that shares it.
     Unix(StdUnixListener, Arc<SocketFile>),
 }
 
 impl Socket {
-    /// Where it is bound: the port, too, where the system chose it.
+    /// Returns the bound address, including a port that the system chose.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn address(&self) -> io::Result<Address> {
+    /// The error of the system.
+    pub fn address(&self) -> io::Result<ListenAddress> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().map(Address::Tcp),
-            Self::Unix(_, file) => Ok(Address::Unix(file.path.clone())),
+            Self::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
+            Self::Unix(_, file) => Ok(ListenAddress::Unix(file.path.clone())),
         }
     }
 }
 
-/// Binds `address` for each worker.
+/// Binds `address` once for each worker.
 ///
 /// # Errors
-/// What the system says, in particular `AddrInUse`: also where another process shares ports with itself, or
-/// listens at that file.
-pub fn bind(address: &Address, workers: usize) -> io::Result<Vec<Socket>> {
+/// The error of the system, in particular `AddrInUse`: also if another process shares the port by `SO_REUSEPORT`, or
+/// listens on that Unix socket.
+pub fn bind(address: &ListenAddress, workers: usize) -> io::Result<Vec<Socket>> {
     match address {
-        Address::Tcp(address) => {
+        ListenAddress::Tcp(address) => {
             bind_tcp(*address, workers).map(|all| all.into_iter().map(Socket::Tcp).collect())
         }
-        Address::Unix(path) => bind_unix(path, workers),
+        ListenAddress::Unix(path) => bind_unix(path, workers),
     }
 }
 
-/// So many bytes that the network cannot take yet are kept by the system for a connection: a client that does not read
-/// would have it keep megabytes, and a slow one would look as if it took nothing for long.
+/// Maximum unsent bytes that the kernel buffers per connection (`TCP_NOTSENT_LOWAT`). Without it, the kernel would hold
+/// megabytes for a client that does not read, and a slow client would appear to take nothing for a long time.
 const MAX_UNSENT: u32 = 128 * 1024;
 
-/// Binds a port once per worker.
+/// Binds a TCP port once for each worker.
 ///
 /// # Errors
 /// As [`bind`].
@@ -73,7 +73,8 @@ pub fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Vec<StdTcpLis
     if workers <= 1 {
         return Ok(vec![listen(socket)?.into()]);
     }
-    // With SO_REUSEPORT a second Weir would join in unnoticed; the plain bind above has ruled that out.
+    // With `SO_REUSEPORT`, a second process could share the port unnoticed. The bind above, without that option, has
+    // ruled this out.
     let address = socket.local_addr()?.as_socket().unwrap_or(address);
     drop(socket);
     (0..workers)
@@ -88,9 +89,9 @@ pub fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Vec<StdTcpLis
 
 fn open(address: SocketAddr) -> io::Result<RawSocket> {
     let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A restart must not wait for the connections of its predecessor to be forgotten.
+    // A restart must not fail because of the previous process's connections in TIME_WAIT.
     socket.set_reuse_address(true)?;
-    // Inherited by each connection. Where it is not to be had, the system's memory bounds what it keeps.
+    // Accepted connections inherit this option. If it is not supported, the system's socket buffer limits apply.
     let _ = socket.set_tcp_notsent_lowat(MAX_UNSENT);
     Ok(socket)
 }
@@ -101,19 +102,19 @@ fn listen(socket: RawSocket) -> io::Result<RawSocket> {
     Ok(socket)
 }
 
-/// Binds a file. There is no sharing of its name as there is of ports: all workers accept from one socket.
+/// Binds a Unix socket. A path cannot be bound twice as a port can, so all workers accept from one socket.
 fn bind_unix(path: &Path, workers: usize) -> io::Result<Vec<Socket>> {
     remove_stale(path)?;
     let socket = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
     let file = Arc::new(SocketFile::new(path)?);
-    // Before it listens: until then nobody gets in, whatever the mode that the file was made with.
+    // Before `listen`: until then no client can connect, whatever the mode that the file was created with.
     fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE))?;
     let socket: StdUnixListener = listen(socket)?.into();
     (0..workers.max(1)).map(|_| Ok(Socket::Unix(socket.try_clone()?, Arc::clone(&file)))).collect()
 }
 
-/// Takes away what a process that is dead has left behind, and nothing else.
+/// Removes the socket file of a process that no longer runs, and nothing else.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
@@ -131,7 +132,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A socket's name in the file system, taken away with it.
+/// Path of a Unix socket; the file is removed on drop.
 #[derive(Debug)]
 pub struct SocketFile {
     path: Box<Path>,
@@ -146,7 +147,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // A successor may have put its own there already.
+        // A successor may have created its own socket at that path.
         if identity(&self.path).is_ok_and(|there| there == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
@@ -157,14 +158,14 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// A socket watched by a worker's runtime.
+/// Listening socket registered with a worker's runtime.
 #[derive(Debug)]
-pub(super) enum Accepting {
+pub(super) enum AsyncListener {
     Tcp(TcpListener),
     Unix(UnixListener, Arc<SocketFile>),
 }
 
-impl Accepting {
+impl AsyncListener {
     pub(super) fn new(socket: Socket) -> io::Result<Self> {
         match socket {
             Socket::Tcp(listener) => TcpListener::from_std(listener).map(Self::Tcp),
@@ -174,21 +175,22 @@ impl Accepting {
         }
     }
 
-    pub(super) async fn accept(&self) -> io::Result<Accepted> {
+    pub(super) async fn accept(&self) -> io::Result<AcceptedConnection> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                Ok(Accepted { stream: Transport::Tcp(stream), peer })
+                Ok(AcceptedConnection { stream: Transport::Tcp(stream), peer })
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Accepted { stream: Transport::Unix(stream), peer: LOCAL_PEER })
+                Ok(AcceptedConnection { stream: Transport::Unix(stream), peer: LOCAL_PEER })
             }
         }
     }
 
-    /// Takes one that the kernel has queued, asking the socket itself: the runtime would stop at its budget.
-    pub(super) fn into_queue(self) -> io::Result<impl Iterator<Item = io::Result<Accepted>>> {
+    /// Returns the connections left in the kernel's queue. Accepts from the socket directly, because the runtime's
+    /// would yield when its task budget is used up.
+    pub(super) fn into_queue(self) -> io::Result<impl Iterator<Item = io::Result<AcceptedConnection>>> {
         let socket = match self {
             Self::Tcp(listener) => Socket::Tcp(listener.into_std()?),
             Self::Unix(listener, file) => Socket::Unix(listener.into_std()?, file),
@@ -197,17 +199,20 @@ impl Accepting {
     }
 }
 
-fn queued(socket: &Socket) -> io::Result<Accepted> {
+fn queued(socket: &Socket) -> io::Result<AcceptedConnection> {
     match socket {
         Socket::Tcp(listener) => {
             let (stream, peer) = listener.accept()?;
             stream.set_nonblocking(true)?;
-            Ok(Accepted { stream: Transport::Tcp(TcpStream::from_std(stream)?), peer })
+            Ok(AcceptedConnection { stream: Transport::Tcp(TcpStream::from_std(stream)?), peer })
         }
         Socket::Unix(listener, _) => {
             let (stream, _) = listener.accept()?;
             stream.set_nonblocking(true)?;
-            Ok(Accepted { stream: Transport::Unix(UnixStream::from_std(stream)?), peer: LOCAL_PEER })
+            Ok(AcceptedConnection {
+                stream: Transport::Unix(UnixStream::from_std(stream)?),
+                peer: LOCAL_PEER,
+            })
         }
     }
 }
@@ -241,7 +246,7 @@ mod tests {
     fn a_socket_file_is_for_owner_and_group_and_goes_with_its_last_socket() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
-        let mut sockets = bind(&Address::Unix(path.as_path().into()), 3).unwrap();
+        let mut sockets = bind(&ListenAddress::Unix(path.as_path().into()), 3).unwrap();
         assert_eq!(sockets.len(), 3);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         sockets.truncate(1);
@@ -254,11 +259,11 @@ mod tests {
     fn only_what_a_dead_process_has_left_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
-        let address = Address::Unix(path.as_path().into());
+        let address = ListenAddress::Unix(path.as_path().into());
         let alive = bind(&address, 1).unwrap();
         assert_eq!(bind(&address, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(alive);
-        // Closed without taking the name away, as by a kill.
+        // Closed without removing the file, as when a process is killed.
         drop(StdUnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let alive = bind(&address, 1).unwrap();
@@ -273,9 +278,9 @@ mod tests {
     fn the_file_of_a_successor_stays() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
-        let first = bind(&Address::Unix(path.as_path().into()), 1).unwrap();
+        let first = bind(&ListenAddress::Unix(path.as_path().into()), 1).unwrap();
         fs::remove_file(&path).unwrap();
-        let second = bind(&Address::Unix(path.as_path().into()), 1).unwrap();
+        let second = bind(&ListenAddress::Unix(path.as_path().into()), 1).unwrap();
         drop(first);
         assert!(path.exists());
         drop(second);

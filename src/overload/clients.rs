@@ -1,4 +1,4 @@
-//! How many connections each client has; nothing of clients that have none.
+//! Number of connections of each client. Clients without a connection take no memory.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,26 +8,27 @@ use std::num::NonZeroU32;
 
 use parking_lot::Mutex;
 
-/// Workers that accept at once seldom meet in one of so many.
+/// Number of locks: workers that accept at the same time seldom contend for one.
 const SHARDS: usize = 16;
 
-type Shard = Mutex<HashMap<IpAddr, u32>>;
+type ClientShard = Mutex<HashMap<IpAddr, u32>>;
 
-/// The connections of each client. There are never more entries than connections, for those whose last connection
-/// has gone are taken out.
+/// Connections of each client. An entry is removed with its last connection, so there are never more entries than
+/// connections.
 #[derive(Debug)]
-pub(super) struct Clients {
+pub(super) struct ClientConnections {
     max: u32,
     hasher: RandomState,
-    shards: [Shard; SHARDS],
+    shards: [ClientShard; SHARDS],
 }
 
-impl Clients {
+impl ClientConnections {
     pub(super) fn new(max: NonZeroU32) -> Self {
         Self { max: max.get(), hasher: RandomState::default(), shards: Default::default() }
     }
 
-    /// Counts one more connection of `client`, unless it has as many as it may.
+    /// Counts one more connection of `client`. Returns `false` and counts nothing if the client has reached its
+    /// maximum.
     pub(super) fn acquire(&self, client: IpAddr) -> bool {
         let mut shard = self.shard(client).lock();
         let count = shard.entry(client).or_insert(0);
@@ -36,7 +37,7 @@ impl Clients {
         is_admitted
     }
 
-    /// One of them is gone.
+    /// Removes one connection of `client`.
     pub(super) fn release(&self, client: IpAddr) {
         let mut shard = self.shard(client).lock();
         if let Entry::Occupied(mut count) = shard.entry(client) {
@@ -45,19 +46,19 @@ impl Clients {
                 count.remove();
             }
         }
-        // What a flood of clients has made of the table is given back after it.
+        // Releases the memory that a flood of clients made the table take.
         if shard.capacity() > 4 * shard.len().max(64) {
             let keep = 2 * shard.len();
             shard.shrink_to(keep);
         }
     }
 
-    fn shard(&self, client: IpAddr) -> &Shard {
+    fn shard(&self, client: IpAddr) -> &ClientShard {
         let hash = self.hasher.hash_one(client);
         &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or(0)]
     }
 
-    /// Clients that have a connection.
+    /// Returns the number of clients with a connection.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()

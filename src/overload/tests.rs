@@ -2,8 +2,8 @@ use std::sync::atomic::AtomicU32;
 
 use super::*;
 
-fn overload(settings: &Settings) -> Arc<Overload> {
-    Arc::new(Overload::new(settings, 1000, 1 << 30))
+fn overload(settings: &OverloadSettings) -> Arc<OverloadManager> {
+    Arc::new(OverloadManager::new(settings, 1000, 1 << 30))
 }
 
 fn client(number: u32) -> IpAddr {
@@ -12,15 +12,18 @@ fn client(number: u32) -> IpAddr {
 
 #[test]
 fn half_of_the_descriptors_are_for_clients_unless_said_otherwise() {
-    assert_eq!(overload(&Settings::default()).max_connections(), 500);
-    let settings = Settings { connections: NonZeroUsize::new(7), ..Settings::default() };
+    assert_eq!(overload(&OverloadSettings::default()).max_connections(), 500);
+    let settings = OverloadSettings { connections: NonZeroUsize::new(7), ..OverloadSettings::default() };
     assert_eq!(overload(&settings).max_connections(), 7);
 }
 
 #[test]
 fn a_permit_is_released_when_it_is_dropped() {
-    let settings =
-        Settings { connections: NonZeroUsize::new(2), requests: NonZeroUsize::new(1), ..Settings::default() };
+    let settings = OverloadSettings {
+        connections: NonZeroUsize::new(2),
+        requests: NonZeroUsize::new(1),
+        ..OverloadSettings::default()
+    };
     let overload = overload(&settings);
     let permits = [overload.acquire_connection(), overload.acquire_connection()];
     assert_eq!(overload.acquire_connection().err(), Some(LoadShed::Connections));
@@ -34,7 +37,8 @@ fn a_permit_is_released_when_it_is_dropped() {
 
 #[test]
 fn a_client_that_is_refused_leaves_nothing_behind() {
-    let settings = Settings { connections_per_client: NonZeroU32::new(1), ..Settings::default() };
+    let settings =
+        OverloadSettings { connections_per_client: NonZeroU32::new(1), ..OverloadSettings::default() };
     let overload = overload(&settings);
     let mut first = overload.acquire_connection().unwrap();
     let mut second = overload.acquire_connection().unwrap();
@@ -48,11 +52,11 @@ fn a_client_that_is_refused_leaves_nothing_behind() {
 
 #[test]
 fn bounds_hold_exactly_while_many_threads_come_and_go() {
-    const MOST: u32 = 3;
-    let settings = Settings {
+    const MAX: u32 = 3;
+    let settings = OverloadSettings {
         connections: NonZeroUsize::new(20),
-        connections_per_client: NonZeroU32::new(MOST),
-        ..Settings::default()
+        connections_per_client: NonZeroU32::new(MAX),
+        ..OverloadSettings::default()
     };
     let overload = overload(&settings);
     let inside: [AtomicU32; 4] = Default::default();
@@ -62,11 +66,11 @@ fn bounds_hold_exactly_while_many_threads_come_and_go() {
             scope.spawn(move || {
                 for round in 0..2000_u32 {
                     let who = (thread + round) % 4;
-                    // Eight threads never meet the bound of all.
+                    // Eight threads cannot reach the limit on all connections.
                     let mut permit = overload.acquire_connection().unwrap();
                     if permit.count_client(client(who)) {
                         let there = inside[who as usize].fetch_add(1, Ordering::SeqCst) + 1;
-                        assert!(there <= MOST, "{there} at once");
+                        assert!(there <= MAX, "{there} at once");
                         inside[who as usize].fetch_sub(1, Ordering::SeqCst);
                     }
                     drop(permit);
@@ -80,7 +84,7 @@ fn bounds_hold_exactly_while_many_threads_come_and_go() {
 
 #[test]
 fn nothing_is_shed_below_the_limit() {
-    let settings = Settings { connections: NonZeroUsize::new(8), ..Settings::default() };
+    let settings = OverloadSettings { connections: NonZeroUsize::new(8), ..OverloadSettings::default() };
     let overload = overload(&settings);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -91,8 +95,8 @@ fn nothing_is_shed_below_the_limit() {
 
 #[test]
 fn memory_that_is_short_stays_so_until_some_is_given_back() {
-    let settings = Settings { memory: Some(Memory::Share(50)), ..Settings::default() };
-    let overload = Overload::new(&settings, 1000, 2_000_000);
+    let settings = OverloadSettings { memory: Some(MemoryLimit::Percent(50)), ..OverloadSettings::default() };
+    let overload = OverloadManager::new(&settings, 1000, 2_000_000);
     assert!(overload.limits_memory());
     assert_eq!(overload.record_memory(999_999), None);
     assert_eq!(overload.record_memory(1_000_000), Some(true));
@@ -104,5 +108,5 @@ fn memory_that_is_short_stays_so_until_some_is_given_back() {
 
 #[test]
 fn where_nothing_is_set_no_request_is_counted() {
-    assert!(matches!(overload(&Settings::default()).acquire_request(), Ok(None)));
+    assert!(matches!(overload(&OverloadSettings::default()).acquire_request(), Ok(None)));
 }

@@ -1,4 +1,4 @@
-//! One client's connection, whatever it speaks: HTTP/1.1 or HTTP/2, until either side has had enough.
+//! One client connection, over HTTP/1.1 or HTTP/2, until it is closed.
 
 pub(super) mod http1;
 mod http2;
@@ -15,67 +15,67 @@ use http::{HeaderValue, Version};
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 
-use self::protocol_detect::Protocol;
+use self::protocol_detect::DetectedProtocol;
 use super::Worker;
 use super::headers::{self, Hop, PeerTls};
 use super::request_context::UpgradedRequest;
-use super::stream::Downstream;
+use super::stream::DownstreamIo;
 use super::timeouts::{ConnectionTimer, RequestTimer};
-use crate::http1::interim::Interims;
+use crate::http1::interim::InterimResponses;
 use crate::identify;
-use crate::identify::certificate::Certificate;
+use crate::identify::certificate::ClientCertificate;
 use crate::identify::client_ip::{self, ClientAddress};
-use crate::listener::{Accepted, Limits, ProxyProtocol};
+use crate::listener::{AcceptedConnection, ListenerLimits, ProxyProtocol};
 use crate::overload::{ConnectionPermit, LoadShed};
 
-/// The settings of the listener by which a connection comes.
+/// Settings of the listener that accepted the connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ListenerSettings {
-    /// The listener's index.
+pub(super) struct ConnectionSettings {
+    /// Index of the listener.
     pub(super) listener: usize,
-    /// Whether a proxy in front says who connected.
+    /// Whether a proxy in front sends the PROXY protocol.
     pub(super) proxy_protocol: ProxyProtocol,
-    /// What a connection and a request may take.
-    pub(super) limits: Limits,
+    /// Maximum sizes of requests, and maximum streams per connection.
+    pub(super) limits: ListenerLimits,
 }
 
-/// Where the task is found that sends a stream's bytes to the client, once it runs.
-pub(super) type Sending = Rc<RefCell<Option<JoinHandle<()>>>>;
+/// Slot for the handle of the task that sends a stream's bytes to the client, filled once that task runs.
+pub(super) type SendTaskCell = Rc<RefCell<Option<JoinHandle<()>>>>;
 
-/// What all requests of a connection share. It counts as open as long as one of them needs it.
+/// State that all requests of a connection share. The connection counts as open until the last of them has dropped it.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct DownstreamConnection {
     pub(super) worker: Rc<Worker>,
     pub(super) listener: usize,
     pub(super) peer: IpAddr,
     pub(super) peer_text: HeaderValue,
-    /// What it and its requests may take.
-    pub(super) limits: Limits,
-    /// What is known by TLS; `None` without it.
+    /// Maximum sizes of requests, and maximum streams per connection.
+    pub(super) limits: ListenerLimits,
+    /// What TLS tells about the peer; `None` without TLS.
     pub(super) tls: Option<Box<PeerTls>>,
     timer: Rc<ConnectionTimer>,
-    /// Its permit among all connections.
+    /// The connection's permit.
     permit: ConnectionPermit,
-    /// The timer of the stream opened last, until its task has it.
+    /// Timer of the stream opened last, until its task takes it.
     newest_stream: RefCell<Option<Rc<RequestTimer>>>,
-    /// Interim responses to the request under way, where the connection has one at a time.
-    pub(super) interims: Interims,
-    /// What the connection is to become when its last answer is out.
+    /// HTTP/1.1: interim responses to the current request.
+    pub(super) interims: InterimResponses,
+    /// Upgrade of the connection that takes effect after the current response.
     upgraded: RefCell<Option<UpgradedRequest>>,
-    /// The stream that left HTTP last, until its task for what goes to the client is known.
-    leaving: RefCell<Option<Sending>>,
+    /// Slot of the stream upgraded last, until its sending task is known.
+    pending_send_task: RefCell<Option<SendTaskCell>>,
 }
 
-impl Connection {
+impl DownstreamConnection {
     fn new(
         worker: Rc<Worker>,
-        ListenerSettings { listener, limits, .. }: ListenerSettings,
+        ConnectionSettings { listener, limits, .. }: ConnectionSettings,
         timer: Rc<ConnectionTimer>,
         peer: IpAddr,
         permit: ConnectionPermit,
     ) -> Self {
         worker.metrics.downstream_connection_opened(listener);
-        let peer_text = headers::address(peer);
+        let peer_text = headers::address_value(peer);
         Self {
             worker,
             listener,
@@ -86,78 +86,81 @@ impl Connection {
             timer,
             permit,
             newest_stream: RefCell::default(),
-            interims: Interims::default(),
+            interims: InterimResponses::default(),
             upgraded: RefCell::default(),
-            leaving: RefCell::default(),
+            pending_send_task: RefCell::default(),
         }
     }
 
-    /// Whether the client may have one more connection: this one. Processes of this machine that come by a socket in
-    /// the file system cannot be told apart.
-    fn claim(&mut self, peer: SocketAddr) -> bool {
+    /// Counts this connection for its client and returns whether the client may open it. Connections through a Unix
+    /// socket are not counted, because their clients cannot be distinguished.
+    fn count_client(&mut self, peer: SocketAddr) -> bool {
         if peer.port() == 0 && peer.ip().is_loopback() {
             return true;
         }
-        let is_admitted = self.permit.count_client(self.network());
+        let is_admitted = self.permit.count_client(self.client_network());
         if !is_admitted {
             self.worker.metrics.load_shed(LoadShed::Client);
         }
         is_admitted
     }
 
-    /// Its peer where connections are bounded: an IPv6 client has a whole network of addresses.
-    fn network(&self) -> IpAddr {
+    /// Returns the address or network that counts as one client for connection limits; IPv6 clients have a whole
+    /// network of addresses.
+    fn client_network(&self) -> IpAddr {
         client_ip::network(self.peer, 32, self.worker.view().policy.identify.ipv6_prefix)
     }
 
-    /// What the client's certificate says, if it has shown one that holds.
-    pub(super) fn certificate(&self) -> Option<&Certificate> {
+    /// Returns the client's verified certificate, if it has presented one.
+    pub(super) fn certificate(&self) -> Option<&ClientCertificate> {
         self.tls.as_ref()?.certificate.as_ref()
     }
 
-    /// Whether the peer may say which certificate its own client has shown: one that is named for it, and has not shown a
-    /// certificate itself, which then stands for the client (Envoy: `SANITIZE_SET`).
-    pub(super) fn is_believed_on_certificates(&self, settings: &identify::Settings) -> bool {
+    /// Whether the peer's header about its own client's certificate is used. The peer must be configured for that, and
+    /// must not have presented a certificate itself, which would then stand for the client (Envoy: `SANITIZE_SET`).
+    pub(super) fn may_forward_certificates(&self, settings: &identify::IdentifySettings) -> bool {
         self.certificate().is_none() && settings.client_certificate_proxies.contains(self.peer)
     }
 
-    /// What its requests' fields are made of, on behalf of `client`.
+    /// Returns the properties of this connection from which headers of its requests are set, on behalf of `client`.
     pub(super) fn hop(&self, client: ClientAddress, random: u128) -> Hop<'_> {
         let tls = self.tls.as_deref();
         Hop { tls, peer: self.peer, peer_text: &self.peer_text, client, random }
     }
 
-    /// A request's head is complete. Its timer: over HTTP/1.1 the connection has one for all its requests.
+    /// Starts a request whose head is complete, and returns its timer. Over HTTP/1.1, a connection has one timer for
+    /// all requests.
     pub(super) fn start_request(&self, version: Version, stream_idle_timeout: Duration) -> Rc<RequestTimer> {
         if version != Version::HTTP_2 {
             return self.timer.start_request(stream_idle_timeout);
         }
-        let stream = self.worker.slow_clock.add_stream(&self.timer, stream_idle_timeout);
+        let stream = self.worker.coarse_clock.add_stream(&self.timer, stream_idle_timeout);
         self.newest_stream.replace(Some(Rc::clone(&stream)));
         stream
     }
 }
 
-impl Connection {
-    /// The response being sent is the last of HTTP.
-    pub(super) fn upgrade(&self, upgraded: UpgradedRequest) {
+impl DownstreamConnection {
+    /// Marks the response being sent as the last of HTTP on this connection.
+    pub(super) fn set_upgraded(&self, upgraded: UpgradedRequest) {
         self.upgraded.replace(Some(upgraded));
     }
 
-    /// Whether it was.
+    /// Whether the connection leaves HTTP after the current response.
     fn is_upgraded(&self) -> bool {
         self.upgraded.borrow().is_some()
     }
 
-    /// A stream leaves HTTP with the answer under way; answers where the task that it gets will be found.
-    pub(super) fn leave_http(&self) -> Sending {
-        let sending = Sending::default();
-        self.leaving.replace(Some(Rc::clone(&sending)));
+    /// Marks a stream as leaving HTTP with its current response. Returns the slot in which the handle of its sending
+    /// task will be stored.
+    pub(super) fn start_stream_upgrade(&self) -> SendTaskCell {
+        let sending = SendTaskCell::default();
+        self.pending_send_task.replace(Some(Rc::clone(&sending)));
         sending
     }
 }
 
-impl Drop for Connection {
+impl Drop for DownstreamConnection {
     fn drop(&mut self) {
         self.worker.metrics.downstream_connection_closed(self.listener);
     }
@@ -166,21 +169,21 @@ impl Drop for Connection {
 /// Serves a connection to its end.
 pub(super) async fn serve(
     worker: Rc<Worker>,
-    settings: ListenerSettings,
+    settings: ConnectionSettings,
     timer: Rc<ConnectionTimer>,
-    accepted: Accepted,
+    accepted: AcceptedConnection,
     permit: ConnectionPermit,
 ) {
     accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
-    let mut connection = Connection::new(worker, settings, Rc::clone(&timer), peer, permit);
+    let mut connection = DownstreamConnection::new(worker, settings, Rc::clone(&timer), peer, permit);
     let Some(transport) = transport_setup::set_up(&mut connection, settings, accepted).await else { return };
     let connection = Rc::new(connection);
-    let mut stream = Downstream::new(transport, Rc::clone(&timer), connection.network());
+    let mut stream = DownstreamIo::new(transport, Rc::clone(&timer), connection.client_network());
     match protocol_detect::detect(&mut stream, &timer).await {
-        Protocol::Http1 => http1::serve(connection, stream).await,
-        Protocol::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
-        Protocol::TimedOut => http1::time_out(&connection, &mut stream, &[]),
-        Protocol::Unused => {}
+        DetectedProtocol::Http1 => http1::serve(connection, stream).await,
+        DetectedProtocol::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
+        DetectedProtocol::TimedOut => http1::send_request_timeout(&connection, &mut stream, &[]),
+        DetectedProtocol::NoData => {}
     }
 }

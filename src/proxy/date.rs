@@ -1,28 +1,28 @@
-//! The time of day, as every answer says it.
+//! `Date` header of responses.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
 use crate::limiter::timestamp::Timestamp;
 
-/// `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Length of a date such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 const LENGTH: usize = 29;
 
-/// A worker's Date field (RFC 9110 section 6.6.1), written anew when its second is over.
+/// A worker's `Date` header (RFC 9110 section 6.6.1), formatted once per second.
 #[derive(Debug)]
-pub(super) struct Date {
+pub(super) struct DateHeader {
     second: Cell<u64>,
     text: Cell<[u8; LENGTH]>,
 }
 
-impl Date {
+impl DateHeader {
     pub(super) fn new(now: Timestamp) -> Self {
         let date = Self { second: Cell::new(u64::MAX), text: Cell::new([b' '; LENGTH]) };
         date.renew(now);
         date
     }
 
-    /// Time has passed.
+    /// Updates the text if a new second has begun.
     pub(super) fn renew(&self, now: Timestamp) {
         let second = now.as_secs();
         if self.second.replace(second) == second {
@@ -34,7 +34,7 @@ impl Date {
         }
     }
 
-    /// Writes the field.
+    /// Writes the header line.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"date: ");
         out.extend_from_slice(&self.text.get());
@@ -46,7 +46,7 @@ impl Date {
 mod tests {
     use super::*;
 
-    fn written(date: &Date) -> String {
+    fn written(date: &DateHeader) -> String {
         let mut out = Vec::new();
         date.write(&mut out);
         String::from_utf8(out).unwrap()
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn the_date_is_that_of_the_second() {
         let at = |nanos| Timestamp::from_nanos(nanos);
-        let date = Date::new(at(784_111_777_999_999_999));
+        let date = DateHeader::new(at(784_111_777_999_999_999));
         assert_eq!(written(&date), "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
         date.renew(at(784_111_778_000_000_000));
         assert_eq!(written(&date), "date: Sun, 06 Nov 1994 08:49:38 GMT\r\n");

@@ -1,4 +1,5 @@
-//! The decision about a request that its limits delay or that another service limits: the request is held meanwhile.
+//! Decisions that take time: a request is held while its limits delay it, or until a store or a rate limit service
+//! responds.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -6,93 +7,96 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::connection::Connection;
+use super::connection::DownstreamConnection;
 use super::fallback::{Fallbacks, IncomingRequest};
 use super::finish;
 use super::request_context::RequestContext;
 use super::timeouts::RequestTimer;
 use crate::headers::append_all;
 use crate::limiter::timestamp::Timestamp;
-use crate::limits::{self, Limits, Pending, Query, Rejected, Sources, Waiting};
-use crate::response::fallback::Kept;
+use crate::limits::{
+    self, AppliedLimits, DecisionSource, LimitRejection, PendingLimits, ServiceQueries, Waiting,
+};
+use crate::response::fallback::CachedResponse;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::RuleIndex;
-use crate::rules::tariff::Ending;
+use crate::rules::cost::RequestEnd;
 
-/// Responses that are stored for the requests that other services reject.
+/// Stored responses for requests that a rate limit service rejects.
 #[derive(Debug, Default)]
-pub(super) struct CachedFallbacks(Vec<(RuleIndex, Arc<Kept>)>);
+pub(super) struct CachedFallbacks(Vec<(RuleIndex, Arc<CachedResponse>)>);
 
 impl CachedFallbacks {
-    /// What is stored for a request, in place of the rejections of the rules whose limits other services count. Looked
-    /// up before its head is made into what the upstream sees.
+    /// Looks up the stored responses for rules whose limits a rate limit service counts. Must be called before the
+    /// request is rewritten for the upstream.
     pub(super) fn look_up(
         fallbacks: &Fallbacks,
-        pending: &Pending,
+        pending: &PendingLimits,
         request: IncomingRequest<'_>,
         now: Timestamp,
     ) -> Self {
         let cached = |rule| Some((rule, fallbacks.look_up(rule, request, now)?));
-        Self(pending.undecided_rules().filter_map(cached).collect())
+        Self(pending.pending_rules().filter_map(cached).collect())
     }
 
-    /// What is stored in place of a rejection by `rule`.
-    pub(super) fn take(self, rule: RuleIndex) -> Option<Arc<Kept>> {
+    /// Returns the stored response that replaces a rejection by `rule`.
+    pub(super) fn take_for_rule(self, rule: RuleIndex) -> Option<Arc<CachedResponse>> {
         self.0.into_iter().find(|(of, _)| *of == rule).map(|(_, cached)| cached)
     }
 }
 
-/// Holds the request back for its delay and until every source of its limits has decided; what the upstream is to be
-/// told is added to `headers`.
+/// Holds the request for its delay and until all sources of its limits have decided. Adds the headers that the upstream
+/// is to receive to `headers`.
 ///
 /// # Errors
-/// Why the request does not go on; what it was charged is given back.
+/// The reason why the request is rejected; its charges have been refunded.
 pub(super) async fn resolve<'a>(
-    view: &'a Rc<limits::View>,
+    view: &'a Rc<limits::LimitsView>,
     context: &mut RequestContext,
-    pending: &'a mut Pending,
+    pending: &'a mut PendingLimits,
     delay: Option<Duration>,
     headers: &mut HeaderMap,
-) -> Result<&'a mut Limits, Rejected<'a>> {
-    let delay = match pending.is_short() {
+) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
+    let delay = match pending.needs_lease() {
         false => delay,
-        true => match claim(view, context, pending, headers).await {
+        true => match await_leases(view, context, pending, headers).await {
             Ok(delay) => delay,
             Err((rule, retry_after)) => {
-                let rejected = pending.rejected(rule, retry_after);
+                let rejected = pending.rejection(rule, retry_after);
                 log_rule(view, context, rule);
                 return Err(rejected);
             }
         },
     };
-    let undecided = match pending.sources(view) {
-        Sources::Remote(undecided) => undecided,
-        Sources::Local(limits) => {
+    let undecided = match pending.decision_source(view) {
+        DecisionSource::Remote(undecided) => undecided,
+        DecisionSource::Local(limits) => {
             if let Some(delay) = delay {
-                wait(context, delay).await;
+                delay_request(context, delay).await;
             }
             return Ok(limits);
         }
     };
-    // In memory of its own: few requests have it, and all would carry it.
+    // Boxed, because few requests need this and every request's future would be larger.
     Box::pin(async move {
-        let hold_until = async |query: Query| {
+        let hold_until = async |query: ServiceQueries| {
             if let Some(delay) = delay {
-                wait(context, delay).await;
+                delay_request(context, delay).await;
             }
-            hold(context, query.send()).await
+            hold_request(context, query.send()).await
         };
         match undecided.resolve(hold_until).await {
             Ok((limits, added)) => {
                 if !added.is_empty() {
-                    // What the upstream learns from a service may be about this client.
+                    // Headers that a service adds for the upstream may depend on this client, so the response must not
+                    // be stored.
                     context.recorder = None;
                 }
                 append_all(headers, &added);
                 Ok(limits)
             }
             Err(rejected) => {
-                finish::settle(context, &Ending::Refused, rejected.limits);
+                finish::settle(context, &RequestEnd::Rejected, rejected.limits);
                 log_rule(view, context, rejected.rule);
                 Err(rejected)
             }
@@ -101,54 +105,54 @@ pub(super) async fn resolve<'a>(
     .await
 }
 
-/// Holds the request until the store has responded about the units that its limits are out of.
+/// Holds the request until the store has responded about the units that its leases lack.
 ///
 /// # Errors
-/// The rule that rejects it, and how long the client should wait.
-async fn claim(
-    view: &Rc<limits::View>,
+/// The rule that rejects the request, and the time after which the client may retry.
+async fn await_leases(
+    view: &Rc<limits::LimitsView>,
     context: &mut RequestContext,
-    pending: &mut Pending,
+    pending: &mut PendingLimits,
     headers: &mut HeaderMap,
 ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
-    let Some(short) = pending.short(view) else { return Ok(None) };
-    // In memory of its own, as below.
+    let Some(short) = pending.pending_lease(view) else { return Ok(None) };
+    // Boxed for the same reason as above.
     let hold_until = async |waiting: Waiting| {
-        hold(context, waiting.done()).await;
-        context.forwarded
+        hold_request(context, waiting.done()).await;
+        context.forwarded_at
     };
     let delay = Box::pin(short.resolve(hold_until)).await?;
     context.settlement = pending.settlement(view);
-    for mark in pending.so_far().marks(view) {
+    for mark in pending.limits().mark_values(view) {
         context.recorder = None;
         headers.append(X_WEIR_OVER_LIMIT, mark);
     }
     Ok(delay)
 }
 
-fn log_rule(view: &limits::View, context: &mut RequestContext, rule: RuleIndex) {
+fn log_rule(view: &limits::LimitsView, context: &mut RequestContext, rule: RuleIndex) {
     if let Some(log) = &mut context.log {
         log.rule = Some(view.rule_name(rule).into());
     }
 }
 
-/// Delays the request; it is counted as delayed meanwhile.
-async fn wait(context: &mut RequestContext, delay: Duration) {
-    let delayed = Delayed::start(context);
-    hold(context, tokio::time::sleep(delay)).await;
+/// Delays the request, and counts it as delayed meanwhile.
+async fn delay_request(context: &mut RequestContext, delay: Duration) {
+    let delayed = DelayGuard::start(context);
+    hold_request(context, tokio::time::sleep(delay)).await;
     drop(delayed);
 }
 
-/// Holds the request back until `done` is; no timeout of it runs meanwhile.
-async fn hold<T>(context: &mut RequestContext, done: impl Future<Output = T>) -> T {
+/// Holds the request until `done` completes. Its timeouts are paused meanwhile.
+async fn hold_request<T>(context: &mut RequestContext, done: impl Future<Output = T>) -> T {
     let paused = PausedTimeouts::new(&context.timer);
     let done = done.await;
     drop(paused);
-    context.forwarded = context.connection.worker.shared.clock.now();
+    context.forwarded_at = context.connection.worker.shared.clock.now();
     done
 }
 
-/// The timeouts of a request, paused until this is dropped.
+/// Guard that pauses the timeouts of a request until it is dropped.
 struct PausedTimeouts(Rc<RequestTimer>);
 
 impl PausedTimeouts {
@@ -164,20 +168,20 @@ impl Drop for PausedTimeouts {
     }
 }
 
-/// A request that is delayed by a limit, until this is dropped.
-struct Delayed {
-    connection: Rc<Connection>,
+/// Guard that counts a request as delayed by a limit until it is dropped.
+struct DelayGuard {
+    connection: Rc<DownstreamConnection>,
     since: Timestamp,
 }
 
-impl Delayed {
+impl DelayGuard {
     fn start(context: &RequestContext) -> Self {
         context.connection.worker.metrics.delay_started();
-        Self { connection: Rc::clone(&context.connection), since: context.started }
+        Self { connection: Rc::clone(&context.connection), since: context.started_at }
     }
 }
 
-impl Drop for Delayed {
+impl Drop for DelayGuard {
     fn drop(&mut self) {
         let worker = &self.connection.worker;
         worker.metrics.delay_ended(worker.shared.clock.now().since(self.since));

@@ -1,7 +1,7 @@
-//! Headroom in the shell: what workers note for the controller, and the one word that all of them read.
+//! Load measurement for elastic limits: what workers record for the controller, and the headroom that they read.
 //!
-//! Nothing here is touched by a request unless a rule is elastic. Then an answer costs two or three additions to
-//! memory that its worker has to itself; what is in flight and what failed is in the metrics anyway.
+//! Requests only touch this if a rule is elastic. A response then costs two or three additions to memory that only its
+//! worker writes. Requests in flight and failures are taken from the metrics.
 
 pub mod control;
 
@@ -14,45 +14,45 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use parking_lot::Mutex;
 
-pub(super) use self::load::Load;
-use self::load::Noted;
+use self::load::LoadTotals;
+pub(super) use self::load::WorkerLoad;
 #[cfg(any(test, fuzzing))]
 pub(super) use self::orca::utilization;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::elastic::controller::Assessment;
 
-/// What elastic limits go by. No headroom until the control task says otherwise.
+/// State of elastic limits. There is no headroom until the control task sets it.
 #[derive(Debug, Default)]
-pub struct Elastic {
+pub struct HeadroomState {
     headroom: AtomicU16,
-    loads: Mutex<Vec<Arc<Load>>>,
+    loads: Mutex<Vec<Arc<WorkerLoad>>>,
     latest: Mutex<Option<Assessment>>,
 }
 
-impl Elastic {
-    /// Headroom at the moment.
+impl HeadroomState {
+    /// Returns the current headroom.
     pub fn headroom(&self) -> Headroom {
-        // Nothing else is read by it, so no order is needed.
+        // Relaxed: no other memory depends on this value.
         Headroom::from_bits(self.headroom.load(Ordering::Relaxed))
     }
 
-    /// What the controller thinks; `None` while no rule is elastic.
+    /// Returns the latest assessment of the controller; `None` while no rule is elastic.
     pub fn assessment(&self) -> Option<Assessment> {
         *self.latest.lock()
     }
 
-    /// Where a worker notes its answers.
-    pub(super) fn worker(&self) -> Arc<Load> {
-        let load = Arc::new(Load::default());
+    /// Creates the load record of a worker.
+    pub(super) fn add_worker(&self) -> Arc<WorkerLoad> {
+        let load = Arc::new(WorkerLoad::default());
         self.loads.lock().push(Arc::clone(&load));
         load
     }
 
-    fn noted(&self) -> Noted {
-        self.loads.lock().iter().fold(Noted::default(), |all, load| all.and(load.noted()))
+    fn load_totals(&self) -> LoadTotals {
+        self.loads.lock().iter().fold(LoadTotals::default(), |all, load| all.combined_with(load.totals()))
     }
 
-    fn set(&self, assessment: Option<Assessment>) {
+    fn set_assessment(&self, assessment: Option<Assessment>) {
         let headroom = assessment.map_or(Headroom::NONE, |assessment| assessment.headroom);
         self.headroom.store(headroom.to_bits(), Ordering::Relaxed);
         *self.latest.lock() = assessment;

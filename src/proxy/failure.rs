@@ -1,81 +1,86 @@
-//! Why a request got no response from the upstream, and what that means to metrics, outlier detection and charges.
+//! Failures of a request that got no response from the upstream, and their effect on metrics, outlier detection and
+//! charges.
 
 use http::StatusCode;
 
 use super::timeouts::SetBy;
-use crate::rules::tariff::{self, Ending};
+use crate::rules::cost::{self, RequestEnd};
 use crate::telemetry::metrics::UpstreamOutcome;
-use crate::upstream::error::Error as UpstreamError;
+use crate::upstream::error::UpstreamError;
 
-/// Why a request got no response from the upstream.
+/// Reason why a request got no response from the upstream.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// No route takes such a request.
+pub(super) enum ForwardFailure {
+    /// No route matches the request.
     NoRoute,
-    /// The upstream is not asked for such a protocol, and the client requires it.
-    NoProtocol,
-    /// No endpoint of the upstream can be used.
+    /// The client requires an upgrade that the upstream does not support or is not configured for.
+    UpgradeUnavailable,
+    /// No endpoint of the upstream is available.
     NoEndpoint,
-    /// Between us and the upstream.
+    /// An error of the upstream, or of the connection to it.
     Upstream(UpstreamError),
-    /// The response begins a protocol that the client has not asked for.
-    Unreadable,
-    /// The response's head did not come in time, by a timeout that this party set.
-    Late(SetBy),
-    /// It did not come in the time that one attempt has, by a timeout that this party set.
-    TryLate(SetBy),
-    /// The client stopped sending in the middle of its request.
-    Stalled,
-    /// What the client sent is no body.
+    /// The response switches to a protocol that the client has not requested.
+    UnexpectedProtocol,
+    /// The head of the response did not arrive within the response timeout, which was set by this party.
+    ResponseTimeout(SetBy),
+    /// The head of the response did not arrive within the timeout of one attempt, which was set by this party.
+    PerTryTimeout(SetBy),
+    /// The client stopped sending its request.
+    RequestStalled,
+    /// The request body was malformed, or its connection failed.
     BrokenRequest,
-    /// The response broke off after its head, of which nothing was sent.
-    BrokenOff,
+    /// The response failed after its head had arrived, before any of it was sent.
+    BrokenResponse,
 }
 
-impl Failure {
-    /// How an attempt that failed so is counted.
+impl ForwardFailure {
+    /// Returns the outcome as which the attempt is counted.
     pub(super) const fn outcome(&self) -> UpstreamOutcome {
         match self {
             Self::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
                 UpstreamOutcome::ConnectFailed
             }
-            Self::Upstream(UpstreamError::Malformed(_)) | Self::Unreadable => UpstreamOutcome::Malformed,
+            Self::Upstream(UpstreamError::Malformed(_)) | Self::UnexpectedProtocol => {
+                UpstreamOutcome::Malformed
+            }
             Self::Upstream(UpstreamError::Overflow) => UpstreamOutcome::Overflowed,
-            Self::Late(SetBy::Configuration) | Self::TryLate(SetBy::Configuration) => {
+            Self::ResponseTimeout(SetBy::Configuration) | Self::PerTryTimeout(SetBy::Configuration) => {
                 UpstreamOutcome::TimedOut
             }
-            Self::Upstream(UpstreamError::Reset(_)) | Self::BrokenOff => UpstreamOutcome::Reset,
-            // A client that gives its request no time must not have endpoints ejected.
-            Self::Late(SetBy::Client)
-            | Self::TryLate(SetBy::Client)
-            | Self::Stalled
+            Self::Upstream(UpstreamError::Reset(_)) | Self::BrokenResponse => UpstreamOutcome::Reset,
+            // A client that sets a very short timeout must not cause endpoints to be ejected.
+            Self::ResponseTimeout(SetBy::Client)
+            | Self::PerTryTimeout(SetBy::Client)
+            | Self::RequestStalled
             | Self::BrokenRequest
             | Self::NoRoute
-            | Self::NoProtocol
+            | Self::UpgradeUnavailable
             | Self::NoEndpoint => UpstreamOutcome::Abandoned,
         }
     }
 
-    /// The end of a request that got a local reply with `status` for it, as it is charged.
-    pub(super) const fn ending(&self, status: StatusCode) -> Ending<'static> {
+    /// Returns how a request that got a local reply with `status` is charged.
+    pub(super) const fn ending(&self, status: StatusCode) -> RequestEnd<'static> {
         let failure = match self {
-            // The client's doing: the upstream may be at work all the same.
-            Self::Stalled
+            // Caused by the client: the upstream may still be processing the request.
+            Self::RequestStalled
             | Self::BrokenRequest
-            | Self::Late(SetBy::Client)
-            | Self::TryLate(SetBy::Client) => return Ending::Abandoned,
+            | Self::ResponseTimeout(SetBy::Client)
+            | Self::PerTryTimeout(SetBy::Client) => return RequestEnd::Abandoned,
             Self::NoRoute
-            | Self::NoProtocol
+            | Self::UpgradeUnavailable
             | Self::NoEndpoint
             | Self::Upstream(
                 UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Overflow,
-            ) => tariff::Failure::Connect,
-            Self::Upstream(UpstreamError::Reset(_)) | Self::BrokenOff => tariff::Failure::Reset,
-            Self::Upstream(UpstreamError::Malformed(_)) | Self::Unreadable => tariff::Failure::Malformed,
-            Self::Late(SetBy::Configuration) | Self::TryLate(SetBy::Configuration) => {
-                tariff::Failure::Timeout
+            ) => cost::UpstreamFailure::Connect,
+            Self::Upstream(UpstreamError::Reset(_)) | Self::BrokenResponse => cost::UpstreamFailure::Reset,
+            Self::Upstream(UpstreamError::Malformed(_)) | Self::UnexpectedProtocol => {
+                cost::UpstreamFailure::Malformed
+            }
+            Self::ResponseTimeout(SetBy::Configuration) | Self::PerTryTimeout(SetBy::Configuration) => {
+                cost::UpstreamFailure::Timeout
             }
         };
-        Ending::Failed { status, failure }
+        RequestEnd::Failed { status, failure }
     }
 }

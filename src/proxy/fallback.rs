@@ -1,12 +1,12 @@
-//! The last good responses, stored for the requests that a rule rejects.
+//! Fallback cache: recent successful responses, sent in place of rejections.
 //!
-//! Each rule that asks for it has a cache of its own within its budget, shared by the workers and kept across
-//! reloads that leave its settings as they are. A response is copied while it passes and stored when its last
-//! byte has gone by; `response::fallback` says under which key, and which may be stored at all. What is being copied has a
-//! budget of the same size, since how long that takes is up to the client.
+//! Each rule that uses it has a cache of its own within its budget. The cache is shared by all workers and kept across
+//! reloads that do not change its settings. A response is copied while it passes through, and stored after its last
+//! byte. `response::fallback` defines the key and which responses may be stored. Copies in progress have a budget of
+//! the same size, because their duration depends on the client.
 
 mod recorder;
-mod taking;
+mod recording;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,33 +18,34 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 pub(super) use self::recorder::Recorder;
-use self::taking::{Desk, Taking};
+use self::recording::{ActiveRecording, RecordingRegistry};
 use super::headers::Hop;
 use crate::engine::Policy;
 use crate::identify::{Attributes, client_ip};
 use crate::limiter::timestamp::Timestamp;
-use crate::limits::Pending;
-use crate::response::fallback::cache_key::{self, CacheKey, Headers};
-use crate::response::fallback::{Keeping, Kept};
+use crate::limits::PendingLimits;
+use crate::response::fallback::cache_key::{self, CacheHeaderRules, CacheKey};
+use crate::response::fallback::{CachedResponse, FallbackCacheSettings};
 use crate::rules::RuleIndex;
 use crate::upstream::Upstream;
 
-/// An answer is taken down anew when the kept one has reached this age: often enough for what is called old.
-const REFRESH: Duration = Duration::from_secs(1);
-/// About the size of an answer, for the bookkeeping of a memory.
-const USUAL_SIZE: u64 = 16 << 10;
-const MOST_USUAL: u64 = 4096;
+/// Age at which a stored response is replaced by the next one. This is often enough for responses that are served as
+/// stale.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// Estimated size of a response, for the data structures of a cache.
+const TYPICAL_RESPONSE_SIZE: u64 = 16 << 10;
+const MAX_ESTIMATED_RESPONSES: u64 = 4096;
 
-/// The memories of a generation.
+/// The fallback caches of a generation.
 #[derive(Debug, Default)]
 pub struct Fallbacks {
-    /// Beside its rules.
-    memories: Box<[Option<Arc<Memory>>]>,
-    /// The headers by which the configuration tells clients apart.
-    personal: Arc<[HeaderName]>,
+    /// One per rule, by its index.
+    caches: Box<[Option<Arc<RuleCache>>]>,
+    /// Headers that identify clients according to the configuration.
+    personal_headers: Arc<[HeaderName]>,
 }
 
-/// A request and what is known of where it came from and goes to.
+/// A request, with what is known about its client and its upstream.
 #[derive(Clone, Copy)]
 pub(super) struct IncomingRequest<'a> {
     head: &'a request::Parts,
@@ -56,105 +57,119 @@ pub(super) struct IncomingRequest<'a> {
     upstreams: &'a [Rc<Upstream>],
 }
 
-/// The answers that are kept for one rule.
+/// The stored responses of one rule.
 #[derive(Debug)]
-struct Memory {
+struct RuleCache {
     rule: Box<str>,
-    keeping: Keeping,
-    headers: Headers,
-    answers: Cache<Box<[u8]>, Arc<Kept>, Size>,
-    desk: Desk,
+    settings: FallbackCacheSettings,
+    headers: CacheHeaderRules,
+    responses: Cache<Box<[u8]>, Arc<CachedResponse>, SizeWeighter>,
+    recordings: RecordingRegistry,
 }
 
 #[derive(Clone, Debug)]
-struct Size;
+struct SizeWeighter;
 
-impl Weighter<Box<[u8]>, Arc<Kept>> for Size {
-    fn weight(&self, key: &Box<[u8]>, kept: &Arc<Kept>) -> u64 {
+impl Weighter<Box<[u8]>, Arc<CachedResponse>> for SizeWeighter {
+    fn weight(&self, key: &Box<[u8]>, kept: &Arc<CachedResponse>) -> u64 {
         (key.len() + kept.size()) as u64
     }
 }
 
 impl Fallbacks {
-    /// The memories of `policy`, those of `before` among them where they are still asked for.
-    pub fn of(policy: &Policy, before: &Self) -> Self {
-        if policy.rejections.iter().all(|refusal| refusal.keeping.is_none()) {
+    /// Creates the caches of `policy`. Those of `before` are kept if their rule and settings still exist.
+    pub fn new(policy: &Policy, before: &Self) -> Self {
+        if policy.rejections.iter().all(|refusal| refusal.cached_fallback.is_none()) {
             return Self::default();
         }
-        let personal: Arc<[_]> = policy.telling_headers().into();
-        // Where clients are told apart by more headers than before, older responses may have been for one of them.
-        let known: &[_] = if personal == before.personal { &before.memories } else { &[] };
+        let personal: Arc<[_]> = policy.identifying_headers().into();
+        // If further headers identify clients now, older responses may have been meant for one client only.
+        let known: &[_] = if personal == before.personal_headers { &before.caches } else { &[] };
         let rules = policy.rules.rules().iter().zip(&policy.rejections);
-        let memory = |(rule, keeping): (&str, &Keeping)| {
+        let memory = |(rule, keeping): (&str, &FallbackCacheSettings)| {
             let known =
-                known.iter().flatten().find(|memory| &*memory.rule == rule && memory.keeping == *keeping);
-            known.cloned().or_else(|| Memory::new(rule, keeping.clone(), &personal).map(Arc::new))
+                known.iter().flatten().find(|memory| &*memory.rule == rule && memory.settings == *keeping);
+            known.cloned().or_else(|| RuleCache::new(rule, keeping.clone(), &personal).map(Arc::new))
         };
-        let memories = rules.map(|(rule, refusal)| memory((&rule.name, refusal.keeping.as_ref()?))).collect();
-        Self { memories, personal }
+        let memories =
+            rules.map(|(rule, refusal)| memory((&rule.name, refusal.cached_fallback.as_ref()?))).collect();
+        Self { caches: memories, personal_headers: personal }
     }
 
-    /// The stored response to the same request, for one that `rule` rejects.
+    /// Returns the stored response to the same request, for a request that `rule` rejects.
     pub(super) fn look_up(
         &self,
         rule: RuleIndex,
         request: IncomingRequest<'_>,
         now: Timestamp,
-    ) -> Option<Arc<Kept>> {
-        let memory = self.memory(rule)?;
+    ) -> Option<Arc<CachedResponse>> {
+        let memory = self.cache(rule)?;
         if !matches!(request.head.method, Method::GET | Method::HEAD) || request.has_body() {
             return None;
         }
         let key = request.key(&memory.headers);
-        let mut stored = key.to_look_up().filter_map(|key| memory.answers.get(key));
-        stored.find(|kept| kept.is_usable(now, memory.keeping.max_age))
+        let mut stored = key.to_look_up().filter_map(|key| memory.responses.get(key));
+        stored.find(|kept| kept.is_usable(now, memory.settings.max_age))
     }
 
-    /// Prepares to store the response to a request that passed `limits`.
+    /// Prepares to record the response to a request that its limits admit so far.
     pub(super) fn record(
         &self,
-        pending: &Pending,
+        pending: &PendingLimits,
         request: IncomingRequest<'_>,
         now: Timestamp,
     ) -> Option<Box<Recorder>> {
-        // A service may read the body of a GET, and the key does not have it.
-        if self.memories.is_empty() || request.head.method != Method::GET || request.has_body() {
+        // A service may read the body of a GET, which is not part of the key.
+        if self.caches.is_empty() || request.head.method != Method::GET || request.has_body() {
             return None;
         }
-        // A service may have another response for what is marked as over a limit.
-        if pending.so_far().marking().next().is_some() {
+        // A service may respond differently to requests that are marked as over a limit.
+        if pending.limits().marked_rules().next().is_some() {
             return None;
         }
         let takings: Vec<_> = pending
             .rules()
-            .filter_map(|rule| self.memory(rule))
+            .filter_map(|rule| self.cache(rule))
             .filter_map(|memory| {
                 let key = request.key(&memory.headers);
-                Taking::begin(memory, key.to_store()?, now)
+                ActiveRecording::start(memory, key.to_store()?, now)
             })
             .collect();
         (!takings.is_empty()).then(|| Box::new(Recorder::new(takings, now)))
     }
 
-    fn memory(&self, rule: RuleIndex) -> Option<&Arc<Memory>> {
-        self.memories.get(rule.0)?.as_ref()
+    fn cache(&self, rule: RuleIndex) -> Option<&Arc<RuleCache>> {
+        self.caches.get(rule.0)?.as_ref()
     }
 }
 
-impl Memory {
-    fn new(rule: &str, keeping: Keeping, personal: &Arc<[HeaderName]>) -> Option<Self> {
-        let headers = Headers { personal: Arc::clone(personal), ignored: Arc::clone(&keeping.ignored) };
-        let usual = usize::try_from((keeping.budget / USUAL_SIZE).clamp(1, MOST_USUAL)).ok()?;
+impl RuleCache {
+    fn new(rule: &str, keeping: FallbackCacheSettings, personal: &Arc<[HeaderName]>) -> Option<Self> {
+        let headers =
+            CacheHeaderRules { personal: Arc::clone(personal), ignored: Arc::clone(&keeping.ignored) };
+        let usual =
+            usize::try_from((keeping.budget / TYPICAL_RESPONSE_SIZE).clamp(1, MAX_ESTIMATED_RESPONSES))
+                .ok()?;
         let options = OptionsBuilder::new()
-            // One, so that the budget is that of each answer, not a part of it.
+            // A single shard, so that every response may use the whole budget.
             .shards(1)
             .estimated_items_capacity(usual)
             .weight_capacity(keeping.budget)
             .build()
             .ok()?;
-        let answers =
-            Cache::with_options(options, Size, DefaultHashBuilder::default(), DefaultLifecycle::default());
-        Some(Self { rule: rule.into(), keeping, headers, answers, desk: Desk::default() })
+        let answers = Cache::with_options(
+            options,
+            SizeWeighter,
+            DefaultHashBuilder::default(),
+            DefaultLifecycle::default(),
+        );
+        Some(Self {
+            rule: rule.into(),
+            settings: keeping,
+            headers,
+            responses: answers,
+            recordings: RecordingRegistry::default(),
+        })
     }
 }
 
@@ -171,34 +186,34 @@ impl<'a> IncomingRequest<'a> {
         Self { head, has_body, hop, attributes, policy, upstreams }
     }
 
-    /// Over HTTP/2 a body needs no length.
+    /// Whether the request has a body. Over HTTP/2, a body needs no length.
     fn has_body(&self) -> bool {
         let headers = &self.head.headers;
         headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING) || self.has_body
     }
 
-    fn key(&self, headers: &Headers) -> CacheKey {
+    fn key(&self, headers: &CacheHeaderRules) -> CacheKey {
         let Hop { tls, client, .. } = *self.hop;
         let trusted = &self.policy.identify.trusted_proxies;
         let certified = tls.filter(|tls| tls.certificate.is_some());
         let route = self.policy.routes.choose(self.attributes);
         let upstream = route.and_then(|route| self.upstreams.get(route));
-        let request = cache_key::Request {
+        let request = cache_key::CacheRequest {
             upstream: upstream.map_or("", |upstream| &upstream.settings().name),
             authority: authority(self.head),
             target: self.head.uri.path_and_query().map_or("/", |target| target.as_str()),
-            is_secured: tls.is_some(),
+            is_tls: tls.is_some(),
             headers: &self.head.headers,
             client: client.ip,
             peer_is_trusted: client.peer_is_trusted,
-            chain_is_trusted: client_ip::is_vouched_for(client, &self.head.headers, trusted),
+            chain_is_trusted: client_ip::is_chain_trusted(client, &self.head.headers, trusted),
             certificate: certified.map(|tls| tls.forwarded.as_ref().map_or(&[][..], |told| told.as_bytes())),
         };
         CacheKey::new(&request, headers)
     }
 }
 
-/// The host and port in the spelling that the upstream gets.
+/// Returns the host and port as the upstream receives them.
 fn authority(head: &request::Parts) -> &[u8] {
     match head.uri.authority() {
         Some(authority) => authority.as_str().rsplit('@').next().unwrap_or_default().as_bytes(),

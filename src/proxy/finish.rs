@@ -1,7 +1,7 @@
-//! The last stage: what a request is charged and what is recorded of it, however it ends.
+//! Last stage of the pipeline: charges, counts and logs a request, however it ends.
 //!
-//! A request ends when its context is dropped: with the response's body that was sent to its end, with the connection that
-//! broke off, or with a panic.
+//! A request ends when its context is dropped: after the last byte of the response body, when its connection is closed
+//! early, or on a panic.
 
 use std::time::Duration;
 
@@ -9,67 +9,67 @@ use http::{HeaderMap, HeaderValue};
 
 use super::grpc;
 use super::request_context::{LogRecord, RequestContext, ResponseFlag};
-use crate::limits::Limits;
+use crate::limits::AppliedLimits;
+use crate::rules::cost::RequestEnd;
 use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
-use crate::rules::tariff::Ending;
 use crate::telemetry::access_log::Entry;
 use crate::telemetry::spans::{Decision, Notes};
 
-/// Settles what the request reserved, now that its outcome is known, and records in `limits` how the client stands.
-pub(super) fn settle(context: &mut RequestContext, ending: &Ending<'_>, limits: &mut Limits) {
+/// Settles what the request reserved, once its outcome is known, and updates the client's remaining units in `limits`.
+pub(super) fn settle(context: &mut RequestContext, ending: &RequestEnd<'_>, limits: &mut AppliedLimits) {
     let received = context.bytes_received();
     if let Some(settlement) = &mut context.settlement {
         let call = grpc::call_status(context.is_grpc, ending);
         let shared = &context.connection.worker.shared;
         let now = shared.clock.now();
-        // The upstream knows the client's deadline too, and may be the first to give up.
+        // The upstream may have received the client's deadline too, and may give up first.
         let is_past = context.deadline.is_some_and(|deadline| deadline <= now);
         let gave_up = is_past && ending.may_be_by_deadline(call);
-        let ending = if gave_up { &Ending::Abandoned } else { ending };
-        let mut note = |position, settled| limits.note_settled(position, settled, now);
+        let ending = if gave_up { &RequestEnd::Abandoned } else { ending };
+        let mut note = |position, settled| limits.record_settlement(position, settled, now);
         settlement.settle(ending, call, &shared.limiter, now, &mut note);
-        settlement.octets(received, 0, &shared.limiter, now, &mut note);
+        settlement.charge_bytes(received, 0, &shared.limiter, now, &mut note);
     }
 }
 
-/// The status of a gRPC call is known, which may decide what it is charged.
-fn settle_call(context: &mut RequestContext, status: GrpcStatus) {
+/// Settles charges that depend on the status of a gRPC call, which is now known.
+fn settle_grpc_status(context: &mut RequestContext, status: GrpcStatus) {
     if let Some(settlement) = context.settlement.as_mut().filter(|settlement| settlement.awaits_call()) {
         let shared = &context.connection.worker.shared;
         let now = shared.clock.now();
-        // A call that fails once the client's deadline has passed is one that the client has left.
+        // A call that fails after the client's deadline counts as abandoned by the client.
         let gave_up = !status.is_ok() && context.deadline.is_some_and(|deadline| deadline <= now);
         settlement.settle_call((!gave_up).then_some(status), &shared.limiter, now);
     }
 }
 
-/// The response has ended with these trailers.
-pub(super) fn trailers(context: &mut RequestContext, trailers: &HeaderMap) {
-    if let Some(status) = GrpcStatus::of_field(trailers.get(GRPC_STATUS).map(HeaderValue::as_bytes)) {
-        settle_call(context, status);
+/// Handles the trailers at the end of a response.
+pub(super) fn record_trailers(context: &mut RequestContext, trailers: &HeaderMap) {
+    if let Some(status) = GrpcStatus::from_field_value(trailers.get(GRPC_STATUS).map(HeaderValue::as_bytes)) {
+        settle_grpc_status(context, status);
     }
 }
 
-/// The response's body has been sent to its end.
+/// Records that the response body has been sent completely.
 pub(super) fn response_complete(context: &mut RequestContext) {
     context.is_complete = true;
     if let Some(status) = context.status.filter(|_| context.is_grpc) {
-        settle_call(context, GrpcStatus::of_silence(status));
+        settle_grpc_status(context, GrpcStatus::from_http_status(status));
     }
     if let Some(recorder) = context.recorder.take() {
-        recorder.keep();
+        recorder.store();
     }
 }
 
-/// The response goes without its body, as that to HEAD does.
+/// Records that the response is complete without its body, as for HEAD.
 pub(super) fn body_omitted(context: &mut RequestContext) {
     context.is_complete = true;
     context.recorder = None;
 }
 
-/// The response's body broke off.
+/// Records that the response body has failed.
 pub(super) fn response_broken_off(context: &mut RequestContext) {
-    settle_call(context, GrpcStatus::UNAVAILABLE);
+    settle_grpc_status(context, GrpcStatus::UNAVAILABLE);
     context.flag = ResponseFlag::UpstreamClosed;
     context.is_complete = true;
     context.recorder = None;
@@ -81,13 +81,13 @@ impl Drop for RequestContext {
     }
 }
 
-/// Charges, counts and logs a request that has ended, and times its connection again.
+/// Charges, counts and logs a request that has ended, and returns its connection to idle.
 fn finish(context: &mut RequestContext) {
     let worker = &context.connection.worker;
     let now = worker.shared.clock.now();
-    let duration = now.since(context.started);
+    let duration = now.since(context.started_at);
     if let Some(mut settlement) = context.settlement.take() {
-        settlement.end(context.bytes_received(), context.bytes_sent, &worker.shared.limiter, now);
+        settlement.finish(context.bytes_received(), context.bytes_sent, &worker.shared.limiter, now);
     }
     match context.status {
         Some(status) if context.is_complete => {
@@ -104,12 +104,12 @@ fn log(context: &RequestContext, duration: Duration) {
     let shared = &context.connection.worker.shared;
     let flag = if context.is_complete { context.flag } else { ResponseFlag::DownstreamClosed };
     let entry = Entry {
-        start: shared.clock.civil(context.started),
+        start: shared.clock.civil(context.started_at),
         method: &record.method,
         path: &record.target,
         protocol: record.protocol,
         status: context.status,
-        flags: if context.retries_exhausted { flag.exhausted() } else { flag.as_str() },
+        flags: if context.retries_exhausted { flag.as_str_retries_exhausted() } else { flag.as_str() },
         attempts: record.upstream.as_ref().map_or(0, |_| context.retries.saturating_add(1)),
         bytes_received: context.bytes_received(),
         bytes_sent: context.bytes_sent,
@@ -137,12 +137,12 @@ fn log(context: &RequestContext, duration: Duration) {
 }
 
 fn decision(context: &RequestContext, record: &LogRecord) -> Option<Decision> {
-    let delay = context.forwarded.since(context.started);
+    let delay = context.forwarded_at.since(context.started_at);
     match context.flag {
         ResponseFlag::RateLimited => Some(Decision::Limited),
         ResponseFlag::Denied => Some(Decision::Denied),
         _ if !delay.is_zero() => Some(Decision::Delayed(delay)),
-        // Rules are selected as soon as it is known who the client is.
+        // Rules are selected once the client is known.
         _ => record.client.map(|_| Decision::Allowed),
     }
 }

@@ -1,4 +1,4 @@
-//! A request on its way to the upstream, up to the head of the response.
+//! Forwarding of a request to the upstream, up to the head of the response.
 
 mod attempt;
 mod plan;
@@ -12,30 +12,30 @@ pub(super) use self::attempt::AttemptResult;
 use self::attempt::attempt;
 use self::plan::RetryPlan;
 use super::body::RequestBody;
-use super::failure::Failure;
-use super::headers::overrides::{EXPECTED_TIMEOUT, RequestOverrides};
+use super::failure::ForwardFailure;
+use super::headers::overrides::{RequestOverrides, X_ENVOY_EXPECTED_RQ_TIMEOUT_MS};
 use super::request_context::RequestContext;
 use super::timeouts::Timeout;
 use crate::limiter::timestamp::saturating_millis;
 use crate::upstream::Upstream;
-use crate::upstream::outgoing::Outgoing;
+use crate::upstream::outgoing::OutgoingRequest;
 
-/// Sends a request, with retries where these are configured, and waits for the head of the response.
+/// Sends a request, with retries if configured, and waits for the head of the response.
 pub(super) async fn forward(
     upstream: Option<&Upstream>,
     context: &mut RequestContext,
-    request: &mut Outgoing,
+    request: &mut OutgoingRequest,
     body: RequestBody,
     overrides: Option<&RequestOverrides>,
 ) -> AttemptResult {
-    let upstream = upstream.ok_or(Failure::NoRoute)?;
+    let upstream = upstream.ok_or(ForwardFailure::NoRoute)?;
     if context.requires_upgrade() && context.upgrade.protocol.is_none() {
-        return Err(Failure::NoProtocol);
+        return Err(ForwardFailure::UpgradeUnavailable);
     }
     let plan = RetryPlan::new(upstream.settings(), overrides);
     let timeout = response_timeout(Some(upstream), overrides);
-    request.ours.push_number(&EXPECTED_TIMEOUT, saturating_millis(timeout.time));
-    let result = if plan.repeats(&request.head.method) {
+    request.added_headers.push_number(&X_ENVOY_EXPECTED_RQ_TIMEOUT_MS, saturating_millis(timeout.time));
+    let result = if plan.needs_retry_loop(&request.head.method) {
         Box::pin(retry::with_retries(upstream, context, request, body, &plan)).await
     } else {
         attempt(upstream, context, request, body, &plan, &mut SmallVec::new()).await
@@ -44,7 +44,7 @@ pub(super) async fn forward(
     result
 }
 
-/// How long the upstream has for its response: what an internal client asks for, else what the configuration says.
+/// Returns the response timeout: the one that an internal client has set for the request, or the configured one.
 pub(super) fn response_timeout(upstream: Option<&Upstream>, overrides: Option<&RequestOverrides>) -> Timeout {
     match overrides.and_then(|overrides| overrides.timeout) {
         Some(time) => Timeout::by_client(time),

@@ -1,4 +1,4 @@
-//! The parsers of the request path, for fuzzing.
+//! Fuzz targets for parsers of the request path.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::headers::overrides;
 use super::{elastic, grpc, headers};
 
-/// Whether a Host field names one.
+/// Whether this is a valid value of `Host`.
 pub(crate) fn is_host(host: &[u8]) -> bool {
     headers::validate::is_host(host)
 }
 
-/// Nobody outside steers, nothing that steers goes further, and gRPC's deadlines are times. Fields that steer, a line each:
-/// `name: value`; the last line is a deadline of gRPC.
+/// Checks that external clients cannot set overrides, that overrides are never forwarded, and that gRPC timeouts are
+/// within bounds. Each line of `data` is a header `name: value`, and is also parsed as a gRPC timeout.
 pub fn steering(data: &[u8]) {
     let mut given = HeaderMap::new();
     for line in data.split(|byte| *byte == b'\n').take(64) {
@@ -24,7 +24,7 @@ pub fn steering(data: &[u8]) {
         {
             given.append(name, value);
         }
-        if let Some(timeout) = grpc::timeout(line) {
+        if let Some(timeout) = grpc::parse_timeout(line) {
             assert!(timeout <= Duration::from_secs(99_999_999 * 3600));
         }
     }
@@ -37,7 +37,7 @@ pub fn steering(data: &[u8]) {
     assert!(!inside.keys().any(|name| overrides::is_override(name.as_str())), "what steers goes further");
 }
 
-/// What an answer says of the upstream's load.
+/// Returns the utilization that a response reports.
 pub(crate) fn load_report(headers: &HeaderMap) -> Option<f64> {
     elastic::utilization(&headers.clone().into())
 }

@@ -1,6 +1,6 @@
-//! The header fields of messages that pass: checked, sanitized, and completed with those that the other side needs.
+//! Headers of forwarded messages: validated, sanitized, and completed with those that the recipient needs.
 
-pub(super) mod connect;
+pub(super) mod extended_connect;
 pub(super) mod identity;
 pub(super) mod overrides;
 
@@ -15,49 +15,50 @@ use http::header::{CONNECTION, HOST, UPGRADE};
 use http::{HeaderName, HeaderValue, Version, request};
 
 pub(super) use self::flags::{Expectation, RequestHeaderFlags};
-pub(super) use self::forwarded::address;
+pub(super) use self::forwarded::address_value;
 use self::overrides::RequestOverrides;
 pub(super) use self::sanitize::{join_cookies, sanitize_certificate};
-pub(super) use self::validate::{Unacceptable, normalise_length, validate};
+pub(super) use self::validate::{InvalidRequest, normalise_length, validate};
 use crate::headers::{FieldLines, Headers};
-use crate::identify::certificate::Certificate;
+use crate::identify::certificate::ClientCertificate;
 use crate::identify::client_ip::ClientAddress;
 
 const X_FORWARDED_CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
-/// The request's identity in logs and upstream.
+/// Identifies the request in logs and for the upstream.
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What TLS says of a client.
+/// What TLS tells about a client.
 #[derive(Debug, Default)]
 pub(super) struct PeerTls {
-    /// The client's certificate, if it has shown one that holds.
-    pub(super) certificate: Option<Certificate>,
-    /// The same as a field for the upstream.
+    /// The client's verified certificate, if it has presented one.
+    pub(super) certificate: Option<ClientCertificate>,
+    /// The same as a header for the upstream.
     pub(super) forwarded: Option<HeaderValue>,
 }
 
-/// What is known of the hop a request came by.
+/// Properties of the connection over which a request arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop<'a> {
-    /// What TLS says of the peer, if that is spoken.
+    /// What TLS tells about the peer; `None` without TLS.
     pub(super) tls: Option<&'a PeerTls>,
-    /// The other end of the connection.
+    /// Address of the peer.
     pub(super) peer: IpAddr,
-    /// The same as text.
+    /// Address of the peer as text.
     pub(super) peer_text: &'a HeaderValue,
-    /// On whose behalf it speaks.
+    /// The client on whose behalf the peer sends the request.
     pub(super) client: ClientAddress,
-    /// 128 random bits for the request's identity.
+    /// 128 random bits for the request ID.
     pub(super) random: u128,
 }
 
-/// Turns an upstream's response into the client's.
+/// Changes the headers of an upstream's response into those for the client.
 pub(super) fn prepare_response(headers: &mut Headers) {
-    headers.remove_hop_by_hop(identity::tells_who_asks);
+    headers.remove_hop_by_hop(identity::is_identity_header);
 }
 
-/// Turns an upstream's 101 into the client's: the protocol stays, for both ends have agreed on it.
-pub(super) fn prepare_switch(headers: &mut Headers) {
+/// Changes the headers of an upstream's 101 into those for the client. The protocol is kept, because both sides have
+/// agreed on it.
+pub(super) fn prepare_upgrade_response(headers: &mut Headers) {
     let protocol = headers.map_mut().get(UPGRADE).cloned();
     prepare_response(headers);
     let headers = headers.map_mut();
@@ -65,18 +66,18 @@ pub(super) fn prepare_switch(headers: &mut Headers) {
     headers.extend(protocol.map(|protocol| (UPGRADE, protocol)));
 }
 
-/// What a request asks of the proxy, not of the upstream.
+/// What a request asks of the proxy rather than of the upstream.
 #[derive(Debug, Default)]
 pub(super) struct UpgradeAndOverrides {
-    /// The protocol that the client asks to switch to, if that is allowed.
+    /// The protocol to which the client asks to switch, if that is allowed.
     pub(super) upgrade: Option<HeaderValue>,
-    /// What an internal client overrides.
+    /// Overrides set by an internal client.
     pub(super) overrides: Option<Box<RequestOverrides>>,
 }
 
-/// Turns a client's request into the upstream's: its target in origin-form, its fields sanitized, and those added that
-/// say on whose behalf it comes. These go to `apart`, where that is given, unless the request has a field of the same name.
-/// An upgrade is kept if it is to one of `upgrades`.
+/// Changes a client's request into one for the upstream. The target becomes origin-form, headers are sanitized, and
+/// those about the client are added. They are added to `apart` if that is given and the request has no header of the
+/// same name. An upgrade is kept if it is to one of `upgrades`.
 pub(super) fn prepare_request(
     head: &mut request::Parts,
     flags: RequestHeaderFlags,
@@ -89,20 +90,21 @@ pub(super) fn prepare_request(
     }
     let headers = &mut head.headers;
     if head.version == Version::HTTP_10 && !headers.contains_key(HOST) {
-        // RFC 9112 section 3.2: ours is an HTTP/1.1 request and has one, empty where nothing is known.
+        // RFC 9112 section 3.2: the forwarded request is HTTP/1.1 and must have a `Host`, which is empty if the host is
+        // unknown.
         headers.insert(HOST, HeaderValue::from_static(""));
     }
     let mut upgrade = None;
-    if flags.of_the_hop {
-        upgrade = sanitize::wanted_protocol(&head.method, head.version, headers, upgrades);
+    if flags.hop_by_hop {
+        upgrade = sanitize::upgrade_protocol(&head.method, head.version, headers, upgrades);
         sanitize::remove_hop_by_hop(headers);
     }
-    if flags.imitations {
-        identity::remove_imitations(headers);
+    if flags.lookalikes {
+        identity::remove_lookalikes(headers);
     }
     let overrides =
         if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
-    forwarded::set(headers, flags, hop, apart);
+    forwarded::set_forwarded_headers(headers, flags, hop, apart);
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, upgrade.clone());

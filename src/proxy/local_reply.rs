@@ -1,8 +1,8 @@
-//! Local replies: the responses that the proxy gives itself, and what becomes of a request that was not read.
+//! Local replies: responses that the proxy generates itself, and the handling of request bodies that were not read.
 //!
-//! A rejected request may still have a body on its way. A small one is read and discarded, so that the connection can go
-//! on; before a large one, or one that waits for `100 Continue`, the connection is closed after the response. Either way
-//! not one byte of it can be taken for another request.
+//! A rejected request may still be sending its body. A small body is read and discarded, so that the connection can be
+//! reused. If the body is large or waits for `100 Continue`, the connection is closed after the response. In both
+//! cases, no byte of the body can be taken for another request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,40 +13,40 @@ use http::{HeaderName, HeaderValue, Method, StatusCode, request};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
-use super::body::{Incoming, ResponseBody};
+use super::body::{DownstreamBody, ResponseBody};
 use super::decide::CachedFallbacks;
-use super::failure::Failure;
+use super::failure::ForwardFailure;
 use super::finish;
 use super::grpc;
-use super::headers::{Expectation, Unacceptable};
+use super::headers::{Expectation, InvalidRequest};
 use super::request_context::{RequestContext, ResponseFlag};
-use super::stream::MOST_DISCARDED;
+use super::stream::MAX_DISCARDED_BODY;
 use super::timeouts::UploadTimer;
 use crate::headers::{Headers, Response};
 use crate::identify::lookup::Ambiguity;
-use crate::limits::{self, Limits, Reason, Rejected};
+use crate::limits::{self, AppliedLimits, LimitRejection, RejectionReason};
 use crate::overload::LoadShed;
-use crate::response::fallback::Kept;
-use crate::response::refusal::Refusal;
+use crate::response::fallback::CachedResponse;
+use crate::response::rejection::RejectionResponse;
 use crate::rules::selection::Denial;
-use crate::upstream::error::Error as UpstreamError;
+use crate::upstream::error::UpstreamError;
 
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const X_ENVOY_OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
-/// How long the rest of a rejected request is read.
+/// Maximum time for which the body of a rejected request is read.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
 
 /// A response on its way to the client.
-pub(super) type Reply = Response<ResponseBody>;
+pub(super) type DownstreamResponse = Response<ResponseBody>;
 
-/// The body of a request that is rejected, as far as it is unread.
+/// Body of a rejected request, as far as it is unread.
 #[derive(Debug)]
 pub(super) struct PendingBody {
-    body: Incoming,
+    body: DownstreamBody,
     expectation: Expectation,
 }
 
-/// A local reply before it has a form for its protocol.
+/// A local reply, before it is converted for the protocol of the request.
 struct LocalReply<'a> {
     status: StatusCode,
     flag: ResponseFlag,
@@ -55,57 +55,70 @@ struct LocalReply<'a> {
 }
 
 impl PendingBody {
-    pub(super) fn new(expectation: Expectation, body: Incoming) -> Self {
+    pub(super) fn new(expectation: Expectation, body: DownstreamBody) -> Self {
         Self { body, expectation }
     }
 }
 
-/// A request that cannot be passed on without risk; the connection is closed, for it may have been misread.
-pub(super) fn malformed(mut context: Box<RequestContext>, unacceptable: Unacceptable) -> Reply {
+/// Responds to a request that cannot be forwarded safely. The connection is closed, because the request may have been
+/// misread.
+pub(super) fn malformed(
+    mut context: Box<RequestContext>,
+    unacceptable: InvalidRequest,
+) -> DownstreamResponse {
     let (status, text) = match unacceptable {
-        Unacceptable::Malformed => (StatusCode::BAD_REQUEST, "bad request\n"),
-        Unacceptable::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
-        Unacceptable::Coding => (StatusCode::NOT_IMPLEMENTED, "transfer coding not implemented\n"),
-        Unacceptable::Fields => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header fields\n"),
+        InvalidRequest::Malformed => (StatusCode::BAD_REQUEST, "bad request\n"),
+        InvalidRequest::Method => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n"),
+        InvalidRequest::TransferEncoding => {
+            (StatusCode::NOT_IMPLEMENTED, "transfer coding not implemented\n")
+        }
+        InvalidRequest::TooManyFields => {
+            (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header fields\n")
+        }
     };
     context.timer.must_linger();
     context.respond_with(status, ResponseFlag::DownstreamProtocol);
     let close = context.owns_connection();
-    closing_if(close, plain(context, status, text))
+    with_connection_close(close, plain(context, status, text))
 }
 
-/// A request that is shed. Where memory is short its connection is closed, too.
-pub(super) fn overloaded(context: Box<RequestContext>, by: LoadShed, pending: PendingBody) -> Reply {
+/// Responds to a request that is shed. If memory is short, its connection is closed too.
+pub(super) fn overloaded(
+    context: Box<RequestContext>,
+    by: LoadShed,
+    pending: PendingBody,
+) -> DownstreamResponse {
     let close = by == LoadShed::Memory && context.owns_connection();
     let body = &Bytes::from_static(b"overloaded\n");
     let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::Overloaded);
-    let mut reply = send(context, LocalReply { status, flag, headers: plain_text(), body }, pending);
+    let mut reply = build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending);
     reply.headers.set(&X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
-    closing_if(close, reply)
+    with_connection_close(close, reply)
 }
 
-/// A request that a rule rejects before any limit: `denied` is the response to one that is forbidden.
+/// Responds to a request that a rule rejects before any limit. `denied` is the configured response to forbidden
+/// requests.
 pub(super) fn denied(
     context: Box<RequestContext>,
-    denied: &Refusal,
+    denied: &RejectionResponse,
     denial: Denial,
     pending: PendingBody,
-) -> Reply {
+) -> DownstreamResponse {
     let flag = ResponseFlag::Denied;
     match denial {
         Denial::Forbidden => {
-            let Refusal { status, ref body, ref headers, .. } = *denied;
-            send(context, LocalReply { status, flag, headers: headers.clone().into(), body }, pending)
+            let RejectionResponse { status, ref body, ref headers, .. } = *denied;
+            build_reply(context, LocalReply { status, flag, headers: headers.clone().into(), body }, pending)
         }
         Denial::Ambiguous(ambiguity) => {
             let (status, body) =
                 (StatusCode::BAD_REQUEST, &Bytes::from_static(ambiguous(ambiguity).as_bytes()));
-            send(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
+            build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
         }
     }
 }
 
-/// What a client is told that says in more than one way who it is.
+/// Returns the text for a client whose request identifies it in more than one way.
 const fn ambiguous(ambiguity: Ambiguity) -> &'static str {
     match ambiguity {
         Ambiguity::Repeated => {
@@ -117,66 +130,66 @@ const fn ambiguous(ambiguity: Ambiguity) -> &'static str {
     }
 }
 
-/// A request that a limit counted here rejects. Its response is the `cached` one, the rule's degraded response or its
-/// rejection. The memory of its `head` is used again.
+/// Responds to a request that a local limit rejects: with the `cached` response, the rule's degraded response or its
+/// rejection. The memory of `head` is reused.
 pub(super) fn rate_limited(
     context: Box<RequestContext>,
-    limits: &limits::View,
-    rejected: &Rejected<'_>,
-    cached: Option<Arc<Kept>>,
+    limits: &limits::LimitsView,
+    rejected: &LimitRejection<'_>,
+    cached: Option<Arc<CachedResponse>>,
     head: request::Parts,
     pending: PendingBody,
-) -> Reply {
+) -> DownstreamResponse {
     let rejection = limits.rejection(rejected.rule);
     if cached.is_some() || rejection.degraded.is_some() {
-        return stand_in(context, limits, rejected, cached, &head.method, pending);
+        return fallback_reply(context, limits, rejected, cached, &head.method, pending);
     }
     let headers = match rejected.raw_headers(limits).filter(|_| context.owns_connection()) {
-        Some(raw) => Headers::raw_with_spare(raw, head.headers),
+        Some(raw) => Headers::from_raw(raw, head.headers),
         None => rejected.headers(limits),
     };
     rejected_with(context, rejection.status, headers, &rejection.body, pending)
 }
 
-/// A request that another rate limit service rejects, or for want of its response.
+/// Responds to a request that a rate limit service rejects, or that is rejected because the service did not respond.
 pub(super) fn rejected_remotely(
     context: Box<RequestContext>,
-    limits: &limits::View,
-    rejected: &Rejected<'_>,
+    limits: &limits::LimitsView,
+    rejected: &LimitRejection<'_>,
     cached: CachedFallbacks,
     method: &Method,
     pending: PendingBody,
-) -> Reply {
-    let cached = cached.take(rejected.rule);
+) -> DownstreamResponse {
+    let cached = cached.take_for_rule(rejected.rule);
     let rejection = limits.rejection(rejected.rule);
     let body = match &rejected.reason {
-        Reason::Unanswered => return undecided(context, pending),
-        Reason::Remote(body) if !body.is_empty() => body,
-        Reason::Remote(_) | Reason::Limit => {
-            return stand_in(context, limits, rejected, cached, method, pending);
+        RejectionReason::NoResponse => return decision_unavailable(context, pending),
+        RejectionReason::Remote(body) if !body.is_empty() => body,
+        RejectionReason::Remote(_) | RejectionReason::Limit => {
+            return fallback_reply(context, limits, rejected, cached, method, pending);
         }
     };
     if cached.is_some() || rejection.degraded(method).is_some() {
-        return stand_in(context, limits, rejected, cached, method, pending);
+        return fallback_reply(context, limits, rejected, cached, method, pending);
     }
     let mut headers = rejected.headers_with(limits, &rejection.headers);
     rejected.write_content_type(&mut headers);
     rejected_with(context, rejection.status, headers, body, pending)
 }
 
-/// The response to a rejected request whose rule has others for some requests: a cached or a degraded one.
-fn stand_in(
+/// Responds to a rejected request whose rule has a cached or degraded response for some requests.
+fn fallback_reply(
     context: Box<RequestContext>,
-    limits: &limits::View,
-    rejected: &Rejected<'_>,
-    cached: Option<Arc<Kept>>,
+    limits: &limits::LimitsView,
+    rejected: &LimitRejection<'_>,
+    cached: Option<Arc<CachedResponse>>,
     method: &Method,
     pending: PendingBody,
-) -> Reply {
+) -> DownstreamResponse {
     let rejection = limits.rejection(rejected.rule);
     if let Some(cached) = cached {
         let mut headers = rejected.headers_with(limits, &rejection.headers);
-        cached.extend(headers.map_mut(), rejected.limits.at());
+        cached.extend(headers.map_mut(), rejected.limits.decided_at());
         return rejected_with(context, StatusCode::OK, headers, cached.body(), pending);
     }
     let (status, body, headers) = match rejection.degraded(method) {
@@ -192,24 +205,24 @@ fn rejected_with(
     headers: Headers,
     body: &Bytes,
     pending: PendingBody,
-) -> Reply {
-    send(context, LocalReply { status, flag: ResponseFlag::RateLimited, headers, body }, pending)
+) -> DownstreamResponse {
+    build_reply(context, LocalReply { status, flag: ResponseFlag::RateLimited, headers, body }, pending)
 }
 
-/// A request of which it is not known whether it may pass, and whose rule then rejects it.
-fn undecided(context: Box<RequestContext>, pending: PendingBody) -> Reply {
+/// Responds to a request that is rejected because it is unknown whether it exceeds a limit (fail closed).
+fn decision_unavailable(context: Box<RequestContext>, pending: PendingBody) -> DownstreamResponse {
     let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::RateLimitServiceError);
     let body = &Bytes::from_static(b"service unavailable\n");
-    send(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
+    build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
 }
 
-/// A request that got no response from the upstream. Nothing of our insides is told.
+/// Responds to a request that got no response from the upstream. The text discloses no internal details.
 pub(super) fn upstream_failed(
     mut context: Box<RequestContext>,
-    limits: &mut Limits,
-    failure: &Failure,
-) -> Reply {
-    let (status, flag, text) = reply_to(failure);
+    limits: &mut AppliedLimits,
+    failure: &ForwardFailure,
+) -> DownstreamResponse {
+    let (status, flag, text) = failure_reply(failure);
     finish::settle(&mut context, &failure.ending(status), limits);
     context.respond_with(status, flag);
     context.timer.response_started();
@@ -217,101 +230,112 @@ pub(super) fn upstream_failed(
     if !is_read {
         context.timer.must_linger();
     }
-    let close = is_last(&context) || (context.owns_connection() && !is_read);
+    let close = closes_for_drain(&context) || (context.owns_connection() && !is_read);
     let mut reply = plain(context, status, text);
     if flag == ResponseFlag::UpstreamOverflow {
         reply.headers.set(&X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
     }
-    closing_if(close, reply)
+    with_connection_close(close, reply)
 }
 
-/// Status, flag and text of the reply: whose fault it was decides.
-const fn reply_to(failure: &Failure) -> (StatusCode, ResponseFlag, &'static str) {
+/// Returns the status code, flag and text of the reply, depending on which side caused the failure.
+const fn failure_reply(failure: &ForwardFailure) -> (StatusCode, ResponseFlag, &'static str) {
     match failure {
-        Failure::NoRoute => (StatusCode::NOT_FOUND, ResponseFlag::NoRoute, "not found\n"),
-        Failure::NoProtocol => {
+        ForwardFailure::NoRoute => (StatusCode::NOT_FOUND, ResponseFlag::NoRoute, "not found\n"),
+        ForwardFailure::UpgradeUnavailable => {
             (StatusCode::NOT_IMPLEMENTED, ResponseFlag::DownstreamProtocol, "protocol not implemented\n")
         }
-        Failure::NoEndpoint => {
+        ForwardFailure::NoEndpoint => {
             (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::NoHealthyUpstream, "upstream unavailable\n")
         }
-        Failure::Upstream(UpstreamError::Overflow) => {
+        ForwardFailure::Upstream(UpstreamError::Overflow) => {
             (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::UpstreamOverflow, "upstream overloaded\n")
         }
-        Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
+        ForwardFailure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout) => {
             (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::UpstreamFailure, "upstream unavailable\n")
         }
-        Failure::Upstream(UpstreamError::Reset(_)) => {
+        ForwardFailure::Upstream(UpstreamError::Reset(_)) => {
             (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::UpstreamClosed, "upstream unavailable\n")
         }
-        Failure::Upstream(UpstreamError::Malformed(_)) | Failure::Unreadable => {
+        ForwardFailure::Upstream(UpstreamError::Malformed(_)) | ForwardFailure::UnexpectedProtocol => {
             (StatusCode::BAD_GATEWAY, ResponseFlag::UpstreamProtocol, "bad gateway\n")
         }
-        Failure::BrokenOff => (StatusCode::BAD_GATEWAY, ResponseFlag::UpstreamClosed, "bad gateway\n"),
-        Failure::Late(_) | Failure::TryLate(_) => {
+        ForwardFailure::BrokenResponse => {
+            (StatusCode::BAD_GATEWAY, ResponseFlag::UpstreamClosed, "bad gateway\n")
+        }
+        ForwardFailure::ResponseTimeout(_) | ForwardFailure::PerTryTimeout(_) => {
             (StatusCode::GATEWAY_TIMEOUT, ResponseFlag::UpstreamTimeout, "upstream timed out\n")
         }
-        Failure::Stalled => (StatusCode::REQUEST_TIMEOUT, ResponseFlag::IdleTimeout, "request timed out\n"),
-        Failure::BrokenRequest => {
+        ForwardFailure::RequestStalled => {
+            (StatusCode::REQUEST_TIMEOUT, ResponseFlag::IdleTimeout, "request timed out\n")
+        }
+        ForwardFailure::BrokenRequest => {
             (StatusCode::BAD_REQUEST, ResponseFlag::DownstreamProtocol, "bad request\n")
         }
     }
 }
 
-/// The upstream's response broke off before any of it was sent.
-pub(super) fn broken_off(mut context: Box<RequestContext>) -> Reply {
+/// Responds to a request whose upstream response failed before any of it was sent.
+pub(super) fn response_broken_off(mut context: Box<RequestContext>) -> DownstreamResponse {
     let failure = match context.upload_has_failed() {
-        true => Failure::BrokenRequest,
-        false => Failure::BrokenOff,
+        true => ForwardFailure::BrokenRequest,
+        false => ForwardFailure::BrokenResponse,
     };
-    // Another response takes its place.
+    // The failed response had been recorded already; the reply takes its place.
     (context.is_complete, context.bytes_sent) = (false, 0);
-    let mut limits = Limits::none(context.started);
+    let mut limits = AppliedLimits::none(context.started_at);
     upstream_failed(context, &mut limits, &failure)
 }
 
-/// Whether the drain has begun, so that the connection is to be closed after the response.
-pub(super) fn is_last(context: &RequestContext) -> bool {
-    context.owns_connection() && context.connection.worker.slow_clock.is_draining()
+/// Whether the connection is to be closed after the response because the drain has begun.
+pub(super) fn closes_for_drain(context: &RequestContext) -> bool {
+    context.owns_connection() && context.connection.worker.coarse_clock.is_draining()
 }
 
-pub(super) fn closing_if(close: bool, mut reply: Reply) -> Reply {
+pub(super) fn with_connection_close(close: bool, mut reply: DownstreamResponse) -> DownstreamResponse {
     if close {
         reply.headers.set(&CONNECTION, &HeaderValue::from_static("close"));
     }
     reply
 }
 
-/// The reply to a request that is rejected before its body is read.
-fn send(mut context: Box<RequestContext>, reply: LocalReply<'_>, pending: PendingBody) -> Reply {
+/// Sends a reply to a request that is rejected before its body is read.
+fn build_reply(
+    mut context: Box<RequestContext>,
+    reply: LocalReply<'_>,
+    pending: PendingBody,
+) -> DownstreamResponse {
     let LocalReply { status, flag, headers, body } = reply;
     context.respond_with(status, flag);
     context.timer.response_started();
-    let close = is_last(&context) | dispose(pending, &context);
+    let close = closes_for_drain(&context) | discard_body(pending, &context);
     if context.is_grpc {
         return trailers_only(context, status, headers, body);
     }
-    closing_if(close, Response { status, headers, body: ResponseBody::ours(body.clone(), context) })
+    with_connection_close(
+        close,
+        Response { status, headers, body: ResponseBody::local(body.clone(), context) },
+    )
 }
 
-fn plain(context: Box<RequestContext>, status: StatusCode, text: &'static str) -> Reply {
+fn plain(context: Box<RequestContext>, status: StatusCode, text: &'static str) -> DownstreamResponse {
     let body = Bytes::from_static(text.as_bytes());
     if context.is_grpc {
         return trailers_only(context, status, Headers::default(), &body);
     }
-    Response { status, headers: plain_text(), body: ResponseBody::ours(body, context) }
+    Response { status, headers: plain_text(), body: ResponseBody::local(body, context) }
 }
 
-/// The reply to a gRPC call: what HTTP would say as `status` and `text` is in the fields of its head.
+/// Sends a reply to a gRPC call: headers express what `status` and `text` mean.
 fn trailers_only(
     mut context: Box<RequestContext>,
     status: StatusCode,
     mut headers: Headers,
     text: &Bytes,
-) -> Reply {
+) -> DownstreamResponse {
     grpc::write_trailers_only(status, text, headers.map_mut());
     context.status = Some(StatusCode::OK);
-    Response { status: StatusCode::OK, headers, body: ResponseBody::ours(Bytes::new(), context) }
+    Response { status: StatusCode::OK, headers, body: ResponseBody::local(Bytes::new(), context) }
 }
 
 fn plain_text() -> Headers {
@@ -320,34 +344,35 @@ fn plain_text() -> Headers {
     headers
 }
 
-/// Discards a body that is not read; whether the connection has to be closed after the response.
-fn dispose(pending: PendingBody, context: &RequestContext) -> bool {
+/// Discards a body that is not read. Returns whether the connection has to be closed after the response.
+fn discard_body(pending: PendingBody, context: &RequestContext) -> bool {
     let PendingBody { body, expectation } = pending;
     if body.is_end_stream() || !context.owns_connection() {
-        // A stream's rest is not polled for: the stream is reset after the response (RFC 9113 section 8.1).
+        // The rest of the stream is not polled. The stream is reset after the response (RFC 9113 section 8.1).
         return false;
     }
     context.timer.must_linger();
-    let is_small = body.size_hint().upper().is_none_or(|length| length <= MOST_DISCARDED as u64);
-    // Reading a body that waits for permission would give it; RFC 9110 section 10.1.1 lets us close instead.
+    let is_small = body.size_hint().upper().is_none_or(|length| length <= MAX_DISCARDED_BODY as u64);
+    // Reading the body would send `100 Continue`; RFC 9110 section 10.1.1 allows closing the connection instead.
     if !is_small || expectation == Expectation::Continue {
         return true;
     }
     let upload = UploadTimer::start(&context.timer);
     tokio::task::spawn_local(async move {
         if tokio::time::timeout(DISCARD_TIME, discard(body)).await == Ok(true) {
-            upload.is_whole();
+            upload.body_complete();
         }
     });
     false
 }
 
-/// Reads a body to its end, if that comes within bounds. Dropped before its end, the connection is closed.
-async fn discard(mut body: Incoming) -> bool {
+/// Reads a body up to a maximum size. Returns whether it has ended. A body dropped before its end closes the
+/// connection.
+async fn discard(mut body: DownstreamBody) -> bool {
     let mut discarded = 0;
     while let Some(Ok(frame)) = body.frame().await {
         discarded += frame.data_ref().map_or(0, Bytes::len);
-        if discarded > MOST_DISCARDED {
+        if discarded > MAX_DISCARDED_BODY {
             return false;
         }
     }

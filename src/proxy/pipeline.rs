@@ -1,5 +1,5 @@
-//! The request path: admit, validate, identify, select, decide, forward, finish. [`handle`] is the order, the stages are
-//! below it in the same order.
+//! Request pipeline: admit, validate, identify, select, decide, forward, finish. [`handle`] runs the stages, which
+//! follow it in the same order.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -9,52 +9,52 @@ use std::time::Duration;
 use http::{StatusCode, request};
 use hyper::body::Body as _;
 
-use super::body::{Incoming, RequestBody, ResponseBody};
-use super::connection::Connection;
+use super::body::{DownstreamBody, RequestBody, ResponseBody};
+use super::connection::DownstreamConnection;
 use super::decide::{self, CachedFallbacks};
-use super::failure::Failure;
+use super::failure::ForwardFailure;
 use super::fallback::IncomingRequest;
 use super::finish;
 use super::forward::{AttemptResult, forward, response_timeout};
 use super::grpc;
-use super::headers::overrides::{RequestOverrides, SERVICE_TIME};
-use super::headers::{self, Expectation, Hop, RequestHeaderFlags, Unacceptable};
-use super::local_reply::{self, PendingBody, Reply, closing_if, is_last};
+use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
+use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
+use super::local_reply::{self, DownstreamResponse, PendingBody, closes_for_drain, with_connection_close};
 use super::request_context::{LogRecord, RequestContext, ResponseFlag};
 use super::tunnel;
-use super::view::View;
+use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::headers::{FieldLines, Response};
 use crate::identify::{self, Attributes, client_ip, identify};
 use crate::limiter::timestamp::{Timestamp, saturating_millis};
-use crate::limits::{self, Admission, Limits, Pending};
+use crate::limits::{self, Admission, AppliedLimits, PendingLimits};
 use crate::overload::LoadShed;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::RuleIndex;
+use crate::rules::cost::RequestEnd;
 use crate::rules::selection::Selection;
-use crate::rules::tariff::Ending;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::upstream::Upstream;
-use crate::upstream::answer::Answer;
-use crate::upstream::error::Error as UpstreamError;
-use crate::upstream::outgoing::Outgoing;
+use crate::upstream::error::UpstreamError;
+use crate::upstream::outgoing::OutgoingRequest;
+use crate::upstream::response_body::UpstreamResponseBody;
 
-/// Responds to one request.
+/// Handles one request and returns its response.
 ///
-/// Everything up to a rejection happens at once. Only a request that is forwarded needs a future, in memory of its own: the
-/// server moves what it gets, and a rejection should not move the size of a forwarding.
+/// Everything up to a rejection runs synchronously. Only a request that is forwarded needs a future. It is boxed,
+/// because the server moves the returned value and a rejection should not pay for the size of that future.
 pub(super) fn handle(
-    connection: &Rc<Connection>,
+    connection: &Rc<DownstreamConnection>,
     mut head: request::Parts,
-    body: Incoming,
-) -> ResponseFuture<impl Future<Output = Reply> + use<>> {
+    body: DownstreamBody,
+) -> ResponseFuture<impl Future<Output = DownstreamResponse> + use<>> {
     let worker = &connection.worker;
     let view = worker.view();
     let now = worker.shared.clock.now();
 
     let (mut context, admission) = admit(connection, &mut head, now, view.stream_idle_timeout);
     if let Err(by) = admission {
-        let pending = PendingBody::new(Expectation::of(&head.headers), body);
+        let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return ready(local_reply::overloaded(context, by, pending));
     }
     let flags = match validate(connection, &mut head, &view.policy.identify) {
@@ -64,7 +64,7 @@ pub(super) fn handle(
     let (civil, settings) = (worker.shared.clock.civil(now), &view.policy.identify);
     let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil);
     let Ok(mut attributes) = identified else {
-        return ready(local_reply::malformed(context, Unacceptable::Malformed));
+        return ready(local_reply::malformed(context, InvalidRequest::Malformed));
     };
     attributes.certificate = connection.certificate();
     let hop = connection.hop(attributes.client, worker.random());
@@ -72,10 +72,10 @@ pub(super) fn handle(
     let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
             view.limits.record(rule, DecisionOutcome::Exempt);
-            Pending::none(now)
+            PendingLimits::none(now)
         }
         Selection::Limited(selected, side_effects) => {
-            Pending::check(&view.limits, selected, side_effects, now)
+            PendingLimits::check(&view.limits, selected, side_effects, now)
         }
         Selection::Denied(rule, denial) => {
             view.limits.record(rule, DecisionOutcome::Denied);
@@ -90,9 +90,9 @@ pub(super) fn handle(
     let incoming = IncomingRequest::new(&head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
     let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
-        Admission::Short => None,
+        Admission::NeedsLease => None,
         Admission::Reject(rejected) => {
-            // Looked up before the log has the head made into what the upstream would have seen.
+            // Looked up before logging, which rewrites the head for the upstream.
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
             log_rejection(&mut context, view.limits.rule_name(rejected.rule), &mut head, flags, &hop);
             let unread = PendingBody::new(flags.expectation(), body);
@@ -106,7 +106,7 @@ pub(super) fn handle(
     context.settlement = pending.settlement(&view.limits);
     let (mut request, overrides) =
         prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
-    // Captured as they are: a struct around them would be moved once more.
+    // Captured one by one: a struct around them would cost another move.
     ResponseFuture::Forwarding(Box::pin(async move {
         let request::Parts { method, headers, .. } = &mut request.head;
         let limits = match decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await {
@@ -124,16 +124,16 @@ pub(super) fn handle(
     }))
 }
 
-/// Admits a request, unless it is shed: its timer starts, and it is counted from now on. One for a stream that is to leave
-/// HTTP is made what it would be in HTTP/1.1.
+/// Admits a request unless it is shed: starts its timer, and counts it. An extended CONNECT is converted to the
+/// equivalent HTTP/1.1 upgrade.
 fn admit(
-    connection: &Rc<Connection>,
+    connection: &Rc<DownstreamConnection>,
     head: &mut request::Parts,
     now: Timestamp,
     stream_idle_timeout: Duration,
 ) -> (Box<RequestContext>, Result<(), LoadShed>) {
     let worker = &connection.worker;
-    let stream = headers::connect::take(head, || worker.random());
+    let stream = headers::extended_connect::convert_request(head, || worker.random());
     let timer = connection.start_request(head.version, stream_idle_timeout);
     worker.metrics.request_started(connection.listener);
     let mut context = RequestContext::new(connection, timer, now);
@@ -141,7 +141,7 @@ fn admit(
     if log.is_some() || tracer.is_some() {
         context.log = LogRecord::new(head, log.is_some(), tracer.as_deref(), || worker.random());
     }
-    context.is_grpc = grpc::is_call(head);
+    context.is_grpc = grpc::is_grpc_call(head);
     context.upgrade.stream = stream;
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
     if let Err(by) = admission {
@@ -150,21 +150,21 @@ fn admit(
     (context, admission)
 }
 
-/// Checks a request's head, and removes what the client must not say.
+/// Validates the head of a request, and removes headers that the client must not set.
 fn validate(
-    connection: &Connection,
+    connection: &DownstreamConnection,
     head: &mut request::Parts,
-    settings: &identify::Settings,
-) -> Result<RequestHeaderFlags, Unacceptable> {
+    settings: &identify::IdentifySettings,
+) -> Result<RequestHeaderFlags, InvalidRequest> {
     headers::normalise_length(head)?;
     let flags = headers::validate(head, connection.limits.headers)?;
-    let believed = || connection.is_believed_on_certificates(settings);
+    let believed = || connection.may_forward_certificates(settings);
     headers::sanitize_certificate(&mut head.headers, flags, believed);
     headers::join_cookies(head);
     Ok(flags)
 }
 
-/// Who the rules say the client is; an IPv6 client is a network with this prefix.
+/// Records the client as the rules see it; an IPv6 client counts as a network with prefix length `ipv6_prefix`.
 fn set_client(context: &mut RequestContext, hop: &Hop<'_>, flags: RequestHeaderFlags, ipv6_prefix: u8) {
     let ip = hop.client.ip;
     context.connection.worker.warn_of_untrusted_proxy(hop, flags);
@@ -174,7 +174,7 @@ fn set_client(context: &mut RequestContext, hop: &Hop<'_>, flags: RequestHeaderF
     }
 }
 
-/// The route of the request's span.
+/// Sets the route of the request's span.
 fn set_route(
     context: &mut RequestContext,
     policy: &Policy,
@@ -186,7 +186,7 @@ fn set_route(
     }
 }
 
-/// Logs the rule that rejects a request, and its headers as the upstream would have seen them.
+/// Records for the log the rule that rejects a request, and its headers as the upstream would have received them.
 fn log_rejection(
     context: &mut RequestContext,
     rule: &str,
@@ -201,21 +201,21 @@ fn log_rejection(
     }
 }
 
-/// Makes the request what the upstream sees, and sets the timeouts that the upstream has. The request, and what a trusted
-/// client overrides for it.
+/// Prepares the request for the upstream, and sets the timeouts of that upstream. Returns the request, and the
+/// overrides of an internal client.
 fn prepare(
     context: &mut RequestContext,
     mut head: request::Parts,
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
-    pending: &Pending,
-    view: &limits::View,
+    pending: &PendingLimits,
+    view: &limits::LimitsView,
     upstream: Option<&Upstream>,
-) -> (Outgoing, Option<Box<RequestOverrides>>) {
+) -> (OutgoingRequest, Option<Box<RequestOverrides>>) {
     if let Some(upstream) = upstream {
         context.timer.set_stream_idle_timeout(upstream.settings().idle_timeout);
         if let Some(scarcity) = upstream.scarcity() {
-            // The messages of a gRPC call come when they come.
+            // The messages of a gRPC call may arrive at any pace.
             context.timer.require_min_rate(Rc::clone(scarcity), !context.is_grpc);
         }
     }
@@ -224,7 +224,7 @@ fn prepare(
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(&mut head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
-    for mark in pending.so_far().marks(view) {
+    for mark in pending.limits().mark_values(view) {
         head.headers.append(X_WEIR_OVER_LIMIT, mark);
     }
     if let Some(log) = &mut context.log {
@@ -233,33 +233,38 @@ fn prepare(
     }
     // HTTP/2 has no raw headers.
     let wants_map = !context.owns_connection();
-    (Outgoing { head, ours, wants_map }, asked.overrides)
+    (OutgoingRequest { head, added_headers: ours, wants_map }, asked.overrides)
 }
 
-/// Whether the fields that we add to a request may be written at once as it goes out: nothing else reads them.
-fn can_serialize_directly(context: &RequestContext, pending: &Pending, upstream: Option<&Upstream>) -> bool {
+/// Whether headers added to the request may be kept in wire format, because nothing else reads them.
+fn can_serialize_directly(
+    context: &RequestContext,
+    pending: &PendingLimits,
+    upstream: Option<&Upstream>,
+) -> bool {
     let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !context.is_grpc);
-    by_http1 && context.log.is_none() && !pending.is_undecided()
+    by_http1 && context.log.is_none() && !pending.is_pending()
 }
 
-/// Elastic limits go by how the upstream does.
+/// Records the response time and load report of the upstream, on which elastic limits depend.
 fn record_load(context: &RequestContext, policy: &Policy, result: &AttemptResult) {
     if let Ok(response) = result
         && policy.rules.is_elastic()
     {
         let load = &context.connection.worker.load;
-        load.answered(context.upstream_time, response.status, &response.headers);
+        load.record_response(context.upstream_time, response.status, &response.headers);
     }
 }
 
-/// The upstream's response, or a local reply in its place. It is settled now, and [finished](finish) with its last byte.
+/// Returns the upstream's response, or a local reply in its place. The request is settled now, and [finished](finish)
+/// after the last byte of the response.
 fn respond(
     context: Box<RequestContext>,
-    view: &View,
+    view: &GenerationView,
     upstream: Option<&Upstream>,
-    limits: &mut Limits,
+    limits: &mut AppliedLimits,
     result: AttemptResult,
-) -> Reply {
+) -> DownstreamResponse {
     record_load(&context, &view.policy, &result);
     let took = context.upstream_time;
     let mut reply = match result {
@@ -267,13 +272,13 @@ fn respond(
             switch_protocols(context, limits, response)
         }
         Ok(response) => {
-            upstream.inspect(|upstream| upstream.note_success());
-            pass_on(context, limits, response)
+            upstream.inspect(|upstream| upstream.record_success());
+            forward_response(context, limits, response)
         }
         Err(failure) => {
             match (&failure, upstream) {
-                (Failure::Upstream(UpstreamError::Overflow), _) => {}
-                (Failure::Upstream(error), Some(upstream)) => upstream.note_failure(error),
+                (ForwardFailure::Upstream(UpstreamError::Overflow), _) => {}
+                (ForwardFailure::Upstream(error), Some(upstream)) => upstream.record_failure(error),
                 _ => {}
             }
             let mut reply = local_reply::upstream_failed(context, limits, &failure);
@@ -281,67 +286,68 @@ fn respond(
             return reply;
         }
     };
-    reply.headers.set_number(&SERVICE_TIME, saturating_millis(took));
+    reply.headers.set_number(&X_ENVOY_UPSTREAM_SERVICE_TIME, saturating_millis(took));
     limits.write_all(&mut reply.headers, &view.limits);
     reply
 }
 
-fn pass_on(
+fn forward_response(
     mut context: Box<RequestContext>,
-    limits: &mut Limits,
-    Response { status, mut headers, body }: Response<Answer<RequestBody>>,
-) -> Reply {
-    finish::settle(&mut context, &Ending::Answered { status, headers: &headers }, limits);
+    limits: &mut AppliedLimits,
+    Response { status, mut headers, body }: Response<UpstreamResponseBody<RequestBody>>,
+) -> DownstreamResponse {
+    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
     headers::prepare_response(&mut headers);
-    context.recorder.take_if(|recorder| !recorder.head(status, headers.map_mut()));
+    context.recorder.take_if(|recorder| !recorder.record_head(status, headers.map_mut()));
     if !context.upload_is_complete() {
-        // An early response: if the rest of the request is never read, the response must not be lost.
+        // An early response. The rest of the request may never be read, and closing the connection then must not lose
+        // the response.
         context.timer.must_linger();
     }
     context.respond_with(status, ResponseFlag::None);
-    let close = is_last(&context);
-    closing_if(close, Response { status, headers, body: ResponseBody::upstream(body, context) })
+    let close = closes_for_drain(&context);
+    with_connection_close(close, Response { status, headers, body: ResponseBody::upstream(body, context) })
 }
 
-/// The upstream has agreed to the protocol that the client asks for.
+/// Returns the response to an upgrade that the upstream has accepted.
 fn switch_protocols(
     mut context: Box<RequestContext>,
-    limits: &mut Limits,
-    Response { mut status, mut headers, body }: Response<Answer<RequestBody>>,
-) -> Reply {
-    finish::settle(&mut context, &Ending::Answered { status, headers: &headers }, limits);
+    limits: &mut AppliedLimits,
+    Response { mut status, mut headers, body }: Response<UpstreamResponseBody<RequestBody>>,
+) -> DownstreamResponse {
+    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
     if context.requires_upgrade() {
         status = StatusCode::OK;
-        headers::connect::prepare_answer(&mut headers);
+        headers::extended_connect::convert_response(&mut headers);
     } else {
-        headers::prepare_switch(&mut headers);
+        headers::prepare_upgrade_response(&mut headers);
     }
     context.respond_with(status, ResponseFlag::None);
     if let Some(upstream) = body.into_tunnel() {
         tunnel::start(context, upstream);
     }
-    Response { status, headers, body: ResponseBody::none() }
+    Response { status, headers, body: ResponseBody::empty() }
 }
 
-fn ready<F>(reply: Reply) -> ResponseFuture<F> {
+fn ready<F>(reply: DownstreamResponse) -> ResponseFuture<F> {
     ResponseFuture::Ready(Some(reply))
 }
 
-/// The response to a request.
+/// Future of the response to a request.
 #[expect(clippy::large_enum_variant, reason = "a reply had at once needs no memory of its own")]
 pub(super) enum ResponseFuture<F> {
-    /// Had at once; taken when polled.
-    Ready(Option<Reply>),
-    /// Waiting for the upstream.
+    /// A response that was available at once; taken when polled.
+    Ready(Option<DownstreamResponse>),
+    /// A request that is being forwarded.
     Forwarding(Pin<Box<F>>),
 }
 
-impl<F: Future<Output = Reply>> Future for ResponseFuture<F> {
-    type Output = Reply;
+impl<F: Future<Output = DownstreamResponse>> Future for ResponseFuture<F> {
+    type Output = DownstreamResponse;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            // A future that is polled again after it was ready may wait for ever.
+            // A future that is polled after completion may stay pending forever.
             Self::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
             Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx),
         }

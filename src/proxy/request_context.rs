@@ -1,4 +1,4 @@
-//! What is known of one request so far: plain data. The stages of the pipeline fill it in; [`finish`] records it.
+//! State of one request: plain data. The stages of the pipeline fill it in; [`finish`] records it.
 //!
 //! [`finish`]: super::finish
 
@@ -15,7 +15,7 @@ use hyper::upgrade::OnUpgrade;
 
 pub(super) use self::log_record::LogRecord;
 pub(super) use self::response_flag::ResponseFlag;
-use super::connection::Connection;
+use super::connection::DownstreamConnection;
 use super::fallback::Recorder;
 use super::timeouts::RequestTimer;
 use crate::limiter::timestamp::Timestamp;
@@ -23,77 +23,81 @@ use crate::limits::Settlement;
 use crate::overload::InFlightPermit;
 use crate::upstream::tunnel::Tunnel;
 
-/// One request and its response, up to the last byte of both. It is moved often, so it lives in a box.
+/// One request and its response, up to the last byte of both. Boxed, because it is moved often.
 #[derive(Debug)]
 pub(super) struct RequestContext {
-    pub(super) connection: Rc<Connection>,
+    pub(super) connection: Rc<DownstreamConnection>,
     pub(super) timer: Rc<RequestTimer>,
-    /// Its permit among all requests, where these are limited.
+    /// The request's permit, if requests are limited.
     pub(super) permit: Option<InFlightPermit>,
     /// Whether it is a gRPC call, whose outcome is in `grpc-status`.
     pub(super) is_grpc: bool,
-    /// The client's address or network, by which an upstream shares out its requests.
+    /// The client's address or network, by which an upstream distributes its requests.
     pub(super) client: IpAddr,
     pub(super) upgrade: UpgradeRequest,
-    pub(super) started: Timestamp,
-    /// When it was free to go to the upstream.
-    pub(super) forwarded: Timestamp,
-    /// When the client stops waiting, as far as it has said so.
+    pub(super) started_at: Timestamp,
+    /// When it was ready to be sent to the upstream.
+    pub(super) forwarded_at: Timestamp,
+    /// When the client stops waiting, if it has sent a deadline.
     pub(super) deadline: Option<Timestamp>,
-    /// How long the upstream took for the head of its response.
+    /// Time until the head of the upstream's response arrived.
     pub(super) upstream_time: Duration,
-    /// Attempts after the first, and whether the policy allowed no more.
+    /// Retries made, and whether another one was prevented only by their maximum.
     pub(super) retries: u32,
     pub(super) retries_exhausted: bool,
-    /// `None` as long as there is no response.
+    /// `None` until there is a response.
     pub(super) status: Option<StatusCode>,
     pub(super) flag: ResponseFlag,
-    /// Bytes of the response's body.
+    /// Bytes of the response body.
     pub(super) bytes_sent: u64,
-    /// The response has come to its end.
+    /// The response has ended.
     pub(super) is_complete: bool,
-    /// The progress of the request's body; `None` for a request without one.
+    /// Progress of the request body; `None` for a request without one.
     pub(super) upload: Option<Rc<UploadProgress>>,
-    /// What is to be settled when the end is known.
+    /// Charges to be settled when the outcome is known.
     pub(super) settlement: Option<Box<Settlement>>,
     /// Records the response for requests that are rejected later.
     pub(super) recorder: Option<Box<Recorder>>,
-    /// What the access log and spans say of it, where there is either.
+    /// Data for the access log and spans, if either is enabled.
     pub(super) log: Option<Box<LogRecord>>,
 }
 
-/// A client's wish to leave HTTP.
+/// A client's request to switch protocols.
 #[derive(Debug, Default)]
 pub(super) struct UpgradeRequest {
-    /// The protocol, if it is one that may be passed on.
+    /// The protocol, if it may be forwarded.
     pub(super) protocol: Option<HeaderValue>,
-    /// Of an extended CONNECT (RFC 8441): its stream.
+    /// The stream of an extended CONNECT (RFC 8441).
     pub(super) stream: Option<OnUpgrade>,
 }
 
-/// The progress of an upload, shared between the request's body and the request.
+/// Progress of an upload, shared between the request's body and its context.
 #[derive(Debug, Default)]
 pub(super) struct UploadProgress {
     /// Bytes of content received.
     pub(super) received: Cell<u64>,
-    /// The client broke off or sent what is no body.
+    /// The body was malformed, or its connection failed.
     pub(super) failed: Cell<bool>,
     /// The whole body has been read.
     pub(super) ended: Cell<bool>,
 }
 
-/// A tunnel that begins when the client has its response.
+/// A tunnel that starts once the response has been sent.
 #[derive(Debug)]
 pub(super) struct UpgradedRequest {
-    /// The far end.
+    /// The upstream's side.
     pub(super) upstream: Tunnel,
-    /// The request that asked for it.
+    /// The request that asked for the tunnel.
     pub(super) context: Box<RequestContext>,
 }
 
 impl RequestContext {
-    /// A request that arrives on `connection` now.
-    pub(super) fn new(connection: &Rc<Connection>, timer: Rc<RequestTimer>, started: Timestamp) -> Box<Self> {
+    /// Creates the context of a request that has arrived on `connection`.
+    pub(super) fn new(
+        connection: &Rc<DownstreamConnection>,
+        timer: Rc<RequestTimer>,
+        started: Timestamp,
+    ) -> Box<Self> {
         Box::new(Self {
             connection: Rc::clone(connection),
             timer,
@@ -101,8 +105,8 @@ impl RequestContext {
             is_grpc: false,
             client: connection.peer,
             upgrade: UpgradeRequest::default(),
-            started,
-            forwarded: started,
+            started_at: started,
+            forwarded_at: started,
             deadline: None,
             upstream_time: Duration::ZERO,
             retries: 0,
@@ -118,32 +122,32 @@ impl RequestContext {
         })
     }
 
-    /// Whether it has its connection to itself, and may close it.
+    /// Whether the request has the connection to itself and may close it, which is the case over HTTP/1.1.
     pub(super) fn owns_connection(&self) -> bool {
         !self.timer.is_stream()
     }
 
-    /// Whether the client accepts no success but the protocol that it asks for.
+    /// Whether the client accepts no other success than the protocol that it has requested.
     pub(super) fn requires_upgrade(&self) -> bool {
         self.upgrade.stream.is_some()
     }
 
-    /// Bytes of the request's body.
+    /// Returns the bytes received of the request body.
     pub(super) fn bytes_received(&self) -> u64 {
         self.upload.as_ref().map_or(0, |upload| upload.received.get())
     }
 
-    /// Whether the request's last byte has been read.
+    /// Whether the whole request has been read.
     pub(super) fn upload_is_complete(&self) -> bool {
         self.upload.as_ref().is_none_or(|upload| upload.ended.get())
     }
 
-    /// Whether the request's body broke off or is none.
+    /// Whether the request body was malformed or its connection failed.
     pub(super) fn upload_has_failed(&self) -> bool {
         self.upload.as_ref().is_some_and(|upload| upload.failed.get())
     }
 
-    /// The response is decided, and why it is this one.
+    /// Records the status code of the response, and the reason for it.
     pub(super) fn respond_with(&mut self, status: StatusCode, flag: ResponseFlag) {
         self.status = Some(status);
         self.flag = flag;

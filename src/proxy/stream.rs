@@ -1,8 +1,9 @@
-//! A client's connection, noting its progress, and closed so that the last answer is not lost.
+//! Byte stream of a client connection: records progress for the timeouts, and closes in such a way that the last
+//! response is not lost.
 //!
-//! Closing a socket with unread bytes in it sends a reset, which can destroy an answer that the client has not
-//! read yet. So where a request was left unread, the connection is closed for writing first and what still
-//! comes is thrown away, up to a bound in bytes and in time (RFC 9112 section 9.6).
+//! Closing a socket with unread bytes sends a TCP reset, which can discard a response that the client has not read yet.
+//! If a request was left unread, the connection is therefore closed for writing first. What still arrives is discarded,
+//! up to a maximum of bytes and time (RFC 9112 section 9.6).
 
 use std::io;
 use std::net::IpAddr;
@@ -13,80 +14,81 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::timeouts::{ConnectionTimer, TimeoutKind};
-use crate::http1::read_buf::Source;
+use crate::http1::read_buf::ReadSource;
 use crate::transport::Transport;
-use crate::upstream::stream::poll_write_together;
+use crate::upstream::coalesced_write::poll_write_coalesced;
 
-/// How much of an unread request is thrown away so that the connection can be used again.
-pub(super) const MOST_DISCARDED: usize = 64 * 1024;
+/// Maximum bytes of an unread request body that are discarded in order to reuse the connection.
+pub(super) const MAX_DISCARDED_BODY: usize = 64 * 1024;
 
-/// How much is thrown away before closing, and at once.
+/// Maximum bytes that are discarded before closing, in all and per read.
 const MAX_LINGERED: u64 = 64 << 20;
-const LINGER_PIECE: usize = 16 * 1024;
+const LINGER_READ_SIZE: usize = 16 * 1024;
 
-/// How much is read at once to see what a client speaks: most first requests, so that no read is wasted.
-const LONGEST_OPENING: usize = 2048;
+/// Maximum bytes read for protocol detection. Most first requests fit, so that no read is wasted.
+const DETECT_READ_SIZE: usize = 2048;
 
 /// A client's connection.
 #[derive(Debug)]
-pub(super) struct Downstream {
+pub(super) struct DownstreamIo {
     transport: Transport,
     timer: Rc<ConnectionTimer>,
-    /// Read to see what the client speaks, for whoever reads next.
-    opening: Vec<u8>,
+    /// Bytes read for protocol detection, which are to be read again.
+    detect_buf: Vec<u8>,
     closed_for_writing: bool,
     discarded: u64,
-    /// Who has connected, an IPv6 client by its network.
+    /// Address of the peer, for IPv6 its network.
     peer: IpAddr,
 }
 
-impl Downstream {
+impl DownstreamIo {
     pub(super) fn new(transport: Transport, timer: Rc<ConnectionTimer>, peer: IpAddr) -> Self {
-        Self { transport, timer, opening: Vec::new(), closed_for_writing: false, discarded: 0, peer }
+        Self { transport, timer, detect_buf: Vec::new(), closed_for_writing: false, discarded: 0, peer }
     }
 
-    /// Reads some of a connection's first bytes, which are read again by whoever serves it; how many.
-    pub(super) fn poll_opening(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut scratch = [0; LONGEST_OPENING];
+    /// Reads some of the first bytes of a connection, which are kept to be read again. Returns their number.
+    pub(super) fn poll_detect(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut scratch = [0; DETECT_READ_SIZE];
         let mut buffer = ReadBuf::new(&mut scratch);
         ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer))?;
-        self.opening.extend_from_slice(buffer.filled());
-        self.note_read(buffer.filled().len());
+        self.detect_buf.extend_from_slice(buffer.filled());
+        self.record_read(buffer.filled().len());
         Poll::Ready(Ok(buffer.filled().len()))
     }
 
-    /// What has been read by another is to be read again.
-    pub(super) fn unread(&mut self, bytes: &[u8]) {
-        self.opening.extend_from_slice(bytes);
+    /// Puts back bytes that were read elsewhere, so that they are read again.
+    pub(super) fn push_back(&mut self, bytes: &[u8]) {
+        self.detect_buf.extend_from_slice(bytes);
     }
 
-    /// What has been read of it.
-    pub(super) fn opening(&self) -> &[u8] {
-        &self.opening
+    /// Returns the bytes that are kept to be read again.
+    pub(super) fn detect_bytes(&self) -> &[u8] {
+        &self.detect_buf
     }
 
-    /// A last word to a client whose request never became whole; lost if the socket cannot take it now.
+    /// Sends a last response to a client whose request never became complete. It is lost if the socket cannot take it
+    /// at once.
     pub(super) fn write_raw(&mut self, answer: &[u8]) {
         let mut cx = Context::from_waker(Waker::noop());
         let _ = Pin::new(&mut self.transport).poll_write(&mut cx, answer);
         let _ = Pin::new(&mut self.transport).poll_flush(&mut cx);
     }
 
-    fn note_read(&self, moved: usize) {
+    fn record_read(&self, moved: usize) {
         if moved > 0 {
             self.timer.bytes_read();
         }
     }
 
-    fn note_written(&self, moved: usize) {
+    fn record_written(&self, moved: usize) {
         if moved > 0 {
             self.timer.bytes_written(moved);
         }
     }
 
-    /// Reads and throws away until the client closes, the bound is reached, or time is up.
+    /// Reads and discards bytes until the client closes, or the maximum of bytes or time is reached.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut scratch = [0; LINGER_PIECE];
+        let mut scratch = [0; LINGER_READ_SIZE];
         while self.discarded < MAX_LINGERED && self.timer.expired() != Some(TimeoutKind::Linger) {
             let mut buffer = ReadBuf::new(&mut scratch);
             match ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer)) {
@@ -101,9 +103,9 @@ impl Downstream {
     }
 }
 
-impl Source for Downstream {
+impl ReadSource for DownstreamIo {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.opening.is_empty() { self.transport.poll_readable(cx) } else { Poll::Ready(()) }
+        if self.detect_buf.is_empty() { self.transport.poll_readable(cx) } else { Poll::Ready(()) }
     }
 
     fn message_started(&self) {
@@ -111,32 +113,32 @@ impl Source for Downstream {
     }
 }
 
-impl AsyncRead for Downstream {
+impl AsyncRead for DownstreamIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.opening.is_empty() {
-            let length = self.opening.len().min(buffer.remaining());
-            buffer.put_slice(&self.opening[..length]);
-            self.opening.drain(..length);
-            if self.opening.is_empty() {
-                self.opening = Vec::new();
+        if !self.detect_buf.is_empty() {
+            let length = self.detect_buf.len().min(buffer.remaining());
+            buffer.put_slice(&self.detect_buf[..length]);
+            self.detect_buf.drain(..length);
+            if self.detect_buf.is_empty() {
+                self.detect_buf = Vec::new();
             }
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.transport).poll_read(cx, buffer);
-        self.note_read(buffer.filled().len() - before);
+        self.record_read(buffer.filled().len() - before);
         polled
     }
 }
 
-impl AsyncWrite for Downstream {
+impl AsyncWrite for DownstreamIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.transport).poll_write(cx, bytes))?;
-        self.note_written(written);
+        self.record_written(written);
         Poll::Ready(Ok(written))
     }
 
@@ -145,8 +147,8 @@ impl AsyncWrite for Downstream {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(poll_write_together(Pin::new(&mut self.transport), cx, bytes))?;
-        self.note_written(written);
+        let written = ready!(poll_write_coalesced(Pin::new(&mut self.transport), cx, bytes))?;
+        self.record_written(written);
         Poll::Ready(Ok(written))
     }
 

@@ -1,8 +1,8 @@
-//! A client's connection that speaks something else now, such as WebSocket (RFC 6455): bytes either way.
+//! Tunnel: forwards bytes both ways after an upgrade, such as to WebSocket (RFC 6455).
 //!
-//! The request that led to it lasts as long as the tunnel, and with it what its limits hold.
+//! The request that asked for the upgrade lasts as long as the tunnel, and so do its in-flight limits.
 
-mod counted;
+mod accounting;
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,55 +17,65 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::task::JoinHandle;
 
-use self::counted::Account;
-use super::connection::Connection;
+use self::accounting::TunnelAccounting;
+use super::connection::DownstreamConnection;
 use super::finish;
 use super::request_context::{RequestContext, UpgradedRequest};
-use super::stream::Downstream;
+use super::stream::DownstreamIo;
 use super::timeouts::{RequestTimer, TimeoutKind};
 use crate::upstream::tunnel::Tunnel;
 
-/// The upstream has agreed to the upgrade: the connection, or the stream, is a tunnel once its response is out.
+/// Prepares a tunnel after the upstream has accepted the upgrade. It starts once the response has been sent, on the
+/// whole connection (HTTP/1.1) or on a stream (HTTP/2).
 pub(super) fn start(mut context: Box<RequestContext>, upstream: Tunnel) {
     let connection = Rc::clone(&context.connection);
     match context.upgrade.stream.take() {
-        Some(stream) => begin(&connection, stream, UpgradedRequest { upstream, context }),
-        None => connection.upgrade(UpgradedRequest { upstream, context }),
+        Some(stream) => start_over_stream(&connection, stream, UpgradedRequest { upstream, context }),
+        None => connection.set_upgraded(UpgradedRequest { upstream, context }),
     }
 }
 
-/// Carries bytes both ways over a client's connection, of which `read` has been read already.
-pub(super) async fn take_over(upgraded: UpgradedRequest, mut downstream: Downstream, read: Bytes) {
-    downstream.unread(&read);
-    carry(upgraded, downstream, None).await;
+/// Runs a tunnel over a client's HTTP/1.1 connection, of which `read` has been read already.
+pub(super) async fn run_over_connection(
+    upgraded: UpgradedRequest,
+    mut downstream: DownstreamIo,
+    read: Bytes,
+) {
+    downstream.push_back(&read);
+    copy_both_ways(upgraded, downstream, None).await;
 }
 
-/// Carries bytes both ways over a stream of HTTP/2, as soon as its answer is out.
-fn begin(connection: &Connection, stream: OnUpgrade, upgraded: UpgradedRequest) {
+/// Starts a tunnel over an HTTP/2 stream as soon as its response has been sent.
+fn start_over_stream(connection: &DownstreamConnection, stream: OnUpgrade, upgraded: UpgradedRequest) {
     let timer = Rc::clone(&upgraded.context.timer);
-    let sending = connection.leave_http();
+    let sending = connection.start_stream_upgrade();
     drop(tokio::task::spawn_local(async move {
         match stream.await {
             Ok(stream) => {
                 let ended = Rc::<Cell<bool>>::default();
-                let sending = sending.take().map(|task| Reply { task, ended: Rc::clone(&ended) });
-                carry(upgraded, Stream { io: TokioIo::new(stream), timer, ended }, sending).await;
+                let sending = sending.take().map(|task| ResponseTask { task, is_ended: Rc::clone(&ended) });
+                copy_both_ways(
+                    upgraded,
+                    DownstreamTunnel { io: TokioIo::new(stream), timer, is_ended: ended },
+                    sending,
+                )
+                .await;
             }
             Err(error) => tracing::debug!(%error, "tunnel without a stream"),
         }
     }));
 }
 
-/// Carries bytes both ways until both sides have ended, either breaks off, or nothing has moved for the upstream's
+/// Forwards bytes both ways until both sides have ended, either fails, or nothing is transferred for the upstream's
 /// idle timeout.
-async fn carry(
+async fn copy_both_ways(
     upgraded: UpgradedRequest,
     downstream: impl AsyncRead + AsyncWrite + Unpin,
-    mut reply: Option<Reply>,
+    mut reply: Option<ResponseTask>,
 ) {
     let UpgradedRequest { mut upstream, context } = upgraded;
     let timer = Rc::clone(&context.timer);
-    let (mut account, mut downstream) = Account::open(context, downstream);
+    let (mut account, mut downstream) = TunnelAccounting::start(context, downstream);
     let carried = {
         let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upstream));
         poll_fn(|cx| {
@@ -77,7 +87,9 @@ async fn carry(
                 return Poll::Ready(Some(copied));
             }
             match &mut reply {
-                Some(reply) => reply.poll_lost(cx).map(|()| Some(Err(io::ErrorKind::ConnectionReset.into()))),
+                Some(reply) => {
+                    reply.poll_client_reset(cx).map(|()| Some(Err(io::ErrorKind::ConnectionReset.into())))
+                }
                 None => Poll::Pending,
             }
         })
@@ -89,55 +101,55 @@ async fn carry(
         None => tracing::debug!("tunnel stood still"),
     }
     if let Some(reply) = reply.filter(|_| !matches!(carried, Some(Ok(_)))) {
-        // What broke off must not look whole: without it the stream is reset (RFC 8441 section 5).
+        // A failed tunnel must not look complete: aborting the task resets the stream (RFC 8441 section 5).
         reply.task.abort();
     }
     finish::response_complete(account.context());
 }
 
-/// What goes to the client by a stream of HTTP/2. The server ends it where its own end is dropped, and tells a stream that the
-/// client has reset from one that has ended by this alone.
+/// Task that sends the bytes of an HTTP/2 stream to the client. The server ends the task when its sending side is
+/// dropped. The end of the task is the only sign that the client has reset the stream.
 #[derive(Debug)]
-struct Reply {
+struct ResponseTask {
     task: JoinHandle<()>,
-    /// We have ended it.
-    ended: Rc<Cell<bool>>,
+    /// Weir has ended its side of the stream.
+    is_ended: Rc<Cell<bool>>,
 }
 
-impl Reply {
-    /// Waits until the client takes no more.
-    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.ended.get() {
+impl ResponseTask {
+    /// Waits until the client has reset the stream.
+    fn poll_client_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.is_ended.get() {
             true => Poll::Pending,
             false => Pin::new(&mut self.task).poll(cx).map(drop),
         }
     }
 }
 
-/// A stream of HTTP/2 that is no longer one of HTTP, noting its progress.
+/// An HTTP/2 stream after its upgrade; records progress for the timeouts.
 #[derive(Debug)]
-struct Stream {
+struct DownstreamTunnel {
     io: TokioIo<Upgraded>,
     timer: Rc<RequestTimer>,
-    ended: Rc<Cell<bool>>,
+    is_ended: Rc<Cell<bool>>,
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for DownstreamTunnel {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.timer.progress();
+        self.timer.record_progress();
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for DownstreamTunnel {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
-        self.timer.progress();
+        self.timer.record_progress();
         Poll::Ready(Ok(written))
     }
 
@@ -146,7 +158,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.ended.set(true);
+        self.is_ended.set(true);
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

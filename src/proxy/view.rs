@@ -1,33 +1,34 @@
-//! One generation of the configuration on one worker: limits, upstreams, stored responses, TLS.
+//! One generation of the configuration on one worker: limits, upstreams, stored responses and TLS.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::fallback::Fallbacks;
-use super::{Generation, Shared};
+use super::{Generation, ProxyState};
 use crate::engine::Policy;
 use crate::identify::Attributes;
-use crate::limits::{self, Resources};
-use crate::tls::server::Server;
+use crate::limits::{self, LimitResources};
+use crate::tls::server::TlsServer;
 use crate::upstream::Upstream;
 
-/// One generation of the configuration on one worker. A request keeps the view with which it began.
+/// One generation of the configuration on one worker. A request keeps the view with which it started.
 #[derive(Debug)]
-pub(super) struct View {
+pub(super) struct GenerationView {
     pub(super) policy: Arc<Policy>,
-    pub(super) limits: Rc<limits::View>,
+    pub(super) limits: Rc<limits::LimitsView>,
     pub(super) upstreams: Box<[Rc<Upstream>]>,
-    /// The stream idle timeout until the upstream is chosen.
+    /// Stream idle timeout until the upstream is chosen: the longest of all upstreams.
     pub(super) stream_idle_timeout: Duration,
     pub(super) fallbacks: Arc<Fallbacks>,
-    /// TLS, by listener.
-    pub(super) tls: Box<[Option<Arc<Server>>]>,
+    /// TLS configuration by listener.
+    pub(super) tls: Box<[Option<Arc<TlsServer>>]>,
 }
 
-impl View {
-    /// A view of `generation`. What stays the same keeps the connections of `before`.
-    pub(super) fn new(generation: &Generation, before: Option<&Self>, shared: &Shared) -> Self {
+impl GenerationView {
+    /// Creates a view of `generation`. Upstreams that have not changed are taken over from `before`, together with
+    /// their connections.
+    pub(super) fn new(generation: &Generation, before: Option<&Self>, shared: &ProxyState) -> Self {
         let policy = &generation.policy;
         let upstream = |cluster| {
             let mut known = before.into_iter().flat_map(|before| &before.upstreams);
@@ -37,11 +38,11 @@ impl View {
         let idle_timeouts = generation.upstreams.iter().map(|cluster| cluster.settings().idle_timeout);
         Self {
             policy: Arc::clone(policy),
-            limits: Rc::new(limits::View::new(
+            limits: Rc::new(limits::LimitsView::new(
                 policy,
-                &generation.services,
+                &generation.rate_limit_services,
                 before.map(|before| &*before.limits),
-                Resources {
+                LimitResources {
                     limiter: &shared.limiter,
                     clock: &shared.clock,
                     metrics: &shared.metrics,
@@ -55,7 +56,7 @@ impl View {
         }
     }
 
-    /// The upstream of the route that the request takes.
+    /// Returns the upstream of the route that the request matches.
     pub(super) fn upstream(&self, request: &Attributes<'_>) -> Option<&Rc<Upstream>> {
         self.upstreams.get(self.policy.routes.choose(request)?)
     }

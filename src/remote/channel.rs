@@ -1,4 +1,4 @@
-//! A connection of gRPC to somebody else: a management server, or another rate limit service.
+//! gRPC connections to other servers: a management server, or another rate limit service.
 
 use std::fmt;
 use std::io;
@@ -12,23 +12,23 @@ use hyper_util::rt::TokioIo;
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::tls::Protocol;
-use crate::tls::client::Client;
+use crate::tls::AlpnProtocol;
+use crate::tls::client::TlsClient;
 use crate::transport::Transport;
 
-/// For a connection to stand, TLS included.
+/// Maximum time to establish a connection, including TLS.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Whoever answers no ping has gone without a word.
+/// Interval of keep-alive pings, and the maximum time for a response to one.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where somebody is.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// At a port of a host, by name or address.
+    /// Port of a host, which is a name or an IP address.
     Tcp(Box<str>, u16),
-    /// At a socket in the file system.
+    /// Path of a Unix socket.
     Unix(Box<std::path::Path>),
 }
 
@@ -42,12 +42,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// A channel to `place`, which connects when it is first needed and again when it has to; over TLS where there is a
-/// client of that. Needs a runtime to run on.
+/// Returns a channel to `place` that connects on first use and reconnects as needed, with TLS if `tls` is set. Must be
+/// called within a runtime.
 ///
 /// # Errors
-/// If the name of the host cannot be one.
-pub fn open(place: &Place, tls: Option<Arc<Client>>) -> Result<Channel, tonic::transport::Error> {
+/// If the host name is invalid.
+pub fn open(place: &Place, tls: Option<Arc<TlsClient>>) -> Result<Channel, tonic::transport::Error> {
     let authority = match place {
         Place::Tcp(..) => place.to_string(),
         Place::Unix(_) => "localhost".to_owned(),
@@ -64,7 +64,7 @@ pub fn open(place: &Place, tls: Option<Arc<Client>>) -> Result<Channel, tonic::t
 #[derive(Clone, Debug)]
 struct Connector {
     place: Place,
-    tls: Option<Arc<Client>>,
+    tls: Option<Arc<TlsClient>>,
 }
 
 impl Service<Uri> for Connector {
@@ -82,14 +82,14 @@ impl Service<Uri> for Connector {
     }
 }
 
-async fn connect(place: &Place, tls: Option<&Client>) -> io::Result<Transport> {
+async fn connect(place: &Place, tls: Option<&TlsClient>) -> io::Result<Transport> {
     let (host, stream): (&str, Transport) = match place {
         Place::Tcp(host, port) => (host, Transport::connect_tcp((&**host, *port)).await?),
         Place::Unix(path) => ("localhost", Transport::connect_unix(path).await?),
     };
     match tls {
         None => Ok(stream),
-        Some(client) => match client.connect(stream, host, Protocol::Http2).await {
+        Some(client) => match client.connect(stream, host, AlpnProtocol::Http2).await {
             Ok((stream, _)) => Ok(stream.into()),
             Err(failure) => Err(io::Error::other(failure)),
         },

@@ -1,8 +1,8 @@
-//! Another rate limit service, as one worker asks it by Envoy's protocol.
+//! Client of another rate limit service with Envoy's protocol; one per worker.
 //!
-//! A request is sent once and waits for its response no longer than `timeout`: the rule then decides about the client's
-//! request. A service that has not responded several times in a row gets no requests for a while, so that one that is
-//! down costs hardly any request its timeout. The number of requests in flight is bounded.
+//! A request is sent once and waits for its response for at most `timeout`; then the rule's fallback applies. After
+//! several consecutive failures, no requests are sent for a while, so an unreachable service delays few requests. The
+//! number of requests in flight is bounded.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -23,102 +23,101 @@ use super::wire;
 use crate::clock::Clock;
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::metrics::{RemoteMetrics, RemoteOutcome};
-use crate::tls::client::{self, Client};
+use crate::tls::client::{self, TlsClient};
 
-/// Questions of one worker that may wait at once, and as many more that no request waits for; further ones have no
-/// answer.
+/// Maximum requests of one worker in flight, and separately those in the background. Further ones fail.
 const MOST_WAITING: u32 = 1024;
-/// After so many failures in a row a service is left alone.
+/// Number of consecutive failures after which no requests are sent for [`REST`].
 const PATIENCE: u32 = 5;
-/// For so long.
+/// Pause after [`PATIENCE`] failures.
 const REST: Duration = Duration::from_secs(1);
-/// For the first connection to be of use.
+/// Maximum time to establish the first connection.
 const WARM_UP: Duration = Duration::from_secs(5);
-/// The largest answer.
+/// Maximum size of a response in bytes.
 const LARGEST: usize = 1 << 20;
 
-/// Where a service is, and how it is asked.
+/// Address and options of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where it is.
+    /// Address of the service.
     pub place: Place,
-    /// TLS; plain without.
-    pub tls: Option<client::Settings>,
-    /// How long an answer may take.
+    /// TLS settings; plain text if `None`.
+    pub tls: Option<client::TlsClientSettings>,
+    /// Maximum time for a response.
     pub timeout: Duration,
 }
 
-/// A request to the service, about one request of a client.
+/// A request to the service, for one request of a client.
 #[derive(Clone, Debug)]
 pub struct ServiceRequest {
-    /// The domain of the descriptors.
+    /// Domain of the descriptors.
     pub domain: String,
-    /// At least one.
+    /// Descriptors; at least one.
     pub descriptors: Vec<Descriptor>,
 }
 
 /// Whether a client's request waits for the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// It does.
+    /// It waits.
     Awaited,
-    /// It does not: the rule is in shadow mode.
+    /// It does not wait, because the rule is in shadow mode.
     Background,
 }
 
-/// Whom a request counts for, and how much.
+/// A descriptor and its hits.
 #[derive(Clone, Debug)]
 pub struct Descriptor {
     /// Keys and values, in order.
     pub entries: Vec<(String, String)>,
-    /// Hits.
+    /// Number of hits.
     pub hits: u32,
 }
 
 /// The response of a service.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceResponse {
-    /// The request is over a limit.
+    /// Whether the request is over a limit.
     pub is_over: bool,
     /// The status of each descriptor of the request, in order.
     pub statuses: Vec<Status>,
-    /// For the upstream, beside the request's own.
+    /// Headers to add to the request to the upstream.
     pub request_headers: HeaderMap,
-    /// For the client, beside the response's own.
+    /// Headers to add to the response to the client.
     pub response_headers: HeaderMap,
-    /// The body of a rejection; empty where the service leaves it to the rule.
+    /// Body of a rejection; empty to use the rule's.
     pub body: Bytes,
 }
 
-/// What a service says about a descriptor.
+/// Status of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// It is over its limit.
+    /// Whether the limit is exceeded.
     pub is_over: bool,
-    /// Its limit, if it has one: so many in so long.
+    /// The limit as a count and a window, if there is one.
     pub limit: Option<(u32, Duration)>,
-    /// Hits left.
+    /// Remaining hits.
     pub remaining: u32,
-    /// Until all of the limit is there again; nothing where that is not said.
+    /// Time until the quota is whole; zero if the service does not report it.
     pub reset: Duration,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// As many questions wait as may.
+    /// The maximum number of requests is in flight.
     Crowded,
-    /// The service is left alone for a while.
+    /// The service is paused after failures.
     Resting,
-    /// It took too long.
+    /// The response timed out.
     Late,
-    /// There is no connection, or it broke.
+    /// There is no connection, or it failed.
     Away(Code),
-    /// The service cannot decide this.
+    /// The service returned an error.
     Call(Code),
-    /// The answer does not fit the question.
+    /// The response does not match the request.
     Meaningless,
-    /// There can be no connection: TLS cannot be set up.
+    /// No connection is possible, because TLS cannot be set up.
     Unusable,
 }
 
@@ -136,11 +135,11 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A service as one worker asks it.
+/// A service, as one worker uses it.
 #[derive(Debug)]
 pub struct Service {
     settings: Settings,
-    /// `None` if there can be no connection.
+    /// `None` if no connection is possible.
     channel: Option<Channel>,
     waiting: Cell<u32>,
     waiting_background: Cell<u32>,
@@ -151,7 +150,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service with these settings. Needs a runtime to run on.
+    /// Creates a client for a service. Must be called within a runtime.
     pub fn new(settings: Settings, clock: Arc<Clock>, metrics: Arc<RemoteMetrics>) -> Self {
         let opened = open(&settings);
         if let Err(error) = &opened {
@@ -169,17 +168,17 @@ impl Service {
         }
     }
 
-    /// What it was made of.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Has a connection opened, so that the first question need not wait for one.
+    /// Opens a connection in advance, so that the first request need not wait for one.
     pub fn connect(&self) -> impl Future<Output = ()> + use<> {
         let channel = self.channel.clone();
         async move {
             let Some(channel) = channel else { return };
-            // Whether it is healthy is of no interest: that it has been asked is.
+            // The result of the health check does not matter; sending it opens the connection.
             let mut client = HealthClient::new(channel);
             let _ = tokio::time::timeout(WARM_UP, client.check(HealthCheckRequest::default())).await;
         }
@@ -200,17 +199,17 @@ impl Service {
         asked
     }
 
-    /// A place among those that wait.
+    /// Reserves a place among the requests in flight.
     fn begin(&self, now: Timestamp, urgency: Urgency) -> Result<(Channel, Waiting<'_>), Failure> {
         let channel = self.channel.clone().ok_or(Failure::Unusable)?;
-        // After a rest one question finds out for all.
+        // After a pause, a single request probes the service.
         let is_tried = self.failures.get() >= PATIENCE && self.waiting.get() > 0;
         if now < self.rests_until.get() || is_tried {
             return Err(Failure::Resting);
         }
         let waiting = match urgency {
             Urgency::Awaited => &self.waiting,
-            // Only a request that waits finds out whether the service responds again.
+            // Only a request that waits probes the service.
             Urgency::Background if self.failures.get() >= PATIENCE => return Err(Failure::Resting),
             Urgency::Background => &self.waiting_background,
         };
@@ -223,12 +222,12 @@ impl Service {
         request.set_timeout(self.settings.timeout);
         let mut client = RateLimitServiceClient::new(channel).max_decoding_message_size(LARGEST);
         match tokio::time::timeout(self.settings.timeout, client.should_rate_limit(request)).await {
-            // The library minds the time as well, and says so as if the call had been cancelled.
+            // tonic enforces the timeout, too, and reports it as a cancelled call.
             Err(_) => Err(Failure::Late),
             Ok(Err(status)) if matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded) => {
                 Err(Failure::Late)
             }
-            // What has a cause has gone wrong on this side of the connection.
+            // An error with a source occurred on this side of the connection.
             Ok(Err(status)) if status.code() == Code::Unavailable || status.source().is_some() => {
                 Err(Failure::Away(status.code()))
             }
@@ -253,7 +252,7 @@ impl Service {
             Err(failure @ (Failure::Late | Failure::Away(_))) => {
                 self.failed(failure, now.saturating_add(took))
             }
-            // It is there: what it makes of one question says nothing about the next.
+            // The service is reachable; an error for one request implies nothing about the next.
             Err(Failure::Call(_) | Failure::Meaningless) => {}
             Err(Failure::Resting | Failure::Crowded | Failure::Unusable) => {}
         }
@@ -277,7 +276,7 @@ impl Service {
     }
 }
 
-/// A question under way. One that is dropped before its end belonged to a request whose client has left.
+/// A request in flight. If it is dropped before it has ended, the client has disconnected.
 struct Asking<'s> {
     service: &'s Service,
     began: Timestamp,
@@ -300,7 +299,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// One of the questions that wait, until it is dropped.
+/// A place among the requests in flight, released on drop.
 struct Waiting<'s>(&'s Cell<u32>);
 
 impl<'s> Waiting<'s> {
@@ -318,6 +317,6 @@ impl Drop for Waiting<'_> {
 }
 
 fn open(settings: &Settings) -> Result<Channel, Box<dyn Error>> {
-    let tls = settings.tls.clone().map(|tls| Client::new(tls).map(Arc::new)).transpose()?;
+    let tls = settings.tls.clone().map(|tls| TlsClient::new(tls).map(Arc::new)).transpose()?;
     Ok(channel::open(&settings.place, tls)?)
 }

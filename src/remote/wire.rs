@@ -1,4 +1,4 @@
-//! Envoy's messages, from a `ServiceRequest` and to a `ServiceResponse`.
+//! Conversion between Envoy's messages and `ServiceRequest` and `ServiceResponse`.
 
 use std::time::Duration;
 
@@ -19,12 +19,13 @@ use super::service::{Descriptor, ServiceRequest, ServiceResponse, Status};
 use crate::headers::is_hop_by_hop;
 use crate::limiter::quota::{self, Period};
 
-/// Fields that an answer may add for one side, and their octets: a head has to go somewhere.
+/// Maximum headers that a response may add for one side, and their total size in bytes, because header sections are
+/// bounded.
 const MOST_ADDED: usize = 64;
 const MOST_OCTETS: usize = 16 * 1024;
 
-/// What is asked. Hits are said for each descriptor where they differ, and for all of them as well: a service that reads
-/// those alone counts rather too much than too little.
+/// Converts a request. If the hits of the descriptors differ, each descriptor has its own, and the request has the
+/// maximum: a service that reads only that field then counts too much rather than too little.
 pub(super) fn request(asked: ServiceRequest) -> RateLimitRequest {
     let hits = || asked.descriptors.iter().map(|descriptor| descriptor.hits);
     let most = hits().max().unwrap_or(0);
@@ -46,7 +47,7 @@ fn descriptor(descriptor: Descriptor, agree: bool) -> RateLimitDescriptor {
     }
 }
 
-/// The response about `descriptors` descriptors; `None` if it is about another number or says nothing.
+/// Converts the response for `descriptors` descriptors; `None` if their number differs or there is no overall code.
 pub(super) fn response(wire: RateLimitResponse, descriptors: usize) -> Option<ServiceResponse> {
     let is_over = match wire.overall_code() {
         Code::Ok => false,
@@ -74,35 +75,35 @@ fn status(wire: &DescriptorStatus) -> Status {
     }
 }
 
-/// Its count and the length of its window.
+/// Returns the count and the window of a limit.
 fn limit(wire: &RateLimit) -> Option<(u32, Duration)> {
     let unit = match wire.unit() {
         Unit::Unknown => return None,
-        Unit::Second => quota::Unit::Second,
-        Unit::Minute => quota::Unit::Minute,
-        Unit::Hour => quota::Unit::Hour,
-        Unit::Day => quota::Unit::Day,
-        Unit::Week => quota::Unit::Week,
-        Unit::Month => quota::Unit::Month,
-        Unit::Year => quota::Unit::Year,
+        Unit::Second => quota::TimeUnit::Second,
+        Unit::Minute => quota::TimeUnit::Minute,
+        Unit::Hour => quota::TimeUnit::Hour,
+        Unit::Day => quota::TimeUnit::Day,
+        Unit::Week => quota::TimeUnit::Week,
+        Unit::Month => quota::TimeUnit::Month,
+        Unit::Year => quota::TimeUnit::Year,
     };
     Some((wire.requests_per_unit, Period::one(unit).duration()))
 }
 
-/// What is negative is nothing.
+/// Converts a duration; a negative one becomes zero.
 fn duration(wire: protobuf::Duration) -> Duration {
     let nanos = u32::try_from(wire.nanos).unwrap_or(0).min(999_999_999);
     u64::try_from(wire.seconds).map_or(Duration::ZERO, |seconds| Duration::new(seconds, nanos))
 }
 
-/// Whether a service may add such a field: whoever writes one about the message or the connection decides where a message
-/// ends.
+/// Returns whether a service may add this header. Headers about framing or the connection are excluded, because they
+/// could move the end of a message.
 fn may_be_added(name: &HeaderName) -> bool {
     let is_of_message = matches!(*name, CONTENT_LENGTH | EXPECT | HOST | TRAILER);
     !is_of_message && !is_hop_by_hop(name.as_str().as_bytes())
 }
 
-/// Those that may be added; `None` if they are more than anybody needs.
+/// Converts the headers that may be added; `None` if they exceed the maximum.
 fn headers(wire: &[WireHeader]) -> Option<HeaderMap> {
     let read = |header: &WireHeader| {
         let name = HeaderName::try_from(&header.key).ok().filter(may_be_added)?;

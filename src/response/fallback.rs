@@ -1,9 +1,9 @@
-//! Degraded responses: what a rejected request may get in place of a rejection, and which responses may be stored for it.
+//! Degraded responses: stored responses sent instead of a rejection, and which responses may be stored for this.
 //!
-//! A stored response must say nothing about the client that it was made for, and must not depend on anything that
-//! another client may have written. So the rules are those of a shared cache (RFC 9111 section 3), and stricter: every
-//! request header that the upstream may have used is part of the key, and headers that may say who the client is prevent
-//! storing. Design note 012 has the reasons.
+//! A stored response must not reveal anything about the client for which it was made, and must not depend on input of
+//! other clients. So the rules are those of a shared cache (RFC 9111 §3), and stricter. Every request header that the
+//! upstream may have used is part of the key, and headers that may identify the client prevent sharing. Design note 012
+//! gives the reasons.
 
 pub mod cache_key;
 
@@ -14,53 +14,54 @@ use bytes::Bytes;
 use http::header::{AGE, CACHE_CONTROL, CONTENT_TYPE, SET_COOKIE, VARY, WARNING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use self::cache_key::Headers;
+use self::cache_key::CacheHeaderRules;
 use crate::limiter::timestamp::Timestamp;
 
-/// Marks an answer that is not what the upstream would say now (RFC 7234 section 5.5.1).
+/// `Warning` of a stored response (RFC 7234 §5.5.1).
 pub const STALE: HeaderValue = HeaderValue::from_static("110 - \"Response is Stale\"");
-/// Marks an answer that stands in for the upstream's (RFC 7234 section 5.5.7).
+/// `Warning` of a response that replaces the upstream's (RFC 7234 §5.5.7).
 pub const DEGRADED: HeaderValue = HeaderValue::from_static("199 - \"Degraded Response\"");
 
-/// About what an answer takes beside its body and the text of its headers, in bytes.
+/// Approximate memory of a stored response in addition to its body and header text, in bytes.
 const OVERHEAD: usize = 256;
 
-/// How good answers are kept for a rule's refusals (`on_limit.fallback.cached`).
+/// How responses are stored for the rejections of a rule (`on_limit.fallback.cached`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keeping {
-    /// For all of them together, in bytes.
+pub struct FallbackCacheSettings {
+    /// Maximum size of all stored responses of the rule together, in bytes.
     pub budget: u64,
-    /// For one of them, in bytes.
-    pub largest: u64,
-    /// Older ones are not given to anybody.
+    /// Maximum size of one response, in bytes.
+    pub max_size: u64,
+    /// Maximum time since a response was received; older ones are not sent.
     pub max_age: Duration,
-    /// Request headers on which no response depends.
+    /// Request headers that do not affect responses.
     pub ignored: Arc<[HeaderName]>,
 }
 
-/// An answer that was good, kept whole.
+/// A stored response.
 #[derive(Debug)]
-pub struct Kept {
+pub struct CachedResponse {
     headers: HeaderMap,
     body: Bytes,
-    at: Timestamp,
-    /// Seconds it was old already when it came.
+    received_at: Timestamp,
+    /// Value of `Age` on receipt, in seconds.
     age: u64,
-    /// Seconds after which it may not be given any more, if it said so.
+    /// Age in seconds from which the response must not be sent, if its `Cache-Control` gives one.
     lifetime: Option<u64>,
-    /// Whether it says that it is for every client.
+    /// Whether the response is marked as suitable for all clients.
     is_public: bool,
-    /// The request headers that it depends on.
+    /// The request headers named by `Vary`.
     vary: Box<[HeaderName]>,
 }
 
-impl Kept {
-    /// A response received at `at`; without its body yet. `None` if it may not be given to others, whatever the request was.
+impl CachedResponse {
+    /// Creates an entry, without its body, for a response received at `at`. `None` if the response must not be shared,
+    /// whatever the request was.
     pub fn new(status: StatusCode, headers: &HeaderMap, at: Timestamp) -> Option<Self> {
         if status != StatusCode::OK || headers.contains_key(SET_COOKIE) {
             return None;
         }
-        let control = Control::of(headers);
+        let control = CacheControl::from_headers(headers);
         if control.forbids {
             return None;
         }
@@ -69,45 +70,46 @@ impl Kept {
             vary: vary(headers)?,
             headers: headers.clone(),
             body: Bytes::new(),
-            at,
+            received_at: at,
             age,
             lifetime: control.lifetime(),
             is_public: control.is_for_everybody,
         })
     }
 
-    /// Whether it may be stored for a request that may say who its client is, if `is_personal`: then only under a key with all
-    /// that the request says. What it varies by must be part of the key.
-    pub fn may_be_stored(&self, is_personal: bool, headers: &Headers) -> bool {
-        (self.is_public || !is_personal) && self.vary.iter().all(|name| headers.tell_apart_by(name.as_str()))
+    /// Returns whether the response may be stored. If `is_personal`, the request may identify its client, and a
+    /// response that is not public is not stored. All headers of `Vary` must be part of the key.
+    pub fn may_be_stored(&self, is_personal: bool, headers: &CacheHeaderRules) -> bool {
+        (self.is_public || !is_personal)
+            && self.vary.iter().all(|name| headers.is_in_every_key(name.as_str()))
     }
 
-    /// With its body, which has ended.
+    /// Adds the complete body.
     pub fn with_body(self, body: Bytes) -> Self {
         Self { body, ..self }
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// How long ago it was received.
-    pub fn kept_for(&self, now: Timestamp) -> Duration {
-        now.since(self.at)
+    /// Returns the time since the response was received.
+    pub fn time_in_cache(&self, now: Timestamp) -> Duration {
+        now.since(self.received_at)
     }
 
-    /// Whether it may still be sent.
+    /// Returns whether the response may still be sent.
     pub fn is_usable(&self, now: Timestamp, max_age: Duration) -> bool {
-        // RFC 9111 section 4.2: fresh as long as its lifetime is longer than its age.
+        // RFC 9111 §4.2: a response is fresh while its lifetime exceeds its age.
         let is_young = |lifetime| self.age_at(now) < lifetime;
-        self.kept_for(now) <= max_age && self.lifetime.is_none_or(is_young)
+        self.time_in_cache(now) <= max_age && self.lifetime.is_none_or(is_young)
     }
 
-    /// Adds its headers, and what tells that it is old, to those of a refusal.
+    /// Adds the stored headers, `Age` and a `Warning` to the headers of a rejection.
     pub fn extend(&self, headers: &mut HeaderMap, now: Timestamp) {
         headers.remove(CONTENT_TYPE);
-        // Else what the rule says counts: the upstream spoke of another request.
+        // Other headers of the rejection take precedence, because the stored ones belong to another request.
         let own = self.headers.iter().filter(|(name, _)| !headers.contains_key(*name));
         let own: Vec<_> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
         for (name, value) in own {
@@ -117,20 +119,20 @@ impl Kept {
         headers.insert(WARNING, STALE);
     }
 
-    /// About how many bytes it takes.
+    /// Returns the approximate size in memory, in bytes.
     pub fn size(&self) -> usize {
         let headers = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 64);
         OVERHEAD + self.body.len() + headers.sum::<usize>()
     }
 
     fn age_at(&self, now: Timestamp) -> u64 {
-        self.age.saturating_add(self.kept_for(now).as_secs())
+        self.age.saturating_add(self.time_in_cache(now).as_secs())
     }
 }
 
-/// What an answer's `cache-control` says that matters here (RFC 9111 section 5.2.2).
+/// The directives of `Cache-Control` that matter here (RFC 9111 §5.2.2).
 #[derive(Debug, Default)]
-struct Control {
+struct CacheControl {
     forbids: bool,
     is_for_everybody: bool,
     must_be_fresh: bool,
@@ -138,8 +140,8 @@ struct Control {
     shared_max_age: Option<u64>,
 }
 
-impl Control {
-    fn of(headers: &HeaderMap) -> Self {
+impl CacheControl {
+    fn from_headers(headers: &HeaderMap) -> Self {
         let mut control = Self::default();
         let lines = headers.get_all(CACHE_CONTROL).iter();
         for directive in lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')) {
@@ -162,13 +164,13 @@ impl Control {
         control
     }
 
-    /// RFC 9111 section 4.2.4: some answers must not be given once they are stale.
+    /// Returns the lifetime in seconds of a response that must not be sent when stale (RFC 9111 §4.2.4).
     fn lifetime(&self) -> Option<u64> {
         self.must_be_fresh.then(|| self.shared_max_age.or(self.max_age).unwrap_or(0))
     }
 }
 
-/// The request headers that a response varies by; `None` if one of them is not a header, as in `vary: *`.
+/// Returns the request headers named by `Vary`; `None` if a member is not a header name, as in `Vary: *`.
 fn vary(headers: &HeaderMap) -> Option<Box<[HeaderName]>> {
     let mut names = Vec::new();
     for line in headers.get_all(VARY) {

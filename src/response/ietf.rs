@@ -1,8 +1,8 @@
-//! `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers-11 has them.
+//! The `RateLimit` and `RateLimit-Policy` headers of draft-ietf-httpapi-ratelimit-headers-11.
 //!
-//! Both are Lists of RFC 9651 with a member per limit: a String that names the policy, and parameters. `t` is the time
-//! until *additional* quota becomes available, not until all of it is there again. Parameters that would not be true
-//! are left out: `w` where a window is not a whole number of seconds, `t` where nobody knows.
+//! Both are Lists (RFC 9651) with a member per limit: a String with the policy's name, and parameters. `t` is the time
+//! until *additional* quota becomes available, not until all of it is. Parameters that cannot be exact are omitted: `w`
+//! if a window is not a whole number of seconds, and `t` if the time is unknown.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use super::rate_limit_headers::{push_number, whole_seconds};
 use crate::headers::Headers;
 use crate::limiter::quota::Period;
 
-/// What is left of each policy.
+/// Header with the remaining quota of each policy.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// The policies.
+/// Header with the policies.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The largest Integer of RFC 9651 (section 3.3.1).
+/// Maximum Integer (RFC 9651 §3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// What a policy's quota is counted in: the draft's registry of quota units.
+/// Quota unit of a policy, from the draft's registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaUnit {
     /// `requests`, the default.
     Requests,
-    /// `content-bytes`, of which so many make a unit of the limit.
+    /// `content-bytes`; the number of bytes per unit of the limit.
     ContentBytes(NonZeroU64),
     /// `concurrent-requests`.
     ConcurrentRequests,
@@ -36,45 +36,45 @@ pub enum QuotaUnit {
 
 /// A limit as a quota policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct QuotaPolicy {
     name: Box<str>,
     quota: u32,
     unit: QuotaUnit,
-    /// Seconds.
+    /// Window in seconds.
     window: Option<u64>,
 }
 
-/// What names a partition: opaque, and different in every process.
+/// Partition key: opaque, and different in every process.
 pub type PartitionKey = [u8; 8];
 
-/// What is left of one policy for the client of a response.
+/// State of one policy for the client of a response.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceLimit<'a> {
-    /// Which.
-    pub policy: &'a Policy,
-    /// What an elastic limit has grown to, where that is not what was written.
-    pub grown: Option<u32>,
-    /// Units left.
+    /// The policy.
+    pub policy: &'a QuotaPolicy,
+    /// Present size of an elastic limit, if it differs from the configured one.
+    pub elastic_count: Option<u32>,
+    /// Remaining units.
     pub remaining: u32,
-    /// Until there is more.
-    pub until_more: Option<Duration>,
-    /// Whose quota it is, where there are several.
+    /// Time until more units are available, if known.
+    pub time_until_more: Option<Duration>,
+    /// The partition, if the policy has several.
     pub partition: Option<PartitionKey>,
 }
 
-impl Policy {
-    /// The policy `name`, of so many units per window. Names are visible ASCII without quotes.
+impl QuotaPolicy {
+    /// Creates a policy of `quota` units per window. `name` must be visible ASCII without quotes.
     pub fn new(name: &str, quota: u32, unit: QuotaUnit, window: Option<Duration>) -> Self {
         let whole = window.filter(|window| window.subsec_nanos() == 0 && !window.is_zero());
         Self { name: name.into(), quota, unit, window: whole.map(|window| window.as_secs()) }
     }
 
-    /// Its name.
+    /// Returns the policy's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What tells policies of one rule apart: over which time they count.
+    /// Returns a name that distinguishes the policies of one rule by their period.
     pub fn name_of(rule: &str, period: Period) -> String {
         format!("{rule}/{period}")
     }
@@ -88,7 +88,7 @@ impl Policy {
     }
 }
 
-/// Sets both fields; does nothing where no limit applies.
+/// Sets both headers; does nothing if `limits` is empty.
 pub fn write(headers: &mut Headers, limits: &[ServiceLimit<'_>]) {
     let (mut state, mut policy) = (Vec::new(), Vec::new());
     for limit in limits {
@@ -104,7 +104,7 @@ pub fn write(headers: &mut Headers, limits: &[ServiceLimit<'_>]) {
 fn push_policy(text: &mut Vec<u8>, limit: &ServiceLimit<'_>) {
     let policy = limit.policy;
     push_name(text, &policy.name);
-    push_parameter(text, b"q", policy.in_units(limit.grown.unwrap_or(policy.quota)));
+    push_parameter(text, b"q", policy.in_units(limit.elastic_count.unwrap_or(policy.quota)));
     match policy.unit {
         QuotaUnit::Requests => {}
         QuotaUnit::ContentBytes(_) => text.extend_from_slice(b";qu=\"content-bytes\""),
@@ -119,7 +119,7 @@ fn push_policy(text: &mut Vec<u8>, limit: &ServiceLimit<'_>) {
 fn push_limit(text: &mut Vec<u8>, limit: &ServiceLimit<'_>) {
     push_name(text, &limit.policy.name);
     push_parameter(text, b"r", limit.policy.in_units(limit.remaining));
-    if let Some(more) = limit.until_more {
+    if let Some(more) = limit.time_until_more {
         push_parameter(text, b"t", whole_seconds(more));
     }
     push_partition(text, limit.partition);
@@ -141,7 +141,7 @@ fn push_parameter(text: &mut Vec<u8>, name: &[u8], value: u64) {
     push_number(text, value.min(MAX_INTEGER));
 }
 
-/// A Byte Sequence of RFC 9651 (section 3.3.5).
+/// Appends the partition as a Byte Sequence (RFC 9651 §3.3.5).
 fn push_partition(text: &mut Vec<u8>, partition: Option<PartitionKey>) {
     if let Some(partition) = partition {
         text.extend_from_slice(b";pk=:");

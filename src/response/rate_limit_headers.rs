@@ -1,44 +1,46 @@
-//! `x-ratelimit-limit`, `-remaining` and `-reset` as Envoy writes them.
+//! Envoy's `x-ratelimit-limit`, `-remaining` and `-reset` headers.
 //!
-//! Envoy follows draft-polli-ratelimit-headers-03: the limit of the counter with the least left (the first on
-//! ties), then every limit as a quota policy with its window; remaining and reset are of that one counter.
+//! As in Envoy, these follow draft-polli-ratelimit-headers-03. `-limit` is the limit of the counter with the fewest
+//! units left (the first of equals), followed by every limit as a quota policy with its window. `-remaining` and
+//! `-reset` are of that one counter.
 
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 
 use crate::headers::Headers;
-use crate::limiter::algorithm::Usage;
+use crate::limiter::algorithm::CounterUsage;
 use crate::limiter::quota::Quota;
 
-/// The headers' names.
+/// Header with the limits.
 pub const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// Units left.
+/// Header with the remaining units.
 pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-/// Seconds to a whole quota.
+/// Header with the time until the quota is whole, in seconds.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-/// The rules over whose limits a request has passed, one per line: for the upstream and the client.
+/// Header with the rules whose limits a request exceeds although it is admitted, one per line. It is sent to the
+/// upstream and to the client.
 pub const X_WEIR_OVER_LIMIT: HeaderName = HeaderName::from_static("x-weir-over-limit");
 
-/// How a limit is written, worked out once: nothing about it changes from answer to answer.
+/// A limit's notation in headers, computed once because it does not depend on the response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notation {
     name: Box<str>,
     count: u32,
-    /// Seconds.
+    /// Window in seconds.
     window: u64,
-    /// The value of `x-ratelimit-limit` where this limit is the only one.
+    /// Value of `x-ratelimit-limit` if this is the only limit.
     alone: HeaderValue,
 }
 
 impl Notation {
-    /// How a limit of the rule `name` is written. Names are visible ASCII without quotes.
+    /// Creates the notation of a limit of the rule `name`, which must be visible ASCII without quotes.
     pub fn new(name: &str, quota: &Quota) -> Self {
-        Self::of(name, quota.limit().count.get(), quota.limit().period.duration())
+        Self::from_count(name, quota.limit().count.get(), quota.limit().period.duration())
     }
 
-    /// The same of a limit of so many in so long.
-    pub fn of(name: &str, count: u32, window: Duration) -> Self {
+    /// Creates the notation of a limit of `count` units per `window`.
+    pub fn from_count(name: &str, count: u32, window: Duration) -> Self {
         let mut notation = Self {
             name: name.into(),
             count,
@@ -52,7 +54,7 @@ impl Notation {
         notation
     }
 
-    /// The value of `x-ratelimit-limit` where this limit is the only one.
+    /// Returns the value of `x-ratelimit-limit` if this is the only limit.
     pub fn alone(&self) -> &HeaderValue {
         &self.alone
     }
@@ -68,29 +70,29 @@ impl Notation {
     }
 }
 
-/// One limit as it stands after a decision.
+/// State of a limit after a decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'a> {
-    /// How it is written.
+pub struct LimitStatus<'a> {
+    /// Notation of the limit.
     pub notation: &'a Notation,
-    /// What an elastic limit has grown to, where that is not what was written.
-    pub grown: Option<u32>,
-    /// What is left of it, in requests.
-    pub usage: Usage,
+    /// Present size of an elastic limit, if it differs from the configured one.
+    pub elastic_count: Option<u32>,
+    /// Used and remaining requests, and the time until the quota is whole.
+    pub usage: CounterUsage,
 }
 
-impl Standing<'_> {
+impl LimitStatus<'_> {
     fn count(&self) -> u32 {
-        self.grown.unwrap_or(self.notation.count)
+        self.elastic_count.unwrap_or(self.notation.count)
     }
 }
 
-/// Sets Envoy's three headers; does nothing where no limit applies.
-pub fn write_envoy(headers: &mut Headers, standings: &[Standing<'_>]) {
-    // The first of those with the least left: `min_by_key` answers the first of equals.
+/// Sets Envoy's three headers; does nothing if `standings` is empty.
+pub fn write_envoy(headers: &mut Headers, standings: &[LimitStatus<'_>]) {
+    // `min_by_key` returns the first of equal elements, as Envoy does.
     let Some(least) = standings.iter().min_by_key(|standing| standing.usage.remaining) else { return };
     match standings {
-        [only] if only.grown.is_none() => {
+        [only] if only.elastic_count.is_none() => {
             headers.set(&X_RATELIMIT_LIMIT, &only.notation.alone);
         }
         standings => {
@@ -106,12 +108,12 @@ pub fn write_envoy(headers: &mut Headers, standings: &[Standing<'_>]) {
     headers.set_number(&X_RATELIMIT_RESET, whole_seconds(least.usage.reset));
 }
 
-/// A duration in seconds, rounded up: a client told to wait must not come too early.
+/// Returns a duration in seconds, rounded up so that clients do not retry too early.
 pub fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
-/// A number as a header's value. Most are small: those need no memory of their own.
+/// Returns a number as a header value. Small numbers need no allocation.
 pub fn number(number: u64) -> HeaderValue {
     const SMALL: [&str; 11] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"];
     let small = usize::try_from(number).ok().and_then(|number| SMALL.get(number));
@@ -128,26 +130,30 @@ mod tests {
 
     use super::*;
     use crate::limiter::algorithm::Algorithm;
-    use crate::limiter::quota::{Limit, Period, Unit};
+    use crate::limiter::quota::{Limit, Period, TimeUnit};
 
-    fn quota(count: u32, unit: Unit) -> Quota {
+    fn quota(count: u32, unit: TimeUnit) -> Quota {
         let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit));
         Quota::new(Algorithm::Gcra, limit, None).unwrap()
     }
 
-    fn usage(remaining: u32, reset: Duration) -> Usage {
-        Usage { used: 0, remaining, reset }
+    fn usage(remaining: u32, reset: Duration) -> CounterUsage {
+        CounterUsage { used: 0, remaining, reset }
     }
 
     #[test]
     fn the_tightest_limit_leads_and_all_are_listed() {
         let (fast, slow) = (
-            Notation::new("fast", &quota(10, Unit::Second)),
-            Notation::new("slow", &quota(1000, Unit::Hour)),
+            Notation::new("fast", &quota(10, TimeUnit::Second)),
+            Notation::new("slow", &quota(1000, TimeUnit::Hour)),
         );
         let standings = [
-            Standing { notation: &fast, grown: None, usage: usage(9, Duration::from_millis(100)) },
-            Standing { notation: &slow, grown: None, usage: usage(3, Duration::from_millis(1_804_001)) },
+            LimitStatus { notation: &fast, elastic_count: None, usage: usage(9, Duration::from_millis(100)) },
+            LimitStatus {
+                notation: &slow,
+                elastic_count: None,
+                usage: usage(3, Duration::from_millis(1_804_001)),
+            },
         ];
         let mut headers = Headers::default();
         write_envoy(&mut headers, &standings);
@@ -159,11 +165,11 @@ mod tests {
 
     #[test]
     fn the_first_of_equals_leads() {
-        let notations = [("a", quota(10, Unit::Second)), ("b", quota(20, Unit::Millisecond))]
+        let notations = [("a", quota(10, TimeUnit::Second)), ("b", quota(20, TimeUnit::Millisecond))]
             .map(|(n, q)| Notation::new(n, &q));
-        let standings = notations.each_ref().map(|notation| Standing {
+        let standings = notations.each_ref().map(|notation| LimitStatus {
             notation,
-            grown: None,
+            elastic_count: None,
             usage: usage(0, Duration::from_secs(1)),
         });
         let mut headers = Headers::default();
@@ -174,11 +180,11 @@ mod tests {
 
     #[test]
     fn a_limit_alone_is_written_the_same_way() {
-        let notation = Notation::new("per-ip", &quota(10, Unit::Second));
+        let notation = Notation::new("per-ip", &quota(10, TimeUnit::Second));
         let mut headers = Headers::default();
         write_envoy(
             &mut headers,
-            &[Standing { notation: &notation, grown: None, usage: usage(11, Duration::ZERO) }],
+            &[LimitStatus { notation: &notation, elastic_count: None, usage: usage(11, Duration::ZERO) }],
         );
         let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"per-ip\"");
@@ -188,8 +194,9 @@ mod tests {
 
     #[test]
     fn an_elastic_limit_is_written_as_large_as_it_is_now() {
-        let notation = Notation::new("per-ip", &quota(10, Unit::Second));
-        let standing = Standing { notation: &notation, grown: Some(25), usage: usage(7, Duration::ZERO) };
+        let notation = Notation::new("per-ip", &quota(10, TimeUnit::Second));
+        let standing =
+            LimitStatus { notation: &notation, elastic_count: Some(25), usage: usage(7, Duration::ZERO) };
         let mut headers = Headers::default();
         write_envoy(&mut headers, &[standing]);
         let headers = headers.into_map();

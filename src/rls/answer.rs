@@ -1,4 +1,4 @@
-//! What is answered: `RateLimitResponse` as plain data, and what there is to count about it.
+//! Responses: `RateLimitResponse` as plain data, with the values for statistics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,53 +10,54 @@ use super::settings::HeaderNames;
 use super::stats::Stats;
 use super::unit::Unit;
 
-/// Whether a request, or one descriptor of it, is over its limit.
+/// Whether a request, or one of its descriptors, is over its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Code {
-    /// Within the limit, or no limit.
+    /// Within the limit, or no limit applies.
     #[default]
     Ok,
     /// Over the limit.
     OverLimit,
 }
 
-/// The answer to one request.
+/// The response to one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// The verdict.
+    /// Overall code of the request.
     pub overall: Code,
-    /// One for each descriptor, in their order.
+    /// One status per descriptor, in order.
     pub statuses: Vec<Status>,
-    /// `response_headers_to_add`: empty unless asked for.
+    /// `response_headers_to_add`; empty unless enabled.
     pub headers: Vec<(Arc<str>, String)>,
-    /// `dynamic_metadata`, if asked for.
+    /// `dynamic_metadata`, if enabled.
     pub metadata: Option<Map<String, Value>>,
-    /// What there is to count.
+    /// Values for statistics.
     pub stats: Stats,
 }
 
-/// The answer to one descriptor.
+/// The status of one descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The verdict.
+    /// Code of the descriptor.
     pub code: Code,
-    /// The limit that applied; `None` where none did.
+    /// The limit that applied, if any.
     pub current_limit: Option<CurrentLimit>,
-    /// Hits that would still pass.
+    /// Remaining hits.
     pub limit_remaining: u32,
-    /// Whole seconds until the window ends; where a limit applied.
+    /// Time until the window ends, in whole seconds, if a limit applied.
     pub duration_until_reset: Option<Duration>,
 }
 
 impl Status {
-    /// Whether the descriptor is over its limit.
+    /// Returns whether the descriptor is over its limit.
     pub fn is_over(&self) -> bool {
         self.code == Code::OverLimit
     }
 
-    /// Takes over what `other` says of the same descriptor where that is worse: over the limit, or with less left.
+    /// Replaces this status by another one of the same descriptor if that is stricter: over the limit, or with fewer
+    /// hits left.
     pub(super) fn worsen(&mut self, other: Self) {
-        // A limit is worse than none, and none at all than one that is unlimited.
+        // A limit is stricter than none, and no limit is stricter than an unlimited one.
         let rank = |status: &Self| {
             let left = status.current_limit.as_ref().map(|_| status.limit_remaining);
             (!status.is_over(), left.is_none(), left)
@@ -67,49 +68,50 @@ impl Status {
     }
 }
 
-/// A limit as the answer shows it.
+/// A limit, as responses show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CurrentLimit {
     /// Hits per unit.
     pub requests_per_unit: u32,
-    /// Over which time; `None` for a limit whose period is none of the protocol's, which is UNKNOWN there.
+    /// Unit of time; `None` if the protocol has no unit for the period, which is then UNKNOWN.
     pub unit: Option<Unit>,
-    /// The rule's name; may be empty.
+    /// Name of the rule; may be empty.
     pub name: Arc<str>,
 }
 
-/// Why there is no answer. The texts of the first three are the reference's, which clients and dashboards match on.
+/// Why a request has no response. The first three texts are the reference's, because clients and dashboards match on
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Undecided {
-    /// The request names no domain.
+    /// The request has no domain.
     #[error("rate limit domain must not be empty")]
     NoDomain,
     /// The request has no descriptors.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
-    /// There have never been rules.
+    /// No rules have been loaded yet.
     #[error("no rate limit configuration loaded")]
     NoRules,
-    /// A limit in the request is per UNKNOWN, at which the reference breaks down.
+    /// A limit in the request has the unit UNKNOWN, for which the reference panics.
     #[error("rate limit override of descriptor {0} has no unit")]
     NoUnit(usize),
-    /// The request has more descriptors than are decided at once. The reference has no bound.
+    /// The request has too many descriptors. The reference has no maximum.
     #[error("too many rate limit descriptors in one request, at most {MAX_DESCRIPTORS}: {0}")]
     TooManyDescriptors(usize),
-    /// A descriptor of the request has too many entries. The reference has no bound.
+    /// A descriptor of the request has too many entries. The reference has no maximum.
     #[error("too many entries in rate limit descriptor {0}, at most {MAX_ENTRIES}: {1}")]
     TooManyEntries(usize, usize),
 }
 
-/// The headers that the service itself adds, beside those that Envoy makes from the statuses: of the descriptor that
-/// `refused`, or that has the least left.
+/// Returns the headers that the service itself adds, in addition to those that Envoy derives from the statuses. They
+/// are of a descriptor for which `refused` holds, or else of the one with the fewest hits left.
 pub(super) fn headers(
     names: &HeaderNames,
     statuses: &[Status],
     refused: impl Fn(usize) -> bool,
 ) -> Vec<(Arc<str>, String)> {
     let limited = || statuses.iter().enumerate().filter(|(_, status)| status.current_limit.is_some());
-    // The last one of those that refuse, the first one of those with the least left.
+    // The last rejecting one, or the first one of those with the fewest hits left.
     let refusing = limited().rfind(|(index, _)| refused(*index));
     let Some((_, status)) = refusing.or_else(|| limited().min_by_key(|(_, status)| status.limit_remaining))
     else {
@@ -124,7 +126,8 @@ pub(super) fn headers(
     ]
 }
 
-/// Dynamic metadata: what was asked, and what the rules that let it pass have to say. `passed` are those of the limits that were not over, in their order.
+/// Builds the dynamic metadata: the request, and the metadata of the limits that were not exceeded (`passed`, in
+/// order).
 pub(super) fn metadata<'a>(
     request: &Request,
     passed: impl Iterator<Item = &'a Map<String, Value>>,
@@ -156,7 +159,7 @@ fn described(descriptor: &Descriptor) -> Value {
     Value::Object(fields)
 }
 
-/// The text form of the message, in which what is zero is left out.
+/// Returns the text form of the Protobuf message, which omits zero values.
 fn written(limit: Override) -> String {
     let count =
         (limit.requests_per_unit > 0).then(|| format!("requests_per_unit:{}", limit.requests_per_unit));
@@ -164,7 +167,7 @@ fn written(limit: Override) -> String {
     count.into_iter().chain(unit).collect::<Vec<_>>().join(" ")
 }
 
-/// What is there already stays; maps are merged all the way down, which documents bound.
+/// Merges `from` into `into` recursively; existing values take precedence. The size of documents bounds the depth.
 fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
     for (key, value) in from {
         match (into.get_mut(key), value) {

@@ -1,4 +1,4 @@
-//! Where requests are decided, whatever way they come in: the one place that the network meets the rules.
+//! The place where requests are decided, for all transports; it connects the network with the rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::service::{Attempt, Service};
 use super::settings::Settings;
 use super::sharing::{Sharing, Short, Supply};
 use crate::clock::Clock;
-use crate::drain::{Drain, Readiness};
+use crate::drain::{DrainManager, Readiness};
 use crate::engine::Policy;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Fleet, Limiter};
@@ -22,23 +22,23 @@ use crate::store::handle::Handle;
 use crate::store::supply::{self, Waiting};
 use crate::telemetry::metrics::{Hits, Metrics, Origin, RateLimits, RuleMetrics};
 
-/// Shared by all who answer.
+/// Decides requests; shared by all listeners.
 #[derive(Debug)]
 pub struct Desk {
     deciding: ArcSwap<Deciding>,
-    /// Held by whoever replaces the service: rules and settings come from different sides.
+    /// Held while the service is replaced, because rules and settings change independently.
     replacing: Mutex<()>,
-    /// Whether there are rules.
+    /// Whether rules have been loaded.
     has_rules: watch::Sender<bool>,
     limiter: Arc<Limiter>,
     clock: Arc<Clock>,
-    drain: Arc<Drain>,
+    drain: Arc<DrainManager>,
     stats: Arc<RateLimits>,
-    /// Where shared limits are counted.
+    /// The store of shared limits, if configured.
     store: Option<Handle>,
 }
 
-/// What decides, and where native rules count what they do, in their order.
+/// The service, and the metrics of native rules, in their order.
 #[derive(Clone, Debug)]
 struct Deciding {
     service: Service,
@@ -46,12 +46,12 @@ struct Deciding {
 }
 
 impl Desk {
-    /// A desk that decides by `service` and counts on `limiter`.
+    /// Creates a desk that decides by `service` with the counters of `limiter`.
     pub fn new(
         service: Service,
         limiter: Arc<Limiter>,
         clock: Arc<Clock>,
-        drain: Arc<Drain>,
+        drain: Arc<DrainManager>,
         (stats, store): (Arc<RateLimits>, Option<Handle>),
     ) -> Self {
         Self {
@@ -66,17 +66,17 @@ impl Desk {
         }
     }
 
-    /// Decides a request, and counts it in the statistics. One whose limits are shared waits for the store where this instance
-    /// has no units for it, no longer than they allow.
+    /// Decides a request and records it in the statistics. If this instance has no units of a shared limit, the request
+    /// waits for the store, for at most as long as the limit permits.
     ///
     /// # Errors
-    /// [`Undecided`] where it cannot be answered.
+    /// [`Undecided`] if there is no response.
     pub async fn decide(&self, request: &Request) -> Result<Answer, Undecided> {
         let began = self.clock.now();
         let mut waiting = Waiting::default();
         let mut decided = self.attempt(request, Some(&mut waiting));
         while let Ok(None) = decided {
-            // Once is enough: with nothing to wait for, what is short then is over.
+            // At most one wait: in the second attempt, a counter that is out of units is over its limit.
             std::mem::take(&mut waiting).done().await;
             decided = self.attempt(request, None);
         }
@@ -85,7 +85,7 @@ impl Desk {
         decided
     }
 
-    /// Decides a request and counts it, unless the store has to be asked first: then there is something to wait for.
+    /// Decides and records a request. Returns `None` if the store must be queried first; `waiting` then waits for it.
     fn attempt(
         &self,
         request: &Request,
@@ -108,8 +108,12 @@ impl Desk {
         let Some(store) = self.store.as_ref().filter(|store| !store.is_away()) else { return Supply::Away };
         let limiter = &self.limiter;
         let (counter, claimed, wait) = match short {
-            Short::Tally(tally, wait) => (limiter.tally_counter(tally), limiter.claim_for(tally, now), wait),
-            Short::Check(check, wait) => (limiter.shared_counter(check), limiter.claim(check, now), wait),
+            Short::Tally(tally, wait) => {
+                (limiter.shared_counter_to_count(tally), limiter.acquire_units_to_count(tally, now), wait)
+            }
+            Short::Check(check, wait) => {
+                (limiter.shared_counter(check), limiter.acquire_units(check, now), wait)
+            }
         };
         let wait = if waiting.is_some() { wait } else { Duration::ZERO };
         match (store.supply(counter, claimed, wait), waiting) {
@@ -143,23 +147,23 @@ impl Desk {
         }
     }
 
-    /// The rules in force, none where there are none yet, and the time.
+    /// Returns the rules in force (empty if there are none yet) and the time.
     pub(super) fn rules_now(&self) -> (Arc<Rules>, Timestamp) {
         (self.deciding.load().service.rules.clone().unwrap_or_default(), self.clock.now())
     }
 
-    /// From now on these rules hold.
+    /// Replaces the rules.
     pub fn set_rules(&self, rules: Arc<Rules>) {
         self.replace(|deciding| deciding.service.rules = Some(rules));
         self.has_rules.send_replace(true);
     }
 
-    /// From now on these settings hold.
+    /// Replaces the settings.
     pub fn set_settings(&self, settings: Arc<Settings>) {
         self.replace(|deciding| deciding.service.settings = settings);
     }
 
-    /// From now on the rules of this generation hold in their domains; what they do is counted by `metrics`.
+    /// Replaces the native rules, which apply in their domains. `metrics` records their decisions.
     pub fn set_native(&self, policy: Arc<Policy>, metrics: &Metrics) {
         let native = policy.rules.rules().iter().map(|rule| metrics.rule(&rule.name)).collect();
         self.replace(|deciding| {
@@ -168,7 +172,7 @@ impl Desk {
         });
     }
 
-    /// From now on the limits of documents are shared with these instances.
+    /// Replaces the fleet with which the documents' limits are shared.
     pub fn set_fleet(&self, fleet: Fleet) {
         self.replace(|deciding| {
             if let Some(sharing) = &mut deciding.service.sharing {
@@ -184,34 +188,34 @@ impl Desk {
         self.deciding.store(Arc::new(deciding));
     }
 
-    /// The rules in force, a line each.
+    /// Returns the rules in force, one per line.
     pub fn dump(&self) -> String {
         self.deciding.load().service.rules.as_deref().map(Rules::dump).unwrap_or_default()
     }
 
-    /// The statistics.
+    /// Returns the statistics.
     pub fn stats(&self) -> &RateLimits {
         &self.stats
     }
 
-    /// The end.
-    pub fn drain(&self) -> &Arc<Drain> {
+    /// Returns the graceful-shutdown state.
+    pub fn drain(&self) -> &Arc<DrainManager> {
         &self.drain
     }
 
-    /// Whether clients should come here.
+    /// Returns whether clients should use this instance.
     pub fn is_healthy(&self) -> bool {
         let has_rules = *self.has_rules.borrow() || !self.deciding.load().service.settings.needs_rules;
         has_rules && self.drain.is_ready()
     }
 
-    /// A watch on health, from now on.
+    /// Returns a watch on changes of the health, from now on.
     pub(super) fn watch_health(&self) -> HealthWatch {
         HealthWatch { rules: self.has_rules.subscribe(), readiness: self.drain.readiness() }
     }
 }
 
-/// Tells when [`Desk::is_healthy`] may answer something else than before.
+/// Detects when [`Desk::is_healthy`] may have changed.
 #[derive(Debug)]
 pub(super) struct HealthWatch {
     rules: watch::Receiver<bool>,
@@ -219,10 +223,10 @@ pub(super) struct HealthWatch {
 }
 
 impl HealthWatch {
-    /// Answers once it may.
+    /// Completes when the health may have changed.
     pub(super) async fn changed(&mut self) {
         tokio::select! {
-            // The sender lives as long as the desk.
+            // The sender exists as long as the desk.
             _ = self.rules.changed() => {}
             () = self.readiness.changed() => {}
         }

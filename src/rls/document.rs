@@ -1,75 +1,75 @@
-//! A document of envoyproxy/ratelimit as written, before it is known to make sense.
+//! A document of envoyproxy/ratelimit as written, before validation.
 //!
-//! Made from YAML here, or by whoever gets the same from a management server. Unknown keys and wrong types are
-//! found here, in the order and the words of the reference.
+//! It is parsed from YAML here, or converted from a management server's message. Unknown keys and wrong types are
+//! reported here, in the order and the words of the reference.
 
 use serde_json::{Map, Value as Json};
 
 use crate::yaml::{self, Dialect, Kind, Node, Position, Scalar, Value};
 
-/// Bytes of one file that are looked at; a thousand times the largest seen in use.
+/// Maximum size of a file in bytes; a thousand times the largest one known.
 const MOST_BYTES: usize = 32 << 20;
 
-/// Why a set of documents is refused: `FILE: what is wrong`.
+/// Why a set of documents is rejected: `FILE: problem`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {problem}")]
 pub struct LoadError {
-    /// The file.
+    /// Path of the file.
     pub file: String,
-    /// What is wrong, without the file.
+    /// The problem, without the file.
     pub problem: String,
-    /// Where it is, if that is known; the reference's words seldom say.
+    /// Position of the problem, if known; the reference's texts rarely contain it.
     pub(crate) place: Option<Position>,
 }
 
 /// One document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Document {
-    /// Whose limits.
+    /// Domain of the limits.
     pub domain: String,
-    /// The top level.
+    /// Top-level descriptors.
     pub descriptors: Vec<DescriptorDocument>,
 }
 
 /// One node of the tree.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescriptorDocument {
-    /// What an entry's key must be.
+    /// Key of an entry that matches.
     pub key: String,
-    /// What its value must be; empty for any.
+    /// Value of an entry that matches; empty for any value.
     pub value: String,
-    /// What applies to descriptors that end here.
+    /// Limit of descriptors that end at this node.
     pub rate_limit: Option<LimitDocument>,
-    /// Whether the limit only looks on.
+    /// Whether the limit is in shadow mode.
     pub shadow_mode: bool,
-    /// Whether it takes all such limits of a request to refuse it.
+    /// Whether a request is rejected only if all such limits are exceeded.
     pub quota_mode: bool,
     /// Whether statistics are kept by all values of a descriptor that ends here.
     pub detailed_metric: bool,
     /// Whether statistics are kept by the value at this level.
     pub value_to_metric: bool,
-    /// Whether all values that a wildcard stands for share a counter.
+    /// Whether all values that match a wildcard share a counter.
     pub share_threshold: bool,
-    /// What answers say when the limit lets pass.
+    /// Metadata for responses while the limit is not exceeded.
     pub metadata: Option<Map<String, Json>>,
-    /// The next level.
+    /// Descriptors of the next level.
     pub descriptors: Vec<Self>,
-    /// Where it is written, if that is known.
+    /// Position in the document, if known.
     pub(crate) place: Option<Position>,
 }
 
 /// A limit as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitDocument {
-    /// 0 lets nothing pass.
+    /// Requests per unit; 0 rejects all.
     pub requests_per_unit: u32,
-    /// In any case; empty if unlimited.
+    /// Unit of time in any letter case; empty if unlimited.
     pub unit: String,
-    /// Whether nothing is counted.
+    /// Whether there is no limit.
     pub unlimited: bool,
-    /// Under which others replace it.
+    /// Name by which other limits can replace this one.
     pub name: String,
-    /// Names of the limits that do not apply where this one does.
+    /// Names of limits that do not apply if this one does.
     pub replaces: Vec<String>,
 }
 
@@ -97,17 +97,17 @@ impl LoadError {
         Self { file: file.to_owned(), problem: problem.into(), place: None }
     }
 
-    /// The same with its place.
+    /// Adds the position.
     pub(super) fn at(self, place: Option<Position>) -> Self {
         Self { place, ..self }
     }
 }
 
 impl Document {
-    /// Reads the first YAML document of `text`.
+    /// Parses the first YAML document of `text`.
     ///
     /// # Errors
-    /// [`LoadError`] for what is no YAML, for keys that are not known, and for values of the wrong type.
+    /// [`LoadError`] for invalid YAML, unknown keys, and values of the wrong type.
     pub fn from_yaml(file: &str, text: &str) -> Result<Self, LoadError> {
         let loading = |problem: String| LoadError::new(file, format!("error loading config file: {problem}"));
         if text.len() > MOST_BYTES {
@@ -140,7 +140,7 @@ impl Document {
     }
 }
 
-/// Refuses keys that are not known and leaves that are never wanted. As deep as the document, which is bounded.
+/// Rejects unknown keys and invalid values, recursively; the depth of documents is bounded.
 fn validate(entries: &[(Node, Node)]) -> Result<(), (Position, String)> {
     for (key, value) in entries {
         let Some(name) = key.as_text() else {
@@ -150,7 +150,7 @@ fn validate(entries: &[(Node, Node)]) -> Result<(), (Position, String)> {
             return Err((key.at, format!("config error, unknown key '{name}'")));
         }
         match &value.value {
-            // Its keys are the operator's own.
+            // The keys of metadata are free.
             _ if name == "metadata" => {}
             Value::Map(map) => validate(map.entries())?,
             Value::List(items) => {
@@ -173,11 +173,11 @@ fn validate(entries: &[(Node, Node)]) -> Result<(), (Position, String)> {
     Ok(())
 }
 
-/// Gathers what has the wrong type.
+/// Collects type errors.
 #[derive(Debug, Default)]
 struct Reader {
     mismatches: Vec<String>,
-    /// Where the first of them is.
+    /// Position of the first type error.
     first: Option<Position>,
 }
 
@@ -304,7 +304,7 @@ fn words(problem: &yaml::Problem) -> String {
     }
 }
 
-/// The tag of a value, for messages.
+/// Returns the YAML tag of a value, for messages.
 fn tag(node: &Node) -> &'static str {
     match &node.value {
         Value::Scalar(scalar) => match scalar.kind {
@@ -321,7 +321,7 @@ fn tag(node: &Node) -> &'static str {
     }
 }
 
-/// A value the way Go prints it.
+/// Returns a value as Go prints it.
 fn printed(node: &Node) -> String {
     match &node.value {
         Value::Scalar(scalar) => match scalar.kind {
@@ -343,7 +343,7 @@ fn printed(node: &Node) -> String {
     }
 }
 
-/// As a Struct has it: all numbers are floating.
+/// Converts metadata to JSON.
 fn json(node: &Node) -> Json {
     match &node.value {
         Value::Scalar(scalar) => match scalar.kind {

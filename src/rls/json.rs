@@ -1,5 +1,5 @@
-//! The same question and answer in JSON, as protocol buffers have it (the "ProtoJSON" format of protobuf.dev): names in
-//! either case, 64-bit numbers as text, what is nothing left out.
+//! Requests and responses in ProtoJSON (protobuf.dev): field names in snake or camel case, 64-bit numbers as text,
+//! default values omitted.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use super::answer::{Answer, Code, CurrentLimit, Status};
 use super::request::{Descriptor, Entry, Override, Request};
 use super::unit::Unit;
 
-/// Reads a question.
+/// Parses a request.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The parser's error.
 pub fn request(text: &[u8]) -> Result<Request, serde_json::Error> {
     let Question { domain, descriptors, hits_addend } = serde_json::from_slice(text)?;
     Ok(Request {
@@ -23,7 +23,7 @@ pub fn request(text: &[u8]) -> Result<Request, serde_json::Error> {
     })
 }
 
-/// Writes an answer.
+/// Converts a response to JSON.
 pub fn answer(answer: &Answer) -> Value {
     let mut fields = Map::new();
     fields.insert("overallCode".to_owned(), code(answer.overall));
@@ -61,7 +61,7 @@ fn current_limit(limit: &CurrentLimit) -> Value {
     if limit.requests_per_unit > 0 {
         fields.insert("requestsPerUnit".to_owned(), limit.requests_per_unit.into());
     }
-    // UNKNOWN is what a message says that does not say it.
+    // A missing unit means UNKNOWN.
     if let Some(unit) = limit.unit {
         fields.insert("unit".to_owned(), unit.as_str().into());
     }
@@ -130,7 +130,7 @@ impl Asked {
     }
 }
 
-/// A whole number: as one, as text, or as a fraction that is none.
+/// A whole number, as ProtoJSON permits it: as a number, as text, or as a floating-point number without a fraction.
 struct Whole<T>(T);
 
 impl<'de, T: TryFrom<u64>> Deserialize<'de> for Whole<T> {
@@ -164,7 +164,7 @@ impl Visitor<'_> for WholeVisitor {
     }
 }
 
-/// By name or by number; one without a meaning is kept, and refused with the rest of what the request means.
+/// A unit by name or by number. An unknown number is kept as `None` and rejected later with an invalid request.
 struct AskedUnit(Option<Unit>);
 
 impl<'de> Deserialize<'de> for AskedUnit {
@@ -189,7 +189,7 @@ impl Visitor<'_> for UnitVisitor {
     fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<AskedUnit, E> {
         match name {
             "UNKNOWN" => Ok(AskedUnit(None)),
-            // Requests have no week, and names are as they are written.
+            // Requests have no week, and names are case-sensitive.
             _ => match Unit::named(name).filter(|unit| *unit != Unit::Week && unit.as_str() == name) {
                 Some(unit) => Ok(AskedUnit(Some(unit))),
                 None => Err(E::custom(format!("no such unit: {name}"))),

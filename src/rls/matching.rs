@@ -1,4 +1,4 @@
-//! Which limit a descriptor meets, and under which keys it is counted.
+//! Lookup of a descriptor's limit, and of the keys of its counters.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use super::request::{Descriptor, Entry};
 use super::rules::{Level, Node, Rate, Rule};
 use crate::limiter::key::{KeyHash, KeyHasher};
 
-/// What one descriptor meets.
+/// Result of the lookup for one descriptor.
 #[derive(Debug)]
 pub(super) enum Met<'r> {
-    /// No limit.
+    /// No limit applies.
     Nothing,
-    /// A rule.
+    /// A rule applies.
     Rule { rule: &'r Rule, path: SmallVec<[&'r Node; 4]> },
-    /// A limit that came with the request.
+    /// A limit that came with the request applies.
     Override(Rate),
 }
 
-/// Follows the entries of a descriptor down the tree.
+/// Looks up the entries of a descriptor in the tree.
 ///
-/// The limit must sit exactly as deep as the descriptor: those on the way are passed by, and nothing is tried a
-/// second time, even where an exact node without children hides a bare one that has some.
+/// The limit must be at exactly the depth of the descriptor; limits on the way do not apply. There is no backtracking,
+/// even if an exact node without children hides a node without a value that has children.
 pub(super) fn meet<'r>(top: &'r Level, entries: &[Entry]) -> Met<'r> {
     let (mut level, mut joined) = (top, String::new());
     let mut path: SmallVec<[&'r Node; 4]> = SmallVec::new();
@@ -42,8 +42,8 @@ pub(super) fn meet<'r>(top: &'r Level, entries: &[Entry]) -> Met<'r> {
     Met::Nothing
 }
 
-/// The key of a descriptor's counter. Values that share a counter are in it as their pattern. Counters that have no limit's
-/// salt to set them `apart` say it there.
+/// Computes the key of a descriptor's counter. Values that share a counter are represented by their pattern. `apart`
+/// separates counters that have no salt of a limit.
 pub(super) fn counter_key(
     domain: &str,
     entries: &[Entry],
@@ -51,7 +51,7 @@ pub(super) fn counter_key(
     (hasher, apart): (KeyHasher, &[u8]),
 ) -> KeyHash {
     let mut encoded: SmallVec<[u8; 256]> = SmallVec::new();
-    // With their lengths, so that no two lists of entries look alike; and a pattern is no value.
+    // Lengths make the encoding unambiguous; the flag distinguishes a pattern from a value.
     let mut write = |text: &str, is_shared: bool| {
         encoded.push(is_shared.into());
         encoded.extend_from_slice(&(text.len() as u64).to_le_bytes());
@@ -67,7 +67,7 @@ pub(super) fn counter_key(
     hasher.hash(&encoded)
 }
 
-/// The name under which statistics of a rule are kept for a descriptor.
+/// Returns the name of the statistics of a rule for a descriptor.
 pub(super) fn stat_key(domain: &str, entries: &[Entry], rule: &Rule, path: &[&Node]) -> Arc<str> {
     if !rule.detailed_metric && !path.iter().any(|node| node.value_to_metric) {
         return Arc::clone(&rule.stat_key);
@@ -84,7 +84,7 @@ pub(super) fn stat_key(domain: &str, entries: &[Entry], rule: &Rule, path: &[&No
     name.into()
 }
 
-/// The same for a limit that came with the request: all its values.
+/// Returns the name of the statistics of a limit that came with the request; it contains all values.
 pub(super) fn override_stat_key(domain: &str, descriptor: &Descriptor) -> Arc<str> {
     let mut name = format!("{domain}.");
     for (index, Entry { key, value }) in descriptor.entries.iter().enumerate() {

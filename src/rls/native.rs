@@ -1,9 +1,8 @@
-//! The rules of Weir's own configuration, asked about in a domain of Envoy's.
+//! Rules of Weir's own configuration, applied to requests of the rate limit service in a domain.
 //!
-//! Each descriptor is to the rules what a request is to the proxy: `allow` exempts it, `deny` refuses it, and the
-//! limits of all rules that it meets become checks. Those of all descriptors are decided as one, so a request that
-//! anything refuses is charged nowhere. What is given back is not part of that: it was used before, by whatever
-//! else the request asks.
+//! The rules treat each descriptor like a request of the proxy: `allow` exempts it, `deny` rejects it, and the limits
+//! of all matching rules become checks. The checks of all descriptors are decided as one, so a rejected request is
+//! charged nowhere. Refunds are applied in any case, because these units were charged before.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,35 +15,35 @@ use super::request::{Descriptor, Request};
 use super::sharing;
 use super::unit::Unit;
 use crate::engine::Policy;
-use crate::identify::descriptor::Descriptor as Said;
-use crate::limiter::algorithm::Usage;
+use crate::identify::descriptor::ParsedDescriptor as Said;
+use crate::limiter::algorithm::CounterUsage;
 use crate::limiter::decision::{Enforcement, Verdict};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
-use crate::rules::selection::{Part, Selected, Selection};
+use crate::rules::selection::{CheckRole, SelectedCheck, Selection};
 
-/// What the rules of one domain have to say about one request, before limits are asked.
+/// The selected rules of one domain for one request, before the limits are checked.
 #[derive(Debug)]
 pub(super) struct Native<'p> {
     policy: &'p Policy,
     cases: SmallVec<[Case; 4]>,
-    /// The checks of all descriptors, one after the other.
-    selected: SmallVec<[Selected; 4]>,
-    /// In their order, what the limiter is asked.
+    /// Selected limits of all descriptors, concatenated.
+    selected: SmallVec<[SelectedCheck; 4]>,
+    /// The corresponding checks for the limiter.
     pub(super) checks: SmallVec<[Check; 4]>,
 }
 
-/// What becomes of one descriptor.
+/// Result of the rules for one descriptor.
 #[derive(Debug)]
 enum Case {
-    /// No rule has anything to say.
+    /// No rule applies.
     Free,
     Exempt(RuleIndex),
     Denied(RuleIndex),
-    /// These of the checks must be passed.
+    /// These checks must pass.
     Limited {
         checks: Range<usize>,
         shadow_rules: Vec<RuleIndex>,
@@ -52,7 +51,7 @@ enum Case {
 }
 
 impl<'p> Native<'p> {
-    /// What the rules say about `request`; `None` if no rule has its domain. Nothing is refused in `shadow` mode.
+    /// Selects the rules for `request`; `None` if no rule has its domain. In `shadow` mode, no limit rejects.
     pub(super) fn ask(policy: &'p Policy, request: &Request, shadow: bool, now: Timestamp) -> Option<Self> {
         if !policy.rules.has_domain(&request.domain) {
             return None;
@@ -72,7 +71,7 @@ impl<'p> Native<'p> {
         let (selected, shadow_rules) = match self.policy.rules.select_in(&request.domain, &attributes) {
             Selection::Exempt(rule) => return Case::Exempt(rule),
             Selection::Denied(rule, _) => return Case::Denied(rule),
-            // A limit that comes with the request takes the place of the configured ones.
+            // A limit that comes with the request replaces the configured ones.
             Selection::Limited(..) if descriptor.limit.is_some() => return Case::Free,
             Selection::Limited(selected, beside) => (selected, beside.shadow_rules),
         };
@@ -81,8 +80,8 @@ impl<'p> Native<'p> {
         }
         let hits = request.hits(descriptor);
         let from = self.selected.len();
-        // Who gives back is not refused, whatever he did before.
-        let is_asked = |one: &Selected| !(hits.are_given_back() && one.part == Part::Ban);
+        // A refund is not rejected because of a ban.
+        let is_asked = |one: &SelectedCheck| !(hits.are_given_back() && one.role == CheckRole::Ban);
         for one in selected.into_iter().filter(is_asked) {
             let looks_on = shadow || hits.are_given_back();
             let enforcement = match one.check.enforcement {
@@ -99,22 +98,22 @@ impl<'p> Native<'p> {
         Case::Limited { checks: from..self.selected.len(), shadow_rules }
     }
 
-    /// How long a request may wait for units of the check at `position`.
+    /// Returns the maximum time that a request may wait for units of the check at `position`.
     pub(super) fn wait(&self, position: usize) -> Duration {
         sharing::wait_of(self.policy, &self.selected[position])
     }
 
-    /// Has the check at `position` counted here while the store is away; whether anything may pass then.
+    /// Replaces the check at `position` by the limit for an unreachable store; returns whether there is one.
     pub(super) fn go_without_store(&mut self, position: usize) -> bool {
-        self.policy.rules.go_without_store(&mut self.checks[position])
+        self.policy.rules.use_store_loss_fallback(&mut self.checks[position])
     }
 
-    /// Whether a rule refuses that asks no limits.
+    /// Returns whether a `deny` rule rejects the request.
     pub(super) fn is_denied(&self) -> bool {
         self.cases.iter().any(|case| matches!(case, Case::Denied(_)))
     }
 
-    /// Whether a limit refuses, in shadow mode or not.
+    /// Returns whether an enforced limit is exceeded, also if the service is in shadow mode.
     pub(super) fn is_over(&self, request: &Request, verdicts: &[Verdict]) -> bool {
         let mut limited = self.cases.iter().zip(&request.descriptors);
         limited.any(|(case, descriptor)| match case {
@@ -125,18 +124,18 @@ impl<'p> Native<'p> {
         })
     }
 
-    /// Gives back what the request says was not used.
+    /// Refunds the hits that the request returns.
     pub(super) fn give_back(&self, request: &Request, limiter: &Limiter, now: Timestamp) {
         for (case, descriptor) in self.cases.iter().zip(&request.descriptors) {
             let (Case::Limited { checks, .. }, true) = (case, is_back(request, descriptor)) else { continue };
             for one in &self.selected[checks.clone()] {
                 let amount = request.hits(descriptor).amount().saturating_mul(one.check.cost.into());
-                limiter.charge(one.check.meter, one.check.key, amount, now);
+                limiter.charge(one.check.handle, one.check.key, amount, now);
             }
         }
     }
 
-    /// How every descriptor stands after the limiter's `verdicts`.
+    /// Yields the status of each descriptor after the limiter's `verdicts`.
     pub(super) fn statuses<'n>(
         &'n self,
         request: &'n Request,
@@ -150,24 +149,24 @@ impl<'p> Native<'p> {
         })
     }
 
-    /// The check that refuses for the longest, by its place; the first of equals.
+    /// Returns the position of the exceeded check with the longest wait; the first of equals.
     fn over(&self, checks: &Range<usize>, is_back: bool, verdicts: &[Verdict]) -> Option<usize> {
         let refuses = |at: &usize| {
             self.selected[*at].check.enforcement == Enforcement::Enforced && verdicts[*at].exceeds()
         };
         let refusing = checks.clone().filter(|at| !is_back && refuses(at));
-        refusing.rev().max_by_key(|at| verdicts[*at].wait())
+        refusing.rev().max_by_key(|at| verdicts[*at].retry_after())
     }
 
-    /// The limit that refuses for the longest, or else that which has the least left; the first of equals. Limits that
-    /// only look on are not told.
+    /// Returns the status by the exceeded limit with the longest wait, or else by the limit with the fewest units left;
+    /// the first of equals. Limits in shadow mode are not shown.
     fn status(&self, checks: &Range<usize>, is_back: bool, verdicts: &[Verdict], now: Timestamp) -> Status {
         let told = |at: &usize| {
             let one = &self.selected[*at];
-            one.part.reported_limit().is_some() && one.check.enforcement != Enforcement::Shadow
+            one.role.reported_limit().is_some() && one.check.enforcement != Enforcement::Shadow
         };
         let over = self.over(checks, is_back, verdicts);
-        // A ban or a margin refuses for a limit of its rule.
+        // For a ban or a margin, a limit of the same rule is shown.
         let rule = over.map(|at| self.selected[at].rule);
         let of_rule = |at: &usize| rule.is_none_or(|rule| self.selected[*at].rule == rule);
         let itself = over.filter(told);
@@ -175,12 +174,12 @@ impl<'p> Native<'p> {
             checks.clone().filter(|at| told(at) && of_rule(at) && itself.is_none_or(|it| it == *at));
         let usages = standings.filter_map(|at| Some((at, verdicts[at].quota()?, verdicts[at].usage(now)?)));
         let least = usages.min_by_key(|(_, _, usage)| usage.remaining);
-        let wait = over.map(|at| verdicts[at].wait());
+        let wait = over.map(|at| verdicts[at].retry_after());
         Status {
             code: if over.is_some() { Code::OverLimit } else { Code::Ok },
             duration_until_reset: wait
                 .map(|wait| whole_seconds(wait).max(Duration::from_secs(1)))
-                .or_else(|| least.map(|(_, _, Usage { reset, .. })| whole_seconds(reset))),
+                .or_else(|| least.map(|(_, _, CounterUsage { reset, .. })| whole_seconds(reset))),
             limit_remaining: least.map_or(0, |(_, _, usage)| usage.remaining),
             current_limit: least.map(|(at, quota, _)| self.current_limit(at, quota)),
         }
@@ -195,7 +194,7 @@ impl<'p> Native<'p> {
         }
     }
 
-    /// What each rule did to each descriptor that it met, in a request that was `refused` or not.
+    /// Returns the outcome of each rule for each matching descriptor, given whether the request was `refused`.
     pub(super) fn outcomes(&self, verdicts: &[Verdict], refused: bool) -> Vec<(RuleIndex, DecisionOutcome)> {
         let mut outcomes = Vec::new();
         for case in &self.cases {
@@ -209,7 +208,7 @@ impl<'p> Native<'p> {
                     for of_rule in self.selected[checks.clone()].chunk_by(|one, next| one.rule == next.rule) {
                         let verdicts = &verdicts[at..at + of_rule.len()];
                         at += of_rule.len();
-                        let outcome = DecisionOutcome::of(of_rule, verdicts, refused);
+                        let outcome = DecisionOutcome::from_verdicts(of_rule, verdicts, refused);
                         outcomes.extend(outcome.map(|outcome| (of_rule[0].rule, outcome)));
                     }
                 }
@@ -223,7 +222,7 @@ fn is_back(request: &Request, descriptor: &Descriptor) -> bool {
     request.hits(descriptor).are_given_back()
 }
 
-/// Rounded up: who is told to wait must not come too early.
+/// Rounds up to whole seconds, so that clients do not retry too early.
 pub(super) fn whole_seconds(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)))
 }

@@ -1,4 +1,4 @@
-//! All that a configuration says of the service.
+//! Configuration of the rate limit service.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use crate::{listener, tls};
 /// The service as configured.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it is; takes a restart to change.
+    /// Listeners; a change takes a restart.
     pub ports: Ports,
-    /// TLS of the gRPC port; plain without.
-    pub tls: Option<tls::server::Settings>,
-    /// Names of which a client's certificate must have one; any will do if there are none.
+    /// TLS settings of the gRPC listener; plain text if `None`.
+    pub tls: Option<tls::server::TlsServerSettings>,
+    /// Names of which a client certificate must have one; if empty, any verified certificate is accepted.
     pub client_names: Arc<[Box<str>]>,
-    /// How it decides.
+    /// Settings of the decisions.
     pub decisions: Arc<Settings>,
-    /// How the limits of documents are shared by instances; `None` where each counts for itself. Takes a restart to change.
+    /// How instances share the limits of documents; `None` to count per instance. A change takes a restart.
     pub scope: Option<SharedLimit>,
-    /// Where its rules are; `None` where it has none of its own.
+    /// Directory with the rules' documents; `None` if there is none.
     pub directory: Option<Directory>,
-    /// Who sends them, if it is not a directory.
+    /// Management server that sends the rules, instead of a directory.
     pub xds: Option<Arc<Xds>>,
-    /// What they were when the configuration was read; `None` if they could not be, and need not.
+    /// The rules when the configuration was read; `None` if they could not be loaded and are not required.
     pub loaded: Option<Loaded>,
 }
 
 impl Options {
-    /// Whether `other` differs in what is neither a port nor a rule.
+    /// Returns whether settings other than listeners and rules differ.
     pub fn differs_in_settings(&self, other: &Self) -> bool {
         let parts = |options: &Self| {
             (
@@ -49,7 +49,7 @@ impl Options {
         parts(self) != parts(other) || self.decisions != other.decisions
     }
 
-    /// Whether the rules of `other` are others.
+    /// Returns whether the rules differ.
     pub fn has_other_rules_than(&self, other: &Self) -> bool {
         match (&self.loaded, &other.loaded) {
             (Some(loaded), Some(others)) => !loaded.is_same_as(others),
@@ -57,21 +57,21 @@ impl Options {
         }
     }
 
-    /// What is left of it when it does not keep rules and certificates in memory.
+    /// Removes rules and certificates, so that they are not kept in memory.
     pub fn without_data(self) -> Self {
         Self { tls: None, loaded: None, xds: None, ..self }
     }
 }
 
-/// Where the service is to be found.
+/// Listeners and outputs of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports {
-    /// gRPC.
-    pub grpc: listener::Address,
-    /// HTTP/1.1, each with what is answered there.
+    /// Address of the gRPC listener.
+    pub grpc: listener::ListenAddress,
+    /// HTTP/1.1 listeners and their functions.
     pub doors: Vec<(SocketAddr, Door)>,
-    /// Where statistics are sent.
+    /// Destination of statistics in StatsD format.
     pub statsd: Option<statsd::Settings>,
-    /// How connections of gRPC are treated.
+    /// Settings of gRPC connections.
     pub connections: Connections,
 }

@@ -1,10 +1,10 @@
-//! Envoy's rate limit quota service, as far as it needs no network: buckets, the clients that report on them, and what
-//! each is assigned.
+//! Envoy's rate limit quota service (RLQS), without the network: buckets, the clients that report on them, and their
+//! assignments.
 //!
-//! Envoys decide by themselves, with a token bucket that they are assigned, and report what they let pass and what not.
-//! Here a rule's limit is divided among those that report on the same bucket (`division`), and no assignment is raised
-//! before what it takes has been given up elsewhere (`bucket`): assignments that may be in force never exceed the limit
-//! together.
+//! Envoys decide by themselves, with an assigned token bucket, and report their admitted and rejected requests. A
+//! rule's limit is divided among all clients that report on the same bucket (`division`). No assignment is raised
+//! before the tokens for it have been given up elsewhere (`bucket`): assignments that may be in force together never
+//! exceed the limit.
 
 mod bound;
 mod bucket;
@@ -19,59 +19,59 @@ use self::bucket::Bucket;
 use super::rules::Rules;
 use crate::limiter::timestamp::Timestamp;
 
-/// How long an assignment holds. Envoy reports every five seconds; this is what it may miss.
+/// Validity of an assignment. Envoy reports every 5 s, so a few reports may be lost.
 pub const TIME_TO_LIVE: Duration = Duration::from_secs(20);
 
-/// Buckets in all.
+/// Maximum number of buckets.
 const MAX_BUCKETS: usize = 100_000;
-/// Clients of one bucket.
+/// Maximum clients per bucket.
 const MAX_CLIENTS: usize = 10_000;
-/// Clients of all buckets, each counted in every bucket that it has: some 200 bytes each.
+/// Maximum clients of all buckets together, counted once per bucket; each takes about 200 bytes.
 const MAX_SHARES: usize = 200_000;
 
-/// Who reports: one stream.
+/// Identity of a client: one stream.
 pub type StreamId = u64;
 
-/// What a bucket is known by.
+/// Identity of a bucket: its keys and values.
 pub type BucketId = BTreeMap<String, String>;
 
-/// What happened in a bucket since the last report.
+/// Usage of a bucket since the last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The bucket.
     pub bucket: BucketId,
-    /// Since the last report; nothing in the first one.
+    /// Time since the last report; zero in the first one.
     pub elapsed: Duration,
-    /// Requests that passed.
+    /// Number of admitted requests.
     pub allowed: u64,
-    /// Requests that did not.
+    /// Number of rejected requests.
     pub denied: u64,
 }
 
-/// What an Envoy may let pass.
+/// Which requests an Envoy may admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Everything.
+    /// All requests.
     AllowAll,
-    /// Nothing.
+    /// No requests.
     DenyAll,
-    /// So many at once, and as many again over this time.
+    /// A token bucket.
     Tokens {
-        /// How many.
+        /// Capacity of the bucket, and tokens added per period.
         count: u32,
-        /// Over which time.
+        /// Period.
         per: Duration,
     },
 }
 
-/// What one client is told of one bucket.
+/// An assignment of a bucket to one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     /// The client.
     pub to: StreamId,
     /// The bucket.
     pub bucket: BucketId,
-    /// What it may have from now on, for [`TIME_TO_LIVE`]; `None` if nothing is said of the bucket any more.
+    /// The strategy for the next [`TIME_TO_LIVE`]; `None` if no rule applies to the bucket any more.
     pub strategy: Option<Strategy>,
 }
 
@@ -82,20 +82,20 @@ struct Key {
     bucket: BucketId,
 }
 
-/// Everything that is divided.
+/// All buckets and their clients.
 #[derive(Debug, Default)]
 pub struct Quotas {
     buckets: HashMap<Arc<Key>, Bucket>,
     /// The buckets of each client.
     streams: HashMap<StreamId, HashSet<Arc<Key>>>,
-    /// Clients of all buckets.
+    /// Number of clients of all buckets.
     shares: usize,
     last_sweep: Timestamp,
 }
 
 impl Quotas {
-    /// Takes a report, and returns the assignments to send, in their order. The reporter is assigned something for every
-    /// bucket that it reports on and that a rule is for; others where their share changes.
+    /// Processes a report and returns the assignments to send, in order. The reporter gets an assignment for each
+    /// reported bucket to which a rule applies. Other clients get one if their share changes.
     pub fn report(
         &mut self,
         rules: &Rules,
@@ -109,7 +109,7 @@ impl Quotas {
             let bound = limit(rules, domain, &usage.bucket);
             let key = Key { domain: domain.into(), bucket: usage.bucket.clone() };
             let Some(bound) = bound else {
-                // What a rule was for until now is given back.
+                // A rule applied before, so the assignment is withdrawn.
                 if self.give_up(&key, from) {
                     assignments.push(Assignment { to: from, bucket: usage.bucket, strategy: None });
                 }
@@ -126,7 +126,7 @@ impl Quotas {
         assignments
     }
 
-    /// The bucket of `key`, if `from` is in it or there is room.
+    /// Returns the bucket of `key` if `from` is a client of it or can become one.
     fn admit(&mut self, key: Key, from: StreamId) -> Option<&mut Bucket> {
         let (known, clients) =
             self.buckets.get(&key).map_or((false, 0), |bucket| (bucket.has(from), bucket.clients()));
@@ -138,12 +138,12 @@ impl Quotas {
         }
         let key = Arc::new(key);
         self.shares += usize::from(!known);
-        // Also of one that is known: it may have left, and come again.
+        // Also for a known client, which may have left and returned.
         self.streams.entry(from).or_default().insert(Arc::clone(&key));
         Some(self.buckets.entry(key).or_default())
     }
 
-    /// Forgets a client of a bucket; whether there was one.
+    /// Removes a client from a bucket; returns whether it was there.
     fn give_up(&mut self, key: &Key, from: StreamId) -> bool {
         let Some(bucket) = self.buckets.get_mut(key) else { return false };
         let was_there = bucket.forget(from);
@@ -157,7 +157,8 @@ impl Quotas {
         was_there
     }
 
-    /// A client has gone. What it was assigned holds until it runs out, since it may go on using it.
+    /// Handles the end of a client's stream. Its assignments count until they expire, because the client may still use
+    /// them.
     pub fn leave(&mut self, stream: StreamId) {
         for key in self.streams.remove(&stream).into_iter().flatten() {
             if let Some(bucket) = self.buckets.get_mut(&key) {
@@ -166,7 +167,7 @@ impl Quotas {
         }
     }
 
-    /// Forgets what has run out, once in a while.
+    /// Removes expired clients; runs at most once per [`TIME_TO_LIVE`].
     fn sweep(&mut self, now: Timestamp) {
         if now.since(self.last_sweep) < TIME_TO_LIVE {
             return;

@@ -1,49 +1,49 @@
-//! What is asked: `RateLimitRequest` as plain data.
+//! Requests: `RateLimitRequest` as plain data.
 
 use super::answer::Undecided;
 use super::unit::Unit;
 
-/// Bytes of one message. Envoy's request headers have 60 KiB by default, and each descriptor may repeat one of them. Most
-/// Envoys let a request pass that the service rejects, so a client must not get over this by a long header.
+/// Maximum size of a message in bytes. Envoy's request headers have up to 60 KiB by default, and each descriptor may
+/// repeat one of them. Most Envoys fail open when the service returns an error, so a long header must not cause one.
 pub const MAX_MESSAGE: usize = 1 << 20;
 
-/// Descriptors of one request. Envoy sends one for each `rate_limits` of a route and its virtual host: a handful. All
-/// counters of a request are locked at once, so the bound is also one on how long others wait for them.
+/// Maximum descriptors of a request. Envoy sends one for each `rate_limits` of a route and its virtual host: a handful.
+/// All counters of a request are locked together, so this also bounds how long other requests wait for the locks.
 pub const MAX_DESCRIPTORS: usize = 256;
 
-/// Entries of one descriptor. Envoy sends one for each action of a `rate_limits`: fewer than ten.
+/// Maximum entries of a descriptor. Envoy sends one for each action of a `rate_limits`: fewer than ten.
 pub const MAX_ENTRIES: usize = 64;
 
-/// One question: may this request pass, in this domain, under all of these descriptors.
+/// A request: whether a client's request is within the limits of all of these descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Whose limits.
+    /// Domain of the limits.
     pub domain: String,
-    /// What is counted; each on its own.
+    /// Descriptors; each has its own counters.
     pub descriptors: Vec<Descriptor>,
-    /// Hits of each descriptor that does not say its own; 0 is not set and means 1.
+    /// Hits for each descriptor without its own number; 0 means unset, which is 1.
     pub hits_addend: u32,
 }
 
 /// An ordered list of entries, which is looked up and counted as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// May be empty: then no limit applies.
+    /// Entries; if empty, no limit applies.
     pub entries: Vec<Entry>,
-    /// A limit that comes with the request and takes the place of the configured one.
+    /// A limit that comes with the request and replaces the configured one.
     pub limit: Option<Override>,
-    /// Hits; 0 looks without counting.
+    /// Number of hits; 0 checks without counting.
     pub hits_addend: Option<u64>,
-    /// Whether the hits are given back.
+    /// Whether the hits are refunded.
     pub is_negative_hits: bool,
 }
 
-/// One step of a descriptor.
+/// One entry of a descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// Not empty, by convention.
+    /// Key; not empty, by convention.
     pub key: String,
-    /// May be empty.
+    /// Value; may be empty.
     pub value: String,
 }
 
@@ -52,12 +52,12 @@ pub struct Entry {
 pub struct Override {
     /// Hits per unit.
     pub requests_per_unit: u32,
-    /// `None` where the request says UNKNOWN or something that is no unit.
+    /// Unit of time; `None` if the request has UNKNOWN or an invalid unit.
     pub unit: Option<Unit>,
 }
 
 impl Request {
-    /// Whether the request is within the bounds of descriptors and entries.
+    /// Checks the maximum numbers of descriptors and entries.
     pub(super) fn check_size(&self) -> Result<(), Undecided> {
         if self.descriptors.len() > MAX_DESCRIPTORS {
             return Err(Undecided::TooManyDescriptors(self.descriptors.len()));
@@ -68,14 +68,14 @@ impl Request {
         }
     }
 
-    /// Hits of one of its descriptors.
+    /// Returns the hits of one of the descriptors.
     pub(super) fn hits(&self, descriptor: &Descriptor) -> Hits {
         let count = descriptor.hits_addend.unwrap_or_else(|| self.hits_addend.max(1).into());
         Hits { count, are_given_back: descriptor.is_negative_hits }
     }
 }
 
-/// How much is counted.
+/// Hits to count or to refund.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hits {
     count: u64,
@@ -83,23 +83,23 @@ pub(super) struct Hits {
 }
 
 impl Hits {
-    /// To add to a counter.
+    /// Returns the amount to add to a counter.
     pub(super) fn amount(self) -> i64 {
         let amount = i64::try_from(self.count).unwrap_or(i64::MAX);
         if self.are_given_back { -amount } else { amount }
     }
 
-    /// As a check has them, which cannot ask for less than nothing.
+    /// Returns the cost of a check, which cannot be negative.
     pub(super) fn cost(self) -> u32 {
         u32::try_from(self.counted()).unwrap_or(u32::MAX)
     }
 
-    /// Whether they are given back.
+    /// Returns whether the hits are refunded.
     pub(super) const fn are_given_back(self) -> bool {
         self.are_given_back
     }
 
-    /// As statistics have them, which only ever grow.
+    /// Returns the hits for statistics, which never decrease.
     pub(super) const fn counted(self) -> u64 {
         if self.are_given_back { 0 } else { self.count }
     }

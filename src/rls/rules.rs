@@ -1,7 +1,7 @@
-//! The limits of all domains, as descriptors are looked up in them.
+//! Compiled limits of all domains, in the form in which descriptors are looked up.
 //!
-//! A set of documents is taken whole or not at all. Each level of the tree is a map by `key` or `key_value`, as
-//! the reference has it, and a list of those with a `*` in the order of the file.
+//! A set of documents is accepted or rejected as a whole. As in the reference, each level of the tree is a map by `key`
+//! or `key_value`, and a list of the nodes with a `*` in file order.
 
 mod wildcard;
 
@@ -16,7 +16,7 @@ use super::document::{DescriptorDocument, Document, LimitDocument, LoadError};
 use super::unit::Unit;
 use crate::yaml::Position;
 
-/// Levels of descriptors within each other; a document from YAML has fewer.
+/// Maximum nesting of descriptors; documents from YAML have less.
 const DEEPEST: usize = 100;
 
 /// The limits of all domains.
@@ -25,28 +25,28 @@ pub struct Rules {
     domains: HashMap<Box<str>, Level, FixedState>,
 }
 
-/// Only the configuration adds to it, so nobody else can have its keys collide.
+/// Index of a level. Its keys are from the configuration only, so clients cannot cause collisions.
 type Index = HashMap<Box<str>, usize, FixedState>;
 
-/// What is wrong with a descriptor, and where that is.
+/// Position of a descriptor and its problem.
 type Faulty = (Option<Position>, String);
 
 /// One level of a tree.
 #[derive(Debug, Default)]
 pub(super) struct Level {
     nodes: Vec<Node>,
-    /// By key, or key and value joined.
+    /// Node by key, or by key and value joined by `_`.
     index: Index,
     wildcards: Vec<(Wildcard, usize)>,
 }
 
-/// What an entry may meet.
+/// A node for entries with a certain key, and possibly value.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// As statistics show it.
+    /// Name in statistics.
     pub(super) composite: Box<str>,
     pub(super) rule: Option<Rule>,
-    /// What stands for the value in the counter's key, where all values share one.
+    /// Replacement for the value in the counter's key, if all values share one counter.
     pub(super) shared: Option<Box<str>>,
     pub(super) value_to_metric: bool,
     pub(super) below: Level,
@@ -55,7 +55,7 @@ pub(super) struct Node {
 /// A limit.
 #[derive(Debug)]
 pub(super) struct Rule {
-    /// `None`: unlimited.
+    /// The rate; `None` if unlimited.
     pub(super) rate: Option<Rate>,
     pub(super) name: Arc<str>,
     pub(super) replaces: Box<[Box<str>]>,
@@ -63,11 +63,11 @@ pub(super) struct Rule {
     pub(super) quota_mode: bool,
     pub(super) detailed_metric: bool,
     pub(super) metadata: Option<Map<String, Value>>,
-    /// Under which statistics are kept if no value is to be seen in them.
+    /// Name of the statistics, unless they are kept by value.
     pub(super) stat_key: Arc<str>,
 }
 
-/// So many hits per unit.
+/// Hits per unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
     pub(super) requests_per_unit: u32,
@@ -75,26 +75,26 @@ pub(super) struct Rate {
 }
 
 impl Rules {
-    /// Reads files, given by name and text, in the order of their names.
+    /// Parses files, given by name and text, in the order of their names.
     ///
     /// # Errors
-    /// The first [`LoadError`]; nothing is loaded then.
+    /// The first [`LoadError`]; no file is loaded then.
     pub fn from_yaml<'a>(
         files: impl IntoIterator<Item = (&'a str, &'a str)>,
         merge_domains: bool,
     ) -> Result<Self, LoadError> {
         let mut files: Vec<_> = files.into_iter().collect();
-        // Where wildcards of several files meet in a domain, the order must not be left to chance.
+        // Makes the order of wildcards deterministic if several files have the same domain.
         files.sort_by_key(|(name, _)| *name);
         let read = |(name, text)| Ok((name, Document::from_yaml(name, text)?));
         let documents = files.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
         Self::load(documents, merge_domains)
     }
 
-    /// Takes documents, each with the name that its problems are reported under, in this order.
+    /// Compiles documents in the given order; each has the name under which its problems are reported.
     ///
     /// # Errors
-    /// The first [`LoadError`]; nothing is loaded then.
+    /// The first [`LoadError`]; no document is loaded then.
     pub fn load<'a>(
         documents: impl IntoIterator<Item = (&'a str, Document)>,
         merge_domains: bool,
@@ -115,12 +115,12 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Whether no domain is known.
+    /// Returns whether there are no domains.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
-    /// One line per limit, as `/rlconfig` of the reference prints it, sorted.
+    /// Returns one line per limit, sorted, as the reference's `/rlconfig` prints them.
     pub fn dump(&self) -> String {
         let mut lines = Vec::new();
         self.domains.values().for_each(|level| level.dump(&mut lines));
@@ -195,7 +195,7 @@ impl Level {
         Ok((composite.clone(), Node { composite, rule, shared, value_to_metric, below }))
     }
 
-    /// What an entry meets; `joined` is its key and value joined by `_`.
+    /// Returns the node for an entry; `joined` is its key and value joined by `_`.
     pub(super) fn find(&self, key: &str, joined: &str) -> Option<&Node> {
         let wildcard = || {
             let matching = self.wildcards.iter().find(|(wildcard, _)| wildcard.matches(joined));

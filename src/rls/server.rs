@@ -1,4 +1,5 @@
-//! The gRPC port: every worker accepts, shakes hands and answers on its own, as the proxy does.
+//! The gRPC listener of the rate limit service. Like the proxy, each worker accepts, shakes hands and responds by
+//! itself.
 
 mod budget;
 mod calls;
@@ -33,68 +34,70 @@ use self::receiving::Receiving;
 use super::desk::Desk;
 use crate::drain::Phase;
 use crate::listener::socket::Socket;
-use crate::listener::{self, Accepted};
+use crate::listener::{self, AcceptedConnection};
 use crate::tls::handshake_limiter::HandshakeLimiter;
-use crate::tls::server::Server as Tls;
-use crate::worker::Unfinished;
+use crate::tls::server::TlsServer as Tls;
+use crate::worker::WorkerFailed;
 
-/// How connections are treated.
+/// Settings of gRPC connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// After this, more or less a tenth of it, a connection is told to go, so that clients look anew where to go.
+    /// Age after which a connection is closed gracefully, varied by about 10 %, so that clients resolve the service
+    /// again.
     pub max_age: Duration,
-    /// How long it then has for what is under way.
+    /// Maximum time for the calls in flight then.
     pub grace: Duration,
-    /// Connections at once; `None` for a share of the descriptors that the process may have.
+    /// Maximum connections; `None` for a share of the process's file descriptors.
     pub max: Option<NonZeroUsize>,
 }
 
-/// What all workers share of the port.
+/// The listener's state, shared by all workers.
 #[derive(Debug)]
 pub struct Port {
     desk: Arc<Desk>,
     settings: Settings,
     security: ArcSwap<Security>,
     budget: Arc<Budget>,
-    /// Of all workers: shares are divided among all who report.
+    /// Quotas of all workers, because limits are divided among all clients.
     quotas: Arc<Mutex<Streams>>,
-    /// Bytes of incomplete messages of all streams.
+    /// Total size of incomplete messages of all streams, in bytes.
     incomplete: Arc<AtomicUsize>,
 }
 
-/// How connections are secured.
+/// TLS of connections.
 #[derive(Clone, Debug, Default)]
 pub struct Security {
-    /// TLS; plain without.
+    /// TLS configuration; plain text if `None`.
     pub tls: Option<Arc<Tls>>,
-    /// Names of which a client's certificate must have one; any will do if there are none.
+    /// Names of which a client certificate must have one; if empty, any verified certificate is accepted.
     pub client_names: Arc<[Box<str>]>,
 }
 
-/// What is answered by.
+/// The gRPC services of a connection.
 #[derive(Clone, Debug)]
 struct Services {
     rate_limit: RateLimitServiceServer<RateLimit>,
     quota: RateLimitQuotaServiceServer<Quota>,
     health: HealthServer<Health>,
-    /// Bytes of incomplete messages of all streams.
+    /// Total size of incomplete messages of all streams, in bytes.
     incomplete: Arc<AtomicUsize>,
 }
 
 impl Port {
-    /// The port of `desk`, for `max` connections unless the settings have another number.
+    /// Creates the state of a listener for `desk`, with at most `max` connections unless the settings have another
+    /// number.
     pub fn new(desk: Arc<Desk>, settings: Settings, security: Security, max: usize) -> Self {
         let security = ArcSwap::from_pointee(security);
         let budget = Budget::new(settings.max.map_or(max, NonZeroUsize::get));
         Self { desk, settings, security, budget, quotas: Arc::default(), incomplete: Arc::default() }
     }
 
-    /// From now on new connections are secured by this.
+    /// Replaces the TLS settings for new connections.
     pub fn secure(&self, security: Security) {
         self.security.store(Arc::new(security));
     }
 
-    /// How new connections are secured now.
+    /// Returns the TLS settings for new connections.
     pub fn security(&self) -> Arc<Security> {
         self.security.load_full()
     }
@@ -112,7 +115,7 @@ impl Port {
     }
 }
 
-/// What the connections of one worker share.
+/// State that the connections of one worker share.
 #[derive(Debug, Default)]
 struct Shared {
     handshakes: HandshakeLimiter,
@@ -120,17 +123,17 @@ struct Shared {
     load: Rc<Load>,
 }
 
-/// Answers what comes to `socket` on this thread, until the drain is over.
+/// Serves `socket` on this thread until the graceful shutdown has ended.
 ///
 /// # Errors
-/// If it has to stop before that.
-pub async fn run(port: Arc<Port>, socket: Socket) -> Result<(), Unfinished> {
+/// If serving stops before that.
+pub async fn run(port: Arc<Port>, socket: Socket) -> Result<(), WorkerFailed> {
     let drain = Arc::clone(port.desk.drain());
     let services = port.services();
     let shared = Rc::<Shared>::default();
     let connections = Rc::new(std::cell::RefCell::new(JoinSet::new()));
-    let handle = |accepted: Accepted| {
-        // Without a place it is closed: what balances in front of us comes back elsewhere.
+    let handle = |accepted: AcceptedConnection| {
+        // The connection is closed; a load balancer in front connects elsewhere.
         let Some(place) = port.budget.enter() else { return };
         let (port, shared) = (Arc::clone(&port), Rc::clone(&shared));
         let serving = connection::serve(port, shared, services.clone(), accepted, place);
@@ -140,7 +143,7 @@ pub async fn run(port: Arc<Port>, socket: Socket) -> Result<(), Unfinished> {
     };
     listener::serve(socket, drain.reached(Phase::Draining), handle, || {}).await;
     if drain.phase() < Phase::Draining {
-        return Err(Unfinished("the port of the rate limit service has stopped"));
+        return Err(WorkerFailed("the port of the rate limit service has stopped"));
     }
     let mut connections = connections.take();
     let all_gone = async { while connections.join_next().await.is_some() {} };

@@ -1,8 +1,8 @@
-//! The service: a question in, an answer and what there is to count out.
+//! Decides requests of the rate limit service, and computes the values for statistics.
 //!
-//! First every descriptor is looked up, then all counters are counted on at one moment, then the answer is
-//! made from what they read. Nothing is asked before it is counted, so two requests cannot both take the last
-//! hit. Where native rules have the domain too, their checks are decided at that same moment.
+//! First all descriptors are looked up, then all counters are checked and incremented atomically, and the response is
+//! built from their values. So two requests cannot both take the last hit. If native rules have the domain, their
+//! checks are part of the same atomic decision.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,50 +21,50 @@ use super::stats::{Crossing, DescriptorStats, Stats, near_threshold};
 use super::windows::Windows;
 use crate::engine::Policy;
 use crate::limiter::decision::Verdict;
-use crate::limiter::tally::{self, Tallied, Tally};
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::{Limiter, Ruling};
+use crate::limiter::unconditional_count::{self, CountOperation, CountResult};
+use crate::limiter::{JointOutcome, Limiter};
 
-/// What decides: the rules in force, the settings, and where is counted. To be made anew for each generation.
+/// The rules, settings and limit handles that decide; created anew for each generation.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// `None` until rules have been loaded.
+    /// Rules of documents; `None` before any have been loaded.
     pub rules: Option<Arc<Rules>>,
-    /// How it behaves.
+    /// Settings of the service.
     pub settings: Arc<Settings>,
-    /// Which meters of the limiter it counts on.
+    /// Limit handles for this instance's counters.
     pub windows: Windows,
-    /// How the limits of documents are shared with other instances; `None` where each counts for itself.
+    /// How instances share the limits of documents; `None` to count per instance.
     pub sharing: Option<Arc<Sharing>>,
-    /// The rules of the configuration, some of which may be for domains of Envoy's.
+    /// The rules of the configuration, some of which may be for domains of the rate limit service.
     pub native: Option<Arc<Policy>>,
 }
 
-/// A request takes units out of a reserve at most so often before it is over: others may be quicker.
+/// Maximum attempts of a request to take units of a reserve before it is over; other requests may take them first.
 const MAX_ATTEMPTS: usize = 4;
 
-/// One attempt to decide a request.
+/// Parameters of one attempt to decide a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
-    /// The time of limits.
+    /// Time of the limits.
     pub now: Timestamp,
-    /// The time on the wall.
+    /// Wall-clock time.
     pub civil: Timestamp,
-    /// Whether there was none before: what is given back is given back once.
+    /// Whether this is the first attempt, which is the only one that applies refunds.
     pub is_first: bool,
 }
 
-/// A request with all that it meets.
+/// A request with everything that was looked up for it.
 struct Trial<'r> {
     service: &'r Service,
     request: &'r Request,
     cases: Cases<'r>,
-    tallies: SmallVec<[Tally; 4]>,
+    tallies: SmallVec<[CountOperation; 4]>,
     native: Option<Native<'r>>,
     rejected: Rejected,
 }
 
-/// What becomes of one descriptor.
+/// Result of the lookup for one descriptor.
 #[derive(Debug)]
 enum Case<'r> {
     Unlimited,
@@ -72,18 +72,18 @@ enum Case<'r> {
     Counted(Counted<'r>),
 }
 
-/// Of all descriptors; most requests have one.
+/// Results for all descriptors; most requests have one.
 type Cases<'r> = SmallVec<[Case<'r>; 1]>;
 
-/// A descriptor that is held against a limit.
+/// A descriptor with a limit.
 #[derive(Debug)]
 struct Counted<'r> {
-    /// `None` for a limit that came with the request.
+    /// The rule; `None` for a limit that came with the request.
     rule: Option<&'r Rule>,
     rate: Rate,
     stat_key: Arc<str>,
     hits: u64,
-    /// Of the limit, what holds here: less where it is divided while the store is away.
+    /// The limit that applies here, which is less if it is divided while the store is unreachable.
     here: u32,
 }
 
@@ -98,18 +98,19 @@ impl Counted<'_> {
 }
 
 impl Service {
-    /// Decides one request and counts it.
+    /// Decides and counts one request.
     ///
     /// # Errors
-    /// [`Undecided`] where the request cannot be answered; nothing is counted then.
+    /// [`Undecided`] if there is no response; nothing is counted then.
     pub fn decide(&self, request: &Request, limiter: &Limiter, now: Timestamp) -> Result<Answer, Undecided> {
         self.decide_at(request, limiter, (now, now))
     }
 
-    /// The same where the wall clock does not say `now` but `civil`. What instances share is decided by what has been granted
-    /// to this one before.
+    /// Decides like [`Self::decide`], with the wall-clock time `civil`. Shared limits are decided by the units that
+    /// this instance has already been granted.
     ///
     /// # Errors
+    /// As [`Service::decide`].
     /// As [`Service::decide`].
     pub fn decide_at(
         &self,
@@ -122,8 +123,8 @@ impl Service {
         Ok(decided.unwrap_or_default())
     }
 
-    /// The same where `supply` gets units for counters that are short. `None` if it has asked the store, which has not responded
-    /// yet; then nothing is counted, and the request is to be decided again.
+    /// Decides like [`Self::decide_at`]. `supply` gets units for counters that are out of units. `None` if it queries
+    /// the store and must wait: then nothing is counted, and the request must be decided again.
     ///
     /// # Errors
     /// As [`Service::decide`].
@@ -167,20 +168,20 @@ impl Service {
         Ok(trial.decide(limiter, now, false).ok())
     }
 
-    /// An unknown domain has no limits.
+    /// Returns the response for an unknown domain, which has no limits.
     fn without_domain(&self, request: &Request) -> Answer {
         let statuses = vec![Status::default(); request.descriptors.len()];
         let stats = Stats { domain_not_found: request.descriptors.len() as u64, ..Stats::default() };
         Answer { statuses, stats, metadata: self.metadata(request, &[], &[]), ..Answer::default() }
     }
 
-    /// What every descriptor meets, and the counters of those that meet a limit, in their order.
+    /// Looks up all descriptors, and returns the counters of those with a limit, in order.
     fn cases<'r>(
         &self,
         domain: Option<&'r Level>,
         request: &Request,
         limiter: &Limiter,
-    ) -> Result<(Cases<'r>, SmallVec<[Tally; 4]>), Undecided> {
+    ) -> Result<(Cases<'r>, SmallVec<[CountOperation; 4]>), Undecided> {
         let mut met: SmallVec<[Met<'r>; 4]> = SmallVec::new();
         for (index, descriptor) in request.descriptors.iter().enumerate() {
             met.push(match descriptor.limit {
@@ -218,8 +219,8 @@ impl Service {
                 Some(sharing) => (sharing.windows, sharing.hasher(), &[unit as u8, smoothing as u8]),
                 None => (self.windows, limiter.hasher(), &[]),
             };
-            tallies.push(Tally {
-                meter: windows.of_unit(unit, smoothing),
+            tallies.push(CountOperation {
+                handle: windows.of_unit(unit, smoothing),
                 key: matching::counter_key(&request.domain, &descriptor.entries, path, (hasher, apart)),
                 amount: hits.amount(),
                 limit: counted.rate.requests_per_unit,
@@ -230,30 +231,34 @@ impl Service {
         Ok((cases, tallies))
     }
 
-    /// Which descriptors count of a request that native rules may have `refused` already.
+    /// Returns which descriptors count, given whether native rules have `refused` the request.
     fn which_count(
         &self,
         request: &Request,
         cases: &[Case<'_>],
-        read: &[Tallied],
+        read: &[CountResult],
         refused: bool,
-    ) -> tally::Counting {
+    ) -> unconditional_count::CountSelection {
         let is_any_over = read.iter().any(|read| read.is_over);
         let is_smooth = self.settings.smoothing_of(&request.domain) == Smoothing::Gcra;
         match self.settings.counting_of(&request.domain) {
-            // Where time gives back evenly, whoever counted what is over would be refused for ever by asking on.
-            Counting::Everything | Counting::OnlyOver if is_smooth => tally::Counting::Within,
-            Counting::Everything => tally::Counting::All,
-            Counting::OnlyOver if is_any_over => tally::Counting::Over,
-            Counting::OnlyOver => tally::Counting::All,
-            Counting::AllOrNothing if refused || self.is_refused(cases, read) => tally::Counting::Nothing,
-            // What is over and refuses nobody is not charged either, as anywhere in this program.
-            Counting::AllOrNothing => tally::Counting::Within,
+            // With GCRA, counting exceeded limits would reject a client for as long as it continues to send requests.
+            Counting::Everything | Counting::OnlyOver if is_smooth => {
+                unconditional_count::CountSelection::Within
+            }
+            Counting::Everything => unconditional_count::CountSelection::All,
+            Counting::OnlyOver if is_any_over => unconditional_count::CountSelection::Over,
+            Counting::OnlyOver => unconditional_count::CountSelection::All,
+            Counting::AllOrNothing if refused || self.is_refused(cases, read) => {
+                unconditional_count::CountSelection::Nothing
+            }
+            // Exceeded limits that do not reject the request are not charged either, as everywhere in Weir.
+            Counting::AllOrNothing => unconditional_count::CountSelection::Within,
         }
     }
 
-    /// Whether the limits, taken together, refuse: one that is no quota, or all quotas.
-    fn is_refused(&self, cases: &[Case<'_>], read: &[Tallied]) -> bool {
+    /// Returns whether the limits together reject: one that is not a quota, or all quotas.
+    fn is_refused(&self, cases: &[Case<'_>], read: &[CountResult]) -> bool {
         let (mut quotas, mut quotas_over) = (0_usize, 0_usize);
         for (counted, read) in counted(cases).zip(read) {
             let is_over = read.is_over && !counted.is_shadow();
@@ -267,11 +272,11 @@ impl Service {
         quotas > 0 && quotas == quotas_over
     }
 
-    /// What is answered to a request that is `refused` or not.
+    /// Builds the response to a request, given whether it is `refused`.
     fn answer(
         &self,
         request: &Request,
-        (cases, read): (&[Case<'_>], &[Tallied]),
+        (cases, read): (&[Case<'_>], &[CountResult]),
         refused: bool,
         native: Option<(&Native<'_>, &[Verdict])>,
         now: Timestamp,
@@ -324,41 +329,44 @@ impl Service {
 }
 
 impl Trial<'_> {
-    /// Decides and counts; or, where counters are short that may yet get units, does neither.
+    /// Decides and counts. If counters are out of units and may get some, does neither and returns them.
     fn decide(&self, limiter: &Limiter, now: Timestamp, may_supply: bool) -> Result<Answer, Shortage> {
         let Self { service, request, cases, tallies, .. } = self;
         let (mut shortage, mut refused) = (Shortage::default(), false);
-        let mut rule = |verdicts: &[Verdict], read: &[Tallied]| {
+        let mut rule = |verdicts: &[Verdict], read: &[CountResult]| {
             if may_supply {
                 shortage = Shortage::of(verdicts, read, &self.rejected);
             }
             if !shortage.is_empty() {
-                return Ruling { passes: false, counting: tally::Counting::Nothing };
+                return JointOutcome {
+                    passes: false,
+                    count_selection: unconditional_count::CountSelection::Nothing,
+                };
             }
             let native = self.native.as_ref();
             let by_native = native.is_some_and(|it| it.is_denied() || it.is_over(request, verdicts));
             refused = by_native || service.is_refused(cases, read);
-            Ruling {
+            JointOutcome {
                 passes: !refused || service.settings.shadow_mode,
-                counting: service.which_count(request, cases, read, by_native),
+                count_selection: service.which_count(request, cases, read, by_native),
             }
         };
         let Some(native) = &self.native else {
-            let read = limiter.tally(tallies, |read| rule(&[], read).counting, now);
+            let read = limiter.count_unconditionally(tallies, |read| rule(&[], read).count_selection, now);
             if !shortage.is_empty() {
                 return Err(shortage);
             }
             let refused = service.is_refused(cases, &read);
             return Ok(service.answer(request, (cases, &read), refused, None, now));
         };
-        let (decision, read) = limiter.check_and_tally((&native.checks[..], tallies), rule, now);
+        let (decision, read) = limiter.check_and_count((&native.checks[..], tallies), rule, now);
         if !shortage.is_empty() {
             return Err(shortage);
         }
         Ok(service.answer(request, (cases, &read), refused, Some((native, decision.verdicts())), now))
     }
 
-    /// Gets units for all that is short; whether the store has been asked for some.
+    /// Gets units for all counters that are out of units; returns whether the store is being queried.
     fn resupply(&mut self, shortage: &Shortage, supply: &mut impl FnMut(Short<'_>) -> Supply) -> bool {
         let mut asked = false;
         for &position in &shortage.tallies {
@@ -383,7 +391,7 @@ impl Trial<'_> {
         asked
     }
 
-    /// Has a document's limit counted here while the store is away; whether anything may pass then.
+    /// Replaces a document's limit by the one for an unreachable store; returns false if it rejects everything.
     fn go_without_store(&mut self, position: usize, sharing: &Sharing) -> bool {
         let smoothing = self.service.settings.smoothing_of(&self.request.domain);
         let mut counted = self.cases.iter_mut().filter_map(|case| match case {
@@ -400,11 +408,12 @@ impl Trial<'_> {
     }
 }
 
-/// Of a limit that has just been removed, which limits nothing.
-const NOTHING_READ: Tallied = Tallied { before: 0, after: 0, is_over: false, reset: None, is_short: false };
+/// Reading of a limit that has just been removed, which limits nothing.
+const NOTHING_READ: CountResult =
+    CountResult { before: 0, after: 0, is_over: false, reset: None, needs_lease: false };
 
 impl Counted<'_> {
-    fn status(&self, read: Tallied, now: Timestamp) -> Status {
+    fn status(&self, read: CountResult, now: Timestamp) -> Status {
         let Rate { requests_per_unit, unit } = self.rate;
         let name = self.rule.map_or_else(|| Arc::from(""), |rule| Arc::clone(&rule.name));
         let left = u64::from(self.here).saturating_sub(read.after);
@@ -419,10 +428,10 @@ impl Counted<'_> {
         }
     }
 
-    fn stats(&self, read: Tallied, near_limit_ratio: f32) -> DescriptorStats {
+    fn stats(&self, read: CountResult, near_limit_ratio: f32) -> DescriptorStats {
         let limit = self.rate.requests_per_unit;
         let near = near_threshold(limit, near_limit_ratio);
-        let Tallied { before, after, is_over, .. } = read;
+        let CountResult { before, after, is_over, .. } = read;
         let crossing = Crossing { before, after, hits: self.hits, limit, near };
         DescriptorStats {
             key: Arc::clone(&self.stat_key),
@@ -443,7 +452,8 @@ fn counted<'a, 'r>(cases: &'a [Case<'r>]) -> impl Iterator<Item = &'a Counted<'r
     })
 }
 
-/// The names that limits which apply replace, their own being of no account. All are names of the configuration.
+/// Returns the names that the rules found replace, even a rule that is replaced itself. Clients cannot choose these
+/// names.
 fn replaced<'r>(met: &[Met<'r>]) -> HashSet<&'r str, FixedState> {
     let rules = met.iter().filter_map(|met| match met {
         Met::Rule { rule, .. } => Some(*rule),

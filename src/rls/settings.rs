@@ -1,4 +1,4 @@
-//! How the service behaves as a whole: what the reference takes from its environment, and what is ours.
+//! Settings of the service: those of the reference's environment variables, and Weir's own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,69 +6,69 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Settings of the service. The default is the reference's.
+/// Settings of the service. The defaults are the reference's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `SHADOW_MODE`: nothing is over on the whole.
+    /// `SHADOW_MODE`: the overall code is always OK.
     pub shadow_mode: bool,
-    /// `QUOTA_MODE`: every limit is one of several quotas.
+    /// `QUOTA_MODE`: all limits are quotas, which reject only together.
     pub quota_mode: bool,
-    /// `NEAR_LIMIT_RATIO`: from which share of a limit hits are near it.
+    /// `NEAR_LIMIT_RATIO`: share of a limit from which hits count as near it.
     pub near_limit_ratio: f32,
-    /// `LIMIT_RESPONSE_HEADERS_ENABLED`, with the names.
+    /// `LIMIT_RESPONSE_HEADERS_ENABLED`, with the names of the headers.
     pub headers: Option<HeaderNames>,
     /// `RESPONSE_DYNAMIC_METADATA`.
     pub dynamic_metadata: bool,
-    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: nobody should come before there are rules.
+    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: unhealthy until rules have been loaded.
     pub needs_rules: bool,
-    /// What a request that is over counts.
+    /// What a request counts if it exceeds a limit.
     pub counting: Counting,
-    /// What is different for single domains.
+    /// Settings of single domains.
     pub domains: HashMap<Box<str>, DomainSettings>,
 }
 
-/// What is different for one domain.
+/// Settings of one domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainSettings {
-    /// What a request that is over counts.
+    /// What a request counts if it exceeds a limit; the service's setting if `None`.
     pub counting: Option<Counting>,
-    /// How time gives back.
+    /// How used units become available again.
     pub smoothing: Smoothing,
 }
 
-/// How time gives back what was used of a limit.
+/// How used units of a limit become available again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Smoothing {
-    /// All at once, when a window ends.
+    /// All at once, at the end of a window.
     #[default]
     #[serde(rename = "fixed_window")]
     Windows,
-    /// Evenly.
+    /// Evenly over time (GCRA).
     Gcra,
 }
 
-/// What a request that is over counts.
+/// What a request counts if it exceeds a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Counting {
-    /// All its descriptors, also those that are over.
+    /// All its descriptors, including those that are over their limit.
     #[default]
     Everything,
-    /// Only the descriptors that are over.
+    /// Only the descriptors that are over their limit.
     OnlyOver,
     /// Nothing.
     AllOrNothing,
 }
 
-/// `LIMIT_LIMIT_HEADER` and its like.
+/// Header names: `LIMIT_LIMIT_HEADER` and similar variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNames {
-    /// For the limit.
+    /// Header with the limit.
     pub limit: Arc<str>,
-    /// For what is left.
+    /// Header with the remaining hits.
     pub remaining: Arc<str>,
-    /// For the seconds until the window ends.
+    /// Header with the seconds until the window ends.
     pub reset: Arc<str>,
 }
 

@@ -1,7 +1,7 @@
-//! Limits that several instances of the service count together.
+//! Limits that several instances of the service share.
 //!
-//! The limits of documents are shared all in one way; native rules say it one by one. A request counts units that this
-//! instance has been granted. Where those do not suffice, it takes a [`Supply`] to go on: that is the shell's.
+//! All documents' limits are shared in the same way; native rules have a setting each. A request uses units that this
+//! instance has been granted. If they do not suffice, the caller provides a [`Supply`].
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,53 +14,53 @@ use super::windows::Windows;
 use crate::engine::Policy;
 use crate::limiter::decision::Verdict;
 use crate::limiter::key::KeyHasher;
-use crate::limiter::tally::{Tallied, Tally};
+use crate::limiter::unconditional_count::{CountOperation, CountResult};
 use crate::limiter::{Check, Fleet};
-use crate::rules::rule::{Action, LimitSource};
-use crate::rules::selection::Selected;
+use crate::rules::rule::Rule;
+use crate::rules::selection::SelectedCheck;
 use crate::rules::shared_limit::{OnStoreLoss, SharedLimit};
 
 /// How the limits of documents are shared.
 #[derive(Clone, Debug)]
 pub struct Sharing {
-    /// How units reach an instance, and what counts without the store.
+    /// Mode of sharing, and the behaviour while the store is unreachable.
     pub limit: SharedLimit,
-    /// Which meters of the limiter hold what has been granted.
+    /// Limit handles whose counters hold granted units.
     pub windows: Windows,
-    /// What instances have in common.
+    /// The fleet.
     pub fleet: Fleet,
 }
 
-/// A counter that is short of units.
+/// A counter that is out of units.
 #[derive(Clone, Copy, Debug)]
 pub enum Short<'a> {
-    /// That of a document's limit; the request may wait so long.
-    Tally(&'a Tally, Duration),
-    /// That of a native rule.
+    /// Counter of a document's limit, and the maximum wait of the request.
+    Tally(&'a CountOperation, Duration),
+    /// Counter of a native rule, and the maximum wait of the request.
     Check(&'a Check, Duration),
 }
 
-/// What becomes of a counter that is short.
+/// Result of getting units for a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supply {
-    /// There are units by now.
+    /// Units are available.
     There,
-    /// The store has been asked; the request is to be decided again when it has responded.
+    /// The store is being queried; decide again after its response.
     Asked,
-    /// There are none.
+    /// No units are available.
     Rejected,
-    /// The store is away.
+    /// The store is unreachable.
     Away,
 }
 
-/// The counters of one request that are short and may yet get units.
+/// Indices of the counters of one request that are out of units and may get some.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
     pub(super) tallies: SmallVec<[usize; 2]>,
     pub(super) checks: SmallVec<[usize; 2]>,
 }
 
-/// Counters that get no units, by their position.
+/// Indices of the counters that get no units.
 #[derive(Debug, Default)]
 pub(super) struct Rejected {
     pub(super) tallies: SmallVec<[usize; 2]>,
@@ -68,47 +68,51 @@ pub(super) struct Rejected {
 }
 
 impl Sharing {
-    /// Under which keys have the same name on all instances.
+    /// Returns the hasher whose keys are the same on all instances.
     pub(super) const fn hasher(&self) -> KeyHasher {
         self.fleet.hasher
     }
 
-    /// What counts in place of `tally` while the store is away; `None` where nothing passes.
+    /// Returns the replacement of `tally` while the store is unreachable; `None` if everything is rejected.
     pub(super) fn away(
         &self,
-        tally: &Tally,
+        tally: &CountOperation,
         local: Windows,
         unit: Unit,
         smoothing: Smoothing,
-    ) -> Option<Tally> {
+    ) -> Option<CountOperation> {
         let limit = match self.limit.on_store_loss {
             OnStoreLoss::Deny => return None,
             OnStoreLoss::Local => tally.limit,
             OnStoreLoss::Split => part(tally.limit, self.fleet.instances),
             OnStoreLoss::Allow => u32::MAX,
         };
-        Some(Tally { meter: local.of_unit(unit, smoothing), limit, ..*tally })
+        Some(CountOperation { handle: local.of_unit(unit, smoothing), limit, ..*tally })
     }
 }
 
-/// The part of one of so many instances: at least 1 of a limit that allows anything.
+/// Returns one instance's part of a limit; at least 1 unless the limit is 0.
 fn part(limit: u32, instances: NonZeroU32) -> u32 {
     if limit == 0 { 0 } else { (limit / instances).max(1) }
 }
 
 impl Shortage {
-    /// The counters that are short after a decision, but for those that get nothing.
-    pub(super) fn of(verdicts: &[Verdict], read: &[Tallied], rejected: &Rejected) -> Self {
-        // What one limit rejects no other has to have units for.
-        if verdicts.iter().any(|verdict| verdict.refuses() && !verdict.is_short()) {
+    /// Returns the counters that are out of units after a decision, except those in `rejected`.
+    pub(super) fn of(verdicts: &[Verdict], read: &[CountResult], rejected: &Rejected) -> Self {
+        // A request that another limit rejects needs no units.
+        if verdicts.iter().any(|verdict| verdict.rejects() && !verdict.awaits_lease()) {
             return Self::default();
         }
         let positions = |count: usize, is_short: &dyn Fn(usize) -> bool, gone: &[usize]| {
             (0..count).filter(|position| is_short(*position) && !gone.contains(position)).collect()
         };
         Self {
-            tallies: positions(read.len(), &|position| read[position].is_short, &rejected.tallies),
-            checks: positions(verdicts.len(), &|position| verdicts[position].is_short(), &rejected.checks),
+            tallies: positions(read.len(), &|position| read[position].needs_lease, &rejected.tallies),
+            checks: positions(
+                verdicts.len(),
+                &|position| verdicts[position].awaits_lease(),
+                &rejected.checks,
+            ),
         }
     }
 
@@ -117,13 +121,8 @@ impl Shortage {
     }
 }
 
-/// How long a request may wait for units of the check `selected`.
-pub(super) fn wait_of(policy: &Policy, selected: &Selected) -> Duration {
-    match policy.rules.get(selected.rule).map(|rule| &rule.action) {
-        Some(Action::Limit(limiting)) => match &limiting.source {
-            LimitSource::Shared(shared) => shared.wait,
-            LimitSource::Local | LimitSource::Remote(_) => Duration::ZERO,
-        },
-        Some(Action::Allow | Action::Deny) | None => Duration::ZERO,
-    }
+/// Returns the maximum time that a request may wait for units of the check `selected`.
+pub(super) fn wait_of(policy: &Policy, selected: &SelectedCheck) -> Duration {
+    let shared = policy.rules.get(selected.rule).and_then(Rule::shared);
+    shared.map_or(Duration::ZERO, |shared| shared.wait)
 }

@@ -1,8 +1,8 @@
-//! Where the documents come from, and that what they say is in force.
+//! Sources of documents, and the task that applies their changes.
 //!
-//! A set of documents is taken whole, or what was there before stays, as the reference has it. What is compared is
-//! the content: it does not matter how files were replaced, by links, by `mv` or by a ConfigMap, nor whether an event
-//! told of it.
+//! As in the reference, a set of documents is applied as a whole, or the previous one stays in force. Changes are
+//! detected by content. So it does not matter how files are replaced (by links, by `mv` or by a ConfigMap), or whether
+//! there was an event.
 
 pub mod directory;
 pub mod xds;
@@ -22,33 +22,33 @@ use super::desk::Desk;
 use super::document::{Document, LoadError};
 use super::rules::Rules;
 use crate::clock::Stopwatch;
-use crate::watch::settling::{Pace, Settling};
-use crate::watch::{Waker, Watch, Woken};
+use crate::watch::debounce::{Debounce, DebounceTimes};
+use crate::watch::{FileWatch, WaitResult, Waker};
 
-/// How often is looked without a reason.
+/// Interval between checks without an event.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Bytes from which on it is worth it to read on several threads.
+/// Minimum total size in bytes for which parsing on several threads pays off.
 const MUCH: usize = 1 << 20;
 
-/// Files that change while they are read are left alone until the next look.
+/// Maximum reads in one check of files that change meanwhile; then the next check tries again.
 const MOST_READS: usize = 10;
 
-/// After it was busy for a while it rests so many times longer: files that are replaced all the time take a quarter of a CPU.
+/// Ratio of rest to work: files that are replaced continuously use a quarter of a CPU.
 const REST: u32 = 3;
 
-/// Why there are no rules.
+/// Why rules cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
     #[error("{0}")]
     Unreadable(String),
-    /// What stands in the files is wrong.
+    /// A document is invalid.
     #[error(transparent)]
     Invalid(#[from] LoadError),
 }
 
-/// Rules, and what they were made of.
+/// Rules, and a mark of their source.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The rules.
@@ -60,20 +60,20 @@ pub struct Loaded {
 type Texts = Result<Vec<(String, String)>, String>;
 
 impl Loaded {
-    /// Whether both were made of the same.
+    /// Returns whether both were compiled from the same content.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.mark == other.mark
     }
 }
 
-/// What some files said.
+/// Mark of the files' content, to detect changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     content: Result<u64, String>,
     merged: bool,
 }
 
-/// Reads the rules that are in `directory` now.
+/// Loads the rules in `directory`.
 ///
 /// # Errors
 /// The first [`Error`].
@@ -85,7 +85,7 @@ pub fn load(directory: &Directory) -> Result<Loaded, Error> {
     Ok(Loaded { rules: Arc::new(parse(&texts, directory.merge_domains, threads)?), mark })
 }
 
-/// The rules of these files, which a listing has sorted, read on so many threads: to read YAML is what takes time.
+/// Compiles files, which must be sorted by name, with this many threads, because parsing YAML takes most of the time.
 fn parse(texts: &[(String, String)], merge_domains: bool, threads: NonZeroUsize) -> Result<Rules, LoadError> {
     let documents = documents(texts, threads)?;
     Rules::load(texts.iter().map(|(name, _)| name.as_str()).zip(documents), merge_domains)
@@ -110,34 +110,34 @@ fn documents(files: &[(String, String)], threads: NonZeroUsize) -> Result<Vec<Do
     })
 }
 
-/// The same wherever the same files say the same. Whoever writes them could as well write anything else.
+/// Returns a hash of the files' content. It need not resist collisions, because the files are trusted.
 fn hash(texts: &[(String, String)]) -> u64 {
     let mut hasher = DefaultHasher::new();
     texts.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Keeps a desk's rules as the files have them.
+/// Watches a directory and applies its rules to a desk.
 #[derive(Debug)]
 pub struct Follower {
-    watch: Watch,
+    watch: FileWatch,
     wanted: Arc<Mutex<Wanted>>,
     desk: Arc<Desk>,
-    /// What was read last, whether it is in force or not.
+    /// Mark of the last content, whether it is in force or was rejected.
     seen: Option<Mark>,
     listing: Option<Listing>,
-    /// How long reading has taken since the last rest.
+    /// Time spent working since the last rest.
     busy: Duration,
 }
 
-/// What is to be followed.
+/// Target of the follower, shared with its handles.
 #[derive(Debug)]
 struct Wanted {
     directory: Directory,
     is_stopped: bool,
 }
 
-/// A follower's remote control.
+/// Controls a [`Follower`].
 #[derive(Clone, Debug)]
 pub struct Handle {
     wanted: Arc<Mutex<Wanted>>,
@@ -145,7 +145,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// From now on this is followed.
+    /// Replaces the watched directory.
     pub fn follow(&self, directory: Directory) {
         self.wanted.lock().directory = directory;
         self.waker.wake();
@@ -159,10 +159,10 @@ impl Handle {
 }
 
 impl Follower {
-    /// A follower of `directory`, whose rules as `loaded` are in force at `desk`.
+    /// Creates a follower of `directory`. `loaded` is what is in force at `desk`.
     pub fn new(directory: Directory, loaded: Option<&Loaded>, desk: Arc<Desk>) -> Self {
         Self {
-            watch: Watch::on_all_in(directory.watched(None)),
+            watch: FileWatch::for_directories(directory.watched(None)),
             wanted: Arc::new(Mutex::new(Wanted { directory, is_stopped: false })),
             seen: loaded.map(|loaded| loaded.mark.clone()),
             desk,
@@ -171,14 +171,14 @@ impl Follower {
         }
     }
 
-    /// The remote control.
+    /// Returns a handle.
     pub fn handle(&self) -> Handle {
         Handle { wanted: Arc::clone(&self.wanted), waker: self.watch.waker() }
     }
 
-    /// Follows until [`Handle::stop`]. Blocks, so give it a thread of its own.
+    /// Watches until [`Handle::stop`]. This blocks, so it needs a thread of its own.
     pub fn run(mut self) {
-        let mut woken = Woken::Early;
+        let mut woken = WaitResult::Notified;
         loop {
             let directory = {
                 let wanted = self.wanted.lock();
@@ -197,23 +197,23 @@ impl Follower {
         self.wanted.lock().is_stopped
     }
 
-    /// Does nothing for a while if there was much to do. What happens meanwhile is looked at afterwards.
+    /// Rests in proportion to the work done. Events in the meantime are processed afterwards.
     fn rest(&mut self) {
         let lasts = std::mem::take(&mut self.busy).saturating_mul(REST);
         let began = Stopwatch::start();
-        let mut woken = Woken::InTime;
+        let mut woken = WaitResult::TimedOut;
         while !self.is_stopped() && began.elapsed() < lasts {
-            if self.watch.wait(lasts.saturating_sub(began.elapsed())) == Woken::Early {
-                woken = Woken::Early;
+            if self.watch.wait(lasts.saturating_sub(began.elapsed())) == WaitResult::Notified {
+                woken = WaitResult::Notified;
             }
         }
-        if woken == Woken::Early {
+        if woken == WaitResult::Notified {
             self.watch.waker().wake();
         }
     }
 
-    /// Takes over what the files say, if that is news.
-    fn look(&mut self, directory: &Directory, woken: Woken) {
+    /// Applies the files' content if it has changed.
+    fn look(&mut self, directory: &Directory, woken: WaitResult) {
         let Some((mark, texts)) = self.read(directory, woken) else { return };
         if self.seen.as_ref() == Some(&mark) {
             return;
@@ -226,7 +226,7 @@ impl Follower {
     fn take_over(&mut self, directory: &Directory, mark: Mark, texts: Texts) {
         let parsed = texts
             .map_err(Error::Unreadable)
-            // On this thread alone: there is traffic now.
+            // On one thread only, because there is traffic now.
             .and_then(|texts| {
                 parse(&texts, directory.merge_domains, NonZeroUsize::MIN).map_err(Error::Invalid)
             });
@@ -244,18 +244,19 @@ impl Follower {
         }
     }
 
-    /// The files' content, if it may have changed and no file was caught in the middle of a write.
-    fn read(&mut self, directory: &Directory, woken: Woken) -> Option<(Mark, Texts)> {
-        let settling = Settling::begin(Pace::default());
+    /// Returns the files' content, if it may have changed and no file was read during a write.
+    fn read(&mut self, directory: &Directory, woken: WaitResult) -> Option<(Mark, Texts)> {
+        let settling = Debounce::start(DebounceTimes::default());
         let mut listing = directory.list();
-        if woken == Woken::InTime && listing.is_ok() && listing.as_ref().ok() == self.listing.as_ref() {
+        if woken == WaitResult::TimedOut && listing.is_ok() && listing.as_ref().ok() == self.listing.as_ref()
+        {
             return None;
         }
         for _ in 0..MOST_READS {
             if self.is_stopped() {
                 return None;
             }
-            self.watch.follow_directories(directory.watched(listing.as_ref().ok()));
+            self.watch.watch_directories(directory.watched(listing.as_ref().ok()));
             let began = Stopwatch::start();
             let texts = listing.clone().and_then(|listing| listing.read());
             self.busy += began.elapsed();
@@ -268,7 +269,7 @@ impl Follower {
             };
             if is_at_rest || is_whole {
                 if !is_at_rest {
-                    // What has come since is looked at next.
+                    // Later changes are processed next.
                     self.watch.waker().wake();
                 }
                 self.listing = listing.ok();
@@ -281,7 +282,7 @@ impl Follower {
         None
     }
 
-    fn settle(&self, settling: &Settling, listing: Option<&Listing>) {
+    fn settle(&self, settling: &Debounce, listing: Option<&Listing>) {
         let is_ours = |path: &Path| listing.is_some_and(|listing| listing.has(path));
         self.watch.settle(settling, is_ours, || self.is_stopped());
     }

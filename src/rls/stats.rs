@@ -1,62 +1,62 @@
-//! What each decision adds to the statistics of the reference.
+//! Values that each decision adds to the reference's statistics.
 
 use std::sync::Arc;
 
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 
-/// All that one request adds.
+/// All values of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// By descriptor that met a limit, in their order.
+    /// Values for each descriptor with a limit, in order.
     pub descriptors: Vec<DescriptorStats>,
-    /// `ratelimit.service.rate_limit.DOMAIN.domain_not_found`: descriptors of a domain that nobody configured.
+    /// `ratelimit.service.rate_limit.DOMAIN.domain_not_found`: descriptors of a domain that is not configured.
     pub domain_not_found: u64,
-    /// `ratelimit.service.global_shadow_mode`: whether the answer is OK only because of that mode.
+    /// `ratelimit.service.global_shadow_mode`: whether the response is OK only because of that mode.
     pub global_shadow_mode: bool,
-    /// What native rules did, once for each descriptor that they met.
+    /// Outcomes of native rules, one for each matching descriptor.
     pub rules: Vec<(RuleIndex, DecisionOutcome)>,
 }
 
-/// `ratelimit.service.rate_limit.KEY.*` of one descriptor. Without a local cache
-/// `over_limit_with_local_cache` is always 0 and left out.
+/// `ratelimit.service.rate_limit.KEY.*` of one descriptor. There is no local cache, so `over_limit_with_local_cache`
+/// would always be 0 and is omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorStats {
-    /// Domain and entries, e.g. `basic.key1_foo`, as they are.
+    /// Domain and entries, e.g. `basic.key1_foo`, unescaped.
     pub key: Arc<str>,
-    /// Whether there are values of the request in `key`, so that clients decide how many such names there are.
+    /// Whether `key` contains values of the request, so that clients determine the number of keys.
     pub has_values: bool,
-    /// Hits asked for.
+    /// Requested hits.
     pub total_hits: u64,
     /// Hits above the limit.
     pub over_limit: u64,
-    /// Hits above the share of the limit that counts as near, and not above the limit.
+    /// Hits above the near-limit threshold, up to the limit.
     pub near_limit: u64,
     /// Hits of a request within the limit.
     pub within_limit: u64,
-    /// Hits over the limit that passed since the rule is a shadow.
+    /// Hits over the limit that are admitted because the rule is in shadow mode.
     pub shadow_mode: u64,
 }
 
-/// Where a counter stood, for the arithmetic below.
+/// Values of a counter before and after a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crossing {
     pub(super) before: u64,
     pub(super) after: u64,
     pub(super) hits: u64,
     pub(super) limit: u32,
-    /// From here on hits are near the limit.
+    /// Threshold from which hits are near the limit.
     pub(super) near: u32,
 }
 
 impl Crossing {
-    /// Hits above the limit: all, where the counter stood there before.
+    /// Returns the hits above the limit; all, if the counter had reached it before.
     pub(super) fn over(self) -> u64 {
         let limit = u64::from(self.limit);
         if self.before >= limit { self.hits } else { self.after.saturating_sub(limit) }
     }
 
-    /// Hits near the limit.
+    /// Returns the hits near the limit.
     pub(super) fn near(self) -> u64 {
         let (limit, near) = (u64::from(self.limit), u64::from(self.near));
         if self.after > limit {
@@ -70,8 +70,8 @@ impl Crossing {
     }
 }
 
-/// Where hits begin to be near a limit. In single precision, as the reference does it: the product is rounded
-/// to single precision before it is rounded down.
+/// Returns the threshold from which hits are near a limit. As in the reference, the product is rounded to single
+/// precision before it is rounded down.
 pub(super) fn near_threshold(limit: u32, ratio: f32) -> u32 {
     f64::from(limit as f32 * ratio).floor() as u32
 }

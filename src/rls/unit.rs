@@ -1,4 +1,4 @@
-//! The units of time in which the reference counts: all of fixed length, from mark to mark since the epoch.
+//! Units of time of the reference. All have a fixed length, and windows are aligned to the epoch.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::limiter::quota::{self, Period};
 use crate::limiter::timestamp::Timestamp;
 
-/// `RateLimitResponse.RateLimit.Unit` without `UNKNOWN`, by its numbers. Those of `RateLimitUnit`, which requests have, are the
-/// same, without the week.
+/// `RateLimitResponse.RateLimit.Unit` without `UNKNOWN`, with its numbers. `RateLimitUnit`, the type in requests, has
+/// the same numbers and no week.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unit {
     /// 1 s.
@@ -22,16 +22,16 @@ pub enum Unit {
     Month,
     /// 365 days.
     Year,
-    /// 7 days; the marks are those of the epoch, a Thursday.
+    /// 7 days, aligned to the epoch, a Thursday.
     Week,
 }
 
 impl Unit {
-    /// Every unit, by number.
+    /// All units, by number.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Month, Self::Year, Self::Week];
 
-    /// The name in the protocol and in dumps.
+    /// Returns the name in the protocol and in dumps.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Second => "SECOND",
@@ -44,39 +44,39 @@ impl Unit {
         }
     }
 
-    /// The unit of this name, in any case.
+    /// Returns the unit of this name, in any letter case.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.as_str().eq_ignore_ascii_case(name))
     }
 
-    /// The unit that a request has by this number.
+    /// Returns the unit that has this number in requests.
     pub fn of_request(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| *unit as u64 == number && *unit != Self::Week)
     }
 
-    /// The unit that is as long as `period`, if there is one.
+    /// Returns the unit of the same length as `period`, if there is one.
     pub fn as_long_as(period: Period) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| Duration::from_secs(unit.seconds()) == period.duration())
     }
 
-    /// Its length in seconds.
+    /// Returns the length in seconds.
     pub const fn seconds(self) -> u64 {
         self.period().duration().as_secs()
     }
 
-    /// Time until the window that `now` is in ends, in whole seconds, rounded up: never zero.
+    /// Returns the time until the window that contains `now` ends, rounded up to whole seconds; never zero.
     pub const fn until_reset(self, now: Timestamp) -> Duration {
         Duration::from_secs(self.seconds() - now.as_secs() % self.seconds())
     }
 
-    /// The same as the limiter's windows have it. In days where the calendar would have a say: 7 days
-    /// are counted from the epoch, a week from Monday.
+    /// Returns the unit as a period of the limiter. Weeks, months and years are given in days: periods of days are
+    /// aligned to the epoch, while a week would start on Monday.
     pub(super) const fn period(self) -> Period {
         match self {
-            Self::Second => Period::one(quota::Unit::Second),
-            Self::Minute => Period::one(quota::Unit::Minute),
-            Self::Hour => Period::one(quota::Unit::Hour),
-            Self::Day => Period::one(quota::Unit::Day),
+            Self::Second => Period::one(quota::TimeUnit::Second),
+            Self::Minute => Period::one(quota::TimeUnit::Minute),
+            Self::Hour => Period::one(quota::TimeUnit::Hour),
+            Self::Day => Period::one(quota::TimeUnit::Day),
             Self::Week => days(7),
             Self::Month => days(30),
             Self::Year => days(365),
@@ -86,7 +86,7 @@ impl Unit {
 
 const fn days(count: u32) -> Period {
     match NonZeroU32::new(count) {
-        Some(count) => Period::new(count, quota::Unit::Day),
-        None => Period::one(quota::Unit::Day),
+        Some(count) => Period::new(count, quota::TimeUnit::Day),
+        None => Period::one(quota::TimeUnit::Day),
     }
 }

@@ -1,7 +1,7 @@
-//! What rules go by: one attribute of a request, which a key counts apart and `match` compares.
+//! Attributes of a request that rules use: as a part of a key, or compared in `match`.
 //!
-//! An attribute says here what it is called, where it comes from and how it is read, and nowhere else: each `match`
-//! below is exhaustive, so a new one does not compile before it has said all of that.
+//! The name, the source and the reading of every attribute are defined in this file and nowhere else. Each `match`
+//! below is exhaustive, so a new attribute does not compile until all of them are defined.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,20 +12,20 @@ use http::{HeaderName, HeaderValue};
 use super::membership::Plans;
 use super::pattern::{HeaderPattern, Route};
 use crate::identify::certificate::CertificateName;
-use crate::identify::jwt::claim::Claim;
+use crate::identify::jwt::claim::ClaimName;
 use crate::identify::lookup::{self, Ambiguity};
 use crate::identify::{Attributes, client_ip, cookie};
 
 /// One attribute of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Attribute {
-    /// The client's address, an IPv6 client by its network.
+    /// The client's address; for IPv6, the client's network.
     ClientIp,
-    /// The client's network of this many leading bits; without a number, as [`Self::ClientIp`] has it.
+    /// The client's network with these prefix lengths, in bits; `None` means the same as [`Self::ClientIp`].
     ClientNetwork {
-        /// Of an IPv4 client.
+        /// Prefix length of an IPv4 client.
         ipv4: Option<u8>,
-        /// Of an IPv6 client.
+        /// Prefix length of an IPv6 client.
         ipv6: Option<u8>,
     },
     /// The country of the client's address.
@@ -44,65 +44,66 @@ pub enum Attribute {
     Method,
     /// The host.
     Host,
-    /// The value of a header; lines of a list are joined.
+    /// The value of a header; several lines of a list-valued header are joined.
     Header(HeaderName),
-    /// The value of the cookie of this name, in one spelling.
+    /// The value of the cookie of this name, in canonical spelling.
     Cookie(Box<str>),
     /// The value of the query parameter of this name, decoded.
     Query(Box<str>),
     /// A claim of the client's token.
-    Jwt(Claim),
-    /// A name in the client's certificate, the first of its kind.
+    Jwt(ClaimName),
+    /// The first name of this kind in the client's certificate.
     Certificate(CertificateName),
-    /// The values of this key in an Envoy descriptor, all of them in their order.
+    /// All values of this key in an Envoy descriptor, in order.
     Descriptor(Box<str>),
 }
 
-/// Where an attribute comes from.
+/// Source of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeSource<'a> {
-    /// The client's address, by this many leading bits where the attribute says so.
+    /// The client's address, with these prefix lengths if the attribute sets them.
     Client {
-        /// Of an IPv4 client.
+        /// Prefix length of an IPv4 client.
         ipv4: Option<u8>,
-        /// Of an IPv6 client.
+        /// Prefix length of an IPv6 client.
         ipv6: Option<u8>,
     },
-    /// The database of countries and continents.
-    Places,
+    /// The geolocation database of countries and continents.
+    Location,
     /// The database of autonomous systems.
-    Systems,
+    AutonomousSystem,
     /// The client's plan.
     Plans(&'a Plans),
     /// The request line, the host, or cookies.
     Head,
-    /// This header.
+    /// A header.
     Header(&'a HeaderName),
     /// The client's token.
     Token,
-    /// The names of this kind in the client's certificate.
+    /// Names of this kind in the client's certificate.
     Certificate(CertificateName),
-    /// The entries of this key in an Envoy descriptor.
+    /// Entries with this key in an Envoy descriptor.
     Descriptor(&'a str),
 }
 
 /// Why a request has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Incomplete {
+pub enum IncompleteKey {
     /// An attribute is absent.
     Missing,
-    /// An attribute can be read in more than one way. Any choice would let a client that sends both pass as another.
+    /// An attribute can be read in more than one way. Choosing one would let a client that sends both impersonate
+    /// another.
     Ambiguous(Ambiguity),
 }
 
-impl From<Ambiguity> for Incomplete {
+impl From<Ambiguity> for IncompleteKey {
     fn from(ambiguity: Ambiguity) -> Self {
         Self::Ambiguous(ambiguity)
     }
 }
 
 impl Attribute {
-    /// The word for it in configuration, and which of that kind it is.
+    /// Returns the attribute's keyword in the configuration, and its parameter if it has one.
     fn words(&self) -> (&'static str, Option<String>) {
         match self {
             Self::ClientIp => ("client_ip", None),
@@ -124,18 +125,18 @@ impl Attribute {
         }
     }
 
-    /// The word for its kind in configuration.
+    /// Returns the attribute's keyword in the configuration.
     pub fn word(&self) -> &'static str {
         self.words().0
     }
 
-    /// Where it comes from.
+    /// Returns where the attribute comes from.
     pub fn source(&self) -> AttributeSource<'_> {
         match self {
             Self::ClientIp => AttributeSource::Client { ipv4: None, ipv6: None },
             Self::ClientNetwork { ipv4, ipv6 } => AttributeSource::Client { ipv4: *ipv4, ipv6: *ipv6 },
-            Self::Country | Self::Continent => AttributeSource::Places,
-            Self::System => AttributeSource::Systems,
+            Self::Country | Self::Continent => AttributeSource::Location,
+            Self::System => AttributeSource::AutonomousSystem,
             Self::Plan(plans) => AttributeSource::Plans(plans),
             Self::Route | Self::Path | Self::Method | Self::Host | Self::Cookie(_) | Self::Query(_) => {
                 AttributeSource::Head
@@ -147,7 +148,7 @@ impl Attribute {
         }
     }
 
-    /// What `then` makes of its value in a request that matched by `route`.
+    /// Passes the attribute's value in a request that matched by `route` to `then`, and returns its result.
     ///
     /// # Errors
     /// [`Incomplete`] if the request lacks it, or has several values of it.
@@ -156,18 +157,18 @@ impl Attribute {
         request: &Attributes<'_>,
         route: Route<'_>,
         then: impl FnOnce(&[u8]) -> T,
-    ) -> Result<T, Incomplete> {
-        use Incomplete::Missing;
+    ) -> Result<T, IncompleteKey> {
+        use IncompleteKey::Missing;
         Ok(match self {
-            // The two kinds of addresses differ in length, and so never meet.
+            // Encodings of IPv4 and IPv6 addresses differ in length, so they cannot collide.
             Self::ClientIp | Self::ClientNetwork { .. } => match self.address(request).ok_or(Missing)? {
                 IpAddr::V4(v4) => then(&v4.octets()),
                 IpAddr::V6(v6) => then(&v6.octets()),
             },
-            Self::Country => then(&request.place().country.ok_or(Missing)?.code()),
-            Self::Continent => then(request.place().continent.ok_or(Missing)?.code().as_bytes()),
-            Self::System => then(&request.system().ok_or(Missing)?.0.to_be_bytes()),
-            Self::Plan(plans) => then(plans.of(request)?.ok_or(Missing)?.as_bytes()),
+            Self::Country => then(&request.location().country.ok_or(Missing)?.code()),
+            Self::Continent => then(request.location().continent.ok_or(Missing)?.code().as_bytes()),
+            Self::System => then(&request.autonomous_system().ok_or(Missing)?.0.to_be_bytes()),
+            Self::Plan(plans) => then(plans.plan_of(request)?.ok_or(Missing)?.as_bytes()),
             Self::Route => then(route.0.as_bytes()),
             Self::Path if request.path.is_empty() => return Err(Missing),
             Self::Path => then(request.path.as_bytes()),
@@ -175,7 +176,7 @@ impl Attribute {
             Self::Host if request.host.as_str().is_empty() => return Err(Missing),
             Self::Host => then(request.host.as_str().as_bytes()),
             Self::Header(name) => then(&lookup::header(request.headers, name)?.ok_or(Missing)?),
-            Self::Cookie(name) => then(&cookie::key(request.headers, name)?.ok_or(Missing)?),
+            Self::Cookie(name) => then(&cookie::canonical_value(request.headers, name)?.ok_or(Missing)?),
             Self::Query(name) => {
                 then(&lookup::parameter(request.query.ok_or(Missing)?, name)?.ok_or(Missing)?)
             }
@@ -187,7 +188,7 @@ impl Attribute {
         })
     }
 
-    /// What of the client's address counts; `None` where that is unknown or not what this attribute is.
+    /// Returns the counted part of the client's address; `None` if it is unknown or the attribute is not an address.
     pub(super) fn address(&self, request: &Attributes<'_>) -> Option<IpAddr> {
         let AttributeSource::Client { ipv4, ipv6 } = self.source() else { return None };
         let ip = request.client_ip()?;
@@ -195,10 +196,10 @@ impl Attribute {
         Some(bits.map_or(request.client_network, |bits| client_ip::network(ip, bits, bits)))
     }
 
-    /// Whether any of `patterns` matches the request: any of its values, of an attribute that may have several.
+    /// Whether any of `patterns` matches the attribute. If it has several values, one match is enough.
     ///
     /// # Errors
-    /// [`Ambiguity`] if that depends on how the request is read.
+    /// [`Ambiguity`] if the result depends on how the request is read.
     pub(super) fn matches(
         &self,
         request: &Attributes<'_>,
@@ -216,21 +217,22 @@ impl Attribute {
                 .descriptor
                 .is_some_and(|said| any(patterns, || said.values(key).map(str::as_bytes)))),
             AttributeSource::Client { .. }
-            | AttributeSource::Places
-            | AttributeSource::Systems
+            | AttributeSource::Location
+            | AttributeSource::AutonomousSystem
             | AttributeSource::Plans(_)
             | AttributeSource::Head
             | AttributeSource::Token => {
                 match self.read(request, Route(""), |value| any(patterns, || std::iter::once(value))) {
                     Ok(matches) => Ok(matches),
-                    Err(Incomplete::Missing) => Ok(any(patterns, std::iter::empty)),
-                    Err(Incomplete::Ambiguous(ambiguity)) => Err(ambiguity),
+                    Err(IncompleteKey::Missing) => Ok(any(patterns, std::iter::empty)),
+                    Err(IncompleteKey::Ambiguous(ambiguity)) => Err(ambiguity),
                 }
             }
         }
     }
 
-    /// The key of an Envoy descriptor's entry that has this value: as Envoy's own action has it, or else its name.
+    /// Returns the key of the Envoy descriptor entry for this attribute: the key that Envoy's own action uses, or the
+    /// attribute's name.
     pub fn entry_key(&self) -> String {
         if let AttributeSource::Client { .. } = self.source() {
             return "remote_address".to_owned();
@@ -239,7 +241,8 @@ impl Attribute {
         name.unwrap_or_else(|| word.to_owned())
     }
 
-    /// The value for people and other programs: an address or network in writing, anything else as it came.
+    /// Returns the value as text for humans and other programs: addresses and networks in their notation, all else
+    /// verbatim.
     ///
     /// # Errors
     /// [`Incomplete`] as of [`Self::read`].
@@ -248,12 +251,14 @@ impl Attribute {
         request: &Attributes<'_>,
         route: Route<'_>,
         ipv6_prefix: u8,
-    ) -> Result<String, Incomplete> {
+    ) -> Result<String, IncompleteKey> {
         match self.source() {
             AttributeSource::Client { ipv4, ipv6 } => network_of(request, ipv4, ipv6.unwrap_or(ipv6_prefix)),
-            AttributeSource::Systems => Ok(request.system().ok_or(Incomplete::Missing)?.0.to_string()),
-            // What is no text gets the same stand-in everywhere: such clients share a counter, and none gains by it.
-            AttributeSource::Places
+            AttributeSource::AutonomousSystem => {
+                Ok(request.autonomous_system().ok_or(IncompleteKey::Missing)?.0.to_string())
+            }
+            // Invalid UTF-8 is replaced, so such clients share a counter; a client cannot gain by sending it.
+            AttributeSource::Location
             | AttributeSource::Plans(_)
             | AttributeSource::Head
             | AttributeSource::Header(_)
@@ -276,12 +281,12 @@ impl fmt::Display for Attribute {
 }
 
 impl<'a> AttributeSource<'a> {
-    /// Whether the descriptors that Envoy sends can say it of a request.
+    /// Whether Envoy descriptors can contain it.
     pub const fn is_in_descriptors(self) -> bool {
         match self {
             Self::Client { .. }
-            | Self::Places
-            | Self::Systems
+            | Self::Location
+            | Self::AutonomousSystem
             | Self::Plans(_)
             | Self::Head
             | Self::Descriptor(_) => true,
@@ -289,17 +294,17 @@ impl<'a> AttributeSource<'a> {
         }
     }
 
-    /// The header, if it is one.
+    /// Returns the header name, if the source is a header.
     pub const fn header(self) -> Option<&'a HeaderName> {
         if let Self::Header(name) = self { Some(name) } else { None }
     }
 
-    /// The plans, if it is these.
+    /// Returns the plans, if the source is a plan.
     pub const fn plans(self) -> Option<&'a Plans> {
         if let Self::Plans(plans) = self { Some(plans) } else { None }
     }
 
-    /// The key of a descriptor's entries, if it is one.
+    /// Returns the key of the descriptor entries, if the source is a descriptor.
     pub const fn descriptor(self) -> Option<&'a str> {
         if let Self::Descriptor(key) = self { Some(key) } else { None }
     }
@@ -319,9 +324,9 @@ fn prefixes(ipv4: Option<u8>, ipv6: Option<u8>) -> String {
     format!("{{{}}}", given.collect::<Vec<_>>().join(", "))
 }
 
-/// The client's network as `10.0.0.0/8`, or its address where that is all of it.
-fn network_of(request: &Attributes<'_>, ipv4: Option<u8>, ipv6: u8) -> Result<String, Incomplete> {
-    let ip = request.client_ip().ok_or(Incomplete::Missing)?;
+/// Returns the client's network such as `10.0.0.0/8`, or the bare address if the prefix is the whole address.
+fn network_of(request: &Attributes<'_>, ipv4: Option<u8>, ipv6: u8) -> Result<String, IncompleteKey> {
+    let ip = request.client_ip().ok_or(IncompleteKey::Missing)?;
     let (bits, all) = if ip.is_ipv4() { (ipv4.unwrap_or(32), 32) } else { (ipv6, 128) };
     let network = client_ip::network(ip, bits, bits);
     Ok(if bits < all { format!("{network}/{bits}") } else { network.to_string() })
@@ -332,12 +337,12 @@ mod tests {
     use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
     use super::*;
-    use crate::identify::{Settings, identify};
+    use crate::identify::{IdentifySettings, identify};
     use crate::limiter::timestamp::Timestamp;
 
-    /// The value of `part` for a client at `peer` whose `x-key` has these octets.
-    fn text(part: &Attribute, peer: &str, key: &[u8]) -> Result<String, Incomplete> {
-        let (uri, settings) = (Uri::from_static("/a%20b?q=1"), Settings::default());
+    /// Returns the value of `part` for a client at `peer` whose `x-key` header has these bytes.
+    fn text(part: &Attribute, peer: &str, key: &[u8]) -> Result<String, IncompleteKey> {
+        let (uri, settings) = (Uri::from_static("/a%20b?q=1"), IdentifySettings::default());
         let headers =
             HeaderMap::from_iter([(HeaderName::from_static("x-key"), HeaderValue::from_bytes(key).unwrap())]);
         let now = Timestamp::from_secs(0);
@@ -374,6 +379,6 @@ mod tests {
         ] {
             assert_eq!(text(part, "192.0.2.1", key), Ok(written.to_owned()), "{part}");
         }
-        assert_eq!(text(&Attribute::Cookie("none".into()), "192.0.2.1", b""), Err(Incomplete::Missing));
+        assert_eq!(text(&Attribute::Cookie("none".into()), "192.0.2.1", b""), Err(IncompleteKey::Missing));
     }
 }

@@ -1,54 +1,56 @@
-//! How many units instances that share a limit may admit beyond what one instance would.
+//! Error bound of shared limits: how many units all instances may admit beyond what a single instance would.
 //!
-//! Limits that are counted in the store have a proof (`docs/design/023-shared-limits.md`); this is what it leaves open, and
-//! what a rule gives up while the store is away. A window is as long as the limit's period.
+//! For limits counted in the store the bound is proven in `docs/design/023-shared-limits.md`. This module computes it,
+//! and the excess that a rule accepts while the store is unreachable. A window is as long as the limit's period.
 
 use std::num::NonZeroU32;
 
-use super::rule::{LimitSource, Limiting};
-use super::shared_limit::{Instances, Mode, OnStoreLoss, SharedLimit};
-use super::tariff::Cost;
-use crate::limiter::Divisors;
-use crate::limiter::claims;
+use super::cost::Cost;
+use super::rule::LimitAction;
+use super::shared_limit::{InstanceSource, Mode, OnStoreLoss, SharedLimit};
+use crate::limiter::InstanceCounts;
+use crate::limiter::leases;
 use crate::limiter::quota::{Period, Quota};
 
-/// What an instance knows of its fleet.
+/// What an instance has learnt about its fleet.
 #[derive(Clone, Debug)]
 pub struct FleetState {
-    /// How many instances there are.
-    pub divisors: Divisors,
-    /// Whether the store does not respond.
+    /// Numbers of instances by which limits are divided.
+    pub instance_counts: InstanceCounts,
+    /// Whether the store is unreachable.
     pub is_away: bool,
 }
 
 impl SharedLimit {
-    /// What takes the place of the store while it does not respond; `None` while limits are counted there, and where they
-    /// never are.
-    pub fn in_place_of_store(&self, fleet: &FleetState) -> Option<OnStoreLoss> {
+    /// Returns the replacement of the store while it is unreachable; `None` while it is reachable, and for limits that
+    /// are never counted there.
+    pub fn store_loss_policy(&self, fleet: &FleetState) -> Option<OnStoreLoss> {
         (fleet.is_away && self.mode != Mode::Split).then_some(self.on_store_loss)
     }
 
-    /// By how many instances the limit is divided.
-    pub fn divided_by(&self, divisors: &Divisors) -> NonZeroU32 {
+    /// Returns the number of instances by which the limit is divided.
+    pub fn instance_count(&self, divisors: &InstanceCounts) -> NonZeroU32 {
         match &self.instances {
-            Some(Instances::Count(count)) => *count,
-            Some(Instances::Dns(name)) => divisors.named.get(name).copied().unwrap_or(NonZeroU32::MIN),
-            Some(Instances::Members) | None => divisors.members,
+            Some(InstanceSource::Count(count)) => *count,
+            Some(InstanceSource::Dns(name)) => {
+                divisors.instances_by_name.get(name).copied().unwrap_or(NonZeroU32::MIN)
+            }
+            Some(InstanceSource::Members) | None => divisors.members,
         }
     }
 
     fn excess(&self, quota: &Quota, cost: u32, fleet: &FleetState) -> f64 {
-        let (instances, period) = (self.divided_by(&fleet.divisors), quota.window());
-        match (self.in_place_of_store(fleet), self.mode) {
+        let (instances, period) = (self.instance_count(&fleet.instance_counts), quota.window());
+        match (self.store_loss_policy(fleet), self.mode) {
             (None, Mode::Split) => {
-                let together = admitted(&quota.divided(instances), period) * f64::from(instances.get());
+                let together = admitted(&quota.split_among(instances), period) * f64::from(instances.get());
                 (together - admitted(quota, period)).max(0.0)
             }
-            (None, Mode::Lease | Mode::Exact) => claims::excess(quota, cost, self.mode == Mode::Exact),
-            // Others may still have the store.
+            (None, Mode::Lease | Mode::Exact) => leases::excess(quota, cost, self.mode == Mode::Exact),
+            // Some instances may still reach the store.
             (Some(OnStoreLoss::Split), _) => admitted(quota, period),
             (Some(OnStoreLoss::Local), _) => {
-                admitted(quota, period) * f64::from(fleet.divisors.members.get() - 1)
+                admitted(quota, period) * f64::from(fleet.instance_counts.members.get() - 1)
             }
             (Some(OnStoreLoss::Allow), _) => f64::INFINITY,
             (Some(OnStoreLoss::Deny), _) => 0.0,
@@ -56,25 +58,26 @@ impl SharedLimit {
     }
 }
 
-impl Limiting {
-    /// The most that any of its limits may be exceeded by all instances together; `None` where it is not shared.
+impl LimitAction {
+    /// Returns the maximum number of units by which all instances together may exceed any of its limits; `None` if the
+    /// rule is not shared.
     pub fn error_bound(&self, fleet: &FleetState) -> Option<f64> {
-        let LimitSource::Shared(shared) = &self.source else { return None };
-        let limits = self.limits.iter().map(|limit| limit.raised.unwrap_or(limit.quota));
+        let shared = self.shared()?;
+        let limits = self.limits.iter().map(|limit| limit.quota_with_margin.unwrap_or(limit.quota));
         let quotas = limits.chain(self.in_flight.map(Quota::in_flight));
-        let cost = match &self.tariff.cost {
+        let cost = match &self.cost_model.cost {
             Cost::Fixed(units) => *units,
-            Cost::Header(told) => told.most.unwrap_or(u32::MAX),
-            Cost::RequestBytes(measure) => measure.most.unwrap_or(u32::MAX),
-            // What is reserved on arrival.
-            Cost::ResponseHeader(told) => told.otherwise,
+            Cost::Header(told) => told.max_units.unwrap_or(u32::MAX),
+            Cost::RequestBytes(measure) => measure.max_units.unwrap_or(u32::MAX),
+            // The units reserved on arrival.
+            Cost::ResponseHeader(told) => told.default,
             Cost::ResponseBytes(_) => 1,
         };
         Some(quotas.map(|quota| shared.excess(&quota, cost, fleet)).fold(0.0, f64::max))
     }
 }
 
-/// The most units that one instance admits by `quota` in a window as long as this period.
+/// Returns the maximum number of units that one instance admits by `quota` in a window of this period.
 fn admitted(quota: &Quota, period: Period) -> f64 {
     let (count, burst) = (f64::from(quota.limit().count.get()), f64::from(quota.burst().get()));
     let periods = period.nanos() as f64 / quota.window().nanos() as f64;
@@ -87,25 +90,26 @@ mod tests {
 
     use super::*;
     use crate::limiter::algorithm::Algorithm;
-    use crate::limiter::quota::{Limit, Unit};
+    use crate::limiter::quota::{Limit, TimeUnit};
+    use crate::rules::rule::LimitSource;
     use crate::rules::rule::RuleLimit;
     use crate::rules::shared_limit::Fairness;
 
     fn shared(mode: Mode, on_store_loss: OnStoreLoss) -> SharedLimit {
-        let instances = (mode == Mode::Split).then_some(Instances::Members);
+        let instances = (mode == Mode::Split).then_some(InstanceSource::Members);
         let (wait, fairness) = (Duration::ZERO, Fairness::default());
         SharedLimit { mode, wait, on_store_loss, fairness, priority: 0, instances }
     }
 
     fn bound(shared: SharedLimit, (algorithm, count, burst): (Algorithm, u32, u32), is_away: bool) -> f64 {
-        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Second));
         let burst = NonZeroU32::new(burst).filter(|_| algorithm.has_burst());
         let quota = Quota::new(algorithm, limit, burst).unwrap();
-        let limit = RuleLimit { quota, raised: None, prices: None, nested: None };
+        let limit = RuleLimit { quota, quota_with_margin: None, elastic_costs: None, nested: None };
         let (limits, source) = (Box::new([limit]), LimitSource::Shared(shared));
-        let limiting = Limiting { limits, source, ..Limiting::default() };
-        let divisors = Divisors { members: NonZeroU32::new(4).unwrap(), ..Divisors::alone() };
-        limiting.error_bound(&FleetState { divisors, is_away }).unwrap()
+        let limiting = LimitAction { limits, source, ..LimitAction::default() };
+        let divisors = InstanceCounts { members: NonZeroU32::new(4).unwrap(), ..InstanceCounts::single() };
+        limiting.error_bound(&FleetState { instance_counts: divisors, is_away }).unwrap()
     }
 
     #[test]

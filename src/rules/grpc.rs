@@ -1,16 +1,16 @@
-//! Statuses of gRPC calls, by number and by name.
+//! gRPC status codes, by number and by name.
 //!
-//! The status of a call is in the trailers of the response, or in its header where there is nothing else ("gRPC over
-//! HTTP/2", Trailers-Only). A response without one has the status that the HTTP status stands for.
+//! The status of a call is in the trailers of the response, or in its header section if the response has nothing else
+//! ("gRPC over HTTP/2", Trailers-Only). A response without one has the status that its HTTP status code maps to.
 
 use std::fmt;
 
 use http::{HeaderName, StatusCode};
 
-/// The field that has the status of a call.
+/// Name of the header that carries the status of a call.
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// Every status by its number ("Status codes and their use in gRPC"): as `grpc-status` has it, and as people write it.
+/// Number and name of every status, indexed by number ("Status codes and their use in gRPC").
 const STATUSES: [(&str, &str); 17] = [
     ("0", "ok"),
     ("1", "cancelled"),
@@ -31,59 +31,60 @@ const STATUSES: [(&str, &str); 17] = [
     ("16", "unauthenticated"),
 ];
 
-/// The status of a gRPC call.
+/// Status of a gRPC call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GrpcStatus(u8);
 
 impl GrpcStatus {
-    /// The client gave up.
+    /// The call was cancelled, usually by the client.
     pub const CANCELLED: Self = Self(1);
-    /// None of the others.
+    /// An unknown error.
     pub const UNKNOWN: Self = Self(2);
-    /// Too late.
+    /// The deadline expired before the call completed.
     pub const DEADLINE_EXCEEDED: Self = Self(4);
-    /// There is no such method.
+    /// The method does not exist.
     pub const UNIMPLEMENTED: Self = Self(12);
-    /// The client may not do this.
+    /// The client is not permitted to make the call.
     pub const PERMISSION_DENIED: Self = Self(7);
-    /// Over a limit.
+    /// A quota is exhausted.
     pub const RESOURCE_EXHAUSTED: Self = Self(8);
-    /// Something is broken.
+    /// An internal error.
     pub const INTERNAL: Self = Self(13);
-    /// The service is away.
+    /// The service is unavailable.
     pub const UNAVAILABLE: Self = Self(14);
-    /// Nobody knows who the client is.
+    /// The client has no valid credentials.
     pub const UNAUTHENTICATED: Self = Self(16);
 
-    /// All names, in the order of the numbers.
+    /// Returns all names, in the order of the numbers.
     pub fn names() -> impl Iterator<Item = &'static str> + Clone {
         STATUSES.iter().map(|(_, name)| *name)
     }
 
-    /// Whether the call has succeeded.
+    /// Whether the call succeeded.
     pub const fn is_ok(self) -> bool {
         self.0 == 0
     }
 
-    /// The status with this number.
+    /// Returns the status with this number.
     pub fn from_code(code: u64) -> Option<Self> {
         u8::try_from(code).ok().filter(|code| usize::from(*code) < STATUSES.len()).map(Self)
     }
 
-    /// The status with this name, in whatever case.
+    /// Returns the status with this name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         let place = STATUSES.iter().position(|(_, known)| known.eq_ignore_ascii_case(name))?;
         Self::from_code(place as u64)
     }
 
-    /// What `grpc-status` says, in a header or in trailers. What is no known status counts as `unknown`, as clients take it.
-    pub fn of_field(value: Option<&[u8]>) -> Option<Self> {
+    /// Reads the value of `grpc-status` from headers or trailers. An unknown value counts as `unknown`, as in gRPC
+    /// clients.
+    pub fn from_field_value(value: Option<&[u8]>) -> Option<Self> {
         let code = std::str::from_utf8(value?).ok().and_then(|text| text.parse().ok());
         Some(code.and_then(Self::from_code).unwrap_or(Self::UNKNOWN))
     }
 
-    /// What clients make of a response that says nothing ("HTTP to gRPC Status Code Mapping").
-    pub const fn of_silence(status: StatusCode) -> Self {
+    /// Maps the HTTP status code of a response without `grpc-status` ("HTTP to gRPC Status Code Mapping").
+    pub const fn from_http_status(status: StatusCode) -> Self {
         match status.as_u16() {
             400 => Self::INTERNAL,
             401 => Self::UNAUTHENTICATED,
@@ -94,7 +95,7 @@ impl GrpcStatus {
         }
     }
 
-    /// As `grpc-status` has it.
+    /// Returns the number, as in `grpc-status`.
     pub const fn as_str(self) -> &'static str {
         STATUSES[self.0 as usize].0
     }
@@ -106,17 +107,17 @@ impl fmt::Display for GrpcStatus {
     }
 }
 
-/// Some statuses of calls.
+/// A set of statuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrpcStatuses(u32);
 
 impl GrpcStatuses {
-    /// Whether `status` is one of them.
+    /// Whether `status` is in the set.
     pub const fn contain(self, status: GrpcStatus) -> bool {
         self.0 & (1 << status.0) != 0
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -128,14 +129,14 @@ impl FromIterator<GrpcStatus> for GrpcStatuses {
     }
 }
 
-/// How much is known of the status of a call.
+/// What is known about the status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallStatus {
-    /// The request is no call, and the response has no status of one.
+    /// The request is not a call, and the response has no call status.
     None,
-    /// The end of the response will tell.
+    /// The status arrives with the end of the response.
     Awaited,
-    /// It is this.
+    /// The call ended with this status.
     Known(GrpcStatus),
 }
 
@@ -159,12 +160,12 @@ mod tests {
 
     #[test]
     fn a_status_that_nobody_knows_is_unknown() {
-        let of = |value: &str| GrpcStatus::of_field(Some(value.as_bytes()));
+        let of = |value: &str| GrpcStatus::from_field_value(Some(value.as_bytes()));
         assert_eq!(of("16"), Some(GrpcStatus::UNAUTHENTICATED));
         for odd in ["17", "255", "256", "-1", "", "0x10", "18446744073709551616", "ok"] {
             assert_eq!(of(odd), Some(GrpcStatus::UNKNOWN), "{odd:?}");
         }
-        assert_eq!(GrpcStatus::of_field(None), None);
+        assert_eq!(GrpcStatus::from_field_value(None), None);
     }
 
     #[test]

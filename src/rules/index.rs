@@ -1,10 +1,10 @@
-//! Which rules may apply to a request, found without looking at the others.
+//! Index of rules: finds the rules that may apply to a request without testing the others.
 //!
-//! Rules are filed by host, then by path, then by header, descriptor and method: by exact values in hash maps, by segments
-//! of paths in a trie, by regexes in sets. Whatever cannot be filed by one of these is looked at always. The
-//! index only narrows: what it finds is a superset of what matches, and the rule's matcher has the last word,
-//! so the outcome is that of asking every rule in file order. Every walk is bounded by what the rules say, not
-//! by how long or deep a client makes its path or host.
+//! Rules are indexed by host, then by path, then by header, descriptor and method. Exact values are in hash maps, path
+//! segments in a trie, and regexes in sets. Rules that fit none of these are always candidates. The index only
+//! narrows the choice: it returns a superset of the matching rules, which the matchers then verify. The result is the
+//! same as testing every rule in file order. The work per request is bounded by the rules, not by the length or depth
+//! of the request's path or host.
 
 mod leaf;
 mod paths;
@@ -20,28 +20,29 @@ use super::pattern::HostPattern;
 use super::rule::Rule;
 use crate::identify::Attributes;
 
-/// A rule's position in the file, as small as it can be.
-pub(super) type Id = u32;
+/// Position of a rule in the file, in 32 bits to save space.
+pub(super) type RuleId = u32;
 
-/// Rules that may apply, ascending, each once.
-pub(super) type Candidates = SmallVec<[Id; 16]>;
+/// Positions of rules that may apply, ascending and without duplicates.
+pub(super) type Candidates = SmallVec<[RuleId; 16]>;
 
-/// A rule of so many hosts times paths is filed by its paths alone: an index is not to outgrow its rules.
-const MOST_PLACES: usize = 4096;
+/// Maximum number of hosts times paths of a rule that is indexed by host. A rule with more is indexed by its paths
+/// alone, to bound the size of the index.
+const MAX_HOST_PATH_PAIRS: usize = 4096;
 
-/// All rules of a configuration, filed.
+/// Index of all rules of a configuration.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(super) struct CandidateIndex {
     /// Rules for any host.
     any: Paths,
     exact: HashMap<Box<str>, Paths>,
-    /// By what hosts end with, a dot first.
+    /// Rules by host suffix, which starts with a dot.
     suffixes: HashMap<Box<str>, Paths>,
     regexes: Regexes<Paths>,
     bounds: Bounds,
 }
 
-/// What is longer than every pattern, or has more dots, need not be looked up.
+/// Bounds beyond which a host cannot match: maximum lengths, and the maximum number of dots.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bounds {
     exact: usize,
@@ -49,19 +50,19 @@ struct Bounds {
     suffix_dots: usize,
 }
 
-impl Index {
-    /// Files those of `rules` that are `meant`; they are named by their positions from now on.
+impl CandidateIndex {
+    /// Indexes those of `rules` for which `meant` holds, by their positions in `rules`.
     pub(super) fn new(rules: &[Rule], meant: impl Fn(&Rule) -> bool) -> Self {
         let mut index = Self::default();
         for (id, rule) in (0..).zip(rules).filter(|(_, rule)| meant(rule)) {
-            index.file(id, &rule.matcher);
+            index.insert(id, &rule.matcher);
         }
         index.regexes.seal();
         index.each_paths(|paths| paths.seal(rules));
         index
     }
 
-    /// Every rule that may apply to `request`, and few that do not.
+    /// Returns every rule that may apply to `request`, and few others.
     pub(super) fn candidates(&self, request: &Attributes<'_>) -> Candidates {
         let mut found = Candidates::new();
         self.any.find(request, &mut found);
@@ -97,10 +98,10 @@ impl Index {
         self.regexes.each_match(host, |paths| paths.find(request, found));
     }
 
-    fn file(&mut self, id: Id, matcher: &Matcher) {
+    fn insert(&mut self, id: RuleId, matcher: &Matcher) {
         let places = matcher.hosts.len().saturating_mul(matcher.paths.len().max(1));
-        if matcher.hosts.is_empty() || places > MOST_PLACES {
-            return self.any.file(id, matcher);
+        if matcher.hosts.is_empty() || places > MAX_HOST_PATH_PAIRS {
+            return self.any.insert(id, matcher);
         }
         for host in &matcher.hosts {
             let paths = match host {
@@ -116,7 +117,7 @@ impl Index {
                 }
                 HostPattern::Regex(regex) => self.regexes.entry(regex),
             };
-            paths.file(id, matcher);
+            paths.insert(id, matcher);
         }
     }
 

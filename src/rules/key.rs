@@ -1,45 +1,45 @@
-//! What a rule counts apart, and how that becomes one counter.
+//! Rule keys: what a rule counts separately, and how a key becomes a counter.
 //!
-//! The parts of a key are encoded with their lengths before they are hashed, so no two different keys have
-//! the same encoding: `("a_b", "c")` and `("a", "b_c")` never meet. An IPv4 address alone needs no encoding.
+//! The parts of a key are encoded with their lengths and then hashed, so different keys have different encodings:
+//! `("a_b", "c")` and `("a", "b_c")` never collide. A lone IPv4 address is hashed directly.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use super::attribute::{Attribute, Incomplete};
+use super::attribute::{Attribute, IncompleteKey};
 use super::pattern::Route;
 use crate::identify::Attributes;
 use crate::identify::descriptor::Entries;
 use crate::limiter::key::{KeyHash, KeyHasher};
 
-/// The parts of a rule's key, in order; none means one counter for all.
+/// Parts of a rule's key, in order. Without parts, all requests share one counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyTemplate(pub Box<[Attribute]>);
 
-/// The encoding of all incomplete keys; no complete key has it.
-pub(super) const SHARED: &[u8] = &[u8::MAX];
+/// Encoding of all incomplete keys. No complete key has it.
+pub(super) const INCOMPLETE_KEY: &[u8] = &[u8::MAX];
 
-/// The counter that all requests with an incomplete key share.
-pub fn shared(hasher: KeyHasher) -> KeyHash {
-    hasher.hash(SHARED)
+/// Returns the key that all requests with an incomplete key share.
+pub fn incomplete_key(hasher: KeyHasher) -> KeyHash {
+    hasher.hash(INCOMPLETE_KEY)
 }
 
 pub(super) type Encoded = SmallVec<[u8; 128]>;
 
 impl KeyTemplate {
-    /// The counter of a request that matched by `route`.
+    /// Returns the key of a request that matched by `route`.
     ///
     /// # Errors
-    /// [`Incomplete`] if the request lacks a part, or has several of one.
+    /// [`Incomplete`] if the request lacks a part, or has several values for one.
     pub fn hash(
         &self,
         request: &Attributes<'_>,
         route: Route<'_>,
         hasher: KeyHasher,
-    ) -> Result<KeyHash, Incomplete> {
-        // Most rules, and most addresses.
+    ) -> Result<KeyHash, IncompleteKey> {
+        // Fast path for a lone IPv4 address, the most common key.
         if let [part] = &*self.0
             && let Some(IpAddr::V4(v4)) = part.address(request)
         {
@@ -48,11 +48,15 @@ impl KeyTemplate {
         Ok(hasher.hash(&self.encoded(request, route)?))
     }
 
-    /// The encoding of the key of a request that matched by `route`; the same in every process.
+    /// Returns the encoding of the key of a request that matched by `route`. It is the same in every process.
     ///
     /// # Errors
-    /// [`Incomplete`] as of [`Self::hash`].
-    pub(super) fn encoded(&self, request: &Attributes<'_>, route: Route<'_>) -> Result<Encoded, Incomplete> {
+    /// [`Incomplete`], as for [`Self::hash`].
+    pub(super) fn encoded(
+        &self,
+        request: &Attributes<'_>,
+        route: Route<'_>,
+    ) -> Result<Encoded, IncompleteKey> {
         let mut encoded = Encoded::new();
         for part in &self.0 {
             encode(part, request, route, &mut encoded)?;
@@ -77,28 +81,28 @@ fn encode(
     request: &Attributes<'_>,
     route: Route<'_>,
     out: &mut Encoded,
-) -> Result<(), Incomplete> {
+) -> Result<(), IncompleteKey> {
     match part.source().descriptor() {
-        Some(key) => push_values(out, request.descriptor.ok_or(Incomplete::Missing)?, key),
+        Some(key) => push_values(out, request.descriptor.ok_or(IncompleteKey::Missing)?, key),
         None => part.read(request, route, |value| push(out, value)),
     }
 }
 
-/// A part's length, then the part.
+/// Appends a part, preceded by its length.
 fn push(out: &mut Encoded, part: &[u8]) {
-    // Nothing in a request head reaches four gigabytes.
+    // Nothing in a request's header section is 4 GiB long.
     let length = u32::try_from(part.len()).unwrap_or(u32::MAX - 1);
     out.reserve(size_of::<u32>() + part.len());
-    // One by one: cheaper than a copy of unknown length for four bytes.
+    // For four bytes, single pushes are cheaper than a copy of unknown length.
     length.to_be_bytes().into_iter().for_each(|byte| out.push(byte));
     out.extend_from_slice(part);
 }
 
-/// As many values as there are, so that no list of them looks like another or like other parts.
-fn push_values(out: &mut Encoded, descriptor: Entries<'_>, key: &str) -> Result<(), Incomplete> {
+/// Appends the number of values, then each value. The number keeps lists of different lengths from colliding.
+fn push_values(out: &mut Encoded, descriptor: Entries<'_>, key: &str) -> Result<(), IncompleteKey> {
     let count = descriptor.values(key).count();
     if count == 0 {
-        return Err(Incomplete::Missing);
+        return Err(IncompleteKey::Missing);
     }
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
     descriptor.values(key).for_each(|value| push(out, value.as_bytes()));

@@ -1,4 +1,4 @@
-//! Whom a rule is for: every field that is given must hold; within a field, any of its values.
+//! Conditions of a rule. Every configured field must hold; within a field, any of its values is enough.
 
 use http::Method;
 
@@ -12,55 +12,56 @@ use crate::identify::lookup::Ambiguity;
 /// The compiled `match` or `except` of a rule. Empty fields hold for every request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Matcher {
-    /// Any of these paths.
+    /// The path matches any of these.
     pub paths: Box<[PathPattern]>,
-    /// Any of these methods.
+    /// The method is any of these.
     pub methods: Box<[Method]>,
-    /// Any of these hosts.
+    /// The host matches any of these.
     pub hosts: Box<[HostPattern]>,
     /// The client's address is in this set.
     pub client_ip: Option<CidrSet>,
-    /// It is within these times.
+    /// The time is within this schedule.
     pub schedule: Option<Schedule>,
-    /// All of these. Tested in this order: last those that ask a database, search members, or verify a signature.
+    /// All of these hold. Expensive conditions are tested last: database look-ups, member look-ups, signature
+    /// verification.
     pub conditions: Box<[Condition]>,
-    /// Envoy's descriptor has exactly these entries in this order; no proxied request has any.
-    pub entries: Option<Box<[Entry]>>,
+    /// The Envoy descriptor has exactly these entries in this order. Proxied requests have none.
+    pub entries: Option<Box<[EntryPattern]>>,
 }
 
-/// One attribute and the patterns for it, any of which must match.
+/// An attribute and its patterns, any of which must match.
 #[derive(Clone, Debug)]
 pub struct Condition {
-    /// What is compared.
+    /// The attribute to compare.
     pub attribute: Attribute,
-    /// With what.
-    pub any: Box<[HeaderPattern]>,
+    /// The patterns.
+    pub patterns: Box<[HeaderPattern]>,
 }
 
-/// Who is on which plan is no matter of a rule.
+/// The members of plans are left out: changing them does not change the rule.
 impl PartialEq for Condition {
     fn eq(&self, other: &Self) -> bool {
         let is_same = match (&self.attribute, &other.attribute) {
             (Attribute::Plan(one), Attribute::Plan(other)) => {
-                one.of == other.of && one.default == other.default
+                one.attribute == other.attribute && one.default == other.default
             }
             (one, other) => one == other,
         };
-        is_same && self.any == other.any
+        is_same && self.patterns == other.patterns
     }
 }
 
-/// A key of a descriptor and the patterns of its value, any of which must match.
-pub type Entry = (Box<str>, Box<[HeaderPattern]>);
+/// A descriptor key and the patterns of its value, any of which must match.
+pub type EntryPattern = (Box<str>, Box<[HeaderPattern]>);
 
-/// Whether a rule is for a request.
+/// Whether a rule applies to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match<'a> {
-    /// It is not, in whatever way the request is read.
+    /// It does not, however the request is read.
     No,
-    /// It is, by this route.
+    /// It does, by this route.
     Yes(Route<'a>),
-    /// It may be, by this route: that depends on how the request is read.
+    /// It may, by this route: that depends on how the request is read.
     Unclear(Route<'a>, Ambiguity),
 }
 
@@ -81,13 +82,13 @@ impl Matcher {
             Route("")
         } else {
             match self.paths.iter().find(|path| path.matches(&request.path)) {
-                // Some regexes find a match in a path that is not there.
+                // Some regexes match the empty path of a request without a path.
                 Some(path) if !request.path.is_empty() => Route(path.as_str()),
                 _ => return Match::No,
             }
         };
         let mut outcome = Match::Yes(route);
-        for Condition { attribute, any } in &self.conditions {
+        for Condition { attribute, patterns: any } in &self.conditions {
             match attribute.matches(request, any) {
                 Ok(true) => {}
                 Ok(false) => return Match::No,
@@ -97,7 +98,7 @@ impl Matcher {
         outcome
     }
 
-    /// Whether it looks at what only Envoy's descriptors have.
+    /// Whether it reads attributes that only Envoy descriptors have.
     pub fn reads_descriptors(&self) -> bool {
         let reads = |condition: &Condition| condition.attribute.source().descriptor().is_some();
         self.entries.is_some() || self.conditions.iter().any(reads)
@@ -117,15 +118,15 @@ impl Matcher {
 
     fn matches_host(&self, request: &Attributes<'_>) -> bool {
         let host = request.host.as_str();
-        // A head without a host is for the host of no name; a descriptor without one says nothing about it.
+        // A request without a host has the empty host. A descriptor without a host leaves the host unknown.
         let is_absent = host.is_empty() && request.descriptor.is_some();
         !is_absent && self.hosts.iter().any(|pattern| pattern.matches(host))
     }
 }
 
-fn has_exactly(request: &Attributes<'_>, wanted: &[Entry]) -> bool {
+fn has_exactly(request: &Attributes<'_>, wanted: &[EntryPattern]) -> bool {
     let Some(said) = request.descriptor else { return false };
-    let each = |((key, patterns), (given, value)): (&Entry, &(&str, &str))| {
+    let each = |((key, patterns), (given, value)): (&EntryPattern, &(&str, &str))| {
         let matches = |pattern: &HeaderPattern| pattern.matches_any(std::iter::once(value.as_bytes()));
         **key == **given && patterns.iter().any(matches)
     };

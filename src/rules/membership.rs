@@ -1,74 +1,74 @@
-//! Which plan a client is on: what it shows, usually an API key, is looked up among the members.
+//! Membership of clients in plans: looks up an attribute, usually an API key, among the members.
 //!
-//! Members are kept as hashes under a secret of their own: a million take 18 MB, and none of them can be
-//! read back from memory. Who is no member is on the default plan, if there is one.
+//! Members are stored as hashes under a separate secret: a million of them take 18 MB, and none can be read back from
+//! memory. Clients that are not members are on the default plan, if there is one.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::attribute::{Attribute, Incomplete};
+use super::attribute::{Attribute, IncompleteKey};
 use super::pattern::Route;
 use crate::identify::lookup::Ambiguity;
 use crate::identify::{Attributes, cookie};
 use crate::limiter::key::{KeyHash, KeyHasher};
 
-/// So many plans at the most.
-pub const MOST_PLANS: usize = 1000;
+/// Maximum number of plans.
+pub const MAX_PLANS: usize = 1000;
 
-/// Stands for the default plan, beyond the numbers of all others.
+/// Number of the default plan, above those of all others.
 const DEFAULT: u16 = u16::MAX;
 
 /// The plans of one configuration.
 #[derive(Debug)]
 pub struct Plans {
-    /// What is looked up: a part whose value is a text.
-    pub of: Attribute,
-    /// Who is on which plan.
+    /// Attribute that identifies members; its value is text.
+    pub attribute: Attribute,
+    /// Members and their plans.
     pub members: Arc<Members>,
-    /// The plan of everybody else.
+    /// Plan of clients that are not members.
     pub default: Option<Box<str>>,
 }
 
 /// Members and their plans.
 pub struct Members {
     hasher: KeyHasher,
-    /// Ascending.
+    /// Hashes of the members, ascending.
     hashes: Box<[KeyHash]>,
-    /// The plan of each, beside `hashes`, by its place in `names`.
+    /// Plan of each member, parallel to `hashes`: an index into `names`.
     plans: Box<[u16]>,
     names: Box<[Box<str>]>,
 }
 
-/// Members as they come, to be made [`Members`].
+/// Collects the members of [`Members`].
 #[derive(Debug)]
 pub struct MembersBuilder {
     hasher: KeyHasher,
-    /// Hash, place in the order of coming, plan.
+    /// Hash, order of insertion, and plan of each member.
     members: Vec<(KeyHash, u32, u16)>,
     names: Vec<Box<str>>,
 }
 
-/// There are more than [`MOST_PLANS`].
+/// Error: there are more than [`MAX_PLANS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than 1000 plans")]
 pub struct TooManyPlans;
 
-/// A member that came twice.
+/// A member that was added twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DuplicateMember {
-    /// When it came again, from 0.
+    /// Order of the repeated insertion, from 0.
     pub again: usize,
-    /// When it came first.
+    /// Order of the first insertion, from 0.
     pub first: usize,
 }
 
 impl Plans {
-    /// The name of the plan the client is on. Found out once for each request.
+    /// Returns the name of the client's plan. The result is cached in the request.
     ///
     /// # Errors
-    /// [`Ambiguity`] if the request shows several of what clients are known by.
-    pub fn of(&self, request: &Attributes<'_>) -> Result<Option<&str>, Ambiguity> {
+    /// [`Ambiguity`] if the request has several values of the attribute.
+    pub fn plan_of(&self, request: &Attributes<'_>) -> Result<Option<&str>, Ambiguity> {
         let number = (*request.plan.get_or_init(|| self.number(request)))?;
         Ok(number.and_then(|number| match number {
             DEFAULT => self.default.as_deref(),
@@ -78,20 +78,20 @@ impl Plans {
 
     fn number(&self, request: &Attributes<'_>) -> Result<Option<u16>, Ambiguity> {
         let default = self.default.as_ref().map(|_| DEFAULT);
-        // Members are written as the service has them.
-        if let Attribute::Cookie(name) = &self.of {
+        // Cookie values are compared decoded, because members are configured that way.
+        if let Attribute::Cookie(name) = &self.attribute {
             let value = cookie::decoded(request.headers, name)?;
             return Ok(value.and_then(|value| self.members.number(&value)).or(default));
         }
-        match self.of.read(request, Route(""), |value| self.members.number(value)) {
+        match self.attribute.read(request, Route(""), |value| self.members.number(value)) {
             Ok(number) => Ok(number.or(default)),
-            Err(Incomplete::Missing) => Ok(default),
-            Err(Incomplete::Ambiguous(ambiguity)) => Err(ambiguity),
+            Err(IncompleteKey::Missing) => Ok(default),
+            Err(IncompleteKey::Ambiguous(ambiguity)) => Err(ambiguity),
         }
     }
 }
 
-/// A configuration has its plans once, and no two are compared by what is in them.
+/// Compares identities: a configuration has its plans once.
 impl PartialEq for Plans {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
@@ -107,7 +107,7 @@ impl Hash for Plans {
 }
 
 impl Members {
-    /// Every plan that has members, with how many it has, in the order in which the plans came.
+    /// Returns the name and the number of members of every plan that has any, in order of first insertion.
     pub fn counts(&self) -> impl Iterator<Item = (&str, usize)> {
         let mut counts = vec![0_usize; self.names.len()];
         for plan in &self.plans {
@@ -122,7 +122,7 @@ impl Members {
     }
 }
 
-/// Nothing of the secret, and nothing of a million members.
+/// Shows only the number of members, not the secret.
 impl fmt::Debug for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Members").field("len", &self.hashes.len()).finish_non_exhaustive()
@@ -130,7 +130,7 @@ impl fmt::Debug for Members {
 }
 
 impl MembersBuilder {
-    /// An empty builder; `secret` must come from a source of randomness.
+    /// Creates an empty builder. `secret` must come from a source of randomness.
     pub const fn new(secret: [u64; 2]) -> Self {
         Self { hasher: KeyHasher::new(secret), members: Vec::new(), names: Vec::new() }
     }
@@ -138,13 +138,13 @@ impl MembersBuilder {
     /// Adds a member.
     ///
     /// # Errors
-    /// [`TooManyPlans`] if its plan is one too many.
+    /// [`TooManyPlans`] if the plan is new and there are [`MAX_PLANS`] already.
     pub fn add(&mut self, member: &str, plan: &str) -> Result<(), TooManyPlans> {
-        // A builder has few plans, and members of one plan often stand together.
+        // Searched from the end: there are few plans, and members of one plan are often consecutive.
         let known = self.names.iter().rposition(|name| **name == *plan);
         let number = match known {
             Some(number) => number,
-            None if self.names.len() >= MOST_PLANS => return Err(TooManyPlans),
+            None if self.names.len() >= MAX_PLANS => return Err(TooManyPlans),
             None => {
                 self.names.push(plan.into());
                 self.names.len() - 1
@@ -156,10 +156,10 @@ impl MembersBuilder {
         Ok(())
     }
 
-    /// The members, if each came once.
+    /// Builds the members, provided that each was added once.
     ///
     /// # Errors
-    /// All that came again, in order.
+    /// All repeated insertions, in order.
     pub fn close(mut self) -> Result<Members, Vec<DuplicateMember>> {
         self.members.sort_unstable();
         let pairs = self.members.windows(2).filter(|pair| pair[0].0 == pair[1].0);

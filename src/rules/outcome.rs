@@ -1,31 +1,31 @@
-//! What a rule did to a request, in one word: for whoever counts.
+//! Outcome of a rule for a request, as a label for metrics and logs.
 
-use super::selection::{Part, Selected};
+use super::selection::{CheckRole, SelectedCheck};
 use crate::limiter::decision::{Enforcement, Verdict};
 
-/// What a rule did to a request it applied to.
+/// What a rule did with a request that it applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DecisionOutcome {
-    /// Within the limit.
+    /// Admitted, within the limit.
     Allowed,
-    /// Over the limit, within its soft margin: passed with a mark.
+    /// Admitted with a mark: over a soft limit but within its margin.
     Soft,
-    /// Held back until it conformed, then passed.
+    /// Admitted after a delay.
     Delayed,
-    /// Refused.
+    /// Rejected because a limit was exceeded.
     Limited,
-    /// Refused because its key is banned.
+    /// Rejected because the key is banned.
     Banned,
-    /// Refused by `action: deny`, or for want of a key that must be there.
+    /// Rejected by `action: deny`, or because a required part of the key is missing.
     Denied,
     /// Exempted by `action: allow`.
     Exempt,
-    /// Over the limit of a rule that only looks on.
+    /// Over the limit of a rule in shadow mode.
     Shadow,
 }
 
 impl DecisionOutcome {
-    /// Every outcome, in the order of the documentation.
+    /// All outcomes, in the order of the documentation.
     pub const ALL: [Self; 8] = [
         Self::Allowed,
         Self::Soft,
@@ -37,9 +37,9 @@ impl DecisionOutcome {
         Self::Shadow,
     ];
 
-    /// What a rule did by its checks; nothing where another rule refused what this one would have let pass.
-    pub fn of(selected: &[Selected], verdicts: &[Verdict], refused: bool) -> Option<Self> {
-        // Almost every rule has one check, and almost every check conforms.
+    /// Returns the outcome of a rule's checks; `None` if another rule rejected what this one would have admitted.
+    pub fn from_verdicts(selected: &[SelectedCheck], verdicts: &[Verdict], refused: bool) -> Option<Self> {
+        // Fast path: almost every rule has one check, and almost every check conforms.
         if let [verdict] = verdicts
             && !verdict.exceeds()
             && verdict.delay().is_zero()
@@ -47,11 +47,13 @@ impl DecisionOutcome {
             return (!refused).then_some(Self::Allowed);
         }
         let any = |is: fn(&Verdict) -> bool| verdicts.iter().any(is);
-        let banned =
-            selected.iter().zip(verdicts).any(|(one, verdict)| one.part == Part::Ban && verdict.refuses());
+        let banned = selected
+            .iter()
+            .zip(verdicts)
+            .any(|(one, verdict)| one.role == CheckRole::Ban && verdict.rejects());
         if banned {
             Some(Self::Banned)
-        } else if any(Verdict::refuses) {
+        } else if any(Verdict::rejects) {
             Some(Self::Limited)
         } else if any(|verdict| verdict.exceeds() && verdict.enforcement == Enforcement::Shadow) {
             Some(Self::Shadow)
@@ -66,7 +68,7 @@ impl DecisionOutcome {
         }
     }
 
-    /// The label value.
+    /// Returns the label value.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",

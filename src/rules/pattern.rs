@@ -1,16 +1,16 @@
-//! The patterns that `match` is written in, compiled.
+//! Compiled patterns of `match`: paths, hosts and attribute values.
 
 use std::sync::Arc;
 
 use regex::bytes::Regex as BytesRegex;
 use regex::{Regex, RegexBuilder};
 
-use super::listed::ValueList;
+use super::value_list::ValueList;
 
-/// A compiled pattern may take this much memory: what a person writes needs a fraction of it.
+/// Maximum memory of a compiled regex, in bytes. Handwritten ones need a fraction of it.
 const REGEX_SIZE_LIMIT: usize = 1 << 20;
 
-/// Why a pattern cannot be.
+/// Why a pattern is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// Not a path.
@@ -19,7 +19,7 @@ pub enum PatternError {
     /// Broken percent-encoding.
     #[error("broken percent-encoding")]
     Encoding,
-    /// `*` elsewhere than at the end.
+    /// `*` anywhere but at the end.
     #[error("`*` may only be the last segment, as in `/prefix/*`")]
     Star,
     /// `{` or `}` that does not enclose a whole segment.
@@ -28,12 +28,12 @@ pub enum PatternError {
     /// The regex does not compile.
     #[error("{0}")]
     Regex(String),
-    /// Nothing written.
+    /// The pattern is empty.
     #[error("empty")]
     Empty,
 }
 
-/// The pattern by which a path matched: the route. Empty for a rule that looks at no path.
+/// The path pattern that matched a request; empty if the rule has no path pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route<'a>(pub &'a str);
 
@@ -47,26 +47,26 @@ pub struct PathPattern {
 #[derive(Clone, Debug)]
 pub(super) enum PathKind {
     Exact(Box<str>),
-    /// Everything below; ends in `/`.
+    /// Every path with this prefix, which ends in `/`.
     Prefix(Box<str>),
-    /// Segment by segment; an open one is everything below.
+    /// One matcher per segment; an open template matches the paths below it instead.
     Template {
         segments: Box<[Segment]>,
         open: bool,
     },
-    /// Finds a match anywhere in the path.
+    /// Unanchored regex.
     Regex(Regex),
 }
 
-/// What one segment of a template holds for.
+/// One segment of a template.
 #[derive(Clone, Debug)]
 pub(super) enum Segment {
     Literal(Box<str>),
-    /// Any that is not empty.
+    /// Any non-empty segment.
     Any,
 }
 
-/// What is written says all.
+/// The text determines the compiled form.
 impl PartialEq for PathPattern {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -77,7 +77,7 @@ impl PathPattern {
     /// Reads `/exact`, `/prefix/*`, `/users/{id}` or `~regex`.
     ///
     /// # Errors
-    /// [`PatternError`] saying which rule of the grammar is broken.
+    /// [`PatternError`] for the rule of the grammar that is broken.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         let kind = match text.strip_prefix('~') {
             Some(regex) => PathKind::Regex(regex_of(regex)?),
@@ -107,7 +107,7 @@ impl PathPattern {
         Ok(PathKind::Template { segments, open })
     }
 
-    /// Whether a normalised path matches.
+    /// Whether the pattern matches a normalised path.
     pub fn matches(&self, path: &str) -> bool {
         match &self.kind {
             PathKind::Exact(exact) => path == &**exact,
@@ -117,8 +117,8 @@ impl PathPattern {
         }
     }
 
-    /// The pattern of the same route whose paths have a slash at the end where those of this one have none, or the other
-    /// way round; `None` for the root, for everything below a path, and for a regex.
+    /// Returns the same pattern with the trailing slash added or removed; `None` for the root, for prefixes, for open
+    /// templates and for regexes.
     pub fn with_other_end(&self) -> Option<Self> {
         let kind = match &self.kind {
             PathKind::Exact(exact) => PathKind::Exact(match exact.strip_suffix('/') {
@@ -139,7 +139,7 @@ impl PathPattern {
         Some(Self { text: self.text.clone(), kind })
     }
 
-    /// A path that matches, with `x` for each hole; `None` for everything below a path and for a regex.
+    /// Returns a path that matches, with `x` in place of each hole; `None` for prefixes, open templates and regexes.
     pub fn example(&self) -> Option<String> {
         match &self.kind {
             PathKind::Exact(exact) => Some(exact.to_string()),
@@ -154,7 +154,7 @@ impl PathPattern {
         }
     }
 
-    /// The pattern as written: the name of the route.
+    /// Returns the pattern as configured, which is the name of the route.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -196,17 +196,17 @@ fn matches_template(path: &str, segments: &[Segment], open: bool) -> bool {
 pub enum HostPattern {
     /// This host.
     Exact(Box<str>),
-    /// Every host below; starts with a dot.
+    /// Every subdomain; starts with a dot.
     Suffix(Box<str>),
-    /// Any host the regex finds a match in.
+    /// Unanchored regex.
     Regex(Regex),
 }
 
 impl HostPattern {
-    /// Reads `api.example.com`, `*.example.com` or `~regex`; case and a port do not matter.
+    /// Reads `api.example.com`, `*.example.com` or `~regex`. Case and a port are ignored.
     ///
     /// # Errors
-    /// [`PatternError`] for an empty host, a `*` elsewhere, or a broken regex.
+    /// [`PatternError`] for an empty host, a `*` in any other position, or an invalid regex.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         if let Some(regex) = text.strip_prefix('~') {
             return Ok(Self::Regex(regex_of(regex)?));
@@ -224,7 +224,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether a normalised host matches.
+    /// Whether the pattern matches a normalised host.
     pub fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(exact) => host == &**exact,
@@ -234,21 +234,21 @@ impl HostPattern {
     }
 }
 
-/// A pattern for the values of an attribute. A header that is repeated matches if any of its values does.
+/// A pattern for the values of an attribute. A repeated header matches if any of its values does.
 #[derive(Clone, Debug)]
 pub enum HeaderPattern {
     /// `*`: there is a value.
     Present,
-    /// `!present`: there is none.
+    /// `!present`: there is no value.
     Absent,
-    /// This value, octet by octet.
+    /// This value, byte for byte.
     Exact(Box<str>),
     /// `~regex`.
     Regex(BytesRegex),
-    /// This number.
+    /// This number, compared with its four big-endian bytes.
     Number(u32),
-    /// Any of a list.
-    Listed(Arc<ValueList>),
+    /// Any value of a list.
+    InList(Arc<ValueList>),
 }
 
 impl PartialEq for HostPattern {
@@ -261,21 +261,21 @@ impl PartialEq for HostPattern {
     }
 }
 
-/// Lists are kept under secrets of their own, so that only their lengths can be compared.
+/// Every list is hashed under its own secret, so only the lengths of two lists can be compared.
 impl PartialEq for HeaderPattern {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Present, Self::Present) | (Self::Absent, Self::Absent) => true,
             (Self::Exact(one), Self::Exact(other)) => one == other,
             (Self::Regex(one), Self::Regex(other)) => one.as_str() == other.as_str(),
-            (Self::Listed(one), Self::Listed(other)) => one.len() == other.len(),
+            (Self::InList(one), Self::InList(other)) => one.len() == other.len(),
             (Self::Number(one), Self::Number(other)) => one == other,
             (
                 Self::Present
                 | Self::Absent
                 | Self::Exact(_)
                 | Self::Regex(_)
-                | Self::Listed(_)
+                | Self::InList(_)
                 | Self::Number(_),
                 _,
             ) => false,
@@ -284,7 +284,7 @@ impl PartialEq for HeaderPattern {
 }
 
 impl HeaderPattern {
-    /// Reads `*`, `!present`, `~regex`, or else a value to be equalled.
+    /// Reads `*`, `!present`, `~regex`, or else an exact value.
     ///
     /// # Errors
     /// [`PatternError::Regex`] if the regex does not compile.
@@ -304,12 +304,12 @@ impl HeaderPattern {
         })
     }
 
-    /// The value, if it asks for one.
+    /// Returns the value, if the pattern is an exact one.
     pub fn exact(&self) -> Option<&str> {
         if let Self::Exact(value) = self { Some(value) } else { None }
     }
 
-    /// Whether the values of an attribute match.
+    /// Whether any of an attribute's values matches.
     pub fn matches_any<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
         match self {
             Self::Present => values.next().is_some(),
@@ -317,7 +317,7 @@ impl HeaderPattern {
             Self::Exact(exact) => values.any(|value| value == exact.as_bytes()),
             Self::Regex(regex) => values.any(|value| regex.is_match(value)),
             Self::Number(number) => values.any(|value| value == number.to_be_bytes()),
-            Self::Listed(list) => values.any(|value| list.contains(value)),
+            Self::InList(list) => values.any(|value| list.contains(value)),
         }
     }
 }
@@ -326,7 +326,7 @@ fn regex_of(text: &str) -> Result<Regex, PatternError> {
     RegexBuilder::new(text).size_limit(REGEX_SIZE_LIMIT).build().map_err(|error| regex_error(&error))
 }
 
-/// The last line of the library's report says what is wrong; the others draw it for a terminal.
+/// Keeps the last line of the regex library's report, which has the message; the others draw the position.
 fn regex_error(error: &regex::Error) -> PatternError {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();

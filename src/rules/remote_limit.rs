@@ -1,86 +1,86 @@
-//! A limit that another rate limit service keeps: what it is asked, and what holds if it does not answer.
+//! Settings of a limit that another rate limit service keeps: the query, and what happens without a response.
 //!
-//! A service of Envoy's protocol is asked about a descriptor, a list of named values. A rule makes one of the parts of
-//! its key, under the names that Envoy's own actions have unless it gives others, and of fixed values.
+//! A service with Envoy's rate limit protocol is queried with a descriptor, a list of keys and values. A rule builds
+//! it from the parts of its key and from fixed values. The names default to those of Envoy's actions.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use smallvec::SmallVec;
 
 use super::RuleIndex;
-use super::attribute::Incomplete;
+use super::attribute::IncompleteKey;
 use super::key::KeyTemplate;
 use super::pattern::Route;
-use super::selection::Selected;
+use super::selection::SelectedCheck;
 use crate::identify::Attributes;
 use crate::identify::lookup::Ambiguity;
 
-/// A rule's limit in another service.
+/// Settings of a rule's limit in another service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteLimit {
-    /// Position of the service among those of the configuration.
+    /// Position of the service in the configuration.
     pub service: usize,
-    /// Where that is, for people.
-    pub place: Box<str>,
-    /// The domain under which it is asked.
+    /// Address of the service, for display.
+    pub service_address: Box<str>,
+    /// Domain of the query.
     pub domain: Box<str>,
-    /// The descriptor; at least one entry.
-    pub entries: Box<[Entry]>,
-    /// Leading bits of an IPv6 address that make one client, where the key does not say.
+    /// Entries of the descriptor; at least one.
+    pub entries: Box<[EntryTemplate]>,
+    /// Prefix length of IPv6 clients, in bits, for key parts that set none.
     pub ipv6_prefix: u8,
-    /// What holds where it gives no answer.
+    /// What happens if the service does not respond.
     pub on_error: OnError,
 }
 
 /// One entry of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// The same for all requests.
+pub enum EntryTemplate {
+    /// An entry that is the same for all requests.
     Fixed {
-        /// Its key.
+        /// Key of the entry.
         key: Box<str>,
-        /// Its value.
+        /// Value of the entry.
         value: Box<str>,
     },
-    /// A part of the rule's key.
+    /// An entry with a part of the rule's key as its value.
     Part {
-        /// Its key.
+        /// Key of the entry.
         key: Box<str>,
-        /// Position of the part.
+        /// Position of the part in the rule's key.
         part: usize,
     },
 }
 
-/// What becomes of a request without an answer.
+/// What happens to a request if the service does not respond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
-    /// It passes.
+    /// It is admitted (fail open).
     #[default]
     Allow,
-    /// It is refused.
+    /// It is rejected (fail closed).
     Deny,
     /// The rule's own limits decide.
     Local,
 }
 
-/// What the service of a rule is asked about one request.
+/// The query to a rule's service for one request.
 #[derive(Clone, Debug)]
 pub struct RemoteQuery {
     /// The rule.
     pub rule: RuleIndex,
-    /// Else the rule is in shadow mode for the request.
+    /// Whether the rule is enforced for the request, not in shadow mode.
     pub is_enforced: bool,
-    /// Keys and values, in order.
+    /// Keys and values of the descriptor, in order.
     pub entries: Vec<(String, String)>,
-    /// What the request costs.
+    /// Cost of the request.
     pub hits: u32,
-    /// What decides without a response, with [`OnError::Local`].
-    pub local_fallback: SmallVec<[Selected; 2]>,
+    /// Checks that decide if the service does not respond, for [`OnError::Local`].
+    pub local_fallback: SmallVec<[SelectedCheck; 2]>,
 }
 
 impl OnError {
-    /// The word for it.
+    /// Returns the keyword in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -91,22 +91,22 @@ impl OnError {
 }
 
 impl RemoteLimit {
-    /// The descriptor of a request that matched by `route`; a part of `key` that is missing has an empty value.
+    /// Returns the descriptor of a request that matched by `route`. A missing part of `key` has an empty value.
     ///
     /// # Errors
-    /// [`Ambiguity`] if the request has several of a part.
+    /// [`Ambiguity`] if the request has several values for a part.
     pub(super) fn descriptor(
         &self,
         key: &KeyTemplate,
         request: &Attributes<'_>,
         route: Route<'_>,
     ) -> Result<Vec<(String, String)>, Ambiguity> {
-        let entry = |entry: &Entry| match entry {
-            Entry::Fixed { key, value } => Ok((key.to_string(), value.to_string())),
-            Entry::Part { key: name, part } => {
+        let entry = |entry: &EntryTemplate| match entry {
+            EntryTemplate::Fixed { key, value } => Ok((key.to_string(), value.to_string())),
+            EntryTemplate::Part { key: name, part } => {
                 let value = match key.0.get(*part).map(|part| part.text(request, route, self.ipv6_prefix)) {
-                    None | Some(Err(Incomplete::Missing)) => String::new(),
-                    Some(Err(Incomplete::Ambiguous(ambiguity))) => return Err(ambiguity),
+                    None | Some(Err(IncompleteKey::Missing)) => String::new(),
+                    Some(Err(IncompleteKey::Ambiguous(ambiguity))) => return Err(ambiguity),
                     Some(Ok(value)) => value,
                 };
                 Ok((name.to_string(), value))

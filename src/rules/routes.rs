@@ -1,21 +1,20 @@
-//! Which upstream takes a request.
+//! Selection of the upstream for a request.
 
 use super::matcher::{Match, Matcher};
 use crate::identify::Attributes;
 
-/// What each upstream is for, in the order of the configuration. None at all means that there is one upstream and
-/// that it takes everything.
+/// Conditions of each upstream, in configuration order. Empty if the only upstream takes every request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Routes(Box<[Matcher]>);
 
 impl Routes {
-    /// The first whose fields all hold takes a request.
+    /// Creates routes of these conditions. The first upstream whose conditions all hold takes a request.
     pub fn new(matchers: impl IntoIterator<Item = Matcher>) -> Self {
         Self(matchers.into_iter().collect())
     }
 
-    /// The position of the upstream that takes the request; `None` if none does. One that may or may not be meant
-    /// does not.
+    /// Returns the position of the upstream that takes the request; `None` if none does. An upstream whose conditions
+    /// hold under one reading of the request only is skipped.
     pub fn choose(&self, request: &Attributes<'_>) -> Option<usize> {
         if self.0.is_empty() {
             return Some(0);

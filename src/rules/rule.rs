@@ -1,4 +1,4 @@
-//! A rule as compiled: whom it is for, and what it does to them.
+//! A compiled rule: the requests it applies to, and what it does with them.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,32 +8,32 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::attribute::Attribute;
-use super::enforce::Enforce;
+use super::cost::CostModel;
+use super::enforced_share::EnforcedShare;
 use super::key::{self, KeyTemplate};
 use super::matcher::{Match, Matcher};
 use super::pattern::Route;
 use super::remote_limit::RemoteLimit;
 use super::shared_limit::SharedLimit;
-use super::tariff::Tariff;
 use crate::identify::Attributes;
 use crate::limiter::algorithm::conversion::OnChange;
-use crate::limiter::elastic::{Prices, Stretch};
+use crate::limiter::check_options::{DelayPolicy, OnDenied};
+use crate::limiter::elastic::{ElasticCosts, ElasticRange};
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::{Ban, Quota};
-use crate::limiter::terms::{OnDenied, Slack};
 
 /// One rule of the configuration.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Unique; also the identity of its counters across reloads.
+    /// Unique name; also identifies the rule's counters across reloads.
     pub name: Box<str>,
-    /// All of it must hold.
+    /// Conditions that must all hold.
     pub matcher: Matcher,
-    /// Where all of any of these holds too, the rule does not apply.
+    /// Exceptions: if all conditions of any of them hold, the rule does not apply.
     pub except: Box<[Matcher]>,
-    /// What it does.
+    /// What the rule does.
     pub action: Action,
-    /// It is also for what Envoy asks about under this domain.
+    /// Envoy domain whose descriptors the rule applies to, in addition to proxied requests.
     pub domain: Option<Box<str>>,
 }
 
@@ -43,52 +43,59 @@ pub struct Rule {
 pub enum Action {
     /// Exempts from every other rule.
     Allow,
-    /// Refuses with 403.
+    /// Rejects with 403.
     Deny,
-    /// Counts, and refuses what is over.
-    Limit(Limiting),
+    /// Counts, and rejects requests that exceed a limit.
+    Limit(LimitAction),
 }
 
-/// A limiting rule's particulars.
+/// Settings of a rule that limits.
 #[derive(Clone, Debug)]
-pub struct Limiting {
-    /// The counter that its limits and `in_flight` charge, where that is not its own: rules that name the same counter
-    /// charge the same one.
+pub struct LimitAction {
+    /// Name of the counter that the limits and `in_flight` charge, if configured. Rules with the same name share it.
     pub counter: Option<Box<str>>,
-    /// What is counted apart.
+    /// Parts of the key; each distinct key is counted separately.
     pub key: KeyTemplate,
-    /// What to do where a part of the key is absent.
+    /// What happens to requests that lack a part of the key.
     pub on_missing: OnMissing,
-    /// All of them must have room.
+    /// Limits, all of which a request must pass.
     pub limits: Box<[RuleLimit]>,
-    /// What each request costs.
-    pub tariff: Tariff,
-    /// What becomes of requests that are over.
+    /// Cost of each request.
+    pub cost_model: CostModel,
+    /// What happens to requests that exceed a limit.
     pub throttle: Throttle,
-    /// The keys for which it is in force; for the others it only looks on.
-    pub enforce: Enforce,
-    /// So many requests of a key may be under way at once.
+    /// Share of the keys for which the rule is enforced; it is in shadow mode for the others.
+    pub enforced_share: EnforcedShare,
+    /// Maximum number of requests per key in flight.
     pub in_flight: Option<NonZeroU32>,
-    /// How long a key is refused everything once it has been refused.
+    /// Ban of a key after a rejection.
     pub ban: Option<Ban>,
-    /// What a refused request costs.
+    /// Cost of a rejected request.
     pub on_denied: OnDenied,
-    /// What a reload does to its counters when it changes a limit.
+    /// How a reload converts the counters of a limit that it changes.
     pub on_change: OnChange,
-    /// Where its limit is counted.
+    /// Where the limits are counted.
     pub source: LimitSource,
 }
 
-impl Limiting {
-    /// Whether it is in force for the key of a request that matched by a route, and does not only look on. Requests
-    /// without a whole key are one key.
+impl LimitAction {
+    /// Whether the rule is enforced, not in shadow mode, for the key of a request that matched a route. `None` stands
+    /// for requests with an incomplete key, which count as one key.
     pub(super) fn is_enforced(&self, keyed: Option<(&Attributes<'_>, Route<'_>)>) -> bool {
-        if self.throttle == Throttle::Shadow || self.enforce.is_for_all() {
+        if self.throttle == Throttle::Shadow || self.enforced_share.is_for_all() {
             return self.throttle != Throttle::Shadow;
         }
         match keyed.and_then(|(request, route)| self.key.encoded(request, route).ok()) {
-            Some(encoded) => self.enforce.includes(&encoded),
-            None => self.enforce.includes(key::SHARED),
+            Some(encoded) => self.enforced_share.includes(&encoded),
+            None => self.enforced_share.includes(key::INCOMPLETE_KEY),
+        }
+    }
+
+    /// Returns how the limits are shared with other instances; `None` if they are not.
+    pub const fn shared(&self) -> Option<&SharedLimit> {
+        match &self.source {
+            LimitSource::Shared(shared) => Some(shared),
+            LimitSource::Local | LimitSource::Remote(_) => None,
         }
     }
 }
@@ -99,23 +106,23 @@ pub enum LimitSource {
     /// In this process.
     #[default]
     Local,
-    /// In another rate limit service. The rule's own limits are for when that does not respond.
+    /// In another rate limit service. The rule's own limits apply while that is unreachable.
     Remote(Box<RemoteLimit>),
     /// In all instances together.
     Shared(SharedLimit),
 }
 
-impl Default for Limiting {
-    /// No limits, one counter for all, a unit per request.
+impl Default for LimitAction {
+    /// No limits, one counter for all requests, one unit per request.
     fn default() -> Self {
         Self {
             counter: None,
             key: KeyTemplate::default(),
             on_missing: OnMissing::default(),
             limits: Box::default(),
-            tariff: Tariff::fixed(1),
+            cost_model: CostModel::fixed(1),
             throttle: Throttle::default(),
-            enforce: Enforce::default(),
+            enforced_share: EnforcedShare::default(),
             in_flight: None,
             ban: None,
             on_denied: OnDenied::default(),
@@ -128,27 +135,27 @@ impl Default for Limiting {
 /// One of a rule's limits.
 #[derive(Clone, Debug)]
 pub struct RuleLimit {
-    /// What it allows, as written.
+    /// The limit as configured.
     pub quota: Quota,
-    /// What it allows before it refuses, where that is more: `soft`.
-    pub raised: Option<Quota>,
-    /// What a request costs of it, if that varies: an elastic limit.
-    pub prices: Option<Prices>,
-    /// One of several networks around a client, if they are counted at once.
-    pub nested: Option<Box<Nested>>,
+    /// For a soft limit, the higher quota above which requests are rejected.
+    pub quota_with_margin: Option<Quota>,
+    /// For an elastic limit, the cost of a request depending on headroom.
+    pub elastic_costs: Option<ElasticCosts>,
+    /// Network of the client that this limit counts, if the rule limits several nested networks.
+    pub nested: Option<Box<NestedNetwork>>,
 }
 
-/// One of several networks around an IPv6 client, each with a limit of its own. An IPv4 client is counted
-/// under the first of them alone.
+/// One of several nested networks of an IPv6 client, each with its own limit. IPv4 clients are counted under the first
+/// one only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nested {
-    /// Leading bits of the address that make the network.
+pub struct NestedNetwork {
+    /// Prefix length of the network, in bits.
     pub prefix: u8,
-    /// The rule's key with this network in it; the first has the rule's own.
+    /// The rule's key with this network in it; `None` for the first network, which uses the rule's key.
     pub key: Option<KeyTemplate>,
 }
 
-impl Nested {
+impl NestedNetwork {
     /// Whether only IPv6 clients are counted under it.
     pub const fn is_wider(&self) -> bool {
         self.key.is_some()
@@ -156,38 +163,38 @@ impl Nested {
 }
 
 impl RuleLimit {
-    /// The key under which it counts, where that is not the rule's.
+    /// Returns the key of the limit, if it differs from the rule's.
     pub fn own_key(&self) -> Option<&KeyTemplate> {
         self.nested.as_ref()?.key.as_ref()
     }
 }
 
 impl From<Quota> for RuleLimit {
-    /// A limit that refuses what it does not allow.
+    /// A limit that rejects everything that exceeds it.
     fn from(quota: Quota) -> Self {
-        Self { quota, raised: None, prices: None, nested: None }
+        Self { quota, quota_with_margin: None, elastic_costs: None, nested: None }
     }
 }
 
-/// What becomes of requests that are over a limit.
+/// What happens to requests that exceed a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Throttle {
-    /// They are refused.
+    /// They are rejected.
     #[default]
     Hard,
-    /// They are counted and reported.
+    /// They are counted and reported, but pass (shadow mode).
     Shadow,
-    /// They pass with a mark, until they are over by more than this.
+    /// They pass with a mark up to a margin, and are rejected beyond it.
     Soft {
         /// By how much limit and burst are raised.
         margin: Percent,
-        /// How long those over the limit are held back.
+        /// How long a request in the margin is delayed.
         delay: Option<Duration>,
     },
-    /// They wait until there is room.
-    Delay(Slack),
-    /// They pass up to so many times the limit while the upstream has headroom.
-    Elastic(Stretch),
+    /// They are delayed until the limit has room.
+    Delay(DelayPolicy),
+    /// The limit grows up to a multiple of itself while the upstream has headroom.
+    Elastic(ElasticRange),
 }
 
 impl fmt::Display for Throttle {
@@ -203,7 +210,7 @@ impl fmt::Display for Throttle {
     }
 }
 
-/// What to do where a part of the key is absent.
+/// What happens to requests that lack a part of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnMissing {
@@ -212,11 +219,19 @@ pub enum OnMissing {
     Skip,
     /// All such requests share one counter.
     Shared,
-    /// Refuse with 403.
+    /// They are rejected with 403.
     Deny,
 }
 
 impl Rule {
+    /// Returns how the limits are shared with other instances; `None` if they are not, or if the rule has none.
+    pub const fn shared(&self) -> Option<&SharedLimit> {
+        match &self.action {
+            Action::Limit(limiting) => limiting.shared(),
+            Action::Allow | Action::Deny => None,
+        }
+    }
+
     /// Whether the rule applies to a request, and by which route.
     pub fn applies_to<'a>(&'a self, request: &Attributes<'_>) -> Match<'a> {
         let mut found = self.matcher.matches(request);
@@ -231,7 +246,8 @@ impl Rule {
         found
     }
 
-    /// Whether it looks at what only Envoy's descriptors have; then it is for no proxied request.
+    /// Whether the rule reads attributes that only Envoy descriptors have. Such a rule never applies to proxied
+    /// requests.
     pub fn reads_descriptors(&self) -> bool {
         self.key().iter().any(|part| part.source().descriptor().is_some())
             || self.matchers().any(Matcher::reads_descriptors)
@@ -248,16 +264,17 @@ impl Rule {
         }
     }
 
-    /// What it tells clients apart by: the parts of its key, and what plans are found by that it asks about.
+    /// Returns the attributes that identify clients: the parts of the key, and the attributes by which its plans are
+    /// found.
     pub fn identifying(&self) -> impl Iterator<Item = &Attribute> {
         let conditions = self.matchers().flat_map(|matcher| &matcher.conditions);
         let attributes = self.key().iter().chain(conditions.map(|condition| &condition.attribute));
-        let of_plans = attributes.filter_map(|attribute| Some(&attribute.source().plans()?.of));
+        let of_plans = attributes.filter_map(|attribute| Some(&attribute.source().plans()?.attribute));
         self.key().iter().chain(of_plans)
     }
 
-    /// The name of the counter that it charges: its own name, unless it names another. Clients see it as the name of
-    /// the quota policy.
+    /// Returns the name of the counter that the rule charges: its own name unless it names another. Clients see it as
+    /// the name of the quota policy.
     pub fn counter(&self) -> &str {
         match &self.action {
             Action::Limit(limiting) => limiting.counter.as_deref().unwrap_or(&self.name),
@@ -265,7 +282,7 @@ impl Rule {
         }
     }
 
-    /// Its limits; none unless it limits.
+    /// Returns the limits; empty unless the rule limits.
     pub fn limits(&self) -> &[RuleLimit] {
         match &self.action {
             Action::Limit(limiting) => &limiting.limits,
@@ -275,11 +292,11 @@ impl Rule {
 
     /// Whether any of its limits is elastic.
     pub fn is_elastic(&self) -> bool {
-        self.stretch().is_some()
+        self.elastic_range().is_some()
     }
 
-    /// How far its limits stretch, if they do.
-    pub fn stretch(&self) -> Option<Stretch> {
-        self.limits().iter().find_map(|limit| Some(limit.prices?.stretch()))
+    /// Returns the bounds of its elastic limits, if it has any.
+    pub fn elastic_range(&self) -> Option<ElasticRange> {
+        self.limits().iter().find_map(|limit| Some(limit.elastic_costs?.range()))
     }
 }

@@ -1,8 +1,8 @@
-//! When a rule holds: days and times as the clock on the wall shows them in a time zone.
+//! Schedules: days and times of day in a time zone at which a rule applies.
 //!
-//! Nothing is said about how much time passes between two readings of that clock: on the day it is put
-//! forward, `01:00-06:00` is four hours long, and an hour that comes twice is inside both times. The zone is
-//! asked only where the answer may change; until then a request pays for one load and two comparisons.
+//! Times are readings of the local clock, not durations. On the day that clocks go forward, `01:00-06:00` lasts four
+//! hours; an hour that occurs twice is inside both times. The result is cached until it may change, so the time zone
+//! is rarely consulted: a request usually costs one atomic load and two comparisons.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,16 +12,16 @@ use jiff::tz::TimeZone;
 
 use crate::limiter::timestamp::Timestamp;
 
-/// The day's last minute, and how `24:00` is kept.
+/// Minutes of a day, which is also how `24:00` is stored.
 pub const DAY: u16 = 24 * 60;
 
 const MINUTE: u64 = 60;
 
-/// Any of several spans.
+/// A set of spans. It holds while any of them does.
 #[derive(Debug)]
 pub struct Schedule {
-    spans: Box<[Span]>,
-    /// The last answer and how long it holds; see [`Known`]. Whoever loses a race writes as good an answer.
+    spans: Box<[ScheduleSpan]>,
+    /// The last result and its validity; see [`Known`]. Concurrent writers are harmless: each writes a valid result.
     known: AtomicU64,
 }
 
@@ -31,35 +31,35 @@ impl PartialEq for Schedule {
     }
 }
 
-/// Times on certain days in one zone.
+/// Times of day on certain weekdays in one time zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// Days on which times begin.
+pub struct ScheduleSpan {
+    /// Weekdays on which the times begin.
     pub days: Days,
-    /// Within a day; none means all of it.
+    /// Times of day; empty means the whole day.
     pub times: Box<[Times]>,
-    /// Whose clock is read.
+    /// Time zone whose clock is read.
     pub zone: TimeZone,
 }
 
-/// A set of days of the week.
+/// A set of weekdays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Days(u8);
 
-/// From a minute of a day to another one, which is not included.
+/// A range of minutes of a day; the end is exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Minutes since midnight, less than [`DAY`].
     pub start: u16,
-    /// Minutes since midnight, at most [`DAY`]; not after `start` where it is on the next day.
+    /// Minutes since midnight, at most [`DAY`]. If it is not after `start`, it is on the next day.
     pub end: u16,
 }
 
-/// An answer and the whole seconds in which it holds: zones change their offsets at whole seconds, and an
-/// answer ends at midnight at the latest. So all of it fits into a word: 35 bits for the first second (the
-/// year 2554 is the end of time), 28 for how many there are, one for the answer.
+/// A cached result and the whole seconds for which it is valid. Time zones change their offsets at whole seconds, and
+/// a result expires at midnight at the latest. So it fits into one word: 35 bits for the first second (until the year
+/// 2554), 28 bits for the number of seconds, and one bit for the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Known {
+struct CachedAnswer {
     from: u64,
     until: u64,
     answer: bool,
@@ -69,20 +69,20 @@ impl Days {
     /// Every day.
     pub const ALL: Self = Self(0b111_1111);
 
-    /// This day, 0 for Monday to 6 for Sunday.
+    /// Adds a day, 0 for Monday to 6 for Sunday.
     pub fn add(&mut self, day: u8) {
         self.0 |= 1 << (day % 7);
     }
 
-    /// Whether this day, 0 for Monday to 6 for Sunday, is one of them.
+    /// Whether it contains a day, 0 for Monday to 6 for Sunday.
     pub const fn contains(self, day: u8) -> bool {
         self.0 & (1 << (day % 7)) != 0
     }
 }
 
 impl Schedule {
-    /// Whenever one of `spans` holds.
-    pub fn new(spans: impl Into<Box<[Span]>>) -> Self {
+    /// Creates a schedule that holds while one of `spans` does.
+    pub fn new(spans: impl Into<Box<[ScheduleSpan]>>) -> Self {
         Self { spans: spans.into(), known: AtomicU64::new(0) }
     }
 
@@ -90,15 +90,15 @@ impl Schedule {
     #[inline]
     pub fn contains(&self, now: Timestamp) -> bool {
         let seconds = now.as_secs();
-        let known = Known::unpack(self.known.load(Ordering::Relaxed));
+        let known = CachedAnswer::unpack(self.known.load(Ordering::Relaxed));
         if known.from <= seconds && seconds < known.until { known.answer } else { self.learn(seconds) }
     }
 
-    /// Asks the zones, and keeps their answer for as long as it holds.
+    /// Computes the result from the time zones and caches it for as long as it is valid.
     #[cold]
     fn learn(&self, now: u64) -> bool {
-        let always = Known { from: 0, until: u64::MAX, answer: false };
-        let known = self.spans.iter().map(|span| span.at(now)).fold(always, |all, one| Known {
+        let always = CachedAnswer { from: 0, until: u64::MAX, answer: false };
+        let known = self.spans.iter().map(|span| span.at(now)).fold(always, |all, one| CachedAnswer {
             from: all.from.max(one.from),
             until: all.until.min(one.until),
             answer: all.answer | one.answer,
@@ -114,25 +114,25 @@ impl Clone for Schedule {
     }
 }
 
-impl Span {
-    /// The answer `now`, in seconds since the epoch, and how far around it holds at least.
-    fn at(&self, now: u64) -> Known {
-        // The end of our time is long before the end of the zones'.
+impl ScheduleSpan {
+    /// Returns the result for `now`, in seconds since the epoch, and a range around it in which it is valid.
+    fn at(&self, now: u64) -> CachedAnswer {
+        // `u64` seconds can exceed the range of jiff's timestamps.
         let moment = i64::try_from(now).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
         let moment = moment.unwrap_or(jiff::Timestamp::MAX);
         let local = self.zone.to_datetime(moment);
         let second = second_of_day(local);
         let (before, after) = self.edges_around(second);
-        // A clock that is put forward or back shows other times than those reckoned from this one.
+        // Times computed from the local reading are wrong beyond a change of the zone's offset.
         let (since, up_to) = same_offset(&self.zone, moment);
-        Known {
+        CachedAnswer {
             from: now.saturating_sub(second - before).max(since),
             until: now.saturating_add(after - second).min(up_to),
             answer: self.shows(weekday(local), second),
         }
     }
 
-    /// Whether this reading of the clock is inside. Times that go past midnight belong to the day they start on.
+    /// Whether this local reading is inside. Times that pass midnight belong to the day on which they start.
     fn shows(&self, day: u8, second: u64) -> bool {
         let (today, yesterday) = (self.days.contains(day), self.days.contains((day + 6) % 7));
         if self.times.is_empty() {
@@ -148,7 +148,7 @@ impl Span {
         })
     }
 
-    /// The last edge at or before this second of a day, and the next one after it; midnights are edges.
+    /// Returns the last edge at or before this second of a day, and the next one after it. Midnights are edges.
     fn edges_around(&self, second: u64) -> (u64, u64) {
         let edges = self.times.iter().flat_map(|times| [times.start, times.end]);
         edges.map(|minute| u64::from(minute) * MINUTE).fold(
@@ -160,7 +160,7 @@ impl Span {
     }
 }
 
-impl Known {
+impl CachedAnswer {
     const LENGTH: u32 = 28;
 
     const fn pack(self) -> u64 {
@@ -182,15 +182,15 @@ fn second_of_day(local: DateTime) -> u64 {
     (part(local.hour()) * 60 + part(local.minute())) * MINUTE + part(local.second())
 }
 
-/// 0 for Monday to 6 for Sunday.
+/// Returns 0 for Monday to 6 for Sunday.
 fn weekday(local: DateTime) -> u8 {
     u8::try_from(local.weekday().to_monday_zero_offset()).unwrap_or(0)
 }
 
-/// The seconds since the epoch from which and until which the zone's clock runs on evenly around `moment`.
+/// Returns the seconds since the epoch between which the zone's offset is the same as at `moment`.
 fn same_offset(zone: &TimeZone, moment: jiff::Timestamp) -> (u64, u64) {
     let seconds = |at: jiff::Timestamp| u64::try_from(at.as_second()).unwrap_or(0);
-    // The transitions before the next second are those that have happened.
+    // `preceding` is exclusive; adding a second includes a transition at `moment` itself.
     let later = moment.checked_add(SignedDuration::from_secs(1)).unwrap_or(moment);
     let since = zone.preceding(later).next().map_or(0, |last| seconds(last.timestamp()));
     let until = zone.following(moment).next().map_or(u64::MAX, |next| seconds(next.timestamp()));

@@ -1,4 +1,4 @@
-//! What the rules say about one request.
+//! Result of matching the rules against one request.
 
 use std::num::NonZeroU32;
 
@@ -9,23 +9,24 @@ use super::remote_limit::RemoteQuery;
 use crate::identify::lookup::Ambiguity;
 use crate::limiter::Check;
 
-/// What a check is for, among the checks of its rule. Limits by their position in the rule.
+/// Purpose of a check within its rule. Numbers are positions of limits in the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// Refuses those whose ban runs.
+pub enum CheckRole {
+    /// Rejects requests while a ban runs.
     Ban,
-    /// Counts what is under way.
+    /// Limits the number of requests in flight.
     Permit,
-    /// This limit, as written.
+    /// A limit as configured.
     Limit(u16),
-    /// This limit with its soft margin.
+    /// A soft limit, raised by its margin.
     Margin(u16),
-    /// This limit as written, which marks what is over.
+    /// A soft limit as configured, which marks requests that exceed it.
     Mark(u16),
 }
 
-impl Part {
-    /// The position of the limit that this check reports to clients: where there is a margin, the limit as written.
+impl CheckRole {
+    /// Returns the position of the limit that this check reports to clients. For a soft limit that is the limit as
+    /// configured, not the raised one.
     pub const fn reported_limit(self) -> Option<usize> {
         match self {
             Self::Limit(limit) | Self::Mark(limit) => Some(limit as usize),
@@ -34,44 +35,44 @@ impl Part {
     }
 }
 
-/// One limit the request must pass, and whose it is.
+/// A check that the request must pass, and its rule.
 #[derive(Clone, Copy, Debug)]
-pub struct Selected {
+pub struct SelectedCheck {
     /// The rule.
     pub rule: RuleIndex,
-    /// What of the rule it is.
-    pub part: Part,
-    /// Units of the limit in each unit of the request's cost: 1 unless the limit is elastic. What is settled
-    /// later is settled at this price.
-    pub price: NonZeroU32,
-    /// What to ask the limiter; its cost is in units of the limit.
+    /// Purpose of the check within the rule.
+    pub role: CheckRole,
+    /// Units of the limit per unit of the request's cost: 1 unless the limit is elastic. Later corrections of the cost
+    /// use the same factor.
+    pub unit_cost: NonZeroU32,
+    /// The check for the limiter; its cost is in units of the limit.
     pub check: Check,
     /// Whether the end of the request can change what it is charged.
-    pub settles: bool,
+    pub needs_settlement: bool,
 }
 
-impl Selected {
-    /// A check whose cost nothing changes.
-    pub(super) const fn unpriced(rule: RuleIndex, part: Part, check: Check) -> Self {
-        Self { rule, part, price: NonZeroU32::MIN, check, settles: false }
+impl SelectedCheck {
+    /// Returns a check with a fixed cost.
+    pub(super) const fn with_fixed_cost(rule: RuleIndex, part: CheckRole, check: Check) -> Self {
+        Self { rule, role: part, unit_cost: NonZeroU32::MIN, check, needs_settlement: false }
     }
 }
 
-/// Why a rule refuses a request without asking limits.
+/// Why a rule rejects a request before evaluating limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// The rule denies, or a key is missing that must not be.
+    /// The rule is a `deny` rule, or a required part of the key is missing.
     Forbidden,
-    /// The rule cannot tell whether it is for the request, or under which key to count it.
+    /// The request is ambiguous, so it is unclear whether the rule applies or which key counts.
     Ambiguous(Ambiguity),
 }
 
-/// What the rules want beside checks of limits that are counted here; almost always nothing. In file order.
+/// Results other than local checks, in file order; usually empty.
 #[derive(Clone, Debug, Default)]
 pub struct SideEffects {
-    /// Rules that would have rejected a request before any limit, and are in shadow mode.
+    /// Rules in shadow mode that would have rejected the request before any limit.
     pub shadow_rules: Vec<RuleIndex>,
-    /// What other services are to be asked.
+    /// Queries to other rate limit services.
     pub queries: Vec<RemoteQuery>,
 }
 
@@ -82,10 +83,10 @@ pub struct SideEffects {
     reason = "almost every outcome is the large one, and it needs no memory"
 )]
 pub enum Selection {
-    /// An `allow` rule matched: neither `deny` nor limits apply.
+    /// An `allow` rule matched: neither `deny` rules nor limits apply.
     Exempt(RuleIndex),
-    /// This rule refuses it whatever limits say.
+    /// This rule rejects the request regardless of limits.
     Denied(RuleIndex, Denial),
-    /// These limits apply, in file order; may be none.
-    Limited(SmallVec<[Selected; 2]>, SideEffects),
+    /// These limits apply, in file order; there may be none.
+    Limited(SmallVec<[SelectedCheck; 2]>, SideEffects),
 }

@@ -1,4 +1,4 @@
-//! A limit that all instances share: how units of it reach an instance, and what holds while the store is away.
+//! Settings of a limit that several instances share.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -7,42 +7,42 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::limiter::claims::Sharing;
+use crate::limiter::leases::LeasePolicy;
 
-/// The lowest priority; 0 is the highest.
+/// Number of the lowest priority. The highest is 0.
 pub const MAX_PRIORITY: u8 = 3;
 
-/// A rule's limit over all instances.
+/// Settings of a rule's limit over all instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedLimit {
-    /// How units reach an instance.
+    /// How the instances share the limit.
     pub mode: Mode,
-    /// How long a request may wait for a response of the store; zero if it never waits.
+    /// Maximum time a request waits for a response of the store; zero if it never waits.
     pub wait: Duration,
-    /// What an instance allows while it has no connection to the store.
+    /// What an instance admits while the store is unreachable.
     pub on_store_loss: OnStoreLoss,
-    /// How units are shared out when instances demand more than there are.
+    /// How units are divided when instances demand more than there are.
     pub fairness: Fairness,
-    /// From 0, served first, to [`MAX_PRIORITY`].
+    /// Priority, from 0 (served first) to [`MAX_PRIORITY`].
     pub priority: u8,
-    /// The number of instances that the limit is divided by; always there in [`Mode::Split`], else never.
-    pub instances: Option<Instances>,
+    /// Source of the number of instances that divides the limit. Always set in [`Mode::Split`], never otherwise.
+    pub instances: Option<InstanceSource>,
 }
 
-/// How units of a shared limit reach an instance.
+/// How instances share a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Claimed from the store by demand, beside requests.
+    /// The store grants leases according to demand, outside the request path.
     #[default]
     Lease,
-    /// The limit divided by the number of instances.
+    /// The limit is divided by the number of instances.
     Split,
     /// The store counts each request.
     Exact,
 }
 
-/// What an instance allows while it has no connection to the store.
+/// What an instance admits while the store is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStoreLoss {
@@ -51,40 +51,40 @@ pub enum OnStoreLoss {
     Split,
     /// Nothing.
     Deny,
-    /// Everything, counted and marked.
+    /// Everything; requests that exceed the limit are marked.
     Allow,
     /// The whole limit, in each instance.
     Local,
 }
 
-/// How units are shared out when instances demand more than there are.
+/// How units are divided when instances demand more than there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fairness {
     /// In proportion to demand.
     #[default]
     Proportional,
-    /// Small demands in full, the others alike.
+    /// Max-min fair: small demands in full, the others equally.
     MaxMin,
 }
 
-/// Where the number of instances comes from.
+/// Source of the number of instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Instances {
-    /// The configuration.
+pub enum InstanceSource {
+    /// A number in the configuration.
     Count(NonZeroU32),
-    /// The number of addresses of a name, such as that of a headless service.
+    /// The number of addresses of a DNS name, such as that of a headless service.
     Dns(Box<str>),
     /// The store, where each instance registers.
     Members,
 }
 
 impl SharedLimit {
-    /// The same as the limiter has it.
-    pub fn sharing(&self) -> Sharing {
-        Sharing {
+    /// Returns the settings that the limiter needs.
+    pub fn lease_policy(&self) -> LeasePolicy {
+        LeasePolicy {
             is_exact: self.mode == Mode::Exact,
-            waits: !self.wait.is_zero(),
+            may_wait: !self.wait.is_zero(),
             priority: self.priority,
             is_max_min: self.fairness == Fairness::MaxMin,
         }
@@ -92,7 +92,10 @@ impl SharedLimit {
 
     /// Whether it needs a store.
     pub const fn needs_store(&self) -> bool {
-        matches!((self.mode, &self.instances), (Mode::Lease | Mode::Exact, _) | (_, Some(Instances::Members)))
+        matches!(
+            (self.mode, &self.instances),
+            (Mode::Lease | Mode::Exact, _) | (_, Some(InstanceSource::Members))
+        )
     }
 }
 
@@ -106,7 +109,7 @@ impl fmt::Display for SharedLimit {
 }
 
 impl Mode {
-    /// The word for it.
+    /// Returns the keyword in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Lease => "lease",
@@ -117,7 +120,7 @@ impl Mode {
 }
 
 impl OnStoreLoss {
-    /// The word for it.
+    /// Returns the keyword in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Split => "split",
@@ -129,7 +132,7 @@ impl OnStoreLoss {
 }
 
 impl Fairness {
-    /// The word for it.
+    /// Returns the keyword in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Proportional => "proportional",
@@ -138,7 +141,7 @@ impl Fairness {
     }
 }
 
-impl fmt::Display for Instances {
+impl fmt::Display for InstanceSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Count(count) => count.fmt(f),

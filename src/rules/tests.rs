@@ -1,5 +1,5 @@
+mod ambiguity;
 mod counters;
-mod unclear;
 
 use std::num::NonZeroU32;
 
@@ -9,14 +9,14 @@ use super::attribute::Attribute;
 use super::key::KeyTemplate;
 use super::matcher::Matcher;
 use super::pattern::PathPattern;
-use super::rule::{Limiting, RuleLimit};
+use super::rule::{LimitAction, RuleLimit};
 
 use super::*;
-use crate::identify::{Settings, identify};
+use crate::identify::{IdentifySettings, identify};
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::decision::Decision;
 use crate::limiter::elastic::Headroom;
-use crate::limiter::quota::{Limit, Period, Quota, Unit};
+use crate::limiter::quota::{Limit, Period, Quota, TimeUnit};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
 
@@ -44,14 +44,14 @@ fn deny(pattern: &str) -> Rule {
 
 pub(super) fn limiting(key: &[Attribute], on_missing: OnMissing, counts: &[u32]) -> Action {
     let quota = |count: &u32| {
-        let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(Unit::Hour));
+        let limit = Limit::new(NonZeroU32::new(*count).unwrap(), Period::one(TimeUnit::Hour));
         RuleLimit::from(Quota::new(Algorithm::Gcra, limit, None).unwrap())
     };
-    Action::Limit(Limiting {
+    Action::Limit(LimitAction {
         key: KeyTemplate(key.into()),
         on_missing,
         limits: counts.iter().map(quota).collect(),
-        ..Limiting::default()
+        ..LimitAction::default()
     })
 }
 
@@ -59,15 +59,15 @@ fn limit(name: &str, patterns: &[&str], key: &[Attribute], counts: &[u32]) -> Ru
     rule(name, patterns, limiting(key, OnMissing::Skip, counts))
 }
 
-/// Rules and the limiter they are bound to.
+/// Rules, and the limiter that they are bound to.
 struct Bound {
     rules: RuleSet,
     limiter: Limiter,
 }
 
 fn bound(rules: Vec<Rule>) -> Bound {
-    let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [7, 11] });
-    let meters = limiter.install(&meter_specs(&rules), START);
+    let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [7, 11] });
+    let meters = limiter.install(&limit_specs(&rules), START);
     Bound { rules: RuleSet::bind(rules, &meters, limiter.hasher()), limiter }
 }
 
@@ -76,19 +76,19 @@ impl Bound {
         self.select_with(uri, &[])
     }
 
-    /// With these lines of `x-api-key`.
+    /// Matches a request with these lines of `x-api-key`.
     fn select_with(&self, uri: &str, keys: &[&'static str]) -> Selection {
         let uri: Uri = uri.parse().unwrap();
         let mut headers = HeaderMap::new();
         for key in keys {
             headers.append(API_KEY, HeaderValue::from_static(key));
         }
-        let (peer, settings) = ([192, 0, 2, 1].into(), Settings::default());
+        let (peer, settings) = ([192, 0, 2, 1].into(), IdentifySettings::default());
         let request = identify(&Method::GET, &uri, &headers, peer, &settings, START).unwrap();
         self.rules.select(&request, Headroom::NONE)
     }
 
-    fn limited(&self, uri: &str) -> Vec<Selected> {
+    fn limited(&self, uri: &str) -> Vec<SelectedCheck> {
         match self.select(uri) {
             Selection::Limited(selected, _) => selected.to_vec(),
             other @ (Selection::Exempt(_) | Selection::Denied(..)) => {
@@ -103,14 +103,14 @@ impl Bound {
     }
 
     fn passes(&self, uri: &str) -> bool {
-        !self.decide(uri).is_refused()
+        !self.decide(uri).is_rejected()
     }
 }
 
-/// The names of the rules whose limits apply, with the limit's position.
+/// Returns the names of the rules whose limits apply, each with the limit's position.
 fn names<'a>(bound: &'a Bound, uri: &str) -> Vec<(&'a str, usize)> {
-    let name = |selected: Selected| {
-        (&*bound.rules.get(selected.rule).unwrap().name, selected.part.reported_limit().unwrap())
+    let name = |selected: SelectedCheck| {
+        (&*bound.rules.get(selected.rule).unwrap().name, selected.role.reported_limit().unwrap())
     };
     bound.limited(uri).into_iter().map(name).collect()
 }
@@ -177,7 +177,7 @@ fn a_rule_whose_key_is_missing_is_skipped_shared_or_denied() {
 
     let shared = by_user(OnMissing::Shared);
     assert!(shared.passes("/") && shared.passes("/other?user1") && !shared.passes("/?users=1"));
-    // Neither an empty nor a strange value is the shared counter.
+    // Neither an empty nor an undecodable value maps to the shared counter.
     assert!(shared.passes("/?user=") && shared.passes("/?user=%ff"));
 
     let deny = by_user(OnMissing::Deny);
@@ -196,7 +196,7 @@ fn allow_goes_before_a_missing_key_that_denies() {
 fn a_route_counts_all_paths_of_its_template_together() {
     let bound = bound(vec![limit("routes", &["/users/{id}", "/*"], &[Attribute::Route], &[2])]);
     assert!(bound.passes("/users/1") && bound.passes("/users/2") && !bound.passes("/users/3"));
-    // The first pattern that matches is the route.
+    // The route is the first pattern that matches.
     assert!(bound.passes("/users/1/orders") && bound.passes("/x") && !bound.passes("/y"));
 }
 
@@ -211,11 +211,11 @@ fn a_path_key_counts_each_path_apart() {
 fn limits_of_one_rule_have_meters_of_their_own() {
     let bound = bound(vec![limit("api", &[], &[Attribute::ClientIp], &[3, 5])]);
     let [first, second] = bound.limited("/").try_into().unwrap();
-    assert_ne!(first.check.meter, second.check.meter);
+    assert_ne!(first.check.handle, second.check.handle);
     assert_eq!(first.check.key, second.check.key);
-    bound.limiter.charge(first.check.meter, first.check.key, 2, START);
-    let used = |selected: &Selected| {
-        bound.limiter.usage(selected.check.meter, selected.check.key, START).unwrap().used
+    bound.limiter.charge(first.check.handle, first.check.key, 2, START);
+    let used = |selected: &SelectedCheck| {
+        bound.limiter.usage(selected.check.handle, selected.check.key, START).unwrap().used
     };
     assert_eq!((used(&first), used(&second)), (2, 0));
 }
@@ -237,26 +237,26 @@ fn meters_are_bound_in_the_order_of_their_specs() {
         deny("/denied"),
         limit("b", &["/b"], &[], &[3]),
     ];
-    let specs = meter_specs(&rules);
-    let lineages: Vec<_> = specs.iter().map(|spec| (&*spec.lineage.rule, &*spec.lineage.key)).collect();
+    let specs = limit_specs(&rules);
+    let lineages: Vec<_> = specs.iter().map(|spec| (&*spec.identity.rule, &*spec.identity.key)).collect();
     assert_eq!(lineages, [("a", "[client_ip, path]"), ("a", "[client_ip, path]"), ("b", "[]")]);
     let bound = bound(rules);
     let counts = |uri: &str| -> Vec<u32> {
-        let usage = |selected: Selected| {
-            bound.limiter.usage(selected.check.meter, selected.check.key, START).unwrap().remaining
+        let usage = |selected: SelectedCheck| {
+            bound.limiter.usage(selected.check.handle, selected.check.key, START).unwrap().remaining
         };
         bound.limited(uri).into_iter().map(usage).collect()
     };
     assert_eq!((counts("/a"), counts("/b")), (vec![1, 2], vec![3]));
-    let meters = |index| bound.rules.meters(RuleIndex(index)).count();
+    let meters = |index| bound.rules.limit_handles(RuleIndex(index)).count();
     assert_eq!([0, 1, 2, 3, 4].map(meters), [0, 2, 0, 1, 0]);
 }
 
 #[test]
 fn a_rule_applies_only_within_its_schedule() {
-    use super::schedule::{Days, Schedule, Span, Times};
-    // "at most so many between one and six at night", and nothing by day.
-    let night = Span {
+    use super::schedule::{Days, Schedule, ScheduleSpan, Times};
+    // A limit that applies from 01:00 to 06:00 only.
+    let night = ScheduleSpan {
         days: Days::ALL,
         times: [Times { start: 60, end: 360 }].into(),
         zone: jiff::tz::TimeZone::get("Europe/Berlin").unwrap(),
@@ -271,14 +271,14 @@ fn a_rule_applies_only_within_its_schedule() {
         ("2026-11-21T00:00:00Z", "night"),
         ("2026-11-21T04:59:59.999Z", "night"),
         ("2026-11-21T05:00:00Z", "day"),
-        // Summer time.
+        // Daylight saving time.
         ("2026-07-01T03:59:59Z", "night"),
         ("2026-07-01T04:00:00Z", "day"),
     ] {
         let moment: jiff::Timestamp = moment.parse().unwrap();
         let now = Timestamp::from_nanos(u64::try_from(moment.as_nanosecond()).unwrap());
         let headers = HeaderMap::new();
-        let (method, uri, settings) = (Method::GET, Uri::from_static("/"), Settings::default());
+        let (method, uri, settings) = (Method::GET, Uri::from_static("/"), IdentifySettings::default());
         let request = identify(&method, &uri, &headers, [192, 0, 2, 1].into(), &settings, now).unwrap();
         let Selection::Limited(selected, _) = bound.rules.select(&request, Headroom::NONE) else {
             panic!("{moment}")

@@ -1,104 +1,118 @@
-//! How questions and grants are written in a call of the store's script.
+//! Encoding of queries and grants in calls of the store's script.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::limiter::claims::{Grant, Kind, Question, SharedCounter};
+use super::settings::Topology;
+use crate::limiter::leases::{LeaseGrant, LeaseRequest, SharedCounter, StoreCounterKind};
 use crate::limiter::quota::Ban;
 use crate::limiter::timestamp::Timestamp;
 
-/// What the store runs.
+/// The script that the store runs.
 pub const SCRIPT: &str = include_str!("script.lua");
 
-/// Version of the keys and of what they hold. Another version counts for itself.
-const VERSION: u32 = 1;
+/// Version of the keys and their values. Instances with different versions count separately.
+const VERSION: u32 = 2;
 
-/// Counters are spread over so many groups: the keys of one are in one slot of a cluster, and go into one call.
-pub const GROUPS: u16 = 16;
-
-/// The group of a counter.
-pub fn group(counter: SharedCounter) -> u16 {
-    (counter.name() % u128::from(GROUPS)) as u16
+/// Returns the number of groups of counters. The keys of a group are in one slot of a Redis Cluster, and an instance
+/// has at most one call per group in flight.
+///
+/// In a Cluster, groups are spread over the servers. A single server benefits from larger calls rather than from more
+/// of them: with 16 groups, 96 instances had 1536 calls in flight while a server was busy. Responses then arrived after
+/// their leases had expired, and requests queried for others.
+pub const fn groups(topology: &Topology) -> u16 {
+    match topology {
+        Topology::Single(_) | Topology::Sentinel(_) => 2,
+        Topology::Cluster(_) => 16,
+    }
 }
 
-/// The key of a group's generation.
+/// Returns the group of a counter, which is less than `groups`.
+pub fn group(counter: SharedCounter, groups: u16) -> u16 {
+    (counter.name() % u128::from(groups)) as u16
+}
+
+/// Returns the key of a group's generation.
 pub fn generation_key(prefix: &str, group: u16) -> String {
     format!("{prefix}:{VERSION}:{{{prefix}.{group}}}:generation")
 }
 
-/// The key of a counter.
-pub fn counter_key(prefix: &str, counter: SharedCounter) -> String {
-    format!("{prefix}:{VERSION}:{{{prefix}.{}}}:{:032x}", group(counter), counter.name())
+/// Returns the key of a counter.
+pub fn counter_key(prefix: &str, group: u16, counter: SharedCounter) -> String {
+    format!("{prefix}:{VERSION}:{{{prefix}.{group}}}:{:032x}", counter.name())
 }
 
-/// The key of the bans that are remembered beside a counter.
-pub fn ban_key(prefix: &str, counter: SharedCounter) -> String {
-    format!("{}:ban", counter_key(prefix, counter))
+/// Returns the key of the bans kept with a counter.
+pub fn ban_key(prefix: &str, group: u16, counter: SharedCounter) -> String {
+    format!("{}:ban", counter_key(prefix, group, counter))
 }
 
-/// A question about a ban as the script reads it. One that `began` so long ago begins there, unless one runs.
-pub fn encode_ban(Ban { first, most }: Ban, began: Option<Duration>) -> String {
+/// Encodes a query about a ban. `began` is the time since a ban began; the store begins it unless one is running.
+pub fn encode_ban(
+    Ban { initial_duration: first, max_duration: most }: Ban,
+    began: Option<Duration>,
+) -> String {
     let ago = began.map_or_else(|| "-1".to_owned(), |ago| micros(ago).to_string());
     format!("x {} {} {ago}", micros(first), micros(most))
 }
 
-/// The keys of the fleet's secret and of its instances.
+/// Returns the keys of the fleet's secret and of its instances.
 pub fn fleet_keys(prefix: &str) -> [String; 2] {
     ["secret", "instances"].map(|name| format!("{prefix}:{VERSION}:{{{prefix}.fleet}}:{name}"))
 }
 
-/// Who asks.
+/// The instance that queries the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
-    /// A number of its own.
+    /// Random number that identifies the instance.
     pub instance: u32,
-    /// Its weight under contention.
+    /// Weight under contention.
     pub weight: f64,
-    /// How far the store's clock is ahead of the time of limits, in nanoseconds.
+    /// Lead of the store's clock over this process's, in nanoseconds.
     pub ahead: i64,
 }
 
-/// A question as the script reads it.
-pub fn encode(question: &Question, asker: Asker, now: Timestamp) -> String {
-    let Question { sharing, needed, wanted, demanded, owed, .. } = *question;
+/// Encodes a query for the script.
+pub fn encode(question: &LeaseRequest, asker: Asker, now: Timestamp) -> String {
+    let LeaseRequest { lease_policy: sharing, needed, wanted, demanded, owed, .. } = *question;
     let (returned, granted_at) = question.returned;
     let [valid, elapsed, period] = [question.valid, question.elapsed, question.period].map(micros);
     let (priority, fair, weight) = (sharing.priority, u8::from(sharing.is_max_min), asker.weight);
     let demand = format!("{needed} {wanted} {demanded} {elapsed} {returned} {granted_at} {owed} {period}");
     match question.kind {
-        Kind::Bucket { interval, burst } => {
+        StoreCounterKind::Bucket { interval, burst } => {
             format!("b {interval} {burst} {valid} {priority} {fair} {weight} {demand}")
         }
-        Kind::Window { count, quota } => {
+        StoreCounterKind::Window { count, quota } => {
             let mut text = format!("w {count} {valid} {priority} {weight} {demand}");
             let there = offset(now, asker.ahead);
-            for mark in Question::marks(&quota, there) {
-                // The last mark of all is beyond what a double can tell apart.
+            for mark in LeaseRequest::window_bounds(&quota, there) {
+                // The last mark of all exceeds the precision of a double.
                 let _ = write!(text, " {}", (mark.as_nanos() / 1000).min(1 << 52));
             }
             text
         }
-        Kind::Sliding { count, length, parts } => {
+        StoreCounterKind::Sliding { count, length, sub_windows: parts } => {
             format!("s {count} {} {parts} {valid} {priority} {weight} {demand}", micros(length))
         }
-        Kind::Refill { count, every, burst } => {
+        StoreCounterKind::Refill { count, every, burst } => {
             format!("r {count} {} {burst} {valid} {priority} {weight} {demand}", micros(every))
         }
-        Kind::Permits { count, used, held } => {
+        StoreCounterKind::Permits { count, used, held } => {
             let (instance, sent) = (asker.instance, now.as_nanos() / 1000);
             format!("p {count} {valid} {instance} {used} {wanted} {held} {sent}")
         }
     }
 }
 
-/// What the script has replied to one question, at this time of the store's in microseconds; `None` where that cannot be.
-pub fn decode(reply: &[i64], at: u64) -> Option<Grant> {
+/// Decodes the result of one query. `at` is the store's time in microseconds. `None` if the result is invalid.
+pub fn decode(reply: &[i64], at: u64) -> Option<LeaseGrant> {
     let &[granted, valid, wait, spread, pause, remaining] = reply else { return None };
     let micros = |number: i64| Some(Duration::from_micros(u64::try_from(number).ok()?));
-    Some(Grant {
+    Some(LeaseGrant {
         granted: u32::try_from(granted).ok()?,
         valid: micros(valid)?,
-        at,
+        granted_at: at,
         wait: micros(wait)?,
         spread: micros(spread)?,
         pause: micros(pause)?,

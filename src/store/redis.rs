@@ -1,17 +1,17 @@
-//! Calls of a script in Redis or Valkey: one server, the master that sentinels name, or a Cluster.
+//! Client for script calls in Redis or Valkey: one server, the master that Sentinel names, or a Cluster.
 //!
-//! The library has the protocol and many calls at once on a connection. Connections are kept here, since its own ways of
-//! connecting again and of finding servers wait without a bound: each server has a task that connects, with a pause after each
-//! failure that grows and is never the same for two instances. While there is no connection a call fails at once.
-//! No call takes longer than the timeout. One without a response in that time ends its connection: what was sent
-//! behind it would wait as well, and a server that was frozen would execute it long after.
+//! The `redis` library implements the protocol and multiplexes calls on a connection. Connections are managed here,
+//! because the library's own reconnection and discovery wait without a bound. Each server has a task that connects,
+//! with exponential backoff and jitter after failures. While there is no connection, a call fails at once.
+//!
+//! A call takes at most the timeout. If there is no response in that time, its connection is closed: later calls would
+//! wait as well, and a server that was frozen would execute them long after.
 
 mod cluster;
 mod connection;
 mod connector;
 mod error;
 mod node;
-mod pause;
 mod sentinel;
 mod slot;
 
@@ -32,14 +32,19 @@ pub use self::error::CallError;
 use self::node::{Node, Target};
 pub use self::slot::{SLOTS, slot};
 use super::settings::{Settings, Topology};
+use crate::jitter::{backoff, equal_jitter};
 
-/// Calls of one client that may wait at once; further ones are rejected.
+/// Maximum calls of one client in flight; further ones are rejected.
 const MAX_CALLS: usize = 1024;
 
-/// Ends with the time of a call.
+/// Base of the exponential backoff between attempts to connect to a server; the maximum follows.
+const PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// Timer of a call.
 type Deadline<'d> = Pin<&'d mut Sleep>;
 
-/// The store, as one instance calls it. Needs a runtime when it is first called; its tasks end when it is dropped.
+/// Client of the store. The first call must be made within a runtime; dropping the client ends its tasks.
 #[derive(Debug)]
 pub struct Client {
     servers: Servers,
@@ -53,7 +58,7 @@ enum Servers {
     Cluster(Cluster),
 }
 
-/// A script that a server knows by its hash, once it has executed it.
+/// A script with its SHA-1, by which servers that have executed it can call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     text: Box<str>,
@@ -65,18 +70,18 @@ pub struct Script {
 pub struct Call<'a> {
     /// The script.
     pub script: &'a Script,
-    /// Its keys; all of them in one slot.
+    /// Keys; all in one slot.
     pub keys: &'a [String],
-    /// Its arguments.
+    /// Arguments.
     pub args: &'a [Vec<u8>],
 }
 
-/// The process of a server: another one after a restart or a failover.
+/// Identity of a server process, which changes with a restart or a failover.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RunId(Arc<str>);
 
 impl Client {
-    /// A client of the store with these settings, under the name of this instance. Connects when it is first called.
+    /// Creates a client with these settings; `instance` is its name for the server. It connects on the first call.
     ///
     /// # Errors
     /// If TLS cannot be set up.
@@ -94,10 +99,10 @@ impl Client {
         Ok(Self { servers, timeout: settings.timeout, calls: Semaphore::new(MAX_CALLS) })
     }
 
-    /// The process that a call with `key` would go to now.
+    /// Returns the server process that would receive a call with `key`.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// Why the process is not known.
     pub async fn run_id(&self, key: &str) -> Result<RunId, CallError> {
         let _permit = self.calls.try_acquire().map_err(|_| CallError::Busy)?;
         let connection = async {
@@ -110,10 +115,10 @@ impl Client {
         Ok(connected.map_err(|_| CallError::Timeout)??.run_id().clone())
     }
 
-    /// Calls a script, and says which process has executed it.
+    /// Calls a script, and returns its result and the process that executed it.
     ///
     /// # Errors
-    /// Why there is no result. The script may have been executed all the same.
+    /// Why there is no result. The script may have been executed nevertheless.
     pub async fn call(&self, call: Call<'_>) -> Result<(Value, RunId), CallError> {
         let _permit = self.calls.try_acquire().map_err(|_| CallError::Busy)?;
         let mut deadline: Deadline<'_> = pin!(sleep(self.timeout));
@@ -128,7 +133,7 @@ impl Client {
     }
 }
 
-/// What a call has led to. A connection to a replica is given up: another server may be the master by now.
+/// Evaluates a call. A connection to a replica is closed, because another server may have become the master.
 fn finished(called: Result<Value, CallError>, connection: &Connection) -> Result<(Value, RunId), CallError> {
     if let Err(error @ (CallError::Timeout | CallError::ReadOnly)) = &called {
         connection.give_up(error.clone());
@@ -136,7 +141,7 @@ fn finished(called: Result<Value, CallError>, connection: &Connection) -> Result
     called.map(|value| (value, connection.run_id().clone()))
 }
 
-/// `future`, unless the time is up before.
+/// Awaits `future` until the deadline.
 async fn bounded<F: Future>(future: F, deadline: &mut Deadline<'_>) -> Result<F::Output, CallError> {
     tokio::select! {
         biased;
@@ -146,13 +151,13 @@ async fn bounded<F: Future>(future: F, deadline: &mut Deadline<'_>) -> Result<F:
 }
 
 impl Script {
-    /// A script with this text.
+    /// Creates a script from its text.
     pub fn new(text: impl Into<Box<str>>) -> Self {
         use std::fmt::Write as _;
         let text = text.into();
         let mut sha1 = String::with_capacity(40);
         for byte in digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()).as_ref() {
-            // Writing to a text cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(sha1, "{byte:02x}");
         }
         Self { text, sha1: sha1.into() }
@@ -163,6 +168,11 @@ impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// Returns the pause before the next attempt to connect, after this many consecutive `failures`.
+fn pause(failures: u32) -> Duration {
+    equal_jitter(backoff(PAUSE, MAX_PAUSE, failures.saturating_add(1)))
 }
 
 #[cfg(test)]

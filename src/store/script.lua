@@ -48,10 +48,19 @@ local function numbers(text)
   return list
 end
 
+-- State is stored as doubles in binary: to write and read them as text takes longer than all else.
+local function load(key)
+  local text = redis.call('GET', key)
+  if not text then return end
+  local list = { struct.unpack('<' .. ('d'):rep(#text / 8), text) }
+  -- The last is where the next one would begin.
+  list[#list] = nil
+  return list
+end
+
 local function save(key, list, microseconds)
-  local words = {}
-  for index, number in ipairs(list) do words[index] = string.format('%.17g', number) end
-  redis.call('SET', key, table.concat(words, ' '), 'PX', string.format('%.0f', math.ceil(microseconds / 1000) + 1000))
+  local state = struct.pack('<' .. ('d'):rep(#list), unpack(list))
+  redis.call('SET', key, state, 'PX', math.ceil(microseconds / 1000) + 1000)
 end
 
 -- The demand of all instances by priority, in units a second: what each has asked for, fading over `over`.
@@ -96,8 +105,9 @@ local function bucket(key, list)
   local full = q.burst * q.interval
   local rate = SECOND / q.interval
   local over = math.min(60 * SECOND, math.max(SECOND, 100 * q.interval))
-  local text = redis.call('GET', key)
-  local s = text and numbers(text) or { now, 0, 0, now, q.interval, rate, 0, 0, 0, 0, 0 }
+  local s = load(key)
+  local text = s
+  s = s or { now, 0, 0, now, q.interval, rate, 0, 0, 0, 0, 0, now, 0 }
   local elapsed = math.max(0, now - s[1])
   local backlog = math.max(0, s[2] - elapsed)
   -- A claim that is spent late is as if the bucket had drained later. That is over when the bucket has been empty for as
@@ -105,28 +115,29 @@ local function bucket(key, list)
   local busy_until = s[4]
   local longest = now < busy_until + s[3] and s[3] or 0
   local begins, lows = {}, {}
-  for index = 1, SLICES do begins[index], lows[index] = s[10 + 2 * index] or now, s[11 + 2 * index] or 0 end
+  for index = 1, (#s - 11) / 2 do begins[index], lows[index] = s[10 + 2 * index], s[11 + 2 * index] end
   if s[5] ~= q.interval then
     -- The limit has changed, or instances differ on it: what counts is units, and nothing is given back.
     local ratio = q.interval / s[5]
     backlog = backlog * ratio
     longest = math.min(longest * math.max(1, ratio), math.max(longest, full))
-    for index = 1, SLICES do begins[index], lows[index] = now, 0 end
+    begins, lows = { now }, { 0 }
   end
   if born > 0 and (not text or s[1] < born) then backlog = math.max(backlog, full - (now - born)) end
   lows[1] = math.min(lows[1], backlog)
   local is_new = backlog == 0
   if is_new then
     -- Time has given back whatever was granted so far.
-    for index = 1, SLICES do begins[index], lows[index] = now, 0 end
+    begins, lows = { now }, { 0 }
   elseif now - begins[1] >= math.max(SECOND / 20, math.max(q.valid, longest) / 4) then
     table.insert(begins, 1, now)
     table.insert(lows, 1, backlog)
+    begins[SLICES + 1], lows[SLICES + 1] = nil, nil
   end
   if q.returned > 0 then
     -- As if the units had never been granted: the backlog was lower since then, but never below zero.
     local most, since = math.huge, nil
-    for index = 1, SLICES do
+    for index = 1, #begins do
       most = math.min(most, lows[index])
       if q.granted_at >= begins[index] then
         since = index
@@ -173,9 +184,8 @@ local function bucket(key, list)
   if granted > 0 then longest = math.max(longest, q.valid) end
   if backlog > 0 then busy_until = now + backlog end
   local list_of = { now, backlog, longest, busy_until, q.interval, cap, demand[1], demand[2], demand[3], demand[4], demand[5] }
-  for index = 1, SLICES do
-    list_of[#list_of + 1] = begins[index]
-    list_of[#list_of + 1] = lows[index]
+  for index = 1, #begins do
+    list_of[10 + 2 * index], list_of[11 + 2 * index] = begins[index], lows[index]
   end
   save(key, list_of, backlog + longest + over)
   local remaining = math.max(0, math.floor((full - backlog) / q.interval + 0.000001))
@@ -191,8 +201,9 @@ local function window(key, list)
   if now < marks[1] or now >= marks[3] then return { -1, 0, 0, 0, 0, 0 } end
   local start, stop = marks[1], marks[2]
   if now >= marks[2] then start, stop = marks[2], marks[3] end
-  local text = redis.call('GET', key)
-  local s = text and numbers(text) or { stop, 0, now, 0, 0, 0, 0, 0 }
+  local s = load(key)
+  local text = s
+  s = s or { stop, 0, now, 0, 0, 0, 0, 0 }
   local used = s[2]
   if s[1] ~= stop then used = math.max(0, used - q.count) end
   if born > start and (not text or s[3] < born) then used = math.max(used, q.count) end
@@ -235,8 +246,9 @@ local function sliding(key, list)
   local part_length = q.length / q.parts
   local current = math.floor(now / part_length)
   local oldest = current - q.parts
-  local text = redis.call('GET', key)
-  local s = text and numbers(text) or { now, 0, 0, 0, 0, 0 }
+  local s = load(key)
+  local text = s
+  s = s or { now, 0, 0, 0, 0, 0 }
   local counts, used = {}, 0
   for index = 7, #s, 2 do
     if s[index] >= oldest then
@@ -306,8 +318,9 @@ local function refill(key, list)
   local q = { count = list[1], every = list[2], burst = list[3], valid = list[4], priority = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
     owed = list[13], period = list[14] }
-  local text = redis.call('GET', key)
-  local s = text and numbers(text) or { now, 0, now, 0, 0, 0, 0, 0 }
+  local s = load(key)
+  local text = s
+  s = s or { now, 0, now, 0, 0, 0, 0, 0 }
   local since, missing = s[1], s[2]
   if born > 0 and (not text or s[3] < born) then since, missing = born, q.burst end
   local refills = math.max(0, math.floor((now - since) / q.every))
@@ -342,8 +355,9 @@ end
 -- State: for each instance its number, permits, until when, and when its last question was sent, by its own clock.
 local function permits(key, list)
   local q = { count = list[1], valid = list[2], instance = list[3], used = list[4], wanted = list[5], held = list[6], sent = list[7] }
-  local text = redis.call('GET', key)
-  local s = text and numbers(text) or {}
+  local s = load(key)
+  local text = s
+  s = s or {}
   local kept, mine, others, last = {}, 0, 0, now + q.valid
   for index = 1, #s, 4 do
     local is_valid = s[index + 2] > now
@@ -374,8 +388,9 @@ end
 -- State: until when, and how often it has been doubled. Replied is how often, and in the place of the wait how long it still runs.
 local function ban(key, list)
   local q = { first = list[1], most = list[2], began = list[3] }
-  local text = redis.call('GET', key)
-  local s = text and numbers(text) or { 0, 0 }
+  local s = load(key)
+  local text = s
+  s = s or { 0, 0 }
   local ends, doubled = s[1], s[2]
   if q.began >= 0 and ends <= now then
     if text and now <= ends + q.most then doubled = math.min(doubled + 1, 63) else doubled = 0 end

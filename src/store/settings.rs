@@ -1,4 +1,4 @@
-//! Where the store is, and how an instance presents itself to it.
+//! Settings of the store: its servers, and this instance's identity.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -7,64 +7,64 @@ use std::time::Duration;
 use crate::remote::channel::Place;
 use crate::tls::client;
 
-/// The store, as configured.
+/// Settings of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The servers.
+    /// The servers and their roles.
     pub topology: Topology,
-    /// Who this process is to the servers; sentinels have their own.
+    /// Credentials for the servers; Sentinels have separate ones.
     pub credentials: Credentials,
-    /// TLS towards all servers, sentinels included; plain without.
-    pub tls: Option<client::Settings>,
-    /// Of every key.
+    /// TLS settings for all servers and Sentinels; plain text if `None`.
+    pub tls: Option<client::TlsClientSettings>,
+    /// Prefix of every key.
     pub prefix: Box<str>,
-    /// The longest that one call may take, a connection included.
+    /// Maximum time of one call, including the time to connect.
     pub timeout: Duration,
-    /// The share of this instance among those that demand more than there is.
+    /// Weight of this instance's share when demand exceeds the limit.
     pub weight: NonZeroU16,
-    /// The name of this instance; a random one unless given.
+    /// Name of this instance; random if `None`.
     pub instance: Option<Box<str>>,
 }
 
-/// Which server has a key.
+/// How the servers are organised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// The only one.
+    /// One server.
     Single(Server),
-    /// The one that sentinels name as the master.
+    /// The master that Sentinels name.
     Sentinel(Sentinel),
-    /// The one that has the key's slot. These servers are asked for all others.
+    /// A Cluster; these are the servers from which to discover it.
     Cluster(Vec<Place>),
 }
 
-/// A server with its database.
+/// A server and its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Where it is.
+    /// Address of the server.
     pub place: Place,
-    /// The number of the database.
+    /// Number of the database.
     pub db: u16,
 }
 
-/// Servers that follow a master, and the sentinels that name it.
+/// A replicated server, located through Sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sentinel {
-    /// The sentinels; at least one.
+    /// Addresses of the Sentinels; at least one.
     pub sentinels: Vec<Place>,
-    /// The name of the master.
+    /// Name of the master.
     pub master: Box<str>,
-    /// Who this process is to the sentinels.
+    /// Credentials for the Sentinels.
     pub credentials: Credentials,
-    /// The number of the database.
+    /// Number of the database.
     pub db: u16,
 }
 
-/// A user, as access control lists know it.
+/// Credentials of a Redis user.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its name; `default` unless given.
+    /// User name; `default` if `None`.
     pub username: Option<Box<str>>,
-    /// Its password.
+    /// Password.
     pub password: Option<Box<str>>,
 }
 

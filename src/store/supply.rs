@@ -1,86 +1,96 @@
-//! Units for a counter that is short: out of what is held back, else from the store, for which a request may wait.
+//! Units for a counter that is out of units: from the reserve, or from the store, for which a request may wait.
 //!
-//! Nearly all requests spend units that this instance has claimed, and never come here. Whoever decides by shared limits,
-//! the proxy and the rate limit service, gets units here and then decides again.
+//! Nearly all requests use units of a lease that this instance holds, and do not reach this module. The proxy and the
+//! rate limit service get units here and then decide again.
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 
 use super::handle::Handle;
-use crate::limiter::claims::{Claimed, SharedCounter};
+use crate::limiter::leases::{LeaseOutcome, SharedCounter};
 
-/// What becomes of one counter that is short.
+/// Result for one counter that is out of units.
 #[derive(Debug)]
 pub enum Supply {
-    /// There are units: decide again.
+    /// Units are available; decide again.
     There,
-    /// The store is asked.
+    /// The store is being queried.
     Asked(Lacking),
-    /// There are none for so long.
+    /// No units are available before this time has elapsed; zero if that is unknown.
     Rejected(Duration),
-    /// What counts while the store is away counts.
+    /// The store is unreachable, and the configured fallback applies.
     Away,
 }
 
-/// A counter whose units the store is asked for.
+/// A counter for which the store is being queried.
 #[derive(Debug)]
 pub struct Lacking {
     waiter: oneshot::Receiver<()>,
     wait: Duration,
 }
 
-/// The responses of the store that a request waits for.
+/// The store's responses for which a request waits.
 #[derive(Debug, Default)]
 pub struct Waiting(SmallVec<[Lacking; 1]>);
 
 impl Handle {
-    /// What becomes of a request whose `counter` is short, once the limiter has `claimed` units for it. It waits for the
-    /// store no longer than `wait`.
-    pub fn supply(&self, counter: SharedCounter, claimed: Claimed, wait: Duration) -> Supply {
+    /// Evaluates the result of [`Limiter::acquire_units`] for `counter`. The request waits for the store for at most
+    /// `wait`.
+    ///
+    /// [`Limiter::acquire_units`]: crate::limiter::Limiter::acquire_units
+    pub fn supply(&self, counter: SharedCounter, claimed: LeaseOutcome, wait: Duration) -> Supply {
         match claimed {
-            Claimed::Ready(asks) => {
+            LeaseOutcome::Ready(asks) => {
                 if asks {
                     self.want(counter);
                 }
                 Supply::There
             }
-            Claimed::Asked(asks) if wait.is_zero() => {
+            LeaseOutcome::Requested(asks) if wait.is_zero() => {
                 if asks {
                     self.want(counter);
                 }
                 Supply::Rejected(Duration::ZERO)
             }
-            Claimed::Asked(asks) => Supply::Asked(Lacking { waiter: self.wait(counter, asks), wait }),
-            Claimed::Rejected(wait) => Supply::Rejected(wait),
-            Claimed::Gone => Supply::Away,
+            LeaseOutcome::Requested(asks) => {
+                Supply::Asked(Lacking { waiter: self.wait(counter, asks), wait })
+            }
+            LeaseOutcome::Rejected(wait) => Supply::Rejected(wait),
+            LeaseOutcome::Gone => Supply::Away,
         }
     }
 }
 
+impl From<Lacking> for Waiting {
+    fn from(lacking: Lacking) -> Self {
+        Self(smallvec![lacking])
+    }
+}
+
 impl Waiting {
-    /// One more response to wait for.
+    /// Adds another response to wait for.
     pub fn add(&mut self, lacking: Lacking) {
         self.0.push(lacking);
     }
 
-    /// Nothing is waited for.
+    /// Removes all.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Whether there is nothing to wait for.
+    /// Returns whether there is nothing to wait for.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns when the store has responded to all, or the shortest wait is over.
+    /// Completes when the store has responded to all queries, or when the shortest wait has elapsed.
     pub async fn done(self) {
         let Some(wait) = self.0.iter().map(|lacking| lacking.wait).min() else { return };
         let all = async {
             for lacking in self.0 {
-                // A question that is not asked after all is one that has no response.
+                // A query that was not sent has no response.
                 drop(lacking.waiter.await);
             }
         };

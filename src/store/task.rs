@@ -1,4 +1,4 @@
-//! The task that speaks with the store: beside all requests, on a thread of its own.
+//! Task that communicates with the store, on a thread of its own, apart from all requests.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -15,42 +15,44 @@ use super::protocol::{self, Asker};
 use super::redis::{Call, CallError, Client, Script, Value};
 use super::settings::Settings;
 use crate::clock::Clock;
-use crate::limiter::claims::SharedCounter;
+use crate::jitter::{backoff, equal_jitter};
 use crate::limiter::key::KeyHasher;
+use crate::limiter::leases::SharedCounter;
 use crate::limiter::{Fleet, Limiter};
 use crate::telemetry::metrics::{StoreMetrics, StoreOutcome};
 
-/// How often an instance of a small fleet registers.
+/// Interval between two registrations of an instance in a small fleet.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Registrations of a whole fleet in a second, as far as [`MAX_HEARTBEAT`] allows.
+/// Maximum registrations per second of a whole fleet, as far as [`MAX_HEARTBEAT`] permits.
 const FLEET_HEARTBEATS: u32 = 32;
-/// An instance of the largest fleet registers so often.
+/// Maximum interval between two registrations of an instance.
 const MAX_HEARTBEAT: Duration = Duration::from_secs(4);
-/// How soon the store is told of a ban.
+/// Maximum delay before a ban is reported to the store.
 const BANS: Duration = Duration::from_millis(100);
-/// An instance that has missed so many registrations is gone.
+/// Number of missed registrations after which an instance counts as gone.
 const MISSED_HEARTBEATS: u32 = 4;
-/// While the store is away, the first attempt to reach it comes after so long, and later ones up to a heartbeat apart.
-const FIRST_PROBE: Duration = Duration::from_millis(20);
+/// Base of the exponential backoff between attempts to reach an unreachable store; the maximum follows.
+const PROBE: Duration = Duration::from_millis(40);
+const MAX_PROBE: Duration = Duration::from_secs(2);
 
-/// What the task works with.
+/// Resources of the task.
 #[derive(Debug)]
 pub struct Resources {
-    /// The counters.
+    /// The limiter with the counters.
     pub limiter: Arc<Limiter>,
-    /// The time.
+    /// The process's clock.
     pub clock: Arc<Clock>,
-    /// What workers have of the store.
+    /// The workers' handle to the store.
     pub handle: Handle,
-    /// Where calls are counted.
+    /// Metrics of calls.
     pub metrics: StoreMetrics,
-    /// The other end of its queue.
+    /// Receiving end of the handle's queue.
     pub queue: mpsc::Receiver<Want>,
-    /// Drawn at random: the secret of the fleet, should it have none, and the number of this instance.
+    /// Random values: the fleet's secret, if it has none yet, and the number of this instance.
     pub random: ([u64; 2], u32),
 }
 
-/// The store, and what it runs.
+/// Client and scripts of the store.
 struct Calls {
     client: Client,
     prefix: Box<str>,
@@ -58,7 +60,7 @@ struct Calls {
     registering: Script,
 }
 
-/// The task.
+/// State of the task.
 struct Task<F> {
     store: Arc<Calls>,
     limiter: Arc<Limiter>,
@@ -70,22 +72,23 @@ struct Task<F> {
     calls: JoinSet<Done>,
     instance: String,
     random: ([u64; 2], u32),
-    probe: Duration,
+    /// Consecutive failed registrations.
+    failures: u32,
     next_heartbeat: Instant,
     is_registering: bool,
-    /// The size that the store has told last: it counts when it is told twice.
+    /// Fleet size in the last reply. A change takes effect when two consecutive replies agree.
     told: u32,
     joined: F,
 }
 
-/// What a call has come to.
+/// Result of a call.
 enum Done {
     Asked(Batch, Result<Reply, CallError>),
     Registered(Result<([u64; 2], u32), CallError>),
 }
 
-/// Speaks with the store for as long as it is polled. `joined` is called when this instance has learned what it has in common
-/// with its fleet, and whenever that changes.
+/// Communicates with the store while it is polled. `joined` is called with the fleet's secret and size when they are
+/// known, and whenever they change.
 pub async fn run(settings: &Settings, resources: Resources, joined: impl FnMut(Fleet)) {
     let Resources { limiter, clock, handle, metrics, queue, random } = resources;
     let instance = settings.instance.as_deref().map_or_else(|| format!("{:08x}", random.1), str::to_owned);
@@ -109,12 +112,12 @@ pub async fn run(settings: &Settings, resources: Resources, joined: impl FnMut(F
         clock,
         handle,
         metrics,
-        desk: Desk::new(Asker { instance: random.1, weight, ahead: 0 }),
+        desk: Desk::new(Asker { instance: random.1, weight, ahead: 0 }, protocol::groups(&settings.topology)),
         waiters: BTreeMap::new(),
         calls: JoinSet::new(),
         instance,
         random,
-        probe: FIRST_PROBE,
+        failures: 0,
         next_heartbeat: Instant::now(),
         is_registering: false,
         told: 0,
@@ -129,11 +132,11 @@ impl<F: FnMut(Fleet)> Task<F> {
             let now = self.clock.now();
             let due = self.desk.review(&self.limiter, now);
             if !self.handle.is_away() {
-                self.limiter.take_bans().into_iter().for_each(|counter| self.desk.ban(counter));
+                self.limiter.take_unreported_bans().into_iter().for_each(|counter| self.desk.ban(counter));
             }
             self.send();
             let after = due.map_or(HEARTBEAT, |due| due.since(self.clock.now()));
-            let after = if self.limiter.shares_bans() { after.min(BANS) } else { after };
+            let after = if self.limiter.has_shared_bans() { after.min(BANS) } else { after };
             let wake = self.next_heartbeat.min(Instant::now() + after);
             tokio::select! {
                 want = queue.recv() => {
@@ -157,7 +160,7 @@ impl<F: FnMut(Fleet)> Task<F> {
         let Want { counter, asks, waiter } = want;
         if self.handle.is_away() {
             if asks {
-                self.limiter.forget_question(counter);
+                self.limiter.cancel_request(counter);
             }
             return;
         }
@@ -169,9 +172,20 @@ impl<F: FnMut(Fleet)> Task<F> {
         }
     }
 
-    /// Makes the calls that are to be made.
+    /// Starts all calls that are due.
     fn send(&mut self) {
-        while let Some(batch) = self.desk.next(&self.limiter, self.clock.now()) {
+        let waiters = &mut self.waiters;
+        // Skips queries whose requests have all stopped waiting: the response of a busy store would be too late, and
+        // later requests query again.
+        let mut given_up = |counter| {
+            let is_given_up =
+                waiters.get(&counter).is_some_and(|all| all.iter().all(oneshot::Sender::is_closed));
+            if is_given_up {
+                waiters.remove(&counter);
+            }
+            is_given_up
+        };
+        while let Some(batch) = self.desk.next(&self.limiter, self.clock.now(), &mut given_up) {
             let store = Arc::clone(&self.store);
             let generation = format!("{:016x}", self.random.0[0] ^ self.clock.now().as_nanos());
             self.calls.spawn_local(async move {
@@ -206,18 +220,17 @@ impl<F: FnMut(Fleet)> Task<F> {
             Done::Registered(Err(error)) => {
                 self.is_registering = false;
                 self.lost(&error);
-                let jitter = self.probe.mul_f64(fastrand::f64());
-                self.next_heartbeat = Instant::now() + self.probe + jitter;
-                self.probe = (self.probe * 2).min(HEARTBEAT);
+                self.failures = self.failures.saturating_add(1);
+                self.next_heartbeat = Instant::now() + equal_jitter(backoff(PROBE, MAX_PROBE, self.failures));
             }
         }
     }
 
-    /// Requests that wait for these counters decide again.
+    /// Wakes the requests that wait for these counters, so that they decide again.
     fn resume(&mut self, batch: &Batch) {
         for question in &batch.questions {
             for waiter in self.waiters.remove(&question.counter).into_iter().flatten() {
-                // A request that has gone does not mind.
+                // The request may be gone.
                 let _ = waiter.send(());
             }
         }
@@ -248,13 +261,13 @@ impl<F: FnMut(Fleet)> Task<F> {
         });
     }
 
-    /// From one registration to the next: a store of many instances has not more of them to do.
+    /// Returns the interval between registrations, which grows with the fleet to bound the load on the store.
     fn interval(&self) -> Duration {
         (HEARTBEAT * self.told / FLEET_HEARTBEATS).clamp(HEARTBEAT, MAX_HEARTBEAT)
     }
 
     fn registered(&mut self, secret: [u64; 2], instances: u32) {
-        self.probe = FIRST_PROBE;
+        self.failures = 0;
         let fleet = self.limiter.fleet();
         let instances = NonZeroU32::new(instances).unwrap_or(NonZeroU32::MIN);
         let is_new = fleet.hasher.secret() != secret;
@@ -268,24 +281,20 @@ impl<F: FnMut(Fleet)> Task<F> {
             self.handle.set_away(false);
             self.metrics.up(true);
         }
-        self.metrics.size(self.limiter.fleet().instances.get(), self.limiter.shared_counters());
+        self.metrics.size(self.limiter.fleet().instances.get(), self.limiter.shared_counter_count());
     }
 }
 
 impl Calls {
     async fn ask(&self, batch: &Batch, new: String) -> Result<Reply, CallError> {
-        let prefix = &self.prefix;
-        let mut keys = vec![protocol::generation_key(prefix, batch.group)];
-        keys.extend(batch.questions.iter().map(|question| protocol::counter_key(prefix, question.counter)));
-        keys.extend(batch.bans.iter().map(|(counter, _)| protocol::ban_key(prefix, *counter)));
+        let keys = batch.keys(&self.prefix);
         let run = self.client.run_id(&keys[0]).await?;
-        let known = batch.generation.as_deref().unwrap_or("-");
-        let mut args: Vec<Vec<u8>> = vec![known.into(), run.to_string().into_bytes(), new.into_bytes()];
-        args.extend(batch.encoded.iter().map(|encoded| encoded.clone().into_bytes()));
+        let args: Vec<_> = batch.arguments(&run, new).into_iter().map(String::into_bytes).collect();
         let call = Call { script: &self.counting, keys: &keys, args: &args };
         let (value, ran) = self.client.call(call).await?;
         if ran != run {
-            // Another process than the one that was named, which may hold its data: what it has granted is not spent.
+            // Another process than the one named in the arguments executed the call and may lack its data. Its grant is
+            // discarded.
             return Err(CallError::Unreachable("another server has taken over".to_owned()));
         }
         reply_of(value).ok_or_else(|| CallError::Other("the script's reply cannot be read".to_owned()))

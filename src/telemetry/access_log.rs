@@ -1,8 +1,8 @@
-//! One line per request, in Envoy's default format or as JSON.
+//! Access log: one line per request, in Envoy's default format or as JSON.
 //!
-//! Lines are handed to a thread of their own through a bounded queue. Where nobody takes them (a full pipe, a
-//! slow disk) they are dropped and counted: a stalled log must never stall a request. How a line looks is in
-//! `line`, where it goes in `output`.
+//! Lines are passed to a separate thread through a bounded queue. If they cannot be written in time (full pipe, slow
+//! disk), they are dropped and counted: a stalled log must not delay requests. `line` formats lines, `output` writes
+//! them.
 
 mod line;
 mod output;
@@ -23,33 +23,33 @@ use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuild
 use self::output::{Control, Output};
 use crate::limiter::timestamp::Timestamp;
 
-/// Lines that may wait to be written. With the longest lines possible that is 40 MB; with usual ones, 1 MB.
+/// Maximum number of queued lines. They take at most 40 MB, with all lines at their maximum, and usually 1 MB.
 const QUEUED_LINES: usize = 4096;
 
-/// How long the end of the process waits for the last lines.
+/// Maximum time that shutdown waits for the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// Where lines go and what they look like.
+/// Settings of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where.
+    /// Destination of lines.
     pub sink: Sink,
-    /// How.
+    /// Format of lines.
     pub format: Format,
 }
 
-/// Where access log lines go.
+/// Destination of access log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sink {
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
-    /// Appended to this file.
+    /// This file, opened for appending.
     File(PathBuf),
 }
 
-/// What a line of the access log looks like.
+/// Format of access log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -60,28 +60,28 @@ pub enum Format {
     Json,
 }
 
-/// All that a line says about one request. Bytes are as they came over the wire; escaping is done here.
+/// Contents of one line. Bytes are as received; the formatter escapes them.
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
-    /// When the request's head arrived.
+    /// Arrival time of the request's header section.
     pub start: Timestamp,
-    /// The method.
+    /// Method.
     pub method: &'a Method,
-    /// The request target as received, with its query.
+    /// Request target as received, including the query.
     pub path: &'a str,
-    /// The protocol the client spoke.
+    /// Protocol version of the client.
     pub protocol: Version,
-    /// What it was answered.
+    /// Status code of the response, if there was one.
     pub status: Option<StatusCode>,
-    /// Envoy's response flags, e.g. `RL`; empty for none.
+    /// Envoy's response flags, such as `RL`; empty for none.
     pub flags: &'static str,
-    /// Bytes of the request's body.
+    /// Bytes of the request body.
     pub bytes_received: u64,
-    /// Bytes of the answer's body.
+    /// Bytes of the response body.
     pub bytes_sent: u64,
-    /// From the request's head to the end of the answer.
+    /// Time from the request's header section to the end of the response.
     pub duration: Duration,
-    /// Time the upstream took to answer, if it did.
+    /// Time until the upstream responded, if it did.
     pub upstream_time: Option<Duration>,
     /// X-Forwarded-For as sent upstream.
     pub x_forwarded_for: Option<&'a [u8]>,
@@ -91,17 +91,17 @@ pub struct Entry<'a> {
     pub request_id: Option<&'a [u8]>,
     /// Host, or the authority of the target.
     pub authority: Option<&'a [u8]>,
-    /// The upstream's address, if the request got that far.
+    /// Address of the endpoint, if the request was sent to one.
     pub upstream_host: Option<&'a str>,
-    /// How often it was sent there.
+    /// Number of attempts to send it upstream.
     pub attempts: u32,
-    /// Who asked, as the rules saw it.
+    /// Address of the client, as used by the rules.
     pub client_ip: std::net::IpAddr,
-    /// The rule that refused or would have.
+    /// Rule that rejected the request, or would have.
     pub rule: Option<&'a str>,
 }
 
-/// The access log; clones write to the same place.
+/// Handle of the access log. Clones write to the same destination.
 #[derive(Clone, Debug)]
 pub struct AccessLog {
     queue: NonBlocking,
@@ -110,16 +110,16 @@ pub struct AccessLog {
     format: Format,
 }
 
-/// Writes what is still queued when it is dropped, unless that takes too long.
+/// Writes the queued lines when dropped, for a limited time.
 #[must_use = "lines are lost unless this lives as long as the log"]
 #[derive(Debug)]
 pub struct Guard(Option<WorkerGuard>);
 
 impl AccessLog {
-    /// Opens the log. The guard is to be kept until the last request has been logged.
+    /// Opens the log. The guard must be kept until the last request has been logged.
     ///
     /// # Errors
-    /// Whatever the system says about opening the file.
+    /// Any error of opening the file.
     pub fn open(settings: &Settings) -> io::Result<(Self, Guard)> {
         let control = Arc::default();
         let output = Output::open(settings.sink.clone(), Arc::clone(&control))?;
@@ -132,19 +132,18 @@ impl AccessLog {
             Format::Envoy => line::envoy(entry),
             Format::Json => line::json(entry),
         };
-        // Takes every line: what finds the queue full is dropped there, and counted.
+        // Never fails: if the queue is full, the line is dropped and counted there.
         let _ = io::Write::write_all(&mut self.queue.clone(), &line);
     }
 
-    /// Opens the file anew before the next line (SIGUSR1): for whoever has moved it away. Nothing happens to
-    /// standard output and error.
+    /// Reopens the file before the next line (SIGUSR1), for log rotation. Has no effect on standard output and error.
     pub fn reopen(&self) {
         self.control.reopen.store(true, Ordering::Release);
-        // An empty line writes nothing and wakes the thread, so that the file moved away is let go at once.
+        // An empty line wakes the thread without writing, so that a rotated file is closed at once.
         let _ = io::Write::write_all(&mut self.queue.clone(), &[]);
     }
 
-    /// Lines lost since the start, because nobody took them or because writing failed.
+    /// Returns the number of lines lost since the start, because the queue was full or writing failed.
     pub fn dropped(&self) -> u64 {
         (self.full.dropped_lines() as u64).saturating_add(self.control.lost.get())
     }
@@ -161,8 +160,8 @@ impl AccessLog {
 }
 
 impl Drop for Guard {
-    /// The appender's own guard complains on standard output when the thread does not end, and would wait
-    /// there for ever if that is what has stalled; so it is dropped elsewhere.
+    /// Drops the appender's guard on another thread. That guard waits without limit if its thread is stalled, and
+    /// prints to standard output, which may be what is stalled.
     fn drop(&mut self) {
         let guard = self.0.take();
         let (done, wait) = mpsc::sync_channel(1);

@@ -1,40 +1,40 @@
-//! A number that only grows.
+//! Monotonic counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counted by one thread and read by another. Relaxed, since no count says anything of another.
+/// A counter written by one or more threads and read by others. Relaxed ordering suffices: counters are independent.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// One more.
+    /// Adds 1.
     pub fn increment(&self) {
         self.add(1);
     }
 
-    /// So many more.
+    /// Adds `more`.
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// The count so far.
+    /// Returns the current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Adds the count of `other` so far.
+    /// Adds the current value of `other`.
     pub fn absorb(&mut self, other: &Self) {
         let sum = self.get().saturating_add(other.get());
         *self.0.get_mut() = sum;
     }
 }
 
-/// Adds each count of `others` to the one beside it.
+/// Adds each counter of `others` to the counter at the same position.
 pub fn absorb_all(counts: &mut [Count], others: &[Count]) {
     counts.iter_mut().zip(others).for_each(|(count, other)| count.absorb(other));
 }
 
-/// The sum of all counts.
+/// Returns the sum of all counters.
 pub fn sum(counts: &[Count]) -> u64 {
     counts.iter().map(Count::get).sum()
 }

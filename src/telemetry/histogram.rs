@@ -1,8 +1,7 @@
-//! Durations counted into fixed buckets.
+//! Histogram of durations with fixed buckets.
 //!
-//! The exporter's own histograms keep every sample until somebody scrapes, so their memory grows with
-//! traffic. Here a sample is two relaxed additions to memory of constant size, and a scrape adds up the
-//! histograms of all workers.
+//! The histograms of the exporter store every sample until the next scrape, so their memory grows with traffic. Here a
+//! sample costs two relaxed additions in memory of constant size. A scrape sums the histograms of all workers.
 
 use std::time::Duration;
 
@@ -11,9 +10,8 @@ use crate::limiter::timestamp::saturating_nanos;
 
 /// Upper bounds of the buckets, inclusive, in nanoseconds.
 ///
-/// From 50 µs, which is what a request costs that never leaves this process, to 60 s, which is longer than
-/// any reasonable timeout. Envoy's bounds between 0.5 ms and 60 s are all among them, so that dashboards
-/// made for Envoy show exact numbers.
+/// They range from 50 µs, the time of a request with a local reply, to 60 s, longer than any reasonable timeout. They
+/// include all of Envoy's bounds between 0.5 ms and 60 s, so dashboards made for Envoy show exact numbers.
 pub const BOUNDS: [u64; 19] = [
     50_000,
     100_000,
@@ -38,7 +36,7 @@ pub const BOUNDS: [u64; 19] = [
 
 const BUCKETS: usize = BOUNDS.len() + 1;
 
-/// Samples by how long they are.
+/// Number of samples per bucket, and their sum.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [Count; BUCKETS],
@@ -61,24 +59,24 @@ impl Histogram {
         self.nanos.add(nanos);
     }
 
-    /// Adds the samples of `other` so far.
+    /// Adds the current samples of `other`.
     pub fn absorb(&mut self, other: &Self) {
         count::absorb_all(&mut self.buckets, &other.buckets);
         self.nanos.absorb(&other.nanos);
     }
 
-    /// Samples.
+    /// Returns the number of samples.
     pub fn count(&self) -> u64 {
         count::sum(&self.buckets)
     }
 
-    /// All samples together.
+    /// Returns the sum of all samples.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.nanos.get())
     }
 
-    /// Bounds in nanoseconds and how many samples were at most that long; samples beyond the last bound are
-    /// in [`Self::count`] alone.
+    /// Returns each bound in nanoseconds with the number of samples up to it. Samples beyond the last bound are only
+    /// included in [`Self::count`].
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         BOUNDS.iter().zip(&self.buckets).scan(0, |below, (bound, bucket)| {
             *below += bucket.get();
@@ -87,7 +85,7 @@ impl Histogram {
     }
 }
 
-/// The number of bounds below the sample: no branches, and the compiler compares several at a time.
+/// Returns the number of bounds below the sample. Free of branches, so the compiler vectorises the comparison.
 fn bucket_of(nanos: u64) -> usize {
     BOUNDS.iter().map(|bound| usize::from(nanos > *bound)).sum()
 }

@@ -1,7 +1,7 @@
-//! The process's own messages: to standard error, at levels that can be changed while it runs.
+//! Log messages of the process, on standard error, at levels that can be changed at runtime.
 //!
-//! What is logged per request must stay below the level that people run with, or be told once: standard error
-//! is written where the message arises, and whoever reads it may be slow.
+//! Messages are written synchronously, and the reader may be slow. So messages of requests must either be below the
+//! default level or be logged only once.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -12,10 +12,10 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-/// What a message looks like.
+/// Format of log messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// A line for people.
+    /// A human-readable line.
     #[default]
     Text,
     /// One JSON object per line.
@@ -25,18 +25,18 @@ pub enum LogFormat {
 /// Why logging cannot be set up or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoggingError {
-    /// Not a level.
+    /// Not a log level.
     #[error("unknown log level, expected one of trace, debug, info, warn, error, off, got \"{0}\"")]
     Level(String),
-    /// No `target:level`.
+    /// Not in the form `target=level`.
     #[error("expected target and level as in weir::proxy=debug, got \"{0}\"")]
     Pair(String),
-    /// There is a subscriber already, or none any more.
+    /// A subscriber is already installed, or has been removed.
     #[error("logging cannot be set up twice")]
     Installed,
 }
 
-/// Changes levels while the process runs.
+/// Handle for changing log levels at runtime.
 #[derive(Clone)]
 pub struct LevelHandle(reload::Handle<Targets, Registry>);
 
@@ -47,19 +47,19 @@ impl fmt::Debug for LevelHandle {
 }
 
 impl LevelHandle {
-    /// Sets the level of everything.
+    /// Sets one level for all targets.
     ///
     /// # Errors
-    /// [`LoggingError::Level`].
+    /// [`LoggingError::Level`] if `level` is unknown.
     pub fn set_level(&self, level: &str) -> Result<(), LoggingError> {
         let level = level_of(level)?;
         self.0.reload(Targets::new().with_default(level)).map_err(|_| LoggingError::Installed)
     }
 
-    /// Sets the level of a module and those below it, e.g. `weir::proxy`, beside what is set already.
+    /// Sets the level of a module and its submodules, such as `weir::proxy`, in addition to existing levels.
     ///
     /// # Errors
-    /// [`LoggingError::Level`] or [`LoggingError::Pair`].
+    /// [`LoggingError::Level`] if `level` is unknown, or [`LoggingError::Pair`] if `target` is invalid.
     pub fn set_target(&self, target: &str, level: &str) -> Result<(), LoggingError> {
         let level = level_of(level)?;
         if target.is_empty() || target.len() > LONGEST_TARGET || !target.bytes().all(is_of_path) {
@@ -70,7 +70,7 @@ impl LevelHandle {
             .map_err(|_| LoggingError::Installed)
     }
 
-    /// The levels in effect, as [`init`] takes them.
+    /// Returns the levels in effect, in the format that [`init`] reads.
     pub fn describe(&self) -> String {
         let describe = |targets: &Targets| {
             let default = targets.default_level().unwrap_or(LevelFilter::OFF);
@@ -83,28 +83,28 @@ impl LevelHandle {
     }
 }
 
-/// A path of modules is not longer; targets are kept, so they must be bounded.
+/// Maximum length of a target, in bytes. Targets are stored, so their size must be bounded.
 const LONGEST_TARGET: usize = 128;
 
 const fn is_of_path(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':' | b'-')
 }
 
-/// Starts logging to standard error. `level` is a level, or a list as in `info,weir::proxy=debug`. Colours
-/// only on a terminal, and not where `NO_COLOR` is set.
+/// Starts logging to standard error. `level` is a level, or a list such as `info,weir::proxy=debug`. Colours are used
+/// on a terminal only, and not if `NO_COLOR` is set.
 ///
 /// # Errors
-/// [`LoggingError`] where `level` is none, or logging has been set up before.
+/// [`LoggingError`] if `level` is invalid, or logging has been set up before.
 pub fn init(level: &str, format: LogFormat) -> Result<LevelHandle, LoggingError> {
     let (subscriber, handle) = subscriber(level, format, io::stderr)?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LoggingError::Installed)?;
     Ok(handle)
 }
 
-/// What [`init`] installs, with another writer.
+/// Returns the subscriber that [`init`] installs, with another writer.
 ///
 /// # Errors
-/// [`LoggingError`] where `level` is none.
+/// [`LoggingError`] if `level` is invalid.
 pub fn subscriber<W>(
     level: &str,
     format: LogFormat,
@@ -125,7 +125,7 @@ where
     Ok((tracing_subscriber::registry().with(filter).with(lines), LevelHandle(handle)))
 }
 
-/// Stricter than the type's own parser, for which a misspelt level is the name of a module.
+/// Parses a list of levels. [`Targets`] would accept a misspelt level as the name of a module.
 fn targets(spec: &str) -> Result<Targets, LoggingError> {
     let mut targets = Targets::new();
     for part in spec.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -137,7 +137,7 @@ fn targets(spec: &str) -> Result<Targets, LoggingError> {
     Ok(targets)
 }
 
-/// Envoy's names of levels are understood too.
+/// Parses a level; Envoy's names are accepted as well.
 fn level_of(name: &str) -> Result<LevelFilter, LoggingError> {
     match name.to_ascii_lowercase().as_str() {
         "trace" => Ok(LevelFilter::TRACE),

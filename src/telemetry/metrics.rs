@@ -1,8 +1,8 @@
-//! Numbers: every metric this process has, and the handles that count them.
+//! Metrics of this process, and the handles that count them.
 //!
-//! Counting is done in memory that belongs to one worker (or, for rules, to one of several stripes), through
-//! handles that were made beforehand: on the request path nothing is looked up, locked or allocated. A scrape
-//! adds everything up and renders it under Weir's names or Envoy's. No other module names a metric.
+//! Each worker counts in memory of its own (rules in one of several stripes), through handles created in advance. The
+//! request path performs no look-up, lock or allocation. A scrape sums all counters and renders them under Weir's or
+//! Envoy's names. No other module defines metric names.
 
 mod arrival;
 mod envoy;
@@ -43,25 +43,25 @@ pub use self::worker::{Span, WorkerMetrics};
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 
-/// This build's version.
+/// Version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How reading the configuration again ended.
+/// Result of reloading the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReloadOutcome {
     /// It changed and is in effect.
     Applied,
-    /// It is valid and says what it said before.
+    /// It is valid and unchanged.
     Unchanged,
-    /// It is not valid; the running one stays.
+    /// It is invalid; the last good configuration stays in effect.
     Rejected,
 }
 
 impl ReloadOutcome {
-    /// Every outcome, in the order of their declaration.
+    /// All outcomes, in order of declaration.
     pub const ALL: [Self; 3] = [Self::Applied, Self::Unchanged, Self::Rejected];
 
-    /// The label value.
+    /// Returns the label value.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Applied => "applied",
@@ -71,85 +71,85 @@ impl ReloadOutcome {
     }
 }
 
-/// What only others know, at the moment of a scrape.
+/// Values of other components at the moment of a scrape.
 #[derive(Clone, Debug)]
 pub struct Scrape {
-    /// Now.
+    /// Current time.
     pub now: Timestamp,
-    /// When the process started.
+    /// Start time of the process.
     pub started: Timestamp,
-    /// Whether it is ready, as Envoy's `server.live` has it; else readiness fails: declared unhealthy, or on the way out.
+    /// Whether the process is live, as in Envoy's `server.live`; false if it was declared unhealthy or is draining.
     pub is_live: bool,
-    /// Counters in use, by rule.
+    /// Number of counters per rule.
     pub keys: BTreeMap<Box<str>, u64>,
-    /// Places of the counter table that are taken.
+    /// Number of counters in the table.
     pub entries: usize,
-    /// Places it has.
+    /// Capacity of the table.
     pub capacity: usize,
-    /// Charges that went to an overflow counter.
+    /// Number of charges to overflow counters.
     pub overflows: u64,
-    /// Access log lines lost.
+    /// Number of lost access log lines.
     pub access_log_dropped: u64,
-    /// What was written to the state file, if there is one.
+    /// Statistics of the state file, if there is one.
     pub saves: Option<Saves>,
-    /// How far limits stretch; `None` while none is elastic.
+    /// State of elastic limits; `None` if there are none.
     pub elastic: Option<Elastic>,
-    /// Limits that instances share.
+    /// Limits shared with other instances.
     pub shared_limits: Vec<SharedLimit>,
-    /// Certificates that listeners show, each by its file, and its last second since 1970.
+    /// Certificates of the listeners, by file, with their expiry in seconds since 1970.
     pub certificates: BTreeMap<Box<str>, u64>,
-    /// Where upstreams are.
+    /// Upstreams and their endpoints.
     pub clusters: Vec<ClusterView>,
 }
 
-/// The limit of a rule that instances share.
+/// A rule's limit that is shared with other instances.
 #[derive(Clone, Debug)]
 pub struct SharedLimit {
-    /// The rule.
+    /// Name of the rule.
     pub rule: Box<str>,
-    /// How many instances there are, as far as is known.
+    /// Number of instances, as far as is known.
     pub instances: u32,
-    /// Units that they may admit beyond the limit.
+    /// Error bound: units that all instances together may admit beyond the limit.
     pub error_bound: f64,
 }
 
-/// Elastic limits at one moment.
+/// State of elastic limits.
 #[derive(Clone, Debug, Default)]
 pub struct Elastic {
-    /// What the controller thinks.
+    /// Assessment by the controller.
     pub assessment: Assessment,
-    /// How many times the written limit each elastic rule allows, by name.
+    /// Name of each elastic rule, with the current multiple of its configured limit.
     pub factors: Vec<(Box<str>, f64)>,
 }
 
-/// What became of spans.
+/// Counters of spans.
 #[derive(Clone, Debug)]
 pub struct SpanMetrics {
-    /// Accepted by the collector.
+    /// Spans that the collector accepted.
     pub exported: Counter,
-    /// Lost: the queue was full, or the collector did not accept them.
+    /// Spans lost because the queue was full or the collector did not accept them.
     pub dropped: Counter,
 }
 
-/// What was written to the state file.
+/// Statistics of the state file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Saves {
-    /// Times it was.
+    /// Number of successful writes.
     pub saved: u64,
-    /// Times it could not be.
+    /// Number of failed writes.
     pub failed: u64,
-    /// When it was last.
+    /// Time of the last successful write.
     pub last: Option<Timestamp>,
-    /// Counters in it.
+    /// Number of counters in the file.
     pub counters: u64,
-    /// Its size.
+    /// Size of the file, in bytes.
     pub bytes: u64,
 }
 
-/// The sums over all workers at one moment, from which every output is made.
+/// Sums over all workers at one moment, from which every output is rendered.
 struct Totals<'a> {
     workers: usize,
-    /// The names of the listeners.
+    /// Names of the listeners.
     names: &'a [Box<str>],
     counts: WorkerCounts,
     upstreams: Vec<(Box<str>, UpstreamCounts)>,
@@ -163,7 +163,7 @@ impl Totals<'_> {
     }
 }
 
-/// All numbers of the process.
+/// All metrics of the process.
 #[derive(Debug)]
 pub struct Metrics {
     listeners: Box<[Box<str>]>,
@@ -176,8 +176,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a process with these listeners, by name. Everything else that is a label is registered
-    /// when it is known.
+    /// Creates the metrics of a process with these listeners. Values of all other labels are registered when they
+    /// become known.
     pub fn new(listeners: &[&str]) -> Arc<Self> {
         Arc::new(Self {
             listeners: listeners.iter().map(|name| Box::from(*name)).collect(),
@@ -190,57 +190,54 @@ impl Metrics {
         })
     }
 
-    /// A handle with memory of its own, for one worker thread and everything on it. What it counted stays
-    /// counted when the worker is gone.
+    /// Returns a handle with its own memory, for one worker thread. Its counts remain after the worker has ended.
     pub fn worker(&self) -> WorkerMetrics {
         let counts = Arc::new(WorkerCounts::new(self.listeners.len()));
         self.workers.lock().push(Arc::clone(&counts));
         WorkerMetrics { counts }
     }
 
-    /// The counters of the rule of this name, which go on where an earlier configuration's left off. Takes a
-    /// lock: for when a configuration is compiled.
+    /// Returns the counters of a rule; they continue across reloads. Takes a lock, so call it at configuration time.
     pub fn rule(&self, name: &str) -> RuleMetrics {
         self.rules.lock().get_or_add(name)
     }
 
-    /// What the rule of this name did so far; zeros if it was never registered.
+    /// Returns the counts of a rule so far; zeros if it was never registered.
     pub fn decisions(&self, rule: &str) -> Decisions {
         self.rules.lock().get(rule).map(RuleMetrics::decisions).unwrap_or_default()
     }
 
-    /// A handle with memory of its own, for one worker and the endpoint at `address` of the upstream of this name.
-    /// Takes a lock: for when an endpoint becomes known.
+    /// Returns a handle with its own memory, for one worker and one endpoint of an upstream. Takes a lock, so call it
+    /// when an endpoint becomes known.
     pub fn endpoint(&self, upstream: &str, address: &str) -> EndpointMetrics {
         self.upstreams.lock().endpoint(upstream, address)
     }
 
-    /// What is counted of the upstream of this name by all workers together; goes on where an earlier configuration's
-    /// left off.
+    /// Returns the counters of an upstream that all workers share; they continue across reloads.
     pub fn cluster(&self, upstream: &str) -> Arc<ClusterMetrics> {
         self.upstreams.lock().cluster(upstream)
     }
 
-    /// What all upstreams together did so far.
+    /// Returns the sum of the counts of all upstreams.
     pub fn upstreams(&self) -> UpstreamCounts {
         let mut all = UpstreamCounts::default();
         self.upstreams.lock().totals().iter().for_each(|(_, counts)| all.absorb(counts));
         all
     }
 
-    /// What the endpoints of one upstream did so far, by address.
+    /// Returns the counts of the endpoints of one upstream, by address.
     pub fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamCounts> {
         self.upstreams.lock().endpoints(upstream)
     }
 
-    /// The first configuration is in effect.
+    /// Records that the first configuration is in effect.
     pub fn config_started(&self, generation: u64, now: Timestamp) {
         self.exporter.successful.set(1.0);
         self.exporter.success_time.set(now.as_secs_f64());
         self.exporter.generation.set(generation as f64);
     }
 
-    /// The configuration was read again; `generation` is the one in effect afterwards.
+    /// Records a reload; `generation` is the one in effect afterwards.
     pub fn config_reload(&self, outcome: ReloadOutcome, generation: u64, now: Timestamp) {
         self.exporter.reloads[outcome as usize].increment(1);
         match outcome {
@@ -249,39 +246,38 @@ impl Metrics {
         }
     }
 
-    /// Whether the configuration in force has changes that wait for a restart.
+    /// Sets whether the configuration in effect has changes that require a restart.
     pub fn config_restart_pending(&self, is_pending: bool) {
         self.exporter.restart_pending.set(f64::from(u8::from(is_pending)));
     }
 
-    /// The counters of spans.
+    /// Returns the counters of spans.
     pub fn spans(&self) -> SpanMetrics {
         self.exporter.spans.clone()
     }
 
-    /// The numbers of the store of shared limits, which are shown from now on.
+    /// Returns the metrics of the store of shared limits, and includes them in the output from now on.
     pub fn store(&self) -> StoreMetrics {
         self.exporter.store()
     }
 
-    /// The numbers of a configuration over HTTP, which are shown from now on.
+    /// Returns the metrics of fetching the configuration, and includes them in the output from now on.
     pub fn fetches(&self) -> FetchMetrics {
         self.exporter.fetches()
     }
 
-    /// The statistics of Envoy's rate limit service, which are shown from now on.
+    /// Returns the statistics of Envoy's rate limit service, and includes them in the output from now on.
     pub fn rate_limits(&self) -> Arc<RateLimits> {
         Arc::clone(self.rate_limits.get_or_init(Arc::default))
     }
 
-    /// What is counted of the rate limit service at `place` by all workers together; goes on where an earlier
-    /// configuration's left off.
+    /// Returns the metrics of the rate limit service at `place`, which all workers share; they continue across reloads.
     pub fn remote(&self, place: &str) -> Arc<RemoteMetrics> {
         Arc::clone(self.remotes.lock().entry(place.into()).or_default())
     }
 
-    /// Everything in Prometheus' text format, under Weir's names; what the rate limit service counts under those of
-    /// envoyproxy/ratelimit.
+    /// Renders all metrics in Prometheus' text format under Weir's names. Statistics of the rate limit service have the
+    /// names of envoyproxy/ratelimit.
     pub fn render(&self, scrape: &Scrape) -> String {
         let mut text = self.exporter.render(&self.totals(), &self.remotes.lock(), scrape);
         if let Some(rate_limits) = self.rate_limits.get() {
@@ -290,7 +286,7 @@ impl Metrics {
         text
     }
 
-    /// The same numbers under Envoy's names, as far as Envoy has one.
+    /// Returns the metrics under Envoy's names, as far as Envoy has them.
     pub fn stats(&self, scrape: &Scrape, filter: &StatsFilter) -> Stats {
         envoy::stats(&self.totals(), scrape, filter)
     }

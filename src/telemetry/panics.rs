@@ -1,17 +1,17 @@
-//! How often a thread or a task of this process has panicked.
+//! Counter of panics in threads and tasks of this process.
 //!
-//! The runtime contains a panic to the task it happens in, so that nobody would notice but the client of one
-//! request. What is said of it goes where it always goes, to standard error.
+//! The runtime confines a panic to its task, so without the counter only one client would notice. The panic message
+//! still goes to standard error.
 
 use std::panic;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// There is one hook to a process, so there is one count.
+/// Process-wide, like the panic hook.
 static COUNTED: AtomicU64 = AtomicU64::new(0);
 static WATCHING: Once = Once::new();
 
-/// Counts every panic from now on.
+/// Starts counting panics. Further calls have no effect.
 pub fn watch() {
     WATCHING.call_once(|| {
         let before = panic::take_hook();
@@ -22,7 +22,7 @@ pub fn watch() {
     });
 }
 
-/// Panics counted so far.
+/// Returns the number of panics since the start of counting.
 pub fn counted() -> u64 {
     COUNTED.load(Ordering::Relaxed)
 }

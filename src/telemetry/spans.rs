@@ -1,9 +1,9 @@
-//! OpenTelemetry spans of requests, exported by OTLP over HTTP, with TLS or without.
+//! OpenTelemetry spans of requests, exported by OTLP over HTTP, with or without TLS.
 //!
-//! Off unless configured, and then nothing here is called. A span is made from the access-log entry when the request
-//! has ended, and passed to the SDK's batch processor through a bounded queue: where that is full, or the
-//! collector fails, spans are dropped and counted, and no request waits. `context` reads and writes the
-//! headers that propagate traces, `span` builds spans, `exporter` sends batches.
+//! Tracing is off unless configured; then nothing here is called. When a request has ended, a span is built from its
+//! access-log entry and passed to the SDK's batch processor through a bounded queue. Spans are dropped and counted if
+//! the queue is full or the collector fails; requests never wait. `context` reads and writes the headers that propagate
+//! traces, `span` builds spans, `exporter` sends batches.
 
 pub mod context;
 
@@ -28,32 +28,32 @@ use super::metrics::{SpanMetrics, VERSION};
 use crate::limiter::percent::Percent;
 use crate::tls::client;
 
-/// Spans that wait to be exported at most. With the longest texts that are kept that is 16 MB; with usual ones, 2 MB.
+/// Maximum number of queued spans. They take at most 16 MB, with all texts at their maximum, and usually 2 MB.
 const MAX_QUEUED_SPANS: usize = 2048;
-/// Spans of one request to the collector at most.
+/// Maximum number of spans in one request to the collector.
 const MAX_BATCH: usize = 512;
-/// How long a span waits for others to fill its batch.
+/// Maximum time a span waits for its batch to fill.
 const BATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the end of the process waits for the last spans.
+/// Maximum time that shutdown waits for the last spans.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where spans go, and of which requests.
+/// Settings of the span export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Who takes them.
+    /// Collector that receives the spans.
     pub collector: Collector,
-    /// TLS towards the collector, where its address says so.
-    pub tls: Option<client::Settings>,
-    /// Fields sent along with every batch: most often who we are to the collector.
+    /// TLS to the collector, if its address requires it.
+    pub tls: Option<client::TlsClientSettings>,
+    /// Headers sent with every batch, usually for authentication.
     pub headers: HeaderMap,
-    /// The share of requests that have a span, of those for which nobody before us has decided that.
+    /// Share of requests that get a span, unless an earlier hop has decided.
     pub sample: Percent,
-    /// Under which name.
+    /// Service name of the spans.
     pub service_name: Box<str>,
 }
 
 impl Settings {
-    /// Whether the other differs in nothing but what can change while we run.
+    /// Whether the other settings differ at most in what can change without a restart.
     pub fn is_same_but_for_sample(&self, other: &Self) -> bool {
         let Self { collector, tls, headers, service_name, sample: _ } = self;
         (collector, tls, headers, service_name)
@@ -61,30 +61,30 @@ impl Settings {
     }
 }
 
-/// Whoever takes spans by OTLP over HTTP/1.1.
+/// Address of a collector that accepts OTLP over HTTP/1.1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
-    /// A name or an address, the latter without brackets.
+    /// Name or address; an IPv6 address is without brackets.
     pub host: Box<str>,
     /// The port.
     pub port: u16,
-    /// The path of requests, `/v1/traces` at its end.
+    /// Path of requests, ending in `/v1/traces`.
     pub path: Box<str>,
-    /// Whether it speaks TLS.
+    /// Whether it is reached over TLS.
     pub is_secure: bool,
 }
 
-/// Starts spans, and passes those that have ended to the batch processor.
+/// Starts spans, and passes completed ones to the batch processor.
 #[derive(Debug)]
 pub struct Tracer {
-    /// Hundredths of a percent.
+    /// Share of sampled requests, in hundredths of a percent.
     sample: AtomicU32,
     processor: BatchSpanProcessor,
     scope: InstrumentationScope,
     counts: Arc<Counts>,
 }
 
-/// What became of spans, and how many are queued.
+/// Number of queued spans, and counters of exported and dropped ones.
 #[derive(Debug)]
 struct Counts {
     queued: AtomicUsize,
@@ -93,7 +93,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Takes a place in the queue; false if it is full, which counts as dropped.
+    /// Reserves a place in the queue; returns `false` and counts a dropped span if the queue is full.
     fn enqueue(&self) -> bool {
         let more = |queued| (queued < MAX_QUEUED_SPANS).then_some(queued + 1);
         let is_queued = self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
@@ -107,7 +107,7 @@ impl Counts {
         self.queued.fetch_sub(spans, Ordering::Relaxed);
     }
 
-    /// `dropped` of `all` spans of a batch were lost, the others exported.
+    /// Counts a batch of `all` spans, of which `dropped` were lost and the others exported.
     fn record(&self, all: u64, dropped: u64) {
         let dropped = dropped.min(all);
         self.metrics.exported.increment(all - dropped);
@@ -123,7 +123,7 @@ impl Tracer {
     /// Starts the batch processor's thread.
     ///
     /// # Errors
-    /// If no runtime can be had, or TLS cannot be set up.
+    /// If no runtime can be created, or TLS cannot be set up.
     pub fn start(settings: &Settings, metrics: SpanMetrics) -> io::Result<(Arc<Self>, Guard)> {
         let counts =
             Arc::new(Counts { queued: AtomicUsize::new(0), metrics, shutting_down: AtomicBool::new(false) });
@@ -143,29 +143,28 @@ impl Tracer {
         Ok((tracer, guard))
     }
 
-    /// Changes the share of requests that have a span.
+    /// Sets the share of requests that get a span.
     pub fn set_sample(&self, sample: Percent) {
         self.sample.store(sample.hundredths(), Ordering::Relaxed);
     }
 
-    /// The place of a request with these headers in a trace; `random` is used for the identifiers of
-    /// a trace and of a span, should it need them. `None` where an earlier hop
-    /// has decided against a span: then the headers pass unchanged.
+    /// Returns the trace context of a request with these headers; `random` supplies a trace ID and a span ID if needed.
+    /// `None` if an earlier hop decided against sampling: then the headers are forwarded unchanged.
     pub fn begin(&self, headers: &HeaderMap, random: (u128, u64)) -> Option<Box<Context>> {
         let share = Percent::from_hundredths(self.sample.load(Ordering::Relaxed));
         Context::new(Incoming::of(headers), share, random).map(Box::new)
     }
 
-    /// Queues the span of a request that has ended, or drops it where the queue is full; never waits.
+    /// Queues the span of a completed request, or drops it if the queue is full; never waits.
     pub fn end(&self, context: &Context, entry: &Entry<'_>, notes: &Notes<'_>) {
-        // The processor has the same bound, but does not tell how many spans it drops.
+        // The processor has the same bound, but does not report how many spans it drops.
         if context.sampled && self.counts.enqueue() {
             self.processor.on_end(span::span(context, entry, notes, &self.scope));
         }
     }
 }
 
-/// Exports what is still queued when it is dropped, unless that takes longer than [`SHUTDOWN_TIMEOUT`].
+/// Exports the queued spans when dropped, for at most [`SHUTDOWN_TIMEOUT`].
 #[must_use = "spans are lost unless this lives as long as requests do"]
 #[derive(Debug)]
 pub struct Guard(Arc<Tracer>);

@@ -1,7 +1,7 @@
-//! Counters to a statsd, by UDP: what they grew by since the last time, every now and then.
+//! Periodic export of counters to statsd over UDP: the increase since the last export.
 //!
-//! Nobody answers, so nobody is waited for: what is lost on the way is lost. A name that cannot be looked up is tried
-//! again the next time.
+//! statsd sends no acknowledgements, so lost packets stay lost. A name that cannot be resolved is tried again with the
+//! next export.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,22 +9,22 @@ use std::net::{ToSocketAddrs as _, UdpSocket};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// Bytes of a packet: what fits through most networks in one piece.
+/// Maximum size of a packet, in bytes: one that most networks carry without fragmentation.
 const PACKET: usize = 1_400;
 
-/// Where to send to, and how.
+/// Settings of the export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// `host:port`.
+    /// Address of statsd, as `host:port`.
     pub address: Box<str>,
-    /// How often.
+    /// Time between exports.
     pub interval: Duration,
-    /// Added to every name, as `.__NAME=VALUE`.
+    /// Tags, appended to every name as `.__NAME=VALUE`.
     pub tags: BTreeMap<String, String>,
 }
 
-/// Sends what `counters` answers every now and then, and once more when `end` says so or has gone. Blocks, so give it a
-/// thread of its own.
+/// Exports the result of `counters` periodically, and a last time when `end` receives a value or is closed. Blocks, so
+/// it needs a thread of its own.
 pub fn run(settings: &Settings, counters: impl Fn() -> BTreeMap<String, u64>, end: &Receiver<()>) {
     let mut sent = BTreeMap::new();
     let mut failed = false;
@@ -47,7 +47,7 @@ pub fn run(settings: &Settings, counters: impl Fn() -> BTreeMap<String, u64>, en
     }
 }
 
-/// What grew, a line each.
+/// Returns a line for each counter that increased.
 fn lines(
     before: &BTreeMap<String, u64>,
     now: &BTreeMap<String, u64>,

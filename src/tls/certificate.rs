@@ -1,4 +1,4 @@
-//! What a certificate says (RFC 5280).
+//! Parser of certificates (RFC 5280).
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -8,49 +8,49 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// What operators and rules want to know of a certificate.
+/// Fields of a certificate that operators and rules use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// The serial number in lower-case hexadecimal digits.
+pub struct CertificateInfo {
+    /// Serial number in lower-case hexadecimal digits.
     pub serial: Box<str>,
-    /// Whom it was made out to, as RFC 4514 writes it; may be empty.
+    /// Subject in the format of RFC 4514; may be empty.
     pub subject: Box<str>,
-    /// Other names of the same.
+    /// Subject alternative names.
     pub names: Vec<AltName>,
-    /// It holds from then on, in seconds since 1970.
+    /// Start of validity, in seconds since 1970.
     pub valid_from: u64,
-    /// Its last second, in seconds since 1970.
+    /// End of validity (inclusive), in seconds since 1970.
     pub expires: u64,
 }
 
-/// A subject's alternative name (RFC 5280 section 4.2.1.6), as far as anybody uses them.
+/// A subject alternative name (RFC 5280 section 4.2.1.6) of a supported kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AltName {
-    /// A host's name, in lower case; perhaps with `*` for its first label.
+    /// Host name in lower case; the first label may be `*`.
     Dns(Box<str>),
-    /// A URI, such as a SPIFFE identity.
+    /// URI, such as a SPIFFE ID.
     Uri(Box<str>),
-    /// An address.
+    /// IP address.
     Ip(IpAddr),
-    /// A mailbox.
+    /// Mail address.
     Email(Box<str>),
 }
 
-/// Not a certificate.
+/// Error: not a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a certificate in DER")]
-pub struct NotACertificate;
+pub struct InvalidCertificate;
 
-impl Facts {
-    /// What the certificate in `der` says. Its signature is not looked at.
+impl CertificateInfo {
+    /// Parses a certificate in DER. Its signature is not verified.
     ///
     /// # Errors
-    /// [`NotACertificate`] if it cannot be read.
-    pub fn of(der: &[u8]) -> Result<Self, NotACertificate> {
-        // Raw: serial numbers longer than RFC 5280 allows are in use.
-        let certificate = CertificateInner::<Raw>::from_der(der).map_err(|_| NotACertificate)?;
+    /// [`InvalidCertificate`] if it cannot be parsed.
+    pub fn from_der(der: &[u8]) -> Result<Self, InvalidCertificate> {
+        // `Raw` accepts serial numbers longer than RFC 5280 permits, which exist in practice.
+        let certificate = CertificateInner::<Raw>::from_der(der).map_err(|_| InvalidCertificate)?;
         let certificate = certificate.tbs_certificate();
-        let names = certificate.get_extension::<SubjectAltName>().map_err(|_| NotACertificate)?;
+        let names = certificate.get_extension::<SubjectAltName>().map_err(|_| InvalidCertificate)?;
         let names = names.map_or_else(Vec::new, |(_, names)| names.0.iter().filter_map(alt_name).collect());
         let validity = certificate.validity();
         Ok(Self {
@@ -62,7 +62,7 @@ impl Facts {
         })
     }
 
-    /// The hosts it was made out to.
+    /// Returns the hosts among the subject alternative names.
     pub fn hosts(&self) -> impl Iterator<Item = &str> {
         self.names.iter().filter_map(|name| match name {
             AltName::Dns(host) => Some(&**host),
@@ -70,7 +70,7 @@ impl Facts {
         })
     }
 
-    /// Its URIs.
+    /// Returns the URIs among the subject alternative names.
     pub fn uris(&self) -> impl Iterator<Item = &str> {
         self.names.iter().filter_map(|name| match name {
             AltName::Uri(uri) => Some(&**uri),
@@ -93,7 +93,7 @@ fn alt_name(name: &GeneralName) -> Option<AltName> {
     }
 }
 
-/// Octets in lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 pub(super) fn hexadecimal(octets: &[u8]) -> Box<str> {
     let mut text = String::with_capacity(octets.len().saturating_mul(2));
     for octet in octets {
@@ -118,7 +118,7 @@ mod tests {
         params.not_before = rcgen::date_time_ymd(2026, 1, 2);
         params.not_after = rcgen::date_time_ymd(2036, 1, 2);
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        let facts = Facts::of(certificate.der()).unwrap();
+        let facts = CertificateInfo::from_der(certificate.der()).unwrap();
         assert_eq!((&*facts.serial, facts.valid_from, facts.expires), ("01ab", 1_767_312_000, 2_082_844_800));
         assert!(facts.subject.contains("O=Weirs\\, Inc"), "{}", facts.subject);
         let names = [
@@ -137,7 +137,11 @@ mod tests {
         let certificate =
             CertificateParams::new(["a.example".to_owned()]).unwrap().self_signed(&key).unwrap();
         for end in 0..certificate.der().len() {
-            assert_eq!(Facts::of(&certificate.der()[..end]), Err(NotACertificate), "{end}");
+            assert_eq!(
+                CertificateInfo::from_der(&certificate.der()[..end]),
+                Err(InvalidCertificate),
+                "{end}"
+            );
         }
     }
 }

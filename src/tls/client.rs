@@ -1,10 +1,10 @@
-//! The client's side: whom we believe to be the service that we mean, what we show it, and a handshake's outcome.
+//! Client side of TLS: trust, the client certificate, and the result of a handshake.
 //!
-//! A session goes on where an earlier one ended (RFC 8446 section 2.2) as long as neither whom we believe nor what we
-//! show has changed: each [`Client`] remembers its own, for all workers, and no more than a bounded number.
+//! Sessions are resumed (RFC 8446 section 2.2) as long as trust and client certificate are unchanged: each [`Client`]
+//! has a bounded session cache of its own, which all workers share.
 
-mod failure;
-mod trusting;
+mod error;
+mod skip_verification;
 
 use std::sync::Arc;
 
@@ -16,147 +16,160 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-pub use self::failure::{Failure, Reason};
-use self::trusting::Trusting;
-use super::pair::Pair;
+pub use self::error::{ClientHandshakeError, ClientHandshakeErrorKind};
+use self::skip_verification::SkipServerVerification;
+use super::key_pair::CertificateKeyPair;
 use super::pem::Authorities;
-use super::{Protocol, SessionStart, provider};
+use super::{AlpnProtocol, SessionStart, provider};
 
-/// Names of services whose sessions are remembered, for each protocol; of each of them a few sessions.
-const MOST_NAMES: usize = 256;
+/// Maximum number of server names in the session cache of each protocol, with a few sessions for each name.
+const MAX_SESSION_NAMES: usize = 256;
 
-/// TLS towards a service.
+/// Settings of TLS to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Whom we believe.
-    pub trust: Trust,
-    /// What we show if we are asked.
-    pub pair: Option<Pair>,
-    /// Whom we ask for, whatever address the connection goes to.
+pub struct TlsClientSettings {
+    /// How server certificates are verified.
+    pub verification: ServerVerification,
+    /// Client certificate, presented if the server requests one.
+    pub key_pair: Option<CertificateKeyPair>,
+    /// Server name to send and to verify, instead of the connection's host.
     pub name: Option<ServerName<'static>>,
 }
 
-/// Who may say that a service is the one we mean.
+/// How a server's certificate is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// Those whom this system believes.
+pub enum ServerVerification {
+    /// By the system's certificate authorities.
     System(Arc<Authorities>),
-    /// Those who are named.
-    Named {
-        /// Who.
+    /// By these certificate authorities.
+    Configured {
+        /// Certificate authorities.
         authorities: Arc<Authorities>,
-        /// The file they were read from, for people.
+        /// File they were read from, for display.
         file: Box<str>,
     },
-    /// The service itself: whoever answers is believed.
-    Anybody,
+    /// Not at all: every certificate is accepted.
+    Disabled,
 }
 
-/// TLS as it is spoken to a service.
+/// TLS client for one set of settings.
 #[derive(Debug)]
-pub struct Client {
-    settings: Settings,
+pub struct TlsClient {
+    settings: TlsClientSettings,
     http1: Arc<ClientConfig>,
     http2: Arc<ClientConfig>,
-    unnamed: Arc<ClientConfig>,
+    without_alpn: Arc<ClientConfig>,
 }
 
-impl Client {
-    /// A client with these settings, without sessions to go on with.
+impl TlsClient {
+    /// Creates a client with these settings and an empty session cache.
     ///
     /// # Errors
-    /// If nothing can be made of them, as without any authority.
-    pub fn new(settings: Settings) -> Result<Self, rustls::Error> {
-        let http1 = config(&settings, Some(Protocol::Http1))?;
-        let http2 = config(&settings, Some(Protocol::Http2))?;
+    /// If the settings are unusable, such as an empty set of authorities.
+    pub fn new(settings: TlsClientSettings) -> Result<Self, rustls::Error> {
+        let http1 = config(&settings, Some(AlpnProtocol::Http1))?;
+        let http2 = config(&settings, Some(AlpnProtocol::Http2))?;
         let unnamed = config(&settings, None)?;
-        Ok(Self { settings, http1, http2, unnamed })
+        Ok(Self { settings, http1, http2, without_alpn: unnamed })
     }
 
-    /// What it was made of.
-    pub fn settings(&self) -> &Settings {
+    /// Returns the settings of the client.
+    pub fn settings(&self) -> &TlsClientSettings {
         &self.settings
     }
 
-    /// Shakes hands over `stream` with `host`, a name or an address, to speak `protocol`. A name is sent (RFC 6066
-    /// section 3), an address is not; either has to be in the certificate.
+    /// Performs a handshake over `stream` with `host`, a name or an address, for `protocol`. A name is sent as SNI (RFC
+    /// 6066 section 3), an address is not. The certificate must contain either.
     ///
     /// # Errors
-    /// [`Failure`], of which the service has been told as far as it could be.
+    /// [`Failure`]; an alert has been sent to the server if possible.
     pub async fn connect<S>(
         &self,
         stream: S,
         host: &str,
-        protocol: Protocol,
-    ) -> Result<(TlsStream<S>, SessionStart), Failure>
+        protocol: AlpnProtocol,
+    ) -> Result<(TlsStream<S>, SessionStart), ClientHandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let config = match protocol {
-            Protocol::Http1 => &self.http1,
-            Protocol::Http2 => &self.http2,
+            AlpnProtocol::Http1 => &self.http1,
+            AlpnProtocol::Http2 => &self.http2,
         };
-        let stream = self.shake_hands(stream, host, config).await?;
+        let stream = self.handshake(stream, host, config).await?;
         let session = stream.get_ref().1;
-        // Who does not say what it speaks speaks HTTP/1.1 (RFC 9113 section 3.2).
-        if protocol == Protocol::Http2 && Protocol::spoken(session.alpn_protocol()) != Some(protocol) {
-            return Err(Failure::of_protocol());
+        // A server that selects no protocol uses HTTP/1.1 (RFC 9113 section 3.2).
+        if protocol == AlpnProtocol::Http2
+            && AlpnProtocol::from_alpn(session.alpn_protocol()) != Some(protocol)
+        {
+            return Err(ClientHandshakeError::protocol_mismatch());
         }
-        let start = SessionStart::of(session.handshake_kind());
+        let start = SessionStart::from_handshake(session.handshake_kind());
         Ok((stream, start))
     }
 
-    /// The same for a protocol that is not negotiated, such as that of Redis.
+    /// As [`Self::connect`], without ALPN, for protocols such as that of Redis.
     ///
     /// # Errors
-    /// As of [`Self::connect`].
-    pub async fn connect_unnamed<S>(&self, stream: S, host: &str) -> Result<TlsStream<S>, Failure>
+    /// As for [`Self::connect`].
+    pub async fn connect_without_alpn<S>(
+        &self,
+        stream: S,
+        host: &str,
+    ) -> Result<TlsStream<S>, ClientHandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        self.shake_hands(stream, host, &self.unnamed).await
+        self.handshake(stream, host, &self.without_alpn).await
     }
 
-    async fn shake_hands<S>(
+    async fn handshake<S>(
         &self,
         stream: S,
         host: &str,
         config: &Arc<ClientConfig>,
-    ) -> Result<TlsStream<S>, Failure>
+    ) -> Result<TlsStream<S>, ClientHandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let name = match &self.settings.name {
             Some(name) => name.clone(),
-            None => ServerName::try_from(host.to_owned()).map_err(|_| Failure::of_name(host))?,
+            None => {
+                ServerName::try_from(host.to_owned()).map_err(|_| ClientHandshakeError::invalid_name(host))?
+            }
         };
         let connected = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
-        connected.map_err(|error| Failure::of(&error))
+        connected.map_err(|error| ClientHandshakeError::from_io(&error))
     }
 }
 
-fn config(settings: &Settings, protocol: Option<Protocol>) -> Result<Arc<ClientConfig>, rustls::Error> {
+fn config(
+    settings: &TlsClientSettings,
+    protocol: Option<AlpnProtocol>,
+) -> Result<Arc<ClientConfig>, rustls::Error> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])?;
-    let builder = match &settings.trust {
-        Trust::System(authorities) | Trust::Named { authorities, .. } => {
+    let builder = match &settings.verification {
+        ServerVerification::System(authorities) | ServerVerification::Configured { authorities, .. } => {
             let roots = Arc::clone(&authorities.store);
             let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
             builder.with_webpki_verifier(verifier.map_err(|error| rustls::Error::General(error.to_string()))?)
         }
-        Trust::Anybody => builder.dangerous().with_custom_certificate_verifier(Arc::new(Trusting::new())),
+        ServerVerification::Disabled => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(SkipServerVerification::new()))
+        }
     };
-    let mut config = match &settings.pair {
+    let mut config = match &settings.key_pair {
         Some(pair) => {
             let shown = SingleCertAndKey::from(Arc::clone(&pair.certified));
             builder.with_client_cert_resolver(Arc::new(shown))
         }
         None => builder.with_no_client_auth(),
     };
-    // One protocol and not a choice: what is spoken is what the configuration says, and a service that cannot is told
-    // from one that answers strangely.
-    config.alpn_protocols = protocol.map(Protocol::token).into_iter().collect();
-    config.resumption = Resumption::in_memory_sessions(MOST_NAMES);
+    // Offers one protocol only. The configuration determines it, and a server that does not support it then fails the
+    // handshake instead of sending unexpected responses.
+    config.alpn_protocols = protocol.map(AlpnProtocol::token).into_iter().collect();
+    config.resumption = Resumption::in_memory_sessions(MAX_SESSION_NAMES);
     Ok(Arc::new(config))
 }
 

@@ -1,10 +1,9 @@
-//! Bounds the TLS handshakes that a worker has in flight at once.
+//! Limiter of concurrent TLS handshakes per worker.
 //!
-//! A handshake costs more of a worker than hundreds of requests, and memory until it has ended. Excess clients queue: to
-//! close their connections would have all of them reconnect at once, as after a restart in front of us, and one that
-//! queues costs a socket and nothing else. In turn a permit must not be held by a client that does nothing with it. It is
-//! acquired when the client has begun its handshake. Where [`HandshakeLimiter::tick`] is called and others queue, the oldest
-//! handshake is aborted after a second.
+//! A handshake takes more CPU time than hundreds of requests, and memory until it ends. Excess clients are queued
+//! instead of disconnected, to avoid a reconnect storm; a queued client costs a socket only. A permit is acquired when
+//! the client has begun its handshake. If others are queued, [`HandshakeLimiter::tick`] aborts the oldest handshakes
+//! after about a second, so that slow clients cannot hold permits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,14 +14,14 @@ use std::task::{Poll, Waker};
 
 use tokio::sync::Notify;
 
-/// Ticks after which a handshake may be aborted: it takes two round trips, and this is ten of a slow one.
+/// Ticks after which a handshake may be aborted. It takes two round trips; this allows for ten slow ones.
 const MIN_TICKS: u32 = 10;
 
-/// The handshakes of one listener on one worker.
+/// Handshakes of one listener on one worker.
 #[derive(Debug, Default)]
 pub struct HandshakeLimiter {
-    /// Those in flight, the oldest first.
-    in_flight: RefCell<VecDeque<Rc<InFlight>>>,
+    /// Handshakes in flight, the oldest first.
+    in_flight: RefCell<VecDeque<Rc<ActiveHandshake>>>,
     max: Cell<usize>,
     waiting: Cell<usize>,
     freed: Notify,
@@ -30,47 +29,47 @@ pub struct HandshakeLimiter {
 
 /// A handshake in flight.
 #[derive(Debug, Default)]
-struct InFlight {
+struct ActiveHandshake {
     ticks: Cell<u32>,
     is_aborted: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// The right to one handshake, until this is dropped.
+/// Permit for one handshake, released when dropped.
 #[derive(Debug)]
 pub struct HandshakePermit<'a> {
     limiter: &'a HandshakeLimiter,
-    handshake: Rc<InFlight>,
+    handshake: Rc<ActiveHandshake>,
 }
 
-/// The handshake was aborted for others.
+/// The handshake was aborted in favour of a queued one.
 #[derive(Debug)]
 pub struct Aborted;
 
 impl HandshakeLimiter {
-    /// A permit, as soon as fewer than `max` handshakes are in flight; first come, first served.
+    /// Waits until fewer than `max` handshakes are in flight; first come, first served.
     pub async fn acquire(&self, max: usize) -> HandshakePermit<'_> {
         self.max.set(max.max(1));
         if self.waiting.get() > 0 || self.is_full() {
-            let _waiting = Waiting::start(self);
+            let _waiting = QueuedHandshake::start(self);
             self.freed.notified().await;
             while self.is_full() {
                 self.freed.notified().await;
             }
         }
-        let handshake = Rc::new(InFlight::default());
+        let handshake = Rc::new(ActiveHandshake::default());
         self.in_flight.borrow_mut().push_back(Rc::clone(&handshake));
         HandshakePermit { limiter: self, handshake }
     }
 
-    /// A tick of the slow clock has passed.
+    /// Advances the time by one tick of the coarse clock, and aborts overdue handshakes if others are queued.
     pub fn tick(&self) {
         let in_flight = self.in_flight.borrow();
         in_flight.iter().for_each(|handshake| handshake.ticks.set(handshake.ticks.get().saturating_add(1)));
         if self.waiting.get() == 0 {
             return;
         }
-        // A reload may have made more room.
+        // A reload may have raised the maximum.
         if in_flight.len() < self.max.get() {
             self.freed.notify_one();
         }
@@ -90,10 +89,10 @@ impl HandshakeLimiter {
 }
 
 impl HandshakePermit<'_> {
-    /// What `work` comes to, unless it is aborted before.
+    /// Runs `work` unless the handshake is aborted.
     ///
     /// # Errors
-    /// [`Aborted`] in favour of a handshake that queues.
+    /// [`Aborted`] in favour of a queued handshake.
     pub async fn run<W: Future + Unpin>(&self, mut work: W) -> Result<W::Output, Aborted> {
         poll_fn(|cx| {
             if self.handshake.is_aborted.get() {
@@ -110,7 +109,7 @@ impl HandshakePermit<'_> {
     }
 }
 
-impl InFlight {
+impl ActiveHandshake {
     fn abort(&self) {
         self.is_aborted.set(true);
         if let Some(waker) = self.waker.borrow_mut().take() {
@@ -128,17 +127,17 @@ impl Drop for HandshakePermit<'_> {
     }
 }
 
-/// Counts a client that queues, until this is dropped.
-struct Waiting<'a>(&'a HandshakeLimiter);
+/// Counts a queued client until dropped.
+struct QueuedHandshake<'a>(&'a HandshakeLimiter);
 
-impl<'a> Waiting<'a> {
+impl<'a> QueuedHandshake<'a> {
     fn start(limiter: &'a HandshakeLimiter) -> Self {
         limiter.waiting.set(limiter.waiting.get().saturating_add(1));
         Self(limiter)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedHandshake<'_> {
     fn drop(&mut self) {
         self.0.waiting.set(self.0.waiting.get().saturating_sub(1));
     }
@@ -151,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Polls once; whether it is ready.
+    /// Polls once; returns the output if it is ready.
     fn once<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(output) => Some(output),

@@ -1,31 +1,31 @@
-//! Who a client says it is by its certificate, once that has been verified.
+//! Identity of a client according to its verified certificate.
 
 use std::fmt::Write;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::certificate::{Facts, NotACertificate, hexadecimal};
+use super::certificate::{CertificateInfo, InvalidCertificate, hexadecimal};
 
-/// What a verified certificate says of its holder.
+/// Names of a verified certificate's holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// As RFC 4514 writes it; `None` where it is empty.
+    /// Subject in the format of RFC 4514; `None` if it is empty.
     pub subject: Option<Box<str>>,
-    /// URIs among its alternative names.
+    /// URIs among the subject alternative names.
     pub uris: Vec<Box<str>>,
-    /// Hosts among its alternative names, in lower case.
+    /// Hosts among the subject alternative names, in lower case.
     pub hosts: Vec<Box<str>>,
     /// SHA-256 of the certificate in DER, in lower-case hexadecimal digits.
     pub hash: Box<str>,
 }
 
 impl Identity {
-    /// Of the holder of the certificate in `der`.
+    /// Reads the identity from a certificate in DER.
     ///
     /// # Errors
-    /// [`NotACertificate`] if it cannot be read.
-    pub fn of(der: &[u8]) -> Result<Self, NotACertificate> {
-        let facts = Facts::of(der)?;
+    /// [`InvalidCertificate`] if it cannot be parsed.
+    pub fn from_der(der: &[u8]) -> Result<Self, InvalidCertificate> {
+        let facts = CertificateInfo::from_der(der)?;
         Ok(Self {
             uris: facts.uris().map(Box::from).collect(),
             hosts: facts.hosts().map(Box::from).collect(),
@@ -34,7 +34,7 @@ impl Identity {
         })
     }
 
-    /// The SPIFFE identity: a certificate has one if it has exactly one URI and that is one (X509-SVID section 2).
+    /// Returns the SPIFFE ID. A certificate has one if its only URI is a SPIFFE ID (X509-SVID section 2).
     pub fn spiffe(&self) -> Option<&str> {
         match &self.uris[..] {
             [only] if only.starts_with("spiffe://") => Some(only),
@@ -42,20 +42,20 @@ impl Identity {
         }
     }
 
-    /// As Envoy writes it into `x-forwarded-client-cert`: hash, subject and each URI.
-    pub fn forwarded(&self) -> String {
-        // RFC 4514 has escaped quotes and backslashes in the subject already.
+    /// Formats the identity for `x-forwarded-client-cert` as Envoy does: hash, subject and each URI.
+    pub fn to_forwarded_client_cert(&self) -> String {
+        // In RFC 4514 format, quotes and backslashes in the subject are escaped already.
         let mut text = format!("Hash={};Subject=\"", self.hash);
-        show(&mut text, self.subject.as_deref().unwrap_or_default());
+        push_escaped(&mut text, self.subject.as_deref().unwrap_or_default());
         text.push('"');
         for uri in &self.uris {
             text.push_str(";URI=");
-            // Nothing that a name holds may be taken for another field.
+            // Quoted, so that a URI cannot inject another field.
             match uri.contains([',', ';', '=', '"', '\\', ' ']) {
                 true => {
                     let escaped = uri.replace('\\', "\\\\").replace('"', "\\\"");
                     text.push('"');
-                    show(&mut text, &escaped);
+                    push_escaped(&mut text, &escaped);
                     text.push('"');
                 }
                 false => text.push_str(uri),
@@ -65,8 +65,8 @@ impl Identity {
     }
 }
 
-/// Appends `value` as RFC 4514 writes it: what cannot be shown in hexadecimal digits.
-fn show(text: &mut String, value: &str) {
+/// Appends `value` with control characters escaped as hexadecimal digits, as in RFC 4514.
+fn push_escaped(text: &mut String, value: &str) {
     for symbol in value.chars() {
         match symbol.is_ascii_control() {
             // Writing to a string cannot fail.
@@ -92,7 +92,7 @@ mod tests {
         let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap()));
         params.subject_alt_names.extend(uris);
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        Identity::of(certificate.der()).unwrap()
+        Identity::from_der(certificate.der()).unwrap()
     }
 
     #[test]
@@ -106,12 +106,15 @@ mod tests {
     #[test]
     fn a_forwarded_certificate_is_written_as_envoy_writes_it() {
         let one = identity(&["spiffe://a/b"], Some("Weirs"));
-        assert_eq!(one.forwarded(), format!("Hash={};Subject=\"O=Weirs,C=DE\";URI=spiffe://a/b", one.hash));
+        assert_eq!(
+            one.to_forwarded_client_cert(),
+            format!("Hash={};Subject=\"O=Weirs,C=DE\";URI=spiffe://a/b", one.hash)
+        );
         assert_eq!(one.hash.len(), 64);
         assert_eq!(*one.hosts, [Box::<str>::from("app.example")]);
         let none = identity(&[], None);
         assert_eq!(
-            (none.subject.as_deref(), none.forwarded()),
+            (none.subject.as_deref(), none.to_forwarded_client_cert()),
             (None, format!("Hash={};Subject=\"\"", none.hash))
         );
     }
@@ -119,7 +122,7 @@ mod tests {
     #[test]
     fn no_name_passes_for_another_field() {
         let sly = identity(&["spiffe://a/b;URI=spiffe://root"], Some("x\";URI=spiffe://root"));
-        let text = sly.forwarded();
+        let text = sly.to_forwarded_client_cert();
         let (_, subject) = text.split_once("Subject=\"").unwrap();
         assert!(subject.starts_with("O=x\\\"\\;URI=spiffe://root,C=DE\";URI=\""), "{text}");
         assert!(text.ends_with(";URI=\"spiffe://a/b;URI=spiffe://root\""), "{text}");

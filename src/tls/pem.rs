@@ -1,4 +1,4 @@
-//! Certificates and keys out of PEM files (RFC 7468), and what may be wrong with them.
+//! Certificates and keys in PEM files (RFC 7468), and why they may be unusable.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,123 +8,123 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::SigningKey;
 
-use super::certificate::Facts;
+use super::certificate::CertificateInfo;
 use super::provider;
 
-/// Why nothing can be made of a file.
+/// Why a file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
-    /// There is none in it.
+pub enum PemError {
+    /// It contains no certificate.
     #[error("no certificate in PEM in the file")]
     NoCertificate,
-    /// The certificate of this number, from 1, cannot be read.
+    /// The certificate of this number, from 1, cannot be parsed.
     #[error("not an X.509 certificate: number {0} of the file")]
     DamagedCertificate(usize),
-    /// There is none in it.
+    /// It contains no private key.
     #[error("no private key in PEM in the file")]
     NoKey,
-    /// It takes a password, which nobody is there to type.
+    /// The private key is encrypted, and a passphrase cannot be entered.
     #[error("the private key is encrypted")]
     EncryptedKey,
-    /// There is one, but not of a kind that can sign.
+    /// The private key is of an unsupported kind.
     #[error("not a private key for RSA, ECDSA or Ed25519")]
     UnsupportedKey,
-    /// The encoding is broken.
+    /// The encoding is malformed.
     #[error("not readable as PEM: {0}")]
     DamagedEncoding(Box<str>),
-    /// It cannot stand for an authority.
+    /// The certificate of this number, from 1, cannot be used as a certificate authority.
     #[error("not usable as an authority: number {0} of the file")]
     NotAnAuthority(usize),
 }
 
-/// A certificate and those that lead from it towards an authority.
+/// A certificate and its intermediate certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
-    /// In DER, one's own first.
+pub struct CertificateChain {
+    /// Certificates in DER, the end-entity certificate first.
     pub certificates: Vec<CertificateDer<'static>>,
-    /// What one's own says.
-    pub facts: Facts,
+    /// Fields of the end-entity certificate.
+    pub info: CertificateInfo,
 }
 
-impl Chain {
-    /// All certificates of a file, the first being one's own.
+impl CertificateChain {
+    /// Reads all certificates of a file; the first is the end-entity certificate.
     ///
     /// # Errors
-    /// [`Unusable`] if there is none, or one cannot be read.
-    pub fn from_pem(content: &[u8]) -> Result<Self, Unusable> {
+    /// [`Unusable`] if there is none, or one cannot be parsed.
+    pub fn from_pem(content: &[u8]) -> Result<Self, PemError> {
         let (certificates, facts) = certificates(content)?;
-        let facts = facts.into_iter().next().ok_or(Unusable::NoCertificate)?;
-        Ok(Self { certificates, facts })
+        let facts = facts.into_iter().next().ok_or(PemError::NoCertificate)?;
+        Ok(Self { certificates, info: facts })
     }
 }
 
-/// A private key. Never shown.
+/// A private key. It is never formatted.
 #[derive(Clone)]
-pub struct Key(pub(super) Arc<dyn SigningKey>);
+pub struct PrivateKey(pub(super) Arc<dyn SigningKey>);
 
-impl Key {
-    /// The first private key of a file: PKCS #8, PKCS #1 or SEC 1.
+impl PrivateKey {
+    /// Reads the first private key of a file: PKCS #8, PKCS #1 or SEC 1.
     ///
     /// # Errors
-    /// [`Unusable`] if there is none, it is encrypted, or nothing can be signed by it.
-    pub fn from_pem(content: &[u8]) -> Result<Self, Unusable> {
+    /// [`Unusable`] if there is none, or it is encrypted or unsupported.
+    pub fn from_pem(content: &[u8]) -> Result<Self, PemError> {
         let says = |words: &[u8]| content.windows(words.len()).any(|found| found == words);
-        // The older of the two ways is told by a header within the text.
+        // The older form of encryption is marked by a header inside the text.
         if says(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || says(b"Proc-Type: 4,ENCRYPTED") {
-            return Err(Unusable::EncryptedKey);
+            return Err(PemError::EncryptedKey);
         }
         let key = match PrivateKeyDer::from_pem_slice(content) {
             Ok(key) => key,
-            Err(rustls::pki_types::pem::Error::NoItemsFound) => return Err(Unusable::NoKey),
+            Err(rustls::pki_types::pem::Error::NoItemsFound) => return Err(PemError::NoKey),
             Err(error) => return Err(damaged(&error)),
         };
-        let key = provider().key_provider.load_private_key(key).map_err(|_| Unusable::UnsupportedKey)?;
+        let key = provider().key_provider.load_private_key(key).map_err(|_| PemError::UnsupportedKey)?;
         Ok(Self(key))
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for PrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }
 }
 
-/// Authorities to believe.
+/// Trusted certificate authorities.
 #[derive(Clone, Debug)]
 pub struct Authorities {
-    /// As certificates are verified by.
+    /// Trust anchors for verification.
     pub store: Arc<RootCertStore>,
-    /// What each says.
-    pub facts: Vec<Facts>,
+    /// Fields of each certificate; empty for those of the system.
+    pub info: Vec<CertificateInfo>,
     certificates: Vec<CertificateDer<'static>>,
 }
 
 impl Authorities {
-    /// All certificates of a file.
+    /// Reads all certificates of a file.
     ///
     /// # Errors
-    /// [`Unusable`] if there is none, or one cannot stand for an authority.
-    pub fn from_pem(content: &[u8]) -> Result<Self, Unusable> {
+    /// [`Unusable`] if there is none, or one cannot be used as a certificate authority.
+    pub fn from_pem(content: &[u8]) -> Result<Self, PemError> {
         let (certificates, facts) = certificates(content)?;
         let mut store = RootCertStore::empty();
         for (index, certificate) in certificates.iter().enumerate() {
             let added = store.add(certificate.clone());
-            added.map_err(|_| Unusable::NotAnAuthority(index.saturating_add(1)))?;
+            added.map_err(|_| PemError::NotAnAuthority(index.saturating_add(1)))?;
         }
-        Ok(Self { store: Arc::new(store), facts, certificates })
+        Ok(Self { store: Arc::new(store), info: facts, certificates })
     }
 
-    /// Those that this system believes, where its programs look for them (`SSL_CERT_FILE` and `SSL_CERT_DIR` name other
-    /// places); `None` if there are none. What they say is left out: there are many, and all of them well known.
-    pub fn of_system() -> Option<Self> {
+    /// Loads the system's certificate authorities from the usual places (`SSL_CERT_FILE` and `SSL_CERT_DIR` override
+    /// them); `None` if there are none. `facts` stays empty: there are many, and all of them are well known.
+    pub fn from_system() -> Option<Self> {
         let mut certificates = rustls_native_certs::load_native_certs().certs;
-        // A directory has no order that lasts.
+        // The order of directory entries is not stable.
         certificates.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
         certificates.dedup();
         let mut store = RootCertStore::empty();
-        // One that cannot be used is no reason to believe none.
+        // A certificate that cannot be used must not disable the others.
         let (usable, _) = store.add_parsable_certificates(certificates.iter().cloned());
-        (usable > 0).then(|| Self { store: Arc::new(store), facts: Vec::new(), certificates })
+        (usable > 0).then(|| Self { store: Arc::new(store), info: Vec::new(), certificates })
     }
 }
 
@@ -136,23 +136,23 @@ impl PartialEq for Authorities {
 
 impl Eq for Authorities {}
 
-fn certificates(content: &[u8]) -> Result<(Vec<CertificateDer<'static>>, Vec<Facts>), Unusable> {
+fn certificates(content: &[u8]) -> Result<(Vec<CertificateDer<'static>>, Vec<CertificateInfo>), PemError> {
     let certificates: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(content).collect::<Result<_, _>>().map_err(|error| damaged(&error))?;
     if certificates.is_empty() {
-        return Err(Unusable::NoCertificate);
+        return Err(PemError::NoCertificate);
     }
     let facts = |(index, der): (usize, &CertificateDer<'_>)| {
-        Facts::of(der).map_err(|_| Unusable::DamagedCertificate(index.saturating_add(1)))
+        CertificateInfo::from_der(der).map_err(|_| PemError::DamagedCertificate(index.saturating_add(1)))
     };
     let facts = certificates.iter().enumerate().map(facts).collect::<Result<_, _>>()?;
     Ok((certificates, facts))
 }
 
-/// Without the content, which may be a key's.
-fn damaged(error: &rustls::pki_types::pem::Error) -> Unusable {
+/// Describes the error without the content, which may be part of a key.
+fn damaged(error: &rustls::pki_types::pem::Error) -> PemError {
     use rustls::pki_types::pem::Error;
-    Unusable::DamagedEncoding(
+    PemError::DamagedEncoding(
         match error {
             Error::MissingSectionEnd { .. } => "its end is missing",
             Error::IllegalSectionStart { .. } => "its first line",
@@ -179,31 +179,31 @@ mod tests {
     #[test]
     fn a_chain_is_all_certificates_of_a_file_in_order() {
         let ((one, _), (two, key)) = (pair(), pair());
-        let chain = Chain::from_pem(format!("{one}{key}{two}").as_bytes()).unwrap();
+        let chain = CertificateChain::from_pem(format!("{one}{key}{two}").as_bytes()).unwrap();
         assert_eq!(chain.certificates.len(), 2);
-        assert_eq!(chain.facts, Facts::of(&chain.certificates[0]).unwrap());
-        assert_eq!(Chain::from_pem(key.as_bytes()), Err(Unusable::NoCertificate));
-        assert_eq!(Chain::from_pem(b""), Err(Unusable::NoCertificate));
+        assert_eq!(chain.info, CertificateInfo::from_der(&chain.certificates[0]).unwrap());
+        assert_eq!(CertificateChain::from_pem(key.as_bytes()), Err(PemError::NoCertificate));
+        assert_eq!(CertificateChain::from_pem(b""), Err(PemError::NoCertificate));
         let cut = &one[..one.len() / 2];
-        assert!(matches!(Chain::from_pem(cut.as_bytes()), Err(Unusable::DamagedEncoding(_))));
+        assert!(matches!(CertificateChain::from_pem(cut.as_bytes()), Err(PemError::DamagedEncoding(_))));
         let other = key.replace("PRIVATE KEY", "CERTIFICATE");
-        assert_eq!(Chain::from_pem(other.as_bytes()), Err(Unusable::DamagedCertificate(1)));
+        assert_eq!(CertificateChain::from_pem(other.as_bytes()), Err(PemError::DamagedCertificate(1)));
     }
 
     #[test]
     fn a_key_that_nobody_can_sign_with_is_told_apart() {
         let (certificate, key) = pair();
-        assert!(Key::from_pem(key.as_bytes()).is_ok());
+        assert!(PrivateKey::from_pem(key.as_bytes()).is_ok());
         let ed25519 = KeyPair::generate_for(&PKCS_ED25519).unwrap().serialize_pem();
-        assert!(Key::from_pem(ed25519.as_bytes()).is_ok());
-        let unusable = |content: &str| Key::from_pem(content.as_bytes()).unwrap_err();
-        assert_eq!(unusable(&certificate), Unusable::NoKey);
+        assert!(PrivateKey::from_pem(ed25519.as_bytes()).is_ok());
+        let unusable = |content: &str| PrivateKey::from_pem(content.as_bytes()).unwrap_err();
+        assert_eq!(unusable(&certificate), PemError::NoKey);
         let encrypted = key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
-        assert_eq!(unusable(&encrypted), Unusable::EncryptedKey);
+        assert_eq!(unusable(&encrypted), PemError::EncryptedKey);
         let old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n";
-        assert_eq!(unusable(old), Unusable::EncryptedKey);
+        assert_eq!(unusable(old), PemError::EncryptedKey);
         let nonsense = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        assert_eq!(unusable(nonsense), Unusable::UnsupportedKey);
+        assert_eq!(unusable(nonsense), PemError::UnsupportedKey);
     }
 
     #[test]
@@ -212,6 +212,6 @@ mod tests {
         let read = |text: &str| Authorities::from_pem(text.as_bytes()).unwrap();
         assert_eq!(read(&one), read(&format!("# a comment\n{one}")));
         assert_ne!(read(&one), read(&two));
-        assert_eq!(read(&format!("{one}{two}")).facts.len(), 2);
+        assert_eq!(read(&format!("{one}{two}")).info.len(), 2);
     }
 }

@@ -1,10 +1,10 @@
-//! The server's side: which certificate is shown, which clients are believed, and a handshake's outcome.
+//! Server side of TLS: certificates, client verification, and the result of a handshake.
 //!
-//! Sessions are resumed by tickets (RFC 5077, RFC 8446 section 2.2), which all workers can read and none keeps. A
-//! ticket says who the client was, and resuming believes it without a new look. So tickets hold only for the listener
-//! that gave them, and only as long as it believes the same clients.
+//! Sessions are resumed with tickets (RFC 5077, RFC 8446 section 2.2), which every worker can decrypt and none stores.
+//! A ticket contains the client's certificate, which is not verified again. So tickets are only valid for the listener
+//! that issued them, and only until its client verification changes.
 
-mod choice;
+mod certificate_resolver;
 
 use std::io;
 use std::sync::Arc;
@@ -16,163 +16,166 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use self::choice::Choice;
+use self::certificate_resolver::CertificateResolver;
 use super::identity::Identity;
-use super::pair::Pair;
+use super::key_pair::CertificateKeyPair;
 use super::pem::Authorities;
-use super::{Protocol, SessionStart, provider};
+use super::{AlpnProtocol, SessionStart, provider};
 
-/// What clients may speak inside, the better first.
-const PROTOCOLS: [Protocol; 2] = [Protocol::Http2, Protocol::Http1];
+/// Supported application protocols, in order of preference.
+const PROTOCOLS: [AlpnProtocol; 2] = [AlpnProtocol::Http2, AlpnProtocol::Http1];
 
-/// A listener's TLS.
+/// TLS settings of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// What may be shown; the first where no other fits.
-    pub pairs: Vec<Pair>,
-    /// Whose certificates are asked for.
-    pub clients: Clients,
-    /// How many handshakes a worker may have under way at once.
-    pub handshakes: usize,
+pub struct TlsServerSettings {
+    /// Certificates; the first is the default.
+    pub key_pairs: Vec<CertificateKeyPair>,
+    /// How clients are verified.
+    pub client_verification: ClientVerification,
+    /// Maximum number of concurrent handshakes per worker.
+    pub max_handshakes: usize,
 }
 
-/// Who has to show a certificate.
+/// How clients are verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Clients {
-    /// Nobody is asked.
-    Anybody,
-    /// All are asked. A certificate that these have not issued ends the connection.
-    Verified {
-        /// Who issues.
+pub enum ClientVerification {
+    /// No certificate is requested.
+    Disabled,
+    /// Certificates are requested (mTLS). One that these authorities did not issue ends the connection.
+    Enabled {
+        /// Certificate authorities of clients.
         authorities: Arc<Authorities>,
-        /// The file they were read from, for people.
+        /// File they were read from, for display.
         file: Box<str>,
-        /// Whether a client without a certificate is turned away.
+        /// Whether a client without a certificate is rejected.
         required: bool,
     },
 }
 
-impl Clients {
-    /// Whether the same clients are believed, wherever that was read from.
-    fn believes_as(&self, other: &Self) -> bool {
+impl ClientVerification {
+    /// Whether clients are verified in the same way, regardless of the files' names.
+    fn trusts_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Anybody, Self::Anybody) => true,
+            (Self::Disabled, Self::Disabled) => true,
             (
-                Self::Verified { authorities, required, .. },
-                Self::Verified { authorities: others, required: other, .. },
+                Self::Enabled { authorities, required, .. },
+                Self::Enabled { authorities: others, required: other, .. },
             ) => authorities == others && required == other,
-            (Self::Anybody, Self::Verified { .. }) | (Self::Verified { .. }, Self::Anybody) => false,
+            (Self::Disabled, Self::Enabled { .. }) | (Self::Enabled { .. }, Self::Disabled) => false,
         }
     }
 }
 
-/// TLS as a listener speaks it.
+/// TLS server for one set of settings.
 #[derive(Debug)]
-pub struct Server {
-    settings: Settings,
+pub struct TlsServer {
+    settings: TlsServerSettings,
     config: Arc<ServerConfig>,
     tickets: Arc<dyn ProducesTickets>,
 }
 
-impl Server {
-    /// A server with these settings; `before` is what it replaces, whose tickets go on to hold if the same clients
-    /// are believed.
+impl TlsServer {
+    /// Creates a server. `before` is the server that it replaces; its tickets stay valid if clients are verified in the
+    /// same way.
     ///
     /// # Errors
-    /// If the system has no random numbers to give.
-    pub fn new(settings: Settings, before: Option<&Self>) -> Result<Self, rustls::Error> {
-        let kept = before.filter(|before| before.settings.clients.believes_as(&settings.clients));
+    /// If the system provides no random numbers, or the settings are unusable.
+    pub fn new(settings: TlsServerSettings, before: Option<&Self>) -> Result<Self, rustls::Error> {
+        let kept = before
+            .filter(|before| before.settings.client_verification.trusts_same(&settings.client_verification));
         let tickets = match kept {
             Some(before) => Arc::clone(&before.tickets),
             None => Ticketer::new()?,
         };
-        let verifier = match &settings.clients {
-            Clients::Anybody => Arc::new(NoClientAuth),
-            Clients::Verified { authorities, required, .. } => {
+        let verifier = match &settings.client_verification {
+            ClientVerification::Disabled => Arc::new(NoClientAuth),
+            ClientVerification::Enabled { authorities, required, .. } => {
                 let builder =
                     WebPkiClientVerifier::builder_with_provider(Arc::clone(&authorities.store), provider());
                 let builder = if *required { builder } else { builder.allow_unauthenticated() };
                 builder.build().map_err(|error| rustls::Error::General(error.to_string()))?
             }
         };
-        let pairs = settings.pairs.iter();
-        let choice = Choice::new(pairs.map(|pair| (&pair.chain.facts, Arc::clone(&pair.certified))));
+        let pairs = settings.key_pairs.iter();
+        let choice =
+            CertificateResolver::new(pairs.map(|pair| (&pair.chain.info, Arc::clone(&pair.certified))));
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(choice));
-        config.alpn_protocols = PROTOCOLS.map(Protocol::token).to_vec();
+        config.alpn_protocols = PROTOCOLS.map(AlpnProtocol::token).to_vec();
         config.ticketer = Arc::clone(&tickets);
         Ok(Self { settings, config: Arc::new(config), tickets })
     }
 
-    /// What it was made of.
-    pub fn settings(&self) -> &Settings {
+    /// Returns the settings of the server.
+    pub fn settings(&self) -> &TlsServerSettings {
         &self.settings
     }
 
-    /// Shakes hands over `stream`.
+    /// Performs a handshake over `stream`.
     ///
     /// # Errors
-    /// [`Failure`], of which the client has been told as far as it could be.
-    pub async fn accept<S>(&self, stream: S) -> Result<(TlsStream<S>, Session), Failure>
+    /// [`Failure`]; an alert has been sent to the client if possible.
+    pub async fn accept<S>(&self, stream: S) -> Result<(TlsStream<S>, TlsSession), ServerHandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
-        let stream = accepted.map_err(|error| Failure::of(&error))?;
-        let session = Session::of(stream.get_ref().1).ok_or(Failure::ClientCertificate)?;
+        let stream = accepted.map_err(|error| ServerHandshakeError::from_io(&error))?;
+        let session =
+            TlsSession::from_connection(stream.get_ref().1).ok_or(ServerHandshakeError::ClientCertificate)?;
         Ok((stream, session))
     }
 }
 
-/// What a handshake has come to.
+/// Result of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session {
-    /// The client, if it has shown a certificate that holds.
+pub struct TlsSession {
+    /// Identity of the client, if it presented a valid certificate.
     pub identity: Option<Identity>,
-    /// How it began.
+    /// How the session began.
     pub start: SessionStart,
-    /// What the client wants to speak inside; `None` where it did not say.
-    pub protocol: Option<Protocol>,
+    /// Negotiated application protocol; `None` if the client offered none.
+    pub protocol: Option<AlpnProtocol>,
 }
 
-impl Session {
-    /// `None` if the client's certificate is one that we cannot read: nobody may be half known.
-    fn of(connection: &ServerConnection) -> Option<Self> {
+impl TlsSession {
+    /// Returns `None` if the client's certificate cannot be parsed: an incomplete identity must not be used.
+    fn from_connection(connection: &ServerConnection) -> Option<Self> {
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
-        let identity = certificate.map(|der| Identity::of(der)).transpose().ok()?;
+        let identity = certificate.map(|der| Identity::from_der(der)).transpose().ok()?;
         Some(Self {
             identity,
-            start: SessionStart::of(connection.handshake_kind()),
-            protocol: Protocol::spoken(connection.alpn_protocol()),
+            start: SessionStart::from_handshake(connection.handshake_kind()),
+            protocol: AlpnProtocol::from_alpn(connection.alpn_protocol()),
         })
     }
 }
 
-/// Why there is no session.
+/// Why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Failure {
-    /// The client has gone.
+pub enum ServerHandshakeError {
+    /// The client closed the connection.
     Closed,
-    /// What came is not TLS.
+    /// The client's data is not TLS.
     NotTls,
-    /// Nothing that both can speak: versions, ciphers, protocols.
+    /// There is no common version, cipher suite or protocol.
     Incompatible,
-    /// The client has no certificate where it must, or none that holds.
+    /// The client's certificate is missing or invalid.
     ClientCertificate,
-    /// The client does not want ours, or says that something else is wrong.
+    /// The client sent an alert: it rejects the server's certificate, or found another error.
     Refused,
-    /// It took too long.
+    /// The handshake timed out.
     TimedOut,
-    /// It had to give way to others, or found no place.
+    /// It was aborted in favour of a queued handshake, or timed out in the queue.
     Crowded,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
-impl Failure {
-    /// Every failure.
+impl ServerHandshakeError {
+    /// All failures.
     pub const ALL: [Self; 8] = [
         Self::Closed,
         Self::NotTls,
@@ -184,7 +187,7 @@ impl Failure {
         Self::Other,
     ];
 
-    /// In a word, for metrics.
+    /// Returns the label value.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -198,7 +201,7 @@ impl Failure {
         }
     }
 
-    fn of(error: &io::Error) -> Self {
+    fn from_io(error: &io::Error) -> Self {
         use rustls::Error as Tls;
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Tls>());
         match inner {

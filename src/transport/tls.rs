@@ -8,28 +8,28 @@ use tokio_rustls::TlsStream;
 
 use super::Transport;
 
-/// A connection under TLS. Dropped, one that we have opened tells the other side that it ends, as far as the socket takes
-/// that at once (RFC 8446 section 6.1).
+/// A TLS connection. On drop, a connection that Weir opened sends `close_notify`, if the socket takes it at once (RFC
+/// 8446 section 6.1).
 #[derive(Debug)]
-pub struct Tls(pub(super) TlsStream<Transport>);
+pub struct TlsTransport(pub(super) TlsStream<Transport>);
 
-impl Tls {
-    /// Whether nothing has come for us, not even the end. What comes for TLS alone is dealt with here: tickets for
-    /// the next session, and new keys.
-    pub(super) fn is_quiet(&mut self) -> bool {
+impl TlsTransport {
+    /// Whether no application data has been received, nor the end of the stream. Processes TLS messages such as session
+    /// tickets and key updates. If it returns `false`, a byte may have been consumed.
+    pub(super) fn has_no_input(&mut self) -> bool {
         let mut byte = [0];
-        // Nobody waits for it: whoever does so later says so anew.
+        // No wake-up is needed: the next read registers its own waker.
         let mut cx = Context::from_waker(Waker::noop());
         Pin::new(&mut self.0).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
-    /// What it runs over.
+    /// Returns the transport below.
     pub(super) fn inner(&self) -> &Transport {
         self.0.get_ref().0
     }
 }
 
-impl Drop for Tls {
+impl Drop for TlsTransport {
     fn drop(&mut self) {
         if let TlsStream::Client(stream) = &mut self.0 {
             let mut cx = Context::from_waker(Waker::noop());

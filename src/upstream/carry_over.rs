@@ -1,22 +1,22 @@
-//! What an upstream keeps of the one whose place it takes when a reload changes its settings.
+//! State that an upstream takes over from its predecessor when a reload changes its settings.
 //!
-//! Its endpoints are others, for requests under way go on with those of before, each upstream with its own bounds. They
-//! begin as those are at the moment: left out for as long as those would have been, and not healthy until a check says
-//! so. A name keeps its addresses until it has been looked up again.
+//! The new upstream has hosts and limits of its own, because requests in flight continue with the old ones. The new
+//! hosts start with the state of the old ones: ejected for the remaining time, and unhealthy until a check succeeds. A
+//! name keeps its addresses until it is resolved again.
 
 use std::sync::Arc;
 
-use super::host::{FAILED_CHECK, Host, Hosts, Target};
-use super::settings::Settings;
+use super::host::{ConnectTarget, FAILED_CHECK, Hosts, UpstreamHost};
+use super::settings::UpstreamSettings;
 
-/// The hosts that an upstream with these settings begins with, after one that had those of `before`; `were_checked` says
-/// whether it checked them.
-pub(super) fn hosts(settings: &Settings, before: &[Arc<Host>], were_checked: bool) -> Hosts {
-    let again = |host: &Arc<Host>| {
-        let host = host.again(were_checked);
+/// Returns the initial hosts of an upstream with these settings. `before` are the predecessor's hosts, and
+/// `were_checked` is whether it checked their health.
+pub(super) fn hosts(settings: &UpstreamSettings, before: &[Arc<UpstreamHost>], were_checked: bool) -> Hosts {
+    let again = |host: &Arc<UpstreamHost>| {
+        let host = host.carried_over(were_checked);
         if settings.health_check.is_none() {
-            // Nobody would ever say that it is well again.
-            host.lower(FAILED_CHECK);
+            // Without health checks nothing would ever clear the flag.
+            host.clear_flag(FAILED_CHECK);
         }
         Arc::new(host)
     };
@@ -24,10 +24,10 @@ pub(super) fn hosts(settings: &Settings, before: &[Arc<Host>], were_checked: boo
     for address in &settings.addresses {
         let hostname: Box<str> = address.to_string().into();
         let mut known = before.iter().filter(|host| host.hostname == hostname);
-        match Target::of(address) {
+        match ConnectTarget::from_address(address) {
             Some(target) => {
                 let known = known.find(|host| host.target == target).map(again);
-                hosts.push(known.unwrap_or_else(|| Arc::new(Host::new(target, hostname))));
+                hosts.push(known.unwrap_or_else(|| Arc::new(UpstreamHost::new(target, hostname))));
             }
             None => hosts.extend(known.map(again)),
         }

@@ -1,8 +1,7 @@
-//! The circuit breaker of an upstream: how many connections, requests and retries may be in flight, all workers together.
+//! Circuit breaker of an upstream: maximum connections, requests and retries, shared by all workers.
 //!
-//! A permit is acquired at once or not at all: there is no moment between looking and taking, so no number is ever above
-//! its limit. Requests over HTTP/1 each have a connection of their own, so where no fewer requests
-//! than connections are allowed nobody counts them.
+//! Permits are acquired in one atomic step, so no maximum is ever exceeded. A request over HTTP/1.1 has a connection of
+//! its own, so requests are not counted if at least as many requests as connections are allowed.
 
 mod shares;
 
@@ -12,49 +11,50 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::Semaphore;
 
-use self::shares::Shares;
-use super::settings::Limits;
+use self::shares::ClientShares;
+use super::settings::CircuitBreakerLimits;
 
-/// The limits of one upstream, and how much of each is in use.
+/// Maximums of one upstream, and how much of each is in use.
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
-    /// A permit goes with each open connection.
+    /// Each open connection holds a permit.
     pub(super) connections: Arc<Semaphore>,
     pending: Gauge,
     requests: Gauge,
     retries: Gauge,
-    /// Requests that wait until their client is within its share.
+    /// Requests waiting until their client is within its share.
     over_share: Gauge,
     counts_requests: bool,
-    /// Requests that can be served at once: without connections to share, each needs one of its own.
+    /// Maximum number of requests served at once. Unless connections are multiplexed, each request needs one of its
+    /// own.
     capacity: u32,
-    /// `None` where no client has a share of its own.
-    shares: Option<Shares>,
+    /// Shares of clients; `None` if they are unlimited.
+    shares: Option<ClientShares>,
 }
 
-/// What can be full.
+/// A counted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
-    /// Waiting for a connection.
+    /// A request waiting for a connection.
     Pending,
-    /// Being under way.
+    /// A request in flight.
     Request,
-    /// Being tried again.
+    /// A retry.
     Retry,
-    /// Waiting for the client to be within its share.
+    /// A request waiting until its client is within its share.
     OverShare,
 }
 
 /// Why a request cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
-    /// As many requests are in flight as may be.
+pub(super) enum LimitReached {
+    /// The maximum number of requests is in flight.
     Requests,
-    /// The client has its share of them.
-    Share,
+    /// The client has reached its share.
+    ClientShare,
 }
 
-/// Each counter has cache lines of its own.
+/// A counter with its maximum. The alignment prevents false sharing.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Gauge {
@@ -62,18 +62,22 @@ struct Gauge {
     max: u32,
 }
 
-/// One unit of a resource, until this is dropped.
+/// One unit of a resource, released when dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
     breaker: Arc<CircuitBreaker>,
     resource: Resource,
-    /// Where the client's requests are counted, if they are.
+    /// Slot in which the client's requests are counted, if they are.
     client: Option<usize>,
 }
 
 impl CircuitBreaker {
-    /// Nothing under way yet. With `shares_connections`, requests do not need a connection each.
-    pub(super) fn new(limits: Limits, counts_requests: bool, shares_connections: bool) -> Arc<Self> {
+    /// Creates a circuit breaker. With `shares_connections`, connections are multiplexed.
+    pub(super) fn new(
+        limits: CircuitBreakerLimits,
+        counts_requests: bool,
+        shares_connections: bool,
+    ) -> Arc<Self> {
         let gauge = |max| Gauge { used: AtomicU32::new(0), max };
         let counts_requests = counts_requests || limits.requests < limits.connections;
         let capacity =
@@ -85,15 +89,15 @@ impl CircuitBreaker {
             pending: gauge(limits.pending),
             requests: gauge(limits.requests),
             retries: gauge(limits.retries),
-            // They hold nothing of the upstream, but memory of ours.
+            // They occupy memory, but no capacity of the upstream.
             over_share: gauge(limits.pending),
             counts_requests,
             capacity,
-            shares: Shares::new(limits.requests_per_client, capacity),
+            shares: ClientShares::new(limits.requests_per_client, capacity),
         })
     }
 
-    /// Whether `requests` bounds them beside the connections.
+    /// Whether requests are counted in addition to connections.
     pub(super) fn counts_requests(&self) -> bool {
         self.counts_requests
     }
@@ -103,20 +107,21 @@ impl CircuitBreaker {
         self.shares.is_some()
     }
 
-    /// Whether more than half of what can be served at once is in flight.
+    /// Whether more than half of the capacity is in use.
     pub(super) fn is_scarce(&self) -> bool {
         self.used(Resource::Request) > self.capacity / 2
     }
 
-    /// Acquires a permit for a request of `client`; `is_bounded` says whether `requests` counts for it.
+    /// Acquires a permit for a request of `client`; `is_bounded` is whether the maximum number of requests applies to
+    /// it.
     ///
-    /// The client's count is raised first and the decision taken together with the permit. So neither bound is ever
-    /// exceeded, and a request that does not fit takes nothing away from other clients meanwhile.
+    /// The client's count is raised first, and the decision is made in one step with the permit. So neither maximum is
+    /// exceeded, and a rejected request never takes capacity from other clients.
     pub(super) fn acquire_request(
         self: &Arc<Self>,
         client: IpAddr,
         is_bounded: bool,
-    ) -> Result<Permit, Full> {
+    ) -> Result<Permit, LimitReached> {
         let max = if is_bounded { self.requests.max } else { u32::MAX };
         let counted = self.shares.as_ref().map(|shares| (shares, shares.add(client)));
         let fits = |used: u32| counted.is_none_or(|(shares, (_, own))| shares.allows(own, used));
@@ -128,22 +133,22 @@ impl CircuitBreaker {
             }
             Err(used) => {
                 counted.inspect(|(shares, (slot, _))| shares.remove(*slot));
-                Err(if used < max { Full::Share } else { Full::Requests })
+                Err(if used < max { LimitReached::ClientShare } else { LimitReached::Requests })
             }
         }
     }
 
-    /// Acquires a permit; `None` if there is none.
+    /// Acquires a permit; `None` if the maximum is reached.
     pub(super) fn acquire(self: &Arc<Self>, resource: Resource) -> Option<Permit> {
         self.acquire_one_of(resource, self.gauge(resource).max)
     }
 
-    /// Acquires a permit for a retry, which may be one of `share` where that is more than the limit.
+    /// Acquires a permit for a retry, up to `share` if that is larger than the maximum.
     pub(super) fn acquire_retry(self: &Arc<Self>, share: u32) -> Option<Permit> {
         self.acquire_one_of(Resource::Retry, self.retries.max.max(share))
     }
 
-    /// How many permits are in use.
+    /// Returns the number of permits in use.
     pub(super) fn used(&self, resource: Resource) -> u32 {
         self.gauge(resource).used.load(Ordering::Relaxed)
     }

@@ -1,7 +1,6 @@
-//! One upstream of one configuration, as all workers share it: where it is, how each place does, and how much
-//! is under way.
+//! Part of an upstream that all workers share: settings, hosts and their health, and the circuit breaker.
 //!
-//! What takes time beside requests is in `background.rs`.
+//! Its background tasks are in `background.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,40 +11,40 @@ use tokio::sync::watch;
 
 use super::carry_over;
 use super::circuit_breaker::CircuitBreaker;
-use super::host::{Host, Hosts, Target};
+use super::host::{ConnectTarget, Hosts, UpstreamHost};
 use super::outlier_detection::{self, Ejections};
-use super::settings::Settings;
+use super::settings::UpstreamSettings;
 use crate::telemetry::metrics::{ClusterMetrics, ClusterView, HostView, Metrics};
-use crate::tls::client::Client;
+use crate::tls::client::TlsClient;
 
-/// An upstream.
+/// An upstream, as shared by all workers.
 #[derive(Debug)]
 pub struct Cluster {
-    settings: Settings,
-    known: watch::Sender<Known>,
-    /// Counts what makes workers look at the hosts again.
+    settings: UpstreamSettings,
+    resolved: watch::Sender<ResolvedHosts>,
+    /// Incremented when hosts or their usability change, so that workers read them again.
     epoch: AtomicU32,
     pub(super) breaker: Arc<CircuitBreaker>,
     ejections: Mutex<Ejections>,
     pub(super) metrics: Arc<ClusterMetrics>,
-    /// TLS, if that is spoken to it.
-    tls: Option<ArcSwap<Client>>,
+    /// TLS client, if connections use TLS.
+    tls: Option<ArcSwap<TlsClient>>,
 }
 
-/// What is known of where an upstream is.
+/// Known hosts of an upstream.
 #[derive(Clone, Debug)]
-struct Known {
+struct ResolvedHosts {
     hosts: Hosts,
-    /// Every name has been asked for at least once.
-    is_settled: bool,
+    /// Whether resolution of every name has been tried at least once.
+    is_resolved: bool,
 }
 
 impl Cluster {
-    /// The upstream that `settings` describe, over `tls` if there is any; of the endpoints that it has from `before`,
-    /// whose place it takes, all stays known. Names are to be looked up still: see [`Self::start`].
+    /// Creates an upstream from `settings`, with TLS if `tls` is given. It takes over the state of the endpoints that
+    /// it has in common with its predecessor `before`. Names are resolved after [`Self::start`].
     pub fn new(
-        settings: Settings,
-        tls: Option<Arc<Client>>,
+        settings: UpstreamSettings,
+        tls: Option<Arc<TlsClient>>,
         before: Option<&Self>,
         metrics: &Metrics,
     ) -> Arc<Self> {
@@ -53,9 +52,10 @@ impl Cluster {
             before.tls.is_some() == tls.is_some() && before.settings.http2 == settings.http2
         });
         let (hosts, ejections) = inherit(&settings, before);
-        let is_settled = settings.addresses.iter().all(|address| Target::of(address).is_some());
+        let is_settled =
+            settings.addresses.iter().all(|address| ConnectTarget::from_address(address).is_some());
         Arc::new(Self {
-            known: watch::Sender::new(Known { hosts, is_settled }),
+            resolved: watch::Sender::new(ResolvedHosts { hosts, is_resolved: is_settled }),
             epoch: AtomicU32::new(0),
             breaker: CircuitBreaker::new(settings.limits, settings.retries.budget > 0, settings.http2),
             ejections: Mutex::new(ejections),
@@ -65,28 +65,28 @@ impl Cluster {
         })
     }
 
-    /// TLS, if that is spoken to it.
-    pub fn tls(&self) -> Option<Arc<Client>> {
+    /// Returns the TLS client, if connections use TLS.
+    pub fn tls(&self) -> Option<Arc<TlsClient>> {
         self.tls.as_ref().map(ArcSwap::load_full)
     }
 
-    /// From now on connections are made by `client`, and those that there are get no more requests. All that is known
-    /// of the upstream stays known. Nothing changes for one without TLS.
-    pub fn secure(&self, client: Arc<Client>) {
+    /// Replaces the TLS client. New connections use `client`; existing ones get no more requests. The state of the
+    /// endpoints is kept. Has no effect for an upstream without TLS.
+    pub fn set_tls(&self, client: Arc<TlsClient>) {
         if let Some(tls) = &self.tls {
             tls.store(client);
-            self.has_changed();
+            self.bump_epoch();
         }
     }
 
-    /// What it was made from.
-    pub fn settings(&self) -> &Settings {
+    /// Returns the settings of the upstream.
+    pub fn settings(&self) -> &UpstreamSettings {
         &self.settings
     }
 
-    /// What operators are shown.
+    /// Returns a view for operators.
     pub fn view(&self) -> ClusterView {
-        let host = |host: &Arc<Host>| HostView {
+        let host = |host: &Arc<UpstreamHost>| HostView {
             address: host.name.clone(),
             hostname: host.hostname.clone(),
             health: host.health(),
@@ -99,70 +99,74 @@ impl Cluster {
         }
     }
 
-    /// Where it is now.
+    /// Returns the current hosts.
     pub(super) fn hosts(&self) -> Hosts {
-        Arc::clone(&self.known.borrow().hosts)
+        Arc::clone(&self.resolved.borrow().hosts)
     }
 
-    /// Changes whenever the hosts do, or which of them are usable.
+    /// Returns a number that changes whenever the hosts or their usability change.
     pub(super) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Which hosts are usable has changed.
-    pub(super) fn has_changed(&self) {
+    /// Notifies workers that the hosts or their usability changed.
+    pub(super) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Answers once it is known where the upstream is, or that nobody knows.
-    pub(super) async fn settled(&self) {
-        // The sender lives as long as `self`.
-        let _ = self.known.subscribe().wait_for(|known| known.is_settled || !known.hosts.is_empty()).await;
+    /// Waits until a host is known, or resolution of every name has been tried.
+    pub(super) async fn wait_until_resolved(&self) {
+        // The sender lives as long as `self`, so this cannot fail.
+        let _ =
+            self.resolved.subscribe().wait_for(|known| known.is_resolved || !known.hosts.is_empty()).await;
     }
 
-    /// Whether every name has been looked up at least once.
-    pub(super) fn is_settled(&self) -> bool {
-        self.known.borrow().is_settled
+    /// Whether resolution of every name has been tried at least once.
+    pub(super) fn is_resolved(&self) -> bool {
+        self.resolved.borrow().is_resolved
     }
 
-    /// The upstream is where `targets` say; hosts that are known already stay what they are. Those that were not are
-    /// returned.
-    pub(super) fn set_hosts(&self, targets: Vec<(Target, Box<str>)>, is_settled: bool) -> Vec<Arc<Host>> {
+    /// Sets the hosts to `targets`. Known hosts keep their state; returns the new ones.
+    pub(super) fn set_hosts(
+        &self,
+        targets: Vec<(ConnectTarget, Box<str>)>,
+        is_settled: bool,
+    ) -> Vec<Arc<UpstreamHost>> {
         let before = self.hosts();
         let mut fresh = Vec::new();
-        let mut host = |(target, hostname): (Target, Box<str>)| {
+        let mut host = |(target, hostname): (ConnectTarget, Box<str>)| {
             let kept = before.iter().find(|host| host.target == target && host.hostname == hostname);
             kept.cloned().unwrap_or_else(|| {
-                let host = Arc::new(Host::new(target, hostname));
+                let host = Arc::new(UpstreamHost::new(target, hostname));
                 fresh.push(Arc::clone(&host));
                 host
             })
         };
         let hosts: Hosts = targets.into_iter().map(&mut host).collect();
         let is_same = fresh.is_empty() && hosts.len() == before.len();
-        self.known.send_if_modified(|known| {
-            let is_news = !is_same || known.is_settled != is_settled;
-            *known = Known { hosts, is_settled };
+        self.resolved.send_if_modified(|known| {
+            let is_news = !is_same || known.is_resolved != is_settled;
+            *known = ResolvedHosts { hosts, is_resolved: is_settled };
             is_news
         });
         if !is_same {
-            self.has_changed();
+            self.bump_epoch();
         }
         fresh
     }
 
-    /// A request to `host` went well or did not.
-    pub(super) fn note_outcome(&self, host: &Host, is_good: bool) {
+    /// Records the result of a request to `host`, for outlier detection.
+    pub(super) fn record_outcome(&self, host: &UpstreamHost, is_good: bool) {
         let Some(outliers) = &self.settings.outliers else { return };
         if !outlier_detection::is_outlier(host, is_good, outliers) {
             return;
         }
-        // Locked before the hosts are read: one at a time, so that the share is exact.
+        // Locked before the hosts are read, so that concurrent ejections cannot exceed the maximum share.
         let mut ejections = self.ejections.lock();
         let ejected = ejections.eject(host, &self.hosts(), outliers);
         drop(ejections);
         let Some(time) = ejected else { return };
-        self.has_changed();
+        self.bump_epoch();
         self.metrics.ejected();
         tracing::warn!(
             upstream = %self.settings.name,
@@ -172,7 +176,7 @@ impl Cluster {
         );
     }
 
-    /// [`outlier_detection::TICK`] has passed.
+    /// Advances the time by [`outlier_detection::TICK`].
     pub(super) fn tick_ejections(&self) {
         let Some(outliers) = &self.settings.outliers else { return };
         let mut ejections = self.ejections.lock();
@@ -185,15 +189,15 @@ impl Cluster {
             tracing::info!(upstream = %self.settings.name, endpoint = %host.name, "endpoint is let in again");
         }
         if !readmitted.is_empty() {
-            self.has_changed();
+            self.bump_epoch();
         }
     }
 }
 
-/// The hosts and ejections that an upstream with these settings begins with, after `before` if there is one.
-fn inherit(settings: &Settings, before: Option<&Cluster>) -> (Hosts, Ejections) {
+/// Returns the initial hosts and ejections of an upstream with these settings, after `before` if there is one.
+fn inherit(settings: &UpstreamSettings, before: Option<&Cluster>) -> (Hosts, Ejections) {
     let Some(before) = before else { return (carry_over::hosts(settings, &[], false), Ejections::default()) };
-    // Held while flags are read: who is let in now, or left out, is so in both places.
+    // Held while the flags are read, so that flags and ejections are consistent.
     let ejections = before.ejections.lock();
     let were_checked = before.settings.health_check.is_some();
     let hosts = carry_over::hosts(settings, &before.hosts(), were_checked);

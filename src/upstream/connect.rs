@@ -1,63 +1,64 @@
-//! Connections to endpoints: to the socket, and TLS over it.
+//! Establishes connections to endpoints, with or without TLS.
 
 use std::io;
 use std::sync::atomic::Ordering;
 
 use super::cluster::Cluster;
-use super::host::{Host, Target};
+use super::host::{ConnectTarget, UpstreamHost};
 use crate::telemetry::metrics::ClusterMetrics;
-use crate::tls::client::{Client, Failure, Reason};
-use crate::tls::{Protocol, SessionStart};
+use crate::tls::client::{ClientHandshakeError, ClientHandshakeErrorKind, TlsClient};
+use crate::tls::{AlpnProtocol, SessionStart};
 use crate::transport::Transport;
 
-/// A stream to `host`, one of `cluster`, to speak `protocol`; over TLS where there is a `client` of that.
+/// Connects to `host` of `cluster` for `protocol`; over TLS if `client` is given.
 ///
 /// # Errors
-/// Whatever the system says about it, or a [`Failure`] within.
+/// Any error of the system, or a [`Failure`] inside it.
 pub(super) async fn connect(
     cluster: &Cluster,
-    host: &Host,
-    client: Option<&Client>,
-    protocol: Protocol,
+    host: &UpstreamHost,
+    client: Option<&TlsClient>,
+    protocol: AlpnProtocol,
 ) -> io::Result<Transport> {
     let stream = open(&host.target).await?;
     match client {
         None => Ok(stream),
-        // Its future is large: it does not burden connections without TLS.
+        // Boxed, because its future is large and connections without TLS do not need it.
         Some(client) => Box::pin(handshake(cluster, host, client, stream, protocol)).await,
     }
 }
 
-async fn open(target: &Target) -> io::Result<Transport> {
+async fn open(target: &ConnectTarget) -> io::Result<Transport> {
     match target {
-        Target::Ip(address) => Transport::connect_tcp(address).await,
-        Target::Name(host, port) => Transport::connect_tcp((&**host, *port)).await,
-        Target::Unix(path) => Transport::connect_unix(path).await,
-        Target::Echo => Err(io::ErrorKind::Unsupported.into()),
+        ConnectTarget::Ip(address) => Transport::connect_tcp(address).await,
+        ConnectTarget::Name(host, port) => Transport::connect_tcp((&**host, *port)).await,
+        ConnectTarget::Unix(path) => Transport::connect_unix(path).await,
+        ConnectTarget::Echo => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
 async fn handshake(
     cluster: &Cluster,
-    host: &Host,
-    client: &Client,
+    host: &UpstreamHost,
+    client: &TlsClient,
     stream: Transport,
-    protocol: Protocol,
+    protocol: AlpnProtocol,
 ) -> io::Result<Transport> {
-    let mut counted = Counted { metrics: &cluster.metrics, outcome: Err(Reason::Unfinished) };
+    let mut counted =
+        HandshakeRecorder { metrics: &cluster.metrics, outcome: Err(ClientHandshakeErrorKind::Unfinished) };
     let upstream = &cluster.settings().name;
     match client.connect(stream, host.authority_host(), protocol).await {
         Ok((stream, start)) => {
             counted.outcome = Ok(start);
-            if host.is_distrusted.swap(false, Ordering::Relaxed) {
+            if host.has_tls_failed.swap(false, Ordering::Relaxed) {
                 tracing::info!(%upstream, endpoint = %host.name, "there is TLS with the endpoint again");
             }
             Ok(stream.into())
         }
         Err(failure) => {
-            counted.outcome = Err(failure.reason);
-            // Once, and not for each request that asks in vain.
-            if !host.is_distrusted.swap(true, Ordering::Relaxed) {
+            counted.outcome = Err(failure.kind);
+            // Logged once per outage, not for each request.
+            if !host.has_tls_failed.swap(true, Ordering::Relaxed) {
                 tracing::warn!(%upstream, endpoint = %host.name, error = %failure, "no TLS with an endpoint");
             }
             Err(into_io(failure))
@@ -65,23 +66,27 @@ async fn handshake(
     }
 }
 
-fn into_io(failure: Failure) -> io::Error {
-    let kind = match failure.reason {
-        Reason::Closed => io::ErrorKind::ConnectionReset,
-        Reason::Untrusted | Reason::Refused => io::ErrorKind::PermissionDenied,
-        Reason::NotTls | Reason::Incompatible => io::ErrorKind::InvalidData,
-        Reason::Unfinished | Reason::Other => io::ErrorKind::Other,
+fn into_io(failure: ClientHandshakeError) -> io::Error {
+    let kind = match failure.kind {
+        ClientHandshakeErrorKind::Closed => io::ErrorKind::ConnectionReset,
+        ClientHandshakeErrorKind::Untrusted | ClientHandshakeErrorKind::Refused => {
+            io::ErrorKind::PermissionDenied
+        }
+        ClientHandshakeErrorKind::NotTls | ClientHandshakeErrorKind::Incompatible => {
+            io::ErrorKind::InvalidData
+        }
+        ClientHandshakeErrorKind::Unfinished | ClientHandshakeErrorKind::Other => io::ErrorKind::Other,
     };
     io::Error::new(kind, failure)
 }
 
-/// Counts a handshake, also one that nobody waits for any more.
-struct Counted<'a> {
+/// Counts the result of a handshake when dropped, including one that was cancelled.
+struct HandshakeRecorder<'a> {
     metrics: &'a ClusterMetrics,
-    outcome: Result<SessionStart, Reason>,
+    outcome: Result<SessionStart, ClientHandshakeErrorKind>,
 }
 
-impl Drop for Counted<'_> {
+impl Drop for HandshakeRecorder<'_> {
     fn drop(&mut self) {
         self.metrics.handshake(self.outcome);
     }

@@ -1,19 +1,19 @@
-//! `upstream: echo`: answers with the request it got, so that Weir can be tried without a service.
+//! `upstream: echo`: responds with the received request, so that Weir can be tried without a service.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use hyper::body::Body;
 
-use super::answer::Answer;
-use super::outgoing::Outgoing;
+use super::outgoing::OutgoingRequest;
+use super::response_body::UpstreamResponseBody;
 use crate::headers::Response;
 
-/// The request's head as text, then its body as it comes.
-pub(super) fn answer<B: Body<Data = Bytes> + Unpin + 'static>(
-    request: &Outgoing,
+/// Responds with the request's header section as text, followed by its body.
+pub(super) fn respond<B: Body<Data = Bytes> + Unpin + 'static>(
+    request: &OutgoingRequest,
     body: B,
-) -> Response<Answer<B>> {
+) -> Response<UpstreamResponseBody<B>> {
     let head = &request.head;
     let mut text = format!("{} {} {:?}\n", head.method, head.uri, head.version).into_bytes();
     for (name, value) in &request.headers() {
@@ -23,7 +23,7 @@ pub(super) fn answer<B: Body<Data = Bytes> + Unpin + 'static>(
         text.push(b'\n');
     }
     text.push(b'\n');
-    let mut response = Response::new(StatusCode::OK, Answer::echo(Bytes::from(text), body));
+    let mut response = Response::new(StatusCode::OK, UpstreamResponseBody::echo(Bytes::from(text), body));
     response.headers.set(&CONTENT_TYPE, &HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }

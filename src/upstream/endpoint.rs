@@ -1,8 +1,8 @@
-//! One worker's way to one endpoint: its connections, and one request and answer over one of them.
+//! One worker's connections to one endpoint, and requests over them.
 //!
-//! How a connection is had and what is spoken over it is decided here; whoever sends a request sees only a head
-//! and an [`Answer`]. A request that meets a connection which the upstream has closed meanwhile is sent once more
-//! on a fresh one, if that is safe.
+//! The choice of connection and protocol is hidden here; callers pass a header section and receive an [`Answer`]. If
+//! the upstream has closed an idle connection in the meantime, the request is sent once more on a fresh one, provided
+//! that is safe.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,59 +17,59 @@ use http::{Method, StatusCode};
 use hyper::body::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::answer::Answer;
-use super::circuit_breaker::{Full, Resource};
+use super::circuit_breaker::{LimitReached, Resource};
 use super::cluster::Cluster;
 use super::connect;
 use super::echo;
-use super::error::{Error, Unanswered};
-use super::host::{Host, Target};
-use super::http1::connection::Connection;
-use super::http1::streaming::Streaming;
-use super::http2::{self, pool::Pool as Http2Pool};
-use super::in_flight::{InFlight, ShareWaiters};
-use super::outgoing::Outgoing;
-use super::pool::{Pool, Room};
-use super::settings::{Balance, Settings};
+use super::error::{SendError, UpstreamError};
+use super::host::{ConnectTarget, UpstreamHost};
+use super::http1::connection::Http1Connection;
+use super::http1::response_body::Http1ResponseBody;
+use super::http1_pool::{Checkout, Http1Pool};
+use super::http2::{self, pool::Http2Pool};
+use super::in_flight::{InFlightRequest, ShareWaiters};
+use super::outgoing::OutgoingRequest;
+use super::response_body::UpstreamResponseBody;
+use super::settings::{Balance, UpstreamSettings};
 use crate::headers::Response;
 use crate::http1::client::conn::{NoResponse, ResponseHeadReader};
-use crate::http1::client::response_head::Head;
-use crate::http1::client::upload::Upload;
-use crate::http1::decoder::Decoder;
-use crate::http1::interim::Interims;
+use crate::http1::client::response_head::ResponseHead;
+use crate::http1::client::upload::Http1Upload;
+use crate::http1::decoder::BodyDecoder;
+use crate::http1::interim::InterimResponses;
 use crate::telemetry::metrics::{EndpointMetrics, Overflow};
-use crate::tls::Protocol;
-use crate::tls::client::Client;
+use crate::tls::AlpnProtocol;
+use crate::tls::client::TlsClient;
 use crate::transport::Transport;
 
-/// One worker's way to one endpoint.
+/// One worker's connections to one endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
     cluster: Arc<Cluster>,
-    host: Arc<Host>,
-    pool: Rc<Pool>,
-    http2: Http2Pool,
+    host: Arc<UpstreamHost>,
+    http1_pool: Rc<Http1Pool>,
+    http2_pool: Http2Pool,
     metrics: Rc<EndpointMetrics>,
-    /// TLS as all of its connections have it.
-    tls: Option<Arc<Client>>,
+    /// TLS client of all its connections, if they use TLS.
+    tls: Option<Arc<TlsClient>>,
     share_waiters: Rc<ShareWaiters>,
 }
 
 impl Endpoint {
-    /// A way to `host` without connections yet; over `tls`, if there is any.
+    /// Creates an endpoint without connections; over TLS if `tls` is given.
     pub(super) fn new(
         cluster: &Arc<Cluster>,
-        host: &Arc<Host>,
-        tls: Option<Arc<Client>>,
+        host: &Arc<UpstreamHost>,
+        tls: Option<Arc<TlsClient>>,
         metrics: EndpointMetrics,
     ) -> Self {
-        // Seconds are counted; late is better than early.
+        // The pools count whole seconds, so a fraction is rounded up.
         let idle = cluster.settings().idle_timeout;
         let keep_for = idle.as_secs().saturating_add(u64::from(idle.subsec_nanos() > 0)).max(1);
         let metrics = Rc::new(metrics);
         Self {
-            pool: Rc::new(Pool::new(keep_for, &cluster.breaker)),
-            http2: Http2Pool::new(keep_for, &metrics),
+            http1_pool: Rc::new(Http1Pool::new(keep_for, &cluster.breaker)),
+            http2_pool: Http2Pool::new(keep_for, &metrics),
             cluster: Arc::clone(cluster),
             host: Arc::clone(host),
             metrics,
@@ -78,309 +78,349 @@ impl Endpoint {
         }
     }
 
-    /// Whether its connections are made by `client`, or with no TLS for none.
-    pub(super) fn is_secured_by(&self, client: Option<&Arc<Client>>) -> bool {
+    /// Whether its connections use `client`, or no TLS if that is `None`.
+    pub(super) fn is_secured_by(&self, client: Option<&Arc<TlsClient>>) -> bool {
         self.tls.as_ref().map(Arc::as_ptr) == client.map(Arc::as_ptr)
     }
 
-    /// Its address in logs.
+    /// Returns the address for logs.
     pub fn name(&self) -> &str {
         &self.host.name
     }
 
-    /// What all workers share of it.
-    pub fn host(&self) -> &Arc<Host> {
+    /// Returns the state that all workers share.
+    pub fn host(&self) -> &Arc<UpstreamHost> {
         &self.host
     }
 
-    /// A request to it went well, or failed by its fault.
-    pub fn note(&self, is_good: bool) {
-        self.cluster.note_outcome(&self.host, is_good);
+    /// Records whether a request succeeded, or failed because of this endpoint.
+    pub fn record_outcome(&self, is_good: bool) {
+        self.cluster.record_outcome(&self.host, is_good);
     }
 
-    /// What is counted of it.
+    /// Returns the metrics of the endpoint.
     pub fn metrics(&self) -> &EndpointMetrics {
         &self.metrics
     }
 
-    /// Closes every connection that has no request.
+    /// Closes every idle connection.
     pub(super) fn close_unused(&self) {
-        self.pool.close_unused();
-        self.http2.close_unused();
+        self.http1_pool.close_unused();
+        self.http2_pool.close_unused();
     }
 
-    /// A second has passed.
-    pub(super) fn age(&self) {
-        self.pool.age();
-        self.http2.age();
+    /// Advances the time by one second.
+    pub(super) fn tick_second(&self) {
+        self.http1_pool.tick_second();
+        self.http2_pool.tick_second();
     }
 
-    /// A way for one request of `client` at once; `None` if a connection has to be made first, or the client has its
-    /// share of the requests. A `call` of gRPC always goes over HTTP/2.
+    /// Returns an idle connection for a request of `client`. `None` if a new connection is needed, or the client has
+    /// reached its share of the requests. A gRPC `call` always uses HTTP/2.
     ///
     /// # Errors
-    /// [`Error::Overflow`] where as many requests are under way as may be.
-    pub fn kept(&self, client: IpAddr, call: bool) -> Result<Option<Line>, Error> {
-        if self.host.target == Target::Echo {
-            return Ok(Some(Line { in_flight: None, kind: Kind::Echo }));
+    /// [`Error::Overflow`] if the maximum number of requests is in flight.
+    pub fn try_checkout(
+        &self,
+        client: IpAddr,
+        call: bool,
+    ) -> Result<Option<PooledConnection>, UpstreamError> {
+        if self.host.target == ConnectTarget::Echo {
+            return Ok(Some(PooledConnection { in_flight: None, kind: ConnectionKind::Echo }));
         }
-        let Some(kind) = self.free(call) else { return Ok(None) };
-        match self.begin(client, call) {
-            Ok(in_flight) => Ok(Some(Line { in_flight, kind })),
+        let Some(kind) = self.checkout_idle(call) else { return Ok(None) };
+        match self.start_request(client, call) {
+            Ok(in_flight) => Ok(Some(PooledConnection { in_flight, kind })),
             Err(full) => {
-                self.give_back(kind);
-                if full == Full::Share { Ok(None) } else { Err(self.overflow(Overflow::Requests)) }
+                self.return_connection(kind);
+                if full == LimitReached::ClientShare {
+                    Ok(None)
+                } else {
+                    Err(self.overflow(Overflow::Requests))
+                }
             }
         }
     }
 
-    /// A way for one request of `client` by a connection that is made for it, or, where there are as many as may be, by
-    /// the first that is free. A client that has its share of the requests waits until another one of them has ended.
+    /// Returns a new connection for a request of `client`, or the first that becomes idle if the maximum number is
+    /// open. If the client has reached its share of the requests, waits until another one of them has ended.
     ///
     /// # Errors
-    /// [`Error`] if no connection can be made, or as much is under way as may be.
-    pub async fn connect(&self, client: IpAddr, call: bool) -> Result<Line, Error> {
-        let in_flight = match self.begin(client, call) {
+    /// [`Error`] if no connection can be established, or a circuit breaker is open.
+    pub async fn connect(&self, client: IpAddr, call: bool) -> Result<PooledConnection, UpstreamError> {
+        let in_flight = match self.start_request(client, call) {
             Ok(in_flight) => in_flight,
-            Err(Full::Requests) => return Err(self.overflow(Overflow::Requests)),
-            Err(Full::Share) => {
+            Err(LimitReached::Requests) => return Err(self.overflow(Overflow::Requests)),
+            Err(LimitReached::ClientShare) => {
                 let in_flight = self.wait_for_share(client, call).await?;
-                if let Some(kind) = self.free(call) {
-                    return Ok(Line { in_flight, kind });
+                if let Some(kind) = self.checkout_idle(call) {
+                    return Ok(PooledConnection { in_flight, kind });
                 }
                 in_flight
             }
         };
         let kind = if self.speaks_http2(call) {
-            Kind::Http2(self.http2.acquire(&async || self.open_shared().await).await?)
+            ConnectionKind::Http2(self.http2_pool.acquire(&async || self.open_http2().await).await?)
         } else {
-            let (connection, is_kept) = self.open().await?;
-            Kind::Http1 { connection, is_kept }
+            let (connection, is_kept) = self.open_http1().await?;
+            ConnectionKind::Http1 { connection, is_reused: is_kept }
         };
-        Ok(Line { in_flight, kind })
+        Ok(PooledConnection { in_flight, kind })
     }
 
-    /// A connection with room for a request, if there is one.
-    fn free(&self, call: bool) -> Option<Kind> {
+    /// Returns a connection with room for a request, if there is one.
+    fn checkout_idle(&self, call: bool) -> Option<ConnectionKind> {
         match self.speaks_http2(call) {
-            true => self.http2.try_acquire().map(Kind::Http2),
-            false => self.pool.checkout().map(|connection| Kind::Http1 { connection, is_kept: true }),
+            true => self.http2_pool.try_acquire().map(ConnectionKind::Http2),
+            false => self
+                .http1_pool
+                .checkout()
+                .map(|connection| ConnectionKind::Http1 { connection, is_reused: true }),
         }
     }
 
-    /// The request that was to go by it does not begin.
-    fn give_back(&self, kind: Kind) {
-        if let Kind::Http1 { connection, .. } = kind {
-            self.pool.give_back(connection);
+    /// Returns an unused connection to the pool.
+    fn return_connection(&self, kind: ConnectionKind) {
+        if let ConnectionKind::Http1 { connection, .. } = kind {
+            self.http1_pool.return_connection(connection);
         }
     }
 
-    /// A place among the client's requests, once it has fewer than its share.
-    async fn wait_for_share(&self, client: IpAddr, call: bool) -> Result<Option<InFlight>, Error> {
+    /// Waits until the client is below its share, then counts the request.
+    async fn wait_for_share(
+        &self,
+        client: IpAddr,
+        call: bool,
+    ) -> Result<Option<InFlightRequest>, UpstreamError> {
         let breaker = &self.cluster.breaker;
         let Some(_waiting) = breaker.acquire(Resource::OverShare) else {
             return Err(self.overflow(Overflow::Client));
         };
-        let beginning = self.share_waiters.wait_for(|| self.begin(client, call).ok());
-        tokio::time::timeout(self.patience(), beginning).await.map_err(|_| self.overflow(Overflow::Client))
+        let beginning = self.share_waiters.wait_for(|| self.start_request(client, call).ok());
+        tokio::time::timeout(self.connect_timeout(), beginning)
+            .await
+            .map_err(|_| self.overflow(Overflow::Client))
     }
 
-    /// Sends a request and answers with the head of the answer, its body still to come. Interim responses are left in
-    /// `interims`. Dropped before, it closes the connection or, over HTTP/2, resets the stream.
+    /// Sends a request and waits for the response's header section; the body is streamed. Interim responses are
+    /// appended to `interims`. Dropping the future closes the connection or, over HTTP/2, resets the stream.
     ///
     /// # Errors
-    /// [`Unanswered`] if none of the answer came or it was not HTTP.
+    /// [`SendError`] if no response arrived, or it was malformed.
     pub async fn send<B>(
         &self,
-        line: Line,
-        request: &Outgoing,
+        line: PooledConnection,
+        request: &OutgoingRequest,
         body: B,
-        interims: &Interims,
-    ) -> Result<Response<Answer<B>>, Unanswered<B>>
+        interims: &InterimResponses,
+    ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let Line { in_flight, kind } = line;
+        let PooledConnection { in_flight, kind } = line;
         let mut response = match kind {
-            Kind::Echo => echo::answer(request, body),
-            Kind::Http1 { connection, is_kept } => {
+            ConnectionKind::Echo => echo::respond(request, body),
+            ConnectionKind::Http1 { connection, is_reused: is_kept } => {
                 self.send_by_http1(connection, is_kept, request, body, interims).await?
             }
-            // Its future is large: it does not burden the requests of HTTP/1.1.
-            Kind::Http2(permit) => Box::pin(self.send_by_http2(permit, request, body, interims)).await?,
+            // Boxed, because its future is large and HTTP/1.1 requests do not need it.
+            ConnectionKind::Http2(permit) => {
+                Box::pin(self.send_by_http2(permit, request, body, interims)).await?
+            }
         };
-        response.body.hold(in_flight);
+        response.body.hold_in_flight(in_flight);
         Ok(response)
     }
 
     async fn send_by_http2<B>(
         &self,
         permit: http2::pool::StreamPermit,
-        request: &Outgoing,
+        request: &OutgoingRequest,
         body: B,
-        interims: &Interims,
-    ) -> Result<Response<Answer<B>>, Unanswered<B>>
+        interims: &InterimResponses,
+    ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let scheme = if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let head = || http2::head::for_http2(request, scheme.clone(), &self.host.name);
-        http2::send(permit, &self.http2, async || self.open_shared().await, head, interims, body).await
+        http2::send(permit, &self.http2_pool, async || self.open_http2().await, head, interims, body).await
     }
 
     async fn send_by_http1<B>(
         &self,
-        mut connection: Box<Connection>,
+        mut connection: Box<Http1Connection>,
         is_kept: bool,
-        request: &Outgoing,
+        request: &OutgoingRequest,
         body: B,
-        interims: &Interims,
-    ) -> Result<Response<Answer<B>>, Unanswered<B>>
+        interims: &InterimResponses,
+    ) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let mut upload =
-            Upload::new(&request.head, &request.ours, body, std::mem::take(&mut connection.conn.buffer));
+        let mut upload = Http1Upload::new(
+            &request.head,
+            &request.added_headers,
+            body,
+            std::mem::take(&mut connection.conn.buffer),
+        );
         let to_head = request.head.method == Method::HEAD;
         let mut waiting = ResponseHeadReader::new(to_head, request.wants_map, interims);
-        // What cannot be sent twice must not go out on a connection that has just ended, though we have not been told.
-        let is_gone = is_kept && !upload.is_repeatable() && !connection.conn.stream.is_quiet_by_now();
+        // A request that cannot be repeated must not be sent on a connection that has been closed without notice yet.
+        let is_gone = is_kept && !upload.is_repeatable() && !connection.conn.stream.peek_has_no_input();
         let sent = match is_gone {
             true => Err(NoResponse::Reset(io::ErrorKind::UnexpectedEof.into())),
             false => poll_fn(|cx| connection.conn.poll_head(&mut upload, &mut waiting, cx)).await,
         };
         let head = match sent {
-            // The upstream had closed it already, or was about to.
-            Err(NoResponse::Reset(_)) if is_kept && upload.may_repeat() => {
+            // The upstream had closed the connection already, or was about to.
+            Err(NoResponse::Reset(_)) if is_kept && upload.may_retry() => {
                 self.metrics.retried();
                 drop(connection);
-                upload.repeat();
-                waiting.begin_again();
-                connection = match Box::pin(self.open()).await {
+                upload.rewind();
+                waiting.reset();
+                connection = match Box::pin(self.open_http1()).await {
                     Ok((connection, _)) => connection,
-                    Err(error) => return Err(Unanswered { error, body: upload.into_body() }),
+                    Err(error) => return Err(SendError { error, body: upload.into_body() }),
                 };
                 poll_fn(|cx| connection.conn.poll_head(&mut upload, &mut waiting, cx))
                     .await
-                    .map_err(Error::from)?
+                    .map_err(UpstreamError::from)?
             }
-            answered => answered.map_err(Error::from)?,
+            answered => answered.map_err(UpstreamError::from)?,
         };
-        Ok(self.answer(head, connection, upload))
+        Ok(self.build_response(head, connection, upload))
     }
 
-    fn answer<B>(&self, head: Head, mut connection: Box<Connection>, upload: Upload<B>) -> Response<Answer<B>>
+    fn build_response<B>(
+        &self,
+        head: ResponseHead,
+        mut connection: Box<Http1Connection>,
+        upload: Http1Upload<B>,
+    ) -> Response<UpstreamResponseBody<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let Head { status, headers, length, keeps } = head;
+        let ResponseHead { status, headers, decoder: length, keep_alive: keeps } = head;
         let body = match length {
-            _ if status == StatusCode::SWITCHING_PROTOCOLS => Answer::switched(connection.into()),
-            Decoder::Length(octets) if connection.conn.has_read(octets) && upload.is_over() => {
-                let content = connection.conn.take(octets);
+            _ if status == StatusCode::SWITCHING_PROTOCOLS => {
+                UpstreamResponseBody::upgraded(connection.into())
+            }
+            BodyDecoder::Length(octets) if connection.conn.has_buffered(octets) && upload.is_complete() => {
+                let content = connection.conn.take_buffered(octets);
                 if keeps {
                     connection.conn.buffer = upload.into_buffer();
-                    self.pool.give_back(connection);
+                    self.http1_pool.return_connection(connection);
                 }
-                Answer::whole(content)
+                UpstreamResponseBody::full(content)
             }
-            length => Answer::streaming(Streaming::new(connection, upload, length, keeps, &self.pool)),
+            length => UpstreamResponseBody::http1(Http1ResponseBody::new(
+                connection,
+                upload,
+                length,
+                keeps,
+                &self.http1_pool,
+            )),
         };
         Response { status, headers, body }
     }
 
-    /// A request begins: it has a place, if places are counted.
-    fn begin(&self, client: IpAddr, call: bool) -> Result<Option<InFlight>, Full> {
+    /// Counts the start of a request, if requests are counted.
+    fn start_request(&self, client: IpAddr, call: bool) -> Result<Option<InFlightRequest>, LimitReached> {
         let breaker = &self.cluster.breaker;
-        let Settings { balance, limits, .. } = self.cluster.settings();
-        // Those that share connections are bounded by nothing else.
+        let UpstreamSettings { balance, limits, .. } = self.cluster.settings();
+        // Multiplexed requests have no other bound.
         let is_bounded = breaker.counts_requests() || self.speaks_http2(call);
         let is_counted = is_bounded || breaker.has_shares() || limits.min_client_rate.is_some();
         if *balance != Balance::LeastRequest && !is_counted {
             return Ok(None);
         }
         let permit = if is_counted { Some(breaker.acquire_request(client, is_bounded)?) } else { None };
-        Ok(Some(InFlight::start(&self.host, permit, &self.share_waiters)))
+        Ok(Some(InFlightRequest::start(&self.host, permit, &self.share_waiters)))
     }
 
     fn speaks_http2(&self, call: bool) -> bool {
         call || self.cluster.settings().http2
     }
 
-    /// A connection of its own for a request, and whether it was used before.
-    async fn open(&self) -> Result<(Box<Connection>, bool), Error> {
-        let permit = match self.in_time(self.pool.room()).await? {
-            Room::Fresh(permit) => permit,
-            Room::Kept(kept) => return Ok((kept, true)),
+    /// Returns a connection for exclusive use, and whether it was used before.
+    async fn open_http1(&self) -> Result<(Box<Http1Connection>, bool), UpstreamError> {
+        let permit = match self.with_timeout(self.http1_pool.acquire()).await? {
+            Checkout::New(permit) => permit,
+            Checkout::Reused(kept) => return Ok((kept, true)),
         };
-        let transport = self.open_transport(Protocol::Http1).await?;
-        Ok((Connection::new(transport, &self.metrics, permit), false))
+        let transport = self.open_transport(AlpnProtocol::Http1).await?;
+        Ok((Http1Connection::new(transport, &self.metrics, permit), false))
     }
 
-    /// A connection that requests share.
-    async fn open_shared(&self) -> Result<(Transport, OwnedSemaphorePermit), Error> {
-        let permit = self.in_time(self.pool.permit()).await?;
-        Ok((self.open_transport(Protocol::Http2).await?, permit))
+    /// Opens a connection for multiplexed requests.
+    async fn open_http2(&self) -> Result<(Transport, OwnedSemaphorePermit), UpstreamError> {
+        let permit = self.with_timeout(self.http1_pool.acquire_permit()).await?;
+        Ok((self.open_transport(AlpnProtocol::Http2).await?, permit))
     }
 
-    /// What the pool has room for, unless that takes too long.
-    async fn in_time<T>(&self, room: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        match tokio::time::timeout(self.patience(), room).await {
+    /// Waits for a permit or connection of the pool, for a limited time.
+    async fn with_timeout<T>(
+        &self,
+        room: impl Future<Output = Result<T, UpstreamError>>,
+    ) -> Result<T, UpstreamError> {
+        match tokio::time::timeout(self.connect_timeout(), room).await {
             Ok(Ok(room)) => Ok(room),
             Ok(Err(_)) => Err(self.overflow(Overflow::Pending)),
             Err(_) => Err(self.overflow(Overflow::Connections)),
         }
     }
 
-    async fn open_transport(&self, protocol: Protocol) -> Result<Transport, Error> {
+    async fn open_transport(&self, protocol: AlpnProtocol) -> Result<Transport, UpstreamError> {
         let opening = connect::connect(&self.cluster, &self.host, self.tls.as_deref(), protocol);
-        let opened = match tokio::time::timeout(self.patience(), opening).await {
-            Ok(opened) => opened.map_err(Error::Connect),
-            Err(_) => Err(Error::ConnectTimeout),
+        let opened = match tokio::time::timeout(self.connect_timeout(), opening).await {
+            Ok(opened) => opened.map_err(UpstreamError::Connect),
+            Err(_) => Err(UpstreamError::ConnectTimeout),
         };
         opened.inspect_err(|_| self.metrics.connection_failed())
     }
 
-    /// The answer's time runs meanwhile: an upstream that is away is to be told from one that is slow.
-    fn patience(&self) -> Duration {
+    /// Returns the maximum time to wait. It is within the response timeout, so that an unreachable upstream is
+    /// distinguished from a slow one.
+    fn connect_timeout(&self) -> Duration {
         let settings = self.cluster.settings();
         settings.connect_timeout.min(settings.timeout)
     }
 
-    fn overflow(&self, limit: Overflow) -> Error {
+    fn overflow(&self, limit: Overflow) -> UpstreamError {
         self.cluster.metrics.overflowed(limit);
-        Error::Overflow
+        UpstreamError::Overflow
     }
 }
 
-/// A way for one request to an endpoint: what it speaks, and the connection it goes by.
+/// A connection for one request to an endpoint.
 #[derive(Debug)]
-pub struct Line {
-    in_flight: Option<InFlight>,
-    kind: Kind,
+pub struct PooledConnection {
+    in_flight: Option<InFlightRequest>,
+    kind: ConnectionKind,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum ConnectionKind {
     Http1 {
-        connection: Box<Connection>,
-        /// It was used before, so the upstream may be about to close it.
-        is_kept: bool,
+        connection: Box<Http1Connection>,
+        /// Whether it was used before, so the upstream may be about to close it.
+        is_reused: bool,
     },
     Http2(http2::pool::StreamPermit),
     Echo,
 }
 
-impl Line {
-    /// Whether a request that goes by it may leave HTTP. Over HTTP/2 the other side says so first (RFC 8441 section 3).
-    pub async fn can_switch(&self) -> bool {
+impl PooledConnection {
+    /// Whether a request may be upgraded. Over HTTP/2 the upstream must have allowed it (RFC 8441 section 3).
+    pub async fn allows_upgrade(&self) -> bool {
         match &self.kind {
-            Kind::Http1 { .. } | Kind::Echo => true,
-            Kind::Http2(permit) => permit.allows_extended_connect().await,
+            ConnectionKind::Http1 { .. } | ConnectionKind::Echo => true,
+            ConnectionKind::Http2(permit) => permit.allows_extended_connect().await,
         }
     }
 }

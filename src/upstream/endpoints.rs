@@ -1,4 +1,4 @@
-//! One worker's endpoints of an upstream, and which of them takes the next request.
+//! One worker's endpoints of an upstream, and load balancing between them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,75 +7,79 @@ use std::sync::atomic::Ordering;
 
 use super::cluster::Cluster;
 use super::endpoint::Endpoint;
-use super::host::Host;
+use super::host::UpstreamHost;
 use super::settings::Balance;
 use crate::telemetry::metrics::Metrics;
 
-/// The endpoints as they were when something last changed.
+/// Endpoints as of the last change of the hosts.
 #[derive(Debug)]
 pub(super) struct Endpoints {
-    seen: RefCell<Seen>,
-    /// Whose turn it is.
+    current: RefCell<EndpointSet>,
+    /// Position of the next endpoint in round-robin order.
     turn: Cell<usize>,
     random: RefCell<fastrand::Rng>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct EndpointSet {
     epoch: u32,
     all: Vec<Rc<Endpoint>>,
-    /// Those that may get requests.
+    /// Endpoints that may receive requests.
     usable: Vec<Rc<Endpoint>>,
 }
 
 impl Endpoints {
-    /// Those of `cluster`, without connections yet.
+    /// Creates the endpoints of `cluster`, without connections.
     pub(super) fn new(cluster: &Arc<Cluster>, metrics: &Arc<Metrics>) -> Self {
         let mut random = fastrand::Rng::new();
-        // Workers that all begin with the first would send it as many requests at once.
+        // A random start, so that not all workers begin with the same endpoint.
         let turn = Cell::new(random.usize(..));
         let endpoints = Self {
-            seen: RefCell::new(Seen { epoch: 0, all: Vec::new(), usable: Vec::new() }),
+            current: RefCell::new(EndpointSet { epoch: 0, all: Vec::new(), usable: Vec::new() }),
             turn,
             random: RefCell::new(random),
             metrics: Arc::clone(metrics),
         };
-        endpoints.look(cluster);
+        endpoints.rebuild(cluster);
         endpoints
     }
 
-    /// The endpoint for the next request, if there is any; another one than those at `tried`, if there is one.
-    pub(super) fn pick(&self, cluster: &Arc<Cluster>, tried: &[Arc<Host>]) -> Option<Rc<Endpoint>> {
+    /// Selects the endpoint for the next request, if possible other than those at `tried`.
+    pub(super) fn pick(&self, cluster: &Arc<Cluster>, tried: &[Arc<UpstreamHost>]) -> Option<Rc<Endpoint>> {
         self.refresh(cluster);
-        let seen = self.seen.borrow();
+        let seen = self.current.borrow();
         if let [only] = &*seen.usable {
             return Some(Rc::clone(only));
         }
         let picked = match cluster.settings().balance {
-            Balance::RoundRobin => self.in_turn(&seen.usable, tried),
-            Balance::LeastRequest => self.least(&seen.usable, tried),
+            Balance::RoundRobin => self.pick_round_robin(&seen.usable, tried),
+            Balance::LeastRequest => self.pick_least_request(&seen.usable, tried),
         };
         picked.map(Rc::clone)
     }
 
-    /// Whether there is another endpoint than those at `tried`.
-    pub(super) fn has_other(&self, tried: &[Arc<Host>]) -> bool {
-        self.seen.borrow().usable.iter().any(|endpoint| !endpoint.is_among(tried))
+    /// Whether there is a usable endpoint other than those at `tried`.
+    pub(super) fn has_other(&self, tried: &[Arc<UpstreamHost>]) -> bool {
+        self.current.borrow().usable.iter().any(|endpoint| !endpoint.is_among(tried))
     }
 
-    /// A second has passed.
-    pub(super) fn age(&self, cluster: &Arc<Cluster>) {
+    /// Advances the time by one second.
+    pub(super) fn tick_second(&self, cluster: &Arc<Cluster>) {
         self.refresh(cluster);
-        self.seen.borrow().all.iter().for_each(|endpoint| endpoint.age());
+        self.current.borrow().all.iter().for_each(|endpoint| endpoint.tick_second());
     }
 
-    /// Closes every connection that has no request.
+    /// Closes every idle connection.
     pub(super) fn close_unused(&self) {
-        self.seen.borrow().all.iter().for_each(|endpoint| endpoint.close_unused());
+        self.current.borrow().all.iter().for_each(|endpoint| endpoint.close_unused());
     }
 
-    fn in_turn<'s>(&self, usable: &'s [Rc<Endpoint>], tried: &[Arc<Host>]) -> Option<&'s Rc<Endpoint>> {
+    fn pick_round_robin<'s>(
+        &self,
+        usable: &'s [Rc<Endpoint>],
+        tried: &[Arc<UpstreamHost>],
+    ) -> Option<&'s Rc<Endpoint>> {
         let mut first = None;
         for _ in 0..usable.len() {
             let turn = self.turn.get();
@@ -89,15 +93,20 @@ impl Endpoints {
         first
     }
 
-    /// Two choices spread requests nearly as well as asking all, and do not send everybody to the one that looks
-    /// best at the moment (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing").
-    fn least<'s>(&self, usable: &'s [Rc<Endpoint>], tried: &[Arc<Host>]) -> Option<&'s Rc<Endpoint>> {
+    /// Selects the less loaded of two random endpoints. That balances nearly as well as comparing all of them, and
+    /// avoids sending all requests to the one that currently looks best (Mitzenmacher, "The Power of Two Choices in
+    /// Randomized Load Balancing").
+    fn pick_least_request<'s>(
+        &self,
+        usable: &'s [Rc<Endpoint>],
+        tried: &[Arc<UpstreamHost>],
+    ) -> Option<&'s Rc<Endpoint>> {
         let mut random = self.random.borrow_mut();
         let (one, other) = match usable.len() {
             0 => return None,
             len => {
                 let one = random.usize(..len);
-                // Another one: drawn from the rest.
+                // Drawn from the remaining endpoints, so that the two differ.
                 let other = (one + 1 + random.usize(..len.saturating_sub(1).max(1))) % len;
                 (&usable[one], &usable[other])
             }
@@ -111,19 +120,19 @@ impl Endpoints {
     }
 
     fn refresh(&self, cluster: &Arc<Cluster>) {
-        if self.seen.borrow().epoch != cluster.epoch() {
-            self.look(cluster);
+        if self.current.borrow().epoch != cluster.epoch() {
+            self.rebuild(cluster);
         }
     }
 
-    /// Takes over what is known of the hosts now.
-    fn look(&self, cluster: &Arc<Cluster>) {
+    /// Takes over the current hosts.
+    fn rebuild(&self, cluster: &Arc<Cluster>) {
         let settings = cluster.settings();
-        // Read before the hosts: a change in between is seen the next time.
+        // Read before the hosts, so that a concurrent change is noticed the next time.
         let epoch = cluster.epoch();
         let (hosts, tls) = (cluster.hosts(), cluster.tls());
-        let mut seen = self.seen.borrow_mut();
-        let endpoint = |host: &Arc<Host>| {
+        let mut seen = self.current.borrow_mut();
+        let endpoint = |host: &Arc<UpstreamHost>| {
             let kept =
                 seen.all.iter().find(|endpoint| endpoint.is_of(host) && endpoint.is_secured_by(tls.as_ref()));
             let fresh = || {
@@ -134,12 +143,12 @@ impl Endpoints {
         };
         let all: Vec<_> = hosts.iter().map(endpoint).collect();
         let usable: Vec<_> = all.iter().filter(|endpoint| endpoint.is_usable()).map(Rc::clone).collect();
-        // Where most seem to be ill the fault is elsewhere, or the rest would be trampled down.
+        // Panic threshold: if too few are healthy, the fault is probably elsewhere, and the rest would be overloaded.
         let panics =
             usable.len().saturating_mul(100) < all.len().saturating_mul(settings.panic_threshold.into());
         let usable =
             if panics || usable.is_empty() && settings.panic_threshold > 0 { all.clone() } else { usable };
-        *seen = Seen { epoch, all, usable };
+        *seen = EndpointSet { epoch, all, usable };
     }
 }
 
@@ -152,11 +161,11 @@ impl Endpoint {
         self.host().is_usable()
     }
 
-    fn is_of(&self, host: &Arc<Host>) -> bool {
+    fn is_of(&self, host: &Arc<UpstreamHost>) -> bool {
         Arc::ptr_eq(self.host(), host)
     }
 
-    fn is_among(&self, hosts: &[Arc<Host>]) -> bool {
+    fn is_among(&self, hosts: &[Arc<UpstreamHost>]) -> bool {
         hosts.iter().any(|host| self.is_of(host))
     }
 }

@@ -1,31 +1,31 @@
-//! Why an upstream gave no answer, or only the beginning of one.
+//! Errors of requests to an upstream.
 
 use std::io;
 
 use crate::http1;
 use crate::http1::client::conn::NoResponse;
 
-/// What went wrong between us and the upstream.
+/// Why an upstream request failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// No connection could be made.
+pub enum UpstreamError {
+    /// The connection could not be established.
     #[error("cannot connect to the upstream")]
     Connect(#[source] io::Error),
-    /// No connection within the time for it.
+    /// The connection could not be established in time.
     #[error("connecting to the upstream took too long")]
     ConnectTimeout,
-    /// There is as much under way as may be.
+    /// A circuit breaker is open: a maximum of `upstream.limits` is reached.
     #[error("too much is under way already")]
     Overflow,
-    /// The connection ended before an answer came, or the request's body before it was sent.
+    /// The connection ended before the response, or the request body ended early.
     #[error("the upstream closed the connection")]
     Reset(#[source] io::Error),
-    /// What came was not HTTP.
+    /// The response was malformed.
     #[error("the upstream's answer is malformed")]
-    Malformed(#[source] Malformed),
+    Malformed(#[source] MalformedResponse),
 }
 
-impl From<NoResponse> for Error {
+impl From<NoResponse> for UpstreamError {
     fn from(reason: NoResponse) -> Self {
         match reason {
             NoResponse::Reset(error) => Self::Reset(error),
@@ -34,39 +34,38 @@ impl From<NoResponse> for Error {
     }
 }
 
-/// A request without an answer.
+/// A request without a response.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer")]
-pub struct Unanswered<B> {
-    /// Why.
+pub struct SendError<B> {
+    /// The error.
     #[source]
-    pub error: Error,
-    /// The request's body, of which nothing has been read, where the request may be sent to another endpoint as if it had
-    /// never been sent: this one has not begun with it as it says itself, or has lost it on a connection that
-    /// was as good as closed, and could not tell two of it from one.
+    pub error: UpstreamError,
+    /// The unread body, if the request may safely be sent to another endpoint: this one rejected it before processing,
+    /// or it was lost on a connection that was already closing and is idempotent.
     pub body: Option<B>,
 }
 
-impl<B> Unanswered<B> {
-    /// One that may be sent elsewhere.
-    pub(super) const fn untouched(error: Error, body: B) -> Self {
+impl<B> SendError<B> {
+    /// Creates an error for a request that may be sent to another endpoint.
+    pub(super) const fn retryable(error: UpstreamError, body: B) -> Self {
         Self { error, body: Some(body) }
     }
 }
 
-impl<B> From<Error> for Unanswered<B> {
-    fn from(error: Error) -> Self {
+impl<B> From<UpstreamError> for SendError<B> {
+    fn from(error: UpstreamError) -> Self {
         Self { error, body: None }
     }
 }
 
-/// What is wrong with an answer.
+/// Why a response is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// It is not HTTP/1.1.
+pub enum MalformedResponse {
+    /// It is not valid HTTP/1.1.
     #[error(transparent)]
-    Http1(#[from] http1::malformed::Malformed),
-    /// What came is not HTTP/2, for this reason (RFC 9113 section 7).
+    Http1(#[from] http1::malformed::MalformedMessage),
+    /// It is not valid HTTP/2, with this error code (RFC 9113 section 7).
     #[error("not HTTP/2: {0}")]
     Http2(h2::Reason),
 }

@@ -1,4 +1,4 @@
-//! A connection to an endpoint in two halves, of which each is used by a task of its own.
+//! A connection split into two halves, each used by its own task.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -8,40 +8,40 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::http1::read_buf::Source;
+use crate::http1::read_buf::ReadSource;
 use crate::transport::Transport;
 
-impl Source for Transport {
+impl ReadSource for Transport {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         Self::poll_readable(self, cx)
     }
 }
 
-/// One of two halves of a [`Transport`]. Each is borrowed only while it is polled.
+/// One of two halves of a [`Transport`], which is borrowed only during a poll.
 #[derive(Debug)]
-pub(super) struct Half(Rc<RefCell<Transport>>);
+pub(super) struct TransportHalf(Rc<RefCell<Transport>>);
 
-impl Half {
-    /// Two halves that are used independently, on one thread.
+impl TransportHalf {
+    /// Splits a transport into two halves, for use on one thread.
     pub(super) fn split(whole: Transport) -> (Self, Self) {
         let shared = Rc::new(RefCell::new(whole));
         (Self(Rc::clone(&shared)), Self(shared))
     }
 
-    /// The whole again, if `other` is the other half.
+    /// Reunites two halves; `None` if they belong to different transports.
     pub(super) fn reunite(self, other: Self) -> Option<Transport> {
         drop(other);
         Rc::into_inner(self.0).map(RefCell::into_inner)
     }
 }
 
-impl Source for Half {
+impl ReadSource for TransportHalf {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.borrow().poll_readable(cx)
     }
 }
 
-impl AsyncRead for Half {
+impl AsyncRead for TransportHalf {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -51,7 +51,7 @@ impl AsyncRead for Half {
     }
 }
 
-impl AsyncWrite for Half {
+impl AsyncWrite for TransportHalf {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes)
     }

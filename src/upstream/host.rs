@@ -1,71 +1,71 @@
-//! One place of an upstream, as all workers share it.
+//! One host of an upstream, as all workers share it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use super::settings::Address;
+use super::settings::UpstreamAddress;
 
-/// The last health check went wrong, or too many in a row.
+/// Flag: the first or too many consecutive health checks failed.
 pub(super) const FAILED_CHECK: u8 = 1;
-/// It has failed too many requests and is left out for a while.
+/// Flag: ejected by outlier detection.
 pub(super) const EJECTED: u8 = 2;
 
-/// All places of an upstream at one moment.
-pub(super) type Hosts = Arc<[Arc<Host>]>;
+/// All hosts of an upstream at one moment.
+pub(super) type Hosts = Arc<[Arc<UpstreamHost>]>;
 
-/// One place of an upstream.
+/// One host of an upstream.
 #[derive(Debug)]
-pub struct Host {
-    /// Its address in logs and numbers.
+pub struct UpstreamHost {
+    /// Address in logs and metrics.
     pub name: Box<str>,
-    /// As what it was configured.
+    /// Configured name or address.
     pub hostname: Box<str>,
-    pub(super) target: Target,
-    /// Requests in flight, where they are counted.
+    pub(super) target: ConnectTarget,
+    /// Number of requests in flight, if they are counted.
     pub(super) in_flight: AtomicU32,
-    /// Requests failed in a row.
+    /// Number of consecutive failed requests.
     pub(super) failures: AtomicU32,
     flags: AtomicU8,
-    /// There was no TLS with it when that was last tried.
-    pub(super) is_distrusted: AtomicBool,
-    /// Whether it had been checked before this upstream had it.
+    /// Whether the last TLS handshake with it failed.
+    pub(super) has_tls_failed: AtomicBool,
+    /// Whether a predecessor of this upstream checked its health.
     pub(super) was_checked: bool,
 }
 
-/// Where a connection is made to.
+/// Target of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum ConnectTarget {
     Ip(SocketAddr),
-    /// Looked up at each connection, which is made to the first of its addresses that takes it.
+    /// Resolved for each connection; addresses are tried in order.
     Name(Box<str>, u16),
     Unix(Box<Path>),
     Echo,
 }
 
-impl Target {
-    /// Where `address` is; `None` for a name that has to be looked up.
-    pub(super) fn of(address: &Address) -> Option<Self> {
+impl ConnectTarget {
+    /// Returns the target of `address`; `None` for a name that must be resolved.
+    pub(super) fn from_address(address: &UpstreamAddress) -> Option<Self> {
         match address {
-            Address::Tcp { host, port } => match host.parse::<IpAddr>() {
+            UpstreamAddress::Tcp { host, port } => match host.parse::<IpAddr>() {
                 Ok(ip) => Some(Self::Ip(SocketAddr::new(ip, *port))),
-                // One service with two addresses, and often only one of them is listened on.
+                // `localhost` is one service with two addresses, of which often only one is listened on.
                 Err(_) if &**host == "localhost" => Some(Self::Name(host.clone(), *port)),
                 Err(_) => None,
             },
-            Address::Unix(path) => Some(Self::Unix(path.clone())),
-            Address::Echo => Some(Self::Echo),
+            UpstreamAddress::Unix(path) => Some(Self::Unix(path.clone())),
+            UpstreamAddress::Echo => Some(Self::Echo),
         }
     }
 }
 
-impl Host {
-    /// The place at `target`, healthy as far as anybody knows.
-    pub(super) fn new(target: Target, hostname: Box<str>) -> Self {
+impl UpstreamHost {
+    /// Creates a host at `target` that is assumed to be healthy.
+    pub(super) fn new(target: ConnectTarget, hostname: Box<str>) -> Self {
         let name = match &target {
-            Target::Ip(address) => address.to_string().into(),
-            Target::Name(..) | Target::Unix(_) | Target::Echo => hostname.clone(),
+            ConnectTarget::Ip(address) => address.to_string().into(),
+            ConnectTarget::Name(..) | ConnectTarget::Unix(_) | ConnectTarget::Echo => hostname.clone(),
         };
         Self {
             name,
@@ -74,49 +74,49 @@ impl Host {
             in_flight: AtomicU32::new(0),
             failures: AtomicU32::new(0),
             flags: AtomicU8::new(0),
-            is_distrusted: AtomicBool::new(false),
+            has_tls_failed: AtomicBool::new(false),
             was_checked: false,
         }
     }
 
-    /// The same place for another upstream, as it is at the moment; `was_checked` says whether anybody asks it.
-    pub(super) fn again(&self, was_checked: bool) -> Self {
+    /// Copies the host for another upstream, with its current state. `was_checked` is whether its health was checked.
+    pub(super) fn carried_over(&self, was_checked: bool) -> Self {
         Self {
             failures: AtomicU32::new(self.failures.load(Ordering::Relaxed)),
             flags: AtomicU8::new(self.flags.load(Ordering::Relaxed)),
-            is_distrusted: AtomicBool::new(self.is_distrusted.load(Ordering::Relaxed)),
+            has_tls_failed: AtomicBool::new(self.has_tls_failed.load(Ordering::Relaxed)),
             was_checked,
             ..Self::new(self.target.clone(), self.hostname.clone())
         }
     }
 
-    /// The name or address that it was configured by, without the port.
+    /// Returns the configured name or address without the port.
     pub(super) fn authority_host(&self) -> &str {
         let host = self.hostname.rsplit_once(':').map_or(&*self.hostname, |(host, _)| host);
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
 
-    /// Whether it may get requests.
+    /// Whether it may receive requests.
     pub(super) fn is_usable(&self) -> bool {
         self.flags.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the flag is up.
-    pub(super) fn is(&self, flag: u8) -> bool {
+    /// Whether the flag is set.
+    pub(super) fn has_flag(&self, flag: u8) -> bool {
         self.flags.load(Ordering::Relaxed) & flag != 0
     }
 
-    /// Puts a flag up; whether it was down.
-    pub(super) fn raise(&self, flag: u8) -> bool {
+    /// Sets a flag; returns whether it was clear.
+    pub(super) fn set_flag(&self, flag: u8) -> bool {
         self.flags.fetch_or(flag, Ordering::Relaxed) & flag == 0
     }
 
-    /// Takes a flag down; whether it was up.
-    pub(super) fn lower(&self, flag: u8) -> bool {
+    /// Clears a flag; returns whether it was set.
+    pub(super) fn clear_flag(&self, flag: u8) -> bool {
         self.flags.fetch_and(!flag, Ordering::Relaxed) & flag != 0
     }
 
-    /// How it is, in Envoy's words.
+    /// Returns its health in Envoy's terms.
     pub(super) fn health(&self) -> &'static str {
         match self.flags.load(Ordering::Relaxed) {
             0 => "healthy",

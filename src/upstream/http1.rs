@@ -1,11 +1,11 @@
-//! HTTP/1.1 to the upstream: what becomes of a connection when its response has begun.
+//! HTTP/1.1 to the upstream, from the start of the response on.
 //!
-//! A connection belongs to the request that uses it: the request's own future writes, reads and decodes, and
-//! the response's body takes the connection over and gives it back. No task stands between them and nothing is
-//! passed through a channel, except where a response begins before its request has ended: then two halves of the
-//! connection go on independently, and whichever ends last gives the connection back (see [`rejoin`]).
+//! A connection belongs to the request that uses it. The request's own future writes, reads and decodes; the response
+//! body then takes the connection over and returns it to the pool. No task or channel is involved, unless a response
+//! begins before its request has been sent. Then the two halves of the connection proceed independently, and the one
+//! that ends last returns the connection (see [`rejoin`]).
 
 pub(super) mod connection;
-pub(super) mod streaming;
+pub(super) mod response_body;
 
 mod rejoin;

@@ -1,12 +1,12 @@
-//! HTTP/2 as its client speaks it (RFC 9113): many requests side by side over few connections.
+//! HTTP/2 client (RFC 9113): many requests multiplexed over few connections.
 //!
-//! A connection is a task of its worker; a request is a stream of it, written and read by the request's own
-//! future, so that neither side of a body is read faster than the other side takes it.
+//! A connection is driven by a task of its worker. A request is a stream that the request's own future writes and
+//! reads, so that flow control applies backpressure to both bodies.
 
 pub(in crate::upstream) mod head;
 pub(in crate::upstream) mod pool;
-pub(in crate::upstream) mod stream;
-pub(in crate::upstream) mod streaming;
+pub(in crate::upstream) mod response_body;
+pub(in crate::upstream) mod tunnel;
 
 mod check;
 mod extended_connect;
@@ -27,125 +27,126 @@ use tokio::sync::OwnedSemaphorePermit;
 
 pub(in crate::upstream) use self::check::check;
 use self::extended_connect::ExtendedConnect;
-use self::head::RequestHead;
-use self::pool::{Pool, StreamPermit};
-use self::stream::Stream;
-use self::streaming::Streaming;
-use self::upload::Upload;
-use super::answer::Answer;
-use super::error::{Error, Malformed, Unanswered};
+use self::head::Http2RequestHead;
+use self::pool::{Http2Pool, StreamPermit};
+use self::response_body::Http2ResponseBody;
+use self::tunnel::Http2Tunnel;
+use self::upload::Http2Upload;
+use super::error::{MalformedResponse, SendError, UpstreamError};
+use super::response_body::UpstreamResponseBody;
 use crate::headers::{Headers, Response};
 use crate::http1;
-use crate::http1::interim::Interims;
+use crate::http1::interim::InterimResponses;
 use crate::transport::Transport;
 
-/// Why a stream came to nothing.
+/// Why a stream failed.
 #[derive(Debug)]
-enum Failure {
-    /// The connection takes no more streams.
+enum StreamError {
+    /// The connection accepts no more streams.
     Unsent(h2::Error),
     /// The connection or the stream ended.
     Ended(h2::Error),
-    /// The request's body broke off.
+    /// The request body failed.
     Body(io::Error),
-    /// The head of the response says no length, or several.
-    Length(http1::malformed::Malformed),
+    /// The response has an invalid or contradictory `content-length`.
+    Length(http1::malformed::MalformedMessage),
 }
 
-/// Sends a request, whose head `head` makes, over the stream of `permit`, one of `pool`, and answers with the head of the
-/// answer, its body still to come. Interim responses are left in `interims`. Dropped before, it resets the stream and leaves the connection to others.
+/// Sends a request, with a header section created by `head`, over the stream of `permit`, which belongs to `pool`.
+/// Waits for the response's header section; the body is streamed. Interim responses are appended to `interims`.
+/// Dropping the future resets the stream and leaves the connection to other requests.
 ///
-/// What a connection has not taken up, as it says when it goes, is sent once more over another, which `open` makes
-/// if need be (RFC 9113 section 8.7).
+/// A request that the peer reports as unprocessed is sent once more over another connection, which `open` establishes
+/// if necessary (RFC 9113 section 8.7).
 ///
 /// # Errors
-/// [`Unanswered`] if no connection could be made, or none of the answer came or it was not HTTP/2.
+/// [`SendError`] if no connection could be established, no response arrived, or it was malformed.
 pub(in crate::upstream) async fn send<B>(
     permit: StreamPermit,
-    pool: &Pool,
-    open: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
-    head: impl Fn() -> RequestHead,
-    interims: &Interims,
+    pool: &Http2Pool,
+    open: impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), UpstreamError>,
+    head: impl Fn() -> Http2RequestHead,
+    interims: &InterimResponses,
     body: B,
-) -> Result<Response<Answer<B>>, Unanswered<B>>
+) -> Result<Response<UpstreamResponseBody<B>>, SendError<B>>
 where
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let mut upload = Upload::new(body);
-    match ask(&permit, head(), &mut upload, interims).await {
-        Ok(asked) => return Ok(asked.answered(upload, permit)),
-        Err(failure) if !(upload.is_untouched() && failure.is_not_taken_up()) => return Err(failure.into()),
+    let mut upload = Http2Upload::new(body);
+    match send_request(&permit, head(), &mut upload, interims).await {
+        Ok(asked) => return Ok(asked.into_response(upload, permit)),
+        Err(failure) if !(upload.is_untouched() && failure.is_unprocessed()) => return Err(failure.into()),
         Err(_) => permit.retire(),
     }
     drop(permit);
     let permit = match pool.acquire(&open).await {
         Ok(permit) => permit,
-        Err(error) => return Err(Unanswered::untouched(error, upload.into_body())),
+        Err(error) => return Err(SendError::retryable(error, upload.into_body())),
     };
     let head = head();
     if head.extended.is_some() && !permit.allows_extended_connect().await {
-        let error = Error::Reset(io::ErrorKind::Unsupported.into());
-        return Err(Unanswered::untouched(error, upload.into_body()));
+        let error = UpstreamError::Reset(io::ErrorKind::Unsupported.into());
+        return Err(SendError::retryable(error, upload.into_body()));
     }
-    match ask(&permit, head, &mut upload, interims).await {
-        Ok(asked) => Ok(asked.answered(upload, permit)),
-        Err(failure) if upload.is_untouched() && failure.is_not_taken_up() => {
+    match send_request(&permit, head, &mut upload, interims).await {
+        Ok(asked) => Ok(asked.into_response(upload, permit)),
+        Err(failure) if upload.is_untouched() && failure.is_unprocessed() => {
             permit.retire();
-            Err(Unanswered::untouched(failure.into(), upload.into_body()))
+            Err(SendError::retryable(failure.into(), upload.into_body()))
         }
         Err(failure) => Err(failure.into()),
     }
 }
 
-/// A stream whose answer has begun.
-struct Asked {
+/// A stream whose response has begun.
+struct StreamResponse {
     response: http::Response<RecvStream>,
-    /// What it was to become, and our way of it.
+    /// For an extended CONNECT: the requested protocol, and the sending side of the stream.
     extended: Option<(ExtendedConnect, SendStream<Bytes>)>,
 }
 
-/// Opens a stream and waits for the head of the answer, sending what there is of the body meanwhile.
-async fn ask<B>(
+/// Opens a stream and waits for the response's header section, sending the available part of the body meanwhile.
+async fn send_request<B>(
     permit: &StreamPermit,
-    RequestHead { request, extended }: RequestHead,
-    upload: &mut Upload<B>,
-    interims: &Interims,
-) -> Result<Asked, Failure>
+    Http2RequestHead { request, extended }: Http2RequestHead,
+    upload: &mut Http2Upload<B>,
+    interims: &InterimResponses,
+) -> Result<StreamResponse, StreamError>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut sender = permit.sender();
-    poll_fn(|cx| sender.poll_ready(cx)).await.map_err(Failure::Unsent)?;
-    // A stream that may leave HTTP has no body, and does not end with its head.
+    poll_fn(|cx| sender.poll_ready(cx)).await.map_err(StreamError::Unsent)?;
+    // A stream that may be upgraded has no body, and stays open after the header section.
     let ends = upload.is_empty() && extended.is_none();
-    let (mut answer, stream) = sender.send_request(request, ends).map_err(Failure::Unsent)?;
+    let (mut answer, stream) = sender.send_request(request, ends).map_err(StreamError::Unsent)?;
     let extended = match extended {
         Some(extended) => Some((extended, stream)),
         None => {
-            upload.begin(stream);
+            upload.set_stream(stream);
             None
         }
     };
     let mut response = poll_fn(|cx| {
         if let Poll::Ready(Err(error)) = upload.poll(cx) {
-            return Poll::Ready(Err(Failure::Body(error)));
+            return Poll::Ready(Err(StreamError::Body(error)));
         }
         while let Poll::Ready(Some(Ok(interim))) = answer.poll_informational(cx) {
-            leave(interim, interims);
+            forward_interim(interim, interims);
         }
-        Pin::new(&mut answer).poll(cx).map_err(Failure::Ended)
+        Pin::new(&mut answer).poll(cx).map_err(StreamError::Ended)
     })
     .await?;
-    permit.answered();
+    permit.record_response();
     let status = response.status();
-    settle_length(status, response.headers_mut()).map_err(Failure::Length)?;
-    Ok(Asked { response, extended })
+    normalise_length(status, response.headers_mut()).map_err(StreamError::Length)?;
+    Ok(StreamResponse { response, extended })
 }
 
-/// Leaves an interim response to whoever writes to the client.
-fn leave(interim: http::Response<()>, interims: &Interims) {
+/// Appends an interim response, to be forwarded to the client.
+fn forward_interim(interim: http::Response<()>, interims: &InterimResponses) {
     let (head, ()) = interim.into_parts();
     let octets = head.headers.iter().map(|(name, value)| name.as_str().len().saturating_add(value.len()));
     let octets = octets.fold(0, usize::saturating_add);
@@ -156,8 +157,11 @@ fn leave(interim: http::Response<()>, interims: &Interims) {
     });
 }
 
-/// Leaves a response one length in our own digits, and none where there must be none (RFC 9110 section 8.6).
-fn settle_length(status: StatusCode, headers: &mut HeaderMap) -> Result<(), http1::malformed::Malformed> {
+/// Normalises `content-length`, and removes it where it is forbidden (RFC 9110 section 8.6).
+fn normalise_length(
+    status: StatusCode,
+    headers: &mut HeaderMap,
+) -> Result<(), http1::malformed::MalformedMessage> {
     http1::content_length::normalise(headers)?;
     if status == StatusCode::NO_CONTENT {
         headers.remove(CONTENT_LENGTH);
@@ -165,35 +169,39 @@ fn settle_length(status: StatusCode, headers: &mut HeaderMap) -> Result<(), http
     Ok(())
 }
 
-impl Asked {
-    fn answered<B>(self, upload: Upload<B>, permit: StreamPermit) -> Response<Answer<B>>
+impl StreamResponse {
+    fn into_response<B>(
+        self,
+        upload: Http2Upload<B>,
+        permit: StreamPermit,
+    ) -> Response<UpstreamResponseBody<B>>
     where
         B: Body<Data = Bytes> + Unpin + 'static,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let (mut head, stream) = self.response.into_parts();
         if let Some((extended, mut sending)) = self.extended {
-            if extended.answered(&mut head) {
-                let answer = Answer::switched(Stream::new(stream, sending, permit).into());
-                return of_parts(head, answer);
+            if extended.convert_response(&mut head) {
+                let answer = UpstreamResponseBody::upgraded(Http2Tunnel::new(stream, sending, permit).into());
+                return response_from_parts(head, answer);
             }
             let _ = sending.send_data(Bytes::new(), true);
         }
         let answer = match stream.is_end_stream() {
-            true => Answer::whole(Bytes::new()),
-            false => Answer::http2(Streaming::new(&head, stream, upload, permit)),
+            true => UpstreamResponseBody::full(Bytes::new()),
+            false => UpstreamResponseBody::http2(Http2ResponseBody::new(&head, stream, upload, permit)),
         };
-        of_parts(head, answer)
+        response_from_parts(head, answer)
     }
 }
 
-fn of_parts<B>(head: http::response::Parts, body: B) -> Response<B> {
+fn response_from_parts<B>(head: http::response::Parts, body: B) -> Response<B> {
     Response { status: head.status, headers: Headers::from(head.headers), body }
 }
 
-impl Failure {
-    /// Whether the other side has not begun with the request, as far as it says, so that it may be sent again.
-    fn is_not_taken_up(&self) -> bool {
+impl StreamError {
+    /// Whether the peer has reported the request as unprocessed, so that it may be sent again.
+    fn is_unprocessed(&self) -> bool {
         match self {
             Self::Unsent(_) => true,
             Self::Ended(error) => {
@@ -204,26 +212,26 @@ impl Failure {
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<StreamError> for UpstreamError {
+    fn from(failure: StreamError) -> Self {
         match failure {
-            Failure::Body(error) => Self::Reset(error),
-            Failure::Length(malformed) => Self::Malformed(malformed.into()),
-            Failure::Unsent(error) | Failure::Ended(error) if error.is_library() => {
-                Self::Malformed(Malformed::Http2(error.reason().unwrap_or(Reason::PROTOCOL_ERROR)))
+            StreamError::Body(error) => Self::Reset(error),
+            StreamError::Length(malformed) => Self::Malformed(malformed.into()),
+            StreamError::Unsent(error) | StreamError::Ended(error) if error.is_library() => {
+                Self::Malformed(MalformedResponse::Http2(error.reason().unwrap_or(Reason::PROTOCOL_ERROR)))
             }
-            Failure::Unsent(error) | Failure::Ended(error) => Self::Reset(into_io(error)),
+            StreamError::Unsent(error) | StreamError::Ended(error) => Self::Reset(into_io(error)),
         }
     }
 }
 
-impl<B> From<Failure> for Unanswered<B> {
-    fn from(failure: Failure) -> Self {
-        Error::from(failure).into()
+impl<B> From<StreamError> for SendError<B> {
+    fn from(failure: StreamError) -> Self {
+        UpstreamError::from(failure).into()
     }
 }
 
-/// A failure of HTTP/2 as one of the connection.
+/// Converts an HTTP/2 error to one of the connection.
 fn into_io(error: h2::Error) -> io::Error {
     match error.is_io() {
         true => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),

@@ -1,33 +1,33 @@
-//! A request as it goes out.
+//! A request to be sent to an upstream.
 
 use http::{HeaderMap, request};
 
 use crate::headers::FieldLines;
 
-/// The head of a request to an upstream.
+/// Header section of a request to an upstream.
 #[derive(Clone, Debug)]
-pub struct Outgoing {
-    /// What it says.
+pub struct OutgoingRequest {
+    /// Request line and headers.
     pub head: request::Parts,
-    /// Fields beside those of the head, none of which stands in it.
-    pub ours: FieldLines,
-    /// Whether the response's headers are better parsed into a map at once, for they will be needed in one. Only speed
-    /// depends on it.
+    /// Additional raw headers, none of which is in `head`.
+    pub added_headers: FieldLines,
+    /// Whether to parse the response's headers into a map at once, because they will be needed. Affects performance
+    /// only.
     pub wants_map: bool,
 }
 
-impl From<request::Parts> for Outgoing {
-    /// Nothing beside the head.
+impl From<request::Parts> for OutgoingRequest {
+    /// Without additional headers.
     fn from(head: request::Parts) -> Self {
-        Self { head, ours: FieldLines::default(), wants_map: true }
+        Self { head, added_headers: FieldLines::default(), wants_map: true }
     }
 }
 
-impl Outgoing {
-    /// All fields, for what is not written as HTTP/1.1 is.
+impl OutgoingRequest {
+    /// Returns all headers in a map, for protocols other than HTTP/1.1.
     pub(super) fn headers(&self) -> HeaderMap {
         let mut headers = self.head.headers.clone();
-        self.ours.clone().parse_into(&mut headers);
+        self.added_headers.clone().parse_into(&mut headers);
         headers
     }
 }

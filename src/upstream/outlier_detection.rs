@@ -1,44 +1,44 @@
-//! Endpoints that fail requests are left out for a while.
+//! Outlier detection: ejects endpoints that fail requests from load balancing for a while.
 //!
-//! Counted is what is seen of requests anyway: failures in a row, over all workers. Who has failed too often is
-//! ejected for a time that grows with each repetition, and shrinks again while all goes well. A bounded share is
-//! ejected at once, and never the last one that is there.
+//! It counts consecutive failures of regular requests over all workers. An endpoint with too many is ejected for a time
+//! that grows with each ejection, and shrinks again while requests succeed. The share of ejected endpoints is bounded,
+//! and the last one is never ejected.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::host::{EJECTED, Host};
+use super::host::{EJECTED, UpstreamHost};
 use super::settings::Outliers;
 
-/// How often ejected endpoints are looked at.
+/// Interval at which ejections are updated.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 
-/// The endpoints that have been ejected lately, by address.
+/// Endpoints that were ejected recently, by address.
 #[derive(Debug, Default)]
 pub(super) struct Ejections(HashMap<Box<str>, Ejection>);
 
 #[derive(Clone, Debug)]
 struct Ejection {
-    /// How often it happened, less one for each such time of good behaviour.
+    /// Number of ejections, less one for each period without failures.
     times: u32,
-    /// Ticks until it is let in again, or, after that, until `times` is lowered.
+    /// Ticks until readmission, or after that until `times` is decremented.
     left: u128,
 }
 
 impl Ejections {
-    /// Those of `hosts`, as far as `outliers` leaves so many out at once; the others are let in.
-    pub(super) fn carried_over(&self, hosts: &[Arc<Host>], outliers: Option<&Outliers>) -> Self {
+    /// Returns the ejections of `hosts`. Hosts beyond the maximum of `outliers` are readmitted.
+    pub(super) fn carried_over(&self, hosts: &[Arc<UpstreamHost>], outliers: Option<&Outliers>) -> Self {
         let max = outliers.map_or(0, |outliers| max_ejected(outliers, hosts.len()));
         let mut ejected: usize = 0;
-        let one = |host: &Arc<Host>| {
+        let one = |host: &Arc<UpstreamHost>| {
             let ejection = self.0.get(&host.name).filter(|_| outliers.is_some());
-            if host.is(EJECTED) {
+            if host.has_flag(EJECTED) {
                 if ejection.is_some() && ejected < max {
                     ejected = ejected.saturating_add(1);
                 } else {
-                    host.lower(EJECTED);
+                    host.clear_flag(EJECTED);
                 }
             }
             Some((host.name.clone(), ejection?.clone()))
@@ -46,16 +46,15 @@ impl Ejections {
         Self(hosts.iter().filter_map(one).collect())
     }
 
-    /// Leaves `host` out, one of `hosts`, and says for how long; `None` where as many are left out as may be, or it is
-    /// already.
+    /// Ejects `host`, one of `hosts`; returns the duration. `None` if the maximum is ejected, or the host is already.
     pub(super) fn eject(
         &mut self,
-        host: &Host,
-        hosts: &[Arc<Host>],
+        host: &UpstreamHost,
+        hosts: &[Arc<UpstreamHost>],
         outliers: &Outliers,
     ) -> Option<Duration> {
-        let ejected = hosts.iter().filter(|host| host.is(EJECTED)).count();
-        if ejected >= max_ejected(outliers, hosts.len()) || !host.raise(EJECTED) {
+        let ejected = hosts.iter().filter(|host| host.has_flag(EJECTED)).count();
+        if ejected >= max_ejected(outliers, hosts.len()) || !host.set_flag(EJECTED) {
             return None;
         }
         host.failures.store(0, Ordering::Relaxed);
@@ -66,17 +65,21 @@ impl Ejections {
         Some(time)
     }
 
-    /// A tick has passed: those of `hosts` that are let in again.
-    pub(super) fn tick(&mut self, hosts: &[Arc<Host>], outliers: &Outliers) -> Vec<Arc<Host>> {
+    /// Advances the time by one tick; returns those of `hosts` that are readmitted.
+    pub(super) fn tick(
+        &mut self,
+        hosts: &[Arc<UpstreamHost>],
+        outliers: &Outliers,
+    ) -> Vec<Arc<UpstreamHost>> {
         let mut readmitted = Vec::new();
         self.0.retain(|name, ejection| {
-            // A host that is gone is forgotten.
+            // Forgets hosts that no longer exist.
             let Some(host) = hosts.iter().find(|host| host.name == *name) else { return false };
             ejection.left = ejection.left.saturating_sub(1);
             if ejection.left > 0 {
                 return true;
             }
-            if host.lower(EJECTED) {
+            if host.clear_flag(EJECTED) {
                 host.failures.store(0, Ordering::Relaxed);
                 readmitted.push(Arc::clone(host));
             } else {
@@ -94,20 +97,20 @@ impl Ejections {
     }
 }
 
-/// Counts a request to `host` that went well or failed; whether it has failed too often.
-pub(super) fn is_outlier(host: &Host, is_good: bool, outliers: &Outliers) -> bool {
+/// Counts the result of a request to `host`; returns whether the host has failed too often.
+pub(super) fn is_outlier(host: &UpstreamHost, is_good: bool, outliers: &Outliers) -> bool {
     if is_good {
-        // Read first: hosts that do well share nothing that is written.
+        // Read first, so that healthy hosts cause no writes to shared memory.
         if host.failures.load(Ordering::Relaxed) != 0 {
             host.failures.store(0, Ordering::Relaxed);
         }
         return false;
     }
     let failures = host.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-    failures >= outliers.failures && !host.is(EJECTED)
+    failures >= outliers.failures && !host.has_flag(EJECTED)
 }
 
-/// How many of so many hosts may be left out.
+/// Returns the maximum number of ejected hosts.
 fn max_ejected(outliers: &Outliers, hosts: usize) -> usize {
     let share = usize::from(outliers.max_ejected).saturating_mul(hosts) / 100;
     share.max(1).min(hosts.saturating_sub(1))

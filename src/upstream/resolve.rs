@@ -1,7 +1,7 @@
-//! Looks the names of an upstream up, again and again, beside requests.
+//! Periodic resolution of an upstream's names.
 //!
-//! All addresses of all names are endpoints. A name that cannot be looked up keeps the addresses it had, so that a
-//! failing resolver takes nothing away that works.
+//! All addresses of all names are endpoints. A name that cannot be resolved keeps its addresses, so that a failing
+//! resolver does not remove working endpoints.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,59 +12,59 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::cluster::Cluster;
-use super::health;
-use super::host::Target;
-use super::settings::Address;
+use super::health_check;
+use super::host::ConnectTarget;
+use super::settings::UpstreamAddress;
 use crate::jitter::jittered;
 
-/// Addresses of one name that are used; more is a mistake, or somebody's attack.
-const MOST_ADDRESSES: usize = 256;
-/// A resolver that does not answer for so long will not.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// While a name has no address at all, it is asked for this often.
-const IMPATIENCE: Duration = Duration::from_secs(1);
+/// Maximum number of addresses used per name. More indicate a mistake or an attack.
+const MAX_ADDRESSES: usize = 256;
+/// Timeout of a look-up.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time between look-ups while the upstream has no address at all.
+const UNRESOLVED_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The addresses of each name, as last heard.
+/// Last known addresses of each name.
 #[derive(Debug, Default)]
-struct Heard {
+struct ResolvedNames {
     addresses: HashMap<(Box<str>, u16), Vec<SocketAddr>>,
-    /// Whether asking has failed since it last worked: said once.
-    fails: bool,
+    /// Whether resolution has failed since its last success, so that only the first failure is logged.
+    is_failing: bool,
 }
 
-/// Keeps the endpoints of an upstream what its names say.
-pub(super) async fn keep_resolved(cluster: Weak<Cluster>) {
+/// Keeps the endpoints of an upstream in accordance with its names.
+pub(super) async fn run_resolver(cluster: Weak<Cluster>) {
     let mut heard = match cluster.upgrade() {
-        Some(cluster) => Heard::of(&cluster),
+        Some(cluster) => ResolvedNames::from_cluster(&cluster),
         None => return,
     };
     loop {
         let pause = {
             let Some(cluster) = cluster.upgrade() else { return };
-            heard.ask(&cluster).await;
+            heard.look_up_all(&cluster).await;
             for host in cluster.set_hosts(heard.targets(&cluster), true) {
-                health::start(&cluster, &host, &Handle::current());
+                health_check::start(&cluster, &host, &Handle::current());
             }
             let is_nowhere = cluster.hosts().is_empty();
             let refresh = cluster.settings().dns_refresh;
-            if is_nowhere { refresh.min(IMPATIENCE) } else { refresh }
+            if is_nowhere { refresh.min(UNRESOLVED_RETRY_INTERVAL) } else { refresh }
         };
         tokio::time::sleep(jittered(pause)).await;
     }
 }
 
-impl Heard {
-    /// What is known from an upstream in whose place this one is.
-    fn of(cluster: &Cluster) -> Self {
+impl ResolvedNames {
+    /// Takes over the addresses that an upstream inherited from its predecessor.
+    fn from_cluster(cluster: &Cluster) -> Self {
         let mut heard = Self::default();
         let hosts = cluster.hosts();
         for (host, port) in names(cluster) {
-            let hostname = Address::Tcp { host: host.into(), port }.to_string();
+            let hostname = UpstreamAddress::Tcp { host: host.into(), port }.to_string();
             let known = hosts.iter().filter(|known| *known.hostname == *hostname);
             let addresses: Vec<_> = known
                 .filter_map(|known| match known.target {
-                    Target::Ip(address) => Some(address),
-                    Target::Name(..) | Target::Unix(_) | Target::Echo => None,
+                    ConnectTarget::Ip(address) => Some(address),
+                    ConnectTarget::Name(..) | ConnectTarget::Unix(_) | ConnectTarget::Echo => None,
                 })
                 .collect();
             if !addresses.is_empty() {
@@ -74,74 +74,76 @@ impl Heard {
         heard
     }
 
-    async fn ask(&mut self, cluster: &Cluster) {
+    async fn look_up_all(&mut self, cluster: &Cluster) {
         let mut failure = None;
         for (host, port) in names(cluster) {
-            if let Err(error) = self.note(host, port, look_up(host, port).await) {
+            if let Err(error) = self.record_lookup(host, port, look_up(host, port).await) {
                 failure = Some((host, error));
             }
         }
-        self.say(&cluster.settings().name, failure);
+        self.log_outcome(&cluster.settings().name, failure);
     }
 
-    /// What the answer was to the question where `host` is.
-    fn note(&mut self, host: &str, port: u16, found: io::Result<Vec<SocketAddr>>) -> io::Result<()> {
+    /// Records the result of a look-up.
+    fn record_lookup(&mut self, host: &str, port: u16, found: io::Result<Vec<SocketAddr>>) -> io::Result<()> {
         let mut found = found?;
         if found.is_empty() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no address"));
         }
-        // Resolvers turn the order round at each answer; the set is what matters.
+        // Resolvers rotate the order; only the set matters.
         found.sort_unstable();
         found.dedup();
         self.addresses.insert((host.into(), port), found);
         Ok(())
     }
 
-    fn say(&mut self, name: &str, failure: Option<(&str, io::Error)>) {
+    fn log_outcome(&mut self, name: &str, failure: Option<(&str, io::Error)>) {
         match failure {
-            Some((host, error)) if !self.fails => {
+            Some((host, error)) if !self.is_failing => {
                 tracing::warn!(upstream = %name, %host, %error, "cannot look up a name; its last addresses stay in use");
-                self.fails = true;
+                self.is_failing = true;
             }
-            None if self.fails => {
+            None if self.is_failing => {
                 tracing::info!(upstream = %name, "names can be looked up again");
-                self.fails = false;
+                self.is_failing = false;
             }
             Some(_) | None => {}
         }
     }
 
-    /// Where the upstream is, in the order of the configuration.
-    fn targets(&self, cluster: &Cluster) -> Vec<(Target, Box<str>)> {
-        let mut targets: Vec<(Target, Box<str>)> = Vec::new();
+    /// Returns the upstream's targets, in the order of the configuration.
+    fn targets(&self, cluster: &Cluster) -> Vec<(ConnectTarget, Box<str>)> {
+        let mut targets: Vec<(ConnectTarget, Box<str>)> = Vec::new();
         for address in &cluster.settings().addresses {
             let hostname: Box<str> = address.to_string().into();
-            match (address, Target::of(address)) {
+            match (address, ConnectTarget::from_address(address)) {
                 (_, Some(target)) => targets.push((target, hostname)),
-                (Address::Tcp { host, port }, None) => {
+                (UpstreamAddress::Tcp { host, port }, None) => {
                     let heard = self.addresses.get(&(host.clone(), *port)).into_iter().flatten();
-                    targets.extend(heard.map(|address| (Target::Ip(*address), hostname.clone())));
+                    targets.extend(heard.map(|address| (ConnectTarget::Ip(*address), hostname.clone())));
                 }
-                (Address::Unix(_) | Address::Echo, None) => {}
+                (UpstreamAddress::Unix(_) | UpstreamAddress::Echo, None) => {}
             }
         }
         targets
     }
 }
 
-/// The names that have to be looked up.
+/// Returns the names that must be resolved.
 fn names(cluster: &Cluster) -> impl Iterator<Item = (&str, u16)> {
-    cluster.settings().addresses.iter().filter_map(|address| match (address, Target::of(address)) {
-        (Address::Tcp { host, port }, None) => Some((&**host, *port)),
-        _ => None,
+    cluster.settings().addresses.iter().filter_map(|address| {
+        match (address, ConnectTarget::from_address(address)) {
+            (UpstreamAddress::Tcp { host, port }, None) => Some((&**host, *port)),
+            _ => None,
+        }
     })
 }
 
 async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, port)))
+    let found = tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((host, port)))
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    Ok(found.take(MOST_ADDRESSES).collect())
+    Ok(found.take(MAX_ADDRESSES).collect())
 }
 
 #[cfg(test)]
@@ -166,9 +168,9 @@ mod tests {
 
     #[test]
     fn an_upstream_is_where_its_names_were_last_heard_to_be() {
-        let (cluster, mut heard) = (named(), Heard::default());
+        let (cluster, mut heard) = (named(), ResolvedNames::default());
         let mut hear = |found| {
-            let heard_of = heard.note("app.test", 1, found).is_ok();
+            let heard_of = heard.record_lookup("app.test", 1, found).is_ok();
             cluster.set_hosts(heard.targets(&cluster), true);
             heard_of
         };
@@ -187,12 +189,12 @@ mod tests {
     #[test]
     fn a_resolver_that_fails_after_a_reload_takes_nothing_away() {
         let before = named();
-        let mut heard = Heard::default();
-        heard.note("app.test", 1, at(&[1])).unwrap();
+        let mut heard = ResolvedNames::default();
+        heard.record_lookup("app.test", 1, at(&[1])).unwrap();
         before.set_hosts(heard.targets(&before), true);
         let after = Cluster::new(before.settings().clone(), None, Some(&before), &Metrics::new(&[]));
-        let mut heard = Heard::of(&after);
-        assert!(heard.note("app.test", 1, Err(io::ErrorKind::TimedOut.into())).is_err());
+        let mut heard = ResolvedNames::from_cluster(&after);
+        assert!(heard.record_lookup("app.test", 1, Err(io::ErrorKind::TimedOut.into())).is_err());
         after.set_hosts(heard.targets(&after), true);
         assert_eq!(places(&after), ["10.0.0.9:1", "10.0.0.1:1"]);
     }

@@ -1,4 +1,4 @@
-//! What the configuration says of an upstream.
+//! Settings of an upstream.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -7,167 +7,167 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Where requests go and how long that may take.
+/// Settings of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Its name in metrics and logs.
+pub struct UpstreamSettings {
+    /// Name in metrics and logs.
     pub name: Box<str>,
-    /// Where; at least one.
-    pub addresses: Box<[Address]>,
-    /// Whether all requests go over HTTP/2, with prior knowledge.
+    /// Addresses; at least one.
+    pub addresses: Box<[UpstreamAddress]>,
+    /// Whether all requests use HTTP/2 with prior knowledge.
     pub http2: bool,
-    /// Other protocols than HTTP that connections may go over to, in small letters.
+    /// Protocols to which connections may be upgraded, in lower case.
     pub upgrades: Box<[Box<str>]>,
-    /// Until a connection stands, or one is free.
+    /// Maximum time until a connection is established or becomes available.
     pub connect_timeout: Duration,
-    /// From the request's last byte to the answer's headers.
+    /// Maximum time from the last byte of the request to the response's header section.
     pub timeout: Duration,
-    /// How long a body may stand still, and how long an unused connection is kept.
+    /// Maximum pause within a body, and maximum time an unused connection is kept.
     pub idle_timeout: Duration,
-    /// How often names are looked up again.
+    /// Time between resolutions of names.
     pub dns_refresh: Duration,
-    /// Which endpoint takes the next request.
+    /// Load balancing policy.
     pub balance: Balance,
-    /// What endpoints are asked, beside requests; `None` for nothing.
+    /// Active health checks, if configured.
     pub health_check: Option<HealthCheck>,
-    /// When an endpoint that fails requests is left out; `None` for never.
+    /// Outlier detection, if configured.
     pub outliers: Option<Outliers>,
-    /// Where a smaller share of the endpoints than so many percent is healthy, all are used.
+    /// Percentage of healthy endpoints below which all endpoints are used (panic threshold).
     pub panic_threshold: u8,
-    /// How much may be under way at once.
-    pub limits: Limits,
-    /// When a request is tried again.
+    /// Maximums of the circuit breaker.
+    pub limits: CircuitBreakerLimits,
+    /// Retry policy.
     pub retries: Retries,
 }
 
-/// An upstream's address.
+/// Address of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// Over TCP.
+pub enum UpstreamAddress {
+    /// TCP.
     Tcp {
-        /// A name or an address, IPv6 without brackets.
+        /// Name or address; an IPv6 address is without brackets.
         host: Box<str>,
         /// The port.
         port: u16,
     },
-    /// Over a Unix socket.
+    /// Unix socket.
     Unix(Box<Path>),
-    /// A built-in answerer for trying things out.
+    /// Built-in echo service, for trying things out.
     Echo,
 }
 
-/// Which endpoint takes the next request.
+/// Load balancing policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// One after the other.
+    /// Endpoints in turn.
     #[default]
     RoundRobin,
-    /// Of two drawn at random the one with fewer requests under way.
+    /// The one of two random endpoints with fewer requests in flight.
     LeastRequest,
 }
 
-/// What endpoints are asked to see whether they are well.
+/// Settings of active health checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// Target of a GET, whose answer must be 200 to 399; without it a connection that stands is enough.
+    /// Target of a GET request, whose status code must be 200 to 399. Without it, an established connection is enough.
     pub path: Option<Box<str>>,
-    /// The Host field of that GET; the endpoint's address unless given.
+    /// Host header of the request; the endpoint's address unless set.
     pub host: Option<Box<str>>,
-    /// Between two checks.
+    /// Time between two checks.
     pub interval: Duration,
-    /// For each.
+    /// Timeout of each check.
     pub timeout: Duration,
-    /// So many in a row must go well before an endpoint is healthy again.
+    /// Number of consecutive successes after which an endpoint is healthy.
     pub healthy: u32,
-    /// So many in a row must fail before it is not.
+    /// Number of consecutive failures after which an endpoint is unhealthy.
     pub unhealthy: u32,
 }
 
-/// When an endpoint that fails requests is left out for a while.
+/// Settings of outlier detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outliers {
-    /// After so many failures in a row: answers with a 5xx, and none.
+    /// Number of consecutive failures that eject an endpoint: 5xx responses, and missing responses.
     pub failures: u32,
-    /// For so long, times the number of times it happened.
+    /// Duration of the first ejection; multiplied by the number of recent ejections.
     pub ejection: Duration,
-    /// At the longest.
+    /// Maximum duration.
     pub ejection_max: Duration,
-    /// So many percent of the endpoints at the most, and never the last one.
+    /// Maximum percentage of ejected endpoints. The last endpoint is never ejected.
     pub max_ejected: u8,
 }
 
-/// How much may be under way at once, all workers together.
+/// Maximums of the circuit breaker, for all workers together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Open connections.
+pub struct CircuitBreakerLimits {
+    /// Maximum number of open connections.
     pub connections: u32,
-    /// Requests that wait for one.
+    /// Maximum number of requests waiting for a connection.
     pub pending: u32,
-    /// Requests.
+    /// Maximum number of requests in flight.
     pub requests: u32,
-    /// Requests being tried again.
+    /// Maximum number of concurrent retries.
     pub retries: u32,
-    /// Requests of one client.
+    /// Maximum number of requests of one client.
     pub requests_per_client: ClientShare,
-    /// Bytes a second that a client must send or take while requests are scarce; `None` for no such minimum.
+    /// Minimum transfer rate of a client while capacity is scarce, in bytes per second; `None` for no minimum.
     pub min_client_rate: Option<NonZeroU32>,
 }
 
-/// How many of an upstream's requests one client may have in flight.
+/// Maximum share of one client in an upstream's requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientShare {
-    /// Fewer than a multiple of those that are still free.
+    /// Less than a multiple of the free capacity.
     Auto,
-    /// So many.
+    /// A fixed number.
     Fixed(NonZeroU32),
-    /// All of them.
+    /// The whole capacity.
     All,
 }
 
-/// When a request is tried again.
+/// Retry policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Attempts after the first.
+    /// Maximum number of attempts after the first.
     pub attempts: u32,
-    /// What is worth one.
+    /// Failures after which a request is retried.
     pub on: RetryOn,
-    /// The longest pause before the first of them, and before any.
+    /// Maximum pause before the first retry, and before any retry.
     pub backoff: (Duration, Duration),
-    /// So many percent of the requests under way may be retries, where that is more than the limit.
+    /// Percentage of the requests in flight that may be retries (retry budget), if that is more than the limit.
     pub budget: u8,
-    /// For each attempt.
+    /// Timeout of each attempt.
     pub per_try_timeout: Option<Duration>,
-    /// Whether the upstream is told which attempt it is.
+    /// Whether to send the number of the attempt to the upstream.
     pub attempt_count: bool,
 }
 
-/// What is worth another attempt.
+/// Failures after which a request is retried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetryOn {
-    /// No connection could be made: another endpoint is tried.
+    /// The connection could not be established.
     pub connect_failure: bool,
-    /// The connection ended before an answer came.
+    /// The connection ended before a response.
     pub reset: bool,
-    /// No answer in the time of one attempt.
+    /// An attempt timed out.
     pub timeout: bool,
-    /// Answers with a status from the one to the other.
+    /// Responses with a status code in any of these inclusive ranges.
     pub statuses: Box<[(u16, u16)]>,
 }
 
 impl RetryOn {
-    /// Whether it is an answer with this status.
-    pub fn names(&self, status: u16) -> bool {
+    /// Whether a response with this status code is retried.
+    pub fn matches_status(&self, status: u16) -> bool {
         self.statuses.iter().any(|(first, last)| (*first..=*last).contains(&status))
     }
 
-    /// Whether it is anything that happens once a request has been sent.
-    pub const fn is_more_than_connecting(&self) -> bool {
+    /// Whether it includes failures after the request was sent.
+    pub const fn covers_sent_requests(&self) -> bool {
         self.reset || self.timeout || !self.statuses.is_empty()
     }
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for UpstreamAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),

@@ -2,8 +2,8 @@ mod reuse;
 
 use std::time::Duration;
 
-use super::host::{EJECTED, FAILED_CHECK, Target};
-use super::settings::{Balance, ClientShare, Limits, Outliers, Retries, RetryOn};
+use super::host::{ConnectTarget, EJECTED, FAILED_CHECK};
+use super::settings::{Balance, CircuitBreakerLimits, ClientShare, Outliers, Retries, RetryOn};
 use super::*;
 
 const OUTLIERS: Outliers = Outliers {
@@ -13,8 +13,8 @@ const OUTLIERS: Outliers = Outliers {
     max_ejected: 50,
 };
 
-pub(super) fn settings(addresses: &[(&str, u16)]) -> Settings {
-    let limits = Limits {
+pub(super) fn settings(addresses: &[(&str, u16)]) -> UpstreamSettings {
+    let limits = CircuitBreakerLimits {
         connections: 1,
         pending: 1,
         requests: 1,
@@ -22,8 +22,8 @@ pub(super) fn settings(addresses: &[(&str, u16)]) -> Settings {
         requests_per_client: ClientShare::Auto,
         min_client_rate: None,
     };
-    let address = |(host, port): &(&str, u16)| Address::Tcp { host: (*host).into(), port: *port };
-    Settings {
+    let address = |(host, port): &(&str, u16)| UpstreamAddress::Tcp { host: (*host).into(), port: *port };
+    UpstreamSettings {
         name: "api".into(),
         addresses: addresses.iter().map(address).collect(),
         http2: false,
@@ -48,14 +48,14 @@ pub(super) fn settings(addresses: &[(&str, u16)]) -> Settings {
     }
 }
 
-/// An upstream where slow clients have to keep a minimum.
+/// Returns an upstream with a minimum transfer rate for clients.
 pub(crate) fn with_min_client_rate(rate: u32) -> Upstream {
     let mut settings = settings(&[("10.0.0.1", 1)]);
     settings.limits.min_client_rate = NonZeroU32::new(rate);
     upstream(settings)
 }
 
-fn upstream(settings: Settings) -> Upstream {
+fn upstream(settings: UpstreamSettings) -> Upstream {
     let metrics = Metrics::new(&[]);
     Upstream::new(&Cluster::new(settings, None, None, &metrics), &metrics)
 }
@@ -64,7 +64,7 @@ fn four() -> Upstream {
     upstream(settings(&[("10.0.0.1", 1), ("10.0.0.2", 1), ("10.0.0.3", 1), ("10.0.0.4", 1)]))
 }
 
-/// The last octets of those that get the next requests, in order.
+/// Returns the last digits of the endpoints that receive the next requests, sorted and without duplicates.
 fn taking(upstream: &Upstream) -> Vec<char> {
     let mut octets: Vec<_> =
         (0..8).filter_map(|_| upstream.pick(&[])?.name().strip_suffix(":1")?.chars().last()).collect();
@@ -75,7 +75,7 @@ fn taking(upstream: &Upstream) -> Vec<char> {
 
 fn fail(upstream: &Upstream, host: usize) {
     let host = &upstream.cluster.hosts()[host];
-    (0..OUTLIERS.failures).for_each(|_| upstream.cluster.note_outcome(host, false));
+    (0..OUTLIERS.failures).for_each(|_| upstream.cluster.record_outcome(host, false));
 }
 
 fn pass(upstream: &Upstream, time: Duration) {
@@ -95,10 +95,10 @@ fn one_good_answer_ends_a_row_of_failures() {
     let upstream = four();
     let host = &upstream.cluster.hosts()[0];
     for is_good in [false, true, false, true, false] {
-        upstream.cluster.note_outcome(host, is_good);
+        upstream.cluster.record_outcome(host, is_good);
     }
     assert_eq!(taking(&upstream).len(), 4);
-    upstream.cluster.note_outcome(host, false);
+    upstream.cluster.record_outcome(host, false);
     assert_eq!(taking(&upstream), ['2', '3', '4']);
 }
 
@@ -124,12 +124,12 @@ fn an_endpoint_that_fails_its_check_and_is_ejected_needs_both_to_pass() {
     let upstream = four();
     fail(&upstream, 1);
     let host = &upstream.cluster.hosts()[1];
-    host.raise(FAILED_CHECK);
-    host.lower(EJECTED);
-    upstream.cluster.has_changed();
+    host.set_flag(FAILED_CHECK);
+    host.clear_flag(EJECTED);
+    upstream.cluster.bump_epoch();
     assert_eq!(taking(&upstream), ['1', '3', '4']);
-    host.lower(FAILED_CHECK);
-    upstream.cluster.has_changed();
+    host.clear_flag(FAILED_CHECK);
+    upstream.cluster.bump_epoch();
     assert_eq!(taking(&upstream).len(), 4);
 }
 
@@ -138,9 +138,9 @@ fn below_the_panic_threshold_all_are_used() {
     let upstream = four();
     let ill = |count: usize| {
         for (index, host) in upstream.cluster.hosts().iter().enumerate() {
-            let _ = if index < count { host.raise(FAILED_CHECK) } else { host.lower(FAILED_CHECK) };
+            let _ = if index < count { host.set_flag(FAILED_CHECK) } else { host.clear_flag(FAILED_CHECK) };
         }
-        upstream.cluster.has_changed();
+        upstream.cluster.bump_epoch();
         taking(&upstream).len()
     };
     assert_eq!([0, 1, 2, 3, 4].map(ill), [4, 3, 2, 4, 4]);
@@ -149,8 +149,10 @@ fn below_the_panic_threshold_all_are_used() {
 #[test]
 fn another_endpoint_than_those_tried_is_picked_while_there_is_one() {
     for balance in [Balance::RoundRobin, Balance::LeastRequest] {
-        let upstream =
-            upstream(Settings { balance, ..settings(&[("10.0.0.1", 1), ("10.0.0.2", 1), ("10.0.0.3", 1)]) });
+        let upstream = upstream(UpstreamSettings {
+            balance,
+            ..settings(&[("10.0.0.1", 1), ("10.0.0.2", 1), ("10.0.0.3", 1)])
+        });
         for _ in 0..20 {
             let mut tried = Vec::new();
             while upstream.has_other(&tried) {
@@ -169,7 +171,7 @@ fn an_upstream_that_moves_keeps_the_endpoints_it_still_has() {
     let upstream = upstream(settings(&[("app.test", 1)]));
     assert!(upstream.pick(&[]).is_none(), "nobody knows yet where it is");
     let at = |octets: &[u8]| {
-        let target = |octet: &u8| (Target::Ip(([10, 0, 0, *octet], 1).into()), "app.test:1".into());
+        let target = |octet: &u8| (ConnectTarget::Ip(([10, 0, 0, *octet], 1).into()), "app.test:1".into());
         upstream.cluster.set_hosts(octets.iter().map(target).collect(), true);
     };
     at(&[1, 2]);
@@ -182,8 +184,8 @@ fn an_upstream_that_moves_keeps_the_endpoints_it_still_has() {
     assert!(upstream.pick(&[]).is_none());
 }
 
-/// The same upstream with other settings.
-fn followed(upstream: &Upstream, settings: Settings) -> Upstream {
+/// Returns a successor of the upstream with other settings.
+fn followed(upstream: &Upstream, settings: UpstreamSettings) -> Upstream {
     let metrics = Metrics::new(&[]);
     Upstream::new(&Cluster::new(settings, None, Some(&upstream.cluster), &metrics), &metrics)
 }
@@ -196,7 +198,7 @@ fn an_upstream_with_other_settings_keeps_what_is_known_of_its_endpoints() {
     let timeout = Duration::from_secs(7);
     let after = followed(
         &before,
-        Settings {
+        UpstreamSettings {
             timeout,
             ..settings(&[("10.0.0.4", 1), ("10.0.0.3", 1), ("10.0.0.1", 1), ("10.0.0.5", 1)])
         },
@@ -215,8 +217,8 @@ fn an_upstream_with_other_settings_keeps_what_is_known_of_its_endpoints() {
 fn what_the_new_settings_do_not_allow_is_not_kept() {
     let before = four();
     fail(&before, 0);
-    before.cluster.hosts()[1].raise(FAILED_CHECK);
-    let unchecked = followed(&before, Settings { outliers: None, ..before.settings().clone() });
+    before.cluster.hosts()[1].set_flag(FAILED_CHECK);
+    let unchecked = followed(&before, UpstreamSettings { outliers: None, ..before.settings().clone() });
     assert_eq!(taking(&unchecked), ['1', '2', '3', '4'], "nobody would let them in again");
     let alone = followed(&before, settings(&[("10.0.0.1", 1)]));
     assert_eq!(taking(&alone), ['1'], "the last one is never left out");
@@ -225,16 +227,16 @@ fn what_the_new_settings_do_not_allow_is_not_kept() {
 #[test]
 fn a_name_keeps_its_addresses_through_a_reload_until_it_is_heard_of_again() {
     let before = upstream(settings(&[("app.test", 1)]));
-    before.cluster.set_hosts(vec![(Target::Ip(([10, 0, 0, 7], 1).into()), "app.test:1".into())], true);
+    before.cluster.set_hosts(vec![(ConnectTarget::Ip(([10, 0, 0, 7], 1).into()), "app.test:1".into())], true);
     let timeout = Duration::from_secs(7);
-    let after = followed(&before, Settings { timeout, ..before.settings().clone() });
+    let after = followed(&before, UpstreamSettings { timeout, ..before.settings().clone() });
     assert_eq!(taking(&after), ['7']);
 }
 
 #[tokio::test]
 async fn a_name_that_is_looked_up_in_vain_is_no_endpoint_and_not_waited_for() {
     let upstream = upstream(settings(&[("name.invalid", 1)]));
-    upstream.cluster.start(&tokio::runtime::Handle::current());
-    let found = tokio::time::timeout(Duration::from_secs(30), upstream.find()).await;
+    upstream.cluster.start_background_tasks(&tokio::runtime::Handle::current());
+    let found = tokio::time::timeout(Duration::from_secs(30), upstream.pick_when_resolved()).await;
     assert!(found.is_ok_and(|found| found.is_none()));
 }

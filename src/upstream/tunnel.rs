@@ -1,4 +1,4 @@
-//! A connection to the upstream, or a stream of one, that speaks something else now, such as WebSocket (RFC 6455).
+//! An upgraded connection or stream to the upstream, such as WebSocket (RFC 6455).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -6,39 +6,40 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::http1::connection::Connection;
-use super::http2::stream::Stream;
-use super::in_flight::InFlight;
+use super::http1::connection::Http1Connection;
+use super::http2::tunnel::Http2Tunnel;
+use super::in_flight::InFlightRequest;
 
-/// The way to the upstream, and what has been read of it behind the answer. Dropped, it is closed or reset.
+/// An upgraded connection, with the bytes read after the response. Dropping it closes the connection or resets the
+/// stream.
 #[derive(Debug)]
 pub struct Tunnel {
-    way: Way,
-    _held: Option<InFlight>,
+    transport: TunnelTransport,
+    _in_flight: Option<InFlightRequest>,
 }
 
-/// What bytes go by.
+/// Transport of a tunnel.
 #[derive(Debug)]
-pub(super) enum Way {
-    Connection(Box<Connection>),
-    Stream(Box<Stream>),
+pub(super) enum TunnelTransport {
+    Connection(Box<Http1Connection>),
+    Stream(Box<Http2Tunnel>),
 }
 
-impl From<Box<Connection>> for Way {
-    fn from(connection: Box<Connection>) -> Self {
+impl From<Box<Http1Connection>> for TunnelTransport {
+    fn from(connection: Box<Http1Connection>) -> Self {
         Self::Connection(connection)
     }
 }
 
-impl From<Stream> for Way {
-    fn from(stream: Stream) -> Self {
+impl From<Http2Tunnel> for TunnelTransport {
+    fn from(stream: Http2Tunnel) -> Self {
         Self::Stream(Box::new(stream))
     }
 }
 
 impl Tunnel {
-    pub(super) fn new(way: Way, held: Option<InFlight>) -> Self {
-        Self { way, _held: held }
+    pub(super) fn new(way: TunnelTransport, held: Option<InFlightRequest>) -> Self {
+        Self { transport: way, _in_flight: held }
     }
 }
 
@@ -48,25 +49,27 @@ impl AsyncRead for Tunnel {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.way {
-            Way::Connection(connection) => {
-                let read = connection.conn.take(buffer.remaining() as u64);
+        match &mut self.transport {
+            TunnelTransport::Connection(connection) => {
+                let read = connection.conn.take_buffered(buffer.remaining() as u64);
                 if !read.is_empty() {
                     buffer.put_slice(&read);
                     return Poll::Ready(Ok(()));
                 }
                 Pin::new(&mut connection.conn.stream).poll_read(cx, buffer)
             }
-            Way::Stream(stream) => Pin::new(&mut **stream).poll_read(cx, buffer),
+            TunnelTransport::Stream(stream) => Pin::new(&mut **stream).poll_read(cx, buffer),
         }
     }
 }
 
 impl AsyncWrite for Tunnel {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.way {
-            Way::Connection(connection) => Pin::new(&mut connection.conn.stream).poll_write(cx, bytes),
-            Way::Stream(stream) => Pin::new(&mut **stream).poll_write(cx, bytes),
+        match &mut self.transport {
+            TunnelTransport::Connection(connection) => {
+                Pin::new(&mut connection.conn.stream).poll_write(cx, bytes)
+            }
+            TunnelTransport::Stream(stream) => Pin::new(&mut **stream).poll_write(cx, bytes),
         }
     }
 
@@ -75,25 +78,27 @@ impl AsyncWrite for Tunnel {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.way {
-            Way::Connection(connection) => {
+        match &mut self.transport {
+            TunnelTransport::Connection(connection) => {
                 Pin::new(&mut connection.conn.stream).poll_write_vectored(cx, parts)
             }
-            Way::Stream(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, parts),
+            TunnelTransport::Stream(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, parts),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.way {
-            Way::Connection(connection) => Pin::new(&mut connection.conn.stream).poll_flush(cx),
-            Way::Stream(stream) => Pin::new(&mut **stream).poll_flush(cx),
+        match &mut self.transport {
+            TunnelTransport::Connection(connection) => Pin::new(&mut connection.conn.stream).poll_flush(cx),
+            TunnelTransport::Stream(stream) => Pin::new(&mut **stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.way {
-            Way::Connection(connection) => Pin::new(&mut connection.conn.stream).poll_shutdown(cx),
-            Way::Stream(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+        match &mut self.transport {
+            TunnelTransport::Connection(connection) => {
+                Pin::new(&mut connection.conn.stream).poll_shutdown(cx)
+            }
+            TunnelTransport::Stream(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
         }
     }
 }

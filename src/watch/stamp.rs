@@ -1,27 +1,28 @@
-//! What the system tells of a file without its being read.
+//! File metadata that reveals changes without reading the file.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// What tells a file from another one, and from itself after a change, without reading it.
+/// Identity and version of a file, from its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,
     inode: u64,
     length: u64,
     modified: (i64, i64),
-    /// Also moves where somebody sets the time of modification back.
+    /// Also changes if the modification time is set back.
     changed: (i64, i64),
 }
 
 impl Stamp {
-    /// The stamp of what is at `path`, behind links; `None` if nothing can be said of it.
-    pub fn of(path: &Path) -> Option<Self> {
+    /// Returns the stamp of the file at `path`, following links; `None` if its metadata cannot be read.
+    pub fn from_path(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().as_ref().map(Self::from)
     }
 
-    /// Whether this is the same file, though perhaps with another content; not one that was put in its place.
+    /// Returns whether both stamps are of the same file, perhaps with different content. A file put in its place
+    /// differs.
     pub fn is_same_file_as(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }

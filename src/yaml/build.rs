@@ -1,4 +1,4 @@
-//! From events to a tree.
+//! Builds the tree from parser events.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::events::{self, Event, Events, ScalarStyle};
 use super::{Dialect, Error, Kind, Map, Node, Position, Problem, Scalar, Step, Value, merge};
 
-/// A node with what it costs to repeat it.
+/// A node, with its number of values and depth for limiting aliases.
 #[derive(Clone, Debug)]
 struct Weighed {
     node: Node,
@@ -17,7 +17,7 @@ struct Weighed {
 /// A map or a list that is still open.
 #[derive(Debug)]
 struct Open {
-    /// 0 for none.
+    /// 0 if there is no anchor.
     anchor: usize,
     tag: Option<String>,
     at: Position,
@@ -40,13 +40,13 @@ struct Builder {
     values: usize,
     documents: usize,
     root: Option<Node>,
-    /// What does not keep the rest from being read.
+    /// Errors that do not prevent reading the rest.
     errors: Vec<Error>,
 }
 
 /// Why reading ends.
 enum End {
-    /// Nothing more is wanted.
+    /// The document is complete.
     Document,
     Error(Error),
 }
@@ -65,7 +65,7 @@ pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<Er
         match next.map_err(End::Error).and_then(|(event, at)| builder.step(event, at)) {
             Ok(()) => {}
             Err(End::Document) => break,
-            // What cannot be read says less than what was read before.
+            // A syntax error is less useful than the errors found before it.
             Err(End::Error(Error { problem: Problem::Syntax(_), .. })) if !builder.errors.is_empty() => break,
             Err(End::Error(Error { problem: Problem::TooDeep(_), at, .. })) => {
                 builder.errors.push(builder.too_deep(at));
@@ -116,7 +116,7 @@ impl Builder {
             }
             Event::DocumentEnd if self.dialect == Dialect::Go => Err(End::Document),
             Event::StreamEnd => {
-                // Where nothing stands, it would have stood here.
+                // An empty document has its position at the end of the text.
                 if let Some(Node { at: missing, value: Value::Scalar(scalar), .. }) = &mut self.root
                     && scalar.text.is_empty()
                     && scalar.kind == Kind::Null
@@ -141,7 +141,7 @@ impl Builder {
         at: Position,
     ) -> Result<(), End> {
         let is_key = self.wants_key();
-        // The parser notices that a value is missing only where the next thing starts.
+        // The parser reports a missing value only at the start of the next token.
         let is_missing = !is_key && text.is_empty() && style == ScalarStyle::Plain;
         let at = if is_missing { self.around().unwrap_or(at) } else { at };
         let scalar = Scalar::read(text, style, tag, self.dialect);
@@ -151,7 +151,7 @@ impl Builder {
         self.finished(Weighed { node, values: 1, depth: 0 }, anchor)
     }
 
-    /// The key of the value that is about to start, or the list it is in.
+    /// Returns the position of the key whose value is about to start, or of the enclosing list.
     fn around(&self) -> Option<Position> {
         let open = self.open.last()?;
         match &open.content {
@@ -185,12 +185,12 @@ impl Builder {
             Content::Map(map, _) => Value::Map(Rc::new(map)),
         };
         let value = self.tagged(value, tag.as_deref(), at);
-        // Its values have been counted one by one.
+        // The values inside have already been counted one by one.
         self.values = self.values.saturating_sub(values - 1);
         self.finished(Weighed { node: Node { at, is_alias: false, value }, values, depth }, anchor)
     }
 
-    /// A value under the tag that it is given, unless that is one of YAML's own.
+    /// Wraps a value in its tag, unless the tag is one of YAML's own.
     fn tagged(&self, value: Value, tag: Option<&str>, at: Position) -> Value {
         let own = tag.and_then(|tag| tag.strip_prefix('!'));
         match own.filter(|_| self.dialect == Dialect::Core) {
@@ -233,7 +233,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The key that has just been read may be there already.
+    /// Reports the key just read if the map has it already.
     fn note_duplicate(&mut self) {
         if self.dialect == Dialect::Go {
             return;
@@ -256,7 +256,7 @@ impl Builder {
         End::Error(Error { at, path, problem })
     }
 
-    /// The path of what is being read.
+    /// Returns the path of the value that is being read.
     fn path(&self) -> Vec<Step> {
         let step = |open: &Open| match &open.content {
             Content::List(items) => Some(Step::Item(items.len())),

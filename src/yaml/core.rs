@@ -2,7 +2,7 @@
 
 use super::{Kind, Problem};
 
-/// What a plain scalar says.
+/// Returns the meaning of a plain scalar.
 pub(super) fn plain(text: &str) -> Result<Kind, Problem> {
     let known = null(text).or_else(|| bool(text));
     if let Some(kind) = known {
@@ -14,7 +14,7 @@ pub(super) fn plain(text: &str) -> Result<Kind, Problem> {
     }
 }
 
-/// What a scalar says that has one of YAML's own tags.
+/// Returns the meaning of a scalar with one of YAML's own tags.
 pub(super) fn tagged(text: &str, tag: &str) -> Result<Kind, Problem> {
     let (kind, wanted) = match tag {
         "null" => (null(text).filter(|_| !text.is_empty()), "null"),
@@ -37,7 +37,8 @@ fn bool(text: &str) -> Option<Kind> {
     }
 }
 
-/// A whole number of at most 128 bits; larger ones are floating.
+/// Parses an integer; `None` if it is not one, or exceeds 128 bits and is read as a float. An integer that
+/// exceeds 64 bits is an error.
 fn integer(text: &str) -> Option<Result<Kind, Problem>> {
     let (is_negative, size) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -51,7 +52,7 @@ fn integer(text: &str) -> Option<Result<Kind, Problem>> {
         _ if has_leading_zero(size) => return None,
         _ => (size, 10),
     };
-    // The parser of numbers would take a sign.
+    // `from_str_radix` would accept another sign.
     let size = digits.bytes().all(|byte| byte.is_ascii_alphanumeric()).then_some(digits)?;
     let size = u128::from_str_radix(size, radix).ok()?;
     let number = match u64::try_from(size) {
@@ -64,7 +65,7 @@ fn integer(text: &str) -> Option<Result<Kind, Problem>> {
     Some(number.ok_or_else(|| Problem::HugeNumber(format!("{sign}{size}"))))
 }
 
-/// Digits after a zero are text.
+/// Whether a number has leading zeros, which make it text.
 fn has_leading_zero(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -76,7 +77,7 @@ fn float(text: &str) -> Option<Kind> {
         (_, ".inf" | ".Inf" | ".INF") => Some(Kind::Float(f64::INFINITY)),
         ("-.inf" | "-.Inf" | "-.INF", _) => Some(Kind::Float(f64::NEG_INFINITY)),
         (".nan" | ".NaN" | ".NAN", _) => Some(Kind::Float(f64::NAN)),
-        // A second sign is text.
+        // A second sign makes it text.
         _ if unsigned.len() < text.len() && unsigned.starts_with(['+', '-']) => None,
         _ => unsigned.parse().ok().filter(|number: &f64| number.is_finite()).map(Kind::Float),
     }

@@ -1,4 +1,4 @@
-//! The events of a YAML text, each with its position.
+//! The parser events of a YAML text, each with its position.
 
 use granit_parser::{ErrorKind, Marker, Parser, ScanError, StrInput, Tag};
 use serde::de::IgnoredAny;
@@ -7,23 +7,23 @@ use super::{Error, Position, Problem};
 
 pub(crate) use granit_parser::{Event, ScalarStyle};
 
-/// Maps and lists within each other.
+/// Maximum nesting of maps and lists.
 const MAX_DEPTH: usize = 128;
 
-/// Text after the place of an error that may be needed to say what is wrong.
+/// Maximum number of bytes after an error that are used for its message.
 const MAX_AFTER_ERROR: usize = 1 << 10;
 
-/// The events of a text, up to its end or to an error.
+/// Iterator over the events of a text, up to its end or the first error.
 pub(crate) struct Events<'t> {
     text: &'t str,
     parser: Parser<'t, StrInput<'t>>,
 }
 
 impl<'t> Events<'t> {
-    /// A byte order mark at its beginning is no part of a text.
+    /// Creates the iterator; skips a byte order mark.
     pub(crate) fn of(text: &'t str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        // What libyaml reads is read as libyaml does.
+        // Makes the parser accept the same texts as libyaml.
         let options = granit_parser::options! {
             block_scalar_eof_without_line_feed: true,
             flow_nesting_limit: MAX_DEPTH,
@@ -32,7 +32,7 @@ impl<'t> Events<'t> {
         Self { text, parser: Parser::new_from_str_with_options(text, options) }
     }
 
-    /// A value that is missing has no text; the parser gives it that of null.
+    /// Restores the empty text of a missing value, for which the parser reports `~`.
     fn as_written(&self, event: Event<'t>, start: &Marker) -> Event<'t> {
         let is_written = || {
             let at = start.byte_offset().and_then(|start| self.text.get(start..));
@@ -46,8 +46,8 @@ impl<'t> Events<'t> {
         }
     }
 
-    /// `serde_yaml` says best what is wrong. It gets no more of the text than has been read: what follows may be such that
-    /// it takes minutes.
+    /// Describes a syntax error with `serde_yaml`, which has the better messages. Passes only the text that
+    /// has been parsed, because the rest may be crafted to take minutes.
     fn error(&self, error: &ScanError) -> Error {
         if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
             let problem = Problem::TooDeep(MAX_DEPTH);
@@ -84,12 +84,12 @@ impl<'t> Iterator for Events<'t> {
     }
 }
 
-/// The whole name of a tag.
+/// Returns the full name of a tag.
 pub(super) fn name(tag: &Tag) -> String {
     [tag.handle(), tag.suffix()].concat()
 }
 
-/// Markers count lines from 1 and columns from 0.
+/// Converts a marker, which counts lines from 1 and columns from 0.
 fn position(marker: &Marker) -> Position {
     Position { line: marker.line().max(1), column: marker.col() + 1 }
 }

@@ -1,8 +1,8 @@
-//! Scalars as Go's yaml.v2 sees them: YAML 1.1, with its own idea of numbers.
+//! Scalars as Go's yaml.v2 reads them: YAML 1.1, with Go's number syntax.
 
 use super::Kind;
 
-/// What a plain scalar says.
+/// Returns the meaning of a plain scalar.
 pub(super) fn plain(text: &str) -> Kind {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
@@ -14,7 +14,7 @@ pub(super) fn plain(text: &str) -> Kind {
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => Kind::Float(f64::INFINITY),
         "-.inf" | "-.Inf" | "-.INF" => Kind::Float(f64::NEG_INFINITY),
         "<<" => Kind::Merge,
-        // What looks like a date stays text.
+        // Text that looks like a date stays text.
         _ if text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) => number(text),
         _ => Kind::Text,
     }
@@ -37,7 +37,7 @@ fn number(text: &str) -> Kind {
     }
 }
 
-/// A whole number the way Go writes it: a leading zero means octal.
+/// Parses an integer in Go's syntax: a leading zero means octal.
 fn magnitude(text: &str) -> Option<u64> {
     let (digits, radix) = match text.as_bytes() {
         [b'0', b'x' | b'X', ..] => (&text[2..], 16),
@@ -50,7 +50,7 @@ fn magnitude(text: &str) -> Option<u64> {
     is_number.then(|| u64::from_str_radix(digits, radix).ok()).flatten()
 }
 
-/// Digits with a point or none, and perhaps an exponent.
+/// Whether the text consists of digits with an optional point and exponent.
 fn is_float(text: &str) -> bool {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))),

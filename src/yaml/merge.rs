@@ -1,10 +1,10 @@
-//! Merge keys and repeated keys, as Go's yaml.v2 has them: what comes later counts.
+//! Merge keys and duplicate keys, as in Go's yaml.v2: the last one counts.
 
 use std::collections::HashSet;
 
 use super::{Kind, Map, Node, Problem, Scalar, Value};
 
-/// The map with what `<<` stands for written out in its place, and with each key once.
+/// Returns the map with merge keys (`<<`) expanded and each key once.
 pub(super) fn merged(map: Map) -> Result<Map, Problem> {
     let is_merge = |key: &Node| matches!(&key.value, Value::Scalar(Scalar { kind: Kind::Merge, .. }));
     if !map.entries.iter().any(|(key, _)| is_merge(key)) {
@@ -19,7 +19,7 @@ pub(super) fn merged(map: Map) -> Result<Map, Problem> {
         match &value.value {
             _ if !is_merge(&key) => all.push(key, value),
             Value::Map(map) => add(&mut all, map),
-            // The first of several wins, that is, comes last.
+            // The first map of a list takes precedence, so it is added last.
             Value::List(maps) => {
                 for map in maps.iter().rev() {
                     let Value::Map(map) = &map.value else { return Err(problem()) };
@@ -32,7 +32,7 @@ pub(super) fn merged(map: Map) -> Result<Map, Problem> {
     Ok(last_of_each(all))
 }
 
-/// Each key once, if it is text: of several the last.
+/// Returns the map with each text key once, with its last value.
 fn last_of_each(map: Map) -> Map {
     let repeats = |(index, (key, _)): (usize, &(Node, Node))| {
         key.as_text().is_some_and(|text| {

@@ -1,27 +1,27 @@
-//! What a scalar says.
+//! Scalars and their meaning.
 
 use std::rc::Rc;
 
 use super::events::ScalarStyle;
 use super::{Dialect, Problem, core, go};
 
-/// The beginning of YAML's own tags.
+/// The prefix of YAML's own tags.
 const OWN: &str = "tag:yaml.org,2002:";
 
-/// A scalar with its text.
+/// A scalar, with its text and meaning.
 #[derive(Clone, Debug)]
 pub(crate) struct Scalar {
     pub(crate) text: Rc<str>,
     pub(crate) kind: Kind,
 }
 
-/// What the text says.
+/// The meaning of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     Null,
     Bool(bool),
     Int(i64),
-    /// Too large for the one above.
+    /// An integer above `i64::MAX`.
     Large(u64),
     Float(f64),
     /// `<<`, in Go's YAML.

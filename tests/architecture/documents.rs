@@ -1,13 +1,12 @@
 //! What the documentation says, held against the program: examples load, defaults are the program's own,
 //! and nothing that an operator can meet goes unmentioned.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde_json::Value;
 use serde_yaml::Value as Yaml;
 use weir::config;
 
+use super::reference;
 use super::source::{Source, files, root, shown, text_of};
 
 /// A fenced block of a document.
@@ -60,7 +59,7 @@ fn problems(text: &str, name: &str) -> Vec<String> {
 }
 
 /// The rows of all tables, cell by cell; headings and rulers among them.
-fn rows(text: &str) -> Vec<Vec<String>> {
+pub(super) fn rows(text: &str) -> Vec<Vec<String>> {
     let tables = text.lines().filter_map(|line| line.trim().strip_prefix('|')?.strip_suffix('|'));
     // A bar inside a cell is written `\|`.
     tables
@@ -70,60 +69,8 @@ fn rows(text: &str) -> Vec<Vec<String>> {
 }
 
 /// The inside of a cell that is one piece of code.
-fn code(cell: &str) -> Option<&str> {
+pub(super) fn code(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`').filter(|code| !code.contains('`'))
-}
-
-fn published() -> &'static Value {
-    static SCHEMA: std::sync::LazyLock<Value> = std::sync::LazyLock::new(config::schema);
-    &SCHEMA
-}
-
-/// Every key of the configuration with its default, by path: `rules[].on_limit.status`.
-fn keys_of_the_schema() -> BTreeMap<String, Option<String>> {
-    let mut keys = BTreeMap::new();
-    gather(published(), "", &mut keys);
-    keys
-}
-
-fn gather(schema: &Value, path: &str, keys: &mut BTreeMap<String, Option<String>>) {
-    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-        let target = published().pointer(reference.trim_start_matches('#'));
-        gather(target.unwrap_or_else(|| panic!("{reference} leads nowhere")), path, keys);
-    }
-    for choice in ["anyOf", "oneOf"].into_iter().filter_map(|choice| schema.get(choice)?.as_array()).flatten()
-    {
-        gather(choice, path, keys);
-    }
-    if let Some(items) = schema.get("items") {
-        gather(items, &format!("{}[]", path.trim_end_matches("[]")), keys);
-    }
-    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        let default = property.get("default").map(|default| match default {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        });
-        let known = keys.entry(path.clone()).or_default();
-        *known = known.take().or(default);
-        gather(property, &path, keys);
-    }
-}
-
-/// A list may stand for its single item, so `listeners.address` and `listeners[].address` are one key; and the
-/// keys of an upstream are the same wherever it is written.
-fn without_brackets<T>(keys: impl IntoIterator<Item = (String, T)>) -> BTreeMap<String, T> {
-    let plain = |key: String| key.replace("[]", "").replace("upstreams.", "upstream.");
-    keys.into_iter().map(|(key, value)| (plain(key), value)).collect()
-}
-
-/// The keys that docs/configuration.md describes, with what it says their defaults are.
-fn keys_of_the_document() -> BTreeMap<String, Option<String>> {
-    let described = rows(&document("docs/configuration.md")).into_iter().filter_map(|row| {
-        let (key, default) = (code(row.first()?)?.to_owned(), row.get(1)?);
-        Some((key, code(default).map(ToOwned::to_owned)))
-    });
-    without_brackets(described)
 }
 
 fn assert_loads(text: &str, name: &str) {
@@ -182,26 +129,12 @@ fn the_default_configuration_of_the_chart_loads() {
 }
 
 #[test]
-fn every_key_is_described_and_every_default_is_the_programs_own() {
-    let (written, mut real) = (keys_of_the_document(), without_brackets(keys_of_the_schema()));
-    // One row stands for all of them: they are those of the `match` of rules.
-    real.retain(|key, _| !key.starts_with("rules.except.") && !key.starts_with("upstream.match."));
-    let names = |keys: &BTreeMap<String, Option<String>>| keys.keys().cloned().collect::<BTreeSet<_>>();
-    assert_eq!(names(&written), names(&real));
-    for (key, default) in real {
-        if let Some(default) = default {
-            assert_eq!(written[&key].as_ref(), Some(&default), "the default of {key}");
-        }
-    }
-}
-
-#[test]
 fn the_defaults_are_those_the_program_uses() {
     let text = "listeners: 127.0.0.1:0\nupstream: echo\nrules: []\n";
     let loaded = config::from_text(text, Path::new("least.yaml"), &|_| None).expect("the least there is");
-    let written = keys_of_the_document();
+    let written = reference::defaults();
     let duration = |key: &str| {
-        let text = written[key].as_deref().unwrap_or_else(|| panic!("{key} has no default"));
+        let text = written.get(key).unwrap_or_else(|| panic!("{key} has no default"));
         config::parse::duration(text).unwrap_or_else(|fault| panic!("{key}: {}", fault.message))
     };
     let listener = &loaded.listeners[0];
@@ -212,7 +145,7 @@ fn the_defaults_are_those_the_program_uses() {
     assert_eq!(duration("upstream.idle_timeout"), loaded.upstreams[0].idle_timeout);
     assert_eq!(duration("drain.delay"), loaded.drain.delay);
     assert_eq!(duration("drain.timeout"), loaded.drain.timeout);
-    let said = |key: &str| written[key].clone().unwrap_or_default();
+    let said = |key: &str| written.get(key).cloned().unwrap_or_default();
     assert_eq!(said("admin.address"), loaded.admin.address.to_string());
     assert_eq!(said("client_ip.ipv6_prefix"), loaded.policy.identify.ipv6_prefix.to_string());
     assert_eq!(said("limiter.max_keys"), loaded.max_keys.to_string());
@@ -222,7 +155,8 @@ fn the_defaults_are_those_the_program_uses() {
 
 #[test]
 fn every_metric_and_every_admin_path_is_described() {
-    let operations = document("docs/operations.md") + &document("docs/rate-limit-service.md");
+    let pages = files("docs/operations", "md").into_iter().map(|page| text_of(&page));
+    let operations = pages.collect::<String>() + &document("docs/rate-limit-service.md");
     let strings = |path: &str| Source::new(path, &document(path)).without_tests().strings;
     let metrics = strings("src/telemetry/metrics/families.rs").into_iter().map(|(_, said)| said);
     let metrics: Vec<String> = metrics
@@ -277,13 +211,5 @@ mod readers {
         let text = "| key | default |\n|---|---|\n| `a.b` | `1s` | or `a \\| b` |\nno row\n";
         assert_eq!(rows(text)[2], ["`a.b`", "`1s`", "or `a | b`"]);
         assert_eq!((code("`1s`"), code("1s"), code("`a` or `b`")), (Some("1s"), None, None));
-    }
-
-    #[test]
-    fn keys_of_lists_and_maps_are_found_by_their_paths() {
-        let keys = keys_of_the_schema();
-        let default = |key: &str| keys.get(key).unwrap_or_else(|| panic!("no {key} in {keys:?}")).as_deref();
-        assert_eq!(default("listeners[].address"), None);
-        assert_eq!(default("rules[].on_limit.status"), Some("429"));
     }
 }

@@ -54,8 +54,7 @@ fn impurities_are_found() {
 
 #[test]
 fn more_than_settings_is_found() {
-    let text =
-        "use crate::{listener, upstream::Address}; fn f() { listener::bind(); access_log::Sink::Stdout }";
+    let text = "use crate::{listener, upstream::UpstreamAddress}; fn f() { listener::bind(); access_log::Sink::Stdout }";
     let found = more_than_settings(&Source::new("src/config.rs", text));
     assert_eq!(found, ["src/config.rs: listener::bind"]);
 }

@@ -1,4 +1,4 @@
-"""Writes the MaxMind databases beside it: invented places for the networks set aside for documentation.
+"""Writes the MaxMind databases in this directory, with invented places for the networks reserved for documentation.
 
 Run it in an environment with mmdb_writer 0.2.7 and netaddr 1.3.0 (see README.md).
 """
@@ -53,7 +53,7 @@ PLACES = {
     "192.0.2.128/25": place("FR", "EU"),
     "198.51.100.0/25": place("BR", "SA"),
     "198.51.100.128/26": place("IN", "AS"),
-    # As of satellites and anycast: nobody knows where, only who has registered it.
+    # As for satellites and anycast: only the registered country is known, not the location.
     "198.51.100.192/26": place(registered="NO"),
     "203.0.113.0/25": place("US", "NA"),
     "203.0.113.128/26": place(continent="AN"),
@@ -80,7 +80,7 @@ SYSTEMS = {"192.0.2.0/24": system(64500), "198.51.100.0/24": system(64501), "200
 write("asn.mmdb", "GeoLite2-ASN", SYSTEMS)
 write("asn-moved.mmdb", "GeoLite2-ASN", SYSTEMS | {"192.0.2.0/24": system(64503)})
 
-# Other makers have numbers of other types, as text, under other names, or one level deeper.
+# Other vendors use other number types, text, other names, or one more level.
 write(
     "asn-others.mmdb",
     "Example-ASN",
@@ -95,7 +95,7 @@ write(
         "198.51.100.192/26": {"asn": "AS64507 Example"},
         "203.0.113.0/26": {"asn": mmdb_writer.MmdbU128(64508)},
         "203.0.113.64/26": {"asn": mmdb_writer.MmdbF64(64509.0)},
-        # No number of a system.
+        # Not the number of an autonomous system.
         "203.0.113.128/26": {"asn": "unknown"},
         "203.0.113.192/26": {"asn": mmdb_writer.MmdbU64(1 << 32), "as_number": mmdb_writer.MmdbI32(-1)},
     },

@@ -1,22 +1,22 @@
-//! Exactly the written limit without headroom, exactly the stretched one with all of it, and never less than
-//! what was written for whoever keeps to it, whatever headroom does meanwhile.
+//! Properties of an elastic limit: without headroom it is exactly the base limit, with full headroom exactly the
+//! stretched one. A client that keeps to the base limit is always admitted, whatever the headroom does.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use weir::limiter::algorithm::{Algorithm, Outcome, State, convert, evaluate, usage};
-use weir::limiter::elastic::{Headroom, Prices, Stretch};
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::algorithm::{Algorithm, CounterState, Outcome, convert, evaluate, usage};
+use weir::limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
+use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
 use weir::limiter::timestamp::Timestamp;
 
-/// A Monday.
+/// 2024-01-01T00:00:00Z, a Monday.
 const START: u64 = 1_704_067_200_000_000_000;
 
-/// One counter and what it is held against.
+/// One counter and its quota.
 struct Counter {
     quota: Quota,
-    state: Option<State>,
+    state: Option<CounterState>,
 }
 
 impl Counter {
@@ -37,21 +37,22 @@ fn nonzero(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).unwrap()
 }
 
-/// A limit as written and the same counted in shares.
-fn stretched(quota: Quota, hundredths: u32) -> (Quota, Prices) {
-    quota.stretched(Stretch::from_hundredths(hundredths).unwrap()).unwrap()
+/// Returns the quota in shares of a request, and the prices of requests in shares.
+fn stretched(quota: Quota, hundredths: u32) -> (Quota, ElasticCosts) {
+    quota.to_elastic(ElasticRange::from_hundredths(hundredths).unwrap()).unwrap()
 }
 
 fn quotas() -> impl Strategy<Value = Quota> {
     let algorithm = prop::sample::select(&Algorithm::ALL[..]);
-    let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Hour][..]);
+    let unit = prop::sample::select(&[TimeUnit::Second, TimeUnit::Minute, TimeUnit::Hour][..]);
     (algorithm, 1..50_u32, unit, 1..100_u32).prop_map(|(algorithm, count, unit, burst)| {
         let burst = algorithm.has_burst().then(|| nonzero(burst));
         Quota::new(algorithm, Limit::new(nonzero(count), Period::one(unit)), burst).unwrap()
     })
 }
 
-/// Requests at fractions of the limit's interval, most of them near its rate.
+/// Generates arrivals: the square root of the gap in intervals of the limit, so that small gaps are frequent, and a
+/// headroom.
 fn arrivals() -> impl Strategy<Value = Vec<(f64, u16)>> {
     prop::collection::vec((0.0..2.5_f64, prop_oneof![Just(0), Just(u16::MAX), any::<u16>()]), 1..300)
 }
@@ -66,13 +67,15 @@ fn at_times(arrivals: &[(f64, u16)], quota: &Quota) -> Vec<(u64, Headroom)> {
     arrivals.iter().map(moment).collect()
 }
 
-/// The bucket rounds to a nanosecond whenever it credits, in shares at other moments than in requests.
+/// Whether two outcomes may differ by rounding. The token bucket rounds to a nanosecond at each credit, and the two
+/// counters are credited at different moments.
 fn is_rounding(outcome: Outcome, quota: &Quota, asked: usize) -> bool {
     let Outcome::Exceed { retry_after: Some(wait) } = outcome else { return false };
     quota.algorithm() == Algorithm::TokenBucket && wait <= Duration::from_nanos(asked as u64)
 }
 
-/// Two counters must answer alike, up to the bucket's rounding; whether they still can be compared.
+/// Checks that two outcomes agree, except for the rounding of the token bucket. Returns whether the counters are still
+/// comparable.
 fn same(one: Outcome, other: Outcome, quota: &Quota, asked: usize) -> Result<bool, TestCaseError> {
     if (one == Outcome::Conform) == (other == Outcome::Conform) {
         return Ok(true);
@@ -90,12 +93,12 @@ proptest! {
         let (finer, prices) = stretched(quota, hundredths);
         let (mut written, mut elastic) = (Counter::new(quota), Counter::new(finer));
         for (asked, (now, _)) in at_times(&arrivals, &quota).into_iter().enumerate() {
-            let price = prices.at(Headroom::NONE);
+            let price = prices.at_headroom(Headroom::NONE);
             let outcomes = (written.ask(1, now), elastic.ask(price.get(), now));
             if !same(outcomes.0, outcomes.1, &quota, asked + 1)? {
                 break;
             }
-            let shown = usage(elastic.state, &finer, Timestamp::from_nanos(now)).at_price(price);
+            let shown = usage(elastic.state, &finer, Timestamp::from_nanos(now)).in_requests(price);
             let plain = usage(written.state, &quota, Timestamp::from_nanos(now));
             prop_assert!(plain.used.abs_diff(shown.used) <= u32::from(quota.algorithm() == Algorithm::TokenBucket));
         }
@@ -111,7 +114,7 @@ proptest! {
         let larger = Quota::new(quota.algorithm(), limit, burst).unwrap();
         let (mut written, mut elastic) = (Counter::new(larger), Counter::new(finer));
         for (asked, (now, _)) in at_times(&arrivals, &larger).into_iter().enumerate() {
-            let outcomes = (written.ask(1, now), elastic.ask(prices.at(Headroom::FULL).get(), now));
+            let outcomes = (written.ask(1, now), elastic.ask(prices.at_headroom(Headroom::FULL).get(), now));
             if !same(outcomes.0, outcomes.1, &quota, asked + 1)? {
                 break;
             }
@@ -126,7 +129,7 @@ proptest! {
         let (mut written, mut elastic) = (Counter::new(quota), Counter::new(finer));
         for (asked, (now, headroom)) in at_times(&arrivals, &quota).into_iter().enumerate() {
             if written.ask(1, now) == Outcome::Conform {
-                let outcome = elastic.ask(prices.at(headroom).get(), now);
+                let outcome = elastic.ask(prices.at_headroom(headroom).get(), now);
                 if outcome != Outcome::Conform {
                     prop_assert!(is_rounding(outcome, &quota, asked + 1), "{:?} of {:?}", outcome, quota);
                     break;
@@ -143,10 +146,10 @@ proptest! {
         let requests = requests.min(quota.burst().get());
         let ((one, prices), (other, _)) = (stretched(quota, from), stretched(quota, to));
         let mut counter = Counter::new(one);
-        counter.ask(requests * prices.at(Headroom::NONE).get(), START);
+        counter.ask(requests * prices.at_headroom(Headroom::NONE).get(), START);
         for target in [quota, other] {
             let kept = convert(counter.state.unwrap(), &one, &target, now);
-            let used = usage(kept, &target, now).at_price(NonZeroU32::from(target.shares())).used;
+            let used = usage(kept, &target, now).in_requests(NonZeroU32::from(target.units_per_request())).used;
             prop_assert_eq!(used, requests);
         }
     }

@@ -1,16 +1,16 @@
-//! What the controller promises, with an upstream that slows down, recovers and oscillates.
+//! Guarantees of the controller with an upstream that slows down, recovers and oscillates.
 //!
-//! Every claim is held for several seeds; `cargo bench --bench elastic -- --svg docs/elastic` draws the same runs.
+//! Each test runs with several seeds. `cargo bench --bench elastic -- --svg docs/elastic` draws the same runs.
 
 use weir::limiter::elastic::controller::Assessment;
-use weir::limiter::elastic::signal::{Signal, Signals};
+use weir::limiter::elastic::signal::{Signal, SignalSet};
 
 use super::upstream::{Moment, Scenario, run};
 
-/// How many times as long work takes at a second.
+/// Factor by which requests take longer, at a second of the simulation.
 type Slowness = fn(f64) -> f64;
 
-/// The factors from a second on until another.
+/// Returns the factors between two seconds.
 fn factors(moments: &[Moment], from: f64, to: f64) -> Vec<f64> {
     let between = moments.iter().filter(|moment| (from..to).contains(&moment.at));
     between.map(|moment| moment.factor).collect()
@@ -20,19 +20,19 @@ fn mean(numbers: &[f64]) -> f64 {
     numbers.iter().sum::<f64>() / numbers.len() as f64
 }
 
-/// How far factors stray from their mean, as a part of it.
+/// Returns the maximum deviation of the factors from their mean, relative to the mean.
 fn swing(factors: &[f64]) -> f64 {
     let mean = mean(factors);
     factors.iter().map(|factor| (factor - mean).abs() / mean).fold(0.0, f64::max)
 }
 
-/// Seconds from `from` until every limit is as written.
+/// Returns the seconds from `from` until every limit is back at its base.
 fn time_to_base(moments: &[Moment], from: f64) -> Option<f64> {
     let at_base = moments.iter().find(|moment| moment.at >= from && moment.factor <= 1.0)?;
     Some(at_base.at - from)
 }
 
-/// Requests that passed between two seconds, per second, by client.
+/// Returns the admitted requests per second of each client, between two seconds.
 fn rates(moments: &[Moment], from: f64, to: f64) -> Vec<f64> {
     let clients = moments[0].passed.len();
     let between = || moments.iter().filter(|moment| (from..to).contains(&moment.at));
@@ -86,7 +86,8 @@ fn two_seconds_after_an_upstream_slows_down_limits_are_as_written() {
 
 #[test]
 fn a_burst_of_all_clients_at_once_is_contained_in_two_seconds_and_found_its_place() {
-    // Nobody asks for long, so limits grow as far as they may; then all come, for more than the upstream can do.
+    // A long time without demand lets limits grow to their maximum. Then all clients exceed the upstream's capacity at
+    // once.
     let burst: fn(f64) -> f64 = |second| if second < 60.0 { 20.0 } else { 500.0 };
     for seed in 0..4 {
         let moments = run(&Scenario { clients: vec![burst; 4], ..Scenario::greedy(seed) });
@@ -130,7 +131,7 @@ fn each_time_an_oscillating_upstream_slows_down_limits_are_back_in_two_seconds()
 #[test]
 fn nobody_gets_less_than_was_written_and_all_get_alike() {
     let slowness: Slowness = |second| if second > 60.0 && second % 20.0 < 5.0 { 4.0 } else { 1.0 };
-    // Two that want all they can get, and one that keeps well within what was written.
+    // Two clients that want all they can get, and one that stays well below its base limit.
     let clients: Vec<fn(f64) -> f64> = vec![|_| 500.0, |_| 500.0, |_| 50.0];
     let moments = run(&Scenario { slowness, clients, seconds: 120, servers: 8, ..Scenario::greedy(3) });
     for second in (0..118).map(f64::from) {
@@ -142,7 +143,7 @@ fn nobody_gets_less_than_was_written_and_all_get_alike() {
     assert!((48.0..52.0).contains(&modest), "{modest}");
 }
 
-/// The first second from `from` on after which the factor never falls below `factor` again.
+/// Returns the seconds from `from` until the factor stays at or above `factor`.
 fn time_to(moments: &[Moment], from: f64, factor: f64) -> f64 {
     let below = moments.iter().rev().find(|moment| moment.factor < factor);
     below.map_or(0.0, |below| (below.at - from).max(0.0))
@@ -150,7 +151,8 @@ fn time_to(moments: &[Moment], from: f64, factor: f64) -> f64 {
 
 #[test]
 fn fifteen_seconds_after_capacity_has_come_back_all_of_it_is_used() {
-    // One client who may have 100 a second and wants 500, with 150 to 30 a second to be had for thirty seconds.
+    // One client with a base limit of 100 per second that sends 500; for 30 seconds the capacity is between 150 and 30
+    // per second.
     let lost: [(usize, Slowness); 3] = [
         (8, |second| if (40.0..70.0).contains(&second) { 0.33 } else { 1.0 }),
         (12, |second| if (40.0..70.0).contains(&second) { 0.2 } else { 1.0 }),
@@ -172,7 +174,7 @@ fn fifteen_seconds_after_capacity_has_come_back_all_of_it_is_used() {
 #[test]
 fn a_lasting_shift_of_latency_costs_half_a_minute() {
     let shifts: [(Slowness, f64); 3] = [
-        // To 36, 50 and 70 ms from 20; beyond four times it takes longer.
+        // Response times of 36, 50 and 70 ms instead of 20; above four times the usual one, adapting takes longer.
         (|second| if second < 60.0 { 1.0 } else { 1.8 }, 40.0),
         (|second| if second < 60.0 { 1.0 } else { 2.5 }, 45.0),
         (|second| if second < 60.0 { 1.0 } else { 3.5 }, 45.0),
@@ -192,7 +194,7 @@ fn a_lasting_shift_of_latency_costs_half_a_minute() {
 
 #[test]
 fn a_minute_of_overload_does_not_get_an_upstream_used_to_being_slow() {
-    // Its queue grows although all limits are as written: answers take ever longer, up to when they are given up.
+    // The upstream's queue grows although all limits are at their base: response times increase up to the timeout.
     let slowness: Slowness = |second| if (60.0..120.0).contains(&second) { 4.0 } else { 1.0 };
     for seed in 0..4 {
         let moments = run(&Scenario { slowness, seconds: 180, ..Scenario::greedy(seed) });
@@ -214,7 +216,7 @@ fn limits_that_stretch_do_not_get_an_upstream_used_to_being_slow() {
 #[test]
 fn requests_under_way_alone_tell_of_a_standstill() {
     let slowness: Slowness = |second| if second < 60.0 { 1.0 } else { 1000.0 };
-    let signals: Signals = [Signal::InFlight].into_iter().collect();
+    let signals: SignalSet = [Signal::InFlight].into_iter().collect();
     let moments = run(&Scenario { slowness, signals, seconds: 70, ..Scenario::greedy(2) });
     assert!(time_to_base(&moments, 60.0).is_some_and(|time| time <= 2.0));
     assert!(moments.last().is_some_and(|last| last.in_flight > 1000), "nobody has been answered");

@@ -1,60 +1,61 @@
-//! A simulated upstream, clients that ask whatever they get, and the limiter and its controller in between.
+//! Simulation of an upstream, of clients that send whatever is admitted, and of the limiter and controller between
+//! them.
 //!
-//! The upstream is a queue before so many servers; its service times are drawn from a log-normal distribution and
-//! stretched as a scenario says. Clients arrive at random and never wait for each other (an open loop, which is
-//! what overloads upstreams). Admission is the real limiter's arithmetic, the controller is the real one, and
-//! only what a proxy would see is told to it.
+//! The upstream is a queue with several servers. Its service times are log-normal, and a scenario scales them over
+//! time. Clients send at random times and independently of responses (an open loop, which is what overloads upstreams).
+//! Admission uses the arithmetic of the real limiter. The controller is the real one, and its input is what a proxy
+//! would measure.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use weir::limiter::algorithm::{Algorithm, Outcome, State, evaluate};
+use weir::limiter::algorithm::{Algorithm, CounterState, Outcome, evaluate};
 use weir::limiter::elastic::controller::{Assessment, Controller, TICK};
 use weir::limiter::elastic::latency::Samples;
-use weir::limiter::elastic::signal::{Reading, Signals};
-use weir::limiter::elastic::{Headroom, Prices, Stretch};
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::elastic::signal::{SignalSet, UpstreamMeasurement};
+use weir::limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
+use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
 use weir::limiter::timestamp::Timestamp;
 
 const START: u64 = 1_704_067_200_000_000_000;
 const SECOND: f64 = 1e9;
-/// After that long a proxy gives up on an answer.
+/// Request timeout of the simulated proxy, in nanoseconds.
 const TIMEOUT: u64 = 15_000_000_000;
 
-/// What happens to whom.
+/// Parameters of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub(crate) seed: u64,
-    /// Requests at once that the upstream works on.
+    /// Number of requests that the upstream processes concurrently.
     pub(crate) servers: usize,
-    /// The median time it works on one, in seconds.
+    /// Median service time, in seconds.
     pub(crate) service: f64,
-    /// How much these times vary: the standard deviation of their logarithm.
+    /// Spread of the service times: the standard deviation of their logarithm.
     pub(crate) spread: f64,
-    /// How many times as long they take at a second of the simulation.
+    /// Factor by which service times are longer, at a second of the simulation.
     pub(crate) slowness: fn(f64) -> f64,
-    /// The share of its servers that work at a second of the simulation.
+    /// Fraction of the servers that work, at a second of the simulation.
     pub(crate) working: fn(f64) -> f64,
     /// Whether the upstream reports its load.
     pub(crate) reports: bool,
-    /// The written limit of each client, per second.
+    /// Base limit of each client, per second.
     pub(crate) limit: u32,
-    /// How many times that it may become.
+    /// Maximum of the elastic limit, as a multiple of the base limit.
     pub(crate) stretch: u32,
-    /// What each client asks for: requests per second at a second of the simulation.
+    /// Demand of each client: requests per second, at a second of the simulation.
     pub(crate) clients: Vec<fn(f64) -> f64>,
-    /// How long it goes on, in seconds.
+    /// Duration in seconds.
     pub(crate) seconds: u32,
-    /// What the controller goes by.
-    pub(crate) signals: Signals,
+    /// Signals that the controller uses.
+    pub(crate) signals: SignalSet,
 }
 
 impl Scenario {
-    /// An upstream of sixteen servers that can do 800 requests a second, and four clients who may have 100 each
-    /// and want 500.
+    /// An upstream of 16 servers with a capacity of 800 requests per second, and four clients with a base limit of 100
+    /// that send 500 each.
     pub(crate) fn greedy(seed: u64) -> Self {
         Self {
             seed,
@@ -68,25 +69,25 @@ impl Scenario {
             stretch: 3,
             clients: vec![|_| 500.0; 4],
             seconds: 180,
-            signals: Signals::ALL,
+            signals: SignalSet::ALL,
         }
     }
 }
 
-/// One tick of a simulation.
+/// State at one tick of a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     pub(crate) at: f64,
-    /// How many times the written limit is in force.
+    /// Limits in force, as a multiple of the base limits.
     pub(crate) factor: f64,
-    /// What the controller said.
+    /// Assessment of the controller.
     pub(crate) assessment: Assessment,
     /// Requests in the upstream.
     pub(crate) in_flight: usize,
-    /// The mean time until an answer, in seconds; of those that came in this tick.
+    /// Mean response time of the responses in this tick, in seconds.
     pub(crate) latency: Option<f64>,
-    /// Requests that passed in this tick, by client.
+    /// Admitted requests in this tick, by client.
     pub(crate) passed: Vec<u32>,
 }
 
@@ -98,7 +99,7 @@ enum Event {
 
 struct Client {
     rate: fn(f64) -> f64,
-    state: Option<State>,
+    state: Option<CounterState>,
     passed: u32,
 }
 
@@ -107,23 +108,23 @@ struct Simulation {
     random: fastrand::Rng,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     quota: Quota,
-    prices: Prices,
+    prices: ElasticCosts,
     clients: Vec<Client>,
-    /// When each request came that is being worked on, by when it will be done.
+    /// Requests in process: the time at which each will be done, and its arrival time.
     working: BinaryHeap<Reverse<(u64, u64)>>,
     waiting: VecDeque<u64>,
     headroom: Headroom,
     tally: Tally,
 }
 
-/// What happened in this tick.
+/// Measurements of the current tick.
 #[derive(Default)]
 struct Tally {
     answers: Samples,
     latencies: f64,
     ended: u64,
     failed: u64,
-    /// Servers busy, times nanoseconds.
+    /// Busy servers, integrated over time in nanoseconds.
     busy: f64,
     busy_until: u64,
 }
@@ -131,11 +132,11 @@ struct Tally {
 /// Runs `scenario` to its end.
 pub(crate) fn run(scenario: &Scenario) -> Vec<Moment> {
     let limit = NonZeroU32::new(scenario.limit).expect("a limit above 0");
-    let limit = Limit::new(limit, Period::one(Unit::Second));
+    let limit = Limit::new(limit, Period::one(TimeUnit::Second));
     let burst = NonZeroU32::new(scenario.limit.div_ceil(10));
     let written = Quota::new(Algorithm::Gcra, limit, burst).expect("a limit that can be");
-    let stretch = Stretch::from_hundredths(scenario.stretch * 100).expect("above 1x");
-    let (quota, prices) = written.stretched(stretch).expect("a limit that stretches");
+    let stretch = ElasticRange::from_hundredths(scenario.stretch * 100).expect("above 1x");
+    let (quota, prices) = written.to_elastic(stretch).expect("a limit that stretches");
     let client = |rate: &fn(f64) -> f64| Client { rate: *rate, state: None, passed: 0 };
     let mut simulation = Simulation {
         random: fastrand::Rng::with_seed(scenario.seed),
@@ -172,9 +173,9 @@ impl Simulation {
         self.tally.busy_until = end;
         let in_flight = self.working.len() + self.waiting.len();
         let busy = tally.busy / (self.scenario.servers as f64 * TICK.as_nanos() as f64);
-        let reading = Reading {
+        let reading = UpstreamMeasurement {
             in_flight: in_flight as u64,
-            answers: tally.answers,
+            response_times: tally.answers,
             ended: tally.ended,
             failed: tally.failed,
             utilization: (self.scenario.reports && tally.ended > 0).then_some(busy),
@@ -185,7 +186,7 @@ impl Simulation {
         self.headroom = assessment.headroom;
         Moment {
             at: end as f64 / SECOND,
-            factor: self.prices.stretch().factor_at(self.headroom),
+            factor: self.prices.range().factor_at(self.headroom),
             assessment,
             in_flight,
             latency: (tally.ended > 0).then(|| tally.latencies / tally.ended as f64),
@@ -204,7 +205,7 @@ impl Simulation {
         let gap = -(1.0 - self.random.f64()).ln() / rate;
         self.events.push(Reverse((now + (gap * SECOND) as u64, Event::Arrival(client))));
         let asking = &mut self.clients[client];
-        let price = self.prices.at(self.headroom).get();
+        let price = self.prices.at_headroom(self.headroom).get();
         let (next, outcome) = evaluate(asking.state, &self.quota, price, Timestamp::from_nanos(START + now));
         if outcome != Outcome::Conform {
             return;
@@ -251,7 +252,7 @@ impl Simulation {
         (self.working.len() as f64) < (self.scenario.servers as f64 * share).max(1.0)
     }
 
-    /// The proxy closes the connections of those that have waited too long.
+    /// Applies the request timeout: the proxy closes the connections of requests that have waited too long.
     fn give_up(&mut self, now: u64) {
         while self.waiting.front().is_some_and(|came| now - came > TIMEOUT) {
             self.waiting.pop_front();

@@ -1,5 +1,5 @@
-//! Claims that are spent as badly as the protocol allows, at any moment of their validity, against the store's script as a
-//! model: the limit holds whatever instances ask, give back, lose and keep for the end.
+//! Adversarial use of leases against the model of the store's script. Leases are spent at the worst moments of their
+//! validity; the limit must hold whatever instances request, return, lose and keep until the end.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::runs::asked;
 
 const START: u64 = 1_795_248_000_000_000;
 
-/// How the limit counts, in microseconds.
+/// Limits of each kind that the script supports; times are in microseconds.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     Bucket { interval: u64, burst: u64 },
@@ -19,14 +19,14 @@ enum Limit {
     Refill { count: u64, every: u64, burst: u64 },
 }
 
-struct Claim {
+struct Lease {
     units: u64,
     until: u64,
     granted_at: u64,
-    of: usize,
+    limit_index: usize,
 }
 
-/// What was admitted, as the limit has it.
+/// Admissions as the limit counts them.
 #[derive(Default)]
 struct Truth {
     level: f64,
@@ -35,7 +35,7 @@ struct Truth {
 }
 
 impl Truth {
-    /// Units beyond the limit, with `units` admitted now.
+    /// Records the admission of `units` at `now`. Returns the units beyond the limit.
     fn admit(&mut self, limit: Limit, units: u64, now: u64) -> f64 {
         match limit {
             Limit::Bucket { interval, burst } => {
@@ -82,16 +82,16 @@ struct Attack {
     replica: Model,
     run: u32,
     known: String,
-    /// Two, of which instances have one or the other; often the same.
+    /// Two limits, often the same one; each lease belongs to one of them.
     limits: [Limit; 2],
     is_changing: bool,
-    claims: Vec<Claim>,
+    leases: Vec<Lease>,
     truth: Truth,
-    /// Of so many claims, one is not spent at its end.
+    /// One lease in this many is spent early instead of right before it expires; 1 spends none early.
     patience: u32,
-    /// Of ten questions, so many give back.
+    /// Of ten requests to the store, how many return units.
     returns: u32,
-    /// What is wanted is so small a part of the most there is.
+    /// Divisor of the maximum number of units that a request to the store may want.
     modesty: u64,
 }
 
@@ -121,7 +121,7 @@ impl Attack {
             known: "-".into(),
             limits: [first, second],
             is_changing,
-            claims: Vec::new(),
+            leases: Vec::new(),
             truth: Truth::default(),
             modesty: [1, 4, 20][rng.usize(0..3)],
             returns: [1, 5, 9][rng.usize(0..3)],
@@ -130,7 +130,7 @@ impl Attack {
         }
     }
 
-    /// Where two limits are in force, both may be exceeded where the other allows it.
+    /// Two limits in force admit together up to the higher rate and the higher burst.
     fn bound(&self) -> Limit {
         match self.limits {
             [Limit::Bucket { interval, burst }, Limit::Bucket { interval: other, burst: of_other }] => {
@@ -148,7 +148,8 @@ impl Attack {
             let next = self.now + self.rng.u64(1..far);
             excess = excess.max(self.spend_until(next));
             self.now = next;
-            // With two limits in force, nobody knows how much of which is lost.
+            // With two limits in force, the loss of one of them cannot be distinguished from that of the other, so data
+            // is never lost.
             match self.rng.u32(if self.is_changing { 2 } else { 0 }..200) {
                 0 => self.lose(),
                 1 => self.fail_over(),
@@ -159,26 +160,26 @@ impl Attack {
         excess
     }
 
-    /// A replica takes over, which has missed what was written last.
+    /// Fails over to a replica that lacks the most recent writes.
     fn fail_over(&mut self) {
         self.run += 1;
         self.store = self.replica.clone();
     }
 
-    /// The store has lost its data; an instance that knew them asks first.
+    /// Flushes the store. An instance that knew the old generation makes the next call.
     fn lose(&mut self) {
         if self.known != "-" {
             self.store.flush();
         }
     }
 
-    /// Spends claims, most at their very end.
+    /// Spends leases, most of them right before they expire. Returns the maximum excess.
     fn spend_until(&mut self, next: u64) -> f64 {
         let mut excess = f64::MIN;
-        self.claims.sort_by_key(|claim| claim.until);
+        self.leases.sort_by_key(|claim| claim.until);
         let (bound, patience) = (self.bound(), self.patience);
         let is_run_on_it = self.rng.u32(0..30) == 0;
-        for claim in &mut self.claims {
+        for claim in &mut self.leases {
             if claim.until > next && !is_run_on_it && (patience == 1 || self.rng.u32(0..patience) > 0) {
                 continue;
             }
@@ -191,7 +192,7 @@ impl Attack {
             excess = excess.max(self.truth.admit(bound, claim.units, at));
             claim.units = 0;
         }
-        self.claims.retain(|claim| claim.units > 0 && claim.until > next);
+        self.leases.retain(|claim| claim.units > 0 && claim.until > next);
         excess
     }
 
@@ -206,13 +207,13 @@ impl Attack {
         };
         let valid = [most, most, most / 7, 20_000.min(most)][self.rng.usize(0..4)].min(1_000_000);
         let (mut returned, mut granted_at) = (0, 0);
-        let mine = |claim: &&mut Claim| claim.of == of;
+        let mine = |claim: &&mut Lease| claim.limit_index == of;
         if self.rng.u32(0..10) < self.returns
-            && let Some(claim) = self.claims.iter_mut().find(mine)
+            && let Some(claim) = self.leases.iter_mut().find(mine)
         {
             (returned, granted_at) = (self.rng.u64(1..=claim.units), claim.granted_at);
             claim.units -= returned;
-            self.claims.retain(|claim| claim.units > 0);
+            self.leases.retain(|claim| claim.units > 0);
         }
         let wanted = self.rng.u64(0..=capacity.div_ceil(self.modesty));
         let needed = if self.rng.bool() { wanted.min(1) } else { 0 };
@@ -228,7 +229,7 @@ impl Attack {
         };
         let keys = ["generation".to_owned(), "key".to_owned()];
         let args = [self.known.clone(), self.run.to_string(), self.now.to_string(), question];
-        // What is on its way counts for the validity.
+        // The validity of a lease starts when the request is sent, so transit time counts.
         let sent = self.now;
         self.now += self.rng.u64(0..500);
         let (generation, grants) = self.store.call(&keys, &args, self.now);
@@ -237,7 +238,7 @@ impl Attack {
         let is_lost = self.rng.u32(0..10) == 0;
         if granted > 0 && valid > 0 && !is_lost {
             let (units, until) = (granted as u64, sent + valid as u64);
-            self.claims.push(Claim { units, until, granted_at: self.now, of });
+            self.leases.push(Lease { units, until, granted_at: self.now, limit_index: of });
         }
     }
 }
@@ -268,7 +269,7 @@ fn what_time_has_given_back_is_not_given_back_again_however_often_it_is_asked() 
     for millis in [130, 260, 385] {
         ask(millis, 0, (0, 0));
     }
-    // One unit and a half of the forty has not drained when the bucket fills again.
+    // The bucket fills again before one and a half of the 40 units have drained.
     assert_eq!(ask(386, 30, (0, 0))[0], 30);
     ask(510, 0, (0, 0));
     let before = ask(520, 0, (0, 0))[5];

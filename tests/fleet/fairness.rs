@@ -1,4 +1,4 @@
-//! Who gets how much of a limit that is not enough for all.
+//! Distribution of a limit that is too small for all instances.
 
 use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, Role, gcra};
 use crate::runs::calm;
@@ -13,7 +13,7 @@ fn contended() -> Plan {
         demand: 2.0,
         pattern: Pattern::Even,
         keys: 1,
-        sharing: LEASE,
+        lease_policy: LEASE,
         wait: 5000,
         millis: 12_000,
         warm_up: 4_000_000,
@@ -24,7 +24,7 @@ fn contended() -> Plan {
     }
 }
 
-/// The part of its requests that each instance gets.
+/// Returns the fraction of its requests that each instance has admitted.
 fn parts(outcome: &Outcome) -> Vec<f64> {
     outcome.got.iter().map(|(wanted, got)| *got as f64 / *wanted as f64).collect()
 }
@@ -45,10 +45,10 @@ fn proportional_shares_are_the_same_part_of_every_demand() {
 #[test]
 fn max_min_shares_give_small_demands_in_full_and_large_ones_alike() {
     let mut plan = Plan { pattern: Pattern::Zipf, millis: 20_000, warm_up: 10_000_000, ..contended() };
-    plan.sharing.is_max_min = true;
+    plan.lease_policy.is_max_min = true;
     let outcome = run(plan);
-    // The demands are 7734 a second, 3867, 2578 and so on. The share is 1158 each, and what is below that is served in full:
-    // from the seventh on, which demands 1105.
+    // The demands are 7734 per second, 3867, 2578 and so on. The share is 1158 each. Demands below it are served in
+    // full: from the seventh instance on, which demands 1105.
     let parts = parts(&outcome);
     let [first, second, third] = [0, 1, 2].map(|number| outcome.got[number].1 as f64);
     assert!(is_near(second, first) && is_near(third, first), "{:?}", outcome.got);
@@ -59,7 +59,7 @@ fn max_min_shares_give_small_demands_in_full_and_large_ones_alike() {
 fn an_instance_of_three_times_the_weight_gets_three_times_as_much() {
     let heavy = |number| Role { weight: if number < 3 { 3.0 } else { 1.0 }, ..Role::USUAL };
     let outcome = run(Plan { role: heavy, ..contended() });
-    // 12 000 among 3 x 3 + 9 x 1; each demands 2000.
+    // 12,000 divided by a total weight of 3 x 3 + 9 x 1; each instance demands 2000.
     let a_second = |number: usize| outcome.got[number].1 as f64 / 8.0;
     let (heavy, light): (Vec<_>, Vec<_>) = (0..12).map(a_second).partition(|units| *units > 1300.0);
     assert_eq!(heavy.len(), 3, "{:?}", outcome.got);
@@ -71,7 +71,7 @@ fn an_instance_of_three_times_the_weight_gets_three_times_as_much() {
 fn what_is_of_a_higher_priority_is_served_first() {
     let ranked = |number| Role { priority: Some(if number < 4 { 0 } else { 2 }), ..Role::USUAL };
     let outcome = run(Plan { role: ranked, ..contended() });
-    // Four instances demand two thirds of the limit and get it; eight share what is left.
+    // Four instances demand two thirds of the limit and get it; eight share the rest.
     let parts = parts(&outcome);
     assert!(parts[..4].iter().all(|part| *part > 0.97), "{parts:?}");
     assert!(parts[4..].iter().all(|part| is_near(*part, 0.25)), "{parts:?}");
@@ -100,6 +100,7 @@ fn a_contended_limit_takes_few_calls_though_the_store_is_slow() {
         Plan { instances: 24, quota: gcra(75_000, 75_000), demand: 1.5, millis: 6000, faults, ..contended() };
     let Outcome { calls, admitted, .. } = run(plan);
     let per_admitted = calls as f64 / admitted as f64;
-    // Where requests that wait are granted past their instance's share, it is one call for every twenty.
+    // If waiting requests were granted units beyond the share of their instance, this would be one call for every 20
+    // admissions.
     assert!(per_admitted < 0.003, "{per_admitted}");
 }

@@ -1,4 +1,5 @@
-//! The store's script in Rust, operation for operation, for simulations; a test compares the two on a real server.
+//! Model of the store's script in Rust, operation by operation, for simulations. A test compares the two on a real
+//! server.
 
 use std::collections::HashMap;
 
@@ -6,36 +7,36 @@ const SECOND: f64 = 1_000_000.0;
 const PRIORITIES: usize = 4;
 const SLICES: usize = 6;
 
-/// What the server holds.
+/// Data of the server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
-    /// Texts with the millisecond at which they expire.
+    /// Values, with the millisecond at which they expire.
     values: HashMap<String, (Vec<f64>, f64)>,
     generations: HashMap<String, (String, String, f64)>,
-    /// How often a group began whole.
+    /// How many times each group has started with full limits.
     pub(crate) begun: HashMap<String, u32>,
-    /// What the buckets have seen.
-    pub(crate) tally: Tally,
+    /// Statistics of the buckets.
+    pub(crate) unit_flow: UnitFlow,
 }
 
-/// Where units of buckets went.
+/// Units of buckets, by what became of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
-    /// Granted, beside those that were given back in time.
+pub(crate) struct UnitFlow {
+    /// Granted, without those that were returned in time.
     pub(crate) granted: f64,
-    /// Given back in time.
+    /// Returned in time.
     pub(crate) returned: f64,
-    /// Given back when time had given them back already.
+    /// Returned when they had already drained with time.
     pub(crate) late: f64,
-    /// Drained from empty buckets.
+    /// Capacity that expired while a bucket was empty.
     pub(crate) idle: f64,
 }
 
-/// The demand by priority, and how many instances ask.
+/// Demand by priority, followed by the number of instances that call.
 type Demand = [f64; PRIORITIES + 1];
 
-/// What every kind of question ends with.
-struct Asked {
+/// Last fields of a request about a rate limit.
+struct StoreRequest {
     priority: usize,
     weight: f64,
     needed: f64,
@@ -48,7 +49,7 @@ struct Asked {
     period: f64,
 }
 
-impl Asked {
+impl StoreRequest {
     fn new(priority: f64, weight: f64, rest: &[f64]) -> Self {
         Self {
             priority: priority as usize,
@@ -65,8 +66,9 @@ impl Asked {
     }
 }
 
-impl Asked {
-    /// How long `units` are to last an instance that gets `part` of what it wants ahead; zero if it wants nothing ahead.
+impl StoreRequest {
+    /// Returns how long `units` are to last an instance that gets the fraction `part` of the units it wants in advance.
+    /// Zero if it wants none in advance.
     fn paced(&self, units: f64, part: f64) -> f64 {
         if self.wanted <= self.needed {
             return 0.0;
@@ -83,7 +85,7 @@ struct Call<'a> {
 }
 
 impl Model {
-    /// Runs the script at `now`, in microseconds; returns the generation and a reply for each question.
+    /// Runs the script at `now`, in microseconds. Returns the generation and a reply to each request.
     pub(crate) fn call(&mut self, keys: &[String], args: &[String], now: u64) -> (String, Vec<[i64; 6]>) {
         let now = now as f64;
         let [known, run, new] = [&args[0], &args[1], &args[2]];
@@ -116,28 +118,28 @@ impl Model {
         (id, replies.collect())
     }
 
-    /// The server loses all it holds.
+    /// Deletes all data of the server.
     pub(crate) fn flush(&mut self) {
         (self.values, self.generations) = Default::default();
     }
 }
 
-fn note_demand(demand: &mut Demand, elapsed: f64, over: f64, q: &Asked) {
+fn note_demand(demand: &mut Demand, elapsed: f64, over: f64, q: &StoreRequest) {
     let fading = (-elapsed / over).exp();
     demand.iter_mut().for_each(|of| *of *= fading);
     demand[q.priority] += q.demanded * q.weight * SECOND / over;
     demand[PRIORITIES] += q.elapsed.min(over) / over;
 }
 
-fn share(demand: &Demand, rate: f64, slack: f64, q: &Asked) -> f64 {
+fn share(demand: &Demand, rate: f64, slack: f64, q: &StoreRequest) -> f64 {
     let higher: f64 = demand[..q.priority].iter().fold(rate, |left, of| left - of);
     let left = higher.max(rate / 100.0);
     let competing = demand[q.priority];
     if competing <= left { 1.0 } else { ((0.7 + 1.2 * slack) * left * q.weight / competing).min(1.0) }
 }
 
-/// Where others are served first, a part of the burst is theirs.
-fn reserved(demand: &Demand, (rate, interval): (f64, f64), tolerance: f64, q: &Asked) -> f64 {
+/// Part of the burst that is reserved for higher priorities while they have demand.
+fn reserved(demand: &Demand, (rate, interval): (f64, f64), tolerance: f64, q: &StoreRequest) -> f64 {
     let higher: f64 = demand[..q.priority].iter().sum();
     if higher <= rate / 100.0 {
         return 0.0;
@@ -157,7 +159,7 @@ fn demand_of(list: &[f64]) -> Demand {
     [list[0], list[1], list[2], list[3], list[4]]
 }
 
-/// A bucket that is whole.
+/// Returns a full bucket.
 fn whole(now: f64, interval: f64, rate: f64) -> Vec<f64> {
     let mut list = vec![now, 0.0, 0.0, now, interval, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
     list.extend([now, 0.0].repeat(SLICES));
@@ -167,7 +169,7 @@ fn whole(now: f64, interval: f64, rate: f64) -> Vec<f64> {
 impl Call<'_> {
     fn load(&self, key: &str) -> Option<Vec<f64>> {
         let (list, until) = self.model.values.get(key)?;
-        // The server expires by its own clock in whole milliseconds.
+        // The server expires keys by its own clock, in whole milliseconds.
         ((self.now / 1000.0).floor() < *until).then(|| list.clone())
     }
 
@@ -178,7 +180,7 @@ impl Call<'_> {
 
     fn bucket(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
         let &[interval, burst, claim_valid, priority, fair, weight, ref rest @ ..] = list else { panic!() };
-        let q = Asked::new(priority, weight, rest);
+        let q = StoreRequest::new(priority, weight, rest);
         let now = self.now;
         let (full, rate) = (burst * interval, SECOND / interval);
         let over = (60.0 * SECOND).min(SECOND.max(100.0 * interval));
@@ -186,7 +188,7 @@ impl Call<'_> {
         let is_known = text.is_some();
         let s = text.unwrap_or_else(|| whole(now, interval, rate));
         let elapsed = (now - s[0]).max(0.0);
-        self.model.tally.idle += (elapsed - s[1]).max(0.0) / interval;
+        self.model.unit_flow.idle += (elapsed - s[1]).max(0.0) / interval;
         let (mut backlog, mut busy_until) = ((s[1] - elapsed).max(0.0), s[3]);
         let mut longest = if now < busy_until + s[2] { s[2] } else { 0.0 };
         let mut slices = s[11..].to_vec();
@@ -239,7 +241,7 @@ impl Call<'_> {
             }
         }
         backlog += granted * interval;
-        self.model.tally.granted += granted;
+        self.model.unit_flow.granted += granted;
         if is_new {
             slices[1] = backlog;
         }
@@ -256,12 +258,12 @@ impl Call<'_> {
         reply([granted, claim_valid, wait, spread, pause, remaining])
     }
 
-    /// What is given back counts as far as the bucket has not been lower since it was granted; in microseconds.
-    fn give_back(&mut self, q: &Asked, interval: f64, slices: &mut [f64]) -> f64 {
+    /// Returns units to the bucket, at most by its lowest level since they were granted. The result is in microseconds.
+    fn give_back(&mut self, q: &StoreRequest, interval: f64, slices: &mut [f64]) -> f64 {
         if q.returned <= 0.0 {
             return 0.0;
         }
-        self.model.tally.late += q.returned;
+        self.model.unit_flow.late += q.returned;
         let (mut most, mut since) = (f64::INFINITY, None);
         for (index, slice) in slices.chunks(2).enumerate() {
             most = most.min(slice[1]);
@@ -272,15 +274,15 @@ impl Call<'_> {
         }
         let Some(index) = since else { return 0.0 };
         let back = (q.returned * interval).min(most);
-        self.model.tally.returned += back / interval;
-        self.model.tally.late -= back / interval;
+        self.model.unit_flow.returned += back / interval;
+        self.model.unit_flow.late -= back / interval;
         slices.iter_mut().take(2 * index + 2).skip(1).step_by(2).for_each(|low| *low -= back);
         back
     }
 
     fn window(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
         let &[count, claim_valid, priority, weight, ref rest @ ..] = list else { panic!() };
-        let (q, marks) = (Asked::new(priority, weight, rest), &rest[8..]);
+        let (q, marks) = (StoreRequest::new(priority, weight, rest), &rest[8..]);
         let now = self.now;
         if now < marks[0] || now >= marks[2] {
             return [-1, 0, 0, 0, 0, 0];
@@ -328,7 +330,7 @@ impl Call<'_> {
 
     fn sliding(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
         let &[count, length, parts, claim_valid, priority, weight, ref rest @ ..] = list else { panic!() };
-        let q = Asked::new(priority, weight, rest);
+        let q = StoreRequest::new(priority, weight, rest);
         let now = self.now;
         let part_length = length / parts;
         let current = (now / part_length).floor();
@@ -396,7 +398,7 @@ impl Call<'_> {
 
     fn refill(&mut self, key: &str, list: &[f64]) -> [i64; 6] {
         let &[count, every, burst, claim_valid, priority, weight, ref rest @ ..] = list else { panic!() };
-        let q = Asked::new(priority, weight, rest);
+        let q = StoreRequest::new(priority, weight, rest);
         let now = self.now;
         let text = self.load(key);
         let is_known = text.is_some();

@@ -1,19 +1,18 @@
-//! Requests in flight at a fleet of instances, in virtual time: never more than the limit, whatever is lost, late or killed.
+//! Concurrency limits of a fleet in virtual time: the requests in flight never exceed the limit, whatever is lost, late
+//! or killed.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use fastrand::Rng;
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::claims::{Claimed, SharedCounter};
-use weir::limiter::decision::Enforcement;
 use weir::limiter::quota::Quota;
-use weir::limiter::reservation::{Charging, Reservation};
+use weir::limiter::reservation::{ChargeTiming, Reservation};
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Limiter, Lineage, MeterSpec, Settings};
+use weir::limiter::{Check, Limiter, LimiterSettings};
 use weir::store::desk::{Batch, Desk, Reply};
-use weir::store::protocol::{self, Asker};
+use weir::store::protocol::Asker;
 
+use crate::instance::{check, decide};
 use crate::model::Model;
 use crate::plan::LEASE;
 use crate::runs::asked;
@@ -26,15 +25,15 @@ const MILLIS: u64 = 12_000;
 struct Plan {
     instances: usize,
     limit: u32,
-    /// Requests that arrive at one instance in a second.
+    /// Requests per second that arrive at one instance.
     arrivals: f64,
-    /// The longest that a request is served, in milliseconds.
+    /// Maximum duration of a request, in milliseconds.
     served: u64,
-    /// Of so many messages one is lost.
+    /// One message in this many is lost.
     lost: Option<u32>,
-    /// The longest that a message takes, in milliseconds.
+    /// Maximum delay of a message, in milliseconds.
     delay: u64,
-    /// Kills an instance every so many milliseconds.
+    /// Milliseconds between two kills of an instance.
     kill: Option<u64>,
 }
 
@@ -42,7 +41,7 @@ struct Instance {
     limiter: Limiter,
     desk: Desk,
     check: Check,
-    /// Those in flight, by when they end.
+    /// Requests in flight, with the time at which they end.
     serving: Vec<(u64, Reservation)>,
     waiting: Vec<u64>,
     number: u32,
@@ -69,53 +68,11 @@ struct World {
 
 impl Instance {
     fn new(number: u32, limit: u32) -> Self {
-        let limiter = Limiter::new(Settings { max_keys: 1000, secret: [17, 42] });
-        let spec = MeterSpec {
-            lineage: Lineage { rule: "rule".into(), key: "key".into() },
-            quota: Quota::in_flight(NonZeroU32::new(limit).unwrap()).claimed().unwrap(),
-            on_change: OnChange::Keep,
-            sharing: Some(LEASE),
-        };
-        let check = Check {
-            meter: limiter.install(&[spec], Timestamp::EPOCH)[0],
-            key: limiter.hasher().hash(b""),
-            cost: 1,
-            enforcement: Enforcement::Enforced,
-            charging: Charging::WhileServed,
-            terms: None,
-        };
-        let desk = Desk::new(Asker { instance: number, weight: 1.0, ahead: 0 });
+        let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [17, 42] });
+        let quota = Quota::in_flight(NonZeroU32::new(limit).unwrap());
+        let check = check(&limiter, (quota, LEASE), ChargeTiming::WhileInFlight);
+        let desk = Desk::new(Asker { instance: number, weight: 1.0, ahead: 0 }, 2);
         Self { limiter, desk, check, serving: Vec::new(), waiting: Vec::new(), number }
-    }
-
-    fn counter(&self) -> SharedCounter {
-        self.limiter.shared_counter(&self.check)
-    }
-
-    /// Decides a request; `None` where it waits for the store.
-    fn attempt(&mut self, now: u64) -> Option<bool> {
-        let at = time(now);
-        for _ in 0..3 {
-            let verdict = self.limiter.check(&[self.check], at).verdicts()[0];
-            if !verdict.exceeds() {
-                return Some(true);
-            }
-            if !verdict.is_short() {
-                return Some(false);
-            }
-            match self.limiter.claim(&self.check, at) {
-                Claimed::Ready(asks) if asks => self.desk.want(self.counter()),
-                Claimed::Ready(_) => {}
-                Claimed::Asked(asks) => {
-                    if asks {
-                        self.desk.want(self.counter());
-                    }
-                    return None;
-                }
-                Claimed::Rejected(_) | Claimed::Gone => return Some(false),
-            }
-        }
-        Some(false)
     }
 
     fn finish(&mut self, now: u64) {
@@ -123,7 +80,7 @@ impl Instance {
         self.serving.retain(|(ends, permit)| {
             let goes_on = *ends > now;
             if !goes_on {
-                limiter.release(permit);
+                limiter.release_permit(permit);
             }
             goes_on
         });
@@ -162,7 +119,7 @@ impl World {
             }
             for number in 0..self.plan.instances {
                 self.instances[number].finish(now);
-                // At the limit's rate on average, half of the time twice of it.
+                // Arrivals alternate: twice the mean rate for 500 ms, then none for 500 ms.
                 let is_on = (now / 500 + number as u64).is_multiple_of(2);
                 let mean = if is_on { self.plan.arrivals / 500.0 } else { 0.0 };
                 for _ in 0..(mean as u64 + u64::from(self.rng.f64() < mean.fract())) {
@@ -180,7 +137,7 @@ impl World {
     fn attempt(&mut self, number: usize, since: u64) {
         let ends = self.now + self.rng.u64(1..=self.plan.served);
         let instance = &mut self.instances[number];
-        match instance.attempt(self.now) {
+        match decide(&instance.limiter, &mut instance.desk, &instance.check, time(self.now)) {
             None => instance.waiting.push(since),
             Some(false) => {}
             Some(true) => {
@@ -191,7 +148,7 @@ impl World {
         }
     }
 
-    /// An instance is gone with all that it serves, and another one starts in its place.
+    /// Kills an instance with all its requests in flight, and starts another one in its place.
     fn kill(&mut self) {
         let place = self.rng.usize(0..self.plan.instances);
         let number = self.instances[place].number + 1000;
@@ -225,13 +182,9 @@ impl World {
     fn handle(&mut self, message: Message) {
         match message {
             Message::Question(place, number, batch) => {
-                let mut keys = vec![protocol::generation_key("weir", batch.group)];
-                keys.extend(batch.questions.iter().map(|it| protocol::counter_key("weir", it.counter)));
-                let known = batch.generation.as_deref().unwrap_or("-").to_owned();
-                let mut args = vec![known, "1".into(), format!("{number}.{}", self.serial)];
-                args.extend(batch.encoded.iter().cloned());
+                let args = batch.arguments(1, format!("{number}.{}", self.serial));
                 let at = (START + self.now) * 1000;
-                let (generation, grants) = self.store.call(&keys, &args, at);
+                let (generation, grants) = self.store.call(&batch.keys("weir"), &args, at);
                 let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
                 let reply = Reply { generation: generation.into(), at, grants };
                 let delay = self.rng.u64(1..=self.plan.delay);
@@ -247,7 +200,7 @@ impl World {
                     return;
                 }
                 instance.desk.reply(&batch, &reply, (&instance.limiter, time(self.now)), |_, _| {});
-                // Who has waited for more than 20 ms has been rejected.
+                // Requests that have waited for 20 ms or more have been rejected.
                 let (waiting, now) = (std::mem::take(&mut instance.waiting), self.now);
                 for since in waiting.into_iter().filter(|since| now - since < 20) {
                     self.attempt(place, since);
@@ -265,7 +218,7 @@ impl World {
 
 impl Instance {
     fn next(&mut self, now: Timestamp) -> Option<Batch> {
-        self.desk.next(&self.limiter, now)
+        self.desk.next(&self.limiter, now, &mut |_| false)
     }
 }
 
@@ -296,8 +249,8 @@ fn a_fleet_has_as_many_in_flight_as_the_limit_allows() {
     let plan =
         Plan { instances: 8, limit: 40, arrivals: 200.0, served: 100, lost: None, delay: 2, kill: None };
     let world = World::new(plan, 1).run();
-    // 1600 a second arrive, each of which is served for 50 ms: of those the limit has room for a half. Every half second it is
-    // the other instances that have the demand.
+    // 1600 requests per second arrive and take 50 ms each, so the limit has room for half of them. The demand moves
+    // between the even and the odd instances every half second.
     let part = world.admitted as f64 / world.arrived as f64;
     assert!(world.most > 35 && part > 0.3, "{} in flight at most, {part} admitted", world.most);
 }

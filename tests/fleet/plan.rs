@@ -1,49 +1,49 @@
-//! Experiments with a fleet: what is planned, and what came of it.
+//! Experiments with a fleet: the parameters and the results.
 
 use std::num::NonZeroU32;
 
 use weir::limiter::algorithm::Algorithm;
-use weir::limiter::claims::Sharing;
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::leases::LeasePolicy;
+use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
 
-use crate::model::Tally;
+use crate::model::UnitFlow;
 
-/// How the demand is spread over instances.
+/// Distribution of the demand over instances.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pattern {
     Even,
     Zipf,
-    /// Most of it is on a third of the instances, another one every second.
+    /// Most of the demand is at one third of the instances, and moves to another third every second.
     Shifting,
-    /// Each instance has all of its demand in 200 ms of every second.
+    /// Each instance has all of its demand within 200 ms of every second.
     Bursts,
-    /// Each instance has demand now and then, and it begins and ends at once.
+    /// Each instance has demand from time to time, which starts and ends at once.
     OnAndOff,
 }
 
-/// What happens on the way.
+/// Faults that are injected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
-    /// Of so many messages one is lost, and one is duplicated.
+    /// One message in this many is lost, and one is duplicated.
     pub(crate) lost: Option<u32>,
-    /// The longest a message takes, in microseconds.
+    /// Maximum delay of a message, in microseconds.
     pub(crate) delay: u64,
-    /// Clock rates differ by up to so many parts in a thousand.
+    /// Maximum difference of clock rates, in parts per thousand.
     pub(crate) drift: i64,
-    /// Kills an instance or flushes the store every so many milliseconds.
+    /// Milliseconds between two crashes, each of an instance or the store.
     pub(crate) crash: Option<u64>,
 }
 
-/// What sets an instance apart from others.
+/// Properties in which instances differ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Role {
-    /// Its weight under contention.
+    /// Weight when the limit is contended.
     pub(crate) weight: f64,
-    /// The priority of its requests, in place of that of the plan.
+    /// Priority of the instance's requests; replaces that of the plan.
     pub(crate) priority: Option<u8>,
-    /// Times the demand of the pattern.
+    /// Factor applied to the demand of the pattern.
     pub(crate) demand: f64,
-    /// Requests arrive from this millisecond on.
+    /// First millisecond in which requests arrive.
     pub(crate) from: u64,
 }
 
@@ -51,33 +51,33 @@ impl Role {
     pub(crate) const USUAL: Self = Self { weight: 1.0, priority: None, demand: 1.0, from: 0 };
 }
 
-/// One experiment.
+/// Parameters of one experiment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// By the number of the instance.
+    /// Role of an instance, by its number.
     pub(crate) role: fn(usize) -> Role,
     pub(crate) instances: usize,
     pub(crate) quota: Quota,
-    /// Times the limit.
+    /// Demand as a multiple of the limit.
     pub(crate) demand: f64,
     pub(crate) pattern: Pattern,
     pub(crate) keys: u64,
-    pub(crate) sharing: Sharing,
-    /// How long a request waits for the store, in microseconds.
+    pub(crate) lease_policy: LeasePolicy,
+    /// How long a request may wait for the store, in microseconds.
     pub(crate) wait: u64,
     pub(crate) millis: u64,
-    /// What is counted begins after so many microseconds.
+    /// Start of the measurement, in microseconds.
     pub(crate) warm_up: u64,
     pub(crate) faults: Faults,
-    /// What is admitted is spent up to so many microseconds later, by instances behind: see docs/design/025-regions.md.
+    /// With a second tier, admitted units are spent up to this many microseconds later: see docs/design/025-regions.md.
     pub(crate) second_tier: Option<u64>,
-    /// Another limit, which instances have within 300 ms of this moment in milliseconds.
+    /// A new limit, which instances apply within 300 ms of this millisecond.
     pub(crate) change: Option<(Quota, u64)>,
     pub(crate) seed: u64,
 }
 
 impl Plan {
-    /// Requests of an instance in one millisecond.
+    /// Returns the number of requests at an instance in one millisecond.
     pub(crate) fn demand(&self, number: usize, milli: u64) -> f64 {
         let role = (self.role)(number);
         if milli < role.from {
@@ -109,23 +109,23 @@ impl Plan {
     }
 }
 
-/// What came of it.
+/// Results of an experiment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) admitted: u64,
-    /// What one instance would have admitted of the same requests.
+    /// Admissions that a single instance would have made of the same requests.
     pub(crate) possible: u64,
     pub(crate) calls: u64,
-    /// By how many units the bound was exceeded at the worst.
+    /// Maximum number of units beyond the bound.
     pub(crate) excess: f64,
-    /// How often an instance spent or gave back what it did not have.
+    /// How many times an instance spent or returned units that it did not have.
     pub(crate) unlawful: u64,
-    /// The instance that got least of what it demanded, beside the mean.
-    pub(crate) least: f64,
+    /// Smallest fraction of its demand that an instance got, relative to the mean.
+    pub(crate) worst_share: f64,
     /// Requests of each instance, and how many of them were admitted.
     pub(crate) got: Vec<(u64, u64)>,
-    /// Where the units went.
-    pub(crate) tally: Tally,
+    /// Units by what became of them.
+    pub(crate) unit_flow: UnitFlow,
 }
 
 pub(crate) fn rate(quota: &Quota) -> f64 {
@@ -134,8 +134,9 @@ pub(crate) fn rate(quota: &Quota) -> f64 {
 }
 
 pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
-    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
+    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Second));
     Quota::new(Algorithm::Gcra, limit, NonZeroU32::new(burst)).unwrap()
 }
 
-pub(crate) const LEASE: Sharing = Sharing { is_exact: false, waits: true, priority: 1, is_max_min: false };
+pub(crate) const LEASE: LeasePolicy =
+    LeasePolicy { is_exact: false, may_wait: true, priority: 1, is_max_min: false };

@@ -1,14 +1,14 @@
-//! Fleets of many kinds: a table of how much of a limit they use, and that none exceeds it.
+//! Fleets of many kinds: a table of the usage of their limits, and checks that no limit is exceeded.
 
 use std::str::FromStr;
 
 use fastrand::Rng;
-use weir::limiter::claims::Sharing;
+use weir::limiter::leases::LeasePolicy;
 
 use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, Role, gcra, rate};
 use crate::world::run;
 
-/// What whoever runs the tests wants to look at.
+/// Returns the value of an environment variable that adjusts a test run.
 #[expect(clippy::disallowed_methods, reason = "tests are asked for more this way")]
 pub(crate) fn asked<T: FromStr>(variable: &str) -> Option<T> {
     std::env::var(variable).ok()?.parse().ok()
@@ -45,7 +45,7 @@ fn table() {
                     demand,
                     pattern,
                     keys,
-                    sharing: LEASE,
+                    lease_policy: LEASE,
                     wait,
                     millis,
                     warm_up: 4_000_000,
@@ -54,7 +54,9 @@ fn table() {
                     change: None,
                     seed: 1,
                 };
-                let Outcome { admitted, possible, calls, excess, least, tally, .. } = run(plan);
+                let Outcome {
+                    admitted, possible, calls, excess, worst_share: least, unit_flow: tally, ..
+                } = run(plan);
                 let all = f64::from(limit) * keys as f64 * millis as f64 / 1e5;
                 println!(
                     "{limit:>7} x{keys:<4} {demand} {pattern:>8}: used {:6.2} %, {:.5} calls/admitted, \
@@ -71,7 +73,7 @@ fn table() {
     }
 }
 
-/// What may happen in one run of a seed.
+/// Returns the random parameters of the run with this seed.
 fn random(seed: u64) -> Plan {
     let mut rng = Rng::with_seed(seed);
     let limit = [5, 20, 100, 1000, 20_000][rng.usize(0..5)];
@@ -88,9 +90,9 @@ fn random(seed: u64) -> Plan {
         demand: [0.3, 0.9, 1.1, 3.0][rng.usize(0..4)],
         pattern: patterns[rng.usize(0..5)],
         keys: [1, 1, 3][rng.usize(0..3)],
-        sharing: Sharing {
+        lease_policy: LeasePolicy {
             is_exact: seed % 7 == 5,
-            waits: true,
+            may_wait: true,
             priority: rng.u8(0..3),
             is_max_min: rng.bool(),
         },
@@ -115,8 +117,8 @@ fn a_fleet_admits_no_more_than_one_instance_would() {
     for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
         let plan = random(seed);
         let outcome = run(plan);
-        // What is granted for a request that waits may take 20 ms to arrive.
-        let late = if plan.sharing.is_exact { 0.02 * rate(&plan.quota) } else { 0.0 };
+        // Units granted for a waiting request may take 20 ms to arrive.
+        let late = if plan.lease_policy.is_exact { 0.02 * rate(&plan.quota) } else { 0.0 };
         assert!(
             outcome.excess <= late + 1e-6 && outcome.unlawful == 0,
             "seed {seed}: {outcome:?} of {plan:?}"
@@ -129,7 +131,7 @@ fn regions_that_claim_from_a_global_store_admit_no_more_than_one_instance_would(
     for seed in 0..asked("WEIR_SEEDS").unwrap_or(100) {
         let plan =
             Plan { second_tier: Some([100_000, 500_000][seed as usize % 2]), instances: 3, ..random(seed) };
-        if plan.sharing.is_exact {
+        if plan.lease_policy.is_exact {
             continue;
         }
         let outcome = run(plan);

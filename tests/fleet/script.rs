@@ -1,4 +1,4 @@
-//! The script on a real server beside its model: the same questions, the same replies, call by call.
+//! Compares the script on a real server with its model: the same requests must get the same replies, call by call.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use weir::store::protocol::SCRIPT;
 use crate::model::Model;
 use crate::servers::{Flavour, Server};
 
-/// What a server replies.
+/// A reply of the server.
 #[derive(Debug)]
 enum Value {
     Text(String),
@@ -62,7 +62,7 @@ fn numbers(value: &Value) -> Vec<i64> {
         .collect()
 }
 
-/// A question of any kind, about counters that are nearly used up as often as not.
+/// Generates a request of a random kind; about half of them concern counters that are nearly used up.
 fn question(rng: &mut Rng, now: u64, granted: u64) -> String {
     let needed = [0, 1, 1, 3][rng.usize(0..4)];
     let wanted = needed + [0, 0, 5, 60][rng.usize(0..4)];
@@ -112,7 +112,7 @@ fn compare(server: &Server) {
         let kinds: Vec<_> =
             (0..counters).map(|_| question(&mut rng, now_of(&mut connection), granted)).collect();
         let mut keys = vec!["{weir.0}:generation".to_owned()];
-        // Each kind has counters of its own, as each limit has.
+        // Each kind has its own counters, as each limit has.
         keys.extend(kinds.iter().map(|kind| format!("{{weir.0}}:{}{}", &kind[..1], rng.u8(0..3))));
         match rng.u32(0..400) {
             0 => run += 1,

@@ -8,19 +8,19 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use fastrand::Rng;
-use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::claims::{Claimed, Kind, Question, SharedCounter, Sharing};
-use weir::limiter::decision::Enforcement;
-use weir::limiter::quota::Quota;
-use weir::limiter::reservation::Charging;
+use weir::limiter::leases::{LeasePolicy, LeaseRequest, SharedCounter, StoreCounterKind};
+use weir::limiter::reservation::ChargeTiming;
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Limiter, Lineage, MeterSpec, Settings};
+use weir::limiter::{Check, Limiter, LimiterSettings};
 use weir::store::desk::{Batch, Desk, Reply};
 use weir::store::protocol::{self, Asker};
 
+use crate::instance::{check, decide, spec};
 use crate::model::Model;
 use crate::plan::{Outcome, Plan, rate};
 
+/// As with one server.
+const GROUPS: u16 = 2;
 /// 2026-11-21T08:00:00Z, in microseconds.
 const START: u64 = 1_795_248_000_000_000;
 
@@ -51,9 +51,9 @@ struct Instance {
 }
 
 /// What an instance may spend, by the store's clock.
-struct Held {
+struct HeldLease {
     counter: SharedCounter,
-    kind: Kind,
+    kind: StoreCounterKind,
     units: u32,
     until: u64,
     granted_at: u64,
@@ -90,42 +90,24 @@ struct World {
     /// The generations of the keys.
     groups: Vec<String>,
     /// What each instance has been granted and has neither spent nor given back.
-    held: Vec<Vec<Held>>,
+    held: Vec<Vec<HeldLease>>,
     sent: HashMap<(usize, u64), u64>,
 }
 
-fn spec(quota: Quota, sharing: Sharing) -> MeterSpec {
-    MeterSpec {
-        lineage: Lineage { rule: "rule".into(), key: "key".into() },
-        quota: quota.claimed().unwrap(),
-        on_change: OnChange::Keep,
-        sharing: Some(sharing),
-    }
-}
-
-fn sharing(number: usize, plan: &Plan) -> Sharing {
-    let priority = (plan.role)(number).priority.unwrap_or(plan.sharing.priority);
-    Sharing { priority, waits: plan.wait > 0, ..plan.sharing }
+fn lease_policy(number: usize, plan: &Plan) -> LeasePolicy {
+    let priority = (plan.role)(number).priority.unwrap_or(plan.lease_policy.priority);
+    LeasePolicy { priority, may_wait: plan.wait > 0, ..plan.lease_policy }
 }
 
 impl Instance {
     fn new(number: usize, plan: &Plan, drift: i64, epoch: u64) -> Self {
-        let limiter = Limiter::new(Settings { max_keys: 10_000, secret: [17, 42] });
-        let sharing = sharing(number, plan);
-        let meter = limiter.install(&[spec(plan.quota, sharing)], Timestamp::EPOCH)[0];
-        let key = limiter.hasher().hash(b"");
-        let check = Check {
-            meter,
-            key,
-            cost: 1,
-            enforcement: Enforcement::Enforced,
-            charging: Charging::OnArrival,
-            terms: None,
-        };
+        let limiter = Limiter::new(LimiterSettings { max_keys: 10_000, secret: [17, 42] });
+        let sharing = lease_policy(number, plan);
+        let check = check(&limiter, (plan.quota, sharing), ChargeTiming::OnArrival);
         let asker = Asker { instance: number as u32, weight: (plan.role)(number).weight, ahead: 0 };
         Self {
             limiter,
-            desk: Desk::new(asker),
+            desk: Desk::new(asker, GROUPS),
             check,
             calls: HashMap::new(),
             waiting: Vec::new(),
@@ -136,9 +118,9 @@ impl Instance {
         }
     }
 
-    fn change(&mut self, plan: &Plan, sharing: Sharing, now: Timestamp) {
+    fn change(&mut self, plan: &Plan, sharing: LeasePolicy, now: Timestamp) {
         let (quota, _) = plan.change.unwrap();
-        self.check.meter = self.limiter.install(&[spec(quota, sharing)], now)[0];
+        self.check.handle = self.limiter.install(&[spec((quota, sharing))], now)[0];
         self.changes_at = u64::MAX;
     }
 
@@ -164,7 +146,7 @@ impl World {
         let groups = (0..plan.keys)
             .map(|key| {
                 let counter = instances[0].limiter.shared_counter(&instances[0].check(key));
-                protocol::generation_key("weir", protocol::group(counter))
+                protocol::generation_key("weir", protocol::group(counter, GROUPS))
             })
             .collect();
         Self {
@@ -203,7 +185,7 @@ impl World {
             for number in 0..self.plan.instances {
                 if self.instances[number].changes_at <= milli {
                     let now = self.instances[number].clock(self.now);
-                    let sharing = sharing(number, &self.plan);
+                    let sharing = lease_policy(number, &self.plan);
                     self.instances[number].change(&self.plan, sharing, now);
                 }
                 let demand = self.plan.demand(number, milli);
@@ -226,9 +208,10 @@ impl World {
             self.crash(milli);
         }
         let least = self.got.iter().filter(|(wanted, _)| *wanted > 0);
-        self.outcome.tally = self.store.tally;
+        self.outcome.unit_flow = self.store.unit_flow;
         self.outcome.got = self.got.clone();
-        self.outcome.least = least.map(|(wanted, got)| *got as f64 / *wanted as f64).fold(1.0, f64::min);
+        self.outcome.worst_share =
+            least.map(|(wanted, got)| *got as f64 / *wanted as f64).fold(1.0, f64::min);
         self.outcome
     }
 
@@ -289,33 +272,11 @@ impl World {
     fn attempt(&mut self, number: usize, key: u64) -> bool {
         let instance = &mut self.instances[number];
         let (check, now) = (instance.check(key), instance.clock(self.now));
-        for _ in 0..3 {
-            let decision = instance.limiter.check(&[check], now);
-            let verdict = decision.verdicts()[0];
-            if !verdict.exceeds() {
-                self.admit(number, key);
-                return true;
-            }
-            if !verdict.is_short() {
-                return true;
-            }
-            let counter = instance.limiter.shared_counter(&check);
-            match instance.limiter.claim(&check, now) {
-                Claimed::Ready(asks) => {
-                    if asks {
-                        instance.desk.want(counter);
-                    }
-                }
-                Claimed::Asked(asks) => {
-                    if asks {
-                        instance.desk.want(counter);
-                    }
-                    return false;
-                }
-                Claimed::Rejected(_) | Claimed::Gone => return true,
-            }
+        let decided = decide(&instance.limiter, &mut instance.desk, &check, now);
+        if decided == Some(true) {
+            self.admit(number, key);
         }
-        true
+        decided.is_some()
     }
 
     /// A unit is spent that was granted to this instance, has not lapsed and was not given back.
@@ -331,7 +292,7 @@ impl World {
     }
 
     /// Units are given back that were granted to this instance then or later, under this limit, and were not spent.
-    fn give_back(&mut self, number: usize, question: &Question) {
+    fn give_back(&mut self, number: usize, question: &LeaseRequest) {
         let (mut units, since) = question.returned;
         let (now, held) = (self.now, &mut self.held[number]);
         held.sort_by_key(|it| (it.until > now, it.granted_at));
@@ -349,7 +310,7 @@ impl World {
     fn note_grants(&mut self, number: usize, sent: u64, batch: &Batch, reply: &Reply) {
         for (question, grant) in batch.questions.iter().zip(&reply.grants) {
             let valid = if question.valid.is_zero() { 20_000 } else { grant[1] as u64 };
-            self.held[number].push(Held {
+            self.held[number].push(HeldLease {
                 counter: question.counter,
                 kind: question.kind,
                 units: grant[0] as u32,
@@ -390,12 +351,9 @@ impl World {
             let is_warm = self.is_warm();
             let instance = &mut self.instances[number];
             let now = instance.clock(self.now);
-            let Some(batch) = instance.desk.next(&instance.limiter, now) else { break };
-            let mut keys = vec![protocol::generation_key("weir", batch.group)];
-            keys.extend(batch.questions.iter().map(|it| protocol::counter_key("weir", it.counter)));
-            let known = batch.generation.as_deref().unwrap_or("-").to_owned();
-            let mut args = vec![known, self.run.to_string(), format!("{number}.{}", self.serial)];
-            args.extend(batch.encoded.iter().cloned());
+            let Some(batch) = instance.desk.next(&instance.limiter, now, &mut |_| false) else { break };
+            let keys = batch.keys("weir");
+            let args = batch.arguments(self.run, format!("{number}.{}", self.serial));
             self.outcome.calls += u64::from(is_warm);
             let id = instance.epoch + self.serial;
             let questions = batch.questions.clone();

@@ -1,6 +1,6 @@
-"""What the chart and deploy/sidecar.yaml promise, checked with the Helm engine and the Kubernetes schemas.
+"""Guarantees of the chart and of deploy/sidecar.yaml, checked with the Helm engine and the Kubernetes schemas.
 
-No cluster is needed, so what a cluster alone can show (scheduling, real probes) is not claimed here.
+No cluster is needed. So these tests do not cover what only a cluster can show, such as scheduling and real probes.
 """
 
 import copy
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "weir"
 KUBERNETES = "1.34"
 
-# Sets what the defaults leave out, so that no branch of a template goes unrendered.
+# Sets all values that the defaults leave empty, so that every branch of the templates is rendered.
 EVERY_VALUE = """
 image: {repository: weir, tag: "9", digest: "sha256:%s", pullPolicy: Always}
 imagePullSecrets: [{name: pull}]
@@ -47,7 +47,7 @@ terminationGracePeriodSeconds: 60
 
 
 def render(values="{}"):
-    """The objects of a release by kind; one object of each kind is all the chart makes."""
+    """Returns the objects of a release by kind; the chart creates at most one object of each kind."""
     with helm.Chart.load(CHART) as chart:
         parsed = helm.values_from_yaml(values)
         chart.validate_schema(parsed)
@@ -131,7 +131,8 @@ def test_names_and_labels_hold_the_objects_together(source):
     selector = objects["Deployment"]["spec"]["selector"]["matchLabels"]
     assert selector.items() <= labels
     assert objects["Service"]["spec"]["selector"] == selector
-    # A version in it would cut off the running pods during an upgrade, and a Deployment's selector cannot change.
+    # A version in the selector would cut off the running pods during an upgrade, and a Deployment's selector is
+    # immutable.
     assert selector.keys() <= {"app.kubernetes.io/name", "app.kubernetes.io/instance"}
     volume = next(v for v in pod(objects)["volumes"] if v["name"] == "weir-config")
     assert volume["configMap"] == {"name": objects["ConfigMap"]["metadata"]["name"]}
@@ -281,7 +282,7 @@ def test_weir_accepts_the_rules(source, tmp_path):
     if source != "image":
         file = tmp_path / "weir.yaml"
         file.write_text(rules_file(SOURCES[source]()))
-    # What the README takes from the pod and a secret.
+    # Environment variables that the README takes from the pod and a secret.
     env = os.environ | {"REDIS_PASSWORD": "secret", "POD_NAME": "hello-0"}
     command = [os.environ["WEIR_BIN"], "check", file]
     check = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)

@@ -1,4 +1,4 @@
-//! One line per request, in a file.
+//! Access log: one line per request, in a file.
 
 mod flags;
 mod rejected;
@@ -33,7 +33,7 @@ impl Log {
         format!("access_log: {{ path: {}, format: {format} }}\n{RULES}", self.path.display())
     }
 
-    /// The whole lines, once there are so many.
+    /// Waits until there are `count` whole lines, and returns them.
     fn lines(&self, count: usize) -> Vec<String> {
         wait::until("the lines", || {
             let text = match fs::read_to_string(&self.path) {
@@ -46,7 +46,7 @@ impl Log {
     }
 }
 
-/// Whether any value in `line`, however deep, is `wanted`.
+/// Whether any value in `line`, at any depth, equals `wanted`.
 fn holds(line: &Value, wanted: &Value) -> bool {
     match line {
         Value::Object(map) => map.values().any(|value| holds(value, wanted)),
@@ -116,7 +116,7 @@ fn nobody_can_write_a_line_of_their_own() {
         client.send(
             b"GET /%0d%0aforged HTTP/1.1\r\nhost: test.local\r\nuser-agent: a\" \"b\\ \x1b[31m\xff\r\n\r\n",
         );
-        // Some refuse an escape character in a header with 400; what is claimed is about the log.
+        // A proxy may reject control characters in a header with 400. The assertions are only about the log.
         client.answer("GET");
         get(weir.address(), "/last");
         let lines = log.lines(1);
@@ -161,7 +161,7 @@ fn a_fifo_without_a_reader_stops_nothing_and_gets_lines_once_there_is_one() {
     let dropped = || weir.metric("weir_access_log_dropped_total", &[]);
     assert_eq!(get(weir.address(), "/nobody-reads").status, 200);
     wait::until_true("a line without a reader", || dropped() >= 1.0);
-    // Returns once the other end is open, and that is when a line is to be written.
+    // Opening the file returns once the other end is open, which is when Weir writes a line.
     let path = log.path;
     let opening = std::thread::spawn(move || BufReader::new(File::open(path).unwrap()));
     wait::until_true("the writer", || {
@@ -175,7 +175,7 @@ fn a_fifo_without_a_reader_stops_nothing_and_gets_lines_once_there_is_one() {
         line.clear();
         assert!(reader.read_line(&mut line).unwrap() > 0, "the log has ended");
     }
-    // A reader that leaves is no end either, and another one may come.
+    // The log also survives a reader that leaves.
     let before = dropped();
     drop(reader);
     assert_eq!(get(weir.address(), "/gone").status, 200);

@@ -1,4 +1,4 @@
-//! What an operator sees.
+//! The admin interface.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::support::{Client, Origin, Request, Weir, ask, config, get, metrics};
 const POSTS: [&str; 5] =
     ["/healthcheck/fail", "/healthcheck/ok", "/drain_listeners", "/logging", "/quitquitquit"];
 
-/// A proxy that has answered 200 three times and refused twice.
+/// Starts a proxy that has sent three responses with 200 and two with 429.
 fn seasoned(origin: &Origin) -> Weir {
     let rules = "rules: [{ name: per-path, key: [path], limit: 3/d }]";
     let weir = Weir::start(&config(origin.address(), rules));
@@ -234,7 +234,8 @@ fn the_configuration_is_shown_without_its_secrets() {
 
 #[test]
 fn the_admin_port_is_not_for_web_pages_elsewhere() {
-    // A page in an operator's browser can make it POST to loopback; DNS rebinding gives the page's own host.
+    // A web page in an operator's browser can make it POST to the loopback interface. With DNS rebinding the host is
+    // that of the page.
     let mut weir = Weir::start(&config("echo", ""));
     let foreign =
         Request::post("/quitquitquit", "").host("localhost").header("origin", "https://evil.example");
@@ -243,7 +244,7 @@ fn the_admin_port_is_not_for_web_pages_elsewhere() {
     assert!(weir.is_running());
 }
 
-/// By DNS rebinding a page elsewhere reads what the admin port answers, under the page's own name.
+/// With DNS rebinding, a foreign page could read responses of the admin port under its own host name.
 #[test]
 fn the_admin_port_answers_no_host_but_addresses_localhost_and_configured_names() {
     let text = config("echo", "").replace(

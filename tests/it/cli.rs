@@ -1,4 +1,4 @@
-//! The command line: what it prints and how it exits.
+//! The command line: output and exit codes.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::support::config;
 use crate::support::weir::run;
 
-/// Has a problem on line 8 (a unit), one on line 9 (a key) and one on line 10 (an address).
+/// A configuration with problems on line 8 (a unit), line 9 (a key) and line 10 (an address).
 const THREE_PROBLEMS: &str = "\
 listeners:
   - address: 127.0.0.1:0
@@ -38,7 +38,7 @@ fn file(directory: &TempDir, name: &str, yaml: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// `FILE:LINE:COL: PATH: …` for this file, as lines.
+/// Returns the lines `FILE:LINE:COL: PATH: …` about this file, each as its line number and the rest.
 fn problems(output: &Output, file: &str) -> Vec<(u32, String)> {
     let place = |line: &str| {
         let rest = line.strip_prefix(file)?.strip_prefix(':')?;
@@ -265,7 +265,7 @@ fn a_missing_file_exits_2_and_is_named() {
 #[test]
 fn a_port_in_use_exits_1_and_is_named() {
     let directory = tempfile::tempdir().unwrap();
-    // Held for the whole test: the address must stay taken.
+    // Held for the whole test, so that the address stays in use.
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
     let yaml = config("echo", "");
@@ -326,7 +326,7 @@ fn yaml_files(directory: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
 }
 
-/// The `weir.yaml: |` blocks of a manifest, without their indentation.
+/// Returns the `weir.yaml: |` blocks of a manifest, without their indentation.
 fn embedded(manifest: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut lines = manifest.lines().peekable();
@@ -374,7 +374,7 @@ fn a_path_that_a_slash_at_its_end_gets_around_is_noted() {
     assert_eq!(noted.len(), 1);
     assert!(noted[0].contains("4:31: rules[0].match.path: note: does not match `/login/`"), "{}", noted[0]);
     assert_eq!(notes("  - { name: a, match: { path: [/a, \"/u/{id}\"] }, action: deny }\n").len(), 2);
-    // Not where it does match, nor where another rule of the same kind has a pattern for it.
+    // No note if the path does match with a slash, or if another rule of the same kind has a pattern that matches.
     let deny = "  - { name: b, match: { path: /login/* }, action: deny }\n";
     for (more, notes_of) in [(", trailing_slash: ignore", 0), (", trailing_slash: exact", 0)] {
         assert_eq!(notes(&limit(more)).len(), notes_of, "{more}");
@@ -392,7 +392,7 @@ fn a_path_that_a_slash_at_its_end_gets_around_is_noted() {
     ] {
         assert!(notes(&format!("  - {{ name: a, match: {quiet} }}\n")).is_empty(), "{quiet}");
     }
-    // Many are noted as one.
+    // Many notes are combined into one.
     let many: String =
         (0..50).map(|n| format!("  - {{ name: r{n}, match: {{ path: /{n} }}, limit: 1/s }}\n")).collect();
     let noted = notes(&many);

@@ -1,7 +1,7 @@
-//! Every mistake that a person makes gets a message that a person understands, with its place.
+//! Every mistake in a configuration gets an understandable message with its position.
 //!
-//! Each `tests/config/NAME.yaml` holds one mistake and `NAME.txt` what `weir check` says about it. With
-//! `WEIR_BLESS=1` the texts are written anew: read the difference before committing it.
+//! Each `tests/config/NAME.yaml` contains one mistake, and `NAME.txt` the output of `weir check`. `WEIR_BLESS=1`
+//! rewrites the texts; review the difference before committing it.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]
 
@@ -14,7 +14,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config")
 }
 
-/// The variables that the files may use.
+/// Returns the environment variables that the files may use.
 fn environment(name: &str) -> Option<String> {
     match name {
         "WEIR_TEST_BURST" => Some("20".to_owned()),

@@ -1,4 +1,4 @@
-//! A configuration that comes from a server: fetched, followed, kept for when the server is away.
+//! Configuration over HTTP: fetched from a server, followed, and cached for when the server is unreachable.
 
 mod failing;
 mod fleet;
@@ -15,11 +15,11 @@ use crate::support::pki::Authority;
 use crate::support::tls_front::TlsFront;
 use crate::support::{LISTENER, Weir, get, wait};
 
-/// A directory with a bootstrap, which names everything but the rules.
+/// A directory with a bootstrap file, which contains everything except the rules.
 struct Place(TempDir);
 
 impl Place {
-    /// With more keys of `config`.
+    /// Writes the bootstrap, with further keys of `config`.
     fn new(url: &str, more: &str) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         fs::write(place.file(), bootstrap(url, more)).unwrap();
@@ -42,7 +42,7 @@ impl Place {
         Weir::start_file(&self.file())
     }
 
-    /// What is kept, once that is this document.
+    /// Waits until the cache contains this document, and returns the content of the cache.
     fn kept(&self, document: &str) -> String {
         wait::until("the cache", || {
             fs::read_to_string(self.cache()).ok().filter(|kept| kept.ends_with(document))
@@ -57,10 +57,10 @@ fn bootstrap(url: &str, more: &str) -> String {
     )
 }
 
-/// Soon enough for a test that waits for it.
+/// A short interval, for tests that wait for the next fetch.
 const OFTEN: &str = ", interval: 100ms";
 
-/// A document by which `/PATH` is denied.
+/// Returns a document that denies `/PATH`.
 fn denying(path: &str) -> String {
     format!("rules: [{{ name: no, match: {{ path: /{path} }}, action: deny }}]\n")
 }
@@ -77,7 +77,7 @@ fn fetches(weir: &Weir, outcome: &str) -> f64 {
     weir.metric("weir_config_fetches_total", &[("outcome", outcome)])
 }
 
-/// Waits until so many more requests have ended like this.
+/// Waits for `more` further fetches with this outcome.
 fn until_fetched(weir: &Weir, outcome: &str, more: f64) {
     let before = fetches(weir, outcome);
     wait::until_true(outcome, || fetches(weir, outcome) >= before + more);
@@ -86,7 +86,7 @@ fn until_fetched(weir: &Weir, outcome: &str, more: f64) {
 #[test]
 fn a_change_is_applied_while_the_server_holds_the_request() {
     let server = Server::holding(&denying("a"));
-    // Only what the server holds can be the reason.
+    // With an interval of 1 h, only the held request can deliver a change.
     let place = Place::new(&server.url(), ", interval: 1h, wait: 50s");
     let weir = place.start();
     assert!(is_denied(&weir, "a"));
@@ -96,7 +96,7 @@ fn a_change_is_applied_while_the_server_holds_the_request() {
         until_denied(&weir, path);
         assert!(!is_denied(&weir, "a"));
     }
-    // It is shown once all is in force.
+    // The generation is updated once the document is in force everywhere.
     wait::until_true("the generation", || weir.generation() == 4);
     let asked = server.asked_with("prefer");
     assert_eq!(
@@ -189,7 +189,7 @@ fn the_bootstrap_is_followed_too_and_may_name_another_server() {
     weir.replace_file(&bootstrap(&other.url(), OFTEN).replace("upstream: echo", "upstream: \"127.0.0.1:1\""));
     until_denied(&weir, "b");
     assert_eq!(get(weir.address(), "/").status, 503, "the upstream of the new bootstrap");
-    // The bootstrap was one reload, the document of the other server another.
+    // The new bootstrap was one reload, the document of the other server another one.
     wait::until_true("both reloads", || weir.generation() == 3);
     let without = "listeners: [127.0.0.1:0]\nupstream: echo\nrules: []\n";
     weir.reload_in_vain(without);
@@ -220,7 +220,7 @@ fn tls_believes_the_authority_that_is_named_and_no_other() {
     authority.write(&place.path("ca.pem"));
     let weir = place.start();
     assert!(is_denied(&weir, "a"));
-    // By the connection that is kept.
+    // Over the connection that was kept alive.
     until_fetched(&weir, "unchanged", 1.0);
     front.replace(Authority::new("alien").server("localhost", &["http/1.1"], false));
     front.order(crate::support::tls_front::Order::Cut);

@@ -1,4 +1,4 @@
-//! What is counted by its answer, what is given back, and what a cost is that somebody tells.
+//! Counting by response: charges that depend on the response, refunds, and costs stated by the request or the response.
 
 mod costs;
 mod deadlines;
@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use crate::support::{Client, Origin, Request, Then, Weir, config, config_with, wait};
 
-/// A proxy in front of `origin` with this rule.
+/// Starts a proxy in front of `origin` with this rule.
 fn with_rule(origin: &Origin, rule: &str) -> Weir {
     Weir::start(&config(origin.address(), &format!("rules:\n  - {rule}\n")))
 }
 
-/// The same with an upstream that has to answer within a fraction of a second.
+/// Starts such a proxy with a request timeout of 300 ms.
 fn impatient(origin: &Origin, rule: &str) -> Weir {
     let upstream = format!("{{ address: \"{}\", timeout: 300ms }}", origin.address());
     Weir::start(&config_with(crate::support::LISTENER, &upstream, &format!("rules:\n  - {rule}\n")))
 }
 
-/// Answers as the path says: `/401` with 401, `/late` never, `/close` by closing, and with the headers that
-/// the request has as `x-answer: NAME: VALUE`.
+/// Returns an upstream that responds as the path says: `/401` with 401, `/late` never, `/close` by closing. The request
+/// header `x-answer: NAME: VALUE` adds a response header.
 fn obedient() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
@@ -43,12 +43,12 @@ fn obedient() -> Origin {
     })
 }
 
-/// The statuses of these paths, one after the other, each on a connection of its own.
+/// Requests these paths in order, each on a new connection, and returns the status codes.
 fn statuses(weir: &Weir, paths: &[&str]) -> Vec<u16> {
     paths.iter().map(|path| Client::connect(weir.address()).get(path).status).collect()
 }
 
-/// What is left according to the answer to `request`.
+/// Returns the remaining units according to the response to `request`.
 fn remaining(weir: &Weir, request: &Request) -> u64 {
     Client::connect(weir.address()).ask(request).number("x-ratelimit-remaining")
 }

@@ -1,4 +1,4 @@
-//! The end of the process, as clients and the kubelet live through it.
+//! Graceful shutdown, as clients and the kubelet see it.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use crate::support::{Client, Origin, Request, Then, Weir, at_once, config, get, 
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 
-/// An upstream that answers `/slow` when told to, and a way to tell it.
+/// Returns an upstream that holds `/slow` until a message is sent, and the channel for it.
 fn slow_origin() -> (Origin, mpsc::Sender<()>) {
     let (release, released) = mpsc::channel();
     let released = Mutex::new(released);
@@ -34,7 +34,7 @@ fn assert_success(status: ExitStatus) {
     assert_eq!(status.code(), Some(0), "{status}");
 }
 
-/// Asks until told that the connection ends; answers what went wrong.
+/// Sends requests until a response announces the end of the connection. Returns an error if one fails.
 fn keep_asking(address: SocketAddr, served: &AtomicUsize) -> Result<(), String> {
     let mut client = Client::connect(address);
     for n in 0.. {
@@ -48,7 +48,7 @@ fn keep_asking(address: SocketAddr, served: &AtomicUsize) -> Result<(), String> 
     Ok(())
 }
 
-/// SIGTERM while eight connections are never idle.
+/// Checks that SIGTERM loses no request while eight connections are busy.
 fn assert_no_request_is_lost(settings: &str) {
     let origin = Origin::hello();
     let mut weir = Weir::start(&config(origin.address(), settings));
@@ -173,7 +173,7 @@ fn a_second_signal_ends_at_once() {
 fn idle_connections_are_closed_and_hold_nobody_up() {
     let mut weir = Weir::start(&config("echo", "drain: { delay: 0s, timeout: 60s }"));
     let mut clients: Vec<_> = (0..10).map(|_| Client::connect(weir.address())).collect();
-    // Half of them have never sent anything.
+    // Half of the connections have never sent anything.
     for client in &mut clients[..5] {
         assert_eq!(client.get("/").status, 200);
     }
@@ -231,7 +231,8 @@ fn drain_listeners_closes_them_and_the_process_stays() {
     assert_success(weir.wait_exit());
 }
 
-/// Stopped, the process lets the kernel queue what clients send; continued, it finds that and SIGTERM at once.
+/// Sends SIGTERM while work is queued: the process is stopped, so that the kernel queues what clients send, and
+/// continued.
 fn terminate_with_work_waiting(weir: &Weir, work: impl FnOnce()) {
     weir.signal("STOP");
     work();
@@ -283,7 +284,7 @@ fn a_head_in_flight_is_finished() {
     for client in [&fresh, &used] {
         client.send("GET / HTTP/1.1\r\nhost: te");
     }
-    // The halves are in the proxy's hands once it has answered what was sent after them.
+    // The partial requests have been read once a later request has a response.
     assert_eq!(get(weir.address(), "/").status, 200);
     weir.terminate();
     until_refused(weir.address());

@@ -1,6 +1,6 @@
-//! Limits that stretch while the upstream has headroom.
+//! Elastic limits: they grow while the upstream has headroom.
 //!
-//! The controller takes its time, so these tests wait for what the admin port says and never for a while.
+//! The controller is slow, so these tests wait for the state that the admin port reports and not for a fixed time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use crate::support::origin::Then;
 use crate::support::{Client, Origin, Request, Weir, at_once, config, wait};
 
-/// Twenty a day as written, up to sixty; what is under `/free` is counted by nobody.
+/// A base limit of 20 per day that grows up to 60. Only `/counted` is counted.
 const RULES: &str = "rules:
   - name: per-key
     match: { path: /counted }
@@ -26,7 +26,7 @@ fn factor(weir: &Weir) -> f64 {
     weir.admin_json("/limits")["rules"][0]["factor"].as_f64().unwrap_or(1.0)
 }
 
-/// How many requests of this key pass, of eighty.
+/// Returns how many of 80 requests with this key are admitted.
 fn passing(weir: &Weir, key: &str) -> usize {
     let mut client = Client::connect(weir.address());
     let statuses: Vec<_> =

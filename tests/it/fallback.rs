@@ -1,4 +1,4 @@
-//! What a refused request gets in place of a refusal: a file, or what the same request was answered before.
+//! Fallback responses for rejected requests: a file, or a stored response to an earlier request.
 
 mod poisoning;
 
@@ -8,7 +8,7 @@ use crate::support::{Client, Origin, Request, Then, Weir, config, wait};
 
 const NUMBERED: &str = "content-type: text/css\r\nage: 5";
 
-/// Answers its nth request with the number n, and some paths with more headers.
+/// Returns an upstream that responds to its nth request with the number n, and to some paths with further headers.
 fn counting() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
@@ -28,7 +28,7 @@ fn counting() -> Origin {
     })
 }
 
-/// What a browser asks, by way of a proxy.
+/// Returns a request as a browser sends it, forwarded by a proxy.
 fn browse(path: &str) -> Request {
     let headers = [
         ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
@@ -51,7 +51,7 @@ fn browse(path: &str) -> Request {
     headers.iter().fold(Request::get(path), |request, (name, value)| request.header(name, value))
 }
 
-/// Behind a proxy that is trusted, which `browse` says it came by.
+/// Starts a proxy that trusts the proxy which [`browse`] claims as the sender.
 fn with(origin: &Origin, limit: &str, on_limit: &str) -> Weir {
     let rule = format!("rules: [{{ name: pages, limit: {limit}, on_limit: {on_limit} }}]");
     Weir::start(&behind_proxy(origin, &rule))
@@ -125,7 +125,7 @@ fn what_was_made_for_one_client_is_given_to_no_other() {
         assert_eq!(client.ask(&browse(path)).status, 429, "{path}");
         assert_eq!(client.ask(&browse(path).header("x-tenant", "b")).status, 429, "{path}");
     }
-    // It says that it is for everybody, and may have been made of what the header says all the same.
+    // The response is marked public, but it may depend on the header that the request has.
     assert_eq!(client.ask(&browse("/public").header("x-tenant", "a")).status, 200);
     assert_eq!(client.ask(&browse("/public").header("x-tenant", "b")).status, 429);
     assert_eq!(client.ask(&browse("/public")).status, 429);
@@ -154,7 +154,7 @@ fn what_was_made_for_no_client_is_given_to_all_of_them() {
     assert_eq!(client.ask(&elsewhere).status, 429, "another browser");
 }
 
-/// What an ingress passes on for a browser: the addresses and numbers are those of one request.
+/// Returns a request as an ingress forwards it for a browser; the addresses and IDs are unique to the request.
 fn by_ingress(client: &str, id: &str) -> Request {
     let headers = [
         ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
@@ -255,7 +255,7 @@ fn an_answer_that_broke_off_or_is_too_large_is_not_kept() {
         Ok(if whole { Then::Keep } else { Then::Close })
     });
     let weir = with(&origin, "2/d", "{ fallback: { cached: 16KiB, largest: 1KiB } }");
-    // It breaks off before any of it was sent, or after.
+    // The response breaks off, either before any of it was sent to the client or afterwards.
     let broken = Client::connect(weir.address()).try_ask(&Request::get("/broken"));
     assert!(broken.map_or(true, |response| response.status == 502));
     assert_eq!(Client::connect(weir.address()).get("/large").status, 200);

@@ -1,4 +1,4 @@
-//! More keys than the table has room for: nobody is freed by them, and operators are told.
+//! More keys than the table has room for: no blocked client is admitted because of them, and operators are alerted.
 
 use crate::support::{Client, Request, Weir, config, wait};
 

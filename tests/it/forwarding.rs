@@ -1,4 +1,4 @@
-//! A request passes through and its answer comes back, in every shape HTTP/1.1 has.
+//! Forwarding of requests and responses, in every form that HTTP/1.1 allows.
 
 mod bodies;
 mod broken;

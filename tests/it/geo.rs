@@ -1,5 +1,4 @@
-//! Where clients come from: rules by country, continent and autonomous system, and databases that are
-//! replaced under a running proxy.
+//! Rules by country, continent and autonomous system, and databases that are replaced while the proxy runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +9,7 @@ use crate::support::{Client, Request, Weir, config, wait};
 
 const TRUST: &str = "client_ip: { trusted_proxies: [127.0.0.1] }";
 
-/// In `tests/data`; its README says what is where.
+/// Returns the path of a file in `tests/data`; the README there describes the contents.
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
@@ -27,13 +26,13 @@ fn with_rules(rules: &str) -> Weir {
     Weir::start(&config("echo", &format!("{TRUST}\n{}\nrules:\n{rules}\n", geo())))
 }
 
-/// What requests from these addresses are answered, one after the other.
+/// Sends requests from these addresses in order, and returns the status codes.
 fn statuses(weir: &Weir, clients: &[&str]) -> Vec<u16> {
     let mut connection = Client::connect(weir.address());
     clients.iter().map(|client| connection.ask(&Request::get("/").from(client)).status).collect()
 }
 
-/// A proxy whose databases lie beside its configuration, to be replaced.
+/// A proxy whose databases are beside its configuration, where a test can replace them.
 struct Replaceable {
     weir: Weir,
     directory: TempDir,
@@ -50,7 +49,7 @@ impl Replaceable {
         Self { weir: Weir::start_file(&file), directory }
     }
 
-    /// Puts a database in the place of another, whole.
+    /// Replaces a database atomically.
     fn replace(&self, with: &str, name: &str) {
         Self::place(self.directory.path(), with, name);
     }
@@ -91,7 +90,7 @@ fn continents_and_systems_match_too_and_all_fields_must_hold() {
            - { name: system, match: { asn: [AS64500, 64999], country: FR }, action: deny }",
     );
     assert_eq!(statuses(&weir, &["198.51.100.130", "192.0.2.130"]), [403; 2]);
-    // In the system but elsewhere, in neither, and nowhere.
+    // An address in the autonomous system but another country, one in neither, and one that is not in the databases.
     assert_eq!(statuses(&weir, &["192.0.2.1", "203.0.113.1", "10.9.9.9"]), [200; 3]);
 }
 
@@ -130,7 +129,7 @@ fn a_client_of_no_known_country_lacks_that_part_of_the_key() {
     for (on_missing, expected) in [("skip", [200; 3]), ("shared", [200, 429, 429]), ("deny", [403; 3])] {
         let rule = format!("  - {{ name: a, key: country, limit: 1/d, on_missing: {on_missing} }}");
         let weir = with_rules(&rule);
-        // In the database without a country, and twice not in it.
+        // One address is in the database without a country, two are not in it.
         assert_eq!(
             statuses(&weir, &["203.0.113.130", "203.0.113.200", "10.1.1.1"]),
             expected,
@@ -193,7 +192,7 @@ fn a_damaged_database_keeps_the_old_one_and_everybody_can_see_it() {
         place.weir.log().iter().any(|line| line.contains("no countries in this database"))
     });
     assert_eq!(place.weir.metric("weir_config_last_reload_successful", &[]), 0.0);
-    // Right again, it is taken.
+    // A valid database is loaded again.
     place.replace("country-moved.mmdb", "places.mmdb");
     place.until_status("192.0.2.1", 403);
     assert_eq!(place.weir.metric("weir_config_last_reload_successful", &[]), 1.0);

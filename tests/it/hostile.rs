@@ -1,7 +1,7 @@
-//! Every file of `tests/hostile` against the real binary and an upstream that records every byte.
+//! Runs every file of `tests/hostile` against the real binary and an upstream that records every byte.
 //!
-//! What a client is answered matters less than what the upstream sees: nothing, or a request that cannot be read in
-//! two ways. With `WEIR_BLESS=1` what happens is written into the files: read the difference before committing it.
+//! The response matters less than what the upstream receives: nothing, or a request that has only one interpretation.
+//! `WEIR_BLESS=1` writes the results into the files; review the difference before committing it.
 
 mod case;
 mod frames;
@@ -16,7 +16,7 @@ use self::recorder::Recorder;
 use crate::support::wire::Framing;
 use crate::support::{Client, Weir, config_with, wait};
 
-/// Who is refused by a rule if the rules see what is asked for.
+/// Rules that reject the request if they see the target that the upstream would see.
 const RULES: &str = "
 rules:
   - { name: admin, match: { path: /admin/* }, action: deny }
@@ -25,7 +25,7 @@ rules:
   - { name: keyed, key: { header: x-key }, limit: 1000/s }
 ";
 
-/// The configuration that a case names.
+/// Returns the configuration with this name.
 fn configuration(name: &str, upstream: SocketAddr) -> String {
     let (listener, rest) = match name {
         "plain" => ("", ""),
@@ -40,7 +40,7 @@ fn configuration(name: &str, upstream: SocketAddr) -> String {
     config_with(&listener, &upstream, &format!("{rest}\n{RULES}"))
 }
 
-/// What Weir puts on every request is left out where it says the plain truth.
+/// Removes the headers that Weir adds to every request, if their values are the expected ones.
 fn plain(recorded: &[u8]) -> Vec<u8> {
     let is_truth = |line: &[u8]| {
         let line = String::from_utf8_lossy(line);
@@ -58,7 +58,7 @@ fn plain(recorded: &[u8]) -> Vec<u8> {
     lines.filter(|line| !is_truth(line)).flatten().copied().collect()
 }
 
-/// Statuses in the order in which they came, and whether the connection was closed.
+/// Plays a case. Returns the status codes in order, then whether the connection was closed.
 fn play(pieces: &[Vec<u8>], address: SocketAddr, expected: &[String]) -> Vec<String> {
     let mut client = Client::connect(address);
     let mut got: Vec<String> = Vec::new();
@@ -66,7 +66,7 @@ fn play(pieces: &[Vec<u8>], address: SocketAddr, expected: &[String]) -> Vec<Str
     let mut pieces = pieces.iter();
     let mut send = |client: &Client| {
         if let Some(piece) = pieces.next() {
-            // The answer may come, and the connection go, before all is sent.
+            // The response may arrive, and the connection be closed, before all bytes are sent.
             let _ = client.wire.send(piece);
         }
     };

@@ -1,4 +1,4 @@
-//! HTTP/2 from clients: what they ask is what the upstream gets, and no stream pays for another.
+//! HTTP/2 from clients: forwarding of requests, and isolation of streams from each other.
 
 mod calls;
 mod floods;
@@ -92,7 +92,7 @@ fn a_refused_request_leaves_its_connection_whole() {
     let mut client = H2::connect(weir.address());
     assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
     for _ in 0..3 {
-        // Its body is never sent.
+        // The body is never sent.
         let (response, _body) =
             client.begin(client.request("POST", "/").header("content-length", "1000000"), false);
         let answer = client.whole(response).unwrap();
@@ -122,7 +122,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
 fn a_slow_stream_does_not_hold_up_its_neighbours() {
     let origin = Origin::start(|turn| {
         if turn.head.word(1) == "/never" {
-            // The client gives up first.
+            // The timeout expires first.
             turn.body()?;
             wait::pause(Duration::from_secs(60));
         }
@@ -154,7 +154,7 @@ fn a_stream_that_stands_still_is_reset_and_no_other() {
     let weir = impatient(&origin, "idle_timeout: 5m", "idle_timeout: 500ms");
     let mut client = H2::connect(weir.address());
     let (endless, _) = client.begin(client.request("GET", "/endless"), true);
-    // Its window is never opened again.
+    // Reads without ever releasing flow-control capacity, so that the stream's window is not reopened.
     let mut taken = client.head(endless).unwrap().into_body();
     let error = client.within(async {
         loop {
@@ -227,7 +227,8 @@ fn no_request_is_lost_to_a_drain() {
         let mut client = H2::connect(address);
         for n in 0_u32.. {
             let request = client.request("GET", "/");
-            // Refused before it was taken up, or after the connection has ended: it may be sent again elsewhere.
+            // The request was rejected before it was processed, or the connection had ended: the client may retry it
+            // elsewhere.
             let Ok(answer) = client.try_ask(request) else { return n };
             assert_eq!(answer.status, StatusCode::OK);
             let _ = told.send(());

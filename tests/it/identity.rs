@@ -1,14 +1,14 @@
-//! Who a client is: the address rules count, and who may speak for whom.
+//! Client identification: the address that rules use, and which proxies may forward one.
 
 use crate::support::{Client, Request, Weir, config};
 
-/// A proxy that lets each client pass once and trusts these networks' X-Forwarded-For.
+/// Starts a proxy that admits each client once and has these `client_ip` settings.
 fn once_each(client_ip: &str) -> Weir {
     let rules = "rules: [{ name: once, key: [client_ip], limit: 1/d }]";
     Weir::start(&config("echo", &format!("client_ip: {client_ip}\n{rules}")))
 }
 
-/// The statuses of a GET with each of these X-Forwarded-For, from 127.0.0.1.
+/// Sends a GET from 127.0.0.1 with each of these X-Forwarded-For headers, and returns the status codes.
 fn forwarded(weir: &Weir, values: &[&str]) -> Vec<u16> {
     let mut client = Client::connect(weir.address());
     values.iter().map(|value| client.ask(&Request::get("/").from(value)).status).collect()
@@ -61,7 +61,7 @@ fn several_header_lines_are_one_list() {
 #[test]
 fn a_hop_that_is_no_address_ends_the_walk_at_the_last_one_believed() {
     let weir = once_each(TRUSTING);
-    // Each of these is counted as the proxy that wrote it, 10.0.0.5: nobody gets a counter for the asking.
+    // Each of these is counted as 10.0.0.5, the proxy that wrote it, so that a client cannot obtain new counters.
     let unreadable =
         ["unknown, 10.0.0.5", "a.b.c.d, 10.0.0.5", "192.0.2.1, , 10.0.0.5", "fe80::1%eth0, 10.0.0.5"];
     assert_eq!(forwarded(&weir, &unreadable), [200, 429, 429, 429]);
@@ -122,7 +122,7 @@ fn an_endless_chain_is_survived() {
 
 #[test]
 fn a_header_from_an_untrusted_private_peer_is_warned_about_once() {
-    // Most likely an ingress that nobody has named: per-IP limits then count it as one client.
+    // The peer is most likely an ingress missing in the configuration: per-IP limits then count it as one client.
     let weir = Weir::start(&config("echo", ""));
     let warnings = || {
         let lines = weir.log();
@@ -144,11 +144,11 @@ rules:
 #[test]
 fn nested_networks_are_counted_at_once_and_all_must_have_room() {
     let weir = Weir::start(&config("echo", NESTED));
-    // Two from one /64; then the /64 is full, and its refusals cost the /56 nothing.
+    // Two requests from one /64. Then the /64 is full, and its rejections do not charge the /56.
     assert_eq!(forwarded(&weir, &["2001:db8:1:1::1", "2001:db8:1:1::2", "2001:db8:1:1::3"]), [200, 200, 429]);
-    // A third from the same /56; the next of that /56 is refused, whatever its /64.
+    // A third request from the same /56. The next one from that /56 is rejected, whatever its /64.
     assert_eq!(forwarded(&weir, &["2001:db8:1:2::1", "2001:db8:1:3::1"]), [200, 429]);
-    // Two more from the /48, by another /56; then that is full too.
+    // Two more requests from the /48, in another /56. Then the /48 is full too.
     assert_eq!(
         forwarded(&weir, &["2001:db8:1:100::1", "2001:db8:1:200::1", "2001:db8:1:300::1"]),
         [200, 200, 429]

@@ -1,4 +1,4 @@
-//! `weir import`: what it prints, and how it exits.
+//! `weir import`: output and exit codes.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn file(directory: &TempDir, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// What `weir import` prints, pasted into a configuration, passes `weir check` without a remark.
+/// Checks that the output of `weir import`, pasted into a configuration, passes `weir check` without a note.
 fn assert_imports(arguments: &[&str], expected: &[&str]) {
     let output = run(["import"].iter().chain(arguments).copied());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -1,4 +1,4 @@
-//! Limits by what a signed token says about the client.
+//! Limits by the claims of a signed token.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A token of `claims` that holds for an hour, unless they say otherwise.
+/// Returns a token with `claims`, which is valid for an hour unless they contain another `exp`.
 fn token(algorithm: Algorithm, kid: Option<&str>, key: &EncodingKey, claims: &Value) -> String {
     let mut payload = json!({ "exp": now() + 3600 });
     payload.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
@@ -51,7 +51,7 @@ impl Place {
         place
     }
 
-    /// Puts a file there as a careful person does: whole.
+    /// Replaces a file atomically.
     fn replace(&self, name: &str, content: &str) {
         let next = self.0.path().join("next");
         fs::write(&next, content).unwrap();
@@ -78,7 +78,7 @@ fn status(weir: &Weir, token: &str) -> u16 {
     ask(weir.address(), &bearer(token)).status
 }
 
-/// Twice under `limit: 1/d`: `[200, 429]` is counted, `[200, 200]` is not.
+/// Sends two requests under `limit: 1/d`: `[200, 429]` means that the token is counted, `[200, 200]` that it is not.
 fn twice(weir: &Weir, token: &str) -> [u16; 2] {
     [status(weir, token), status(weir, token)]
 }
@@ -162,7 +162,7 @@ fn a_token_that_others_may_read_in_another_way_is_answered_400() {
         for loose in [format!("{good}="), format!("{good} x"), format!("Basic eA==, {good}")] {
             assert_eq!(ask(&[&loose]), 400, "{rule} {loose}");
         }
-        // What is no token of ours is not ours to refuse.
+        // Credentials that are not a JWT are ignored, not rejected.
         for other in ["Basic dXNlcjpwYXNz", "Bearer opaque"] {
             assert_eq!([ask(&[other]), ask(&[other])], [200, 200], "{rule} {other}");
         }
@@ -213,7 +213,7 @@ fn an_unsigned_token_and_a_public_key_as_secret_are_refused() {
     for unsigned in ["eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ"] {
         assert_eq!(status(&weir, unsigned), 403);
     }
-    // The payload alone would do where a gateway is trusted; it is not here.
+    // The payload alone is sufficient only with `trusted`, which is not set here.
     assert_eq!(status(&weir, "eyJzdWIiOiJhZGEifQ"), 403);
 }
 
@@ -281,7 +281,7 @@ fn keys_are_rotated_while_weir_runs_and_a_damaged_set_changes_nothing() {
 
     place.replace("jwks.json", &jwks(&[("new", "ec.pem")]));
     weir.until_reloaded(before);
-    // What was remembered of the old key's tokens is gone with it.
+    // Cached verifications of tokens with the old key are dropped.
     assert_eq!((status(&weir, &old), status(&weir, &new)), (403, 200));
 }
 

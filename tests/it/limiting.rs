@@ -1,4 +1,4 @@
-//! What the rules promise, seen from outside: who passes, who does not, and what they are told.
+//! Behaviour of rules, seen from outside: which requests are admitted, and what the responses contain.
 
 mod algorithms;
 mod answers;
@@ -9,24 +9,24 @@ mod refused_bodies;
 
 use crate::support::{Client, Request, Weir, config};
 
-/// An echoing proxy with these rules that believes the test's X-Forwarded-For.
+/// Starts an echoing proxy with these rules, which trusts the X-Forwarded-For of the test.
 fn with_rules(rules: &str) -> Weir {
     with_settings("", rules)
 }
 
-/// The same with more top-level settings.
+/// Starts such a proxy with further top-level settings.
 fn with_settings(settings: &str, rules: &str) -> Weir {
     let trust = "client_ip: { trusted_proxies: [127.0.0.1] }";
     Weir::start(&config("echo", &format!("{trust}\n{settings}\nrules:\n{rules}\n")))
 }
 
-/// The statuses of these requests, one after the other on one connection.
+/// Sends these requests in order on one connection, and returns the status codes.
 fn statuses(weir: &Weir, requests: &[Request]) -> Vec<u16> {
     let mut client = Client::connect(weir.address());
     requests.iter().map(|request| client.ask(request).status).collect()
 }
 
-/// How many of `count` such requests pass; the others must all be 429.
+/// Returns how many of `count` such requests are admitted; all others must get 429.
 fn passing(weir: &Weir, count: usize, request: &Request) -> usize {
     let statuses = statuses(weir, &vec![request.clone(); count]);
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");

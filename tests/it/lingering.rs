@@ -1,4 +1,4 @@
-//! A rejection reaches its client although that writes its whole request before it reads.
+//! Lingering: a rejection reaches its client even if the client writes its whole request before it reads.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn a_client_that_waits_for_permission_gets_its_429_at_once() {
     assert_eq!((answer.status, answer.interim.len()), (429, 0));
 }
 
-/// Rejected clients that never close hold no more than a bounded number of connections.
+/// Rejected clients that never close hold a bounded number of connections.
 #[test]
 fn connections_that_linger_are_bounded_and_the_oldest_ends_first() {
     let origin = Origin::hello();
@@ -67,7 +67,7 @@ fn connections_that_linger_are_bounded_and_the_oldest_ends_first() {
     assert!(clients[0].is_closed());
 }
 
-/// One client of IPv6 has more addresses than there are places, so its network counts.
+/// A client with IPv6 can use more addresses than the maximum number of lingering connections, so its network counts.
 #[test]
 fn connections_that_linger_are_bounded_for_the_network_of_an_ipv6_client() {
     let origin = Origin::hello();
@@ -84,7 +84,7 @@ fn connections_that_linger_are_bounded_for_the_network_of_an_ipv6_client() {
         assert_eq!(client.answer("POST").status, 429);
     }
     let open = || weir.metric("weir_downstream_connections", &[]);
-    // Sooner than all of them end since nothing comes.
+    // Sooner than the time after which idle lingering connections end.
     let bounded = within(Duration::from_secs(3), || (open() <= 128.0).then_some(()));
     assert!(bounded.is_some() && open() > 100.0, "{} linger", open());
 }

@@ -1,8 +1,9 @@
-//! Black-box tests: the `weir` binary, real sockets on loopback, and nothing of its insides.
+//! Black-box tests of the `weir` binary, with real sockets on the loopback interface and without access to its
+//! internals.
 //!
-//! Every test starts its own process on ports the system chose and waits on conditions. What is claimed here
-//! is the contract: the command line, the configuration, the wire, the admin port. Only `config_mistakes` asks
-//! the library, since it has hundreds of files to go through.
+//! Every test starts its own process on ports chosen by the system, and waits for conditions. The tests cover the
+//! public contract: the command line, the configuration, the wire protocols and the admin port. Only `config_mistakes`
+//! calls the library directly, since it checks hundreds of files.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
 mod access_log;

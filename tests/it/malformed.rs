@@ -1,28 +1,28 @@
-//! What is not HTTP gets a 400 (or a closer 4xx), loses its connection and never reaches the upstream.
+//! Malformed requests get a 400 (or a more specific 4xx), lose their connection and never reach the upstream.
 //!
-//! The cases are those that have split requests between other proxies and their upstreams.
+//! The cases are those that enabled request smuggling between other proxies and their upstreams.
 
 use crate::support::wire::Head;
 use crate::support::{Client, Origin, Weir, config, get};
 
-/// A name for the report, and the bytes.
+/// Name of a case for the report, and its bytes.
 type Case = (&'static str, Vec<u8>);
 
 fn case(name: &'static str, bytes: impl AsRef<[u8]>) -> Case {
     (name, bytes.as_ref().to_vec())
 }
 
-/// A POST whose head has these lines beside Host.
+/// Returns a POST with these headers in addition to Host.
 fn post(name: &'static str, lines: &str, body: &str) -> Case {
     case(name, format!("POST /p HTTP/1.1\r\nhost: a.test\r\n{lines}\r\n\r\n{body}"))
 }
 
-/// A GET with this target.
+/// Returns a GET with this target.
 fn target(name: &'static str, target: &str) -> Case {
     case(name, format!("GET {target} HTTP/1.1\r\nhost: a.test\r\n\r\n"))
 }
 
-/// Sends each case on a connection of its own and lists those that were not refused as they should be.
+/// Sends each case on its own connection, and checks that all are rejected.
 fn assert_all_refused(cases: &[Case]) {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
@@ -31,7 +31,7 @@ fn assert_all_refused(cases: &[Case]) {
     for (name, bytes) in cases {
         let before = whole();
         let mut client = Client::connect(weir.address());
-        // The answer may come, and the connection go, before all is sent.
+        // The response may arrive, and the connection be closed, before all bytes are sent.
         let _ = client.wire.send(bytes);
         let head = client.wire.read_head();
         let status = head.as_ref().ok().and_then(Option::as_ref).map_or("none", |head: &Head| head.word(1));
@@ -98,10 +98,10 @@ fn a_host_that_is_none_is_refused() {
     ]);
 }
 
-/// Spellings of a host with something in it that may not stand there, and others that name none.
+/// Returns spellings of a host with a character that is not allowed there, and others that do not contain a host.
 fn unlikely_hosts() -> Vec<String> {
     let bytes = (0x21..0x7f_u8).map(char::from).filter(|byte| !byte.is_ascii_alphanumeric());
-    // These end the authority of an absolute target, so there they are no part of it.
+    // These characters end the authority of an absolute target, so they cannot occur inside it.
     let inside = bytes.filter(|byte| !['/', '?', '#'].contains(byte)).map(|byte| format!("api.test{byte}x"));
     let whole = [
         "",
@@ -308,7 +308,7 @@ fn nothing_behind_a_broken_body_is_a_request() {
     let origin = Origin::hello();
     let weir =
         Weir::start(&config(origin.address(), "rules: [{ name: no, match: { path: /deny }, action: deny }]"));
-    // What comes after the answer completes a chunk or a trailer that is none.
+    // The bytes after the response complete a malformed chunk or a malformed trailer.
     for (begun, rest) in [("5\r\nhello\r", "\n5\rXab\r\n0\r\n\r\n"), ("0\r\nabcdefgh", "ijk\r\n\r\n")] {
         let mut client = Client::connect(weir.address());
         client.send(format!(

@@ -1,5 +1,5 @@
-//! Too much of something: connections, requests, memory, descriptors. Who has a place is served, who comes too late is
-//! told so at once, and what was given back is there for the next.
+//! Overload protection for connections, requests, memory and file descriptors: admitted work is completed, excess work
+//! is rejected at once, and released capacity is available again.
 
 use std::net::Shutdown;
 use std::sync::Mutex;
@@ -84,7 +84,7 @@ fn requests_beyond_the_bound_are_told_so_and_charge_nothing() {
 
 #[test]
 fn when_memory_is_short_requests_are_turned_away_and_their_connections_closed() {
-    // No process of ours is as small as that.
+    // Every Weir process uses more than 2 MiB.
     let weir = Weir::start(&config("echo", "overload: { memory: 2MiB }"));
     let answer = until("memory to be looked at", || {
         let mut client = Client::connect(weir.address());
@@ -103,19 +103,19 @@ fn descriptors_that_run_out_keep_nobody_waiting_who_has_one_and_come_back() {
     assert_eq!(early.get("/").status, 200);
     let open = weir.metric("process_open_fds", &[]);
     weir.limit_descriptors(open as u64 + 5);
-    // The kernel completes their connections; nobody accepts most of them.
+    // The kernel completes these connections, but Weir cannot accept most of them.
     let mut crowd: Vec<_> = (0..50).map(|_| Client::connect(weir.address())).collect();
     crowd.iter().for_each(|client| client.send(Request::get("/").bytes()));
     until_true("a line in the log", || weir.log().iter().any(|line| line.contains("cannot accept")));
     assert_eq!(early.get("/").status, 200, "a connection that stands is served");
-    // Whoever leaves makes room for another: in the end all of them have been served.
+    // Each closed connection makes room for another one, so that all are served in the end.
     for client in &mut crowd {
         assert_eq!(client.answer("GET").status, 200);
         client.wire.stream().shutdown(Shutdown::Both).unwrap();
     }
     assert_eq!(get(weir.address(), "/").status, 200);
     let failures = weir.metric("weir_accept_failures_total", &[]);
-    // Fifty a second in a pause after each: a loop without one makes as many in a millisecond.
+    // With a pause after each failure there are about 50 per second; a loop without one would produce as many in 1 ms.
     assert!((1.0..2000.0).contains(&failures), "{failures}");
     let lines = weir.log().iter().filter(|line| line.contains("cannot accept")).count();
     assert!(lines < 20, "{lines} lines in the log");
@@ -169,7 +169,7 @@ fn idle_connections_are_cheap_and_keep_nobody_waiting() {
     const IDLE: usize = 400;
     let weir = Weir::start(&config("echo", ""));
     let resident = || weir.metric("process_resident_memory_bytes", &[]);
-    // What one pays for all.
+    // One-time costs, such as allocations for the first requests.
     (0..20).for_each(|_| assert_eq!(get(weir.address(), "/").status, 200));
     let before = resident();
     let mut idle: Vec<_> = (0..IDLE).map(|_| Client::connect(weir.address())).collect();
@@ -186,7 +186,7 @@ fn idle_connections_are_cheap_and_keep_nobody_waiting() {
 #[test]
 fn memory_is_given_back_by_a_thread_of_its_own_where_nobody_comes_by_to_do_it() {
     let weir = Weir::start(&config(Origin::hello().address(), ""));
-    // The allocator's threads have names.
+    // The threads of the allocator have names.
     until_true("the thread", || weir.threads().iter().any(|name| name == "jemalloc_bg_thd"));
 }
 

@@ -1,4 +1,4 @@
-//! Plans: who is on which, what each allows, and members that change under a running proxy.
+//! Plans: the plan of each client, the limits of each plan, and members that change while the proxy runs.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::support::{Client, Request, Weir, config, wait};
 
-/// The whole of "free users 100 an hour, pro users 10 000".
+/// A complete configuration: free users 100 per hour, pro users 10,000.
 const SENTENCE: &str = "\
 plans:
   of: { header: x-api-key }
@@ -17,7 +17,7 @@ rules:
   - { name: pro, match: { plan: pro }, key: { header: x-api-key }, limit: 10000/h }
 ";
 
-/// A proxy beside a file of members.
+/// A proxy and the directory with its file of members.
 struct Place {
     weir: Weir,
     directory: TempDir,
@@ -38,7 +38,7 @@ impl Place {
         fs::rename(&next, self.directory.path().join("keys.yaml")).unwrap();
     }
 
-    /// What requests with these keys are answered; without one where it is empty.
+    /// Sends requests with these keys, or without a key for an empty one, and returns the status codes.
     fn statuses(&self, keys: &[&str]) -> Vec<u16> {
         statuses(&self.weir, keys)
     }
@@ -57,7 +57,7 @@ fn statuses(weir: &Weir, keys: &[&str]) -> Vec<u16> {
     keys.iter().map(|key| client.ask(&with_key(key)).status).collect()
 }
 
-/// Denies all but those on the plan `pro`.
+/// A rule that rejects every client that is not on the plan `pro`.
 const ONLY_PRO: &str = "\
 plans: { of: { header: x-api-key }, members: { file: keys.yaml }, default: free }
 rules: [{ name: only-pro, except: { plan: pro }, action: deny }]
@@ -76,7 +76,7 @@ fn free_users_100_an_hour_pro_users_10000() {
         Some("100, 100;w=3600;name=\"free\"")
     );
     assert_eq!(place.passing("bob", 110), 100);
-    // Unknown keys are free users too, each with its own hundred.
+    // Unknown keys are free users too, each with its own limit of 100.
     assert_eq!(place.passing("dave", 110), 100);
     assert_eq!(place.passing("alice", 150), 150);
 }
@@ -85,7 +85,7 @@ fn free_users_100_an_hour_pro_users_10000() {
 fn ten_thousand_an_hour_is_where_pro_ends() {
     let place = Place::start("alice: pro\n", SENTENCE);
     let passed = place.passing("alice", 10_050);
-    // What refills while they are sent passes as well: three in a second.
+    // Units that are replenished while the requests are sent are admitted too: three per second.
     assert!((10_000..10_050).contains(&passed), "{passed}");
 }
 
@@ -131,7 +131,7 @@ rules:
     place.weir.until_reloaded(before);
     assert_eq!(place.statuses(&["bob", "bob", "bob", "bob"]), [200, 200, 200, 429]);
     assert_eq!(place.statuses(&["alice", "alice", "alice"]), [200, 200, 429], "counted on from one");
-    // Back on the free plan, what was used of it is still used.
+    // Back on the free plan, the units used under it are still counted.
     let before = place.weir.generation();
     place.replace("{}\n");
     place.weir.until_reloaded(before);

@@ -1,4 +1,4 @@
-//! The PROXY protocol: whom connections are from, who may say so, and what is done with nonsense.
+//! The PROXY protocol: client addresses, which peers may state them, and malformed preambles.
 
 use std::net::SocketAddr;
 
@@ -13,13 +13,13 @@ fn start(mode: &str, origin: &Origin, rest: &str) -> Weir {
     Weir::start(&config_with(&listener, &format!("{{ address: \"{}\" }}", origin.address()), rest))
 }
 
-/// Octets of version 2 for a client at 192.0.2.7, with a field that nobody reads.
+/// Returns a preamble of version 2 for a client at 192.0.2.7, with an extension that is ignored.
 fn octets(command: u8) -> Vec<u8> {
     let addresses: &[u8] = &[192, 0, 2, 7, 127, 0, 0, 1, 0x30, 0x39, 0, 80];
     [SIGNATURE, &[command, 0x11, 0, 17], addresses, &[4, 0, 2, 1, 2]].concat()
 }
 
-/// The status of a request behind `preamble`; `None` if the connection is closed without an answer.
+/// Sends a request after `preamble` and returns the status code; `None` if the connection is closed without a response.
 fn status(to: SocketAddr, preamble: &[u8]) -> Option<u16> {
     let mut client = Client::connect(to);
     client.send([preamble, &Request::get("/").bytes()].concat());

@@ -1,4 +1,4 @@
-//! Every recipe of docs/recipes.md does what its heading says, as it stands there.
+//! Every recipe of docs/guides does what its heading says, as it stands there.
 
 mod core;
 
@@ -13,11 +13,27 @@ use crate::support::h2::H2;
 use crate::support::h2_origin::H2Origin;
 use crate::support::{Client, Origin, Request, Then, Weir, at_once, config, wait};
 
-const RECIPES: &str = include_str!("../../docs/recipes.md");
+/// The pages with recipes: one under each heading.
+const GUIDES: [&str; 13] = [
+    include_str!("../../docs/guides/allow-and-block-lists.md"),
+    include_str!("../../docs/guides/bans.md"),
+    include_str!("../../docs/guides/central-configuration.md"),
+    include_str!("../../docs/guides/concurrency.md"),
+    include_str!("../../docs/guides/cost-based-limits.md"),
+    include_str!("../../docs/guides/envoy.md"),
+    include_str!("../../docs/guides/geography-and-schedules.md"),
+    include_str!("../../docs/guides/jwt-and-keys.md"),
+    include_str!("../../docs/guides/login-protection.md"),
+    include_str!("../../docs/guides/serve-stale.md"),
+    include_str!("../../docs/guides/shadow-mode.md"),
+    include_str!("../../docs/guides/soft-limits-and-delays.md"),
+    include_str!("../../docs/guides/tiers-and-plans.md"),
+];
 
 /// The lines of YAML under a heading.
 fn recipe(heading: &str) -> &'static str {
-    let section = RECIPES.split("\n## ").find(|section| section.lines().next() == Some(heading));
+    let mut sections = GUIDES.iter().flat_map(|page| page.split("\n## "));
+    let section = sections.find(|section| section.lines().next() == Some(heading));
     let section = section.unwrap_or_else(|| panic!("no recipe {heading:?}"));
     section.split("```yaml recipe\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap()
 }
@@ -87,7 +103,7 @@ fn obedient() -> Origin {
 #[test]
 fn ten_failed_logins_an_hour() {
     let origin = obedient();
-    let weir = Kitchen::start("Ten failed logins an hour per IP", &origin, &[]);
+    let weir = Kitchen::start("Limit failed logins per IP address", &origin, &[]);
     let (right, wrong) =
         (Request::post("/login", "x"), Request::post("/login", "x").header("x-status", "401"));
     assert_eq!(weir.ask(20, &right), times(200, 20));
@@ -101,7 +117,7 @@ fn ten_failed_logins_an_hour() {
 #[test]
 fn a_thousand_guesses_at_once_are_ten() {
     let origin = obedient();
-    let weir = Kitchen::start("Ten failed logins an hour per IP", &origin, &[]);
+    let weir = Kitchen::start("Limit failed logins per IP address", &origin, &[]);
     let wrong = Request::post("/login", "x").header("x-status", "403");
     let statuses = at_once(8, |_| weir.ask(125, &wrong)).concat();
     assert_eq!(statuses.iter().filter(|status| **status == 403).count(), 10);
@@ -116,7 +132,7 @@ fn ten_failed_logins_answered_200() {
         turn.send(format!("HTTP/1.1 {status} Told\r\n{told}\r\ncontent-length: 0\r\n\r\n"))?;
         Ok(Then::Keep)
     });
-    let weir = Kitchen::start("Ten failed logins, where the service answers 200", &origin, &[]);
+    let weir = Kitchen::start("Count failed logins by response header or redirect", &origin, &[]);
     let login = |told: &str| Request::post("/login", "x").header("x-told", told);
     assert_eq!(weir.ask(20, &login("x-login: ok")), times(200, 20));
     assert_eq!(weir.ask(11, &login("x-login: failed")), [times(200, 10), times(429, 1)].concat());
@@ -133,7 +149,7 @@ fn ten_rejected_calls() {
         let mut stream = respond.send_response(response.body(()).unwrap(), false)?;
         stream.send_trailers(HeaderMap::from_iter([("grpc-status".parse().unwrap(), status)]))
     });
-    let weir = Weir::start(&config(upstream.address(), recipe("Ten rejected gRPC calls an hour")));
+    let weir = Weir::start(&config(upstream.address(), recipe("Limit rejected gRPC calls")));
     let mut client = H2::connect(weir.address());
     let mut call = |status: &str| {
         let request = client.call().header("x-status", status);
@@ -149,7 +165,7 @@ fn ten_rejected_calls() {
 #[test]
 fn one_budget_for_exports_and_others() {
     let origin = obedient();
-    let heading = "One budget, exports fifty times as dear";
+    let heading = "One budget for cheap and expensive requests";
     // In one minute.
     wait::until_true("one minute for all of it", || {
         let weir = Kitchen::start(heading, &origin, &[]);
@@ -168,8 +184,7 @@ fn one_budget_for_exports_and_others() {
 #[test]
 fn free_users_and_pro() {
     let origin = obedient();
-    let weir =
-        Kitchen::start("Free users 100 an hour, pro 10 000", &origin, &[("members.yaml", "rich: pro\n")]);
+    let weir = Kitchen::start("Free and paid API keys", &origin, &[("members.yaml", "rich: pro\n")]);
     let with = |key: &str| Request::get("/").header("x-api-key", key);
     assert_eq!(weir.ask(101, &with("poor")), [times(200, 100), times(429, 1)].concat());
     assert_eq!(weir.ask(101, &with("other")), [times(200, 100), times(429, 1)].concat());
@@ -186,7 +201,7 @@ fn free_users_and_pro() {
 #[test]
 fn two_hundred_dollars_a_day() {
     let origin = obedient();
-    let weir = Kitchen::start("Two hundred dollars of purchases a day", &origin, &[]);
+    let weir = Kitchen::start("Limit an amount of money per day", &origin, &[]);
     let of = |customer: &str| Request::post("/purchases", "x").header("x-customer", customer);
     let buy = |cents: &str, status: &str| {
         weir.ask(1, &of("7").header("x-amount-cents", cents).header("x-status", status))[0]
@@ -207,7 +222,7 @@ fn two_hundred_dollars_a_day() {
 #[test]
 fn ten_per_cent_over() {
     let origin = obedient();
-    let weir = Kitchen::start("Ten per cent over is fine, but tell me", &origin, &[]);
+    let weir = Kitchen::start("Soft limit: mark requests before rejecting them", &origin, &[]);
     let mut client = Client::connect(weir.address());
     let request = Request::get("/").header("x-api-key", "7");
     let answers: Vec<_> = (0..111).map(|_| client.ask(&request)).collect();
@@ -230,7 +245,12 @@ fn more_while_there_is_room() {
     let origin = obedient();
     // Not the CPU: other tests keep it busy.
     let signals = "elastic: { signals: in_flight }";
-    let weir = Kitchen::start_beside(signals, "Let them go over while we have room", &origin, &[]);
+    let weir = Kitchen::start_beside(
+        signals,
+        "Elastic limit: admit more while the upstream has capacity",
+        &origin,
+        &[],
+    );
     wait::until_true("room", || weir.admin_json("/limits")["rules"][0]["factor"].as_f64() > Some(2.0));
     let begun = wait::now();
     let statuses = weir.ask(400, &Request::get("/").header("x-api-key", "7"));
@@ -243,7 +263,7 @@ fn more_while_there_is_room() {
 #[test]
 fn slower_instead_of_refused() {
     let origin = obedient();
-    let weir = Kitchen::start("Slow them down instead of refusing", &origin, &[]);
+    let weir = Kitchen::start("Delay requests instead of rejecting them", &origin, &[]);
     let begun = wait::now();
     let statuses = at_once(40, |_| weir.ask(1, &Request::get("/import"))).concat();
     let passed = statuses.iter().filter(|status| **status == 200).count();
@@ -265,7 +285,7 @@ fn four_reports_at_a_time() {
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
         Ok(Then::Keep)
     });
-    let weir = Kitchen::start("At most four reports at a time", &origin, &[]);
+    let weir = Kitchen::start("Four concurrent reports per customer", &origin, &[]);
     let with = |path: &str, customer: &str| Request::get(path).header("x-customer", customer);
     let mut under_way: Vec<_> = (0..4)
         .map(|_| {
@@ -285,7 +305,7 @@ fn four_reports_at_a_time() {
 #[test]
 fn who_does_not_listen_is_shut_out() {
     let origin = obedient();
-    let weir = Kitchen::start("Shut out those who do not listen", &origin, &[]);
+    let weir = Kitchen::start("Ban a client that exceeds its limit", &origin, &[]);
     let mut client = Client::connect(weir.address());
     wait::until_true("a refusal", || client.get("/").status == 429);
     for _ in 0..5 {
@@ -300,7 +320,7 @@ fn who_does_not_listen_is_shut_out() {
 #[test]
 fn a_tenth_of_the_clients_is_limited() {
     let origin = obedient();
-    let weir = Kitchen::start("A new limit, carefully", &origin, &[]);
+    let weir = Kitchen::start("Enforce a limit for a share of clients (canary)", &origin, &[]);
     let limited = |client: usize| {
         let from = format!("127.0.{}.{}", 1 + client / 200, 1 + client % 200);
         let mut client = Client::connect_from(&from, weir.address());
@@ -317,7 +337,7 @@ fn a_tenth_of_the_clients_is_limited() {
 #[test]
 fn one_canary_on_every_instance_and_a_second_one() {
     let origin = obedient();
-    let heading = "The same canary on every instance, and a second one";
+    let heading = "Select the same or another share of clients";
     let instances = [(), ()].map(|()| Kitchen::start(heading, &origin, &[]));
     let canary = |instance: &Kitchen, method: &str| -> Vec<u32> {
         let is_limited = |customer: &u32| {
@@ -337,8 +357,7 @@ fn one_canary_on_every_instance_and_a_second_one() {
 fn each_user_of_a_token() {
     let origin = obedient();
     let public = include_str!("../data/jwt/ec.pub.pem");
-    let weir =
-        Kitchen::start("Each user of a token, whatever the address", &origin, &[("issuer.pem", public)]);
+    let weir = Kitchen::start("Limit each user by JWT claim", &origin, &[("issuer.pem", public)]);
     let sign = |secret: &str, user: &str| {
         let key = EncodingKey::from_ec_pem(secret.as_bytes()).unwrap();
         // 2100-01-01
@@ -358,7 +377,7 @@ fn each_user_of_a_token() {
 #[test]
 fn an_old_page_rather_than_none() {
     let origin = obedient();
-    let heading = "An old page rather than none";
+    let heading = "Serve the last good response when rate limited";
     let weir = Kitchen::start(heading, &origin, &[("busy.html", "<p>busy")]);
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/catalogue/1").body.text(), "ok");
@@ -380,7 +399,7 @@ fn an_old_page_rather_than_none() {
 fn envoy_asks_us() {
     let origin = obedient();
     let service = "rls: { address: 127.0.0.1:0, http: 127.0.0.1:0 }";
-    let heading = "Envoy asks us instead of envoyproxy/ratelimit";
+    let heading = "Rules for Envoy's rate limit filter";
     let kitchen = Kitchen::start_beside(service, heading, &origin, &[]);
     let question = |client: &str| {
         let entry = |key: &str, value: &str| format!(r#"{{"key":"{key}","value":"{value}"}}"#);
@@ -399,12 +418,13 @@ fn envoy_asks_us() {
 }
 
 /// Recipes that other tests try: this one takes a server of configurations, which tests/it/config_over_http.rs has.
-const TRIED_ELSEWHERE: [&str; 1] = ["Rules from one place"];
+const TRIED_ELSEWHERE: [&str; 1] = ["Fetch the configuration from a web server"];
 
 #[test]
 fn every_recipe_is_tried() {
     let tests = [include_str!("recipes.rs"), include_str!("recipes/core.rs")].concat();
-    let untried = RECIPES.lines().filter_map(|line| line.strip_prefix("## "));
+    let headings = GUIDES.iter().flat_map(|page| page.lines());
+    let untried = headings.filter_map(|line| line.strip_prefix("## "));
     let untried: Vec<_> = untried
         .filter(|heading| !TRIED_ELSEWHERE.contains(heading) && !tests.contains(&format!("\"{heading}\"")))
         .collect();
@@ -415,7 +435,7 @@ fn every_recipe_is_tried() {
 fn lists_of_who_may_and_who_may_not() {
     let origin = obedient();
     let files = [("partners.txt", "127.0.0.5\n"), ("unwanted.txt", "127.0.0.6/32 # known\n")];
-    let weir = Kitchen::start("Nobody from there, and those never limited", &origin, &files);
+    let weir = Kitchen::start("Allow and block networks from files", &origin, &files);
     let from = |address: &str, path: &str| Client::connect_from(address, weir.address()).get(path);
     assert_eq!(from("127.0.0.5", "/").head.get("x-ratelimit-limit"), None);
     assert_eq!(from("127.0.0.6", "/").status, 403);

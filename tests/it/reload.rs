@@ -1,4 +1,4 @@
-//! A new configuration takes over while requests flow: counters stay, failures do not count against anyone.
+//! Hot reload during traffic: counters are kept, and failed reloads have no effect on clients.
 
 mod files;
 mod unrest;
@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::support::{Client, Origin, Request, Weir, ask, config, get, metrics, wait};
 
-/// One counter per `x-key`.
+/// Returns a rule with one counter per `x-key`.
 fn keyed(limit: &str) -> String {
     format!("rules: [{{ name: per-key, key: [{{ header: x-key }}], limit: {limit} }}]")
 }
@@ -17,7 +17,7 @@ fn with_key(key: &str) -> Request {
     Request::get("/").header("x-key", key)
 }
 
-/// A proxy whose key `used` has had this many units.
+/// Starts a proxy whose key `used` has used this many units.
 fn after(units: usize, rules: &str) -> Weir {
     let weir = Weir::start(&config("echo", rules));
     let mut client = Client::connect(weir.address());

@@ -1,4 +1,4 @@
-//! Rules whose limits another rate limit service keeps: Weir's own, and one that says what a test wants.
+//! Rules with limits of a remote rate limit service: Weir's own, and one whose responses a test defines.
 
 mod oracle;
 mod secured;
@@ -26,9 +26,9 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1 }
 ";
 
-/// A proxy with these rules, in which `{service}` is the place of the service.
+/// Starts a proxy with these rules, in which `{service}` is replaced by the settings of the service.
 fn proxy(service: impl Display, rules: &str) -> Weir {
-    // Long enough for a machine that has much to do.
+    // A timeout long enough for a busy machine.
     let rules = rules.replace("{service}", &format!("rls: '{service}', timeout: 20s"));
     Weir::start(&config("echo", &format!("rules:\n{rules}")))
 }
@@ -46,7 +46,7 @@ fn asked(weir: &Weir, service: SocketAddr, outcome: &str) -> u64 {
     weir.metric("weir_remote_requests_total", &[("service", &service), ("outcome", outcome)]) as u64
 }
 
-/// Pairs of each descriptor.
+/// Returns the keys and values of each descriptor.
 fn entries(request: &RateLimitRequest) -> Vec<Vec<(String, String)>> {
     let pairs = request.descriptors.iter().map(|one| one.entries.iter());
     pairs.map(|all| all.map(|entry| (entry.key.clone(), entry.value.clone())).collect()).collect()
@@ -98,7 +98,7 @@ fn a_request_that_the_other_service_refuses_is_charged_nothing_here() {
     assert_eq!(hits, 3, "who is refused here is not asked about");
 }
 
-/// Every way a limit can be charged here, given back.
+/// Checks that every kind of charge is refunded when the remote service rejects the request.
 #[test]
 fn whatever_a_rule_charges_or_holds_is_given_back() {
     let oracle = Oracle::start(|request| {

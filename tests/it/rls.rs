@@ -1,4 +1,4 @@
-//! Envoy's rate limit service, asked as Envoy asks it.
+//! Envoy's rate limit service, called as Envoy calls it.
 
 mod bounds;
 mod desk;
@@ -21,10 +21,10 @@ pub(crate) use desk::{Code, descriptor};
 
 use crate::support::Weir;
 
-/// A file of rules.
+/// Name and text of a file of rules.
 pub(crate) type File<'a> = (&'a str, &'a str);
 
-/// A configuration with nothing but the service, whose rules are in `directory`.
+/// Returns a configuration with only the service, whose rules are in `directory`.
 pub(crate) fn config(directory: &Path, rest: &str) -> String {
     format!(
         "admin: {{ address: 127.0.0.1:0 }}\nworkers: 1\nrls:\n  address: 127.0.0.1:0\n  http: 127.0.0.1:0\n  \
@@ -33,7 +33,7 @@ pub(crate) fn config(directory: &Path, rest: &str) -> String {
     )
 }
 
-/// The service with rules in a directory of its own.
+/// The service, with its rules in a directory of its own.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) weir: Weir,
@@ -46,7 +46,7 @@ impl Service {
         Self::with(files, "")
     }
 
-    /// The same with more to say under `rls`, indented by two.
+    /// Starts the service with further settings of `rls`, indented by two.
     pub(crate) fn with(files: &[File<'_>], rest: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -57,12 +57,12 @@ impl Service {
         Self { weir, client, directory }
     }
 
-    /// Where the rules are.
+    /// Returns the directory of the rules.
     pub(crate) fn rules(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A counter of `/stats`; 0 where there is none.
+    /// Returns a counter of `/stats`; 0 if it does not exist.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let stats = crate::support::get(self.weir.door("debug"), "/stats").body.text();
         let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));

@@ -1,4 +1,4 @@
-//! Limits that instances share: several proxies and a real Redis.
+//! Shared limits: several proxies and a real Redis.
 
 mod divided;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::servers::{Cluster, Group, Server};
 use crate::support::{Origin, Request, Then, Weir, ask, at_once, config, wait};
 
-/// A proxy that shares limits through this store; `rules` is a list in YAML.
+/// Starts a proxy that shares limits through this store; `rules` is a YAML list.
 fn sharing(store: &str, rules: &str) -> Weir {
     sharing_to("echo", store, rules)
 }
@@ -28,12 +28,12 @@ fn get(weir: &Weir, key: &str) -> u16 {
     ask(weir.address(), &Request::get("/").header("x-key", key)).status
 }
 
-/// How many of so many requests pass, one after the other by turns of the proxies.
+/// Returns how many of `requests` requests are admitted, sent one after the other to the proxies in turn.
 fn passing(fleet: &[Weir], key: &str, requests: usize) -> usize {
     (0..requests).filter(|turn| get(&fleet[turn % fleet.len()], key) == 200).count()
 }
 
-/// Slow enough that no unit comes back while a test runs.
+/// A rule with a period so long that no unit is replenished during a test.
 const TEN_A_DAY: &str =
     "  - { name: keyed, key: [{ header: x-key }], limit: 10/d, scope: { shared: lease, wait: 1s } }\n";
 
@@ -42,7 +42,7 @@ fn instances_count_one_limit_together_by_key() {
     let store = Server::start();
     let fleet: Vec<_> = (0..3).map(|_| sharing(&store.url(), TEN_A_DAY)).collect();
     let [one, other] = ["a", "b"].map(|key| passing(&fleet, key, 40));
-    // Of the burst a part is held back for claims that are out.
+    // A part of the burst is held back for outstanding leases.
     assert!((5..=10).contains(&one) && (5..=10).contains(&other), "{one}, {other}");
 }
 
@@ -86,6 +86,22 @@ fn a_shared_limit_in_shadow_mode_counts_what_is_over_it_and_nothing_else() {
 }
 
 #[test]
+fn a_shared_limit_in_shadow_mode_is_within_its_limit_beside_an_enforced_one_that_waits_for_the_store() {
+    let store = Server::start();
+    let enforced =
+        "  - { name: enforced, key: [{ header: x-key }], limit: 9/d, scope: { shared: lease, wait: 1s } }\n";
+    let shadow =
+        "  - { name: looks-on, key: [{ header: x-key }], limit: 9/d, throttle: shadow, scope: shared }\n";
+    let fleet = [sharing(&store.url(), &format!("{enforced}{shadow}"))];
+    // The first request of a key finds no leased units of either limit.
+    for key in 0..20 {
+        assert_eq!(get(&fleet[0], &format!("key-{key}")), 200);
+    }
+    let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
+    assert_eq!(shadow, 0.0, "one of nine is not over");
+}
+
+#[test]
 fn a_cluster_of_servers_counts_as_one() {
     let store = Cluster::start();
     let urls = format!("[{}]", store.servers.each_ref().map(Server::url).join(", "));
@@ -106,7 +122,7 @@ fn after_a_failover_no_more_passes_than_one_server_would_have_let_pass() {
     let mut newcomers = 0;
     wait::until_true("the new master", || {
         newcomers += 1;
-        // Meanwhile a limit is counted here.
+        // Until the store is back, each instance counts the limit on its own.
         fleet[0].metric("weir_store_up", &[]) == 1.0
             && get(&fleet[0], &format!("newcomer {newcomers}")) == 429
     });
@@ -130,7 +146,7 @@ fn without_the_store_each_rule_does_what_it_says() {
     });
     store.kill();
     wait::until_true("the loss", || {
-        // Only a call finds out, such as the next heartbeat.
+        // The loss is only noticed by a call, such as the next heartbeat.
         fleet.iter().all(|weir| weir.metric("weir_store_up", &[]) == 0.0)
     });
     let passed = |loss: &str| {
@@ -223,7 +239,7 @@ fn a_client_that_one_instance_bans_is_banned_by_all() {
             let response = ask(weir, algorithm, cost);
             response.status == 429 && response.number("retry-after") > 500
         };
-        // Something is left of the limit: whoever asks for less than that is over it nowhere.
+        // Part of the limit is left, so a request with a lower cost does not exceed it on any instance.
         wait::until_true("a ban", || is_banned(&fleet[0], "600"));
         wait::until_true("another key", || ask(&fleet[1], "somebody else", "1").status == 200);
         let newcomer = sharing(&store.url(), &rule);
@@ -235,7 +251,7 @@ fn a_client_that_one_instance_bans_is_banned_by_all() {
     }
 }
 
-/// What `/limits` says of how the rule at `index` is shared.
+/// Returns the sharing state of the rule at `index`, from `/limits`.
 fn standing(weir: &Weir, index: usize) -> Value {
     weir.admin_json("/limits")["rules"][index]["sharing"].clone()
 }
@@ -293,7 +309,7 @@ fn counters_of_many_keys_are_counted_and_ten_of_them_shown() {
     let store = Server::start();
     let weir = sharing(&store.url(), &TEN_A_DAY.replace("lease", "exact").replace("10/d", "1/d"));
     for key in 0..30 {
-        // One that is used up is remembered, so that the store is not asked about it.
+        // An exhausted counter is remembered, so that further requests do not call the store.
         assert_eq!([get(&weir, &key.to_string()), get(&weir, &key.to_string())], [200, 429]);
     }
     let limit = &standing(&weir, 0)["limits"][0];

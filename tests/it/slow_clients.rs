@@ -1,4 +1,4 @@
-//! Clients that send slowly, or do not read, must not keep an upstream's requests from other clients.
+//! Clients that send slowly or do not read must not use up the upstream requests that are available to other clients.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::support::h2::H2;
 use crate::support::wait::{throughout, until_true, within};
 use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config_with, get};
 
-/// A request whose body has only begun.
+/// A request with only the first byte of its body.
 const SLOW_UPLOAD: &str = "POST /slow HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\nx";
 
 fn weir(origin: &Origin, limits: &str) -> Weir {
@@ -23,7 +23,7 @@ fn overflows(weir: &Weir, limit: &str) -> f64 {
     weir.metric("weir_upstream_overflows_total", &[("limit", limit)])
 }
 
-/// Slow uploads of 127.0.0.1, as many as `count`.
+/// Starts `count` slow uploads from 127.0.0.1.
 fn uploads(weir: &Weir, count: usize) -> Vec<Client> {
     let clients: Vec<_> = (0..count).map(|_| Client::connect_from("127.0.0.1", weir.address())).collect();
     clients.iter().for_each(|client| client.send(SLOW_UPLOAD));
@@ -44,7 +44,7 @@ fn a_client_with_slow_uploads_leaves_requests_for_other_clients_by_default() {
     until_true("the client's requests to be given back", || get_from("127.0.0.1", &weir) == 200);
 }
 
-/// Responds as soon as the head of a request is here, as to a path that does not exist, and reads on.
+/// Returns an upstream that responds with 404 as soon as it has the header section, and then reads the body.
 fn hasty() -> Origin {
     Origin::start(|turn| {
         turn.send("HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno")?;
@@ -52,7 +52,7 @@ fn hasty() -> Origin {
     })
 }
 
-/// The response has come whole, but the upload still has the upstream's connection.
+/// The response is complete, but the upload still occupies the upstream connection.
 #[test]
 fn uploads_that_go_on_behind_an_early_response_count_for_their_client() {
     let origin = hasty();
@@ -80,7 +80,7 @@ fn slow_uploads_behind_an_early_response_are_ended_while_requests_are_scarce() {
     drop(slow);
 }
 
-/// Nothing serves a stream of HTTP/2 any more whose response is out.
+/// After the response of an HTTP/2 stream, no task of the server handles the stream any more.
 #[test]
 fn streams_whose_uploads_go_on_behind_an_early_response_are_ended_while_requests_are_scarce() {
     let origin = hasty();
@@ -101,7 +101,7 @@ fn streams_whose_uploads_go_on_behind_an_early_response_are_ended_while_requests
     drop(slow);
 }
 
-/// The beginning of each response was there together with its head.
+/// The beginning of each response arrived together with its header section.
 #[test]
 fn streams_that_are_read_slowly_are_ended_while_requests_are_scarce() {
     let origin = Origin::start(|turn| {
@@ -144,7 +144,7 @@ fn a_client_has_as_many_requests_as_the_configuration_says() {
     until_true("a place", || get_from("127.0.0.1", &weir) == 200);
 }
 
-/// What does not fit into the share waits like what finds no connection.
+/// Requests above the client's share wait in the queue for connections.
 #[test]
 fn a_request_above_its_clients_share_waits_until_another_one_has_ended() {
     let origin = Origin::hello();
@@ -186,14 +186,14 @@ fn slow_uploads_are_ended_while_requests_are_scarce() {
     assert!(statuses.iter().any(|answer| answer.status == 408), "{statuses:?}");
 }
 
-/// The answer is here, only its client does not read it: over HTTP/2 with a window of nothing.
+/// The upstream's response is complete. The client does not read it: its HTTP/2 flow-control window is 0.
 #[test]
 fn an_answer_that_has_come_whole_holds_no_request_however_slowly_it_is_read() {
     let origin = Origin::hello();
     let weir = weir(&origin, "{ requests: 1 }");
     let client = Client::connect(weir.address());
     client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    // SETTINGS_INITIAL_WINDOW_SIZE of 0, and a GET by literal fields.
+    // SETTINGS_INITIAL_WINDOW_SIZE of 0, and a GET with a literal authority.
     client.send(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00");
     let fields: [&[u8]; 4] = [b"\x82", b"\x86", b"\x84", b"\x41\x06a.test"];
     let block = fields.concat();
@@ -204,7 +204,7 @@ fn an_answer_that_has_come_whole_holds_no_request_however_slowly_it_is_read() {
     drop(client);
 }
 
-/// Goes on with a response of many megabytes that its client does not read.
+/// The upstream sends a response of many megabytes that the client does not read.
 #[test]
 fn a_download_that_nobody_reads_holds_little_memory() {
     const CLIENTS: usize = 100;
@@ -216,7 +216,7 @@ fn a_download_that_nobody_reads_holds_little_memory() {
     });
     let weir = Weir::start(&config_with(LISTENER, &format!("{{ address: \"{}\" }}", origin.address()), ""));
     let resident = || weir.metric("process_resident_memory_bytes", &[]);
-    // What the first requests need is not theirs alone.
+    // One-time allocations of the first requests are not counted.
     let early: Vec<_> = (0..5).map(|_| Client::connect(weir.address())).collect();
     early.iter().for_each(|client| client.send(Request::get("/").bytes()));
     until_true("the first", || origin.seen().len() == early.len());

@@ -1,4 +1,4 @@
-//! Counters survive a restart, whatever the end was like; nothing about their file keeps Weir from serving.
+//! The state file: counters survive a restart after any kind of exit, and no problem with the file prevents serving.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::{Client, Request, Weir, config, wait};
 
-/// A directory with a configuration that keeps its counters beside itself.
+/// A directory with a configuration whose state file is in the same directory.
 struct Kept {
     directory: TempDir,
 }
@@ -44,7 +44,7 @@ impl Kept {
     }
 }
 
-/// Sends requests of one key until one is refused; how many passed.
+/// Sends requests of one key until one is rejected. Returns how many were admitted.
 fn exhaust(weir: &Weir, key: &str) -> usize {
     let mut client = Client::connect(weir.address());
     let request = Request::get("/").header("x-key", key);
@@ -56,7 +56,7 @@ fn terminate(mut weir: Weir) {
     assert_eq!(weir.wait_exit().code(), Some(0));
 }
 
-/// Messages of the log with this level.
+/// Returns the log messages of this level.
 fn said(weir: &Weir, level: &str) -> Vec<Value> {
     let lines = weir.log();
     let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -88,7 +88,7 @@ fn a_crash_forgives_only_what_came_after_the_last_writing() {
     let kept = Kept::new("50ms", "3/d");
     let mut weir = kept.start();
     assert_eq!(exhaust(&weir, "used"), 3);
-    // What was being written may not have had it; the next does.
+    // A save that was already running may lack the counter, but the next one has it.
     let enough = weir.metric("weir_state_saves_total", &[("outcome", "saved")]) + 2.0;
     wait::until_true("two writings", || {
         weir.metric("weir_state_saves_total", &[("outcome", "saved")]) >= enough

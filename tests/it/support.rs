@@ -1,5 +1,5 @@
-//! What the tests stand on: the proxy under test, an upstream that does as it is told, and a client that
-//! can be as rude as it likes. Blocking sockets and threads throughout, so that a test reads top to bottom.
+//! Helpers for tests: the proxy under test, a scripted upstream, and clients that can send invalid or incomplete
+//! requests. All of them use blocking sockets and threads, so that a test reads from top to bottom.
 
 pub(crate) mod client;
 pub(crate) mod envoy;
@@ -20,15 +20,15 @@ pub(crate) use client::{Client, Request, Response, ask, get};
 pub(crate) use origin::{Origin, Then};
 pub(crate) use weir::Weir;
 
-/// A listener entry on a port of the system's choice.
+/// A listener entry with a port chosen by the system.
 pub(crate) const LISTENER: &str = "{ address: 127.0.0.1:0, name: inbound }";
 
-/// A configuration with one listener, an admin port and `upstream`; `rest` is top-level YAML.
+/// Returns a configuration with one listener, an admin port and `upstream`; `rest` is top-level YAML.
 pub(crate) fn config(upstream: impl Display, rest: &str) -> String {
     config_with(LISTENER, &format!("{{ address: \"{upstream}\" }}"), rest)
 }
 
-/// The same with a listener entry and an upstream map of one's own.
+/// Returns such a configuration with the given listener entry and upstream map.
 pub(crate) fn config_with(listener: &str, upstream: &str, rest: &str) -> String {
     let rules = if rest.lines().any(|line| line.starts_with("rules:")) { "" } else { "\nrules: []\n" };
     let workers = if rest.lines().any(|line| line.starts_with("workers:")) { "" } else { "workers: 1\n" };
@@ -37,7 +37,7 @@ pub(crate) fn config_with(listener: &str, upstream: &str, rest: &str) -> String 
     )
 }
 
-/// Runs `work` on `count` threads at once and answers what each returned.
+/// Runs `work` on `count` threads concurrently and returns the results.
 pub(crate) fn at_once<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let work = &work;
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What becomes of requests that are over a limit, and what else can hold or keep them out.
+//! What happens to requests over a limit: rejection, delay, soft limits, concurrency limits and bans.
 
 mod bans;
 mod delay;
@@ -7,7 +7,7 @@ mod soft;
 
 use crate::support::{Client, Origin, Weir, config};
 
-/// A proxy in front of `origin` with these rules, each on a line.
+/// Starts a proxy in front of `origin` with these rules.
 fn with_rules(origin: &Origin, rules: &[&str]) -> Weir {
     Weir::start(&rules_for(origin, rules))
 }
@@ -17,12 +17,12 @@ fn rules_for(origin: &Origin, rules: &[&str]) -> String {
     config(origin.address(), &format!("rules:\n{rules}"))
 }
 
-/// The statuses of so many requests, one after the other, each on a connection of its own.
+/// Sends `requests` requests in order, each on a new connection, and returns the status codes.
 fn statuses(weir: &Weir, requests: usize) -> Vec<u16> {
     (0..requests).map(|_| Client::connect(weir.address()).get("/").status).collect()
 }
 
-/// How often a rule did this.
+/// Returns how many decisions of a rule had this outcome.
 fn decisions(weir: &Weir, rule: &str, outcome: &str) -> f64 {
     weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)])
 }

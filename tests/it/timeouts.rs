@@ -1,4 +1,4 @@
-//! Who keeps us waiting is let go, who moves is left alone.
+//! Timeouts: idle or stalled peers are disconnected, slow but active ones are not.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn impatient(origin: &Origin, settings: &str) -> Weir {
     Weir::start(&config_with(&listener, &format!("{{ address: \"{}\" }}", origin.address()), ""))
 }
 
-/// The connection ends, with a 408 before it or without a word.
+/// Checks that the connection ends, with a 408 or without a response.
 fn assert_let_go(client: &mut Client) {
     if let Ok(Some(head)) = client.wire.read_head() {
         assert_eq!(head.word(1), "408");
@@ -86,7 +86,7 @@ fn silent_connections_keep_nobody_else_waiting() {
     assert_eq!(get(weir.address(), "/").status, 200);
 }
 
-/// Exact to a few milliseconds; the machine may be busy, so the best of some counts.
+/// The timeout is exact to a few milliseconds. The machine may be busy, so the best of several attempts counts.
 #[test]
 fn a_short_timeout_of_an_upstream_is_kept_exactly() {
     let origin = Origin::start(|turn| {
@@ -154,12 +154,12 @@ fn an_upload_that_stands_still_is_given_up() {
     assert!(!origin.only().complete, "the upstream was told that half a body is a whole one");
 }
 
-/// An answer that comes before its request has ended leaves the rest of the upload to itself, but not for ever.
+/// The response is complete before the request has ended. The rest of the upload continues, but not without a timeout.
 #[test]
 fn an_upload_that_stands_still_beside_an_early_answer_is_given_up() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
-        // Until its connection is closed.
+        // Reads until the connection is closed.
         turn.body().map(|_| Then::Keep)
     });
     let upstream = format!("{{ address: \"{}\", idle_timeout: 300ms }}", origin.address());
@@ -172,7 +172,7 @@ fn an_upload_that_stands_still_beside_an_early_answer_is_given_up() {
     until_true("the upstream's connection to be closed", || upstreams() == 0.0);
 }
 
-/// The upstream has answered and neither reads nor closes: its connection must not be held for ever.
+/// The upstream has sent its response but neither reads nor closes. Its connection must not be held forever.
 #[test]
 fn an_upload_that_nobody_takes_beside_an_early_answer_is_given_up() {
     let (over, is_over) = std::sync::mpsc::channel::<()>();

@@ -1,4 +1,4 @@
-//! TLS towards clients: curl and openssl as those see it, and certificates that come and go.
+//! TLS to clients, tested with curl and openssl, and certificates that are added and removed.
 
 mod clients;
 mod crowds;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::support::pki::Authority;
 use crate::support::{Origin, Weir, config_with};
 
-/// A proxy with a certificate for `app.example`, and what it takes to talk to it.
+/// A proxy with a certificate for `app.example`, and what a client needs to connect.
 struct Secured {
     directory: TempDir,
     authority: Authority,
@@ -22,12 +22,12 @@ struct Secured {
 }
 
 impl Secured {
-    /// `more` stands in the section `tls`, with `DIR` for the directory of the certificates.
+    /// Starts a proxy. `more` is added to the section `tls`; in it, `DIR` stands for the directory of the certificates.
     fn start(more: &str, rest: &str) -> Self {
         Self::patient("1s", more, rest)
     }
 
-    /// The same, where a head and a handshake have this long.
+    /// Starts such a proxy with this header timeout, which also applies to handshakes.
     fn patient(header_timeout: &str, more: &str, rest: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("authority");
@@ -41,8 +41,7 @@ impl Secured {
         Self { directory, authority, origin, weir }
     }
 
-    /// curl's answer to a GET of `/` at `host`: the body, the status, the version and the client's certificate's
-    /// verification are asked for by `arguments`.
+    /// Runs curl for a GET of `/` at `host`, with further `arguments`, and returns its output.
     fn curl(&self, host: &str, arguments: &[&str]) -> Output {
         let to = format!("{host}:443:127.0.0.1:{}", self.weir.address().port());
         Command::new("curl")
@@ -55,7 +54,7 @@ impl Secured {
             .unwrap()
     }
 
-    /// What `openssl s_client` says once it has sent a request and the connection has ended.
+    /// Runs `openssl s_client`, sends a request and returns the output when the connection has ended.
     fn openssl(&self, arguments: &[&str]) -> String {
         let mut child = Command::new("openssl")
             .args(["s_client", "-ign_eof", "-CAfile", "ca.crt", "-connect"])
@@ -69,7 +68,7 @@ impl Secured {
             .unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let request = b"GET / HTTP/1.1\r\nhost: app.example\r\nconnection: close\r\n\r\n";
-        // It may have ended already, where the handshake has failed.
+        // If the handshake failed, the process may have ended already.
         let _ = std::io::Write::write_all(&mut stdin, request);
         drop(stdin);
         let output = child.wait_with_output().unwrap();

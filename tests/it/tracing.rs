@@ -1,4 +1,4 @@
-//! Traces: what comes passes on, and with a collector every request has its place in them.
+//! Tracing: trace headers are forwarded, and with a collector every request has a span in its trace.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, ask, config,
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
-/// Fields of traces in all their forms.
+/// Trace headers in all supported formats.
 const FIELDS: [(&str, &str); 8] = [
     ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
     ("tracestate", "vendor=a:b, other=c"),
@@ -31,7 +31,7 @@ const FIELDS: [(&str, &str); 8] = [
     ("x-b3-flags", "0"),
 ];
 
-/// A collector that remembers every span, and who sent it.
+/// A collector that records every span and the name of the service that sent it.
 struct Collector {
     origin: Origin,
     spans: Arc<Mutex<Vec<(String, Span)>>>,
@@ -69,7 +69,7 @@ impl Collector {
         format!("tracing: {{ otlp: \"http://{}\"{more} }}\n", self.origin.address())
     }
 
-    /// The spans, once there are so many.
+    /// Waits until there are `count` spans, and returns them.
     fn spans(&self, count: usize) -> Vec<Span> {
         wait::until("the spans", || {
             let spans = self.spans.lock().unwrap();
@@ -78,7 +78,7 @@ impl Collector {
     }
 }
 
-/// An attribute as text; empty if it is not there.
+/// Returns an attribute as text; empty if it is missing.
 fn said(span: &Span, name: &str) -> String {
     let attribute = span.attributes.iter().find(|attribute| attribute.key == name);
     match attribute.and_then(|attribute| attribute.value.clone()?.value) {
@@ -97,7 +97,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Asks by HTTP/1.1 and by HTTP/2 for the same with all fields of traces, and answers the fields that went on.
+/// Sends a request with all trace headers over HTTP/1.1 and over HTTP/2, and returns the headers that were forwarded.
 fn pass(address: SocketAddr, origin: &Origin) -> [Vec<(&'static str, Option<String>)>; 2] {
     let mut first = Request::get("/");
     for (name, value) in FIELDS {
@@ -169,7 +169,7 @@ fn a_span_continues_the_trace_and_the_upstream_continues_the_span() {
     assert_eq!(said(&spans[0], "network.protocol.version"), "1.1");
     assert_eq!(said(&spans[1], "network.protocol.version"), "2");
     assert!(collector.spans.lock().unwrap().iter().all(|(service, _)| service == "edge"));
-    // Neither a trace that is not kept nor, at a share of nothing, a new one.
+    // No spans for a trace that is not sampled, nor, with a sampling rate of 0, for a new one.
     let unsampled = format!("00-{TRACE}-{PARENT}-00");
     ask(weir.address(), &Request::get("/unsampled").header("traceparent", &unsampled));
     assert_eq!(origin.last().head.get("traceparent"), Some(&*unsampled));
@@ -291,7 +291,7 @@ fn a_collector_that_is_away_costs_spans_and_one_line_and_no_request_time() {
     let weir = Weir::start(&config(origin.address(), &tracing));
     let mut client = Client::connect(weir.address());
     let begun = wait::now();
-    // More than the queue has room for.
+    // More spans than the queue has room for.
     for _ in 0..3000 {
         assert_eq!(client.get("/").status, 200);
     }

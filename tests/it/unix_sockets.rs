@@ -1,4 +1,4 @@
-//! Listeners that are sockets in the file system.
+//! Listeners on Unix sockets.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};

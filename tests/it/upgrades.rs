@@ -1,4 +1,4 @@
-//! WebSocket and what else asks to leave HTTP: passed through where it is safe, by the limits of every request.
+//! WebSocket and other upgrades: forwarded if that is safe, and subject to the limits of all requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use tungstenite::{Message, WebSocket};
 use crate::support::wire::Framing;
 use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config, config_with, get, wait};
 
-/// A WebSocket server that sends back what it gets, and closes when the client does.
+/// Starts a WebSocket server that echoes messages, and closes when the client does.
 pub(crate) fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -80,10 +80,10 @@ fn what_went_through_a_tunnel_that_breaks_off_has_its_price() {
     let weir = Weir::start(&config(echo_server(), rules));
     let mut socket = connect(weir.address()).unwrap();
     says(&mut socket, &"x".repeat(200 << 10));
-    // Its connection is reset, and not closed.
+    // The connection is reset, not closed.
     SockRef::from(socket.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
     drop(socket);
-    // The answers in between are far too short to use the limit up.
+    // The responses to these requests are far too short to use up the limit.
     wait::until_true("the charge", || get(weir.address(), "/").status == 429);
 }
 

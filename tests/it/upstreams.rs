@@ -1,4 +1,4 @@
-//! Several upstreams and several endpoints: who takes which request.
+//! Several upstreams and several endpoints: which of them gets each request.
 
 mod faults;
 mod moves;
@@ -14,7 +14,7 @@ use crate::support::h2_origin::H2Origin;
 use crate::support::wait::until_true;
 use crate::support::{Client, Origin, Request, Then, Weir, at_once, get};
 
-/// A configuration with no rules and these lines about upstreams.
+/// Returns a configuration without rules and with this text for the upstreams.
 fn config(upstreams: &str) -> String {
     format!("listeners: 127.0.0.1:0\nworkers: 1\nadmin: {{ address: 127.0.0.1:0 }}\n{upstreams}\nrules: []\n")
 }
@@ -23,11 +23,11 @@ fn named(name: &str) -> Origin {
     Origin::answering(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len()))
 }
 
-/// Never answers.
+/// Returns an upstream that never responds.
 fn hanging() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
-        // Until the other side gives up.
+        // Waits until the proxy closes the connection.
         let _ = turn.wire.read_head();
         Ok(Then::Close)
     })
@@ -89,7 +89,7 @@ fn addresses(origins: &[Origin]) -> String {
     origins.iter().map(|origin| format!("'{}'", origin.address())).collect::<Vec<_>>().join(", ")
 }
 
-/// Answers with what `status` says at the moment.
+/// Returns an upstream that responds with the current value of `status`.
 fn moody(status: &Arc<AtomicU16>) -> Origin {
     let status = Arc::clone(status);
     Origin::start(move |turn| {
@@ -210,7 +210,7 @@ fn the_endpoint_with_fewer_requests_under_way_is_preferred() {
         fast.address()
     )));
     let address = weir.address();
-    // Until one hangs: from then on the other one is always the better choice.
+    // Until the slow endpoint has one request; from then on the other one always has fewer requests.
     let mut waiting = Vec::new();
     while slow.seen().is_empty() {
         let client = Client::connect(address);
@@ -223,7 +223,7 @@ fn the_endpoint_with_fewer_requests_under_way_is_preferred() {
     assert_eq!(slow.seen().len(), 1);
 }
 
-/// Answers after a while, and knows how many it had at once.
+/// Returns an upstream that responds after 5 ms, and stores its maximum number of concurrent requests in `most`.
 #[expect(clippy::disallowed_methods, reason = "an upstream that takes its time")]
 fn counting(most: &Arc<AtomicUsize>) -> Origin {
     let (most, now) = (Arc::clone(most), AtomicUsize::new(0));

@@ -1,14 +1,14 @@
-//! One counter as a shard keeps it: in twelve bytes, or as a history.
+//! One counter, stored as in a shard: in 12 bytes, or as a history.
 
 use weir::limiter::algorithm::history::History;
-use weir::limiter::algorithm::{self, Outcome, State, Usage};
+use weir::limiter::algorithm::{self, CounterState, CounterUsage, Outcome};
 use weir::limiter::quota::Quota;
 use weir::limiter::timestamp::Timestamp;
 
 #[derive(Clone, Debug)]
 pub(super) struct Counter {
     pub(super) quota: Quota,
-    state: Option<State>,
+    state: Option<CounterState>,
     history: History,
 }
 
@@ -17,8 +17,8 @@ impl Counter {
         Self { quota, state: None, history: History::default() }
     }
 
-    /// What would happen, without consequences.
-    pub(super) fn peek(&self, cost: u32, now: u64) -> (State, Outcome) {
+    /// Evaluates a request without charging it.
+    pub(super) fn peek(&self, cost: u32, now: u64) -> (CounterState, Outcome) {
         algorithm::evaluate(self.view(), &self.quota, cost, Timestamp::from_nanos(now))
     }
 
@@ -32,31 +32,32 @@ impl Counter {
     }
 
     pub(super) fn charge(&mut self, amount: i64, now: u64) {
-        let next = algorithm::charge(self.short(now), &self.quota, amount, Timestamp::from_nanos(now));
+        let next =
+            algorithm::charge(self.compact_state(now), &self.quota, amount, Timestamp::from_nanos(now));
         self.keep(next, now);
     }
 
-    pub(super) fn usage(&self, now: u64) -> Usage {
+    pub(super) fn usage(&self, now: u64) -> CounterUsage {
         algorithm::usage(self.view(), &self.quota, Timestamp::from_nanos(now))
     }
 
-    /// The counter in twelve bytes.
-    pub(super) fn short(&self, now: u64) -> Option<State> {
-        self.view().in_short(&self.quota, Timestamp::from_nanos(now))
+    /// Returns the counter reduced to 12 bytes.
+    pub(super) fn compact_state(&self, now: u64) -> Option<CounterState> {
+        self.view().compact_state(&self.quota, Timestamp::from_nanos(now))
     }
 
     pub(super) fn is_unused(&self, now: u64) -> bool {
         let now_is = Timestamp::from_nanos(now);
-        self.short(now).is_none_or(|state| algorithm::is_unused(state, &self.quota, now_is))
+        self.compact_state(now).is_none_or(|state| algorithm::is_unused(state, &self.quota, now_is))
     }
 
     fn view(&self) -> algorithm::Counter<'_> {
-        if self.quota.looks_back() { (&self.history).into() } else { self.state.into() }
+        if self.quota.needs_history() { (&self.history).into() } else { self.state.into() }
     }
 
-    fn keep(&mut self, next: State, now: u64) {
-        if self.quota.looks_back() {
-            self.history.follow(next, &self.quota, Timestamp::from_nanos(now), true);
+    fn keep(&mut self, next: CounterState, now: u64) {
+        if self.quota.needs_history() {
+            self.history.apply_state(next, &self.quota, Timestamp::from_nanos(now), true);
         } else {
             self.state = Some(next);
         }

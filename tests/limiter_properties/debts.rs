@@ -1,38 +1,40 @@
-//! Debts: rejected requests that are charged (`on_denied: charge`), and costs that become known late.
+//! Debts: charged rejections (`on_denied: charge`) and costs that become known after admission.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use weir::limiter::algorithm::{self, Algorithm};
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
-use weir::limiter::terms::{OnDenied, Role, Terms};
+use weir::limiter::check_options::{CheckOptions, CounterRole, OnDenied};
+use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Check, Limiter, Meter};
+use weir::limiter::{Check, LimitHandle, Limiter};
 
 use super::{START, checks, limiter, steps};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Quotas of a rule that charges what it rejects: so many per second, as many at once.
+/// Generates quotas of a rule that charges rejections: limits per second, without a separate burst.
 fn quotas(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quota> {
     let algorithm = prop::sample::select(algorithms);
     (algorithm, 1_u32..20, 1_u8..10).prop_map(|(algorithm, count, precision)| {
-        let limit = Limit::new(NonZeroU32::new(count).expect("at least one"), Period::one(Unit::Second));
+        let limit = Limit::new(NonZeroU32::new(count).expect("at least one"), Period::one(TimeUnit::Second));
         let quota = Quota::new(algorithm, limit, None).expect("few a second");
         quota.with_precision(precision).unwrap_or(quota)
     })
 }
 
-/// Whether a request at `now` is admitted; one that is not is charged.
-fn is_admitted(limiter: &Limiter, meters: &[Meter], cost: u32, now: u64) -> bool {
-    let terms = Some(Terms { group: 0, role: Role::Limit, on_denied: OnDenied::Charge });
-    let checks: Vec<_> =
-        checks(limiter, meters, b"client", cost).into_iter().map(|check| Check { terms, ..check }).collect();
-    !limiter.check(&checks, Timestamp::from_nanos(now)).is_refused()
+/// Whether a request at `now` is admitted. A rejected one is charged.
+fn is_admitted(limiter: &Limiter, meters: &[LimitHandle], cost: u32, now: u64) -> bool {
+    let terms = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge });
+    let checks: Vec<_> = checks(limiter, meters, b"client", cost)
+        .into_iter()
+        .map(|check| Check { options: terms, ..check })
+        .collect();
+    !limiter.check(&checks, Timestamp::from_nanos(now)).is_rejected()
 }
 
-fn used(limiter: &Limiter, meters: &[Meter], now: u64) -> u32 {
+fn used(limiter: &Limiter, meters: &[LimitHandle], now: u64) -> u32 {
     let key = limiter.hasher().hash(b"client");
     limiter.usage(meters[0], key, Timestamp::from_nanos(now)).expect("a meter").used
 }
@@ -56,13 +58,13 @@ proptest! {
             prop_assert!(used(&limiter, &meters, now) <= 2 * quota.burst().get());
             now += step;
         }
-        // Who stops is admitted again.
+        // A client that stops is admitted again.
         prop_assert!(is_admitted(&limiter, &meters, 1, until + 3 * SECOND));
     }
 
     #[test]
     fn a_client_that_hammers_at_the_limit_is_not_admitted_once_it_was_rejected(
-        // Windows and refills settle accounts at their marks, so they need a longer look than one rejection.
+        // Fixed windows and refill buckets settle debts at the end of a window, which takes longer than one rejection.
         quota in quotas(&[
             Algorithm::Gcra,
             Algorithm::TokenBucket,
@@ -76,7 +78,7 @@ proptest! {
         let (limiter, meters) = limiter(&[quota], 100);
         let step = SECOND / u64::from(quota.limit().count.get()) * (100 - faster) / 100;
         let mut now = START + phase;
-        // More at once than the limit has.
+        // First uses up the limit at one moment.
         while is_admitted(&limiter, &meters, 1, now) {}
         for _ in 0..500 {
             now += step;
@@ -90,16 +92,16 @@ proptest! {
         steps in prop::collection::vec(0_u64..400, 1..60),
     ) {
         let (limiter, meters) = limiter(&[quota], 100);
-        let terms = Some(Terms { group: 0, role: Role::Limit, on_denied: OnDenied::Charge });
-        let check = Check { terms, ..checks(&limiter, &meters, b"client", 1)[0] };
+        let terms = Some(CheckOptions { group: 0, role: CounterRole::Limit, on_denied: OnDenied::Charge });
+        let check = Check { options: terms, ..checks(&limiter, &meters, b"client", 1)[0] };
         let mut now = START;
         for step in steps {
             now += step * SECOND / 1000;
             let decision = limiter.check(&[check], Timestamp::from_nanos(now));
-            if decision.is_refused() {
-                now += u64::try_from(decision.verdicts()[0].wait().as_nanos()).unwrap() + 1;
+            if decision.is_rejected() {
+                now += u64::try_from(decision.verdicts()[0].retry_after().as_nanos()).unwrap() + 1;
                 let again = limiter.check(&[check], Timestamp::from_nanos(now));
-                prop_assert!(!again.is_refused());
+                prop_assert!(!again.is_rejected());
             }
         }
     }
@@ -110,7 +112,8 @@ proptest! {
         let count = quota.limit().count.get();
         let key = limiter.hasher().hash(b"client");
         limiter.charge(meters[0], key, i64::from(rounds * count), Timestamp::from_nanos(START));
-        // Not before as many periods as it has counts, one less in part, and in no more than one and a bit beyond.
+        // A debt of `rounds` times the count takes at least `rounds` - 1 periods to pay and at most two more than
+        // `rounds`.
         let after = |rounds: u32| START + u64::from(rounds) * SECOND;
         prop_assert!(used(&limiter, &meters, after(rounds - 1) - 1) >= count);
         prop_assert!(!is_admitted(&limiter, &meters, 1, after(rounds - 1) - 1));
@@ -119,14 +122,14 @@ proptest! {
 
     #[test]
     fn a_refund_never_creates_quota(
-        // Of a bucket with refills the first charge starts the clock, refunded or not; a log is held to its entries.
+        // In a refill bucket the first charge starts the clock, refunded or not. A log is bound to its entries.
         quota in quotas(&[
             Algorithm::Gcra,
             Algorithm::TokenBucket,
             Algorithm::LeakyBucket,
             Algorithm::FixedWindow,
             Algorithm::SlidingWindow,
-        ]).prop_filter("has a history", |quota| !quota.looks_back()),
+        ]).prop_filter("has a history", |quota| !quota.needs_history()),
         steps in steps(),
         refunded in 0_usize..120,
         late in 0_usize..20,

@@ -1,25 +1,25 @@
-//! The windows of a quota, by a calendar of our own.
+//! Window numbers of a quota, by an independent calendar.
 
 use weir::limiter::algorithm::Algorithm;
-use weir::limiter::quota::{Quota, Unit};
+use weir::limiter::quota::{Quota, TimeUnit};
 
 const DAY: u64 = 86_400_000_000_000;
 
-/// Which window `at` is in, in UTC; only fixed windows go by the calendar.
+/// Returns the number of the window that contains `at`, in UTC. Only fixed windows follow the calendar.
 pub(super) fn window_of(quota: &Quota, at: u64) -> u64 {
     let (period, days) = (quota.window(), at / DAY);
     let count = u64::from(period.count().get());
     match (quota.algorithm(), period.unit()) {
-        (Algorithm::FixedWindow, Unit::Day) => days / count,
+        (Algorithm::FixedWindow, TimeUnit::Day) => days / count,
         // 1970-01-01 was a Thursday.
-        (Algorithm::FixedWindow, Unit::Week) => (days + 3) / (7 * count),
-        (Algorithm::FixedWindow, Unit::Month) => months(days) / count,
-        (Algorithm::FixedWindow, Unit::Year) => months(days) / (12 * count),
+        (Algorithm::FixedWindow, TimeUnit::Week) => (days + 3) / (7 * count),
+        (Algorithm::FixedWindow, TimeUnit::Month) => months(days) / count,
+        (Algorithm::FixedWindow, TimeUnit::Year) => months(days) / (12 * count),
         _ => at / period.nanos(),
     }
 }
 
-/// Months from January of year 0 to the one that this day since the epoch is in.
+/// Returns the number of months from January of year 0 to the month of this day, which is counted from the epoch.
 fn months(mut days: u64) -> u64 {
     for month in 1970 * 12.. {
         let length = length(month);

@@ -1,23 +1,23 @@
-//! Every algorithm beside what it stands for, worked out by brute force from everything that was ever charged.
+//! Oracles: every algorithm compared with its definition, computed by brute force from all charges.
 
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 use weir::limiter::algorithm::{Algorithm, Outcome};
-use weir::limiter::quota::{Limit, Period, Quota, Unit};
+use weir::limiter::quota::{Limit, Period, Quota, TimeUnit};
 
 use super::counter::Counter;
 use super::marks::window_of;
 use super::{requests, steps};
 
-/// What was charged when, in nanoseconds since the epoch.
+/// Charges: the time in nanoseconds since the epoch, and the units.
 type Charged = [(u64, u32)];
 
-/// Units in use at `now`, exactly, as a fraction of which this is the numerator and [`whole`] one unit.
+/// Returns the exact number of units in use at `now`, as a multiple of 1/[`whole`] units.
 fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
     let (period, count) = (quota.window().nanos(), u128::from(quota.limit().count.get()));
     match (quota.algorithm(), u64::from(quota.precision())) {
-        // A level that drains at the limit's rate.
+        // A level that drains at the rate of the limit.
         (Algorithm::Gcra | Algorithm::LeakyBucket | Algorithm::TokenBucket, _) => {
             let (mut level, mut last) = (0_u128, 0);
             for (at, cost) in charged.iter().copied().chain([(now, 0)]) {
@@ -28,7 +28,7 @@ fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
             level
         }
         (Algorithm::RefillBucket, _) => refilled(quota, charged, now),
-        // Each window that ends pays one count.
+        // Each window that ends pays for one count of units.
         (Algorithm::FixedWindow, _) => {
             let (mut level, mut last) = (0_u128, 0);
             for (at, cost) in charged.iter().copied().chain([(now, 0)]) {
@@ -42,20 +42,22 @@ fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
             let dates = dates(quota, charged, 1, period - 1);
             dates.iter().map(|at| u128::from(at + period > now)).sum()
         }
-        // What is left of a unit's sub-window when as many as there are have passed since it ended.
+        // A unit counts fully for `precision` sub-windows from the start of its own, and fades out linearly during the
+        // next one.
         (Algorithm::SlidingWindow, precision) => {
             let tick = period.div_ceil(precision);
             let dates = dates(quota, charged, tick, precision * tick);
             let left = |at: &u64| u128::from((at + (precision + 1) * tick).saturating_sub(now).min(tick));
             dates.iter().map(left).sum()
         }
-        (Algorithm::InFlight | Algorithm::Ban | Algorithm::Claim(_), _) => {
+        (Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_), _) => {
             unreachable!("no limit names them")
         }
     }
 }
 
-/// From when on each unit counts: when it was charged, unless the one a count before it still counts fully then.
+/// Returns the time from which each unit counts: that of its charge, or later if the unit one count before it still
+/// counts fully at that time.
 fn dates(quota: &Quota, charged: &Charged, tick: u64, full: u64) -> Vec<u64> {
     let count = quota.limit().count.get() as usize;
     let mut dates: Vec<u64> = Vec::new();
@@ -68,7 +70,7 @@ fn dates(quota: &Quota, charged: &Charged, tick: u64, full: u64) -> Vec<u64> {
     dates
 }
 
-/// Tokens missing of a bucket whose clock starts when the first is taken from it.
+/// Returns the missing tokens of a bucket whose clock starts when the first token is taken.
 fn refilled(quota: &Quota, charged: &Charged, now: u64) -> u128 {
     let (period, count) = (quota.window().nanos(), u128::from(quota.limit().count.get()));
     let (mut missing, mut next) = (0_u128, 0);
@@ -98,7 +100,7 @@ fn admits(quota: &Quota, charged: &Charged, cost: u32, now: u64) -> bool {
         <= u128::from(quota.burst().get()) * whole(quota)
 }
 
-/// Those that do not round: of token buckets the ones that earn a token every so many whole nanoseconds.
+/// Generates quotas that do not round: of token buckets those whose tokens are a whole number of nanoseconds apart.
 fn quotas() -> impl Strategy<Value = Quota> {
     let whole = |quota: &Quota| quota.window().nanos().is_multiple_of(quota.limit().count.get().into());
     any_quotas(&Algorithm::RATES)
@@ -107,7 +109,7 @@ fn quotas() -> impl Strategy<Value = Quota> {
 
 fn any_quotas(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quota> {
     let algorithm = prop::sample::select(algorithms);
-    let unit = prop::sample::select(&Unit::ALL[..]);
+    let unit = prop::sample::select(&TimeUnit::ALL[..]);
     (algorithm, 1_u32..60, 1_u32..7, unit, 1_u8..=60, 1_u32..60).prop_filter_map(
         "takes a century",
         |(algorithm, count, periods, unit, precision, burst)| {
@@ -145,7 +147,7 @@ proptest! {
         let (mut charged, mut short) = (Vec::new(), 0);
         let nanosecond = u128::from(quota.limit().count.get());
         for (now, cost) in requests(&quota, &steps) {
-            // Each look may credit tokens.
+            // Each evaluation may credit tokens, and rounds.
             short += nanosecond;
             if counter.ask(cost, now) == Outcome::Conform {
                 prop_assert!(admits(&quota, &charged, cost, now), "{} of {:?} at {}", cost, quota, now);
@@ -194,13 +196,13 @@ proptest! {
         steps in steps(),
         back in prop::collection::vec(0_u64..20, 120),
     ) {
-        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Minute));
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Minute));
         let quota = Quota::new(Algorithm::SlidingLog, limit, None).unwrap();
         let mut counter = Counter::new(quota);
-        // The first may come from before the moment at which the steps begin.
+        // `back` moves a request into the past, so the first may be from before the start of the steps.
         let (mut charged, mut latest) = (Vec::new(), 0);
         for ((now, cost), back) in requests(&quota, &steps).into_iter().zip(back) {
-            // Threads read the clock in one order and come to the counter in another.
+            // Threads may read the clock in one order and reach the counter in another.
             if counter.ask(cost, now - back) == Outcome::Conform {
                 latest = latest.max(now - back);
                 charged.push((latest, cost));
@@ -218,7 +220,7 @@ proptest! {
         precision in 2_u8..=60,
         steps in steps(),
     ) {
-        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Minute));
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Minute));
         let quota = Quota::new(Algorithm::SlidingWindow, limit, None).unwrap();
         let quota = quota.with_precision(precision).unwrap();
         let mut counter = Counter::new(quota);
@@ -236,7 +238,7 @@ proptest! {
     fn a_counter_without_memory_for_a_history_is_stricter_and_never_more_generous(
         precise in any::<bool>(), count in 1_u32..30, steps in steps(),
     ) {
-        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Minute));
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Minute));
         let algorithm = if precise { Algorithm::SlidingWindow } else { Algorithm::SlidingLog };
         let quota = Quota::new(algorithm, limit, None).unwrap();
         let quota = quota.with_precision(6).unwrap_or(quota);

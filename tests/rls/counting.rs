@@ -1,4 +1,4 @@
-//! What is counted, and what is left.
+//! Counting of hits, and the remaining units in responses.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn a_domain_may_charge_all_or_nothing() {
     for _ in 0..8 {
         both(&desk);
     }
-    // Five would be over, and take nothing; so two still pass.
+    // Five hits would exceed the limit and are not charged, so two are still admitted.
     let five = desk.ask_all("another", vec![descriptor("key2=a"), hits("key3=a", 5)]);
     assert_eq!((five.overall, codes(&five)), (Code::OverLimit, vec![Code::Ok, Code::OverLimit]));
     assert_eq!(five.statuses[0].limit_remaining, 12);
@@ -158,7 +158,7 @@ fn a_limit_that_changes_keeps_what_was_counted() {
     assert_eq!(one(&desk, hits("k=v", 8)), (Code::Ok, 2));
     desk.reload("{domain: d, descriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}]}");
     assert_eq!(one(&desk, descriptor("k=v")), (Code::Ok, 0));
-    // And a limit in the request counts where the rule's would.
+    // A limit in the request uses the same counter as the limit of the rule.
     let answer = desk.ask_all("d", vec![limited("k=v", 11, Some(Unit::Minute))]);
     assert_eq!(remaining(&answer), [1]);
 }
@@ -189,7 +189,7 @@ fn where_limits_are_spread_there_is_room_for_one_after_the_other() {
     let over = desk.status("k=v");
     assert_eq!((over.code, over.limit_remaining), (Code::OverLimit, 0));
     assert_eq!(over.duration_until_reset, Some(Duration::from_secs(6)), "until there is room for one");
-    // Asking on costs nothing, and the end of the minute is no end.
+    // Rejected requests are not charged, and the limit does not reset at the end of the minute.
     desk.pass(5);
     assert_eq!(desk.status("k=v").code, Code::OverLimit);
     desk.pass(1);
@@ -223,7 +223,7 @@ fn a_limit_that_changes_keeps_what_was_used_of_it_where_limits_are_spread() {
         desk.ask_all("d", vec![limited("k=v", limit, Some(Unit::Minute))]).statuses.remove(0).limit_remaining
     };
     assert_eq!(ask(&desk, 7), 6);
-    // A seventh of a minute is used: of three a part of one.
+    // A seventh of a minute is used, which is less than one unit of three per minute and counts as one.
     assert_eq!(ask(&desk, 3), 1);
     desk.pass(60);
     assert_eq!(ask(&desk, 7), 6);

@@ -1,10 +1,10 @@
-//! A service with its limiter, and short ways to ask it.
+//! Test helper: a rate limit service with its limiter, and short methods for requests.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Limiter, Settings as Table};
+use weir::limiter::{Limiter, LimiterSettings as Table};
 use weir::rls::answer::{Answer, Code, Status, Undecided};
 use weir::rls::request::{Descriptor, Entry, Override, Request};
 use weir::rls::rules::Rules;
@@ -53,7 +53,7 @@ impl Desk {
         self.try_ask(&Request { domain: domain.to_owned(), descriptors, hits_addend: 0 }).expect("an answer")
     }
 
-    /// One descriptor in domain `d`, written `key=value,key=value`.
+    /// Sends one descriptor in domain `d`, written `key=value,key=value`.
     pub(crate) fn ask(&self, entries: &str) -> Answer {
         self.ask_all("d", vec![descriptor(entries)])
     }
@@ -62,7 +62,7 @@ impl Desk {
         self.ask(entries).statuses.remove(0)
     }
 
-    /// What limit a descriptor meets, as requests per unit.
+    /// Returns the limit that applies to a descriptor, in requests per unit.
     pub(crate) fn limit(&self, entries: &str) -> Option<u32> {
         self.status(entries).current_limit.map(|limit| limit.requests_per_unit)
     }

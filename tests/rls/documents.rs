@@ -1,4 +1,4 @@
-//! What loads, and in which words the rest is refused.
+//! Loading of documents, and the text of the errors.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use weir::rls::rules::Rules;
 
 use crate::desk::Desk;
 
-/// The first line of each file is what it is refused with, after `# `; `\n` stands for a new line.
+/// The first line of each file is the expected error after `# `; `\n` stands for a line break.
 #[test]
 fn every_load_error_has_the_words_of_the_reference() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/load_errors");
@@ -19,7 +19,7 @@ fn every_load_error_has_the_words_of_the_reference() {
         let expected = text.lines().next().unwrap().strip_prefix("# ").unwrap().replace("\\n", "\n");
         let found = Rules::from_yaml([("config.file", text.as_str())], false).unwrap_err().to_string();
         let found = found.strip_prefix("config.file: ").unwrap();
-        // Of syntax errors only where they are: each parser has words of its own.
+        // Of syntax errors only the position is compared, since each parser has its own wording.
         let is_it = expected.strip_suffix('…').map_or(found == expected, |start| found.starts_with(start));
         assert!(is_it, "{}:\n  expected {expected}\n  found    {found}", path.display());
         seen += 1;

@@ -1,4 +1,4 @@
-//! What is imported refuses what the original refuses.
+//! Imported rules reject exactly what the original rejects.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ fn questions() -> impl Strategy<Value = Vec<Question>> {
     prop::collection::vec(question.prop_map(|(after, descriptors)| Question { after, descriptors }), 1..60)
 }
 
-/// Imported rules as a whole configuration.
+/// Returns imported rules as a whole configuration.
 fn pasted(rules: &str) -> String {
     format!("listeners: 127.0.0.1:0\nupstream: echo\n{rules}")
 }
@@ -116,7 +116,7 @@ proptest! {
     fn imported_rules_refuse_what_the_original_refuses(nodes in nodes(), questions in questions()) {
         let yaml = format!("domain: d\ndescriptors: {}\n", written(&nodes));
         let rules = envoy_ratelimit::import(&[("f", &yaml)]).unwrap();
-        // What is said to differ may differ.
+        // Where the import reports a difference, the outcomes may differ.
         prop_assume!(!rules.contains("comes several times"));
         let settings = Settings { counting: Counting::AllOrNothing, ..Settings::default() };
         let mut original = Desk::with(&yaml, settings.clone());
@@ -141,8 +141,8 @@ fn samples(ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Each `NAME.ratelimit.yaml` and `NAME.local.yaml` becomes `NAME.….rules`. With `WEIR_BLESS=1` these are written
-/// anew: read the difference before committing it.
+/// Compares the import of each `NAME.ratelimit.yaml` and `NAME.local.yaml` with `NAME.….rules`. `WEIR_BLESS=1` rewrites
+/// those files; review the difference before committing it.
 #[test]
 fn samples_become_the_rules_beside_them() {
     let bless = std::env::var_os("WEIR_BLESS").is_some();

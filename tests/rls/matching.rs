@@ -1,4 +1,4 @@
-//! Which limit a descriptor meets.
+//! Selection of the limit that applies to a descriptor.
 
 use weir::rls::answer::{Code, Status, Undecided};
 use weir::rls::request::Request;
@@ -10,7 +10,7 @@ fn rules(descriptors: &str) -> Desk {
     Desk::new(&format!("domain: d\ndescriptors:\n{descriptors}"))
 }
 
-/// A limit of so many a day.
+/// Returns a limit of `count` per day.
 fn day(count: u32) -> String {
     format!("rate_limit: {{unit: day, requests_per_unit: {count}}}")
 }
@@ -42,7 +42,7 @@ fn exact_beats_wildcard_and_wildcard_beats_bare() {
         day(4)
     ));
     let limits = ["k=abc", "k=abd", "k=b", "k="].map(|entries| desk.limit(entries));
-    // Of two wildcards the first in the file, not the longest.
+    // Of two matching wildcards the first one in the file applies, not the longest.
     assert_eq!(limits, [Some(4), Some(2), Some(1), Some(1)]);
 }
 
@@ -84,7 +84,7 @@ fn nothing_is_tried_twice() {
     let below = format!("descriptors: [{{key: n, {}}}]", day(7));
     let desk = rules(&format!("- {{key: k, value: v}}\n- key: k\n  {below}"));
     assert_eq!(desk.limit("k=other,n=1"), Some(7));
-    // The exact node has no children and hides the bare one, which has.
+    // The exact node has no children and hides the bare one, which has some.
     assert_eq!(desk.limit("k=v,n=1"), None);
 }
 
@@ -116,7 +116,7 @@ fn values_that_share_a_threshold_share_a_counter_also_further_down() {
     assert_eq!(desk.status("t=t1,n=x").limit_remaining, 9);
     assert_eq!(desk.status("t=t2,n=x").limit_remaining, 8);
     assert_eq!(desk.status("t=t2,n=y").limit_remaining, 9);
-    // A value that looks like the pattern is counted with the others.
+    // A value that looks like the pattern shares the counter of the others.
     assert_eq!(desk.status("t=t*,n=x").limit_remaining, 7);
 }
 

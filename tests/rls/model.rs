@@ -1,5 +1,5 @@
-//! The service against the reference's algorithm, as plain as it can be written: a map from a text that ends
-//! with the window's start to a number.
+//! Compares the service with the reference's algorithm in its simplest form: a map from a text, which ends with the
+//! start of the window, to a number.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use weir::rls::unit::Unit;
 
 use crate::desk::{Desk, descriptor};
 
-/// Key, value, and what limits it; in the order of preference.
+/// Key, value and limit of each rule, in order of preference.
 const RULES: [(&str, &str, u32, Unit); 5] = [
     ("a", "x", 3, Unit::Second),
     ("a", "y*", 5, Unit::Minute),
@@ -50,7 +50,7 @@ struct Question {
 }
 
 fn questions() -> impl Strategy<Value = Vec<Question>> {
-    // No descriptor twice in one request: the reference reads those before it writes any.
+    // No descriptor occurs twice in one request, since the reference reads all counters before it writes any.
     let asked = prop::collection::btree_map(0..ASKED.len(), (0_u8..4, prop::bool::weighted(0.1)), 1..4);
     let question = (prop_oneof![5 => Just(0_u64), 2 => Just(1), 1 => Just(30)], asked);
     let question = question.prop_map(|(after, asked)| Question {
@@ -60,7 +60,7 @@ fn questions() -> impl Strategy<Value = Vec<Question>> {
     prop::collection::vec(question, 1..60)
 }
 
-/// What the reference answers: over or not, and what is left.
+/// Returns the result of the reference for each descriptor: whether it is over its limit, and the remaining units.
 fn model(
     counters: &mut HashMap<String, i64>,
     now: u64,

@@ -1,4 +1,4 @@
-//! Shadows, quotas, headers and metadata.
+//! Shadow mode, quota mode, headers and metadata.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const RULES: &str = "domain: d\ndescriptors:\n\
     - {key: ten, rate_limit: {unit: minute, requests_per_unit: 10}, metadata: {who: ten, deep: {a: 7, c: 3}}}\n\
     - {key: free}";
 
-/// Asks twice and answers the second answer: what is limited to one is over then.
+/// Sends the same request twice and returns the second response, in which limits of one are exceeded.
 fn over(desk: &Desk, descriptors: &[&str]) -> Answer {
     let ask = || desk.ask_all("d", descriptors.iter().map(|entries| descriptor(entries)).collect());
     ask();
@@ -56,7 +56,7 @@ fn it_takes_all_quotas_to_refuse() {
     assert_eq!((one.overall, codes(&one)), (Code::Ok, vec![Code::OverLimit, Code::Ok]));
     let both = desk.ask_all("d", vec![descriptor("quota=1"), descriptor("quota=2")]);
     assert_eq!(both.overall, Code::OverLimit);
-    // What meets no limit is no quota that is left.
+    // A descriptor without a limit does not count as a quota with remaining units.
     let beside = desk.ask_all("d", vec![descriptor("quota=1"), descriptor("free=1")]);
     assert_eq!(beside.overall, Code::OverLimit);
 }
@@ -93,7 +93,7 @@ fn headers_are_of_the_descriptor_with_the_least_left() {
         [("RateLimit-Limit", "10"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "58")]
     );
     assert_eq!(headers(&desk.ask("free=1")), []);
-    // The last one that refuses goes before any that does not.
+    // The last rejecting limit takes precedence over any that does not reject.
     let refused = desk.ask_all("d", vec![hits("ten=1", 1), descriptor("real=1"), hits("ten=2", 10)]);
     assert_eq!(headers(&refused)[0], ("RateLimit-Limit", "1"));
 }
@@ -118,7 +118,7 @@ fn metadata_is_merged_from_what_passed_and_the_first_to_say_it_is_right() {
         json!([{"entries": ["real=1"]}, {"entries": ["ten=1"], "hitsAddend": 2}, {"entries": ["shadow=1"]}]);
     let passed = json!({"who": "real", "deep": {"a": 1, "c": 3}, "b": 2});
     assert_eq!(ask(), json!({"domain": "d", "descriptors": asked, "hitsAddend": 1, "metadata": passed}));
-    // The first is over now, and the shadow passes as ever.
+    // The first limit is exceeded now; the one in shadow mode admits as before.
     assert_eq!(ask()["metadata"], json!({"who": "ten", "deep": {"a": 7, "c": 3}, "b": 2}));
 }
 

@@ -1,4 +1,5 @@
-//! Native rules in a domain of Envoy's: whom they are for, what they count, and how they go together with YAML.
+//! Native rules in a domain of Envoy's rate limit service: which descriptors they match, what they count, and how they
+//! combine with limits from YAML.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ descriptors:
 - {key: a, rate_limit: {unit: hour, requests_per_unit: 10}}
 ";
 
-/// A desk with the YAML above and these native rules.
+/// Returns a service with the YAML above and these native rules.
 fn desk(rules: &str) -> Desk {
     with(rules, Settings::default())
 }
@@ -35,7 +36,7 @@ fn with(rules: &str, settings: Settings) -> Desk {
     with_configuration(&format!("listeners: 127.0.0.1:0\nupstream: echo\nrules:\n{rules}"), settings)
 }
 
-/// The same with a whole configuration.
+/// Returns a service with the YAML above and a whole configuration.
 pub(crate) fn with_configuration(text: &str, settings: Settings) -> Desk {
     let mut desk = Desk::with(YAML, settings);
     desk.service.native = Some(policy(text, &desk));
@@ -52,7 +53,7 @@ fn policy(text: &str, desk: &Desk) -> Arc<Policy> {
     config.policy.install(1, &desk.limiter, START)
 }
 
-/// How many of `count` requests with this one descriptor pass, in domain `d`.
+/// Returns how many of `count` requests with this descriptor are admitted, in domain `d`.
 fn passing(desk: &Desk, entries: &str, count: usize) -> usize {
     (0..count).filter(|_| desk.ask(entries).overall == Code::Ok).count()
 }
@@ -187,7 +188,7 @@ fn what_is_given_back_is_not_lost_with_a_refused_request() {
 
 #[test]
 fn what_is_charged_afterwards_counts_where_refusals_are_charged() {
-    // The request is looked at beforehand and charged when its true cost is known.
+    // A request with no hits checks the limit first, and a second one charges the true cost later.
     let later = |rule: &str| {
         let desk = desk(&format!("  - {{ name: r, domain: d, limit: 10/h, algorithm: fixed_window{rule} }}"));
         let turn = || {
@@ -320,7 +321,7 @@ fn a_rule_serves_proxied_requests_too_unless_it_reads_descriptors() {
     let Selection::Limited(selected, _) = policy.rules.select(&proxied, Headroom::NONE) else { panic!() };
     let rules: Vec<_> = selected.iter().map(|selected| selected.rule).collect();
     assert_eq!(rules, [RuleIndex(0)]);
-    assert!(!desk.limiter.check(&[selected[0].check], START).is_refused());
+    assert!(!desk.limiter.check(&[selected[0].check], START).is_rejected());
     assert_eq!(passing(&desk, "remote_address=192.0.2.9,a=b", 3), 1, "and both count on one counter");
 }
 
@@ -354,7 +355,7 @@ fn yaml_and_native_rules_of_a_domain_both_apply_and_the_worse_is_told() {
     assert_eq!(told(&ask("a=good")), [(10, Some(Unit::Hour), "")], "exempt from native rules alone");
     let answers: Vec<_> = (0..4).map(|_| ask("a=1").overall).collect();
     assert_eq!(answers, [Code::Ok, Code::Ok, Code::OverLimit, Code::OverLimit]);
-    // By default the reference's limits count what is refused.
+    // By default the limits of the reference count rejected requests.
     let answer = desk.ask_all("y", vec![given_back("a=1", 4)]);
     assert_eq!(told(&answer), [(4, Some(Unit::Hour), "low")]);
     assert_eq!(remaining(&answer), [4]);

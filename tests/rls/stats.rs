@@ -1,4 +1,4 @@
-//! What each decision adds to the statistics, and under which names.
+//! Effect of each decision on the statistics, and their names.
 
 use weir::telemetry::metrics::sanitized;
 
@@ -9,7 +9,7 @@ fn limit_of(count: u32) -> Desk {
     Desk::new(&format!("{{domain: d, descriptors: [{{key: k, rate_limit: {limit}}}]}}"))
 }
 
-/// (limit, counted before, hits) and what is (over, near, within).
+/// Each row: limit, units counted before and hits; then the hits over the limit, near it and within it.
 #[test]
 fn hits_are_near_the_limit_from_eight_tenths_of_it() {
     let rows = [

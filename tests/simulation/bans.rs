@@ -1,4 +1,4 @@
-//! Who is kept out until when, and for how long the next time.
+//! Model of bans: when each one ends, and how long the next one will be.
 
 use weir::limiter::quota::Ban;
 
@@ -6,18 +6,19 @@ use weir::limiter::quota::Ban;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Banned {
     end: u64,
-    /// How often it has been doubled.
+    /// How many times the duration has been doubled.
     doubled: u32,
-    /// It was too long ago under a `ban_max` of then; it may be remembered until its place is needed.
+    /// The ban was past its `ban_max` before a reload. It may still be remembered until its slot is needed.
     may_be_forgotten: bool,
 }
 
 impl Banned {
-    /// The ban that begins at `now`, after this one or the first, and another that it may be instead.
+    /// Returns the ban that begins at `now`, and the alternative that is also permitted.
     pub(crate) fn begin(before: Option<Self>, ban: Ban, now: u64) -> [Self; 2] {
         let after = |doubled: u32| {
-            let length = u64::try_from(u128::from(nanos(ban.first)) << doubled).unwrap_or(u64::MAX);
-            Self { end: now + length.min(nanos(ban.most)), doubled, may_be_forgotten: false }
+            let length =
+                u64::try_from(u128::from(nanos(ban.initial_duration)) << doubled).unwrap_or(u64::MAX);
+            Self { end: now + length.min(nanos(ban.max_duration)), doubled, may_be_forgotten: false }
         };
         match before {
             Some(before) if !before.is_past(ban, now) => {
@@ -28,25 +29,25 @@ impl Banned {
         }
     }
 
-    /// Another `ban_max` may come.
+    /// Prepares for a reload, which may change `ban_max`.
     pub(crate) fn change(&mut self, from: Ban, now: u64) {
         self.may_be_forgotten |= self.is_past(from, now);
     }
 
     fn is_past(&self, ban: Ban, now: u64) -> bool {
-        now > self.end.saturating_add(nanos(ban.most))
+        now > self.end.saturating_add(nanos(ban.max_duration))
     }
 
     pub(crate) fn runs(&self, now: u64) -> bool {
         now < self.end
     }
 
-    /// Nanoseconds from `now` on.
+    /// Returns the remaining nanoseconds at `now`.
     pub(crate) fn rest(&self, now: u64) -> u64 {
         self.end.saturating_sub(now)
     }
 
-    /// Another process takes over whose clock may be behind: the rest is as long as it was.
+    /// Adapts to a new process whose clock may be behind: the remaining time stays the same.
     pub(crate) fn rebase(&mut self, (then, now): (u64, u64)) {
         self.end = self.end.saturating_sub(then.saturating_sub(now));
     }

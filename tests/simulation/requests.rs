@@ -1,42 +1,42 @@
-//! Requests and their ends, and whether the limiter has decided them as the model allows.
+//! Requests and their completion, and whether the decisions of the limiter are permitted by the model.
 
 use std::ops::Range;
 
 use weir::limiter::Check;
-use weir::limiter::algorithm::Usage;
+use weir::limiter::algorithm::CounterUsage;
+use weir::limiter::check_options::{CheckOptions, CounterRole, OnDenied};
 use weir::limiter::decision::{Decision, Enforcement, Verdict};
 use weir::limiter::quota::Quota;
-use weir::limiter::reservation::{Charging, Debt, Reservation};
-use weir::limiter::terms::{OnDenied, Role, Terms};
+use weir::limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
 use weir::limiter::timestamp::Timestamp;
 
 use super::bans::Banned;
 use super::model::Counter;
-use super::rules::{Limit, Rule, Tariff, Throttle};
-use super::{Id, MOST_WAITING, Simulation, Waiting};
+use super::rules::{ChargeRule, Limit, Rule, Throttle};
+use super::{Id, MAX_WAITING, PendingRequest, Simulation};
 
-/// One check of a request and what the model needs to judge it.
-struct Asked {
+/// One check of a request, with what the model needs to verify the result.
+struct CheckedLimit {
     id: Id,
     limit: Limit,
     check: Check,
     refunds: bool,
 }
 
-impl Asked {
-    /// Whether a rejection may be for nothing but units that others hold.
-    fn may_meet_only_holds(&self) -> bool {
-        self.minds_holds() && self.check.charging != Charging::WhileServed
+impl CheckedLimit {
+    /// Whether a rejection may be due only to units that other requests hold.
+    fn may_be_blocked_by_holds(&self) -> bool {
+        self.is_affected_by_holds() && self.check.charge_timing != ChargeTiming::WhileInFlight
     }
 
     fn is_ban(&self) -> bool {
         self.limit.ban.is_some()
     }
 
-    /// Whether what others hold stands in its way: of checks charged on arrival only of those with terms, since such a rule may
-    /// share its counter with one that holds.
-    fn minds_holds(&self) -> bool {
-        self.check.charging != Charging::OnArrival || self.check.terms.is_some()
+    /// Whether units held by other requests count against the check. Of checks charged on arrival, this is so only for
+    /// those with terms: such a rule may share its counter with one that holds units.
+    fn is_affected_by_holds(&self) -> bool {
+        self.check.charge_timing != ChargeTiming::OnArrival || self.check.options.is_some()
     }
 
     fn quota(&self) -> &Quota {
@@ -49,12 +49,12 @@ impl Asked {
 }
 
 impl Simulation {
-    /// One request that some of the rules apply to, all or nothing.
+    /// Sends one request to which some of the rules apply. It is charged for all of them or for none.
     pub(crate) fn request(&mut self) {
         let client = self.rng.u32(..self.clients);
         let cost = if self.rng.u32(..50) == 0 { 40 } else { self.rng.u32(1..4) };
         let asked = self.asked(client, cost);
-        if self.waiting.len() + asked.len() > MOST_WAITING {
+        if self.waiting.len() + asked.len() > MAX_WAITING {
             return;
         }
         let checks: Vec<_> = asked.iter().map(|asked| asked.check).collect();
@@ -62,18 +62,25 @@ impl Simulation {
         let decision = self.limiter.check(&checks, Timestamp::from_nanos(self.now));
         let crowded = was_crowded || self.is_crowded();
         for (asked, verdict) in asked.iter().zip(decision.verdicts()) {
-            self.judge(asked, verdict, decision.is_refused(), crowded);
+            self.assert_verdict(asked, verdict, decision.is_rejected(), crowded);
         }
-        if decision.is_refused() {
-            let charged = self.punish(&asked, &decision, crowded);
+        if decision.is_rejected() {
+            let charged = self.apply_rejection(&asked, &decision, crowded);
             let after = self.usages(&checks);
-            // A ban that takes a place in a crowded table may take that of an unused counter.
-            let made_room = crowded && checks.iter().any(|check| check.terms.is_some());
+            // A ban that needs a slot in a crowded table may evict an unused counter.
+            let made_room = crowded && checks.iter().any(|check| check.options.is_some());
             for (position, (before, after)) in before.iter().zip(&after).enumerate() {
                 let may_change = made_room || asked[position].is_ban() || charged.contains(&position);
                 let what = || {
                     let told = asked.iter().zip(decision.verdicts()).map(|(asked, verdict)| {
-                        let Check { meter, cost, enforcement, charging, terms, .. } = asked.check;
+                        let Check {
+                            handle: meter,
+                            cost,
+                            enforcement,
+                            charge_timing: charging,
+                            options: terms,
+                            ..
+                        } = asked.check;
                         let counter = self.counter(asked);
                         format!(
                             "\n{:?} {cost} {enforcement:?} {charging:?} {terms:?} {:?} {counter:?}",
@@ -82,7 +89,7 @@ impl Simulation {
                     });
                     format!(
                         "{:?}, {before:?}, {after:?}{}",
-                        asked[position].check.meter.id,
+                        asked[position].check.handle.id,
                         told.collect::<String>()
                     )
                 };
@@ -97,37 +104,37 @@ impl Simulation {
         }
     }
 
-    fn asked(&mut self, client: u32, cost: u32) -> Vec<Asked> {
+    fn asked(&mut self, client: u32, cost: u32) -> Vec<CheckedLimit> {
         let key = self.limiter.hasher().hash(&client.to_be_bytes());
-        let mut meters = self.meters.iter();
+        let mut meters = self.handles.iter();
         let mut all = Vec::new();
         for (group, rule) in (0..).zip(self.shadow.rules.rules()) {
             let applies = self.rng.bool();
-            for (limit, meter) in rule.meters().zip(&mut meters) {
+            for (limit, meter) in rule.limits_and_ban().zip(&mut meters) {
                 let ways = ways(rule, limit);
-                let terms = Terms { group, role: ways.role, on_denied: rule.on_denied };
+                let terms = CheckOptions { group, role: ways.role, on_denied: rule.on_denied };
                 let check = Check {
-                    meter: *meter,
+                    handle: *meter,
                     key,
                     cost: if limit.is_permit() || limit.ban.is_some() {
                         1
                     } else {
-                        limit.price(cost, &mut self.rng)
+                        limit.units(cost, &mut self.rng)
                     },
                     enforcement: ways.enforcement,
-                    charging: ways.charging,
-                    terms: rule.has_terms().then_some(terms),
+                    charge_timing: ways.charging,
+                    options: rule.has_options().then_some(terms),
                 };
-                let refunds = rule.tariff == Tariff::Refunds && !limit.is_permit();
-                let asked = Asked { id: (limit.id, client), limit: limit.clone(), check, refunds };
+                let refunds = rule.charge_rule == ChargeRule::Refunds && !limit.is_permit();
+                let asked = CheckedLimit { id: (limit.id, client), limit: limit.clone(), check, refunds };
                 all.extend(applies.then_some(asked));
             }
         }
         all
     }
 
-    /// Nothing passes for which there is no room, and nobody is refused for whom there is.
-    fn judge(&self, asked: &Asked, verdict: &Verdict, refused: bool, crowded: bool) {
+    /// Verifies one verdict: no admission without room, and no rejection if there is certainly room.
+    fn assert_verdict(&self, asked: &CheckedLimit, verdict: &Verdict, refused: bool, crowded: bool) {
         let (quota, now) = (asked.quota(), self.now);
         if asked.is_ban() {
             let runs = self.shadow.bans.get(&asked.id).is_some_and(|ban| ban.runs(now));
@@ -135,7 +142,7 @@ impl Simulation {
             assert!(is_right, "{self}: {:?}, {verdict:?}", self.shadow.bans.get(&asked.id));
             return;
         }
-        let held = if asked.minds_holds() { self.held(asked.id, quota) } else { 0 };
+        let held = if asked.is_affected_by_holds() { self.held(asked.id, quota) } else { 0 };
         let counter = self.counter(asked);
         let what =
             || format!("{self}: {} of {quota:?} beside {held} of {counter:?}: {verdict:?}", asked.units());
@@ -143,29 +150,29 @@ impl Simulation {
             let is_wrong = !crowded && counter.must_have_room(quota, held + asked.units(), now);
             assert!(!is_wrong, "refused {}", what());
         } else {
-            let waits = matches!(asked.check.terms, Some(Terms { role: Role::Delay(_), .. }));
-            // Of what was delayed and then refused by another limit it is not said by how long.
+            let waits = matches!(asked.check.options, Some(CheckOptions { role: CounterRole::Delay(_), .. }));
+            // For a request that was delayed and then rejected by another limit, the verdict does not state the delay.
             let then = now + u64::try_from(verdict.delay().as_nanos()).unwrap_or(u64::MAX);
             let is_right = (refused && waits) || counter.has_room(quota, held + asked.units(), then);
             assert!(is_right, "passed {}", what());
         }
     }
 
-    fn admit(&mut self, asked: &Asked, crowded: bool) {
+    fn admit(&mut self, asked: &CheckedLimit, crowded: bool) {
         let (quota, now) = (asked.quota(), self.now);
-        let reservation = Reservation::new(&asked.check, Timestamp::from_nanos(now)).under(quota);
-        let debt = if self.rng.bool() { Debt::OneBurst } else { Debt::AsTold };
-        let waiting = Waiting {
+        let reservation = Reservation::new(&asked.check, Timestamp::from_nanos(now)).in_units_of(quota);
+        let debt = if self.rng.bool() { DebtLimit::OneBurst } else { DebtLimit::Unlimited };
+        let waiting = PendingRequest {
             id: asked.id,
-            reservation: reservation.owing(debt),
-            debt,
-            charging: asked.check.charging,
-            shares: quota.shares().get().into(),
+            reservation: reservation.with_debt_limit(debt),
+            debt_limit: debt,
+            charge_timing: asked.check.charge_timing,
+            units_per_request: quota.units_per_request().get().into(),
             at: now,
             gives_back: true,
         };
-        match asked.check.charging {
-            Charging::OnArrival => {
+        match asked.check.charge_timing {
+            ChargeTiming::OnArrival => {
                 let mut counter = self.counter(asked);
                 counter.charge(quota, asked.units(), now);
                 if crowded {
@@ -174,22 +181,22 @@ impl Simulation {
                 self.shadow.counters.insert(asked.id, counter);
                 self.waiting.extend(asked.refunds.then_some(waiting));
             }
-            Charging::OnAnswer | Charging::WhileServed => {
+            ChargeTiming::OnResponse | ChargeTiming::WhileInFlight => {
                 self.shadow.counters.entry(asked.id).or_insert_with(|| Counter::new(quota));
                 self.waiting.push(waiting);
             }
         }
     }
 
-    /// What a refusal brings upon those that refused; answers which positions were charged.
-    fn punish(&mut self, asked: &[Asked], decision: &Decision, crowded: bool) -> Vec<usize> {
-        let group_of = |asked: &Asked| asked.check.terms.map(|terms| terms.group);
+    /// Applies the consequences of a rejection to the rejecting rules. Returns the positions of the charged checks.
+    fn apply_rejection(&mut self, asked: &[CheckedLimit], decision: &Decision, crowded: bool) -> Vec<usize> {
+        let group_of = |asked: &CheckedLimit| asked.check.options.map(|terms| terms.group);
         let (mut from, mut charged) = (0, Vec::new());
         for group in asked.chunk_by(|a, b| group_of(a) == group_of(b)) {
             let range = from..from + group.len();
             from = range.end;
             let verdicts = &decision.verdicts()[range.clone()];
-            let refusing = || group.iter().zip(verdicts).filter(|(_, verdict)| verdict.refuses());
+            let refusing = || group.iter().zip(verdicts).filter(|(_, verdict)| verdict.rejects());
             let is_banned = refusing().any(|(asked, _)| asked.is_ban());
             if group_of(&group[0]).is_none() || is_banned || refusing().next().is_none() {
                 continue;
@@ -199,40 +206,42 @@ impl Simulation {
             {
                 charged.extend(self.charge_denied(group, range.clone(), crowded));
                 if let Some(ban) = group.iter().find(|asked| asked.is_ban()) {
-                    self.begin_ban(ban, crowded);
+                    self.start_ban(ban, crowded);
                 }
             }
         }
         charged
     }
 
-    /// Whether those that refuse do so for what has counted, and not only for what may yet come to nothing.
-    fn is_over(&self, refusing: &[(&Asked, Verdict)], crowded: bool) -> bool {
-        let fits = |asked: &Asked, fits: fn(&Counter, &Quota, u64, u64) -> bool| {
-            asked.may_meet_only_holds() && fits(&self.counter(asked), asked.quota(), asked.units(), self.now)
+    /// Whether the rejection is due to charged units, and not only to held ones that may yet be released.
+    fn is_over(&self, refusing: &[(&CheckedLimit, Verdict)], crowded: bool) -> bool {
+        let fits = |asked: &CheckedLimit, fits: fn(&Counter, &Quota, u64, u64) -> bool| {
+            asked.may_be_blocked_by_holds()
+                && fits(&self.counter(asked), asked.quota(), asked.units(), self.now)
         };
-        let over =
-            refusing.iter().any(|(asked, verdict)| !asked.may_meet_only_holds() || !verdict.wait().is_zero());
+        let over = refusing
+            .iter()
+            .any(|(asked, verdict)| !asked.may_be_blocked_by_holds() || !verdict.retry_after().is_zero());
         let must = refusing.iter().any(|(asked, _)| !fits(asked, Counter::has_room));
         let may_not = refusing.iter().all(|(asked, _)| fits(asked, Counter::must_have_room));
-        // Whatever has begun a ban tells that as its wait.
+        // A check that has begun a ban reports the ban as its wait.
         assert!(over || !must, "{self}: nothing comes of a refusal");
         assert!(crowded || !over || !may_not, "{self}: reservations count");
         over
     }
 
-    fn charge_denied(&mut self, group: &[Asked], range: Range<usize>, crowded: bool) -> Vec<usize> {
+    fn charge_denied(&mut self, group: &[CheckedLimit], range: Range<usize>, crowded: bool) -> Vec<usize> {
         let mut charged = Vec::new();
         for (position, asked) in range.zip(group) {
-            let charges = asked.check.terms.is_some_and(|terms| terms.on_denied == OnDenied::Charge);
+            let charges = asked.check.options.is_some_and(|terms| terms.on_denied == OnDenied::Charge);
             let counts = asked.check.enforcement == Enforcement::Enforced
-                && asked.check.charging != Charging::WhileServed;
+                && asked.check.charge_timing != ChargeTiming::WhileInFlight;
             if charges && counts && !asked.is_ban() {
                 let mut counter = self.counter(asked);
                 if crowded {
                     counter.spoil(asked.quota(), self.now);
                 }
-                counter.charge_late(asked.quota(), asked.units(), self.now, Debt::OneBurst);
+                counter.charge_late(asked.quota(), asked.units(), self.now, DebtLimit::OneBurst);
                 self.shadow.counters.insert(asked.id, counter);
                 charged.push(position);
             }
@@ -240,12 +249,12 @@ impl Simulation {
         charged
     }
 
-    fn begin_ban(&mut self, asked: &Asked, crowded: bool) {
+    fn start_ban(&mut self, asked: &CheckedLimit, crowded: bool) {
         let (now, Some(ban)) = (self.now, asked.limit.ban) else { return };
         let next = Banned::begin(self.shadow.bans.get(&asked.id).copied(), ban, now);
         let usage = self.usages(&[asked.check]).remove(0);
         let (runs, rest) = usage.map_or((false, 0), |usage| (usage.used > 0, usage.reset.as_nanos()));
-        // In a full table none begins, even before anybody has to share.
+        // In a full table no ban begins, even before keys have to share counters.
         let may_be_full = self.limiter.live_keys() >= self.max_keys / 2;
         assert!(runs || crowded || may_be_full, "{self}: no ban began");
         if runs {
@@ -255,32 +264,33 @@ impl Simulation {
         }
     }
 
-    fn counter(&self, asked: &Asked) -> Counter {
+    fn counter(&self, asked: &CheckedLimit) -> Counter {
         let known = self.shadow.counters.get(&asked.id).cloned();
         known.unwrap_or_else(|| Counter::new(asked.quota()))
     }
 
-    /// What others hold, in units of the quota.
+    /// Returns the units that other requests hold, in units of the quota.
     fn held(&self, id: Id, quota: &Quota) -> u64 {
         let mut held: Vec<(u64, u64)> = Vec::new();
-        let holding = |waiting: &&Waiting| waiting.id == id && waiting.charging != Charging::OnArrival;
+        let holding =
+            |waiting: &&PendingRequest| waiting.id == id && waiting.charge_timing != ChargeTiming::OnArrival;
         for waiting in self.waiting.iter().filter(holding) {
             let units = u64::from(waiting.reservation.units());
-            match held.iter_mut().find(|(shares, _)| *shares == waiting.shares) {
+            match held.iter_mut().find(|(shares, _)| *shares == waiting.units_per_request) {
                 Some((_, sum)) => *sum += units,
-                None => held.push((waiting.shares, units)),
+                None => held.push((waiting.units_per_request, units)),
             }
         }
-        let now = u64::from(quota.shares().get());
+        let now = u64::from(quota.units_per_request().get());
         held.into_iter().map(|(shares, units)| (units * now).div_ceil(shares)).sum()
     }
 
-    fn usages(&self, checks: &[Check]) -> Vec<Option<Usage>> {
+    fn usages(&self, checks: &[Check]) -> Vec<Option<CounterUsage>> {
         let now = Timestamp::from_nanos(self.now);
-        checks.iter().map(|check| self.limiter.usage(check.meter, check.key, now)).collect()
+        checks.iter().map(|check| self.limiter.usage(check.handle, check.key, now)).collect()
     }
 
-    /// An answer comes and counts, or does not, or tells what it has cost.
+    /// Completes a random request: it counts, does not count, or reports its cost.
     pub(crate) fn settle(&mut self) {
         if !self.waiting.is_empty() {
             let index = self.rng.usize(..self.waiting.len());
@@ -292,7 +302,7 @@ impl Simulation {
         let mut waiting = self.waiting.swap_remove(index);
         let units = waiting.reservation.units();
         let limit = self.shadow.rules.limit(waiting.id.0).map(|(_, limit)| limit.clone());
-        let is_permit = waiting.charging == Charging::WhileServed;
+        let is_permit = waiting.charge_timing == ChargeTiming::WhileInFlight;
         let due = match self.rng.u32(..6) {
             _ if is_permit => 0,
             0..3 => 0,
@@ -312,45 +322,50 @@ impl Simulation {
     }
 }
 
-impl Waiting {
-    /// What becomes of the counter when `due` units are to be charged in place of those that were reserved.
+impl PendingRequest {
+    /// Applies the completion to the counter: `due` units are to be charged instead of the reserved ones.
     fn settle(&self, counter: &mut Counter, quota: &Quota, (units, due): (u64, u64), now: u64) {
-        let in_force = u64::from(quota.shares().get());
-        let charge = match self.charging {
-            Charging::WhileServed => return,
-            Charging::OnAnswer => due,
-            Charging::OnArrival => due.saturating_sub(units),
+        let in_force = u64::from(quota.units_per_request().get());
+        let charge = match self.charge_timing {
+            ChargeTiming::WhileInFlight => return,
+            ChargeTiming::OnResponse => due,
+            ChargeTiming::OnArrival => due.saturating_sub(units),
         };
         if charge > 0 {
-            counter.charge_late(quota, (charge * in_force).div_ceil(self.shares), now, self.debt);
-        } else if due < units && self.charging == Charging::OnArrival && self.gives_back {
-            counter.refund(quota, (units - due, self.shares), (self.at, now));
+            counter.charge_late(
+                quota,
+                (charge * in_force).div_ceil(self.units_per_request),
+                now,
+                self.debt_limit,
+            );
+        } else if due < units && self.charge_timing == ChargeTiming::OnArrival && self.gives_back {
+            counter.refund(quota, (units - due, self.units_per_request), (self.at, now));
         }
     }
 }
 
 struct Ways {
-    role: Role,
+    role: CounterRole,
     enforcement: Enforcement,
-    charging: Charging,
+    charging: ChargeTiming,
 }
 
 fn ways(rule: &Rule, limit: &Limit) -> Ways {
-    let charging = match rule.tariff {
-        _ if limit.ban.is_some() => Charging::OnArrival,
-        _ if limit.is_permit() => Charging::WhileServed,
-        Tariff::OnAnswer => Charging::OnAnswer,
-        Tariff::OnArrival | Tariff::Refunds => Charging::OnArrival,
+    let charging = match rule.charge_rule {
+        _ if limit.ban.is_some() => ChargeTiming::OnArrival,
+        _ if limit.is_permit() => ChargeTiming::WhileInFlight,
+        ChargeRule::OnResponse => ChargeTiming::OnResponse,
+        ChargeRule::OnArrival | ChargeRule::Refunds => ChargeTiming::OnArrival,
     };
     let (role, enforcement) = match rule.throttle {
-        _ if limit.ban.is_some() => (Role::Ban, Enforcement::Enforced),
-        Throttle::Hard => (Role::Limit, Enforcement::Enforced),
-        Throttle::Shadow => (Role::Limit, Enforcement::Shadow),
-        Throttle::Soft => (Role::Limit, Enforcement::Marking),
+        _ if limit.ban.is_some() => (CounterRole::Ban, Enforcement::Enforced),
+        Throttle::Hard => (CounterRole::Limit, Enforcement::Enforced),
+        Throttle::Shadow => (CounterRole::Limit, Enforcement::Shadow),
+        Throttle::Soft => (CounterRole::Limit, Enforcement::Marking),
         Throttle::Delay(slack) if limit.quota.algorithm().can_delay() => {
-            (Role::Delay(slack), Enforcement::Enforced)
+            (CounterRole::Delay(slack), Enforcement::Enforced)
         }
-        Throttle::Delay(_) => (Role::Limit, Enforcement::Enforced),
+        Throttle::Delay(_) => (CounterRole::Limit, Enforcement::Enforced),
     };
     Ways { role, enforcement, charging }
 }

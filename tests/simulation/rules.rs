@@ -1,4 +1,4 @@
-//! Rules as people write and change them: limits are added, taken away, raised, lowered, counted otherwise.
+//! Rules as operators write and change them: limits are added, removed, raised, lowered, and get other algorithms.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -6,56 +6,57 @@ use std::time::Duration;
 use fastrand::Rng;
 use weir::limiter::algorithm::Algorithm;
 use weir::limiter::algorithm::conversion::OnChange;
-use weir::limiter::elastic::{Headroom, Prices, Stretch};
-use weir::limiter::quota::{Ban, Limit as Rate, Period, Quota, Unit};
-use weir::limiter::terms::{OnDenied, Slack};
-use weir::limiter::{Lineage, MeterSpec};
+use weir::limiter::check_options::{DelayPolicy, OnDenied};
+use weir::limiter::elastic::{ElasticCosts, ElasticRange, Headroom};
+use weir::limiter::quota::{Ban, Limit as Rate, Period, Quota, TimeUnit};
+use weir::limiter::{LimitIdentity, LimitSpec};
 
-const MOST_RULES: usize = 6;
-const MOST_LIMITS: usize = 3;
+const MAX_RULES: usize = 6;
+const MAX_LIMITS: usize = 3;
 
-const UNITS: [Unit; 6] = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month];
+const UNITS: [TimeUnit; 6] =
+    [TimeUnit::Second, TimeUnit::Minute, TimeUnit::Hour, TimeUnit::Day, TimeUnit::Week, TimeUnit::Month];
 
-/// One limit, which stays the same one as long as its counters are to be kept.
+/// One limit. It keeps its identity as long as its counters are to be kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     pub(crate) id: u64,
     pub(crate) quota: Quota,
-    /// Of an elastic one, what requests cost.
-    prices: Option<Prices>,
-    /// Of a ban, how long it is.
+    /// Prices of requests, if the limit is elastic.
+    elastic_costs: Option<ElasticCosts>,
+    /// Duration, if the limit is a ban.
     pub(crate) ban: Option<Ban>,
 }
 
-/// What becomes of requests that are over.
+/// What happens to requests that exceed the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Throttle {
     Hard,
     Shadow,
     Soft,
-    Delay(Slack),
+    Delay(DelayPolicy),
 }
 
 /// When requests are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tariff {
+pub(crate) enum ChargeRule {
     OnArrival,
-    OnAnswer,
-    /// On arrival, but what failed is given back.
+    OnResponse,
+    /// On arrival, with a refund for failed requests.
     Refunds,
 }
 
-/// The limits of one rule, and how it goes about them.
+/// The limits of one rule, and the settings they share.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
     name: u64,
     key: &'static str,
     pub(crate) throttle: Throttle,
-    pub(crate) tariff: Tariff,
+    pub(crate) charge_rule: ChargeRule,
     pub(crate) on_denied: OnDenied,
     pub(crate) on_change: OnChange,
     pub(crate) ban: Option<Limit>,
-    /// No two of the same period, or nobody could tell which is which after a change.
+    /// The periods are distinct, since the period identifies a limit after a change.
     pub(crate) limits: Vec<Limit>,
 }
 
@@ -63,31 +64,32 @@ pub(crate) struct Rule {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rules {
     rules: Vec<Rule>,
-    /// Never given twice.
+    /// Never used twice.
     next_id: u64,
 }
 
 impl Limit {
-    /// Whether it bounds what is under way.
+    /// Whether it limits requests in flight.
     pub(crate) fn is_permit(&self) -> bool {
         self.quota.algorithm() == Algorithm::InFlight
     }
 
-    /// Units of a request that costs so much, at the moment.
-    pub(crate) fn price(&self, cost: u32, rng: &mut Rng) -> u32 {
-        let at = |prices: Prices| prices.at(Headroom::from_fraction(rng.f64() * 1.2 - 0.1)).get();
-        cost * self.prices.map_or(1, at)
+    /// Returns the units that a request of this cost uses at a random headroom.
+    pub(crate) fn units(&self, cost: u32, rng: &mut Rng) -> u32 {
+        let at =
+            |prices: ElasticCosts| prices.at_headroom(Headroom::from_fraction(rng.f64() * 1.2 - 0.1)).get();
+        cost * self.elastic_costs.map_or(1, at)
     }
 }
 
 impl Rule {
-    /// Its ban, which stands first, and its limits.
-    pub(crate) fn meters(&self) -> impl Iterator<Item = &Limit> {
+    /// Returns the ban of the rule, if there is one, and then its limits.
+    pub(crate) fn limits_and_ban(&self) -> impl Iterator<Item = &Limit> {
         self.ban.iter().chain(&self.limits)
     }
 
-    /// Whether a check of it is anything but plain.
-    pub(crate) fn has_terms(&self) -> bool {
+    /// Whether its checks have terms.
+    pub(crate) fn has_options(&self) -> bool {
         self.ban.is_some()
             || self.on_denied == OnDenied::Charge
             || matches!(self.throttle, Throttle::Delay(_))
@@ -107,29 +109,29 @@ impl Rules {
         &self.rules
     }
 
-    /// The limit of this id and the rule that it belongs to.
+    /// Returns the limit with this identity, and its rule.
     pub(crate) fn limit(&self, id: u64) -> Option<(&Rule, &Limit)> {
-        let all = self.rules.iter().flat_map(|rule| rule.meters().map(move |limit| (rule, limit)));
+        let all = self.rules.iter().flat_map(|rule| rule.limits_and_ban().map(move |limit| (rule, limit)));
         all.into_iter().find(|(_, limit)| limit.id == id)
     }
 
-    pub(crate) fn specs(&self) -> Vec<MeterSpec> {
+    pub(crate) fn specs(&self) -> Vec<LimitSpec> {
         let of_rule = |rule: &Rule| {
-            let lineage = Lineage { rule: rule.name.to_string().into(), key: rule.key.into() };
-            let spec = |limit: &Limit| MeterSpec {
-                lineage: lineage.clone(),
+            let lineage = LimitIdentity { rule: rule.name.to_string().into(), key: rule.key.into() };
+            let spec = |limit: &Limit| LimitSpec {
+                identity: lineage.clone(),
                 quota: limit.quota,
                 on_change: rule.on_change,
-                sharing: None,
+                lease_policy: None,
             };
-            rule.meters().map(spec).collect::<Vec<_>>()
+            rule.limits_and_ban().map(spec).collect::<Vec<_>>()
         };
         self.rules.iter().flat_map(of_rule).collect()
     }
 
-    /// What somebody may do to the file between two readings.
+    /// Makes a random change, as an operator may between two reloads.
     pub(crate) fn change(&mut self, rng: &mut Rng) {
-        if self.rules.is_empty() || (rng.u32(..6) == 0 && self.rules.len() < MOST_RULES) {
+        if self.rules.is_empty() || (rng.u32(..6) == 0 && self.rules.len() < MAX_RULES) {
             return self.add_rule(rng);
         }
         if rng.u32(..8) == 0 {
@@ -159,7 +161,7 @@ impl Rules {
             name,
             key: "[client_ip]",
             throttle: Throttle::Hard,
-            tariff: Tariff::OnArrival,
+            charge_rule: ChargeRule::OnArrival,
             on_denied: OnDenied::Free,
             on_change: random_change(rng),
             ban: None,
@@ -172,7 +174,7 @@ impl Rules {
         }
     }
 
-    /// Another key is another rule as far as counters go.
+    /// Changes the key. The counters of another key are new ones, so all limits get new identities.
     fn change_key(&mut self, index: usize) {
         let rule = &mut self.rules[index];
         rule.key = if rule.key == "[client_ip]" { "[header x-key]" } else { "[client_ip]" };
@@ -183,7 +185,7 @@ impl Rules {
         self.rules[index].ban.iter_mut().for_each(|ban| ban.id = id);
     }
 
-    /// Everything but its limits.
+    /// Changes everything except the limits.
     fn change_ways(&mut self, index: usize, rng: &mut Rng) {
         let (id, ban) = (self.id(), random_ban(rng));
         let rule = &mut self.rules[index];
@@ -192,21 +194,21 @@ impl Rules {
             1 => Throttle::Soft,
             2 => {
                 let queue = rng.bool().then(|| rng.u32(1..10));
-                Throttle::Delay(Slack::new(Duration::from_millis(rng.u64(..20_000)), queue))
+                Throttle::Delay(DelayPolicy::new(Duration::from_millis(rng.u64(..20_000)), queue))
             }
             _ => Throttle::Hard,
         };
-        rule.tariff = match rng.u32(..4) {
-            0 => Tariff::OnAnswer,
-            1 => Tariff::Refunds,
-            _ => Tariff::OnArrival,
+        rule.charge_rule = match rng.u32(..4) {
+            0 => ChargeRule::OnResponse,
+            1 => ChargeRule::Refunds,
+            _ => ChargeRule::OnArrival,
         };
         rule.on_denied = if rng.u32(..5) == 0 { OnDenied::Charge } else { OnDenied::Free };
         rule.ban = match rng.u32(..4) {
             0 => Some(Limit {
                 id: rule.ban.as_ref().map_or(id, |ban| ban.id),
                 quota: Quota::ban(ban),
-                prices: None,
+                elastic_costs: None,
                 ban: Some(ban),
             }),
             _ => None,
@@ -217,13 +219,13 @@ impl Rules {
         let period = random_period(rng);
         let id = self.id();
         let rule = &mut self.rules[index];
-        if rule.limits.len() < MOST_LIMITS && rule.limits.iter().all(|limit| limit.quota.window() != period) {
+        if rule.limits.len() < MAX_LIMITS && rule.limits.iter().all(|limit| limit.quota.window() != period) {
             let (quota, prices) =
                 if rng.u32(..6) == 0 { (random_permit(rng), None) } else { random_quota(rng, period) };
             let is_alone = rule.limits.iter().all(|limit| limit.quota.window() != quota.window());
             let place = rng.usize(..=rule.limits.len());
             if is_alone {
-                rule.limits.insert(place, Limit { id, quota, prices, ban: None });
+                rule.limits.insert(place, Limit { id, quota, elastic_costs: prices, ban: None });
             }
         }
     }
@@ -235,13 +237,13 @@ impl Rules {
         }
     }
 
-    /// The only limit of a rule stays the same one.
+    /// Changes the period of the only limit of a rule, which keeps its identity.
     fn change_period(&mut self, index: usize, rng: &mut Rng) {
         if let [limit] = &mut *self.rules[index].limits
             && !limit.is_permit()
         {
             let period = random_period(rng);
-            (limit.quota, limit.prices) = random_quota(rng, period);
+            (limit.quota, limit.elastic_costs) = random_quota(rng, period);
         }
     }
 
@@ -249,8 +251,8 @@ impl Rules {
         for limit in &mut self.rules[index].limits {
             match limit.is_permit() {
                 true => limit.quota = random_permit(rng),
-                // Often only the count, or only how far it may stretch.
-                false => (limit.quota, limit.prices) = changed_quota(rng, &limit.quota),
+                // Often changes only the count, or only the elastic maximum.
+                false => (limit.quota, limit.elastic_costs) = changed_quota(rng, &limit.quota),
             }
         }
         rng.shuffle(&mut self.rules[index].limits);
@@ -266,22 +268,22 @@ fn random_period(rng: &mut Rng) -> Period {
     Period::new(NonZeroU32::new(rng.u32(1..4)).expect("at least one"), UNITS[rng.usize(..UNITS.len())])
 }
 
-fn random_quota(rng: &mut Rng, period: Period) -> (Quota, Option<Prices>) {
+fn random_quota(rng: &mut Rng, period: Period) -> (Quota, Option<ElasticCosts>) {
     let algorithm = Algorithm::ALL[rng.usize(..Algorithm::ALL.len())];
     let rate = Rate::new(number(rng.u32(1..20)), period);
     let burst = (algorithm.has_burst() && rng.bool()).then(|| number(rng.u32(1..30)));
     let precision = if rng.bool() { 1 } else { rng.u8(2..=60) };
-    stretched(rng, quota(algorithm, rate, burst, precision))
+    maybe_elastic(rng, quota(algorithm, rate, burst, precision))
 }
 
-fn changed_quota(rng: &mut Rng, before: &Quota) -> (Quota, Option<Prices>) {
+fn changed_quota(rng: &mut Rng, before: &Quota) -> (Quota, Option<ElasticCosts>) {
     let (algorithm, limit) = (before.algorithm(), before.limit());
     let burst = algorithm.has_burst().then(|| before.burst());
     match rng.u32(..4) {
-        0 => stretched(rng, quota(algorithm, limit, burst, before.precision())),
+        0 => maybe_elastic(rng, quota(algorithm, limit, burst, before.precision())),
         1 => {
             let rate = Rate::new(number(rng.u32(1..20)), limit.period);
-            stretched(rng, quota(algorithm, rate, burst, before.precision()))
+            maybe_elastic(rng, quota(algorithm, rate, burst, before.precision()))
         }
         _ => random_quota(rng, limit.period),
     }
@@ -293,23 +295,23 @@ fn quota(algorithm: Algorithm, rate: Rate, burst: Option<NonZeroU32>, precision:
     quota.with_precision(precision).unwrap_or(quota)
 }
 
-/// Every fourth is elastic.
-fn stretched(rng: &mut Rng, quota: Quota) -> (Quota, Option<Prices>) {
-    let stretch = Stretch::from_hundredths([150, 200, 300][rng.usize(..3)]).expect("a stretch");
-    match quota.stretched(stretch) {
+/// Makes every fourth quota elastic.
+fn maybe_elastic(rng: &mut Rng, quota: Quota) -> (Quota, Option<ElasticCosts>) {
+    let stretch = ElasticRange::from_hundredths([150, 200, 300][rng.usize(..3)]).expect("a stretch");
+    match quota.to_elastic(stretch) {
         Ok((finer, prices)) if rng.u32(..4) == 0 => (finer, Some(prices)),
         _ => (quota, None),
     }
 }
 
-/// Permits never continue rates, nor rates permits.
+/// Returns a concurrency limit. It never replaces a rate limit, nor the other way round.
 fn random_permit(rng: &mut Rng) -> Quota {
     Quota::in_flight(number(rng.u32(1..8)))
 }
 
 fn random_ban(rng: &mut Rng) -> Ban {
     let first = Duration::from_secs(rng.u64(1..600));
-    Ban { first, most: first * rng.u32(1..20) }
+    Ban { initial_duration: first, max_duration: first * rng.u32(1..20) }
 }
 
 fn random_change(rng: &mut Rng) -> OnChange {

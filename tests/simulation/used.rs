@@ -1,44 +1,44 @@
-//! What is in use of one counter, by arithmetic of its own: no nanosecond of it comes from the limiter.
+//! Units in use of one counter, by independent arithmetic: no number comes from the limiter.
 //!
-//! Each algorithm is held to its own definition. Where the limiter may round, or may keep less than it was told
-//! (units of a history that a reload or a restart has said in short leave together), there are two answers: what
-//! is in use at least, and what it may say is in use at most. At least, a window's debt ends with it, as that of a
-//! limit that was lowered does; at most, each window that ends pays one count of it.
+//! Each algorithm is compared with its own definition. The limiter may round, and it may store less than was charged:
+//! the units of a history that a reload or a restart has compacted expire together. So there are two values: the
+//! minimum and the maximum of what is in use. For the minimum, the debt of a window ends with the window, as with a
+//! lowered limit. For the maximum, each window that ends pays for one count of the debt.
 
 use weir::limiter::algorithm::Algorithm;
 use weir::limiter::quota::Quota;
 
 use super::marks::window_of;
 
-/// Events of a level that are kept apart, so that one of them can be taken out.
-const MOST_EVENTS: usize = 64;
+/// Maximum number of charges that are stored separately, so that one of them can be refunded.
+const MAX_EVENTS: usize = 64;
 
-/// From which side it is looked at.
+/// Which bound is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Least,
-    Most,
+pub(crate) enum Bound {
+    Lower,
+    Upper,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Used {
-    /// Units times the period's nanoseconds at a moment, and what was charged since.
+    /// A level, in units multiplied by the period's nanoseconds, at one time, and the charges since then.
     Level { base: u128, since: u64, events: Vec<(u64, u64)> },
-    /// Units between two marks of the clock.
+    /// Units of one fixed window.
     Window { window: u64, units: u64, owes: bool },
-    /// The same, and of the window before.
+    /// Units of a window and of the one before it.
     Sliding { window: u64, current: u64, previous: u64, owes: bool },
-    /// Units by the tick in which they were charged; in one lump they leave together.
+    /// Units by the tick in which they were charged. With `lump` they expire together.
     Ticks { entries: Vec<(u64, u64)>, lump: bool },
-    /// What is only ever held.
+    /// Units are only held, never charged.
     Nothing,
 }
 
 impl Used {
-    /// So many units, all charged at `now`.
+    /// Returns a value of `units` units, all charged at `now`.
     pub(crate) fn new(quota: &Quota, units: u64, now: u64) -> Self {
         let window = window_of(quota, now);
-        match (quota.algorithm(), quota.looks_back()) {
+        match (quota.algorithm(), quota.needs_history()) {
             (Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket, _) => {
                 Self::Level { base: u128::from(units) * period(quota), since: now, events: Vec::new() }
             }
@@ -51,11 +51,11 @@ impl Used {
                 Self::Ticks { lump: !entries.is_empty(), entries }
             }
             (Algorithm::RefillBucket, _) => unreachable!("no rule of the simulation has one"),
-            (Algorithm::InFlight | Algorithm::Ban | Algorithm::Claim(_), _) => Self::Nothing,
+            (Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_), _) => Self::Nothing,
         }
     }
 
-    /// The same for the least there is: what may leave together may leave one by one.
+    /// Turns the value into a minimum: units that may expire together may also expire one by one.
     pub(crate) fn at_least(mut self) -> Self {
         if let Self::Ticks { lump, .. } = &mut self {
             *lump = false;
@@ -63,7 +63,7 @@ impl Used {
         self
     }
 
-    /// The same for the most there is: what is beyond the count is a debt.
+    /// Turns the value into a maximum: units beyond the count are a debt.
     pub(crate) fn at_most(mut self, quota: &Quota, now: u64) -> Self {
         if let Self::Window { owes, .. } | Self::Sliding { owes, .. } = &mut self {
             *owes = true;
@@ -72,26 +72,26 @@ impl Used {
         self
     }
 
-    /// Whether so many units more are within the limit.
+    /// Whether `units` more are within the limit.
     pub(crate) fn fits(&self, quota: &Quota, units: u64, now: u64) -> bool {
         let (in_use, whole) = self.in_use(quota, now);
         in_use + u128::from(units) * whole <= u128::from(capacity(quota)) * whole
     }
 
-    /// Whole units in use.
-    pub(crate) fn units(&self, quota: &Quota, now: u64, side: Side) -> u64 {
+    /// Returns the whole units in use: rounded down for the minimum, up for the maximum.
+    pub(crate) fn units(&self, quota: &Quota, now: u64, side: Bound) -> u64 {
         let (in_use, whole) = self.in_use(quota, now);
-        let units = if side == Side::Least { in_use / whole } else { in_use.div_ceil(whole) };
+        let units = if side == Bound::Lower { in_use / whole } else { in_use.div_ceil(whole) };
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn charge(&mut self, quota: &Quota, units: u64, now: u64, side: Side) {
+    pub(crate) fn charge(&mut self, quota: &Quota, units: u64, now: u64, side: Bound) {
         self.pass_to(quota, now);
         match self {
             Self::Level { base, since, events } => {
                 events.push((now, units));
-                if events.len() > MOST_EVENTS {
-                    let old: Vec<_> = events.drain(..MOST_EVENTS / 2).collect();
+                if events.len() > MAX_EVENTS {
+                    let old: Vec<_> = events.drain(..MAX_EVENTS / 2).collect();
                     (*base, *since) = level(quota, (*base, *since), &old);
                 }
             }
@@ -99,7 +99,7 @@ impl Used {
             Self::Sliding { current, .. } => *current += units,
             Self::Ticks { entries, lump } => {
                 if std::mem::take(lump) && units > 0 {
-                    // It is written anew, and begins with all that there is.
+                    // The history is rewritten, and begins with all the units.
                     entries.iter_mut().for_each(|(at, _)| *at = tick_of(quota, now).max(*at));
                 }
                 let tick = entries.last().map_or(0, |(at, _)| *at).max(tick_of(quota, now));
@@ -110,12 +110,12 @@ impl Used {
             }
             Self::Nothing => {}
         }
-        if side == Side::Most {
+        if side == Bound::Upper {
             self.put_off(quota, now);
         }
     }
 
-    /// What is beyond the count leaves at most as many periods later as there are counts of it, and all together.
+    /// Postpones a debt: all units expire together, at most one period later for each full count.
     fn put_off(&mut self, quota: &Quota, now: u64) {
         let capacity = capacity(quota);
         let Self::Ticks { entries, lump } = self else { return };
@@ -128,14 +128,14 @@ impl Used {
         }
     }
 
-    /// Takes back what was charged at `charged`, as far as it still counts.
-    pub(crate) fn refund(&mut self, quota: &Quota, units: u64, (charged, now): (u64, u64), side: Side) {
+    /// Refunds units that were charged at `charged`, as far as they still count.
+    pub(crate) fn refund(&mut self, quota: &Quota, units: u64, (charged, now): (u64, u64), side: Bound) {
         self.pass_to(quota, now);
         match self {
             Self::Level { base, since, events } => {
                 let found = events.iter_mut().find(|(at, of_it)| *at == charged && *of_it >= units);
-                match found.filter(|_| side == Side::Least) {
-                    // As if it had never been.
+                match found.filter(|_| side == Bound::Lower) {
+                    // As if the charge had never been made.
                     Some((_, of_it)) => *of_it -= units,
                     None => {
                         (*base, *since) =
@@ -156,8 +156,9 @@ impl Used {
                 if of_it == *window {
                     *current = current.saturating_sub(units);
                 } else if of_it + 1 == *window {
-                    if side == Side::Least {
-                        // A debt, or a reload that counts otherwise, may have brought it into this one.
+                    if side == Bound::Lower {
+                        // A debt, or a reload that counts differently, may have moved the units into the current
+                        // window.
                         *current = current.saturating_sub(units.saturating_sub(*previous));
                     }
                     *previous = previous.saturating_sub(units);
@@ -166,7 +167,7 @@ impl Used {
             Self::Ticks { entries, lump } => {
                 *lump = false;
                 let tick = tick_of(quota, charged);
-                // Where there was no entry for it, it is in a later one.
+                // If there was no entry for the tick, the units are in a later one.
                 let found = entries.iter_mut().find(|(at, _)| *at >= tick);
                 if let Some((_, of_it)) = found.filter(|_| end_of(quota, tick) > now) {
                     *of_it = of_it.saturating_sub(units);
@@ -176,23 +177,23 @@ impl Used {
         }
     }
 
-    /// What a change of the count alone makes of a counter that goes on; `ratio` is of the counts.
-    pub(crate) fn scale(&mut self, (to, from): (u64, u64), side: Side) {
+    /// Applies a change of only the count, in the ratio of the two counts.
+    pub(crate) fn scale(&mut self, (to, from): (u64, u64), side: Bound) {
         let scaled =
-            |units: u64| if side == Side::Least { units * to / from } else { (units * to).div_ceil(from) };
+            |units: u64| if side == Bound::Lower { units * to / from } else { (units * to).div_ceil(from) };
         if let Self::Ticks { entries, .. } = self {
             entries.iter_mut().for_each(|(_, units)| *units = scaled(*units));
         }
     }
 
-    /// Whether all of it leaves together.
-    pub(crate) fn is_lump(&self) -> bool {
+    /// Whether all units expire together.
+    pub(crate) fn is_aggregate(&self) -> bool {
         matches!(self, Self::Ticks { lump: true, .. })
     }
 
-    /// A restart says histories in short.
-    pub(crate) fn shorten(&mut self, quota: &Quota, now: u64) {
-        let units = self.units(quota, now, Side::Most);
+    /// Applies a restart, which compacts histories.
+    pub(crate) fn aggregate(&mut self, quota: &Quota, now: u64) {
+        let units = self.units(quota, now, Bound::Upper);
         if let Self::Ticks { entries, lump } = self
             && let Some((last, _)) = entries.last().copied().filter(|_| !*lump)
         {
@@ -200,7 +201,7 @@ impl Used {
         }
     }
 
-    /// Units in use, times what one of them is: the first over the second.
+    /// Returns the units in use as a fraction: numerator and denominator.
     fn in_use(&self, quota: &Quota, now: u64) -> (u128, u128) {
         match self {
             Self::Level { base, since, events } => {
@@ -232,7 +233,7 @@ impl Used {
         }
     }
 
-    /// Leaves behind what cannot count any more.
+    /// Drops units that no longer count.
     pub(crate) fn pass_to(&mut self, quota: &Quota, now: u64) {
         let at = window_of(quota, now);
         match self {
@@ -252,7 +253,7 @@ impl Used {
     }
 }
 
-/// What is left of a window's units when so many windows have ended.
+/// Returns the units left of a window after `ended` windows have ended.
 fn after(ended: u64, units: u64, owes: bool, quota: &Quota) -> u64 {
     match ended {
         0 => units,
@@ -261,7 +262,7 @@ fn after(ended: u64, units: u64, owes: bool, quota: &Quota) -> u64 {
     }
 }
 
-/// The same of a window and the one before it.
+/// Returns the same for a window and the one before it.
 fn slid(ended: u64, (current, previous): (u64, u64), owes: bool, quota: &Quota) -> (u64, u64) {
     match ended {
         0 => (current, previous),
@@ -274,17 +275,17 @@ fn slid(ended: u64, (current, previous): (u64, u64), owes: bool, quota: &Quota) 
     }
 }
 
-/// How long units count fully.
+/// Returns how long units count fully, in nanoseconds.
 fn full(quota: &Quota) -> u64 {
     end_of(quota, 0) - tick_length(quota)
 }
 
-/// Units that pass at once.
+/// Returns the maximum number of units in use.
 pub(crate) fn capacity(quota: &Quota) -> u64 {
-    u64::from(quota.burst().get()) * u64::from(quota.shares().get())
+    u64::from(quota.burst().get()) * u64::from(quota.units_per_request().get())
 }
 
-/// A level that drains at the limit's rate, after these charges.
+/// Returns a level that drains at the rate of the limit, after these charges.
 fn level(quota: &Quota, (mut level, mut last): (u128, u64), charged: &[(u64, u64)]) -> (u128, u64) {
     for (at, units) in charged.iter().copied() {
         level = level.saturating_sub(u128::from(at.saturating_sub(last)) * count(quota));
@@ -295,7 +296,7 @@ fn level(quota: &Quota, (mut level, mut last): (u128, u64), charged: &[(u64, u64
 }
 
 fn count(quota: &Quota) -> u128 {
-    u128::from(quota.limit().count.get()) * u128::from(quota.shares().get())
+    u128::from(quota.limit().count.get()) * u128::from(quota.units_per_request().get())
 }
 
 fn period(quota: &Quota) -> u128 {
@@ -313,7 +314,7 @@ fn tick_of(quota: &Quota, at: u64) -> u64 {
     at - at % tick_length(quota)
 }
 
-/// When units of this tick count no more.
+/// Returns the time from which the units of this tick no longer count.
 fn end_of(quota: &Quota, tick: u64) -> u64 {
     match quota.algorithm() {
         Algorithm::SlidingLog => tick + quota.limit().period.nanos(),

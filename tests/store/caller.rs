@@ -1,4 +1,4 @@
-//! The client as a test calls it: its tasks are on a thread of their own, and a test waits for responses.
+//! A blocking interface to the store client for tests. The client's tasks run on a separate thread.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, mpsc as std_mpsc};
@@ -13,26 +13,26 @@ use weir::store::settings::{Credentials, Sentinel, Server as One, Settings, Topo
 use crate::servers::{Cluster, Group, Server};
 use crate::support::wait;
 
-/// What a call has come to.
+/// Result of a call.
 pub(crate) type Called = Result<(Value, RunId), CallError>;
 
-/// A call that is being made.
+/// A call to be made, and where its result goes.
 type Job = (Script, String, String, std_mpsc::Sender<Called>);
 
-/// Calls that wait to be made: more than any test makes at once.
+/// Capacity of the queue of calls, more than any test needs.
 const MAX_JOBS: usize = 2048;
 
-/// A client.
+/// A store client.
 pub(crate) struct Caller {
     jobs: mpsc::Sender<Job>,
 }
 
-/// Adds one to a key.
+/// Returns a script that increments a key.
 pub(crate) fn increment() -> Script {
     Script::new("return redis.call('INCR', KEYS[1])")
 }
 
-/// Returns its argument.
+/// Returns a script that returns its argument.
 pub(crate) fn echo() -> Script {
     Script::new("return ARGV[1]")
 }
@@ -49,7 +49,7 @@ impl Caller {
                     tokio::spawn(async move {
                         let (keys, args) = ([key], [argument.into_bytes()]);
                         let result = client.call(Call { script: &script, keys: &keys, args: &args }).await;
-                        // A test that has ended does not mind.
+                        // The test may have ended, and the receiver with it.
                         let _ = called.send(result);
                     });
                 }
@@ -58,7 +58,7 @@ impl Caller {
         Self { jobs }
     }
 
-    /// Begins a call; the response is received.
+    /// Starts a call. Its result arrives at the receiver.
     pub(crate) fn begin(&self, script: &Script, key: &str, argument: &str) -> std_mpsc::Receiver<Called> {
         let (called, result) = std_mpsc::channel();
         self.jobs.blocking_send((script.clone(), key.to_owned(), argument.to_owned(), called)).unwrap();
@@ -70,17 +70,21 @@ impl Caller {
         self.begin(script, key, argument).recv().unwrap()
     }
 
-    /// Adds one to a key, and says how many there are then.
+    /// Increments a key and returns its value.
     pub(crate) fn increment(&self, key: &str) -> Result<i64, CallError> {
         self.call(&increment(), key, "").map(|(value, _)| number(&value))
     }
 
-    /// The process that executes a call with `key`.
+    /// Returns the run ID of the server that executes calls with `key`.
     pub(crate) fn run_id(&self, key: &str) -> Result<String, CallError> {
         self.call(&echo(), key, "").map(|(_, run)| run.to_string())
     }
 
-    /// Calls until a call fails in a way that `is_expected`, and returns that.
+    /// Repeats a call until it fails with an error that `is_expected` accepts, and returns that error.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such error within the deadline.
     pub(crate) fn fails(&self, what: &str, is_expected: impl Fn(&CallError) -> bool) -> CallError {
         let mut last = None;
         let failed = wait::within(wait::DEADLINE, || {
@@ -90,13 +94,13 @@ impl Caller {
         failed.unwrap_or_else(|| panic!("waited in vain for {what}: {last:?}"))
     }
 
-    /// Calls until a call has a result.
+    /// Repeats a call until it succeeds.
     pub(crate) fn recovers(&self) {
         wait::until("a result", || self.increment("weir:recovers").ok());
     }
 }
 
-/// The next connection.
+/// Accepts the next connection.
 pub(crate) fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let stream = wait::until("a connection", || listener.accept().ok()).0;
@@ -117,7 +121,7 @@ pub(crate) fn text(value: &Value) -> &str {
     }
 }
 
-/// Settings for these servers.
+/// Returns settings for these servers.
 pub(crate) fn settings(topology: Topology) -> Settings {
     Settings {
         topology,
@@ -130,27 +134,27 @@ pub(crate) fn settings(topology: Topology) -> Settings {
     }
 }
 
-/// At this port of loopback.
+/// Returns the address of a port of the loopback interface.
 pub(crate) fn place(port: u16) -> Place {
     Place::Tcp("127.0.0.1".into(), port)
 }
 
-/// The settings for one server.
+/// Returns settings for one server.
 pub(crate) fn one(server: &Server) -> Settings {
     settings(Topology::Single(One { place: place(server.port()), db: 0 }))
 }
 
-/// A user and its password.
+/// Returns a user and its password.
 pub(crate) fn credentials(username: Option<&str>, password: &str) -> Credentials {
     Credentials { username: username.map(Into::into), password: Some(password.into()) }
 }
 
-/// The settings for a Cluster, of which one server is named.
+/// Returns settings for a Cluster, with one of its servers as the seed.
 pub(crate) fn clustered(cluster: &Cluster) -> Settings {
     settings(Topology::Cluster(vec![place(cluster.servers[0].port())]))
 }
 
-/// The settings for the master that a sentinel names.
+/// Returns settings for the master that a sentinel names.
 pub(crate) fn watched(group: &Group) -> Settings {
     settings(Topology::Sentinel(Sentinel {
         sentinels: vec![place(group.sentinel.port())],
@@ -160,18 +164,18 @@ pub(crate) fn watched(group: &Group) -> Settings {
     }))
 }
 
-/// The process of a server, as that says.
+/// Returns the run ID that a server reports.
 pub(crate) fn run_id_of(server: &Server) -> String {
     let info = server.cli(&["info", "server"]);
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap();
     run.trim().to_owned()
 }
 
-/// A number in what `INFO` of a section prints.
+/// Returns a number from a section of `INFO`.
 pub(crate) fn info(server: &Server, section: &str, name: &str) -> Option<u64> {
     let info = server.cli(&["info", section]);
     let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    // `calls=7,usec=…` or `count=7` or a number.
+    // The value is like `calls=7,usec=…` or `count=7`, or a plain number.
     let number = value.split(['=', ',']).find_map(|word| word.trim().parse().ok());
     Some(number.unwrap_or_else(|| panic!("{name}:{value}")))
 }

@@ -88,9 +88,11 @@ fn with_password() -> Server {
     flavour().with_login(options, &["-a", "secret", "--no-auth-warning"])
 }
 
-/// The user as `docs/operations.md` has it.
+/// The user as `docs/operations/shared-store.md` has it.
 fn documented_user() -> Vec<String> {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
+    let page =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations/shared-store.md"))
+            .unwrap();
     let line = page.lines().find(|line| line.starts_with("ACL SETUSER weir ")).unwrap();
     line.split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect()
 }

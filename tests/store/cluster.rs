@@ -1,4 +1,4 @@
-//! A Cluster: calls go to the server that has the slot, whichever that is.
+//! A Redis Cluster: each call goes to the server that owns the slot, even if the slot moves.
 
 use weir::store::redis::CallError;
 use weir::telemetry::metrics::StoreOutcome;
@@ -8,7 +8,7 @@ use crate::caller::{Caller, clustered, info, run_id_of};
 use crate::servers::{Cluster, Server};
 use crate::support::wait;
 
-/// A key in a slot of each server.
+/// Returns a key in a slot of each server.
 fn keys(cluster: &Cluster) -> [String; 3] {
     [0, 1, 2].map(|server| {
         let owned = (0..).map(|number| format!("weir:{number}")).find(|key| cluster.owner(key) == server);
@@ -16,7 +16,7 @@ fn keys(cluster: &Cluster) -> [String; 3] {
     })
 }
 
-/// How often a server has sent a call to another one.
+/// Returns how many calls a server has redirected to another one.
 fn redirects(server: &Server) -> u64 {
     info(server, "errorstats", "errorstat_MOVED").unwrap_or(0)
 }
@@ -76,7 +76,7 @@ fn a_server_that_is_gone_takes_its_slots_with_it_until_it_is_back() {
     cluster.servers[2].kill();
     let lost = wait::until("a loss", || caller.increment(&keys[2]).err());
     assert_eq!(lost.outcome(), StoreOutcome::Unreachable, "{lost:?}");
-    // The others notice, and by default then serve nobody.
+    // The other servers notice the failure. By default they then reject all calls.
     let down = wait::until("CLUSTERDOWN", || caller.increment(&keys[0]).err());
     let CallError::Unreachable(reason) = &down else { panic!("{down:?}") };
     assert!(reason.contains("cluster is down"), "{reason}");

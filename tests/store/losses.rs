@@ -1,4 +1,4 @@
-//! Servers that say nothing: frozen, gone, or there and gone again.
+//! Servers that do not respond: frozen, gone, or gone for a while.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::caller::{Caller, accept, echo, increment, number, one, place, setting
 use crate::servers::{Server, free_port};
 use crate::support::wait;
 
-/// The settings for a server, with this timeout.
+/// Returns settings for a server, with this timeout.
 fn patient(server: &Server, timeout: Duration) -> Settings {
     Settings { timeout, ..one(server) }
 }
@@ -71,7 +71,7 @@ fn a_frozen_server_takes_no_call_longer_than_the_timeout_and_its_late_replies_re
         called += 1;
         for result in begun {
             let error = result.recv().unwrap().unwrap_err();
-            // The first that is late ends the connection of all.
+            // The first late response closes the connection, which fails the other calls too.
             let outcomes = [StoreOutcome::Late, StoreOutcome::Unreachable];
             assert!(outcomes.contains(&error.outcome()), "{error:?}");
         }
@@ -101,7 +101,7 @@ fn the_first_call_that_is_late_is_a_timeout() {
     server.freeze();
     let error = caller.increment("weir:a").unwrap_err();
     assert_eq!((error.outcome(), error), (StoreOutcome::Late, CallError::Timeout));
-    // There is no connection now, and a further call does not wait for one.
+    // There is no connection now, and further calls do not wait for one.
     let error = caller.increment("weir:a").unwrap_err();
     assert_eq!(error, CallError::Timeout, "the reason of the loss");
     server.thaw();
@@ -134,7 +134,7 @@ fn a_server_that_closes_every_connection_is_tried_at_a_bounded_rate() {
     for _ in 0..7 {
         drop(accept(&listener));
     }
-    // Pauses begin with 50 ms and double up to a second; each is at least half of that.
+    // Pauses start with 50 ms and double up to 1 s; jitter makes each at least half of that.
     assert!(began.elapsed().as_millis() >= 25 + 50 + 100 + 200 + 400 + 500, "{:?}", began.elapsed());
     assert!(matches!(first.recv().unwrap(), Err(CallError::Unreachable(_))));
     assert!(matches!(caller.increment("weir:a"), Err(CallError::Unreachable(_))));

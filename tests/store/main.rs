@@ -1,6 +1,6 @@
-//! The store's client on real servers: what it does with whatever a server says, and when that says nothing.
+//! The store client with real servers: its handling of every response, and of none.
 //!
-//! All of it is played on Redis and on Valkey; what differs between them is in [`servers::Flavour`].
+//! All tests except `tls` run with Redis and with Valkey; what differs between them is in [`servers::Flavour`].
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 #![expect(clippy::duplicate_mod, reason = "one suite for two servers")]
 

@@ -1,5 +1,5 @@
-//! Servers that respond, but with an error: what that is taken for, what it is counted as, and that calls have results again
-//! when the reason is gone.
+//! Servers that respond with an error: how the client classifies and counts it, and that calls succeed again when the
+//! cause is gone.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ use crate::caller::{Caller, credentials, info, one};
 use crate::servers::{Server, free_port};
 use crate::support::wait;
 
-/// A server, and a client that has been served.
+/// Returns a server, and a client that has made a successful call.
 fn served() -> (Server, Caller) {
     let server = flavour().start();
     let caller = Caller::new(one(&server));
@@ -41,11 +41,11 @@ fn a_replica_is_connected_to_again_with_growing_pauses() {
     let (began, before, mut own) = (wait::now(), connections(), 0);
     wait::until_true("connections of the client", || {
         caller.fails("READONLY", |error| *error == CallError::ReadOnly);
-        // Each look is a connection of redis-cli's.
+        // Each look makes a connection of its own, by redis-cli.
         own += 1;
         connections() - before - own >= 6
     });
-    // Pauses begin with 50 ms and double; each is at least half of that.
+    // Pauses start with 50 ms and double; jitter makes each at least half of that.
     assert!(began.elapsed().as_millis() >= 25 + 50 + 100 + 200 + 400, "{:?}", began.elapsed());
 }
 
@@ -69,7 +69,7 @@ fn a_server_that_loads_its_data_rejects_calls_until_it_has() {
     }
     set(&server, "rdbcompression", "no");
     assert_eq!(server.cli(&["save"]), "OK");
-    // A tenth of a second for each key, and commands are processed in between.
+    // Loading takes a tenth of a second for each key, and the server processes commands meanwhile.
     server.restart_with(&["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024"]);
     let error = caller.fails("LOADING", |error| *error == CallError::Loading);
     assert_eq!(error.outcome(), StoreOutcome::Rejected);

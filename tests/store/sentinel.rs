@@ -68,7 +68,9 @@ fn a_master_that_no_sentinel_knows_is_named_in_the_error() {
 #[test]
 fn a_user_of_sentinels_is_permitted_what_the_documentation_says() {
     let words = ["+sentinel|master", "+sentinel|get-master-addr-by-name", "+subscribe", "&*"];
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations/shared-store.md"))
+            .unwrap();
     words.iter().for_each(|word| assert!(page.contains(word), "{word}"));
     let group = flavour().group();
     let user = ["acl", "setuser", "weir", "on", ">secret", "resetchannels", "-@all"];

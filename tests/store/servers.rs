@@ -1,17 +1,17 @@
-//! Real servers of Redis or Valkey for tests: one, three in a Cluster, a master with a replica and a sentinel.
+//! Real Redis or Valkey servers for tests: one server, a Cluster of three, or a master with a replica and a sentinel.
 //!
-//! Each listens on a free port of loopback, keeps its files in a directory of its own and is killed when dropped. Where the module
-//! is included, `crate::support::wait` has to be there.
+//! Each listens on a free port of the loopback interface, has its own directory and is killed when dropped. A crate
+//! that includes this module must provide `crate::support::wait`.
 //!
 //! ```ignore
 //! let server = Server::start();                       // redis://127.0.0.1:PORT
-//! let server = Server::with(&["--requirepass", "x"]); // options as of redis-server
-//! server.cli(&["set", "a", "1"]);                     // as redis-cli prints it
+//! let server = Server::with(&["--requirepass", "x"]); // options of redis-server
+//! server.cli(&["set", "a", "1"]);                     // returns the output of redis-cli
 //! server.freeze(); server.thaw();                     // SIGSTOP, SIGCONT
 //! server.kill(); server.restart();                    // on the same port, with another run_id
 //! let cluster = Cluster::start();                     // three masters
 //! let group = Group::start();                         // a master, a replica and a sentinel
-//! let server = Flavour::Valkey.start();               // the same of Valkey; also `with`, `with_login`, `cluster`, `group`
+//! let server = Flavour::Valkey.start();               // Valkey; also `with`, `with_login`, `cluster`, `group`
 //! ```
 
 #[path = "servers/cluster.rs"]
@@ -32,10 +32,10 @@ pub(crate) use group::Group;
 
 use crate::support::wait;
 
-/// A server that another process may take the port of before it listens is started on another port.
+/// Maximum number of attempts to start a server: another process may take its port before it listens.
 const ATTEMPTS: usize = 10;
 
-/// Whose server it is.
+/// Implementation of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flavour {
     Redis,
@@ -49,24 +49,24 @@ pub(crate) struct Server {
     port: u16,
     flavour: Flavour,
     arguments: Vec<String>,
-    /// What `redis-cli` has to be told.
+    /// Options that `redis-cli` needs to log in.
     login: Vec<String>,
     directory: TempDir,
 }
 
 impl Flavour {
-    /// A server without a password that keeps nothing on disk.
+    /// Starts a server without a password and without persistence.
     pub(crate) fn start(self) -> Server {
         self.with(&[])
     }
 
-    /// The same with further options.
+    /// Starts such a server with further options.
     pub(crate) fn with(self, options: &[&str]) -> Server {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         self.with_login(|_, port| [port_option("--port", port), options.clone()].concat(), &[])
     }
 
-    /// A server whose options depend on its directory and its port, and what `redis-cli` has to be told to talk to it.
+    /// Starts a server whose options depend on its directory and port. `login` are the options that `redis-cli` needs.
     pub(crate) fn with_login(self, options: impl Fn(&Path, u16) -> Vec<String>, login: &[&str]) -> Server {
         let login: Vec<_> = login.iter().map(|&word| word.to_owned()).collect();
         Server::spawn(self, &login, |directory, port| {
@@ -76,17 +76,17 @@ impl Flavour {
         })
     }
 
-    /// Three masters of a Cluster.
+    /// Starts a Cluster of three masters.
     pub(crate) fn cluster(self) -> Cluster {
         Cluster::of(self)
     }
 
-    /// A master, a replica and a sentinel.
+    /// Starts a master, a replica and a sentinel.
     pub(crate) fn group(self) -> Group {
         Group::of(self)
     }
 
-    /// Redis is Debian's; Valkey is where `tests/run` has installed it.
+    /// Returns the program: Debian's Redis, or the Valkey that `tests/run` has installed.
     fn program(self) -> PathBuf {
         match self {
             Self::Redis => "redis-server".into(),
@@ -107,12 +107,12 @@ fn valkey() -> PathBuf {
 }
 
 impl Server {
-    /// [`Flavour::start`] of Redis.
+    /// Calls [`Flavour::start`] for Redis.
     pub(crate) fn start() -> Self {
         Flavour::Redis.start()
     }
 
-    /// [`Flavour::with`] of Redis.
+    /// Calls [`Flavour::with`] for Redis.
     pub(crate) fn with(options: &[&str]) -> Self {
         Flavour::Redis.with(options)
     }
@@ -131,7 +131,7 @@ impl Server {
         panic!("{flavour:?} does not start");
     }
 
-    /// Waits until it accepts connections; it does not if it has ended.
+    /// Waits until the server accepts connections. Returns `false` if its process has ended.
     fn is_up(&mut self) -> bool {
         wait::until("a server", || {
             if self.child.try_wait().unwrap().is_some() {
@@ -141,22 +141,22 @@ impl Server {
         })
     }
 
-    /// Its port.
+    /// Returns its port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its directory.
+    /// Returns its directory.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Its address, as `store.redis` has it.
+    /// Returns its URL, as in `store.redis`.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// What `redis-cli` prints for a command, without the line break at its end.
+    /// Returns the output of `redis-cli` for a command, without the final line break.
     pub(crate) fn cli(&self, command: &[&str]) -> String {
         let port = self.port.to_string();
         let mut cli = Command::new("redis-cli");
@@ -165,33 +165,33 @@ impl Server {
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     }
 
-    /// Waits until what `redis-cli` prints for a command contains `expected`.
+    /// Waits until the output of `redis-cli` for a command contains `expected`.
     pub(crate) fn await_reply(&self, command: &[&str], expected: &str) {
         wait::until_true(&format!("{expected} of {command:?}"), || self.cli(command).contains(expected));
     }
 
-    /// Its process does nothing until [`Self::thaw`].
+    /// Suspends the process until [`Self::thaw`].
     pub(crate) fn freeze(&self) {
         kill_process(self.pid(), Signal::STOP).unwrap();
     }
 
-    /// Its process goes on.
+    /// Resumes the process.
     pub(crate) fn thaw(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }
 
-    /// Ends it at once.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Ends it and starts it again, at the same port and in the same directory.
+    /// Kills the process and starts it again, with the same port and directory.
     pub(crate) fn restart(&mut self) {
         self.restart_with(&[]);
     }
 
-    /// The same with further options.
+    /// Restarts the process with further options.
     pub(crate) fn restart_with(&mut self, options: &[&str]) {
         self.kill();
         let mut arguments = self.arguments.clone();
@@ -218,17 +218,17 @@ fn run(flavour: Flavour, arguments: &[String], directory: &Path) -> Child {
     server.spawn().unwrap_or_else(|error| panic!("{flavour:?}: {error}; `bash tests/run` installs it"))
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// An option with a port as its value.
+/// Returns an option whose value is a port.
 pub(crate) fn port_option(name: &str, port: u16) -> Vec<String> {
     vec![name.to_owned(), port.to_string()]
 }
 
-/// A sentinel of the master at `port`, which it calls `limits`.
+/// Starts a sentinel of the master at `port`, with the name `limits` for the master.
 fn sentinel(flavour: Flavour, port: u16) -> Server {
     Server::spawn(flavour, &[], |directory, own| {
         let file = directory.join("sentinel.conf");

@@ -1,4 +1,4 @@
-//! What holds on any server: each module of this name is the suite on that one.
+//! Tests that hold for every implementation. Each module of this name runs them on one of them.
 
 mod calls;
 mod cluster;
@@ -8,7 +8,7 @@ mod sentinel;
 
 use crate::servers::Flavour;
 
-/// The servers of this suite.
+/// Returns the implementation on which this module runs the tests.
 fn flavour() -> Flavour {
     if module_path!().ends_with("::valkey") { Flavour::Valkey } else { Flavour::Redis }
 }

@@ -1,4 +1,4 @@
-//! What these tests have in common with those of the program.
+//! Helpers shared with the integration tests of the program.
 
 #[path = "../it/support/wait.rs"]
 pub(crate) mod wait;

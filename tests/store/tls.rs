@@ -1,4 +1,4 @@
-//! TLS towards the store. Only Debian's Redis can: the Valkey of the tests is built without.
+//! TLS to the store. Only Debian's Redis supports it: the Valkey of the tests is built without TLS.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use weir::remote::channel::Place;
 use weir::store::redis::CallError;
 use weir::store::settings::{Server as One, Settings, Topology};
-use weir::tls::client::{Settings as Tls, Trust};
+use weir::tls::client::{ServerVerification, TlsClientSettings as Tls};
 use weir::tls::pem::Authorities;
 
 use crate::caller::{Caller, accept, echo, settings};
@@ -20,7 +20,7 @@ mod pki;
 
 use pki::Authority;
 
-/// A server with a certificate of `authority` for `host`.
+/// Starts a server with a certificate of `authority` for `host`.
 fn server(authority: &Authority, host: &str) -> Server {
     Flavour::Redis.with_login(
         |directory, port| {
@@ -37,14 +37,15 @@ fn server(authority: &Authority, host: &str) -> Server {
     )
 }
 
-/// The settings for the server at `localhost`, whose certificate is to be of `authority`.
+/// Returns settings for the server at `localhost`, which trust certificates of `authority`.
 fn secured(port: u16, authority: &Authority, directory: &Path) -> Settings {
     let file = authority.write(&directory.join("trusted.crt"));
     let authorities = Authorities::from_pem(&std::fs::read(&file).unwrap()).unwrap();
-    let trust = Trust::Named { authorities: Arc::new(authorities), file: "trusted.crt".into() };
+    let trust =
+        ServerVerification::Configured { authorities: Arc::new(authorities), file: "trusted.crt".into() };
     let place = Place::Tcp("localhost".into(), port);
     let mut settings = settings(Topology::Single(One { place, db: 0 }));
-    settings.tls = Some(Tls { trust, pair: None, name: None });
+    settings.tls = Some(Tls { verification: trust, key_pair: None, name: None });
     settings
 }
 

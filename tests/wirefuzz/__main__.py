@@ -1,4 +1,4 @@
-"""`python3 -m wirefuzz`, which `tests/wire-fuzz` calls."""
+"""Entry point of `python3 -m wirefuzz`, which `tests/wire-fuzz` calls."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Where cases are played: one Weir, one upstream, and any number of clients with addresses of their own."""
+"""Environment in which cases are played: one Weir, one upstream, and any number of clients with distinct addresses."""
 
 import asyncio
 import contextlib
@@ -9,14 +9,14 @@ from .case import Finding
 from .origin import Origin
 from .proxy import Proxy
 
-# From its last byte sent to the end of its connection, a case may take this long: more than all timeouts of the
-# configuration together, on a busy machine.
+# Maximum seconds from the last byte sent to the end of the connection: more than the sum of all timeouts of the
+# configuration, on a busy machine.
 DEADLINE = 12
 
 
 @dataclass
 class Outcome:
-    """What became of a case."""
+    """Result of a case."""
 
     address: bytes
     token: bytes
@@ -24,42 +24,42 @@ class Outcome:
     records: list = field(default_factory=list)
     findings: list = field(default_factory=list)
     received: bytes = b""
-    # `closed` by the other side, `reset`, `timeout`, or `left` by the client.
+    # `closed` by the peer, `reset`, `timeout`, or `left` by the client.
     end: str = ""
 
     def responds_early(self, message):
-        """Whether the upstream responds before it has all of this request."""
+        """Whether the upstream responds before it has received this whole request."""
         return self.plan.responds_early(message)
 
     def response(self, record):
-        """The steps of the upstream's response."""
+        """Returns the steps of the upstream's response."""
         return self.plan.response(record, self.token)
 
 
 class Arena:
-    """A proxy with its upstream and the cases that are being played."""
+    """A proxy with its upstream, and the cases in progress."""
 
     def __init__(self, binary, http2=False, origin=Origin):
         self.binary, self.http2 = binary, http2
         self.playing, self.stray = {}, []
         self.origin = origin(self.playing.get, self.stray.append)
         self.proxy, self.numbers = None, itertools.count()
-        # Cases of which the upstream has seen something.
+        # Number of cases that reached the upstream.
         self.forwarded = 0
 
     async def start(self):
-        """Starts both."""
+        """Starts the upstream and the proxy."""
         port = await self.origin.start()
         self.proxy = await asyncio.to_thread(Proxy, self.binary, port, self.http2)
 
     async def stop(self):
-        """Ends both; what is wrong with the end."""
+        """Stops both. Returns the problems with the exit of the proxy."""
         complaints = await asyncio.to_thread(self.proxy.stop)
         self.origin.stop()
         return complaints
 
     def enter(self, plan):
-        """An address and a token for a case."""
+        """Assigns an address and a token to a case."""
         number = next(self.numbers)
         third, fourth = divmod(number % (250 * 250), 250)
         second = number // (250 * 250) % 250
@@ -69,13 +69,13 @@ class Arena:
         return outcome
 
     def leave(self, outcome):
-        """The case is over, but what comes late is still its own for a while."""
+        """Ends a case. Its address stays reserved for a while, so that late requests are still attributed to it."""
         loop = asyncio.get_running_loop()
         loop.call_later(DEADLINE, self.playing.pop, outcome.address, None)
 
 
 class Client(asyncio.Protocol):
-    """A client's connection."""
+    """Connection of a client."""
 
     def __init__(self, outcome):
         self.outcome, self.transport, self.news = outcome, None, asyncio.Event()
@@ -95,7 +95,7 @@ class Client(asyncio.Protocol):
         self.news.set()
 
     async def send(self, segments):
-        """Sends one segment after the other; a server that closes meanwhile ends it."""
+        """Sends the segments one after the other, until the server closes the connection."""
         for index, segment in enumerate(segments):
             if index:
                 await asyncio.sleep(0.0004)
@@ -104,7 +104,7 @@ class Client(asyncio.Protocol):
             self.transport.write(segment)
 
     async def receive(self, wait):
-        """Waits for something to come; whether it has."""
+        """Waits for data. Returns whether there was any within `wait` seconds."""
         try:
             async with asyncio.timeout(wait):
                 await self.news.wait()
@@ -114,21 +114,22 @@ class Client(asyncio.Protocol):
         return True
 
     def half_close(self):
-        """Sends no more."""
+        """Shuts down the write direction."""
         with contextlib.suppress(OSError):
             self.transport.write_eof()
 
     def leave(self):
-        """Closes by a reset, if it is still open."""
+        """Resets the connection if it is still open."""
         if not self.outcome.end:
             self.outcome.end = "left"
             self.transport.abort()
 
 
 async def converse(arena, plan, segments, is_done, ending="wait"):
-    """Sends segments, receives until `is_done(received)`, then closes one half and receives the rest.
+    """Plays one client connection: sends segments, receives until `is_done(received)`, half-closes and receives the
+    rest.
 
-    `is_done` may say `None`: nothing more is owed, but something may come; then a short silence is enough.
+    `is_done` may return `None`: no more data is required, but there may be some. Then a short silence is sufficient.
     """
     outcome = arena.enter(plan)
     client = Client(outcome)

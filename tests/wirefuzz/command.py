@@ -1,4 +1,4 @@
-"""The command line: generates cases from a seed, plays many at once, and makes what fails small."""
+"""Command line: generates cases from a seed, plays several concurrently, and shrinks those that fail."""
 
 import argparse
 import asyncio
@@ -15,16 +15,16 @@ from .case import Case, Finding
 from .shrink import shrink
 
 PARTS = {"requests": requests, "responses": responses, "sessions": sessions}
-# Cases that are played at once.
+# Number of cases played concurrently.
 LANES = 12
-# The process as a whole is looked at after so many cases.
+# Number of cases between two checks of the whole process.
 INSPECTION = 2000
 
 
 def main():
-    """Runs; the exit code is 1 if anything was found."""
+    """Runs the command. The exit code is 1 if there were findings."""
     options = arguments()
-    # A peer that is gone is no news here.
+    # Errors of closed connections are expected here.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
         return asyncio.run(run(options))
@@ -33,7 +33,7 @@ def main():
 
 
 def arguments():
-    """What the command line says."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="tests/wire-fuzz", description="Plays generated cases against the real binary and judges them by the RFCs."
     )
@@ -55,7 +55,7 @@ def arguments():
 
 
 async def run(options):
-    """Runs all parts, or one case."""
+    """Runs all parts, or a single case."""
     if options.replay:
         case = Case.from_json(options.replay.read_text())
         return await replay(options, case)
@@ -69,18 +69,18 @@ async def run(options):
 
 
 def generate(part, seed, number):
-    """The case of a number."""
+    """Generates the case with this number."""
     return PARTS[part].generate(random.Random(f"{seed}/{part}/{number}"))
 
 
 def arena_for(options, part):
-    """Where the cases of a part are played."""
+    """Returns the environment for the cases of a part."""
     module = PARTS[part]
     return Arena(options.binary, **getattr(module, "ARENA", {}))
 
 
 async def replay(options, case):
-    """Plays one case, and shows what comes of it."""
+    """Plays one case and prints its findings."""
     arena = arena_for(options, case.part)
     await arena.start()
     findings = await PARTS[case.part].play(arena, case)
@@ -92,7 +92,7 @@ async def replay(options, case):
 
 
 class Hunt:
-    """The search for findings of one part."""
+    """Search for findings in one part."""
 
     def __init__(self, options, part):
         self.options, self.part, self.module = options, part, PARTS[part]
@@ -100,7 +100,7 @@ class Hunt:
         self.deadline = None
 
     async def run(self, seconds):
-        """Plays cases until the time is up or there are enough; whether anything was found."""
+        """Plays cases until the time or the number of cases is reached. Returns whether there were findings."""
         self.arena = arena_for(self.options, self.part)
         await self.arena.start()
         begun = time.monotonic()
@@ -123,13 +123,13 @@ class Hunt:
         return bool(self.found)
 
     def is_over(self):
-        """Whether no further case is begun."""
+        """Whether no further case is to be started."""
         if self.deadline is None:
             return self.next >= self.options.cases
         return time.monotonic() >= self.deadline
 
     async def lane(self, limit):
-        """One case after the other."""
+        """Plays cases one after the other."""
         while self.next < limit and not self.is_over():
             number, self.next = self.next, self.next + 1
             case = generate(self.part, self.options.seed, number)
@@ -140,14 +140,14 @@ class Hunt:
                 return
 
     def note(self, number, finding):
-        """Keeps the first finding of each kind, and counts the others."""
+        """Records a finding: keeps the first one of each kind, and counts the others."""
         first = self.found.setdefault(finding.kind, [number, finding, 0])
         first[2] += 1
         if first[2] == 1:
             print(f"{self.part}: case {number}: {finding.kind}", flush=True)
 
     async def inspect(self):
-        """Looks at the process and at what no case was to be blamed for; whether it is to end."""
+        """Checks the process, and collects findings that belong to no case. Returns whether to stop."""
         for finding in self.arena.stray:
             self.note(None, finding)
         self.arena.stray.clear()
@@ -157,7 +157,7 @@ class Hunt:
         return bool(complaints)
 
     async def examine(self):
-        """Shrinks what was found, and says how to see it again."""
+        """Shrinks the findings, and prints how to reproduce them."""
         for kind, (number, finding, count) in sorted(self.found.items()):
             print(f"\n== {self.part}: {kind} ({count} cases)")
             smallest = None
@@ -175,7 +175,7 @@ class Hunt:
                 print(f"replay: tests/wire-fuzz --part {self.part} --seed {self.options.seed} --case {number}")
 
     async def smallest(self, number, kind):
-        """The smallest case found with the same kind of finding, and that finding."""
+        """Returns the smallest case with the same kind of finding, and that finding."""
         last = None
 
         async def shows(case):

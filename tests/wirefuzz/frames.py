@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 (RFC 9113 section 4) as bytes, and what a server has sent on a connection."""
+"""HTTP/2 frames (RFC 9113 section 4): encoding, and interpretation of the frames that a server has sent."""
 
 import struct
 from dataclasses import dataclass, field
@@ -8,17 +8,17 @@ from .hpack import Decoder, Undecodable
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
-# The largest payload that a peer takes unless it has said otherwise.
+# Maximum payload that a peer accepts by default.
 MAX_PAYLOAD = 16384
 
 
 def frame(kind, flags, stream, payload, length=None):
-    """A frame; `length` lies about the payload's."""
+    """Encodes a frame. `length` replaces the true length of the payload."""
     return struct.pack(">I", len(payload) if length is None else length)[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def split(data):
-    """The whole frames in some bytes, as `(type, flags, stream, payload)`."""
+    """Returns the complete frames in `data`, as `(type, flags, stream, payload)`."""
     found, at = [], 0
     while at + 9 <= len(data):
         length = int.from_bytes(data[at : at + 3], "big")
@@ -31,12 +31,12 @@ def split(data):
 
 
 class Invalid(Exception):
-    """The server has sent what no client may be sent."""
+    """The server has sent something that must not be sent to a client."""
 
 
 @dataclass
 class Reply:
-    """What has come on one stream."""
+    """Frames received on one stream."""
 
     fields: list = field(default_factory=list)
     trailers: list = field(default_factory=list)
@@ -46,17 +46,17 @@ class Reply:
 
     @property
     def is_over(self):
-        """Whether nothing more comes."""
+        """Whether no more frames can follow."""
         return self.ended or self.reset is not None
 
     def value(self, name):
-        """The value of a field, if it is there."""
+        """Returns the value of a header, or `None`."""
         return next((value for other, value in self.fields if other == name), None)
 
 
 @dataclass
 class Replies:
-    """What has come on a connection."""
+    """Frames received on a connection."""
 
     streams: dict = field(default_factory=dict)
     goaway: int | None = None
@@ -64,7 +64,7 @@ class Replies:
 
     @staticmethod
     def read(data):
-        """Reads what a server has sent; raises `Invalid`."""
+        """Parses everything that a server has sent. Raises `Invalid` for a violation."""
         replies, decoder, block = Replies(), Decoder(), None
         for index, (kind, flags, stream, payload) in enumerate(split(data)):
             if (index == 0) != (kind == SETTINGS and not flags & ACK) and index == 0:
@@ -88,7 +88,7 @@ class Replies:
         return replies
 
     def headers(self, stream, flags, block, decoder):
-        """A header block."""
+        """Applies a header block."""
         try:
             fields = decoder.decode(block)
         except Undecodable as undecodable:
@@ -109,7 +109,7 @@ class Replies:
         reply.ended = bool(flags & END_STREAM)
 
     def other(self, kind, flags, stream, payload):
-        """Any other frame."""
+        """Applies any other frame."""
         if kind == DATA:
             reply = self.streams.get(stream)
             if reply is None or not reply.fields or reply.is_over:
@@ -118,7 +118,7 @@ class Replies:
             reply.ended = bool(flags & END_STREAM)
         elif kind == RST_STREAM:
             reply = self.streams.setdefault(stream, Reply())
-            # A response that is whole may be followed by a reset, for what is left of the request.
+            # A reset may follow a complete response, for the rest of the request.
             reply.reset = int.from_bytes(payload, "big")
         elif kind == GOAWAY:
             self.goaway = int.from_bytes(payload[4:8], "big")

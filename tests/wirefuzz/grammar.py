@@ -1,8 +1,8 @@
-"""Generates HTTP/1.1 requests as tagged pieces of the grammar, and mutates them piece by piece and byte by byte."""
+"""Generates HTTP/1.1 requests as tagged pieces of the grammar, and mutates them by piece and by byte."""
 
 from .case import TOKEN
 
-# What stands for a piece of the grammar in a request that is valid, and what may take its place in a mutation.
+# Values of a piece in a valid request. `NASTY` below has the replacements for mutations.
 VALID = {
     "method": [b"GET", b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"PURGE"],
     "target": [
@@ -84,7 +84,7 @@ NASTY = {
         b"close\0", b"te, upgrade", b"cookie", b"x-request-id, x-envoy-external-address, x-forwarded-proto", b"\xff", b"keep alive",
     ],
 }
-# Hidden in bodies: it must never be read as a request.
+# Included in bodies; must never be parsed as a request.
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: s.test\r\nX-Smuggled: 1\r\n\r\n"
 FIELDS = [
     (b"accept", b"*/*"), (b"user-agent", b"wire-fuzz"), (b"cookie", b"a=b; c=\"d\""), (b"x-one", b"1"), (b"X-Two", b"a, b"),
@@ -101,7 +101,7 @@ BYTES = [b"\0", b"\r", b"\n", b"\t", b" ", b":", b",", b";", b"\x0b", b"\x0c", b
 
 
 def request(random, last=False):
-    """One valid request in pieces; the last one of a connection is a plain one."""
+    """Generates one valid request in pieces. The last one of a connection is a plain one."""
     if last:
         return plain(b"GET", b"/" + TOKEN + b"?last")
     method, version = random.choice(VALID["method"]), random.choice(VALID["version"])
@@ -127,7 +127,7 @@ def request(random, last=False):
 
 
 def plain(method, target):
-    """A request that nobody could misunderstand."""
+    """Returns an unambiguous request."""
     return [
         ("method", method), ("space", b" "), ("target", target), ("space", b" "), ("version", b"HTTP/1.1"), ("eol", b"\r\n"),
         ("name", b"Host"), ("colon", b":"), ("blank", b" "), ("host", b"s.test"), ("eol", b"\r\n"), ("eol", b"\r\n"),
@@ -135,13 +135,13 @@ def plain(method, target):
 
 
 def field(name, tag, value, random):
-    """A field line."""
+    """Returns a field line."""
     blanks = random.choice(VALID["blank"]), random.choice(VALID["end-blank"])
     return [("name", name), ("colon", b":"), ("blank", blanks[0]), (tag, value), ("blank", blanks[1]), ("eol", b"\r\n")]
 
 
 def message_body(random, version):
-    """A framing field and a body."""
+    """Generates a body and the header that frames it."""
     content = random.choice([
         b"", b"x", b"hello", SMUGGLED, b"0\r\n\r\n" + SMUGGLED, b"\r\n" + SMUGGLED, random.randbytes(random.randrange(1, 4000)),
         b"5\r\nhello\r\n0\r\n\r\n" + SMUGGLED, b"\r\n\r\n", b"a" * random.choice((1023, 1024, 8191, 8192, 16384, 70000)),
@@ -163,7 +163,7 @@ def message_body(random, version):
 
 
 def mutate(random, pieces, nasty):
-    """The same pieces after one mutation."""
+    """Returns the pieces after one mutation."""
     pieces = list(pieces)
     if not pieces:
         return pieces
@@ -171,7 +171,7 @@ def mutate(random, pieces, nasty):
     tag, data = pieces[at]
     how = random.random()
     if how < 0.55:
-        # The places that decide about framing and routing are few among all the pieces.
+        # The pieces that determine framing and routing are few, so half of these mutations choose one of them.
         telling = [i for i, (tag, _) in enumerate(pieces) if tag in ("length", "coding", "size", "host", "target", "last")]
         if telling and random.random() < 0.5:
             at = random.choice(telling)
@@ -196,7 +196,7 @@ def mutate(random, pieces, nasty):
 
 
 def added_line(random, nasty):
-    """A second framing or routing field."""
+    """Returns an additional header for framing or routing."""
     name, tag = random.choice(
         ((b"Content-Length", "length"), (b"Transfer-Encoding", "coding"), (b"Host", "host"), (b"Connection", "connection"))
     )
@@ -205,7 +205,7 @@ def added_line(random, nasty):
 
 
 def cuts(random, size):
-    """Where the bytes are cut into segments."""
+    """Returns the positions at which the bytes are split into segments."""
     how = random.random()
     if how < 0.5 or size < 2:
         return []

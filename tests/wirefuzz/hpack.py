@@ -1,4 +1,4 @@
-"""Header compression of HTTP/2 (RFC 7541): a decoder, and encodings that a test wants to choose itself."""
+"""Header compression of HTTP/2 (RFC 7541): a decoder, and encoders with which a test chooses the representation."""
 
 STATIC = [
     (b":authority", b""), (b":method", b"GET"), (b":method", b"POST"), (b":path", b"/"), (b":path", b"/index.html"),
@@ -15,21 +15,21 @@ STATIC = [
     (b"strict-transport-security", b""), (b"transfer-encoding", b""), (b"user-agent", b""), (b"vary", b""), (b"via", b""),
     (b"www-authenticate", b""),
 ]
-# The length in bits of each symbol's code (appendix B), `a` for 5; the code is canonical, so the lengths are all of it.
+# Length in bits of each symbol's code (appendix B), with `a` for 5. The code is canonical, so the lengths define it.
 LENGTHS = (
     "isxxxxxxxtzxxzxxxxxxxxzxxxxxxxxxbffhibdgffdgdbbbaaabbbbbbbcdkbhfibccccccccccccccccccccccdcdioijbkabababbbaccbbbabcbaabccccckgjix"
     "prpprrrsrssssststtrstssssqrsrsstrqprrssqsrrtqrssqqrqsrssprrrsrrsvvporsruvvvwwvtuoqvwwvwtqqvvxwwwptpqrqqsrruuttvsvwvvwwwwwxwwwwwvz"
 )
-# The table of a connection that nobody has said otherwise of.
+# Default size of the dynamic table.
 DEFAULT_TABLE = 4096
 
 
 class Undecodable(Exception):
-    """A block that is none (a connection error of type COMPRESSION_ERROR)."""
+    """An invalid header block (a connection error of type COMPRESSION_ERROR)."""
 
 
 def codes():
-    """The symbols by length and code."""
+    """Returns the symbols by length and code."""
     table, code, before = {}, 0, 5
     for length, symbol in sorted((ord(letter) - ord("a") + 5, symbol) for symbol, letter in enumerate(LENGTHS)):
         code <<= length - before
@@ -59,13 +59,13 @@ def unhuffman(data):
 
 
 class Decoder:
-    """The table of one direction of a connection."""
+    """Decoder with the dynamic table of one direction of a connection."""
 
     def __init__(self, limit=DEFAULT_TABLE):
         self.dynamic, self.size, self.limit = [], limit, limit
 
     def decode(self, block):
-        """The fields of a block."""
+        """Returns the fields of a block."""
         at, fields = 0, []
         while at < len(block):
             first = block[at]
@@ -91,19 +91,19 @@ class Decoder:
         return fields
 
     def entry(self, index):
-        """A field of one of the tables."""
+        """Returns an entry of the static or dynamic table."""
         if not 0 < index <= len(STATIC) + len(self.dynamic):
             raise Undecodable("index")
         return STATIC[index - 1] if index <= len(STATIC) else self.dynamic[index - len(STATIC) - 1]
 
     def evict(self):
-        """Keeps the dynamic table within its size (section 4.1)."""
+        """Evicts entries until the dynamic table is within its size (section 4.1)."""
         while sum(len(name) + len(value) + 32 for name, value in self.dynamic) > self.size:
             self.dynamic.pop()
 
     @staticmethod
     def integer(block, at, bits):
-        """An integer with a prefix (section 5.1), and what is behind it."""
+        """Decodes an integer with a prefix (section 5.1). Returns it and the position after it."""
         most = (1 << bits) - 1
         value, at, shift = block[at] & most, at + 1, 0
         if value < most:
@@ -117,7 +117,7 @@ class Decoder:
                 return value, at
 
     def string(self, block, at):
-        """A string, and what is behind it."""
+        """Decodes a string. Returns it and the position after it."""
         if at >= len(block):
             raise Undecodable("string")
         coded = block[at] & 0x80
@@ -141,10 +141,12 @@ def integer(value, bits, flags=0):
 
 
 def literal(name, value, flags=0x00):
-    """A literal field with its name: not indexed, or indexed with `flags` 0x40, or never with 0x10."""
+    """Encodes a literal field with its name: without indexing, with incremental indexing for `flags` 0x40, or never
+    indexed for 0x10.
+    """
     return bytes([flags]) + integer(len(name), 7) + name + integer(len(value), 7) + value
 
 
 def indexed(index):
-    """A field of the tables."""
+    """Encodes a reference to an entry of the tables."""
     return integer(index, 7, 0x80)

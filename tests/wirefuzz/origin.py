@@ -1,7 +1,7 @@
-"""The upstream: reads what Weir sends as strictly as RFC 9112 allows, and responds as the case in question says.
+"""Upstream: parses what Weir sends as strictly as RFC 9112 demands, and responds as defined by the case of the request.
 
-Each case is played from a loopback address of its own, which Weir writes into X-Forwarded-For. So a request belongs to a
-case whatever the case's bytes have become, and one that no case has sent is noticed.
+Each case is played from a loopback address of its own, which Weir writes into X-Forwarded-For. So a request is
+attributed to its case even if its bytes were changed, and a request that no case has sent is detected.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from .case import Finding, shown
 from .reader import Broken, Incomplete, Message, read_request
 
-# Octets beyond ASCII and the like: clients send them, and both sides read the same.
+# Oddity that is not reported: clients send bytes beyond ASCII and the like, and both sides read the same.
 PASSED_ON = "character in the target"
 RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass
 class Record:
-    """A request as the upstream has seen it."""
+    """A request that the upstream has received."""
 
     serial: int
     message: Message
@@ -29,27 +29,29 @@ class Record:
 
 
 class Origin:
-    """Listens, and keeps the connections that Weir has opened."""
+    """Listening socket, and the connections from Weir."""
 
     def __init__(self, find, report):
-        """`find(address)` is the case that is being played from there; `report(finding)` takes what is nobody's."""
+        """`find(address)` returns the case that is played from the address. `report(finding)` receives findings of no
+        case.
+        """
         self.find, self.report = find, report
         self.server, self.serial, self.connections = None, 0, set()
 
     async def start(self):
-        """Listens; the port."""
+        """Starts to listen, and returns the port."""
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(lambda: Connection(self), "127.0.0.1", 0, backlog=1024)
         return self.server.sockets[0].getsockname()[1]
 
     def stop(self):
-        """Ends all connections."""
+        """Aborts all connections."""
         self.server.close()
         for connection in list(self.connections):
             connection.transport.abort()
 
     def next_serial(self):
-        """A number that no other request has."""
+        """Returns a number that is unique among all requests."""
         self.serial += 1
         return self.serial
 
@@ -59,7 +61,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, origin):
         self.origin, self.transport, self.buffer = origin, None, b""
-        # The early response that is being sent or has been, and the response that is being sent.
+        # `early` is the request with an early response, `sending` the task that sends a response.
         self.early, self.sending, self.closed = None, None, False
 
     def connection_made(self, transport):
@@ -72,7 +74,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self):
         self.note_incomplete()
-        # What is being sent is sent to its end.
+        # A response in progress is sent to its end.
         return self.sending is not None
 
     def data_received(self, data):
@@ -80,7 +82,7 @@ class Connection(asyncio.Protocol):
         self.read()
 
     def read(self):
-        """Reads requests for as long as there are whole ones."""
+        """Parses requests as long as there are complete ones."""
         while self.buffer and self.sending is None:
             try:
                 message = read_request(self.buffer)
@@ -99,14 +101,14 @@ class Connection(asyncio.Protocol):
             for oddity in message.oddities:
                 if oddity != PASSED_ON:
                     self.note(record, f"upstream sees {oddity}")
-            # Behind a response that came early the next request may follow at once.
+            # After an early response the next request may follow immediately.
             if self.buffer and early is None:
                 self.note(record, "upstream sees bytes behind a request")
             if early is None:
                 self.respond(record)
 
     def begin_early(self, message):
-        """Responds to a request whose body is still to come, if its case wants that."""
+        """Responds to a request before its body is complete, if its case requires that."""
         if message is None or self.early is not None:
             return
         case = self.origin.find(sender(message))
@@ -116,7 +118,7 @@ class Connection(asyncio.Protocol):
             self.respond(self.early)
 
     def record(self, message, raw):
-        """Notes a request with the case that it belongs to."""
+        """Records a request for the case that it belongs to."""
         case = self.origin.find(sender(message))
         if case is None:
             self.refuse("a request of no client")
@@ -126,11 +128,11 @@ class Connection(asyncio.Protocol):
         return record
 
     def note(self, record, kind):
-        """Reports something about a request."""
+        """Reports a finding about a request."""
         self.origin.find(sender(record.message)).findings.append(Finding(kind, shown(record.raw + self.buffer)))
 
     def note_incomplete(self):
-        """The connection ends: what is left is the beginning of a request."""
+        """Records an incomplete request at the end of the connection."""
         try:
             read_request(self.buffer)
         except Incomplete as incomplete:
@@ -142,7 +144,7 @@ class Connection(asyncio.Protocol):
             pass
 
     def refuse(self, reason, message=None):
-        """Reports bytes that are no request, and closes."""
+        """Reports malformed bytes, and aborts the connection."""
         case = self.origin.find(sender(message)) if message else None
         report = case.findings.append if case else self.origin.report
         report(Finding(f"upstream sees {reason}", shown(self.buffer)))
@@ -150,7 +152,7 @@ class Connection(asyncio.Protocol):
         self.buffer = b""
 
     def respond(self, record):
-        """Sends what the case has for this request."""
+        """Sends the response that the case defines for this request."""
         case = self.origin.find(sender(record.message))
         steps = merged(case.response(record))
         if all(tag != "pause" for tag, _ in steps):
@@ -160,7 +162,7 @@ class Connection(asyncio.Protocol):
         self.sending = asyncio.ensure_future(self.send(steps))
 
     async def send(self, steps):
-        """Sends with pauses between."""
+        """Sends a response with pauses."""
         for tag, data in steps:
             if tag == "pause":
                 await asyncio.sleep(0.002)
@@ -170,7 +172,7 @@ class Connection(asyncio.Protocol):
         self.read()
 
     def step(self, tag, data):
-        """One step of a response."""
+        """Performs one step of a response."""
         if self.closed:
             return
         if tag == "reset":
@@ -181,7 +183,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
             self.closed = True
         elif tag == "half":
-            # Its other end may be gone by now.
+            # The peer may have closed the connection.
             with contextlib.suppress(OSError):
                 self.transport.write_eof()
             self.closed = True
@@ -190,7 +192,7 @@ class Connection(asyncio.Protocol):
 
 
 def merged(steps):
-    """The same steps with as few writes as possible."""
+    """Merges adjacent data, so that a response takes as few writes as possible."""
     whole = []
     for tag, data in steps:
         if tag in ("pause", "close", "half", "reset"):
@@ -203,6 +205,6 @@ def merged(steps):
 
 
 def sender(message):
-    """The address that Weir says a request is from."""
+    """Returns the client address that Weir forwards for a request."""
     values = message.values(b"x-forwarded-for")
     return values[-1].rsplit(b",", 1)[-1].strip() if values else b""

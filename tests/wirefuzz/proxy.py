@@ -1,4 +1,4 @@
-"""The proxy under test as a child process."""
+"""The proxy under test, as a child process."""
 
 import http.client
 import json
@@ -29,7 +29,7 @@ rules:
   - {{ name: counted, key: [client_ip], limit: 100000/s }}
 """
 
-# Far above what the bounds of the configuration add up to, and far below what a leak reaches in minutes.
+# Far above the sum of the bounds of the configuration, and far below what a leak reaches within minutes.
 MAX_RESIDENT_MIB = 512
 MAX_DESCRIPTORS = 1500
 
@@ -60,7 +60,7 @@ class Proxy:
         self.port, self.admin = self.ports["listening"], self.ports["admin listening"]
 
     def read_log(self):
-        """Keeps the last lines of the log, and notes the ports."""
+        """Keeps the last lines of the log, and records the ports."""
         for line in self.process.stderr:
             self.log.append(line.rstrip())
             del self.log[:-200]
@@ -70,7 +70,7 @@ class Proxy:
                     self.ports[said["message"]] = int(said["address"].rsplit(":", 1)[1])
 
     def metrics(self):
-        """The samples of `/metrics`, those of one name added up."""
+        """Returns the metrics, with the samples of each name summed up."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=10)
         try:
             connection.request("GET", "/metrics")
@@ -83,7 +83,7 @@ class Proxy:
         return sums
 
     def complaints(self):
-        """What is wrong with the process as a whole, while nothing is in flight."""
+        """Returns the problems with the process as a whole. Must be called while no request is in flight."""
         if self.process.poll() is not None:
             return [f"process ended with {self.process.returncode}"]
         deadline = time.monotonic() + 5
@@ -107,12 +107,12 @@ class Proxy:
         return complaints
 
     def resident_mib(self):
-        """Resident memory of the process."""
+        """Returns the resident memory of the process in MiB."""
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
             return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1]) // 1024
 
     def stop(self):
-        """Ends the process; what is wrong with how it ended."""
+        """Stops the process. Returns the problems with its exit."""
         self.process.terminate()
         try:
             code = self.process.wait(30)

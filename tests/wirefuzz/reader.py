@@ -1,7 +1,8 @@
-"""A strict reader of HTTP/1.1 messages (RFC 9112): the reference that Weir is compared with.
+"""Strict parser of HTTP/1.1 messages (RFC 9112): the reference with which Weir is compared.
 
-What the grammar does not allow is `Broken`. What a recipient may tolerate, and only in one way, is read that way and
-noted as an oddity: Weir may forward such a message or reject it, but whatever *it* writes must have no oddities.
+Input that violates the grammar raises `Broken`. Deviations that a recipient may tolerate, and can interpret in only one
+way, are parsed that way and recorded as oddities: Weir may forward or reject such a message, but its own output must
+have no oddities.
 """
 
 import re
@@ -15,14 +16,14 @@ CHUNK_SIZE = re.compile(rb"(?=[0-9A-Fa-f])0*([0-9A-Fa-f]{0,16})([ \t]*)(;.*)?", 
 CHUNK_EXTENSIONS = re.compile(
     rb"(;[!#$%&'*+\-.^_`|~0-9A-Za-z]+(=([!#$%&'*+\-.^_`|~0-9A-Za-z]+|\"[\t !#-\[\]-~\x80-\xff]*\"))?)*"
 )
-# A larger length is negative to recipients that count with a sign.
+# Larger lengths are negative for recipients that use signed integers.
 MAX_LENGTH = 2**63 - 1
-# Whoever has more to say in the line of a chunk may be turned away.
+# Longer chunk lines may be rejected.
 MAX_CHUNK_LINE = 1000
 
 
 class Broken(Exception):
-    """The bytes are no message; `message` is its head where that much could be read."""
+    """The bytes are not a valid message. `message` contains its header section if that could be parsed."""
 
     def __init__(self, reason, message=None):
         super().__init__(reason)
@@ -30,7 +31,7 @@ class Broken(Exception):
 
 
 class Incomplete(Exception):
-    """The message goes on behind the bytes; `message` is its head where that is whole."""
+    """The message is incomplete. `message` contains its header section if that is complete."""
 
     def __init__(self, message=None):
         super().__init__("incomplete")
@@ -53,22 +54,22 @@ class Message:
     end: int = 0
 
     def values(self, name):
-        """All values of the field `name`, in order."""
+        """Returns all values of the header `name`, in order."""
         return [value for other, value in self.fields if other.lower() == name]
 
     def tokens(self, name):
-        """The members of a comma-separated field, in lower case."""
+        """Returns the members of a comma-separated header, in lower case."""
         members = b",".join(self.values(name)).split(b",")
         return [member.strip(BLANK).lower() for member in members if member.strip(BLANK)]
 
     @property
     def status(self):
-        """The status code of a response."""
+        """Returns the status code of a response."""
         return int(self.start[1])
 
 
 def read_request(data, at=0):
-    """The request that begins at `at`."""
+    """Parses the request that begins at `at`."""
     at, oddities = skip_empty_lines(data, at)
     line, after = read_line(data, at, oddities)
     message = Message(tuple(line.split(b" ")), oddities=oddities, begin=at)
@@ -100,7 +101,7 @@ def read_request(data, at=0):
 
 
 def read_response(data, at, method, ended, request_version=b"HTTP/1.1"):
-    """The response to `method` that begins at `at`; `ended` says that nothing follows the bytes."""
+    """Parses the response to `method` that begins at `at`. `ended` means that no more bytes follow."""
     at, oddities = skip_empty_lines(data, at)
     line, after = read_line(data, at, oddities)
     match = re.fullmatch(rb"(HTTP/1\.[01]) ([1-9]\d\d)(?: ([\t -~\x80-\xff]*))?", line)
@@ -146,7 +147,7 @@ def read_response(data, at, method, ended, request_version=b"HTTP/1.1"):
 
 
 def skip_empty_lines(data, at):
-    """Where a message begins behind empty lines, which a recipient may pass over."""
+    """Skips empty lines, which a recipient may ignore. Returns the start of the message, and the oddities."""
     oddities = []
     while data[at : at + 2] == b"\r\n" or data[at : at + 1] == b"\n":
         at += 2 if data[at : at + 1] == b"\r" else 1
@@ -155,7 +156,7 @@ def skip_empty_lines(data, at):
 
 
 def read_line(data, at, oddities, message=None):
-    """The line at `at` without its end, and where the next one begins."""
+    """Returns the line at `at` without its line break, and the position of the next one."""
     end = data.find(b"\n", at)
     if end < 0:
         raise Incomplete(message)
@@ -170,7 +171,7 @@ def read_line(data, at, oddities, message=None):
 
 
 def read_fields(data, at, fields, message, trailers=False):
-    """Reads field lines up to the empty one."""
+    """Parses field lines up to the empty line."""
     known = message if trailers else None
     while True:
         line, at = read_line(data, at, message.oddities, known)
@@ -189,13 +190,13 @@ def read_fields(data, at, fields, message, trailers=False):
 
 
 def persists(message, version):
-    """Whether the sender keeps the connection (RFC 9112 section 9.3)."""
+    """Whether the sender keeps the connection open (RFC 9112 section 9.3)."""
     options = message.tokens(b"connection")
     return b"close" not in options and (version == b"HTTP/1.1" or b"keep-alive" in options)
 
 
 def check_codings(values, message):
-    """The last coding must be `chunked`; others before it are an oddity."""
+    """Checks that the last coding is `chunked`. Other codings before it are an oddity."""
     codings = [coding.strip(BLANK).lower() for coding in b",".join(values).split(b",")]
     if codings[-1] != b"chunked":
         raise Broken("transfer-encoding that is not chunked", message)
@@ -204,7 +205,7 @@ def check_codings(values, message):
 
 
 def content_length(values, message):
-    """The one length that all values say."""
+    """Returns the length on which all values agree."""
     numbers = [number.strip(BLANK) for number in b",".join(values).split(b",")]
     if not all(re.fullmatch(rb"[0-9]+", number) for number in numbers):
         raise Broken("content-length that is no number" if any(numbers) else "empty content-length", message)
@@ -228,7 +229,7 @@ def read_octets(data, octets, message):
 
 
 def read_chunked(data, message):
-    """Reads a chunked body and its trailers (RFC 9112 section 7.1)."""
+    """Parses a chunked body and its trailers (RFC 9112 section 7.1)."""
     message.framing = "chunked"
     at, body = message.head_end, []
     while True:

@@ -1,4 +1,4 @@
-"""Requests over HTTP/1.1: what the client sends against what the upstream sees and the client gets."""
+"""HTTP/1.1 requests: compares what the client sends with what the upstream receives and with the responses."""
 
 import hashlib
 import re
@@ -10,7 +10,7 @@ from .reader import BLANK, Broken, Incomplete, read_request, read_response
 
 HOST = re.compile(rb"(\[[0-9A-Za-z:._~%\-]+\]|[0-9A-Za-z._~%\-]+)(:[0-9]{0,5})?")
 ABSOLUTE = re.compile(rb"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^#]*)(#.*)?", re.DOTALL)
-# Fields that Weir writes itself, understands itself, or takes off where a client has no business to write them.
+# Headers that Weir writes, interprets, or removes because a client must not set them.
 OWN = {
     b"connection", b"keep-alive", b"te", b"transfer-encoding", b"upgrade", b"proxy-authorization", b"proxy-authenticate",
     b"proxy-connection", b"http2-settings", b"expect", b"host", b"content-length", b"trailer", b"forwarded", b"x-real-ip",
@@ -21,14 +21,14 @@ NEVER_UPSTREAM = (
     b"keep-alive", b"proxy-authorization", b"proxy-connection", b"http2-settings", b"expect", b"x-envoy-internal",
     b"x-weir-over-limit", b"x-envoy-max-retries", b"x-envoy-upstream-rq-timeout-ms",
 )
-# Within these everything must be forwarded; the configuration's limits are somewhat above.
+# Requests within these limits must be forwarded; the limits of the configuration are somewhat higher.
 MAX_FIELDS, MAX_HEAD = 90, 50_000
-# So much of a body is read although its request is rejected.
+# Number of bytes of a body that are read even if the request is rejected.
 MAX_DISCARDED = 32_000
 
 
 def generate(random):
-    """A connection with one to four requests, most of them mutated."""
+    """Generates a connection with one to four requests, most of them mutated."""
     count = random.choice((1, 2, 2, 3, 4))
     pieces = [grammar.request(random, last=index and index == count - 1) for index in range(count)]
     pieces = [piece for request in pieces for piece in request]
@@ -40,7 +40,7 @@ def generate(random):
 
 
 async def play(arena, case):
-    """Plays a case; what is wrong."""
+    """Plays a case and returns the findings."""
     plan = Plan()
     data = joined(case.data["pieces"], b"tok")
     edges = [0, *[cut for cut in case.data["cuts"] if cut < len(data)], len(data)]
@@ -60,17 +60,17 @@ async def play(arena, case):
 
 
 class Plan:
-    """The upstream's part: it says what it has seen, and its serial number."""
+    """Behaviour of the upstream: it responds with a description of the request and its serial number."""
 
     def __init__(self):
         self.sent = {}
 
     def responds_early(self, message):
-        """Only when all is there."""
+        """Never responds early."""
         return False
 
     def response(self, record, token):
-        """A response that names the request."""
+        """Returns a response that identifies the request."""
         message = record.message
         content = b"%s %s %s" % (token, message.start[1], hashlib.sha1(message.body).hexdigest().encode())
         self.sent[record.serial] = b"" if message.start[0] == b"HEAD" else content
@@ -82,11 +82,11 @@ class Plan:
 
 
 class Expected:
-    """What a strict reading finds in the bytes of a client."""
+    """Requests in the bytes of a client, by a strict parser."""
 
     def __init__(self, data):
         self.data, self.requests, self.rest = data, [], None
-        # How the requests end: `end`, `incomplete`, `broken`, or `close` behind one that is the connection's last.
+        # How the requests end: `end`, `incomplete`, `broken`, or `close` after the last request of a connection.
         self.ending, self.reason, at = "end", "", 0
         while at < len(data) and data[at:].strip(b"\r\n"):
             try:
@@ -104,13 +104,13 @@ class Expected:
                 break
 
     def method(self, index):
-        """The method of a request, as far as it can be told."""
+        """Returns the method of a request, as far as it is known."""
         if index < len(self.requests):
             return self.requests[index].start[0]
         return self.rest.start[0] if self.rest else b"GET"
 
     def responses(self, received, ended):
-        """The final responses in `received`, and what is wrong with them."""
+        """Returns the final responses in `received`, and a problem with them or `None`."""
         found, at = [], 0
         while at < len(received):
             try:
@@ -127,7 +127,7 @@ class Expected:
         return found, None
 
     def compare(self, outcome):
-        """What is wrong with an outcome."""
+        """Checks an outcome, and returns the findings."""
         if outcome.end == "left":
             return self.compare_records(outcome, [])
         if outcome.end == "timeout":
@@ -141,7 +141,7 @@ class Expected:
         return self.compare_responses(outcome, responses) or self.compare_records(outcome, responses)
 
     def compare_responses(self, outcome, responses):
-        """Each response against its request."""
+        """Compares each response with its request."""
         for index, response in enumerate(responses):
             serial = response.values(b"x-serial")
             if index >= len(self.requests):
@@ -166,10 +166,10 @@ class Expected:
             if says_close(response) and index + 1 < len(responses):
                 return [Finding("a response behind connection: close", self.state(outcome))]
         excused = responses and says_close(responses[-1])
-        # The rest of a large body that is not forwarded need not be read.
+        # The rest of a large body that is not forwarded may stay unread.
         excused = excused or any(len(request.body) > MAX_DISCARDED for request in self.requests[: len(responses)])
-        # What is odd behind the head may be found out when the response is on its way already.
-        # Bytes that are not read may make a reset of the connection's end.
+        # An oddity after the header section may be detected when the response is already being sent. Unread bytes may
+        # turn the end of the connection into a reset.
         is_left = self.ending in ("close", "broken") or any(len(request.body) > MAX_DISCARDED for request in self.requests)
         excused = excused or outcome.end == "reset" and is_left
         excused = excused or any(request.oddities for request in self.requests[: len(responses)])
@@ -179,7 +179,7 @@ class Expected:
         return []
 
     def compare_forwarded(self, outcome, request, response, serial):
-        """A response of the upstream against the request that it is for."""
+        """Compares a response of the upstream with the request that it is for."""
         record = next((record for record in outcome.records if record.serial == serial), None)
         if record is None:
             return "response of another client's request"
@@ -188,7 +188,7 @@ class Expected:
         return differs(request, record.message)
 
     def compare_records(self, outcome, responses):
-        """Every request that the upstream has seen is one of the client's, in order, and only once."""
+        """Checks that every request at the upstream is one of the client's, in order and without repetition."""
         requests = iter(self.requests)
         for record in outcome.records:
             leaks = leaked(record.message)
@@ -201,7 +201,7 @@ class Expected:
         return []
 
     def state(self, outcome):
-        """What happened, for people."""
+        """Describes the outcome in readable form."""
         seen = "\n".join(
             f"  {'whole' if record.complete else 'part '} {shown(record.raw, 600)}" for record in outcome.records
         )
@@ -217,7 +217,7 @@ def says_close(response):
 
 
 def effective_host(request):
-    """Host and origin-form of a request (RFC 9112 section 3.3); `None` for what names none."""
+    """Returns host and origin-form of a request (RFC 9112 section 3.3). The host is empty if the request has none."""
     target, hosts = request.start[1], request.values(b"host")
     absolute = ABSOLUTE.fullmatch(target)
     if not absolute:
@@ -227,7 +227,7 @@ def effective_host(request):
 
 
 def judge(request):
-    """Whether a request must be forwarded, must be rejected, or may be either; and why."""
+    """Returns whether a request must be forwarded, must be rejected, or may be either, and the reason."""
     method, target, version = request.start
     hosts = request.values(b"host")
     absolute = ABSOLUTE.fullmatch(target)
@@ -259,7 +259,7 @@ def judge(request):
 
 
 def normal_path(path):
-    """The path as rules see it: unreserved characters decoded, dot segments resolved, slashes merged."""
+    """Returns the path as rules see it: unreserved characters decoded, dot segments resolved, slashes merged."""
     path = re.sub(rb"%([2-7][0-9A-Fa-f])", unreserved, path.partition(b"?")[0])
     segments = []
     for segment in path.split(b"/"):
@@ -271,13 +271,13 @@ def normal_path(path):
 
 
 def unreserved(match):
-    """An escape that stands for an unreserved character is that character (RFC 3986 section 6.2.2.2)."""
+    """Decodes an escape that stands for an unreserved character (RFC 3986 section 6.2.2.2)."""
     character = bytes.fromhex(match[1].decode())
     return character if character.isalnum() or character in b"-._~" else match[0]
 
 
 def differs(request, seen):
-    """What the upstream sees otherwise than the client has sent it."""
+    """Returns the difference between the client's request and the one at the upstream, or `None`."""
     host, target = effective_host(request)
     if seen.start[0] != request.start[0]:
         return "upstream sees another method"
@@ -295,19 +295,19 @@ def differs(request, seen):
 
 
 def is_own(name):
-    """Whether Weir itself deals with a field, under this name or one that imitates it."""
+    """Whether Weir itself handles a header, under this name or under one that imitates it."""
     name, meant = name.lower(), name.lower().replace(b"_", b"-")
     return name in OWN or meant.startswith(OWN_PREFIXES) or meant in (b"content-length", b"transfer-encoding")
 
 
 def end_to_end(fields, named):
-    """The fields that go on as they are."""
+    """Returns the headers that are forwarded unchanged."""
     kept = [(name.lower(), value) for name, value in fields if not is_own(name) and name.lower() not in named]
     return sorted(kept, key=lambda field: field[0])
 
 
 def leaked(seen):
-    """What the upstream must never see."""
+    """Returns a description of what the upstream must never receive, or `None`."""
     for name, value in seen.fields:
         name = name.lower()
         if name in NEVER_UPSTREAM:

@@ -1,6 +1,6 @@
-"""Responses of the upstream, mutated: the client gets the same, or a local reply, or sees that something is missing.
+"""Mutated upstream responses: the client must get the same response, or a local reply, or detect that it is truncated.
 
-Several plain requests go over one connection of the client; each has a script, the bytes that the upstream sends for it.
+Several plain requests use one client connection. Each has a script with the bytes that the upstream sends for it.
 """
 
 from . import grammar
@@ -10,7 +10,7 @@ from .reader import Broken, Incomplete, read_response
 from .requests import OWN, OWN_PREFIXES, says_close
 from .responses_grammar import NASTY, exchange, request
 
-# What the token of any case looks like.
+# Example of a token with the number of a request; all have this length.
 NAME = b"tok0000000zn0"
 ENDS = ("close", "half", "reset")
 LOCAL = (502, 503, 504)
@@ -18,19 +18,19 @@ HOP = (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-connection",
 
 
 def generate(random):
-    """One to three requests on a connection, and mutated scripts for most of them."""
+    """Generates one to three requests on a connection, most of them with mutated scripts."""
     exchanges = [exchange(random, number) for number in range(random.choice((1, 2, 2, 3)))]
     for one in exchanges:
         for _ in range(random.choice((0, 0, 1, 1, 2, 3))):
             one["script"] = grammar.mutate(random, one["script"], NASTY)
-    # What is behind an odd response must not reach the next client, so there is one.
+    # Bytes after an odd response must not reach the next request, so there always is one more.
     exchanges.append(exchange(random, len(exchanges), plain=True))
     size = sum(len(request(one)) for one in exchanges)
     return Case("responses", {"exchanges": exchanges, "cuts": grammar.cuts(random, size)})
 
 
 async def play(arena, case):
-    """Plays a case; what is wrong."""
+    """Plays a case and returns the findings."""
     exchanges = case.data["exchanges"]
     plan = Plan(exchanges)
     data = b"".join(request(one) for one in exchanges)
@@ -47,23 +47,23 @@ async def play(arena, case):
 
 
 class Plan:
-    """The upstream's part: the script of each request, which its target names."""
+    """Behaviour of the upstream: the script of each request, which is named by the request's target."""
 
     def __init__(self, exchanges):
         self.scripts = {one["number"]: one for one in exchanges}
-        # How often each request came to its end.
+        # Number of times that each request was received completely.
         self.seen = {}
 
     def find(self, message):
-        """The exchange of a request."""
+        """Returns the exchange of a request."""
         return self.scripts.get(int(message.start[1].rsplit(b"/", 1)[1]))
 
     def responds_early(self, message):
-        """As the exchange says."""
+        """Whether the exchange has an early response."""
         return self.find(message)["early"]
 
     def response(self, record, token):
-        """The script of the exchange, with what names it."""
+        """Returns the script of the exchange, with the token inserted."""
         one = self.find(record.message)
         name = token + b"n%d" % one["number"]
         self.seen[one["number"]] = self.seen.get(one["number"], 0) + 1
@@ -71,11 +71,13 @@ class Plan:
 
 
 def complete(one):
-    """The script of an exchange, with an end of the connection where the response has none: nobody is to wait for more."""
+    """Returns the script of an exchange. Adds a close if the response has no end, so that the client does not wait for
+    more.
+    """
     script = one["script"]
     message, how, _ = sent(script, one["method"], NAME)
     if how == "whole" and message.end < len(joined(script, NAME)):
-        # What comes later than the response cannot be told from the next one, so it comes at once.
+        # Bytes after the response cannot be distinguished from the next response, so they are sent without a pause.
         script = [step for step in script if step[0] != "pause"]
     if any(tag in ENDS for tag, _ in script):
         return script
@@ -83,10 +85,11 @@ def complete(one):
 
 
 def sent(script, method, name):
-    """What a script says: the response if there is one, whether that is `whole`, `cut` or `broken`, and whether it is odd."""
+    """Parses a script. Returns the response or `None`, whether it is `whole`, `cut` or `broken`, and whether it is odd.
+    """
     end = next((index for index, (tag, _) in enumerate(script) if tag in ENDS), None)
     data = joined([step for step in script[:end] if step[0] != "pause"], name)
-    # A reset may overtake what was sent before it.
+    # A reset may discard what was sent before it.
     is_reset = end is not None and script[end][0] == "reset"
     ended, at, odd = end is not None and not is_reset, 0, is_reset
     while True:
@@ -98,27 +101,27 @@ def sent(script, method, name):
             return broken.message, "broken", True
         odd = odd or bool(message.oddities)
         if message.status >= 200 or message.status == 101:
-            # Nobody has asked for another protocol.
+            # A protocol switch was not requested, so it is odd.
             return message, "whole", odd or message.status == 101
         at = message.end
 
 
 class Judge:
-    """What the client may get, by a strict reading of what the upstream has sent."""
+    """Responses that the client may get, from a strict parser's view of what the upstream has sent."""
 
     def __init__(self, exchanges, data):
         self.exchanges, self.data = exchanges, data
 
     def method(self, index):
-        """The method of an exchange."""
+        """Returns the method of an exchange."""
         return self.exchanges[index]["method"] if index < len(self.exchanges) else b"GET"
 
     def version(self, index):
-        """The version of an exchange's request."""
+        """Returns the HTTP version of an exchange's request."""
         return self.exchanges[index]["version"] if index < len(self.exchanges) else b"HTTP/1.1"
 
     def read(self, received, ended):
-        """The final responses that the client has got whole, the one that is cut off, and what is wrong."""
+        """Returns the complete final responses at the client, the truncated one, and a problem or `None`."""
         found, at = [], 0
         while at < len(received):
             index = len(found)
@@ -136,11 +139,11 @@ class Judge:
         return found, None, None
 
     def sent(self, one, token):
-        """What the upstream has sent for an exchange."""
+        """Returns what the upstream has sent for an exchange."""
         return sent(complete(one), one["method"], token + b"n%d" % one["number"])
 
     def compare(self, outcome):
-        """What is wrong with an outcome."""
+        """Checks an outcome, and returns the findings."""
         if outcome.end == "timeout":
             return [Finding("no end of the connection in time", self.state(outcome))]
         responses, cut, wrong = self.read(outcome.received, ended=True)
@@ -160,16 +163,16 @@ class Judge:
         return [Finding(kind, self.state(outcome)) for kind in self.compare_end(index, cut, outcome)][:1]
 
     def compare_one(self, one, response, outcome):
-        """A whole response that the client has got."""
+        """Checks a complete response at the client."""
         for oddity in response.oddities:
-            # What class it is of can still be told.
+            # The class of the status is still recognisable.
             if oddity != "status above 599":
                 yield f"client gets {oddity}"
         sent, how, odd = self.sent(one, outcome.token)
         if b"poison" in response.values(b"x-number") and (not sent or b"poison" not in sent.values(b"x-number")):
             yield "client gets bytes that were behind a response"
         if response.status in LOCAL and not response.values(b"x-number"):
-            # A kept connection may end at any time: what cannot be sent twice is lost then.
+            # A kept connection may end at any time, so a request that must not be repeated is lost then.
             repeats = one["body"] == 0 and one["method"] != b"POST"
             if how == "whole" and not odd and not one["early"] and (repeats or response.status != 503):
                 yield f"status {response.status} for a valid response"
@@ -186,13 +189,14 @@ class Judge:
             yield from compare_fields(sent, response)
 
     def compare_end(self, index, cut, outcome):
-        """The connection has ended before a whole response to this exchange."""
+        """Checks a connection that ended before a complete response to this exchange."""
         one = self.exchanges[index]
         sent, how, odd = self.sent(one, outcome.token)
         before = [self.sent(other, outcome.token) for other in self.exchanges[:index]]
         if any(how == "whole" and message.status == 101 for message, how, _ in before):
             return
-        # Where nobody reads the rest of a request, the connection ends behind its response; by a reset, if more has come.
+        # If the rest of a request is not read, the connection ends after its response, by a reset if more bytes have
+        # arrived.
         if any(other["early"] for other in self.exchanges[:index]) or outcome.end == "reset":
             return
         if cut is None and outcome.end == "closed":
@@ -203,7 +207,7 @@ class Judge:
             yield "client gets other content"
 
     def state(self, outcome):
-        """What happened, for people."""
+        """Describes the outcome in readable form."""
         scripts = "\n".join(
             f"  {one['number']} {'early ' if one['early'] else ''}"
             + " ".join(shown(data, 600) if tag not in (*ENDS, "pause") else f"<{tag}>" for tag, data in complete(one))
@@ -217,7 +221,7 @@ class Judge:
 
 
 def compare_fields(sent, response):
-    """The fields of a response that was passed on."""
+    """Compares the headers of a forwarded response."""
     named = sent.tokens(b"connection")
     got = [(name.lower(), value) for name, value in response.fields]
     for name, value in got:

@@ -4,7 +4,7 @@ from .case import TOKEN
 from .grammar import NASTY as REQUESTS
 from .grammar import field
 
-# Behind a response it must never be taken for the response to another request.
+# Follows a response; must never be parsed as the response to another request.
 POISON = b"HTTP/1.1 200 OK\r\nx-number: poison\r\ncontent-length: 6\r\n\r\npoison"
 NASTY = {tag: REQUESTS[tag] for tag in ("eol", "name", "colon", "blank", "value", "length", "coding", "size", "extension")}
 NASTY |= {
@@ -37,7 +37,7 @@ INTERIM = [
 
 
 def exchange(random, number, plain=False):
-    """A request, and what the upstream sends for it."""
+    """Generates a request, and what the upstream sends for it."""
     method = b"GET" if plain else random.choice((b"GET", b"GET", b"GET", b"HEAD", b"POST", b"PUT", b"OPTIONS"))
     version = b"HTTP/1.0" if plain and random.random() < 0.1 else b"HTTP/1.1"
     body = 0 if method in (b"GET", b"HEAD") else random.choice((0, 1, 100, 30000))
@@ -48,7 +48,7 @@ def exchange(random, number, plain=False):
 
 
 def request(one):
-    """The bytes of a request that nobody could misunderstand."""
+    """Returns the bytes of an unambiguous request."""
     head = b"%s /r/%d %s\r\nhost: s.test\r\n" % (one["method"], one["number"], one["version"])
     if one["expects"]:
         head += b"expect: 100-continue\r\n"
@@ -58,7 +58,7 @@ def request(one):
 
 
 def script(random, method, number, plain):
-    """A valid response, and how its connection goes on."""
+    """Generates a valid response, and how its connection continues."""
     pieces = []
     if not plain and random.random() < 0.15:
         pieces += [("interim", random.choice(INTERIM)) for _ in range(random.choice((1, 1, 2)))]
@@ -82,7 +82,7 @@ def script(random, method, number, plain):
     if not plain and random.random() < 0.2:
         pieces.insert(random.randrange(len(pieces)), ("pause", b""))
     if not plain and random.random() < 0.15:
-        # Cut off at any byte, or with something behind it.
+        # Truncated at any byte, or followed by further bytes.
         pieces = cut(random, pieces) if random.random() < 0.6 else [*pieces, ("poison", POISON)]
     if closes:
         pieces.append((random.choice(("close", "close", "half", "reset")), b""))
@@ -90,11 +90,11 @@ def script(random, method, number, plain):
 
 
 def content(random, plain):
-    """A framing field, a body, and whether the connection's end ends it."""
+    """Generates a framing header and a body. The last value is whether the end of the connection ends the body."""
     data = TOKEN + random.choice((b"", b"x", b"\r\n0\r\n\r\n" + POISON, b"y" * random.choice((100, 8192, 20000))))
     how = random.random()
     if how < 0.5 or plain:
-        # The token is replaced by another of a length that is not known here, so it is counted when it is sent.
+        # The placeholder is replaced by a token of another length, which is used here.
         return field(b"Content-Length", "length", b"%d" % (len(data) - len(TOKEN) + TOKEN_LENGTH), random), [("data", data)], False
     if how > 0.85:
         return None, [("data", data)], True
@@ -110,7 +110,7 @@ def content(random, plain):
 
 
 def cut(random, pieces):
-    """The pieces up to some byte, and the connection's end."""
+    """Truncates the pieces at some byte, and ends the connection."""
     pieces = pieces[: random.randrange(len(pieces) + 1)]
     if pieces:
         tag, data = pieces[-1]
@@ -118,5 +118,5 @@ def cut(random, pieces):
     return [*pieces, (random.choice(("close", "half", "reset")), b"")]
 
 
-# How long the token of a case is, with the number of its request: all cases of a run have the same length.
+# Length of the token of a case with the number of its request, which is the same for all cases.
 TOKEN_LENGTH = len("tok0000000zn0")

@@ -1,4 +1,4 @@
-"""Claims of the parts that judge Weir: `python3 -m unittest wirefuzz.selftest` in `tests/`."""
+"""Tests of the parsers and models with which Weir is compared: `python3 -m unittest wirefuzz.selftest` in `tests/`."""
 
 import asyncio
 import random
@@ -16,18 +16,18 @@ HOST = b"Host: s.test\r\n"
 
 
 def request(fields=b"", body=b"", start=b"GET / HTTP/1.1"):
-    """A request read from bytes."""
+    """Parses a request with these fields and this body."""
     return read_request(start + b"\r\n" + HOST + fields + b"\r\n" + body)
 
 
 def headers(stream, *fields):
-    """HEADERS that end a request."""
+    """Encodes HEADERS that end a request."""
     block = b"".join(hpack.literal(name, value) for name, value in fields)
     return frame(HEADERS, END_HEADERS | END_STREAM, stream, block)
 
 
 class Reader(unittest.TestCase):
-    """The reader of HTTP/1.1."""
+    """The HTTP/1.1 parser."""
 
     def test_a_plain_request_has_no_oddities_and_must_be_forwarded(self):
         message = request(b"Content-Length: 5\r\n", b"hello, this is the next one")
@@ -91,7 +91,7 @@ class Http2(unittest.TestCase):
 
 
 class Cases(unittest.TestCase):
-    """Cases as such."""
+    """Generation, serialization and shrinking of cases."""
 
     def test_a_seed_gives_the_same_cases_and_they_can_be_written_down(self):
         for part in command.PARTS:

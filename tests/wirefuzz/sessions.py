@@ -1,4 +1,4 @@
-"""Mutated sessions of HTTP/2 towards a listener, forwarded to an upstream of HTTP/1.1."""
+"""Mutated HTTP/2 sessions with a listener, forwarded to an HTTP/1.1 upstream."""
 
 from .arena import converse
 from .case import Case, Finding, joined, shown
@@ -8,19 +8,19 @@ from .requests import Plan, differs, judge, leaked
 from .sessions_grammar import session
 from .sessions_model import Session
 
-# The last frame of each session: when it is acknowledged, all before it have been read.
+# Payload of the last frame of each session. Its acknowledgement shows that all earlier frames were read.
 MARK = b"the mark"
 
 
 def generate(random):
-    """One connection with a few requests."""
+    """Generates one connection with a few requests."""
     frames = session(random)
     size = sum(9 + len(joined(one["payload"])) for one in frames)
     return Case("sessions", {"frames": frames, "cuts": cuts(random, size)})
 
 
 async def play(arena, case):
-    """Plays a case; what is wrong."""
+    """Plays a case and returns the findings."""
     sent = [
         frame(one["type"], one["flags"], one["stream"], joined(one["payload"]), one["length"]) for one in case.data["frames"]
     ]
@@ -33,13 +33,13 @@ async def play(arena, case):
 
 
 class Expected:
-    """What the model makes of a session, against what came of it."""
+    """Interpretation of a session by the model, and its comparison with the outcome."""
 
     def __init__(self, data):
         self.data, self.session = data, Session(data)
 
     def owed(self):
-        """The streams that must be answered."""
+        """Returns the streams that must get a response."""
         session = self.session
         if session.error or session.quiet:
             return []
@@ -50,7 +50,7 @@ class Expected:
         ]
 
     def is_done(self, received):
-        """Whether nothing more is to be waited for."""
+        """Returns whether all responses have arrived; `None` if more may follow."""
         try:
             replies = Replies.read(received)
         except Invalid:
@@ -66,7 +66,7 @@ class Expected:
         return False if any(owed) else None
 
     def compare(self, outcome):
-        """What is wrong with an outcome."""
+        """Checks an outcome, and returns the findings."""
         if outcome.end == "timeout":
             return [Finding("no end of the connection in time", self.state(outcome))]
         try:
@@ -76,7 +76,7 @@ class Expected:
         for number, reply in replies.streams.items():
             for kind in self.compare_reply(number, reply, outcome):
                 return [Finding(kind, self.state(outcome))]
-        # What is wrong with one stream may end them all (RFC 9113 section 5.4.2).
+        # A stream error may be treated as a connection error (RFC 9113 section 5.4.2).
         ended = replies.goaway or outcome.end == "reset"
         excused = ended and any(one.malformed or one.doubt for one in self.session.streams.values())
         for number in [] if excused else self.owed():
@@ -85,7 +85,7 @@ class Expected:
         return self.compare_records(outcome)
 
     def compare_reply(self, number, reply, outcome):
-        """What came on one stream."""
+        """Checks the response on one stream."""
         one = self.session.streams.get(number)
         if one is None:
             if reply.fields and not self.session.error:
@@ -122,7 +122,7 @@ class Expected:
             yield "other content than the upstream's"
 
     def compare_records(self, outcome):
-        """Every request that the upstream has seen is one of the client's."""
+        """Checks that every request at the upstream is one of the client's."""
         streams = list(self.session.streams.values())
         for record in outcome.records:
             if leaks := leaked(record.message):
@@ -130,7 +130,7 @@ class Expected:
             if not record.complete or self.session.is_opaque:
                 continue
             same = [one for one in streams if differs(one.message(), record.message) is None]
-            # Of several that are alike it is one that may be forwarded.
+            # Of several equal requests, prefers one that may be forwarded.
             same = min(same, key=lambda one: (not one.is_whole(), one.malformed), default=None)
             if same is None or not same.is_whole():
                 return [Finding("upstream sees a request that no client sent", self.state(outcome))]
@@ -140,7 +140,7 @@ class Expected:
         return []
 
     def state(self, outcome):
-        """What happened, for people."""
+        """Describes the outcome in readable form."""
         sent = "\n".join(f"  {kind} {flags:02x} {stream} {shown(payload, 400)}" for kind, flags, stream, payload in split(self.data[24:]))
         streams = "\n".join(
             f"  {number}: {'ended' if one.ended else 'open'} {one.malformed or one.doubt}" for number, one in self.session.streams.items()

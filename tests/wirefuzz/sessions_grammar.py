@@ -1,4 +1,4 @@
-"""Generates sessions of HTTP/2 as frames with tagged pieces, and mutates them frame by frame, field by field, byte by byte."""
+"""Generates HTTP/2 sessions as frames with tagged pieces, and mutates them by frame, by field and by byte."""
 
 from .frames import (
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS,
@@ -31,12 +31,12 @@ NASTY_SCHEMES = [b"", b"ftp", b"http\r\n", b"HTTPS", b"http://s.test", b"h ttp"]
 
 
 def session(random):
-    """SETTINGS and one to four requests whose frames are mixed; mostly mutated."""
+    """Generates SETTINGS and one to four requests with interleaved frames, most of them mutated."""
     values = random.choice((b"", b"", b"", b"\0\2\0\0\0\0", b"\0\4\0\1\0\0", b"\0\1\0\0\0\0", b"\0\5\0\0\x80\0", b"\x12\x34\0\0\0\1"))
     frames = [made(SETTINGS, 0, 0, ("settings", values))]
     requests = [request(random, 2 * number + 1) for number in range(random.choice((1, 1, 2, 3, 4)))]
     while requests:
-        # Streams are opened in order, and mixed from then on.
+        # Streams are opened in order, and interleaved from then on.
         one = requests[0] if random.random() < 0.7 or requests[-1][0][0]["type"] == HEADERS else random.choice(requests)
         frames += one.pop(0)
         requests = [one for one in requests if one]
@@ -48,18 +48,18 @@ def session(random):
 
 
 def made(kind, flags, stream, *pieces):
-    """A frame."""
+    """Returns a frame."""
     return {"type": kind, "flags": flags, "stream": stream, "payload": list(pieces), "length": None}
 
 
 def encoded(random, name, value):
-    """A field in one of its encodings, as a piece."""
+    """Returns a field in a random representation, as a piece."""
     flags = random.choice((0, 0, 0, 0, 0x40, 0x10))
     return (name.decode("latin-1") if name.startswith(b":") else "field", literal(name, value, flags))
 
 
 def request(random, stream):
-    """A valid request as groups of frames that stay together."""
+    """Generates a valid request as groups of frames that stay together."""
     body = random.choice((b"", b"", b"x", b"hello", SMUGGLED, b"0\r\n\r\n" + SMUGGLED, b"b" * random.choice((1000, 9000))))
     method = random.choice((b"POST", b"PUT", b"DELETE")) if body else random.choice((b"GET", b"GET", b"HEAD", b"OPTIONS", b"POST"))
     pseudo = [
@@ -86,7 +86,7 @@ def request(random, stream):
 
 
 def headers(random, stream, flags, fields):
-    """HEADERS, perhaps with padding, a priority, and CONTINUATION behind."""
+    """Returns HEADERS, with random padding, priority or CONTINUATION."""
     if random.random() < 0.15:
         at = random.randrange(len(fields) + 1)
         return [made(HEADERS, flags, stream, *fields[:at]), made(CONTINUATION, END_HEADERS, stream, *fields[at:])]
@@ -101,14 +101,14 @@ def headers(random, stream, flags, fields):
 
 
 def data(random, stream, flags, content):
-    """DATA, perhaps padded."""
+    """Returns DATA, with random padding."""
     if random.random() < 0.1:
         return made(DATA, flags | PADDED, stream, ("padding", b"\x05"), ("data", content), ("padding", b"\0" * 5))
     return made(DATA, flags, stream, ("data", content))
 
 
 def harmless(random):
-    """A frame that changes nothing."""
+    """Returns a frame without effect on requests."""
     return random.choice((
         made(PING, 0, 0, ("ping", b"12345678")), made(0xBE, 0xFF, random.choice((0, 1, 99)), ("unknown", b"whatever")),
         made(WINDOW_UPDATE, 0, 0, ("window", b"\0\0\4\0")), made(PRIORITY, 0, 97, ("priority", b"\0\0\0\0\x10")),
@@ -116,7 +116,7 @@ def harmless(random):
 
 
 def nasty_frame(random):
-    """A frame that may break the connection or one of its streams."""
+    """Returns a frame that may cause an error of the connection or of a stream."""
     stream = random.choice((0, 1, 1, 3, 5, 2, 99))
     return random.choice((
         made(RST_STREAM, 0, stream, ("code", b"\0\0\0\x08")), made(RST_STREAM, 0, stream, ("code", b"\0\0\0")),
@@ -131,7 +131,7 @@ def nasty_frame(random):
 
 
 def nasty_block(random):
-    """Fields of a request that is none, or an encoding that is none."""
+    """Returns the fields of an invalid request, or an invalid representation."""
     usual = [(":method", indexed(2)), (":scheme", indexed(6)), (":path", indexed(4)), (":authority", literal(b":authority", b"s.test"))]
     broken = random.choice((
         b"\x80", indexed(99), b"\x3f\xe1\x7f", b"\x20", b"\x00\x85\x00", integer(10**9, 7, 0x80), b"\x00\x81\xff\x00", b"\x40", b"\x1f\x80\x80\x80\x80\x80",
@@ -141,7 +141,7 @@ def nasty_block(random):
 
 
 def nasty_field(random, tag):
-    """A field in place of one with this tag."""
+    """Returns a replacement for a field with this tag."""
     values = {":method": NASTY_METHODS, ":path": NASTY_PATHS, ":scheme": NASTY_SCHEMES, ":authority": NASTY["host"], "length": NASTY["length"]}
     name = b"content-length" if tag == "length" else tag.encode()
     if tag in values:
@@ -156,7 +156,7 @@ def nasty_field(random, tag):
 
 
 def mutate(random, frames):
-    """The same frames after one mutation."""
+    """Returns the frames after one mutation."""
     frames = [dict(frame, payload=list(frame["payload"])) for frame in frames]
     if not frames:
         return frames
@@ -187,7 +187,7 @@ def mutate(random, frames):
 
 
 def mutate_fields(random, fields):
-    """Changes one field of a block."""
+    """Mutates one field of a block."""
     at = random.randrange(len(fields))
     how = random.random()
     if how < 0.45:

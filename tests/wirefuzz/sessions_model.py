@@ -1,4 +1,4 @@
-"""What a session of HTTP/2 means by RFC 9113: which requests a client has made, and where it broke the protocol."""
+"""Interpretation of an HTTP/2 session by RFC 9113: the requests of the client, and its violations of the protocol."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,47 +13,48 @@ from .reader import CONTROL, MAX_LENGTH, TARGET, TOKEN, Message
 HOP = (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
 AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z.\-_]+)(:[0-9]*)?")
 OPAQUE = ("frame over the limit", "frame within a header block")
-# The most that a client may send before it is allowed more.
+# Initial flow-control window for the client.
 WINDOW = 65535
 
 
 class Violation(Exception):
-    """What ends the connection."""
+    """A violation that ends the connection."""
 
 
 @dataclass
 class Stream:
-    """A request as far as it has been sent."""
+    """A request, as far as it was sent."""
 
     fields: list
     body: bytes = b""
     trailers: list = field(default_factory=list)
     ended: bool = False
     reset: bool = False
-    # Why it must not be forwarded, and what lets a server do either.
+    # `malformed` is the reason why it must not be forwarded, `doubt` the reason why it may be forwarded or rejected.
     malformed: str = ""
     doubt: str = ""
 
     def length(self):
-        """The length that the fields promise."""
+        """Returns the length in the Content-Length header, or `None`."""
         lengths = [value for name, value in self.fields if name == b"content-length" and value.isdigit()]
         return int(lengths[0][-20:]) if lengths else None
 
     def is_whole(self):
-        """Whether an upstream of HTTP/1.1 may take it for whole: it has an end, or its length."""
+        """Whether an HTTP/1.1 upstream may take it as complete: it has ended, or its Content-Length is reached."""
         length = self.length()
         return self.ended or length is not None and len(self.body) >= length
 
     def blame(self, reason):
-        """Something is wrong that is not in the head. Over HTTP/1.1 a request is whole when it has its length, so then it
-        may have been forwarded by now."""
+        """Records an error outside the header section. A request with all bytes of its Content-Length is complete over
+        HTTP/1.1 and may have been forwarded already, so then the error is only a doubt.
+        """
         if self.length() is not None and len(self.body) >= self.length():
             self.doubt = self.doubt or reason
         else:
             self.malformed = self.malformed or reason
 
     def message(self):
-        """The same request over HTTP/1.1."""
+        """Returns the same request over HTTP/1.1."""
         pseudo = dict(reversed([entry for entry in self.fields if entry[0].startswith(b":")]))
         fields = [entry for entry in self.fields if not entry[0].startswith(b":") and entry[0] not in (b"host", b"cookie")]
         hosts = [pseudo[b":authority"]] if b":authority" in pseudo else [v for n, v in self.fields if n == b"host"][:1]
@@ -68,12 +69,12 @@ class Stream:
 
 
 class Session:
-    """A connection's frames, read in order."""
+    """Frames of a connection, interpreted in order."""
 
     def __init__(self, data):
         self.streams, self.error, self.decoder, self.last = {}, "", Decoder(), 0
         self.block, self.quiet, self.received = None, False, 0
-        # A block could not be decoded: what follows may mean anything.
+        # Whether a block could not be decoded, after which the meaning of all frames is unknown.
         self.is_opaque = False
         if not data.startswith(PREFACE):
             self.error = "preface"
@@ -88,7 +89,7 @@ class Session:
             except (Violation, Undecodable) as error:
                 self.error = self.error or str(error) or "header block"
                 self.block = None
-                # Servers may see the end of a block that is malformed elsewhere.
+                # A server may locate the end of a malformed block differently.
                 self.is_opaque |= isinstance(error, Undecodable) or str(error) in OPAQUE
                 if self.is_opaque:
                     break
@@ -96,7 +97,7 @@ class Session:
             self.error = self.error or "incomplete frame"
 
     def take(self, kind, flags, stream, payload):
-        """One frame."""
+        """Interprets one frame."""
         if len(payload) > MAX_PAYLOAD:
             raise Violation("frame over the limit")
         if self.block and (kind, stream) != (CONTINUATION, self.block[0]):
@@ -125,7 +126,7 @@ class Session:
             self.other(kind, flags, stream, payload)
 
     def other(self, kind, flags, stream, payload):
-        """Frames that carry nothing of a request."""
+        """Interprets frames that are not part of a request."""
         sizes = {RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
         if kind in sizes and len(payload) != sizes[kind]:
             raise Violation("size of a frame")
@@ -140,7 +141,7 @@ class Session:
         elif kind == PUSH_PROMISE:
             raise Violation("PUSH_PROMISE")
         elif kind == GOAWAY:
-            # Its streams go on, but a server may end sooner.
+            # Open streams continue, but a server may end the connection earlier.
             self.error = self.error or "GOAWAY"
         elif kind == WINDOW_UPDATE:
             if int.from_bytes(payload, "big") & 0x7FFFFFFF == 0 or stream and stream not in self.streams:
@@ -149,9 +150,9 @@ class Session:
                 raise Violation("window beyond 31 bits")
 
     def settings(self, flags, payload):
-        """Values of the client; what it lets the server send may hold its responses up."""
+        """Interprets SETTINGS of the client. Some values may delay the server's responses, which sets `quiet`."""
         if flags & ACK:
-            # Of settings that the server has not sent yet, perhaps.
+            # The server may not have sent its SETTINGS yet, so an acknowledgement may be a violation.
             raise Violation("acknowledged SETTINGS")
         if len(payload) % 6:
             raise Violation("size of SETTINGS")
@@ -163,7 +164,7 @@ class Session:
             self.quiet |= key in (1, 4, 6) or key == 3
 
     def priority(self, stream, payload):
-        """Deprecated, but its size and a dependency on itself may still be errors."""
+        """Interprets a priority. It is deprecated, but a wrong size or a dependency on itself may still be an error."""
         if len(payload) != 5 or int.from_bytes(payload[:4], "big") & 0x7FFFFFFF == stream:
             if stream in self.streams:
                 self.streams[stream].doubt = "PRIORITY"
@@ -171,7 +172,7 @@ class Session:
 
     @staticmethod
     def unpadded(flags, payload):
-        """The payload without its padding."""
+        """Returns the payload without its padding."""
         if not flags & PADDED:
             return payload
         if not payload or payload[0] >= len(payload):
@@ -179,14 +180,14 @@ class Session:
         return payload[1 : len(payload) - payload[0]]
 
     def data(self, stream, flags, content, size):
-        """Content of a request."""
+        """Interprets content of a request."""
         if stream not in self.streams:
             raise Violation("DATA of no stream")
         self.received += size
         one = self.streams[stream]
         if one.ended or one.reset:
             one.doubt = "DATA behind its end"
-            # The stream is closed for the client: an error of the stream, or of the connection.
+            # The stream is closed for the client: a stream error or a connection error.
             self.error = self.error or "DATA behind an end"
             return
         if self.received > WINDOW:
@@ -196,7 +197,7 @@ class Session:
             self.end(one)
 
     def end_of_block(self, flags, continued):
-        """A header block, once it is whole."""
+        """Interprets a header block once it is complete."""
         if not flags & END_HEADERS:
             return
         (stream, flags, block), self.block = self.block, None
@@ -204,8 +205,8 @@ class Session:
         one = self.streams.get(stream)
         doubt = "an error before" if self.error else doubtful(fields)
         if continued and any(not name for name, _ in fields):
-            # In a block that goes on in CONTINUATION, h2 drops a field without a name, and those of the hop beside it, instead
-            # of failing the stream. What is forwarded is compared all the same.
+            # In a block that continues in CONTINUATION, h2 drops a field without a name, and hop-by-hop fields together
+            # with it, instead of failing the stream. The forwarded request is compared in any case.
             doubt, fields = "a field without a name", [entry for entry in fields if entry[0] and entry[0] not in HOP]
         if one is None:
             if stream % 2 == 0 or stream <= self.last:
@@ -220,11 +221,11 @@ class Session:
             self.error = self.error or "HEADERS behind an end"
         else:
             one.trailers, one.doubt = fields, one.doubt or doubt
-            # Pseudo-header fields are dropped, and nothing of them is forwarded; h2 does so without an error.
+            # h2 drops pseudo-header fields in trailers without an error, and nothing of them is forwarded.
             if any(name.startswith(b":") for name, _ in fields):
                 one.doubt = one.doubt or "pseudo-header fields in trailers"
             fields = [entry for entry in fields if not entry[0].startswith(b":")]
-            # White space around a value is gone when it is forwarded over HTTP/1.1.
+            # White space around a value is removed when it is forwarded over HTTP/1.1.
             wrong = malformed_fields([(name, value.strip(b" \t")) for name, value in fields])
             if not flags & END_STREAM or wrong:
                 one.blame("malformed trailers")
@@ -232,14 +233,14 @@ class Session:
 
     @staticmethod
     def end(one):
-        """The request is whole."""
+        """Marks a request as complete, and checks its length."""
         one.ended = True
         if one.length() not in (None, len(one.body)):
             one.blame("content-length that is not the content's")
 
 
 def malformed_fields(fields):
-    """What no field may be (sections 8.2.1 and 8.2.2)."""
+    """Returns a violation that no field may have (sections 8.2.1 and 8.2.2), or an empty string."""
     for name, value in fields:
         bare = name[1:] if name.startswith(b":") else name
         if not TOKEN.fullmatch(bare) or name != name.lower():
@@ -254,7 +255,7 @@ def malformed_fields(fields):
 
 
 def doubtful(fields):
-    """What a server may take or not."""
+    """Returns an oddity that a server may accept or reject, or an empty string."""
     for name, value in fields:
         if CONTROL.search(value) or value != value.strip(b" \t"):
             return "control character or white space in a value"
@@ -268,7 +269,7 @@ def doubtful(fields):
 
 
 def malformed(fields):
-    """What no request may be (section 8.3)."""
+    """Returns a violation that no request may have (section 8.3), or an empty string."""
     if wrong := malformed_fields(fields):
         return wrong
     names = [name for name, _ in fields]

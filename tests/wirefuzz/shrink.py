@@ -1,19 +1,19 @@
-"""Makes a case smaller for as long as it shows the same finding.
+"""Shrinks a case as long as it still has the same finding.
 
-Lists lose halves, quarters and at last single elements; then long byte strings are shortened. Works on any case, since
-it looks only at the shape of the data.
+Lists lose halves, quarters and finally single elements; then long byte strings are shortened. This works for any case,
+since it depends only on the structure of the data.
 """
 
 import copy
 
 from .case import Case
 
-# Attempts for one case; each plays it once.
+# Maximum number of attempts per case; each plays it once.
 MAX_ATTEMPTS = 1500
 
 
 async def shrink(case, shows):
-    """The smallest case found for which `await shows(case)` still holds."""
+    """Returns the smallest case found for which `await shows(case)` is still true."""
     search = Search(case, shows)
     size = None
     while size != (size := search.size()) and search.left > 0:
@@ -27,17 +27,17 @@ async def shrink(case, shows):
 
 
 class Search:
-    """The smallest case so far, and how many attempts are left."""
+    """Smallest case so far, and the number of attempts left."""
 
     def __init__(self, case, shows):
         self.case, self.shows, self.left = case, shows, MAX_ATTEMPTS
 
     def size(self):
-        """Something that becomes less with each success."""
+        """Returns a number that decreases with each success."""
         return len(self.case.to_json())
 
     async def attempt(self, path, value):
-        """Puts `value` at `path` if the finding is still there."""
+        """Puts `value` at `path` if the finding remains. Returns whether it does."""
         if self.left <= 0:
             return False
         self.left -= 1
@@ -50,7 +50,7 @@ class Search:
         return True
 
     async def thin_out(self, path):
-        """Leaves out of a list what is not needed."""
+        """Removes unneeded elements from a list."""
         step = max(1, len(get(self.case.data, path, [])) // 2)
         while step:
             at = 0
@@ -71,7 +71,7 @@ class Search:
 
 
 def lists(value, path=()):
-    """The paths of all lists, outer ones first."""
+    """Yields the paths of all lists, outer ones first."""
     if isinstance(value, list):
         yield path
     if isinstance(value, (list, dict)):
@@ -80,7 +80,7 @@ def lists(value, path=()):
 
 
 def strings(value, path=()):
-    """The paths of all long byte strings."""
+    """Yields the paths of all byte strings longer than 8 bytes."""
     if isinstance(value, bytes) and len(value) > 8:
         yield path
     elif isinstance(value, (list, dict, tuple)):
@@ -89,7 +89,7 @@ def strings(value, path=()):
 
 
 def get(value, path, otherwise):
-    """What stands at `path`; what is smaller by now may have nothing there."""
+    """Returns the value at `path`, or `otherwise` if it no longer exists after shrinking."""
     for key in path:
         try:
             value = value[key]
@@ -99,7 +99,7 @@ def get(value, path, otherwise):
 
 
 def put(value, path, new):
-    """Puts `new` at `path`, through tuples, too."""
+    """Puts `new` at `path`, also inside tuples."""
     parents = [value]
     for key in path[:-1]:
         parents.append(parents[-1][key])

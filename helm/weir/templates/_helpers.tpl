@@ -20,7 +20,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "weir.labels" -}}
 {{ include "weir.selectorLabels" . }}
-{{/* A label value may not hold the plus sign of a version with build metadata. */ -}}
+{{/* A label value must not contain the plus sign of a version with build metadata. */ -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
@@ -29,7 +29,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
-{{/* Without the versions of `weir.labels`: a new chart version alone would restart the pods, and counters are lost then. */}}
+{{/* Without the versions in `weir.labels`: a new chart version alone would restart the pods and lose their counters. */}}
 {{- define "weir.podLabels" -}}
 {{- merge (dict) (include "weir.selectorLabels" . | fromYaml) .Values.podLabels .Values.commonLabels | toYaml -}}
 {{- end -}}
@@ -50,7 +50,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{/* Ports are read from the configuration: a second copy in the values could disagree with what Weir binds. */}}
+{{/* Ports are read from the configuration: a second copy in the values could differ from the ports that Weir binds. */}}
 {{- define "weir.listenerPort" -}}
 {{- regexFind "[0-9]+$" (first .Values.config.listeners).address -}}
 {{- end -}}
@@ -80,7 +80,7 @@ ports:
     containerPort: {{ include "weir.listenerPort" . }}
   - name: probes
     containerPort: {{ include "weir.probesPort" . }}
-{{/* A native sidecar holds the application back until this passes, so /ready does not wait for the application. */ -}}
+{{/* With a native sidecar the application starts only after this succeeds, so /ready does not wait for it. */ -}}
 startupProbe:
   httpGet:
     path: /ready
@@ -92,7 +92,7 @@ readinessProbe:
     path: /ready
     port: {{ include "weir.probesPort" . }}
   periodSeconds: 5
-{{- /* No livenessProbe: /ready also fails while draining, when a restart would be wrong. */}}
+{{- /* No livenessProbe: /ready also fails during a drain, when a restart would be wrong. */}}
 {{- with .Values.resources }}
 resources:
   {{- toYaml . | nindent 2 }}
@@ -102,7 +102,7 @@ securityContext:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 volumeMounts:
-  {{/* The directory, never a subPath: a file mounted by subPath is not updated. */ -}}
+  {{/* Mounts the directory, not a subPath: a file mounted by subPath is not updated. */ -}}
   - name: weir-config
     mountPath: /etc/weir
     readOnly: true

@@ -1,4 +1,4 @@
-//! Listeners and the admin port: who sits where, and that nobody sits on another's place.
+//! Addresses of the listeners and of the admin port, and the check that no two of them overlap.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,24 +10,24 @@ use crate::config::{AdminSettings, defaults, parse, raw};
 use crate::tls::server;
 use crate::{listener, upstream};
 
-/// Everything that has an address.
+/// Everything that listens on an address.
 #[derive(Debug)]
 pub(super) struct Addresses {
-    pub(super) listeners: Vec<listener::Settings>,
-    /// Beside the listeners.
-    pub(super) tls: Vec<Option<server::Settings>>,
+    pub(super) listeners: Vec<listener::ListenerSettings>,
+    /// In the order of the listeners.
+    pub(super) tls: Vec<Option<server::TlsServerSettings>>,
     pub(super) admin: AdminSettings,
     pub(super) taken: Taken,
 }
 
-/// The addresses that are taken, and by which path.
+/// The addresses in use, each with the path of its setting.
 #[derive(Debug, Default)]
-pub(super) struct Taken(Vec<(listener::Address, String)>);
+pub(super) struct Taken(Vec<(listener::ListenAddress, String)>);
 
 pub(super) fn compile(raw: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> Addresses {
     let root = At::ROOT;
     let mut taken = Taken::default();
-    let mut listeners: Vec<listener::Settings> = Vec::new();
+    let mut listeners: Vec<listener::ListenerSettings> = Vec::new();
     let mut secured = Vec::new();
     if let Some(raw) = &raw.listeners {
         each(raw, root.key("listeners"), |raw, at| {
@@ -54,7 +54,7 @@ fn listener(
     at: At<'_>,
     taken: &mut Taken,
     report: &mut Report<'_>,
-) -> Option<listener::Settings> {
+) -> Option<listener::ListenerSettings> {
     let unsaid = raw::ListenerMap::default();
     let (raw, address, address_at) = match raw {
         raw::Listener::Address(address) => (&unsaid, Some(address), at.same()),
@@ -68,7 +68,7 @@ fn listener(
     let header_timeout = read(&raw.header_timeout, defaults::HEADER_TIMEOUT, "header_timeout");
     let idle_timeout = read(&raw.idle_timeout, defaults::LISTENER_IDLE_TIMEOUT, "idle_timeout");
     let address = taken.listener(address, address_at, report)?;
-    Some(listener::Settings {
+    Some(listener::ListenerSettings {
         name: raw.name.clone().unwrap_or_else(|| address.to_string()).into(),
         address,
         header_timeout,
@@ -86,7 +86,7 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
     let address = taken.port(raw.address.as_ref(), at.key("address"), report);
     let probes = taken.port(raw.probes.as_ref(), at.key("probes"), report);
     let explicit = raw.address.is_some();
-    if !explicit && let Some(path) = taken.by(&listener::Address::Tcp(defaults::ADMIN_ADDRESS)) {
+    if !explicit && let Some(path) = taken.by(&listener::ListenAddress::Tcp(defaults::ADMIN_ADDRESS)) {
         let path = path.to_owned();
         report.note(
             at,
@@ -112,7 +112,7 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
     }
 }
 
-/// A name as it stands in `Host`, in small letters.
+/// Parses a host name as it appears in `Host`, in lower case.
 fn host_name(text: &str) -> Result<Box<str>, Fault> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if text.is_empty() || !text.bytes().all(is_name) {
@@ -123,19 +123,19 @@ fn host_name(text: &str) -> Result<Box<str>, Fault> {
 }
 
 impl Taken {
-    /// The address of a listener, which is taken from now on.
+    /// Reads the address of a listener and marks it as used.
     pub(super) fn listener(
         &mut self,
         raw: Option<&raw::Address>,
         at: At<'_>,
         report: &mut Report<'_>,
-    ) -> Option<listener::Address> {
+    ) -> Option<listener::ListenAddress> {
         let address = report.take(at, parse::listener_address(&raw?.0))?;
         self.claim(address.clone(), at, report);
         Some(address)
     }
 
-    /// The same for what listens on TCP alone.
+    /// Reads an address that must be TCP, and marks it as used.
     pub(super) fn port(
         &mut self,
         raw: Option<&raw::Address>,
@@ -143,31 +143,32 @@ impl Taken {
         report: &mut Report<'_>,
     ) -> Option<SocketAddr> {
         let address = report.take(at, parse::listen_address(&raw?.0))?;
-        self.claim(listener::Address::Tcp(address), at, report);
+        self.claim(listener::ListenAddress::Tcp(address), at, report);
         Some(address)
     }
 
-    /// Takes `address`. Two listeners on one address would both be bound, and share what arrives at random.
-    fn claim(&mut self, address: listener::Address, at: At<'_>, report: &mut Report<'_>) {
+    /// Marks `address` as used. The kernel would bind two listeners to one address and distribute connections
+    /// between them at random.
+    fn claim(&mut self, address: listener::ListenAddress, at: At<'_>, report: &mut Report<'_>) {
         match self.by(&address) {
             Some(path) => report.value(at, format!("address is taken by `{path}`, got {address}")),
             None => self.0.push((address, at.to_string())),
         }
     }
 
-    /// The path of the address of ours that `upstream` leads to, as far as the text tells.
-    pub(super) fn reached_by(&self, upstream: &upstream::Address) -> Option<&str> {
+    /// Returns the path of the listener that `upstream` leads back to, as far as the addresses show it.
+    pub(super) fn reached_by(&self, upstream: &upstream::UpstreamAddress) -> Option<&str> {
         self.0.iter().find(|(taken, _)| is_reached(taken, upstream)).map(|(_, path)| path.as_str())
     }
 
-    fn by(&self, address: &listener::Address) -> Option<&str> {
+    fn by(&self, address: &listener::ListenAddress) -> Option<&str> {
         self.0.iter().find(|(taken, _)| overlap(taken, address)).map(|(_, path)| path.as_str())
     }
 }
 
-/// Whether both cannot be bound. Port 0 is a new port each time.
-fn overlap(one: &listener::Address, other: &listener::Address) -> bool {
-    let (listener::Address::Tcp(one), listener::Address::Tcp(other)) = (one, other) else {
+/// Whether both addresses cannot be bound at the same time. Port 0 is a different port each time.
+fn overlap(one: &listener::ListenAddress, other: &listener::ListenAddress) -> bool {
+    let (listener::ListenAddress::Tcp(one), listener::ListenAddress::Tcp(other)) = (one, other) else {
         return one == other;
     };
     let same_family = one.is_ipv4() == other.is_ipv4();
@@ -175,9 +176,9 @@ fn overlap(one: &listener::Address, other: &listener::Address) -> bool {
     one.port() != 0 && one.port() == other.port() && (one.ip() == other.ip() || (same_family && unspecified))
 }
 
-fn is_reached(taken: &listener::Address, upstream: &upstream::Address) -> bool {
+fn is_reached(taken: &listener::ListenAddress, upstream: &upstream::UpstreamAddress) -> bool {
     match (taken, upstream) {
-        (listener::Address::Tcp(taken), upstream::Address::Tcp { host, port }) => {
+        (listener::ListenAddress::Tcp(taken), upstream::UpstreamAddress::Tcp { host, port }) => {
             let ip = match &**host {
                 "localhost" => Some(IpAddr::from([127, 0, 0, 1])),
                 host => host.parse::<IpAddr>().ok(),
@@ -188,7 +189,7 @@ fn is_reached(taken: &listener::Address, upstream: &upstream::Address) -> bool {
             };
             ip.is_some_and(reached)
         }
-        (listener::Address::Unix(taken), upstream::Address::Unix(path)) => taken == path,
+        (listener::ListenAddress::Unix(taken), upstream::UpstreamAddress::Unix(path)) => taken == path,
         _ => false,
     }
 }

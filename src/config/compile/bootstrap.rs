@@ -1,4 +1,4 @@
-//! Where the rest of the configuration comes from.
+//! Settings of the source that the rest of the configuration is fetched from.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::config::files::Files;
 use crate::config::parse::UpstreamPlace;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, parse, raw};
-use crate::upstream::Address;
+use crate::upstream::UpstreamAddress;
 
-/// Fields that a request has already, or that say where it ends.
+/// Headers that Weir sets itself, or that determine the framing of the request.
 const OURS: [HeaderName; 9] = [
     ACCEPT,
     ACCEPT_ENCODING,
@@ -53,7 +53,7 @@ pub(super) fn compile(
 
 fn place(url: &Url) -> UpstreamPlace {
     UpstreamPlace {
-        address: Address::Tcp { host: url.host.clone(), port: url.port },
+        address: UpstreamAddress::Tcp { host: url.host.clone(), port: url.port },
         is_secure: url.is_secure,
     }
 }
@@ -78,7 +78,7 @@ fn kept_in(
     Some(beside(file, written))
 }
 
-/// `Prefer: wait=N` counts seconds (RFC 7240 section 4.3).
+/// Whole seconds, because `Prefer: wait=N` counts seconds (RFC 7240 section 4.3).
 fn wait(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Duration {
     let Some(wait) = duration(raw, at, report) else { return defaults::CENTRAL_WAIT };
     if wait.subsec_nanos() > 0 {

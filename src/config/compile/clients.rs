@@ -1,4 +1,4 @@
-//! How much may be under way: of one listener's connections, and in all.
+//! Limits for clients: of a listener's connections, and of the whole process.
 
 use std::num::NonZeroUsize;
 
@@ -6,17 +6,22 @@ use super::endpoints::percent;
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, parse, raw};
-use crate::listener::Limits;
-use crate::overload::{Memory, Settings};
+use crate::listener::ListenerLimits;
+use crate::overload::{MemoryLimit, OverloadSettings};
 
-/// Smaller heads would refuse what browsers send; larger ones are for none to read.
+/// Valid sizes of the header section, in bytes. A smaller maximum would reject what browsers send; a larger
+/// one has no use.
 const HEADER_SIZES: std::ops::RangeInclusive<u64> = 4 * 1024..=1024 * 1024;
 
-/// Less memory would turn away every request.
+/// Minimum of `memory`, in bytes. With less, every request would be shed.
 const LEAST_MEMORY: u64 = 1024 * 1024;
 
-/// What a connection and a request may take.
-pub(super) fn limits(raw: Option<&raw::ListenerLimits>, at: At<'_>, report: &mut Report<'_>) -> Limits {
+/// Compiles the limits of a listener's connections and requests.
+pub(super) fn limits(
+    raw: Option<&raw::ListenerLimits>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> ListenerLimits {
     let unsaid = raw::ListenerLimits::default();
     let raw = raw.unwrap_or(&unsaid);
     let at = at.key("header_size");
@@ -24,16 +29,16 @@ pub(super) fn limits(raw: Option<&raw::ListenerLimits>, at: At<'_>, report: &mut
     if let Some(size) = size.filter(|size| !HEADER_SIZES.contains(size)) {
         report.value(at, format!("expected a size from 4KiB to 1MiB, got {size} bytes"));
     }
-    Limits {
+    ListenerLimits {
         header_size: size.and_then(|size| u32::try_from(size).ok()).unwrap_or(defaults::HEADER_SIZE),
         headers: raw.headers.unwrap_or(defaults::MOST_HEADERS),
         streams: raw.streams.unwrap_or(defaults::MOST_STREAMS),
     }
 }
 
-/// How much may be under way in all.
-pub(super) fn compile(raw: Option<&raw::Overload>, at: At<'_>, report: &mut Report<'_>) -> Settings {
-    let Some(raw) = raw else { return Settings::default() };
+/// Compiles the overload protection of the process.
+pub(super) fn compile(raw: Option<&raw::Overload>, at: At<'_>, report: &mut Report<'_>) -> OverloadSettings {
+    let Some(raw) = raw else { return OverloadSettings::default() };
     let connections = raw.connections.and_then(connections);
     if let (Some(most), Some(each)) = (connections, raw.connections_per_client)
         && most.get() < usize::try_from(each.get()).unwrap_or(usize::MAX)
@@ -41,7 +46,7 @@ pub(super) fn compile(raw: Option<&raw::Overload>, at: At<'_>, report: &mut Repo
         let fault = format!("above `connections`, {each} > {most}");
         report.value(at.key("connections_per_client"), fault);
     }
-    Settings {
+    OverloadSettings {
         connections,
         connections_per_client: raw.connections_per_client,
         requests: raw.requests,
@@ -49,7 +54,7 @@ pub(super) fn compile(raw: Option<&raw::Overload>, at: At<'_>, report: &mut Repo
     }
 }
 
-/// A number of connections; `None` for `auto`.
+/// Returns a number of connections; `None` for `auto`.
 pub(super) fn connections(raw: raw::Connections) -> Option<NonZeroUsize> {
     match raw {
         raw::Connections::Count(count) => Some(count),
@@ -57,13 +62,13 @@ pub(super) fn connections(raw: raw::Connections) -> Option<NonZeroUsize> {
     }
 }
 
-fn memory(text: &str, at: At<'_>, report: &mut Report<'_>) -> Option<Memory> {
+fn memory(text: &str, at: At<'_>, report: &mut Report<'_>) -> Option<MemoryLimit> {
     if text.trim_end().ends_with('%') {
         let share = percent(Some(&raw::Percentage(text.to_owned())), 100, at, report);
         if share == 0 {
             report.value(at, "expected at least 1%, got 0%");
         }
-        return Some(Memory::Share(share));
+        return Some(MemoryLimit::Percent(share));
     }
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         let fault = Fault::new(format!("expected a size or a percentage, got {}", quoted(text)));
@@ -74,5 +79,5 @@ fn memory(text: &str, at: At<'_>, report: &mut Report<'_>) -> Option<Memory> {
     if bytes < LEAST_MEMORY {
         report.value(at, format!("expected at least 1MiB, got {bytes} bytes"));
     }
-    Some(Memory::Bytes(bytes))
+    Some(MemoryLimit::Bytes(bytes))
 }

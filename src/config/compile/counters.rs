@@ -1,7 +1,8 @@
-//! `counter` of rules: which of them charge one counter, and whether they can.
+//! `counter` of rules: which rules charge the same counter, and whether they can.
 //!
-//! A rule's counter is that of its own name unless it names another. Rules of one counter differ in whom they are for, in
-//! what a request costs and in how they reject. All that says what the counter is must be the same.
+//! Unless a rule names another counter, it charges the one of its own name. Rules of one counter may differ
+//! in the requests that they match, in the cost of a request and in how they reject. Everything that defines
+//! the counter must be the same.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,30 +14,30 @@ use crate::config::parse::nearest;
 use crate::config::problem::{Fault, Report, named};
 use crate::config::raw;
 use crate::limiter::quota::Quota;
-use crate::limiter::reservation::Charging;
+use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::zone::Zone;
-use crate::response::refusal::Refusal;
-use crate::rules::rule::{Action, LimitSource, Limiting, Rule, RuleLimit, Throttle};
+use crate::response::rejection::RejectionResponse;
+use crate::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit, Throttle};
 
-/// The counter that the rule at `at` names.
+/// Reads the counter that the rule at `at` names.
 pub(super) fn name(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> Option<Box<str>> {
     let counter = raw.counter.as_deref()?;
     report.take(at.key("counter"), check_name(counter))?;
     Some(counter.into())
 }
 
-/// A rule and where it stands.
+/// A rule and its line.
 #[derive(Clone, Copy)]
 struct Sharing<'r> {
     rule: &'r Rule,
-    limiting: &'r Limiting,
+    limiting: &'r LimitAction,
     line: usize,
 }
 
-/// Whether `rules`, which stand at `at`, can share counters as they say.
+/// Checks that the `rules` at `at` can share counters as configured.
 pub(super) fn check(
     raw: &raw::ZeroOrMany<raw::Rule>,
-    rules: &[(Rule, Refusal)],
+    rules: &[(Rule, RejectionResponse)],
     at: At<'_>,
     report: &mut Report<'_>,
 ) {
@@ -47,7 +48,8 @@ pub(super) fn check(
         let Action::Limit(limiting) = &rule.action else { return None };
         let sharing = Sharing { rule, limiting, line: report.line(at.key("name")) };
         let others = counters.entry(rule.counter()).or_default();
-        // What is wrong with a rule is said already, and may be why it differs.
+        // A rule with problems is not compared: they are reported already, and may be the reason for a
+        // difference.
         let is_comparable = raw.name.is_some() && !report.is_faulty(at);
         if let Some(first) = others.first().filter(|_| is_comparable) {
             compare(*first, sharing, at, report);
@@ -63,14 +65,14 @@ pub(super) fn check(
     note_unshared(raw, &counters, at, report);
 }
 
-/// What all rules of a counter have in common with the first of them.
+/// Reports what a rule does not have in common with the first rule of its counter.
 fn compare(first: Sharing<'_>, other: Sharing<'_>, at: At<'_>, report: &mut Report<'_>) {
     let (one, two) = (first.limiting, other.limiting);
     let aspects = [
         ("key", one.key.to_string(), two.key.to_string()),
         ("limits", limits(one), limits(two)),
         ("throttle", throttle(one.throttle), throttle(two.throttle)),
-        ("enforce", one.enforce.to_string(), two.enforce.to_string()),
+        ("enforce", one.enforced_share.to_string(), two.enforced_share.to_string()),
         (
             "on_change",
             format!("{:?}", one.on_change).to_lowercase(),
@@ -83,7 +85,7 @@ fn compare(first: Sharing<'_>, other: Sharing<'_>, at: At<'_>, report: &mut Repo
     }
 }
 
-/// What two rules of a counter must not differ in, if both have it.
+/// Reports differences between two rules of a counter in settings that may be absent from either.
 fn compare_beside(earlier: Sharing<'_>, later: Sharing<'_>, at: At<'_>, report: &mut Report<'_>) {
     let most = |sharing: Sharing<'_>| sharing.limiting.in_flight.map(NonZeroU32::get);
     if let (Some(one), Some(two)) = (most(earlier), most(later))
@@ -92,7 +94,8 @@ fn compare_beside(earlier: Sharing<'_>, later: Sharing<'_>, at: At<'_>, report: 
         differ("in_flight", (earlier, &one.to_string()), (later, &two.to_string()), at, report);
     }
     let delays = |sharing: Sharing<'_>| matches!(sharing.limiting.throttle, Throttle::Delay(_));
-    let holds = |sharing: Sharing<'_>| sharing.limiting.tariff.charging() == Charging::OnAnswer;
+    let holds =
+        |sharing: Sharing<'_>| sharing.limiting.cost_model.charge_timing() == ChargeTiming::OnResponse;
     for (delaying, holding) in [(earlier, later), (later, earlier)] {
         if delays(delaying) && holds(holding) {
             let fault = Fault::new(format!(
@@ -126,12 +129,12 @@ fn differ(
     report.value(at.key(place(other.rule)), fault.hint("another `counter` makes them count apart"));
 }
 
-/// Which key of a rule names its counter.
+/// Returns the key of a rule that names its counter.
 fn place(rule: &Rule) -> &'static str {
     if rule.counter() == &*rule.name { "name" } else { "counter" }
 }
 
-/// A counter of one rule alone may be misspelt.
+/// Adds a note for a counter that only one rule charges, because its name may be misspelt.
 fn note_unshared(
     raw: &raw::ZeroOrMany<raw::Rule>,
     counters: &HashMap<&str, Vec<Sharing<'_>>>,
@@ -150,14 +153,14 @@ fn note_unshared(
     });
 }
 
-fn limits(limiting: &Limiting) -> String {
+fn limits(limiting: &LimitAction) -> String {
     let shown: Vec<String> = limiting.limits.iter().map(limit).collect();
     if shown.is_empty() { "none".to_owned() } else { shown.join(" and ") }
 }
 
 fn limit(limit: &RuleLimit) -> String {
     let mut text = quota(&limit.quota);
-    if let Some(raised) = &limit.raised {
+    if let Some(raised) = &limit.quota_with_margin {
         text += &format!(", raised to {}", raised.limit());
     }
     if let Some(nested) = &limit.nested {
@@ -181,8 +184,8 @@ fn quota(quota: &Quota) -> String {
     text
 }
 
-/// What makes other counters, or has a rule charge without being in force. Whether requests that are over wait or are
-/// rejected is each rule's own.
+/// Formats the part of `throttle` that changes the counters or makes a rule charge without enforcing. Whether
+/// excess requests are delayed or rejected may differ between rules.
 fn throttle(throttle: Throttle) -> String {
     match throttle {
         Throttle::Hard | Throttle::Delay(_) => "hard".to_owned(),
@@ -191,10 +194,10 @@ fn throttle(throttle: Throttle) -> String {
     }
 }
 
-fn scope(limiting: &Limiting) -> String {
+fn scope(limiting: &LimitAction) -> String {
     match &limiting.source {
         LimitSource::Local => "local".to_owned(),
-        LimitSource::Remote(remote) => format!("rls {}", remote.place),
+        LimitSource::Remote(remote) => format!("rls {}", remote.service_address),
         LimitSource::Shared(shared) => shared.to_string(),
     }
 }

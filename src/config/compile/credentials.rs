@@ -1,4 +1,4 @@
-//! Headers that are sent to somebody we ask: most often who we are to him, so their values are never shown.
+//! Headers of requests to other services. Most of them are credentials, so their values are never displayed.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::config::at::At;
 use crate::config::problem::{Report, quoted};
 use crate::config::raw::Secret;
 
-/// The headers of the map at `at`, as `name` and `value` read them.
+/// Reads the headers of the map at `at`; `name` and `value` parse their parts.
 pub(super) fn headers<N, V>(
     raw: Option<&BTreeMap<String, Secret<String>>>,
     (name, value): (impl Fn(&String) -> Option<N>, impl Fn(&String) -> Option<V>),

@@ -1,4 +1,4 @@
-//! What rules ask of the descriptors that Envoy sends.
+//! Conditions and key parts that use the descriptors sent by Envoy.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::raw;
 use crate::rules::attribute::Attribute;
-use crate::rules::matcher::{Condition, Entry};
+use crate::rules::matcher::{Condition, EntryPattern};
 use crate::rules::pattern::HeaderPattern;
 
 pub(super) type Map = BTreeMap<String, raw::OneOrMany<raw::HeaderValues>>;
 
-/// `descriptor` of a matcher.
+/// Compiles `descriptor` of a matcher.
 pub(super) fn conditions(
     map: &Map,
     at: At<'_>,
@@ -25,21 +25,21 @@ pub(super) fn conditions(
         report.value(at, "empty map, expected at least one key");
     }
     let entries = map.iter().filter_map(|(key, values)| entry(key, values, at, scope, report));
-    entries.map(|(key, any)| Condition { attribute: Attribute::Descriptor(key), any }).collect()
+    entries.map(|(key, any)| Condition { attribute: Attribute::Descriptor(key), patterns: any }).collect()
 }
 
-/// `entries` of a matcher.
+/// Compiles `entries` of a matcher.
 pub(super) fn entries(
     raw: &raw::OneOrMany<Map>,
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> Box<[Entry]> {
+) -> Box<[EntryPattern]> {
     needs_domain(at, scope, report);
     each(raw, at, |map, at| only_entry(map, at, scope, report)).into()
 }
 
-/// The part `{descriptor: KEY}` of a key.
+/// Compiles the part `{descriptor: KEY}` of a key.
 pub(super) fn part(key: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Attribute> {
     needs_domain(at, scope, report);
     if key.is_empty() {
@@ -49,8 +49,8 @@ pub(super) fn part(key: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Report
     Some(Attribute::Descriptor(key.into()))
 }
 
-/// One of `entries`: a map of one key.
-fn only_entry(map: &Map, at: At<'_>, scope: &mut Scope<'_>, report: &mut Report<'_>) -> Option<Entry> {
+/// Compiles one item of `entries`: a map with a single key.
+fn only_entry(map: &Map, at: At<'_>, scope: &mut Scope<'_>, report: &mut Report<'_>) -> Option<EntryPattern> {
     let (Some((key, values)), 1) = (map.first_key_value(), map.len()) else {
         if !report.is_faulty(at) {
             let fault = Fault::new(format!("expected a map of one key, got {}", map.len()));
@@ -72,7 +72,7 @@ fn entry(
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> Option<Entry> {
+) -> Option<EntryPattern> {
     let at = at.key(key);
     if key.is_empty() {
         report.key(at, "empty, expected the key of an entry");

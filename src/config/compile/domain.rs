@@ -1,7 +1,7 @@
-//! The domain under which Envoy's rate limit filter may ask about a rule.
+//! The domain in which Envoy's rate limit filter may apply a rule.
 //!
-//! Envoy asks once, before the request is sent on or after it has been answered, and says nothing of what becomes of
-//! it. It cannot be told to wait, either. What has no meaning then is in `applicability`.
+//! Envoy makes one call, before the request is forwarded or after its response, and does not report its
+//! outcome. It also cannot delay a request. The keys that have no meaning then are listed in `applicability`.
 
 use super::scope::Scope;
 use crate::config::at::At;
@@ -10,7 +10,7 @@ use crate::config::raw;
 use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::Rule;
 
-/// The domain of the rule at `at`.
+/// Reads the domain of the rule at `at`.
 pub(super) fn name(
     raw: &raw::Rule,
     at: At<'_>,
@@ -31,17 +31,17 @@ pub(super) fn name(
     Some(name.into())
 }
 
-/// A rule that asks for what no descriptor has is for proxied requests alone, whatever its domain.
+/// Adds a note for conditions on attributes that no descriptor contains: such a rule applies only to proxied
+/// requests, whatever its domain.
 pub(super) fn note_what_is_never_told(rule: &Rule, at: At<'_>, report: &mut Report<'_>) {
     if rule.domain.is_none() {
         return;
     }
     let is_wanted =
         |patterns: &[HeaderPattern]| !patterns.iter().any(|pattern| matches!(pattern, HeaderPattern::Absent));
-    let never =
-        rule.matcher.conditions.iter().filter(|condition| {
-            !condition.attribute.source().is_in_descriptors() && is_wanted(&condition.any)
-        });
+    let never = rule.matcher.conditions.iter().filter(|condition| {
+        !condition.attribute.source().is_in_descriptors() && is_wanted(&condition.patterns)
+    });
     let mut fields: Vec<_> = never.map(|condition| condition.attribute.word()).collect();
     fields.dedup();
     let at = at.key("match");

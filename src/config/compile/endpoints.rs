@@ -1,4 +1,4 @@
-//! How the endpoints of an upstream are chosen, watched and left out.
+//! Settings of an upstream's endpoints: health checks, outlier detection and circuit breaker.
 
 use std::num::NonZeroU32;
 
@@ -7,12 +7,12 @@ use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw::{self, OrOff};
 use crate::config::{defaults, parse};
-use crate::upstream::settings::{ClientShare, HealthCheck, Limits, Outliers};
+use crate::upstream::settings::{CircuitBreakerLimits, ClientShare, HealthCheck, Outliers};
 
-/// More than this a second is no minimum but a fast client.
+/// Maximum of `min_client_rate`, in bytes per second; only fast clients reach more.
 const MAX_CLIENT_RATE: u64 = 1 << 20;
 
-/// What endpoints are asked.
+/// Compiles the active health check of endpoints.
 pub(super) fn health_check(raw: &raw::HealthCheck, at: At<'_>, report: &mut Report<'_>) -> HealthCheck {
     if let Some(path) = &raw.path {
         report.take(at.key("path"), target(path));
@@ -36,7 +36,7 @@ pub(super) fn health_check(raw: &raw::HealthCheck, at: At<'_>, report: &mut Repo
     }
 }
 
-/// A target goes into a request's line as it is.
+/// Checks a request target, which is sent as written.
 fn target(path: &str) -> Result<(), Fault> {
     let fault = |what: &str| Fault::new(format!("{what}, got {}", quoted(path)));
     match path.bytes().find(|byte| !byte.is_ascii_graphic()) {
@@ -46,7 +46,7 @@ fn target(path: &str) -> Result<(), Fault> {
     }
 }
 
-/// When an endpoint is left out.
+/// Compiles outlier detection; `None` if it is turned off.
 pub(super) fn outliers(
     raw: Option<&OrOff<raw::OutlierMap>>,
     at: At<'_>,
@@ -69,11 +69,15 @@ pub(super) fn outliers(
     })
 }
 
-/// How much may be under way.
-pub(super) fn limits(raw: Option<&raw::UpstreamLimits>, at: At<'_>, report: &mut Report<'_>) -> Limits {
+/// Compiles the circuit breaker's limits and those of clients.
+pub(super) fn limits(
+    raw: Option<&raw::UpstreamLimits>,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> CircuitBreakerLimits {
     let unsaid = raw::UpstreamLimits::default();
     let raw = raw.unwrap_or(&unsaid);
-    let limits = Limits {
+    let limits = CircuitBreakerLimits {
         requests_per_client: share(raw.requests_per_client, at.key("requests_per_client"), report),
         min_client_rate: client_rate(raw.min_client_rate.as_ref(), at.key("min_client_rate"), report),
         connections: raw.connections.unwrap_or(defaults::MOST_UNDER_WAY),
@@ -90,7 +94,7 @@ pub(super) fn limits(raw: Option<&raw::UpstreamLimits>, at: At<'_>, report: &mut
     limits
 }
 
-/// How many requests one client may have.
+/// Reads the maximum number of requests of one client.
 fn share(raw: Option<raw::PerClient>, at: At<'_>, report: &mut Report<'_>) -> ClientShare {
     match raw {
         None | Some(raw::PerClient::Auto(_)) => ClientShare::Auto,
@@ -104,7 +108,7 @@ fn share(raw: Option<raw::PerClient>, at: At<'_>, report: &mut Report<'_>) -> Cl
     }
 }
 
-/// Bytes a second.
+/// Reads a rate in bytes per second; `None` for no minimum.
 fn client_rate(raw: Option<&OrOff<raw::Size>>, at: At<'_>, report: &mut Report<'_>) -> Option<NonZeroU32> {
     let Some(raw) = raw else { return Some(defaults::MIN_CLIENT_RATE) };
     let size = on(raw, "expected a size or `false`, got true".into(), at, report)?;
@@ -116,7 +120,7 @@ fn client_rate(raw: Option<&OrOff<raw::Size>>, at: At<'_>, report: &mut Report<'
     rate
 }
 
-/// A whole share, in percent.
+/// Reads a whole percentage.
 pub(super) fn percent(raw: Option<&raw::Percentage>, default: u8, at: At<'_>, report: &mut Report<'_>) -> u8 {
     let Some(raw) = raw else { return default };
     let number = raw.0.trim().strip_suffix('%').and_then(|number| number.trim_end().parse::<u8>().ok());

@@ -1,4 +1,4 @@
-//! Where clients come from: the databases, and the fields of rules that need them.
+//! Geolocation databases, and the conditions and key parts that need them.
 
 use std::sync::Arc;
 
@@ -8,23 +8,29 @@ use crate::config::files::databases::{PLACES, SYSTEMS};
 use crate::config::files::{Files, Kind};
 use crate::config::problem::{Fault, Report};
 use crate::config::{parse, raw};
-use crate::identify::geo::Geo;
+use crate::identify::geo::GeoDatabases;
 use crate::rules::pattern::HeaderPattern;
 
-/// The databases of the section `geo` at `at`.
+/// Loads the databases of the section `geo` at `at`.
 pub(super) fn databases(
     raw: Option<&raw::Geo>,
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
-) -> Geo {
-    let Some(raw) = raw else { return Geo::default() };
+) -> GeoDatabases {
+    let Some(raw) = raw else { return GeoDatabases::default() };
     if raw.database.is_none() && raw.asn_database.is_none() && !report.is_faulty(at) {
         report.value(at, "empty map, expected `database`, `asn_database` or both");
     }
-    Geo {
-        places: database(raw.database.as_deref(), &PLACES, at.key("database"), files, report),
-        systems: database(raw.asn_database.as_deref(), &SYSTEMS, at.key("asn_database"), files, report),
+    GeoDatabases {
+        locations: database(raw.database.as_deref(), &PLACES, at.key("database"), files, report),
+        autonomous_systems: database(
+            raw.asn_database.as_deref(),
+            &SYSTEMS,
+            at.key("asn_database"),
+            files,
+            report,
+        ),
     }
 }
 
@@ -38,7 +44,7 @@ fn database<T: Send + Sync + 'static>(
     files.load(name?, kind, at, report)
 }
 
-/// A country that a rule is for.
+/// Compiles a country of a matcher.
 pub(super) fn country(
     raw: &raw::Country,
     at: At<'_>,
@@ -48,7 +54,7 @@ pub(super) fn country(
     Some(HeaderPattern::Exact(report.take(at, parse::country(&raw.0))?.to_string().into()))
 }
 
-/// A continent that a rule is for.
+/// Compiles a continent of a matcher.
 pub(super) fn continent(
     raw: &raw::Continent,
     at: At<'_>,
@@ -58,7 +64,7 @@ pub(super) fn continent(
     Some(HeaderPattern::Exact(report.take(at, parse::continent(&raw.0))?.code().into()))
 }
 
-/// An autonomous system that a rule is for.
+/// Compiles an autonomous system of a matcher.
 pub(super) fn system(
     raw: &raw::Asn,
     at: At<'_>,
@@ -72,14 +78,14 @@ pub(super) fn system(
     Some(HeaderPattern::Number(number))
 }
 
-/// What stands at `at` asks for countries or continents.
+/// Reports that `what` at `at` needs a database of countries and continents, if there is none.
 pub(super) fn places_for(at: At<'_>, what: &str, scope: &Scope<'_>, report: &mut Report<'_>) {
     if !scope.has_places {
         report.value(at, needs(what, "geo.database"));
     }
 }
 
-/// What stands at `at` asks for autonomous systems.
+/// Reports that the setting at `at` needs a database of autonomous systems, if there is none.
 pub(super) fn systems_for(at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) {
     if !scope.has_systems {
         report.value(at, needs("asn", "geo.asn_database"));

@@ -1,4 +1,4 @@
-//! Tokens: where they are found, which keys verify them, and that somebody asks for what they say.
+//! JSON Web Tokens: where they are found, which keys verify them, and whether any rule uses their claims.
 
 use jiff::Timestamp as Moment;
 use jsonwebtoken::Algorithm;
@@ -12,15 +12,16 @@ use crate::config::files::members::secret;
 use crate::config::files::{Files, Flaw, tell};
 use crate::config::problem::{Fault, Report, Severity, listed, named};
 use crate::config::raw;
-use crate::identify::jwt::keys::{Key, MOST_TRIES};
-use crate::identify::jwt::source::Source;
-use crate::identify::jwt::{Settings, Trust, Verifier};
+use crate::identify::jwt::keys::{MAX_KEYS_TRIED, VerificationKey};
+use crate::identify::jwt::source::TokenSource;
+use crate::identify::jwt::{JwtSettings, TokenTrust, Verifier};
 use crate::limiter::timestamp::Timestamp;
 
-/// A secret is as long as the hash it keys (RFC 7518 section 3.2); this is the shortest of them, in octets.
+/// Minimum length of a secret in bytes. A secret must be at least as long as the output of its hash (RFC 7518
+/// section 3.2); this is the length for SHA-256, the shortest.
 const SHORTEST_SECRET: usize = 32;
 
-/// Who reads the tokens that rules ask about; `None` if none does.
+/// Compiles the verifier of tokens; `None` if no rule uses a claim.
 pub(super) fn compile(
     raw: Option<&raw::Jwt>,
     at: At<'_>,
@@ -38,25 +39,27 @@ pub(super) fn compile(
         return None;
     }
     let secret = report.take(at, secret())?;
-    let settings = Settings { source: source?, trust: trust?, issuers, audiences, leeway };
+    let settings = JwtSettings { source: source?, trust: trust?, issuers, audiences, leeway };
     Some(Verifier::new(settings, claims, secret))
 }
 
-fn source(raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>) -> Option<Source> {
+fn source(raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>) -> Option<TokenSource> {
     match (&raw.header, &raw.cookie) {
         (Some(_), Some(_)) => {
             report.key(at.key("cookie"), "both `header` and `cookie`, expected one of them");
             None
         }
-        (_, Some(cookie)) => report.take(at.key("cookie"), matching::cookie_name(cookie).map(Source::Cookie)),
-        (Some(header), None) => {
-            report.take(at.key("header"), matching::header_name(header).map(Source::Header))
+        (_, Some(cookie)) => {
+            report.take(at.key("cookie"), matching::cookie_name(cookie).map(TokenSource::Cookie))
         }
-        (None, None) => Some(Source::Header(http::header::AUTHORIZATION)),
+        (Some(header), None) => {
+            report.take(at.key("header"), matching::header_name(header).map(TokenSource::Header))
+        }
+        (None, None) => Some(TokenSource::Header(http::header::AUTHORIZATION)),
     }
 }
 
-fn trust(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Trust> {
+fn trust(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<TokenTrust> {
     let reasons = [
         ("secret", raw.secret.is_some()),
         ("public_key", raw.public_key.is_some()),
@@ -79,7 +82,7 @@ fn trust(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>)
         let fault =
             "no signature is checked, so whoever reaches us without passing a gateway says who they are";
         report.note(at.key("trusted"), fault);
-        return Some(Trust::Verified);
+        return Some(TokenTrust::PreVerified);
     }
     let keys = match reason {
         "secret" => secrets(raw, at, files, report),
@@ -91,17 +94,19 @@ fn trust(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>)
     }
     let keys = suitable(keys, raw, at, report)?;
     warn_of_untried(&keys, at.key(reason), report);
-    Some(Trust::Signed(keys.into_iter().collect()))
+    Some(TokenTrust::Signed(keys.into_iter().collect()))
 }
 
-/// Tokens that only a key further down has signed never hold, and nobody would see why.
-fn warn_of_untried(keys: &[Key], at: At<'_>, report: &mut Report<'_>) {
+/// Adds a note if there are more keys for an algorithm than are tried. A token without a key name that a
+/// later key has signed would always fail, without an obvious reason.
+fn warn_of_untried(keys: &[VerificationKey], at: At<'_>, report: &mut Report<'_>) {
     let of = |algorithm: &Algorithm| keys.iter().filter(|key| key.is_for(*algorithm)).count();
-    let crowded = keys.iter().flat_map(Key::algorithms).find(|algorithm| of(algorithm) > MOST_TRIES);
+    let crowded =
+        keys.iter().flat_map(VerificationKey::algorithms).find(|algorithm| of(algorithm) > MAX_KEYS_TRIED);
     let Some(algorithm) = crowded else { return };
     let count = of(algorithm);
     let fault = Fault::new(format!(
-        "{count} keys for `{algorithm:?}`, and a token that does not name its key is tried with the first {MOST_TRIES}"
+        "{count} keys for `{algorithm:?}`, and a token that does not name its key is tried with the first {MAX_KEYS_TRIED}"
     ));
     let hint = if keys.iter().all(|key| key.id().is_some()) {
         "have the issuer write `kid` into its tokens"
@@ -111,7 +116,7 @@ fn warn_of_untried(keys: &[Key], at: At<'_>, report: &mut Report<'_>) {
     report.note(at, fault.hint(hint));
 }
 
-fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Vec<Key> {
+fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Vec<VerificationKey> {
     let Some(secrets) = &raw.secret else { return Vec::new() };
     each(secrets, at.key("secret"), |secret, at| {
         let (key, length) = match secret {
@@ -120,11 +125,11 @@ fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_
                 return None;
             }
             raw::SecretOrFile::Text(text) => {
-                (Key::from_secret(text.expose().as_bytes()), text.expose().len())
+                (VerificationKey::from_secret(text.expose().as_bytes()), text.expose().len())
             }
             raw::SecretOrFile::File(name) => {
                 let secret = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
-                (Key::from_secret(&secret.0), secret.0.len())
+                (VerificationKey::from_secret(&secret.0), secret.0.len())
             }
         };
         if length < SHORTEST_SECRET {
@@ -134,16 +139,28 @@ fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_
     })
 }
 
-fn public_keys(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Vec<Key> {
+fn public_keys(
+    raw: &raw::Jwt,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Vec<VerificationKey> {
     let Some(keys) = &raw.public_key else { return Vec::new() };
     each(keys, at.key("public_key"), |name, at| {
-        files.load(name.file.as_deref()?, &PUBLIC_KEY, at.key("file"), report).map(|key| Key::clone(&key))
+        files
+            .load(name.file.as_deref()?, &PUBLIC_KEY, at.key("file"), report)
+            .map(|key| VerificationKey::clone(&key))
     })
 }
 
-/// The keys of the set that hold: one that has expired is left over from a rotation, nothing but such is a file
-/// that nobody brings any more.
-fn set_of_keys(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Vec<Key>> {
+/// Returns the valid keys of the set. An expired key left over from a rotation is a note. If all keys have
+/// expired, the file is no longer updated, which is a problem.
+fn set_of_keys(
+    raw: &raw::Jwt,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<Vec<VerificationKey>> {
     let name = raw.jwks.as_ref()?.file.as_deref()?;
     let (jwks_at, now) = (at.key("jwks"), files.now());
     let at = jwks_at.key("file");
@@ -161,7 +178,7 @@ fn set_of_keys(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Repor
     Some(valid.into_iter().map(|(key, _)| key.clone()).collect())
 }
 
-fn expired_since(key: &Key) -> String {
+fn expired_since(key: &VerificationKey) -> String {
     let seconds = key.expires().map_or(0, Timestamp::as_secs);
     let moment = i64::try_from(seconds).ok().and_then(|seconds| Moment::from_second(seconds).ok());
     let name = key.id().map_or_else(|| "a key".to_owned(), |id| format!("the key {}", named(id)));
@@ -171,8 +188,13 @@ fn expired_since(key: &Key) -> String {
     }
 }
 
-/// The keys for the algorithms that are given; each of these must be one that some key is for.
-fn suitable(keys: Vec<Key>, raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>) -> Option<Vec<Key>> {
+/// Restricts the keys to the configured algorithms, and reports algorithms for which there is no key.
+fn suitable(
+    keys: Vec<VerificationKey>,
+    raw: &raw::Jwt,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<Vec<VerificationKey>> {
     let Some(wanted) = &raw.algorithms else { return Some(keys) };
     let at = at.key("algorithms");
     let mut algorithms = Vec::new();
@@ -196,9 +218,9 @@ fn suitable(keys: Vec<Key>, raw: &raw::Jwt, at: At<'_>, report: &mut Report<'_>)
     (!report.is_faulty(at)).then(|| keys.into_iter().filter_map(|key| key.only_for(&algorithms)).collect())
 }
 
-fn known(keys: &[Key]) -> String {
+fn known(keys: &[VerificationKey]) -> String {
     let mut names: Vec<String> = Vec::new();
-    for algorithm in keys.iter().flat_map(Key::algorithms) {
+    for algorithm in keys.iter().flat_map(VerificationKey::algorithms) {
         let name = format!("{algorithm:?}");
         if !names.contains(&name) {
             names.push(name);

@@ -1,4 +1,4 @@
-//! The limits of a rule: rates with their bursts and algorithms.
+//! Limits of a rule: rates with their bursts and algorithms.
 
 use std::num::NonZeroU32;
 
@@ -8,14 +8,14 @@ use crate::config::parse::{self, word};
 use crate::config::problem::{Fault, Report};
 use crate::config::raw;
 use crate::limiter::algorithm::Algorithm;
-use crate::limiter::quota::{Limit, MOST_LOGGED, Quota, QuotaError, Unit};
+use crate::limiter::quota::{Limit, MAX_LOGGED_UNITS, Quota, QuotaError, TimeUnit};
 use crate::rules::rule::{RuleLimit, Throttle};
 
-/// From this period on, what gcra and the buckets admit in the first one surprises people: who writes `100/min` may
-/// mean a quota, and gets up to 199 in the first minute.
-const SURPRISING: Unit = Unit::Minute;
+/// Minimum period for the note on what GCRA and the token buckets admit in the first period. `100/min` may be
+/// meant as a quota, but admits up to 199 requests in the first minute.
+const SURPRISING: TimeUnit = TimeUnit::Minute;
 
-/// One limit and where its parts stand.
+/// A limit and the positions of its parts.
 struct Entry<'a> {
     written: Written<'a>,
     at: At<'a>,
@@ -24,16 +24,16 @@ struct Entry<'a> {
     algorithm: Algorithm,
 }
 
-/// How a limit is written.
+/// The notation of a limit.
 #[derive(Clone, Copy)]
 enum Written<'a> {
-    /// So many per time.
+    /// Units per period, such as `100/s`.
     Rate(&'a str),
-    /// So many at once every so often.
+    /// A number of units that is refilled at once, at an interval.
     Bucket(&'a raw::TokenBucket),
 }
 
-/// The limits of the rule at `at`, which `throttle` is for.
+/// Compiles the limits of the rule at `at`, which has the given `throttle`.
 pub(super) fn compile(
     raw: &raw::Rule,
     throttle: Throttle,
@@ -78,7 +78,7 @@ pub(super) fn compile(
     }
 }
 
-/// The bucket that is the only limit of the rule at `at`.
+/// Compiles the bucket that is the only limit of the rule at `at`.
 fn bucket_of(
     raw: &raw::Rule,
     bucket: &raw::TokenBucket,
@@ -100,14 +100,14 @@ fn bucket_of(
     quota(&entry, report)
 }
 
-/// A bucket is an algorithm by itself.
+/// Reports `algorithm` next to `token_bucket`, which is an algorithm itself.
 fn only_algorithm(is_given: bool, at: At<'_>, report: &mut Report<'_>) {
     if is_given {
         report.key(at.key("algorithm"), "`algorithm` has no meaning with `token_bucket`");
     }
 }
 
-/// The keys by which a rule's limits are written, and whether they are there.
+/// Returns the keys that define a rule's limits, and whether they are given.
 pub(super) fn written_keys(raw: &raw::Rule) -> [(&'static str, bool); 3] {
     [
         ("limit", raw.limit.is_some()),
@@ -116,7 +116,8 @@ pub(super) fn written_keys(raw: &raw::Rule) -> [(&'static str, bool); 3] {
     ]
 }
 
-/// The entries of the list at `list`, of the rule at `at`. The rule's own burst and algorithm hold for entries that say nothing, the burst where it has a meaning.
+/// Compiles the entries at `list` of the rule at `at`. Entries without a burst or an algorithm inherit the
+/// rule's, the burst only if their algorithm has one.
 pub(super) fn several(
     entries: &raw::OneOrMany<raw::Limit>,
     list: At<'_>,
@@ -154,7 +155,7 @@ pub(super) fn several(
     limits
 }
 
-/// How an entry of `limits` is written, and by which key if by any.
+/// Returns the notation of an entry of `limits`, and the key that contains it, if any.
 fn written<'a>(
     raw: &'a raw::Limit,
     at: At<'_>,
@@ -184,7 +185,7 @@ fn written<'a>(
     }
 }
 
-/// A bucket's refills as a rate.
+/// Converts a bucket's refills to a rate.
 fn refills(bucket: &raw::TokenBucket, at: At<'_>, report: &mut Report<'_>) -> Option<Limit> {
     let every_at = at.key("every");
     let every = report.take(every_at.same(), parse::duration(&bucket.every.as_ref()?.0))?;
@@ -215,23 +216,26 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
                     report.value(entry.burst_at, format!("{error}, got {burst} at {limit}"));
                 }
                 (QuotaError::TooSlow, None) => report.value(entry.at.same(), format!("{error}, got {limit}")),
-                (QuotaError::TooMany(_), _) => {
+                (QuotaError::TooManyToLog(_), _) => {
                     let hint = "`algorithm: sliding_window` with `precision` remembers sums";
                     report.value(entry.at.same(), fault.hint(hint));
                 }
-                (QuotaError::TooFast(_) | QuotaError::NoShares(_), _) => report.value(entry.at.same(), fault),
-                (QuotaError::Overflowing(_), _) => report.value(entry.at.key("refill"), fault),
+                (QuotaError::TooFast(_) | QuotaError::TooLargeForElastic(_), _) => {
+                    report.value(entry.at.same(), fault)
+                }
+                (QuotaError::RefillAboveBurst(_), _) => report.value(entry.at.key("refill"), fault),
             }
             None
         }
     }
 }
 
-/// A burst, and what comes back of it one by one before the first period is over.
+/// Adds a note if more than the limit's count may be admitted in the first period: the burst, and units that
+/// are returned one by one before the period ends.
 fn note_first_period(quota: &Quota, at: At<'_>, report: &mut Report<'_>) {
     let Limit { count, period } = quota.limit();
     let most = u64::from(count.get()).saturating_add(u64::from(quota.burst().get())).saturating_sub(1);
-    if !quota.algorithm().gives_back_one_by_one()
+    if !quota.algorithm().refills_continuously()
         || period.nanos() < SURPRISING.nanos()
         || most <= count.get().into()
     {
@@ -242,16 +246,16 @@ fn note_first_period(quota: &Quota, at: At<'_>, report: &mut Report<'_>) {
         several => format!("{several} {}s", word(period.unit())),
     };
     let note = format!("{} admits burst plus refill: up to {most} in the first {length}", quota.algorithm());
-    let log = if count.get() <= MOST_LOGGED { ", `sliding_log` in any" } else { "" };
+    let log = if count.get() <= MAX_LOGGED_UNITS { ", `sliding_log` in any" } else { "" };
     let hint = format!(
         "`algorithm: fixed_window` admits at most {count} in each {length} of the clock{log}, `burst: 1` as many but one by one"
     );
     report.note(at, Fault::new(note).hint(hint));
 }
 
-/// A request that costs more than the burst can never pass, however long it waits.
+/// Reports a cost above the burst, because such a request could never be admitted.
 pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>, report: &mut Report<'_>) {
-    let least = limits.iter().map(|limit| limit.raised.unwrap_or(limit.quota).burst().get()).min();
+    let least = limits.iter().map(|limit| limit.quota_with_margin.unwrap_or(limit.quota).burst().get()).min();
     if let Some(least) = least.filter(|least| cost > *least) {
         report.value(
             at,
@@ -260,7 +264,8 @@ pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>, report: &m
     }
 }
 
-/// What a queue lets pass at once unless it is told: one, so that requests leave evenly spaced.
+/// Returns the default burst of a queue: one, so that requests leave evenly spaced. `None` if the limit is
+/// not a queue.
 fn queued(algorithm: Algorithm, throttle: Throttle) -> Option<NonZeroU32> {
     let is_queue = algorithm == Algorithm::LeakyBucket && matches!(throttle, Throttle::Delay(_));
     is_queue.then_some(NonZeroU32::MIN)

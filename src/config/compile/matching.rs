@@ -1,4 +1,4 @@
-//! Whom a rule is for, and what it counts apart.
+//! Matchers and keys of rules: which requests a rule applies to, and what it counts separately.
 
 use http::{HeaderName, Method};
 
@@ -14,10 +14,10 @@ use crate::rules::matcher::{Condition, Matcher};
 use crate::rules::pattern::{HeaderPattern, HostPattern, PathPattern};
 use crate::rules::schedule::Schedule;
 
-/// The methods of RFC 9110 and PATCH: in lower case they are surely meant in upper case.
+/// The methods of RFC 9110, and PATCH. In lower case they are certainly meant in upper case.
 const USUAL: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
-/// `match`; nothing, or an empty map, holds for every request.
+/// Compiles `match`. Without it, or with an empty map, the rule matches every request.
 pub(super) fn matcher(
     raw: Option<&raw::Matcher>,
     at: At<'_>,
@@ -55,14 +55,15 @@ pub(super) fn matcher(
     matcher
 }
 
-/// What is asked of single attributes, the costliest to read last.
+/// Compiles the conditions on single attributes. Those that cost most to evaluate come last.
 fn conditions(
     raw: &raw::Matcher,
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
 ) -> Vec<Condition> {
-    // Without `..`: a field that is added has to be read here, or named as one that is read elsewhere.
+    // Without `..`, so that adding a field is a compile error until it is read here or listed as read
+    // elsewhere.
     let raw::Matcher {
         header,
         descriptor,
@@ -84,7 +85,9 @@ fn conditions(
     if let Some(map) = header {
         let patterns = map.iter().map(|(name, patterns)| (name, patterns.expose()));
         let headers = headers(patterns, at.key("header"), scope, report).into_iter();
-        conditions.extend(headers.map(|(name, any)| Condition { attribute: Attribute::Header(name), any }));
+        conditions.extend(
+            headers.map(|(name, any)| Condition { attribute: Attribute::Header(name), patterns: any }),
+        );
     }
     if let Some(map) = descriptor {
         conditions.extend(descriptors::conditions(map, at.key("descriptor"), scope, report));
@@ -105,7 +108,7 @@ fn conditions(
     conditions
 }
 
-/// The condition on an attribute that needs no name; `read` reads one of the values that it may have.
+/// Compiles the condition on an attribute that has no name; `read` parses one of its values.
 fn plain<T>(
     kind: raw::PlainKey,
     list: &Option<raw::OneOrMany<T>>,
@@ -116,10 +119,10 @@ fn plain<T>(
     let list = list.as_ref()?;
     let attribute = plain_part(kind, at, scope, report);
     let any = each(list, at, |raw, at| read(raw, at, scope, report)).into();
-    Some(Condition { attribute: attribute?, any })
+    Some(Condition { attribute: attribute?, patterns: any })
 }
 
-/// `except`; an empty one would hold for every request, and the rule never apply.
+/// Compiles `except`. Reports an empty one, which would match every request and disable the rule.
 pub(super) fn except(
     raw: &raw::Matcher,
     at: At<'_>,
@@ -133,7 +136,8 @@ pub(super) fn except(
     matcher
 }
 
-/// `key` of the rule at `rule`: in order, each part once, and a route only where the rule looks at paths.
+/// Compiles `key` of the rule at `rule`, in order. Reports duplicate parts, and `route` in a rule without
+/// path patterns.
 pub(super) fn key(
     raw: &raw::ZeroOrMany<raw::KeyPart>,
     matcher: &Matcher,
@@ -178,7 +182,7 @@ fn part(raw: &raw::KeyPart, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'
     named_part([&named.header, &named.cookie, &named.query], at, report)
 }
 
-/// What a token says about the client.
+/// Compiles a key part that is a claim of a token.
 pub(super) fn claim_part(
     claim: &str,
     at: At<'_>,
@@ -188,7 +192,7 @@ pub(super) fn claim_part(
     patterns::claim(claim, at, scope, report).map(Attribute::Jwt)
 }
 
-/// What a client sends under a name: a header, a cookie or a query parameter.
+/// Compiles a key part with a name: a header, a cookie or a query parameter.
 pub(super) fn named_part(
     [header, cookie, query]: [&Option<String>; 3],
     at: At<'_>,
@@ -205,7 +209,8 @@ pub(super) fn named_part(
     report.take(at.key("query"), name.map(Attribute::Query))
 }
 
-/// What needs no name, if the configuration says what it is found by.
+/// Compiles a key part without a name. Reports a part that needs a section of the configuration that is
+/// missing.
 pub(super) fn plain_part(
     plain: raw::PlainKey,
     at: At<'_>,
@@ -277,7 +282,7 @@ pub(super) fn method(text: &str) -> Result<Method, Fault> {
 
 pub(super) type Headers = Vec<(HeaderName, Box<[HeaderPattern]>)>;
 
-/// Patterns for headers by name.
+/// Compiles patterns for header values, by header name.
 pub(super) fn headers<'r>(
     map: impl ExactSizeIterator<Item = (&'r String, &'r raw::OneOrMany<raw::HeaderValues>)>,
     at: At<'_>,
@@ -301,12 +306,12 @@ pub(super) fn headers<'r>(
     headers
 }
 
-/// A header's name; case makes no difference.
+/// Parses a header name, case-insensitively.
 pub(super) fn header_name(text: &str) -> Result<HeaderName, Fault> {
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| not_a("header name", text))
 }
 
-/// A cookie's name is a token (RFC 6265 section 4.1.1), and so is a method's.
+/// Parses a cookie name. Like a method, it is a token (RFC 6265 section 4.1.1).
 pub(super) fn cookie_name(text: &str) -> Result<Box<str>, Fault> {
     Method::from_bytes(text.as_bytes()).map(|_| text.into()).map_err(|_| not_a("cookie name", text))
 }

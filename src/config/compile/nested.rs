@@ -1,4 +1,5 @@
-//! How widely a rule counts a client's address: another prefix for one rule, and several networks at once.
+//! The network size of a client's address in a rule's key: a prefix for one rule, or limits on several nested
+//! networks.
 
 use super::{given, limits};
 use crate::config::at::At;
@@ -6,9 +7,9 @@ use crate::config::problem::{Fault, Report};
 use crate::config::raw;
 use crate::rules::attribute::Attribute;
 use crate::rules::key::KeyTemplate;
-use crate::rules::rule::{Nested, RuleLimit, Throttle};
+use crate::rules::rule::{NestedNetwork, RuleLimit, Throttle};
 
-/// The part `{client_ip: {…}}` at `at`; of several networks the narrowest.
+/// Compiles the part `{client_ip: {…}}` at `at`; of several networks, the narrowest.
 pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_>) -> Attribute {
     match (&raw.prefix, &raw.prefixes, &raw.limits) {
         (Some(_), Some(_), _) => {
@@ -36,7 +37,7 @@ pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_
     Attribute::ClientNetwork { ipv4: raw.ipv4_prefix, ipv6 }
 }
 
-/// The limits that stand in the key of the rule at `at`, one for each network; `None` if there are none.
+/// Compiles the limits inside the key of the rule at `at`, one for each network; `None` if there are none.
 pub(super) fn limits(
     raw: &raw::Rule,
     (key, throttle): (&KeyTemplate, Throttle),
@@ -66,12 +67,12 @@ pub(super) fn limits(
     let narrowest = prefixes.first().copied();
     for (limit, prefix) in limits.iter_mut().zip(prefixes) {
         let own = (Some(prefix) != narrowest).then(|| with_prefix(key, prefix));
-        limit.nested = Some(Box::new(Nested { prefix, key: own }));
+        limit.nested = Some(Box::new(NestedNetwork { prefix, key: own }));
     }
     Some(limits)
 }
 
-/// The parts of the key that have `prefixes`, with their indices.
+/// Returns the parts of the key that have `prefixes`, with their indices.
 pub(super) fn prefixes_of(raw: &raw::Rule) -> impl Iterator<Item = (Option<usize>, &raw::ClientNetworks)> {
     raw.key.iter().flat_map(raw::List::items).filter_map(|(index, part)| match part {
         raw::KeyPart::Named(named) => {
@@ -81,7 +82,7 @@ pub(super) fn prefixes_of(raw: &raw::Rule) -> impl Iterator<Item = (Option<usize
     })
 }
 
-/// `key` with the client's network this wide.
+/// Returns `key` with this prefix length for the client's network.
 fn with_prefix(key: &KeyTemplate, prefix: u8) -> KeyTemplate {
     let wider = key.0.iter().map(|part| {
         let mut part = part.clone();

@@ -1,4 +1,4 @@
-//! Sets of addresses: networks written out, and files of them.
+//! Sets of addresses: networks in the configuration, and files of networks.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::config::problem::Report;
 use crate::config::raw;
 use crate::identify::cidr::{CidrSet, Ranges};
 
-/// All networks of `list` as one set.
+/// Compiles all networks of `list` into one set.
 pub(super) fn set<const MIN: usize>(
     list: &raw::List<raw::Networks, MIN>,
     at: At<'_>,
@@ -36,5 +36,5 @@ pub(super) fn set<const MIN: usize>(
     if !written.is_empty() {
         read.push(Arc::new(written.into_iter().collect()));
     }
-    CidrSet::of(read)
+    CidrSet::from_ranges(read)
 }

@@ -1,4 +1,4 @@
-//! What values of headers and of claims are held against.
+//! Patterns for the values of headers and claims.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use crate::config::at::At;
 use crate::config::files::values::VALUES;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
-use crate::identify::jwt::claim::Claim;
+use crate::identify::jwt::claim::ClaimName;
 use crate::rules::attribute::Attribute;
 use crate::rules::matcher::Condition;
 use crate::rules::pattern::HeaderPattern;
 
-/// One of the patterns of a header.
+/// Compiles one pattern of a header.
 pub(super) fn of_header(
     raw: &raw::HeaderValues,
     at: At<'_>,
@@ -27,12 +27,12 @@ pub(super) fn of_header(
             if list.is_empty() {
                 report.note(at.key("file"), "no value in it, so it holds for nobody");
             }
-            Some(HeaderPattern::Listed(list))
+            Some(HeaderPattern::InList(list))
         }
     }
 }
 
-/// `jwt` of a matcher.
+/// Compiles `jwt` of a matcher.
 pub(super) fn of_claims(
     map: &BTreeMap<String, raw::OneOrMany<raw::ClaimPattern>>,
     at: At<'_>,
@@ -50,18 +50,18 @@ pub(super) fn of_claims(
             raw::ClaimPattern::Number(number) => Some(HeaderPattern::Exact(number.to_string().into())),
             raw::ClaimPattern::Text(text) => parse(text, at, report),
         });
-        Some(Condition { attribute: Attribute::Jwt(claim), any: patterns.into() })
+        Some(Condition { attribute: Attribute::Jwt(claim), patterns: patterns.into() })
     };
     map.iter().filter_map(read).collect()
 }
 
-/// The claim `name`, which is asked for from now on.
-pub(super) fn claim(name: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Claim> {
+/// Parses the name of a claim, and registers the claim as used.
+pub(super) fn claim(name: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<ClaimName> {
     if !scope.has_tokens {
         let fault = Fault::new("a claim, but nothing says which tokens are believed");
         report.key(at, fault.hint("add the section `jwt`"));
     }
-    let Some(claim) = Claim::new(name) else {
+    let Some(claim) = ClaimName::new(name) else {
         report.key(at, "empty, expected the name of a claim");
         return None;
     };

@@ -1,4 +1,5 @@
-//! Plans: what a client is known by, who is on which plan, and the fields of rules that ask.
+//! Plans: the attribute that identifies a member, the members of each plan, and the parts of rules that use
+//! plans.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,16 +11,16 @@ use crate::config::files::members::{MEMBERS, secret};
 use crate::config::parse::{self, nearest};
 use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::raw;
-use crate::response::refusal::Refusal;
+use crate::response::rejection::RejectionResponse;
 use crate::rules::attribute::Attribute;
 use crate::rules::membership::{Members, MembersBuilder, Plans};
 use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::{Action, Rule, Throttle};
 
-/// So many plans that no rule names are told one by one.
+/// Maximum number of notes on plans that no rule names; the rest is counted in one note.
 const MAX_TOLD: usize = 10;
 
-/// The section `plans` at `at`.
+/// Compiles the section `plans` at `at`.
 pub(super) fn compile(
     raw: Option<&raw::Plans>,
     at: At<'_>,
@@ -37,7 +38,7 @@ pub(super) fn compile(
     if is_written && !report.is_faulty(at) {
         scope.plan_names = Some(names(raw));
     }
-    Some(Arc::new(Plans { of: of?, members: members?, default }))
+    Some(Arc::new(Plans { attribute: of?, members: members?, default }))
 }
 
 fn of(raw: &raw::Badge, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Attribute> {
@@ -72,11 +73,11 @@ fn members(
         let Some(plan) = report.take(at, parse::plan(&plan.0)) else { continue };
         report.take(at, builder.add(member, &plan).map_err(|error| error.to_string()));
     }
-    // The keys of a map are there once.
+    // The keys of a map are unique, so there are no duplicate members.
     builder.close().ok().map(Arc::new)
 }
 
-/// The names of all plans that can be had.
+/// Returns the names of all plans in the configuration.
 fn names(raw: &raw::Plans) -> Vec<String> {
     let written = raw.members.iter().flat_map(|members| members.written.values());
     let mut names: Vec<String> = written.chain(&raw.default).map(|name| name.0.clone()).collect();
@@ -85,12 +86,12 @@ fn names(raw: &raw::Plans) -> Vec<String> {
     names
 }
 
-/// Plans that clients are on and no rule names, where rules go by plan: clients on them are unlimited, which is easily
-/// overlooked. `at` is the section.
+/// Adds a note for each plan that has clients but is named by no rule, if other rules match by plan. Clients
+/// on such a plan are unlimited, which is easily overlooked. `at` is the section.
 pub(super) fn note_unnamed(
     raw: Option<&raw::Plans>,
     plans: Option<&Plans>,
-    rules: &[(Rule, Refusal)],
+    rules: &[(Rule, RejectionResponse)],
     at: At<'_>,
     report: &mut Report<'_>,
 ) {
@@ -99,15 +100,16 @@ pub(super) fn note_unnamed(
     let conditions = matchers.flat_map(|matcher| &matcher.conditions);
     let named: HashSet<&str> = conditions
         .filter(|condition| condition.attribute.source().plans().is_some())
-        .flat_map(|condition| condition.any.iter().filter_map(HeaderPattern::exact))
+        .flat_map(|condition| condition.patterns.iter().filter_map(HeaderPattern::exact))
         .collect();
-    let limits_all = |(rule, _): &(Rule, Refusal)| match &rule.action {
+    let limits_all = |(rule, _): &(Rule, RejectionResponse)| match &rule.action {
         Action::Limit(limiting) if limiting.throttle != Throttle::Shadow => {
             rule.matcher.holds_for_all() && rule.except.is_empty()
         }
         Action::Limit(_) | Action::Allow | Action::Deny => false,
     };
-    // Where no rule goes by plan, plans are parts of keys; where a rule limits everybody, nobody is unlimited.
+    // If no rule matches by plan, plans are used only in keys. If a rule limits every request, no client is
+    // unlimited.
     if named.is_empty() || rules.iter().any(limits_all) {
         return;
     }
@@ -146,7 +148,7 @@ pub(super) fn note_unnamed(
     }
 }
 
-/// A plan that a rule is for.
+/// Compiles a plan of a matcher.
 pub(super) fn pattern(
     raw: &raw::PlanName,
     at: At<'_>,
@@ -164,7 +166,7 @@ pub(super) fn pattern(
     Some(HeaderPattern::Exact(plan))
 }
 
-/// What stands at `at` asks for plans.
+/// Returns the plans; reports that the setting at `at` needs them, if there are none.
 pub(super) fn plans_for(at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Arc<Plans>> {
     if !scope.has_plans {
         report.value(at, "`plan` needs `plans`, and there is none");

@@ -39,7 +39,8 @@ pub(super) fn compile(
     Some(Options { ports: ports?, tls, client_names, decisions, scope, directory, loaded, xds })
 }
 
-/// Names that a certificate must have are of no use where nobody has to have one.
+/// Reads the names that client certificates must have. Reports names without `client_ca`, because then no
+/// certificate is required.
 fn client_names(raw: &raw::Rls, at: At<'_>, report: &mut Report<'_>) -> Arc<[Box<str>]> {
     let names = raw.client_names.iter().flat_map(|names| names.items());
     let names: Arc<[Box<str>]> = names.map(|(_, name)| name.as_str().into()).collect();
@@ -50,7 +51,7 @@ fn client_names(raw: &raw::Rls, at: At<'_>, report: &mut Report<'_>) -> Arc<[Box
     names
 }
 
-/// Where statistics go.
+/// Compiles the export of statistics to StatsD.
 fn statsd(raw: Option<&raw::Statsd>, at: At<'_>, report: &mut Report<'_>) -> Option<statsd::Settings> {
     let raw = raw?;
     let address = raw.address.as_deref()?;
@@ -144,7 +145,7 @@ fn directory(raw: &raw::RlsConfig, files: &Files) -> Option<Directory> {
     })
 }
 
-/// The rules that are there now. What is wrong with them is said in the words of envoyproxy/ratelimit.
+/// Loads the rules as they are at present. Error messages use the wording of envoyproxy/ratelimit.
 fn loaded(directory: &Directory, at: At<'_>, is_required: bool, report: &mut Report<'_>) -> Option<Loaded> {
     let at = at.key("directory");
     match load(directory) {

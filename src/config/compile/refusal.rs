@@ -1,4 +1,4 @@
-//! What a rule answers when it refuses.
+//! The local reply of a rule that rejects a request (`on_limit`).
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::config::files::Files;
 use crate::config::files::content::{CONTENT, media_type};
 use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
-use crate::response::fallback::{DEGRADED, Keeping};
-use crate::response::refusal::{Degraded, Refusal, X_ENVOY_RATELIMITED};
+use crate::response::fallback::{DEGRADED, FallbackCacheSettings};
+use crate::response::rejection::{DegradedResponse, RejectionResponse, X_ENVOY_RATELIMITED};
 
-/// What Weir says itself, and what belongs to the connection.
+/// Headers that Weir sets itself, and hop-by-hop headers.
 const RESERVED: [HeaderName; 9] = [
     CONNECTION,
     CONTENT_LENGTH,
@@ -38,8 +38,8 @@ pub(super) fn compile(
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
-) -> Refusal {
-    let mut refusal = Refusal::default();
+) -> RejectionResponse {
+    let mut refusal = RejectionResponse::default();
     let Some(raw) = raw else { return refusal };
     refusal.status = status(raw.status, defaults::REFUSAL_STATUS);
     if let Some(body) = &raw.body {
@@ -64,12 +64,18 @@ pub(super) fn compile(
     refusal
 }
 
-/// A number that the schema lets through is a status.
+/// The schema admits only numbers that are valid status codes.
 fn status(raw: Option<u16>, default: u16) -> StatusCode {
     StatusCode::from_u16(raw.unwrap_or(default)).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
-fn set_body(raw: &raw::Body, refusal: &mut Refusal, at: At<'_>, files: &mut Files, report: &mut Report<'_>) {
+fn set_body(
+    raw: &raw::Body,
+    refusal: &mut RejectionResponse,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) {
     if let Some(text) = &raw.text {
         refusal.body = Bytes::copy_from_slice(text.as_bytes());
     } else if let Some(json) = &raw.json {
@@ -85,17 +91,17 @@ fn set_body(raw: &raw::Body, refusal: &mut Refusal, at: At<'_>, files: &mut File
     }
 }
 
-/// A file that stands in for the upstream's response. Unless told otherwise, to requests that only read: any other one was
-/// not served, and must not be told that it was.
+/// Loads a file that replaces the upstream's response. By default it is sent only for safe methods: any other
+/// request has not been performed, and a success response would claim that it was.
 fn degraded(
     name: &str,
     (status, methods): (Option<u16>, Option<Box<[Method]>>),
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
-) -> Option<Box<Degraded>> {
+) -> Option<Box<DegradedResponse>> {
     let content = files.load(name, &CONTENT, at, report)?;
-    Some(Box::new(Degraded {
+    Some(Box::new(DegradedResponse {
         status: self::status(status, defaults::FALLBACK_STATUS),
         body: Bytes::clone(&content),
         headers: HeaderMap::from_iter([(CONTENT_TYPE, media_type(name)), (WARNING, DEGRADED)]),
@@ -105,12 +111,12 @@ fn degraded(
 
 fn set_fallback(
     raw: &raw::Fallback,
-    refusal: &mut Refusal,
+    refusal: &mut RejectionResponse,
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
 ) {
-    refusal.keeping = raw.cached.as_ref().and_then(|cached| keeping(raw, cached, at.same(), report));
+    refusal.cached_fallback = raw.cached.as_ref().and_then(|cached| keeping(raw, cached, at.same(), report));
     let without = |key: &str, other: &str| format!("`{key}` has no meaning without `{other}`");
     if raw.cached.is_none() {
         let keys = [
@@ -143,7 +149,12 @@ fn set_fallback(
     }
 }
 
-fn keeping(raw: &raw::Fallback, cached: &raw::Size, at: At<'_>, report: &mut Report<'_>) -> Option<Keeping> {
+fn keeping(
+    raw: &raw::Fallback,
+    cached: &raw::Size,
+    at: At<'_>,
+    report: &mut Report<'_>,
+) -> Option<FallbackCacheSettings> {
     let budget = report.take(at.key("cached"), parse::size(&cached.0))?;
     let most = budget / defaults::FEWEST_KEPT;
     let largest = match &raw.largest {
@@ -164,11 +175,11 @@ fn keeping(raw: &raw::Fallback, cached: &raw::Size, at: At<'_>, report: &mut Rep
         }
         None => Arc::default(),
     };
-    Some(Keeping { budget, largest, max_age, ignored })
+    Some(FallbackCacheSettings { budget, max_size: largest, max_age, ignored })
 }
 
-/// A header on which no response may depend by the word of the operator; not one that is known to be of one client, and not
-/// `connection`, which takes others off.
+/// Parses a header in which stored responses may differ without being distinguished. Rejects headers that are
+/// specific to a client or host, and `connection`, which removes other headers.
 fn ignorable(text: &str) -> Result<HeaderName, Fault> {
     let name = header_name(text)?;
     if matches!(name, AUTHORIZATION | CONNECTION | COOKIE | HOST | PROXY_AUTHORIZATION) {
@@ -187,7 +198,7 @@ fn header(name: &str, value: &str, rule: &str) -> Result<(HeaderName, HeaderValu
     match HeaderValue::from_str(&value) {
         Ok(value) => Ok((name, value)),
         Err(_) => {
-            // Not quoted: it may be a secret, and problems are logged.
+            // The value is not quoted, because it may be a secret and problems are logged.
             Err(Fault::new("a header's value is one line of visible text"))
         }
     }

@@ -1,7 +1,7 @@
-//! Limits of rules that another rate limit service keeps (`scope: {rls: …}`).
+//! Limits of rules that another rate limit service decides (`scope: {rls: …}`).
 //!
-//! That service decides and counts once, before the request is forwarded. A key about the end of a request, or about a counter
-//! of this process, has no meaning then; the table is in `applicability`.
+//! The service decides and counts once, before the request is forwarded. Keys about the end of a request or
+//! about a counter of this process have no meaning then; they are listed in `applicability`.
 
 use super::scope::Scope;
 use super::{each, grpc, shared, timeout};
@@ -11,9 +11,9 @@ use crate::config::{defaults, raw};
 use crate::remote::service::Settings;
 use crate::rules::attribute::Attribute;
 use crate::rules::key::KeyTemplate;
-use crate::rules::remote_limit::{Entry, OnError, RemoteLimit};
+use crate::rules::remote_limit::{EntryTemplate, OnError, RemoteLimit};
 
-/// The service that keeps the limit of the rule at `at`, if another one does.
+/// Compiles the remote limit of the rule at `at`; `None` if the limit is not remote.
 pub(super) fn compile(
     raw: &raw::Rule,
     key: &KeyTemplate,
@@ -45,7 +45,7 @@ pub(super) fn compile(
     let place = settings.place.to_string().into();
     Some(RemoteLimit {
         service: scope.service(settings),
-        place,
+        service_address: place,
         domain: domain.into(),
         entries: entries.into(),
         ipv6_prefix: scope.ipv6_prefix,
@@ -53,12 +53,12 @@ pub(super) fn compile(
     })
 }
 
-/// Whether another service keeps the limit, and none holds where that does not answer.
+/// Whether the limit is remote and needs no local limit for failures of the service.
 pub(super) fn needs_no_limit(raw: &raw::Rule) -> bool {
     of(raw).is_some_and(|remote| remote.on_error != Some(OnError::Local))
 }
 
-/// The scope of a rule whose limit another service keeps.
+/// Returns the scope of a rule with a remote limit.
 pub(super) fn of(raw: &raw::Rule) -> Option<&raw::ScopeMap> {
     match raw.scope.as_ref()? {
         raw::Scope::Map(map) if !shared::is_shared(map) => Some(map),
@@ -66,12 +66,13 @@ pub(super) fn of(raw: &raw::Rule) -> Option<&raw::ScopeMap> {
     }
 }
 
-/// The parts of the key under their usual names; a rule without a key is told from others by its own.
-fn usual(rule: &str, key: &KeyTemplate) -> Vec<Entry> {
+/// Returns the default descriptor: the parts of the key under their usual names, or the rule's name if it has
+/// no key.
+fn usual(rule: &str, key: &KeyTemplate) -> Vec<EntryTemplate> {
     if key.0.is_empty() {
-        return vec![Entry::Fixed { key: "generic_key".into(), value: rule.into() }];
+        return vec![EntryTemplate::Fixed { key: "generic_key".into(), value: rule.into() }];
     }
-    let part = |(part, of): (usize, &Attribute)| Entry::Part { key: of.entry_key().into(), part };
+    let part = |(part, of): (usize, &Attribute)| EntryTemplate::Part { key: of.entry_key().into(), part };
     key.0.iter().enumerate().map(part).collect()
 }
 
@@ -80,14 +81,14 @@ fn entries(
     key: &KeyTemplate,
     at: At<'_>,
     report: &mut Report<'_>,
-) -> Vec<Entry> {
+) -> Vec<EntryTemplate> {
     let mut parts = 0..;
     let entries = each(raw, at, |raw, at| match raw {
         raw::DescriptorEntry::Name(name) => {
             if name.is_empty() {
                 report.value(at, "an empty name, expected the key of an entry");
             }
-            Some(Entry::Part { key: name.as_str().into(), part: parts.next()? })
+            Some(EntryTemplate::Part { key: name.as_str().into(), part: parts.next()? })
         }
         raw::DescriptorEntry::Fixed(map) => {
             let mut pairs = map.iter();
@@ -99,7 +100,7 @@ fn entries(
             if key.is_empty() {
                 report.key(at, "an empty name, expected the key of an entry");
             }
-            Some(Entry::Fixed { key: key.as_str().into(), value: value.as_str().into() })
+            Some(EntryTemplate::Fixed { key: key.as_str().into(), value: value.as_str().into() })
         }
     });
     let (named, there) = (parts.start, key.0.len());

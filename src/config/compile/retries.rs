@@ -1,4 +1,4 @@
-//! When a request to an upstream is tried again.
+//! Retries of requests to an upstream.
 
 use std::time::Duration;
 
@@ -9,13 +9,14 @@ use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::{defaults, parse, raw};
 use crate::upstream::settings::{Retries, RetryOn};
 
-/// What may be named beside statuses.
+/// Conditions of `retry_on` in addition to status codes.
 const WORDS: [&str; 3] = ["connect_failure", "reset", "timeout"];
 
-/// Without a word about it: where no connection can be made nothing is lost by asking another endpoint.
+/// Attempts at other endpoints if `retries` is not configured. Applies only if no connection can be made,
+/// when a retry is always safe.
 const UNSAID: u32 = defaults::MOVES;
 
-/// `retries`.
+/// Compiles `retries`.
 pub(super) fn compile(raw: Option<&raw::Retries>, at: At<'_>, report: &mut Report<'_>) -> Retries {
     let connecting = RetryOn { connect_failure: true, ..RetryOn::default() };
     let Some(raw) = raw else {
@@ -62,7 +63,7 @@ fn retry_on(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut Report<'
     RetryOn { statuses: statuses.into(), ..on }
 }
 
-/// `25ms..250ms`, or one duration for both.
+/// Parses a range such as `25ms..250ms`, or one duration for both ends.
 pub(super) fn backoff(text: &str) -> Result<(Duration, Duration), Fault> {
     let (base, most) = text.split_once("..").unwrap_or((text, text));
     let (base, most) = (parse::duration(base)?, parse::duration(most)?);

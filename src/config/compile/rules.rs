@@ -1,4 +1,4 @@
-//! Rules: what belongs together, what excludes each other, and what could never do anything.
+//! Compiles rules, and checks which keys need or exclude one another and which have no effect.
 
 use std::collections::HashMap;
 
@@ -12,18 +12,18 @@ use crate::config::at::At;
 use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::{Fault, Report, named, quoted};
 use crate::config::raw;
-use crate::response::refusal::Refusal;
+use crate::response::rejection::RejectionResponse;
 use crate::rules::key::KeyTemplate;
 use crate::rules::matcher::Matcher;
-use crate::rules::rule::{Action, LimitSource, Limiting, Rule, Throttle};
+use crate::rules::rule::{Action, LimitAction, Rule, Throttle};
 
-/// All rules in file order, each with what it answers when it refuses.
+/// Compiles all rules in file order, each with its local reply.
 pub(super) fn compile(
     raw: &raw::ZeroOrMany<raw::Rule>,
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> Vec<(Rule, Refusal)> {
+) -> Vec<(Rule, RejectionResponse)> {
     let mut lines = HashMap::new();
     let rules = each(raw, at, |raw, at| {
         let name = raw.name.as_deref().unwrap_or_default();
@@ -41,7 +41,7 @@ pub(super) fn compile(
     rules
 }
 
-/// Names go into metrics, headers and log lines as they are.
+/// Checks a name, which becomes part of metrics, headers and log lines without escaping.
 pub(super) fn check_name(name: &str) -> Result<(), Fault> {
     let bad = name.chars().find(|letter| !letter.is_ascii_graphic() || matches!(letter, '"' | '\\'));
     if name.is_empty() {
@@ -66,7 +66,7 @@ fn rule(
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> (Rule, Refusal) {
+) -> (Rule, RejectionResponse) {
     scope.asks =
         if raw.domain.is_some() || report.is_faulty(at.key("domain")) { Asks::Domain } else { Asks::Rule };
     let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), scope, report);
@@ -89,10 +89,10 @@ fn rule(
     (rule, refusal)
 }
 
-/// Whether all keys of the rule at `at` have a meaning in it.
+/// Reports keys of the rule at `at` that have no meaning in it.
 fn applicable(raw: &raw::Rule, rule: &Rule, at: At<'_>, report: &mut Report<'_>) {
     let (throttle, is_shared) = match &rule.action {
-        Action::Limit(limiting) => (limiting.throttle, matches!(limiting.source, LimitSource::Shared(_))),
+        Action::Limit(limiting) => (limiting.throttle, limiting.shared().is_some()),
         Action::Allow | Action::Deny => (Throttle::default(), false),
     };
     let written = Given { rule: raw, throttle };
@@ -120,7 +120,7 @@ fn limiting(
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> Limiting {
+) -> LimitAction {
     let key = raw
         .key
         .as_ref()
@@ -134,14 +134,14 @@ fn limiting(
     throttle::check_charging(throttle, &tariff, at.key("throttle"), report);
     let source = shared::source(raw, &key, at, scope, report);
     let enforce = throttle::enforce(raw, (throttle, &key), at, report);
-    Limiting {
+    LimitAction {
         counter: counters::name(raw, at, report),
         key,
         on_missing: raw.on_missing.unwrap_or_default(),
         limits: limits.into(),
-        tariff,
+        cost_model: tariff,
         throttle,
-        enforce,
+        enforced_share: enforce,
         in_flight: raw.in_flight,
         ban: throttle::ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
         on_denied: raw.on_denied.unwrap_or_default(),
@@ -150,7 +150,7 @@ fn limiting(
     }
 }
 
-/// Right only if it is meant: the other rules never get their turn.
+/// Adds a note for an `allow` or `deny` of every request, because other rules never apply then.
 fn note_on_everybody(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mut Report<'_>) {
     if !matcher.holds_for_all() || raw.except.is_some() {
         return;

@@ -1,53 +1,53 @@
-//! What a rule can refer to beyond itself.
+//! Parts of the configuration that rules refer to.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::config::files::Files;
 use crate::config::raw::TrailingSlash;
-use crate::identify::jwt::claim::Claim;
+use crate::identify::jwt::claim::ClaimName;
 use crate::remote::service::Settings;
 use crate::rules::membership::Plans;
 
-/// The rest of the configuration, as far as rules ask for it.
+/// The rest of the configuration, as far as rules need it.
 #[derive(Debug)]
 pub(super) struct Scope<'f> {
     /// The data files.
     pub(super) files: &'f mut Files,
-    /// Whether a slash at the end of a path makes a difference, where a matcher does not say.
+    /// How a trailing slash of a path is treated, if a matcher does not set it.
     pub(super) trailing_slash: TrailingSlash,
-    /// Whether `geo.database` is written; whether it is any good is said there.
+    /// Whether `geo.database` is given; its problems are reported separately.
     pub(super) has_places: bool,
-    /// Whether `geo.asn_database` is.
+    /// Whether `geo.asn_database` is given.
     pub(super) has_systems: bool,
-    /// Whether `plans` is written.
+    /// Whether `plans` is given.
     pub(super) has_plans: bool,
-    /// The plans, if they are any good.
+    /// The plans, if they are valid.
     pub(super) plans: Option<Arc<Plans>>,
-    /// The names of all plans, where no file can add others.
+    /// The names of all plans; `None` if a file may add others.
     pub(super) plan_names: Option<Vec<String>>,
-    /// There is a section that says which tokens are believed.
+    /// Whether the section `jwt` is given.
     pub(super) has_tokens: bool,
-    /// Whether any listener verifies clients' certificates.
+    /// Whether any listener verifies client certificates.
     pub(super) has_certificates: bool,
-    /// Whether Envoy's rate limit service is written.
+    /// Whether `rls`, Envoy's rate limit service, is given.
     pub(super) has_service: bool,
-    /// Who asks about matchers and keys.
+    /// Owner of the matchers and keys that are being compiled.
     pub(super) asks: Asks,
-    /// Leading bits of an IPv6 address that make one client.
+    /// Leading bits of an IPv6 address that identify a client.
     pub(super) ipv6_prefix: u8,
-    /// Whether `store` is written; whether it is any good is said there.
+    /// Whether `store` is given; its problems are reported separately.
     pub(super) has_store: bool,
-    /// Whether any rule so far needs it.
+    /// Whether any rule so far needs the store.
     pub(super) has_shared_limits: bool,
-    /// The services that keep limits of rules so far.
+    /// Remote rate limit services that rules have used so far.
     pub(super) services: Vec<Settings>,
-    /// The claims of tokens that have been asked for so far.
-    pub(super) claims: RefCell<Vec<Claim>>,
+    /// Claims of tokens that rules have used so far.
+    pub(super) claims: RefCell<Vec<ClaimName>>,
 }
 
 impl Scope<'_> {
-    /// The position of the service with these settings, which is among them from now on.
+    /// Returns the index of the service with these settings; adds it if it is new.
     pub(super) fn service(&mut self, settings: Settings) -> usize {
         let known = self.services.iter().position(|known| *known == settings);
         known.unwrap_or_else(|| {
@@ -57,14 +57,14 @@ impl Scope<'_> {
     }
 }
 
-/// Who asks about a matcher or a key.
+/// The owner of a matcher or a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Asks {
-    /// An upstream, about proxied requests.
+    /// The route of an upstream, for proxied requests.
     #[default]
     Upstream,
-    /// A rule, about proxied requests.
+    /// A rule for proxied requests.
     Rule,
-    /// A rule, about what Envoy asks in its domain too.
+    /// A rule for proxied requests and for Envoy's calls in its domain.
     Domain,
 }

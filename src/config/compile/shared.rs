@@ -1,4 +1,4 @@
-//! `scope` of a rule: where its limit is counted, and of those that all instances share, how.
+//! `scope` of a rule: where its limit is counted, and how instances share it.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::config::problem::{Fault, Report, listed};
 use crate::config::{defaults, raw};
 use crate::rules::key::KeyTemplate;
 use crate::rules::rule::LimitSource;
-use crate::rules::shared_limit::{Instances, Mode, SharedLimit};
+use crate::rules::shared_limit::{InstanceSource, Mode, SharedLimit};
 
-/// A key of `scope` that asks for a kind of scope, and whether it is given.
+/// A key that belongs to one kind of scope, and whether it is given.
 type Given = (&'static str, bool);
 
-/// Where the limit of the rule at `at` is counted.
+/// Compiles where the limit of the rule at `at` is counted.
 pub(super) fn source(
     raw: &raw::Rule,
     key: &KeyTemplate,
@@ -49,8 +49,8 @@ pub(super) fn source(
     LimitSource::Shared(shared)
 }
 
-/// How instances of the rate limit service share the limits of its documents; `None` where each counts for itself. With a
-/// store that is what a store is for.
+/// Compiles how instances of the rate limit service share the limits of its documents; `None` if each
+/// instance counts for itself. With a store they are shared by default.
 pub(super) fn of_service(
     raw: Option<&raw::RlsScope>,
     at: At<'_>,
@@ -89,7 +89,7 @@ fn needs_store() -> Fault {
     fault.hint("add `store: { redis: \"redis://HOST:6379\" }` at the top")
 }
 
-/// Whether all instances share the limit.
+/// Whether the instances share the limit.
 pub(super) fn is_shared(map: &raw::ScopeMap) -> bool {
     map.rls.is_none()
         && (map.shared.is_some() || map.instances.is_some() || !remote_keys(map).any(|(_, given)| given))
@@ -118,7 +118,7 @@ fn shared_keys(map: &raw::ScopeMap) -> impl Iterator<Item = Given> {
     .into_iter()
 }
 
-/// Reports what belongs to the other kind of scope.
+/// Reports keys that belong to the other kind of scope.
 fn void(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) {
     let (keys, place): (Vec<Given>, _) = if is_shared(map) {
         (remote_keys(map).collect(), "without `rls`")
@@ -140,7 +140,7 @@ fn limit(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Option<Sha
     };
     let instances = match (&map.instances, mode) {
         (Some(raw), Mode::Split) => Some(instances(raw, at.key("instances"), report)?),
-        (None, Mode::Split) => Some(Instances::Members),
+        (None, Mode::Split) => Some(InstanceSource::Members),
         (Some(_), Mode::Lease | Mode::Exact) => {
             let fault = format!("`instances` has no meaning with `shared: {}`", mode.as_str());
             report.key(
@@ -153,7 +153,7 @@ fn limit(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Option<Sha
     };
     let divides = "a limit that is divided has no need of it";
     let claims = "only `shared: lease` shares units out by demand";
-    let has_no_store = matches!(instances, Some(Instances::Count(_) | Instances::Dns(_)));
+    let has_no_store = matches!(instances, Some(InstanceSource::Count(_) | InstanceSource::Dns(_)));
     let void = [
         ("wait", map.wait.is_some() && mode == Mode::Split, divides),
         ("on_store_loss", map.on_store_loss.is_some() && has_no_store, "nothing is asked of a store"),
@@ -187,13 +187,13 @@ fn wait(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Duration {
     wait
 }
 
-fn instances(raw: &raw::Instances, at: At<'_>, report: &mut Report<'_>) -> Option<Instances> {
+fn instances(raw: &raw::Instances, at: At<'_>, report: &mut Report<'_>) -> Option<InstanceSource> {
     match raw {
-        raw::Instances::Count(count) => Some(Instances::Count(*count)),
-        raw::Instances::Auto(_) => Some(Instances::Members),
+        raw::Instances::Count(count) => Some(InstanceSource::Count(*count)),
+        raw::Instances::Auto(_) => Some(InstanceSource::Members),
         raw::Instances::Dns(name) => {
             let host = name.dns.as_deref()?;
-            report.take(at.key("dns"), parse::host(host)).map(Instances::Dns)
+            report.take(at.key("dns"), parse::host(host)).map(InstanceSource::Dns)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where counters are kept across restarts.
+//! The state file, in which counters survive restarts.
 
 use std::path::Path;
 
@@ -6,15 +6,16 @@ use super::{beside, timeout};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, raw};
-use crate::snapshot::Settings;
+use crate::state_file::StateFileSettings;
 
-/// A file that cannot be written is a note and not a problem: Weir serves without it.
+/// Compiles the section `state`. A file that cannot be written is a note and not a problem, because Weir
+/// works without it.
 pub(super) fn compile(
     raw: Option<&raw::State>,
     file: &Path,
     at: At<'_>,
     report: &mut Report<'_>,
-) -> Option<Settings> {
+) -> Option<StateFileSettings> {
     let raw = raw?;
     let interval = timeout(&raw.interval, defaults::STATE_INTERVAL, at.key("interval"), report);
     let (written, at) = (raw.file.as_ref()?, at.key("file"));
@@ -23,7 +24,7 @@ pub(super) fn compile(
         report.value(at, fault.hint("a directory cannot be written to"));
         return None;
     }
-    let settings = Settings { file: beside(file, written), interval };
+    let settings = StateFileSettings { file: beside(file, written), interval };
     if let Some(obstacle) = settings.obstacle() {
         let fault = Fault::new(format!("counters cannot be kept in {}: {obstacle}", quoted(written)));
         report.note(at, fault.hint("the directory must be there and writable"));

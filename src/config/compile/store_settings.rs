@@ -1,4 +1,4 @@
-//! The store that instances share: which servers, as whom, and how long they may take.
+//! The store that instances share: its servers, credentials and timeout.
 
 use std::num::NonZeroU16;
 
@@ -22,7 +22,7 @@ const SERVER: Peer<'_> = Peer {
     risk: "whoever answers is taken for the store, and decides what each instance may allow",
 };
 
-/// The store that is described at `at`, if one is.
+/// Compiles the section `store` at `at`.
 pub(super) fn compile(
     raw: Option<&raw::Store>,
     at: At<'_>,
@@ -57,7 +57,8 @@ pub(super) fn compile(
     })
 }
 
-/// It stands before every key, and braces would say where the part of a key is that has the slot.
+/// Checks the prefix, which every key begins with. Braces are not allowed, because they mark the part of a
+/// key that determines its slot in a Redis Cluster.
 fn check_prefix(prefix: &str) -> Result<(), Fault> {
     if prefix.is_empty() {
         return Err("empty, expected what keys begin with".into());
@@ -76,11 +77,11 @@ fn check_prefix(prefix: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What is written under `redis`.
+/// The servers in `redis`.
 struct Servers {
     topology: Topology,
     is_secure: bool,
-    /// Those of the URL.
+    /// Credentials of the URL; `None` if they are given by keys.
     credentials: Option<Credentials>,
 }
 
@@ -91,7 +92,7 @@ impl Servers {
         at: At<'_>,
         files: &mut Files,
         report: &mut Report<'_>,
-    ) -> Option<crate::tls::client::Settings> {
+    ) -> Option<crate::tls::client::TlsClientSettings> {
         let places: Vec<&Place> = match &self.topology {
             Topology::Single(server) => vec![&server.place],
             Topology::Cluster(places) => places.iter().collect(),
@@ -185,7 +186,7 @@ fn sentinels(
     Some(Servers { topology, is_secure: store.tls.is_some(), credentials: None })
 }
 
-/// A user at `at`, whose name and password have these keys.
+/// Reads the credentials at `at`; `name` and `secret` are the keys of the user name and the password.
 fn credentials(
     (username, password): (Option<&str>, Option<&raw::SecretOrFile>),
     (name, secret): (&'static str, &'static str),

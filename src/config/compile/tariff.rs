@@ -1,4 +1,4 @@
-//! What requests cost and which of them count.
+//! The cost of requests, and which of them are counted.
 
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
@@ -12,11 +12,11 @@ use crate::config::defaults::COST;
 use crate::config::parse::{self, nearest};
 use crate::config::problem::{Fault, Report, listed, quoted};
 use crate::config::raw;
+use crate::rules::cost::{ByteCost, Cost, CostModel, HeaderCost, Refunds, ResponseCondition, Statuses};
 use crate::rules::grpc::GrpcStatus;
 use crate::rules::rule::RuleLimit;
-use crate::rules::tariff::{Cost, Counted, Measure, Refunds, Statuses, Tariff, Told};
 
-/// Failures that a refund can name beside statuses.
+/// Failures that `refund_on` accepts in addition to status codes.
 const FAILURES: [&str; 3] = ["timeout", "connect_failure", "reset"];
 
 pub(super) fn compile(
@@ -25,7 +25,7 @@ pub(super) fn compile(
     at: At<'_>,
     scope: &mut Scope<'_>,
     report: &mut Report<'_>,
-) -> Tariff {
+) -> CostModel {
     let cost = match &raw.cost {
         None => Cost::Fixed(COST),
         Some(raw::Cost::Units(units)) => Cost::Fixed(*units),
@@ -34,15 +34,20 @@ pub(super) fn compile(
     check_arrival(&cost, limits, at, report);
     note_debt(&cost, at, report);
     let refunds = raw.refund_on.as_ref();
-    Tariff {
+    CostModel {
         cost,
         counts: raw.count.as_ref().map(|count| counted(count, at.key("count"), scope, report)),
         refunds: refunds.map_or_else(Refunds::default, |raw| compile_refunds(raw, at, report)),
     }
 }
 
-/// Which responses count.
-fn counted(raw: &raw::Count, at: At<'_>, scope: &mut Scope<'_>, report: &mut Report<'_>) -> Counted {
+/// Compiles which responses count.
+fn counted(
+    raw: &raw::Count,
+    at: At<'_>,
+    scope: &mut Scope<'_>,
+    report: &mut Report<'_>,
+) -> ResponseCondition {
     let statuses = raw.response_status.as_ref().map(|statuses| {
         let statuses = each(statuses, at.key("response_status"), |status, at| match status {
             raw::Status::Code(code) => report.take(at, parse::statuses(&code.to_string())),
@@ -59,10 +64,10 @@ fn counted(raw: &raw::Count, at: At<'_>, scope: &mut Scope<'_>, report: &mut Rep
         });
         calls.into_iter().collect()
     });
-    Counted { statuses, headers: headers.unwrap_or_default().into(), calls }
+    ResponseCondition { statuses, headers: headers.unwrap_or_default().into(), calls }
 }
 
-/// A status of gRPC calls by its name, or its number in quotes.
+/// Parses a gRPC status by name, or by number in quotes.
 fn grpc_status(text: &str) -> Result<GrpcStatus, Fault> {
     let name = text.trim();
     let code = || name.parse().ok().and_then(GrpcStatus::from_code);
@@ -76,7 +81,7 @@ fn grpc_status(text: &str) -> Result<GrpcStatus, Fault> {
     })
 }
 
-/// Where a cost is told, by its key.
+/// Compiles the source of a variable cost, which exactly one key names.
 fn told_cost(raw: &raw::ToldCost, at: At<'_>, report: &mut Report<'_>) -> Option<Cost> {
     let sources = [
         ("header", raw.header.is_some()),
@@ -107,12 +112,16 @@ fn told_cost(raw: &raw::ToldCost, at: At<'_>, report: &mut Report<'_>) -> Option
         if let Some(most) = most.filter(|most| otherwise > *most) {
             report.value(at.key(key), format!("more than `max`, got {otherwise} and {most}"));
         }
-        Some(Told { name: report.take(at.key(source), header_name(name))?, otherwise, most })
+        Some(HeaderCost {
+            name: report.take(at.key(source), header_name(name))?,
+            default: otherwise,
+            max_units: most,
+        })
     };
     let measure = |size: &raw::Size, report: &mut Report<'_>| {
         let octets = report.take(at.key(source), parse::size(&size.0))?;
         let unit = NonZeroU64::new(octets).ok_or("must be at least 1B, got 0");
-        Some(Measure { unit: report.take(at.key(source), unit)?, most })
+        Some(ByteCost { bytes_per_unit: report.take(at.key(source), unit)?, max_units: most })
     };
     if let Some(name) = &raw.header {
         return told(name, raw.default, "default", report).map(Cost::Header);
@@ -126,23 +135,24 @@ fn told_cost(raw: &raw::ToldCost, at: At<'_>, report: &mut Report<'_>) -> Option
     measure(raw.response_bytes.as_ref()?, report).map(Cost::ResponseBytes)
 }
 
-/// What is surely reserved must fit.
+/// Reports a cost at admission that could never be admitted.
 fn check_arrival(cost: &Cost, limits: &[RuleLimit], at: At<'_>, report: &mut Report<'_>) {
     let cost_at = at.key("cost");
     match cost {
         Cost::Fixed(units) => check_cost(*units, limits, cost_at, report),
-        Cost::Header(told) => check_cost(told.otherwise, limits, cost_at.key("default"), report),
-        Cost::ResponseHeader(told) => check_cost(told.otherwise, limits, cost_at.key("estimate"), report),
+        Cost::Header(told) => check_cost(told.default, limits, cost_at.key("default"), report),
+        Cost::ResponseHeader(told) => check_cost(told.default, limits, cost_at.key("estimate"), report),
         Cost::RequestBytes(_) | Cost::ResponseBytes(_) => {}
     }
 }
 
-/// What becomes known when the request has passed is owed, by whoever comes next.
+/// Adds a note for a cost without `max` that becomes known only after the request has passed. It may exceed
+/// the limit; the excess reduces what later requests may use.
 fn note_debt(cost: &Cost, at: At<'_>, report: &mut Report<'_>) {
     let most = match cost {
         Cost::Fixed(_) | Cost::Header(_) => return,
-        Cost::ResponseHeader(told) => told.most,
-        Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.most,
+        Cost::ResponseHeader(told) => told.max_units,
+        Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.max_units,
     };
     if most.is_none() {
         let note =
@@ -181,7 +191,7 @@ fn compile_refunds(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut R
     Refunds { statuses: Statuses::from_iter(statuses), calls: calls.into_iter().collect(), ..refunds }
 }
 
-/// A client that can have its charge given back is not limited.
+/// Adds a note for a refund that a client can cause itself, and thereby avoid the limit.
 fn note_own_doing(status: GrpcStatus, at: At<'_>, report: &mut Report<'_>) {
     if [GrpcStatus::CANCELLED, GrpcStatus::DEADLINE_EXCEEDED].contains(&status) {
         let note =
@@ -190,7 +200,8 @@ fn note_own_doing(status: GrpcStatus, at: At<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Statuses where one of the `known` words may stand too: what is no number is a misspelt word.
+/// Parses status codes where one of the `known` words is also allowed. Text that does not begin with a digit
+/// is reported as a misspelt word.
 pub(super) fn statuses_or<'w>(
     known: impl IntoIterator<Item = &'w str> + Clone,
     expected: &str,

@@ -1,18 +1,18 @@
-//! What becomes of requests that are over a limit, and the keys about it that go together.
+//! Handling of requests above a limit, and the combinations of its settings.
 
 use super::{positive, timeout};
 use crate::config::at::At;
 use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
 use crate::limiter::algorithm::Algorithm;
+use crate::limiter::check_options::DelayPolicy;
 use crate::limiter::percent::Percent;
 use crate::limiter::quota::Ban;
-use crate::limiter::reservation::Charging;
-use crate::limiter::terms::Slack;
-use crate::rules::enforce::Enforce;
+use crate::limiter::reservation::ChargeTiming;
+use crate::rules::cost::CostModel;
+use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTemplate;
 use crate::rules::rule::{RuleLimit, Throttle};
-use crate::rules::tariff::Tariff;
 
 pub(super) fn compile(raw: Option<&raw::Throttle>, at: At<'_>, report: &mut Report<'_>) -> Throttle {
     match raw {
@@ -59,7 +59,7 @@ fn from_map(map: &raw::ThrottleMap, at: At<'_>, report: &mut Report<'_>) -> Thro
     match (soft, elastic, delay) {
         (Some(margin), None, delay) => Throttle::Soft { margin, delay },
         (None, Some(factor), None) => Throttle::Elastic(factor),
-        (None, None, Some(delay)) => Throttle::Delay(Slack::new(delay, map.queue)),
+        (None, None, Some(delay)) => Throttle::Delay(DelayPolicy::new(delay, map.queue)),
         _ if other.is_some() => Throttle::default(),
         _ => {
             let fault = Fault::new("says nothing, expected `soft`, `delay`, `wait` or `elastic`");
@@ -69,19 +69,20 @@ fn from_map(map: &raw::ThrottleMap, at: At<'_>, report: &mut Report<'_>) -> Thro
     }
 }
 
-/// Fits the limits to the throttle: raises those that are soft, and refuses those that cannot delay.
+/// Adapts the limits to the throttle: raises soft and elastic limits, and reports limits that cannot delay.
 pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, report: &mut Report<'_>) {
     for limit in limits {
         let algorithm = limit.quota.algorithm();
         match throttle {
-            // Its clock starts anew whenever it is full, so a larger one may reject what the one as written admits.
+            // The clock of this bucket restarts whenever the bucket is full, so a larger bucket may reject a
+            // request that the configured one admits.
             Throttle::Soft { .. } | Throttle::Elastic(_) if algorithm == Algorithm::RefillBucket => {
                 let fault = Fault::new("a `token_bucket` with refills can be neither soft nor elastic");
                 report.value(at.same(), fault.hint("`limit` with `algorithm: token_bucket` can"));
                 return;
             }
-            Throttle::Soft { margin, .. } => match limit.quota.raised(margin) {
-                Some(raised) => limit.raised = Some(raised),
+            Throttle::Soft { margin, .. } => match limit.quota.with_margin(margin) {
+                Some(raised) => limit.quota_with_margin = Some(raised),
                 None => {
                     let written = limit.quota.limit();
                     report.value(at.same(), format!("{margin} above {written} is more than a limit can be"));
@@ -93,8 +94,8 @@ pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, repo
                 report.value(at.same(), fault.hint("gcra, token_bucket and leaky_bucket can"));
                 return;
             }
-            Throttle::Elastic(stretch) => match limit.quota.stretched(stretch) {
-                Ok((quota, prices)) => (limit.quota, limit.prices) = (quota, Some(prices)),
+            Throttle::Elastic(stretch) => match limit.quota.to_elastic(stretch) {
+                Ok((quota, prices)) => (limit.quota, limit.elastic_costs) = (quota, Some(prices)),
                 Err(error) => {
                     let written = limit.quota.limit();
                     report.value(at.same(), format!("{error}, got {written}"));
@@ -105,22 +106,23 @@ pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, repo
     }
 }
 
-/// A request that waits is charged beforehand; what the answer decides is not known then.
-pub(super) fn check_charging(throttle: Throttle, tariff: &Tariff, at: At<'_>, report: &mut Report<'_>) {
-    if matches!(throttle, Throttle::Delay(_)) && tariff.charging() == Charging::OnAnswer {
+/// Reports `delay` for a charge that depends on the response: a delayed request is charged before it is
+/// forwarded.
+pub(super) fn check_charging(throttle: Throttle, tariff: &CostModel, at: At<'_>, report: &mut Report<'_>) {
+    if matches!(throttle, Throttle::Delay(_)) && tariff.charge_timing() == ChargeTiming::OnResponse {
         let fault = Fault::new("`delay` has no meaning where the answer decides what is charged");
         report.value(at, fault.hint("without `count` and `cost.response_header` it has"));
     }
 }
 
-/// For which keys the rule with this `key` is in force.
+/// Compiles the share of keys for which the rule with this `key` is enforced.
 pub(super) fn enforce(
     raw: &raw::Rule,
     (throttle, key): (Throttle, &KeyTemplate),
     at: At<'_>,
     report: &mut Report<'_>,
-) -> Enforce {
-    let Some(raw) = &raw.enforce else { return Enforce::default() };
+) -> EnforcedShare {
+    let Some(raw) = &raw.enforce else { return EnforcedShare::default() };
     let enforce_at = at.key("enforce");
     if throttle == Throttle::Shadow {
         report.key(
@@ -143,8 +145,8 @@ pub(super) fn enforce(
         let fault = Fault::new("empty, expected a text that selects the keys");
         report.value(enforce_at.key("seed"), fault.hint(format!("`{}` without it", defaults::ENFORCE_SEED)));
     }
-    let Some(share) = share else { return Enforce::default() };
-    let enforce = Enforce::new(share, seed.unwrap_or(defaults::ENFORCE_SEED));
+    let Some(share) = share else { return EnforcedShare::default() };
+    let enforce = EnforcedShare::new(share, seed.unwrap_or(defaults::ENFORCE_SEED));
     let is_partial = !enforce.is_for_all() && share != Percent::from_hundredths(0);
     if is_partial && key.0.is_empty() && !report.is_faulty(at.key("key")) {
         let who = if enforce.includes(&[]) { "all requests" } else { "none" };
@@ -173,5 +175,5 @@ pub(super) fn ban(raw: Option<&raw::OnLimit>, at: At<'_>, report: &mut Report<'_
         };
         report.value(at.key("ban"), fault.hint(hint));
     }
-    Some(Ban { first, most })
+    Some(Ban { initial_duration: first, max_duration: most })
 }

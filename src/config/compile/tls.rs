@@ -1,4 +1,4 @@
-//! TLS of listeners: pairs of certificates and keys, whose clients are believed, and what rules ask of them.
+//! TLS of listeners: certificates with keys, verification of clients, and conditions on client certificates.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use crate::identify::certificate::CertificateName;
 use crate::listener::ProxyProtocol;
 use crate::rules::attribute::Attribute;
 use crate::rules::matcher::Condition;
-use crate::tls::certificate::Facts;
-use crate::tls::pair::Pair;
-use crate::tls::server::{Clients, Settings};
+use crate::tls::certificate::CertificateInfo;
+use crate::tls::key_pair::CertificateKeyPair;
+use crate::tls::server::{ClientVerification, TlsServerSettings};
 
-/// Who refuses what a listener shows.
+/// The peers that may reject a listener's certificate, for messages.
 const CLIENTS: &str = "clients";
 
-/// The section `tls` of a listener at `at`.
+/// Compiles the section `tls` of a listener at `at`.
 pub(super) fn server(
     raw: &raw::Tls,
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
-) -> Option<Settings> {
+) -> Option<TlsServerSettings> {
     let mut pairs = Vec::new();
     if raw.certificate.is_some() || raw.key.is_some() {
         let named = (raw.certificate.as_deref(), raw.key.as_deref());
@@ -43,17 +43,21 @@ pub(super) fn server(
     }
     let clients = clients(raw, at, files, report)?;
     let handshakes = raw.handshakes.unwrap_or(defaults::HANDSHAKES);
-    (!pairs.is_empty()).then_some(Settings { pairs, clients, handshakes })
+    (!pairs.is_empty()).then_some(TlsServerSettings {
+        key_pairs: pairs,
+        client_verification: clients,
+        max_handshakes: handshakes,
+    })
 }
 
-/// A certificate and its key; `refusing` are those to whom it is shown.
+/// Loads a certificate and its key; `refusing` names the peers that may reject the certificate, for messages.
 pub(super) fn pair(
     (certificate, key): (Option<&str>, Option<&str>),
     refusing: &str,
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
-) -> Option<Pair> {
+) -> Option<CertificateKeyPair> {
     match (certificate, key) {
         (Some(_), None) if !report.is_faulty(at.key("key")) => {
             report.key(at, "`certificate` without its `key`")
@@ -66,17 +70,18 @@ pub(super) fn pair(
     let chain = certificate.and_then(|name| files.load(name, &CHAIN, at.key("certificate"), report));
     let key_read = key.and_then(|name| files.load(name, &KEY, at.key("key"), report));
     let (chain, key_read) = (chain?, key_read?);
-    note_times(&chain.facts, refusing, at, files, report);
+    note_times(&chain.info, refusing, at, files, report);
     let file = files.path(certificate?).display().to_string();
-    let pair = Pair::new(chain, &key_read, file.into());
+    let pair = CertificateKeyPair::new(chain, &key_read, file.into());
     report.take(
         at.key("key"),
         pair.map_err(|mismatch| format!("{mismatch}, got {}", quoted(key.unwrap_or_default()))),
     )
 }
 
-/// Whoever is shown it will refuse it; that is for them to say, and a restart must not fail for it.
-fn note_times(facts: &Facts, refusing: &str, at: At<'_>, files: &Files, report: &mut Report<'_>) {
+/// Adds a note for a certificate that has expired or is not valid yet. Not a problem: verifying it is up to
+/// the peer, and a restart must not fail because of it.
+fn note_times(facts: &CertificateInfo, refusing: &str, at: At<'_>, files: &Files, report: &mut Report<'_>) {
     let now = files.now().as_secs();
     if facts.expires < now {
         report.note(
@@ -91,19 +96,28 @@ fn note_times(facts: &Facts, refusing: &str, at: At<'_>, files: &Files, report: 
     }
 }
 
-fn clients(raw: &raw::Tls, at: At<'_>, files: &mut Files, report: &mut Report<'_>) -> Option<Clients> {
+fn clients(
+    raw: &raw::Tls,
+    at: At<'_>,
+    files: &mut Files,
+    report: &mut Report<'_>,
+) -> Option<ClientVerification> {
     let Some(name) = raw.client_ca.as_deref() else {
         if raw.client_auth.is_some() && !report.is_faulty(at.key("client_ca")) {
             report.key(at.key("client_auth"), "`client_auth` has no meaning without `client_ca`");
         }
-        return Some(Clients::Anybody);
+        return Some(ClientVerification::Disabled);
     };
     let authorities: Arc<_> = files.load(name, &AUTHORITIES, at.key("client_ca"), report)?;
     let required = raw.client_auth != Some(raw::ClientAuth::Optional);
-    Some(Clients::Verified { authorities, file: files.path(name).display().to_string().into(), required })
+    Some(ClientVerification::Enabled {
+        authorities,
+        file: files.path(name).display().to_string().into(),
+        required,
+    })
 }
 
-/// `proxy_protocol` of a listener.
+/// Compiles `proxy_protocol` of a listener.
 pub(super) fn proxy_protocol(
     raw: Option<&OrOff<ProxyProtocol>>,
     at: At<'_>,
@@ -113,7 +127,7 @@ pub(super) fn proxy_protocol(
     *raw.and_then(|raw| on(raw, fault, at, report)).unwrap_or(&ProxyProtocol::Disabled)
 }
 
-/// Whether any listener verifies clients' certificates.
+/// Whether any listener verifies client certificates.
 pub(super) fn verifies_clients(root: &raw::Root) -> bool {
     root.listeners.as_ref().is_some_and(|listeners| {
         listeners.items().any(|(_, listener)| match listener {
@@ -123,7 +137,7 @@ pub(super) fn verifies_clients(root: &raw::Root) -> bool {
     })
 }
 
-/// The name that a key asks for.
+/// Compiles the certificate name of a key part.
 pub(super) fn name(
     name: CertificateName,
     at: At<'_>,
@@ -133,7 +147,7 @@ pub(super) fn name(
     is_known(at, scope, report).then_some(name)
 }
 
-/// `tls` of a matcher.
+/// Compiles `tls` of a matcher.
 pub(super) fn conditions(
     raw: &raw::CertificateNames,
     at: At<'_>,
@@ -154,7 +168,7 @@ pub(super) fn conditions(
     let mut read =
         |(name, key, list): (CertificateName, &'static str, &Option<raw::OneOrMany<raw::HeaderPattern>>)| {
             let found = each(list.as_ref()?, at.key(key), |raw, at| patterns::parse(&raw.0, at, report));
-            Some(Condition { attribute: Attribute::Certificate(name), any: found.into() })
+            Some(Condition { attribute: Attribute::Certificate(name), patterns: found.into() })
         };
     kinds.into_iter().filter_map(&mut read).collect()
 }

@@ -1,4 +1,4 @@
-//! Where spans go.
+//! Export of spans.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -11,9 +11,9 @@ use crate::config::problem::{Fault, Report, quoted};
 use crate::config::{defaults, parse, raw};
 use crate::limiter::percent::Percent;
 use crate::telemetry::spans::{Collector, Settings};
-use crate::upstream::Address;
+use crate::upstream::UpstreamAddress;
 
-/// Fields that a batch has already, or that say where it ends.
+/// Headers that Weir sets itself, or that determine the framing of the request.
 const OURS: [HeaderName; 6] = [CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT];
 
 pub(super) fn compile(
@@ -43,7 +43,7 @@ pub(super) fn compile(
 
 fn place(collector: &Collector) -> UpstreamPlace {
     let Collector { host, port, is_secure, .. } = collector;
-    UpstreamPlace { address: Address::Tcp { host: host.clone(), port: *port }, is_secure: *is_secure }
+    UpstreamPlace { address: UpstreamAddress::Tcp { host: host.clone(), port: *port }, is_secure: *is_secure }
 }
 
 fn headers(raw: &raw::Tracing, at: At<'_>, report: &mut Report<'_>) -> HeaderMap {

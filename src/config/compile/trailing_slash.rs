@@ -1,7 +1,8 @@
-//! Rules that a slash at the end of the path gets around.
+//! Notes on rules that a trailing slash bypasses.
 //!
-//! Most frameworks serve `/login/` as `/login`, or can be told to, and a rule for one of the two does nothing about the other. Noted only
-//! where it matters: of what denies or limits, and if no rule of the same kind has a pattern for the other path.
+//! Most frameworks serve `/login/` as `/login`, at least with some settings, and a rule for one of the two
+//! does not match the other. Only rules that deny or limit are noted, and only if no rule of the same kind
+//! has a pattern for the other path.
 
 use std::collections::HashSet;
 
@@ -12,10 +13,10 @@ use crate::config::raw;
 use crate::rules::pattern::PathPattern;
 use crate::rules::rule::{Action, Rule};
 
-/// More of them are noted as one.
+/// Maximum number of separate notes; more are combined into one.
 const MAX_NOTES: usize = 5;
 
-/// Notes each path of `rules`, which were written as `raw`, that does not match with a slash at its end.
+/// Adds a note for each path of `rules`, compiled from `raw`, that does not match with a trailing slash.
 pub(super) fn note(raw: &raw::ZeroOrMany<raw::Rule>, at: At<'_>, rules: &[Rule], report: &mut Report<'_>) {
     let patterns = [
         Patterns::of(rules.iter().filter(|rule| matches!(rule.action, Action::Deny))),
@@ -35,7 +36,7 @@ pub(super) fn note(raw: &raw::ZeroOrMany<raw::Rule>, at: At<'_>, rules: &[Rule],
     });
 }
 
-/// Calls `found` for each path that nothing matches with a slash at its end, with that path and its place.
+/// Calls `found` with each path that no pattern matches with a trailing slash, and its position.
 fn each_path(
     raw: &raw::ZeroOrMany<raw::Rule>,
     at: At<'_>,
@@ -50,7 +51,7 @@ fn each_path(
             Action::Deny => denied,
             Action::Limit(_) => limited,
         };
-        // Who says it in so many words knows.
+        // A matcher that sets `trailing_slash` does so intentionally.
         let matching = raw.matching.as_ref().filter(|matching| matching.trailing_slash.is_none())?;
         let paths = matching.path.as_ref()?;
         let at = at.key("match");
@@ -63,10 +64,10 @@ fn each_path(
     });
 }
 
-/// The paths of rules of one kind.
+/// The path patterns of rules of one kind.
 #[derive(Debug)]
 struct Patterns<'r> {
-    /// A file may have thousands.
+    /// In a set, because a file may contain thousands.
     exact: HashSet<String>,
     others: Vec<&'r PathPattern>,
 }
@@ -77,7 +78,7 @@ impl<'r> Patterns<'r> {
         for pattern in rules.flat_map(|rule| &rule.matcher.paths) {
             match pattern.example() {
                 Some(path) if !pattern.as_str().contains('{') => drop(patterns.exact.insert(path)),
-                // One for all paths is about something else.
+                // A pattern for every path belongs to a general rule, and does not cover this one.
                 None if pattern.as_str() == "/*" => {}
                 _ => patterns.others.push(pattern),
             }

@@ -1,4 +1,4 @@
-//! TLS towards upstreams and other servers: whom we believe, what we show, and whom we ask for.
+//! TLS to upstreams and other servers: trusted authorities, client certificate and expected server name.
 
 use std::sync::Arc;
 
@@ -11,18 +11,19 @@ use crate::config::files::certificates::AUTHORITIES;
 use crate::config::parse::UpstreamPlace;
 use crate::config::problem::{Fault, Report, quoted};
 use crate::config::raw;
-use crate::tls::client::{Settings, Trust};
+use crate::tls::client::{ServerVerification, TlsClientSettings};
 use crate::tls::pem::Authorities;
-use crate::upstream::Address;
+use crate::upstream::UpstreamAddress;
 
-/// TLS of what stands at `at` and is at `places`, which stand at `address`; `None` where it is plain, or there is a problem.
+/// Compiles the TLS settings of the map at `at` for `places`, which are given at `address`. `None` for
+/// plaintext, or if there is a problem.
 pub(super) fn client(
     raw: Option<&raw::UpstreamTls>,
     places: &[UpstreamPlace],
     (at, address): (At<'_>, At<'_>),
     files: &mut Files,
     report: &mut Report<'_>,
-) -> Option<Settings> {
+) -> Option<TlsClientSettings> {
     let is_secure = places.first()?.is_secure;
     if places.iter().any(|place| place.is_secure != is_secure) {
         let fault = Fault::new("some addresses with `https://` and some without, expected all or none");
@@ -30,24 +31,24 @@ pub(super) fn client(
         return None;
     }
     let hosts = places.iter().filter_map(|place| match &place.address {
-        Address::Tcp { host, .. } => Some(&**host),
-        Address::Unix(_) | Address::Echo => None,
+        UpstreamAddress::Tcp { host, .. } => Some(&**host),
+        UpstreamAddress::Unix(_) | UpstreamAddress::Echo => None,
     });
     let peer = Peer { hosts: hosts.collect(), is_secure, ..UPSTREAM };
     settings(raw, &peer, (at, address), files, report)
 }
 
-/// Who is at the other end.
+/// The server that a connection is made to.
 pub(super) struct Peer<'a> {
-    /// Each has to be in the certificate that it shows, unless another name is given.
+    /// Hosts, each of which the certificate must be valid for, unless another name is configured.
     pub(super) hosts: Vec<&'a str>,
-    /// Whether TLS is spoken with it.
+    /// Whether connections use TLS.
     pub(super) is_secure: bool,
-    /// How its address is written where that is so.
+    /// Hint on how addresses with TLS are written.
     pub(super) written: &'static str,
-    /// What it is.
+    /// Name of the server in messages.
     pub(super) called: &'static str,
-    /// What it means to believe anybody.
+    /// Consequence of not verifying the certificate, for the note.
     pub(super) risk: &'static str,
 }
 
@@ -59,19 +60,19 @@ const UPSTREAM: Peer<'_> = Peer {
     risk: "whoever answers is taken for the upstream, and gets every request to it",
 };
 
-/// TLS towards `peer`; `at` and `address` as in [`client`].
+/// Compiles the TLS settings for `peer`; `at` and `address` are as in [`client`].
 pub(super) fn settings(
     raw: Option<&raw::UpstreamTls>,
     peer: &Peer<'_>,
     (at, address): (At<'_>, At<'_>),
     files: &mut Files,
     report: &mut Report<'_>,
-) -> Option<Settings> {
+) -> Option<TlsClientSettings> {
     let own = at.key("tls");
     let Some(raw) = raw else {
         names(peer, address, report);
         let trust = peer.is_secure.then(|| system(address, report)).flatten()?;
-        return Some(Settings { trust, pair: None, name: None });
+        return Some(TlsClientSettings { verification: trust, key_pair: None, name: None });
     };
     if !peer.is_secure {
         report.key(own, Fault::new("`tls` has no meaning for a plain address").hint(peer.written));
@@ -84,7 +85,11 @@ pub(super) fn settings(
         Some(name) => report.take(own.key("server_name"), server_name(name)).map(Some),
         None => Some(None).filter(|_| names(peer, address, report)),
     };
-    Some(Settings { trust: trust?, pair: pair.map_or(Some(None), |pair| pair.map(Some))?, name: name? })
+    Some(TlsClientSettings {
+        verification: trust?,
+        key_pair: pair.map_or(Some(None), |pair| pair.map(Some))?,
+        name: name?,
+    })
 }
 
 fn trust(
@@ -93,7 +98,7 @@ fn trust(
     at: At<'_>,
     files: &mut Files,
     report: &mut Report<'_>,
-) -> Option<Trust> {
+) -> Option<ServerVerification> {
     match (raw.verify, raw.ca.as_deref()) {
         (Some(raw::Verify::Switch(false)), _) => {
             let fault = Fault::new("expected `true` or `insecure`, got false");
@@ -106,27 +111,30 @@ fn trust(
         }
         (Some(raw::Verify::Not(raw::NotVerified::Insecure)), None) => {
             report.note(at.key("verify"), peer.risk);
-            Some(Trust::Anybody)
+            Some(ServerVerification::Disabled)
         }
         (Some(raw::Verify::Switch(true)) | None, Some(name)) => {
             let authorities = files.load(name, &AUTHORITIES, at.key("ca"), report)?;
-            Some(Trust::Named { authorities, file: files.path(name).display().to_string().into() })
+            Some(ServerVerification::Configured {
+                authorities,
+                file: files.path(name).display().to_string().into(),
+            })
         }
         (Some(raw::Verify::Switch(true)) | None, None) if report.is_faulty(at.key("ca")) => None,
         (Some(raw::Verify::Switch(true)) | None, None) => system(at, report),
     }
 }
 
-fn system(at: At<'_>, report: &mut Report<'_>) -> Option<Trust> {
-    let authorities = Authorities::of_system();
+fn system(at: At<'_>, report: &mut Report<'_>) -> Option<ServerVerification> {
+    let authorities = Authorities::from_system();
     if authorities.is_none() {
         let fault = Fault::new("this system has no authorities to believe");
         report.value(at, fault.hint("`tls.ca` names a file of them"));
     }
-    authorities.map(|authorities| Trust::System(Arc::new(authorities)))
+    authorities.map(|authorities| ServerVerification::System(Arc::new(authorities)))
 }
 
-/// Whether each host is one that a certificate can be for.
+/// Whether a certificate can be valid for each host; reports one for which it cannot.
 fn names(peer: &Peer<'_>, address: At<'_>, report: &mut Report<'_>) -> bool {
     let hosts = peer.hosts.iter().filter(|_| peer.is_secure);
     let alien = hosts.copied().find(|host| ServerName::try_from(*host).is_err());

@@ -1,4 +1,4 @@
-//! Where requests go, and which of them.
+//! Upstreams, and which requests are forwarded to each.
 
 use super::addresses::Taken;
 use super::scope::Scope;
@@ -12,25 +12,25 @@ use crate::config::{defaults, parse};
 use crate::rules::matcher::Matcher;
 use crate::rules::routes::Routes;
 use crate::tls::client;
-use crate::upstream::settings::{Address, Settings};
+use crate::upstream::settings::{UpstreamAddress, UpstreamSettings};
 
-/// The name of the only upstream, unless it is given one.
+/// Default name of the only upstream.
 const ONLY: &str = "upstream";
 
-/// All that is said of upstreams.
+/// The compiled upstreams.
 #[derive(Debug, Default)]
 pub(super) struct Upstreams {
-    pub(super) settings: Vec<Settings>,
-    /// Beside the settings.
-    pub(super) tls: Vec<Option<client::Settings>>,
-    /// What each of them is for.
+    pub(super) settings: Vec<UpstreamSettings>,
+    /// In the order of the settings.
+    pub(super) tls: Vec<Option<client::TlsClientSettings>>,
+    /// Which requests each upstream receives.
     pub(super) routes: Routes,
 }
 
-/// One upstream.
-type One = (Settings, Option<client::Settings>);
+/// An upstream and its TLS settings.
+type One = (UpstreamSettings, Option<client::TlsClientSettings>);
 
-/// The upstreams; nothing where there is a problem with one of them.
+/// Compiles the upstreams; `None` if one of them has a problem.
 pub(super) fn compile(
     raw: &raw::Root,
     taken: &Taken,
@@ -54,7 +54,8 @@ pub(super) fn compile(
             if !report.is_faulty(one) && !report.is_faulty(several) {
                 report.value(one, "missing, `upstream` is required");
             }
-            // It counts only where that is no problem, since they stand in a document that is not here.
+            // Used only for a bootstrap, for which a missing upstream is not reported: it may be in the
+            // document that is not available.
             Some(Upstreams::default())
         }
     }
@@ -91,7 +92,7 @@ fn list(
     report: &mut Report<'_>,
 ) -> Option<Upstreams> {
     let mut compiled: Vec<(One, Matcher)> = Vec::new();
-    // The one that takes everything: nothing gets past it.
+    // Name of the upstream that matches every request; later ones are unreachable.
     let mut rest: Option<Box<str>> = None;
     each(raw, at, |raw, at| {
         let matcher = matching::matcher(raw.matching.as_ref(), at.key("match"), scope, report);
@@ -147,18 +148,18 @@ fn at_places(
 }
 
 fn settings(
-    addresses: Vec<Address>,
+    addresses: Vec<UpstreamAddress>,
     name: Option<Box<str>>,
     raw: &raw::UpstreamMap,
     at: At<'_>,
     report: &mut Report<'_>,
-) -> Option<Settings> {
+) -> Option<UpstreamSettings> {
     let check = raw.health_check.as_ref();
     let health_check = check.map(|raw| endpoints::health_check(raw, at.key("health_check"), report));
     let panic = raw.panic_threshold.as_ref();
     let panic_at = at.key("panic_threshold");
     let mut read = |raw: &Option<raw::Duration>, default, key| timeout(raw, default, at.key(key), report);
-    let settings = Settings {
+    let settings = UpstreamSettings {
         dns_refresh: read(&raw.dns_refresh, defaults::DNS_REFRESH, "dns_refresh"),
         connect_timeout: read(&raw.connect_timeout, defaults::CONNECT_TIMEOUT, "connect_timeout"),
         timeout: read(&raw.timeout, defaults::UPSTREAM_TIMEOUT, "timeout"),
@@ -177,7 +178,7 @@ fn settings(
     (!settings.addresses.is_empty()).then_some(settings)
 }
 
-/// The names of protocols, in small letters.
+/// Compiles the names of protocols, in lower case.
 fn upgrades(
     raw: Option<&OrOff<raw::OneOrMany<String>>>,
     at: At<'_>,

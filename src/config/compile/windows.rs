@@ -1,18 +1,18 @@
-//! What only windows have: a time zone whose calendar they follow, and how finely they look back.
+//! Settings of window algorithms: the time zone of calendar windows, and the precision of sliding windows.
 
 use crate::config::at::At;
 use crate::config::parse;
 use crate::config::problem::{Fault, Report};
 use crate::config::raw;
-use crate::limiter::quota::{Params, Unit};
+use crate::limiter::quota::{Params, TimeUnit};
 use crate::limiter::zone::Zone;
 use crate::rules::rule::RuleLimit;
 
-/// Fits the limits of the rule at `at` to its `timezone` and `precision`.
+/// Applies `timezone` and `precision` of the rule at `at` to its limits.
 pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report: &mut Report<'_>) {
     let zone_at = at.key("timezone");
     let zone = raw.timezone.as_ref().and_then(|name| report.take(zone_at.same(), zone(&name.0)));
-    // A limit that could not be read might have been the one.
+    // The settings may belong to a limit or an algorithm that could not be read.
     if limits.is_empty() || report.is_faulty(at.key("algorithm")) {
         return;
     }
@@ -27,7 +27,7 @@ pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report:
         let fault = Fault::new(format!("`precision` has no meaning for {}", algorithm(limits)));
         report.key(at.key("precision"), fault.hint("`algorithm: sliding_window` has sub-windows"));
     }
-    let is_short = |limit: &RuleLimit| limit.quota.window().unit() < Unit::Day;
+    let is_short = |limit: &RuleLimit| limit.quota.window().unit() < TimeUnit::Day;
     if zone.is_some() && follow_calendar && limits.iter().all(is_short) {
         let note = "changes nothing, windows of hours and less are the same in every time zone";
         report.note(zone_at, note);
@@ -43,10 +43,10 @@ pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report:
 }
 
 fn zone(name: &str) -> Result<Zone, Fault> {
-    Zone::of(&parse::zone(name)?).ok_or_else(|| Fault::new(format!("too many time zones, got {name}")))
+    Zone::register(&parse::zone(name)?).ok_or_else(|| Fault::new(format!("too many time zones, got {name}")))
 }
 
-/// What to call the algorithms of limits of which none is the right one.
+/// Names the algorithms of limits to which a setting does not apply.
 fn algorithm(limits: &[RuleLimit]) -> String {
     match limits {
         [limit] => limit.quota.algorithm().to_string(),

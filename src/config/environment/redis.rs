@@ -1,12 +1,12 @@
-//! The store of counters that several instances share, from the variables of envoyproxy/ratelimit about Redis.
+//! The shared store, from the Redis variables of envoyproxy/ratelimit.
 //!
-//! `REDIS_URL` is what says that there is one. Without it counters are in memory.
+//! `REDIS_URL` enables the store. Without it counters are in memory.
 
 use serde_json::{Value, json};
 
 use super::Reader;
 
-/// Where the store is; `None` if there is none.
+/// Returns the settings of the store; `None` if there is none.
 pub(super) fn store(env: &mut Reader<'_>) -> Option<Value> {
     let url = env.text("REDIS_URL", "");
     if url.is_empty() || !matches!(env.text("BACKEND_TYPE", "redis"), "" | "redis") {
@@ -30,7 +30,7 @@ pub(super) fn store(env: &mut Reader<'_>) -> Option<Value> {
             false
         }
         "SENTINEL" => {
-            // The name of the master, then the sentinels.
+            // The master's name, followed by the sentinels.
             let Some((master, sentinels)) = url.split_once(',') else {
                 env.wrong("REDIS_URL", "MASTER,HOST:PORT of sentinels", url);
                 return None;
@@ -55,7 +55,7 @@ fn with_scheme(server: &str, scheme: &str) -> String {
     if server.contains("://") { server.to_owned() } else { format!("{scheme}://{server}") }
 }
 
-/// `PASSWORD` or `USER:PASSWORD`.
+/// Reads `PASSWORD` or `USER:PASSWORD`.
 fn credentials(env: &Reader<'_>, store: &mut Value, is_sentinel: bool) {
     let pair = |text: &str| match text.split_once(':') {
         Some((user, password)) => (Some(user.to_owned()), password.to_owned()),
@@ -86,7 +86,7 @@ fn tls(env: &mut Reader<'_>) -> Value {
     given.map(|(key, file)| (key.to_owned(), json!(file))).collect()
 }
 
-/// How the limits are shared, where our own variables say.
+/// Returns how limits are shared, if Weir's own variables set it.
 pub(super) fn scope(env: &Reader<'_>) -> Option<Value> {
     let keys =
         [("shared", "WEIR_SHARED"), ("wait", "WEIR_SHARED_WAIT"), ("on_store_loss", "WEIR_ON_STORE_LOSS")];

@@ -1,40 +1,40 @@
-//! Certificates and private keys of TLS.
+//! TLS certificates and private keys.
 
 use super::{Flaw, Kind};
 use crate::config::problem::Fault;
-use crate::tls::pem::{Authorities, Chain, Key, Unusable};
+use crate::tls::pem::{Authorities, CertificateChain, PemError, PrivateKey};
 
-/// A bundle of every authority there is takes a quarter of it.
+/// Maximum size in bytes: four times a bundle of all public authorities.
 const LARGEST: u64 = 1 << 20;
 
-/// A certificate and those that lead from it to an authority.
-pub(in crate::config) const CHAIN: Kind<Chain> = Kind {
+/// A certificate chain.
+pub(in crate::config) const CHAIN: Kind<CertificateChain> = Kind {
     name: "certificate",
     largest: LARGEST,
-    parse: |content| Chain::from_pem(&content).map_err(|unusable| flaws(&unusable)),
+    parse: |content| CertificateChain::from_pem(&content).map_err(|unusable| flaws(&unusable)),
 };
 
 /// A private key.
-pub(in crate::config) const KEY: Kind<Key> = Kind {
+pub(in crate::config) const KEY: Kind<PrivateKey> = Kind {
     name: "private key",
     largest: LARGEST,
-    parse: |content| Key::from_pem(&content).map_err(|unusable| flaws(&unusable)),
+    parse: |content| PrivateKey::from_pem(&content).map_err(|unusable| flaws(&unusable)),
 };
 
-/// Those who issue certificates.
+/// Certificate authorities.
 pub(in crate::config) const AUTHORITIES: Kind<Authorities> = Kind {
     name: "authorities",
     largest: LARGEST,
     parse: |content| Authorities::from_pem(&content).map_err(|unusable| flaws(&unusable)),
 };
 
-fn flaws(unusable: &Unusable) -> Vec<Flaw> {
+fn flaws(unusable: &PemError) -> Vec<Flaw> {
     let fault = Fault::new(unusable.to_string());
     vec![Flaw::whole(match unusable {
-        Unusable::EncryptedKey => {
+        PemError::EncryptedKey => {
             fault.hint("`openssl pkey -in FILE -out PLAIN` writes it without a password")
         }
-        Unusable::NoKey | Unusable::NoCertificate => fault.hint("PEM begins with `-----BEGIN`"),
+        PemError::NoKey | PemError::NoCertificate => fault.hint("PEM begins with `-----BEGIN`"),
         _ => fault,
     })]
 }

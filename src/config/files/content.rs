@@ -1,4 +1,4 @@
-//! Files that are sent as they are.
+//! Files that are sent unchanged as response bodies.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use http::HeaderValue;
 use super::Kind;
 use crate::config::defaults::LARGEST_BODY;
 
-/// A body, whatever it holds.
+/// A response body with any content.
 pub(in crate::config) const CONTENT: Kind<Bytes> =
     Kind { name: "body", largest: LARGEST_BODY, parse: |content| Ok(Bytes::from(content)) };
 
-/// What a file of this name holds: the types of pages and of what interfaces answer.
+/// Returns the media type for a file name, for the formats of pages and API responses.
 pub(in crate::config) fn media_type(name: &str) -> HeaderValue {
     let extension = Path::new(name).extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     HeaderValue::from_static(match extension.to_ascii_lowercase().as_str() {

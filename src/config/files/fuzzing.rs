@@ -1,4 +1,4 @@
-//! The readers of data files, for fuzzing.
+//! Entry points to the parsers of data files, for fuzzing.
 
 use super::keys::{JWKS, PUBLIC_KEY, SECRET};
 use super::members::MEMBERS;
@@ -6,7 +6,7 @@ use super::networks::NETWORKS;
 use super::values::VALUES;
 use super::{Flaw, Kind, MOST_FLAWS};
 
-/// Content as a file of the kind of this number.
+/// Parses `content` as a file of the kind with this number.
 pub(crate) fn data_file(kind: u8, content: &[u8]) {
     match kind {
         3 => read(&NETWORKS, content),
@@ -23,7 +23,7 @@ pub(crate) fn data_file(kind: u8, content: &[u8]) {
 fn read<T>(kind: &Kind<T>, content: &[u8]) {
     let Err(flaws) = (kind.parse)(content.to_vec()) else { return };
     assert!(!flaws.is_empty() && flaws.len() <= MOST_FLAWS, "{} flaws of a {}", flaws.len(), kind.name);
-    // To YAML a carriage return ends a line, too.
+    // YAML also treats a carriage return as a line break.
     let lines = content.split(|byte| matches!(byte, b'\n' | b'\r')).count() + 1;
     for Flaw { place, fault } in flaws {
         assert!(!fault.message.is_empty());

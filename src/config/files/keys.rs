@@ -1,4 +1,4 @@
-//! Keys that tokens are verified with: public keys, secrets, and sets of keys.
+//! Keys that verify tokens: public keys, secrets, and sets of keys.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use serde_json::value::RawValue;
 
 use super::{Flaw, Kind, first_of};
 use crate::config::problem::Fault;
-use crate::identify::jwt::keys::{Key, Unusable};
+use crate::identify::jwt::keys::{KeyError, VerificationKey};
 
-/// Far more than the sets of the largest issuers.
+/// Maximum size in bytes, far above the sets of the largest issuers.
 const LARGEST: u64 = 1 << 20;
 
-/// A public key in PEM.
-pub(in crate::config) const PUBLIC_KEY: Kind<Key> =
+/// A public key in PEM format.
+pub(in crate::config) const PUBLIC_KEY: Kind<VerificationKey> =
     Kind { name: "public key", largest: LARGEST, parse: public_key };
 
-/// A secret: all that the file holds, a line break at its end apart.
+/// A secret: the whole content, without a line break at its end.
 pub(in crate::config) const SECRET: Kind<SecretBytes> =
     Kind { name: "secret", largest: LARGEST, parse: secret };
 
 /// A JSON Web Key Set (RFC 7517 section 5).
 pub(in crate::config) const JWKS: Kind<Jwks> = Kind { name: "set of keys", largest: LARGEST, parse: jwks };
 
-/// A secret out of a file.
+/// A secret from a file; its `Debug` output does not show it.
 pub(in crate::config) struct SecretBytes(pub(in crate::config) Vec<u8>);
 
 impl fmt::Debug for SecretBytes {
@@ -36,14 +36,14 @@ impl fmt::Debug for SecretBytes {
 /// A set of keys, each with its line and column.
 #[derive(Debug)]
 pub(in crate::config) struct Jwks {
-    pub(in crate::config) keys: Vec<(Key, (usize, usize))>,
-    /// Keys that are of no use here, and why.
+    pub(in crate::config) keys: Vec<(VerificationKey, (usize, usize))>,
+    /// Keys that cannot be used here, with the reasons.
     pub(in crate::config) skipped: Vec<Flaw>,
 }
 
-fn public_key(content: Vec<u8>) -> Result<Key, Vec<Flaw>> {
+fn public_key(content: Vec<u8>) -> Result<VerificationKey, Vec<Flaw>> {
     let text = super::text(content)?;
-    Key::from_pem(&text).map_err(|unusable| {
+    VerificationKey::from_pem(&text).map_err(|unusable| {
         let fault = Fault::new(unusable.to_string());
         let command = if text.contains("PRIVATE KEY") {
             Some("`openssl pkey -in FILE -pubout` prints its public key")
@@ -82,7 +82,7 @@ fn jwks(content: Vec<u8>) -> Result<Jwks, Vec<Flaw>> {
     let text = super::text(content)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let raw: RawJwks<'_> = serde_json::from_str(text).map_err(|error| {
-        // A message about data could quote what must not be shown.
+        // Messages of this category could quote secrets.
         let message = match error.classify() {
             Category::Data => "not a set of keys, expected an object with a list `keys`",
             Category::Eof => "ends too early: not valid JSON",
@@ -94,10 +94,10 @@ fn jwks(content: Vec<u8>) -> Result<Jwks, Vec<Flaw>> {
     let mut damaged = Vec::new();
     for raw in raw.keys {
         let (line, column) = place_of(raw.get(), text);
-        match Key::from_jwk(raw.get()) {
+        match VerificationKey::from_jwk(raw.get()) {
             Ok(key) => set.keys.push((key, (line, column))),
-            Err(Unusable::Damaged(what)) => damaged.push(Flaw::at(line, column, what)),
-            Err(Unusable::Unsupported(what)) => {
+            Err(KeyError::Damaged(what)) => damaged.push(Flaw::at(line, column, what)),
+            Err(KeyError::Unsupported(what)) => {
                 set.skipped.push(Flaw::at(line, column, format!("not used: {what}")));
             }
         }
@@ -114,7 +114,7 @@ fn jwks(content: Vec<u8>) -> Result<Jwks, Vec<Flaw>> {
     Ok(set)
 }
 
-/// Line and column, from 1, of `part` in the `text` that it is a piece of.
+/// Returns line and column, from 1, of `part`, which must be a slice of `text`.
 fn place_of(part: &str, text: &str) -> (usize, usize) {
     let at = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     let before = text.get(..at).unwrap_or_default();

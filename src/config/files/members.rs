@@ -1,7 +1,7 @@
-//! Members of plans: a YAML map from what they are known by, usually an API key, to a plan.
+//! Members of plans: a YAML map from the identifying value, usually an API key, to a plan.
 //!
-//! Read event by event, so that a million members are never a tree. Keys and plans are taken as they are
-//! written: `0123` and `true` are keys like others. No message quotes a key, since keys are secrets.
+//! Parsed event by event, so that a million members need no tree. Keys and plans are taken literally: `0123`
+//! and `true` are ordinary keys. Messages never quote a key, because keys are secrets.
 
 use super::{Flaw, Kind, first_of, text};
 use crate::config::parse;
@@ -9,36 +9,36 @@ use crate::config::problem::Fault;
 use crate::rules::membership::{Members, MembersBuilder};
 use crate::yaml::{Event, Events, Position, ScalarStyle};
 
-/// Some two million keys of 32 characters.
+/// Maximum size in bytes, for about two million keys of 32 characters.
 const LARGEST: u64 = 64 << 20;
 
-/// Keys and their plans.
+/// A file of members and their plans.
 pub(in crate::config) const MEMBERS: Kind<Members> =
     Kind { name: "members of plans", largest: LARGEST, parse };
 
-/// A file as far as it has been read.
+/// State of the parser.
 #[derive(Debug)]
 struct Reading {
     expected: Expected,
     builder: MembersBuilder,
-    /// Where each member stands, in the order in which they came.
+    /// Position of each member, in file order.
     places: Vec<(u32, u32)>,
     flaws: Vec<Flaw>,
 }
 
 #[derive(Debug)]
 enum Expected {
-    /// Only a map.
+    /// The map.
     Map,
     /// A key, or the end of the map.
     Key,
-    /// The plan of this key, which stands there.
+    /// The plan of this key, with the position of the key.
     Plan(String, (u32, u32)),
     /// Nothing more.
     End,
 }
 
-/// A random secret, under which members are hashed.
+/// Draws a random secret, under which members are hashed.
 pub(in crate::config) fn secret() -> Result<[u64; 2], Fault> {
     let word =
         || getrandom::u64().map_err(|error| Fault::new(format!("cannot draw a random secret: {error}")));
@@ -67,7 +67,7 @@ fn parse(content: Vec<u8>) -> Result<Members, Vec<Flaw>> {
     reading.close()
 }
 
-/// Small, since each member has one.
+/// Converts to small numbers, because one position is stored for each member.
 fn place(at: Position) -> (u32, u32) {
     let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     (number(at.line), number(at.column))
@@ -78,7 +78,8 @@ fn flaw((line, column): (u32, u32), fault: impl Into<Fault>) -> Flaw {
 }
 
 impl Reading {
-    /// What comes next, which stands at `at`; an error where reading on would say nothing true.
+    /// Processes the next event, at `at`; returns an error after which parsing on would produce wrong
+    /// messages.
     fn step(&mut self, event: Event<'_>, at: (u32, u32)) -> Result<(), Flaw> {
         let wrong = |what: &str| Err(flaw(at, what));
         self.expected = match (std::mem::replace(&mut self.expected, Expected::End), event) {

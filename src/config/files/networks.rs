@@ -1,13 +1,13 @@
-//! Lists of networks: one to a line.
+//! Lists of networks, one per line.
 
 use super::{Flaw, Kind, first_of};
 use crate::config::parse;
 use crate::identify::cidr::Ranges;
 
-/// Some four million networks.
+/// Maximum size in bytes, for about four million networks.
 const LARGEST: u64 = 64 << 20;
 
-/// Networks and addresses, one to a line; `#` begins a comment, and empty lines mean nothing.
+/// Networks and addresses, one per line; `#` begins a comment, and empty lines are ignored.
 pub(in crate::config) const NETWORKS: Kind<Ranges> =
     Kind { name: "list of networks", largest: LARGEST, parse };
 

@@ -1,4 +1,4 @@
-//! How a data file is read: whole, bounded, and never from what could make us wait.
+//! Reading of data files: complete, of bounded size, and only from regular files, which do not block.
 
 use std::fs::{self, File, Metadata};
 use std::hash::Hasher as _;
@@ -9,14 +9,14 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use crate::config::source::unreadable;
 
-/// Read and hashed at a time.
+/// Number of bytes read and hashed at a time.
 const CHUNK: usize = 64 << 10;
 
-/// The content of the file at `path`, if that is a regular file of at most `largest` bytes.
+/// Reads the file at `path`, which must be a regular file of at most `largest` bytes.
 pub(super) fn read(path: &Path, largest: u64) -> Result<Vec<u8>, String> {
     let (file, metadata) = open(path, largest)?;
     let mut content = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default());
-    // One byte more than is allowed is enough to know that it is too much.
+    // One byte above the maximum shows that the file is too large.
     file.take(largest.saturating_add(1))
         .read_to_end(&mut content)
         .map_err(|error| unreadable(path, &error))?;
@@ -26,7 +26,7 @@ pub(super) fn read(path: &Path, largest: u64) -> Result<Vec<u8>, String> {
     Ok(content)
 }
 
-/// The hash of what [`read`] would answer, without keeping it.
+/// Returns the hash of what [`read`] would return, without storing it.
 pub(super) fn hash_of(path: &Path, largest: u64) -> Result<u128, String> {
     let (file, _) = open(path, largest)?;
     let mut file = file.take(largest.saturating_add(1));
@@ -49,14 +49,14 @@ pub(super) fn hash_of(path: &Path, largest: u64) -> Result<u128, String> {
     Ok(hasher.finish128().as_u128())
 }
 
-/// Tells contents apart; nothing that clients choose, so without a secret.
+/// Returns the hash of a content, for comparison. Unkeyed, because clients do not choose the content.
 pub(in crate::config) fn hash(content: &[u8]) -> u128 {
     let mut hasher = SipHasher13::new();
     hasher.write(content);
     hasher.finish128().as_u128()
 }
 
-/// Looked at before it is opened: opening a pipe would wait for whoever writes to it.
+/// Opens a regular file. Checks its type first, because opening a pipe would block until there is a writer.
 fn open(path: &Path, largest: u64) -> Result<(File, Metadata), String> {
     let metadata = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
     if metadata.is_dir() {

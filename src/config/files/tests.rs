@@ -19,7 +19,7 @@ const COUNTED: Kind<Vec<u8>> = Kind {
     },
 };
 
-/// A directory for data files beside a configuration that was never written.
+/// A directory for data files of a configuration that does not exist itself.
 struct Place {
     directory: TempDir,
     files: Files,
@@ -38,7 +38,7 @@ impl Place {
         fs::write(self.path(name), content).unwrap();
     }
 
-    /// What a configuration gets that names these files, or what it is told.
+    /// Loads these files as a configuration would; returns the values or the problems.
     fn load<T: Any + Send + Sync>(
         &mut self,
         names: &[&str],
@@ -116,7 +116,7 @@ fn what_has_not_changed_is_not_parsed_again() {
         let again = place.load(&["a"], &COUNTED).unwrap();
         assert!(Arc::ptr_eq(&first[0], &again[0]));
     }
-    // Written anew, but with the same content.
+    // Rewritten with the same content.
     place.write("a", "same");
     assert!(Arc::ptr_eq(&first[0], &place.load(&["a", "a"], &COUNTED).unwrap()[1]));
     for _ in 0..3 {
@@ -139,7 +139,7 @@ fn a_change_shows_even_where_length_and_time_stay() {
     place.write("list", "11.0.0.0/8");
     fs::File::options().write(true).open(place.path("list")).unwrap().set_modified(time).unwrap();
     assert_ne!(place.files.look(), marks);
-    // Looking takes nothing over.
+    // `look` does not change the recorded marks.
     assert_eq!(place.files.marks(), marks);
     let list = place.networks(&["list"]).unwrap();
     assert!(list[0].contains("11.0.0.1".parse().unwrap()));

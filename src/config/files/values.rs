@@ -1,13 +1,13 @@
-//! Lists of values of headers: one to a line.
+//! Lists of header values, one per line.
 
 use super::members::secret;
 use super::{Flaw, Kind};
-use crate::rules::listed::ValueList;
+use crate::rules::value_list::ValueList;
 
-/// Some two million API keys.
+/// Maximum size in bytes, for about two million API keys.
 const LARGEST: u64 = 64 << 20;
 
-/// Values, one to a line, without the space around them; lines that begin with `#` and empty lines mean nothing.
+/// Values, one per line, without surrounding space; empty lines and lines that begin with `#` are ignored.
 pub(in crate::config) const VALUES: Kind<ValueList> =
     Kind { name: "list of values", largest: LARGEST, parse };
 
@@ -15,7 +15,7 @@ fn parse(content: Vec<u8>) -> Result<ValueList, Vec<Flaw>> {
     let text = super::text(content)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let secret = secret().map_err(|fault| vec![Flaw::whole(fault)])?;
-    // A `#` further on may belong to the value.
+    // A `#` later in the line may be part of the value.
     let values = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(ValueList::new(values.map(str::as_bytes), secret))
 }

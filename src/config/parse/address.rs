@@ -1,4 +1,4 @@
-//! Addresses to listen on and to forward to.
+//! Addresses of listeners, upstreams and other servers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -6,31 +6,31 @@ use std::path::Path;
 use crate::config::problem::{Fault, quoted};
 use crate::listener;
 use crate::telemetry::spans::Collector;
-use crate::upstream::Address;
+use crate::upstream::UpstreamAddress;
 
-/// The port of `https`.
+/// The default port of `https`.
 const HTTPS: u16 = 443;
-/// The port of OTLP over HTTP, and the path that takes spans.
+/// The default port of OTLP over HTTP; `TRACES` is its path for spans.
 const OTLP: u16 = 4318;
 const TRACES: &str = "/v1/traces";
-/// Room for a path in a socket's address on Linux, its final NUL apart.
+/// Maximum length of a socket's path on Linux, without the final NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// Reads where clients connect: an address to listen on, or `unix:/path`.
+/// Parses the address of a listener: host and port, or `unix:/path`.
 ///
 /// # Errors
-/// As [`listen_address`]; or the path is none of a socket.
-pub fn listener_address(text: &str) -> Result<listener::Address, Fault> {
+/// Returns the errors of [`listen_address`], or a [`Fault`] if the path is not valid for a socket.
+pub fn listener_address(text: &str) -> Result<listener::ListenAddress, Fault> {
     match text.strip_prefix("unix:") {
-        Some(path) => socket_path(path).map(listener::Address::Unix),
-        None => listen_address(text).map(listener::Address::Tcp),
+        Some(path) => socket_path(path).map(listener::ListenAddress::Unix),
+        None => listen_address(text).map(listener::ListenAddress::Tcp),
     }
 }
 
-/// Reads an address to listen on, e.g. `0.0.0.0:8080`, `[::]:8080` or `localhost:8080`.
+/// Parses an address to listen on, e.g. `0.0.0.0:8080`, `[::]:8080` or `localhost:8080`.
 ///
 /// # Errors
-/// A [`Fault`] where the host is no address, or the port is missing.
+/// Returns a [`Fault`] if the host is not an IP address or `localhost`, or the port is missing.
 pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -54,26 +54,27 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
     }
 }
 
-/// Where an upstream is, and how it is spoken to.
+/// The address of an upstream, and whether connections to it use TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamPlace {
-    /// Where.
-    pub address: Address,
-    /// Over TLS, or plainly.
+    /// The address.
+    pub address: UpstreamAddress,
+    /// Whether connections use TLS.
     pub is_secure: bool,
 }
 
-/// Reads an upstream's address: `host:port`, `http://host:port`, `https://host[:port]`, `unix:/path` or `echo`.
+/// Parses an upstream's address: `host:port`, `http://host:port`, `https://host[:port]`, `unix:/path` or
+/// `echo`.
 ///
 /// # Errors
-/// A [`Fault`] where the port is missing, the host is none, or the scheme is not spoken.
+/// Returns a [`Fault`] if the port is missing, the host is invalid, or the scheme is not supported.
 pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
     let plain = |address| UpstreamPlace { address, is_secure: false };
     if text == "echo" {
-        return Ok(plain(Address::Echo));
+        return Ok(plain(UpstreamAddress::Echo));
     }
     if let Some(path) = text.strip_prefix("unix:") {
-        return socket_path(path).map(Address::Unix).map(plain);
+        return socket_path(path).map(UpstreamAddress::Unix).map(plain);
     }
     let secured = text.strip_prefix("https://");
     let authority = match secured.or_else(|| text.strip_prefix("http://")) {
@@ -93,8 +94,10 @@ pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
     if port == 0 {
         return Err(Fault::new(format!("port must be at least 1, got {}", quoted(text))));
     }
-    let tcp =
-        |host: Box<str>| UpstreamPlace { address: Address::Tcp { host, port }, is_secure: secured.is_some() };
+    let tcp = |host: Box<str>| UpstreamPlace {
+        address: UpstreamAddress::Tcp { host, port },
+        is_secure: secured.is_some(),
+    };
     match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(inner) if inner.parse::<Ipv6Addr>().is_ok() => Ok(tcp(inner.into())),
         None if is_host(host) => Ok(tcp(host.to_ascii_lowercase().into())),
@@ -102,11 +105,11 @@ pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
     }
 }
 
-/// Reads where a collector of spans is: `http://host[:port][/path]` or the same with `https`, to which `/v1/traces` is
-/// added unless it is there.
+/// Parses the URL of a collector of spans: `http://host[:port][/path]`, or with `https`. Appends `/v1/traces`
+/// to the path unless it ends with that.
 ///
 /// # Errors
-/// A [`Fault`] where that is no such address.
+/// Returns a [`Fault`] if it is not such a URL.
 pub fn collector(text: &str) -> Result<Collector, Fault> {
     let refused =
         || Fault::new(format!("expected `http://` or `https://`, a host and a port, got {}", quoted(text)));
@@ -121,7 +124,7 @@ pub fn collector(text: &str) -> Result<Collector, Fault> {
     let usual = if secured.is_some() { HTTPS } else { OTLP };
     let with_port = format!("{authority}:{usual}");
     let authority = if has_no_port(authority) { &with_port } else { authority };
-    let Address::Tcp { host, port } = upstream_address(authority)?.address else {
+    let UpstreamAddress::Tcp { host, port } = upstream_address(authority)?.address else {
         return Err(refused());
     };
     let path = path.trim_end_matches('/');
@@ -129,13 +132,13 @@ pub fn collector(text: &str) -> Result<Collector, Fault> {
     Ok(Collector { host, port, path, is_secure: secured.is_some() })
 }
 
-/// `https` has a port of its own (RFC 9110 section 4.2.2).
+/// Whether the port is left out, which needs a default such as that of `https` (RFC 9110 section 4.2.2).
 fn has_no_port(authority: &str) -> bool {
     !authority.is_empty() && (!authority.contains(':') || authority.ends_with(']'))
 }
 
-/// Absolute, since a relative one would depend on where the process was started; and no longer than the kernel
-/// has room for (unix(7)).
+/// Parses a socket's path. It must be absolute, because a relative one would depend on the working directory,
+/// and fit into a socket address (unix(7)).
 pub(super) fn socket_path(path: &str) -> Result<Box<Path>, Fault> {
     if !path.starts_with('/') {
         let fault = Fault::new(format!("expected an absolute path after `unix:`, got {}", quoted(path)));
@@ -168,10 +171,10 @@ fn not_an_address(text: &str) -> Fault {
     Fault::new(format!("expected an address such as `127.0.0.1:8080`, got {}", quoted(text)))
 }
 
-/// Reads the name of a host; an address is none.
+/// Parses a host name; rejects IP addresses.
 ///
 /// # Errors
-/// A [`Fault`] where it is no such name.
+/// Returns a [`Fault`] if it is not a host name.
 pub fn host(text: &str) -> Result<Box<str>, Fault> {
     if is_host(text) && text.parse::<IpAddr>().is_err() {
         return Ok(text.to_ascii_lowercase().into());
@@ -180,7 +183,8 @@ pub fn host(text: &str) -> Result<Box<str>, Fault> {
     Err(if text.contains(':') { fault.hint("without a port") } else { fault })
 }
 
-/// Letters, digits, `-`, `_` and `.`; an address of digits and dots alone has to be one.
+/// Whether `host` consists of letters, digits, `-`, `_` and `.`. Digits and dots alone must form an IPv4
+/// address.
 fn is_host(host: &str) -> bool {
     let is_name = host.len() <= 253
         && host.split('.').all(|label| !label.is_empty() && label.len() <= 63)
@@ -222,9 +226,9 @@ mod tests {
 
     #[test]
     fn a_listener_may_be_a_file() {
-        let unix = |path: &str| Ok(listener::Address::Unix(Path::new(path).into()));
+        let unix = |path: &str| Ok(listener::ListenAddress::Unix(Path::new(path).into()));
         assert_eq!(listener_address("unix:/run/weir.sock"), unix("/run/weir.sock"));
-        assert_eq!(listener_address("[::]:80"), Ok(listener::Address::Tcp("[::]:80".parse().unwrap())));
+        assert_eq!(listener_address("[::]:80"), Ok(listener::ListenAddress::Tcp("[::]:80".parse().unwrap())));
         for bad in ["unix:".to_owned(), "unix:weir.sock".to_owned(), format!("unix:/{}", "a".repeat(107))] {
             assert!(listener_address(&bad).is_err(), "{bad}");
         }
@@ -233,16 +237,16 @@ mod tests {
     #[test]
     fn an_upstream_is_a_host_and_a_port() {
         let place = |address, is_secure| Ok(UpstreamPlace { address, is_secure });
-        let tcp = |host: &str, port| place(Address::Tcp { host: host.into(), port }, false);
-        assert_eq!(upstream_address("echo"), place(Address::Echo, false));
+        let tcp = |host: &str, port| place(UpstreamAddress::Tcp { host: host.into(), port }, false);
+        assert_eq!(upstream_address("echo"), place(UpstreamAddress::Echo, false));
         assert_eq!(upstream_address("127.0.0.1:3000"), tcp("127.0.0.1", 3000));
         assert_eq!(upstream_address("http://App_1.svc:80/"), tcp("app_1.svc", 80));
         assert_eq!(upstream_address("[::1]:80"), tcp("::1", 80));
         assert_eq!(
             upstream_address("unix:/run/app.sock"),
-            place(Address::Unix(Path::new("/run/app.sock").into()), false)
+            place(UpstreamAddress::Unix(Path::new("/run/app.sock").into()), false)
         );
-        let tls = |host: &str, port| place(Address::Tcp { host: host.into(), port }, true);
+        let tls = |host: &str, port| place(UpstreamAddress::Tcp { host: host.into(), port }, true);
         assert_eq!(upstream_address("https://App.example"), tls("app.example", 443));
         assert_eq!(upstream_address("https://app:8443/"), tls("app", 8443));
         assert_eq!(upstream_address("https://[::1]"), tls("::1", 443));

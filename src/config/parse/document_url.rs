@@ -1,17 +1,17 @@
-//! Addresses of documents.
+//! URLs of configuration documents.
 
 use super::upstream_address;
 use crate::central::settings::Url;
 use crate::config::problem::{Fault, quoted};
-use crate::upstream::Address;
+use crate::upstream::UpstreamAddress;
 
-/// Longer ones are surely a mistake, and servers reject them.
+/// Maximum length of a URL in bytes; servers reject longer ones.
 const LONGEST: usize = 8192;
 
-/// Reads where a document is: `http://host[:port][/path][?query]` or the same with `https`.
+/// Parses the URL of a document: `http://host[:port][/path][?query]`, or with `https`.
 ///
 /// # Errors
-/// A [`Fault`] where that is no such address, which does not repeat what may be a secret.
+/// Returns a [`Fault`] if it is not such a URL. The message does not quote parts that may be secret.
 pub fn document_url(text: &str) -> Result<Url, Fault> {
     let expected = "expected `http://` or `https://` and a host";
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
@@ -37,7 +37,7 @@ pub fn document_url(text: &str) -> Result<Url, Fault> {
         true => authority.to_owned(),
         false => format!("{authority}:{}", if is_secure { 443 } else { 80 }),
     };
-    let Address::Tcp { host, port } = upstream_address(&with_port)?.address else {
+    let UpstreamAddress::Tcp { host, port } = upstream_address(&with_port)?.address else {
         return Err(Fault::new(expected));
     };
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };

@@ -6,10 +6,10 @@ use ipnet::IpNet;
 
 use crate::config::problem::{Fault, quoted};
 
-/// Reads a network, e.g. `10.0.0.0/8`, or an address, which is a network of itself.
+/// Parses a network, e.g. `10.0.0.0/8`, or an address, which is a network of one address.
 ///
 /// # Errors
-/// A [`Fault`] that says which part cannot be read, or that bits beyond the prefix are set.
+/// Returns a [`Fault`] that names the part that cannot be read, or reports bits set beyond the prefix.
 pub fn network(text: &str) -> Result<IpNet, Fault> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),

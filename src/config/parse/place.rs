@@ -3,7 +3,7 @@
 use crate::config::problem::{Fault, quoted};
 use crate::identify::geo::{Asn, Continent, Country};
 
-/// ISO 3166-1 alpha-2, as of 2026.
+/// ISO 3166-1 alpha-2 codes, as of 2026.
 const COUNTRIES: &str = "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR \
     BS BT BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH ER ES ET \
     FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT HU ID IE IL IM IN IO IQ \
@@ -12,10 +12,10 @@ const COUNTRIES: &str = "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB B
     PT PW PY QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF TG TH TJ TK TL \
     TM TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW";
 
-/// Reads a country's code, e.g. `DE`; case makes no difference.
+/// Parses a country code, e.g. `DE`, case-insensitively.
 ///
 /// # Errors
-/// A [`Fault`] if it is no code of two letters, or one that stands for no country.
+/// Returns a [`Fault`] if it is not a code of two letters, or not assigned to a country.
 pub fn country(text: &str) -> Result<Country, Fault> {
     let Ok(country) = text.parse::<Country>() else {
         return Err(Fault::new(format!("expected a country's code such as `DE`, got {}", quoted(text)))
@@ -34,15 +34,16 @@ pub fn country(text: &str) -> Result<Country, Fault> {
     })
 }
 
-/// Codes that anybody may give a meaning, as Kosovo's `XK`: `AA`, `QM` to `QZ`, `XA` to `XZ` and `ZZ`.
+/// Whether the code is free for private use, such as Kosovo's `XK`: `AA`, `QM` to `QZ`, `XA` to `XZ` and
+/// `ZZ`.
 const fn is_free(country: Country) -> bool {
     matches!(country.code(), [b'A', b'A'] | [b'Q', b'M'..=b'Z'] | [b'X', _] | [b'Z', b'Z'])
 }
 
-/// Reads a continent's code, e.g. `EU`; case makes no difference.
+/// Parses a continent code, e.g. `EU`, case-insensitively.
 ///
 /// # Errors
-/// A [`Fault`] that names all of them.
+/// Returns a [`Fault`] that lists all codes.
 pub fn continent(text: &str) -> Result<Continent, Fault> {
     text.parse().map_err(|_| {
         let known = Continent::ALL.map(Continent::code).join(", ");
@@ -50,10 +51,10 @@ pub fn continent(text: &str) -> Result<Continent, Fault> {
     })
 }
 
-/// Reads the number of an autonomous system, e.g. `64500` or `AS64500`.
+/// Parses the number of an autonomous system, e.g. `64500` or `AS64500`.
 ///
 /// # Errors
-/// A [`Fault`] if it is no number from 1 to 4294967295.
+/// Returns a [`Fault`] if it is not a number from 1 to 4294967295.
 pub fn asn(text: &str) -> Result<Asn, Fault> {
     let number = match text.get(..2) {
         Some(prefix) if prefix.eq_ignore_ascii_case("AS") => &text[2..],

@@ -3,10 +3,10 @@
 use crate::config::defaults::LONGEST_NAME;
 use crate::config::problem::Fault;
 
-/// Reads the name of a plan. What is no name is not quoted: it may be a key in the wrong place.
+/// Parses the name of a plan. Invalid names are not quoted, because one may be an API key in the wrong place.
 ///
 /// # Errors
-/// A [`Fault`] if it is empty, too long, or more than visible ASCII.
+/// Returns a [`Fault`] if it is empty, too long, or contains anything except visible ASCII.
 pub fn plan(text: &str) -> Result<Box<str>, Fault> {
     let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
     if text.is_empty() {

@@ -1,14 +1,14 @@
-//! Protocols that a connection may go over to (RFC 9110 section 7.8).
+//! Protocols that a connection may be upgraded to (RFC 9110 section 7.8).
 
 use crate::config::problem::{Fault, quoted};
 
-/// Names that carry requests: behind them a client could say what nobody has looked at.
+/// Protocols that carry requests, which would pass through the tunnel without being checked.
 const OF_HTTP: [&str; 3] = ["h2", "h2c", "http"];
 
-/// Reads a protocol, e.g. `websocket` or `spdy/3.1`; answers it in small letters.
+/// Parses a protocol, e.g. `websocket` or `spdy/3.1`, into lower case.
 ///
 /// # Errors
-/// A [`Fault`] where it is not the name of a protocol, or that of HTTP or TLS.
+/// Returns a [`Fault`] if it is not the name of a protocol, or is HTTP or TLS.
 pub fn protocol(text: &str) -> Result<Box<str>, Fault> {
     let lower = text.to_ascii_lowercase();
     let (name, version) = lower.split_once('/').unwrap_or((&lower, "1"));

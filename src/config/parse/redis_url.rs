@@ -1,4 +1,4 @@
-//! Addresses of Redis and of its sentinels.
+//! Addresses of Redis servers and sentinels.
 
 use percent_encoding::percent_decode_str;
 
@@ -7,30 +7,30 @@ use super::upstream_address;
 use crate::config::problem::{Fault, quoted};
 use crate::remote::channel::Place;
 use crate::store::settings::Credentials;
-use crate::upstream::Address;
+use crate::upstream::UpstreamAddress;
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 const EXPECTED: &str = "expected `redis://host:port`, `rediss://host:port` or `redis+unix:///path`";
 
-/// What a URL says about a server.
+/// A server as given by a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisServer {
-    /// Where it is.
+    /// The server's address.
     pub place: Place,
-    /// Over TLS, or plainly.
+    /// Whether connections use TLS.
     pub is_secure: bool,
-    /// Who this process is to it.
+    /// User name and password.
     pub credentials: Credentials,
     /// The number of the database, if the URL has one.
     pub db: Option<u16>,
 }
 
-/// Reads `redis://[user[:password]@]host[:port][/db]`, the same with `rediss`, or `redis+unix:///path[?db=N]`; `valkey` may
-/// take the place of `redis`. No [`Fault`] repeats the user or the password.
+/// Parses `redis://[user[:password]@]host[:port][/db]`, the same with `rediss`, or
+/// `redis+unix:///path[?db=N]`. `valkey` may replace `redis`.
 ///
 /// # Errors
-/// A [`Fault`] where that is no such URL.
+/// Returns a [`Fault`] if it is not such a URL. The message does not contain the user name or the password.
 pub fn redis_url(text: &str) -> Result<RedisServer, Fault> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(Fault::new(EXPECTED).hint("as in `redis://127.0.0.1:6379`"));
@@ -43,10 +43,10 @@ pub fn redis_url(text: &str) -> Result<RedisServer, Fault> {
     }
 }
 
-/// Reads where a sentinel is: `host[:port]`.
+/// Parses the address of a sentinel: `host[:port]`.
 ///
 /// # Errors
-/// A [`Fault`] where that is no such address.
+/// Returns a [`Fault`] if it is not such an address.
 pub fn sentinel_address(text: &str) -> Result<Place, Fault> {
     if text.contains("://") {
         return Err(Fault::new("expected `host:port` without a scheme")
@@ -56,7 +56,7 @@ pub fn sentinel_address(text: &str) -> Result<Place, Fault> {
 }
 
 fn server(rest: &str, is_secure: bool) -> Result<RedisServer, Fault> {
-    // A password may hold an unencoded `@` or `/`.
+    // A password may contain an unencoded `@` or `/`.
     let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
     let credentials = user.map_or_else(|| Ok(Credentials::default()), credentials)?;
     if rest.contains(['?', '#']) {
@@ -106,8 +106,8 @@ fn tcp(authority: &str, port: u16) -> Result<Place, Fault> {
     let with_port = format!("{authority}:{port}");
     let has_port = authority.is_empty() || (authority.contains(':') && !authority.ends_with(']'));
     match upstream_address(if has_port { authority } else { &with_port })?.address {
-        Address::Tcp { host, port } => Ok(Place::Tcp(host, port)),
-        Address::Unix(_) | Address::Echo => {
+        UpstreamAddress::Tcp { host, port } => Ok(Place::Tcp(host, port)),
+        UpstreamAddress::Unix(_) | UpstreamAddress::Echo => {
             Err(Fault::new(format!("expected a host and a port, got {}", quoted(authority))))
         }
     }

@@ -1,20 +1,21 @@
-//! Times of day on days of the week in a time zone: `Mon-Fri 01:00-06:00 Europe/Berlin`.
+//! Schedules: times of day on days of the week in a time zone, e.g. `Mon-Fri 01:00-06:00 Europe/Berlin`.
 
 use jiff::tz::TimeZone;
 
 use super::zone::{is_zone, zone};
 use super::{is_digits, nearest};
 use crate::config::problem::{Fault, quoted};
-use crate::rules::schedule::{DAY, Days, Span, Times};
+use crate::rules::schedule::{DAY, Days, ScheduleSpan, Times};
 
 const NAMES: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 const IN_FULL: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// Reads days, times and a zone, in this order; each may be left out, though not days and times both.
+/// Parses days, times and a zone, in this order. Each may be left out, except that days or times are
+/// required.
 ///
 /// # Errors
-/// A [`Fault`] that says which part cannot be read.
-pub fn schedule(text: &str) -> Result<Span, Fault> {
+/// Returns a [`Fault`] that names the part that cannot be read.
+pub fn schedule(text: &str) -> Result<ScheduleSpan, Fault> {
     let mut words = text.split_whitespace().peekable();
     let has_times = text.contains(':');
     let days = words.next_if(|word| looks_like_days(word, has_times));
@@ -34,14 +35,15 @@ pub fn schedule(text: &str) -> Result<Span, Fault> {
             _ => not_a_schedule(text),
         });
     }
-    Ok(Span {
+    Ok(ScheduleSpan {
         days: days.map_or(Ok(Days::ALL), self::days)?,
         times: times.map_or(Ok(Vec::new()), self::times)?.into(),
         zone: place.map_or(Ok(TimeZone::UTC), zone)?,
     })
 }
 
-/// What stands before the times can only be days; else one of them that can be read makes the others days too.
+/// Whether `word` is meant as days. A word before times can only be days; otherwise one valid day in it is
+/// enough.
 fn looks_like_days(word: &str, before_times: bool) -> bool {
     let is_day = |word: &str| day(word).is_ok();
     !word.contains(':') && (before_times || word.split([',', '-']).any(is_day))
@@ -54,7 +56,7 @@ fn not_a_schedule(text: &str) -> Fault {
     ))
 }
 
-/// Days and ranges of days between commas; a range may go round the end of the week.
+/// Parses days and ranges of days, separated by commas; a range may wrap around the end of the week.
 fn days(text: &str) -> Result<Days, Fault> {
     let mut days = Days::default();
     for item in text.split(',') {
@@ -69,7 +71,7 @@ fn days(text: &str) -> Result<Days, Fault> {
     Ok(days)
 }
 
-/// 0 for Monday to 6 for Sunday.
+/// Parses the name of a day: 0 for Monday to 6 for Sunday.
 fn day(name: &str) -> Result<u8, Fault> {
     let is = |known: &str| known.eq_ignore_ascii_case(name);
     let found =
@@ -110,7 +112,7 @@ fn range(text: &str) -> Result<Times, Fault> {
     Ok(Times { start, end })
 }
 
-/// Minutes since midnight.
+/// Parses a time of day into minutes since midnight.
 fn time(text: &str) -> Result<u16, Fault> {
     let expected = || Fault::new(format!("expected a time from 00:00 to 24:00, got {}", quoted(text)));
     let number = |digits: &str, lengths: &[usize]| -> Option<u16> {

@@ -1,16 +1,16 @@
-//! Statuses of answers.
+//! Status codes of responses.
 
 use std::ops::RangeInclusive;
 
 use crate::config::problem::{Fault, quoted};
 
-/// What may be looked for: answers begin at 200, and what stands above 599 is no status.
+/// Valid status codes (RFC 9110 section 15).
 const CODES: RangeInclusive<u16> = 100..=599;
 
-/// Reads a status (`401`), a class (`4xx`) or a range (`500-504`).
+/// Parses a status code (`401`), a class (`4xx`) or a range (`500-504`).
 ///
 /// # Errors
-/// A [`Fault`] that says what would be right.
+/// Returns a [`Fault`] that describes what is expected.
 pub fn statuses(text: &str) -> Result<RangeInclusive<u16>, Fault> {
     let expected = || format!("expected a status such as `401`, `4xx` or `500-504`, got {}", quoted(text));
     let trimmed = text.trim();

@@ -164,9 +164,9 @@ fn the_nearest_name_is_near() {
 }
 
 fn rates() -> impl Strategy<Value = Limit> {
-    (1..=u32::MAX, 1..=u32::MAX, 0..Unit::ALL.len()).prop_map(|(count, periods, unit)| {
+    (1..=u32::MAX, 1..=u32::MAX, 0..TimeUnit::ALL.len()).prop_map(|(count, periods, unit)| {
         let number = |number| NonZeroU32::new(number).unwrap();
-        Limit::new(number(count), Period::new(number(periods), Unit::ALL[unit]))
+        Limit::new(number(count), Period::new(number(periods), TimeUnit::ALL[unit]))
     })
 }
 

@@ -1,27 +1,27 @@
-//! How a rule deals with what is over: `hard`, `soft 10%`, `delay 500ms` and their like, and the shares and
-//! factors in them.
+//! Handling of requests above a limit: `hard`, `soft 10%`, `delay 500ms` and so on, with their percentages
+//! and factors.
 
 use std::time::Duration;
 
 use super::{duration, is_digits, nearest};
 use crate::config::problem::{Fault, quoted};
-use crate::limiter::elastic::Stretch;
+use crate::limiter::check_options::DelayPolicy;
+use crate::limiter::elastic::ElasticRange;
 use crate::limiter::percent::Percent;
-use crate::limiter::terms::Slack;
 use crate::rules::rule::Throttle;
 
 const EXPECTED: &str = "expected hard, shadow, soft 10%, delay 500ms or elastic 3x";
 const WORDS: [&str; 5] = ["hard", "shadow", "soft", "delay", "elastic"];
 
-/// Nobody's client waits longer; a request that is held takes a connection and memory all the while.
+/// Maximum delay. Clients do not wait longer, and a delayed request occupies a connection and memory.
 const LONGEST_DELAY: Duration = Duration::from_secs(3600);
-/// A margin beyond this is another limit.
+/// Maximum margin; a larger one is better expressed as another limit.
 const LARGEST_MARGIN: Percent = Percent::from_hundredths(1000 * 100);
 
-/// Reads `hard`, `shadow`, `soft 10%`, `delay 500ms` or `elastic 3x`.
+/// Parses `hard`, `shadow`, `soft 10%`, `delay 500ms` or `elastic 3x`.
 ///
 /// # Errors
-/// A [`Fault`] that says which part cannot be read.
+/// Returns a [`Fault`] that names the part that cannot be read.
 pub fn throttle(text: &str) -> Result<Throttle, Fault> {
     let mut words = text.split_whitespace();
     let (word, value, rest) = (words.next().unwrap_or_default(), words.next(), words.next());
@@ -33,7 +33,7 @@ pub fn throttle(text: &str) -> Result<Throttle, Fault> {
         ("hard", None) => Ok(Throttle::Hard),
         ("shadow", None) => Ok(Throttle::Shadow),
         ("soft", Some(value)) => Ok(Throttle::Soft { margin: margin(value)?, delay: None }),
-        ("delay", Some(value)) => Ok(Throttle::Delay(Slack::new(delay(value)?, None))),
+        ("delay", Some(value)) => Ok(Throttle::Delay(DelayPolicy::new(delay(value)?, None))),
         ("elastic", Some(value)) => Ok(Throttle::Elastic(factor(value)?)),
         ("soft", None) => Err(incomplete(text, "soft 10%")),
         ("delay" | "wait", None) => Err(incomplete("delay", "delay 500ms")),
@@ -44,10 +44,10 @@ pub fn throttle(text: &str) -> Result<Throttle, Fault> {
     }
 }
 
-/// Reads by how much a limit may be exceeded, above zero.
+/// Parses the margin by which a limit may be exceeded: above 0 %, at most 1000 %.
 ///
 /// # Errors
-/// A [`Fault`] where it is no such percentage.
+/// Returns a [`Fault`] if it is not such a percentage.
 pub fn margin(text: &str) -> Result<Percent, Fault> {
     match percent(text)? {
         margin if margin.hundredths() == 0 => {
@@ -61,10 +61,10 @@ pub fn margin(text: &str) -> Result<Percent, Fault> {
     }
 }
 
-/// Reads a share, from `0%` to `100%`.
+/// Parses a percentage from `0%` to `100%`.
 ///
 /// # Errors
-/// A [`Fault`] where it is no such percentage.
+/// Returns a [`Fault`] if it is not such a percentage.
 pub fn share(text: &str) -> Result<Percent, Fault> {
     match percent(text)? {
         share if share > Percent::WHOLE => Err(Fault::new(format!("above 100%, got {}", quoted(text)))),
@@ -72,10 +72,10 @@ pub fn share(text: &str) -> Result<Percent, Fault> {
     }
 }
 
-/// Reads how long requests may be held back, above zero.
+/// Parses the maximum delay of a request: above zero, at most an hour.
 ///
 /// # Errors
-/// A [`Fault`] where it is no such duration.
+/// Returns a [`Fault`] if it is not such a duration.
 pub fn delay(text: &str) -> Result<Duration, Fault> {
     match duration(text)? {
         Duration::ZERO => Err("must be longer than nothing, got 0".into()),
@@ -86,11 +86,11 @@ pub fn delay(text: &str) -> Result<Duration, Fault> {
     }
 }
 
-/// Reads how many times as much, e.g. `3x`, above one.
+/// Parses a factor such as `3x`: above 1, at most 100.
 ///
 /// # Errors
-/// A [`Fault`] where it is no such factor.
-pub fn factor(text: &str) -> Result<Stretch, Fault> {
+/// Returns a [`Fault`] if it is not such a factor.
+pub fn factor(text: &str) -> Result<ElasticRange, Fault> {
     let number = text.trim().strip_suffix('x');
     let Some(hundredths) = number.and_then(hundredths) else {
         let fault = Fault::new(format!("expected a factor such as `3x`, got {}", quoted(text)));
@@ -99,7 +99,7 @@ pub fn factor(text: &str) -> Result<Stretch, Fault> {
             None => fault,
         });
     };
-    Stretch::from_hundredths(hundredths)
+    ElasticRange::from_hundredths(hundredths)
         .ok_or_else(|| Fault::new(format!("must be above 1x and at most 100x, got {}", quoted(text))))
 }
 
@@ -119,7 +119,7 @@ fn hundredths_of(text: &str) -> Option<u32> {
     hundredths(text.trim())
 }
 
-/// A number with at most two decimals, in hundredths; the largest there is where it is larger.
+/// Parses a number with at most two decimals, in hundredths; saturates at `u32::MAX`.
 fn hundredths(text: &str) -> Option<u32> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     if !is_digits(whole) || !is_digits(decimals) || decimals.len() > 2 {

@@ -1,14 +1,14 @@
-//! Time zones by their names in the IANA database: the system's where it has one, else the one built in.
+//! Time zones by their IANA names, from the system's database or, if it has none, from the one compiled in.
 
 use jiff::tz::{self, TimeZone};
 
 use super::nearest;
 use crate::config::problem::{Fault, quoted};
 
-/// Reads the name of a time zone, e.g. `Europe/Berlin` or `UTC`; case makes no difference.
+/// Parses the name of a time zone, e.g. `Europe/Berlin` or `UTC`, case-insensitively.
 ///
 /// # Errors
-/// A [`Fault`] with the nearest name there is.
+/// Returns a [`Fault`] with the nearest known name.
 pub fn zone(text: &str) -> Result<TimeZone, Fault> {
     let known = || tz::db().available().filter(|name| !is_abbreviated(name.as_str()));
     let found = tz::db().get(text).ok().filter(|_| !text.is_empty());
@@ -19,17 +19,17 @@ pub fn zone(text: &str) -> Result<TimeZone, Fault> {
     })
 }
 
-/// Whether a single word is the name of a zone, such as `UTC` or `Japan`.
+/// Whether `text` is the name of a zone, which may be a single word such as `UTC` or `Japan`.
 pub(super) fn is_zone(text: &str) -> bool {
     !text.is_empty() && tz::db().get(text).is_ok()
 }
 
-/// Three letters are near to any other three.
+/// Whether the name is too short to be suggested: any three letters are near to any other three.
 fn is_abbreviated(name: &str) -> bool {
     name.len() <= 4 && name != "UTC"
 }
 
-/// The zone of a city alone, or the nearest name.
+/// Returns the zone of a city that is given alone, or the zone with the nearest name.
 fn likely<'a>(text: &str, names: &'a [String]) -> Option<&'a str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(' ', "_");
     let wanted = plain(text);

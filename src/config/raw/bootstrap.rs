@@ -13,23 +13,29 @@ use crate::config::parse::duration_text as shown;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bootstrap {
-    /// The document with the keys that do not stand here: `http://host[:port]/path` or the same with `https`.
+    /// URL of the document: `http://host[:port]/path`, or the same with `https`. A query is allowed; credentials and
+    /// a fragment are not.
     #[schemars(required)]
     pub http: Option<DocumentUrl>,
-    /// The file that keeps the last good document; beside this one, with `.cache` behind its name, unless given.
+    /// File that keeps the last good document, relative to this file. `disabled` keeps none. Default: this file's
+    /// name with `.cache` behind it.
     pub cache: Option<OrOff<String>>,
-    /// How long the server may hold a request until the document changes; `0s` where it is only polled.
+    /// Maximum time for which the server may hold a request until the document changes (long polling): whole seconds,
+    /// at most 1h. With `0s` Weir only polls.
     #[schemars(extend("default" = shown(defaults::CENTRAL_WAIT)))]
     pub wait: Option<Duration>,
-    /// Between two requests where the server does not hold them, a tenth more or less.
+    /// Interval between two requests if the server does not hold them, randomised by a tenth up or down; at least
+    /// 100ms.
     #[schemars(extend("default" = shown(defaults::CENTRAL_INTERVAL)))]
     pub interval: Option<Duration>,
-    /// For a response, apart from the time for which the server holds the request.
+    /// Maximum time for a response, including the connection. The time for which the server holds the request is not
+    /// counted.
     #[schemars(extend("default" = shown(defaults::CENTRAL_TIMEOUT)))]
     pub timeout: Option<Duration>,
-    /// Headers sent along, such as `authorization`.
+    /// Map of headers that are sent with each request, such as `authorization`. The values are secrets and are never
+    /// shown.
     pub headers: Option<BTreeMap<String, Secret<String>>>,
-    /// TLS, where the URL begins with `https://`.
+    /// TLS settings for a `config.http` that begins with `https://`, as a map.
     pub tls: Option<Box<UpstreamTls>>,
 }
 

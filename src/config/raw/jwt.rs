@@ -14,27 +14,30 @@ use crate::config::parse::duration_text as shown;
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwt {
-    /// The header they are in, alone or behind `Bearer`.
+    /// Header with the token, alone or after a scheme such as `Bearer`.
     #[schemars(extend("default" = "authorization"))]
     pub header: Option<String>,
-    /// The cookie they are in, instead of a header.
+    /// Cookie with the token, in place of a header.
     pub cookie: Option<String>,
-    /// The secret they are signed with; several while one takes the place of another.
+    /// Secret with which tokens are signed: a text, a map with `file`, or a list of either. Exactly one of
+    /// `jwt.secret`, `jwt.public_key`, `jwt.jwks` and `jwt.trusted` must be there.
     pub secret: Option<OneOrMany<SecretOrFile>>,
-    /// The public key they are signed with, in PEM; several while one takes the place of another.
+    /// Public key with which signatures of tokens are verified: a map with `file`, or a list of them.
     pub public_key: Option<OneOrMany<FileName>>,
-    /// A JSON Web Key Set with the keys they are signed with.
+    /// JSON Web Key Set with which signatures of tokens are verified, as a map.
     pub jwks: Option<FileName>,
-    /// Whether a gateway has verified them already: then no signature is checked.
+    /// Whether a gateway has already verified the tokens. If `true`, Weir does not check signatures.
     #[schemars(extend("default" = false))]
     pub trusted: Option<bool>,
-    /// How they may be signed; every way that suits the keys unless given.
+    /// Signature algorithms that are accepted, one or a list: `HS256`, `HS384`, `HS512` with a secret; `RS256`,
+    /// `RS384`, `RS512`, `PS256`, `PS384`, `PS512`, `ES256`, `ES384`, `EdDSA` with public keys. Default: what suits
+    /// the keys.
     pub algorithms: Option<OneOrMany<SigningAlgorithm>>,
-    /// Who must have issued them (`iss`), one of these; anybody unless given.
+    /// Accepted issuers of tokens (`iss`), one or a list. Default: any issuer.
     pub issuer: Option<OneOrMany<String>>,
-    /// Whom they must be for (`aud`), one of these; not looked at unless given.
+    /// Accepted audiences of tokens (`aud`), one or a list. Default: not checked.
     pub audience: Option<OneOrMany<String>>,
-    /// By how much the issuer's clock may differ from ours.
+    /// Maximum difference between the clock of the issuer and that of Weir.
     #[schemars(extend("default" = shown(defaults::JWT_LEEWAY)))]
     pub leeway: Option<Duration>,
 }

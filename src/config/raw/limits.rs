@@ -13,13 +13,14 @@ use crate::config::defaults;
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerLimits {
-    /// The bytes of a request's head; above it the answer is 431.
+    /// Maximum size of a request's header section in bytes, from 4KiB to 1MiB. The response to a larger one is 431.
     #[schemars(extend("default" = defaults::HEADER_SIZE_TEXT))]
     pub header_size: Option<Size>,
-    /// The fields of a request's head; above it the answer is 431.
+    /// Maximum number of header fields in a request, from 10 to 1000. The response to a request with more is 431.
     #[schemars(range(min = 10, max = 1000), extend("default" = defaults::MOST_HEADERS))]
     pub headers: Option<u32>,
-    /// The requests that a connection of HTTP/2 may have under way.
+    /// Maximum number of requests in flight on one HTTP/2 connection, from 1 to 10000. Streams beyond it are rejected
+    /// with `REFUSED_STREAM`, which clients may retry.
     #[schemars(range(min = 1, max = 10_000), extend("default" = defaults::MOST_STREAMS))]
     pub streams: Option<u32>,
 }
@@ -28,17 +29,19 @@ pub struct ListenerLimits {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Overload {
-    /// Connections of clients; `auto` is half of the descriptors that the process may have.
+    /// Maximum number of open connections from clients, from 1 to 100000000. `auto` is half of the file descriptors
+    /// that the process may have.
     #[schemars(extend("default" = "auto"))]
     pub connections: Option<Connections>,
-    /// Connections of one client, IPv6 addresses by `client_ip.ipv6_prefix`; no bound unless given.
+    /// Maximum number of open connections from one client, from 1 to 1000000. Not above `overload.connections`.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub connections_per_client: Option<NonZeroU32>,
-    /// Requests under way, those that a limit holds back among them; no bound unless given.
+    /// Maximum number of requests in flight in the process, from 1 to 100000000. The response to further requests is
+    /// 503.
     #[schemars(range(min = 1, max = 100_000_000))]
     pub requests: Option<NonZeroUsize>,
-    /// Resident memory from which on requests are turned away: a size, or a percentage of what the container has; no
-    /// bound unless given.
+    /// Resident memory from which on the response to requests is 503: a size of at least 1MiB, or a whole percentage
+    /// of the memory of the container, or else of the machine.
     pub memory: Option<Memory>,
 }
 

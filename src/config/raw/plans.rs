@@ -11,13 +11,15 @@ use super::values::PlanName;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plans {
-    /// What a client is known by.
+    /// Attribute by which members of plans are identified: a map with one of `header`, `cookie`, `query` and `jwt`,
+    /// or the word `host`, `country` or `continent`.
     #[schemars(required)]
     pub of: Option<Badge>,
-    /// Who is on which plan.
+    /// Members: a map from the identifying value to the name of a plan, or a map with only `file`. The identifying
+    /// values are secrets and are never shown.
     #[schemars(required)]
     pub members: Option<Members>,
-    /// The plan of everybody else.
+    /// Name of the plan of all clients that are not members.
     pub default: Option<PlanName>,
 }
 
@@ -48,13 +50,13 @@ pub enum PlainBadge {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
 pub struct NamedBadge {
-    /// The value of this header.
+    /// Name of a header; its value identifies the member.
     pub header: Option<String>,
-    /// The cookie of this name.
+    /// Name of a cookie; its value identifies the member.
     pub cookie: Option<String>,
-    /// The query parameter of this name.
+    /// Name of a query parameter; its decoded value identifies the member.
     pub query: Option<String>,
-    /// What its token says; needs `jwt`.
+    /// Claim of the client's [token](tokens.md); its value identifies the member.
     pub jwt: Option<String>,
 }
 
@@ -63,7 +65,7 @@ pub struct NamedBadge {
 // Members are known by their API keys more often than not.
 #[schemars(extend("propertyNames" = { "writeOnly": true }))]
 pub struct Members {
-    /// A file of them, relative to the one that names it.
+    /// File with a YAML or JSON map from identifying values to plans: see [Data files](lists.md#members-of-plans).
     pub file: Option<String>,
     /// Members and their plans.
     #[serde(flatten)]

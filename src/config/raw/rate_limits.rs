@@ -18,49 +18,55 @@ use crate::rules::shared_limit::{Fairness, Mode, OnStoreLoss};
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rls {
-    /// Where it answers gRPC.
+    /// Address of the gRPC port: an IP address or `localhost` and a port, or `unix:/path`.
     #[schemars(required)]
     pub address: Option<Address>,
-    /// Where it answers `POST /json` and `GET /healthcheck`.
+    /// Address of the HTTP port for `POST /json` and `GET /healthcheck`: an IP address or `localhost`, and a port.
     pub http: Option<Address>,
-    /// Where it shows its rules and statistics, at `/rlconfig` and `/stats`.
+    /// Address of the HTTP port that serves the rules at `/rlconfig` and the statistics at `/stats`: an IP address or
+    /// `localhost`, and a port.
     pub debug: Option<Address>,
-    /// Where Prometheus finds its statistics; on the admin port they are always.
+    /// HTTP port with the statistics of the service for Prometheus, as a map. The admin port always has them, too.
     pub prometheus: Option<RlsPrometheus>,
-    /// Where its statistics are sent every now and then.
+    /// statsd server to which the statistics of the service are sent over UDP, as a map.
     pub statsd: Option<Statsd>,
-    /// TLS of the gRPC port; plain unless given.
+    /// TLS termination on the gRPC port, as a map. Without it, connections are not encrypted.
     pub tls: Option<Box<Tls>>,
-    /// Names of which a client's certificate must have one; needs `tls.client_ca`.
+    /// Names of which a client's certificate must have one, one or a list. Needs `rls.tls.client_ca`.
     pub client_names: Option<OneOrMany<String>>,
-    /// Where its rules are.
+    /// Source of the rules in the format of envoyproxy/ratelimit, as a map with either `directory` or `xds`.
     pub config: Option<RlsConfig>,
-    /// Where the limits of its documents are kept: by itself, or in all instances together, which is the default with a `store`.
+    /// Scope of the limits in the service's documents: `local` for this process, or `shared` for [all instances
+    /// together](../rate-limit-service.md#several-instances); or a map with settings of the latter. Needs a `store`
+    /// unless `local`. Default: `shared` with a `store`, else `local`.
     pub scope: Option<RlsScope>,
-    /// What a request that is over counts.
+    /// Units that a request over a limit is charged: `everything` charges all its limits, `only_over` those that are
+    /// exceeded, and `all_or_nothing` none.
     #[schemars(extend("default" = "everything"))]
     pub counting: Option<Counting>,
-    /// What is different for single domains.
+    /// Settings of single domains: a map from the name of a domain to a map with `counting`, as in `rls.counting`,
+    /// and `algorithm`, which is `fixed_window` or `gcra`.
     pub domains: Option<BTreeMap<String, RlsDomain>>,
-    /// Whether nothing is ever over on the whole.
+    /// Whether the whole service runs in shadow mode: no request as a whole is over its limits.
     #[schemars(extend("default" = false))]
     pub shadow_mode: Option<bool>,
-    /// Whether every limit is one of several quotas, which refuse only together.
+    /// Whether every limit is one of several quotas: a request is rejected only if all of them are exceeded.
     #[schemars(extend("default" = false))]
     pub quota_mode: Option<bool>,
-    /// From which share of a limit on hits count as near it.
+    /// Share of a limit from which on hits are counted as near the limit, a percentage with up to two decimals.
     #[schemars(extend("default" = defaults::NEAR_LIMIT))]
     pub near_limit: Option<Percentage>,
-    /// Whether it has Envoy add headers of its own to answers, and under which names.
+    /// Whether the service makes Envoy add rate limit headers to responses: `true`, `false`, or a map with the names
+    /// of the headers.
     #[schemars(extend("default" = false))]
     pub response_headers: Option<ResponseHeaders>,
-    /// Whether answers come with dynamic metadata.
+    /// Whether responses of the service carry dynamic metadata.
     #[schemars(extend("default" = false))]
     pub dynamic_metadata: Option<bool>,
-    /// Whether health is good while there are no rules yet.
+    /// Whether the service is healthy while it has no rules yet.
     #[schemars(extend("default" = false))]
     pub healthy_without_rules: Option<bool>,
-    /// How connections are treated.
+    /// Lifetime and number of gRPC connections, as a map.
     pub connections: Option<RlsConnections>,
 }
 
@@ -68,13 +74,13 @@ pub struct Rls {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Statsd {
-    /// `host:port`.
+    /// Address of the statsd server as `host:port`.
     #[schemars(required)]
     pub address: Option<String>,
-    /// How often.
+    /// Interval between two transmissions to the statsd server.
     #[schemars(extend("default" = shown(defaults::STATSD_INTERVAL)))]
     pub interval: Option<Duration>,
-    /// Added to every name, as `.__NAME=VALUE`.
+    /// Map of tags that are appended to every metric name, as `.__NAME=VALUE`.
     pub tags: Option<BTreeMap<String, String>>,
 }
 
@@ -82,10 +88,10 @@ pub struct Statsd {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsPrometheus {
-    /// The port.
+    /// Address of the HTTP port for Prometheus: an IP address or `localhost`, and a port.
     #[schemars(required)]
     pub address: Option<Address>,
-    /// The path.
+    /// Path of the statistics on the HTTP port for Prometheus. It begins with `/`.
     #[schemars(extend("default" = defaults::METRICS_PATH))]
     pub path: Option<String>,
 }
@@ -94,19 +100,22 @@ pub struct RlsPrometheus {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsConfig {
-    /// A directory: every file in it and below is read, and again when it changes. Relative to the file that names it.
+    /// Directory with files of rules, relative to the configuration file. Weir reads every file in it and in its
+    /// subdirectories, and reads them again when one changes.
     pub directory: Option<String>,
-    /// A management server that sends them, instead.
+    /// Management server that sends the rules by xDS, in place of `rls.config.directory`, as a map.
     pub xds: Option<RlsXds>,
-    /// Only files are read whose paths below the directory, with `.` for `/`, begin with this.
+    /// Prefix that a file's path below the directory must have to be read, with `.` in place of `/`. Default: every
+    /// file.
     pub prefix: Option<String>,
-    /// Whether files are read whose names begin with a full stop.
+    /// Whether Weir reads files whose names begin with a full stop. It never reads names that begin with two, because
+    /// a Kubernetes ConfigMap keeps old versions there.
     #[schemars(extend("default" = false))]
     pub dotfiles: Option<bool>,
-    /// Whether a domain may be in several files.
+    /// Whether several files may define the same domain.
     #[schemars(extend("default" = false))]
     pub merge_domains: Option<bool>,
-    /// Whether there must be valid rules at the start.
+    /// Whether valid rules must be there at the start.
     #[schemars(extend("default" = true))]
     pub required: Option<bool>,
 }
@@ -115,22 +124,24 @@ pub struct RlsConfig {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsXds {
-    /// Where it is.
+    /// Address of the management server: `host:port`, `http://host:port`, `https://host:port` (port 443 unless
+    /// given), or `unix:/path`.
     #[schemars(required)]
     pub address: Option<UpstreamAddress>,
-    /// TLS, where its address begins with `https://`.
+    /// TLS settings for a management server whose address begins with `https://`, as a map.
     pub tls: Option<Box<UpstreamTls>>,
-    /// Who asks.
+    /// Node ID that Weir sends to the management server.
     #[schemars(extend("default" = defaults::XDS_NODE))]
     pub node: Option<String>,
-    /// What else is said of who asks.
+    /// Map of node metadata that Weir sends to the management server, from names to texts.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// Headers sent along when the stream is opened.
+    /// Map of headers that are sent when the stream is opened. The values are secrets and are never shown.
     pub headers: Option<BTreeMap<String, Secret<String>>>,
-    /// The first pause before it is asked again, and the longest.
+    /// Exponential backoff as `FIRST..MAX`: the first and the maximum pause before Weir contacts the management
+    /// server again.
     #[schemars(extend("default" = "10s..60s"))]
     pub backoff: Option<Backoff>,
-    /// The largest answer.
+    /// Maximum size of a response of the management server.
     #[schemars(extend("default" = "16MiB"))]
     pub largest: Option<Size>,
 }
@@ -149,16 +160,19 @@ pub enum RlsScope {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsScopeMap {
-    /// How units of a limit reach an instance: claimed by demand, or counted by the store for each call.
+    /// Mode of the shared limits: `lease`, in which the store grants units to an instance by demand, or `exact`, in
+    /// which the store counts each call.
     #[schemars(extend("default" = "lease"))]
     pub shared: Option<Mode>,
-    /// How long a call may wait for the store; `0s` for never.
+    /// Maximum time for which a call may wait for the store, at most `1s`; with `0s` it never waits.
     #[schemars(extend("default" = shown(defaults::SHARED_WAIT)))]
     pub wait: Option<Duration>,
-    /// What an instance allows while it has no connection to the store: its part, nothing, everything, or the whole limit.
+    /// Behaviour without a connection to the store: an instance admits its part of the limit (`split`), nothing
+    /// (`deny`), everything (`allow`), or the whole limit (`local`).
     #[schemars(extend("default" = "split"))]
     pub on_store_loss: Option<OnStoreLoss>,
-    /// How units are shared out when instances demand more than there are: in proportion, or small demands first.
+    /// Distribution of units if instances demand more than there are: in proportion to demand (`proportional`), or
+    /// small demands in full (`max_min`).
     #[schemars(extend("default" = "proportional"))]
     pub fairness: Option<Fairness>,
 }
@@ -187,13 +201,13 @@ pub enum ResponseHeaders {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseHeaderNames {
-    /// For the limit.
+    /// Name of the header for the limit.
     #[schemars(extend("default" = defaults::LIMIT_HEADER))]
     pub limit: Option<String>,
-    /// For what is left of it.
+    /// Name of the header for the remaining units of the limit.
     #[schemars(extend("default" = defaults::REMAINING_HEADER))]
     pub remaining: Option<String>,
-    /// For the seconds until all of it is there again.
+    /// Name of the header for the seconds until the limit is whole again.
     #[schemars(extend("default" = defaults::RESET_HEADER))]
     pub reset: Option<String>,
 }
@@ -202,13 +216,16 @@ pub struct ResponseHeaderNames {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsConnections {
-    /// After this, a tenth more or less, a client is told to connect anew.
+    /// Maximum age of a gRPC connection, randomised by a tenth up or down. After it, the client is asked to open a
+    /// new connection (GOAWAY).
     #[schemars(extend("default" = shown(defaults::RLS_MAX_AGE)))]
     pub max_age: Option<Duration>,
-    /// How long it then has for what is under way.
+    /// Maximum time for the calls in flight on a gRPC connection that has reached `rls.connections.max_age`.
     #[schemars(extend("default" = shown(defaults::RLS_GRACE)))]
     pub grace: Option<Duration>,
-    /// Connections at once; one more takes the place of the one that has been silent for the longest time.
+    /// Maximum number of open gRPC connections, from 1 to 100000000. `auto` is an eighth of the file descriptors that
+    /// the process may have, half of them without `listeners`, and at most 10000. Beyond it, a new connection
+    /// [replaces an old one](../rate-limit-service.md#bounds).
     #[schemars(extend("default" = "auto"))]
     pub max: Option<Connections>,
 }

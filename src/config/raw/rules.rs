@@ -20,76 +20,110 @@ use crate::config::parse::duration_text as shown;
 use crate::identify::certificate::CertificateName;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::algorithm::conversion::OnChange;
-use crate::limiter::terms::OnDenied;
+use crate::limiter::check_options::OnDenied;
 use crate::rules::rule::OnMissing;
 
 /// What is limited, allowed or denied.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Unique; names it in metrics and headers, and is the identity of its counters across reloads.
+    /// Unique name of the rule, used in metrics and headers, and the identity of its counters across reloads. Visible
+    /// ASCII without quotes and backslashes, at most 128 characters.
     #[schemars(required)]
     pub name: Option<String>,
-    /// Whom it is for: every field must hold. Without it, every request.
+    /// Conditions that a request must meet for the rule to apply. All given fields must match; within a list, one
+    /// item is enough. Default: every request.
     #[serde(rename = "match")]
     pub matching: Option<Matcher>,
-    /// Where all fields hold of one of these too, the rule does not apply.
+    /// Conditions under which the rule does not apply although `match` does: a map with the fields of `match`, all of
+    /// which must match, or a list of such maps, of which one is enough. An empty map is an error.
     pub except: Option<OneOrMany<Matcher>>,
-    /// What Envoy asks its rate limit service about under this domain is for this rule too.
+    /// Domain of Envoy's rate limit requests to which the rule applies, in addition to proxied requests unless it
+    /// reads descriptors; not empty, without spaces around it.
     pub domain: Option<String>,
-    /// Where its limit is kept.
+    /// Place where the limit is counted: `local` (this process), `shared` (all instances together, short for `{
+    /// shared: lease }`), a map with `shared` or `instances`, or a map with `rls` for [another rate limit
+    /// service](remote-limits.md).
     #[schemars(extend("default" = "local"))]
     pub scope: Option<Scope>,
-    /// Rules with the same counter, key and limits charge one counter. The rule's name unless given.
+    /// Name of the counter that the rule charges; rules with the same counter and the same key share it. Visible
+    /// ASCII without quotes and backslashes, at most 128 characters. Default: the rule's name.
     pub counter: Option<String>,
-    /// What is counted apart; nothing, or an empty list, is one counter for all.
+    /// Attributes for whose values requests are counted separately: `client_ip`, `country`, `continent`, `asn`,
+    /// `plan`, `path`, `route`, `method`, `host`, a map with exactly one of `header`, `cookie`, `query`, `tls`,
+    /// `jwt`, `descriptor` and `client_ip`, or a list of these. Without it, or with `[]`, all requests share one
+    /// counter. Default: one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
-    /// What to do where a part of the key is absent.
+    /// Treatment of requests that lack a part of the key: `skip` (the rule does not apply), `shared` (all such
+    /// requests share one counter), or `deny` (rejected with 403). In shadow mode, by `throttle: shadow` or outside
+    /// the share of `enforce`, `deny` rejects nothing and counts the request as `shadow`.
     #[schemars(extend("default" = "skip"))]
     pub on_missing: Option<OnMissing>,
-    /// So many per time.
+    /// Rate limit as `N/PERIOD`, such as `100/s`, `10/30s` or `10 per minute`; N is 1 to 4294967295, at most 10⁹ per
+    /// second. A rule with `action: limit` needs one of `limit`, `limits`, `token_bucket` and `in_flight`.
     pub limit: Option<Rate>,
-    /// Several limits: all must have room, and a refused request is charged to none.
+    /// Several limits of one rule, all of which must have room: rates such as `100/s`, or maps with `limit` or
+    /// `token_bucket`.
     pub limits: Option<OneOrMany<Limit>>,
-    /// The most that may pass at once; the limit's count unless given. Not for windows.
+    /// Maximum number of units admitted at once, 1 to 4294967295; an absolute number, not in addition to the limit's
+    /// count. Invalid for `fixed_window`, `sliding_window` and `sliding_log`. A `leaky_bucket` with `throttle: delay`
+    /// has a burst of 1 unless a greater one is given here. Default: the limit's count.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub burst: Option<NonZeroU32>,
-    /// How it is counted.
+    /// Algorithm that counts the limit: `gcra`, `token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_window` or
+    /// `sliding_log`. See [Choosing an algorithm](algorithms.md#choosing-an-algorithm).
     #[schemars(extend("default" = "gcra"))]
     pub algorithm: Option<Algorithm>,
-    /// So many tokens at once every so often, in place of `limit` and `algorithm`; `burst` is what the bucket holds.
+    /// Token bucket that receives several tokens at once, in place of `limit` and `algorithm`; it holds `burst`
+    /// tokens. See [Token bucket with refills](algorithms.md#token-bucket-with-refills).
     pub token_bucket: Option<TokenBucket>,
-    /// By whose calendar fixed windows of days and longer go.
+    /// IANA time zone whose calendar `fixed_window` follows for days, weeks, months and years, such as
+    /// `Europe/Berlin`. Valid with `fixed_window` only.
     #[schemars(extend("default" = "UTC"))]
     pub timezone: Option<TimeZone>,
-    /// In how many sub-windows a sliding window is looked at; in itself and the one before unless given.
+    /// Number of sub-windows in which `sliding_window` looks back, 2 to 60. Valid with `sliding_window` only.
+    /// Default: two windows.
     #[schemars(range(min = 2, max = 60))]
     pub precision: Option<u8>,
-    /// What a reload does to the counters when it changes a limit.
+    /// Effect of a reload that changes a limit on the units in use: `keep` leaves them as they are, `proportional`
+    /// scales them with the number of units admitted at once, `reset` discards them. See [Changing a
+    /// limit](algorithms.md#changing-a-limit).
     #[schemars(extend("default" = "keep"))]
     pub on_change: Option<OnChange>,
-    /// What each request costs.
+    /// Units that each request costs: a number from 1 to 4294967295, or a map with exactly one of `header`,
+    /// `request_bytes`, `response_header` and `response_bytes`. A cost above a limit's burst (or count) is an error,
+    /// because such a request could never pass. Default: `1`.
     pub cost: Option<Cost>,
-    /// Which requests count; all unless given. What is over is refused on arrival all the same.
+    /// Conditions on the response under which a request is charged, as a map with at least one of `response_status`,
+    /// `response_header` and `grpc_status`. All given fields must match; within a list, one item is enough. Default:
+    /// every request.
     pub count: Option<Count>,
-    /// Ends of requests for which the charge is given back.
+    /// Outcomes of requests for which the charge is refunded: status codes (`503`), classes (`5xx`) and ranges
+    /// (`500-504`), `timeout`, `connect_failure`, `reset`, and names of gRPC statuses such as `unavailable`. Default:
+    /// never.
     pub refund_on: Option<OneOrMany<Refund>>,
-    /// How many requests of a key may be under way at once: beside a limit, or alone.
+    /// Maximum number of requests of a key in flight at once, 1 to 4294967295; in addition to a limit, or without
+    /// one.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub in_flight: Option<NonZeroU32>,
-    /// What becomes of requests that are over the limit.
+    /// Treatment of requests over the limit: `hard` (reject), `shadow` (dry run), `soft 10%` (mark within a margin),
+    /// `delay 500ms` (wait for room), `elastic 3x` (follow the upstream's spare capacity), or a map.
     #[schemars(extend("default" = "hard"))]
     pub throttle: Option<Throttle>,
-    /// The share of keys for which the rule is in force; for the others it only counts and reports.
+    /// Share of keys for which the rule is enforced, `0%` to `100%`, or a map with `share` and `seed`. For all other
+    /// keys the rule only counts and reports, as in shadow mode.
     #[schemars(extend("default" = "100%"))]
     pub enforce: Option<Enforce>,
-    /// Whether a refused request is charged to this rule.
+    /// Charging of rejected requests to this rule's limits: `free` charges nothing, `charge` charges them as if they
+    /// had passed.
     #[schemars(extend("default" = "free"))]
     pub on_denied: Option<OnDenied>,
-    /// What it does.
+    /// Effect of the rule: `limit` counts requests and enforces limits, `allow` exempts a request from all other
+    /// rules, `deny` rejects it with 403. With `allow` and `deny`, only `name`, `match`, `except` and `domain` are
+    /// valid beside it.
     #[schemars(extend("default" = "limit"))]
     pub action: Option<Action>,
-    /// What a refused request is answered with.
+    /// Local reply to the requests that this rule rejects.
     pub on_limit: Option<OnLimit>,
 }
 
@@ -97,35 +131,49 @@ pub struct Rule {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Matcher {
-    /// The normalised path.
+    /// Path patterns, compared with the normalised path, case-sensitively: `/exact`, `/prefix/*` (every path that
+    /// begins with `/prefix/`), `/users/{id}` (any one segment), or `~regex` (unanchored).
     pub path: Option<OneOrMany<PathPattern>>,
-    /// Whether these paths also match with a slash at the end, or without; as the key of the same name beside `rules` says.
+    /// Treatment of a slash at the end of the paths in this `match`: `exact` distinguishes `/login` from `/login/`;
+    /// with `ignore`, an exact path or a pattern with `{…}` matches both. Falls back to the top-level
+    /// `trailing_slash`. Valid with `path` only. Default: the value of `trailing_slash`.
     pub trailing_slash: Option<TrailingSlash>,
-    /// The method.
+    /// Request methods in upper case, such as `POST`.
     pub method: Option<OneOrMany<Method>>,
-    /// The host, without port.
+    /// Host patterns, without regard to case and port: `api.example.com`, `*.example.com` (every host below
+    /// `example.com`, not `example.com` itself), or `~regex` (unanchored).
     pub host: Option<OneOrMany<HostPattern>>,
-    /// Headers by name.
+    /// Map from request header name to pattern: an exact value, `*` (present), `!present` (absent), `~regex`
+    /// (unanchored), or `{ file: NAME }` for any value of a [list of values](lists.md#lists-of-values). If a header
+    /// is repeated, one matching line is enough.
     pub header: Option<BTreeMap<String, Secret<OneOrMany<HeaderValues>>>>,
-    /// The client's address.
+    /// Addresses and networks of the client, such as `192.0.2.7` or `10.0.0.0/8`; an item may also be `{ file: NAME
+    /// }`, a [list of networks](lists.md#lists-of-networks). The whole address is compared, whatever
+    /// `client_ip.ipv6_prefix` is.
     pub client_ip: Option<OneOrMany<Networks>>,
-    /// The country of the client's address; needs `geo.database`.
+    /// ISO 3166 country codes of two letters, in upper or lower case, for the client's address. Needs `geo.database`.
+    /// Norway is best quoted, as `"NO"`, since YAML 1.1 reads the bare word as `false`.
     pub country: Option<OneOrMany<Country>>,
-    /// The continent of the client's address; needs `geo.database`.
+    /// Continent codes for the client's address: `AF`, `AN`, `AS`, `EU`, `NA`, `OC` or `SA`. Needs `geo.database`.
     pub continent: Option<OneOrMany<Continent>>,
-    /// The autonomous system that announces the client's address; needs `geo.asn_database`.
+    /// Autonomous systems that announce the client's address: `64500` or `AS64500`. Needs `geo.asn_database`.
     pub asn: Option<OneOrMany<Asn>>,
-    /// The plan the client is on; needs `plans`.
+    /// Names of plans, of which the client must be on one. Needs `plans`.
     pub plan: Option<OneOrMany<PlanName>>,
-    /// Days of the week and times of day in a time zone.
+    /// Days, times of day and a time zone, in this order, such as `Mon-Fri 01:00-06:00 Europe/Berlin`. Days or times
+    /// may be left out, and the zone, which is then UTC. Of a list, one item is enough.
     pub schedule: Option<OneOrMany<Schedule>>,
-    /// Claims of the client's token by name. Needs the section `jwt`.
+    /// Map from the name of a JWT claim to pattern: an exact value (text, number, `true` or `false`), `*` (present),
+    /// `!present` (absent) or `~regex` (unanchored). Needs `jwt`.
     pub jwt: Option<BTreeMap<String, OneOrMany<ClaimPattern>>>,
-    /// Names in the client's certificate. Needs a listener with `tls.client_ca`.
+    /// Names in the verified client certificate, all of which must match. Needs a listener with `tls.client_ca`.
     pub tls: Option<CertificateNames>,
-    /// Entries of Envoy's descriptor by key, beside whatever others. Needs the rule's `domain`.
+    /// Map from the key of a descriptor entry to pattern, whatever other entries Envoy sends: an exact value, `*`
+    /// (present), `!present` (absent), `~regex` (unanchored) or `{ file: NAME }` (a list of values). Needs `domain`.
     pub descriptor: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
-    /// All entries of Envoy's descriptor in their order: a map of one key each. Needs the rule's `domain`.
+    /// All entries of the descriptor that Envoy sends, in their order: a list of maps of one key each, with a
+    /// pattern: an exact value, `*` (any value), `~regex` (unanchored) or `{ file: NAME }` (a list of values). Needs
+    /// `domain`.
     pub entries: Option<OneOrMany<BTreeMap<String, OneOrMany<HeaderValues>>>>,
 }
 
@@ -179,19 +227,24 @@ pub enum PlainKey {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
 pub struct NamedKey {
-    /// The values of this header.
+    /// Name of a request header whose value is part of the key. A request with several different values is rejected
+    /// with 400, unless the header is a list.
     pub header: Option<String>,
-    /// The cookie of this name.
+    /// Name of a cookie whose value is part of the key. All spellings that a common server decodes to the same value
+    /// count as one value. A request with several different values is rejected with 400.
     pub cookie: Option<String>,
-    /// The query parameter of this name.
+    /// Name of a query parameter whose decoded value is part of the key. A request with several different values is
+    /// rejected with 400.
     pub query: Option<String>,
-    /// This claim of the client's token; a dot leads into an object. Needs the section `jwt`.
+    /// Name of a JWT claim whose value is part of the key, such as `sub`; a dot leads into an object. Needs `jwt`.
     pub jwt: Option<String>,
-    /// This name in the client's certificate, the first of its kind. Needs a listener with `tls.client_ca`.
+    /// Name in the verified client certificate that is part of the key: `spiffe`, `subject` or `dns`; the first one
+    /// if there are several of the kind. Needs a listener with `tls.client_ca`.
     pub tls: Option<CertificateName>,
-    /// The client's network, by how many leading bits of its address.
+    /// Network of the client as part of the key, with prefix lengths for this rule: a map with `prefix`,
+    /// `ipv4_prefix`, or `prefixes` and `limits`.
     pub client_ip: Option<ClientNetworks>,
-    /// The entry of this key in Envoy's descriptor. Needs the rule's `domain`.
+    /// Key of descriptor entries whose values are part of the key, all of them in their order. Needs `domain`.
     pub descriptor: Option<String>,
 }
 
@@ -199,15 +252,18 @@ pub struct NamedKey {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientNetworks {
-    /// Of an IPv6 address; as `client_ip.ipv6_prefix` unless given.
+    /// Number of leading bits of an IPv6 address that identify one client in this rule, 1 to 128. Default: that of
+    /// `client_ip.ipv6_prefix`.
     #[schemars(range(min = 1, max = 128))]
     pub prefix: Option<u8>,
-    /// Of an IPv4 address; all of them unless given.
+    /// Number of leading bits of an IPv4 address that identify one client in this rule, 1 to 32. Default: all 32.
     #[schemars(range(min = 1, max = 32))]
     pub ipv4_prefix: Option<u8>,
-    /// Several networks around an IPv6 client, from the narrowest to the widest, all counted at once.
+    /// Prefix lengths of several networks around an IPv6 client, 1 to 128 bits each, from the narrowest network to
+    /// the widest, such as `[64, 56, 48]`. All of them are counted at once, each against its item of `limits`.
     pub prefixes: Option<OneOrMany<Prefix>>,
-    /// A limit for each of `prefixes`: all must have room. IPv4 clients are counted under the first alone.
+    /// Limits of the networks in `prefixes`, one for each and in the same order, instead of the rule's `limit` or
+    /// `limits`: rates such as `100/s`, or maps with `limit` or `token_bucket`.
     pub limits: Option<OneOrMany<Limit>>,
 }
 
@@ -230,10 +286,10 @@ pub enum Limit {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenBucket {
-    /// Tokens that come at once.
+    /// Number of tokens added to the bucket at once, 1 to 4294967295; at most `burst`, which defaults to this number.
     #[schemars(required, range(min = 1, max = 4_294_967_295_u64))]
     pub refill: Option<NonZeroU32>,
-    /// How often they come, from the first token that is taken from a full bucket.
+    /// Time between two refills of the bucket, such as `6s`; at least 1ms.
     #[schemars(required)]
     pub every: Option<Duration>,
 }
@@ -242,14 +298,17 @@ pub struct TokenBucket {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitMap {
-    /// So many per time; this or `token_bucket`.
+    /// Rate as `N/PERIOD`, such as `1000/d`. Each item needs this or `token_bucket`.
     pub limit: Option<Rate>,
-    /// So many tokens at once every so often, in place of `limit` and `algorithm`.
+    /// Token bucket with refills, in place of `limit` and `algorithm`; it holds `burst` tokens.
     pub token_bucket: Option<TokenBucket>,
-    /// The most that may pass at once; the rule's, or else the limit's count, unless given. Not for windows.
+    /// Maximum number of units admitted at once, 1 to 4294967295; an absolute number, not in addition to the limit's
+    /// count. Invalid for `fixed_window`, `sliding_window` and `sliding_log`. Default: the rule's `burst`, or the
+    /// limit's count.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub burst: Option<NonZeroU32>,
-    /// How it is counted; as the rule says unless given.
+    /// Algorithm of this limit: `gcra`, `token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_window` or
+    /// `sliding_log`. Default: the rule's `algorithm`.
     pub algorithm: Option<Algorithm>,
 }
 
@@ -267,16 +326,20 @@ pub enum Throttle {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ThrottleMap {
-    /// They pass with a mark, up to so much above the limit.
+    /// Margin above the limit within which requests pass with a mark, above 0% and at most 1000%, with at most two
+    /// decimals. Requests above the margin are rejected.
     pub soft: Option<Percentage>,
-    /// They wait, at most so long; with `soft`, for this long.
+    /// Maximum time that a request over the limit waits for room, at most `1h`. With `soft`, the exact time for which
+    /// requests in the margin are held.
     pub delay: Option<Duration>,
-    /// How many requests of a key may wait at once.
+    /// Maximum number of requests of a key that wait at once, 1 to 4294967294. Valid with `delay` or `wait`, without
+    /// `soft`. Default: as many as `delay` admits, at most 10000.
     #[schemars(range(min = 1, max = 4_294_967_294_u64))]
     pub queue: Option<u32>,
-    /// They wait: another way to write `delay`.
+    /// Alternative way to write `delay`: a map with `max`.
     pub wait: Option<Wait>,
-    /// They pass, up to so many times the limit, while the upstream has headroom.
+    /// Maximum factor by which the limit grows while the upstream has headroom, above `1x` and at most `100x`, with
+    /// at most two decimals.
     pub elastic: Option<Factor>,
 }
 
@@ -284,7 +347,7 @@ pub struct ThrottleMap {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wait {
-    /// At most so long.
+    /// Maximum time that a request over the limit waits for room, at most `1h`.
     #[schemars(required)]
     pub max: Option<Duration>,
 }
@@ -303,10 +366,10 @@ pub enum Enforce {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EnforceMap {
-    /// A share of them.
+    /// Share of keys for which the rule is enforced, `0%` to `100%`, with at most two decimals.
     #[schemars(required)]
     pub share: Option<Percentage>,
-    /// Selects the keys: rules with the same seed, key and share select the same ones.
+    /// Text that selects the keys for which the rule is enforced; a different text selects different keys.
     #[schemars(extend("default" = defaults::ENFORCE_SEED))]
     pub seed: Option<String>,
 }
@@ -328,18 +391,23 @@ pub enum Action {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OnLimit {
-    /// The status.
+    /// Status code of the rejection, 400 to 599.
     #[schemars(range(min = 400, max = 599), extend("default" = defaults::REFUSAL_STATUS))]
     pub status: Option<u16>,
-    /// The body.
+    /// Body of the rejection: a map with exactly one of `text`, `json`, `file` and `fallback`. Default: `too many
+    /// requests`.
     pub body: Option<Body>,
-    /// Headers by name; `{rule}` in a value is the rule's name.
+    /// Headers of the rejection by name; `{rule}` in a value stands for the rule's name. Not headers that Weir sets
+    /// itself or that belong to the connection: `connection`, `content-length`, `keep-alive`, `retry-after`, `te`,
+    /// `trailer`, `transfer-encoding`, `upgrade` and `x-envoy-ratelimited`.
     pub headers: Option<BTreeMap<String, Secret<String>>>,
-    /// A degraded answer in place of a refusal.
+    /// Degraded response in place of a rejection: a map with `cached`, `file` or both. See [Serve stale
+    /// responses](fallback.md#serve-stale-responses).
     pub fallback: Option<Fallback>,
-    /// Once the rule has refused a key, refuse it everything for so long; twice as long each time again.
+    /// Duration of the first ban of a key, which begins when the rule rejects one of its requests; until it ends, the
+    /// rule rejects all of them. Each further ban lasts twice as long as the one before, at most `ban_max`.
     pub ban: Option<Duration>,
-    /// The longest ban, and how long one is remembered after its end.
+    /// Maximum duration of a ban, and the time for which a ban is remembered after its end. Valid with `ban` only.
     #[schemars(extend("default" = shown(defaults::BAN_MAX)))]
     pub ban_max: Option<Duration>,
 }
@@ -349,13 +417,15 @@ pub struct OnLimit {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
 pub struct Body {
-    /// A text.
+    /// Text of the rejection's body.
     pub text: Option<String>,
-    /// A JSON value.
+    /// JSON value of the rejection's body, sent with the content type `application/json`.
     pub json: Option<Json>,
-    /// A file, relative to the one that names it.
+    /// File with the rejection's body, up to 1 MiB, relative to the file that names it; reloaded when it changes. The
+    /// content type follows the extension: `.html`, `.json`, `.txt`, `.xml` or `.svg`; any other needs `headers: {
+    /// content-type: ... }`.
     pub file: Option<String>,
-    /// A file that is a degraded answer: short for `fallback: { file: ... }`.
+    /// File with a degraded response to a GET or HEAD request; short for `fallback.file`.
     pub fallback: Option<String>,
 }
 
@@ -363,20 +433,26 @@ pub struct Body {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fallback {
-    /// The last good answer to the same GET, out of so many bytes kept in all.
+    /// Memory for all stored responses of the rule together, such as `16MiB`; a rejected request receives the last
+    /// good response to the same GET from it.
     pub cached: Option<Size>,
-    /// The largest answer that is kept; 1MiB unless given, or a quarter of `cached` where that is less.
+    /// Maximum size of a stored response, at most a quarter of `cached`, which is the default if that is less; larger
+    /// responses are not stored. Default: `1MiB`.
     pub largest: Option<Size>,
-    /// Older ones are not given.
+    /// Maximum age of a stored response; older ones are not sent.
     #[schemars(extend("default" = shown(defaults::OLDEST_KEPT)))]
     pub max_age: Option<Duration>,
-    /// Request headers on which no response depends; they are no part of the key.
+    /// Request headers on which no response to these requests depends, such as `[user-agent, referer]`; they are not
+    /// part of the cache key. Not `authorization`, `connection`, `cookie`, `host` and `proxy-authorization`.
     pub ignore_headers: Option<OneOrMany<String>>,
-    /// A file, relative to the one that names it; where an answer is kept, only for want of one.
+    /// File with a degraded response, up to 1 MiB, relative to the file that names it; reloaded when it changes. The
+    /// content type follows the extension: `.html`, `.json`, `.txt`, `.xml` or `.svg`; any other needs `headers: {
+    /// content-type: ... }`. With `cached`, it is sent if there is no stored response.
     pub file: Option<String>,
-    /// The methods of the requests to which the file is sent; GET and HEAD unless given.
+    /// Methods of the requests that receive the file; all other requests receive the rejection. Default: `[GET,
+    /// HEAD]`.
     pub methods: Option<OneOrMany<Method>>,
-    /// The status with which the file is sent.
+    /// Status code with which the file is sent, 200 to 599.
     #[schemars(range(min = 200, max = 599), extend("default" = defaults::FALLBACK_STATUS))]
     pub status: Option<u16>,
 }

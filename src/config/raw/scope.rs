@@ -36,36 +36,48 @@ pub enum ScopeWord {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScopeMap {
-    /// Where another service is: `host:port`, `https://host:port` or `unix:/path`.
+    /// Address of the other rate limit service that keeps the limit: `host:port`, `https://host:port` or
+    /// `unix:/path`. Required for another service.
     pub rls: Option<UpstreamAddress>,
-    /// The domain under which it is asked.
+    /// Domain of the descriptors that Weir sends to the other rate limit service; not empty, without spaces around
+    /// it. Required with `rls`.
     pub domain: Option<String>,
-    /// The entries of the descriptor: names for the parts of the key in their order, and fixed entries as `KEY: VALUE`.
+    /// Entries of the descriptor that Weir sends to the other rate limit service: names for the parts of `key` in
+    /// their order, and fixed entries as `{ KEY: VALUE }`. Without it, the parts have the names that Envoy's own
+    /// actions use.
     pub descriptor: Option<OneOrMany<Entry>>,
-    /// How long its answer may take.
+    /// Maximum time to wait for the response of the other rate limit service.
     #[schemars(extend("default" = shown(defaults::REMOTE_TIMEOUT)))]
     pub timeout: Option<Duration>,
-    /// What becomes of a request without an answer: it passes, is refused, or the rule's own limits decide.
+    /// Treatment of a request if the other rate limit service does not respond: `allow` forwards it (fail open),
+    /// `deny` rejects it with 503 (fail closed), `local` applies the rule's `limit` or `limits` in this process.
     #[schemars(extend("default" = "allow"))]
     pub on_error: Option<OnError>,
-    /// TLS, where its address begins with `https://`.
+    /// TLS settings for another rate limit service whose address begins with `https://`, as a map. Default: the
+    /// system's authorities.
     pub tls: Option<Box<UpstreamTls>>,
-    /// How units of a shared limit reach an instance: claimed by demand, the limit divided by the number of instances, or
-    /// counted by the store for each request.
+    /// Way in which units of a shared limit reach an instance: `lease` (granted by the store by demand), `split` (the
+    /// limit divided by the number of instances), or `exact` (the store counts each request). Default: `split` with
+    /// `instances`.
     pub shared: Option<Mode>,
-    /// How long a request may wait for the store; `0s` for never.
+    /// Maximum time that a request waits for the store, up to `1s`; `0s` for never. Valid with `lease` and `exact`.
     #[schemars(extend("default" = shown(defaults::SHARED_WAIT)))]
     pub wait: Option<Duration>,
-    /// What an instance allows while it has no connection to the store: its part, nothing, everything, or the whole limit.
+    /// Limit of an instance while it has no connection to the store: its part (`split`), nothing (`deny`), everything
+    /// (`allow`), or the whole limit (`local`).
     #[schemars(extend("default" = "split"))]
     pub on_store_loss: Option<OnStoreLoss>,
-    /// How units are shared out when instances demand more than there are: in proportion, or small demands first.
+    /// Distribution of units if instances demand more than there are: in proportion to demand (`proportional`), or
+    /// small demands in full and the others equally (`max_min`). Valid with `lease` only.
     #[schemars(extend("default" = "proportional"))]
     pub fairness: Option<Fairness>,
-    /// Who is served first when there is not enough; 0 is the first.
+    /// Priority of the instance's demand if there are not enough units, 0 to 3; 0 is served first. Valid with `lease`
+    /// only.
     #[schemars(range(min = 0, max = MAX_PRIORITY), extend("default" = defaults::SHARED_PRIORITY))]
     pub priority: Option<u8>,
-    /// The number of instances that the limit is divided by: itself, the addresses of a name, or `auto` by the store.
+    /// Number of instances by which the limit is divided: a number from 1 to 1000000, `{ dns: HOST }` for the number
+    /// of addresses of a name, or `auto` for the number of instances registered in the store. Valid with `split`
+    /// only. Default: `auto` with `split`.
     pub instances: Option<Instances>,
 }
 
@@ -85,7 +97,7 @@ pub enum Instances {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InstancesDns {
-    /// The name.
+    /// Name whose addresses are counted as instances, such as that of a headless service. Required in the map.
     #[schemars(required)]
     pub dns: Option<String>,
 }

@@ -13,25 +13,30 @@ use crate::config::parse::duration_text as shown;
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Store {
-    /// One server, a list for a Cluster, or the sentinels that know the master.
+    /// Redis or Valkey: a URL for one server, a list of URLs for a Cluster, or a map for Sentinel. A URL is
+    /// `redis://host:port/db`, `rediss://host:port/db` with TLS, or `redis+unix:///path`; port 6379 unless given.
     #[schemars(required)]
     pub redis: Option<Redis>,
-    /// The user that the servers know us as; `default` unless given.
+    /// User name for the servers, unless the URL has it. Needs `store.password`. Default: `default`.
     pub username: Option<String>,
-    /// Its password; better from the environment, as in `${STORE_PASSWORD}`, or a file.
+    /// Password for the servers: a text, or a map with `file`. It is a secret and is never shown.
     pub password: Option<SecretOrFile>,
-    /// TLS, where addresses begin with `rediss://`, and with sentinels.
+    /// TLS settings for the store, as a map, for URLs that begin with `rediss://`. With Sentinel, this map turns TLS
+    /// on, for sentinels and servers. Default: the system's authorities.
     pub tls: Option<Box<UpstreamTls>>,
-    /// What every key in the store begins with.
+    /// Prefix of every key in the store: visible ASCII without braces, 1 to 64 characters. Instances with the same
+    /// store and prefix share their limits.
     #[schemars(extend("default" = defaults::STORE_PREFIX))]
     pub prefix: Option<String>,
-    /// The longest that one call may take.
+    /// Maximum time for one call to the store.
     #[schemars(extend("default" = shown(defaults::STORE_TIMEOUT)))]
     pub timeout: Option<Duration>,
-    /// The share of this instance among those that demand more than there is.
+    /// Weight of this instance among those that share out units because they demand more than there are, from 1 to
+    /// 1000.
     #[schemars(range(min = 1, max = 1000), extend("default" = 1))]
     pub weight: Option<NonZeroU16>,
-    /// The name of this instance, another for each; a random one unless given.
+    /// Name of this instance, unique in the fleet. Visible ASCII without quotes and backslashes, at most 128
+    /// characters. Default: random.
     pub instance: Option<String>,
 }
 
@@ -55,17 +60,18 @@ pub struct RedisUrl(pub String);
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sentinel {
-    /// The sentinels, each as `host:port`.
+    /// Sentinels, one or a list, each as `host:port`. Port 26379 unless given. Required with Sentinel.
     #[schemars(required)]
     pub sentinel: Option<OneOrMany<SentinelAddress>>,
-    /// The name under which they watch the master.
+    /// Name under which the sentinels watch the master. Required with Sentinel.
     #[schemars(required)]
     pub master: Option<String>,
-    /// The user that the sentinels know us as; `default` unless given.
+    /// User name for the sentinels. Needs `store.redis.sentinel_password`. Default: `default`.
     pub sentinel_username: Option<String>,
-    /// Its password; none unless given.
+    /// Password for the sentinels: a text, or a map with `file`. It is a secret and is never shown.
     pub sentinel_password: Option<SecretOrFile>,
-    /// The number of the database.
+    /// Number of the database behind Sentinel, from 0 to 65535. For one server, the path of its URL has the number,
+    /// such as `/1`.
     #[schemars(range(min = 0, max = 65_535), extend("default" = 0))]
     pub db: Option<u16>,
 }

@@ -23,21 +23,27 @@ pub enum Cost {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
 pub struct ToldCost {
-    /// The number in this header of the request, at least 1.
+    /// Name of a request header with the number of units, rounded up, at least 1.
     pub header: Option<String>,
-    /// One unit for every so many bytes of the request's body that are begun.
+    /// Number of bytes of the request's body that one unit stands for, such as `1KiB`; a begun portion counts as a
+    /// whole one, and the cost is at least 1.
     pub request_bytes: Option<Size>,
-    /// The number in this header of the answer.
+    /// Name of a response header with the number of units, rounded up; 0 charges nothing.
     pub response_header: Option<String>,
-    /// One unit for every so many bytes of the answer's body that are begun.
+    /// Number of bytes of the response's body that one unit stands for, such as `1KiB`; a begun portion counts as a
+    /// whole one, and the cost is at least 1.
     pub response_bytes: Option<Size>,
-    /// Units of a request without the header, or with one that is no number.
+    /// Units that a request costs if the header named by `header` is absent or empty, 1 to 4294967295. Valid with
+    /// `header` only.
     #[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))]
     pub default: Option<u32>,
-    /// Units reserved until the answer tells, and charged where it does not.
+    /// Units reserved until the response states the cost, and charged if it states none, 1 to 4294967295; best set to
+    /// the usual maximum cost of a request. Valid with `response_header` only.
     #[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))]
     pub estimate: Option<u32>,
-    /// Units at the most, whatever is told.
+    /// Maximum number of units that one request costs, whatever the request or the response states, 1 to 4294967295.
+    /// Without it, a cost that becomes known after admission can make a counter owe at most its burst (or count) once
+    /// more.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
     pub max: Option<u32>,
 }
@@ -47,11 +53,13 @@ pub struct ToldCost {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
 pub struct Count {
-    /// The status of the response.
+    /// Status codes of responses that count: codes (`401`), classes (`4xx`) and ranges (`500-504`), from 100 to 599.
     pub response_status: Option<OneOrMany<Status>>,
-    /// Headers of the response by name.
+    /// Map from response header name to pattern: an exact value, `*` (present), `!present` (absent), `~regex`
+    /// (unanchored) or `{ file: NAME }` (a list of values). If a header is repeated, one matching line is enough.
     pub response_header: Option<BTreeMap<String, OneOrMany<HeaderValues>>>,
-    /// The status of a gRPC call.
+    /// gRPC statuses of calls that count: numbers from 0 to 16 or names such as `unauthenticated`, in upper or lower
+    /// case.
     pub grpc_status: Option<OneOrMany<GrpcStatus>>,
 }
 

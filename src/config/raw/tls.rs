@@ -10,18 +10,22 @@ use crate::config::defaults;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// The certificate and those that lead from it to an authority, in PEM.
+    /// File with the certificate in PEM, followed by the intermediate certificates that lead to an authority. Needs
+    /// `key`. Either this pair or `certificates` must be there.
     pub certificate: Option<String>,
-    /// Its private key, in PEM, not encrypted.
+    /// File with the private key of `certificate` in PEM, not encrypted: RSA, ECDSA or Ed25519.
     pub key: Option<String>,
-    /// Further certificates, each shown to clients that ask for a name in it.
+    /// Further certificates with their keys, a map or a list. Clients that request a name in one of them (SNI)
+    /// receive that one.
     pub certificates: Option<OneOrMany<Certificate>>,
-    /// The authorities that issue clients' certificates, in PEM. Clients are asked for one if this is given.
+    /// File with the certificate authorities that issue client certificates, in PEM. With it, Weir requests a
+    /// certificate from clients (mTLS).
     pub client_ca: Option<String>,
-    /// Whether clients must have a certificate, or may.
+    /// Whether clients must present a certificate: `required`, or `optional`. With `optional` a client may present
+    /// none, but an invalid certificate still ends the connection. Needs `client_ca`.
     #[schemars(extend("default" = "required"))]
     pub client_auth: Option<ClientAuth>,
-    /// How many handshakes each worker has under way at once; who comes next waits.
+    /// Maximum number of TLS handshakes in flight on each worker, from 1 to 100000. Further clients are queued.
     #[schemars(range(min = 1, max = 100_000), extend("default" = defaults::HANDSHAKES))]
     pub handshakes: Option<usize>,
 }
@@ -30,10 +34,10 @@ pub struct Tls {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Certificate {
-    /// The certificate and those that lead from it to an authority, in PEM.
+    /// File with a further certificate in PEM, followed by the intermediate certificates that lead to an authority.
     #[schemars(required)]
     pub certificate: Option<String>,
-    /// Its private key, in PEM, not encrypted.
+    /// File with the private key of `certificate` in PEM, not encrypted: RSA, ECDSA or Ed25519.
     #[schemars(required)]
     pub key: Option<String>,
 }
@@ -52,15 +56,20 @@ pub enum ClientAuth {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamTls {
-    /// The authorities that issue its certificates, in PEM; those of the system unless given.
+    /// File with the certificate authorities that may issue the server's certificate, in PEM. Without it, Weir trusts
+    /// the authorities of the system. Not allowed with `verify: insecure`. Default: the system's certificate
+    /// authorities.
     pub ca: Option<String>,
-    /// The certificate to show it if it asks for one, and those that lead from it to an authority, in PEM.
+    /// File with the certificate that Weir presents if the server requests one (mTLS), in PEM, followed by the
+    /// intermediate certificates that lead to an authority. Needs `key`.
     pub certificate: Option<String>,
-    /// The private key of that, in PEM, not encrypted.
+    /// File with the private key of `certificate` in PEM, not encrypted.
     pub key: Option<String>,
-    /// The name or address that its certificate must have, and that it is asked for; that of each address unless given.
+    /// Host name or IP address that the server's certificate must contain. A host name is also sent as SNI. Default:
+    /// the host of the address.
     pub server_name: Option<String>,
-    /// Whether its certificate is verified.
+    /// Whether the server's certificate is verified. `insecure` turns verification off, so that any server is
+    /// trusted.
     #[schemars(extend("default" = true))]
     pub verify: Option<Verify>,
 }
@@ -87,10 +96,13 @@ pub enum NotVerified {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateNames {
-    /// Its only URI, if that is a SPIFFE identity.
+    /// Patterns for the SPIFFE identity in the client certificate: an exact value, `*` (present), `!present` (absent)
+    /// or `~regex` (unanchored).
     pub spiffe: Option<OneOrMany<HeaderPattern>>,
-    /// Its subject, as RFC 4514 writes it, such as `CN=app,O=Example`.
+    /// Patterns for the subject of the client certificate as RFC 4514 writes it, such as `CN=app,O=Example`: an exact
+    /// value, `*` (present), `!present` (absent) or `~regex` (unanchored).
     pub subject: Option<OneOrMany<HeaderPattern>>,
-    /// Any host among its alternative names.
+    /// Patterns for the DNS names in the client certificate, of which one must match: an exact value, `*` (present),
+    /// `!present` (absent) or `~regex` (unanchored).
     pub dns: Option<OneOrMany<HeaderPattern>>,
 }

@@ -28,47 +28,60 @@ pub enum Upstream {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamMap {
-    /// Its name in metrics and logs. That of the only one is `upstream` unless given; in a list, its address.
+    /// Name of the upstream in metrics and logs: visible ASCII without quotes and backslashes, at most 128
+    /// characters. In `upstreams` the default is the first address, and names must be unique. Default: `upstream`.
     pub name: Option<String>,
-    /// Which requests it takes, in `upstreams`: every field must hold. Without it, all that are left.
+    /// Conditions on the requests that this upstream takes: the fields of a rule's [`match`](matching.md), all of
+    /// which must hold. Only valid in `upstreams`. Default: every request.
     #[serde(rename = "match")]
     pub matching: Option<Matcher>,
-    /// Where it is: one place or several.
+    /// Address of the upstream, or a list of addresses: `host:port`, `http://host:port`, `https://host:port` (port
+    /// 443 unless given), `unix:/path`, or `echo` for a built-in service that sends each request back as the
+    /// response.
     #[schemars(required)]
     pub address: Option<OneOrMany<UpstreamAddress>>,
-    /// TLS, where its addresses begin with `https://`.
+    /// TLS settings for upstream addresses that begin with `https://`, as a map.
     pub tls: Option<Box<UpstreamTls>>,
-    /// Whether all requests go over HTTP/2, with prior knowledge or as agreed on by TLS; calls of gRPC always do.
+    /// Whether all requests to the upstream use HTTP/2: with prior knowledge without TLS, negotiated by ALPN with
+    /// TLS. gRPC calls always use HTTP/2.
     #[schemars(extend("default" = false))]
     pub http2: Option<bool>,
-    /// Other protocols that a client may ask for with `upgrade`; after that neither rules nor limits see what is said.
+    /// Protocols that a client may request with `upgrade`, such as `spdy/3.1`: one or a list, or `false` for none.
+    /// Protocols that carry HTTP are not valid. With `upstream.http2`, an upgrade needs an upstream that offers
+    /// extended CONNECT (RFC 8441).
     #[schemars(extend("default" = "websocket"))]
     pub upgrades: Option<OrOff<OneOrMany<String>>>,
-    /// Until a connection stands.
+    /// Maximum time to establish a connection, including the TLS handshake. After it, the response is 503. Also the
+    /// maximum time for which a request waits for a free connection.
     #[schemars(extend("default" = shown(defaults::CONNECT_TIMEOUT)))]
     pub connect_timeout: Option<Duration>,
-    /// From the request's last byte to the answer's headers; a body may then flow as long as it moves.
+    /// Request timeout: maximum time from the last byte of the request to the header section of the response. After
+    /// it, the response is 504. The response body may take longer, as long as it makes progress.
     #[schemars(extend("default" = shown(defaults::UPSTREAM_TIMEOUT)))]
     pub timeout: Option<Duration>,
-    /// How long a body may stand still, and an unused connection is kept.
+    /// Maximum time for which a body may make no progress in either direction, and for which an unused connection is
+    /// kept in the connection pool.
     #[schemars(extend("default" = shown(defaults::UPSTREAM_IDLE_TIMEOUT)))]
     pub idle_timeout: Option<Duration>,
-    /// How often names are looked up again.
+    /// Interval between two DNS lookups of the names in `upstream.address`, randomised by a tenth up or down.
     #[schemars(extend("default" = shown(defaults::DNS_REFRESH)))]
     pub dns_refresh: Option<Duration>,
-    /// Which endpoint takes the next request, where there are several.
+    /// Load balancing policy: `round_robin`, or `least_request`, which draws two endpoints at random and takes the
+    /// one with fewer requests in flight.
     #[schemars(extend("default" = "round_robin"))]
     pub balance: Option<Balance>,
-    /// What endpoints are asked beside requests; nothing unless given.
+    /// Active health checks: periodic probes of each endpoint, as a map. Without it, there are no probes.
     pub health_check: Option<HealthCheck>,
-    /// When an endpoint that fails requests is left out for a while.
+    /// Outlier detection: ejection of endpoints that fail requests, as a map. `false` turns it off.
     pub outliers: Option<OrOff<OutlierMap>>,
-    /// Where a smaller share of the endpoints is healthy, all are used.
+    /// Panic threshold, a whole percentage: if a smaller share of the endpoints is healthy, all of them are used.
+    /// `0%` turns it off.
     #[schemars(extend("default" = format!("{}%", defaults::PANIC_THRESHOLD)))]
     pub panic_threshold: Option<Percentage>,
-    /// How much may be under way at once, all workers together; what is over gets 503.
+    /// Circuit breaker: maximum connections, requests and retries of the upstream, all workers together, as a map.
     pub limits: Option<UpstreamLimits>,
-    /// When a request is tried again; without it only where no connection could be made, at another endpoint.
+    /// Retries of failed requests, as a map. Without it, Weir repeats a request only if no connection could be
+    /// established, or if the upstream closed a kept connection.
     pub retries: Option<Retries>,
 }
 
@@ -76,20 +89,23 @@ pub struct UpstreamMap {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retries {
-    /// Attempts after the first.
+    /// Maximum number of attempts after the first, from 0 to 10.
     #[schemars(range(min = 0, max = 10), extend("default" = defaults::RETRIES))]
     pub attempts: Option<u32>,
-    /// What is worth one: `connect_failure`, `reset`, `timeout`, and statuses.
+    /// Conditions for a retry, one or a list: `connect_failure`, `reset`, `timeout` (of one attempt), and status
+    /// codes such as `503`, `5xx` and `502-504`. Default: `connect_failure`, `reset`, 503.
     pub retry_on: Option<OneOrMany<Refund>>,
-    /// The longest pause before the first of them, and before any.
+    /// Exponential backoff as `FIRST..MAX`: the maximum pause before the first retry, and before any retry. Pauses
+    /// are random, from zero up to a maximum that doubles with each retry.
     #[schemars(extend("default" = "25ms..250ms"))]
     pub backoff: Option<Backoff>,
-    /// The share of the requests under way that may be retries, where that is more than `limits.retries`.
+    /// Retry budget, a whole percentage: the share of the requests in flight that may be retries, if that is more
+    /// than `upstream.limits.retries`.
     #[schemars(extend("default" = format!("{}%", defaults::RETRY_BUDGET)))]
     pub budget: Option<Percentage>,
-    /// For each attempt; without it all attempts share `timeout`.
+    /// Maximum time for each attempt. Without it, all attempts share `upstream.timeout`.
     pub per_try_timeout: Option<Duration>,
-    /// Whether the upstream is told which attempt it is, in `x-envoy-attempt-count`.
+    /// Whether Weir sends the number of the attempt to the upstream in `x-envoy-attempt-count`.
     #[schemars(extend("default" = false))]
     pub attempt_count: Option<bool>,
 }
@@ -104,23 +120,24 @@ pub struct Backoff(pub String);
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamLimits {
-    /// Open connections.
+    /// Maximum number of open connections to the upstream, from 1 to 1000000.
     #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
     pub connections: Option<u32>,
-    /// Requests that wait for a connection.
+    /// Maximum number of requests that wait for a connection, from 0 to 1000000.
     #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
     pub pending: Option<u32>,
-    /// Requests.
+    /// Maximum number of requests in flight to the upstream, from 1 to 1000000.
     #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
     pub requests: Option<u32>,
-    /// Requests that are being tried again.
+    /// Maximum number of retries in flight, from 0 to 1000000, unless `upstream.retries.budget` allows more.
     #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MOST_RETRIES))]
     pub retries: Option<u32>,
-    /// Requests of one client: `auto` for fewer than four times what is free, once half of them are in use; `false` for
-    /// as many as there are.
+    /// Maximum number of requests of one client in flight to the upstream, from 1 to 1000000. `auto` is a share that
+    /// depends on the [free capacity](upstream.md#fair-sharing-between-clients); `false` is no limit.
     #[schemars(extend("default" = "auto"))]
     pub requests_per_client: Option<PerClient>,
-    /// What a client must send or take a second to keep a request once half of them are in use; `false` for nothing.
+    /// Minimum rate in bytes a second at which a client must send the request body and receive the response body once
+    /// more than half of the requests are in use, from 1B to 1MiB. `false` is no minimum.
     #[schemars(extend("default" = defaults::MIN_CLIENT_RATE_TEXT))]
     pub min_client_rate: Option<OrOff<Size>>,
 }
@@ -141,20 +158,23 @@ pub enum PerClient {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HealthCheck {
-    /// Target of a GET that must be answered with 200 to 399; without it a connection that stands is enough.
+    /// Target of the GET request that a probe sends. A status code from 200 to 399 passes. Without a path, a probe
+    /// passes if a connection can be established.
     pub path: Option<String>,
-    /// The Host of that GET; the endpoint's address unless given.
+    /// Value of the `Host` header in probes. Needs `upstream.health_check.path`. Default: the endpoint's address.
     pub host: Option<String>,
-    /// Between two checks.
+    /// Interval between two probes of an endpoint, randomised by a tenth up or down.
     #[schemars(extend("default" = shown(defaults::CHECK_INTERVAL)))]
     pub interval: Option<Duration>,
-    /// For each.
+    /// Maximum time for one probe.
     #[schemars(extend("default" = shown(defaults::CHECK_TIMEOUT)))]
     pub timeout: Option<Duration>,
-    /// So many in a row must go well before an endpoint is healthy again.
+    /// Number of consecutive probes that must pass before an unhealthy endpoint receives requests again, from 1 to
+    /// 1000.
     #[schemars(range(min = 1, max = 1000), extend("default" = defaults::HEALTHY_AFTER))]
     pub healthy: Option<u32>,
-    /// So many in a row must fail before it is not.
+    /// Number of consecutive probes that must fail before an endpoint receives no more requests, from 1 to 1000. The
+    /// very first probe of an endpoint decides alone.
     #[schemars(range(min = 1, max = 1000), extend("default" = defaults::UNHEALTHY_AFTER))]
     pub unhealthy: Option<u32>,
 }
@@ -163,16 +183,19 @@ pub struct HealthCheck {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OutlierMap {
-    /// After so many failures in a row.
+    /// Number of consecutive failures after which an endpoint is ejected, from 1 to 1000000. A failure is a response
+    /// with a 5xx status code, or a request without a response.
     #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::OUTLIER_FAILURES))]
     pub failures: Option<u32>,
-    /// For so long, times the number of times it happened.
+    /// Base duration of an ejection, multiplied by the endpoint's number of ejections. That number decreases by one
+    /// for each such duration without another ejection.
     #[schemars(extend("default" = shown(defaults::EJECTION)))]
     pub ejection: Option<Duration>,
-    /// At the longest.
+    /// Maximum duration of an ejection; not shorter than `upstream.outliers.ejection`.
     #[schemars(extend("default" = shown(defaults::EJECTION_MAX)))]
     pub ejection_max: Option<Duration>,
-    /// So large a share of the endpoints at the most; one may always be, and never the last one.
+    /// Maximum share of the endpoints that may be ejected at the same time, a whole percentage. One endpoint may
+    /// always be ejected, but never the last one.
     #[schemars(extend("default" = format!("{}%", defaults::MAX_EJECTED)))]
     pub max_ejected: Option<Percentage>,
 }

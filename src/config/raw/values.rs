@@ -119,7 +119,7 @@ pub enum Networks {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileName {
-    /// The file, relative to the one that names it.
+    /// Path of a file that holds the value in place of the configuration, relative to the configuration file.
     #[schemars(required)]
     pub file: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! What the configuration's files say at one moment, and whether that is a file as its writer left it.
+//! The content of the configuration's files at one moment, and whether it is complete.
 //!
-//! A file that is written in place can be caught half-written. One reading cannot tell; two can, a moment apart: what
-//! reads the same twice has been at rest in between, and a file that was replaced in between is one that nobody
-//! writes to any more.
+//! A file that is written in place may be read half-written. A single reading cannot show that, but two
+//! readings a moment apart can: if both are equal, the file did not change in between. If the file was
+//! replaced in between, nothing writes to the old one any more.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,35 +12,35 @@ use crate::config::files::Marks;
 use crate::config::problem::{Problem, Severity};
 use crate::watch::stamp::Stamp;
 
-/// The marker of YAML that ends a document.
+/// The YAML marker that ends a document.
 const END: &str = "...";
 
-/// What a look at the files found.
+/// The content of all files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) text: Result<String, Problem>,
-    /// What was fetched, if the text is a bootstrap.
+    /// The fetched document, if the text is a bootstrap.
     pub(super) document: Option<Document>,
-    /// What the data files say that the configuration names.
+    /// Marks of the data files that the configuration names.
     pub(super) data: Marks,
 }
 
 /// The stamps of the configuration and of its data files.
 pub(super) type Stamps = BTreeMap<PathBuf, Option<Stamp>>;
 
-/// What was found, and what the system said of the files meanwhile.
+/// The content of all files, with their stamps.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) found: Found,
-    /// From before the files were read.
+    /// Stamps from before the files were read.
     pub(super) stamps: Stamps,
-    /// The stamps were the same afterwards.
+    /// Whether the stamps were the same after reading.
     pub(super) is_steady: bool,
 }
 
 impl Reading {
-    /// Whether `again`, read a moment later, shows that no file was caught in the middle of a write. `text` is the path of
-    /// the configuration itself.
+    /// Whether `again`, read a moment later, shows that no file was being written. `text` is the path of the
+    /// configuration itself.
     pub(super) fn is_confirmed_by(&self, again: &Self, text: &Path) -> bool {
         let is_same = |path: &Path| match path == text {
             true => self.found.text == again.found.text,
@@ -55,7 +55,7 @@ impl Reading {
     }
 }
 
-/// The problem of a text that lacks the end marker which the one in force has.
+/// Returns a problem if `text` lacks the end marker that the running text has.
 pub(super) fn missing_end(running: &str, text: &str, file: &Path) -> Option<Problem> {
     if !has_end(running) || has_end(text) {
         return None;
@@ -82,7 +82,7 @@ fn has_end(text: &str) -> bool {
     })
 }
 
-/// How many lines `text` is shorter than `running`, where it is the same up to its end.
+/// Returns the number of lines missing from `text` if it is a prefix of `running`.
 pub(super) fn lines_cut_off(running: &str, text: &str) -> Option<usize> {
     let rest = running.strip_prefix(text)?;
     let is_content = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
@@ -145,7 +145,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let stamp = |name: &str| {
             std::fs::write(directory.path().join(name), "x").unwrap();
-            Stamp::of(&directory.path().join(name))
+            Stamp::from_path(&directory.path().join(name))
         };
         let (one, other) = (stamp("one"), stamp("other"));
         let confirmed = |first: &Reading, again: &Reading| first.is_confirmed_by(again, Path::new(FILE));

@@ -1,11 +1,11 @@
-//! What operators are told of a reload, and what a configuration is told from others by.
+//! Log messages about reloads, and the hash that identifies a configuration.
 
 use std::path::Path;
 
 use super::status::Reload;
 use crate::central::document::Document;
 
-/// The warning about a text that has lost so many lines at its end.
+/// Formats the warning about a text with `lines` lines missing at its end.
 pub(super) fn shortened(lines: usize) -> String {
     format!(
         "the file was written in place and ends {lines} lines earlier than before, as if it was cut off; \
@@ -38,7 +38,7 @@ pub(super) fn log(file: &Path, reload: &Reload) {
     }
 }
 
-/// The hash of all that a configuration is made of, data files apart.
+/// Returns the hash of the configuration's texts, without data files.
 pub(super) fn hash(text: &str, document: Option<&Document>) -> u64 {
     match document {
         None => fnv1a(text),
@@ -46,7 +46,7 @@ pub(super) fn hash(text: &str, document: Option<&Document>) -> u64 {
     }
 }
 
-/// FNV-1a with 64 bits: the same on every machine and in every version. Not for keys that clients choose.
+/// 64-bit FNV-1a, the same on every machine and in every version. Not for keys that clients choose.
 fn fnv1a(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

@@ -1,4 +1,4 @@
-//! What of a configuration takes effect only when the process starts.
+//! The parts of a configuration that take effect only at startup.
 
 use crate::config::Config;
 use crate::engine::PolicySpec;
@@ -6,7 +6,7 @@ use crate::rls::options::{Options, Ports};
 use crate::rules::shared_limit::SharedLimit;
 use crate::telemetry::spans;
 
-/// What is left of `config` when it does not keep lists and databases in memory for ever.
+/// Returns `config` without its lists and databases, so that it can be kept without using much memory.
 pub(super) fn without_data(config: &Config) -> Config {
     Config {
         policy: PolicySpec::default(),
@@ -17,7 +17,7 @@ pub(super) fn without_data(config: &Config) -> Config {
     }
 }
 
-/// What differs between two configurations and takes effect only at a start.
+/// Returns the keys that differ between two configurations and take effect only at startup.
 pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = [
         ("listeners", old.listeners != new.listeners),
@@ -39,12 +39,12 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
     differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
-/// Where a service is to be found, and who counts with it.
+/// Returns the addresses of the service and how it shares limits.
 fn placed(rls: Option<&Options>) -> Option<(&Ports, Option<&SharedLimit>)> {
     rls.map(|rls| (&rls.ports, rls.scope.as_ref()))
 }
 
-/// The share that is sampled changes at once.
+/// Compares the settings except the sampling share, which takes effect at once.
 fn is_same_tracing(old: Option<&spans::Settings>, new: Option<&spans::Settings>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) => old.is_same_but_for_sample(new),

@@ -1,4 +1,4 @@
-//! What came of reading the configuration again, and how that is asked for.
+//! Outcome of reloads, and the handle to request them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::metrics::ReloadOutcome;
 use crate::watch::Waker;
 
-/// What came of looking at the file.
+/// Outcome of reading the files again.
 #[derive(Debug)]
 pub enum Reload {
     /// A new configuration is valid.
     Applied {
         /// The configuration.
         config: Box<Config>,
-        /// What was fetched of it, if it is not all in a file.
+        /// The fetched document, if the file is a bootstrap.
         document: Option<Document>,
-        /// What it changes that takes a restart; everything else is to be applied now.
+        /// Changed keys that take effect only after a restart; everything else is to be applied now.
         needs_restart: Vec<&'static str>,
-        /// What an operator should look at.
+        /// Warnings for operators.
         warnings: Vec<String>,
     },
-    /// The file says what is running.
+    /// The files contain the running configuration.
     Unchanged,
-    /// The file is not valid, or not there; what is running stays.
+    /// The configuration is invalid or cannot be read; the running one stays.
     Rejected {
-        /// Why.
+        /// The reasons.
         problems: Vec<Problem>,
     },
 }
 
 impl Reload {
-    /// In one word, for metrics and people.
+    /// Returns the outcome as a label for metrics and messages.
     pub const fn outcome(&self) -> ReloadOutcome {
         match self {
             Self::Applied { .. } => ReloadOutcome::Applied,
@@ -47,50 +47,50 @@ impl Reload {
     }
 }
 
-/// What operators are shown.
+/// State of the configuration, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// Counts applied configurations, from 1 at the start.
+    /// Number of the applied configuration, from 1 at startup.
     pub generation: u64,
-    /// The running text, before variables are put in.
+    /// The running text, before variables are substituted.
     pub text: Arc<str>,
-    /// FNV-1a of the running text: equal wherever the same text runs.
+    /// FNV-1a hash of the running text, for comparing instances.
     pub text_hash: u64,
-    /// The part that was fetched, if it is not all in the file.
+    /// The fetched document, if the file is a bootstrap.
     pub document: Option<Document>,
-    /// What the running configuration changes that takes a restart.
+    /// Keys of the running configuration that take effect only after a restart.
     pub needs_restart: Vec<&'static str>,
     /// The last reload; `None` before the first.
     pub last: Option<Attempt>,
 }
 
-/// One reload.
+/// A reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// When.
+    /// Time of the reload.
     pub at: Timestamp,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: ReloadOutcome,
-    /// The problems of a rejected file, as `weir check` prints them.
+    /// The problems of a rejected configuration, as `weir check` prints them.
     pub problems: Vec<String>,
-    /// What an operator should look at, though it was applied.
+    /// Warnings for operators about an applied configuration.
     pub warnings: Vec<String>,
 }
 
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) status: Mutex<Status>,
-    /// What was fetched last.
+    /// The document fetched last.
     pub(super) document: Mutex<Option<Document>>,
     pub(super) requested: AtomicBool,
-    /// Has the document fetched at once.
+    /// Causes the document to be fetched at once.
     pub(super) hurry: Arc<Notify>,
     pub(super) stopped: AtomicBool,
 }
 
-/// The reloader's remote control.
+/// Controls the reloader from other threads.
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(super) shared: Arc<Shared>,
@@ -98,25 +98,25 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// What is running and what came of the last reload.
+    /// Returns the running configuration and the outcome of the last reload.
     pub fn status(&self) -> Status {
         self.shared.status.lock().clone()
     }
 
-    /// Asks for a look at the file now, which is answered even if nothing has changed.
+    /// Requests a reload, which produces an outcome even if nothing has changed.
     pub fn request(&self) {
         self.shared.requested.store(true, Ordering::Release);
         self.shared.hurry.notify_one();
         self.waker.wake();
     }
 
-    /// Hands over what was fetched: it is put together with the bootstrap and applied if it is valid.
+    /// Delivers a fetched document, which is merged with the bootstrap and applied if valid.
     pub fn deliver(&self, document: Document) {
         *self.shared.document.lock() = Some(document);
         self.waker.wake();
     }
 
-    /// Notified when what is fetched is wanted at once.
+    /// Returns the notification to fetch the document at once.
     pub fn hurry(&self) -> Arc<Notify> {
         Arc::clone(&self.shared.hurry)
     }

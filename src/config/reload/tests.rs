@@ -10,20 +10,20 @@ use crate::telemetry::metrics::ReloadOutcome;
 
 mod unrest;
 
-/// Longer than any machine takes; only a failure waits for it.
+/// Timeout that only a failing test reaches.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// Only events can be the reason for what happens.
+/// Polls so rarely that only events can cause a reload.
 const BY_EVENTS: Pace = Pace { settling: settling(20), poll: Duration::from_secs(3600) };
 
 const BY_POLLING: Pace = Pace { settling: settling(2), poll: Duration::from_millis(5) };
 
-const fn settling(quiet: u64) -> settling::Pace {
-    settling::Pace {
+const fn settling(quiet: u64) -> debounce::DebounceTimes {
+    debounce::DebounceTimes {
         quiet: Duration::from_millis(quiet),
-        longest: Duration::from_millis(10 * quiet),
+        max_wait: Duration::from_millis(10 * quiet),
         confirm: Duration::from_millis(15),
-        open: Duration::from_secs(10),
+        max_open_wait: Duration::from_secs(10),
     }
 }
 
@@ -33,7 +33,7 @@ fn text(limit: &str) -> String {
     )
 }
 
-/// A running reloader, and what it said.
+/// A running reloader and its outcomes.
 struct Running {
     handle: Handle,
     said: Receiver<Reload>,
@@ -42,7 +42,7 @@ struct Running {
 
 impl Running {
     fn start(path: &Path, pace: Pace) -> Self {
-        let watch = if pace.poll < LONGEST { Watch::without_events() } else { Watch::on(path) };
+        let watch = if pace.poll < LONGEST { FileWatch::without_events() } else { FileWatch::for_file(path) };
         let (_, reloader) = Reloader::with(Origin::File(path.to_owned()), None, watch, pace).unwrap();
         let handle = reloader.handle();
         let (sender, said) = channel();
@@ -57,12 +57,12 @@ impl Running {
         Self { handle, said, thread: Some(thread) }
     }
 
-    /// What is said next.
+    /// Returns the next outcome.
     fn next(&self) -> Reload {
         self.said.recv_timeout(LONGEST).unwrap()
     }
 
-    /// The limit of the next configuration, whatever was rejected before it.
+    /// Returns the limit of the next applied configuration, ignoring rejected ones.
     fn next_limit(&self) -> String {
         loop {
             if let Reload::Applied { config, .. } = self.next() {
@@ -71,7 +71,7 @@ impl Running {
         }
     }
 
-    /// The status once the last thing said has been concluded.
+    /// Returns the status once it shows `outcome`.
     fn status_after(&self, outcome: ReloadOutcome) -> Status {
         loop {
             let status = self.handle.status();
@@ -127,7 +127,7 @@ fn a_file_written_in_place_is_applied_whole_or_not_at_all() {
     assert_eq!(running.next_limit(), "2/s");
 }
 
-/// What the kubelet does: a new directory beside the old one, and a link swapped by renaming.
+/// Updates the files as the kubelet does: a new directory, and a link that is replaced by renaming.
 #[test]
 fn a_config_map_is_followed_through_its_links() {
     let directory = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ fn the_same_bad_text_is_told_once_however_often_it_is_read() {
     let running = Running::start(&path, BY_POLLING);
     replace(&path, &text("soon"));
     assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);
-    // Many polls later nothing has been said.
+    // Many polls later there is no other outcome.
     assert!(running.said.recv_timeout(20 * BY_POLLING.poll).is_err());
     running.handle.request();
     assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);
@@ -214,7 +214,7 @@ fn a_request_is_answered_even_if_nothing_has_changed() {
 fn a_change_before_the_loop_starts_is_not_missed() {
     let (_directory, path) = in_new_directory();
     let (_, reloader) =
-        Reloader::with(Origin::File(path.clone()), None, Watch::on(&path), BY_EVENTS).unwrap();
+        Reloader::with(Origin::File(path.clone()), None, FileWatch::for_file(&path), BY_EVENTS).unwrap();
     replace(&path, &text("2/s"));
     let handle = reloader.handle();
     reloader.run(
@@ -246,7 +246,7 @@ fn what_takes_a_restart_is_named_until_the_restart() {
     assert_eq!(needs_restart, [""; 0]);
 }
 
-/// A configuration that counts whom `list.txt` names.
+/// A configuration with a rule for the clients in `list.txt`.
 fn in_new_directory_with_a_list(list: &str) -> (TempDir, PathBuf) {
     let (directory, path) = in_new_directory();
     fs::write(directory.path().join("list.txt"), list).unwrap();
@@ -258,7 +258,7 @@ fn holds_for(config: &Config, ip: &str) -> bool {
     config.policy.rules[0].matcher.client_ip.as_ref().unwrap().contains(ip.parse().unwrap())
 }
 
-/// The next configuration, whatever was rejected before it.
+/// Returns the next applied configuration, ignoring rejected ones.
 fn next_config(running: &Running) -> Box<Config> {
     loop {
         if let Reload::Applied { config, .. } = running.next() {

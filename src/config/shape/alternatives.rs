@@ -1,4 +1,4 @@
-//! What the schema allows in one place, and how to say so.
+//! The values that the schema allows in one place, and how messages describe them.
 
 use serde_json::Value as Schema;
 use serde_yaml::{Number, Value};
@@ -9,7 +9,7 @@ use crate::config::schema::{is_secret, schema};
 
 const WITHOUT_QUOTES: &str = "write it without quotes";
 
-/// The schemas that one value may follow, references and choices resolved.
+/// The schemas that apply to one value, with references and choices resolved.
 #[derive(Debug)]
 pub(in crate::config) struct Alternatives<'a>(Vec<&'a Schema>);
 
@@ -20,17 +20,17 @@ impl<'a> Alternatives<'a> {
         Self(flat)
     }
 
-    /// Whether everything is allowed.
+    /// Whether any value is allowed.
     pub(super) fn any(&self) -> bool {
         self.0.iter().any(|schema| kind(schema).is_none())
     }
 
-    /// The alternative of this kind; `raw` has at most one map and one list in a place.
+    /// Returns the alternative of this kind. `raw` has at most one map and one list in any place.
     pub(in crate::config) fn one(&self, wanted: &str) -> Option<&'a Schema> {
         self.0.iter().copied().find(|schema| kind(schema) == Some(wanted))
     }
 
-    /// What is wrong with a word, where only certain words are allowed.
+    /// Returns the problem of a word, if only certain other words are allowed.
     pub(super) fn refuses_word(&self, text: &str) -> Option<Fault> {
         let strings = || self.0.iter().filter(|schema| kind(schema) == Some("string"));
         if strings().any(|schema| words(schema).is_empty()) {
@@ -57,14 +57,14 @@ impl<'a> Alternatives<'a> {
         })
     }
 
-    /// `text` as the number or boolean that is wanted here.
+    /// Converts `text` to the number or boolean that is expected here.
     pub(super) fn plain(&self, text: &str) -> Option<Value> {
         let value = plain_scalar(text)?;
         let wanted = if value.is_bool() { "boolean" } else { "integer" };
         self.one(wanted).map(|_| value)
     }
 
-    /// What to say to a value of a kind that is not allowed.
+    /// Describes the problem of a value of a kind that is not allowed.
     pub(super) fn mismatch(&self, value: &Value) -> Fault {
         let got = if self.are_secret() { describe_type(value) } else { describe(value) };
         let fault = Fault::new(format!("expected {}, got {got}", self.nouns()));
@@ -86,7 +86,7 @@ impl<'a> Alternatives<'a> {
             (Value::Number(_), None | Some("header pattern")) if self.takes_text() => {
                 Some("put it in quotes".to_owned())
             }
-            // Norway, as programs that read YAML 1.1 understand it.
+            // Norway's code `NO`, as YAML 1.1 parsers read it.
             (Value::Bool(false), Some("country")) => Some("quote NO".to_owned()),
             (Value::Bool(_), _) if self.takes_text() => {
                 Some("put it in quotes if the word is meant".to_owned())
@@ -102,7 +102,8 @@ impl<'a> Alternatives<'a> {
         }
     }
 
-    /// Whether text here is a secret. A secret map of patterns has none by itself: problems quote a pattern.
+    /// Whether text here is secret. A secret map of patterns is not secret itself, because problems quote its
+    /// patterns.
     pub(in crate::config) fn are_secret(&self) -> bool {
         self.0.iter().any(|schema| is_secret(schema))
     }
@@ -133,7 +134,7 @@ impl<'a> Alternatives<'a> {
     }
 }
 
-/// A number or a boolean, if `text` is one when written plainly.
+/// Returns the number or boolean that `text` is if written without quotes.
 pub(super) fn plain_scalar(text: &str) -> Option<Value> {
     match text {
         "true" => Some(Value::Bool(true)),
@@ -147,7 +148,7 @@ pub(super) fn plain_scalar(text: &str) -> Option<Value> {
     }
 }
 
-/// A value as it is named in messages.
+/// Describes a value in messages.
 pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
@@ -160,7 +161,7 @@ pub(super) fn describe(value: &Value) -> String {
     }
 }
 
-/// A value as it is named in messages where it may be a secret.
+/// Describes a value that may be secret in messages.
 fn describe_type(value: &Value) -> String {
     match value {
         Value::Bool(_) => "a boolean".to_owned(),
@@ -170,7 +171,7 @@ fn describe_type(value: &Value) -> String {
     }
 }
 
-/// The schema behind a reference.
+/// Returns the schema that a reference points to.
 pub(super) fn resolve(mut given: &Schema) -> &Schema {
     while let Some(name) = given.get("$ref").and_then(Schema::as_str).and_then(|path| path.strip_prefix("#/"))
     {
@@ -198,7 +199,7 @@ fn kind(schema: &Schema) -> Option<&str> {
     schema.get("type").and_then(Schema::as_str)
 }
 
-/// The words a text may be; none where it may be anything.
+/// Returns the allowed words of a text; empty if any text is allowed.
 fn words(schema: &Schema) -> Vec<&str> {
     let listed = schema.get("enum").and_then(Schema::as_array).into_iter().flatten();
     listed.chain(schema.get("const")).filter_map(Schema::as_str).collect()

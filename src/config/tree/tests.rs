@@ -91,7 +91,7 @@ fn what_is_not_yaml_has_a_place() {
     assert_eq!(said("a: [\n")[0].split(": ").next(), Some("w:2:1"));
 }
 
-/// Each of these takes a naive reader minutes, gigabytes, or its stack.
+/// Each of these inputs costs a naive parser minutes, gigabytes or a stack overflow.
 #[test]
 fn monstrous_files_are_refused_at_once() {
     let mebibyte = 1 << 20;
@@ -148,7 +148,7 @@ fn aliases_that_multiply_are_refused() {
     assert_eq!(said(&text), ["w:1:1: aliases multiply to more than a million values"]);
 }
 
-/// What `serde_yaml` makes of a text by itself.
+/// Parses a text with `serde_yaml` alone.
 fn by_serde(text: &str) -> Option<Value> {
     let mut value: Value = serde_yaml::from_str(text).ok()?;
     value.apply_merge().ok()?;
@@ -178,7 +178,7 @@ proptest! {
         pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 0..24),
     ) {
         let text = pieces.concat();
-        // To libyaml a block scalar that is a whole document cannot begin in the first column.
+        // libyaml does not accept a block scalar in the first column as a whole document.
         if let (Ok(document), Some(value)) = (parse(&text, Path::new("w")), by_serde(&text))
             && !value.is_string()
         {
@@ -196,7 +196,7 @@ proptest! {
     }
 }
 
-/// What YAML is made of.
+/// Pieces of YAML syntax.
 const PIECES: [&str; 40] = [
     "a", "b: ", "c:\n", "\n", "  ", " ", "- ", "[", "]", "{", "}", ", ", "? ", "&x ", "*x", "&y ", "*y",
     "<<: ", "'", "\"", "|\n", ">-\n", "#", "\t", "1", "-0x1f", "01", ".5e3", "true", "~", "!!str ", "!own ",

@@ -4,27 +4,27 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What became of a body: its content so far, and how it ended, if it did.
-type Outcome = (Vec<u8>, Option<Result<HeaderMap, Malformed>>, Vec<u8>);
+/// Result of decoding a body: its content so far, how it ended if it did, and the bytes left.
+type Outcome = (Vec<u8>, Option<Result<HeaderMap, MalformedMessage>>, Vec<u8>);
 
 fn in_pieces(bytes: &[u8], cuts: &[usize]) -> Outcome {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
     cuts.sort_unstable();
-    let (mut chunked, mut read, mut content) = (Chunked::default(), BytesMut::new(), Vec::new());
+    let (mut chunked, mut read, mut content) = (ChunkedDecoder::default(), BytesMut::new(), Vec::new());
     for pair in cuts.windows(2) {
         read.extend_from_slice(&bytes[pair[0]..pair[1]]);
         let end = loop {
             match chunked.decode(&mut read) {
                 Ok(Piece::Data(data)) => content.extend_from_slice(&data),
-                Ok(Piece::More) => break None,
+                Ok(Piece::NeedMore) => break None,
                 Ok(Piece::Trailers(fields)) => break Some(Ok(fields)),
                 Ok(Piece::End) => break Some(Ok(HeaderMap::new())),
                 Err(malformed) => break Some(Err(malformed)),
             }
         };
         if let Some(end) = end {
-            assert!(end.is_err() || chunked.is_over());
+            assert!(end.is_err() || chunked.is_complete());
             let rest = if end.is_ok() { [&read[..], &bytes[pair[1]..]].concat() } else { Vec::new() };
             return (content, Some(end), rest);
         }
@@ -91,20 +91,24 @@ fn what_two_readers_could_take_for_different_ends_is_refused() {
 
 #[test]
 fn lines_and_trailers_have_bounds() {
-    assert_broken(&format!("5;{}", "x".repeat(LONGEST_LINE)));
-    assert_broken(&"0".repeat(LONGEST_LINE + 1));
-    assert_broken(&format!("0\r\na: {}", "x".repeat(LARGEST_TRAILERS)));
-    assert_broken(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(MOST_TRAILERS + 1)));
-    let many = "1;ext\r\nx\r\n".repeat(LONGEST_LINE);
-    assert_eq!(read(&many), (vec![b'x'; LONGEST_LINE], None, Vec::new()), "of every line, not of all");
+    assert_broken(&format!("5;{}", "x".repeat(MAX_SIZE_LINE_LENGTH)));
+    assert_broken(&"0".repeat(MAX_SIZE_LINE_LENGTH + 1));
+    assert_broken(&format!("0\r\na: {}", "x".repeat(MAX_TRAILERS_SIZE)));
+    assert_broken(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(MAX_TRAILERS + 1)));
+    let many = "1;ext\r\nx\r\n".repeat(MAX_SIZE_LINE_LENGTH);
+    assert_eq!(
+        read(&many),
+        (vec![b'x'; MAX_SIZE_LINE_LENGTH], None, Vec::new()),
+        "of every line, not of all"
+    );
 }
 
 #[test]
 fn the_largest_size_is_not_yet_too_large() {
     let mut read = BytesMut::from("ffffffffffffffff\r\nab");
-    let mut chunked = Chunked::default();
+    let mut chunked = ChunkedDecoder::default();
     assert_eq!(chunked.decode(&mut read), Ok(Piece::Data(Bytes::from_static(b"ab"))));
-    assert_eq!(chunked.state, State::Data(u64::MAX - 2));
+    assert_eq!(chunked.state, ChunkedState::Data(u64::MAX - 2));
 }
 
 const EXAMPLE: &[u8] =
@@ -156,16 +160,16 @@ fn all_extensions_together_have_a_limit() {
     assert_broken(&format!("{over}0\r\n\r\n"));
 }
 
-/// Whoever goes on reading behind an error would find an end where there is none.
+/// Decoding on after an error could find the end of the message in the wrong place.
 #[test]
 fn behind_an_error_there_is_nothing() {
     for (first, then) in [("5\r\nhello\r", "\n5\rXab\r\n0\r\n\r\n"), ("0\r\nabcdefgh", "ijk\r\n\r\n")] {
-        let (mut chunked, mut read) = (Chunked::default(), BytesMut::from(first));
-        while !matches!(chunked.decode(&mut read).expect(first), Piece::More) {}
+        let (mut chunked, mut read) = (ChunkedDecoder::default(), BytesMut::from(first));
+        while !matches!(chunked.decode(&mut read).expect(first), Piece::NeedMore) {}
         read.extend_from_slice(then.as_bytes());
         for _ in 0..3 {
             assert!(chunked.decode(&mut read).is_err(), "{first:?} {then:?}");
         }
-        assert!(!chunked.is_over());
+        assert!(!chunked.is_complete());
     }
 }

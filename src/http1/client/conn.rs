@@ -1,4 +1,4 @@
-//! A connection, and one request with the head of its response over it.
+//! A client connection: sends one request and reads the head of its response.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -7,85 +7,91 @@ use bytes::Bytes;
 use hyper::body::Body;
 use tokio::io::AsyncWrite;
 
-use super::response_head::{Head, Reader};
-use super::upload::Upload;
+use super::response_head::{ResponseHead, ResponseHeadDecoder};
+use super::upload::Http1Upload;
 use crate::http1::decoder::{self, Piece};
-use crate::http1::encoder::Failure;
-use crate::http1::interim::Interims;
-use crate::http1::malformed::Malformed;
-use crate::http1::read_buf::{ReadBuf, Source};
+use crate::http1::encoder::EncodeError;
+use crate::http1::interim::InterimResponses;
+use crate::http1::malformed::MalformedMessage;
+use crate::http1::read_buf::{ReadBuf, ReadSource};
 
 /// An open connection.
 #[derive(Debug)]
-pub struct Conn<S> {
-    /// What it runs over.
+pub struct ClientConn<S> {
+    /// The byte stream below.
     pub stream: S,
-    /// What has been read and not yet decoded.
+    /// Bytes that have been read and not yet decoded.
     pub read_buf: ReadBuf,
-    /// Memory for the next request.
+    /// Memory to be reused for the next request.
     pub buffer: Vec<u8>,
 }
 
-/// Why there is no response.
+/// Reason why no response was received.
 #[derive(Debug)]
 pub enum NoResponse {
-    /// The connection failed or ended, or the request's body broke off.
+    /// The connection failed or was closed, or the request's body failed.
     Reset(io::Error),
-    /// What came is no response.
-    Malformed(Malformed),
+    /// The bytes received are not a valid response.
+    Malformed(MalformedMessage),
 }
 
-/// The wait for the head of an answer.
+/// State while waiting for the head of a response.
 #[derive(Debug)]
 pub struct ResponseHeadReader<'a> {
-    reader: Reader<'a>,
-    /// Why no more of the request can be sent. An upstream that has answered may close before it has read all.
-    unsent: Option<io::Error>,
+    decoder: ResponseHeadDecoder<'a>,
+    /// Error that stopped the upload. The response may still be complete: an upstream may respond and close before it
+    /// has read the whole request.
+    send_error: Option<io::Error>,
 }
 
 impl<'a> ResponseHeadReader<'a> {
-    /// For the answer to HEAD or to another method, whose header fields are parsed into a map or stay raw. Interim
-    /// responses are left in `interims`.
-    pub fn new(to_head: bool, wants_map: bool, interims: &'a Interims) -> Self {
-        Self { reader: Reader::new(to_head, wants_map).leaving(interims), unsent: None }
+    /// Creates the state for the response to a request. `to_head`: the method is HEAD. `wants_map`: headers are parsed
+    /// into a map rather than kept raw. Interim responses are stored in `interims`.
+    pub fn new(to_head: bool, wants_map: bool, interims: &'a InterimResponses) -> Self {
+        Self {
+            decoder: ResponseHeadDecoder::new(to_head, wants_map).with_interims(interims),
+            send_error: None,
+        }
     }
 
-    /// For the answer to the same request on another connection.
-    pub fn begin_again(&mut self) {
-        self.unsent = None;
+    /// Resets the state for sending the same request on another connection.
+    pub fn reset(&mut self) {
+        self.send_error = None;
     }
 }
 
-impl<S: Source + AsyncWrite> Conn<S> {
-    /// Sends a request and reads the head of its answer, both at once.
+impl<S: ReadSource + AsyncWrite> ClientConn<S> {
+    /// Sends the request and reads the head of the response, both concurrently.
     pub fn poll_head<B>(
         &mut self,
-        upload: &mut Upload<B>,
+        upload: &mut Http1Upload<B>,
         waiting: &mut ResponseHeadReader<'_>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Head, NoResponse>>
+    ) -> Poll<Result<ResponseHead, NoResponse>>
     where
         B: Body<Data = Bytes> + Unpin,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        if waiting.unsent.is_none() && !upload.is_over() {
+        if waiting.send_error.is_none() && !upload.is_complete() {
             match upload.poll(&mut self.stream, cx) {
-                Poll::Ready(Err(Failure::Body(error))) => return Poll::Ready(Err(NoResponse::Reset(error))),
-                Poll::Ready(Err(Failure::Connection(error))) => waiting.unsent = Some(error),
+                Poll::Ready(Err(EncodeError::Body(error))) => {
+                    return Poll::Ready(Err(NoResponse::Reset(error)));
+                }
+                Poll::Ready(Err(EncodeError::Connection(error))) => waiting.send_error = Some(error),
                 Poll::Ready(Ok(())) | Poll::Pending => {}
             }
         }
         loop {
             let read = ready!(self.read_buf.poll_read(&mut self.stream, cx));
             let error = match read {
-                Ok(1..) => match waiting.reader.decode(&mut self.read_buf.bytes) {
+                Ok(1..) => match waiting.decoder.decode(&mut self.read_buf.bytes) {
                     Ok(None) => continue,
-                    Ok(Some(head)) => return Poll::Ready(Ok(answered(head, upload, waiting))),
+                    Ok(Some(head)) => return Poll::Ready(Ok(close_after_send_error(head, upload, waiting))),
                     Err(malformed) => NoResponse::Malformed(malformed),
                 },
-                Ok(0) if !self.read_buf.is_empty() => NoResponse::Malformed(Malformed::CutOff),
+                Ok(0) if !self.read_buf.is_empty() => NoResponse::Malformed(MalformedMessage::Truncated),
                 Ok(0) => NoResponse::Reset(
-                    waiting.unsent.take().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()),
+                    waiting.send_error.take().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()),
                 ),
                 Err(error) => NoResponse::Reset(error),
             };
@@ -93,41 +99,46 @@ impl<S: Source + AsyncWrite> Conn<S> {
         }
     }
 
-    /// Whether the next `octets` of the answer are here already.
-    pub fn has_read(&self, octets: u64) -> bool {
+    /// Whether the next `octets` bytes of the response have been read already.
+    pub fn has_buffered(&self, octets: u64) -> bool {
         octets <= self.read_buf.bytes.len() as u64
     }
 
-    /// Takes the next `octets` of the answer, or as many as are here.
-    pub fn take(&mut self, mut octets: u64) -> Bytes {
-        match decoder::take(&mut self.read_buf.bytes, &mut octets) {
+    /// Takes the next `octets` bytes of the response, or as many as have been read.
+    pub fn take_buffered(&mut self, mut octets: u64) -> Bytes {
+        match decoder::take_data(&mut self.read_buf.bytes, &mut octets) {
             Piece::Data(content) => content,
-            Piece::Trailers(_) | Piece::End | Piece::More => Bytes::new(),
+            Piece::Trailers(_) | Piece::End | Piece::NeedMore => Bytes::new(),
         }
     }
 
-    /// Whether no byte is left, of its last answer or behind it.
-    pub fn is_settled(&self) -> bool {
+    /// Whether no unread bytes are left, neither of the last response nor after it.
+    pub fn is_drained(&self) -> bool {
         self.read_buf.is_empty()
     }
 
-    /// Its answer has ended: what was needed only for a large one is given back.
-    pub fn settle(&mut self) {
-        self.read_buf.settle();
+    /// Releases memory that only a large response needed. Called at the end of a response.
+    pub fn shrink_buffers(&mut self) {
+        self.read_buf.shrink();
     }
 
-    /// It will not be used for a while: its buffers are given back.
-    pub fn rest(&mut self) {
+    /// Releases the buffers. Called before the connection stays idle for a while.
+    pub fn release_buffers(&mut self) {
         self.read_buf = ReadBuf::default();
         self.buffer = Vec::new();
     }
 }
 
-/// An upstream that has closed for reading has answered all the same, but that is the last it does.
-fn answered<B>(mut head: Head, upload: &mut Upload<B>, waiting: &ResponseHeadReader<'_>) -> Head {
-    if waiting.unsent.is_some() {
+/// Returns the head of the response. If the upload failed, drops the rest of the request and marks the connection as
+/// not reusable.
+fn close_after_send_error<B>(
+    mut head: ResponseHead,
+    upload: &mut Http1Upload<B>,
+    waiting: &ResponseHeadReader<'_>,
+) -> ResponseHead {
+    if waiting.send_error.is_some() {
         upload.abandon();
-        head.keeps = false;
+        head.keep_alive = false;
     }
     head
 }

@@ -1,34 +1,34 @@
-//! The readers of answers, for fuzzing.
+//! Fuzz targets for the decoders of responses.
 
 use bytes::BytesMut;
 use http::HeaderMap;
 
-use super::response_head::{Head, Reader};
-use crate::http1::chunked::Chunked;
-use crate::http1::decoder::{Decoder, Piece};
-use crate::http1::malformed::Malformed;
+use super::response_head::{ResponseHead, ResponseHeadDecoder};
+use crate::http1::chunked::ChunkedDecoder;
+use crate::http1::decoder::{BodyDecoder, Piece};
+use crate::http1::malformed::MalformedMessage;
 
-/// How an answer was read.
+/// Result of decoding a response.
 #[derive(Debug, PartialEq)]
-enum Read {
-    /// So much holds no whole head.
+enum ReadOutcome {
+    /// These bytes hold no complete head.
     Part(Vec<u8>),
-    /// This far, and perhaps to its end.
-    Whole(Box<(Head, Body)>),
+    /// A complete head, with its body as far as it was received.
+    Whole(Box<(ResponseHead, DecodedBody)>),
 }
 
-/// How a body was read.
+/// Result of decoding a body.
 #[derive(Debug, Default, PartialEq)]
-struct Body {
+struct DecodedBody {
     content: Vec<u8>,
     trailers: Option<HeaderMap>,
     over: bool,
-    /// What is left, which belongs to nobody or to the next answer.
+    /// The bytes left, which may belong to the next response.
     rest: Vec<u8>,
 }
 
-/// The head and body of a response are the same however they come, byte by byte or at once. The first byte says how much
-/// comes at once, and whether the request was HEAD.
+/// Checks that a response is decoded the same whether its bytes arrive at once or in pieces. The first byte of `data`
+/// chooses the size of the pieces, and whether the request was HEAD.
 pub fn answer(data: &[u8]) {
     let Some((steer, data)) = data.split_first() else { return };
     let (to_head, step) = (steer & 1 == 1, usize::from(steer >> 1).max(1));
@@ -37,19 +37,20 @@ pub fn answer(data: &[u8]) {
     match (whole, pieces) {
         (Ok(whole), Ok(pieces)) => assert_eq!(whole, pieces, "cut in pieces, an answer is another one"),
         (Err(_), Err(_)) => {}
-        // What comes in pieces is looked at again only when a head may have ended.
-        (Err(_), Ok(Read::Part(rest))) if !has_empty_line(&rest) => {}
+        // With pieces, a head is only parsed once it may have ended, so an error may not have been found yet.
+        (Err(_), Ok(ReadOutcome::Part(rest))) if !has_empty_line(&rest) => {}
         (whole, pieces) => panic!("at once {whole:?}, in pieces {pieces:?}"),
     }
 }
 
-/// Empty lines before a head are passed over and end none.
+/// Whether there is an empty line that may end a head. Empty lines before a head are skipped.
 fn has_empty_line(data: &[u8]) -> bool {
     let start = data.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(data.len());
     [&b"\n\n"[..], b"\n\r\n"].iter().any(|end| data[start..].windows(end.len()).any(|found| found == *end))
 }
 
-/// What is written in chunks is read as it was, and never more than that. The first byte says how long the chunks are.
+/// Checks that chunked content is decoded to the same content, and that nothing beyond its end is read. The first byte
+/// of `data` chooses the size of the chunks.
 pub fn chunks(data: &[u8]) {
     let Some((steer, data)) = data.split_first() else { return };
     let step = usize::from(*steer).max(1);
@@ -61,14 +62,15 @@ pub fn chunks(data: &[u8]) {
     }
     encoded.extend_from_slice(b"0\r\n\r\nnext");
     for at_once in [1, step, encoded.len()] {
-        let body = body(Decoder::Chunked(Chunked::default()), &encoded, at_once);
+        let body = body(BodyDecoder::Chunked(ChunkedDecoder::default()), &encoded, at_once);
         let body = body.unwrap_or_else(|error| panic!("what we write is {error:?}"));
         assert!(body.over && body.trailers.is_none() && body.rest == b"next");
         assert_eq!(body.content, data, "chunks change what is in them");
     }
-    // The bytes as chunks somebody else has written.
-    let (whole, pieces) =
-        [data.len(), step].map(|at_once| body(Decoder::Chunked(Chunked::default()), data, at_once)).into();
+    // The same bytes decoded as a chunked body of some other sender.
+    let (whole, pieces) = [data.len(), step]
+        .map(|at_once| body(BodyDecoder::Chunked(ChunkedDecoder::default()), data, at_once))
+        .into();
     match (whole, pieces) {
         (Ok(whole), Ok(pieces)) => {
             assert_eq!(whole, pieces, "cut in pieces, a body is another one");
@@ -79,30 +81,33 @@ pub fn chunks(data: &[u8]) {
     }
 }
 
-fn read(data: &[u8], to_head: bool, step: usize) -> Result<Read, Malformed> {
-    let mut reader = Reader::new(to_head, false);
+fn read(data: &[u8], to_head: bool, step: usize) -> Result<ReadOutcome, MalformedMessage> {
+    let mut reader = ResponseHeadDecoder::new(to_head, false);
     let mut buffer = BytesMut::new();
     let mut pieces = data.chunks(step.max(1));
     let head = loop {
         if let Some(head) = reader.decode(&mut buffer)? {
             break head;
         }
-        let Some(piece) = pieces.next() else { return Ok(Read::Part(buffer.to_vec())) };
+        let Some(piece) = pieces.next() else { return Ok(ReadOutcome::Part(buffer.to_vec())) };
         buffer.extend_from_slice(piece);
     };
     let rest: Vec<u8> = buffer.iter().copied().chain(pieces.flatten().copied()).collect();
-    let length = match &head.length {
-        Decoder::Length(octets) => Decoder::Length(*octets),
-        Decoder::Chunked(_) => Decoder::Chunked(Chunked::default()),
-        Decoder::Close => Decoder::Close,
+    let length = match &head.decoder {
+        BodyDecoder::Length(octets) => BodyDecoder::Length(*octets),
+        BodyDecoder::Chunked(_) => BodyDecoder::Chunked(ChunkedDecoder::default()),
+        BodyDecoder::Close => BodyDecoder::Close,
     };
-    assert!(!(head.keeps && length.ends_with_connection()), "a connection is kept whose end is the body's");
+    assert!(
+        !(head.keep_alive && length.ends_with_connection()),
+        "a connection is kept whose end is the body's"
+    );
     let body = body(length, &rest, step)?;
-    Ok(Read::Whole(Box::new((head, body))))
+    Ok(ReadOutcome::Whole(Box::new((head, body))))
 }
 
-fn body(mut length: Decoder, data: &[u8], step: usize) -> Result<Body, Malformed> {
-    let mut read = Body::default();
+fn body(mut length: BodyDecoder, data: &[u8], step: usize) -> Result<DecodedBody, MalformedMessage> {
+    let mut read = DecodedBody::default();
     let mut buffer = BytesMut::new();
     let mut pieces = data.chunks(step.max(1));
     loop {
@@ -116,7 +121,7 @@ fn body(mut length: Decoder, data: &[u8], step: usize) -> Result<Body, Malformed
                 read.over = true;
             }
             Piece::End => read.over = true,
-            Piece::More => match pieces.next() {
+            Piece::NeedMore => match pieces.next() {
                 Some(piece) => buffer.extend_from_slice(piece),
                 None => break,
             },

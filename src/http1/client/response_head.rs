@@ -1,4 +1,4 @@
-//! The head of an answer, decoded.
+//! Decoder of a response's head.
 
 use std::mem::MaybeUninit;
 
@@ -7,79 +7,80 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::headers::{Headers, RawHeaders};
-use crate::http1::chunked::Chunked;
+use crate::http1::chunked::ChunkedDecoder;
 use crate::http1::content_length;
-use crate::http1::decoder::Decoder;
-use crate::http1::head::{Place, Places, may_end};
-use crate::http1::interim::Interims;
-use crate::http1::malformed::Malformed;
+use crate::http1::decoder::BodyDecoder;
+use crate::http1::head::{FieldSpan, FieldSpans, may_be_complete};
+use crate::http1::interim::InterimResponses;
+use crate::http1::malformed::MalformedMessage;
 
-/// A head may take this much.
-const LARGEST: usize = 128 * 1024;
-/// So many fields may stand in it.
-const MOST_FIELDS: usize = 256;
-/// The longest name that a map takes.
-const MAX_NAME: usize = u16::MAX as usize;
-/// Room for what a proxy adds to an answer, so that the map need not grow.
-const ADDED: usize = 6;
+/// Maximum bytes of a head.
+const MAX_HEAD_SIZE: usize = 128 * 1024;
+/// Maximum number of headers in a head.
+const MAX_FIELDS: usize = 256;
+/// Maximum length of a name in a `HeaderMap`.
+const MAX_NAME_LENGTH: usize = u16::MAX as usize;
+/// Room for headers that a proxy adds, so that the map need not grow.
+const ADDED_FIELDS: usize = 6;
 
-/// The head of an answer.
+/// Head of a response.
 #[derive(Debug, PartialEq)]
-pub struct Head {
-    /// Its status.
+pub struct ResponseHead {
+    /// Status code.
     pub status: StatusCode,
-    /// Its fields, in order.
+    /// Headers, in order.
     pub headers: Headers,
-    /// Where the body ends.
-    pub length: Decoder,
-    /// Whether the upstream keeps the connection after the answer.
-    pub keeps: bool,
+    /// Decoder for the body that follows.
+    pub decoder: BodyDecoder,
+    /// Whether the upstream keeps the connection open after the response.
+    pub keep_alive: bool,
 }
 
-/// A reader of heads.
+/// Decoder of response heads.
 #[derive(Debug)]
-pub struct Reader<'a> {
-    /// The answer to HEAD has no body, whatever its fields say.
+pub struct ResponseHeadDecoder<'a> {
+    /// The request was HEAD, so the response has no body, whatever its headers say.
     to_head: bool,
-    /// Fields are parsed into a map at once; else they stay raw.
+    /// Whether headers are parsed into a map at once; otherwise they stay raw.
     wants_map: bool,
-    /// Where interim responses go; nowhere for `None`.
-    interims: Option<&'a Interims>,
-    /// So much of what has been read holds no whole head.
-    looked: usize,
+    /// Where interim responses are stored; `None` drops them.
+    interims: Option<&'a InterimResponses>,
+    /// Number of bytes known not to hold a complete head.
+    scanned: usize,
 }
 
-/// What a head begins with.
-struct Start {
+/// Start of a complete head.
+struct StatusLine {
     status: StatusCode,
-    is_1_1: bool,
-    /// Where the head ends.
+    is_http11: bool,
+    /// Length of the head in bytes.
     end: usize,
 }
 
-impl<'a> Reader<'a> {
-    /// Of the answer to HEAD or to another method, whose fields are parsed into a map or stay raw.
+impl<'a> ResponseHeadDecoder<'a> {
+    /// Creates a decoder for the response to one request. `to_head`: its method is HEAD. `wants_map`: headers are
+    /// parsed into a map rather than kept raw.
     pub fn new(to_head: bool, wants_map: bool) -> Self {
-        Self { to_head, wants_map, interims: None, looked: 0 }
+        Self { to_head, wants_map, interims: None, scanned: 0 }
     }
 
-    /// The same, which leaves interim responses here.
-    pub fn leaving(self, interims: &'a Interims) -> Self {
+    /// Returns the decoder with a place to store interim responses.
+    pub fn with_interims(self, interims: &'a InterimResponses) -> Self {
         Self { interims: Some(interims), ..self }
     }
 
-    /// Takes the head off what has been read; `None` as long as it is not whole.
+    /// Takes the head from `read`; `None` until it is complete.
     ///
     /// # Errors
-    /// For what is not a head, or one over the limits.
-    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Option<Head>, Malformed> {
-        while self.looked == 0 || may_end(read, self.looked) {
-            let mut places = Places::new();
+    /// If the bytes are not a valid head, or exceed the limits.
+    pub fn decode(&mut self, read: &mut BytesMut) -> Result<Option<ResponseHead>, MalformedMessage> {
+        while self.scanned == 0 || may_be_complete(read, self.scanned) {
+            let mut places = FieldSpans::new();
             let Some(start) = parse(read, &mut places)? else { break };
             let head = read.split_to(start.end).freeze();
-            self.looked = 0;
+            self.scanned = 0;
             if start.status.is_informational() && start.status != StatusCode::SWITCHING_PROTOCOLS {
-                if let Some(interims) = self.interims.filter(|_| start.is_1_1) {
+                if let Some(interims) = self.interims.filter(|_| start.is_http11) {
                     interims.push(start.status, head.len(), || interim(&head, &places))?;
                 }
                 if read.is_empty() {
@@ -89,51 +90,60 @@ impl<'a> Reader<'a> {
             }
             return self.complete(&start, &head, &places).map(Some);
         }
-        self.looked = read.len();
-        if self.looked >= LARGEST { Err(Malformed::TooLong) } else { Ok(None) }
+        self.scanned = read.len();
+        if self.scanned >= MAX_HEAD_SIZE { Err(MalformedMessage::FieldsTooLarge) } else { Ok(None) }
     }
 
-    fn complete(&self, start: &Start, head: &Bytes, places: &[Place]) -> Result<Head, Malformed> {
+    fn complete(
+        &self,
+        start: &StatusLine,
+        head: &Bytes,
+        places: &[FieldSpan],
+    ) -> Result<ResponseHead, MalformedMessage> {
         let status = start.status;
-        // RFC 9110 section 8.6: there must be no length.
+        // A 204 response must not have a `Content-Length` (RFC 9110 section 8.6).
         let is_lengthless = status == StatusCode::NO_CONTENT;
         let (headers, framing) = match self.wants_map {
             true => mapped(head, places, is_lengthless)?,
             false => raw(head, places, is_lengthless)?,
         };
-        let length = framing.length(start.is_1_1)?;
+        let length = framing.body_decoder(start.is_http11)?;
         let bodiless = self.to_head
             || matches!(
                 status,
                 StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
             );
-        let keeps = start.is_1_1
-            && !framing.closes
+        let keeps = start.is_http11
+            && !framing.has_close
             && !framing.is_ambiguous()
             && status != StatusCode::SWITCHING_PROTOCOLS
-            && (bodiless || length != Decoder::Close);
-        let length = if bodiless { Decoder::Length(0) } else { length };
-        Ok(Head { status, headers, length, keeps })
+            && (bodiless || length != BodyDecoder::Close);
+        let length = if bodiless { BodyDecoder::Length(0) } else { length };
+        Ok(ResponseHead { status, headers, decoder: length, keep_alive: keeps })
     }
 }
 
-/// All fields in a map, and what they say of the body.
-fn mapped(head: &Bytes, places: &[Place], is_lengthless: bool) -> Result<(Headers, Framing), Malformed> {
-    let mut headers = HeaderMap::with_capacity(places.len() + ADDED);
-    let mut framing = Framing::default();
-    // Most lengths are written as we would write them.
+/// Parses all headers into a map, and their framing information.
+fn mapped(
+    head: &Bytes,
+    places: &[FieldSpan],
+    is_lengthless: bool,
+) -> Result<(Headers, ResponseFraming), MalformedMessage> {
+    let mut headers = HeaderMap::with_capacity(places.len() + ADDED_FIELDS);
+    let mut framing = ResponseFraming::default();
+    // Most lengths are in normal form already and need not be rewritten.
     let mut is_written = true;
     for place in places {
         let (name, value) = place.field(head)?;
-        let is_first = framing.octets.is_none();
-        match framing.note(name.as_str().as_bytes(), value.as_bytes())? {
+        let is_first = framing.content_length.is_none();
+        match framing.record_header(name.as_str().as_bytes(), value.as_bytes())? {
             HeaderScope::HopByHop => continue,
             HeaderScope::Framing => is_written &= is_first && content_length::is_normal(value.as_bytes()),
             HeaderScope::EndToEnd => {}
         }
         headers.append(name, value);
     }
-    match framing.octets {
+    match framing.content_length {
         Some(_) if is_lengthless || framing.is_ambiguous() => drop(headers.remove(CONTENT_LENGTH)),
         Some(octets) if !is_written => drop(headers.insert(CONTENT_LENGTH, HeaderValue::from(octets))),
         _ => {}
@@ -141,41 +151,45 @@ fn mapped(head: &Bytes, places: &[Place], is_lengthless: bool) -> Result<(Header
     Ok((headers.into(), framing))
 }
 
-/// The same, with the fields as they came.
-fn raw(head: &Bytes, places: &[Place], is_lengthless: bool) -> Result<(Headers, Framing), Malformed> {
-    let mut headers = RawHeaders::with_room(head.len());
-    let mut framing = Framing::default();
+/// As [`mapped`], but keeps the headers raw.
+fn raw(
+    head: &Bytes,
+    places: &[FieldSpan],
+    is_lengthless: bool,
+) -> Result<(Headers, ResponseFraming), MalformedMessage> {
+    let mut headers = RawHeaders::with_capacity(head.len());
+    let mut framing = ResponseFraming::default();
     for place in places {
-        let (name, value) = place.bytes(head);
-        let is_first = framing.octets.is_none();
-        // Most fields are written as we would write them, and copied with one move.
+        let (name, value) = place.name_and_value(head);
+        let is_first = framing.content_length.is_none();
+        // Most lines are in normal form already and are copied as a whole.
         let push = |headers: &mut RawHeaders| match place.normal_line(head) {
             Some(line) => headers.push_line(name, line),
             None => headers.push(name, value),
         };
-        match framing.note(name, value)? {
-            HeaderScope::EndToEnd if name.len() > MAX_NAME => {
-                return Err(Malformed::Head(httparse::Error::HeaderName));
+        match framing.record_header(name, value)? {
+            HeaderScope::EndToEnd if name.len() > MAX_NAME_LENGTH => {
+                return Err(MalformedMessage::Head(httparse::Error::HeaderName));
             }
             HeaderScope::EndToEnd => push(&mut headers),
             HeaderScope::Framing if !is_first => {}
-            HeaderScope::Framing if content_length::is_normal(value) => headers.add_length(push),
+            HeaderScope::Framing if content_length::is_normal(value) => headers.push_content_length(push),
             HeaderScope::Framing => {
-                let octets = framing.octets.unwrap_or_default();
+                let octets = framing.content_length.unwrap_or_default();
                 let octets = itoa::Buffer::new().format(octets).to_owned();
-                headers.add_length(|headers| headers.push(name, octets.as_bytes()));
+                headers.push_content_length(|headers| headers.push(name, octets.as_bytes()));
             }
             HeaderScope::HopByHop => {}
         }
     }
     if is_lengthless || framing.is_ambiguous() {
-        headers.remove_length();
+        headers.remove_content_length();
     }
     Ok((headers.into(), framing))
 }
 
-/// The fields of an interim response in a map. What is said of a body is left out, for there is none.
-fn interim(head: &Bytes, places: &[Place]) -> Result<HeaderMap, Malformed> {
+/// Parses the headers of an interim response into a map, without framing headers: it has no body.
+fn interim(head: &Bytes, places: &[FieldSpan]) -> Result<HeaderMap, MalformedMessage> {
     let mut headers = HeaderMap::with_capacity(places.len());
     for place in places {
         let (name, value) = place.field(head)?;
@@ -186,55 +200,56 @@ fn interim(head: &Bytes, places: &[Place]) -> Result<HeaderMap, Malformed> {
     Ok(headers)
 }
 
-/// Whom a field is for.
+/// How far a header is to be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeaderScope {
-    /// Whoever reads the message.
+    /// To the final recipient of the message.
     EndToEnd,
-    /// Whoever reads the body.
+    /// To the encoder of the body.
     Framing,
-    /// Only us, who have understood it: it speaks of this connection or of how the body comes by it.
+    /// Not at all: it concerns only this connection or the transfer coding, and has been handled.
     HopByHop,
 }
 
-/// What the fields say of the body's end and of the connection's.
+/// Framing of the body and persistence of the connection, as the headers declare them.
 #[derive(Debug, Default)]
-struct Framing {
+struct ResponseFraming {
     chunked: bool,
-    octets: Option<u64>,
-    closes: bool,
+    content_length: Option<u64>,
+    has_close: bool,
 }
 
-impl Framing {
-    /// What a field, its name in any case, says of that.
-    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<HeaderScope, Malformed> {
+impl ResponseFraming {
+    /// Records a header, with its name in any case, and returns how far it is to be passed on.
+    fn record_header(&mut self, name: &[u8], value: &[u8]) -> Result<HeaderScope, MalformedMessage> {
         let is = |known: &HeaderName| name.eq_ignore_ascii_case(known.as_str().as_bytes());
         match name.len() {
             14 if is(&CONTENT_LENGTH) => {
                 for number in value.split(|byte| *byte == b',') {
-                    let octets = content_length::parse(number.trim_ascii()).ok_or(Malformed::Length)?;
-                    if *self.octets.get_or_insert(octets) != octets {
-                        return Err(Malformed::Length);
+                    let octets =
+                        content_length::parse(number.trim_ascii()).ok_or(MalformedMessage::ContentLength)?;
+                    if *self.content_length.get_or_insert(octets) != octets {
+                        return Err(MalformedMessage::ContentLength);
                     }
                 }
                 Ok(HeaderScope::Framing)
             }
             17 if is(&TRANSFER_ENCODING) => {
                 if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Malformed::Coding);
+                    return Err(MalformedMessage::TransferEncoding);
                 }
                 self.chunked = true;
                 Ok(HeaderScope::HopByHop)
             }
-            // Nearly always.
+            // The most frequent case.
             10 if is(&CONNECTION) && value.eq_ignore_ascii_case(b"keep-alive") => Ok(HeaderScope::HopByHop),
             10 if is(&CONNECTION) => {
                 let mut concerns = HeaderScope::HopByHop;
                 for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     if option.eq_ignore_ascii_case(b"close") {
-                        self.closes = true;
+                        self.has_close = true;
                     } else if !option.eq_ignore_ascii_case(b"keep-alive") {
-                        // It names fields that are to go no further, too.
+                        // It names headers that must not be forwarded either, so it is kept for their removal.
                         concerns = HeaderScope::EndToEnd;
                     }
                 }
@@ -245,34 +260,36 @@ impl Framing {
         }
     }
 
-    fn length(&self, is_1_1: bool) -> Result<Decoder, Malformed> {
-        match (self.chunked, self.octets) {
-            (true, _) if !is_1_1 => Err(Malformed::Coding),
-            (true, _) => Ok(Decoder::Chunked(Chunked::default())),
-            (false, Some(octets)) => Ok(Decoder::Length(octets)),
-            (false, None) => Ok(Decoder::Close),
+    fn body_decoder(&self, is_1_1: bool) -> Result<BodyDecoder, MalformedMessage> {
+        match (self.chunked, self.content_length) {
+            (true, _) if !is_1_1 => Err(MalformedMessage::TransferEncoding),
+            (true, _) => Ok(BodyDecoder::Chunked(ChunkedDecoder::default())),
+            (false, Some(octets)) => Ok(BodyDecoder::Length(octets)),
+            (false, None) => Ok(BodyDecoder::Close),
         }
     }
 
-    /// Both at once is an attempt to be read in two ways. The coding is what is read, but then no more.
+    /// Whether there are both `Transfer-Encoding` and `Content-Length`: a possible smuggling attempt. The body is
+    /// decoded as chunked, and the connection is closed afterwards.
     fn is_ambiguous(&self) -> bool {
-        self.chunked && self.octets.is_some()
+        self.chunked && self.content_length.is_some()
     }
 }
 
-/// What a whole head begins with, and in `places` where its fields stand; `None` if it is not whole.
-fn parse(read: &[u8], places: &mut Places) -> Result<Option<Start>, Malformed> {
-    let mut room = [const { MaybeUninit::uninit() }; MOST_FIELDS];
+/// Parses a complete head and stores the positions of its headers in `places`. `None` if the head is incomplete.
+fn parse(read: &[u8], places: &mut FieldSpans) -> Result<Option<StatusLine>, MalformedMessage> {
+    let mut room = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let parsed =
         httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, read, &mut room);
-    let httparse::Status::Complete(end) = parsed.map_err(Malformed::Head)? else { return Ok(None) };
-    if end > LARGEST {
-        return Err(Malformed::TooLong);
+    let httparse::Status::Complete(end) = parsed.map_err(MalformedMessage::Head)? else { return Ok(None) };
+    if end > MAX_HEAD_SIZE {
+        return Err(MalformedMessage::FieldsTooLarge);
     }
-    let status = response.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(Malformed::Status)?;
-    places.extend(response.headers.iter().map(|field| Place::of(read, field)));
-    Ok(Some(Start { status, is_1_1: response.version == Some(1), end }))
+    let status =
+        response.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(MalformedMessage::Status)?;
+    places.extend(response.headers.iter().map(|field| FieldSpan::locate(read, field)));
+    Ok(Some(StatusLine { status, is_http11: response.version == Some(1), end }))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A request on its way to the upstream.
+//! Sending a request to an upstream.
 
 use std::task::{Context, Poll};
 
@@ -9,85 +9,84 @@ use tokio::io::AsyncWrite;
 
 use super::request_head;
 use crate::headers::FieldLines;
-use crate::http1::encoder::{Encoder, Failure};
+use crate::http1::encoder::{EncodeError, Encoder};
 use crate::http1::write_buf::WriteBuf;
 
-/// A request as far as it is still to be sent.
+/// A request, as far as it is still to be sent.
 #[derive(Debug)]
-pub struct Upload<B> {
-    sending: Encoder<B>,
-    /// It may be sent twice.
+pub struct Http1Upload<B> {
+    encoder: Encoder<B>,
+    /// Whether the request may be sent twice: it is idempotent and has no body.
     repeatable: bool,
-    /// Its body broke off: whatever could still be sent would look like a whole one.
+    /// The body failed. A request sent without the rest of it would look complete.
     broken: bool,
 }
 
-impl<B> Upload<B>
+impl<B> Http1Upload<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    /// A request of which nothing is out yet; its bytes are put into `buffer`.
+    /// Creates an upload of which nothing has been sent; its bytes are written to `buffer`.
     pub fn new(parts: &request::Parts, ours: &FieldLines, body: B, buffer: Vec<u8>) -> Self {
         let mut write_buf = WriteBuf::new(buffer);
-        let coding = request_head::write(parts, ours, &body, write_buf.end());
+        let coding = request_head::write(parts, ours, &body, write_buf.buffer_mut());
         let repeatable = body.is_end_stream() && parts.method.is_idempotent();
-        Self { sending: Encoder::new(write_buf, coding, body), repeatable, broken: false }
+        Self { encoder: Encoder::new(write_buf, coding, body), repeatable, broken: false }
     }
 
-    /// Sends as much as can be sent now; ready when all of it is.
+    /// Sends as much as the connection takes; ready when everything has been sent.
     pub fn poll(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Failure>> {
-        let polled = self.sending.poll(stream, cx);
-        self.broken |= matches!(polled, Poll::Ready(Err(Failure::Body(_))));
+    ) -> Poll<Result<(), EncodeError>> {
+        let polled = self.encoder.poll(stream, cx);
+        self.broken |= matches!(polled, Poll::Ready(Err(EncodeError::Body(_))));
         polled
     }
 }
 
-impl<B> Upload<B> {
-    /// Whether all of it is out.
-    pub fn is_over(&self) -> bool {
-        self.sending.is_over()
+impl<B> Http1Upload<B> {
+    /// Whether everything has been sent.
+    pub fn is_complete(&self) -> bool {
+        self.encoder.is_complete()
     }
 
-    /// How many bytes of it are out.
-    pub fn out(&self) -> u64 {
-        self.sending.out()
+    /// Returns the number of bytes sent.
+    pub fn bytes_written(&self) -> u64 {
+        self.encoder.bytes_written()
     }
 
-    /// Nobody takes it any more.
+    /// Drops what is still to be sent.
     pub fn abandon(&mut self) {
-        self.sending.abandon();
+        self.encoder.abandon();
     }
 
-    /// Whether it may be sent again whatever the upstream has seen of it.
+    /// Whether the request may be sent again, however much of it the upstream has received.
     pub fn is_repeatable(&self) -> bool {
         self.repeatable
     }
 
-    /// Whether the request may be sent again after its connection failed without an answer: RFC 9110 section
-    /// 9.2.2, the upstream could not tell two of these from one; or it has seen nothing of it. A body
-    /// that has gone out is not kept.
-    pub fn may_repeat(&self) -> bool {
-        !self.broken && (self.repeatable || self.sending.out() == 0)
+    /// Whether the request may be sent again after its connection failed without a response. It may if it is idempotent
+    /// (RFC 9110 section 9.2.2) and has no body, or if none of it was sent. A body that has been sent is not kept.
+    pub fn may_retry(&self) -> bool {
+        !self.broken && (self.repeatable || self.encoder.bytes_written() == 0)
     }
 
-    /// All is to be sent once more, where it [may](Self::may_repeat) be.
-    pub fn repeat(&mut self) {
-        self.sending.rewind();
+    /// Starts again from the first byte; only allowed if [`may_retry`](Self::may_repeat) returns true.
+    pub fn rewind(&mut self) {
+        self.encoder.rewind();
     }
 
-    /// The body, where nothing of it has been read.
+    /// Returns the body if none of it has been read.
     pub fn into_body(self) -> Option<B> {
-        self.sending.into_body()
+        self.encoder.into_body()
     }
 
-    /// The memory it was sent from.
+    /// Returns the memory of the send buffer.
     pub fn into_buffer(self) -> Vec<u8> {
-        self.sending.into_buffer()
+        self.encoder.into_buffer()
     }
 }
 

@@ -5,7 +5,7 @@ use hyper::body::Frame;
 
 use super::*;
 
-/// Counts how often all that was written is seen off.
+/// Counts how often the stream is flushed.
 #[derive(Default)]
 struct Counting {
     written: Vec<u8>,
@@ -28,7 +28,7 @@ impl AsyncWrite for Counting {
     }
 }
 
-/// A body whose end comes some time after its last byte.
+/// Body whose end becomes known some time after its last byte.
 struct Late(Vec<Option<Frame<Bytes>>>);
 
 impl Body for Late {
@@ -56,5 +56,5 @@ fn the_end_of_a_message_is_told_though_no_byte_goes_out_with_it() {
     assert_eq!((&*stream.written, stream.flushed), (&b"ok"[..], 1));
     assert!(matches!(sending.poll(&mut stream, &mut cx), Poll::Ready(Ok(()))));
     assert_eq!((&*stream.written, stream.flushed), (&b"ok"[..], 2));
-    assert!(sending.is_over());
+    assert!(sending.is_complete());
 }

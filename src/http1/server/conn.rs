@@ -1,8 +1,8 @@
 //! A client's connection.
 //!
-//! Shared by the connection's task and the reader of a request's body, which may be another task of this thread. Exactly one
-//! of them reads at a time: the body's reader until the body has ended, then the connection's task. Only that task writes
-//! responses; the body's reader writes `100 Continue`.
+//! Shared by the connection's task and the reader of the request body, which may be in another task on the same thread.
+//! Exactly one of them reads at a time: the body's reader until the body has ended, then the connection's task. Only
+//! the connection's task writes responses; the body's reader writes `100 Continue`.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,93 +14,98 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 use tokio::io::AsyncWrite;
 
-use super::request_head::Reader;
-use crate::http1::decoder::{Decoder, Piece};
-use crate::http1::malformed::Malformed;
-use crate::http1::read_buf::{ReadBuf, Source};
+use super::request_head::RequestHeadDecoder;
+use crate::http1::decoder::{BodyDecoder, Piece};
+use crate::http1::malformed::MalformedMessage;
+use crate::http1::read_buf::{ReadBuf, ReadSource};
 
-/// What lets a client send its body that waits for it (RFC 9110 section 15.2.1).
+/// Response that makes a client send the body that it has held back (RFC 9110 section 15.2.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// A connection, and what of the request under way is still to be read.
+/// A connection, and what is still to be read of the current request.
 #[derive(Debug)]
-pub struct Conn<S> {
-    /// `None` once it has ended.
+pub struct ServerConn<S> {
+    /// `None` once the connection has ended.
     stream: Option<S>,
     read_buf: ReadBuf,
-    length: Decoder,
-    /// The client waits for [`CONTINUE`], and nobody has asked for its body.
-    expects: bool,
-    /// What of interim responses is still to be written, and whether what was is on its way.
-    interim: BytesMut,
+    decoder: BodyDecoder,
+    /// The client waits for [`CONTINUE`], and the body has not been read yet.
+    expects_continue: bool,
+    /// Interim responses that are still to be written; `interim_needs_flush` if written ones are not flushed yet.
+    interim_buf: BytesMut,
     interim_needs_flush: bool,
-    /// Nobody asks for the rest of the body.
+    /// The rest of the body will not be read.
     body_discarded: bool,
-    /// The body broke off: nothing that follows is a request.
+    /// The body failed, so no request can follow it.
     broken: bool,
-    /// No further request is waited for.
+    /// No further request will be waited for.
     closing: bool,
-    /// Who waits for the body's end.
-    waiting: Option<Waker>,
-    /// Who waits for more of the body.
-    reading: Option<Waker>,
+    /// Task that waits for the end of the body.
+    body_end_waker: Option<Waker>,
+    /// Task that waits for more of the body.
+    body_waker: Option<Waker>,
 }
 
-/// What ends a connection before its time.
+/// Error that ends a connection early.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
-    /// By the client's fault.
+pub enum ConnectionError {
+    /// The client sent a malformed message.
     #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// It failed, or the client has gone while a request was under way.
+    Malformed(#[from] MalformedMessage),
+    /// The connection failed, or the client closed it during a request.
     #[error(transparent)]
-    Connection(#[from] io::Error),
+    Io(#[from] io::Error),
 }
 
-impl<S: Source + AsyncWrite> Conn<S> {
-    /// A connection on which nothing has been read.
+impl<S: ReadSource + AsyncWrite> ServerConn<S> {
+    /// Wraps a stream from which nothing has been read.
     pub fn new(stream: S) -> Self {
         Self {
             stream: Some(stream),
             read_buf: ReadBuf::default(),
-            length: Decoder::Length(0),
-            expects: false,
-            interim: BytesMut::new(),
+            decoder: BodyDecoder::Length(0),
+            expects_continue: false,
+            interim_buf: BytesMut::new(),
             interim_needs_flush: false,
             body_discarded: false,
             broken: false,
             closing: false,
-            waiting: None,
-            reading: None,
+            body_end_waker: None,
+            body_waker: None,
         }
     }
 
-    /// The connection, with what has been read of what comes next; for everybody else it has ended.
-    pub fn cut(&mut self) -> Option<(S, Bytes)> {
+    /// Takes the stream, with the bytes that have been read but not decoded. For all other users the connection has
+    /// ended.
+    pub fn take_stream(&mut self) -> Option<(S, Bytes)> {
         let stream = self.stream.take()?;
-        if let Some(reading) = self.reading.take() {
+        if let Some(reading) = self.body_waker.take() {
             reading.wake();
         }
         Some((stream, self.read_buf.bytes.split().freeze()))
     }
 
-    /// What has been read and not yet decoded.
-    pub fn unread(&self) -> &[u8] {
+    /// Returns the bytes that have been read but not decoded.
+    pub fn unread_bytes(&self) -> &[u8] {
         &self.read_buf.bytes
     }
 
-    /// No request is waited for from now on; one that is here already is the last.
+    /// Stops waiting for further requests; one that has already arrived is the last.
     pub fn close(&mut self) {
         self.closing = true;
     }
 
-    /// Whether no request follows.
+    /// Whether no further request follows.
     pub fn is_closing(&self) -> bool {
         self.closing || self.broken
     }
 
-    /// Reads the next request's head with `reader`; whether there is one.
-    pub fn poll_head(&mut self, reader: &mut Reader, cx: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
+    /// Reads the head of the next request with `reader`. Returns `false` if the connection ends without one.
+    pub fn poll_head(
+        &mut self,
+        reader: &mut RequestHeadDecoder,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, ConnectionError>> {
         loop {
             skip_empty_lines(&mut self.read_buf.bytes);
             let nothing = matches!(&*self.read_buf.bytes, b"" | b"\r");
@@ -114,7 +119,9 @@ impl<S: Source + AsyncWrite> Conn<S> {
             match self.read_buf.poll_read(stream, cx) {
                 Poll::Ready(Ok(1..)) => {}
                 Poll::Ready(Ok(0)) if nothing => return Poll::Ready(Ok(false)),
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::Error::from(Malformed::CutOff).into())),
+                Poll::Ready(Ok(0)) => {
+                    return Poll::Ready(Err(io::Error::from(MalformedMessage::Truncated).into()));
+                }
                 Poll::Ready(Err(_)) if nothing => return Poll::Ready(Ok(false)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                 Poll::Pending if nothing && self.closing => return Poll::Ready(Ok(false)),
@@ -123,96 +130,98 @@ impl<S: Source + AsyncWrite> Conn<S> {
         }
     }
 
-    /// A request's body is to be read next; its client may wait to be told so.
-    pub fn expect(&mut self, length: Decoder, expects: bool) {
+    /// Starts the body of a request. `expects` means that the client waits for `100 Continue`.
+    pub fn start_body(&mut self, length: BodyDecoder, expects: bool) {
         if let Some(octets) = length.left() {
-            self.read_buf.expect(octets.saturating_sub(self.read_buf.bytes.len() as u64));
+            self.read_buf.expect_body(octets.saturating_sub(self.read_buf.bytes.len() as u64));
         }
-        self.length = length;
-        self.expects = expects;
+        self.decoder = length;
+        self.expects_continue = expects;
         (self.body_discarded, self.broken) = (false, false);
     }
 
-    /// An answer begins: nobody is told to continue any more.
-    pub fn begin_answer(&mut self) {
-        self.expects = false;
+    /// Called when the response begins: `100 Continue` is no longer sent.
+    pub fn start_response(&mut self) {
+        self.expects_continue = false;
     }
 
-    /// Where interim responses are added, to be written before anything else.
-    pub fn interim(&mut self) -> &mut BytesMut {
-        &mut self.interim
+    /// Returns the buffer for interim responses, which are written before anything else.
+    pub fn interim_buf(&mut self) -> &mut BytesMut {
+        &mut self.interim_buf
     }
 
-    /// Writes what is left of interim responses, before the final one is. That sees it off: the socket is woken for one
-    /// writer only.
-    pub fn poll_before_answer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Writes the remaining interim responses before the final one. They are flushed together with it, because a socket
+    /// wakes only one writer.
+    pub fn poll_before_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.interim_needs_flush = false;
-        if self.interim.is_empty() {
+        if self.interim_buf.is_empty() {
             return Poll::Ready(Ok(()));
         }
         self.poll_write_interim(cx)
     }
 
-    /// Writes interim responses while the final one is waited for; what does not go out now does so later.
+    /// Writes interim responses while the final one is awaited; what the connection does not take is written later.
     pub fn send_interim(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match self.poll_interim(cx) {
+        match self.poll_flush_interim(cx) {
             Poll::Ready(written) => written,
             Poll::Pending => Ok(()),
         }
     }
 
-    /// Ready when the client has gone. What it sends before its turn is kept, but no more is read then.
-    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Broken> {
-        if !self.length.is_over() {
-            // Also where the body broke off: who has stopped sending may still read.
-            self.wait(cx);
+    /// Ready when the client has closed the connection. If the client sends its next request early, those bytes are
+    /// kept and no more are read.
+    pub fn poll_client_closed(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
+        if !self.decoder.is_complete() {
+            // Also if the body failed: a client that has stopped sending may still read.
+            self.wake_at_body_end(cx);
             return Poll::Pending;
         }
         if !self.read_buf.is_empty() {
             return Poll::Pending;
         }
         let Some(stream) = &mut self.stream else {
-            return Poll::Ready(io::Error::from(Malformed::CutOff).into());
+            return Poll::Ready(io::Error::from(MalformedMessage::Truncated).into());
         };
         match ready!(self.read_buf.poll_read(stream, cx)) {
             Ok(1..) => Poll::Pending,
-            Ok(0) => Poll::Ready(io::Error::from(Malformed::CutOff).into()),
+            Ok(0) => Poll::Ready(io::Error::from(MalformedMessage::Truncated).into()),
             Err(error) => Poll::Ready(error.into()),
         }
     }
 
-    /// After an answer, what is left of its request: ready when that is read, and whether it is.
-    pub fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+    /// Handles the rest of the request after its response. Ready with `true` when it has been read, and with `false` if
+    /// it will not be.
+    pub fn poll_body_end(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if self.broken {
             return Poll::Ready(false);
         }
-        if !self.length.is_over() {
+        if !self.decoder.is_complete() {
             if !self.body_discarded {
-                self.wait(cx);
+                self.wake_at_body_end(cx);
                 return Poll::Pending;
             }
             if !self.skip(cx) {
                 return Poll::Ready(false);
             }
         }
-        self.read_buf.settle();
+        self.read_buf.shrink();
         Poll::Ready(true)
     }
 
-    /// Has whoever serves the connection told of the body's end.
-    fn wait(&mut self, cx: &Context<'_>) {
-        if !self.waiting.as_ref().is_some_and(|waiting| waiting.will_wake(cx.waker())) {
-            self.waiting = Some(cx.waker().clone());
+    /// Registers the connection's task to be woken at the end of the body.
+    fn wake_at_body_end(&mut self, cx: &Context<'_>) {
+        if !self.body_end_waker.as_ref().is_some_and(|waiting| waiting.will_wake(cx.waker())) {
+            self.body_end_waker = Some(cx.waker().clone());
         }
     }
 
-    /// Whether all that is left of a body is here.
+    /// Discards the rest of the body. Returns whether all of it had arrived.
     fn skip(&mut self, cx: &mut Context<'_>) -> bool {
         for is_first in [true, false] {
             loop {
-                match self.length.decode(&mut self.read_buf.bytes) {
+                match self.decoder.decode(&mut self.read_buf.bytes) {
                     Ok(Piece::Data(_)) => {}
-                    Ok(Piece::More) => break,
+                    Ok(Piece::NeedMore) => break,
                     Ok(Piece::End | Piece::Trailers(_)) => return true,
                     Err(_) => return false,
                 }
@@ -227,31 +236,33 @@ impl<S: Source + AsyncWrite> Conn<S> {
 
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
         loop {
-            match self.length.decode(&mut self.read_buf.bytes)? {
+            match self.decoder.decode(&mut self.read_buf.bytes)? {
                 Piece::Data(data) => return Poll::Ready(Ok(Some(Frame::data(data)))),
                 Piece::Trailers(fields) => return Poll::Ready(Ok(Some(Frame::trailers(fields)))),
                 Piece::End => return Poll::Ready(Ok(None)),
-                Piece::More => {}
+                Piece::NeedMore => {}
             }
-            if std::mem::take(&mut self.expects) {
-                self.interim.extend_from_slice(CONTINUE);
+            if std::mem::take(&mut self.expects_continue) {
+                self.interim_buf.extend_from_slice(CONTINUE);
             }
-            // What does not go out now does so when the body is asked for again, or before the answer.
-            if let Poll::Ready(written) = self.poll_interim(cx) {
+            // What is not written now is written at the next poll of the body, or before the response.
+            if let Poll::Ready(written) = self.poll_flush_interim(cx) {
                 written?;
             }
-            let Some(stream) = &mut self.stream else { return Poll::Ready(Err(Malformed::CutOff.into())) };
+            let Some(stream) = &mut self.stream else {
+                return Poll::Ready(Err(MalformedMessage::Truncated.into()));
+            };
             let Poll::Ready(read) = self.read_buf.poll_read(stream, cx) else {
-                self.reading = Some(cx.waker().clone());
+                self.body_waker = Some(cx.waker().clone());
                 return Poll::Pending;
             };
             if read? == 0 {
-                return Poll::Ready(Err(Malformed::CutOff.into()));
+                return Poll::Ready(Err(MalformedMessage::Truncated.into()));
             }
         }
     }
 
-    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_write_interim(cx))?;
         if let Some(stream) = self.stream.as_mut().filter(|_| self.interim_needs_flush) {
             ready!(Pin::new(stream).poll_flush(cx))?;
@@ -262,28 +273,28 @@ impl<S: Source + AsyncWrite> Conn<S> {
 
     fn poll_write_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(())) };
-        while !self.interim.is_empty() {
-            let written = ready!(Pin::new(&mut *stream).poll_write(cx, &self.interim))?;
+        while !self.interim_buf.is_empty() {
+            let written = ready!(Pin::new(&mut *stream).poll_write(cx, &self.interim_buf))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.interim.advance(written);
+            self.interim_buf.advance(written);
             self.interim_needs_flush = true;
         }
         Poll::Ready(Ok(()))
     }
 
-    /// The body is read, or will not be.
+    /// Records that the body has been read, or will not be.
     fn discard_body(&mut self) {
         self.body_discarded = true;
-        self.reading = None;
-        if let Some(waiting) = self.waiting.take() {
+        self.body_waker = None;
+        if let Some(waiting) = self.body_end_waker.take() {
             waiting.wake();
         }
     }
 }
 
-/// Takes empty lines off that stand before a head (RFC 9112 section 2.2). A CR alone may be the beginning of one.
+/// Skips empty lines before a head (RFC 9112 section 2.2). A CR alone is kept, as it may be the start of one.
 fn skip_empty_lines(read: &mut BytesMut) {
     loop {
         match &**read {
@@ -294,83 +305,85 @@ fn skip_empty_lines(read: &mut BytesMut) {
     }
 }
 
-/// A request's body, read as it is asked for. Dropped before its end, the rest is not read, and the connection closed after
-/// the answer.
+/// Body of a request, read on demand. If it is dropped before its end, the rest is not read, and the connection is
+/// closed after the response unless that rest has already arrived.
 #[derive(Debug)]
-pub struct IncomingBody<S: Source + AsyncWrite>(State<S>);
+pub struct IncomingBody<S: ReadSource + AsyncWrite>(BodyState<S>);
 
 #[derive(Debug)]
-enum State<S> {
-    Open(Rc<RefCell<Conn<S>>>),
-    /// The connection may be on to the next request.
-    Over,
-    /// It broke off.
+enum BodyState<S> {
+    Open(Rc<RefCell<ServerConn<S>>>),
+    /// The connection may have gone on to the next request.
+    Complete,
+    /// The body failed.
     Broken,
 }
 
-impl<S: Source + AsyncWrite> IncomingBody<S> {
-    /// The body that is to be read from `conn` next.
-    pub fn new(conn: &Rc<RefCell<Conn<S>>>) -> Self {
-        Self(State::Open(Rc::clone(conn)))
+impl<S: ReadSource + AsyncWrite> IncomingBody<S> {
+    /// Creates the body that is read from `conn` next.
+    pub fn new(conn: &Rc<RefCell<ServerConn<S>>>) -> Self {
+        Self(BodyState::Open(Rc::clone(conn)))
     }
 
-    /// The next frame.
+    /// Polls for the next frame.
     ///
     /// # Errors
-    /// If the connection fails or ends before the body, or the body's grammar is broken; and ever after.
+    /// If the connection fails or ends before the body does, or the chunked coding is malformed. All further calls fail
+    /// as well.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let conn = match &self.0 {
-            State::Open(conn) => conn,
-            State::Over => return Poll::Ready(None),
-            State::Broken => return Poll::Ready(Some(Err(Malformed::CutOff.into()))),
+            BodyState::Open(conn) => conn,
+            BodyState::Complete => return Poll::Ready(None),
+            BodyState::Broken => return Poll::Ready(Some(Err(MalformedMessage::Truncated.into()))),
         };
         let mut borrowed = conn.borrow_mut();
         let polled = ready!(borrowed.poll_body(cx));
-        let is_over = borrowed.length.is_over() || matches!(polled, Ok(None));
+        let is_over = borrowed.decoder.is_complete() || matches!(polled, Ok(None));
         borrowed.broken |= polled.is_err();
         drop(borrowed);
         if polled.is_err() {
-            self.end(State::Broken);
+            self.end(BodyState::Broken);
         } else if is_over {
-            self.end(State::Over);
+            self.end(BodyState::Complete);
         }
         Poll::Ready(polled.transpose())
     }
 
-    /// Whether it has ended as it should.
-    pub fn is_over(&self) -> bool {
-        matches!(self.0, State::Over)
+    /// Whether the body has ended as declared.
+    pub fn is_complete(&self) -> bool {
+        matches!(self.0, BodyState::Complete)
     }
 
-    /// Octets still to come, as far as they are known.
+    /// Returns the bytes left, if known.
     pub fn size_hint(&self) -> SizeHint {
         let left = match &self.0 {
-            State::Open(conn) => conn.borrow().length.left(),
-            State::Over => Some(0),
-            State::Broken => None,
+            BodyState::Open(conn) => conn.borrow().decoder.left(),
+            BodyState::Complete => Some(0),
+            BodyState::Broken => None,
         };
         left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 
-    fn end(&mut self, state: State<S>) {
-        if let State::Open(conn) = std::mem::replace(&mut self.0, state) {
+    fn end(&mut self, state: BodyState<S>) {
+        if let BodyState::Open(conn) = std::mem::replace(&mut self.0, state) {
             conn.borrow_mut().discard_body();
         }
     }
 }
 
-impl<S: Source + AsyncWrite> Drop for IncomingBody<S> {
+impl<S: ReadSource + AsyncWrite> Drop for IncomingBody<S> {
     fn drop(&mut self) {
-        self.end(State::Over);
+        self.end(BodyState::Complete);
     }
 }
 
-/// The connection as an answer is written to it. Whatever gives the answer may read the request meanwhile.
+/// Writer for a response. The request body may be read at the same time, so the connection is borrowed only during each
+/// call.
 #[derive(Debug)]
-pub struct ConnWriter<'a, S>(pub &'a RefCell<Conn<S>>);
+pub struct ConnWriter<'a, S>(pub &'a RefCell<ServerConn<S>>);
 
 impl<S: Unpin> ConnWriter<'_, S> {
-    /// Does something with the connection, unless it has ended.
+    /// Calls `act` with the stream, or fails if the connection has ended.
     fn with<T>(&self, act: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match &mut self.0.borrow_mut().stream {
             Some(stream) => act(Pin::new(stream)),

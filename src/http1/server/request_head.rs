@@ -1,7 +1,7 @@
-//! The head of a request, decoded (RFC 9112 sections 2 to 6).
+//! Decoder of a request's head (RFC 9112 sections 2 to 6).
 //!
-//! What could be read in two ways is refused here or marked so that the connection ends with its answer; what else a
-//! proxy does not pass on is for `headers::validate`.
+//! Heads that could be read in two ways are rejected here, or marked so that the connection closes after the response.
+//! `headers::validate` checks what else a proxy must not forward.
 
 use std::mem::MaybeUninit;
 
@@ -9,183 +9,197 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
 
-use crate::http1::chunked::Chunked;
+use crate::http1::chunked::ChunkedDecoder;
 use crate::http1::content_length;
-use crate::http1::decoder::Decoder;
-use crate::http1::head::{Place, Places, lists, may_end, place, range};
-use crate::http1::malformed::Malformed;
+use crate::http1::decoder::BodyDecoder;
+use crate::http1::head::{FieldSpan, FieldSpans, has_token, may_be_complete, range, span_of};
+use crate::http1::malformed::MalformedMessage;
 
-/// Room for so many fields needs no memory to be asked for.
-const USUAL_FIELDS: usize = 100;
-/// A target may take this much: what a `Uri` holds.
-const LONGEST_TARGET: usize = u16::MAX as usize - 1;
+/// Up to this many headers are parsed without an allocation.
+const STACK_FIELDS: usize = 100;
+/// Maximum length of a request target, which is what a `Uri` holds.
+const MAX_TARGET_LENGTH: usize = u16::MAX as usize - 1;
 
-/// How large a head may be.
+/// Maximum size of a head.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct HeadLimits {
     /// Bytes of the whole head.
     pub size: u32,
-    /// Header fields.
+    /// Number of headers.
     pub fields: u32,
 }
 
-/// The head of a request.
+/// Head of a request.
 #[derive(Debug)]
-pub struct Head {
-    /// Method, target, version and fields.
+pub struct RequestHead {
+    /// Method, target, version and headers.
     pub parts: request::Parts,
-    /// Where the body ends.
-    pub length: Decoder,
-    /// The client sends the body when it is told to.
-    pub expects: bool,
-    /// What the response has to know.
-    pub asked: Asked,
+    /// Decoder for the body that follows.
+    pub decoder: BodyDecoder,
+    /// Whether the client waits for `100 Continue` before it sends the body.
+    pub expects_continue: bool,
+    /// Properties of the request that its response depends on.
+    pub info: RequestInfo,
 }
 
-/// What an answer has to know of its request.
+/// Properties of a request that its response depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// The answer has no body, whatever its fields say.
-    pub by_head: bool,
-    /// The request is of HTTP/1.1, not 1.0.
-    pub is_1_1: bool,
-    /// The client keeps the connection after the answer.
-    pub keeps: bool,
-    /// The client takes trailers.
-    pub trailers: bool,
+pub struct RequestInfo {
+    /// The method is HEAD, so the response has no body, whatever its headers say.
+    pub is_head: bool,
+    /// The version is HTTP/1.1, not 1.0.
+    pub is_http11: bool,
+    /// The client keeps the connection open after the response.
+    pub keep_alive: bool,
+    /// The client accepts trailers.
+    pub accepts_trailers: bool,
 }
 
-/// A reader of heads.
+/// Decoder of request heads.
 #[derive(Debug)]
-pub struct Reader {
-    limits: Limits,
-    /// So much of what has been read holds no whole head.
-    looked: usize,
-    /// An empty map, to be filled again.
+pub struct RequestHeadDecoder {
+    limits: HeadLimits,
+    /// Number of bytes known not to hold a complete head.
+    scanned: usize,
+    /// An empty map to be reused.
     spare: Option<HeaderMap>,
-    /// The head that was decoded last, until it is taken.
-    head: Option<Head>,
+    /// The decoded head, until it is taken.
+    head: Option<RequestHead>,
 }
 
-/// What a head begins with.
-struct Start {
+/// Start of a complete head.
+struct RequestLine {
     method: Method,
     target: [u32; 2],
-    is_1_1: bool,
-    /// Where the head ends.
+    is_http11: bool,
+    /// Length of the head in bytes.
     end: usize,
 }
 
-impl Reader {
-    /// A reader of heads within these limits.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, looked: 0, spare: None, head: None }
+impl RequestHeadDecoder {
+    /// Creates a decoder with these limits.
+    pub fn new(limits: HeadLimits) -> Self {
+        Self { limits, scanned: 0, spare: None, head: None }
     }
 
-    /// An empty map that is no longer needed.
+    /// Stores an empty map for reuse.
     pub fn reuse(&mut self, spare: HeaderMap) {
         self.spare = Some(spare);
     }
 
-    /// The head that has been decoded.
-    pub fn take(&mut self) -> Option<Head> {
+    /// Takes the decoded head.
+    pub fn take_head(&mut self) -> Option<RequestHead> {
         self.head.take()
     }
 
-    /// Takes a head off what has been read, to be [taken](Self::take): it is large, and is to be moved once. Whether it is
-    /// whole.
+    /// Decodes a head from `read` and returns whether it is complete. The head is then [taken](Self::take) separately,
+    /// because it is large and should be moved only once.
     ///
     /// # Errors
-    /// For what is not a head, or one over the limits.
-    pub fn decode(&mut self, read: &mut BytesMut) -> Result<bool, Malformed> {
+    /// If the bytes are not a valid head, or exceed the limits.
+    pub fn decode(&mut self, read: &mut BytesMut) -> Result<bool, MalformedMessage> {
         let longest = self.limits.size as usize;
-        if self.looked == 0 || may_end(read, self.looked) {
-            let mut places = Places::new();
+        if self.scanned == 0 || may_be_complete(read, self.scanned) {
+            let mut places = FieldSpans::new();
             if let Some(start) = parse(read, self.limits, &mut places)? {
-                self.looked = 0;
+                self.scanned = 0;
                 let bytes = read.split_to(start.end).freeze();
                 if let Err(malformed) = self.complete(start, &bytes, &places) {
-                    // For the log.
+                    // Put back for the log.
                     *read = BytesMut::from(&bytes[..]);
                     return Err(malformed);
                 }
                 return Ok(true);
             }
         }
-        self.looked = read.len();
-        if self.looked > longest { Err(Malformed::TooLong) } else { Ok(false) }
+        self.scanned = read.len();
+        if self.scanned > longest { Err(MalformedMessage::FieldsTooLarge) } else { Ok(false) }
     }
 
-    fn complete(&mut self, start: Start, bytes: &Bytes, places: &[Place]) -> Result<(), Malformed> {
-        let Start { method, target, is_1_1, end: _ } = start;
-        let uri = Uri::from_maybe_shared(bytes.slice(range(target))).map_err(|_| Malformed::Target)?;
+    fn complete(
+        &mut self,
+        start: RequestLine,
+        bytes: &Bytes,
+        places: &[FieldSpan],
+    ) -> Result<(), MalformedMessage> {
+        let RequestLine { method, target, is_http11: is_1_1, end: _ } = start;
+        let uri = Uri::from_maybe_shared(bytes.slice(range(target))).map_err(|_| MalformedMessage::Target)?;
         let mut headers = self.spare.take().unwrap_or_default();
         headers.reserve(places.len());
-        let mut meaning = Meaning { is_1_1, keeps: is_1_1, ..Meaning::default() };
+        let mut meaning =
+            RequestFraming { is_http11: is_1_1, keep_alive: is_1_1, ..RequestFraming::default() };
         for place in places {
             let (name, value) = place.field(bytes)?;
-            if meaning.note(&name, &value, &mut headers)? {
+            if meaning.record_header(&name, &value, &mut headers)? {
                 headers.append(name, value);
             }
         }
-        let length = meaning.length()?;
-        let expects = meaning.expects && is_1_1 && !length.is_over();
+        let length = meaning.body_decoder()?;
+        let expects = meaning.expects_continue && is_1_1 && !length.is_complete();
         let by_head = method == Method::HEAD;
-        let asked = Asked { by_head, is_1_1, keeps: meaning.is_kept(), trailers: meaning.trailers };
+        let asked = RequestInfo {
+            is_head: by_head,
+            is_http11: is_1_1,
+            keep_alive: meaning.is_persistent(),
+            accepts_trailers: meaning.accepts_trailers,
+        };
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = method;
         parts.uri = uri;
         parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
-        // The map that was there has no memory to be given back.
+        // `Request::new` creates an empty `HeaderMap`, which does not allocate. Forgetting it leaks nothing and skips
+        // its drop glue.
         std::mem::forget(std::mem::replace(&mut parts.headers, headers));
-        self.head = Some(Head { parts, length, expects, asked });
+        self.head = Some(RequestHead { parts, decoder: length, expects_continue: expects, info: asked });
         Ok(())
     }
 }
 
-/// What the fields say of the body's end and of the connection's.
+/// Framing of the body and persistence of the connection, as the headers declare them.
 #[derive(Debug, Default)]
-struct Meaning {
-    is_1_1: bool,
-    /// Whether there is a coding, and whether its last step is chunks.
-    coded: bool,
+struct RequestFraming {
+    is_http11: bool,
+    /// `coded`: there is a `Transfer-Encoding`. `chunked`: its last coding is chunked.
+    has_transfer_encoding: bool,
     chunked: bool,
-    /// Whether there is a length, and which, unless a coding takes its place.
-    measured: bool,
-    octets: Option<u64>,
-    keeps: bool,
-    closes: bool,
-    expects: bool,
-    trailers: bool,
+    /// `measured`: there is a `Content-Length`. `octets`: its value, unless a transfer coding overrides it.
+    has_content_length: bool,
+    content_length: Option<u64>,
+    keep_alive: bool,
+    has_close: bool,
+    expects_continue: bool,
+    accepts_trailers: bool,
 }
 
-impl Meaning {
-    /// Whether a field is kept. One that a coding overrules is not, nor one that says the same again or in other digits.
-    fn note(
+impl RequestFraming {
+    /// Records a header and returns whether it is to be kept. Dropped are lengths that a transfer coding overrides,
+    /// repeated ones, and those not in normal form, which are replaced.
+    fn record_header(
         &mut self,
         name: &HeaderName,
         value: &HeaderValue,
         headers: &mut HeaderMap,
-    ) -> Result<bool, Malformed> {
+    ) -> Result<bool, MalformedMessage> {
         match *name {
             TRANSFER_ENCODING => {
-                if !self.is_1_1 {
-                    return Err(Malformed::Coding);
+                if !self.is_http11 {
+                    return Err(MalformedMessage::TransferEncoding);
                 }
-                self.coded = true;
+                self.has_transfer_encoding = true;
                 self.chunked = ends_in_chunks(value);
-                if self.octets.take().is_some() {
+                if self.content_length.take().is_some() {
                     headers.remove(CONTENT_LENGTH);
                 }
             }
             CONTENT_LENGTH => {
-                self.measured = true;
-                if self.coded {
+                self.has_content_length = true;
+                if self.has_transfer_encoding {
                     return Ok(false);
                 }
-                let octets = content_length::parse(value.as_bytes()).ok_or(Malformed::Length)?;
-                match self.octets.replace(octets) {
-                    Some(before) if before != octets => return Err(Malformed::Length),
+                let octets =
+                    content_length::parse(value.as_bytes()).ok_or(MalformedMessage::ContentLength)?;
+                match self.content_length.replace(octets) {
+                    Some(before) if before != octets => return Err(MalformedMessage::ContentLength),
                     Some(_) => return Ok(false),
                     None if content_length::is_normal(value.as_bytes()) => {}
                     None => {
@@ -195,41 +209,45 @@ impl Meaning {
                 }
             }
             CONNECTION => {
-                self.closes |= lists(value.as_bytes(), "close");
-                self.keeps |= lists(value.as_bytes(), "keep-alive");
+                self.has_close |= has_token(value.as_bytes(), "close");
+                self.keep_alive |= has_token(value.as_bytes(), "keep-alive");
             }
-            EXPECT => self.expects = value.as_bytes().eq_ignore_ascii_case(b"100-continue"),
-            TE => self.trailers |= lists(value.as_bytes(), "trailers"),
+            EXPECT => self.expects_continue = value.as_bytes().eq_ignore_ascii_case(b"100-continue"),
+            TE => self.accepts_trailers |= has_token(value.as_bytes(), "trailers"),
             _ => {}
         }
         Ok(true)
     }
 
-    fn length(&self) -> Result<Decoder, Malformed> {
-        match (self.coded, self.octets) {
-            (true, _) if !self.chunked => Err(Malformed::Coding),
-            (true, _) => Ok(Decoder::Chunked(Chunked::default())),
-            (false, octets) => Ok(Decoder::Length(octets.unwrap_or(0))),
+    fn body_decoder(&self) -> Result<BodyDecoder, MalformedMessage> {
+        match (self.has_transfer_encoding, self.content_length) {
+            (true, _) if !self.chunked => Err(MalformedMessage::TransferEncoding),
+            (true, _) => Ok(BodyDecoder::Chunked(ChunkedDecoder::default())),
+            (false, octets) => Ok(BodyDecoder::Length(octets.unwrap_or(0))),
         }
     }
 
-    /// A coding and a length at once are an attempt to be read in two ways: the coding is what is read, but then no more
-    /// (RFC 9112 section 6.1).
-    fn is_kept(&self) -> bool {
-        self.keeps && !self.closes && !(self.coded && self.measured)
+    /// Whether the connection is kept. `Transfer-Encoding` together with `Content-Length` is a possible smuggling
+    /// attempt: the body is decoded as chunked, and the connection is closed afterwards (RFC 9112 section 6.1).
+    fn is_persistent(&self) -> bool {
+        self.keep_alive && !self.has_close && !(self.has_transfer_encoding && self.has_content_length)
     }
 }
 
 fn ends_in_chunks(value: &HeaderValue) -> bool {
-    // What is no text is no list either.
+    // A value that is not text cannot be a list of codings.
     let last = value.to_str().unwrap_or_default().rsplit(',').next().unwrap_or_default();
     last.trim_ascii().eq_ignore_ascii_case("chunked")
 }
 
-/// What a whole head begins with, and in `places` where its fields stand; `None` if it is not whole.
-fn parse(read: &[u8], limits: Limits, places: &mut Places) -> Result<Option<Start>, Malformed> {
+/// Parses a complete head and stores the positions of its headers in `places`. `None` if the head is incomplete.
+fn parse(
+    read: &[u8],
+    limits: HeadLimits,
+    places: &mut FieldSpans,
+) -> Result<Option<RequestLine>, MalformedMessage> {
     let most = limits.fields as usize;
-    let mut usual = [const { MaybeUninit::uninit() }; USUAL_FIELDS];
+    let mut usual = [const { MaybeUninit::uninit() }; STACK_FIELDS];
     let mut more;
     let room = match usual.get_mut(..most) {
         Some(room) => room,
@@ -242,22 +260,22 @@ fn parse(read: &[u8], limits: Limits, places: &mut Places) -> Result<Option<Star
     let parsed =
         httparse::ParserConfig::default().parse_request_with_uninit_headers(&mut request, read, room);
     let parsed = parsed.map_err(|error| match error {
-        httparse::Error::TooManyHeaders => Malformed::TooLong,
-        error => Malformed::Head(error),
+        httparse::Error::TooManyHeaders => MalformedMessage::FieldsTooLarge,
+        error => MalformedMessage::Head(error),
     });
     let httparse::Status::Complete(end) = parsed? else { return Ok(None) };
     if end > limits.size as usize {
-        return Err(Malformed::TooLong);
+        return Err(MalformedMessage::FieldsTooLarge);
     }
     let target = request.path.unwrap_or_default();
-    if target.len() > LONGEST_TARGET {
-        return Err(Malformed::LongTarget);
+    if target.len() > MAX_TARGET_LENGTH {
+        return Err(MalformedMessage::TargetTooLong);
     }
     let method = Method::from_bytes(request.method.unwrap_or_default().as_bytes());
-    let method = method.map_err(|_| Malformed::Head(httparse::Error::Token))?;
-    places.extend(request.headers.iter().map(|field| Place::of(read, field)));
-    let target = place(read, target.as_bytes());
-    Ok(Some(Start { method, target, is_1_1: request.version == Some(1), end }))
+    let method = method.map_err(|_| MalformedMessage::Head(httparse::Error::Token))?;
+    places.extend(request.headers.iter().map(|field| FieldSpan::locate(read, field)));
+    let target = span_of(read, target.as_bytes());
+    Ok(Some(RequestLine { method, target, is_http11: request.version == Some(1), end }))
 }
 
 #[cfg(test)]

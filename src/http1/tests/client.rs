@@ -1,4 +1,4 @@
-//! Responses.
+//! Differential tests of responses.
 
 use bytes::Bytes;
 use http::{HeaderName, Method, Request, StatusCode};
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use tokio::io::AsyncReadExt as _;
 
 use super::{Content, Pieces, content, end_to_end, has_bare_trailers, messages, pair, run, send};
-use crate::http1::client::response_head::Reader;
-use crate::http1::malformed::Malformed;
+use crate::http1::client::response_head::ResponseHeadDecoder;
+use crate::http1::malformed::MalformedMessage;
 
 /// A response.
 #[derive(Debug, PartialEq)]
@@ -20,15 +20,15 @@ struct Seen {
     content: Content,
 }
 
-/// The first final response as we read it; `None` if there is none.
+/// Returns the first final response as Weir reads it; `None` if there is none.
 fn as_we_read(
     bytes: &[u8],
     cuts: &[usize],
     to_head: bool,
     wants_map: bool,
-) -> Result<Option<Seen>, Malformed> {
+) -> Result<Option<Seen>, MalformedMessage> {
     let mut pieces = Pieces::new(bytes, cuts);
-    let mut reader = Reader::new(to_head, wants_map);
+    let mut reader = ResponseHeadDecoder::new(to_head, wants_map);
     let head = loop {
         if !pieces.read_more() {
             return Ok(None);
@@ -37,11 +37,11 @@ fn as_we_read(
             break head;
         }
     };
-    let content = pieces.content(head.length);
+    let content = pieces.content(head.decoder);
     Ok(Some(Seen { status: head.status, fields: end_to_end(&head.headers.into_map()), content }))
 }
 
-/// The same as hyper reads it.
+/// Returns the first final response as hyper reads it.
 fn as_hyper_reads(bytes: &[u8], cuts: &[usize], to_head: bool) -> Option<Seen> {
     run(async {
         let (client, mut server) = pair();
@@ -117,17 +117,18 @@ proptest! {
         wants_map: bool,
     ) {
         let ours = match as_we_read(&bytes, &cuts, to_head, wants_map) {
-            // RFC 9112 section 6.1: a coding that we do not know would have to be passed on with the body, which we do not.
-            // hyper takes it for content.
-            Err(Malformed::Coding) => return Ok(()),
-            // RFC 9112 section 6.3: lengths that are none, or differ, are an error. hyper does not look at them where no body
-            // follows, or one that a coding frames.
-            Err(Malformed::Length) if to_head || has_no_length(&bytes) => return Ok(()),
+            // RFC 9112 section 6.1: a body with an unknown transfer coding could only be forwarded together with that
+            // coding, which Weir does not do. hyper treats it as content.
+            Err(MalformedMessage::TransferEncoding) => return Ok(()),
+            // RFC 9112 section 6.3: invalid or differing lengths are an error. hyper ignores them if no body follows,
+            // or if a transfer coding frames it.
+            Err(MalformedMessage::ContentLength) if to_head || has_no_length(&bytes) => return Ok(()),
             ours => ours,
         };
         let mut theirs = as_hyper_reads(&bytes, &cuts, to_head);
-        if matches!(ours, Err(Malformed::Length)) {
-            // A length beyond 63 bits is negative to some. hyper takes it, and waits for a body that cannot come.
+        if matches!(ours, Err(MalformedMessage::ContentLength)) {
+            // Some recipients read a length above 63 bits as negative. hyper accepts it and waits for a body that never
+            // completes.
             theirs.take_if(|theirs| theirs.content == Content::Broken);
         }
         let ours = ours.unwrap_or_default();

@@ -1,15 +1,15 @@
-//! Messages, well-formed ones and others made of them.
+//! Generators of messages: well-formed ones, and corrupted ones made of them.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// How the body of a message is framed, rightly or wrongly.
+/// Framing of a message's body, which may be wrong.
 #[derive(Clone, Debug)]
 enum Framing {
     None,
     Length,
-    /// One more or one less than there is.
+    /// The length is too large (`true`) or too small by one.
     WrongLength(bool),
     LengthInOtherWords(&'static str),
     Chunked {
@@ -47,7 +47,7 @@ fn chunks(body: &str, size: usize, extension: &str, trailers: &[&str]) -> String
 }
 
 impl Framing {
-    /// The fields and the body that are written.
+    /// Returns the framing headers and the framed body.
     fn write(&self, body: &str, size: usize) -> (String, String) {
         let length = body.len();
         match self {
@@ -98,7 +98,7 @@ fn field() -> impl Strategy<Value = (&'static str, &'static str)> {
     (field, end)
 }
 
-/// Messages that begin with one of `lines`.
+/// Generates messages whose first line is one of `lines`.
 pub(super) fn message(lines: Vec<&'static str>) -> impl Strategy<Value = String> {
     let body = select(vec![
         "",
@@ -117,7 +117,7 @@ pub(super) fn message(lines: Vec<&'static str>) -> impl Strategy<Value = String>
     )
 }
 
-/// Something that is done to the bytes of messages.
+/// A corruption of the bytes of messages.
 #[derive(Clone, Debug)]
 enum Spoil {
     Overwrite(Index, u8),
@@ -137,7 +137,7 @@ fn spoil() -> impl Strategy<Value = Spoil> {
     ]
 }
 
-/// The bytes of these messages, most of them as they are and some spoilt.
+/// Generates the bytes of these messages, most of them unchanged and some corrupted.
 pub(super) fn bytes(messages: impl Strategy<Value = Vec<String>>) -> impl Strategy<Value = Vec<u8>> {
     let spoilt = prop_oneof![2 => Just(Vec::new()), 1 => vec(spoil(), 1..3)];
     (messages, spoilt).prop_map(|(messages, spoilt)| {

@@ -1,4 +1,4 @@
-//! Requests.
+//! Differential tests of requests.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -14,17 +14,17 @@ use proptest::prelude::*;
 use tokio::io::AsyncReadExt as _;
 
 use super::{Content, Pieces, content, end_to_end, has_bare_trailers, messages, pair, run, send};
-use crate::http1::head::may_end;
-use crate::http1::malformed::Malformed;
-use crate::http1::server::request_head::{Limits, Reader};
+use crate::http1::head::may_be_complete;
+use crate::http1::malformed::MalformedMessage;
+use crate::http1::server::request_head::{HeadLimits, RequestHeadDecoder};
 
-const LIMITS: Limits = Limits { size: 64 * 1024, fields: 100 };
+const LIMITS: HeadLimits = HeadLimits { size: 64 * 1024, fields: 100 };
 
-/// What was read of a connection.
+/// What was read from a connection.
 #[derive(Debug, PartialEq)]
 struct Seen {
     requests: Vec<RequestSeen>,
-    /// What comes next is no request, and its sender is told so.
+    /// What follows is not a valid request, and an error response is sent.
     rejected: bool,
 }
 
@@ -34,25 +34,25 @@ struct RequestSeen {
     line: (Method, Uri, Version),
     fields: Vec<(HeaderName, Vec<u8>)>,
     content: Content,
-    /// Whether it has a Connection field.
+    /// Whether it has a `Connection` header.
     names_connection: bool,
 }
 
-/// Why we read no further.
+/// Reason why Weir reads no further.
 #[derive(Debug, PartialEq)]
 enum End {
-    /// There is nothing more, or the last request wants no other after it.
+    /// Nothing follows, or the last request does not keep the connection open.
     Clean,
-    /// A body broke off.
+    /// A body failed.
     Broken,
-    Rejected(Malformed),
-    /// The last request had a length beside a coding.
+    Rejected(MalformedMessage),
+    /// The last request had both a `Content-Length` and a `Transfer-Encoding`.
     Both,
 }
 
-/// The requests in the order that they are read in.
+/// Returns the requests as Weir reads them, in order.
 fn as_we_read(pieces: &mut Pieces<'_>) -> (Seen, End) {
-    let mut reader = Reader::new(LIMITS);
+    let mut reader = RequestHeadDecoder::new(LIMITS);
     let mut seen = Seen { requests: Vec::new(), rejected: false };
     loop {
         while matches!(&pieces.read[..], [b'\n', ..] | [b'\r', b'\n', ..]) {
@@ -65,17 +65,17 @@ fn as_we_read(pieces: &mut Pieces<'_>) -> (Seen, End) {
                 return (seen, End::Rejected(malformed));
             }
         };
-        let Some(head) = reader.take().filter(|_| is_whole) else {
+        let Some(head) = reader.take_head().filter(|_| is_whole) else {
             if !pieces.read_more() {
                 return (seen, End::Clean);
             }
             continue;
         };
-        let content = pieces.content(head.length);
+        let content = pieces.content(head.decoder);
         let names_connection = head.parts.headers.contains_key(CONNECTION);
         let is_broken = content == Content::Broken;
         let line = (head.parts.method, head.parts.uri, head.parts.version);
-        let is_closed_for_both = !head.asked.keeps && head.parts.headers.contains_key(TRANSFER_ENCODING);
+        let is_closed_for_both = !head.info.keep_alive && head.parts.headers.contains_key(TRANSFER_ENCODING);
         seen.requests.push(RequestSeen {
             line,
             fields: end_to_end(&head.parts.headers),
@@ -85,13 +85,13 @@ fn as_we_read(pieces: &mut Pieces<'_>) -> (Seen, End) {
         if is_broken {
             return (seen, End::Broken);
         }
-        if !head.asked.keeps {
+        if !head.info.keep_alive {
             return (seen, if is_closed_for_both { End::Both } else { End::Clean });
         }
     }
 }
 
-/// The same as hyper reads them.
+/// Returns the requests as hyper reads them.
 fn as_hyper_reads(bytes: &[u8], cuts: &[usize]) -> Seen {
     let requests = Rc::new(RefCell::new(Vec::new()));
     let noted = Rc::clone(&requests);
@@ -159,28 +159,30 @@ proptest! {
         let (mut ours, end) = as_we_read(&mut pieces);
         let mut theirs = as_hyper_reads(&bytes, &cuts);
         match end {
-            // RFC 9112 section 6.1: a server that takes the coding must close the connection afterwards. hyper goes on.
+            // RFC 9112 section 6.1: a server that decodes such a request must close the connection afterwards. hyper
+            // keeps it open.
             End::Both => {
                 theirs.requests.truncate(ours.requests.len());
                 theirs.rejected = false;
             }
-            // A length beyond 63 bits is negative to some. hyper takes it, and waits for a body that cannot come.
-            End::Rejected(Malformed::Length)
+            // Some recipients read a length above 63 bits as negative. hyper accepts it and waits for a body that never
+            // completes.
+            End::Rejected(MalformedMessage::ContentLength)
                 if theirs.requests.last().is_some_and(|last| last.content == Content::Broken) =>
             {
                 theirs.requests.pop();
                 theirs.rejected = true;
             }
-            // As long as a head is not whole, either may find out later that it is none.
-            _ if !may_end(&pieces.rest(), 0) => (ours.rejected, theirs.rejected) = (false, false),
+            // While a head is incomplete, either may find out only later that it is malformed.
+            _ if !may_be_complete(&pieces.rest(), 0) => (ours.rejected, theirs.rejected) = (false, false),
             _ => {}
         }
         let is_broken = |seen: &Seen| seen.requests.iter().any(|request| request.content == Content::Broken);
         if has_bare_trailers(&bytes) && (is_broken(&ours) || is_broken(&theirs)) {
             return Ok(());
         }
-        // Connection is a list of bytes, of which one beyond ASCII must not hide another (RFC 9110 section 5.6.1). To hyper it is
-        // then none, so that either may want another request and the other not.
+        // `Connection` is split as bytes, so that one member beyond ASCII does not hide another (RFC 9110 section
+        // 5.6.1). hyper ignores such a value, so the two may disagree about whether another request follows.
         let ends = |seen: &Seen| (seen.requests.len(), seen.rejected);
         if !bytes.is_ascii() && ends(&ours) != ends(&theirs) {
             let shorter = ours.requests.len().min(theirs.requests.len());

@@ -6,10 +6,10 @@ use tokio::io::{AsyncReadExt as _, BufWriter};
 
 use super::*;
 
-/// Takes so many bytes at a time, and then none until it is asked again.
+/// Stream that takes at most `most` bytes per write, and is pending after each.
 struct Narrow {
     taken: Vec<u8>,
-    most: usize,
+    max: usize,
     stops: bool,
 }
 
@@ -19,7 +19,7 @@ impl AsyncWrite for Narrow {
         if self.stops {
             return Poll::Pending;
         }
-        let taken = self.most.min(bytes.len());
+        let taken = self.max.min(bytes.len());
         self.taken.extend_from_slice(&bytes[..taken]);
         Poll::Ready(Ok(taken))
     }
@@ -45,15 +45,15 @@ impl AsyncWrite for Narrow {
 proptest! {
     #[test]
     fn everything_arrives_in_order_however_little_is_taken_at_a_time(
-        sizes in proptest::collection::vec(prop_oneof![0..40_usize, COPIED - 2..COPIED + 3, 2000..9000_usize], 1..12),
+        sizes in proptest::collection::vec(prop_oneof![0..40_usize, MAX_COPIED_SIZE - 2..MAX_COPIED_SIZE + 3, 2000..9000_usize], 1..12),
         most in prop_oneof![1..20_usize, 500..5000_usize],
         eager: bool,
     ) {
         let mut write_buf = WriteBuf::default();
-        let mut narrow = Narrow { taken: Vec::new(), most, stops: false };
+        let mut narrow = Narrow { taken: Vec::new(), max: most, stops: false };
         let mut wanted = Vec::new();
         let mut cx = Context::from_waker(Waker::noop());
-        write_buf.end().extend_from_slice(b"head");
+        write_buf.buffer_mut().extend_from_slice(b"head");
         wanted.extend_from_slice(b"head");
         for (index, size) in sizes.iter().enumerate() {
             while !write_buf.has_room() || (eager && !write_buf.is_empty()) {
@@ -65,14 +65,14 @@ proptest! {
                 if is_piece {
                     write_buf.push(Bytes::copy_from_slice(part));
                 } else {
-                    write_buf.end().extend_from_slice(part);
+                    write_buf.buffer_mut().extend_from_slice(part);
                 }
             }
-            prop_assert!(write_buf.copied.len() < FULL + COPIED + 100, "{}", write_buf.copied.len());
+            prop_assert!(write_buf.copied.len() < MAX_BUFFERED_SIZE + MAX_COPIED_SIZE + 100, "{}", write_buf.copied.len());
         }
         while write_buf.poll_write(&mut narrow, &mut cx).is_pending() {}
         prop_assert!(write_buf.is_empty());
-        prop_assert_eq!(write_buf.out(), wanted.len() as u64);
+        prop_assert_eq!(write_buf.bytes_written(), wanted.len() as u64);
         prop_assert_eq!(narrow.taken, wanted);
     }
 }
@@ -81,24 +81,24 @@ proptest! {
 fn a_head_can_be_written_twice() {
     let mut write_buf = WriteBuf::default();
     let mut cx = Context::from_waker(Waker::noop());
-    write_buf.end().extend_from_slice(b"head");
+    write_buf.buffer_mut().extend_from_slice(b"head");
     for taken in [2, 1024] {
-        let mut narrow = Narrow { taken: Vec::new(), most: taken, stops: true };
+        let mut narrow = Narrow { taken: Vec::new(), max: taken, stops: true };
         let _ = write_buf.poll_write(&mut narrow, &mut cx);
         assert_eq!(narrow.taken, b"head"[..taken.min(4)]);
-        assert_eq!(write_buf.out(), taken.min(4) as u64);
+        assert_eq!(write_buf.bytes_written(), taken.min(4) as u64);
         write_buf.rewind();
-        assert_eq!(write_buf.out(), 0);
+        assert_eq!(write_buf.bytes_written(), 0);
     }
 }
 
 #[test]
 fn memory_is_used_again_but_not_what_was_in_it() {
     let mut write_buf = WriteBuf::new(b"before".to_vec());
-    assert!(write_buf.is_empty() && write_buf.end().is_empty());
-    write_buf.end().extend_from_slice(b"now");
+    assert!(write_buf.is_empty() && write_buf.buffer_mut().is_empty());
+    write_buf.buffer_mut().extend_from_slice(b"now");
     assert!(write_buf.into_buffer().capacity() >= 6);
-    let grown = WriteBuf::new(Vec::with_capacity(KEPT + 1));
+    let grown = WriteBuf::new(Vec::with_capacity(MAX_KEPT_CAPACITY + 1));
     assert_eq!(grown.into_buffer().capacity(), 0);
 }
 
@@ -107,13 +107,13 @@ async fn what_lies_with_the_stream_is_not_out_yet() {
     let (near, mut far) = tokio::io::duplex(4);
     let mut stream = BufWriter::new(near);
     let mut write_buf = WriteBuf::default();
-    write_buf.end().extend_from_slice(b"0123456789");
+    write_buf.buffer_mut().extend_from_slice(b"0123456789");
     let mut cx = Context::from_waker(Waker::noop());
     assert!(write_buf.poll_write(&mut stream, &mut cx).is_pending());
-    assert!(write_buf.is_empty() && !write_buf.is_out());
+    assert!(write_buf.is_empty() && !write_buf.is_flushed());
     let mut read = [0; 10];
     let (read_all, written) =
         tokio::join!(far.read_exact(&mut read), poll_fn(|cx| write_buf.poll_write(&mut stream, cx)));
-    assert!(read_all.is_ok() && written.is_ok() && write_buf.is_out());
+    assert!(read_all.is_ok() && written.is_ok() && write_buf.is_flushed());
     assert_eq!(&read, b"0123456789");
 }

@@ -15,7 +15,7 @@ fn lines(lines: &[&[u8]]) -> HeaderMap {
 }
 
 fn key_of(line: &str) -> Read {
-    text(key(&lines(&[line.as_bytes()]), "sid"))
+    text(canonical_value(&lines(&[line.as_bytes()]), "sid"))
 }
 
 fn decoded_of(line: &str) -> Read {
@@ -103,7 +103,7 @@ fn every_spelling_of_a_name_is_one_name() {
     for name in ["sid2", "si", "asid", "s_id", "%2573id", "s%00id", "sid%20x", ""] {
         assert_eq!(key_of(&format!("{name}=abc")), Ok(None), "{name}");
     }
-    let php = |name: &str| text(key(&lines(&[format!("{name}=abc").as_bytes()]), "my_sid"));
+    let php = |name: &str| text(canonical_value(&lines(&[format!("{name}=abc").as_bytes()]), "my_sid"));
     for name in ["my_sid", "my.sid", "my sid", "my%2Esid", "my+sid", "my[sid", "MY_SID"] {
         assert_eq!(php(name), some("abc"), "{name}");
     }
@@ -120,15 +120,15 @@ fn two_values_under_two_spellings_are_several_values() {
         assert_eq!(key_of(line), some("a"), "{line}");
     }
     let apart = lines(&[b"sid=a", b"sid=b"]);
-    assert_eq!(key(&apart, "sid"), Err(Ambiguity::Repeated));
+    assert_eq!(canonical_value(&apart, "sid"), Err(Ambiguity::Repeated));
 }
 
 #[test]
 fn white_space_that_only_a_reader_of_iso_8859_1_sees_is_none() {
     for line in [&b"sid=\xa0abc"[..], b"sid=abc\x85 \xa0", b"\xa0sid=abc", b"sid\xa0=\"abc\""] {
-        assert_eq!(text(key(&lines(&[line]), "sid")), some("abc"), "{line:?}");
+        assert_eq!(text(canonical_value(&lines(&[line]), "sid")), some("abc"), "{line:?}");
     }
-    // The end of a letter is not white space.
+    // The last byte of a letter is not white space.
     assert_eq!(decoded_of("sid=voilà"), some("voilà"));
     assert_eq!(decoded_of("sid=\u{a0}\u{2003}"), some(""));
 }
@@ -173,17 +173,17 @@ fn a_quote_that_is_not_closed_can_be_read_in_several_ways() {
 
 #[test]
 fn a_value_that_is_encoded_over_and_over_takes_linear_time() {
-    // Each byte completes the one before it: some thirty thousand, one in the other.
+    // Each decoded byte completes the encoding before it, some thirty thousand times.
     let nested = format!("sid={}5", "%3".repeat(100_000));
     assert_eq!(key_of(&nested), some("5"));
     let deep = format!("sid=%{}41", "25".repeat(100_000));
     assert_eq!(key_of(&deep), some("A"));
 }
 
-/// How a server reads a value.
+/// A server's function to read a value.
 type Reader = fn(&[u8]) -> Vec<u8>;
 
-/// All of them in their own ways.
+/// Functions of various servers.
 const SERVERS: [Reader; 6] = [
     // PHP, ASP.NET.
     |value| percent_decode(value).collect(),
@@ -212,7 +212,7 @@ fn unquoted(value: &[u8]) -> &[u8] {
     value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value)
 }
 
-/// A session as services make them, and a spelling of it out of what servers take off.
+/// Generates a realistic session value and a spelling of it with encodings that servers remove.
 fn spelled() -> impl Strategy<Value = (String, String)> {
     let session = prop_oneof!["[a-zA-Z0-9._-]{1,8}", "[a-z0-9+/=:,{} ]{1,8}"]
         .prop_map(|session| session.trim().to_owned())
@@ -241,10 +241,10 @@ proptest! {
     fn what_a_server_reads_as_one_value_is_one_key((session, spelled) in spelled()) {
         let of = |value: &[u8]| {
             let line = [b"sid=", value].concat();
-            text(key(&lines(&[&line]), "sid"))
+            text(canonical_value(&lines(&[&line]), "sid"))
         };
         for read in SERVERS {
-            // What a server has read is the session if it was sent as it is.
+            // Only checked if the server reads the spelling as the session.
             if read(spelled.as_bytes()) == session.as_bytes() {
                 prop_assert_eq!(of(spelled.as_bytes()), of(session.as_bytes()), "{}", &spelled);
             }

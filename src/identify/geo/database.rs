@@ -1,9 +1,8 @@
-//! MaxMind databases, and those of others in the same shape.
+//! MaxMind databases, and databases of other vendors in the same format.
 //!
-//! Countries are read from `country.iso_code`, or where there is none from `registered_country.iso_code`;
-//! continents from `continent.code`; systems from the fields that `number` knows. Every record is looked at once
-//! when a database is opened: a file that is damaged, or of another kind, is refused as a whole and not
-//! request by request.
+//! Countries are read from `country.iso_code`, or else from `registered_country.iso_code`; continents from
+//! `continent.code`; autonomous systems from the fields listed in `number`. Every record is read once when a database
+//! is opened, so that a damaged or unsuitable file is rejected as a whole instead of failing single requests.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,65 +11,65 @@ use std::net::IpAddr;
 use maxminddb::{LookupResult, MaxMindDbError, Reader, WithinOptions};
 use serde::Deserialize;
 
-use super::number::Number;
-use super::{Asn, Place};
+use super::number::AsnField;
+use super::{Asn, GeoLocation};
 
-/// A tree without cycles has no more networks than this, for each of its nodes.
-const MOST_NETWORKS_OF_A_NODE: usize = 3;
+/// Maximum number of networks per node of a tree without cycles.
+const MAX_NETWORKS_PER_NODE: usize = 3;
 
-/// Characters of a record that a message shows.
+/// Maximum number of characters of a record in an error message.
 const MAX_SHOWN: usize = 160;
 
 /// Countries and continents by address.
 #[derive(Debug)]
-pub struct Places(Database);
+pub struct LocationDatabase(Database);
 
 /// Autonomous systems by address.
 #[derive(Debug)]
-pub struct Systems(Database);
+pub struct AsnDatabase(Database);
 
 /// A database in memory.
 struct Database {
     reader: Reader<Vec<u8>>,
 }
 
-/// Why a file is of no use.
+/// Why a file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Damage {
-    /// It does not end as such a database does.
+pub enum DatabaseError {
+    /// It does not end with MaxMind metadata.
     #[error("not a MaxMind database, or cut off")]
     Foreign,
-    /// It ends as it should, but does not hold together.
+    /// It has metadata but is inconsistent.
     #[error("damaged MaxMind database: {0}")]
     Broken(String),
-    /// Sound, but nothing is in it that was looked for.
+    /// It is valid, but does not contain the wanted data.
     #[error("no {wanted} in this database")]
     Other {
-        /// What was looked for.
-        wanted: Content,
-        /// What the file says it is, e.g. `GeoLite2-ASN`.
+        /// The wanted data.
+        wanted: DatabaseContent,
+        /// Type of database according to the file, such as `GeoLite2-ASN`.
         kind: String,
-        /// What it has instead, if that is something of ours.
-        has: Option<Content>,
-        /// Its first record, if that can be shown.
+        /// Data it contains instead, if that is supported.
+        has: Option<DatabaseContent>,
+        /// Its first record, if that can be formatted.
         record: Option<String>,
     },
 }
 
-/// What a database can be asked for.
+/// Data that a database may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum DatabaseContent {
     /// Countries and continents.
-    Places,
+    Locations,
     /// Autonomous systems.
-    Systems,
+    AutonomousSystems,
 }
 
-type Found<'a> = LookupResult<'a, Vec<u8>>;
+type LookupRecord<'a> = LookupResult<'a, Vec<u8>>;
 
-/// A record as far as it concerns us; names and coordinates are passed over.
+/// The fields of a record that are used; others are skipped.
 #[derive(Debug, Deserialize)]
-struct PlaceRecord<'a> {
+struct LocationRecord<'a> {
     #[serde(borrow)]
     country: Option<CountryRecord<'a>>,
     #[serde(borrow)]
@@ -89,62 +88,67 @@ struct ContinentRecord<'a> {
     code: Option<&'a str>,
 }
 
-impl Places {
-    /// The database whose bytes these are. Looks at every record, which takes a moment.
+impl LocationDatabase {
+    /// Opens a database. Reads every record, which takes a moment.
     ///
     /// # Errors
-    /// [`Damage`] if it is none, or knows no countries.
-    pub fn open(bytes: Vec<u8>) -> Result<Self, Damage> {
-        Database::open(bytes, Content::Places).map(Self)
+    /// [`Damage`] if it is not a database, or contains no countries.
+    pub fn open(bytes: Vec<u8>) -> Result<Self, DatabaseError> {
+        Database::open(bytes, DatabaseContent::Locations).map(Self)
     }
 
-    /// Where `ip` is: nowhere, if the database does not know it.
-    pub fn find(&self, ip: IpAddr) -> Place {
-        // What cannot be read was refused when the database was opened.
-        self.0.find(ip).and_then(|found| place(&found).ok()).unwrap_or_default()
+    /// Returns the location of `ip`; empty if the database does not contain it.
+    pub fn find(&self, ip: IpAddr) -> GeoLocation {
+        // Records that cannot be decoded were rejected when the database was opened.
+        self.0.find(ip).and_then(|found| location(&found).ok()).unwrap_or_default()
     }
 }
 
-impl Systems {
-    /// The database whose bytes these are. Looks at every record, which takes a moment.
+impl AsnDatabase {
+    /// Opens a database. Reads every record, which takes a moment.
     ///
     /// # Errors
-    /// [`Damage`] if it is none, or knows no autonomous systems.
-    pub fn open(bytes: Vec<u8>) -> Result<Self, Damage> {
-        Database::open(bytes, Content::Systems).map(Self)
+    /// [`Damage`] if it is not a database, or contains no autonomous systems.
+    pub fn open(bytes: Vec<u8>) -> Result<Self, DatabaseError> {
+        Database::open(bytes, DatabaseContent::AutonomousSystems).map(Self)
     }
 
-    /// The system that announces `ip`, if the database knows it.
+    /// Returns the autonomous system that announces `ip`, if the database contains it.
     pub fn find(&self, ip: IpAddr) -> Option<Asn> {
-        self.0.find(ip).and_then(|found| system(&found).ok()?)
+        self.0.find(ip).and_then(|found| autonomous_system(&found).ok()?)
     }
 }
 
 impl Database {
-    fn open(bytes: Vec<u8>, wanted: Content) -> Result<Self, Damage> {
+    fn open(bytes: Vec<u8>, wanted: DatabaseContent) -> Result<Self, DatabaseError> {
         let reader = Reader::from_source(bytes).map_err(|error| match error {
-            // Metadata stands at the end, behind a mark that nothing else has.
-            MaxMindDbError::InvalidDatabase { offset: None, .. } => Damage::Foreign,
-            error => Damage::Broken(error.to_string()),
+            // The metadata at the end has a unique marker. Without the marker the file is another format, or truncated.
+            MaxMindDbError::InvalidDatabase { offset: None, .. } => DatabaseError::Foreign,
+            error => DatabaseError::Broken(error.to_string()),
         })?;
         let database = Self { reader };
         if database.has(wanted)? {
             return Ok(database);
         }
         let other = match wanted {
-            Content::Places => Content::Systems,
-            Content::Systems => Content::Places,
+            DatabaseContent::Locations => DatabaseContent::AutonomousSystems,
+            DatabaseContent::AutonomousSystems => DatabaseContent::Locations,
         };
         let has = database.has(other)?.then_some(other);
-        Err(Damage::Other { wanted, kind: database.kind().to_owned(), has, record: database.first_record() })
+        Err(DatabaseError::Other {
+            wanted,
+            kind: database.kind().to_owned(),
+            has,
+            record: database.first_record(),
+        })
     }
 
-    /// What kind of database the file says it is, e.g. `GeoLite2-Country`.
+    /// Returns the type of database according to the file, such as `GeoLite2-Country`.
     fn kind(&self) -> &str {
         &self.reader.metadata().database_type
     }
 
-    /// The first network and its record, as JSON, for messages.
+    /// Returns the first network and its record as JSON, for messages.
     fn first_record(&self) -> Option<String> {
         let mut networks = self.reader.networks(WithinOptions::default()).ok()?;
         let (network, record) = networks.find_map(|found| {
@@ -159,37 +163,39 @@ impl Database {
         Some(format!("{network}: {record}"))
     }
 
-    fn find(&self, ip: IpAddr) -> Option<Found<'_>> {
-        // Asked all the same, the library would write an error for each request.
+    fn find(&self, ip: IpAddr) -> Option<LookupRecord<'_>> {
+        // Otherwise the library would create an error for each request.
         if ip.is_ipv6() && self.reader.metadata().ip_version == 4 {
             return None;
         }
         self.reader.lookup(ip).ok()
     }
 
-    /// Whether any record says something about `content`, once all of them have been looked at.
-    fn has(&self, content: Content) -> Result<bool, Damage> {
-        let broken = |error: MaxMindDbError| Damage::Broken(error.to_string());
-        let most = (self.reader.metadata().node_count as usize).saturating_mul(MOST_NETWORKS_OF_A_NODE);
+    /// Reads all records; returns whether any of them contains `content`.
+    fn has(&self, content: DatabaseContent) -> Result<bool, DatabaseError> {
+        let broken = |error: MaxMindDbError| DatabaseError::Broken(error.to_string());
+        let most = (self.reader.metadata().node_count as usize).saturating_mul(MAX_NETWORKS_PER_NODE);
         let mut seen = HashSet::new();
         let mut has = false;
         let networks = self.reader.networks(WithinOptions::default()).map_err(broken)?;
         for (index, found) in networks.enumerate() {
             let found = found.map_err(broken)?;
             if index > most {
-                return Err(Damage::Broken("its tree leads round in circles".to_owned()));
+                return Err(DatabaseError::Broken("its tree leads round in circles".to_owned()));
             }
             // Many networks share a record.
             if !found.offset().is_some_and(|offset| seen.insert(offset)) {
                 continue;
             }
             let says = match content {
-                Content::Places => place(&found).map(|place| place != Place::default()),
-                Content::Systems => system(&found).map(|system| system.is_some()),
+                DatabaseContent::Locations => location(&found).map(|place| place != GeoLocation::default()),
+                DatabaseContent::AutonomousSystems => {
+                    autonomous_system(&found).map(|system| system.is_some())
+                }
             };
             match says {
                 Ok(says) => has |= says,
-                // Sound, but not what this field means elsewhere.
+                // A valid record in which the field has another meaning.
                 Err(MaxMindDbError::Decoding { .. }) => {}
                 Err(error) => return Err(broken(error)),
             }
@@ -204,24 +210,24 @@ impl fmt::Debug for Database {
     }
 }
 
-impl fmt::Display for Content {
+impl fmt::Display for DatabaseContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Places => "countries",
-            Self::Systems => "autonomous systems",
+            Self::Locations => "countries",
+            Self::AutonomousSystems => "autonomous systems",
         })
     }
 }
 
-fn place(found: &Found<'_>) -> Result<Place, MaxMindDbError> {
-    let Some(record) = found.decode::<PlaceRecord<'_>>()? else { return Ok(Place::default()) };
+fn location(found: &LookupRecord<'_>) -> Result<GeoLocation, MaxMindDbError> {
+    let Some(record) = found.decode::<LocationRecord<'_>>()? else { return Ok(GeoLocation::default()) };
     let code = |country: Option<CountryRecord<'_>>| country?.iso_code?.parse().ok();
-    Ok(Place {
+    Ok(GeoLocation {
         country: code(record.country).or_else(|| code(record.registered_country)),
         continent: record.continent.and_then(|continent| continent.code?.parse().ok()),
     })
 }
 
-fn system(found: &Found<'_>) -> Result<Option<Asn>, MaxMindDbError> {
-    Ok(found.decode::<Number>()?.and_then(|number| number.0).map(Asn))
+fn autonomous_system(found: &LookupRecord<'_>) -> Result<Option<Asn>, MaxMindDbError> {
+    Ok(found.decode::<AsnField>()?.and_then(|number| number.0).map(Asn))
 }

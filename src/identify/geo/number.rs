@@ -1,20 +1,20 @@
-//! The number of an autonomous system in a record, as makers of databases write it.
+//! Parser of autonomous system numbers, for the record formats of several databases.
 //!
-//! MaxMind and DB-IP have an unsigned number of 32 bits in `autonomous_system_number`, IPinfo has `"AS64500"` in `asn`, and
-//! others have other types of numbers or put it one level deeper.
+//! MaxMind and DB-IP have an unsigned number of 32 bits in `autonomous_system_number`, IPinfo has `"AS64500"` in `asn`.
+//! Others use different number types or nest the value one level deeper.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// The fields that have it, or have a map that has it.
+/// Fields that contain the number, or a map that contains it.
 const FIELDS: [&str; 5] = ["autonomous_system_number", "asn", "as_number", "as", "traits"];
 
-/// The number of an autonomous system, if a record has one that can be read.
+/// Number of an autonomous system, if a record has a valid one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Number(pub(super) Option<u32>);
+pub(super) struct AsnField(pub(super) Option<u32>);
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for AsnField {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AnyType)
     }
@@ -23,62 +23,62 @@ impl<'de> Deserialize<'de> for Number {
 struct AnyType;
 
 impl<'de> Visitor<'de> for AnyType {
-    type Value = Number;
+    type Value = AsnField;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the number of an autonomous system")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Number, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AsnField, A::Error> {
         let mut found = None;
         while let Some(name) = map.next_key::<&str>()? {
             if found.is_none() && FIELDS.contains(&name) {
-                found = map.next_value::<Number>()?.0;
+                found = map.next_value::<AsnField>()?.0;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
         }
-        Ok(Number(found))
+        Ok(AsnField(found))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Number, E> {
+    fn visit_str<E>(self, text: &str) -> Result<AsnField, E> {
         let word = text.split_ascii_whitespace().next().unwrap_or_default();
         let digits = match word.get(..2) {
             Some(prefix) if prefix.eq_ignore_ascii_case("as") => &word[2..],
             _ => word,
         };
-        // `parse` would take a sign as well.
+        // `parse` alone would also accept a sign.
         let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-        Ok(Number(digits.parse().ok().filter(|_| is_number)))
+        Ok(AsnField(digits.parse().ok().filter(|_| is_number)))
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Number, E> {
-        Ok(Number(u32::try_from(number).ok()))
+    fn visit_u64<E>(self, number: u64) -> Result<AsnField, E> {
+        Ok(AsnField(u32::try_from(number).ok()))
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Number, E> {
-        Ok(Number(u32::try_from(number).ok()))
+    fn visit_i64<E>(self, number: i64) -> Result<AsnField, E> {
+        Ok(AsnField(u32::try_from(number).ok()))
     }
 
-    fn visit_u128<E>(self, number: u128) -> Result<Number, E> {
-        Ok(Number(u32::try_from(number).ok()))
+    fn visit_u128<E>(self, number: u128) -> Result<AsnField, E> {
+        Ok(AsnField(u32::try_from(number).ok()))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Number, E> {
-        // Only what is a whole number has the text of one.
-        Ok(Number(number.to_string().parse().ok()))
+    fn visit_f64<E>(self, number: f64) -> Result<AsnField, E> {
+        // Only a whole number is formatted without a fraction.
+        Ok(AsnField(number.to_string().parse().ok()))
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Number, E> {
-        Ok(Number(None))
+    fn visit_bool<E>(self, _: bool) -> Result<AsnField, E> {
+        Ok(AsnField(None))
     }
 
-    fn visit_bytes<E>(self, _: &[u8]) -> Result<Number, E> {
-        Ok(Number(None))
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<AsnField, E> {
+        Ok(AsnField(None))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Number, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<AsnField, A::Error> {
         while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Number(None))
+        Ok(AsnField(None))
     }
 }

@@ -7,17 +7,17 @@ fn file(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)).unwrap()
 }
 
-fn places(name: &str) -> Places {
-    Places::open(file(name)).unwrap()
+fn places(name: &str) -> LocationDatabase {
+    LocationDatabase::open(file(name)).unwrap()
 }
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// `country/continent`, with a dash for what is not known.
-fn found(places: &Places, address: &str) -> String {
-    let Place { country, continent } = places.find(ip(address));
+/// Returns `country/continent`, with a dash for an unknown one.
+fn found(places: &LocationDatabase, address: &str) -> String {
+    let GeoLocation { country, continent } = places.find(ip(address));
     let country = country.map_or_else(|| "-".to_owned(), |country| country.to_string());
     format!("{country}/{}", continent.map_or("-", Continent::code))
 }
@@ -62,7 +62,7 @@ fn an_ipv6_client_is_nowhere_in_a_database_of_ipv4() {
 
 #[test]
 fn an_asn_database_knows_systems() {
-    let systems = Systems::open(file("asn.mmdb")).unwrap();
+    let systems = AsnDatabase::open(file("asn.mmdb")).unwrap();
     assert_eq!(systems.find(ip("192.0.2.255")), Some(Asn(64500)));
     assert_eq!(systems.find(ip("2001:db8:9::")), Some(Asn(64502)));
     assert_eq!(systems.find(ip("203.0.113.1")), None);
@@ -70,7 +70,7 @@ fn an_asn_database_knows_systems() {
 
 #[test]
 fn numbers_of_systems_are_read_in_any_type_and_as_text() {
-    let systems = Systems::open(file("asn-others.mmdb")).unwrap();
+    let systems = AsnDatabase::open(file("asn-others.mmdb")).unwrap();
     for (address, number) in [
         ("192.0.2.1", 64500),
         ("192.0.2.65", 64501),
@@ -92,8 +92,8 @@ fn numbers_of_systems_are_read_in_any_type_and_as_text() {
 
 #[test]
 fn a_database_whose_numbers_cannot_be_read_says_what_it_has() {
-    let Damage::Other { has: None, record: Some(record), .. } =
-        Systems::open(file("asn-unreadable.mmdb")).unwrap_err()
+    let DatabaseError::Other { has: None, record: Some(record), .. } =
+        AsnDatabase::open(file("asn-unreadable.mmdb")).unwrap_err()
     else {
         panic!("it has systems, or places")
     };
@@ -104,26 +104,30 @@ fn a_database_whose_numbers_cannot_be_read_says_what_it_has() {
 fn a_database_of_another_kind_says_what_it_has() {
     let other = |wanted, kind: &str, has, record: &str| {
         let record = Some(record.to_owned());
-        Damage::Other { wanted, kind: kind.to_owned(), has, record }
+        DatabaseError::Other { wanted, kind: kind.to_owned(), has, record }
     };
     assert_eq!(
-        Places::open(file("asn.mmdb")).unwrap_err(),
+        LocationDatabase::open(file("asn.mmdb")).unwrap_err(),
         other(
-            Content::Places,
+            DatabaseContent::Locations,
             "GeoLite2-ASN",
-            Some(Content::Systems),
+            Some(DatabaseContent::AutonomousSystems),
             "192.0.2.0/24: {\"autonomous_system_number\":64500,\"autonomous_system_organization\":\"Example 64500\"}"
         )
     );
     assert!(matches!(
-        Systems::open(file("country.mmdb")).unwrap_err(),
-        Damage::Other { wanted: Content::Systems, has: Some(Content::Places), .. }
+        AsnDatabase::open(file("country.mmdb")).unwrap_err(),
+        DatabaseError::Other {
+            wanted: DatabaseContent::AutonomousSystems,
+            has: Some(DatabaseContent::Locations),
+            ..
+        }
     ));
-    // It has a field `country`, but with another meaning.
+    // It has a field `country` with another meaning.
     assert_eq!(
-        Places::open(file("other.mmdb")).unwrap_err(),
+        LocationDatabase::open(file("other.mmdb")).unwrap_err(),
         other(
-            Content::Places,
+            DatabaseContent::Locations,
             "Example-Anonymous",
             None,
             "192.0.2.0/25: {\"is_anonymous\":true,\"country\":\"DE\"}"
@@ -135,11 +139,14 @@ fn a_database_of_another_kind_says_what_it_has() {
 fn a_file_that_is_cut_off_anywhere_is_refused() {
     let whole = file("country.mmdb");
     for length in 0..whole.len() {
-        assert!(Places::open(whole[..length].to_vec()).is_err(), "cut at {length}");
-        assert!(Places::open(whole[whole.len() - length..].to_vec()).is_err(), "begun at {length}");
+        assert!(LocationDatabase::open(whole[..length].to_vec()).is_err(), "cut at {length}");
+        assert!(LocationDatabase::open(whole[whole.len() - length..].to_vec()).is_err(), "begun at {length}");
     }
-    assert_eq!(Places::open(b"# no database".to_vec()).unwrap_err(), Damage::Foreign);
-    assert_eq!(Places::open(whole[..whole.len() / 2].to_vec()).unwrap_err(), Damage::Foreign);
+    assert_eq!(LocationDatabase::open(b"# no database".to_vec()).unwrap_err(), DatabaseError::Foreign);
+    assert_eq!(
+        LocationDatabase::open(whole[..whole.len() / 2].to_vec()).unwrap_err(),
+        DatabaseError::Foreign
+    );
 }
 
 #[test]
@@ -150,7 +157,7 @@ fn no_damage_makes_a_lookup_panic_or_hang() {
         for byte in [0x00, 0x20, 0x7f, 0xff] {
             let mut damaged = whole.clone();
             damaged[at] = byte;
-            match Places::open(damaged) {
+            match LocationDatabase::open(damaged) {
                 Ok(places) => drop(["192.0.2.1", "203.0.113.1", "2001:db8:1::1"].map(|a| found(&places, a))),
                 Err(_) => refused += 1,
             }
@@ -161,10 +168,10 @@ fn no_damage_makes_a_lookup_panic_or_hang() {
 
 #[test]
 fn a_database_is_asked_once_for_each_request() {
-    let geo = Geo { places: Some(Arc::new(places("country.mmdb"))), systems: None };
-    let whereabouts = Whereabouts::unknown(&geo);
-    let first = whereabouts.place(ip("192.0.2.1"));
-    // A second question would have another answer.
-    assert_eq!(whereabouts.place(ip("198.51.100.7")), first);
-    assert_eq!(whereabouts.system(ip("192.0.2.1")), None);
+    let geo = GeoDatabases { locations: Some(Arc::new(places("country.mmdb"))), autonomous_systems: None };
+    let whereabouts = GeoLookup::new(&geo);
+    let first = whereabouts.location(ip("192.0.2.1"));
+    // A second look-up would have another result.
+    assert_eq!(whereabouts.location(ip("198.51.100.7")), first);
+    assert_eq!(whereabouts.autonomous_system(ip("192.0.2.1")), None);
 }

@@ -12,31 +12,31 @@ use siphasher::sip128::SipHasher13;
 use super::claim::Claims;
 use crate::limiter::timestamp::Timestamp;
 
-/// Accepted tokens kept.
+/// Maximum number of accepted tokens.
 const MAX_ACCEPTED: usize = 8192;
 
-/// Rejected tokens kept.
+/// Maximum number of rejected tokens.
 const MAX_REJECTED: usize = 4096;
 
-/// Bytes of claims. Tokens with more are verified on every request: this times [`MAX_ACCEPTED`] bounds the memory that
-/// clients can make the cache hold.
-const MAX_CLAIMS: usize = 1 << 10;
+/// Maximum size of a token's claims, in bytes. Tokens with more are verified on every request. Multiplied by
+/// [`MAX_ACCEPTED`], it bounds the memory that clients can make the cache use.
+const MAX_CLAIMS_SIZE: usize = 1 << 10;
 
-/// A token by its hash.
-pub(super) type Fingerprint = u128;
+/// Hash that identifies a token.
+pub(super) type TokenHash = u128;
 
-/// An authentic token.
+/// Cache entry of an authentic token.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
-    /// Valid from this time on,
+pub(super) struct VerifiedToken {
+    /// Start of validity, inclusive.
     pub(super) not_before: Timestamp,
-    /// and no longer at this one.
+    /// End of validity, exclusive.
     pub(super) expires: Timestamp,
     pub(super) claims: Arc<Claims>,
 }
 
-impl Known {
-    /// The claims at `now`, if the token is valid then.
+impl VerifiedToken {
+    /// Returns the claims, if the token is valid at `now`.
     pub(super) fn at(&self, now: Timestamp) -> Option<Arc<Claims>> {
         (self.not_before <= now && now < self.expires).then(|| Arc::clone(&self.claims))
     }
@@ -44,8 +44,8 @@ impl Known {
 
 pub(super) struct Cache {
     secret: [u64; 2],
-    accepted: Bounded<Fingerprint, Known>,
-    rejected: Bounded<Fingerprint, ()>,
+    accepted: Bounded<TokenHash, VerifiedToken>,
+    rejected: Bounded<TokenHash, ()>,
 }
 
 impl fmt::Debug for Cache {
@@ -59,26 +59,26 @@ impl Cache {
         Self { secret, accepted: Bounded::new(MAX_ACCEPTED), rejected: Bounded::new(MAX_REJECTED) }
     }
 
-    pub(super) fn fingerprint(&self, token: &[u8]) -> Fingerprint {
+    pub(super) fn hash_token(&self, token: &[u8]) -> TokenHash {
         SipHasher13::new_with_keys(self.secret[0], self.secret[1]).hash(token).as_u128()
     }
 
-    /// The result for a token: `None` if it is not cached, `Some(None)` if it was rejected.
-    pub(super) fn get(&self, token: Fingerprint) -> Option<Option<Known>> {
+    /// Returns the result for a token: `None` if it is not cached, `Some(None)` if it was rejected.
+    pub(super) fn get(&self, token: TokenHash) -> Option<Option<VerifiedToken>> {
         match self.accepted.get(&token) {
             Some(known) => Some(Some(known)),
             None => self.rejected.get(&token).map(|()| None),
         }
     }
 
-    /// Caches that the token is rejected whatever the time.
-    pub(super) fn reject(&self, token: Fingerprint) {
+    /// Caches that the token is rejected at any time.
+    pub(super) fn reject(&self, token: TokenHash) {
         self.rejected.insert(token, ());
     }
 
     /// Caches an authentic token.
-    pub(super) fn accept(&self, token: Fingerprint, known: Known) {
-        if known.claims.size() <= MAX_CLAIMS {
+    pub(super) fn accept(&self, token: TokenHash, known: VerifiedToken) {
+        if known.claims.size() <= MAX_CLAIMS_SIZE {
             self.accepted.insert(token, known);
         }
     }
@@ -89,21 +89,21 @@ mod tests {
     use serde_json::{Map, Value};
 
     use super::*;
-    use crate::identify::jwt::claim::Claim;
+    use crate::identify::jwt::claim::ClaimName;
 
     const NOW: Timestamp = Timestamp::from_secs(1000);
 
-    fn known(expires: Timestamp, sub: &str) -> Known {
+    fn known(expires: Timestamp, sub: &str) -> VerifiedToken {
         let payload: Map<String, Value> = [("sub".to_owned(), sub.into())].into_iter().collect();
-        let claims = Arc::new(Claims::of(&payload, &[Claim::new("sub").unwrap()]));
-        Known { not_before: Timestamp::EPOCH, expires, claims }
+        let claims = Arc::new(Claims::from_payload(&payload, &[ClaimName::new("sub").unwrap()]));
+        VerifiedToken { not_before: Timestamp::EPOCH, expires, claims }
     }
 
-    fn tokens(cache: &Cache, name: &str, count: usize) -> Vec<Fingerprint> {
-        (0..count).map(|n| cache.fingerprint(format!("{name}-{n}").as_bytes())).collect()
+    fn tokens(cache: &Cache, name: &str, count: usize) -> Vec<TokenHash> {
+        (0..count).map(|n| cache.hash_token(format!("{name}-{n}").as_bytes())).collect()
     }
 
-    fn remembered(cache: &Cache, tokens: &[Fingerprint]) -> usize {
+    fn remembered(cache: &Cache, tokens: &[TokenHash]) -> usize {
         tokens.iter().filter(|token| cache.get(**token).is_some()).count()
     }
 
@@ -126,8 +126,8 @@ mod tests {
         many.iter().for_each(|token| cache.accept(*token, known(Timestamp::END, "ada")));
         let kept = remembered(&cache, &many);
         assert!((MAX_ACCEPTED / 2..=MAX_ACCEPTED).contains(&kept), "{kept}");
-        let long = cache.fingerprint(b"long");
-        cache.accept(long, known(Timestamp::END, &"x".repeat(MAX_CLAIMS + 1)));
+        let long = cache.hash_token(b"long");
+        cache.accept(long, known(Timestamp::END, &"x".repeat(MAX_CLAIMS_SIZE + 1)));
         assert!(cache.get(long).is_none());
     }
 
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn hashes_depend_on_the_secret() {
-        let hash = |secret| Cache::new(secret).fingerprint(b"token");
+        let hash = |secret| Cache::new(secret).hash_token(b"token");
         assert_eq!(hash([1, 2]), hash([1, 2]));
         assert_ne!(hash([1, 2]), hash([1, 3]));
     }

@@ -1,19 +1,19 @@
-//! Names of claims, and what is kept of a token: the claims that somebody asks for, as text.
+//! Claim names, and the values of claims as text.
 
 use std::fmt;
 
 use serde_json::{Map, Number, Value};
 
-/// Beyond this every whole number of a double stands for several.
+/// Limit below which every integer has a double of its own.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The name of a claim. A dot leads into an object, unless the name is there as written: names such as
-/// `https://example.com/plan` have dots of their own.
+/// Name of a claim. A dot descends into an object, unless the payload has the whole name: names such as
+/// `https://example.com/plan` contain dots themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Claim(Box<str>);
+pub struct ClaimName(Box<str>);
 
-impl Claim {
-    /// The claim of this name; `None` if the name is empty.
+impl ClaimName {
+    /// Creates a claim name; `None` if it is empty.
     pub fn new(name: &str) -> Option<Self> {
         (!name.is_empty()).then(|| Self(name.into()))
     }
@@ -23,13 +23,13 @@ impl Claim {
     }
 }
 
-impl fmt::Display for Claim {
+impl fmt::Display for ClaimName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// The longest name that is there as written wins, at every level.
+/// Finds a value by a dotted name. At every level the longest name that exists takes precedence.
 fn find<'a>(name: &str, object: &'a Map<String, Value>) -> Option<&'a Value> {
     if let Some(value) = object.get(name) {
         return Some(value);
@@ -41,12 +41,12 @@ fn find<'a>(name: &str, object: &'a Map<String, Value>) -> Option<&'a Value> {
     })
 }
 
-/// The values of the claims that rules ask for, in the order in which the verifier has their names.
+/// Values of the claims that rules use, in the order of the verifier's claim names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Claims(Box<[Option<Box<str>>]>);
 
 impl Claims {
-    pub(super) fn of(payload: &Map<String, Value>, wanted: &[Claim]) -> Self {
+    pub(super) fn from_payload(payload: &Map<String, Value>, wanted: &[ClaimName]) -> Self {
         Self(wanted.iter().map(|claim| claim.find(payload).and_then(canonical)).collect())
     }
 
@@ -54,13 +54,13 @@ impl Claims {
         self.0.get(position)?.as_deref()
     }
 
-    /// Bytes of all values.
+    /// Returns the size of all values, in bytes.
     pub(super) fn size(&self) -> usize {
         self.0.iter().flatten().map(|value| value.len()).sum()
     }
 }
 
-/// A value as text, the same for every way to write it; lists, objects and null are no values to count by.
+/// Returns a value in canonical form; `None` for lists, objects and null, which are not counted by.
 fn canonical(value: &Value) -> Option<Box<str>> {
     match value {
         Value::String(text) => Some(text.as_str().into()),
@@ -70,7 +70,7 @@ fn canonical(value: &Value) -> Option<Box<str>> {
     }
 }
 
-/// `100`, `100.0` and `1e2` are one number.
+/// Returns one text for `100`, `100.0` and `1e2`.
 fn canonical_number(number: &Number) -> String {
     match number.as_f64() {
         Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < EXACT => {
@@ -86,7 +86,7 @@ mod tests {
 
     fn claim(name: &str, payload: &str) -> Option<String> {
         let payload: Map<String, Value> = serde_json::from_str(payload).unwrap();
-        let claims = Claims::of(&payload, &[Claim::new(name).unwrap()]);
+        let claims = Claims::from_payload(&payload, &[ClaimName::new(name).unwrap()]);
         claims.get(0).map(str::to_owned)
     }
 

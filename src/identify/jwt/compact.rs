@@ -1,4 +1,4 @@
-//! A token taken apart: `header.payload.signature` (RFC 7515 section 7.1).
+//! Parser of the compact serialisation `header.payload.signature` (RFC 7515, section 7.1).
 
 use std::str::FromStr as _;
 
@@ -8,24 +8,24 @@ use jsonwebtoken::{Algorithm, crypto};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::keys::Key;
+use super::keys::VerificationKey;
 use crate::limiter::timestamp::Timestamp;
 
-/// A token of which only the header has been read.
+/// A token whose header has been parsed.
 #[derive(Debug)]
 pub(super) struct Compact<'a> {
-    pub(super) header: Header,
+    pub(super) header: TokenHeader,
     /// Header and payload, as signed.
     message: &'a str,
     payload: &'a str,
     signature: &'a str,
 }
 
-/// How a token says it is signed.
+/// Header of a token.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct TokenHeader {
     pub(super) algorithm: Algorithm,
-    /// The name of the key.
+    /// `kid` of the key.
     pub(super) key: Option<String>,
 }
 
@@ -33,44 +33,49 @@ pub(super) struct Header {
 struct RawHeader {
     alg: String,
     kid: Option<String>,
-    /// What whoever does not understand it must refuse (RFC 7515 section 4.1.11).
+    /// Extensions that a recipient must reject if it does not support them (RFC 7515, section 4.1.11).
     crit: Option<Value>,
 }
 
-/// Why nothing can be said about a token.
+/// Why a token cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// It is none, or signed in a way that nobody here understands.
+pub(super) enum TokenError {
+    /// It is not a token, or is signed in an unsupported way.
     Foreign,
-    /// There is one in it that somebody who reads loosely may find.
+    /// It contains a token that a lenient parser may accept.
     Unreadable,
 }
 
-impl Unread {
-    /// Why nothing can be said about `text`.
-    fn of(text: &[u8]) -> Self {
+impl TokenError {
+    /// Returns why `text` cannot be read.
+    fn for_text(text: &[u8]) -> Self {
         if holds_token(text) { Self::Unreadable } else { Self::Foreign }
     }
 }
 
 impl<'a> Compact<'a> {
-    /// Takes a token apart. `none` is no algorithm.
+    /// Parses a token. The algorithm `none` is not supported.
     ///
     /// # Errors
-    /// [`Unread`] if it is none, or not as it is to be written. Who signs a token decides how its first two parts are
-    /// spelt, but who carries it can change the third, and there are libraries that pass over what does not belong.
-    pub(super) fn parse(token: &'a [u8]) -> Result<Self, Unread> {
-        Self::strictly(token).ok_or_else(|| Unread::of(token))
+    /// [`TokenError`] if it is not a token, or not in its strict form. The signer fixes the encoding of the first two
+    /// parts, but a client can change that of the third, and some libraries ignore invalid characters.
+    pub(super) fn parse(token: &'a [u8]) -> Result<Self, TokenError> {
+        Self::strictly(token).ok_or_else(|| TokenError::for_text(token))
     }
 
     fn strictly(token: &'a [u8]) -> Option<Self> {
         let (message, signature) = std::str::from_utf8(token).ok()?.rsplit_once('.')?;
         let (header, payload) = message.split_once('.')?;
         let is_whole = !payload.contains('.') && decode(signature.as_bytes()).is_some();
-        is_whole.then_some(Self { header: Header::parse(header.as_bytes())?, message, payload, signature })
+        is_whole.then_some(Self {
+            header: TokenHeader::parse(header.as_bytes())?,
+            message,
+            payload,
+            signature,
+        })
     }
 
-    pub(super) fn is_signed_by(&self, key: &Key) -> bool {
+    pub(super) fn is_signed_by(&self, key: &VerificationKey) -> bool {
         let signed =
             crypto::verify(self.signature, self.message.as_bytes(), key.material(), self.header.algorithm);
         signed.unwrap_or(false)
@@ -81,8 +86,8 @@ impl<'a> Compact<'a> {
     }
 }
 
-impl Header {
-    /// `None` if it is none, or says something that nobody here understands.
+impl TokenHeader {
+    /// Parses a header; `None` if it is malformed or unsupported.
     fn parse(encoded: &[u8]) -> Option<Self> {
         let RawHeader { alg, kid, crit } = serde_json::from_slice(&decode(encoded)?).ok()?;
         let algorithm = Algorithm::from_str(&alg).ok()?;
@@ -90,21 +95,21 @@ impl Header {
     }
 }
 
-/// Whether there is the beginning of a token in `text`, wherever it may begin.
+/// Whether `text` contains the start of a token at any position.
 pub(super) fn holds_token(text: &[u8]) -> bool {
     let is_of_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     text.split(|byte| !is_of_token(byte)).any(|word| {
         let mut parts = word.split(|byte| *byte == b'.');
-        let header = parts.next().and_then(Header::parse);
+        let header = parts.next().and_then(TokenHeader::parse);
         header.is_some() && parts.next().is_some()
     })
 }
 
-/// The payload of a token that somebody else has verified; it may come alone and padded.
+/// Returns the payload of a token that the peer has verified. It may be the payload alone, with padding.
 ///
 /// # Errors
-/// [`Unread`] if there is none.
-pub(super) fn payload(token: &[u8]) -> Result<Map<String, Value>, Unread> {
+/// [`TokenError`] if there is no payload.
+pub(super) fn payload(token: &[u8]) -> Result<Map<String, Value>, TokenError> {
     let payload = std::str::from_utf8(token).ok().and_then(|token| {
         let mut parts = token.split('.');
         match [parts.next(), parts.next(), parts.next(), parts.next()] {
@@ -113,16 +118,16 @@ pub(super) fn payload(token: &[u8]) -> Result<Map<String, Value>, Unread> {
             _ => None,
         }
     });
-    payload.ok_or_else(|| Unread::of(token))
+    payload.ok_or_else(|| TokenError::for_text(token))
 }
 
-/// Seconds since the epoch, with or without a fraction (RFC 7519 section 2).
+/// Reads seconds since the epoch, with or without a fraction (RFC 7519, section 2).
 pub(super) fn numeric_date(value: &Value) -> Option<Timestamp> {
     let number = value.as_number()?;
     if let Some(seconds) = number.as_u64() {
         return Some(Timestamp::from_secs(seconds));
     }
-    // What is before the epoch or beyond the end of time saturates.
+    // Casts saturate, for dates before the epoch or beyond the range of timestamps.
     number.as_f64().map(|seconds| Timestamp::from_nanos((seconds * 1e9) as u64))
 }
 

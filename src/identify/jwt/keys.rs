@@ -1,20 +1,20 @@
-//! Keys that tokens are verified with.
+//! Keys that verify tokens.
 //!
-//! A key knows for which algorithms it is: a public key never serves as the secret of an HMAC, whatever the header
-//! of a token says (RFC 8725 section 3.1).
+//! Each key is bound to its algorithms: a public key never serves as an HMAC secret, whatever the header of a token
+//! contains (RFC 8725, section 3.1).
 
 mod jwk;
 
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk};
 use jsonwebtoken::{Algorithm, DecodingKey};
 
-use super::compact::Header;
+use super::compact::TokenHeader;
 use crate::limiter::timestamp::Timestamp;
 
-/// A token is tried with so many keys at most, where it or they have no names: each costs a verification.
-pub const MOST_TRIES: usize = 4;
+/// Maximum number of keys tried for a token, if the keys or the token have no `kid`. Each try costs a verification.
+pub const MAX_KEYS_TRIED: usize = 4;
 
-/// The sizes of an RSA modulus for which there are signatures to verify, in bits.
+/// Supported sizes of an RSA modulus, in bits.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
 const RSA: &[Algorithm] = &[
@@ -27,102 +27,102 @@ const RSA: &[Algorithm] = &[
 ];
 const HMAC: &[Algorithm] = &[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
 
-/// A key and what it is for.
+/// A key and the algorithms it is for.
 #[derive(Clone, Debug)]
-pub struct Key {
-    /// Tokens name it by this; one without is tried for every token.
+pub struct VerificationKey {
+    /// The key's `kid`. A key without one is tried for every token.
     id: Option<Box<str>>,
     algorithms: Box<[Algorithm]>,
     material: DecodingKey,
     expires: Option<Timestamp>,
 }
 
-/// The material is secret or comes from a file, and is compared there.
-impl PartialEq for Key {
+/// Leaves out the material, which is secret or comes from a file that is compared itself.
+impl PartialEq for VerificationKey {
     fn eq(&self, other: &Self) -> bool {
         (&self.id, &self.algorithms, self.expires) == (&other.id, &other.algorithms, other.expires)
     }
 }
 
-/// Why something is no key to verify with.
+/// Why a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
-    /// It is meant to be one, but is not.
+pub enum KeyError {
+    /// It is malformed.
     #[error("{0}")]
     Damaged(&'static str),
-    /// It is for something else, or of a kind that is not known here.
+    /// It has another purpose or an unsupported type.
     #[error("{0}")]
     Unsupported(String),
 }
 
-impl Key {
-    /// A secret shared with the issuer; not empty.
+impl VerificationKey {
+    /// Creates a key from a secret shared with the issuer, which must not be empty.
     pub fn from_secret(secret: &[u8]) -> Self {
         Self::new(DecodingKey::from_secret(secret), HMAC)
     }
 
-    /// A public key as OpenSSL writes it: `BEGIN PUBLIC KEY` or `BEGIN RSA PUBLIC KEY`.
+    /// Reads a public key in PEM: `BEGIN PUBLIC KEY` or `BEGIN RSA PUBLIC KEY`.
     ///
     /// # Errors
-    /// [`Unusable`] if it is something else.
-    pub fn from_pem(pem: &str) -> Result<Self, Unusable> {
+    /// [`Unusable`] if it is anything else.
+    pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
         let mut begins = pem.match_indices("-----BEGIN ").map(|(at, begin)| &pem[at + begin.len()..]);
         let label = begins.next().and_then(|rest| Some(rest.split_once("-----")?.0));
         match label {
             Some("PUBLIC KEY" | "RSA PUBLIC KEY") => {}
-            Some("CERTIFICATE") => return Err(Unusable::Damaged("a certificate, expected a public key")),
+            Some("CERTIFICATE") => return Err(KeyError::Damaged("a certificate, expected a public key")),
             Some(label) if label.ends_with("PRIVATE KEY") => {
-                return Err(Unusable::Damaged("a private key, expected a public key"));
+                return Err(KeyError::Damaged("a private key, expected a public key"));
             }
-            _ => return Err(Unusable::Damaged("not a public key in PEM")),
+            _ => return Err(KeyError::Damaged("not a public key in PEM")),
         }
         if begins.next().is_some() {
-            return Err(Unusable::Damaged("more than one key"));
+            return Err(KeyError::Damaged("more than one key"));
         }
         let pem = pem.as_bytes();
         let material = DecodingKey::from_rsa_pem(pem)
             .or_else(|_| DecodingKey::from_ec_pem(pem))
             .or_else(|_| DecodingKey::from_ed_pem(pem))
-            .map_err(|_| Unusable::Damaged("not a public key of RSA, P-256, P-384 or Ed25519"))?;
-        Self::of_material(material)
+            .map_err(|_| KeyError::Damaged("not a public key of RSA, P-256, P-384 or Ed25519"))?;
+        Self::from_material(material)
     }
 
-    /// One key of a set (RFC 7517): a JSON object.
+    /// Reads one key of a JSON Web Key Set (RFC 7517): a JSON object.
     ///
     /// # Errors
-    /// [`Unusable`] if it is not one to verify signatures with.
-    pub fn from_jwk(json: &str) -> Result<Self, Unusable> {
+    /// [`Unusable`] if it cannot verify signatures.
+    pub fn from_jwk(json: &str) -> Result<Self, KeyError> {
         jwk::read(json)
     }
 
-    /// The same for none but these algorithms; `None` if it is for none of them.
+    /// Restricts the key to these algorithms; `None` if it supports none of them.
     pub fn only_for(mut self, algorithms: &[Algorithm]) -> Option<Self> {
         let both = self.algorithms.iter().copied().filter(|algorithm| algorithms.contains(algorithm));
         self.algorithms = both.collect();
         (!self.algorithms.is_empty()).then_some(self)
     }
 
-    /// Its name.
+    /// Returns the key's `kid`.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// The time from which on it does not hold.
+    /// Returns the time at which the key expires.
     pub const fn expires(&self) -> Option<Timestamp> {
         self.expires
     }
 
-    /// What it verifies.
+    /// Returns the algorithms that the key verifies.
     pub fn algorithms(&self) -> &[Algorithm] {
         &self.algorithms
     }
 
-    /// Whether it verifies this.
+    /// Whether the key verifies `algorithm`.
     pub fn is_for(&self, algorithm: Algorithm) -> bool {
         self.algorithms.contains(&algorithm)
     }
 
-    /// Whether it is a secret, with which everybody who can verify can sign.
+    /// Whether it is a shared secret, which can sign as well as verify.
     pub fn is_secret(&self) -> bool {
         self.algorithms.iter().any(|algorithm| HMAC.contains(algorithm))
     }
@@ -135,9 +135,9 @@ impl Key {
         Self { id: None, algorithms: algorithms.into(), material, expires: None }
     }
 
-    /// Looks into what came out of a file before anybody relies on it.
-    fn of_material(material: DecodingKey) -> Result<Self, Unusable> {
-        let damaged = Unusable::Damaged("not a public key of RSA, P-256, P-384 or Ed25519");
+    /// Derives the algorithms from the material, and checks it.
+    fn from_material(material: DecodingKey) -> Result<Self, KeyError> {
+        let damaged = KeyError::Damaged("not a public key of RSA, P-256, P-384 or Ed25519");
         let looked_into = Jwk::from_decoding_key(&material, None).map_err(|_| damaged.clone())?;
         let algorithms = match looked_into.algorithm {
             AlgorithmParameters::RSA(rsa) => {
@@ -145,25 +145,25 @@ impl Key {
                     DecodingKey::from_rsa_components(&rsa.n, &rsa.e).map_err(|_| damaged.clone())?;
                 return Self::rsa(&rsa.n, material);
             }
-            AlgorithmParameters::EllipticCurve(curve) => of_curve(&curve.curve),
-            AlgorithmParameters::OctetKeyPair(pair) => of_curve(&pair.curve),
+            AlgorithmParameters::EllipticCurve(curve) => algorithms_of_curve(&curve.curve),
+            AlgorithmParameters::OctetKeyPair(pair) => algorithms_of_curve(&pair.curve),
             _ => return Err(damaged),
         };
         Ok(Self::new(material, algorithms))
     }
 
-    fn rsa(modulus: &str, material: DecodingKey) -> Result<Self, Unusable> {
-        // Six bits in each character; what is left over is less than an octet.
+    fn rsa(modulus: &str, material: DecodingKey) -> Result<Self, KeyError> {
+        // Each character encodes six bits; the remainder is less than a byte.
         let bits = modulus.len() * 6 / 8 * 8;
         if !RSA_BITS.contains(&bits) {
             let (least, most) = (RSA_BITS.start(), RSA_BITS.end());
-            return Err(Unusable::Unsupported(format!("an RSA key of {bits} bits, not {least} to {most}")));
+            return Err(KeyError::Unsupported(format!("an RSA key of {bits} bits, not {least} to {most}")));
         }
         Ok(Self::new(material, RSA))
     }
 }
 
-const fn of_curve(curve: &EllipticCurve) -> &'static [Algorithm] {
+const fn algorithms_of_curve(curve: &EllipticCurve) -> &'static [Algorithm] {
     match curve {
         EllipticCurve::P256 => &[Algorithm::ES256],
         EllipticCurve::P384 => &[Algorithm::ES384],
@@ -174,28 +174,28 @@ const fn of_curve(curve: &EllipticCurve) -> &'static [Algorithm] {
 
 /// All keys of a configuration.
 #[derive(Debug, Default, PartialEq)]
-pub struct KeySet(Box<[Key]>);
+pub struct KeySet(Box<[VerificationKey]>);
 
-impl FromIterator<Key> for KeySet {
-    fn from_iter<I: IntoIterator<Item = Key>>(keys: I) -> Self {
+impl FromIterator<VerificationKey> for KeySet {
+    fn from_iter<I: IntoIterator<Item = VerificationKey>>(keys: I) -> Self {
         Self(keys.into_iter().collect())
     }
 }
 
 impl KeySet {
-    /// The keys by which a token with this header may be signed.
+    /// Returns the keys that may have signed a token with this header.
     pub(super) fn candidates<'a>(
         &'a self,
-        header: &'a Header,
+        header: &'a TokenHeader,
         now: Timestamp,
-    ) -> impl Iterator<Item = &'a Key> + 'a {
-        let suits = move |key: &&Key| {
+    ) -> impl Iterator<Item = &'a VerificationKey> + 'a {
+        let suits = move |key: &&VerificationKey| {
             let is_named = match (&key.id, &header.key) {
                 (Some(id), Some(named)) => **id == **named,
                 _ => true,
             };
             is_named && key.is_for(header.algorithm) && key.expires.is_none_or(|expires| now < expires)
         };
-        self.0.iter().filter(suits).take(MOST_TRIES)
+        self.0.iter().filter(suits).take(MAX_KEYS_TRIED)
     }
 }

@@ -1,7 +1,7 @@
-//! Where a request carries its token.
+//! Location of the token in a request.
 //!
-//! The service behind us takes the token out of a header in its own way, and many do so loosely: the second word of it,
-//! or what stands behind `Bearer` wherever that is. So every header that leaves a choice is ambiguous.
+//! Upstreams parse the header in different ways, many of them loosely: some use the second word, some whatever follows
+//! `Bearer`. So every header that allows more than one reading is ambiguous.
 
 use std::borrow::Cow;
 
@@ -11,20 +11,20 @@ use super::compact;
 use crate::identify::cookie;
 use crate::identify::lookup::{self, Ambiguity};
 
-/// Where a request carries its token.
+/// Location of the token in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// In this header, alone or behind a scheme such as `Bearer` (RFC 6750 section 2.1).
+pub enum TokenSource {
+    /// This header, with or without a scheme such as `Bearer` (RFC 6750, section 2.1).
     Header(HeaderName),
-    /// In the cookie of this name.
+    /// The cookie of this name.
     Cookie(Box<str>),
 }
 
-impl Source {
-    /// What may be a token; `None` if there is nothing.
+impl TokenSource {
+    /// Returns the text that may be a token; `None` if there is none.
     ///
     /// # Errors
-    /// [`Ambiguity`] if there is more than one to choose from, or a cookie that servers read differently.
+    /// [`Ambiguity`] if there are several candidates, or a cookie that servers read differently.
     pub(super) fn token<'a>(&self, headers: &'a HeaderMap) -> Result<Option<Cow<'a, [u8]>>, Ambiguity> {
         let token = match self {
             Self::Header(name) => {
@@ -37,14 +37,14 @@ impl Source {
     }
 }
 
-/// What stands behind the scheme, if there is one. Which it is makes no difference: many services never look, and
-/// what is no token says nothing in any case.
+/// Returns the text after the scheme, if there is one. The scheme itself is ignored, as many services do: text that is
+/// not a token has no claims anyway.
 fn without_scheme(line: &[u8]) -> Result<&[u8], Ambiguity> {
-    // Some take other spaces for spaces, and none of those is ASCII.
+    // Some parsers also split at non-ASCII white space.
     let is_gap = |byte: &u8| matches!(byte, b' ' | b'\t') || !byte.is_ascii();
     let Some(at) = line.iter().position(is_gap) else { return Ok(line) };
     let (scheme, rest) = line.split_at(at);
-    // A scheme has no dots. A token has, and somebody may take the first word for it.
+    // A scheme has no dots, but a token has: some parsers use the first word as the token.
     if scheme.contains(&b'.') && compact::holds_token(scheme) {
         return Err(Ambiguity::Unreadable);
     }

@@ -1,4 +1,4 @@
-mod finding;
+mod token_lookup;
 
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
@@ -6,7 +6,7 @@ use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, EncodingKey};
 use serde_json::json;
 
-use super::keys::{Key, Unusable};
+use super::keys::{KeyError, VerificationKey};
 use super::*;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -27,7 +27,7 @@ fn encode(json: &Value) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(json.to_string())
 }
 
-/// A token with exactly this header and payload.
+/// Returns a token with exactly this header and payload.
 fn sign(header: &Value, payload: &Value, key: &EncodingKey, algorithm: Algorithm) -> String {
     let message = format!("{}.{}", encode(header), encode(payload));
     let signature = jsonwebtoken::crypto::sign(message.as_bytes(), key, algorithm).unwrap();
@@ -43,7 +43,7 @@ fn es256(kid: Option<&str>, pem: &str) -> String {
     sign(&json!({ "alg": "ES256", "kid": kid }), &json!({ "sub": "ada" }), &key, Algorithm::ES256)
 }
 
-/// The JWK of this private key on P-256, with more members.
+/// Returns the JWK of this private key on P-256, with additional members.
 fn jwk(pem: &str, members: &Value) -> String {
     let key = EncodingKey::from_ec_pem(pem.as_bytes()).unwrap();
     let jwk = Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
@@ -52,36 +52,36 @@ fn jwk(pem: &str, members: &Value) -> String {
     jwk.to_string()
 }
 
-fn verifier(trust: Trust) -> Verifier {
+fn verifier(trust: TokenTrust) -> Verifier {
     with(trust, |_| {})
 }
 
-fn with(trust: Trust, change: impl FnOnce(&mut Settings)) -> Verifier {
-    let mut settings = Settings {
-        source: Source::Header(AUTHORIZATION),
+fn with(trust: TokenTrust, change: impl FnOnce(&mut JwtSettings)) -> Verifier {
+    let mut settings = JwtSettings {
+        source: TokenSource::Header(AUTHORIZATION),
         trust,
         issuers: Box::default(),
         audiences: Box::default(),
         leeway: Duration::from_secs(60),
     };
     change(&mut settings);
-    Verifier::new(settings, ["sub", "org.id"].map(|name| Claim::new(name).unwrap()), [3, 5])
+    Verifier::new(settings, ["sub", "org.id"].map(|name| ClaimName::new(name).unwrap()), [3, 5])
 }
 
-fn signed(keys: impl IntoIterator<Item = Key>) -> Trust {
-    Trust::Signed(keys.into_iter().collect())
+fn signed(keys: impl IntoIterator<Item = VerificationKey>) -> TokenTrust {
+    TokenTrust::Signed(keys.into_iter().collect())
 }
 
 fn by_secret() -> Verifier {
-    verifier(signed([Key::from_secret(SECRET)]))
+    verifier(signed([VerificationKey::from_secret(SECRET)]))
 }
 
-fn pem(text: &str) -> Key {
-    Key::from_pem(text).unwrap()
+fn pem(text: &str) -> VerificationKey {
+    VerificationKey::from_pem(text).unwrap()
 }
 
 impl Verifier {
-    /// The claim `sub` of what stands in `authorization`.
+    /// Returns the claim `sub` of the token in an `authorization` header.
     fn sub_of(&self, header: &str, now: Timestamp) -> Option<String> {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, HeaderValue::from_str(header).unwrap());
@@ -102,7 +102,7 @@ const ADA: Option<&str> = Some("ada");
 #[track_caller]
 fn assert_ada(verifier: &Verifier, token: &str) {
     assert_eq!(verifier.sub(token).as_deref(), ADA);
-    // And from memory.
+    // From the cache.
     assert_eq!(verifier.sub(token).as_deref(), ADA);
 }
 
@@ -117,7 +117,7 @@ fn assert_nobody(verifier: &Verifier, token: &str) {
 fn the_examples_of_the_rfc_are_verified() {
     const PAYLOAD: &str =
         "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
-    let claims = ["iss", "http://example.com/is_root"].map(|name| Claim::new(name).unwrap());
+    let claims = ["iss", "http://example.com/is_root"].map(|name| ClaimName::new(name).unwrap());
     let examples = [
         (
             "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9",
@@ -131,7 +131,7 @@ fn the_examples_of_the_rfc_are_verified() {
         ),
     ];
     for (header, signature, jwk) in examples {
-        let trust = signed([Key::from_jwk(jwk).unwrap()]);
+        let trust = signed([VerificationKey::from_jwk(jwk).unwrap()]);
         let verifier = Verifier { claims: claims.clone().into(), ..verifier(trust) };
         let mut headers = HeaderMap::new();
         let token = format!("Bearer {header}.{PAYLOAD}.{signature}");
@@ -150,9 +150,9 @@ fn every_kind_of_key_verifies_what_it_signed() {
     let rsa = || EncodingKey::from_rsa_pem(RSA.as_bytes()).unwrap();
     let secret = || EncodingKey::from_secret(SECRET);
     let cases = [
-        (Algorithm::HS256, secret(), Key::from_secret(SECRET)),
-        (Algorithm::HS384, secret(), Key::from_secret(SECRET)),
-        (Algorithm::HS512, secret(), Key::from_secret(SECRET)),
+        (Algorithm::HS256, secret(), VerificationKey::from_secret(SECRET)),
+        (Algorithm::HS384, secret(), VerificationKey::from_secret(SECRET)),
+        (Algorithm::HS512, secret(), VerificationKey::from_secret(SECRET)),
         (Algorithm::RS256, rsa(), pem(RSA_PUBLIC)),
         (Algorithm::RS384, rsa(), pem(RSA_PUBLIC)),
         (Algorithm::RS512, rsa(), pem(RSA_PUBLIC)),
@@ -167,7 +167,7 @@ fn every_kind_of_key_verifies_what_it_signed() {
         let jwk = serde_json::to_string(&Jwk::from_encoding_key(&private, algorithm).unwrap()).unwrap();
         let name = serde_json::to_value(algorithm).unwrap();
         let token = sign(&json!({ "alg": name }), &json!({ "sub": "ada" }), &private, algorithm);
-        for key in [public, Key::from_jwk(&jwk).unwrap()] {
+        for key in [public, VerificationKey::from_jwk(&jwk).unwrap()] {
             let verifier = verifier(signed([key]));
             assert_ada(&verifier, &token);
             let (message, _) = token.rsplit_once('.').unwrap();
@@ -181,7 +181,7 @@ fn every_kind_of_key_verifies_what_it_signed() {
 fn a_forged_token_says_nothing() {
     assert_ada(&verifier(signed([pem(EC_PUBLIC)])), &es256(None, EC));
     assert_nobody(&verifier(signed([pem(EC_PUBLIC)])), &es256(None, OTHER));
-    // Another payload under a good signature.
+    // Another payload with the signature of the first token.
     let (ada, eve) = (hs256(&json!({ "sub": "ada" })), hs256(&json!({ "sub": "eve" })));
     let parts = |token: &str| token.split('.').map(str::to_owned).collect::<Vec<_>>();
     let (ada, eve) = (parts(&ada), parts(&eve));
@@ -219,10 +219,11 @@ fn a_public_key_is_not_the_secret_of_an_hmac() {
 
 #[test]
 fn a_key_is_used_for_its_algorithms_alone() {
-    let only_512 = Key::from_secret(SECRET).only_for(&[Algorithm::HS512, Algorithm::RS256]).unwrap();
+    let only_512 =
+        VerificationKey::from_secret(SECRET).only_for(&[Algorithm::HS512, Algorithm::RS256]).unwrap();
     assert_eq!(only_512.algorithms(), [Algorithm::HS512]);
     assert_nobody(&verifier(signed([only_512])), &hs256(&json!({ "sub": "ada" })));
-    assert!(Key::from_secret(SECRET).only_for(&[Algorithm::ES256]).is_none());
+    assert!(VerificationKey::from_secret(SECRET).only_for(&[Algorithm::ES256]).is_none());
 }
 
 #[test]
@@ -230,7 +231,7 @@ fn a_token_holds_between_its_times() {
     let second = |seconds: u64| Timestamp::from_secs(NOW.as_secs() + seconds);
     let token = hs256(&json!({ "sub": "ada", "nbf": NOW.as_secs() + 100, "exp": NOW.as_secs() + 200 }));
     let header = format!("Bearer {token}");
-    // The same verifier, so that what it remembers is asked as well.
+    // The same verifier, to test the cache as well.
     let verifier = by_secret();
     for (moment, holds) in [(39, false), (40, true), (100, true), (259, true), (260, false), (1000, false)] {
         for _ in 0..2 {
@@ -238,7 +239,8 @@ fn a_token_holds_between_its_times() {
             assert_eq!(by_secret().sub_of(&header, second(moment)).is_some(), holds, "{moment} afresh");
         }
     }
-    let strict = with(signed([Key::from_secret(SECRET)]), |settings| settings.leeway = Duration::ZERO);
+    let strict =
+        with(signed([VerificationKey::from_secret(SECRET)]), |settings| settings.leeway = Duration::ZERO);
     for (moment, holds) in [(99, false), (100, true), (199, true), (200, false)] {
         assert_eq!(strict.sub_of(&header, second(moment)).is_some(), holds, "{moment} without leeway");
     }
@@ -268,7 +270,7 @@ fn a_time_that_is_none_refuses_the_token() {
 fn a_token_of_another_issuer_or_for_another_audience_says_nothing() {
     let check = |issuers: &[&str], audiences: &[&str], payload: Value| {
         let boxed = |texts: &[&str]| texts.iter().map(|text| Box::from(*text)).collect();
-        let verifier = with(signed([Key::from_secret(SECRET)]), |settings| {
+        let verifier = with(signed([VerificationKey::from_secret(SECRET)]), |settings| {
             (settings.issuers, settings.audiences) = (boxed(issuers), boxed(audiences));
         });
         verifier.sub(&hs256(&payload)).is_some()
@@ -330,7 +332,7 @@ fn what_is_no_token_says_nothing() {
 fn a_token_longer_than_any_gateway_takes_is_not_verified() {
     let of = |length: usize| hs256(&json!({ "sub": "ada", "filler": "x".repeat(length) }));
     let fits = of(5900);
-    assert!(fits.len() <= LONGEST_TOKEN && of(6200).len() > LONGEST_TOKEN);
+    assert!(fits.len() <= MAX_TOKEN_LENGTH && of(6200).len() > MAX_TOKEN_LENGTH);
     assert_ada(&by_secret(), &fits);
     assert_nobody(&by_secret(), &of(6200));
 }
@@ -338,7 +340,8 @@ fn a_token_longer_than_any_gateway_takes_is_not_verified() {
 #[test]
 fn the_name_of_a_key_chooses_among_several() {
     let keys = |pairs: &[(&str, &str)]| {
-        let key = |(id, pem): &(&str, &str)| Key::from_jwk(&jwk(pem, &json!({ "kid": id }))).unwrap();
+        let key =
+            |(id, pem): &(&str, &str)| VerificationKey::from_jwk(&jwk(pem, &json!({ "kid": id }))).unwrap();
         verifier(signed(pairs.iter().map(key).collect::<Vec<_>>()))
     };
     let set = keys(&[("old", OTHER), ("new", EC)]);
@@ -348,21 +351,21 @@ fn the_name_of_a_key_chooses_among_several() {
     assert_nobody(&set, &es256(Some("unknown"), EC));
     // Without a name every key is tried,
     assert_ada(&set, &es256(None, EC));
-    // but not any number of them.
+    // up to the maximum.
     let many = keys(&[("1", OTHER), ("2", OTHER), ("3", OTHER), ("4", OTHER), ("5", EC)]);
     assert_nobody(&many, &es256(None, EC));
     assert_ada(&many, &es256(Some("5"), EC));
-    // Two keys may share a name.
+    // Two keys may have the same name.
     assert_ada(&keys(&[("a", OTHER), ("a", EC)]), &es256(Some("a"), EC));
-    // A key without a name is tried for all.
-    let nameless = Key::from_jwk(&jwk(EC, &json!({}))).unwrap();
+    // A key without a name is tried for every token.
+    let nameless = VerificationKey::from_jwk(&jwk(EC, &json!({}))).unwrap();
     assert_ada(&verifier(signed([nameless])), &es256(Some("whatever"), EC));
 }
 
 #[test]
 fn a_key_that_expires_takes_what_is_remembered_with_it() {
     let expires = NOW.as_secs() + 10;
-    let key = Key::from_jwk(&jwk(EC, &json!({ "exp": expires }))).unwrap();
+    let key = VerificationKey::from_jwk(&jwk(EC, &json!({ "exp": expires }))).unwrap();
     let verifier = verifier(signed([key]));
     let header = format!("Bearer {}", es256(None, EC));
     assert!(verifier.sub_of(&header, NOW).is_some());
@@ -372,7 +375,7 @@ fn a_key_that_expires_takes_what_is_remembered_with_it() {
 
 #[test]
 fn a_verified_token_is_believed_whoever_signed_it() {
-    let trusted = verifier(Trust::Verified);
+    let trusted = verifier(TokenTrust::PreVerified);
     assert_ada(&trusted, &es256(None, OTHER));
     let payload = encode(&json!({ "sub": "ada" }));
     assert_ada(&trusted, &payload);
@@ -386,7 +389,7 @@ fn a_verified_token_is_believed_whoever_signed_it() {
 
 #[test]
 fn keys_for_other_things_are_told_from_damaged_ones() {
-    let with = |members: Value| Key::from_jwk(&jwk(EC, &members)).map(drop);
+    let with = |members: Value| VerificationKey::from_jwk(&jwk(EC, &members)).map(drop);
     assert_eq!(with(json!({ "use": "sig", "key_ops": ["verify"], "alg": "ES256" })), Ok(()));
     for other in [
         json!({ "use": "enc" }),
@@ -396,7 +399,7 @@ fn keys_for_other_things_are_told_from_damaged_ones() {
         json!({ "crv": "secp256k1" }),
         json!({ "kty": "AKP" }),
     ] {
-        assert!(matches!(with(other.clone()), Err(Unusable::Unsupported(_))), "{other}");
+        assert!(matches!(with(other.clone()), Err(KeyError::Unsupported(_))), "{other}");
     }
     for damaged in [
         json!({ "x": "AA" }),
@@ -409,10 +412,10 @@ fn keys_for_other_things_are_told_from_damaged_ones() {
         json!({ "kid": 7 }),
         json!({ "exp": "tomorrow" }),
     ] {
-        assert!(matches!(with(damaged.clone()), Err(Unusable::Damaged(_))), "{damaged}");
+        assert!(matches!(with(damaged.clone()), Err(KeyError::Damaged(_))), "{damaged}");
     }
     let short = json!({ "kty": "RSA", "n": "A".repeat(171), "e": "AQAB" }).to_string();
-    let said = Key::from_jwk(&short).unwrap_err().to_string();
+    let said = VerificationKey::from_jwk(&short).unwrap_err().to_string();
     assert_eq!(said, "an RSA key of 1024 bits, not 2048 to 8192");
 }
 
@@ -430,7 +433,7 @@ fn only_a_public_key_is_taken_for_one() {
             "not a public key of RSA, P-256, P-384 or Ed25519",
         ),
     ] {
-        assert_eq!(Key::from_pem(text).unwrap_err().to_string(), said);
+        assert_eq!(VerificationKey::from_pem(text).unwrap_err().to_string(), said);
     }
 }
 

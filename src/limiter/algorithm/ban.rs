@@ -1,70 +1,83 @@
-//! A key that is refused everything for a while, longer each time it comes to that.
+//! Ban of a key: every request is rejected for a while, twice as long each time a ban follows another.
 //!
-//! The state is the moment at which the ban ends, and how often it has been doubled. It is kept for as long
-//! again as the longest ban after its end, so that the next one can be twice as long. Requests neither extend
-//! nor repeat a ban that runs: only [`begin`] writes.
+//! The state is the end of the ban and how often its duration was doubled. It is kept after the end for the maximum
+//! duration of a ban, so that the next one can be twice as long. Requests neither extend nor repeat a running ban; only
+//! [`begin`] and [`running`] write.
 
 use std::time::Duration;
 
-use super::{Outcome, State, Usage};
+use super::{CounterState, CounterUsage, Outcome};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
-/// Refused until the end; what passes changes nothing.
-pub(super) fn evaluate(state: Option<State>, now: Timestamp) -> (State, Outcome) {
-    let kept = state.unwrap_or(State { word: 0, extra: 0 });
+/// Rejects until the ban ends; a request that passes changes nothing.
+pub(super) fn evaluate(state: Option<CounterState>, now: Timestamp) -> (CounterState, Outcome) {
+    let kept = state.unwrap_or(CounterState { word: 0, extra: 0 });
     let rest = Timestamp::from_nanos(kept.word).since(now);
     let outcome = if rest.is_zero() { Outcome::Conform } else { Outcome::Exceed { retry_after: Some(rest) } };
     (kept, outcome)
 }
 
-/// The ban that a refusal at `now` begins, and how long it is. One that runs goes on as it is.
-pub(in crate::limiter) fn begin(state: Option<State>, quota: &Quota, now: Timestamp) -> (State, Duration) {
+/// Starts a ban because of a rejection at `now`; returns the state and the ban's length. A running ban is unchanged,
+/// with the time that is left.
+pub(in crate::limiter) fn start_ban(
+    state: Option<CounterState>,
+    quota: &Quota,
+    now: Timestamp,
+) -> (CounterState, Duration) {
     let doubled = match state {
         Some(running) if running.word > now.as_nanos() => {
             return (running, Timestamp::from_nanos(running.word).since(now));
         }
-        // At most so often that nothing is left to double.
+        // Bounds the shift in `length`.
         Some(past) if !is_unused(past, quota, now) => past.extra.saturating_add(1).min(u64::BITS - 1),
         _ => 0,
     };
     let length = length(quota, doubled);
     let end = now.saturating_add(Duration::from_nanos(length));
-    (State { word: end.as_nanos(), extra: doubled }, Duration::from_nanos(length))
+    (CounterState { word: end.as_nanos(), extra: doubled }, Duration::from_nanos(length))
 }
 
-/// How long ago the ban began that runs.
-pub(in crate::limiter) fn age(state: Option<State>, quota: &Quota, now: Timestamp) -> Option<Duration> {
-    let State { word, extra } = state.filter(|state| state.word > now.as_nanos())?;
+/// Time since the running ban began; `None` if none runs.
+pub(in crate::limiter) fn age(
+    state: Option<CounterState>,
+    quota: &Quota,
+    now: Timestamp,
+) -> Option<Duration> {
+    let CounterState { word, extra } = state.filter(|state| state.word > now.as_nanos())?;
     let length = length(quota, extra);
     Some(now.since(Timestamp::from_nanos(word.saturating_sub(length))))
 }
 
-/// How long a ban is that was doubled so often, in nanoseconds.
+/// Length of a ban after `doubled` doublings, in nanoseconds.
 fn length(quota: &Quota, doubled: u32) -> u64 {
-    let (first, most) = (quota.interval().whole, quota.tolerance().whole);
+    let (first, most) = (quota.interval().nanos, quota.tolerance().nanos);
     first.saturating_mul(1 << doubled.min(u64::BITS - 1)).min(most)
 }
 
-/// The ban of all instances, until this moment; one that runs longer here goes on as it is.
-pub(in crate::limiter) fn running(state: Option<State>, until: Timestamp, doubled: u32) -> State {
+/// Applies the fleet's ban until `until`. A local ban that runs longer is unchanged.
+pub(in crate::limiter) fn extended_until(
+    state: Option<CounterState>,
+    until: Timestamp,
+    doubled: u32,
+) -> CounterState {
     state
         .filter(|own| own.word >= until.as_nanos())
-        .unwrap_or(State { word: until.as_nanos(), extra: doubled })
+        .unwrap_or(CounterState { word: until.as_nanos(), extra: doubled })
 }
 
-/// A ban is nothing that could be charged or given back.
-pub(super) fn charge(state: Option<State>) -> State {
-    state.unwrap_or(State { word: 0, extra: 0 })
+/// Does nothing: a ban cannot be charged or given back.
+pub(super) fn charge(state: Option<CounterState>) -> CounterState {
+    state.unwrap_or(CounterState { word: 0, extra: 0 })
 }
 
 /// One unit, in use while the ban runs.
-pub(super) fn usage(state: Option<State>, now: Timestamp) -> Usage {
+pub(super) fn usage(state: Option<CounterState>, now: Timestamp) -> CounterUsage {
     let rest = state.map_or(Duration::ZERO, |state| Timestamp::from_nanos(state.word).since(now));
     let used = u32::from(!rest.is_zero());
-    Usage { used, remaining: 1 - used, reset: rest }
+    CounterUsage { used, remaining: 1 - used, reset: rest }
 }
 
-pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
-    now.as_nanos() > state.word.saturating_add(quota.tolerance().whole)
+pub(super) fn is_unused(state: CounterState, quota: &Quota, now: Timestamp) -> bool {
+    now.as_nanos() > state.word.saturating_add(quota.tolerance().nanos)
 }

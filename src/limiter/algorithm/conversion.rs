@@ -1,60 +1,60 @@
-//! What becomes of a counter when the limit it counts for changes.
+//! Converts counters when their limit changes.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::claim::Held;
-use super::{Algorithm, History, State, charge, is_in_debt, lapsing, usage};
+use super::lease::LeaseState;
+use super::{Algorithm, CounterState, History, charge, is_in_debt, usage, with_lapsing_excess};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
-/// What a reload does to the counters when it changes a limit.
+/// What a reload does to a limit's counters when the limit changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnChange {
-    /// Units used stay used.
+    /// Units in use stay in use.
     #[default]
     Keep,
-    /// They grow and shrink with the limit.
+    /// Units in use are scaled with the limit.
     Proportional,
-    /// Everybody starts anew.
+    /// Counters start again, unused.
     Reset,
 }
 
-/// A limit that is about to change.
+/// A change of a limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// What counters were written under.
+    /// Quota under which counters were written.
     pub from: &'a Quota,
-    /// What they will be read under.
+    /// Quota under which they will be read.
     pub to: &'a Quota,
-    /// What to do about it.
+    /// What to do with the counters.
     pub on_change: OnChange,
 }
 
 impl Change<'_> {
-    /// The counter under the new quota; `None` if nothing is in use of it.
+    /// Converts a counter to the new quota; `None` if nothing of it is in use.
     ///
-    /// Rounds up to whole units, so that a reload gives nothing away that it was not asked to.
-    pub fn convert(&self, state: State, now: Timestamp) -> Option<State> {
+    /// Rounds up to whole units, so that a reload never frees capacity by rounding.
+    pub fn convert(&self, state: CounterState, now: Timestamp) -> Option<CounterState> {
         let Self { from, to, .. } = *self;
-        // What is under way is under way, and a ban that runs is in nobody's units.
+        // Requests in flight stay in flight, and a running ban has no units to convert.
         let are = |algorithm| from.algorithm() == algorithm && to.algorithm() == algorithm;
         if from == to || are(Algorithm::Ban) || are(Algorithm::InFlight) {
             return Some(state);
         }
-        // Units that the store has granted are units of what it counts, whatever the limit is now; that it has none to grant
-        // was said of the limit before.
-        if from.is_claimed() || to.is_claimed() {
-            let holds = matches!(Held::of(Some(state)), Held::Units(..));
-            return (from.is_claimed() && to.is_claimed() && holds).then_some(state);
+        // Units that the store granted stay valid whatever the limit is now. A time before which the store had nothing
+        // to grant does not: it was computed for the old limit.
+        if from.is_leased() || to.is_leased() {
+            let holds = matches!(LeaseState::from_counter(Some(state)), LeaseState::Units(..));
+            return (from.is_leased() && to.is_leased() && holds).then_some(state);
         }
-        // A client that was within its limit owes nothing, however much the limit is lowered.
+        // A client that was within its limit is not in debt, however much the limit is lowered.
         let owes = is_in_debt(state, from, now);
-        let fitted = |state| if owes { state } else { lapsing(state, to, now) };
+        let fitted = |state| if owes { state } else { with_lapsing_excess(state, to, now) };
         let scaled = match self.on_change {
-            // Of a lump in debt the rounds are those of its count.
-            OnChange::Keep if from.counts_like(to) && !(owes && to.looks_back()) => {
+            // The rounds of an aggregate in debt depend on the count.
+            OnChange::Keep if from.has_compatible_counters(to) && !(owes && to.needs_history()) => {
                 return Some(fitted(charge(Some(state), from, 0, now)));
             }
             OnChange::Keep => |used, change: &Self| in_units_of(change.to, used, change.from),
@@ -67,36 +67,36 @@ impl Change<'_> {
         }
     }
 
-    /// Whether a history goes on under the new quota; where it does, it has been fitted to it.
-    pub(in crate::limiter) fn carries(&self, history: &mut History) -> bool {
+    /// Whether a history continues under the new quota; if so, it has been adapted to it.
+    pub(in crate::limiter) fn carry_history(&self, history: &mut History) -> bool {
         let Self { from, to, on_change } = *self;
         if from == to {
             return true;
         }
-        if on_change == OnChange::Proportional && from.counts_like(to) {
+        if on_change == OnChange::Proportional && from.has_compatible_counters(to) {
             history.scale(from.capacity(), to.capacity());
         }
-        let carries = from.counts_like(to) && on_change != OnChange::Reset;
+        let carries = from.has_compatible_counters(to) && on_change != OnChange::Reset;
         if carries {
-            history.pass_to(from, to);
+            history.adopt_quota(from, to);
         }
         carries
     }
 }
 
-/// The same requests in use under another quota. `None` if nothing was in use.
-pub fn convert(state: State, from: &Quota, to: &Quota, now: Timestamp) -> Option<State> {
+/// Converts the units in use to another quota. `None` if nothing was in use.
+pub fn convert(state: CounterState, from: &Quota, to: &Quota, now: Timestamp) -> Option<CounterState> {
     Change { from, to, on_change: OnChange::Keep }.convert(state, now)
 }
 
-/// Units of one quota in those of another: both are shares of a request, of different size where limits
-/// stretch differently.
+/// Converts units of one quota to units of another. Both are shares of a request, which differ in size if the elastic
+/// limits grow by different factors.
 fn in_units_of(to: &Quota, used: u32, from: &Quota) -> i64 {
-    let (used, shares) = (u64::from(used), u64::from(to.shares().get()));
-    i64::try_from((used * shares).div_ceil(from.shares().get().into())).unwrap_or(i64::MAX)
+    let (used, shares) = (u64::from(used), u64::from(to.units_per_request().get()));
+    i64::try_from((used * shares).div_ceil(from.units_per_request().get().into())).unwrap_or(i64::MAX)
 }
 
-/// As large a part of one quota as of the other.
+/// Scales units in use from one quota's burst to the other's, rounded up.
 fn proportional(to: &Quota, used: u32, from: &Quota) -> i64 {
     let part = u64::from(used) * u64::from(to.capacity());
     i64::try_from(part.div_ceil(from.capacity().max(1).into())).unwrap_or(i64::MAX)
@@ -107,16 +107,16 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::limiter::quota::{Limit, Period, Unit};
+    use crate::limiter::quota::{Limit, Period, TimeUnit};
 
     const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
 
     fn per_hour(algorithm: Algorithm, count: u32) -> Quota {
-        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Hour));
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Hour));
         Quota::new(algorithm, limit, None).unwrap()
     }
 
-    /// Units in use of so many an hour, after they were `used` of `from`.
+    /// Units in use under the second quota, after `used` were in use under the first.
     fn used_after(on_change: OnChange, [from, to]: [Quota; 2], used: u32) -> u32 {
         let state = charge(None, &from, used.into(), NOW);
         let change = Change { from: &from, to: &to, on_change };
@@ -165,15 +165,17 @@ mod tests {
         let mut history = History::default();
         for minutes in [0, 10, 20] {
             let now = Timestamp::from_secs(NOW.as_secs() + 60 * minutes);
-            let used = history.in_short(&from, now).extra;
-            history.follow(State { word: 0, extra: used + 2 }, &from, now, true);
+            let used = history.compact_state(&from, now).extra;
+            history.apply_state(CounterState { word: 0, extra: used + 2 }, &from, now, true);
         }
         let later = Timestamp::from_secs(NOW.as_secs() + 60 * 65);
         let mut kept = history.clone();
-        assert!(Change { from: &from, to: &to, on_change: OnChange::Keep }.carries(&mut kept));
-        assert_eq!(kept.in_short(&to, later).extra, 4);
-        assert!(Change { from: &from, to: &to, on_change: OnChange::Proportional }.carries(&mut history));
-        assert_eq!(history.in_short(&to, later).extra, 8);
-        assert!(!Change { from: &from, to: &to, on_change: OnChange::Reset }.carries(&mut history));
+        assert!(Change { from: &from, to: &to, on_change: OnChange::Keep }.carry_history(&mut kept));
+        assert_eq!(kept.compact_state(&to, later).extra, 4);
+        assert!(
+            Change { from: &from, to: &to, on_change: OnChange::Proportional }.carry_history(&mut history)
+        );
+        assert_eq!(history.compact_state(&to, later).extra, 8);
+        assert!(!Change { from: &from, to: &to, on_change: OnChange::Reset }.carry_history(&mut history));
     }
 }

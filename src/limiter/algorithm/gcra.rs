@@ -1,131 +1,143 @@
 //! Generic cell rate algorithm, virtual scheduling form (ITU-T I.371, annex A).
 //!
-//! The state is the theoretical arrival time: the moment at which everything charged so far would have been
-//! earned at the limit's rate. It is kept exactly, as nanoseconds and a remainder in units of
-//! `1 / limit.count` ns, so that a rate like 3/s neither leaks nor starves however long it runs.
+//! The state is the theoretical arrival time: the moment at which everything charged so far would have been earned at
+//! the limit's rate. It is stored exactly, as nanoseconds and a remainder in units of `1 / limit.count` ns, so that the
+//! error of a rate such as 3/s does not accumulate.
 
 use std::time::Duration;
 
-use super::{Outcome, State, Usage};
-use crate::limiter::quota::{Quota, Span};
+use super::{CounterState, CounterUsage, Outcome};
+use crate::limiter::quota::{ExactSpan, Quota};
 use crate::limiter::timestamp::Timestamp;
 
 #[inline]
-pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
+pub(super) fn evaluate(
+    state: Option<CounterState>,
+    quota: &Quota,
+    cost: u32,
+    now: Timestamp,
+) -> (CounterState, Outcome) {
     let arrival = arrival(state, quota, now);
     let next = advance(arrival, quota, cost);
-    let ahead = Span { whole: next.whole.saturating_sub(now.as_nanos()), part: next.part };
+    let ahead = ExactSpan { nanos: next.nanos.saturating_sub(now.as_nanos()), remainder: next.remainder };
     let tolerance = quota.tolerance();
-    // At the end of time the arrival can move no further; what cannot be counted does not pass.
-    if ahead <= tolerance && next.whole < u64::MAX {
+    // At the last representable moment the arrival time saturates; a request that cannot be counted is rejected.
+    if ahead <= tolerance && next.nanos < u64::MAX {
         return (pack(next), Outcome::Conform);
     }
     let retry_after = (cost <= quota.capacity()).then(|| {
-        let wait = ahead.whole.saturating_sub(tolerance.whole);
-        Duration::from_nanos(wait.saturating_add(u64::from(ahead.part > tolerance.part)))
+        let wait = ahead.nanos.saturating_sub(tolerance.nanos);
+        Duration::from_nanos(wait.saturating_add(u64::from(ahead.remainder > tolerance.remainder)))
     });
     (pack(arrival), Outcome::Exceed { retry_after })
 }
 
-pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
+pub(super) fn charge(
+    state: Option<CounterState>,
+    quota: &Quota,
+    amount: i64,
+    now: Timestamp,
+) -> CounterState {
     let arrival = arrival(state, quota, now);
     let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
     if amount >= 0 {
         return pack(advance(arrival, quota, units));
     }
-    give_back(arrival, advance(Span { whole: 0, part: 0 }, quota, units), quota, now)
+    give_back(arrival, advance(ExactSpan { nanos: 0, remainder: 0 }, quota, units), quota, now)
 }
 
-/// Every nanosecond since the charge has earned one back for whoever came; what remains of the time the units
-/// stand for is taken off.
+/// Gives back `amount` units less those that time since the charge has already returned: what remains of the time that
+/// they stand for is subtracted from the arrival time.
 pub(super) fn refund(
-    state: Option<State>,
+    state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
     (charged, now): (Timestamp, Timestamp),
-) -> State {
+) -> CounterState {
     let arrival = arrival(state, quota, now);
-    let mut back = advance(Span { whole: 0, part: 0 }, quota, amount);
+    let mut back = advance(ExactSpan { nanos: 0, remainder: 0 }, quota, amount);
     let elapsed = now.as_nanos().saturating_sub(charged.as_nanos());
-    if elapsed > back.whole {
+    if elapsed > back.nanos {
         return pack(arrival);
     }
-    back.whole -= elapsed;
+    back.nanos -= elapsed;
     give_back(arrival, back, quota, now)
 }
 
-/// `arrival` moved back, at most to `now`.
-fn give_back(arrival: Span, back: Span, quota: &Quota, now: Timestamp) -> State {
+/// Moves `arrival` back by `back`, at most to `now`.
+fn give_back(arrival: ExactSpan, back: ExactSpan, quota: &Quota, now: Timestamp) -> CounterState {
     let count = quota.count();
-    let borrow = u64::from(back.part > arrival.part);
-    let whole = arrival.whole.saturating_sub(back.whole).saturating_sub(borrow);
+    let borrow = u64::from(back.remainder > arrival.remainder);
+    let whole = arrival.nanos.saturating_sub(back.nanos).saturating_sub(borrow);
     if whole < now.as_nanos() {
-        return State { word: now.as_nanos(), extra: 0 };
+        return CounterState { word: now.as_nanos(), extra: 0 };
     }
-    let part = u64::from(arrival.part).saturating_add(borrow * count).saturating_sub(u64::from(back.part));
-    State { word: whole, extra: u32::try_from(part).unwrap_or(0) }
+    let part =
+        u64::from(arrival.remainder).saturating_add(borrow * count).saturating_sub(u64::from(back.remainder));
+    CounterState { word: whole, extra: u32::try_from(part).unwrap_or(0) }
 }
 
-pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
+pub(super) fn usage(state: Option<CounterState>, quota: &Quota, now: Timestamp) -> CounterUsage {
     let arrival = arrival(state, quota, now);
-    let ahead = arrival.whole.saturating_sub(now.as_nanos());
-    let used = (u128::from(ahead) * u128::from(quota.count()) + u128::from(arrival.part))
-        .div_ceil(u128::from(quota.period()));
+    let ahead = arrival.nanos.saturating_sub(now.as_nanos());
+    let used = (u128::from(ahead) * u128::from(quota.count()) + u128::from(arrival.remainder))
+        .div_ceil(u128::from(quota.period_nanos()));
     let used = u32::try_from(used).unwrap_or(u32::MAX);
-    Usage {
+    CounterUsage {
         used,
         remaining: quota.capacity().saturating_sub(used),
-        reset: Duration::from_nanos(ahead.saturating_add(u64::from(arrival.part > 0))),
+        reset: Duration::from_nanos(ahead.saturating_add(u64::from(arrival.remainder > 0))),
     }
 }
 
-/// As the wait of [`evaluate`], with a tolerance of so many units more.
-pub(super) fn until_owed(
-    state: Option<State>,
+/// Computes the wait as [`evaluate`] does, with the tolerance raised by `owed` units.
+pub(super) fn time_until_debt(
+    state: Option<CounterState>,
     quota: &Quota,
     (cost, owed): (u32, u64),
     now: Timestamp,
 ) -> Duration {
     let next = advance(arrival(state, quota, now), quota, cost);
-    let ahead = Span { whole: next.whole.saturating_sub(now.as_nanos()), part: next.part };
+    let ahead = ExactSpan { nanos: next.nanos.saturating_sub(now.as_nanos()), remainder: next.remainder };
     let units = u64::from(quota.capacity()).saturating_add(owed);
     let units = u32::try_from(units).unwrap_or(u32::MAX);
-    let tolerance = advance(Span { whole: 0, part: 0 }, quota, units);
+    let tolerance = advance(ExactSpan { nanos: 0, remainder: 0 }, quota, units);
     if ahead <= tolerance {
         return Duration::ZERO;
     }
-    let wait = ahead.whole.saturating_sub(tolerance.whole);
-    Duration::from_nanos(wait.saturating_add(u64::from(ahead.part > tolerance.part)))
+    let wait = ahead.nanos.saturating_sub(tolerance.nanos);
+    Duration::from_nanos(wait.saturating_add(u64::from(ahead.remainder > tolerance.remainder)))
 }
 
-pub(super) fn is_unused(state: State, now: Timestamp) -> bool {
+pub(super) fn is_unused(state: CounterState, now: Timestamp) -> bool {
     state.word < now.as_nanos() || (state.word == now.as_nanos() && state.extra == 0)
 }
 
-/// The arrival time to count from: never in the past, since unused time earns nothing beyond the burst.
-fn arrival(state: Option<State>, quota: &Quota, now: Timestamp) -> Span {
+/// The arrival time to count from: never in the past, because unused time earns nothing beyond the burst.
+fn arrival(state: Option<CounterState>, quota: &Quota, now: Timestamp) -> ExactSpan {
     match state {
-        Some(State { word, extra }) if word >= now.as_nanos() => {
-            // A remainder is smaller than the count it was taken by; a foreign one would be read as time.
+        Some(CounterState { word, extra }) if word >= now.as_nanos() => {
+            // A remainder is smaller than the quota's count. One from another quota would be read as time.
             debug_assert!(u64::from(extra) < quota.count());
-            Span { whole: word, part: extra }
+            ExactSpan { nanos: word, remainder: extra }
         }
-        _ => Span { whole: now.as_nanos(), part: 0 },
+        _ => ExactSpan { nanos: now.as_nanos(), remainder: 0 },
     }
 }
 
-/// `from` moved on by `units` intervals, saturating at the end of time.
-fn advance(from: Span, quota: &Quota, units: u32) -> Span {
+/// Moves `from` forward by `units` intervals, saturating at the last representable moment.
+fn advance(from: ExactSpan, quota: &Quota, units: u32) -> ExactSpan {
     let (interval, count) = (quota.interval(), quota.count());
-    let parts = u64::from(from.part).saturating_add(u64::from(interval.part).saturating_mul(units.into()));
-    // One division less on the path that almost every request takes.
+    let parts =
+        u64::from(from.remainder).saturating_add(u64::from(interval.remainder).saturating_mul(units.into()));
+    // Saves one division on the path of nearly every request.
     let (carry, part) = if parts < count { (0, parts) } else { (parts / count, parts % count) };
-    Span {
-        whole: from.whole.saturating_add(interval.whole.saturating_mul(units.into())).saturating_add(carry),
-        part: u32::try_from(part).unwrap_or(0),
+    ExactSpan {
+        nanos: from.nanos.saturating_add(interval.nanos.saturating_mul(units.into())).saturating_add(carry),
+        remainder: u32::try_from(part).unwrap_or(0),
     }
 }
 
-fn pack(span: Span) -> State {
-    State { word: span.whole, extra: span.part }
+fn pack(span: ExactSpan) -> CounterState {
+    CounterState { word: span.nanos, extra: span.remainder }
 }

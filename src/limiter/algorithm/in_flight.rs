@@ -1,16 +1,16 @@
-//! So many at once: what has been taken and not yet been given back, however long that is.
+//! Concurrency limit: units that were taken and not yet returned, regardless of time.
 //!
-//! Time plays no part. Whoever takes a unit must give it back, or the counter says for ever that it is in use.
+//! Every unit that is taken must be returned; otherwise it counts as in use for ever.
 
 use std::time::Duration;
 
-use super::{Outcome, State, Usage};
+use super::{CounterState, CounterUsage, Outcome};
 use crate::limiter::quota::Quota;
 
-/// Nobody knows when a unit comes back; the least that clients are told to wait.
+/// Retry-after of a rejection. It is not known when a unit is returned, so this is a minimum wait.
 const RETRY: Duration = Duration::from_secs(1);
 
-pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32) -> (State, Outcome) {
+pub(super) fn evaluate(state: Option<CounterState>, quota: &Quota, cost: u32) -> (CounterState, Outcome) {
     let taken = taken(state);
     let most = quota.burst().get();
     match taken.checked_add(cost).filter(|taken| *taken <= most) {
@@ -19,24 +19,24 @@ pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32) -> (State
     }
 }
 
-pub(super) fn charge(state: Option<State>, amount: i64) -> State {
+pub(super) fn charge(state: Option<CounterState>, amount: i64) -> CounterState {
     let taken = i64::from(taken(state)).saturating_add(amount).clamp(0, i64::from(u32::MAX));
     pack(u32::try_from(taken).unwrap_or(u32::MAX))
 }
 
-pub(super) fn usage(state: Option<State>, quota: &Quota) -> Usage {
+pub(super) fn usage(state: Option<CounterState>, quota: &Quota) -> CounterUsage {
     let used = taken(state);
-    Usage { used, remaining: quota.burst().get().saturating_sub(used), reset: Duration::ZERO }
+    CounterUsage { used, remaining: quota.burst().get().saturating_sub(used), reset: Duration::ZERO }
 }
 
-pub(super) fn is_unused(state: State) -> bool {
+pub(super) fn is_unused(state: CounterState) -> bool {
     state.extra == 0
 }
 
-fn taken(state: Option<State>) -> u32 {
+fn taken(state: Option<CounterState>) -> u32 {
     state.map_or(0, |state| state.extra)
 }
 
-fn pack(taken: u32) -> State {
-    State { word: 0, extra: taken }
+fn pack(taken: u32) -> CounterState {
+    CounterState { word: 0, extra: taken }
 }

@@ -1,57 +1,67 @@
-//! Token bucket with refills: so many tokens at once every so often, never above the burst.
+//! Token bucket with refills: tokens return in batches at regular intervals, up to the burst.
 //!
-//! The bucket of the textbooks, where [`super::token_bucket`] earns the same tokens one by one. Its clock starts when a
-//! token is taken from a full bucket, and each whole period after that is a refill; so a full bucket has nothing to
-//! remember, and no two keys are refilled at the same moment because of the clock on the wall. The state is the moment
-//! of the last refill, or of the start, and how many tokens are missing.
+//! [`super::token_bucket`] earns the same tokens one by one. The clock of this bucket starts when a token is taken from
+//! a full bucket, and each whole period after that is a refill. So a full bucket has no state, and keys are not all
+//! refilled at the same moment. The state is the time of the last refill, or of the start, and the number of missing
+//! tokens.
 
 use std::time::Duration;
 
-use super::bucket::Bucket;
-use super::{Outcome, State, Usage};
+use super::bucket::BucketState;
+use super::{CounterState, CounterUsage, Outcome};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
-pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
+pub(super) fn evaluate(
+    state: Option<CounterState>,
+    quota: &Quota,
+    cost: u32,
+    now: Timestamp,
+) -> (CounterState, Outcome) {
     let bucket = refilled(state, quota, now);
     let burst = quota.capacity();
-    if let Some(taken) = bucket.take(cost, burst) {
+    if let Some(taken) = bucket.take_tokens(cost, burst) {
         return (taken.into(), Outcome::Conform);
     }
-    let retry_after = (cost <= burst).then(|| until_owed(state, quota, (cost, 0), now));
+    let retry_after = (cost <= burst).then(|| time_until_debt(state, quota, (cost, 0), now));
     (bucket.into(), Outcome::Exceed { retry_after })
 }
 
-pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
+pub(super) fn charge(
+    state: Option<CounterState>,
+    quota: &Quota,
+    amount: i64,
+    now: Timestamp,
+) -> CounterState {
     refilled(state, quota, now).charge(amount).into()
 }
 
-/// What the refills since the charge have not given back. The clock goes on as it is.
+/// Gives back the tokens that refills since the charge have not. The refill clock is unchanged.
 pub(super) fn refund(
-    state: Option<State>,
+    state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
     (charged, now): (Timestamp, Timestamp),
-) -> State {
+) -> CounterState {
     let bucket = refilled(state, quota, now);
-    let refills = bucket.since.saturating_sub(charged.as_nanos()).div_ceil(quota.period());
+    let refills = bucket.since.saturating_sub(charged.as_nanos()).div_ceil(quota.period_nanos());
     let back = u64::from(amount).saturating_sub(refills.saturating_mul(quota.count()));
     let missing = u64::from(bucket.missing).saturating_sub(back);
-    Bucket { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket }.into()
+    BucketState { missing: u32::try_from(missing).unwrap_or(u32::MAX), ..bucket }.into()
 }
 
-pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
+pub(super) fn usage(state: Option<CounterState>, quota: &Quota, now: Timestamp) -> CounterUsage {
     let bucket = refilled(state, quota, now);
-    Usage {
+    CounterUsage {
         used: bucket.missing,
         remaining: quota.capacity().saturating_sub(bucket.missing),
         reset: bucket.until_refilled(bucket.missing.into(), quota, now),
     }
 }
 
-/// How long until a request of `cost` would leave no more than `owed` tokens missing beyond the burst.
-pub(super) fn until_owed(
-    state: Option<State>,
+/// Time until a request of `cost` would leave at most `owed` tokens missing beyond the burst.
+pub(super) fn time_until_debt(
+    state: Option<CounterState>,
     quota: &Quota,
     (cost, owed): (u32, u64),
     now: Timestamp,
@@ -62,38 +72,38 @@ pub(super) fn until_owed(
     bucket.until_refilled(short, quota, now)
 }
 
-pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
+pub(super) fn is_unused(state: CounterState, quota: &Quota, now: Timestamp) -> bool {
     refilled(Some(state), quota, now).missing == 0
 }
 
-/// As many missing as of the emptier, refilled when the later is.
-pub(super) fn fuller(a: State, b: State, quota: &Quota, now: Timestamp) -> State {
+/// Returns the larger number of missing tokens and the later refill time.
+pub(super) fn merge_fuller(a: CounterState, b: CounterState, quota: &Quota, now: Timestamp) -> CounterState {
     let [a, b] = [a, b].map(|state| refilled(Some(state), quota, now));
     match (a.missing, b.missing) {
         (_, 0) => a.into(),
         (0, _) => b.into(),
-        _ => Bucket { since: a.since.max(b.since), missing: a.missing.max(b.missing) }.into(),
+        _ => BucketState { since: a.since.max(b.since), missing: a.missing.max(b.missing) }.into(),
     }
 }
 
-impl Bucket {
-    /// How long until refills have brought so many tokens.
+impl BucketState {
+    /// Time until refills have added `tokens`.
     fn until_refilled(self, tokens: u64, quota: &Quota, now: Timestamp) -> Duration {
         let refills = tokens.div_ceil(quota.count());
-        let due = self.since.saturating_add(refills.saturating_mul(quota.period()));
+        let due = self.since.saturating_add(refills.saturating_mul(quota.period_nanos()));
         Duration::from_nanos(if refills > 0 { due.saturating_sub(now.as_nanos()) } else { 0 })
     }
 }
 
-/// The bucket at `now`, with all refills so far put in. One that is full starts its clock now.
-fn refilled(state: Option<State>, quota: &Quota, now: Timestamp) -> Bucket {
-    let full = Bucket::full(now);
-    let Some(State { word: since, extra: missing }) = state else { return full };
-    let refills = now.as_nanos().saturating_sub(since) / quota.period();
+/// The bucket at `now`, with all refills so far added. The clock of a full bucket starts now.
+fn refilled(state: Option<CounterState>, quota: &Quota, now: Timestamp) -> BucketState {
+    let full = BucketState::full(now);
+    let Some(CounterState { word: since, extra: missing }) = state else { return full };
+    let refills = now.as_nanos().saturating_sub(since) / quota.period_nanos();
     match u64::from(missing).checked_sub(refills.saturating_mul(quota.count())) {
         None | Some(0) => full,
-        Some(missing) => Bucket {
-            since: since.saturating_add(refills.saturating_mul(quota.period())),
+        Some(missing) => BucketState {
+            since: since.saturating_add(refills.saturating_mul(quota.period_nanos())),
             missing: u32::try_from(missing).unwrap_or(u32::MAX),
         },
     }
@@ -107,13 +117,13 @@ mod tests {
 
     use super::*;
     use crate::limiter::algorithm::Algorithm;
-    use crate::limiter::quota::{Limit, Period, Unit};
+    use crate::limiter::quota::{Limit, Period, TimeUnit};
 
     const START: u64 = 1_795_248_000_123_456_789;
 
     fn quota(refill: u32, seconds: u32, burst: u32) -> Quota {
         let nonzero = |number| NonZeroU32::new(number).unwrap();
-        let limit = Limit::new(nonzero(refill), Period::new(nonzero(seconds), Unit::Second));
+        let limit = Limit::new(nonzero(refill), Period::new(nonzero(seconds), TimeUnit::Second));
         Quota::new(Algorithm::RefillBucket, limit, Some(nonzero(burst))).unwrap()
     }
 
@@ -121,7 +131,7 @@ mod tests {
         Timestamp::from_nanos(START + millis * 1_000_000)
     }
 
-    /// The bucket as textbooks have it: it ticks, and every tick adds its tokens.
+    /// Reference bucket: it ticks, and every tick adds its tokens.
     struct Model {
         tokens: u64,
         next: Option<u64>,
@@ -132,7 +142,7 @@ mod tests {
             while let Some(next) = self.next.filter(|next| *next <= now) {
                 self.tokens = (self.tokens + quota.count()).min(quota.capacity().into());
                 let is_full = self.tokens == u64::from(quota.capacity());
-                self.next = (!is_full).then(|| next + quota.period());
+                self.next = (!is_full).then(|| next + quota.period_nanos());
             }
         }
 
@@ -141,7 +151,7 @@ mod tests {
             let fits = cost <= self.tokens;
             if fits && cost > 0 {
                 self.tokens -= cost;
-                self.next = self.next.or_else(|| Some(now + quota.period()));
+                self.next = self.next.or_else(|| Some(now + quota.period_nanos()));
             }
             fits
         }
@@ -166,7 +176,7 @@ mod tests {
         assert_eq!(drain(6000), (3, 6000));
         assert_eq!(drain(17_999), (3, 1), "one refill is due, the next is a millisecond away");
         assert_eq!(drain(18_000), (3, 6000));
-        // Refills of a full bucket are lost, and its clock starts anew.
+        // A full bucket loses its refills, and its clock starts again.
         assert_eq!(drain(1_000_000), (10, 6000));
     }
 
@@ -205,7 +215,7 @@ mod tests {
             let mut model = Model { tokens: u64::from(quota.capacity()), next: None };
             let (mut state, mut now) = (None, START);
             for (step, cost) in requests {
-                now += step * quota.period() / 100;
+                now += step * quota.period_nanos() / 100;
                 let time = Timestamp::from_nanos(now);
                 let (next, outcome) = evaluate(state, &quota, cost, time);
                 let left = usage(state, &quota, time).remaining;

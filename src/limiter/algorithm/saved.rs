@@ -1,26 +1,27 @@
-//! What counters remember, as bytes that mean the same to another process.
+//! Serialises counter state for another process.
 
 use super::{
-    Algorithm, Counts, State, charge, is_in_debt, lapsing, lump, refill_bucket, sliding_window, usage,
+    Algorithm, CounterKind, CounterState, aggregate, charge, is_in_debt, refill_bucket, sliding_window,
+    usage, with_lapsing_excess,
 };
 use crate::limiter::quota::Quota;
-use crate::limiter::saved::bytes::{Input, Output};
+use crate::limiter::saved::bytes::{ByteReader, ByteWriter};
 use crate::limiter::timestamp::Timestamp;
 
-/// Appends what the counter remembers to `out`; at most 255 bytes.
-pub(in crate::limiter) fn export(state: State, out: &mut Vec<u8>) {
-    let mut out = Output(out);
+/// Appends the counter's state to `out`; at most 255 bytes.
+pub(in crate::limiter) fn export(state: CounterState, out: &mut Vec<u8>) {
+    let mut out = ByteWriter(out);
     out.u64(state.word);
     out.u32(state.extra);
 }
 
-/// The counter that [`export`] wrote under this quota; nothing where it could not have.
-pub(in crate::limiter) fn import(bytes: &[u8], quota: &Quota) -> Option<State> {
-    let mut input = Input(bytes);
-    let state = State { word: input.u64()?, extra: input.u32()? };
+/// Reads the state that [`export`] wrote under this quota; `None` if it is not valid.
+pub(in crate::limiter) fn import(bytes: &[u8], quota: &Quota) -> Option<CounterState> {
+    let mut input = ByteReader(bytes);
+    let state = CounterState { word: input.u64()?, extra: input.u32()? };
     let is_whole = input.is_empty();
     let is_valid = match quota.algorithm() {
-        // A remainder is smaller than the count it was taken by.
+        // A remainder is smaller than the quota's count.
         Algorithm::Gcra | Algorithm::LeakyBucket => u64::from(state.extra) < quota.count(),
         Algorithm::TokenBucket
         | Algorithm::RefillBucket
@@ -28,48 +29,53 @@ pub(in crate::limiter) fn import(bytes: &[u8], quota: &Quota) -> Option<State> {
         | Algorithm::SlidingWindow
         | Algorithm::SlidingLog
         | Algorithm::Ban => true,
-        Algorithm::InFlight | Algorithm::Claim(_) => false,
+        Algorithm::InFlight | Algorithm::Lease(_) => false,
     };
     (is_whole && is_valid).then_some(state)
 }
 
-/// As much in use at `now` as there was `then`, for a clock that has gone back in between: nobody knows how
-/// much time has passed, and what lies in the future would be in use for as long as the clock is wrong.
+/// Returns state with as much in use at `now` as was at `then`, if the clock has gone back in between. It is not known
+/// how much time has passed, and state in the future would stay in use until the clock has caught up.
 pub(in crate::limiter) fn rebase(
-    state: State,
+    state: CounterState,
     quota: &Quota,
     (then, now): (Timestamp, Timestamp),
-) -> Option<State> {
-    match quota.algorithm().counts() {
-        Counts::Bans => {
+) -> Option<CounterState> {
+    match quota.algorithm().counter_kind() {
+        CounterKind::Bans => {
             let back = then.as_nanos().saturating_sub(now.as_nanos());
-            Some(State { word: state.word.saturating_sub(back), ..state })
+            Some(CounterState { word: state.word.saturating_sub(back), ..state })
         }
-        Counts::Rate | Counts::InFlight => match usage(Some(state), quota, then).used {
+        CounterKind::Rate | CounterKind::InFlight => match usage(Some(state), quota, then).used {
             0 => None,
             used => {
                 let rebased = charge(None, quota, used.into(), now);
                 let owes = is_in_debt(state, quota, then);
-                Some(if owes { rebased } else { lapsing(rebased, quota, now) })
+                Some(if owes { rebased } else { with_lapsing_excess(rebased, quota, now) })
             }
         },
     }
 }
 
-/// A counter that says at every moment from `now` on as much as the fuller of two.
-pub(in crate::limiter) fn fuller(a: State, b: State, quota: &Quota, now: Timestamp) -> State {
+/// Returns state that at every moment from `now` on has at least the usage of either counter.
+pub(in crate::limiter) fn merge_fuller(
+    a: CounterState,
+    b: CounterState,
+    quota: &Quota,
+    now: Timestamp,
+) -> CounterState {
     match quota.algorithm() {
-        // The fuller of these may be the first to be empty.
-        Algorithm::SlidingWindow if !quota.looks_back() => sliding_window::fuller(a, b, quota, now),
-        Algorithm::SlidingWindow | Algorithm::SlidingLog => lump::fuller(a, b, quota, now),
-        Algorithm::RefillBucket => refill_bucket::fuller(a, b, quota, now),
+        // For these the fuller of two counters may become empty first.
+        Algorithm::SlidingWindow if !quota.needs_history() => sliding_window::merge_fuller(a, b, quota, now),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => aggregate::merge_fuller(a, b, quota, now),
+        Algorithm::RefillBucket => refill_bucket::merge_fuller(a, b, quota, now),
         Algorithm::Gcra
         | Algorithm::TokenBucket
         | Algorithm::LeakyBucket
         | Algorithm::FixedWindow
         | Algorithm::InFlight
         | Algorithm::Ban
-        | Algorithm::Claim(_) => {
+        | Algorithm::Lease(_) => {
             let fullness = |state| {
                 let usage = usage(Some(state), quota, now);
                 (usage.used, usage.reset)
@@ -86,13 +92,13 @@ mod tests {
 
     use super::*;
     use crate::limiter::algorithm::ban;
-    use crate::limiter::quota::{Ban, Limit, Period, Unit};
+    use crate::limiter::quota::{Ban, Limit, Period, TimeUnit};
 
     const THEN: Timestamp = Timestamp::from_secs(4_000_000_000);
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
     fn ten_an_hour(algorithm: Algorithm) -> Quota {
-        let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(Unit::Hour));
+        let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(TimeUnit::Hour));
         Quota::new(algorithm, limit, None).unwrap()
     }
 
@@ -103,7 +109,7 @@ mod tests {
             let state = charge(None, &quota, 10, THEN);
             let rebased = usage(rebase(state, &quota, (THEN, NOW)), &quota, NOW);
             assert_eq!(rebased.used, 10, "{algorithm}");
-            // What a sliding window has seen leaves with the end of the next one at the latest.
+            // Units in a sliding window expire at the end of the next window at the latest.
             let windows = if algorithm == Algorithm::SlidingWindow { 2 } else { 1 };
             assert!(rebased.reset <= windows * Duration::from_secs(3600), "{algorithm}: {:?}", rebased.reset);
             let unused = charge(None, &quota, 0, THEN);
@@ -118,7 +124,7 @@ mod tests {
             let later = THEN.saturating_add(Duration::from_secs(1800));
             let (earlier, later_one) = (charge(None, &quota, 6, THEN), charge(None, &quota, 5, later));
             for [a, b] in [[earlier, later_one], [later_one, earlier]] {
-                let both = fuller(a, b, &quota, later);
+                let both = merge_fuller(a, b, &quota, later);
                 for minutes in (0..150).step_by(5) {
                     let at = later.saturating_add(Duration::from_secs(minutes * 60));
                     let used = |state| usage(Some(state), &quota, at).used;
@@ -130,8 +136,11 @@ mod tests {
 
     #[test]
     fn a_ban_from_the_future_has_as_long_to_run_as_it_had() {
-        let quota = Quota::ban(Ban { first: Duration::from_secs(600), most: Duration::from_secs(86_400) });
-        let (running, length) = ban::begin(None, &quota, THEN);
+        let quota = Quota::ban(Ban {
+            initial_duration: Duration::from_secs(600),
+            max_duration: Duration::from_secs(86_400),
+        });
+        let (running, length) = ban::start_ban(None, &quota, THEN);
         let rebased = rebase(running, &quota, (THEN, NOW));
         assert_eq!(usage(rebased, &quota, NOW).reset, length);
     }
@@ -141,7 +150,7 @@ mod tests {
         let quota = ten_an_hour(Algorithm::Gcra);
         let bytes = |extra| {
             let mut bytes = Vec::new();
-            export(State { word: 1, extra }, &mut bytes);
+            export(CounterState { word: 1, extra }, &mut bytes);
             bytes
         };
         assert!(import(&bytes(9), &quota).is_some());

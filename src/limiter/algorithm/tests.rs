@@ -1,13 +1,13 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::limiter::quota::{Limit, Period, Unit};
+use crate::limiter::quota::{Limit, Period, TimeUnit};
 
-/// 2026-11-21T08:00:00Z, a mark of every window up to the hour.
+/// 2026-11-21T08:00:00Z, a boundary of every window up to the hour.
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 const END: Timestamp = Timestamp::from_nanos(u64::MAX);
 
-fn quota(algorithm: Algorithm, count: u32, unit: Unit, burst: Option<u32>) -> Quota {
+fn quota(algorithm: Algorithm, count: u32, unit: TimeUnit, burst: Option<u32>) -> Quota {
     let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit));
     Quota::new(algorithm, limit, burst.and_then(NonZeroU32::new)).unwrap()
 }
@@ -26,14 +26,14 @@ fn exceeds_until(wait: Duration) -> Outcome {
 
 const NEVER: Outcome = Outcome::Exceed { retry_after: None };
 
-/// A counter and its quota; keeps the state where a request conforms.
+/// A counter and its quota; keeps the state if a request conforms.
 struct Counter {
     quota: Quota,
-    state: Option<State>,
+    state: Option<CounterState>,
 }
 
 impl Counter {
-    fn new(algorithm: Algorithm, count: u32, unit: Unit, burst: Option<u32>) -> Self {
+    fn new(algorithm: Algorithm, count: u32, unit: TimeUnit, burst: Option<u32>) -> Self {
         Self { quota: quota(algorithm, count, unit, burst), state: None }
     }
 
@@ -45,7 +45,7 @@ impl Counter {
         outcome
     }
 
-    /// How many of single units pass at once.
+    /// Number of single units that pass at once.
     fn drain(&mut self, now: Timestamp) -> u32 {
         (0..1000).take_while(|_| self.ask(1, now) == Outcome::Conform).count() as u32
     }
@@ -55,22 +55,22 @@ impl Counter {
     }
 
     fn usage(&self, now: Timestamp) -> (u32, u32, Duration) {
-        let Usage { used, remaining, reset } = usage(self.state, &self.quota, now);
+        let CounterUsage { used, remaining, reset } = usage(self.state, &self.quota, now);
         (used, remaining, reset)
     }
 }
 
-/// 10/s, which all algorithms agree on at the start of a second.
+/// 10/s, for which all algorithms agree at the start of a second.
 fn ten_a_second() -> impl Iterator<Item = Counter> {
-    Algorithm::RATES.into_iter().map(|algorithm| Counter::new(algorithm, 10, Unit::Second, None))
+    Algorithm::RATES.into_iter().map(|algorithm| Counter::new(algorithm, 10, TimeUnit::Second, None))
 }
 
 #[test]
 fn gcra_admits_three_a_second_for_a_hundred_thousand_seconds() {
-    let mut counter = Counter::new(Algorithm::Gcra, 3, Unit::Second, Some(5));
+    let mut counter = Counter::new(Algorithm::Gcra, 3, TimeUnit::Second, Some(5));
     assert_eq!(counter.drain(START), 5);
     for second in 0..100_000_u64 {
-        // The thirds of a second, rounded up to the clock's nanosecond, and the moment before each.
+        // The thirds of a second, rounded up to whole nanoseconds, and the moment before each.
         for third in [333_333_334_u64, 666_666_667, 1_000_000_000] {
             let due = START.saturating_add(Duration::from_nanos(second * 1_000_000_000 + third));
             let before = Timestamp::from_nanos(due.as_nanos() - 1);
@@ -82,7 +82,7 @@ fn gcra_admits_three_a_second_for_a_hundred_thousand_seconds() {
 
 #[test]
 fn a_token_bucket_falls_short_by_a_nanosecond_a_credit_and_never_exceeds() {
-    let mut counter = Counter::new(Algorithm::TokenBucket, 3, Unit::Second, Some(5));
+    let mut counter = Counter::new(Algorithm::TokenBucket, 3, TimeUnit::Second, Some(5));
     assert_eq!(counter.drain(START), 5);
     let passed: u32 = (1..=1000).map(|second| counter.drain(later(second * 1000))).sum();
     assert!((2999..=3000).contains(&passed), "{passed}");
@@ -90,7 +90,7 @@ fn a_token_bucket_falls_short_by_a_nanosecond_a_credit_and_never_exceeds() {
 
 #[test]
 fn gcra_waits_are_exact() {
-    let mut counter = Counter::new(Algorithm::Gcra, 10, Unit::Second, Some(4));
+    let mut counter = Counter::new(Algorithm::Gcra, 10, TimeUnit::Second, Some(4));
     assert_eq!(counter.ask(3, START), Outcome::Conform);
     assert_eq!(counter.usage(START), (3, 1, millis(300)));
     assert_eq!(counter.ask(2, START), exceeds_until(millis(100)));
@@ -105,7 +105,7 @@ fn gcra_waits_are_exact() {
 
 #[test]
 fn a_token_bucket_earns_whole_tokens() {
-    let mut counter = Counter::new(Algorithm::TokenBucket, 10, Unit::Second, Some(4));
+    let mut counter = Counter::new(Algorithm::TokenBucket, 10, TimeUnit::Second, Some(4));
     assert_eq!(counter.drain(START), 4);
     assert_eq!(counter.ask(1, later(99)), exceeds_until(millis(1)));
     assert_eq!(counter.ask(1, later(100)), Outcome::Conform);
@@ -117,7 +117,7 @@ fn a_token_bucket_earns_whole_tokens() {
 
 #[test]
 fn a_fixed_window_opens_whole_at_its_mark() {
-    let mut counter = Counter::new(Algorithm::FixedWindow, 3, Unit::Minute, None);
+    let mut counter = Counter::new(Algorithm::FixedWindow, 3, TimeUnit::Minute, None);
     assert_eq!(counter.ask(1, later(59_000)), Outcome::Conform);
     assert_eq!(counter.usage(later(59_000)), (1, 2, millis(1000)));
     assert_eq!(counter.ask(3, later(59_500)), exceeds_until(millis(500)));
@@ -129,10 +129,10 @@ fn a_fixed_window_opens_whole_at_its_mark() {
 
 #[test]
 fn a_clock_that_steps_back_opens_no_window_twice() {
-    let mut counter = Counter::new(Algorithm::FixedWindow, 3, Unit::Second, None);
+    let mut counter = Counter::new(Algorithm::FixedWindow, 3, TimeUnit::Second, None);
     assert_eq!(counter.drain(later(1000)), 3);
     assert_eq!(counter.ask(1, later(900)), exceeds_until(millis(1100)));
-    let mut counter = Counter::new(Algorithm::SlidingWindow, 4, Unit::Second, None);
+    let mut counter = Counter::new(Algorithm::SlidingWindow, 4, TimeUnit::Second, None);
     assert_eq!(counter.drain(later(1000)), 4);
     assert_eq!(counter.ask(1, later(900)), exceeds_until(millis(1350)));
     assert_eq!(counter.ask(1, later(2250)), Outcome::Conform);
@@ -140,16 +140,16 @@ fn a_clock_that_steps_back_opens_no_window_twice() {
 
 #[test]
 fn a_sliding_window_counts_the_one_before_as_far_as_it_overlaps() {
-    let mut counter = Counter::new(Algorithm::SlidingWindow, 10, Unit::Second, None);
+    let mut counter = Counter::new(Algorithm::SlidingWindow, 10, TimeUnit::Second, None);
     assert_eq!(counter.drain(later(900)), 10);
     assert_eq!(counter.usage(later(900)), (10, 0, millis(1100)));
-    // At the mark all of them still overlap, then a tenth less every 100 ms.
+    // At the boundary all of them still overlap, then a tenth less every 100 ms.
     assert_eq!(counter.ask(1, later(1000)), exceeds_until(millis(100)));
     assert_eq!(counter.drain(later(1100)), 1);
     assert_eq!(counter.usage(later(1100)), (10, 0, millis(1900)));
     assert_eq!(counter.ask(2, later(1150)), exceeds_until(millis(150)));
     assert_eq!(counter.drain(later(1999)), 8);
-    // Nine of the window that has just ended, of which one more has gone after a ninth of the next.
+    // Nine are of the window that has just ended; one of them expires after a ninth of the next.
     assert_eq!(counter.ask(1, later(2000)), Outcome::Conform);
     assert_eq!(counter.ask(1, later(2000)), exceeds_until(Duration::from_nanos(111_111_112)));
     assert_eq!(counter.usage(later(4000)), (0, 10, millis(0)));
@@ -157,14 +157,14 @@ fn a_sliding_window_counts_the_one_before_as_far_as_it_overlaps() {
 
 #[test]
 fn a_sliding_window_gives_back_what_still_counts() {
-    let mut counter = Counter::new(Algorithm::SlidingWindow, 10, Unit::Second, None);
+    let mut counter = Counter::new(Algorithm::SlidingWindow, 10, TimeUnit::Second, None);
     let refund = |counter: &Counter, amount, charged, now| {
         let state = refund(counter.state, &counter.quota, amount, (charged, now));
         usage(Some(state), &counter.quota, now).used
     };
     assert_eq!(counter.ask(8, later(500)), Outcome::Conform);
     assert_eq!(refund(&counter, 3, later(500), later(999)), 5);
-    // Half of the eight count at the middle of the next window, half of five if three are given back.
+    // In the middle of the next window half of the eight count, or half of five if three are given back.
     assert_eq!(refund(&counter, 3, later(500), later(1500)), 3);
     assert_eq!(counter.ask(2, later(1500)), Outcome::Conform);
     assert_eq!(refund(&counter, 8, later(500), later(1500)), 2);
@@ -175,7 +175,7 @@ fn a_sliding_window_gives_back_what_still_counts() {
 #[test]
 fn the_largest_window_there_is_loses_no_unit() {
     for (count, unit) in
-        [(1_000_000, Unit::Millisecond), (1_000_000_000, Unit::Second), (u32::MAX, Unit::Year)]
+        [(1_000_000, TimeUnit::Millisecond), (1_000_000_000, TimeUnit::Second), (u32::MAX, TimeUnit::Year)]
     {
         let mut counter = Counter::new(Algorithm::SlidingWindow, count, unit, None);
         assert_eq!(counter.ask(count - 1, START), Outcome::Conform);
@@ -235,7 +235,7 @@ fn a_late_charge_beyond_the_limit_is_a_debt() {
                 assert_eq!(counter.drain(later(2000)), 5);
                 assert_eq!(counter.drain(later(3000)), 10);
             }
-            // Without a history each ten leave together; `history` has the rest.
+            // Without a history each ten expire together; the tests of `history` cover the rest.
             Algorithm::SlidingLog => {
                 let rounds = |seconds: u64| Duration::from_nanos(seconds * 1_000_000_000 - 2);
                 assert_eq!(reset, rounds(3));
@@ -244,7 +244,7 @@ fn a_late_charge_beyond_the_limit_is_a_debt() {
                 assert_eq!(counter.usage(later(2000)), (10, 0, rounds(1)));
                 assert_eq!(counter.drain(later(3000)), 10);
             }
-            // Fifteen are left for the next window and five for the one after that, in which four of the ten before it
+            // Fifteen carry over to the next window and five to the one after that, in which four of the ten before it
             // leave room for one more.
             Algorithm::SlidingWindow => {
                 assert_eq!(reset, millis(4000));
@@ -253,7 +253,7 @@ fn a_late_charge_beyond_the_limit_is_a_debt() {
                 assert_eq!(counter.ask(1, later(2599)), exceeds_until(millis(1)));
                 assert_eq!(counter.ask(1, later(2600)), Outcome::Conform);
             }
-            Algorithm::InFlight | Algorithm::Ban | Algorithm::Claim(_) => unreachable!("no limit names them"),
+            Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => unreachable!("no limit names them"),
         }
     }
 }
@@ -261,7 +261,7 @@ fn a_late_charge_beyond_the_limit_is_a_debt() {
 #[test]
 fn a_debt_of_many_windows_is_paid_by_as_many() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
-        for (unit, seconds) in [(Unit::Second, 1), (Unit::Week, 7 * 86_400), (Unit::Hour, 3600)] {
+        for (unit, seconds) in [(TimeUnit::Second, 1), (TimeUnit::Week, 7 * 86_400), (TimeUnit::Hour, 3600)] {
             let mut counter = Counter::new(algorithm, 10, unit, None);
             counter.charge(10_000, START);
             let after = |windows: u64| START.saturating_add(Duration::from_secs(seconds * windows));
@@ -275,15 +275,15 @@ fn a_debt_of_many_windows_is_paid_by_as_many() {
 #[test]
 fn a_lowered_limit_makes_no_debt_of_what_was_within_it() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
-        let from = quota(algorithm, 1000, Unit::Hour, None);
-        let mut counter = Counter { quota: quota(algorithm, 10, Unit::Hour, None), state: None };
+        let from = quota(algorithm, 1000, TimeUnit::Hour, None);
+        let mut counter = Counter { quota: quota(algorithm, 10, TimeUnit::Hour, None), state: None };
         let used = charge(None, &from, 800, later(60_000));
         counter.state = convert(used, &from, &counter.quota, later(120_000));
         assert_eq!(counter.usage(later(120_000)).0, 800, "{algorithm}");
         assert!(matches!(counter.ask(1, later(3_599_000)), Outcome::Exceed { .. }), "{algorithm}");
         let windows = if algorithm == Algorithm::SlidingWindow { 2 } else { 1 };
         assert_eq!(counter.drain(later(windows * 3_600_000 + 60_001)), 10, "{algorithm}");
-        // What was owed before is owed still.
+        // A debt from before the change is still owed.
         let owed = charge(None, &from, 1200, later(60_000));
         let converted = convert(owed, &from, &counter.quota, later(120_000));
         assert!(usage(converted, &counter.quota, later(10 * 3_600_000)).used > 1000, "{algorithm}");
@@ -310,7 +310,7 @@ fn no_charge_wraps_round() {
         for _ in 0..3 {
             counter.charge(i64::MAX, START);
         }
-        // A sliding window of a second holds no more than the clock can tell apart.
+        // The state of a sliding window of one second has room for 10⁹ units, one per nanosecond.
         let most =
             if counter.quota.algorithm() == Algorithm::SlidingWindow { 1_000_000_000 } else { u32::MAX };
         assert_eq!(counter.usage(START).0, most);
@@ -340,20 +340,20 @@ fn a_changed_quota_keeps_what_was_used() {
         assert_eq!(counter.ask(10, START), Outcome::Conform);
         for algorithm in Algorithm::RATES {
             for (count, left) in [(100, 90), (5, 0)] {
-                let to = quota(algorithm, count, Unit::Second, None);
+                let to = quota(algorithm, count, TimeUnit::Second, None);
                 let state = convert(counter.state.unwrap(), &counter.quota, &to, START);
                 let usage = usage(state, &to, START);
                 assert_eq!((usage.used, usage.remaining), (10, left), "to {algorithm}");
             }
         }
-        let to = quota(Algorithm::Gcra, 100, Unit::Second, None);
+        let to = quota(Algorithm::Gcra, 100, TimeUnit::Second, None);
         assert_eq!(convert(counter.state.unwrap(), &counter.quota, &to, later(2000)), None);
     }
 }
 
 #[test]
 fn the_last_second_of_time_is_no_way_past_a_limit() {
-    let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(Unit::Second));
+    let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(TimeUnit::Second));
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
         let quota = Quota::new(algorithm, limit, None).unwrap();
         let now = Timestamp::from_nanos(u64::MAX - 999_999_999);

@@ -1,20 +1,25 @@
-//! Token bucket: whole tokens, refilled one by one at the limit's rate, never above the burst.
+//! Token bucket: whole tokens, refilled one by one at the limit's rate, up to the burst.
 //!
-//! It admits what gcra admits, by other arithmetic: the state is the number of missing tokens and the moment
-//! from which the next one is earned. That moment is rounded up to a nanosecond whenever tokens are credited,
-//! so a bucket can fall short of its rate by a nanosecond per credit and never exceed it.
+//! It admits what gcra admits, with other arithmetic: the state is the number of missing tokens and the time from which
+//! the next one is earned. That time is rounded up to a nanosecond whenever tokens are credited, so a bucket may be
+//! below its rate by a nanosecond per credit and never exceeds it.
 
 use std::time::Duration;
 
-use super::bucket::Bucket;
-use super::{Outcome, State, Usage};
+use super::bucket::BucketState;
+use super::{CounterState, CounterUsage, Outcome};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
-pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Timestamp) -> (State, Outcome) {
+pub(super) fn evaluate(
+    state: Option<CounterState>,
+    quota: &Quota,
+    cost: u32,
+    now: Timestamp,
+) -> (CounterState, Outcome) {
     let bucket = credited(state, quota, now);
     let burst = quota.capacity();
-    if let Some(taken) = bucket.take(cost, burst) {
+    if let Some(taken) = bucket.take_tokens(cost, burst) {
         return (taken.into(), Outcome::Conform);
     }
     let retry_after = (cost <= burst).then(|| {
@@ -25,45 +30,51 @@ pub(super) fn evaluate(state: Option<State>, quota: &Quota, cost: u32, now: Time
     (bucket.into(), Outcome::Exceed { retry_after })
 }
 
-pub(super) fn charge(state: Option<State>, quota: &Quota, amount: i64, now: Timestamp) -> State {
+pub(super) fn charge(
+    state: Option<CounterState>,
+    quota: &Quota,
+    amount: i64,
+    now: Timestamp,
+) -> CounterState {
     credited(state, quota, now).charge(amount).into()
 }
 
-/// Every nanosecond since the charge has earned one back for whoever came; what remains of the time the tokens
-/// stand for is taken off the time until the bucket is full.
+/// Gives back `amount` tokens less those that time since the charge has already returned: what remains of the time that
+/// they stand for is subtracted from the time until the bucket is full.
 pub(super) fn refund(
-    state: Option<State>,
+    state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
     (charged, now): (Timestamp, Timestamp),
-) -> State {
+) -> CounterState {
     let bucket = credited(state, quota, now);
     let interval = quota.interval();
-    let whole = interval.whole.saturating_mul(amount.into());
-    let worth = whole.saturating_add(u64::from(interval.part).saturating_mul(amount.into()) / quota.count());
+    let whole = interval.nanos.saturating_mul(amount.into());
+    let worth =
+        whole.saturating_add(u64::from(interval.remainder).saturating_mul(amount.into()) / quota.count());
     let back = worth.saturating_sub(now.as_nanos().saturating_sub(charged.as_nanos()));
     let full = bucket.since.saturating_add(time_for(bucket.missing, quota)).saturating_sub(back);
     let left = u128::from(full.saturating_sub(now.as_nanos())) * u128::from(quota.count());
-    let missing = u32::try_from(left.div_ceil(u128::from(quota.period()))).unwrap_or(u32::MAX);
+    let missing = u32::try_from(left.div_ceil(u128::from(quota.period_nanos()))).unwrap_or(u32::MAX);
     match missing.min(bucket.missing) {
-        0 => Bucket::full(now).into(),
-        missing => Bucket { since: full.saturating_sub(time_for(missing, quota)), missing }.into(),
+        0 => BucketState::full(now).into(),
+        missing => BucketState { since: full.saturating_sub(time_for(missing, quota)), missing }.into(),
     }
 }
 
-pub(super) fn usage(state: Option<State>, quota: &Quota, now: Timestamp) -> Usage {
+pub(super) fn usage(state: Option<CounterState>, quota: &Quota, now: Timestamp) -> CounterUsage {
     let bucket = credited(state, quota, now);
     let full = bucket.since.saturating_add(time_for(bucket.missing, quota));
-    Usage {
+    CounterUsage {
         used: bucket.missing,
         remaining: quota.capacity().saturating_sub(bucket.missing),
         reset: Duration::from_nanos(full.saturating_sub(now.as_nanos())),
     }
 }
 
-/// As the wait of [`evaluate`], with a burst of so many units more.
-pub(super) fn until_owed(
-    state: Option<State>,
+/// Computes the wait as [`evaluate`] does, with the burst raised by `owed` units.
+pub(super) fn time_until_debt(
+    state: Option<CounterState>,
     quota: &Quota,
     (cost, owed): (u32, u64),
     now: Timestamp,
@@ -75,38 +86,38 @@ pub(super) fn until_owed(
     Duration::from_nanos(due.saturating_sub(now.as_nanos()))
 }
 
-/// A credit rounds up, where a token takes no whole number of nanoseconds.
+/// Rounding of one credit, if a token takes a fractional number of nanoseconds.
 pub(super) fn rounding(quota: &Quota) -> Duration {
-    Duration::from_nanos(u64::from(quota.interval().part > 0))
+    Duration::from_nanos(u64::from(quota.interval().remainder > 0))
 }
 
-pub(super) fn is_unused(state: State, quota: &Quota, now: Timestamp) -> bool {
+pub(super) fn is_unused(state: CounterState, quota: &Quota, now: Timestamp) -> bool {
     credited(Some(state), quota, now).missing == 0
 }
 
-/// The bucket at `now`, with all tokens earned so far put in.
-fn credited(state: Option<State>, quota: &Quota, now: Timestamp) -> Bucket {
-    let full = Bucket::full(now);
-    let Some(State { word: since, extra: missing }) = state else { return full };
+/// The bucket at `now`, with all tokens earned so far added.
+fn credited(state: Option<CounterState>, quota: &Quota, now: Timestamp) -> BucketState {
+    let full = BucketState::full(now);
+    let Some(CounterState { word: since, extra: missing }) = state else { return full };
     let elapsed = now.as_nanos().saturating_sub(since);
     let earned = match elapsed.checked_mul(quota.count()) {
-        Some(product) => product / quota.period(),
+        Some(product) => product / quota.period_nanos(),
         None => {
-            let earned = u128::from(elapsed) * u128::from(quota.count()) / u128::from(quota.period());
+            let earned = u128::from(elapsed) * u128::from(quota.count()) / u128::from(quota.period_nanos());
             u64::try_from(earned).unwrap_or(u64::MAX)
         }
     };
     match u32::try_from(earned) {
         Ok(earned) if earned < missing => {
-            Bucket { since: since.saturating_add(time_for(earned, quota)), missing: missing - earned }
+            BucketState { since: since.saturating_add(time_for(earned, quota)), missing: missing - earned }
         }
         _ => full,
     }
 }
 
-/// The time in which `tokens` are earned, rounded up.
+/// Time in which `tokens` are earned, in nanoseconds, rounded up.
 fn time_for(tokens: u32, quota: &Quota) -> u64 {
     let interval = quota.interval();
-    let parts = u64::from(interval.part).saturating_mul(tokens.into()).div_ceil(quota.count());
-    interval.whole.saturating_mul(tokens.into()).saturating_add(parts)
+    let parts = u64::from(interval.remainder).saturating_mul(tokens.into()).div_ceil(quota.count());
+    interval.nanos.saturating_mul(tokens.into()).saturating_add(parts)
 }

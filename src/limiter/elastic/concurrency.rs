@@ -1,50 +1,54 @@
-//! How many requests may be under way: as many as the upstream answers without making them wait.
+//! Adaptive concurrency limit: how many requests the upstream serves without queueing them.
 //!
-//! An adaptive limit in the manner of Netflix' Gradient2: answers slower than they may be shrink it in
-//! proportion, else it grows by the square root of itself, which is the queue that random arrivals need. It only
-//! grows where it is used, or an idle upstream would be thought capable of anything. Nobody is refused by it;
-//! it is what the requests under way are compared with, and it tells most where nothing is answered any more.
+//! It follows Netflix' Gradient2. It shrinks in proportion if responses are slower than the threshold; otherwise it
+//! grows by its square root, the queue that random arrivals need. It grows only while it is used, because an idle
+//! upstream would otherwise seem capable of anything. It rejects no requests. The requests in flight are compared with
+//! it, which is the most useful signal when an upstream stops responding.
 
 use std::time::Duration;
 
-use super::latency::share_left;
+use super::latency::decay_factor;
 
-const FIRST: f64 = 20.0;
-const LEAST: f64 = 10.0;
-const MOST: f64 = 1e6;
-/// The most that one step may take off.
-const STEEPEST: f64 = 0.5;
-/// What the limit follows its gradient in, and what the number under way fades in.
+/// Initial limit.
+const INITIAL_LIMIT: f64 = 20.0;
+/// Minimum limit.
+const MIN_LIMIT: f64 = 10.0;
+/// Maximum limit.
+const MAX_LIMIT: f64 = 1e6;
+/// Minimum gradient: the part of the limit that one step leaves.
+const MIN_GRADIENT: f64 = 0.5;
+/// Time constant with which the limit follows its gradient.
 const FOLLOW: Duration = Duration::from_millis(500);
+/// Averaging time of the requests in flight.
 const FADE: Duration = Duration::from_millis(300);
 
-/// Requests under way and the limit they are compared with.
+/// Requests in flight, and the limit that they are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Concurrency {
-    /// Requests in flight of late.
+    /// Recent mean of the requests in flight.
     pub(super) in_flight: f64,
-    /// As many as there may be.
+    /// The adaptive limit.
     pub(super) limit: f64,
 }
 
 impl Default for Concurrency {
     fn default() -> Self {
-        Self { in_flight: 0.0, limit: FIRST }
+        Self { in_flight: 0.0, limit: INITIAL_LIMIT }
     }
 }
 
 impl Concurrency {
-    /// There are `in_flight` at this moment; answers may take `gradient` times as long as they do, if that is
-    /// known.
+    /// Updates the limit. `in_flight` is the current number, and `gradient` the ratio of the latency threshold to the
+    /// current latency, if known.
     pub(super) fn adapt(&mut self, in_flight: u64, gradient: Option<f64>, elapsed: Duration) {
         let now = in_flight as f64;
-        self.in_flight = now + (self.in_flight - now) * share_left(elapsed, FADE);
+        self.in_flight = now + (self.in_flight - now) * decay_factor(elapsed, FADE);
         let Some(gradient) = gradient else { return };
-        let aim = self.limit * gradient.clamp(STEEPEST, 1.0) + self.limit.sqrt();
+        let aim = self.limit * gradient.clamp(MIN_GRADIENT, 1.0) + self.limit.sqrt();
         let is_used = self.in_flight * 2.0 > self.limit;
         if is_used || aim < self.limit {
-            let limit = aim + (self.limit - aim) * share_left(elapsed, FOLLOW);
-            self.limit = limit.clamp(LEAST, MOST);
+            let limit = aim + (self.limit - aim) * decay_factor(elapsed, FOLLOW);
+            self.limit = limit.clamp(MIN_LIMIT, MAX_LIMIT);
         }
     }
 }
@@ -63,7 +67,7 @@ mod tests {
     #[test]
     fn it_grows_to_twice_what_is_used_and_no_further() {
         let mut concurrency = Concurrency::default();
-        assert!((after(600, 4, 1.5, &mut concurrency) - FIRST).abs() < f64::EPSILON);
+        assert!((after(600, 4, 1.5, &mut concurrency) - INITIAL_LIMIT).abs() < f64::EPSILON);
         let limit = after(600, 200, 1.5, &mut concurrency);
         assert!((400.0..430.0).contains(&limit), "{limit}");
     }
@@ -74,14 +78,14 @@ mod tests {
         after(600, 200, 1.5, &mut concurrency);
         let limit = after(20, 200, 0.2, &mut concurrency);
         assert!(limit < 100.0, "{limit}");
-        assert!((after(600, 200, 0.2, &mut concurrency) - LEAST).abs() < 1.0);
+        assert!((after(600, 200, 0.2, &mut concurrency) - MIN_LIMIT).abs() < 1.0);
     }
 
     #[test]
     fn it_stays_where_nothing_is_answered() {
         let mut concurrency = Concurrency::default();
         (0..50).for_each(|_| concurrency.adapt(500, None, TICK));
-        assert!((concurrency.limit - FIRST).abs() < f64::EPSILON);
+        assert!((concurrency.limit - INITIAL_LIMIT).abs() < f64::EPSILON);
         assert!((concurrency.in_flight - 500.0).abs() < 1.0);
     }
 }

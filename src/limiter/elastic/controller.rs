@@ -1,87 +1,98 @@
-//! From what is measured to how far limits may stretch.
+//! Controller of elastic limits: computes the headroom from measurements, ten times a second.
 //!
-//! Called ten times a second. Every signal is compared with its threshold, and the one that has come nearest
-//! to it binds. Well below, headroom grows, slowly. From most of the way on it is given back little by little, which
-//! is where it comes to rest. A threshold that is crossed costs a cut at once; where that has not helped by the
-//! time its effect must have been seen, the rest goes as well, and limits are as written within two seconds. Where it
-//! had to turn round is remembered: up to near that point headroom comes back as before, from there on slowly at
-//! first, so that it touches the limit lightly instead of running into it again and again.
+//! Every signal is compared with its threshold. The pressure is the highest ratio of a signal's value to its threshold.
+//! At low pressure headroom grows, slowly. From three quarters of the threshold on, a little is given back, so headroom
+//! comes to rest there. When a threshold is crossed, headroom is cut at once. If pressure is still above the threshold
+//! when the cut must have taken effect, the rest follows, and limits are as configured within two seconds.
 //!
-//! The numbers are those with which the simulation in `tests/elastic` holds what it claims.
+//! The point at which headroom had to turn is remembered. Headroom grows back as before up to near that point, and
+//! slowly at first from there, so that it approaches the limit gently instead of overshooting again and again.
+//!
+//! The simulation in `tests/elastic` verifies these claims with these constants.
 
 use std::time::Duration;
 
 use super::Headroom;
 use super::concurrency::Concurrency;
-use super::latency::{Latency, share_left};
-use super::signal::{Level, Reading, Signal, Signals};
+use super::latency::{Latency, decay_factor};
+use super::signal::{Signal, SignalLevel, SignalSet, UpstreamMeasurement};
 use crate::limiter::timestamp::Timestamp;
 
-/// How often the controller wants to be asked.
+/// Interval at which the controller is called.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// The share of requests that may fail.
-const MOST_FAILURES: f64 = 0.1;
-/// Of what the upstream has: beyond it, queues grow faster than load.
-const MOST_UTILIZATION: f64 = 0.9;
-/// The share of time that work may wait for a CPU.
-const MOST_CPU: f64 = 0.5;
+/// Threshold of failures: share of requests.
+const MAX_FAILURE_SHARE: f64 = 0.1;
+/// Threshold of utilization. Above it, queues grow faster than load.
+const MAX_UTILIZATION: f64 = 0.9;
+/// Threshold of CPU pressure: share of time in which work waits for a CPU.
+const MAX_CPU_WAIT: f64 = 0.5;
 
-/// Below this part of every threshold there is headroom to gain.
+/// Pressure below which headroom may grow.
 const ROOM: f64 = 0.7;
-/// For so long there must have been, before any is gained.
+/// Time for which pressure must have been that low before headroom grows.
 const CALM: Duration = Duration::from_millis(500);
-/// Headroom gained in a second: all of it in ten.
+/// Growth of headroom per second: all of it in ten seconds.
 const GROWTH: f64 = 0.1;
-/// The same near the point where it had to turn round, doubling every so many seconds without a turn.
+/// Growth per second near the last turning point; doubles every [`DOUBLING`] seconds without a turn.
 const CAREFUL_GROWTH: f64 = 0.002;
+/// Seconds in which careful growth doubles.
 const DOUBLING: f64 = 15.0;
-/// From this part of it on, and up to that.
+/// Part of the turning point from which growth is careful.
 const NEAR: f64 = 0.9;
+/// Multiple of the turning point beyond which it is forgotten, if pressure is low.
 const PAST: f64 = 1.2;
-/// The same where pressure is low: at the lower of these.
+/// Maximum growth per second near the turning point while pressure is low.
 const EASY_GROWTH: f64 = 0.02;
+/// Pressures between which that growth falls from all of it to none.
 const EASY: (f64, f64) = (0.42, 0.52);
-/// What pressure is averaged over for that.
+/// Averaging time of that pressure.
 const LATELY: Duration = Duration::from_secs(2);
-/// Pressure that is still there when this part of the headroom is left does not come from the limits.
+/// If pressure remains when this part of the headroom is left, limits are not its cause.
 const NO_HELP: f64 = 0.5;
-/// From this part of a threshold on headroom is given back: at the threshold itself, this part of it a second.
+/// Pressure from which headroom is given back.
 const TIGHT: f64 = 0.75;
+/// Part of the headroom that is given back per second, just below the threshold.
 const RETREAT: f64 = 0.15;
 
-/// What crossing a threshold costs at once, as a part of the headroom there is: no more than that of any factor.
+/// Part of the headroom that crossing a threshold costs at once. The elastic factor falls by no larger part.
 const CUT: f64 = 0.15;
-/// How long its effect takes to be seen: so long, and so many times what answers take, but not longer than that.
+/// Minimum time in which the effect of a cut becomes visible.
 const EFFECT: Duration = Duration::from_millis(500);
+/// The same as a multiple of the current latency, if that is longer.
 const EFFECT_LATENCIES: f64 = 2.0;
-const LATEST_EFFECT: Duration = Duration::from_millis(700);
-/// For so long a pressure is given that falls after the cut.
+/// Maximum of that multiple.
+const MAX_EFFECT_TIME: Duration = Duration::from_millis(700);
+/// Time for which falling pressure after a cut is tolerated, and minimum time between two cuts.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The time in which all headroom is lost at the greatest speed, and in which that speed is reached, in seconds.
+/// Seconds in which all headroom is lost at maximum speed.
 const COLLAPSE: f64 = 0.7;
+/// Seconds in which that speed is reached.
 const RAMP: f64 = 0.5;
-/// How far beyond its threshold a signal must be for that; less takes longer, but never less than this part of it.
+/// Excess over the threshold at which the maximum speed is reached.
 const HEAVY: f64 = 0.7;
-const LIGHTEST: f64 = 0.3;
-/// Pressures between which it grows to its greatest at once.
+/// Minimum part of the speed for a smaller excess.
+const MIN_EXCESS_WEIGHT: f64 = 0.3;
+/// Pressures between which speed rises to its maximum without waiting for the effect of a cut.
 const FAR: (f64, f64) = (1.75, 2.25);
-/// What the pressure before fades in.
+/// Averaging time of the previous pressure.
 const BEFORE: Duration = Duration::from_millis(200);
 
-/// What failures fade in, and how many requests without one are supposed: one failure of three is no rate.
+/// Averaging time of failures.
 const FAILURES_FADE: Duration = Duration::from_millis(500);
+/// Number of successful requests that are added, because one failure in three requests is no rate.
 const SUPPOSED: f64 = 10.0;
-/// What reports fade in, and after what time they are too old.
+/// Averaging time of load reports.
 const REPORTS_FADE: Duration = Duration::from_millis(300);
+/// Age at which a report is ignored.
 const REPORTS_LAST: Duration = Duration::from_secs(10);
 
-/// Where headroom is going.
+/// Direction in which headroom moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trend {
-    /// More is being gained.
+    /// It grows.
     Growing,
-    /// It stays: near a threshold, just after one was crossed, or with nothing left to gain.
+    /// It is steady: near a threshold, after one was crossed, or at its maximum.
     #[default]
     Steady,
     /// A threshold is crossed.
@@ -89,7 +100,7 @@ pub enum Trend {
 }
 
 impl Trend {
-    /// In a word.
+    /// Returns the name of the trend.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Growing => "growing",
@@ -99,105 +110,110 @@ impl Trend {
     }
 }
 
-/// The controller's opinion at one moment.
+/// State of the controller at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Assessment {
-    /// How far limits may stretch.
+    /// The headroom.
     pub headroom: Headroom,
-    /// Where that is going.
+    /// Its direction.
     pub trend: Trend,
-    /// Every signal that says something, beside [`Signal::ALL`].
-    pub levels: [Option<Level>; Signal::ALL.len()],
+    /// Level of every signal that has a value, indexed as [`Signal::ALL`].
+    pub levels: [Option<SignalLevel>; Signal::ALL.len()],
 }
 
 impl Assessment {
-    /// The signal that has come nearest to its threshold.
-    pub fn binding(&self) -> Option<Level> {
+    /// Returns the signal with the highest pressure.
+    pub fn binding(&self) -> Option<SignalLevel> {
         self.levels.iter().flatten().copied().max_by(|a, b| a.pressure().total_cmp(&b.pressure()))
     }
 }
 
-/// What is known of the upstream. Starts without headroom.
+/// The controller of one upstream. It starts without headroom.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Controller {
     at: Option<Timestamp>,
     latency: Latency,
     concurrency: Concurrency,
     failures: Failures,
-    utilization: Report,
-    cpu: Report,
-    course: Course,
+    utilization: ReportedValue,
+    cpu: ReportedValue,
+    course: HeadroomTracker,
 }
 
 impl Controller {
-    /// Takes in what was measured since the last call and answers how far limits may stretch from `now` on,
-    /// going by `signals`.
-    pub fn assess(&mut self, reading: &Reading, signals: Signals, now: Timestamp) -> Assessment {
-        // After a pause, as of a suspended machine, the world is another: no more than a second counts.
+    /// Processes the measurements since the last call; returns the headroom from `now` on, according to `signals`.
+    pub fn assess(
+        &mut self,
+        reading: &UpstreamMeasurement,
+        signals: SignalSet,
+        now: Timestamp,
+    ) -> Assessment {
+        // After a pause, such as a suspended machine, earlier state says little; at most one second counts.
         let elapsed = self.at.map_or(Duration::ZERO, |at| now.since(at)).min(Duration::from_secs(1));
         self.at = Some(now);
-        self.latency.learn(reading.answers, elapsed, self.course.is_unaffected_by_limits());
+        self.latency.learn(reading.response_times, elapsed, self.course.is_unaffected_by_limits());
         if self.latency.has_shifted() {
-            // Where another upstream had its limit says nothing of this one's.
+            // The turning point of another upstream does not apply to this one.
             self.course.turned_at = None;
         }
-        let pace = self.latency.now_and_most();
+        let pace = self.latency.current_and_threshold();
         let gradient = pace.map(|(now, most)| most / now);
         self.concurrency.adapt(reading.in_flight, gradient, elapsed);
         self.failures.add(reading, elapsed);
         self.utilization.add(reading.utilization, elapsed);
         self.cpu.add(reading.cpu, elapsed);
         let levels = Signal::ALL.map(|signal| self.level(signal).filter(|_| signals.contains(signal)));
-        let pressure = levels.iter().flatten().map(Level::pressure).fold(0.0, f64::max);
+        let pressure = levels.iter().flatten().map(SignalLevel::pressure).fold(0.0, f64::max);
         let answers_take =
-            pace.map_or(0.0, |(now, _)| now * EFFECT_LATENCIES).min(LATEST_EFFECT.as_secs_f64());
+            pace.map_or(0.0, |(now, _)| now * EFFECT_LATENCIES).min(MAX_EFFECT_TIME.as_secs_f64());
         let effect = EFFECT.max(Duration::from_secs_f64(answers_take));
         let trend = self.course.steer(pressure, effect, elapsed);
         Assessment { headroom: Headroom::from_fraction(self.course.headroom), trend, levels }
     }
 
-    fn level(&self, signal: Signal) -> Option<Level> {
+    fn level(&self, signal: Signal) -> Option<SignalLevel> {
         let (value, threshold) = match signal {
             Signal::InFlight => (self.concurrency.in_flight, self.concurrency.limit),
-            Signal::Latency => self.latency.now_and_most()?,
-            Signal::Failures => (self.failures.share(), MOST_FAILURES),
-            Signal::Utilization => (self.utilization.value()?, MOST_UTILIZATION),
-            Signal::Cpu => (self.cpu.value()?, MOST_CPU),
+            Signal::Latency => self.latency.current_and_threshold()?,
+            Signal::Failures => (self.failures.share(), MAX_FAILURE_SHARE),
+            Signal::Utilization => (self.utilization.value()?, MAX_UTILIZATION),
+            Signal::Cpu => (self.cpu.value()?, MAX_CPU_WAIT),
         };
-        Some(Level { signal, value, threshold })
+        Some(SignalLevel { signal, value, threshold })
     }
 }
 
-/// Headroom on its way between none and all.
+/// Headroom and the state by which it moves.
 #[derive(Clone, Copy, Debug, Default)]
-struct Course {
+struct HeadroomTracker {
     headroom: f64,
-    /// Where it had to turn round last.
+    /// Headroom at the last turn.
     turned_at: Option<f64>,
-    /// The pressure of just before, and that of the last seconds.
+    /// Average pressure of the last moments.
     before: f64,
+    /// Average pressure of the last seconds.
     lately: f64,
-    /// The headroom there was when pressure began to leave no room.
+    /// Headroom when pressure began to leave no room.
     tight_from: Option<f64>,
     crossed_for: Duration,
     since_cut: Duration,
     calm_for: Duration,
 }
 
-impl Course {
+impl HeadroomTracker {
     fn is_at_base(&self) -> bool {
         self.headroom <= 0.0
     }
 
-    /// Whether the upstream does as it does whatever the limits are: they are as written, or shrinking them has not helped.
+    /// Whether limits do not affect the upstream: they are as configured, or shrinking them has not helped.
     fn is_unaffected_by_limits(&self) -> bool {
         self.is_at_base() || self.tight_from.is_some_and(|from| self.headroom <= from * NO_HELP)
     }
 
     fn steer(&mut self, pressure: f64, effect: Duration, elapsed: Duration) -> Trend {
         let falls = pressure < self.before;
-        self.before = pressure + (self.before - pressure) * share_left(elapsed, BEFORE);
-        self.lately = pressure + (self.lately - pressure) * share_left(elapsed, LATELY);
+        self.before = pressure + (self.before - pressure) * decay_factor(elapsed, BEFORE);
+        self.lately = pressure + (self.lately - pressure) * decay_factor(elapsed, LATELY);
         if pressure < ROOM {
             self.tight_from = None;
         } else {
@@ -223,8 +239,8 @@ impl Course {
         Trend::Growing
     }
 
-    /// A cut first, as most often it does: what was too much was little. What is still too much when its effect
-    /// should have been seen is an overload.
+    /// Shrinks headroom: first by a cut, which is usually enough. Pressure that remains after the effect of the cut is
+    /// an overload.
     fn shrink(&mut self, pressure: f64, falls: bool, effect: Duration, elapsed: Duration) {
         self.calm_for = Duration::ZERO;
         if self.crossed_for.is_zero() && self.since_cut > PATIENCE && !self.is_at_base() {
@@ -238,14 +254,14 @@ impl Course {
         }
         let far = (pressure - FAR.0) / (FAR.1 - FAR.0);
         let long = self.crossed_for.saturating_sub(effect).as_secs_f64() / RAMP;
-        let heavy = ((pressure - 1.0) / HEAVY).clamp(LIGHTEST, 1.0);
+        let heavy = ((pressure - 1.0) / HEAVY).clamp(MIN_EXCESS_WEIGHT, 1.0);
         let speed = far.max(long * heavy).clamp(0.0, 1.0) / COLLAPSE;
         self.headroom = (self.headroom - speed * elapsed.as_secs_f64()).max(0.0);
     }
 
     fn grow(&mut self, elapsed: Duration) {
         let speed = match self.turned_at {
-            // So far beyond, and nothing has happened: it is another upstream now.
+            // Well beyond the turning point without pressure: the upstream has changed.
             Some(turned_at) if self.headroom >= turned_at * PAST && self.lately < EASY.1 => {
                 self.turned_at = None;
                 GROWTH
@@ -261,7 +277,7 @@ impl Course {
     }
 }
 
-/// Failures of late.
+/// Recent failures.
 #[derive(Clone, Copy, Debug, Default)]
 struct Failures {
     ended: f64,
@@ -269,8 +285,8 @@ struct Failures {
 }
 
 impl Failures {
-    fn add(&mut self, reading: &Reading, elapsed: Duration) {
-        let kept = share_left(elapsed, FAILURES_FADE);
+    fn add(&mut self, reading: &UpstreamMeasurement, elapsed: Duration) {
+        let kept = decay_factor(elapsed, FAILURES_FADE);
         self.ended = self.ended * kept + reading.ended as f64;
         self.failed = self.failed * kept + reading.failed as f64;
     }
@@ -280,21 +296,21 @@ impl Failures {
     }
 }
 
-/// A number that others report now and then.
+/// A value that is reported at irregular intervals.
 #[derive(Clone, Copy, Debug, Default)]
-struct Report {
+struct ReportedValue {
     value: Option<f64>,
     age: Duration,
 }
 
-impl Report {
+impl ReportedValue {
     fn add(&mut self, reported: Option<f64>, elapsed: Duration) {
         let Some(reported) = reported.filter(|reported| reported.is_finite()) else {
             self.age = self.age.saturating_add(elapsed);
             return;
         };
-        // What has not been heard of for long is no part of the mean.
-        let kept = share_left(self.age.saturating_add(elapsed), REPORTS_FADE);
+        // The old mean fades according to its age.
+        let kept = decay_factor(self.age.saturating_add(elapsed), REPORTS_FADE);
         self.value = Some(self.value.map_or(reported, |value| reported + (value - reported) * kept));
         self.age = Duration::ZERO;
     }

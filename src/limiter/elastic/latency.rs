@@ -1,59 +1,61 @@
-//! How long the upstream takes: now, and usually.
+//! Latency of an upstream: the current and the usual time until a response begins.
 //!
-//! Means are geometric. One answer in a hundred that takes a thousand times as long moves them by seven per
-//! cent and not tenfold, so a client that uploads slowly, or the one expensive route, does not speak for all.
+//! Means are geometric. One response in a hundred that takes a thousand times as long raises them by seven per cent
+//! instead of tenfold, so a slow upload or a single expensive route does not dominate.
 //!
-//! What is usual is learned at the written limits. Once that is done it may only fall while limits are stretched:
-//! if it could rise as well, limits would make the upstream a little slower, take that for usual, and go on from
-//! there.
+//! The usual latency is learned while limits are as configured. Afterwards, while limits are raised, it may only fall.
+//! Otherwise raised limits would make the upstream a little slower, that would become the usual latency, and limits
+//! would rise again.
 
 use std::time::Duration;
 
 use crate::limiter::timestamp::saturating_nanos;
 
-/// Steps to a doubling.
+/// Steps per doubling of a logarithm.
 const STEPS: u64 = 1024;
 
-/// The time in which what counts as now fades, and the answers it is kept to.
+/// Averaging time of the current latency, and the minimum number of responses in it.
 const NOW: (Duration, f64) = (Duration::from_millis(250), 30.0);
-/// The same for what the usual is compared with and learned from.
+/// Averaging time and minimum number of responses of the recent latency, from which the usual one is learned.
 const LATELY: (Duration, f64) = (Duration::from_secs(5), 150.0);
-/// How long the usual takes to follow what is faster.
+/// Time constant with which the usual latency follows a lower one.
 const FASTER: Duration = Duration::from_secs(10);
-/// How long it takes to follow what is slower at the written limits.
+/// Time constant with which it follows a higher one while limits are as configured.
 const SLOWER: Duration = Duration::from_secs(120);
-/// How long it takes where what is slower does not get any slower, and no further than so many steps beyond what
-/// it would have learned otherwise. A queue grows as long as there is an overload; an upstream that has changed for good takes
-/// its new time from the first answer on.
+/// Time constant with which it follows a higher latency that is level. A queue grows as long as there is an overload,
+/// whereas an upstream that has changed for good has its new latency from the first response on.
 const SETTLED: Duration = Duration::from_secs(8);
+/// Maximum distance of the usual latency from that in the long run, in steps.
 const MAX_RISE: f64 = 2.0 * STEPS as f64;
-/// What lately is compared with for that, and how far they may be apart, in steps and in standard deviations.
+/// Averaging time and minimum number of responses of the mean that [`LATELY`] is compared with, to find out whether
+/// latency is level.
 const SOON: (Duration, f64) = (Duration::from_millis(1500), 60.0);
+/// Maximum distance of the two means of a level latency: in steps, plus this many standard deviations.
 const LEVEL: (f64, f64) = (0.12 * STEPS as f64, 1.5);
-/// Answers may begin so many times later than usual.
-const MOST: f64 = 2.0;
-/// And so many standard deviations of their mean later than that.
+/// Factor over the usual latency that is the threshold.
+const MAX_SLOWDOWN: f64 = 2.0;
+/// Number of standard deviations of the mean that are added to the usual latency first.
 const CERTAINTY: f64 = 2.5;
-/// So many steps more make it another upstream.
+/// Increase of the usual latency, in steps, that counts as another upstream.
 const SHIFT: f64 = 0.5 * STEPS as f64;
-/// As near as this, in steps, it has caught up.
+/// Distance from the usual latency, in steps, at which it has caught up.
 const NEAR: f64 = 0.1 * STEPS as f64;
-/// Without answers for this long, nothing is known of now.
+/// Time without responses after which the current latency is unknown.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Durations, counted and added up by their logarithms.
+/// Durations, as number and sums of their logarithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Samples {
-    /// How many.
+    /// Number of durations.
     pub count: u64,
-    /// The sum of [`logarithm`].
+    /// Sum of their [`logarithm`]s.
     pub logarithms: u64,
-    /// The sum of their squares.
+    /// Sum of the squares of these.
     pub squares: u64,
 }
 
 impl Samples {
-    /// Counts another one.
+    /// Adds a duration.
     pub fn add(&mut self, duration: Duration) {
         let logarithm = logarithm(duration);
         self.count = self.count.wrapping_add(1);
@@ -61,7 +63,7 @@ impl Samples {
         self.squares = self.squares.wrapping_add(logarithm * logarithm);
     }
 
-    /// What came after `earlier`; sums that wrapped round in between come out right.
+    /// Returns the samples after `earlier`, also if sums have wrapped since.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             count: self.count.wrapping_sub(earlier.count),
@@ -71,8 +73,8 @@ impl Samples {
     }
 }
 
-/// The logarithm of a duration to base two, in steps of a thousandth of a doubling, straight lines between whole
-/// doublings: three instructions, never off by more than six per cent, and exact for what is equal.
+/// Logarithm of a duration to base two, in steps of 1/1024 of a doubling, with linear interpolation between powers of
+/// two. It takes three instructions, is never off by more than six per cent, and equal durations have equal logarithms.
 pub fn logarithm(duration: Duration) -> u64 {
     let nanos = saturating_nanos(duration).max(1);
     let zeros = nanos.leading_zeros();
@@ -81,32 +83,33 @@ pub fn logarithm(duration: Duration) -> u64 {
     whole * STEPS + part
 }
 
-/// Seconds of such a logarithm, which may be a mean.
+/// Seconds of a logarithm, which may be a mean.
 fn seconds(logarithm: f64) -> f64 {
     let steps = STEPS as f64;
     let whole = (logarithm / steps).floor();
     whole.exp2() * (1.0 + logarithm / steps - whole) / 1e9
 }
 
-/// A mean that forgets, but never so fast that it rests on too few samples.
+/// Mean with exponential decay, which slows down so that it always rests on a minimum number of samples.
 #[derive(Clone, Copy, Debug)]
-struct Fading {
+struct DecayingMean {
     time: Duration,
-    least: f64,
+    min_count: f64,
     count: f64,
     logarithms: f64,
     squares: f64,
 }
 
-impl Fading {
+impl DecayingMean {
     const fn new((time, least): (Duration, f64)) -> Self {
-        Self { time, least, count: 0.0, logarithms: 0.0, squares: 0.0 }
+        Self { time, min_count: least, count: 0.0, logarithms: 0.0, squares: 0.0 }
     }
 
     fn add(&mut self, samples: Samples, elapsed: Duration) {
         let count = samples.count as f64;
-        let by_time = share_left(elapsed, self.time);
-        let needed = if self.count > 0.0 { ((self.least - count) / self.count).clamp(0.0, 1.0) } else { 0.0 };
+        let by_time = decay_factor(elapsed, self.time);
+        let needed =
+            if self.count > 0.0 { ((self.min_count - count) / self.count).clamp(0.0, 1.0) } else { 0.0 };
         let kept = by_time.max(needed);
         self.count = self.count * kept + count;
         self.logarithms = self.logarithms * kept + samples.logarithms as f64;
@@ -114,34 +117,34 @@ impl Fading {
     }
 
     fn mean(&self) -> Option<f64> {
-        // Rounding may have taken a little off.
-        (self.count > self.least - 0.5).then(|| self.logarithms / self.count)
+        // Tolerates rounding errors.
+        (self.count > self.min_count - 0.5).then(|| self.logarithms / self.count)
     }
 
-    /// The standard deviation of the mean.
+    /// Standard deviation of the mean.
     fn uncertainty(&self) -> f64 {
         let mean = self.logarithms / self.count;
         ((self.squares / self.count - mean * mean).max(0.0) / self.count).sqrt()
     }
 }
 
-/// What is left after `elapsed` of something that fades in `time`.
-pub(super) fn share_left(elapsed: Duration, time: Duration) -> f64 {
+/// Remaining fraction after `elapsed` of something that decays with time constant `time`.
+pub(super) fn decay_factor(elapsed: Duration, time: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time.as_secs_f64()).exp()
 }
 
-/// The upstream's pace.
+/// Learns the latency of an upstream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Latency {
-    now: Fading,
-    soon: Fading,
-    lately: Fading,
+    now: DecayingMean,
+    soon: DecayingMean,
+    lately: DecayingMean,
     usual: Option<f64>,
-    /// What is usual in the long run; rises by [`SLOWER`] alone.
-    long_run: f64,
-    /// What was usual at the last shift, or less.
+    /// Usual latency in the long run, which rises only by [`SLOWER`].
+    long_term_baseline: f64,
+    /// Lowest usual latency since the last shift.
     reported: Option<f64>,
-    /// Whether what is slower than usual has still to be learned.
+    /// Whether a latency higher than usual has still to be learned.
     behind: bool,
     silent_for: Duration,
 }
@@ -149,11 +152,11 @@ pub(super) struct Latency {
 impl Default for Latency {
     fn default() -> Self {
         Self {
-            now: Fading::new(NOW),
-            soon: Fading::new(SOON),
-            lately: Fading::new(LATELY),
+            now: DecayingMean::new(NOW),
+            soon: DecayingMean::new(SOON),
+            lately: DecayingMean::new(LATELY),
             usual: None,
-            long_run: 0.0,
+            long_term_baseline: 0.0,
             reported: None,
             behind: false,
             silent_for: Duration::ZERO,
@@ -162,7 +165,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Learns from `samples` of the last `elapsed`; slower ones only where limits are as written.
+    /// Learns from the `samples` of the last `elapsed`; higher latencies only if limits are as configured.
     pub(super) fn learn(&mut self, samples: Samples, elapsed: Duration, as_written: bool) {
         self.silent_for = if samples.count > 0 { Duration::ZERO } else { self.silent_for + elapsed };
         self.now.add(samples, elapsed);
@@ -170,18 +173,18 @@ impl Latency {
         self.lately.add(samples, elapsed);
         let Some(lately) = self.lately.mean() else { return };
         let Some(usual) = self.usual else {
-            (self.usual, self.long_run) = (Some(lately), lately);
+            (self.usual, self.long_term_baseline) = (Some(lately), lately);
             return;
         };
         self.behind = as_written || (self.behind && lately > usual + NEAR);
         let may_rise = self.behind && self.is_level(lately);
-        let towards = |aim: f64, from: f64, time| aim + (from - aim) * share_left(elapsed, time);
-        if lately < self.long_run {
-            self.long_run = towards(lately, self.long_run, FASTER);
+        let towards = |aim: f64, from: f64, time| aim + (from - aim) * decay_factor(elapsed, time);
+        if lately < self.long_term_baseline {
+            self.long_term_baseline = towards(lately, self.long_term_baseline, FASTER);
         } else if may_rise {
-            self.long_run = towards(lately, self.long_run, SLOWER);
+            self.long_term_baseline = towards(lately, self.long_term_baseline, SLOWER);
         }
-        let farthest = lately.min(self.long_run + MAX_RISE);
+        let farthest = lately.min(self.long_term_baseline + MAX_RISE);
         let usual = if lately < usual {
             towards(lately, usual, FASTER)
         } else if may_rise && farthest > usual {
@@ -189,10 +192,11 @@ impl Latency {
         } else {
             usual
         };
-        self.usual = Some(usual.max(self.long_run));
+        self.usual = Some(usual.max(self.long_term_baseline));
     }
 
-    /// Whether another time has become usual since this was asked last, by half a doubling and more.
+    /// Whether the usual latency has risen more than half a doubling above its lowest value since the last shift. If
+    /// so, this is a shift, and the next call compares with the current value.
     pub(super) fn has_shifted(&mut self) -> bool {
         let usual = self.usual.unwrap_or_default();
         let has_shifted = self.reported.is_some_and(|reported| usual > reported + SHIFT);
@@ -204,20 +208,19 @@ impl Latency {
         has_shifted
     }
 
-    /// Whether answers take as long as they did some seconds ago, as far as such means tell.
+    /// Whether the latency is level: as it was some seconds ago, within the accuracy of the means.
     fn is_level(&self, lately: f64) -> bool {
         let chance = LEVEL.1 * self.soon.uncertainty();
         self.soon.mean().is_some_and(|soon| (soon - lately).abs() < LEVEL.0 + chance)
     }
 
-    /// Seconds until an answer begins now, and the most that is nothing unusual, if both are known.
+    /// Returns the current latency and its threshold in seconds, if both are known.
     ///
-    /// Answers that vary much, or are few, have to be later to be remarkable: the mean of thirty random times is a
-    /// random number itself.
-    pub(super) fn now_and_most(&self) -> Option<(f64, f64)> {
+    /// Responses that are few, or vary much, have a higher threshold: the mean of thirty random times is itself random.
+    pub(super) fn current_and_threshold(&self) -> Option<(f64, f64)> {
         let now = self.now.mean().filter(|_| self.silent_for < SILENCE)?;
         let chance = CERTAINTY * self.now.uncertainty();
-        Some((seconds(now), seconds(self.usual? + chance) * MOST))
+        Some((seconds(now), seconds(self.usual? + chance) * MAX_SLOWDOWN))
     }
 }
 
@@ -237,8 +240,8 @@ mod tests {
         for _ in 0..ticks {
             latency.learn(samples(50, duration), TICK, as_written);
         }
-        let (now, most) = latency.now_and_most().unwrap();
-        (now, most / MOST)
+        let (now, most) = latency.current_and_threshold().unwrap();
+        (now, most / MAX_SLOWDOWN)
     }
 
     #[test]
@@ -263,7 +266,7 @@ mod tests {
         for _ in 0..50 {
             latency.learn(mixed, TICK, true);
         }
-        let (now, _) = latency.now_and_most().unwrap();
+        let (now, _) = latency.current_and_threshold().unwrap();
         assert!((0.010..0.011).contains(&now), "{now}");
     }
 
@@ -288,12 +291,12 @@ mod tests {
         for _ in 0..29 {
             latency.learn(samples(1, Duration::from_millis(10)), Duration::from_secs(1), true);
         }
-        assert_eq!(latency.now_and_most(), None, "too few to say");
+        assert_eq!(latency.current_and_threshold(), None, "too few to say");
         for _ in 0..121 {
             latency.learn(samples(1, Duration::from_millis(10)), Duration::from_secs(1), true);
         }
-        assert!(latency.now_and_most().is_some(), "150 are enough, however long they took to come");
+        assert!(latency.current_and_threshold().is_some(), "150 are enough, however long they took to come");
         latency.learn(Samples::default(), Duration::from_secs(6), true);
-        assert_eq!(latency.now_and_most(), None, "silence");
+        assert_eq!(latency.current_and_threshold(), None, "silence");
     }
 }

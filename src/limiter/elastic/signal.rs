@@ -1,4 +1,4 @@
-//! What tells how much more an upstream could take, and which of it an operator wants to be gone by.
+//! Signals of an upstream's spare capacity, and sets of them, as configured.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use serde::Deserialize;
 
 use super::latency::Samples;
 
-/// Something that tells how much more the upstream could take.
+/// A measurement that indicates how much more the upstream can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Signal {
-    /// Requests that wait for the upstream's answer, against an adaptive limit.
+    /// Requests waiting for the upstream's response, compared with an adaptive limit.
     InFlight,
-    /// The time until an answer begins, against what is usual.
+    /// Time until a response begins, compared with the usual time.
     Latency,
-    /// The share of requests that the upstream fails.
+    /// Share of requests that fail at the upstream.
     Failures,
-    /// The load that the upstream reports in ORCA's headers.
+    /// Load that the upstream reports in ORCA headers.
     Utilization,
-    /// The share of time that work waits for a CPU.
+    /// Share of time in which work waits for a CPU.
     Cpu,
 }
 
 impl Signal {
-    /// Every signal, in the order of their declaration.
+    /// Every signal, in order of declaration.
     pub const ALL: [Self; 5] = [Self::InFlight, Self::Latency, Self::Failures, Self::Utilization, Self::Cpu];
 
-    /// As it is written.
+    /// Returns the name in configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InFlight => "in_flight",
@@ -47,60 +47,60 @@ impl fmt::Display for Signal {
 
 /// A set of signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signals(u8);
+pub struct SignalSet(u8);
 
-impl Signals {
-    /// All of them.
+impl SignalSet {
+    /// All signals.
     pub const ALL: Self = Self((1 << Signal::ALL.len()) - 1);
 
-    /// Whether `signal` is among them.
+    /// Whether the set contains `signal`.
     pub const fn contains(self, signal: Signal) -> bool {
         self.0 & (1 << signal as u8) != 0
     }
 }
 
-impl Default for Signals {
+impl Default for SignalSet {
     fn default() -> Self {
         Self::ALL
     }
 }
 
-impl FromIterator<Signal> for Signals {
+impl FromIterator<Signal> for SignalSet {
     fn from_iter<I: IntoIterator<Item = Signal>>(signals: I) -> Self {
         Self(signals.into_iter().fold(0, |set, signal| set | 1 << signal as u8))
     }
 }
 
-/// What has been measured since the reading before.
+/// Measurements since the previous reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Reading {
-    /// Requests under way at this moment.
+pub struct UpstreamMeasurement {
+    /// Requests in flight at this moment.
     pub in_flight: u64,
-    /// How long answers took to begin.
-    pub answers: Samples,
-    /// Requests that ended, with or without an answer; those that clients gave up apart.
+    /// Times until responses began.
+    pub response_times: Samples,
+    /// Requests that ended, with or without a response, except those that clients cancelled.
     pub ended: u64,
-    /// Those among them that the upstream failed.
+    /// Those of them that failed at the upstream.
     pub failed: u64,
-    /// Mean of what the upstream reported, if it did: 1 is all it has.
+    /// Mean of the load that the upstream reported, if any; 1 is full utilization.
     pub utilization: Option<f64>,
-    /// The share of time that work waited for a CPU, if that is known: between 0 and 1.
+    /// Share of time in which work waited for a CPU, if known; between 0 and 1.
     pub cpu: Option<f64>,
 }
 
 /// A signal at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Level {
-    /// Which.
+pub struct SignalLevel {
+    /// The signal.
     pub signal: Signal,
-    /// What it says: requests, seconds, or shares of 1.
+    /// Value, in requests, seconds, or shares of 1.
     pub value: f64,
-    /// From where on the upstream has no headroom, in the same unit.
+    /// Value from which the upstream has no headroom, in the same unit.
     pub threshold: f64,
 }
 
-impl Level {
-    /// How far it has gone to its threshold, which is 1.
+impl SignalLevel {
+    /// Value relative to the threshold, which is 1.
     pub fn pressure(&self) -> f64 {
         if self.threshold > 0.0 { self.value / self.threshold } else { 0.0 }
     }
@@ -112,10 +112,10 @@ mod tests {
 
     #[test]
     fn a_set_has_what_was_put_into_it() {
-        assert!(Signal::ALL.into_iter().all(|signal| Signals::ALL.contains(signal)));
-        let some: Signals = [Signal::Latency, Signal::Cpu, Signal::Cpu].into_iter().collect();
+        assert!(Signal::ALL.into_iter().all(|signal| SignalSet::ALL.contains(signal)));
+        let some: SignalSet = [Signal::Latency, Signal::Cpu, Signal::Cpu].into_iter().collect();
         let contained: Vec<_> = Signal::ALL.into_iter().filter(|signal| some.contains(*signal)).collect();
         assert_eq!(contained, [Signal::Latency, Signal::Cpu]);
-        assert_eq!(Signal::ALL.into_iter().collect::<Signals>(), Signals::ALL);
+        assert_eq!(Signal::ALL.into_iter().collect::<SignalSet>(), SignalSet::ALL);
     }
 }

@@ -1,4 +1,4 @@
-//! Rates as they are written: a count per period of units.
+//! Rates as configured: a count per period.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -7,9 +7,9 @@ use std::time::Duration;
 const SECOND: u64 = 1_000_000_000;
 pub(super) const DAY: u64 = 86_400 * SECOND;
 
-/// The units in which people write limits.
+/// The units of time of limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unit {
+pub enum TimeUnit {
     /// 10⁻³ s.
     Millisecond,
     /// 1 s.
@@ -28,7 +28,7 @@ pub enum Unit {
     Year,
 }
 
-impl Unit {
+impl TimeUnit {
     /// Every unit, shortest first.
     pub const ALL: [Self; 8] = [
         Self::Millisecond,
@@ -41,7 +41,7 @@ impl Unit {
         Self::Year,
     ];
 
-    /// The unit's nominal length in nanoseconds.
+    /// Returns the unit's nominal length in nanoseconds.
     pub const fn nanos(self) -> u64 {
         match self {
             Self::Millisecond => SECOND / 1000,
@@ -55,7 +55,7 @@ impl Unit {
         }
     }
 
-    /// The short name, as configuration has it.
+    /// Returns the name in configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Millisecond => "ms",
@@ -70,31 +70,31 @@ impl Unit {
     }
 }
 
-/// A whole number of units, e.g. thirty seconds.
+/// A whole number of time units, for example 30 seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Period {
     count: NonZeroU32,
-    unit: Unit,
+    unit: TimeUnit,
 }
 
 impl Period {
-    /// `count` times `unit`.
-    pub const fn new(count: NonZeroU32, unit: Unit) -> Self {
+    /// Returns a period of `count` times `unit`.
+    pub const fn new(count: NonZeroU32, unit: TimeUnit) -> Self {
         Self { count, unit }
     }
 
-    /// One `unit`.
-    pub const fn one(unit: Unit) -> Self {
+    /// Returns a period of one `unit`.
+    pub const fn one(unit: TimeUnit) -> Self {
         Self { count: NonZeroU32::MIN, unit }
     }
 
-    /// How many units.
+    /// Returns the number of units.
     pub const fn count(self) -> NonZeroU32 {
         self.count
     }
 
-    /// Which unit.
-    pub const fn unit(self) -> Unit {
+    /// Returns the unit.
+    pub const fn unit(self) -> TimeUnit {
         self.unit
     }
 
@@ -118,17 +118,17 @@ impl fmt::Display for Period {
     }
 }
 
-/// So many per period: `100/s`, `10/30s`.
+/// A count per period, such as `100/s` or `10/30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
-    /// How many units of cost a period admits.
+    /// Requests per period.
     pub count: NonZeroU32,
-    /// Over which time.
+    /// The period.
     pub period: Period,
 }
 
 impl Limit {
-    /// `count` per `period`.
+    /// Returns a limit of `count` per `period`.
     pub const fn new(count: NonZeroU32, period: Period) -> Self {
         Self { count, period }
     }

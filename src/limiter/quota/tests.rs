@@ -1,45 +1,45 @@
 use super::*;
 
-fn limit(count: u32, unit: Unit) -> Limit {
+fn limit(count: u32, unit: TimeUnit) -> Limit {
     Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit))
 }
 
 #[test]
 fn the_clock_resolves_a_thousand_million_a_second_and_no_more() {
-    assert!(Quota::new(Algorithm::Gcra, limit(1_000_000_000, Unit::Second), None).is_ok());
+    assert!(Quota::new(Algorithm::Gcra, limit(1_000_000_000, TimeUnit::Second), None).is_ok());
     assert!(matches!(
-        Quota::new(Algorithm::Gcra, limit(1_000_000_001, Unit::Second), None),
+        Quota::new(Algorithm::Gcra, limit(1_000_000_001, TimeUnit::Second), None),
         Err(QuotaError::TooFast(_))
     ));
-    assert!(Quota::new(Algorithm::Gcra, limit(u32::MAX, Unit::Minute), None).is_ok());
+    assert!(Quota::new(Algorithm::Gcra, limit(u32::MAX, TimeUnit::Minute), None).is_ok());
 }
 
 #[test]
 fn a_burst_of_centuries_is_refused() {
     let burst = NonZeroU32::new(101);
-    assert_eq!(Quota::new(Algorithm::Gcra, limit(1, Unit::Year), burst), Err(QuotaError::TooSlow));
-    assert!(Quota::new(Algorithm::Gcra, limit(1, Unit::Year), NonZeroU32::new(100)).is_ok());
+    assert_eq!(Quota::new(Algorithm::Gcra, limit(1, TimeUnit::Year), burst), Err(QuotaError::TooSlow));
+    assert!(Quota::new(Algorithm::Gcra, limit(1, TimeUnit::Year), NonZeroU32::new(100)).is_ok());
 }
 
 #[test]
 fn a_window_has_no_burst() {
     assert_eq!(
-        Quota::new(Algorithm::FixedWindow, limit(10, Unit::Second), NonZeroU32::new(20)),
+        Quota::new(Algorithm::FixedWindow, limit(10, TimeUnit::Second), NonZeroU32::new(20)),
         Err(QuotaError::NoBurst(Algorithm::FixedWindow))
     );
 }
 
 #[test]
 fn what_belongs_to_windows_goes_with_them() {
-    let berlin = Zone::of(&jiff::tz::TimeZone::get("Europe/Berlin").unwrap()).unwrap();
-    let quota = |algorithm| Quota::new(algorithm, limit(10, Unit::Day), None).unwrap();
+    let berlin = Zone::register(&jiff::tz::TimeZone::get("Europe/Berlin").unwrap()).unwrap();
+    let quota = |algorithm| Quota::new(algorithm, limit(10, TimeUnit::Day), None).unwrap();
     let daily = quota(Algorithm::FixedWindow).in_zone(berlin).unwrap();
     let fine = quota(Algorithm::SlidingWindow).with_precision(12).unwrap();
-    let stretch = Stretch::from_hundredths(300).unwrap();
+    let stretch = ElasticRange::from_hundredths(300).unwrap();
     for (daily, fine) in [
         (daily, fine),
-        (daily.raised(Percent::WHOLE).unwrap(), fine.raised(Percent::WHOLE).unwrap()),
-        (daily.stretched(stretch).unwrap().0, fine.stretched(stretch).unwrap().0),
+        (daily.with_margin(Percent::WHOLE).unwrap(), fine.with_margin(Percent::WHOLE).unwrap()),
+        (daily.to_elastic(stretch).unwrap().0, fine.to_elastic(stretch).unwrap().0),
     ] {
         assert_eq!((daily.zone(), daily.precision()), (berlin, 1));
         assert_eq!((fine.zone(), fine.precision()), (Zone::UTC, 12));
@@ -52,15 +52,15 @@ fn what_belongs_to_windows_goes_with_them() {
 
 #[test]
 fn a_log_has_an_end() {
-    let new = |count| Quota::new(Algorithm::SlidingLog, limit(count, Unit::Year), None);
+    let new = |count| Quota::new(Algorithm::SlidingLog, limit(count, TimeUnit::Year), None);
     assert!(new(10_000).is_ok());
-    assert_eq!(new(10_001), Err(QuotaError::TooMany(limit(10_001, Unit::Year))));
+    assert_eq!(new(10_001), Err(QuotaError::TooManyToLog(limit(10_001, TimeUnit::Year))));
 }
 
 #[test]
 fn shares_change_nothing_that_people_read() {
-    let quota = Quota::new(Algorithm::Gcra, limit(100, Unit::Second), NonZeroU32::new(200)).unwrap();
-    let (finer, prices) = quota.stretched(Stretch::from_hundredths(300).unwrap()).unwrap();
+    let quota = Quota::new(Algorithm::Gcra, limit(100, TimeUnit::Second), NonZeroU32::new(200)).unwrap();
+    let (finer, prices) = quota.to_elastic(ElasticRange::from_hundredths(300).unwrap()).unwrap();
     assert_eq!(
         (finer.limit(), finer.burst(), finer.refill()),
         (quota.limit(), quota.burst(), quota.refill())
@@ -71,18 +71,18 @@ fn shares_change_nothing_that_people_read() {
 
 #[test]
 fn a_limit_that_leaves_no_room_does_not_stretch() {
-    let stretch = Stretch::from_hundredths(300).unwrap();
+    let stretch = ElasticRange::from_hundredths(300).unwrap();
     let quota = |count, unit| Quota::new(Algorithm::Gcra, limit(count, unit), None).unwrap();
-    let shares = |quota: Quota| quota.stretched(stretch).map(|(quota, _)| quota.shares().get());
-    assert_eq!(shares(quota(50_000_000, Unit::Second)), Ok(18));
-    assert_eq!(shares(quota(400_000_000, Unit::Second)), Err(QuotaError::NoShares(stretch)));
-    assert_eq!(shares(quota(u32::MAX, Unit::Year)), Err(QuotaError::NoShares(stretch)));
+    let shares = |quota: Quota| quota.to_elastic(stretch).map(|(quota, _)| quota.units_per_request().get());
+    assert_eq!(shares(quota(50_000_000, TimeUnit::Second)), Ok(18));
+    assert_eq!(shares(quota(400_000_000, TimeUnit::Second)), Err(QuotaError::TooLargeForElastic(stretch)));
+    assert_eq!(shares(quota(u32::MAX, TimeUnit::Year)), Err(QuotaError::TooLargeForElastic(stretch)));
 }
 
 #[test]
 fn thirds_of_a_second_lose_nothing() {
-    let quota = Quota::new(Algorithm::Gcra, limit(3, Unit::Second), None).unwrap();
-    assert_eq!(quota.interval(), Span { whole: 333_333_333, part: 1 });
-    assert_eq!(quota.tolerance(), Span { whole: 1_000_000_000, part: 0 });
+    let quota = Quota::new(Algorithm::Gcra, limit(3, TimeUnit::Second), None).unwrap();
+    assert_eq!(quota.interval(), ExactSpan { nanos: 333_333_333, remainder: 1 });
+    assert_eq!(quota.tolerance(), ExactSpan { nanos: 1_000_000_000, remainder: 0 });
     assert_eq!(quota.refill(), Duration::from_secs(1));
 }

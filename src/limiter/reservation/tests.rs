@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use super::super::algorithm::Algorithm;
 use super::super::algorithm::conversion::OnChange;
 use super::super::decision::Enforcement;
-use super::super::elastic::Stretch;
-use super::super::quota::{Limit, Period, Unit};
-use super::super::{Lineage, MeterSpec, Settings};
+use super::super::elastic::ElasticRange;
+use super::super::quota::{Limit, Period, TimeUnit};
+use super::super::{LimitIdentity, LimitSpec, LimiterSettings};
 use super::*;
 
 /// 2026-11-21T08:00:00Z.
@@ -16,28 +16,33 @@ const HOUR: u64 = 3_600_000_000_000;
 
 struct Bench {
     limiter: Limiter,
-    meter: Meter,
-    charging: Charging,
+    meter: LimitHandle,
+    charging: ChargeTiming,
 }
 
 impl Bench {
-    fn new(algorithm: Algorithm, count: u32, charging: Charging) -> Self {
-        let limiter = Limiter::new(Settings { max_keys: 1000, secret: [1, 2] });
+    fn new(algorithm: Algorithm, count: u32, charging: ChargeTiming) -> Self {
+        let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [1, 2] });
         let meter = limiter.install(&[Self::spec(algorithm, count)], Timestamp::from_nanos(START - 1))[0];
         Self { limiter, meter, charging }
     }
 
     fn quota(algorithm: Algorithm, count: u32) -> Quota {
-        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Hour));
+        let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Hour));
         Quota::new(algorithm, limit, None).unwrap()
     }
 
-    fn spec(algorithm: Algorithm, count: u32) -> MeterSpec {
-        let lineage = Lineage { rule: "r".into(), key: "k".into() };
-        MeterSpec { lineage, quota: Self::quota(algorithm, count), on_change: OnChange::Keep, sharing: None }
+    fn spec(algorithm: Algorithm, count: u32) -> LimitSpec {
+        let lineage = LimitIdentity { rule: "r".into(), key: "k".into() };
+        LimitSpec {
+            identity: lineage,
+            quota: Self::quota(algorithm, count),
+            on_change: OnChange::Keep,
+            lease_policy: None,
+        }
     }
 
-    fn reload(&self, spec: MeterSpec, at: u64) {
+    fn reload(&self, spec: LimitSpec, at: u64) {
         self.limiter.install(&[spec], Timestamp::from_nanos(at));
     }
 
@@ -48,16 +53,16 @@ impl Bench {
     fn arrive(&self, cost: u32, at: u64) -> Option<Reservation> {
         let now = Timestamp::from_nanos(at);
         let check = Check {
-            meter: self.meter,
+            handle: self.meter,
             key: self.key(),
             cost,
             enforcement: Enforcement::Enforced,
-            charging: self.charging,
-            terms: None,
+            charge_timing: self.charging,
+            options: None,
         };
         let decision = self.limiter.check(&[check], now);
         let quota = decision.verdicts()[0].quota()?;
-        (!decision.is_refused()).then(|| Reservation::new(&check, now).under(quota))
+        (!decision.is_rejected()).then(|| Reservation::new(&check, now).in_units_of(quota))
     }
 
     fn settle(&self, mut reservation: Reservation, due: u32, at: u64) {
@@ -72,7 +77,7 @@ impl Bench {
 #[test]
 fn a_thousand_at_once_hold_no_more_than_the_limit() {
     for algorithm in Algorithm::RATES {
-        let bench = Bench::new(algorithm, 10, Charging::OnAnswer);
+        let bench = Bench::new(algorithm, 10, ChargeTiming::OnResponse);
         let held: Vec<_> = (0..1000).filter_map(|_| bench.arrive(1, START)).collect();
         assert_eq!(held.len(), 10, "{algorithm}");
         for reservation in held {
@@ -86,7 +91,7 @@ fn a_thousand_at_once_hold_no_more_than_the_limit() {
 #[test]
 fn what_does_not_count_leaves_no_trace() {
     for algorithm in Algorithm::RATES {
-        let bench = Bench::new(algorithm, 10, Charging::OnAnswer);
+        let bench = Bench::new(algorithm, 10, ChargeTiming::OnResponse);
         for _ in 0..100 {
             let held: Vec<_> = (0..10).filter_map(|_| bench.arrive(1, START)).collect();
             assert_eq!(held.len(), 10, "{algorithm}");
@@ -98,13 +103,13 @@ fn what_does_not_count_leaves_no_trace() {
 
 #[test]
 fn a_true_cost_is_charged_past_the_limit() {
-    for charging in [Charging::OnAnswer, Charging::OnArrival] {
+    for charging in [ChargeTiming::OnResponse, ChargeTiming::OnArrival] {
         let bench = Bench::new(Algorithm::FixedWindow, 10, charging);
         let first = bench.arrive(1, START).unwrap();
         bench.settle(first, 25, START);
         assert_eq!(bench.remaining(START), 0);
         assert!(bench.arrive(1, START).is_none());
-        // Ten more than the limit are owed, which are all of the next window.
+        // The debt of ten beyond the limit is all of the next window.
         assert!(bench.arrive(1, START + HOUR).is_none());
         assert!(bench.arrive(1, START + 2 * HOUR).is_some());
     }
@@ -113,7 +118,7 @@ fn a_true_cost_is_charged_past_the_limit() {
 #[test]
 fn a_charge_is_given_back_whole_where_time_has_not_done_so() {
     for algorithm in Algorithm::RATES {
-        let bench = Bench::new(algorithm, 10, Charging::OnArrival);
+        let bench = Bench::new(algorithm, 10, ChargeTiming::OnArrival);
         let held: Vec<_> = (0..10).filter_map(|_| bench.arrive(1, START)).collect();
         assert_eq!((held.len(), bench.remaining(START)), (10, 0));
         held.into_iter().for_each(|reservation| bench.settle(reservation, 0, START));
@@ -123,7 +128,7 @@ fn a_charge_is_given_back_whole_where_time_has_not_done_so() {
 
 #[test]
 fn nothing_is_given_back_to_the_next_window() {
-    let bench = Bench::new(Algorithm::FixedWindow, 10, Charging::OnArrival);
+    let bench = Bench::new(Algorithm::FixedWindow, 10, ChargeTiming::OnArrival);
     let before = START + HOUR - 1;
     let old: Vec<_> = (0..10).filter_map(|_| bench.arrive(1, before)).collect();
     let after = START + HOUR;
@@ -135,7 +140,7 @@ fn nothing_is_given_back_to_the_next_window() {
 #[test]
 fn what_time_has_given_back_is_not_given_back_again() {
     for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
-        let bench = Bench::new(algorithm, 10, Charging::OnArrival);
+        let bench = Bench::new(algorithm, 10, ChargeTiming::OnArrival);
         let old: Vec<_> = (0..10).filter_map(|_| bench.arrive(1, START)).collect();
         let later = START + HOUR;
         assert_eq!((0..10).filter_map(|_| bench.arrive(1, later)).count(), 10);
@@ -146,7 +151,7 @@ fn what_time_has_given_back_is_not_given_back_again() {
 
 #[test]
 fn a_second_settlement_counts_from_the_first() {
-    let bench = Bench::new(Algorithm::FixedWindow, 10, Charging::OnAnswer);
+    let bench = Bench::new(Algorithm::FixedWindow, 10, ChargeTiming::OnResponse);
     let mut reservation = bench.arrive(1, START).unwrap();
     bench.limiter.settle(&mut reservation, 3, Timestamp::from_nanos(START));
     assert_eq!((reservation.units(), bench.remaining(START)), (3, 7));
@@ -158,7 +163,7 @@ fn a_second_settlement_counts_from_the_first() {
 
 #[test]
 fn a_hold_survives_a_reload_and_ends_with_its_limit() {
-    let bench = Bench::new(Algorithm::Gcra, 10, Charging::OnAnswer);
+    let bench = Bench::new(Algorithm::Gcra, 10, ChargeTiming::OnResponse);
     let held: Vec<_> = (0..10).filter_map(|_| bench.arrive(1, START)).collect();
     let now = Timestamp::from_nanos(START);
     bench.limiter.install(&[Bench::spec(Algorithm::FixedWindow, 12)], now);
@@ -169,11 +174,11 @@ fn a_hold_survives_a_reload_and_ends_with_its_limit() {
 }
 
 /// The quota as it is, and in shares of requests.
-fn whole_and_in_shares(algorithm: Algorithm, count: u32) -> [(MeterSpec, u32); 2] {
-    let stretch = Stretch::from_hundredths(300).unwrap();
-    let (quota, prices) = Bench::quota(algorithm, count).stretched(stretch).unwrap();
+fn whole_and_in_shares(algorithm: Algorithm, count: u32) -> [(LimitSpec, u32); 2] {
+    let stretch = ElasticRange::from_hundredths(300).unwrap();
+    let (quota, prices) = Bench::quota(algorithm, count).to_elastic(stretch).unwrap();
     let spec = Bench::spec(algorithm, count);
-    [(MeterSpec { quota, ..spec.clone() }, prices.full().get().into()), (spec, 1)]
+    [(LimitSpec { quota, ..spec.clone() }, prices.full().get().into()), (spec, 1)]
 }
 
 #[test]
@@ -182,7 +187,7 @@ fn requests_are_given_back_as_requests_whatever_shares_a_reload_cuts_them_into()
         let ways = whole_and_in_shares(algorithm, 10);
         for (from, to) in [(0, 1), (1, 0)] {
             let ((before, cost), (after, price)) = (ways[from].clone(), ways[to].clone());
-            let bench = Bench::new(algorithm, 10, Charging::OnArrival);
+            let bench = Bench::new(algorithm, 10, ChargeTiming::OnArrival);
             bench.reload(before, START - 1);
             let mut passed: Vec<_> = (0..10).filter_map(|_| bench.arrive(cost, START)).collect();
             assert_eq!(passed.len(), 10);
@@ -202,7 +207,7 @@ fn requests_are_held_as_requests_whatever_shares_a_reload_cuts_them_into() {
         let ways = whole_and_in_shares(algorithm, 10);
         for (from, to) in [(0, 1), (1, 0)] {
             let ((before, cost), (after, price)) = (ways[from].clone(), ways[to].clone());
-            let bench = Bench::new(algorithm, 10, Charging::OnAnswer);
+            let bench = Bench::new(algorithm, 10, ChargeTiming::OnResponse);
             bench.reload(before, START - 1);
             let held: Vec<_> = (0..4).filter_map(|_| bench.arrive(cost, START)).collect();
             bench.reload(after, START);
@@ -218,7 +223,7 @@ fn requests_are_held_as_requests_whatever_shares_a_reload_cuts_them_into() {
 #[test]
 fn a_cheap_share_is_never_given_back_as_a_request() {
     let [(stretched, full), (whole, _)] = whole_and_in_shares(Algorithm::FixedWindow, 10);
-    let bench = Bench::new(Algorithm::FixedWindow, 10, Charging::OnArrival);
+    let bench = Bench::new(Algorithm::FixedWindow, 10, ChargeTiming::OnArrival);
     bench.reload(stretched, START - 1);
     let passed: Vec<_> = (0..30).filter_map(|_| bench.arrive(full / 3, START)).collect();
     assert_eq!(passed.len(), 30, "three for the price of one");
@@ -231,7 +236,7 @@ fn a_cheap_share_is_never_given_back_as_a_request() {
 fn what_a_reload_has_given_back_is_not_given_back_again() {
     let later = START + HOUR / 2;
     let before = |algorithm| {
-        let bench = Bench::new(algorithm, 10, Charging::OnArrival);
+        let bench = Bench::new(algorithm, 10, ChargeTiming::OnArrival);
         let passed: Vec<_> = (0..10).filter_map(|_| bench.arrive(1, START)).collect();
         assert_eq!(passed.len(), 10);
         (bench, passed)
@@ -241,16 +246,16 @@ fn what_a_reload_has_given_back_is_not_given_back_again() {
     };
     for algorithm in Algorithm::RATES {
         let (bench, passed) = before(algorithm);
-        bench.reload(MeterSpec { on_change: OnChange::Reset, ..Bench::spec(algorithm, 9) }, later);
+        bench.reload(LimitSpec { on_change: OnChange::Reset, ..Bench::spec(algorithm, 9) }, later);
         assert_eq!((0..9).filter_map(|_| bench.arrive(1, later)).count(), 9);
         give_back(&bench, passed);
         assert_eq!(bench.remaining(later), 0, "{algorithm}, reset");
         let (bench, passed) = before(algorithm);
-        bench.reload(MeterSpec { on_change: OnChange::Proportional, ..Bench::spec(algorithm, 1) }, later);
+        bench.reload(LimitSpec { on_change: OnChange::Proportional, ..Bench::spec(algorithm, 1) }, later);
         give_back(&bench, passed);
         assert_eq!(bench.remaining(later), 0, "{algorithm}, a tenth of it");
     }
-    // Half of them had gone from the bucket when it became a window.
+    // Half of them had drained from the bucket when it became a window.
     let (bench, passed) = before(Algorithm::TokenBucket);
     bench.reload(Bench::spec(Algorithm::FixedWindow, 10), later);
     give_back(&bench, passed);
@@ -260,11 +265,11 @@ fn what_a_reload_has_given_back_is_not_given_back_again() {
 #[test]
 fn a_larger_limit_gives_back_what_was_charged_to_the_smaller() {
     for algorithm in Algorithm::RATES {
-        let bench = Bench::new(algorithm, 10, Charging::OnArrival);
+        let bench = Bench::new(algorithm, 10, ChargeTiming::OnArrival);
         let passed: Vec<_> = (0..10).filter_map(|_| bench.arrive(1, START)).collect();
         bench.reload(Bench::spec(algorithm, 20), START + 1);
         passed.into_iter().for_each(|reservation| bench.settle(reservation, 0, START + 1));
-        // Where a unit is another time than it was, what has been used stays used.
+        // If a unit stands for another time than before, units in use stay in use.
         let expected = if algorithm.has_burst() { 10 } else { 20 };
         assert_eq!(bench.remaining(START + 1), expected, "{algorithm}");
     }
@@ -273,7 +278,7 @@ fn a_larger_limit_gives_back_what_was_charged_to_the_smaller() {
 #[test]
 fn what_somebody_else_says_it_cost_is_owed_for_one_refill() {
     for algorithm in Algorithm::RATES {
-        for charging in [Charging::OnArrival, Charging::OnAnswer] {
+        for charging in [ChargeTiming::OnArrival, ChargeTiming::OnResponse] {
             let bench = Bench::new(algorithm, 10, charging);
             let told: Vec<_> = (0..5).filter_map(|_| bench.arrive(1, START)).collect();
             told.into_iter().for_each(|reservation| bench.settle(reservation, u32::MAX, START));
@@ -290,8 +295,8 @@ fn what_somebody_else_says_it_cost_is_owed_for_one_refill() {
 
 #[test]
 fn what_a_rule_lets_one_request_cost_is_owed_in_full() {
-    let bench = Bench::new(Algorithm::Gcra, 10, Charging::OnAnswer);
-    let told = bench.arrive(1, START).unwrap().owing(Debt::AsTold);
+    let bench = Bench::new(Algorithm::Gcra, 10, ChargeTiming::OnResponse);
+    let told = bench.arrive(1, START).unwrap().with_debt_limit(DebtLimit::Unlimited);
     bench.settle(told, 100, START);
     assert!(bench.arrive(1, START + 9 * HOUR).is_none());
     assert!(bench.arrive(1, START + 10 * HOUR).is_some());
@@ -299,7 +304,7 @@ fn what_a_rule_lets_one_request_cost_is_owed_in_full() {
 
 #[test]
 fn no_more_is_given_back_than_was_charged() {
-    let bench = Bench::new(Algorithm::FixedWindow, 10, Charging::OnArrival);
+    let bench = Bench::new(Algorithm::FixedWindow, 10, ChargeTiming::OnArrival);
     let (mut told, mut other) = (bench.arrive(1, START).unwrap(), bench.arrive(1, START).unwrap());
     let now = Timestamp::from_nanos(START);
     bench.limiter.settle(&mut other, 9, now);
@@ -311,24 +316,24 @@ fn no_more_is_given_back_than_was_charged() {
 
 #[test]
 fn a_request_that_only_meets_holds_is_told_to_come_back_soon() {
-    let bench = Bench::new(Algorithm::FixedWindow, 1, Charging::OnAnswer);
+    let bench = Bench::new(Algorithm::FixedWindow, 1, ChargeTiming::OnResponse);
     let first = bench.arrive(1, START).unwrap();
     let now = Timestamp::from_nanos(START);
     let check = Check {
-        meter: bench.meter,
+        handle: bench.meter,
         key: bench.key(),
         cost: 1,
         enforcement: Enforcement::Enforced,
-        charging: Charging::OnAnswer,
-        terms: None,
+        charge_timing: ChargeTiming::OnResponse,
+        options: None,
     };
-    let wait = || bench.limiter.check(&[check], now).verdicts()[0].wait();
+    let wait = || bench.limiter.check(&[check], now).verdicts()[0].retry_after();
     assert_eq!(wait(), Duration::ZERO);
     bench.settle(first, 1, START);
     assert_eq!(wait(), Duration::from_secs(3600));
 }
 
-/// What happens next: time passes, then requests arrive or the oldest or newest one under way ends.
+/// An event of a simulation: time passes, then a request arrives, or the oldest or newest one in flight ends.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Arrive { cost: u32 },
@@ -342,8 +347,8 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
     prop::collection::vec((waits, prop_oneof![3 => arrive, 2 => end]), 1..200)
 }
 
-/// Runs `events`, with time in thousandths of an hour, and answers what was charged for good and when:
-/// at the end of the request where its cost is held, else on arrival.
+/// Runs `events`, with time in thousandths of an hour. Returns what was charged for good and when: at the end of the
+/// request if its cost is reserved, otherwise on arrival.
 fn counted(bench: &Bench, events: &[(u64, Event)]) -> Vec<(u64, u32)> {
     let (mut now, mut open, mut counted) = (START, Vec::new(), Vec::new());
     for (wait, event) in events {
@@ -356,13 +361,13 @@ fn counted(bench: &Bench, events: &[(u64, Event)]) -> Vec<(u64, u32)> {
                 let (arrived, reservation) = open.remove(if newest { open.len() - 1 } else { 0 });
                 let units = reservation.units();
                 bench.settle(reservation, if counts { units } else { 0 }, now);
-                let at = if bench.charging == Charging::OnAnswer { now } else { arrived };
+                let at = if bench.charging == ChargeTiming::OnResponse { now } else { arrived };
                 counted.extend(counts.then_some((at, units)));
             }
             Event::End { .. } => {}
         }
     }
-    if bench.charging == Charging::OnArrival {
+    if bench.charging == ChargeTiming::OnArrival {
         counted.extend(open.iter().map(|(at, reservation)| (*at, reservation.units())));
     }
     counted.sort_unstable();
@@ -375,7 +380,7 @@ proptest! {
     #[test]
     fn no_order_of_arrivals_and_answers_counts_more_than_the_limit(
         algorithm in prop::sample::select(&Algorithm::RATES[..]),
-        charging in prop::sample::select(&[Charging::OnArrival, Charging::OnAnswer][..]),
+        charging in prop::sample::select(&[ChargeTiming::OnArrival, ChargeTiming::OnResponse][..]),
         count in 1_u32..12,
         events in events(),
     ) {
@@ -402,7 +407,7 @@ proptest! {
         count in 1_u32..12,
         events in events(),
     ) {
-        let bench = Bench::new(algorithm, count, Charging::OnAnswer);
+        let bench = Bench::new(algorithm, count, ChargeTiming::OnResponse);
         let only_not: Vec<_> = events
             .iter()
             .map(|&(wait, event)| match event {

@@ -1,10 +1,10 @@
-//! Numbers and texts as bytes, least significant byte first. Reading answers nothing where bytes run out.
+//! Encodes numbers and texts as little-endian bytes. Reading returns `None` if there are too few bytes.
 
-/// What is being written.
+/// Bytes being written.
 #[derive(Debug)]
-pub(in crate::limiter) struct Output<'a>(pub(in crate::limiter) &'a mut Vec<u8>);
+pub(in crate::limiter) struct ByteWriter<'a>(pub(in crate::limiter) &'a mut Vec<u8>);
 
-impl Output<'_> {
+impl ByteWriter<'_> {
     pub(in crate::limiter) fn u16(&mut self, value: u16) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
@@ -17,14 +17,14 @@ impl Output<'_> {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// At most 4 GiB of text; what is longer is cut, and then no text for whoever reads it.
+    /// Writes at most 4 GiB of text. A longer text is truncated, and may then not be valid UTF-8 for the reader.
     pub(in crate::limiter) fn text(&mut self, text: &str) {
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
         self.u32(length);
         self.0.extend_from_slice(&text.as_bytes()[..length as usize]);
     }
 
-    /// Bytes of a length that one byte can tell: `write` appends them.
+    /// Writes at most 255 bytes, which `write` appends, after their length in one byte.
     pub(in crate::limiter) fn short(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let place = self.0.len();
         self.0.push(0);
@@ -35,11 +35,11 @@ impl Output<'_> {
     }
 }
 
-/// What is left to be read.
+/// Bytes left to read.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct Input<'a>(pub(in crate::limiter) &'a [u8]);
+pub(in crate::limiter) struct ByteReader<'a>(pub(in crate::limiter) &'a [u8]);
 
-impl<'a> Input<'a> {
+impl<'a> ByteReader<'a> {
     pub(in crate::limiter) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -67,7 +67,7 @@ impl<'a> Input<'a> {
         std::str::from_utf8(self.bytes(length as usize)?).ok()
     }
 
-    /// The bytes that [`Output::short`] wrote.
+    /// Reads the bytes that [`Output::short`] wrote.
     pub(in crate::limiter) fn short(&mut self) -> Option<&'a [u8]> {
         let [length] = self.array()?;
         self.bytes(length.into())
@@ -87,13 +87,13 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_then_there_is_nothing() {
         let mut bytes = Vec::new();
-        let mut out = Output(&mut bytes);
+        let mut out = ByteWriter(&mut bytes);
         out.u16(7);
         out.u32(u32::MAX);
         out.u64(1 << 63);
         out.text("müde");
         out.short(|bytes| bytes.extend_from_slice(&[1, 2, 3]));
-        let mut input = Input(&bytes);
+        let mut input = ByteReader(&bytes);
         assert_eq!((input.u16(), input.u32(), input.u64()), (Some(7), Some(u32::MAX), Some(1 << 63)));
         assert_eq!((input.text(), input.short()), (Some("müde"), Some(&[1, 2, 3][..])));
         assert!(input.is_empty());
@@ -102,8 +102,8 @@ mod tests {
 
     #[test]
     fn a_length_that_leads_past_the_end_is_nothing() {
-        assert_eq!(Input(&[255, 255, 255, 255, b'a']).text(), None);
-        assert_eq!(Input(&[4, 1, 2]).short(), None);
-        assert_eq!(Input(&[1, 0, 0, 0, 255]).text(), None);
+        assert_eq!(ByteReader(&[255, 255, 255, 255, b'a']).text(), None);
+        assert_eq!(ByteReader(&[4, 1, 2]).short(), None);
+        assert_eq!(ByteReader(&[1, 0, 0, 0, 255]).text(), None);
     }
 }

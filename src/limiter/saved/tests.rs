@@ -8,31 +8,31 @@ use crate::limiter::algorithm::Algorithm;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::decision::Enforcement;
 use crate::limiter::key::KeyHash;
-use crate::limiter::quota::{Ban, Limit, Period, Quota, Unit};
-use crate::limiter::reservation::Charging;
-use crate::limiter::{Check, Lineage, Meter, MeterSpec, Settings};
+use crate::limiter::quota::{Ban, Limit, Period, Quota, TimeUnit};
+use crate::limiter::reservation::ChargeTiming;
+use crate::limiter::{Check, LimitHandle, LimitIdentity, LimitSpec, LimiterSettings};
 
 /// 2026-11-21T08:00:00Z.
 const SAVED: Timestamp = Timestamp::from_secs(1_795_248_000);
 
-type Parts = Vec<(Part, Vec<u8>)>;
+type Parts = Vec<(SavedPart, Vec<u8>)>;
 
 fn quota(algorithm: Algorithm, count: u32) -> Quota {
-    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Day));
+    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Day));
     Quota::new(algorithm, limit, None).unwrap()
 }
 
-fn spec(rule: &str, quota: Quota) -> MeterSpec {
-    MeterSpec {
-        lineage: Lineage { rule: rule.into(), key: "[client_ip]".into() },
+fn spec(rule: &str, quota: Quota) -> LimitSpec {
+    LimitSpec {
+        identity: LimitIdentity { rule: rule.into(), key: "[client_ip]".into() },
         quota,
         on_change: OnChange::Keep,
-        sharing: None,
+        lease_policy: None,
     }
 }
 
-fn limiter(max_keys: usize, specs: &[MeterSpec]) -> (Limiter, Vec<Meter>) {
-    let limiter = Limiter::new(Settings { max_keys, secret: [7, 11] });
+fn limiter(max_keys: usize, specs: &[LimitSpec]) -> (Limiter, Vec<LimitHandle>) {
+    let limiter = Limiter::new(LimiterSettings { max_keys, secret: [7, 11] });
     let meters = limiter.install(specs, SAVED);
     (limiter, meters)
 }
@@ -41,19 +41,19 @@ fn key(limiter: &Limiter, number: u32) -> KeyHash {
     limiter.hasher().hash(&number.to_be_bytes())
 }
 
-fn takes(limiter: &Limiter, meter: Meter, number: u32, cost: u32, now: Timestamp) -> bool {
+fn takes(limiter: &Limiter, meter: LimitHandle, number: u32, cost: u32, now: Timestamp) -> bool {
     let check = Check {
-        meter,
+        handle: meter,
         key: key(limiter, number),
         cost,
         enforcement: Enforcement::Enforced,
-        charging: Charging::OnArrival,
-        terms: None,
+        charge_timing: ChargeTiming::OnArrival,
+        options: None,
     };
-    !limiter.check(&[check], now).is_refused()
+    !limiter.check(&[check], now).is_rejected()
 }
 
-fn used(limiter: &Limiter, meter: Meter, number: u32, now: Timestamp) -> u32 {
+fn used(limiter: &Limiter, meter: LimitHandle, number: u32, now: Timestamp) -> u32 {
     limiter.usage(meter, key(limiter, number), now).unwrap().used
 }
 
@@ -67,9 +67,9 @@ fn saved(limiter: &Limiter, now: Timestamp) -> Parts {
     parts
 }
 
-fn restored(parts: &Parts, max_keys: usize, now: Timestamp) -> Result<Restored, Damage> {
+fn restored(parts: &Parts, max_keys: usize, now: Timestamp) -> Result<Restored, RestoreError> {
     let mut restorer = Restorer::new(max_keys, now);
-    parts.iter().try_for_each(|(part, bytes)| restorer.take(*part, bytes))?;
+    parts.iter().try_for_each(|(part, bytes)| restorer.read_part(*part, bytes))?;
     restorer.finish()
 }
 
@@ -89,7 +89,7 @@ fn another_process_goes_on_where_this_one_ended() {
         let now = SAVED.saturating_add(minutes(3));
         let after = restored(&saved(&before, now), 1000, now).unwrap();
         let again = after.limiter.install(&specs, now);
-        assert_eq!((after.shared, after.at), (0, now));
+        assert_eq!((after.overflowed, after.saved_at), (0, now));
         for number in 0..500 {
             for meter in 0..2 {
                 let was = used(&before, meters[meter], number, now);
@@ -113,7 +113,7 @@ fn a_limit_that_was_changed_between_two_processes_keeps_the_units_in_use() {
 #[test]
 fn what_is_whole_again_or_ends_with_the_process_is_not_saved() {
     let in_flight = Quota::in_flight(NonZeroU32::new(5).unwrap());
-    let ban = Quota::ban(Ban { first: minutes(10), most: minutes(60) });
+    let ban = Quota::ban(Ban { initial_duration: minutes(10), max_duration: minutes(60) });
     let specs = [spec("a", quota(Algorithm::Gcra, 1440)), spec("b", in_flight), spec("c", ban)];
     let (before, meters) = limiter(1000, &specs);
     assert!(takes(&before, meters[0], 1, 1, SAVED) && takes(&before, meters[1], 1, 5, SAVED));
@@ -132,7 +132,7 @@ fn a_table_that_has_become_smaller_forgets_nobody() {
         assert!(takes(&before, meters[0], number, 10, SAVED));
     }
     let after = restored(&saved(&before, SAVED), 100, SAVED).unwrap();
-    assert!(after.counters == 4000 && after.shared > 3800, "{after:?}");
+    assert!(after.counters == 4000 && after.overflowed > 3800, "{after:?}");
     let again = after.limiter.install(&specs, SAVED);
     for number in 0..4000 {
         assert!(!takes(&after.limiter, again[0], number, 1, SAVED), "a new quota for {number}");
@@ -141,17 +141,17 @@ fn a_table_that_has_become_smaller_forgets_nobody() {
 
 #[test]
 fn a_ban_for_which_there_is_no_room_keeps_out_nobody_else() {
-    let ban = Quota::ban(Ban { first: minutes(10), most: minutes(60) });
+    let ban = Quota::ban(Ban { initial_duration: minutes(10), max_duration: minutes(60) });
     let (before, meters) = limiter(1000, &[spec("ban", ban)]);
-    let banned = State { word: SAVED.saturating_add(minutes(10)).as_nanos(), extra: 0 };
+    let banned = CounterState { word: SAVED.saturating_add(minutes(10)).as_nanos(), extra: 0 };
     for number in 0..500 {
         let key = key(&before, number).salted(meters[0].salt);
-        let mut shard = before.store.lock(before.store.shard_of(key));
+        let mut shard = before.table.lock(before.table.shard_of(key));
         let place = shard.find(key);
-        shard.keep(place, key, meters[0].id, banned, SAVED);
+        shard.store_state(place, key, meters[0].id, banned, SAVED);
     }
     let after = restored(&saved(&before, SAVED), 16, SAVED).unwrap();
-    assert!(after.shared > 400, "{after:?}");
+    assert!(after.overflowed > 400, "{after:?}");
     let again = after.limiter.install(&[spec("ban", ban)], SAVED);
     assert!(takes(&after.limiter, again[0], 10_000, 1, SAVED), "somebody new");
     let kept = after.limiter.live_keys();
@@ -191,8 +191,8 @@ fn a_clock_that_has_gone_back_blocks_nobody_for_longer() {
 #[test]
 fn a_configuration_that_changes_meanwhile_is_noticed() {
     let (limiter, _) = limiter(1000, &[spec("a", quota(Algorithm::Gcra, 10))]);
-    let change = |part: Part, _: &[u8]| {
-        if part == Part::Limits {
+    let change = |part: SavedPart, _: &[u8]| {
+        if part == SavedPart::Limits {
             limiter.install(&[spec("b", quota(Algorithm::Gcra, 10))], SAVED);
         }
         Ok::<(), ()>(())
@@ -206,18 +206,18 @@ fn parts_that_are_missing_or_out_of_order_are_no_limiter() {
     let (before, meters) = limiter(1000, &[spec("a", quota(Algorithm::Gcra, 10))]);
     assert!(takes(&before, meters[0], 1, 1, SAVED));
     let parts = saved(&before, SAVED);
-    let of = |parts: &[(Part, Vec<u8>)]| restored(&parts.to_vec(), 1000, SAVED).map(|_| ()).unwrap_err();
-    assert_eq!(of(&[]), Damage::Endless);
-    assert_eq!(of(&parts[..parts.len() - 1]), Damage::Endless);
-    assert_eq!(of(&parts[1..]), Damage::Order);
-    assert_eq!(of(&[&parts[..], &parts[..1]].concat()), Damage::Order);
-    assert_eq!(of(&[&parts[..2], &parts[3..]].concat()), Damage::Count);
-    assert_eq!(of(&[&parts[..2], &parts[1..]].concat()), Damage::Content, "the same limit twice");
+    let of = |parts: &[(SavedPart, Vec<u8>)]| restored(&parts.to_vec(), 1000, SAVED).map(|_| ()).unwrap_err();
+    assert_eq!(of(&[]), RestoreError::MissingEnd);
+    assert_eq!(of(&parts[..parts.len() - 1]), RestoreError::MissingEnd);
+    assert_eq!(of(&parts[1..]), RestoreError::Order);
+    assert_eq!(of(&[&parts[..], &parts[..1]].concat()), RestoreError::Order);
+    assert_eq!(of(&[&parts[..2], &parts[3..]].concat()), RestoreError::Count);
+    assert_eq!(of(&[&parts[..2], &parts[1..]].concat()), RestoreError::Content, "the same limit twice");
 }
 
-/// A limiter with something of everything.
+/// Saved state of a limiter with every algorithm and a ban.
 fn varied() -> Parts {
-    let ban = Quota::ban(Ban { first: minutes(10), most: minutes(60) });
+    let ban = Quota::ban(Ban { initial_duration: minutes(10), max_duration: minutes(60) });
     let mut specs: Vec<_> =
         Algorithm::RATES.iter().map(|each| spec(each.as_str(), quota(*each, 10))).collect();
     specs.push(spec("ban", ban));
@@ -228,7 +228,7 @@ fn varied() -> Parts {
         }
     }
     let parts = saved(&before, SAVED);
-    assert!(parts.iter().any(|(part, _)| *part == Part::Shared));
+    assert!(parts.iter().any(|(part, _)| *part == SavedPart::Overflow));
     parts
 }
 
@@ -253,7 +253,7 @@ proptest! {
         }
         let now = Timestamp::from_nanos(now);
         if let Ok(Restored { limiter, .. }) = restored(&parts, 64, now) {
-            // It counts, and another configuration can follow.
+            // The limiter counts, and another configuration can be installed.
             let meters = limiter.install(&[spec("gcra", quota(Algorithm::TokenBucket, 5))], now);
             takes(&limiter, meters[0], 3, 1, now);
             limiter.retire_others(&meters, now);
@@ -266,9 +266,9 @@ proptest! {
         parts in prop::collection::vec((0_u8..5, prop::collection::vec(any::<u8>(), 0..64)), 0..6),
     ) {
         let mut restorer = Restorer::new(64, SAVED);
-        restorer.take(Part::Head, &varied()[0].1).unwrap();
+        restorer.read_part(SavedPart::Head, &varied()[0].1).unwrap();
         for (tag, bytes) in parts {
-            if restorer.take(Part::from_tag(tag).unwrap(), &bytes).is_err() {
+            if restorer.read_part(SavedPart::from_tag(tag).unwrap(), &bytes).is_err() {
                 return Ok(());
             }
         }

@@ -2,15 +2,15 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn header(version: Version, source: Option<&str>, length: usize) -> Beginning {
+fn header(version: Version, source: Option<&str>, length: usize) -> ParseOutcome {
     let source = source.map(|source| source.parse().unwrap());
-    Beginning::Header { header: Header { version, source }, length }
+    ParseOutcome::Complete { header: ProxyHeader { version, source }, length }
 }
 
-/// Version 2 with these octets behind the signature, and a length that is true.
+/// Returns a version 2 header with these bytes after the signature and a correct length.
 fn two(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
-    [SIGNATURE, &[command, family], &length, rest].concat()
+    [V2_SIGNATURE, &[command, family], &length, rest].concat()
 }
 
 fn addresses(source: SocketAddr) -> Vec<u8> {
@@ -24,11 +24,11 @@ fn addresses(source: SocketAddr) -> Vec<u8> {
 #[test]
 fn a_line_says_who_connected() {
     let said = b"PROXY TCP4 192.0.2.1 198.51.100.2 56324 443\r\nGET / HTTP/1.1\r\n";
-    assert_eq!(parse(said), header(Version::One, Some("192.0.2.1:56324"), 45));
+    assert_eq!(parse(said), header(Version::V1, Some("192.0.2.1:56324"), 45));
     let said = b"PROXY TCP6 2001:db8::1 2001:db8::2 1 65535\r\n";
-    assert_eq!(parse(said), header(Version::One, Some("[2001:db8::1]:1"), said.len()));
-    assert_eq!(parse(b"PROXY UNKNOWN\r\n"), header(Version::One, None, 15));
-    assert_eq!(parse(b"PROXY UNKNOWN ff 1 whatever\r\n"), header(Version::One, None, 29));
+    assert_eq!(parse(said), header(Version::V1, Some("[2001:db8::1]:1"), said.len()));
+    assert_eq!(parse(b"PROXY UNKNOWN\r\n"), header(Version::V1, None, 15));
+    assert_eq!(parse(b"PROXY UNKNOWN ff 1 whatever\r\n"), header(Version::V1, None, 29));
 }
 
 #[test]
@@ -48,23 +48,23 @@ fn a_line_that_is_none_is_refused() {
         &long,
     ];
     for line in lines {
-        assert_eq!(parse(line), Beginning::Malformed, "{}", line.escape_ascii());
+        assert_eq!(parse(line), ParseOutcome::Malformed, "{}", line.escape_ascii());
     }
     let longest = [b"PROXY UNKNOWN ".as_slice(), &[b'a'; 91], b"\r\n"].concat();
-    assert_eq!((longest.len(), parse(&longest)), (107, header(Version::One, None, 107)));
-    assert_eq!(parse(&[b"PROXY UNKNOWN ".as_slice(), &[b'a'; 92]].concat()), Beginning::Partial);
+    assert_eq!((longest.len(), parse(&longest)), (107, header(Version::V1, None, 107)));
+    assert_eq!(parse(&[b"PROXY UNKNOWN ".as_slice(), &[b'a'; 92]].concat()), ParseOutcome::Partial);
 }
 
 #[test]
 fn octets_say_who_connected_and_what_else_they_say_is_skipped() {
     let source: SocketAddr = "192.0.2.1:56324".parse().unwrap();
     let said = two(0x21, 0x11, &addresses(source));
-    assert_eq!(parse(&said), header(Version::Two, Some("192.0.2.1:56324"), 28));
+    assert_eq!(parse(&said), header(Version::V2, Some("192.0.2.1:56324"), 28));
     let more = [addresses(source), vec![4, 0, 3, 1, 2, 3]].concat();
-    assert_eq!(parse(&two(0x21, 0x11, &more)), header(Version::Two, Some("192.0.2.1:56324"), 34));
+    assert_eq!(parse(&two(0x21, 0x11, &more)), header(Version::V2, Some("192.0.2.1:56324"), 34));
     for (command, family) in [(0x20, 0x11), (0x20, 0x00), (0x21, 0x00), (0x21, 0x31), (0x21, 0x12)] {
-        let length = FIXED + more.len();
-        assert_eq!(parse(&two(command, family, &more)), header(Version::Two, None, length), "{family:x}");
+        let length = V2_FIXED_LENGTH + more.len();
+        assert_eq!(parse(&two(command, family, &more)), header(Version::V2, None, length), "{family:x}");
     }
 }
 
@@ -78,9 +78,9 @@ fn octets_that_are_no_header_are_refused() {
         (0x21, 0x13, &full),
         (0x21, 0x11, &full[..11]),
         (0x21, 0x21, &full),
-        (0x21, 0x11, &[0; LONGEST]),
+        (0x21, 0x11, &[0; MAX_HEADER_LENGTH]),
     ] {
-        assert_eq!(parse(&two(command, family, rest)), Beginning::Malformed, "{command:x} {family:x}");
+        assert_eq!(parse(&two(command, family, rest)), ParseOutcome::Malformed, "{command:x} {family:x}");
     }
 }
 
@@ -89,10 +89,10 @@ fn whatever_else_comes_is_something_else_as_soon_as_that_is_sure() {
     for bytes in
         [&b"GET / HTTP/1.1\r\n"[..], b"PRI * HTTP/2.0", b"POST /", b"\r\nGET", b"\x16\x03\x01", b"proxy "]
     {
-        assert_eq!(parse(bytes), Beginning::Absent, "{}", bytes.escape_ascii());
+        assert_eq!(parse(bytes), ParseOutcome::Absent, "{}", bytes.escape_ascii());
     }
-    for bytes in [&b""[..], b"P", b"PRO", b"\r\n\r\n", SIGNATURE] {
-        assert_eq!(parse(bytes), Beginning::Partial, "{}", bytes.escape_ascii());
+    for bytes in [&b""[..], b"P", b"PRO", b"\r\n\r\n", V2_SIGNATURE] {
+        assert_eq!(parse(bytes), ParseOutcome::Partial, "{}", bytes.escape_ascii());
     }
 }
 
@@ -106,8 +106,8 @@ proptest! {
         which in 0..3_usize,
         rest in prop::collection::vec(any::<u8>(), 0..300),
     ) {
-        let bytes = [[b"", WORD, SIGNATURE][which], &rest].concat();
-        if let Beginning::Header { length, .. } = parse(&bytes) {
+        let bytes = [[b"", V1_PREFIX, V2_SIGNATURE][which], &rest].concat();
+        if let ParseOutcome::Complete { length, .. } = parse(&bytes) {
             prop_assert!(length <= bytes.len());
             prop_assert_eq!(parse(&bytes[..length]), parse(&bytes));
         }
@@ -119,12 +119,12 @@ proptest! {
         let line = format!("PROXY {word} {} {} {} 80\r\n", source.ip(), source.ip(), source.port());
         let family = if source.is_ipv4() { 0x11 } else { 0x21 };
         let octets = two(0x21, family, &addresses(source));
-        for (version, bytes) in [(Version::One, line.into_bytes()), (Version::Two, octets)] {
+        for (version, bytes) in [(Version::V1, line.into_bytes()), (Version::V2, octets)] {
             let expected =
-                Beginning::Header { header: Header { version, source: Some(source) }, length: bytes.len() };
+                ParseOutcome::Complete { header: ProxyHeader { version, source: Some(source) }, length: bytes.len() };
             prop_assert_eq!(parse(&[&bytes[..], &tail].concat()), expected);
             for end in 0..bytes.len() {
-                prop_assert_eq!(parse(&bytes[..end]), Beginning::Partial);
+                prop_assert_eq!(parse(&bytes[..end]), ParseOutcome::Partial);
             }
         }
     }

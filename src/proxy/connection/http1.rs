@@ -1,7 +1,7 @@
-//! HTTP/1.1 towards a client (RFC 9112): one exchange after the other.
+//! Serves HTTP/1.1 to a client (RFC 9112), one request after the other.
 //!
-//! A connection is one future that reads a head, has it answered, and writes the answer; nothing stands between them and
-//! nothing is passed through a channel. Only a request's body may be in somebody else's hands meanwhile (see [`server::conn`]).
+//! A connection is one future that reads a head, runs the request pipeline and writes the response, without channels in
+//! between. Only a request's body may be read by another task meanwhile (see [`server::conn`]).
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -13,148 +13,165 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite as _;
 
-use super::{Connection, malformed};
+use super::{DownstreamConnection, malformed};
 use crate::headers::{Response, remove_hop_by_hop};
-use crate::http1::encoder::{Encoder, Failure};
-use crate::http1::malformed::Malformed;
+use crate::http1::encoder::{EncodeError, Encoder};
+use crate::http1::malformed::MalformedMessage;
 use crate::http1::server;
-use crate::http1::server::conn::{Broken, ConnWriter};
-use crate::http1::server::request_head::{Asked, Head, Limits, Reader};
-use crate::http1::server::response_head::{self, Course};
+use crate::http1::server::conn::{ConnWriter, ConnectionError};
+use crate::http1::server::request_head::{HeadLimits, RequestHead, RequestHeadDecoder, RequestInfo};
+use crate::http1::server::response_head::{self, WrittenHead};
 use crate::http1::write_buf::WriteBuf;
-use crate::proxy::body::{Incoming, ResponseBody};
-use crate::proxy::headers::identity::tells_who_asks;
-use crate::proxy::local_reply::{self, Reply};
+use crate::proxy::body::{DownstreamBody, ResponseBody};
+use crate::proxy::headers::identity::is_identity_header;
+use crate::proxy::local_reply::{self, DownstreamResponse};
 use crate::proxy::pipeline;
 use crate::proxy::request_context::ResponseFlag;
-use crate::proxy::stream::Downstream;
+use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::TimeoutKind;
 use crate::proxy::tunnel;
 
 /// A client's connection.
-type Conn = server::conn::Conn<Downstream>;
-/// A request's body as it is read from it.
-pub(in crate::proxy) type IncomingBody = server::conn::IncomingBody<Downstream>;
+type DownstreamConn = server::conn::ServerConn<DownstreamIo>;
+/// Body of a request, read from its connection.
+pub(in crate::proxy) type Http1Body = server::conn::IncomingBody<DownstreamIo>;
 
-/// A map with room for more fields is not kept for the next request.
-const MOST_KEPT_FIELDS: usize = 64;
+/// Maximum capacity of a header map that is kept for the next request.
+const MAX_KEPT_FIELDS: usize = 64;
 
-/// The answer to a head that never ended (RFC 9110 section 15.5.9).
-const TIMED_OUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+/// Response to a request whose head timed out (RFC 9110 section 15.5.9).
+const REQUEST_TIMEOUT_RESPONSE: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// Serves a connection to its end.
-pub(super) async fn serve(connection: Rc<Connection>, stream: Downstream) {
-    let conn = OwnedConn(Rc::new(RefCell::new(Conn::new(stream))));
+pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: DownstreamIo) {
+    let conn = OwnedConn(Rc::new(RefCell::new(DownstreamConn::new(stream))));
     let ended = run(&connection, &conn.0).await;
-    // Taken in any case: it knows the connection that holds it.
+    // Taken in any case: it refers to the connection that holds it, and the cycle would leak both.
     let upgraded = connection.upgraded.take();
     match ended {
-        Ended::Served(Ok(())) => {
-            if let (Some(upgraded), Some((stream, read))) = (upgraded, conn.cut()) {
-                // A tunnel is rare and its future large.
-                Box::pin(tunnel::take_over(upgraded, stream, read)).await;
+        ConnectionEnd::Served(Ok(())) => {
+            if let (Some(upgraded), Some((stream, read))) = (upgraded, conn.take_stream()) {
+                // Boxed because a tunnel is rare and its future large.
+                Box::pin(tunnel::run_over_connection(upgraded, stream, read)).await;
             }
         }
-        Ended::Stalled => {}
-        Ended::Served(Err(error)) => tracing::debug!(%error, "connection ended"),
-        Ended::HeadTimeout => {
-            if let Some((mut stream, read)) = conn.cut() {
-                time_out(&connection, &mut stream, &read);
+        ConnectionEnd::Stalled => {}
+        ConnectionEnd::Served(Err(error)) => tracing::debug!(%error, "connection ended"),
+        ConnectionEnd::HeadTimeout => {
+            if let Some((mut stream, read)) = conn.take_stream() {
+                send_request_timeout(&connection, &mut stream, &read);
             }
         }
     }
 }
 
-/// A connection that ends with whoever serves it, though a request's body is still in other hands: those would keep a socket
-/// that nobody counts and nobody times.
-struct OwnedConn(Rc<RefCell<Conn>>);
+/// Owner of a connection, which closes it on drop even if a request's body is still held elsewhere. Otherwise a socket
+/// would stay open that is neither counted nor timed.
+struct OwnedConn(Rc<RefCell<DownstreamConn>>);
 
 impl OwnedConn {
-    /// Takes the connection from whoever has it; what has been read of what comes next.
-    fn cut(&self) -> Option<(Downstream, Bytes)> {
-        // Nobody holds it across a turn.
-        self.0.try_borrow_mut().ok()?.cut()
+    /// Takes the stream, with the bytes that have been read but not decoded.
+    fn take_stream(&self) -> Option<(DownstreamIo, Bytes)> {
+        // No borrow is held across an await point.
+        self.0.try_borrow_mut().ok()?.take_stream()
     }
 }
 
 impl Drop for OwnedConn {
     fn drop(&mut self) {
-        drop(self.cut());
+        drop(self.take_stream());
     }
 }
 
-/// Says good-bye to a client whose request's head does not come to its end, of which so much has been `read`.
-pub(super) fn time_out(connection: &Connection, stream: &mut Downstream, read: &[u8]) {
-    stream.write_raw(TIMED_OUT);
-    let read = if read.is_empty() { stream.opening() } else { read };
+/// Sends 408 to a client whose request head has timed out. `read` is what was read of that head.
+pub(super) fn send_request_timeout(
+    connection: &DownstreamConnection,
+    stream: &mut DownstreamIo,
+    read: &[u8],
+) {
+    stream.write_raw(REQUEST_TIMEOUT_RESPONSE);
+    let read = if read.is_empty() { stream.detect_bytes() } else { read };
     malformed::record_request(connection, StatusCode::REQUEST_TIMEOUT, ResponseFlag::IdleTimeout, read);
 }
 
-enum Ended {
-    Served(Result<(), Broken>),
+enum ConnectionEnd {
+    Served(Result<(), ConnectionError>),
     HeadTimeout,
     Stalled,
 }
 
-/// Serves a connection until it ends by itself or something takes too long.
-async fn run(connection: &Rc<Connection>, conn: &Rc<RefCell<Conn>>) -> Ended {
+/// Serves a connection until it ends by itself or a timeout expires.
+async fn run(connection: &Rc<DownstreamConnection>, conn: &Rc<RefCell<DownstreamConn>>) -> ConnectionEnd {
     let timer = &connection.timer;
     let mut serving = pin!(run_loop(connection, conn));
     poll_fn(|cx| {
         timer.wake_by(cx.waker());
         match timer.expired() {
             Some(TimeoutKind::Idle) => conn.borrow_mut().close(),
-            Some(TimeoutKind::Head) => return Poll::Ready(Ended::HeadTimeout),
-            Some(TimeoutKind::StreamIdle) if !timer.awaits_response() => return Poll::Ready(Ended::Stalled),
-            // The service answers for these, and the stream for lingering.
+            Some(TimeoutKind::Head) => return Poll::Ready(ConnectionEnd::HeadTimeout),
+            Some(TimeoutKind::StreamIdle) if !timer.awaits_response() => {
+                return Poll::Ready(ConnectionEnd::Stalled);
+            }
+            // The pipeline handles response timeouts, and the stream handles lingering.
             Some(TimeoutKind::StreamIdle | TimeoutKind::Response(_) | TimeoutKind::Linger) | None => {}
         }
-        serving.as_mut().poll(cx).map(Ended::Served)
+        serving.as_mut().poll(cx).map(ConnectionEnd::Served)
     })
     .await
 }
 
-/// One exchange after the other, until either side has had enough.
-async fn run_loop(connection: &Rc<Connection>, conn: &Rc<RefCell<Conn>>) -> Result<(), Broken> {
-    let mut reader =
-        Reader::new(Limits { size: connection.limits.header_size, fields: connection.limits.headers });
+/// Serves one request after the other until the connection is to be closed.
+async fn run_loop(
+    connection: &Rc<DownstreamConnection>,
+    conn: &Rc<RefCell<DownstreamConn>>,
+) -> Result<(), ConnectionError> {
+    let mut reader = RequestHeadDecoder::new(HeadLimits {
+        size: connection.limits.header_size,
+        fields: connection.limits.headers,
+    });
     let mut buffer = Vec::new();
     loop {
         let read = poll_fn(|cx| conn.borrow_mut().poll_head(&mut reader, cx)).await;
         match read {
             Ok(_) => {}
-            Err(Broken::Malformed(malformed)) => {
+            Err(ConnectionError::Malformed(malformed)) => {
                 return write_error_and_close(connection, conn, malformed).await;
             }
             Err(broken) => return Err(broken),
         }
-        let Some(Head { parts, length, expects, asked }) = reader.take() else { break };
-        let body = if length.is_over() {
-            Incoming::None
-        } else {
-            conn.borrow_mut().expect(length, expects);
-            Incoming::Http1(IncomingBody::new(conn))
+        let Some(RequestHead { parts, decoder: length, expects_continue: expects, info: asked }) =
+            reader.take_head()
+        else {
+            break;
         };
-        connection.interims.begin(asked.is_1_1);
+        let body = if length.is_complete() {
+            DownstreamBody::None
+        } else {
+            conn.borrow_mut().start_body(length, expects);
+            DownstreamBody::Http1(Http1Body::new(conn))
+        };
+        connection.interims.start_request(asked.is_http11);
         let mut handling = pipeline::handle(connection, parts, body);
         let reply = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Ok(reply)),
-            Poll::Pending => wait(connection, conn, cx).map(Err),
+            Poll::Pending => poll_while_handling(connection, conn, cx).map(Err),
         });
         let reply = reply.await?;
-        // It is large, and its answer may take long.
+        // Dropped early: it is large, and sending the response may take long.
         drop(handling);
-        let (mut sending, spare, mut keeps) = begin(connection, conn, asked, reply, buffer);
+        let (mut sending, spare, mut keeps) = start_response(connection, conn, asked, reply, buffer);
         reader.reuse(spare);
-        if let Err(broken) = send(conn, &mut sending).await {
-            // Rare, and its future is large.
-            (sending, keeps) = Box::pin(replace(connection, conn, asked, sending, broken)).await?;
+        if let Err(broken) = send_response(conn, &mut sending).await {
+            // Boxed because it is rare and its future large.
+            (sending, keeps) =
+                Box::pin(replace_broken_response(connection, conn, asked, sending, broken)).await?;
         }
         buffer = sending.into_buffer();
         if connection.is_upgraded() {
             return Ok(());
         }
-        let is_whole = poll_fn(|cx| conn.borrow_mut().poll_rest(cx)).await;
+        let is_whole = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
         if !is_whole || !keeps {
             break;
         }
@@ -162,116 +179,131 @@ async fn run_loop(connection: &Rc<Connection>, conn: &Rc<RefCell<Conn>>) -> Resu
     shut_down(conn).await
 }
 
-/// What there is to do before the final response is here: interim ones are passed on, and the client is watched.
-fn wait(connection: &Connection, conn: &RefCell<Conn>, cx: &mut Context<'_>) -> Poll<Broken> {
+/// Work to be done until the final response is ready: forwards interim responses, and detects a client that has closed
+/// the connection.
+fn poll_while_handling(
+    connection: &DownstreamConnection,
+    conn: &RefCell<DownstreamConn>,
+    cx: &mut Context<'_>,
+) -> Poll<ConnectionError> {
     let mut conn = conn.borrow_mut();
     pass_interims(connection, &mut conn);
-    if !conn.interim().is_empty()
+    if !conn.interim_buf().is_empty()
         && let Err(error) = conn.send_interim(cx)
     {
         return Poll::Ready(error.into());
     }
-    conn.poll_gone(cx)
+    conn.poll_client_closed(cx)
 }
 
-/// Puts what an upstream has sent in advance before anything else that is written.
-fn pass_interims(connection: &Connection, conn: &mut Conn) {
+/// Queues interim responses of the upstream before anything else that is written.
+fn pass_interims(connection: &DownstreamConnection, conn: &mut DownstreamConn) {
     if !connection.interims.is_empty() {
-        for mut interim in connection.interims.take() {
-            remove_hop_by_hop(&mut interim.headers, tells_who_asks);
-            response_head::interim(&interim, conn.interim());
+        for mut interim in connection.interims.take_all() {
+            remove_hop_by_hop(&mut interim.headers, is_identity_header);
+            response_head::write_interim(&interim, conn.interim_buf());
         }
     }
 }
 
 /// Sends a response to its end.
-async fn send(conn: &RefCell<Conn>, sending: &mut Encoder<ResponseBody>) -> Result<(), Broken> {
+async fn send_response(
+    conn: &RefCell<DownstreamConn>,
+    sending: &mut Encoder<ResponseBody>,
+) -> Result<(), ConnectionError> {
     poll_fn(|cx| {
-        // In an expression of its own: what is sent may read the request meanwhile.
-        let before = conn.borrow_mut().poll_before_answer(cx);
+        // A separate statement, so that the borrow ends here: the body of the response may read the request when it is
+        // polled.
+        let before = conn.borrow_mut().poll_before_response(cx);
         let polled = match before {
-            Poll::Ready(Ok(())) => sending.poll(&mut ConnWriter(conn), cx).map_err(Broken::from),
-            before => before.map_err(Broken::from),
+            Poll::Ready(Ok(())) => sending.poll(&mut ConnWriter(conn), cx).map_err(ConnectionError::from),
+            before => before.map_err(ConnectionError::from),
         };
         match polled {
             Poll::Ready(sent) => Poll::Ready(sent),
-            Poll::Pending => conn.borrow_mut().poll_gone(cx).map(Err),
+            Poll::Pending => conn.borrow_mut().poll_client_closed(cx).map(Err),
         }
     })
     .await
 }
 
-/// Sends 502 in place of a response that was `broken` off before any of it was written: an empty close would leave the
-/// client without a status.
-async fn replace(
-    connection: &Connection,
-    conn: &RefCell<Conn>,
-    asked: Asked,
+/// Sends 502 in place of a response that failed before any of it was written. Closing the connection instead would
+/// leave the client without a status code.
+async fn replace_broken_response(
+    connection: &DownstreamConnection,
+    conn: &RefCell<DownstreamConn>,
+    asked: RequestInfo,
     sending: Encoder<ResponseBody>,
-    broken: Broken,
-) -> Result<(Encoder<ResponseBody>, bool), Broken> {
+    broken: ConnectionError,
+) -> Result<(Encoder<ResponseBody>, bool), ConnectionError> {
     let Some((body, buffer)) = sending.into_unsent() else { return Err(broken) };
-    let Some(context) = body.into_broken() else { return Err(broken) };
-    let reply = local_reply::broken_off(context);
-    let (mut sending, _, keeps) = begin(connection, conn, asked, reply, buffer);
-    send(conn, &mut sending).await?;
+    let Some(context) = body.into_broken_context() else { return Err(broken) };
+    let reply = local_reply::response_broken_off(context);
+    let (mut sending, _, keeps) = start_response(connection, conn, asked, reply, buffer);
+    send_response(conn, &mut sending).await?;
     Ok((sending, keeps))
 }
 
-/// Writes an answer's head; gives what is to be sent then, an empty map, and whether another request may follow.
-fn begin(
-    connection: &Connection,
-    conn: &RefCell<Conn>,
-    mut asked: Asked,
-    Response { status, mut headers, mut body }: Reply,
+/// Writes the head of a response. Returns the encoder for the rest, an empty map for reuse, and whether another request
+/// may follow.
+fn start_response(
+    connection: &DownstreamConnection,
+    conn: &RefCell<DownstreamConn>,
+    mut asked: RequestInfo,
+    Response { status, mut headers, mut body }: DownstreamResponse,
     buffer: Vec<u8>,
 ) -> (Encoder<ResponseBody>, HeaderMap, bool) {
     let mut write_buf = WriteBuf::new(buffer);
     let mut conn = conn.borrow_mut();
     pass_interims(connection, &mut conn);
-    conn.begin_answer();
-    asked.keeps &= !conn.is_closing();
+    conn.start_response();
+    asked.keep_alive &= !conn.is_closing();
     drop(conn);
     let write_date = |out: &mut Vec<u8>| connection.worker.date.write(out);
-    let Course { coding, has_body, keeps } =
-        response_head::write(asked, status, &mut headers, &body, write_date, write_buf.end());
+    let WrittenHead { framing: coding, has_body, keep_alive: keeps } =
+        response_head::write(asked, status, &mut headers, &body, write_date, write_buf.buffer_mut());
     if !has_body {
-        body.leave_out();
+        body.omit();
     }
     let mut sending = Encoder::new(write_buf, coding, body);
     if !has_body {
-        sending.without_body();
+        sending.discard_body();
     }
     let mut spare = headers.into_spare();
-    if spare.capacity() > MOST_KEPT_FIELDS {
+    if spare.capacity() > MAX_KEPT_FIELDS {
         spare = HeaderMap::new();
     }
     (sending, spare, keeps)
 }
 
-/// Answers what is no request, and closes.
+/// Sends an error response to a malformed request, and closes the connection.
 async fn write_error_and_close(
-    connection: &Connection,
-    conn: &RefCell<Conn>,
-    malformed: Malformed,
-) -> Result<(), Broken> {
-    let status = response_head::status_of(malformed);
-    malformed::record_request(connection, status, ResponseFlag::DownstreamProtocol, conn.borrow().unread());
+    connection: &DownstreamConnection,
+    conn: &RefCell<DownstreamConn>,
+    malformed: MalformedMessage,
+) -> Result<(), ConnectionError> {
+    let status = response_head::error_status(malformed);
+    malformed::record_request(
+        connection,
+        status,
+        ResponseFlag::DownstreamProtocol,
+        conn.borrow().unread_bytes(),
+    );
     let mut write_buf = WriteBuf::default();
-    response_head::malformed(status, |out| connection.worker.date.write(out), write_buf.end());
+    response_head::write_error(status, |out| connection.worker.date.write(out), write_buf.buffer_mut());
     poll_fn(|cx| write_buf.poll_write(&mut ConnWriter(conn), cx)).await?;
     shut_down(conn).await?;
     Err(malformed.into())
 }
 
-async fn shut_down(conn: &RefCell<Conn>) -> Result<(), Broken> {
+async fn shut_down(conn: &RefCell<DownstreamConn>) -> Result<(), ConnectionError> {
     poll_fn(|cx| Pin::new(&mut ConnWriter(conn)).poll_shutdown(cx)).await?;
     Ok(())
 }
 
-impl From<Failure> for Broken {
-    fn from(failure: Failure) -> Self {
-        let (Failure::Connection(error) | Failure::Body(error)) = failure;
-        Self::Connection(error)
+impl From<EncodeError> for ConnectionError {
+    fn from(failure: EncodeError) -> Self {
+        let (EncodeError::Connection(error) | EncodeError::Body(error)) = failure;
+        Self::Io(error)
     }
 }

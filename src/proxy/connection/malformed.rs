@@ -1,40 +1,45 @@
-//! Records malformed requests, which the codec rejects, in the access log and the metrics.
+//! Records malformed requests, which the decoder rejects, in the access log and the metrics.
 //!
-//! They have no request context, since they have no head; the first line is logged as far as it can be read.
-//! Each ends its connection, so a client has no more of them than connections.
+//! They have no request context, because they have no complete head. The first line is logged as far as it can be read.
+//! Each of them ends its connection, so there is at most one per connection.
 
 use std::time::Duration;
 
 use http::{Method, StatusCode, Version};
 
-use super::Connection;
+use super::DownstreamConnection;
 use crate::proxy::request_context::ResponseFlag;
 use crate::telemetry::access_log::Entry;
 
-/// A longer word is no method.
+/// Maximum length of a logged method; longer words are not methods.
 const MAX_METHOD: usize = 64;
-/// What is logged of a target.
+/// Maximum bytes of a target that are logged.
 const MAX_TARGET: usize = 4096;
 
-/// Records an HTTP/1 request that was rejected with `status`; `read` is its beginning.
-pub(super) fn record_request(connection: &Connection, status: StatusCode, flag: ResponseFlag, read: &[u8]) {
+/// Records an HTTP/1 request that was rejected with `status`; `read` is the beginning of its bytes.
+pub(super) fn record_request(
+    connection: &DownstreamConnection,
+    status: StatusCode,
+    flag: ResponseFlag,
+    read: &[u8],
+) {
     let metrics = &connection.worker.metrics;
     let took = connection.timer.head_duration();
     metrics.malformed_request();
     metrics.request_started(connection.listener);
     metrics.request_finished(connection.listener, status, took);
-    log(connection, &FirstLine::of(read), Some(status), flag, took);
+    log(connection, &FirstLine::parse(read), Some(status), flag, took);
 }
 
-/// Records an HTTP/2 connection that was ended by a protocol error, which the codec does not attribute to a request.
-pub(super) fn record_connection(connection: &Connection) {
+/// Records an HTTP/2 connection that ended with a protocol error, which the decoder does not attribute to a request.
+pub(super) fn record_connection(connection: &DownstreamConnection) {
     connection.worker.metrics.malformed_request();
     let line = FirstLine { protocol: Version::HTTP_2, ..FirstLine::unknown() };
     log(connection, &line, None, ResponseFlag::DownstreamProtocol, Duration::ZERO);
 }
 
 fn log(
-    connection: &Connection,
+    connection: &DownstreamConnection,
     line: &FirstLine,
     status: Option<StatusCode>,
     flag: ResponseFlag,
@@ -64,7 +69,7 @@ fn log(
     });
 }
 
-/// What a request line says, `-` where nothing can be read.
+/// Contents of a request line, with `-` for what cannot be read.
 struct FirstLine {
     method: Method,
     target: String,
@@ -77,8 +82,8 @@ impl FirstLine {
         Self { method, target: "-".to_owned(), protocol: Version::HTTP_11 }
     }
 
-    /// Of the beginning of a head, however broken.
-    fn of(read: &[u8]) -> Self {
+    /// Parses the beginning of a head, however malformed.
+    fn parse(read: &[u8]) -> Self {
         let line = read.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
         let method = words.next().filter(|word| word.len() <= MAX_METHOD);
@@ -114,9 +119,9 @@ mod tests {
             ("", "-", "-"),
             (&long, "GET", &cut),
         ] {
-            let line = FirstLine::of(read.as_bytes());
+            let line = FirstLine::parse(read.as_bytes());
             assert_eq!((line.method.as_str(), line.target.as_str()), (method, target), "{read:?}");
         }
-        assert_eq!(FirstLine::of(b"GET / HTTP/1.0\r\n").protocol, Version::HTTP_10);
+        assert_eq!(FirstLine::parse(b"GET / HTTP/1.0\r\n").protocol, Version::HTTP_10);
     }
 }

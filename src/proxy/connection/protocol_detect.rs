@@ -1,46 +1,49 @@
-//! Protocol detection: the first bytes of a connection tell HTTP/1 from HTTP/2.
+//! Protocol detection: the first bytes of a connection distinguish HTTP/1 from HTTP/2.
 //!
-//! A connection without any bytes costs no more than its socket: what serves it is made when the first bytes arrive.
+//! The state that serves a connection is only created when the first bytes arrive, so an unused connection costs little
+//! more than its socket.
 
 use std::future::poll_fn;
 use std::task::{Poll, ready};
 
-use crate::proxy::stream::Downstream;
+use crate::proxy::stream::DownstreamIo;
 use crate::proxy::timeouts::{ConnectionTimer, TimeoutKind};
 
-/// The connection preface of HTTP/2 with prior knowledge (RFC 9113 section 3.4).
+/// The HTTP/2 connection preface, sent by clients with prior knowledge (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The protocol of a connection.
+/// Protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
-    /// Anything but the preface of HTTP/2.
+pub(super) enum DetectedProtocol {
+    /// Anything but the HTTP/2 connection preface.
     Http1,
     /// HTTP/2 with prior knowledge.
     Http2,
-    /// The preface has begun and did not end in time.
+    /// An incomplete preface was received before the timeout.
     TimedOut,
-    /// No byte has come.
-    Unused,
+    /// No byte was received.
+    NoData,
 }
 
-/// Reads until the protocol is known; what has been read is kept in `stream`.
-pub(super) async fn detect(stream: &mut Downstream, timer: &ConnectionTimer) -> Protocol {
+/// Reads until the protocol is known. The bytes read stay in `stream` and are read again.
+pub(super) async fn detect(stream: &mut DownstreamIo, timer: &ConnectionTimer) -> DetectedProtocol {
     poll_fn(|cx| {
         timer.wake_by(cx.waker());
         match timer.expired() {
-            Some(TimeoutKind::Head) => return Poll::Ready(Protocol::TimedOut),
-            Some(_) => return Poll::Ready(Protocol::Unused),
+            Some(TimeoutKind::Head) => return Poll::Ready(DetectedProtocol::TimedOut),
+            Some(_) => return Poll::Ready(DetectedProtocol::NoData),
             None => {}
         }
         loop {
-            match ready!(stream.poll_opening(cx)) {
-                Ok(0) | Err(_) if stream.opening().is_empty() => return Poll::Ready(Protocol::Unused),
-                // HTTP/1 rejects a cut off preface.
-                Ok(0) | Err(_) => return Poll::Ready(Protocol::Http1),
+            match ready!(stream.poll_detect(cx)) {
+                Ok(0) | Err(_) if stream.detect_bytes().is_empty() => {
+                    return Poll::Ready(DetectedProtocol::NoData);
+                }
+                // The HTTP/1 decoder rejects an incomplete preface.
+                Ok(0) | Err(_) => return Poll::Ready(DetectedProtocol::Http1),
                 Ok(_) => {}
             }
-            if let Some(protocol) = recognise(stream.opening()) {
+            if let Some(protocol) = recognise(stream.detect_bytes()) {
                 return Poll::Ready(protocol);
             }
         }
@@ -48,12 +51,12 @@ pub(super) async fn detect(stream: &mut Downstream, timer: &ConnectionTimer) -> 
     .await
 }
 
-/// The protocol that begins with `bytes`; `None` if more bytes are needed.
-fn recognise(bytes: &[u8]) -> Option<Protocol> {
+/// Returns the protocol of a connection that starts with `bytes`; `None` if more bytes are needed.
+fn recognise(bytes: &[u8]) -> Option<DetectedProtocol> {
     let common = bytes.len().min(PREFACE.len());
     match bytes[..common] == PREFACE[..common] {
-        false => Some(Protocol::Http1),
-        true if common == PREFACE.len() => Some(Protocol::Http2),
+        false => Some(DetectedProtocol::Http1),
+        true if common == PREFACE.len() => Some(DetectedProtocol::Http2),
         true => None,
     }
 }
@@ -64,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_preface_is_recognised_by_all_of_it() {
-        assert_eq!(recognise(PREFACE), Some(Protocol::Http2));
-        assert_eq!(recognise(&[PREFACE, b"\0\0\0"].concat()), Some(Protocol::Http2));
+        assert_eq!(recognise(PREFACE), Some(DetectedProtocol::Http2));
+        assert_eq!(recognise(&[PREFACE, b"\0\0\0"].concat()), Some(DetectedProtocol::Http2));
         for cut in 0..PREFACE.len() {
             assert_eq!(recognise(&PREFACE[..cut]), None, "{cut}");
         }
@@ -74,7 +77,7 @@ mod tests {
     #[test]
     fn whatever_else_comes_is_for_http_1() {
         for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"P", b"PRI / HTTP/1.1\r\n", b"\x16\x03\x01", b"\r\n"] {
-            let expected = if bytes == b"P" { None } else { Some(Protocol::Http1) };
+            let expected = if bytes == b"P" { None } else { Some(DetectedProtocol::Http1) };
             assert_eq!(recognise(bytes), expected, "{bytes:?}");
         }
     }

@@ -1,6 +1,6 @@
-//! Transport setup before HTTP: the PROXY protocol, and TLS inside of that.
+//! Connection setup before HTTP: the PROXY protocol, then TLS.
 //!
-//! All of it must end within the timeout of a request's head. A plain connection passes through.
+//! All of it must complete within the timeout of a request head. A plain connection skips it.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -10,111 +10,117 @@ use std::task::Poll;
 use http::HeaderValue;
 use tokio_rustls::server::TlsStream;
 
-use super::{Connection, ListenerSettings};
-use crate::identify::certificate::Certificate;
+use super::{ConnectionSettings, DownstreamConnection};
+use crate::identify::certificate::ClientCertificate;
 use crate::listener::preamble;
-use crate::listener::{Accepted, ProxyProtocol};
+use crate::listener::{AcceptedConnection, ProxyProtocol};
 use crate::proxy::headers::{self, PeerTls};
 use crate::telemetry::metrics::Preamble;
 use crate::tls::handshake_limiter::Aborted;
 use crate::tls::identity::Identity;
-use crate::tls::server::{Failure, Server, Session};
+use crate::tls::server::{ServerHandshakeError, TlsServer, TlsSession};
 use crate::transport::Transport;
 
-/// Reads the PROXY protocol's header and does the TLS handshake, where the listener has these. Sets what they say of the
-/// client in `connection`. `None` if the connection is to be closed.
+/// Reads the PROXY protocol header and performs the TLS handshake, if the listener has these. Stores what they tell
+/// about the client in `connection`. Returns `None` if the connection is to be closed.
 pub(super) async fn set_up(
-    connection: &mut Connection,
-    settings: ListenerSettings,
-    accepted: Accepted,
+    connection: &mut DownstreamConnection,
+    settings: ConnectionSettings,
+    accepted: AcceptedConnection,
 ) -> Option<Transport> {
     let tls = connection.worker.view().tls.get(settings.listener).cloned().flatten();
     if tls.is_none() && settings.proxy_protocol == ProxyProtocol::Disabled {
-        return connection.claim(accepted.peer).then_some(accepted.stream);
+        return connection.count_client(accepted.peer).then_some(accepted.stream);
     }
     connection.timer.handshake_started();
-    let accepted = proxy_protocol(connection, settings, accepted).await?;
-    if !connection.claim(accepted.peer) {
+    let accepted = read_proxy_protocol(connection, settings, accepted).await?;
+    if !connection.count_client(accepted.peer) {
         return None;
     }
     let transport = match tls {
-        Some(server) => Box::pin(secure(connection, settings, server, accepted.stream)).await?,
+        Some(server) => Box::pin(accept_tls(connection, settings, server, accepted.stream)).await?,
         None => accepted.stream,
     };
     connection.timer.handshake_done();
     Some(transport)
 }
 
-/// Reads the PROXY protocol's header, which may replace the peer.
-async fn proxy_protocol(
-    connection: &mut Connection,
-    settings: ListenerSettings,
-    accepted: Accepted,
-) -> Option<Accepted> {
+/// Reads the PROXY protocol header, which may replace the peer's address.
+async fn read_proxy_protocol(
+    connection: &mut DownstreamConnection,
+    settings: ConnectionSettings,
+    accepted: AcceptedConnection,
+) -> Option<AcceptedConnection> {
     if settings.proxy_protocol == ProxyProtocol::Disabled {
         return Some(accepted);
     }
     let is_trusted = connection.worker.view().policy.identify.trusted_proxies.contains(connection.peer);
     let reading = Box::pin(preamble::read(accepted, settings.proxy_protocol, is_trusted));
-    let read = in_time(connection, reading).await;
+    let read = with_timeout(connection, reading).await;
     let (outcome, accepted) = read.unwrap_or((Preamble::Unfinished, None));
     connection.worker.metrics.preamble(settings.listener, outcome);
     let accepted = accepted?;
     connection.peer = accepted.peer.ip().to_canonical();
-    connection.peer_text = headers::address(connection.peer);
+    connection.peer_text = headers::address_value(connection.peer);
     Some(accepted)
 }
 
-/// Does the TLS handshake and counts its outcome.
-async fn secure(
-    connection: &mut Connection,
-    settings: ListenerSettings,
-    server: Arc<Server>,
+/// Performs the TLS handshake and counts its outcome.
+async fn accept_tls(
+    connection: &mut DownstreamConnection,
+    settings: ConnectionSettings,
+    server: Arc<TlsServer>,
     stream: Transport,
 ) -> Option<Transport> {
     let result = handshake(connection, settings, &server, stream).await;
     let outcome = result.as_ref().map(|(_, session)| session.start).map_err(|failure| *failure);
     connection.worker.metrics.handshake(settings.listener, outcome);
     let (stream, session) = result.ok()?;
-    connection.tls = Some(Box::new(session.identity.map_or_else(PeerTls::default, of_client)));
+    connection.tls = Some(Box::new(session.identity.map_or_else(PeerTls::default, peer_tls)));
     Some(stream.into())
 }
 
-/// A handshake, once the client has begun it and there is a permit for it.
+/// Performs a handshake, once the client has started it and a permit is available.
 async fn handshake(
-    connection: &Connection,
-    settings: ListenerSettings,
-    server: &Server,
+    connection: &DownstreamConnection,
+    settings: ConnectionSettings,
+    server: &TlsServer,
     stream: Transport,
-) -> Result<(TlsStream<Transport>, Session), Failure> {
+) -> Result<(TlsStream<Transport>, TlsSession), ServerHandshakeError> {
     let worker = &connection.worker;
-    let limiter = worker.handshakes.get(settings.listener).ok_or(Failure::Other)?;
-    in_time(connection, poll_fn(|cx| stream.poll_begun(cx))).await.ok_or(Failure::TimedOut)?;
+    let limiter = worker.handshakes.get(settings.listener).ok_or(ServerHandshakeError::Other)?;
+    with_timeout(connection, poll_fn(|cx| stream.poll_first_byte(cx)))
+        .await
+        .ok_or(ServerHandshakeError::TimedOut)?;
     let permit = {
         let _waiting = worker.metrics.handshake_waits(settings.listener);
-        let acquiring = Box::pin(limiter.acquire(server.settings().handshakes));
-        in_time(connection, acquiring).await.ok_or(Failure::Crowded)?
+        let acquiring = Box::pin(limiter.acquire(server.settings().max_handshakes));
+        with_timeout(connection, acquiring).await.ok_or(ServerHandshakeError::Crowded)?
     };
     let _in_flight = worker.metrics.handshake_begins(settings.listener);
     let handshake = Box::pin(permit.run(Box::pin(server.accept(stream))));
-    match in_time(connection, handshake).await {
+    match with_timeout(connection, handshake).await {
         Some(Ok(result)) => result,
-        Some(Err(Aborted)) => Err(Failure::Crowded),
-        None => Err(Failure::TimedOut),
+        Some(Err(Aborted)) => Err(ServerHandshakeError::Crowded),
+        None => Err(ServerHandshakeError::TimedOut),
     }
 }
 
-fn of_client(identity: Identity) -> PeerTls {
-    // A name that cannot stand in a field at all leaves the hash, which always can.
+fn peer_tls(identity: Identity) -> PeerTls {
+    // If a name is not valid in a header, only the hash of the certificate is forwarded.
     let hash_alone = || HeaderValue::from_str(&format!("Hash={}", identity.hash)).ok();
-    let forwarded = HeaderValue::from_bytes(identity.forwarded().as_bytes()).ok().or_else(hash_alone);
+    let forwarded =
+        HeaderValue::from_bytes(identity.to_forwarded_client_cert().as_bytes()).ok().or_else(hash_alone);
     let spiffe = identity.spiffe().map(Box::from);
-    let certificate = Certificate { spiffe, subject: identity.subject, dns: identity.hosts };
+    let certificate = ClientCertificate { spiffe, subject: identity.subject, dns: identity.hosts };
     PeerTls { certificate: Some(certificate), forwarded }
 }
 
-/// What `work` comes to, if it does before a timeout of the connection expires.
-async fn in_time<W: Future + Unpin>(connection: &Connection, mut work: W) -> Option<W::Output> {
+/// Awaits `work`; `None` if a timeout of the connection expires before.
+async fn with_timeout<W: Future + Unpin>(
+    connection: &DownstreamConnection,
+    mut work: W,
+) -> Option<W::Output> {
     let timer = &connection.timer;
     poll_fn(|cx| {
         timer.wake_by(cx.waker());

@@ -1,91 +1,91 @@
-//! The one place that sets headroom: ten times a second, off the request path.
+//! Control task of elastic limits: updates headroom ten times a second, off the request path.
 
 use std::time::Duration;
 
-use super::cpu::Cpu;
-use super::load::Noted;
+use super::cpu::CpuPressure;
+use super::load::LoadTotals;
 use crate::limiter::elastic::controller::{Assessment, Controller, TICK};
-use crate::limiter::elastic::signal::{Reading, Signal, Signals};
+use crate::limiter::elastic::signal::{Signal, SignalSet, UpstreamMeasurement};
 use crate::limiter::timestamp::Timestamp;
-use crate::proxy::Shared;
+use crate::proxy::ProxyState;
 use crate::telemetry::metrics::UpstreamCounts;
 
-/// How often it is looked whether a reload has brought an elastic rule.
-const IDLE: Duration = Duration::from_secs(1);
-/// Ticks from one reading of the CPU's pressure to the next: the kernel updates it every two seconds or so.
+/// Interval at which a reload is checked for elastic rules while there are none.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Ticks between readings of CPU pressure, which the kernel updates about every two seconds.
 const TICKS_PER_CPU: u32 = 10;
 
-/// Keeps headroom up to date for as long as it is polled. While no rule is elastic there is none, and what was
-/// known of the upstream is forgotten.
-pub async fn keep_headroom(shared: &Shared) {
-    let mut watch: Option<Watch> = None;
+/// Updates headroom for as long as the future is polled. While no rule is elastic, there is none, and what was learned
+/// about the upstream is dropped.
+pub async fn run_headroom_controller(shared: &ProxyState) {
+    let mut watch: Option<HeadroomMonitor> = None;
     loop {
         let generation = shared.generation.load();
         if generation.policy.rules.is_elastic() {
-            let watching = watch.get_or_insert_with(|| Watch::begin(shared));
-            let assessment = watching.look(shared, generation.elastic);
-            shared.elastic.set(Some(assessment));
+            let watching = watch.get_or_insert_with(|| HeadroomMonitor::start(shared));
+            let assessment = watching.assess(shared, generation.elastic);
+            shared.elastic.set_assessment(Some(assessment));
         } else if watch.take().is_some() {
-            shared.elastic.set(None);
+            shared.elastic.set_assessment(None);
         }
         drop(generation);
-        tokio::time::sleep(if watch.is_some() { TICK } else { IDLE }).await;
+        tokio::time::sleep(if watch.is_some() { TICK } else { IDLE_INTERVAL }).await;
     }
 }
 
-/// The controller and what it has been told.
+/// The controller, with the values of the previous reading.
 #[derive(Debug)]
-struct Watch {
+struct HeadroomMonitor {
     controller: Controller,
-    noted: Noted,
-    ended: u64,
+    load_totals: LoadTotals,
+    completed: u64,
     failed: u64,
-    cpu: Cpu,
+    cpu: CpuPressure,
     ticks: u32,
 }
 
-impl Watch {
-    fn begin(shared: &Shared) -> Self {
+impl HeadroomMonitor {
+    fn start(shared: &ProxyState) -> Self {
         let totals = shared.metrics.upstreams();
         Self {
             controller: Controller::default(),
-            noted: shared.elastic.noted(),
-            ended: ended(&totals),
+            load_totals: shared.elastic.load_totals(),
+            completed: completed_requests(&totals),
             failed: totals.failures(),
-            cpu: Cpu::find(),
+            cpu: CpuPressure::find(),
             ticks: 0,
         }
     }
 
-    fn look(&mut self, shared: &Shared, signals: Signals) -> Assessment {
+    fn assess(&mut self, shared: &ProxyState, signals: SignalSet) -> Assessment {
         let now = shared.clock.now();
         let reading = self.read(shared, signals, now);
         self.controller.assess(&reading, signals, now)
     }
 
-    fn read(&mut self, shared: &Shared, signals: Signals, now: Timestamp) -> Reading {
-        let (totals, noted) = (shared.metrics.upstreams(), shared.elastic.noted());
-        let (before, ended, failed) = (self.noted, ended(&totals), totals.failures());
-        let reading = Reading {
+    fn read(&mut self, shared: &ProxyState, signals: SignalSet, now: Timestamp) -> UpstreamMeasurement {
+        let (totals, noted) = (shared.metrics.upstreams(), shared.elastic.load_totals());
+        let (before, ended, failed) = (self.load_totals, completed_requests(&totals), totals.failures());
+        let reading = UpstreamMeasurement {
             in_flight: totals.in_flight(),
-            answers: noted.answers_since(before),
-            ended: ended.saturating_sub(self.ended),
+            response_times: noted.responses_since(before),
+            ended: ended.saturating_sub(self.completed),
             failed: failed.saturating_sub(self.failed),
             utilization: noted.utilization_since(before),
             cpu: self.cpu(signals, now),
         };
-        (self.noted, self.ended, self.failed) = (noted, ended, failed);
+        (self.load_totals, self.completed, self.failed) = (noted, ended, failed);
         reading
     }
 
-    fn cpu(&mut self, signals: Signals, now: Timestamp) -> Option<f64> {
+    fn cpu(&mut self, signals: SignalSet, now: Timestamp) -> Option<f64> {
         let is_due = self.ticks.is_multiple_of(TICKS_PER_CPU) && signals.contains(Signal::Cpu);
         self.ticks = self.ticks.wrapping_add(1);
         is_due.then(|| self.cpu.share_waited(now)).flatten()
     }
 }
 
-/// Requests that ended by the upstream's doing.
-fn ended(totals: &UpstreamCounts) -> u64 {
+/// Returns the number of requests that the upstream completed or failed.
+fn completed_requests(totals: &UpstreamCounts) -> u64 {
     totals.successes().saturating_add(totals.failures())
 }

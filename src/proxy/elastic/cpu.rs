@@ -1,8 +1,8 @@
-//! How long work waits for a CPU, as the kernel counts it.
+//! CPU pressure: the share of time in which tasks wait for a CPU, as measured by the kernel.
 //!
-//! Of the container where there is one with version 2 of cgroups, else of the machine: pressure stall information
-//! (<https://docs.kernel.org/accounting/psi.html>), and the periods in which the container's quota was used up.
-//! Totals are read and not the kernel's averages, which are of ten seconds and more.
+//! Read for the container if there is one with cgroups version 2, otherwise for the machine. The sources are pressure
+//! stall information (<https://docs.kernel.org/accounting/psi.html>) and the periods in which the container's CPU quota
+//! was used up. Totals are read instead of the kernel's averages, which span ten seconds or more.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,42 +10,42 @@ use std::time::Duration;
 use crate::limiter::timestamp::Timestamp;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-const OF_THE_MACHINE: &str = "/proc/pressure/cpu";
+const MACHINE_PRESSURE: &str = "/proc/pressure/cpu";
 
-/// Where it is written, and what was written last.
+/// Files to read, and the previous reading.
 #[derive(Debug, Default)]
-pub(super) struct Cpu {
+pub(super) struct CpuPressure {
     pressure: Option<PathBuf>,
     stat: Option<PathBuf>,
-    before: Option<(Timestamp, Counts)>,
+    before: Option<(Timestamp, CpuCounters)>,
 }
 
-/// What the kernel has counted.
+/// Counts read from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    /// Time in which some task waited.
+struct CpuCounters {
+    /// Time in which at least one task waited for a CPU.
     waited: Option<Duration>,
-    /// Periods of the quota, and those in which it did not suffice.
+    /// Periods of the quota, and those in which the container was throttled.
     periods: Option<(u64, u64)>,
 }
 
-impl Cpu {
-    /// Looks for the files of our container.
+impl CpuPressure {
+    /// Finds the files of the current container or of the machine.
     pub(super) fn find() -> Self {
         let own = read(Path::new("/proc/self/cgroup"));
         let own =
             own.lines().find_map(|line| line.strip_prefix("0::/")).map(|own| Path::new(CGROUPS).join(own));
-        // In a namespace of its own, a container sees its group as the root.
+        // A container with its own cgroup namespace sees its cgroup as the root.
         let groups = || own.iter().cloned().chain([PathBuf::from(CGROUPS)]);
         let file = |name: &str| groups().map(|group| group.join(name)).find(|file| !read(file).is_empty());
-        let of_the_machine = || Some(PathBuf::from(OF_THE_MACHINE)).filter(|file| !read(file).is_empty());
+        let of_the_machine = || Some(PathBuf::from(MACHINE_PRESSURE)).filter(|file| !read(file).is_empty());
         Self { pressure: file("cpu.pressure").or_else(of_the_machine), stat: file("cpu.stat"), before: None }
     }
 
-    /// The share of time since the last call in which work waited; nothing the first time, or where the kernel
-    /// does not tell.
+    /// Returns the share of time since the last call in which tasks waited, from 0 to 1. `None` on the first call, or
+    /// if the kernel provides no data.
     pub(super) fn share_waited(&mut self, now: Timestamp) -> Option<f64> {
-        let counts = Counts {
+        let counts = CpuCounters {
             waited: self.pressure.as_deref().and_then(|file| waited(&read(file))),
             periods: self.stat.as_deref().and_then(|file| periods(&read(file))),
         };
@@ -54,7 +54,7 @@ impl Cpu {
     }
 }
 
-impl Counts {
+impl CpuCounters {
     fn share_since(self, before: Self, elapsed: Duration) -> Option<f64> {
         let waited =
             self.waited.zip(before.waited).filter(|_| !elapsed.is_zero()).map(|(now, before)| {
@@ -72,14 +72,14 @@ fn read(file: &Path) -> String {
     std::fs::read_to_string(file).unwrap_or_default()
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=187963935`, in microseconds.
+/// Parses a line such as `some avg10=0.00 avg60=0.00 avg300=0.00 total=187963935`, with the total in microseconds.
 fn waited(pressure: &str) -> Option<Duration> {
     let some = pressure.lines().find_map(|line| line.strip_prefix("some "))?;
     let total = some.split(' ').find_map(|field| field.strip_prefix("total="))?;
     total.trim().parse().ok().map(Duration::from_micros)
 }
 
-/// `nr_periods 120` and `nr_throttled 3`; nothing without a quota.
+/// Parses lines such as `nr_periods 120` and `nr_throttled 3`; `None` without a quota.
 fn periods(stat: &str) -> Option<(u64, u64)> {
     let number = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok();
     let periods = number("nr_periods ").filter(|periods| *periods > 0)?;
@@ -104,14 +104,15 @@ mod tests {
 
     #[test]
     fn the_worse_of_waiting_and_throttling_counts() {
-        let counts = |waited: u64, periods| Counts { waited: Some(Duration::from_millis(waited)), periods };
+        let counts =
+            |waited: u64, periods| CpuCounters { waited: Some(Duration::from_millis(waited)), periods };
         let second = Duration::from_secs(1);
-        let share = |now: Counts, before| now.share_since(before, second);
+        let share = |now: CpuCounters, before| now.share_since(before, second);
         assert_eq!(share(counts(1500, None), counts(1250, None)), Some(0.25));
         assert_eq!(share(counts(1500, Some((20, 8))), counts(1250, Some((10, 0)))), Some(0.8));
         assert_eq!(share(counts(9000, None), counts(0, None)), Some(1.0));
         assert_eq!(share(counts(0, Some((10, 0))), counts(9, Some((10, 0)))), Some(0.0));
-        assert_eq!(Counts::default().share_since(Counts::default(), second), None);
+        assert_eq!(CpuCounters::default().share_since(CpuCounters::default(), second), None);
         assert_eq!(counts(1, None).share_since(counts(0, None), Duration::ZERO), None);
     }
 }

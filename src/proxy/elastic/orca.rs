@@ -1,37 +1,37 @@
-//! The load that an upstream reports with its answers: ORCA, Open Request Cost Aggregation.
+//! Load reports in response headers: ORCA, Open Request Cost Aggregation.
 //!
-//! <https://www.envoyproxy.io/docs/envoy/latest/xds/data/orca/v3/orca_load_report.proto>. Read is what Envoy's own
-//! balancer goes by: `application_utilization`, and where that is absent or zero, `cpu_utilization`. Memory is
-//! left out, since a full heap says little about the next request. The header is passed on as it came: a balancer
-//! in front of us may live by it.
+//! <https://www.envoyproxy.io/docs/envoy/latest/xds/data/orca/v3/orca_load_report.proto>. Reads what Envoy's load
+//! balancer uses: `application_utilization`, or `cpu_utilization` if that is absent or zero. Memory is ignored, because
+//! a full heap tells little about the next request. The header is forwarded unchanged, as a load balancer in front may
+//! depend on it.
 
 use http::HeaderName;
 use serde_json::Value;
 
 use crate::headers::Headers;
 
-/// `TEXT name=value, …`, `JSON {…}` or `BIN` and base64.
+/// A report as `TEXT name=value, …`, `JSON {…}` or `BIN` followed by base64.
 pub(super) const TEXT_OR_JSON: HeaderName = HeaderName::from_static("endpoint-load-metrics");
-/// A report in base64.
+/// A report as base64.
 const BINARY: HeaderName = HeaderName::from_static("endpoint-load-metrics-bin");
 
 const APPLICATION: &str = "application_utilization";
 const CPU: &str = "cpu_utilization";
-/// Their numbers in the message.
+/// Field numbers in the protobuf message.
 const APPLICATION_FIELD: u64 = 9;
 const CPU_FIELD: u64 = 1;
-/// Far more than any report takes.
-const MOST_OCTETS: usize = 8 * 1024;
+/// Maximum length of a report, far above what is needed.
+const MAX_REPORT_SIZE: usize = 8 * 1024;
 
-/// The two numbers we want of a report.
+/// The two values that are used of a report.
 #[derive(Clone, Copy, Debug, Default)]
-struct Report {
+struct LoadReport {
     application: Option<f64>,
     cpu: Option<f64>,
 }
 
-impl Report {
-    /// What to go by; 1 is all the upstream has, more is possible.
+impl LoadReport {
+    /// Returns the utilization to use; 1 is the upstream's full capacity, and more is possible.
     fn utilization(self) -> Option<f64> {
         let told = |value: &f64| value.is_finite() && *value >= 0.0;
         let application = self.application.filter(told).filter(|value| *value > 0.0);
@@ -39,13 +39,13 @@ impl Report {
     }
 }
 
-/// The utilization that an answer reports, if it does.
+/// Returns the utilization that a response reports, if any.
 pub(in crate::proxy) fn utilization(headers: &Headers) -> Option<f64> {
     let report = if let Some(value) = headers.get(&TEXT_OR_JSON) {
         let value = std::str::from_utf8(value)
             .ok()
             .filter(|value| value.is_ascii())
-            .filter(|value| value.len() <= MOST_OCTETS)?;
+            .filter(|value| value.len() <= MAX_REPORT_SIZE)?;
         let (form, report) = value.split_once(' ')?;
         match form {
             "TEXT" => text(report),
@@ -55,14 +55,14 @@ pub(in crate::proxy) fn utilization(headers: &Headers) -> Option<f64> {
         }
     } else {
         let value = headers.get(&BINARY)?;
-        binary(value).filter(|_| value.len() <= MOST_OCTETS)?
+        binary(value).filter(|_| value.len() <= MAX_REPORT_SIZE)?
     };
     report.utilization()
 }
 
-/// `cpu_utilization=0.3, named_metrics.queue=7`
-fn text(report: &str) -> Report {
-    let mut found = Report::default();
+/// Parses a report such as `cpu_utilization=0.3, named_metrics.queue=7`.
+fn text(report: &str) -> LoadReport {
+    let mut found = LoadReport::default();
     for (name, value) in report.split(',').filter_map(|entry| entry.split_once('=')) {
         let value = value.trim().parse().ok();
         match name.trim() {
@@ -74,24 +74,24 @@ fn text(report: &str) -> Report {
     found
 }
 
-/// Protobuf's JSON may have names as in the message, or in camel case.
-fn json(report: &str) -> Option<Report> {
+/// Parses protobuf JSON, with field names either as in the message or in camel case.
+fn json(report: &str) -> Option<LoadReport> {
     let report: Value = serde_json::from_str(report).ok()?;
     let number = |name, other| report.get(name).or_else(|| report.get(other))?.as_f64();
-    Some(Report {
+    Some(LoadReport {
         application: number(APPLICATION, "applicationUtilization"),
         cpu: number(CPU, "cpuUtilization"),
     })
 }
 
-fn binary(text: &[u8]) -> Option<Report> {
+fn binary(text: &[u8]) -> Option<LoadReport> {
     message(&base64(text)?)
 }
 
-/// A message as <https://protobuf.dev/programming-guides/encoding/> has it, of which two fields of eight octets
-/// are kept and everything else is skipped.
-fn message(mut octets: &[u8]) -> Option<Report> {
-    let mut found = Report::default();
+/// Decodes a protobuf message (<https://protobuf.dev/programming-guides/encoding/>). Reads two fields of eight bytes
+/// and skips all others.
+fn message(mut octets: &[u8]) -> Option<LoadReport> {
+    let mut found = LoadReport::default();
     while !octets.is_empty() {
         let tag = varint(&mut octets)?;
         let length = match tag & 7 {
@@ -129,7 +129,7 @@ fn varint(octets: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Either alphabet of RFC 4648, with or without padding, as senders differ.
+/// Decodes either alphabet of RFC 4648, with or without padding, as senders differ.
 fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let text = text.trim_ascii();
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);

@@ -13,114 +13,120 @@ use smallvec::SmallVec;
 use super::plan::RetryPlan;
 use crate::headers::Response;
 use crate::proxy::body::RequestBody;
-use crate::proxy::failure::Failure;
+use crate::proxy::failure::ForwardFailure;
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
 use crate::telemetry::metrics::UpstreamOutcome;
 use crate::upstream::Upstream;
-use crate::upstream::answer::Answer;
-use crate::upstream::endpoint::{Endpoint, Line};
-use crate::upstream::error::{Error as UpstreamError, Unanswered};
-use crate::upstream::host::Host;
-use crate::upstream::outgoing::Outgoing;
+use crate::upstream::endpoint::{Endpoint, PooledConnection};
+use crate::upstream::error::{SendError, UpstreamError};
+use crate::upstream::host::UpstreamHost;
+use crate::upstream::outgoing::OutgoingRequest;
+use crate::upstream::response_body::UpstreamResponseBody;
 
-/// The endpoints that a request has been sent to.
-pub(super) type Tried = SmallVec<[Arc<Host>; 2]>;
+/// Endpoints to which the request has been sent.
+pub(super) type TriedHosts = SmallVec<[Arc<UpstreamHost>; 2]>;
 
-/// The response that an attempt got.
-pub(in crate::proxy) type AttemptResult = Result<Response<Answer<RequestBody>>, Failure>;
+/// Result of an attempt.
+pub(in crate::proxy) type AttemptResult = Result<Response<UpstreamResponseBody<RequestBody>>, ForwardFailure>;
 
-/// One attempt. Where no connection can be made to an endpoint nothing is sent, and another one is tried; so is one where
-/// a pooled connection was gone and no other could be made.
+/// Sends a request once. If no connection to the endpoint can be made, nothing has been sent, and another endpoint is
+/// tried. The same applies if a pooled connection turns out to be closed and no new one can be made.
 pub(in crate::proxy) async fn attempt(
     upstream: &Upstream,
     context: &mut RequestContext,
-    request: &mut Outgoing,
+    request: &mut OutgoingRequest,
     mut body: RequestBody,
     plan: &RetryPlan<'_>,
-    tried: &mut Tried,
+    tried: &mut TriedHosts,
 ) -> AttemptResult {
     let endpoint = match upstream.pick(tried) {
         Some(endpoint) => endpoint,
-        None => Box::pin(upstream.find()).await.ok_or(Failure::NoEndpoint)?,
+        None => Box::pin(upstream.pick_when_resolved()).await.ok_or(ForwardFailure::NoEndpoint)?,
     };
     if !tried.is_empty() {
         endpoint.metrics().retried();
     }
-    let mut attempt = Attempt::start(endpoint, context);
+    let mut attempt = UpstreamAttempt::start(endpoint, context);
     loop {
-        let line = match attempt.endpoint.kept(context.client, context.is_grpc) {
+        let line = match attempt.endpoint.try_checkout(context.client, context.is_grpc) {
             Ok(Some(line)) => line,
-            // Connecting is rare and its future large: it does not burden the requests that need none.
+            // Boxed: connecting is rare and its future large, and most requests do not need it.
             Ok(None) => {
                 let (connected, line) = Box::pin(connect(upstream, context, plan, tried, attempt)).await?;
                 attempt = connected;
                 line
             }
-            Err(error) => return Err(attempt.failed(Failure::Upstream(error), context)),
+            Err(error) => return Err(attempt.fail(ForwardFailure::Upstream(error), context)),
         };
         if context.upgrade.protocol.is_some()
             && let Err(failure) = Box::pin(ensure_extended_connect(context, &mut request.head, &line)).await
         {
-            return Err(attempt.failed(failure, context));
+            return Err(attempt.fail(failure, context));
         }
         let answered = {
-            // In place: what is passed on by value has its place in each future on the way.
+            // Pinned in place: a future passed by value would take space in each future on the way.
             let sending = pin!(attempt.endpoint.send(line, request, body, &context.connection.interims));
             match plan.per_try_timeout {
-                None => or_timeout(&context.timer, sending).await,
+                None => with_request_timeout(&context.timer, sending).await,
                 Some(each) => {
                     let sending = Box::pin(tokio::time::timeout(each.time, sending));
-                    match or_timeout(&context.timer, sending).await {
+                    match with_request_timeout(&context.timer, sending).await {
                         Ok(Ok(answered)) => Ok(answered),
-                        Ok(Err(_)) => Err(Failure::TryLate(each.set_by)),
+                        Ok(Err(_)) => Err(ForwardFailure::PerTryTimeout(each.set_by)),
                         Err(failure) => Err(failure),
                     }
                 }
             }
         };
         let answered = match answered {
-            // A body that broke off breaks the upstream's connection too; the fault is the client's.
-            Ok(Err(_)) if context.upload_has_failed() => Err(Failure::BrokenRequest),
-            Ok(Err(Unanswered { error, body: Some(untouched) })) if is_of_endpoint(&error) => {
-                attempt = attempt.moved(error, upstream, plan, tried, context)?;
+            // A failed request body also breaks the connection to the upstream, but the client caused it.
+            Ok(Err(_)) if context.upload_has_failed() => Err(ForwardFailure::BrokenRequest),
+            Ok(Err(SendError { error, body: Some(untouched) })) if is_endpoint_error(&error) => {
+                attempt = attempt.try_other_endpoint(error, upstream, plan, tried, context)?;
                 body = untouched;
                 continue;
             }
-            Ok(Err(Unanswered { error, .. })) => Err(Failure::Upstream(error)),
-            Ok(Ok(response)) if !is_followed(&response, context) => Err(Failure::Unreadable),
+            Ok(Err(SendError { error, .. })) => Err(ForwardFailure::Upstream(error)),
+            Ok(Ok(response)) if !is_expected_protocol(&response, context) => {
+                Err(ForwardFailure::UnexpectedProtocol)
+            }
             Ok(Ok(response)) => Ok(response),
             Err(failure) => Err(failure),
         };
-        if plan.outlasts_answers() {
+        if plan.retries_sent_requests() {
             tried.push(Arc::clone(attempt.endpoint.host()));
         }
-        attempt.end(&answered, context);
+        attempt.finish(&answered, context);
         return answered;
     }
 }
 
-/// A request may ask to leave HTTP only where the upstream allows it (over HTTP/2: SETTINGS_ENABLE_CONNECT_PROTOCOL). Else
-/// it fails for a client that requires it; for others it is sent without.
+/// Checks that the endpoint supports upgrades; over HTTP/2 this needs SETTINGS_ENABLE_CONNECT_PROTOCOL. If it does not,
+/// the request fails if the client requires the upgrade, and is otherwise sent without it.
 async fn ensure_extended_connect(
     context: &RequestContext,
     head: &mut request::Parts,
-    line: &Line,
-) -> Result<(), Failure> {
-    if or_timeout(&context.timer, pin!(line.can_switch())).await? {
+    line: &PooledConnection,
+) -> Result<(), ForwardFailure> {
+    if with_request_timeout(&context.timer, pin!(line.allows_upgrade())).await? {
         return Ok(());
     }
     if context.requires_upgrade() {
-        return Err(Failure::NoProtocol);
+        return Err(ForwardFailure::UpgradeUnavailable);
     }
     head.headers.remove(UPGRADE);
     head.headers.remove(CONNECTION);
     Ok(())
 }
 
-/// Whether a response means to the client what it means to us. A 101 ends HTTP on the connection of a client that may not
-/// have asked for anything else, or not for that; for one that requires an upgrade any success would.
-fn is_followed(response: &Response<Answer<RequestBody>>, context: &RequestContext) -> bool {
+/// Whether the response means to the client what it means to Weir. A 101 ends HTTP on the connection, so the client
+/// must have requested that protocol. A client that requires an upgrade would take any other success for its
+/// acceptance.
+fn is_expected_protocol(
+    response: &Response<UpstreamResponseBody<RequestBody>>,
+    context: &RequestContext,
+) -> bool {
     match response.status {
         StatusCode::SWITCHING_PROTOCOLS => {
             let wanted = context.upgrade.protocol.as_ref().zip(response.headers.get(&UPGRADE));
@@ -130,64 +136,64 @@ fn is_followed(response: &Response<Answer<RequestBody>>, context: &RequestContex
     }
 }
 
-/// A fresh connection to the endpoint of `attempt`, or to another one where none can be made.
+/// Opens a new connection to the endpoint of `attempt`, or to another endpoint if that fails.
 async fn connect(
     upstream: &Upstream,
     context: &mut RequestContext,
     plan: &RetryPlan<'_>,
-    tried: &mut Tried,
-    mut attempt: Attempt,
-) -> Result<(Attempt, Line), Failure> {
+    tried: &mut TriedHosts,
+    mut attempt: UpstreamAttempt,
+) -> Result<(UpstreamAttempt, PooledConnection), ForwardFailure> {
     loop {
         let connecting = {
             let connecting = pin!(attempt.endpoint.connect(context.client, context.is_grpc));
-            or_timeout(&context.timer, connecting).await
+            with_request_timeout(&context.timer, connecting).await
         };
         match connecting {
             Ok(Ok(line)) => return Ok((attempt, line)),
-            Ok(Err(error)) if is_of_endpoint(&error) => {
-                attempt = attempt.moved(error, upstream, plan, tried, context)?;
+            Ok(Err(error)) if is_endpoint_error(&error) => {
+                attempt = attempt.try_other_endpoint(error, upstream, plan, tried, context)?;
             }
-            Ok(Err(error)) => return Err(attempt.failed(Failure::Upstream(error), context)),
-            Err(failure) => return Err(attempt.failed(failure, context)),
+            Ok(Err(error)) => return Err(attempt.fail(ForwardFailure::Upstream(error), context)),
+            Err(failure) => return Err(attempt.fail(failure, context)),
         }
     }
 }
 
-/// Whether it is this endpoint that cannot be had, so that another one may be.
-const fn is_of_endpoint(error: &UpstreamError) -> bool {
+/// Whether the error concerns only this endpoint, so that another one may work.
+const fn is_endpoint_error(error: &UpstreamError) -> bool {
     matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Reset(_))
 }
 
-/// What `future` comes to, unless a timeout of the request expires before.
-pub(in crate::proxy) async fn or_timeout<F: Future + Unpin>(
+/// Awaits `future`, unless a timeout of the request expires before.
+pub(in crate::proxy) async fn with_request_timeout<F: Future + Unpin>(
     timer: &RequestTimer,
     mut future: F,
-) -> Result<F::Output, Failure> {
+) -> Result<F::Output, ForwardFailure> {
     poll_fn(|cx| {
         if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
             return Poll::Ready(Ok(output));
         }
         if let Poll::Ready(set_by) = timer.poll_response_timeout(cx) {
-            return Poll::Ready(Err(Failure::Late(set_by)));
+            return Poll::Ready(Err(ForwardFailure::ResponseTimeout(set_by)));
         }
-        // A timeout that expires wakes this connection's task.
+        // A timeout that expires wakes the task of this connection.
         match timer.expired() {
-            Some(TimeoutKind::Response(set_by)) => Poll::Ready(Err(Failure::Late(set_by))),
-            Some(TimeoutKind::StreamIdle) => Poll::Ready(Err(Failure::Stalled)),
+            Some(TimeoutKind::Response(set_by)) => Poll::Ready(Err(ForwardFailure::ResponseTimeout(set_by))),
+            Some(TimeoutKind::StreamIdle) => Poll::Ready(Err(ForwardFailure::RequestStalled)),
             _ => Poll::Pending,
         }
     })
     .await
 }
 
-/// One attempt as it is counted: one that is dropped before its end was abandoned by the client.
-struct Attempt {
+/// Counts one attempt. If it is dropped before its end, the client has abandoned it.
+struct UpstreamAttempt {
     endpoint: Rc<Endpoint>,
     ended: bool,
 }
 
-impl Attempt {
+impl UpstreamAttempt {
     fn start(endpoint: Rc<Endpoint>, context: &mut RequestContext) -> Self {
         if let Some(log) = &mut context.log {
             log.upstream = Some(endpoint.name().into());
@@ -196,46 +202,47 @@ impl Attempt {
         Self { endpoint, ended: false }
     }
 
-    /// Its endpoint cannot be reached, and has not begun with the request: another one is tried, where there is one and the
-    /// plan allows it.
-    fn moved(
+    /// Moves to another endpoint after this one could not be reached or has not begun with the request. Fails if there
+    /// is none, or the plan does not allow it.
+    fn try_other_endpoint(
         self,
         error: UpstreamError,
         upstream: &Upstream,
         plan: &RetryPlan<'_>,
-        tried: &mut Tried,
+        tried: &mut TriedHosts,
         context: &mut RequestContext,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ForwardFailure> {
         tried.push(Arc::clone(self.endpoint.host()));
-        let failure = self.failed(Failure::Upstream(error), context);
-        let may_move = plan.on.connect_failure && plan.allows_after(tried.len()) && upstream.has_other(tried);
+        let failure = self.fail(ForwardFailure::Upstream(error), context);
+        let may_move =
+            plan.retry_on.connect_failure && plan.allows_another(tried.len()) && upstream.has_other(tried);
         let Some(endpoint) = may_move.then(|| upstream.pick(tried)).flatten() else { return Err(failure) };
         context.retries = context.retries.saturating_add(1);
         endpoint.metrics().retried();
         Ok(Self::start(endpoint, context))
     }
 
-    fn failed(self, failure: Failure, context: &mut RequestContext) -> Failure {
+    fn fail(self, failure: ForwardFailure, context: &mut RequestContext) -> ForwardFailure {
         let failed = Err(failure);
-        self.end(&failed, context);
-        failed.err().unwrap_or(Failure::NoEndpoint)
+        self.finish(&failed, context);
+        failed.err().unwrap_or(ForwardFailure::NoEndpoint)
     }
 
-    fn end(mut self, result: &AttemptResult, context: &mut RequestContext) {
+    fn finish(mut self, result: &AttemptResult, context: &mut RequestContext) {
         self.ended = true;
         let metrics = self.endpoint.metrics();
         let outcome = outcome(result);
         metrics.request_ended(outcome);
         if result.is_ok() {
-            let took = context.connection.worker.shared.clock.now().since(context.forwarded);
+            let took = context.connection.worker.shared.clock.now().since(context.forwarded_at);
             context.upstream_time = took;
             if let Some(log) = &mut context.log {
                 log.upstream_time = Some(took);
             }
             metrics.answered_after(took);
         }
-        if let Some(is_good) = is_good(outcome) {
-            self.endpoint.note(is_good);
+        if let Some(is_good) = endpoint_success(outcome) {
+            self.endpoint.record_outcome(is_good);
         }
     }
 }
@@ -247,8 +254,9 @@ fn outcome(result: &AttemptResult) -> UpstreamOutcome {
     }
 }
 
-/// Whether an attempt speaks for its endpoint or against it; `None` for what is not its doing.
-fn is_good(outcome: UpstreamOutcome) -> Option<bool> {
+/// Whether an attempt counts as a success or as a failure of its endpoint; `None` if the endpoint did not cause the
+/// outcome.
+fn endpoint_success(outcome: UpstreamOutcome) -> Option<bool> {
     match outcome {
         UpstreamOutcome::Answered(status) => Some(!status.is_server_error()),
         UpstreamOutcome::ConnectFailed
@@ -259,7 +267,7 @@ fn is_good(outcome: UpstreamOutcome) -> Option<bool> {
     }
 }
 
-impl Drop for Attempt {
+impl Drop for UpstreamAttempt {
     fn drop(&mut self) {
         if !self.ended {
             self.endpoint.metrics().request_ended(UpstreamOutcome::Abandoned);

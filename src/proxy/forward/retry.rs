@@ -1,62 +1,59 @@
-//! Another attempt where the first was in vain.
+//! Retries of failed attempts.
 //!
-//! Only what the upstream could not tell from a single request is sent again: an idempotent method, whose body is
-//! still here, of whose answer nothing has gone to the client. Where no connection could be made nothing was sent,
-//! and another endpoint is tried without ado (see [`forward`](super::forward)). Retries are a bounded share of
-//! requests, so that an upstream in trouble is not given more to do.
+//! A request is sent again only if the upstream cannot distinguish that from a single request. Its method must be
+//! idempotent, its body still available, and none of its response sent to the client. If no connection could be made,
+//! nothing was sent, and another endpoint is tried without these conditions (see [`forward`](super::forward)). A retry
+//! budget limits retries to a share of all requests, so that they do not overload a failing upstream.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use http::{HeaderValue, Method};
 use smallvec::SmallVec;
 
-use super::attempt::{AttemptResult, Tried, attempt, or_timeout};
+use super::attempt::{AttemptResult, TriedHosts, attempt, with_request_timeout};
 use super::plan::RetryPlan;
-use crate::proxy::body::{Replay, RequestBody};
-use crate::proxy::failure::Failure;
-use crate::proxy::headers::overrides::ATTEMPT_COUNT;
+use crate::jitter::{backoff, full_jitter};
+use crate::proxy::body::{ReplayBuffer, RequestBody};
+use crate::proxy::failure::ForwardFailure;
+use crate::proxy::headers::overrides::X_ENVOY_ATTEMPT_COUNT;
 use crate::proxy::request_context::RequestContext;
 use crate::upstream::Upstream;
-use crate::upstream::error::Error as UpstreamError;
-use crate::upstream::outgoing::Outgoing;
+use crate::upstream::error::UpstreamError;
+use crate::upstream::outgoing::OutgoingRequest;
 
-/// Doublings of the back-off that change anything.
-const MAX_DOUBLINGS: u32 = 16;
-
-/// Sends a request until an attempt ends in a way that another one would not help.
+/// Sends a request until an attempt succeeds or ends in a way for which there is no retry.
 pub(super) async fn with_retries(
     upstream: &Upstream,
     context: &mut RequestContext,
-    request: &Outgoing,
+    request: &OutgoingRequest,
     body: RequestBody,
     plan: &RetryPlan<'_>,
 ) -> AttemptResult {
     let settings = &upstream.settings().retries;
-    let replay = Replay::new(body);
-    let mut tried: Tried = SmallVec::new();
-    // A retry holds its permit until it has ended.
+    let replay = ReplayBuffer::new(body);
+    let mut tried: TriedHosts = SmallVec::new();
+    // A retry holds its permit until it ends.
     let mut _permit = None;
     let mut retries = 0;
     loop {
         let mut again = request.clone();
         if settings.attempt_count {
-            again.head.headers.insert(ATTEMPT_COUNT, HeaderValue::from(retries + 1));
+            again.head.headers.insert(X_ENVOY_ATTEMPT_COUNT, HeaderValue::from(retries + 1));
         }
         let body = RequestBody::replayed(&replay);
         let result = attempt(upstream, context, &mut again, body, plan, &mut tried).await;
         if !is_retriable(plan, &request.head.method, &result, upstream.has_other(&tried)) {
             return result;
         }
-        // Where no connection could be made that was an attempt too.
-        if !plan.allows_after(tried.len()) {
+        // Attempts that only failed to connect count as well.
+        if !plan.allows_another(tried.len()) {
             context.retries_exhausted = true;
             return result;
         }
-        if context.upload_has_failed() || !replay.borrow().is_whole() {
+        if context.upload_has_failed() || !replay.borrow().can_replay() {
             return result;
         }
-        let Some(permit) = upstream.retry() else {
+        let Some(permit) = upstream.acquire_retry() else {
             return result;
         };
         _permit = Some(permit);
@@ -64,43 +61,23 @@ pub(super) async fn with_retries(
         context.retries = context.retries.saturating_add(1);
         drop(result);
         let (base, max) = settings.backoff;
-        let pause = back_off(base, max, retries, fastrand::f64());
-        or_timeout(&context.timer, pin!(tokio::time::sleep(pause))).await?;
+        let pause = full_jitter(backoff(base, max, retries));
+        with_request_timeout(&context.timer, pin!(tokio::time::sleep(pause))).await?;
     }
 }
 
-/// Whether the outcome of an attempt is worth another one, at an`other` endpoint or at the same.
+/// Whether another attempt is to be made after `result`. `other` tells whether there is an endpoint that has not been
+/// tried.
 fn is_retriable(plan: &RetryPlan<'_>, method: &Method, result: &AttemptResult, other: bool) -> bool {
     let is_wanted = match result {
-        // The connection it was sent on was gone, and so is the endpoint.
-        Err(Failure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
-            plan.on.connect_failure && plan.outlasts_answers() && other
+        // The pooled connection was closed, and the endpoint cannot be reached.
+        Err(ForwardFailure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
+            plan.retry_on.connect_failure && plan.retries_sent_requests() && other
         }
-        Ok(response) => plan.on.names(response.status.as_u16()),
-        Err(Failure::Upstream(UpstreamError::Reset(_))) => plan.on.reset,
-        Err(Failure::TryLate(_)) => plan.on.timeout,
+        Ok(response) => plan.retry_on.matches_status(response.status.as_u16()),
+        Err(ForwardFailure::Upstream(UpstreamError::Reset(_))) => plan.retry_on.reset,
+        Err(ForwardFailure::PerTryTimeout(_)) => plan.retry_on.timeout,
         Err(_) => false,
     };
     method.is_idempotent() && is_wanted
-}
-
-/// A time drawn evenly from nothing to twice as long as the last time ("full jitter"): requests that failed together are not
-/// retried together.
-fn back_off(base: Duration, max: Duration, retry: u32, drawn: f64) -> Duration {
-    let doublings = retry.saturating_sub(1).min(MAX_DOUBLINGS);
-    base.saturating_mul(1 << doublings).min(max).mul_f64(drawn)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pause_doubles_up_to_the_longest_and_any_part_of_it_may_be_drawn() {
-        let (base, max) = (Duration::from_millis(25), Duration::from_millis(250));
-        let longest: Vec<_> = (1..7).map(|retry| back_off(base, max, retry, 1.0).as_millis()).collect();
-        assert_eq!(longest, [25, 50, 100, 200, 250, 250]);
-        assert_eq!(back_off(base, max, 3, 0.0), Duration::ZERO);
-        assert_eq!(back_off(base, max, u32::MAX, 0.5), Duration::from_millis(125));
-    }
 }

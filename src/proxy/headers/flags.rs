@@ -1,16 +1,16 @@
-//! Which of the fields that concern a proxy a request has.
+//! Flags for headers of a request that matter to a proxy.
 //!
-//! Most requests have few of them, and asking for each by name would hash a dozen names per request: so
-//! [`validate`](super::validate()) looks at all fields once.
+//! Most requests have few of them, and looking up each by name would hash a dozen names per request. Instead,
+//! [`validate`](super::validate()) inspects all headers once.
 
 use http::HeaderMap;
 use http::header::EXPECT;
 
-/// The fields of a request that a later stage looks up or removes.
+/// Headers of a request that a later stage looks up or removes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::proxy) struct RequestHeaderFlags {
-    /// Something that does not go on as it is.
-    pub(super) of_the_hop: bool,
+    /// Headers that are not forwarded unchanged, such as hop-by-hop ones.
+    pub(super) hop_by_hop: bool,
     pub(super) expect: bool,
     pub(in crate::proxy) forwarded_for: bool,
     pub(super) forwarded_proto: bool,
@@ -18,12 +18,12 @@ pub(in crate::proxy) struct RequestHeaderFlags {
     pub(super) external: bool,
     pub(super) client_cert: bool,
     pub(super) overrides: bool,
-    /// What only looks like one of ours.
-    pub(super) imitations: bool,
+    /// Headers whose names may imitate those that Weir sets.
+    pub(super) lookalikes: bool,
 }
 
 impl RequestHeaderFlags {
-    /// Whether the client waits for permission to send its body.
+    /// Returns whether the client waits for `100 Continue`.
     pub(in crate::proxy) const fn expectation(self) -> Expectation {
         if self.expect { Expectation::Continue } else { Expectation::None }
     }
@@ -32,15 +32,15 @@ impl RequestHeaderFlags {
 /// Whether the client waits for `100 Continue` before it sends its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::proxy) enum Expectation {
-    /// It does.
+    /// It waits.
     Continue,
-    /// It sends right away.
+    /// It sends the body without waiting.
     None,
 }
 
 impl Expectation {
-    /// What the fields of a request say.
-    pub(in crate::proxy) fn of(headers: &HeaderMap) -> Self {
+    /// Reads the expectation from the headers of a request.
+    pub(in crate::proxy) fn from_headers(headers: &HeaderMap) -> Self {
         if headers.contains_key(EXPECT) { Self::Continue } else { Self::None }
     }
 }

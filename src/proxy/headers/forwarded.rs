@@ -1,4 +1,4 @@
-//! Sets the fields that tell the upstream on whose behalf a request comes.
+//! Headers that tell the upstream about the client of a request.
 
 use std::net::IpAddr;
 
@@ -12,8 +12,8 @@ use crate::identify::forwarded;
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_ENVOY_EXTERNAL_ADDRESS: HeaderName = HeaderName::from_static("x-envoy-external-address");
 
-/// Sets the fields; those that the request does not have go to `apart`, where that is given.
-pub(super) fn set(
+/// Sets the headers. Those that the request does not have are added to `apart`, if that is given.
+pub(super) fn set_forwarded_headers(
     headers: &mut HeaderMap,
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
@@ -22,7 +22,7 @@ pub(super) fn set(
     let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &[u8]| match &mut apart {
         Some(raw) if !is_given => raw.push(name.as_str().as_bytes(), value),
         _ => {
-            // Built from what is valid; cannot fail.
+            // Consists of valid bytes only, so this cannot fail.
             let value = HeaderValue::from_bytes(value).unwrap_or_else(|_| HeaderValue::from_static(""));
             headers.insert(name, value);
         }
@@ -48,18 +48,18 @@ pub(super) fn set(
     if hop.client.ip == hop.peer {
         set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, peer);
     } else {
-        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, address(hop.client.ip).as_bytes());
+        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, address_value(hop.client.ip).as_bytes());
     }
 }
 
-/// An address as a field's value.
-pub(in crate::proxy) fn address(ip: IpAddr) -> HeaderValue {
+/// Formats an address as a header value.
+pub(in crate::proxy) fn address_value(ip: IpAddr) -> HeaderValue {
     let mut text = Vec::with_capacity(40);
     forwarded::write_ip(&mut text, ip);
     HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// Both digits of each octet.
+/// Two hexadecimal digits for each byte.
 static HEXADECIMAL: [[u8; 2]; 256] = {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut table = [[0; 2]; 256];
@@ -71,15 +71,15 @@ static HEXADECIMAL: [[u8; 2]; 256] = {
     table
 };
 
-/// A UUID of version 4 (RFC 9562 section 5.4) from random bits.
+/// Formats random bits as a UUID of version 4 (RFC 9562 section 5.4).
 fn request_id(random: u128) -> [u8; 36] {
-    /// Where the digits of each octet stand: the dashes are before the octets 4, 6, 8 and 10.
-    const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
+    /// Positions of the digits of each byte; dashes precede bytes 4, 6, 8 and 10.
+    const DIGIT_OFFSETS: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
     let mut octets = random.to_be_bytes();
     octets[6] = octets[6] & 0x0f | 0x40;
     octets[8] = octets[8] & 0x3f | 0x80;
     let mut text = [b'-'; 36];
-    for (place, octet) in PLACES.into_iter().zip(octets) {
+    for (place, octet) in DIGIT_OFFSETS.into_iter().zip(octets) {
         text[place..place + 2].copy_from_slice(&HEXADECIMAL[usize::from(octet)]);
     }
     text

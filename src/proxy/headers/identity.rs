@@ -1,29 +1,29 @@
-//! Fields that say who a client is or how a message is framed, where a client has no business to write them: under a
-//! name that only looks like theirs, among the fields that `Connection` has us drop, and in trailers.
+//! Protection of headers that identify the client or frame the message, where a client must not set them. These are
+//! names that only resemble such headers, headers that `Connection` asks to drop, and trailers.
 
 use http::{HeaderMap, HeaderName};
 
 use crate::headers;
 
-/// Whether a field says who asks, on whose behalf, or by which name a request is known; or steers those who believe it.
-pub(in crate::proxy) fn tells_who_asks(name: &str) -> bool {
+/// Whether a header identifies the client, the request or its original target, or overrides how it is handled.
+pub(in crate::proxy) fn is_identity_header(name: &str) -> bool {
     ["x-forwarded-", "x-envoy-", "x-weir-"].iter().any(|prefix| name.starts_with(prefix))
         || matches!(name, "x-request-id" | "x-real-ip" | "x-original-url" | "x-rewrite-url" | "forwarded")
 }
 
-/// Whether a name could imitate another: services that turn fields into variables, as CGI has it, cannot tell
-/// `x_forwarded_for` from `X-Forwarded-For`, nor either from our own.
-pub(super) fn may_imitate(name: &str) -> bool {
+/// Whether a name could imitate another. Services that turn headers into variables, as CGI does, cannot distinguish
+/// `x_forwarded_for` from `X-Forwarded-For`, whether sent by a client or set by Weir.
+pub(super) fn may_be_lookalike(name: &str) -> bool {
     matches!(name.as_bytes().first(), Some(b'x' | b'c' | b't' | b'f')) && name.contains('_')
 }
 
-/// Takes off what imitates a field that says who asks or how the message is framed. Other names with an underscore are
-/// a service's own business.
-pub(super) fn remove_imitations(headers: &mut HeaderMap) {
+/// Removes headers whose names imitate one that identifies the client or frames the message. Other names with an
+/// underscore are left to the service.
+pub(super) fn remove_lookalikes(headers: &mut HeaderMap) {
     let imitates = |name: &&HeaderName| {
         let meant = name.as_str().replace('_', "-");
         meant != name.as_str()
-            && (tells_who_asks(&meant) || matches!(&*meant, "content-length" | "transfer-encoding"))
+            && (is_identity_header(&meant) || matches!(&*meant, "content-length" | "transfer-encoding"))
     };
     let doomed: Vec<HeaderName> = headers.keys().filter(imitates).cloned().collect();
     for name in doomed {
@@ -31,17 +31,17 @@ pub(super) fn remove_imitations(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes off trailers what would mean something in a head (RFC 9110 section 6.5.1): the limits, the routes and the
-/// upstream's own checks have looked at the head, and some services put both together.
-pub(in crate::proxy) fn clean_trailers(fields: &mut HeaderMap) {
-    let doomed: Vec<HeaderName> = fields.keys().filter(|name| !may_trail(name)).cloned().collect();
+/// Removes trailers that must not be sent as trailers (RFC 9110 section 6.5.1). Limits, routes and the upstream's own
+/// checks have only seen the header section, and some services merge trailers into it.
+pub(in crate::proxy) fn sanitize_trailers(fields: &mut HeaderMap) {
+    let doomed: Vec<HeaderName> = fields.keys().filter(|name| !may_be_trailer(name)).cloned().collect();
     for name in doomed {
         fields.remove(name);
     }
 }
 
-fn may_trail(name: &HeaderName) -> bool {
-    headers::may_trail(name) && !tells_who_asks(&name.as_str().replace('_', "-"))
+fn may_be_trailer(name: &HeaderName) -> bool {
+    headers::may_be_trailer(name) && !is_identity_header(&name.as_str().replace('_', "-"))
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
 
     fn names(headers: &HeaderMap) -> Vec<&str> {
         let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
-        // What is taken off leaves the rest in another order.
+        // Removals change the order of the others.
         names.sort_unstable();
         names
     }
@@ -69,9 +69,9 @@ mod tests {
             "x_api_key",
             "api_key",
         ];
-        assert!(given[..5].iter().all(|name| may_imitate(name)));
+        assert!(given[..5].iter().all(|name| may_be_lookalike(name)));
         let mut headers = map(&given);
-        remove_imitations(&mut headers);
+        remove_lookalikes(&mut headers);
         assert_eq!(names(&headers), ["api_key", "x_api_key"]);
     }
 
@@ -87,7 +87,7 @@ mod tests {
             "authorization",
             "host",
         ]);
-        clean_trailers(&mut trailers);
+        sanitize_trailers(&mut trailers);
         assert_eq!(names(&trailers), ["grpc-status", "x-checksum"]);
     }
 }

@@ -1,8 +1,8 @@
-//! The fields by which Envoy's neighbours steer single requests, and are told how those went.
+//! Envoy's `x-envoy-*` headers that override timeouts and retries of a request, and that report on its handling.
 //!
-//! Only internal requests are steered: those whose client is trusted, not only the peer that forwards them (Envoy,
-//! "internal request"). From all others these are taken off unread. None of them goes on to the upstream but what we say
-//! ourselves.
+//! Overrides are only used for internal requests: those whose client is trusted, not only the peer that forwards them
+//! (Envoy, "internal request"). They are removed from all requests. The upstream only receives those that Weir itself
+//! sets.
 
 use std::time::Duration;
 
@@ -10,29 +10,30 @@ use http::{HeaderMap, HeaderName};
 
 use crate::upstream::settings::RetryOn;
 
-/// The most attempts that a field may ask for.
-const MOST_RETRIES: u32 = 10;
+/// Maximum retries that a header may set.
+const MAX_RETRIES: u32 = 10;
 
-const MAX_RETRIES: &str = "x-envoy-max-retries";
-const RETRY_ON: &str = "x-envoy-retry-on";
-const TIMEOUT: &str = "x-envoy-upstream-rq-timeout-ms";
-const PER_TRY_TIMEOUT: &str = "x-envoy-upstream-rq-per-try-timeout-ms";
+const X_ENVOY_MAX_RETRIES: &str = "x-envoy-max-retries";
+const X_ENVOY_RETRY_ON: &str = "x-envoy-retry-on";
+const X_ENVOY_UPSTREAM_RQ_TIMEOUT_MS: &str = "x-envoy-upstream-rq-timeout-ms";
+const X_ENVOY_UPSTREAM_RQ_PER_TRY_TIMEOUT_MS: &str = "x-envoy-upstream-rq-per-try-timeout-ms";
 
-/// How long the upstream has, as it is told.
-pub(in crate::proxy) const EXPECTED_TIMEOUT: HeaderName =
+/// Response timeout of the upstream, sent to it.
+pub(in crate::proxy) const X_ENVOY_EXPECTED_RQ_TIMEOUT_MS: HeaderName =
     HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
-/// Which attempt this is, from 1.
-pub(in crate::proxy) const ATTEMPT_COUNT: HeaderName = HeaderName::from_static("x-envoy-attempt-count");
-/// How long the upstream took, as the client is told.
-pub(in crate::proxy) const SERVICE_TIME: HeaderName =
+/// Number of the attempt, from 1, sent to the upstream.
+pub(in crate::proxy) const X_ENVOY_ATTEMPT_COUNT: HeaderName =
+    HeaderName::from_static("x-envoy-attempt-count");
+/// Time that the upstream took, sent to the client.
+pub(in crate::proxy) const X_ENVOY_UPSTREAM_SERVICE_TIME: HeaderName =
     HeaderName::from_static("x-envoy-upstream-service-time");
 
-/// Everything that steers.
-const OVERRIDES: [&str; 13] = [
-    MAX_RETRIES,
-    RETRY_ON,
-    TIMEOUT,
-    PER_TRY_TIMEOUT,
+/// All headers that override the handling of a request.
+const OVERRIDE_HEADERS: [&str; 13] = [
+    X_ENVOY_MAX_RETRIES,
+    X_ENVOY_RETRY_ON,
+    X_ENVOY_UPSTREAM_RQ_TIMEOUT_MS,
+    X_ENVOY_UPSTREAM_RQ_PER_TRY_TIMEOUT_MS,
     "x-envoy-expected-rq-timeout-ms",
     "x-envoy-attempt-count",
     "x-envoy-retry-grpc-on",
@@ -44,31 +45,31 @@ const OVERRIDES: [&str; 13] = [
     "x-envoy-upstream-rq-timeout-alt-response",
 ];
 
-/// What somebody inside asks for one request.
+/// Overrides that an internal client sets for one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::proxy) struct RequestOverrides {
-    /// For the answer's head, all attempts together.
+    /// Timeout for the head of the response, over all attempts.
     pub(in crate::proxy) timeout: Option<Duration>,
-    /// For each attempt.
+    /// Timeout of each attempt.
     pub(in crate::proxy) per_try_timeout: Option<Duration>,
-    /// Attempts after the first.
+    /// Maximum retries after the first attempt.
     pub(in crate::proxy) retries: Option<u32>,
-    /// What is worth another attempt.
+    /// Outcomes after which a retry is made.
     pub(in crate::proxy) retry_on: Option<RetryOn>,
 }
 
-/// Whether a field steers.
+/// Whether a header overrides the handling of a request.
 pub(in crate::proxy) fn is_override(name: &str) -> bool {
-    name.starts_with("x-envoy-") && OVERRIDES.contains(&name)
+    name.starts_with("x-envoy-") && OVERRIDE_HEADERS.contains(&name)
 }
 
-/// Takes all of these off; answers what they say, if the request is `internal`.
+/// Removes all of these headers; returns the overrides if the request is `internal`.
 pub(in crate::proxy) fn take_overrides(
     headers: &mut HeaderMap,
     internal: bool,
 ) -> Option<Box<RequestOverrides>> {
     let overrides = internal.then(|| Box::new(read(headers)));
-    for name in OVERRIDES {
+    for name in OVERRIDE_HEADERS {
         headers.remove(name);
     }
     overrides.filter(|overrides| **overrides != RequestOverrides::default())
@@ -78,19 +79,20 @@ fn read(headers: &HeaderMap) -> RequestOverrides {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let number = |name: &str| text(name)?.parse::<u64>().ok();
     let time = |name: &str| match number(name)? {
-        // Envoy: none at all.
+        // Envoy: zero disables the timeout.
         0 => Some(Duration::MAX),
         milliseconds => Some(Duration::from_millis(milliseconds)),
     };
     RequestOverrides {
-        timeout: time(TIMEOUT),
-        per_try_timeout: time(PER_TRY_TIMEOUT).filter(|time| *time < Duration::MAX),
-        retries: number(MAX_RETRIES).map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(MOST_RETRIES)),
-        retry_on: text(RETRY_ON).map(retry_on),
+        timeout: time(X_ENVOY_UPSTREAM_RQ_TIMEOUT_MS),
+        per_try_timeout: time(X_ENVOY_UPSTREAM_RQ_PER_TRY_TIMEOUT_MS).filter(|time| *time < Duration::MAX),
+        retries: number(X_ENVOY_MAX_RETRIES)
+            .map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(MAX_RETRIES)),
+        retry_on: text(X_ENVOY_RETRY_ON).map(retry_on),
     }
 }
 
-/// Envoy's words; what is not among them asks for nothing.
+/// Parses Envoy's list of retry conditions; unknown ones are ignored.
 fn retry_on(text: &str) -> RetryOn {
     let mut on = RetryOn::default();
     let mut statuses = Vec::new();
@@ -126,10 +128,10 @@ mod tests {
     #[test]
     fn who_is_inside_steers_and_who_is_outside_does_not() {
         let given = headers(&[
-            (MAX_RETRIES, "3"),
-            (RETRY_ON, "gateway-error, connect-failure,unknown"),
-            (TIMEOUT, "250"),
-            (PER_TRY_TIMEOUT, "100"),
+            (X_ENVOY_MAX_RETRIES, "3"),
+            (X_ENVOY_RETRY_ON, "gateway-error, connect-failure,unknown"),
+            (X_ENVOY_UPSTREAM_RQ_TIMEOUT_MS, "250"),
+            (X_ENVOY_UPSTREAM_RQ_PER_TRY_TIMEOUT_MS, "100"),
             ("x-envoy-attempt-count", "7"),
             ("x-other", "stays"),
         ]);
@@ -146,10 +148,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_asks_for_nothing() {
-        let mut given = headers(&[(MAX_RETRIES, "-1"), (TIMEOUT, "1s"), (PER_TRY_TIMEOUT, "")]);
+        let mut given = headers(&[
+            (X_ENVOY_MAX_RETRIES, "-1"),
+            (X_ENVOY_UPSTREAM_RQ_TIMEOUT_MS, "1s"),
+            (X_ENVOY_UPSTREAM_RQ_PER_TRY_TIMEOUT_MS, ""),
+        ]);
         assert_eq!(take_overrides(&mut given, true), None);
-        let mut most = headers(&[(MAX_RETRIES, "4294967296"), (TIMEOUT, "0")]);
+        let mut most = headers(&[(X_ENVOY_MAX_RETRIES, "4294967296"), (X_ENVOY_UPSTREAM_RQ_TIMEOUT_MS, "0")]);
         let overrides = take_overrides(&mut most, true).unwrap();
-        assert_eq!((overrides.retries, overrides.timeout), (Some(MOST_RETRIES), Some(Duration::MAX)));
+        assert_eq!((overrides.retries, overrides.timeout), (Some(MAX_RETRIES), Some(Duration::MAX)));
     }
 }

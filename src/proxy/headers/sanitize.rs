@@ -1,5 +1,5 @@
-//! Removes what a request must not carry any further: what HTTP/2 does to fields, fields of the hop, and claims that only
-//! this proxy may make.
+//! Removes what must not be forwarded: hop-by-hop headers and headers that only this proxy may set. Also joins cookie
+//! headers that HTTP/2 has split.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
@@ -7,13 +7,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 use super::flags::RequestHeaderFlags;
 use super::{X_FORWARDED_CLIENT_CERT, identity};
 use crate::headers;
-use crate::http1::head::lists;
+use crate::http1::head::has_token;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 
 const X_ENVOY_INTERNAL: HeaderName = HeaderName::from_static("x-envoy-internal");
 
-/// Undoes what HTTP/2 does to fields for the sake of compression: a Cookie field may come in pieces, and is whole
-/// for everybody else (RFC 9113 section 8.2.3).
+/// Joins the `Cookie` headers of an HTTP/2 request, which may be split for better compression, into one (RFC 9113
+/// section 8.2.3).
 pub(in crate::proxy) fn join_cookies(head: &mut request::Parts) {
     if head.version != Version::HTTP_2 {
         return;
@@ -35,8 +35,8 @@ pub(in crate::proxy) fn join_cookies(head: &mut request::Parts) {
     }
 }
 
-/// Removes what a request says of a client's certificate, unless its peer is `believed`. This comes before the rules, which
-/// may count by any header.
+/// Removes `X-Forwarded-Client-Cert` unless its peer is `believed`. Called before the rules, which may use any header
+/// as a key.
 pub(in crate::proxy) fn sanitize_certificate(
     headers: &mut HeaderMap,
     flags: RequestHeaderFlags,
@@ -47,10 +47,10 @@ pub(in crate::proxy) fn sanitize_certificate(
     }
 }
 
-/// Removes the fields of the hop, and those that only this proxy may set.
+/// Removes hop-by-hop headers, and those that only this proxy may set.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let wants_trailers = headers.get(TE).is_some_and(|te| lists(te.as_bytes(), "trailers"));
-    headers::remove_hop_by_hop(headers, identity::tells_who_asks);
+    let wants_trailers = headers.get(TE).is_some_and(|te| has_token(te.as_bytes(), "trailers"));
+    headers::remove_hop_by_hop(headers, identity::is_identity_header);
     // The proxy sends `100 Continue` itself.
     headers.remove(EXPECT);
     headers.remove(X_ENVOY_INTERNAL);
@@ -61,9 +61,9 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocol that a client asks for, if it is one of `upgrades`. Others, `h2c` above all, would carry requests past the
-/// rules.
-pub(super) fn wanted_protocol(
+/// Returns the protocol that a client asks for, if it is one of `upgrades`. Others, above all `h2c`, could carry
+/// requests that bypass the rules.
+pub(super) fn upgrade_protocol(
     method: &Method,
     version: Version,
     headers: &HeaderMap,
@@ -72,16 +72,16 @@ pub(super) fn wanted_protocol(
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (protocol, others) = (protocols.next()?, protocols.next());
     let is = |name: &str| protocol.as_bytes().eq_ignore_ascii_case(name.as_bytes());
-    let asks = headers.get_all(CONNECTION).iter().any(|value| lists(value.as_bytes(), "upgrade"));
+    let asks = headers.get_all(CONNECTION).iter().any(|value| has_token(value.as_bytes(), "upgrade"));
     let has_body = headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
         || headers.contains_key(TRANSFER_ENCODING);
-    // RFC 6455 section 4.1; the clients of other protocols also come with POST.
+    // WebSocket requires GET (RFC 6455 section 4.1); other protocols also use POST.
     let is_fit = *method == Method::GET || !is("websocket");
     let fits = version != Version::HTTP_10 && is_fit && asks && !has_body && others.is_none();
     (fits && upgrades.iter().any(|name| is(name))).then(|| protocol.clone())
 }
 
-/// RFC 9112 section 3.2.2: the absolute target wins over Host, which is replaced.
+/// Changes an absolute target into origin-form. Its authority replaces `Host` (RFC 9112 section 3.2.2).
 pub(super) fn to_origin_form(head: &mut request::Parts) {
     let host = head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     if let Some(host) = host {

@@ -10,7 +10,7 @@ fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn valid(head: &request::Parts) -> Result<(), Unacceptable> {
+fn valid(head: &request::Parts) -> Result<(), InvalidRequest> {
     validate(head, 100).map(drop)
 }
 
@@ -102,7 +102,7 @@ fn a_request_needs_exactly_one_plausible_host() {
     for bad in
         [&[][..], &[("host", "")], &[("host", "a"), ("host", "a")], &[("host", "u@a")], &[("host", "a/b")]]
     {
-        assert_eq!(valid(&head("/", bad)), Err(Unacceptable::Malformed), "{bad:?}");
+        assert_eq!(valid(&head("/", bad)), Err(InvalidRequest::Malformed), "{bad:?}");
     }
     for (host, plausible) in [
         ("a.test", true),
@@ -136,14 +136,14 @@ fn an_authority_in_the_target_is_held_to_what_host_is() {
         "http://a.test;x/",
         "https://a(b)/",
     ] {
-        assert_eq!(valid(&head(target, &hosts)), Err(Unacceptable::Malformed), "{target}");
+        assert_eq!(valid(&head(target, &hosts)), Err(InvalidRequest::Malformed), "{target}");
     }
     for target in ["http://a.test/", "http://a.test:8080/", "https://[::1]:8080/"] {
         assert_eq!(valid(&head(target, &hosts)), Ok(()), "{target}");
     }
     let mut by_http2 = head("http://user@a.test/", &[]);
     by_http2.version = Version::HTTP_2;
-    assert_eq!(valid(&by_http2), Err(Unacceptable::Malformed));
+    assert_eq!(valid(&by_http2), Err(InvalidRequest::Malformed));
 }
 
 #[test]
@@ -155,15 +155,15 @@ fn only_one_chunked_coding_is_understood() {
     };
     assert_eq!(coded(&["chunked"]), Ok(()));
     assert_eq!(coded(&["Chunked"]), Ok(()));
-    assert_eq!(coded(&["chunked", "chunked"]), Err(Unacceptable::Malformed));
-    assert_eq!(coded(&["gzip, chunked"]), Err(Unacceptable::Coding));
-    assert_eq!(coded(&["chunked, chunked"]), Err(Unacceptable::Coding));
+    assert_eq!(coded(&["chunked", "chunked"]), Err(InvalidRequest::Malformed));
+    assert_eq!(coded(&["gzip, chunked"]), Err(InvalidRequest::TransferEncoding));
+    assert_eq!(coded(&["chunked, chunked"]), Err(InvalidRequest::TransferEncoding));
 }
 
 #[test]
 fn targets_that_are_no_path_are_refused() {
     for bad in ["ftp://a/p", "a.test:80"] {
-        assert_eq!(valid(&head(bad, &[("host", "a")])), Err(Unacceptable::Malformed), "{bad}");
+        assert_eq!(valid(&head(bad, &[("host", "a")])), Err(InvalidRequest::Malformed), "{bad}");
     }
-    assert_eq!(valid(&head("*", &[("host", "a")])), Err(Unacceptable::Malformed));
+    assert_eq!(valid(&head("*", &[("host", "a")])), Err(InvalidRequest::Malformed));
 }

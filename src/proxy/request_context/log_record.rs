@@ -1,4 +1,5 @@
-//! What the access log and spans say of a request, copied before it is changed; made only where there is either.
+//! Data of a request for the access log and spans, copied before the request is changed. Only created if either is
+//! enabled.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,13 +29,13 @@ pub(in crate::proxy) struct LogRecord {
     pub(in crate::proxy) upstream_time: Option<Duration>,
     pub(in crate::proxy) rule: Option<Box<str>>,
     pub(in crate::proxy) client: Option<IpAddr>,
-    /// Its place in a trace, unless the tracer leaves it out.
+    /// Trace context, unless the tracer does not sample the request.
     pub(in crate::proxy) trace: Option<Box<Context>>,
     pub(in crate::proxy) route: Option<Box<str>>,
 }
 
 impl LogRecord {
-    /// The record of a request with this head; `None` where it is neither logged nor traced.
+    /// Creates the record of a request with this head; `None` if it is neither logged nor traced.
     pub(in crate::proxy) fn new(
         head: &request::Parts,
         is_logged: bool,
@@ -62,14 +63,14 @@ impl LogRecord {
         self.request_id = copy(X_REQUEST_ID);
     }
 
-    /// Makes our span the parent of the upstream's.
+    /// Makes Weir's span the parent of the upstream's.
     pub(in crate::proxy) fn inject_trace_context(&self, headers: &mut HeaderMap) {
         if let Some(trace) = &self.trace {
             trace.write(headers);
         }
     }
 
-    /// The route of a span is that of the first of the rules that has one.
+    /// Sets the route of a span to that of the first rule that has one.
     pub(in crate::proxy) fn set_route(
         &mut self,
         policy: &Policy,

@@ -1,36 +1,36 @@
 //! Envoy's response flags.
 
-/// Why a response is what it is, as in Envoy's access log.
+/// Reason for a response, as in Envoy's access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::proxy) enum ResponseFlag {
     /// None.
     #[default]
     None,
-    /// Refused by a rate limit.
+    /// Rejected by a rate limit.
     RateLimited,
-    /// Refused by a rule that denies.
+    /// Rejected by a rule with `action: deny`.
     Denied,
-    /// No connection to the upstream.
+    /// No connection to the upstream could be made.
     UpstreamFailure,
-    /// A circuit breaker of the upstream.
+    /// Rejected by a circuit breaker of the upstream.
     UpstreamOverflow,
-    /// No upstream takes such a request.
+    /// No route matches the request.
     NoRoute,
-    /// No endpoint of the upstream can be used.
+    /// No endpoint of the upstream is available.
     NoHealthyUpstream,
-    /// The upstream closed the connection instead of responding.
+    /// The upstream closed the connection before its response was complete.
     UpstreamClosed,
-    /// The upstream's response was not HTTP.
+    /// The upstream's response was malformed.
     UpstreamProtocol,
-    /// The upstream took too long.
+    /// The upstream's response timed out.
     UpstreamTimeout,
     /// The request was malformed.
     DownstreamProtocol,
-    /// The client left.
+    /// The client closed the connection.
     DownstreamClosed,
     /// The client stopped sending.
     IdleTimeout,
-    /// Shed for overload.
+    /// Shed by overload protection.
     Overloaded,
     /// A rate limit service did not respond.
     RateLimitServiceError,
@@ -57,8 +57,8 @@ impl ResponseFlag {
         }
     }
 
-    /// The same of a request whose retries are exhausted.
-    pub(in crate::proxy) const fn exhausted(self) -> &'static str {
+    /// Returns the flags of a request whose retries are exhausted.
+    pub(in crate::proxy) const fn as_str_retries_exhausted(self) -> &'static str {
         match self {
             Self::None => "URX",
             Self::UpstreamFailure => "UF,URX",

@@ -1,4 +1,4 @@
-//! The timer of one client connection.
+//! Timer of one client connection.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::IpAddr;
@@ -6,59 +6,63 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::linger::{LingerTimer, Lingering};
+use super::linger::{LingerTimer, LingeringConnections};
 use super::request::RequestTimer;
-use super::streams::Streams;
+use super::streams::StreamTracker;
 use super::ticks::Ticks;
 use super::{ConnectionTimeouts, TICK, TimeoutKind, store, wake};
 
-/// How long a draining worker waits for the next request on an idle connection, in ticks: a client that keeps a connection
-/// busy has one on its way, whose response then has `connection: close`.
+/// Time in ticks for which a draining worker waits for the next request on an idle connection. A busy client has one in
+/// transit, and its response then carries `connection: close`.
 const DRAIN_GRACE: u32 = 5;
-/// How long a connection of HTTP/2 may stay without a stream after GOAWAY, in ticks.
+/// Maximum time in ticks for which an HTTP/2 connection may stay without a stream after GOAWAY.
 const GOAWAY_GRACE: u32 = 10;
 
-/// What a connection is doing.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnState {
     /// Waiting for a request.
     Idle,
     /// Before HTTP: the PROXY protocol and TLS.
     Handshake,
-    /// Reading a request's head.
+    /// Reading the head of a request.
     ReadingHead,
-    /// HTTP/1.1: between a request's head and its response's last byte.
+    /// HTTP/1.1: between the head of a request and the last byte of its response.
     Serving,
     /// Closed for writing; the client may still be sending.
     Lingering,
-    /// HTTP/2: carrying streams, each with a timer of its own.
+    /// HTTP/2: carrying streams, each with its own timer.
     Multiplexing,
     /// HTTP/2 after GOAWAY.
     Draining,
 }
 
-/// The timer of one connection.
+/// Timer of one connection.
 #[derive(Debug)]
 pub(in crate::proxy) struct ConnectionTimer {
     ticks: Rc<Ticks>,
     timeouts: ConnectionTimeouts,
     state: Cell<ConnState>,
-    /// The tick at which that began.
+    /// The tick at which the state began.
     since: Cell<u32>,
     expired: Cell<Option<TimeoutKind>>,
     waker: RefCell<Option<Waker>>,
-    /// HTTP/1.1: the timer of the current request, used again for the next. An idle connection has none yet.
+    /// HTTP/1.1: timer of the current request, reused for the next. Created by the first request.
     request: OnceCell<Rc<RequestTimer>>,
-    /// HTTP/2: its streams.
-    streams: OnceCell<Rc<Streams>>,
+    /// HTTP/2: the streams of the connection.
+    streams: OnceCell<Rc<StreamTracker>>,
     linger: LingerTimer,
-    /// The worker's connections that linger.
-    lingering: Rc<Lingering>,
+    /// The worker's lingering connections.
+    lingering: Rc<LingeringConnections>,
 }
 
 impl ConnectionTimer {
-    /// The timer of a new connection, idle so far.
-    pub(super) fn new(ticks: &Rc<Ticks>, lingering: &Rc<Lingering>, timeouts: ConnectionTimeouts) -> Self {
+    /// Creates the timer of a new, idle connection.
+    pub(super) fn new(
+        ticks: &Rc<Ticks>,
+        lingering: &Rc<LingeringConnections>,
+        timeouts: ConnectionTimeouts,
+    ) -> Self {
         Self {
             ticks: Rc::clone(ticks),
             timeouts,
@@ -73,17 +77,17 @@ impl ConnectionTimer {
         }
     }
 
-    /// What comes before HTTP has as long as a request's head.
+    /// Starts the setup before HTTP, which has the same timeout as the head of a request.
     pub(in crate::proxy) fn handshake_started(&self) {
         self.turn_to(ConnState::Handshake);
     }
 
-    /// The connection is ready for HTTP.
+    /// Ends the setup before HTTP.
     pub(in crate::proxy) fn handshake_done(&self) {
         self.turn_to(ConnState::Idle);
     }
 
-    /// For how long a head has been read, to a tick.
+    /// Returns for how long the current head has been read, with the resolution of a tick.
     pub(in crate::proxy) fn head_duration(&self) -> Duration {
         match self.state() {
             ConnState::ReadingHead => TICK.saturating_mul(self.ticks.since(self.since.get())),
@@ -91,40 +95,40 @@ impl ConnectionTimer {
         }
     }
 
-    /// Something was read from the client.
+    /// Records that bytes were read from the client.
     pub(in crate::proxy) fn bytes_read(&self) {
         match self.state() {
-            ConnState::Serving => self.request.get().map_or((), |request| request.progress()),
+            ConnState::Serving => self.request.get().map_or((), |request| request.record_progress()),
             ConnState::Idle => self.head_started(),
-            // A head that comes byte by byte takes long all the same; a lingering client may send as it likes.
+            // Bytes do not extend the timeout of a head, nor of a handshake. Lingering has its own limits.
             ConnState::Handshake | ConnState::ReadingHead | ConnState::Lingering => {}
-            // Frames alone are no progress: the streams record theirs.
+            // HTTP/2 frames as such are no progress; each stream records its own.
             ConnState::Multiplexing | ConnState::Draining => {}
         }
     }
 
-    /// The client has taken so many bytes.
+    /// Records that the client has taken `count` bytes.
     pub(in crate::proxy) fn bytes_written(&self, count: usize) {
         if let Some(request) = self.request.get() {
             request.bytes_written(count);
         }
     }
 
-    /// All bytes written are with the kernel.
+    /// Records that all written bytes have been passed to the kernel.
     pub(in crate::proxy) fn flushed(&self) {
         if let Some(request) = self.request.get() {
             request.flushed();
         }
     }
 
-    /// A part of a request is here, maybe read with the request before.
+    /// Records that the head of a request has started, which may have been read with the previous request.
     pub(in crate::proxy) fn head_started(&self) {
         if self.state() == ConnState::Idle {
             self.turn_to(ConnState::ReadingHead);
         }
     }
 
-    /// HTTP/1.1: a request's head is complete. The request's timer.
+    /// HTTP/1.1: starts a request whose head is complete, and returns its timer.
     pub(in crate::proxy) fn start_request(&self, stream_idle_timeout: Duration) -> Rc<RequestTimer> {
         let request = self.request.get_or_init(|| Rc::new(RequestTimer::new(&self.ticks, None)));
         request.start(stream_idle_timeout);
@@ -133,24 +137,25 @@ impl ConnectionTimer {
         Rc::clone(request)
     }
 
-    /// The connection carries streams of HTTP/2 from now on.
+    /// Marks the connection as HTTP/2.
     pub(in crate::proxy) fn multiplex(&self) {
         self.turn_to(ConnState::Multiplexing);
     }
 
-    /// HTTP/2: the connection's streams.
-    pub(super) fn streams(&self) -> &Rc<Streams> {
+    /// HTTP/2: returns the state that the connection's streams share.
+    pub(super) fn streams(&self) -> &Rc<StreamTracker> {
         self.streams.get_or_init(Rc::default)
     }
 
-    /// The client has been told to open no more streams; it should close once the last has ended.
+    /// Records that GOAWAY was sent; the client should close the connection after its last stream.
     pub(in crate::proxy) fn goaway_sent(&self) {
         if self.state.get() == ConnState::Multiplexing {
             self.turn_to(ConnState::Draining);
         }
     }
 
-    /// The last response is out and the connection closed for writing; whether to wait for the client's end.
+    /// Called once the last response is sent and the connection closed for writing. Returns whether to wait for the
+    /// client to close.
     pub(in crate::proxy) fn start_linger(self: &Rc<Self>, peer: IpAddr) -> bool {
         let state = self.state();
         if state == ConnState::ReadingHead {
@@ -166,12 +171,12 @@ impl ConnectionTimer {
         has_unread
     }
 
-    /// Some of an unread request has come and was discarded.
+    /// Records that bytes of an unread request were discarded.
     pub(in crate::proxy) fn discarded(&self) {
         self.linger.discarded(self.ticks.now());
     }
 
-    /// Other connections need the place of this one, which lingers.
+    /// Ends lingering early to make room for other connections.
     pub(super) fn cut_linger(&self) {
         self.expired.set(Some(TimeoutKind::Linger));
         wake(&self.waker);
@@ -181,7 +186,7 @@ impl ConnectionTimer {
         self.state.get() == ConnState::Lingering && self.expired.get().is_none()
     }
 
-    /// The timeout that has expired, if any: the connection's, or that of the request it serves.
+    /// Returns the timeout that has expired, if any: of the connection, or of the request that it serves.
     pub(in crate::proxy) fn expired(&self) -> Option<TimeoutKind> {
         match self.state() {
             ConnState::Serving => self.request.get().and_then(|request| request.expired()),
@@ -189,7 +194,7 @@ impl ConnectionTimer {
         }
     }
 
-    /// HTTP/1.1: whether the response's head is still to come.
+    /// HTTP/1.1: whether the head of the response has not arrived yet.
     pub(in crate::proxy) fn awaits_response(&self) -> bool {
         self.request.get().is_some_and(|request| request.awaits_response())
     }
@@ -199,7 +204,7 @@ impl ConnectionTimer {
         store(&self.waker, waker);
     }
 
-    /// What the connection is doing. A request that has ended leaves it idle since then.
+    /// Returns the state. After a request has ended, the connection has been idle since then.
     fn state(&self) -> ConnState {
         let state = self.state.get();
         if state == ConnState::Serving
@@ -218,7 +223,7 @@ impl ConnectionTimer {
         self.since.set(self.ticks.now());
     }
 
-    /// Checks the timeouts; wakes the connection's task if one has expired.
+    /// Checks the timeouts, and wakes the connection's task if one has expired.
     pub(super) fn sweep(&self) {
         let expired = match self.state() {
             ConnState::Serving => self.request.get().and_then(|request| request.sweep()),
@@ -237,7 +242,7 @@ impl ConnectionTimer {
     fn find_expired(&self, state: ConnState) -> Option<TimeoutKind> {
         let (ticks, since) = (&self.ticks, self.since.get());
         let elapsed = ticks.since(since);
-        // For how long there has been no stream.
+        // Ticks for which there has been no stream.
         let unused = || self.streams().unused_since(since).map_or(0, |since| ticks.since(since));
         let (is_expired, kind) = match state {
             ConnState::Idle => {
@@ -252,7 +257,8 @@ impl ConnectionTimer {
             ConnState::Lingering => {
                 (self.linger.is_over(ticks.now(), elapsed, ticks.is_draining()), TimeoutKind::Linger)
             }
-            // GOAWAY costs no request, those in flight are finished: so it is sent as soon as the drain begins.
+            // GOAWAY costs no request, because streams in flight are completed. It is therefore sent as soon as the
+            // drain begins.
             ConnState::Multiplexing => {
                 (unused() > self.timeouts.idle || ticks.is_draining(), TimeoutKind::Idle)
             }

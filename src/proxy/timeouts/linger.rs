@@ -1,5 +1,5 @@
 //! Lingering close: the rest of an unread request is read and discarded before a connection is closed (RFC 9112 section
-//! 9.6), for a bounded time and on a bounded number of connections.
+//! 9.6). Time and number of such connections are bounded.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -7,22 +7,22 @@ use std::rc::{Rc, Weak};
 
 use super::connection::ConnectionTimer;
 
-/// How long a connection lingers in all, without anything that comes, and in all while the process drains, in ticks. Many
-/// clients write a body to its end before they read.
+/// Maximum time in ticks for which a connection lingers: in all, without receiving anything, and in all during a drain.
+/// Many clients send a whole body before they read.
 const MAX_LINGER: u32 = 300;
 const MAX_LINGER_IDLE: u32 = 50;
 const MAX_LINGER_DRAINING: u32 = 10;
-/// Connections of a worker that linger at once.
+/// Maximum lingering connections of a worker.
 const MAX_LINGERING: usize = 256;
-/// Those of one peer; half, for a load balancer is one peer, too.
-const MAX_OF_PEER: usize = 128;
+/// Maximum lingering connections of one peer: half of them, as a load balancer is a single peer too.
+const MAX_LINGERING_PER_PEER: usize = 128;
 
-/// What a connection's lingering depends on.
+/// State of lingering of one connection.
 #[derive(Debug, Default)]
 pub(super) struct LingerTimer {
-    /// A head was never understood, so it has a rest too.
+    /// A head could not be decoded, so the rest of it is unread.
     has_unread_head: Cell<bool>,
-    /// The tick at which something of an unread request came last.
+    /// The tick at which a part of an unread request was last received.
     discarded: Cell<u32>,
 }
 
@@ -50,19 +50,19 @@ impl LingerTimer {
     }
 }
 
-/// The lingering connections of a worker, the oldest first.
+/// The lingering connections of a worker, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Lingering(RefCell<Vec<(IpAddr, Weak<ConnectionTimer>)>>);
+pub(super) struct LingeringConnections(RefCell<Vec<(IpAddr, Weak<ConnectionTimer>)>>);
 
-impl Lingering {
-    /// Adds a connection, and ends the oldest of its peer, or of all, where there are too many.
+impl LingeringConnections {
+    /// Adds a connection. Ends the oldest one, of its peer or of all, if there are too many.
     pub(super) fn add(&self, peer: IpAddr, connection: &Rc<ConnectionTimer>) {
         let mut all = self.0.borrow_mut();
         all.retain(|(_, connection)| {
             connection.upgrade().is_some_and(|connection| connection.is_lingering())
         });
         let of_peer = all.iter().filter(|(other, _)| *other == peer).count();
-        if of_peer >= MAX_OF_PEER {
+        if of_peer >= MAX_LINGERING_PER_PEER {
             let oldest = all.iter().position(|(other, _)| *other == peer);
             cut(oldest.map(|oldest| all.remove(oldest)));
         } else if all.len() >= MAX_LINGERING {
@@ -82,10 +82,10 @@ fn cut(connection: Option<(IpAddr, Weak<ConnectionTimer>)>) {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{ConnectionTimeouts, SlowClock, TimeoutKind};
+    use super::super::{CoarseClock, ConnectionTimeouts, TimeoutKind};
     use super::*;
 
-    fn lingering(clock: &Rc<SlowClock>, peer: u8) -> Rc<ConnectionTimer> {
+    fn lingering(clock: &Rc<CoarseClock>, peer: u8) -> Rc<ConnectionTimer> {
         let connection =
             clock.add_connection(ConnectionTimeouts::new(Duration::from_secs(2), Duration::from_secs(1)));
         connection.head_started();
@@ -100,16 +100,16 @@ mod tests {
 
     #[test]
     fn the_oldest_of_a_peer_ends_when_the_peer_has_too_many() {
-        let clock = Rc::new(SlowClock::default());
+        let clock = Rc::new(CoarseClock::default());
         let other = lingering(&clock, 1);
-        let all: Vec<_> = (0..MAX_OF_PEER + 2).map(|_| lingering(&clock, 2)).collect();
+        let all: Vec<_> = (0..MAX_LINGERING_PER_PEER + 2).map(|_| lingering(&clock, 2)).collect();
         assert_eq!(ended(&all), [0, 1]);
         assert_eq!(other.expired(), None);
     }
 
     #[test]
     fn the_oldest_of_all_ends_when_there_are_too_many() {
-        let clock = Rc::new(SlowClock::default());
+        let clock = Rc::new(CoarseClock::default());
         let all: Vec<_> =
             (0..MAX_LINGERING + 1).map(|index| lingering(&clock, (index % 200) as u8)).collect();
         assert_eq!(ended(&all), [0]);
@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn connections_that_have_ended_do_not_count() {
-        let clock = Rc::new(SlowClock::default());
+        let clock = Rc::new(CoarseClock::default());
         let first = lingering(&clock, 1);
-        (0..2 * MAX_OF_PEER).for_each(|_| drop(lingering(&clock, 1)));
+        (0..2 * MAX_LINGERING_PER_PEER).for_each(|_| drop(lingering(&clock, 1)));
         assert_eq!(first.expired(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The timer of one request: from its head to the last byte of both bodies.
+//! Timer of one request: from its head to the last byte of both bodies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,40 +7,40 @@ use std::time::Duration;
 
 use super::min_rate::MinRate;
 use super::response_timeout::{ResponseTimeout, SetBy, Timeout};
-use super::streams::Streams;
+use super::streams::StreamTracker;
 use super::ticks::Ticks;
 use super::{TimeoutKind, store, wake};
-use crate::upstream::Scarcity;
+use crate::upstream::RequestScarcity;
 
-/// The timer of one request, which over HTTP/1.1 is used again for the next one of the connection.
+/// Timer of one request. Over HTTP/1.1 it is reused for the next request of the connection.
 #[derive(Debug)]
 pub(in crate::proxy) struct RequestTimer {
     ticks: Rc<Ticks>,
-    /// Of a stream of HTTP/2: all streams of its connection.
-    streams: Option<Rc<Streams>>,
-    /// Counts requests, so that the end of one's upload is not taken for another's.
+    /// HTTP/2: the state that all streams of the connection share.
+    streams: Option<Rc<StreamTracker>>,
+    /// Number of the request, so that the end of one request's upload is not attributed to the next.
     number: Cell<u32>,
-    /// The tick at which it ended; `None` while it is in flight.
+    /// The tick at which the request ended; `None` while it is in flight.
     ended: Cell<Option<u32>>,
-    /// What is still to come: the response's head, its last byte, the request's last byte, the flush.
+    /// What is still outstanding: the head of the response, its last byte, the last byte of the request, a flush.
     awaits_response: Cell<bool>,
     sends_response: Cell<bool>,
     uploads: Cell<bool>,
     unflushed: Cell<bool>,
     response_timeout: ResponseTimeout,
-    /// The tick of the last progress, and how long a body may make none while no response is due.
+    /// The tick of the last progress, and the maximum time without progress while no response is due.
     progress: Cell<u32>,
     idle_timeout: Cell<u32>,
     min_rate: MinRate,
     has_unread_body: Cell<bool>,
     expired: Cell<Option<TimeoutKind>>,
     waker: RefCell<Option<Waker>>,
-    /// Of a stream: its upload's, which may outlast the task that serves it.
+    /// HTTP/2: the waker of the upload, which may outlive the task that serves the stream.
     upload_waker: RefCell<Option<Waker>>,
 }
 
 impl RequestTimer {
-    pub(super) fn new(ticks: &Rc<Ticks>, streams: Option<Rc<Streams>>) -> Self {
+    pub(super) fn new(ticks: &Rc<Ticks>, streams: Option<Rc<StreamTracker>>) -> Self {
         Self {
             ticks: Rc::clone(ticks),
             streams,
@@ -61,7 +61,7 @@ impl RequestTimer {
         }
     }
 
-    /// A request's head is complete.
+    /// Starts a request whose head is complete.
     pub(super) fn start(&self, stream_idle_timeout: Duration) {
         self.number.set(self.number.get().wrapping_add(1));
         self.ended.set(None);
@@ -71,123 +71,123 @@ impl RequestTimer {
         self.response_timeout.clear();
         self.set_stream_idle_timeout(stream_idle_timeout);
         self.min_rate.waive();
-        // The rest of the request before has been read, or this one would not be here.
+        // The previous request has been read completely, or this one could not have been read.
         self.has_unread_body.set(false);
         self.expired.set(None);
-        self.progress();
+        self.record_progress();
     }
 
-    /// Whether this is the timer of a stream of HTTP/2.
+    /// Whether this is the timer of an HTTP/2 stream.
     pub(in crate::proxy) fn is_stream(&self) -> bool {
         self.streams.is_some()
     }
 
-    /// Which request of its connection this is.
+    /// Returns the number of the request on its connection.
     pub(super) fn number(&self) -> u32 {
         self.number.get()
     }
 
-    /// The tick at which the request ended, if it has.
+    /// Returns the tick at which the request ended, if it has.
     pub(super) fn ended(&self) -> Option<u32> {
         self.ended.get()
     }
 
-    /// How long bodies may make no progress.
+    /// Sets the maximum time without progress of the bodies.
     pub(in crate::proxy) fn set_stream_idle_timeout(&self, timeout: Duration) {
         self.idle_timeout.set(super::ticks(timeout));
     }
 
-    /// The client has to move a minimum of bytes while requests are `scarce`; `counts_upload` says whether that holds for
-    /// the request's body.
-    pub(in crate::proxy) fn require_min_rate(&self, scarce: Rc<Scarcity>, counts_upload: bool) {
+    /// Requires a minimum rate of the client while permits are scarce. `counts_upload` tells whether it also applies to
+    /// the request body.
+    pub(in crate::proxy) fn require_min_rate(&self, scarce: Rc<RequestScarcity>, counts_upload: bool) {
         self.min_rate.require(scarce, counts_upload);
     }
 
-    /// From now on the client may take as long as it likes.
+    /// Removes the minimum rate.
     pub(in crate::proxy) fn waive_min_rate(&self) {
         self.min_rate.waive();
     }
 
-    /// Nothing of the request is due, it is delayed.
+    /// Pauses the timeouts while the request is delayed.
     pub(in crate::proxy) fn pause_timeouts(&self) {
         self.response_timeout.suspend();
     }
 
-    /// A delayed request goes on.
+    /// Resumes the timeouts of a delayed request.
     pub(in crate::proxy) fn resume_timeouts(&self) {
         self.response_timeout.clear();
-        self.progress();
+        self.record_progress();
     }
 
-    /// The client has sent or taken something.
-    pub(in crate::proxy) fn progress(&self) {
+    /// Records that the client has sent or taken something.
+    pub(in crate::proxy) fn record_progress(&self) {
         self.progress.set(self.ticks.now());
     }
 
-    /// A part of the response's body is ready for the client, which has not taken it yet.
+    /// Records that a part of the response body is ready for the client.
     pub(in crate::proxy) fn data_ready(&self, bytes: usize) {
-        self.progress();
+        self.record_progress();
         self.min_rate.data_ready(bytes);
     }
 
-    /// More of the response's body is polled for: the client has taken what was ready. Over HTTP/1.1 its connection has
-    /// counted that already.
+    /// Records that the next part of the response body is polled for: the client has taken the last one. Over HTTP/1.1,
+    /// the connection has counted its bytes already.
     pub(in crate::proxy) fn data_polled(&self) {
         self.min_rate.data_taken(self.is_stream());
     }
 
-    /// The client has taken so many bytes of its connection.
+    /// HTTP/1.1: records that the client has taken `count` bytes.
     pub(super) fn bytes_written(&self, count: usize) {
-        self.progress();
+        self.record_progress();
         self.min_rate.moved(count as u64);
     }
 
-    /// A part of the request's body has come.
+    /// Records that a part of the request body has arrived.
     pub(super) fn bytes_uploaded(&self, count: u64) {
-        self.progress();
+        self.record_progress();
         self.min_rate.upload_received(count);
     }
 
-    /// The next part of the request's body is waited for.
+    /// Records that the next part of the request body is awaited.
     pub(super) fn upload_awaited(&self) {
         self.min_rate.upload_awaited();
     }
 
-    /// The request's last byte is out, or its client has set a deadline: the response's head, if it is still to come, is due
-    /// in `timeout`, or when it was due before if that is earlier.
+    /// Starts a response timeout, after the last byte of the request or for a deadline of the client. If the head of
+    /// the response has not arrived, it is due in `timeout`, or at its earlier due time if there is one.
     pub(in crate::proxy) fn await_response(&self, timeout: Timeout) {
         if self.awaits_response.get() {
             self.response_timeout.add(timeout, self.ticks.now());
         }
     }
 
-    /// Who set the response timeout that has expired, where a tick would be too coarse for it. Otherwise its timer wakes the
-    /// task of `cx`.
+    /// Ready with the party that set a short response timeout once that expires. Such a timeout has a timer of its own,
+    /// which wakes the task of `cx`.
     pub(in crate::proxy) fn poll_response_timeout(&self, cx: &mut Context<'_>) -> Poll<SetBy> {
         self.response_timeout.poll_timer(cx)
     }
 
-    /// The response's head is here.
+    /// Records that the head of the response is available.
     pub(in crate::proxy) fn response_started(&self) {
         if matches!(self.expired.get(), Some(TimeoutKind::Response(_) | TimeoutKind::StreamIdle)) {
             self.expired.set(None);
         }
         self.awaits_response.set(false);
         self.response_timeout.clear();
-        self.progress();
+        self.record_progress();
     }
 
-    /// Whether the response's head is still to come.
+    /// Whether the head of the response has not arrived yet.
     pub(in crate::proxy) fn awaits_response(&self) -> bool {
         self.awaits_response.get()
     }
 
-    /// Whether the response's last byte is still to come.
+    /// Whether the last byte of the response is still to come.
     pub(super) fn sends_response(&self) -> bool {
         self.sends_response.get()
     }
 
-    /// The response's last byte is ready; the request lasts until it is flushed.
+    /// Records that the last byte of the response is ready. The request lasts until that is flushed.
     pub(in crate::proxy) fn response_ended(&self) {
         self.response_started();
         self.min_rate.data_taken(false);
@@ -195,7 +195,7 @@ impl RequestTimer {
         self.unflushed.set(true);
     }
 
-    /// All bytes written are with the kernel.
+    /// Records that all written bytes have been passed to the kernel.
     pub(super) fn flushed(&self) {
         if !self.sends_response.get() {
             self.unflushed.set(false);
@@ -203,25 +203,25 @@ impl RequestTimer {
         }
     }
 
-    /// The request's body is on its way.
+    /// Records that the upload of the request body has started.
     pub(super) fn upload_started(&self) {
         self.uploads.set(true);
     }
 
-    /// The request's body is no longer on its way.
+    /// Records that the upload of the request body has ended.
     pub(super) fn upload_ended(&self) {
         self.uploads.set(false);
         self.min_rate.upload_received(0);
         self.end_if_complete();
     }
 
-    /// Some of the request is unread, so that closing the connection has to wait for the client.
+    /// Marks a part of the request as unread: closing the connection then has to wait for the client.
     pub(in crate::proxy) fn must_linger(&self) {
         self.has_unread_body.set(true);
     }
 
-    /// The request's last byte has been read.
-    pub(super) fn body_is_read(&self) {
+    /// Records that the last byte of the request has been read.
+    pub(super) fn body_read(&self) {
         self.has_unread_body.set(false);
     }
 
@@ -229,7 +229,7 @@ impl RequestTimer {
         self.has_unread_body.get()
     }
 
-    /// The timeout that has expired, if any.
+    /// Returns the timeout that has expired, if any.
     pub(in crate::proxy) fn expired(&self) -> Option<TimeoutKind> {
         self.expired.get()
     }
@@ -243,8 +243,8 @@ impl RequestTimer {
         store(&self.upload_waker, waker);
     }
 
-    /// All streams of the connection, of a stream of HTTP/2.
-    pub(super) fn streams(&self) -> Option<&Streams> {
+    /// HTTP/2: returns the state that all streams of the connection share.
+    pub(super) fn streams(&self) -> Option<&StreamTracker> {
         self.streams.as_deref()
     }
 
@@ -256,7 +256,7 @@ impl RequestTimer {
         }
     }
 
-    /// Checks the timeouts; wakes the request's tasks if one has expired.
+    /// Checks the timeouts, and wakes the request's tasks if one has expired.
     pub(super) fn sweep(&self) -> Option<TimeoutKind> {
         if self.expired.get().is_none() {
             self.expired.set(self.find_expired());
@@ -284,8 +284,9 @@ impl RequestTimer {
         }
     }
 
-    /// Whether the request's body has to keep up: not while the response is on its way, when both sides may send when they
-    /// like, nor while other streams of the connection may keep the client from sending.
+    /// Whether the minimum rate applies to the request body. It does not while the response is being sent, when both
+    /// sides may send at any time. Nor does it while other streams of the connection may block the client by filling
+    /// the connection's window.
     fn is_upload_due(&self) -> bool {
         let is_held_up = self.streams.as_ref().is_some_and(|streams| streams.window_may_be_full());
         (self.awaits_response.get() || !self.sends_response.get()) && !is_held_up

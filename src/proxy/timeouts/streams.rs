@@ -1,4 +1,4 @@
-//! What the timers of the streams of one connection of HTTP/2 share.
+//! State that the timers of one HTTP/2 connection's streams share.
 
 use std::cell::Cell;
 
@@ -6,15 +6,15 @@ use super::STREAMS_IN_WINDOW;
 
 /// The streams of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
+pub(super) struct StreamTracker {
     open: Cell<u32>,
-    /// The tick at which the last one ended.
+    /// The tick at which the last stream ended.
     ended: Cell<u32>,
-    /// Those whose upload waits for the upstream.
+    /// Number of streams whose upload waits for the upstream.
     held_uploads: Cell<u32>,
 }
 
-impl Streams {
+impl StreamTracker {
     pub(super) fn opened(&self) {
         self.open.set(self.open.get().saturating_add(1));
     }
@@ -24,13 +24,12 @@ impl Streams {
         self.ended.set(now);
     }
 
-    /// The tick since which there is no stream, on a connection that is in its state since the tick `since`; `None` while
-    /// there is one.
+    /// Returns the tick since which there has been no stream, but not before `since`; `None` while there is one.
     pub(super) fn unused_since(&self, since: u32) -> Option<u32> {
         (self.open.get() == 0).then(|| since.max(self.ended.get()))
     }
 
-    /// The upload of another stream waits for the upstream, or one no longer does.
+    /// Records that the upload of a stream waits for the upstream, or no longer does.
     pub(super) fn hold_upload(&self, is_held: bool) {
         let held = self.held_uploads.get();
         self.held_uploads.set(if is_held { held + 1 } else { held.saturating_sub(1) });
@@ -41,7 +40,7 @@ impl Streams {
         self.held_uploads.get()
     }
 
-    /// Whether uploads that wait for the upstream may fill the connection's window, so that others cannot go on.
+    /// Whether uploads that wait for the upstream may fill the connection's window and so block other streams.
     pub(super) fn window_may_be_full(&self) -> bool {
         self.held_uploads.get() >= STREAMS_IN_WINDOW
     }

@@ -1,21 +1,21 @@
-//! Which timeout expires when, tick by tick.
+//! Tests which timeout expires when, tick by tick.
 
 use std::net::IpAddr;
 use std::rc::Rc;
 
 use super::*;
-use crate::upstream::Scarcity;
+use crate::upstream::RequestScarcity;
 
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-fn clock_and_connection() -> (SlowClock, Rc<ConnectionTimer>) {
-    let clock = SlowClock::default();
+fn clock_and_connection() -> (CoarseClock, Rc<ConnectionTimer>) {
+    let clock = CoarseClock::default();
     let connection =
         clock.add_connection(ConnectionTimeouts::new(Duration::from_secs(2), Duration::from_secs(1)));
     (clock, connection)
 }
 
-fn pass(clock: &SlowClock, time: Duration) {
+fn pass(clock: &CoarseClock, time: Duration) {
     for _ in 0..ticks(time) {
         clock.tick();
     }
@@ -189,14 +189,14 @@ fn a_drain_gives_idle_connections_a_moment() {
 #[test]
 fn closed_connections_are_forgotten() {
     let (clock, connection) = clock_and_connection();
-    assert_eq!(clock.open(), 1);
+    assert_eq!(clock.open_count(), 1);
     drop(connection);
     clock.tick();
-    assert_eq!(clock.open(), 0);
+    assert_eq!(clock.open_count(), 0);
 }
 
-/// An upstream whose requests are scarce once one is in flight, and the request that makes them so.
-fn scarcity() -> (Rc<Scarcity>, crate::upstream::Upstream) {
+/// Returns the scarcity of an upstream whose permits are scarce as soon as one is in use, and that upstream.
+fn scarcity() -> (Rc<RequestScarcity>, crate::upstream::Upstream) {
     let upstream = crate::upstream::tests::with_min_client_rate(1000);
     (Rc::clone(upstream.scarcity().expect("a minimum")), upstream)
 }
@@ -208,10 +208,10 @@ fn a_client_that_sends_too_slowly_is_ended_once_requests_are_scarce() {
     let request = connection.start_request(Duration::from_secs(300));
     request.require_min_rate(Rc::clone(&scarcity), true);
     let uploading = UploadTimer::start(&request);
-    uploading.awaits();
+    uploading.data_awaited();
     pass(&clock, Duration::from_secs(60));
     assert_eq!(connection.expired(), None, "there are enough requests");
-    scarcity.set(true);
+    scarcity.set_scarce(true);
     clock.tick();
     assert_eq!(connection.expired(), Some(TimeoutKind::StreamIdle));
 }
@@ -220,12 +220,12 @@ fn a_client_that_sends_too_slowly_is_ended_once_requests_are_scarce() {
 fn a_client_that_keeps_the_minimum_is_left_alone() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
-    scarcity.set(true);
+    scarcity.set_scarce(true);
     let request = connection.start_request(Duration::from_secs(300));
     request.require_min_rate(scarcity, true);
     let uploading = UploadTimer::start(&request);
     for _ in 0..60 {
-        uploading.awaits();
+        uploading.data_awaited();
         pass(&clock, Duration::from_secs(1));
         uploading.received(1000);
     }
@@ -236,12 +236,12 @@ fn a_client_that_keeps_the_minimum_is_left_alone() {
 fn a_slow_upstream_is_not_blamed_on_the_client() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
-    scarcity.set(true);
+    scarcity.set_scarce(true);
     let request = connection.start_request(Duration::from_secs(300));
     request.require_min_rate(scarcity, true);
-    // It has sent all that was asked for, then the upstream thinks, then its answer comes in drips.
+    // The client has sent everything it was asked for; then the upstream takes its time, and responds slowly.
     let uploading = UploadTimer::start(&request);
-    uploading.awaits();
+    uploading.data_awaited();
     uploading.received(1);
     pass(&clock, Duration::from_secs(60));
     drop(uploading);
@@ -259,7 +259,7 @@ fn a_slow_upstream_is_not_blamed_on_the_client() {
 fn a_client_that_does_not_read_is_ended_unless_nothing_is_held_for_it() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
-    scarcity.set(true);
+    scarcity.set_scarce(true);
     for holds in [false, true] {
         let request = connection.start_request(Duration::from_secs(300));
         request.require_min_rate(Rc::clone(&scarcity), true);
@@ -277,12 +277,12 @@ fn a_client_that_does_not_read_is_ended_unless_nothing_is_held_for_it() {
 fn a_call_may_be_silent_between_its_messages() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
-    scarcity.set(true);
+    scarcity.set_scarce(true);
     for (counts_upload, is_answered) in [(false, false), (true, true)] {
         let request = connection.start_request(Duration::from_secs(300));
         request.require_min_rate(Rc::clone(&scarcity), counts_upload);
         let uploading = UploadTimer::start(&request);
-        uploading.awaits();
+        uploading.data_awaited();
         if is_answered {
             request.response_started();
         }
@@ -295,11 +295,11 @@ fn a_call_may_be_silent_between_its_messages() {
 fn an_upload_that_others_of_its_connection_may_hold_up_is_not_too_slow() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
-    scarcity.set(true);
+    scarcity.set_scarce(true);
     let stream = clock.add_stream(&connection, Duration::from_secs(300));
     stream.require_min_rate(scarcity, true);
     let uploading = UploadTimer::start(&stream);
-    uploading.awaits();
+    uploading.data_awaited();
     let others: Vec<_> =
         (0..STREAMS_IN_WINDOW).map(|_| clock.add_stream(&connection, Duration::from_secs(300))).collect();
     let uploads: Vec<_> = others.iter().map(UploadTimer::start).collect();
@@ -307,7 +307,7 @@ fn an_upload_that_others_of_its_connection_may_hold_up_is_not_too_slow() {
     pass(&clock, Duration::from_secs(60));
     assert_eq!(stream.expired(), None);
     // One of them has made room in the connection's window.
-    uploads[0].awaits();
+    uploads[0].data_awaited();
     pass(&clock, Duration::from_secs(11));
     assert_eq!(stream.expired(), Some(TimeoutKind::StreamIdle));
 }
@@ -320,7 +320,7 @@ fn an_upload_that_is_whole_does_not_hold_up_the_others_of_its_connection() {
     let uploading = UploadTimer::start(&stream);
     uploading.received(1);
     assert_eq!(connection.streams().held_uploads(), 1);
-    uploading.is_whole();
+    uploading.body_complete();
     assert_eq!(connection.streams().held_uploads(), 0);
     drop(uploading);
     assert_eq!(connection.streams().held_uploads(), 0);

@@ -1,8 +1,8 @@
-//! The time of a worker's timers, in ticks.
+//! Time of a worker's timers, in ticks.
 
 use std::cell::Cell;
 
-/// Ticks passed since a worker has started, and when its drain began.
+/// Ticks since the worker started, and the tick at which its drain began.
 #[derive(Debug, Default)]
 pub(super) struct Ticks {
     now: Cell<u32>,
@@ -14,22 +14,22 @@ impl Ticks {
         self.now.get()
     }
 
-    /// A tick has passed.
+    /// Advances by one tick.
     pub(super) fn advance(&self) {
         self.now.set(self.now.get().saturating_add(1));
     }
 
-    /// Ticks from `tick` until now.
+    /// Returns the number of ticks since `tick`.
     pub(super) fn since(&self, tick: u32) -> u32 {
         self.now.get().saturating_sub(tick)
     }
 
-    /// The drain has begun.
+    /// Records that the drain has begun.
     pub(super) fn drain(&self) {
         self.draining_since.set(Some(self.now.get()));
     }
 
-    /// The tick at which the drain began, if it has.
+    /// Returns the tick at which the drain began, if it has.
     pub(super) fn draining_since(&self) -> Option<u32> {
         self.draining_since.get()
     }

@@ -1,4 +1,4 @@
-//! The timer of a request's body on its way to the upstream.
+//! Timer of a request body on its way to the upstream.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,24 +7,24 @@ use std::task::Context;
 use super::request::RequestTimer;
 use super::{Timeout, TimeoutKind};
 
-/// The timer of an upload, which ends when this is dropped.
+/// Timer of an upload, which ends when this is dropped.
 #[derive(Debug)]
 pub(in crate::proxy) struct UploadTimer {
     request: Rc<RequestTimer>,
-    /// Which request of its connection it belongs to.
+    /// Number of the request on its connection.
     number: u32,
-    /// Of a stream: the upstream has not asked for more than it has got.
+    /// HTTP/2: the upstream has not yet asked for more than it has received.
     is_held: Cell<bool>,
 }
 
 impl UploadTimer {
-    /// The upload of `request` begins.
+    /// Starts the upload of `request`.
     pub(in crate::proxy) fn start(request: &Rc<RequestTimer>) -> Self {
         request.upload_started();
         Self { request: Rc::clone(request), number: request.number(), is_held: Cell::new(false) }
     }
 
-    /// A part of the request's body has come.
+    /// Records that a part of the request body has arrived.
     pub(in crate::proxy) fn received(&self, bytes: u64) {
         if self.is_current() {
             self.request.bytes_uploaded(bytes);
@@ -32,16 +32,16 @@ impl UploadTimer {
         }
     }
 
-    /// The next part of it is waited for.
-    pub(in crate::proxy) fn awaits(&self) {
+    /// Records that the next part of the request body is awaited.
+    pub(in crate::proxy) fn data_awaited(&self) {
         self.hold(false);
         if self.is_current() {
             self.request.upload_awaited();
         }
     }
 
-    /// Whether the client has been too slow with what is left of its request once the response is out. By then nothing but
-    /// the upload serves a stream, so its task, that of `cx`, is woken for it.
+    /// Whether the client has been too slow with the rest of its request after the response was sent. By then, only the
+    /// upload task still serves the stream, so the task of `cx` is registered to be woken.
     pub(in crate::proxy) fn is_expired(&self, cx: &Context<'_>) -> bool {
         let request = &self.request;
         if request.is_stream() {
@@ -51,15 +51,15 @@ impl UploadTimer {
         has_ended && request.expired() == Some(TimeoutKind::StreamIdle)
     }
 
-    /// The request's last byte has been read: nothing of it is left to linger for, nor held by the upstream.
-    pub(in crate::proxy) fn is_whole(&self) {
+    /// Records that the last byte of the request has been read: nothing is left to linger for.
+    pub(in crate::proxy) fn body_complete(&self) {
         self.hold(false);
         if self.is_current() {
-            self.request.body_is_read();
+            self.request.body_read();
         }
     }
 
-    /// The request's last byte is out: the response's head is due in `timeout`.
+    /// Starts the response timeout after the last byte of the request.
     pub(in crate::proxy) fn await_response(&self, timeout: Timeout) {
         if self.is_current() {
             self.request.await_response(timeout);
@@ -74,7 +74,8 @@ impl UploadTimer {
         }
     }
 
-    /// Another request may have begun on the connection before this one's last byte was polled for.
+    /// Whether the timer still belongs to this request. The next request may have begun before the end of this body was
+    /// polled for.
     fn is_current(&self) -> bool {
         self.number == self.request.number()
     }

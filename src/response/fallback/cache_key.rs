@@ -1,9 +1,9 @@
-//! The cache key: everything of a request that the upstream may have used for its response.
+//! Cache key of a request: all parts that the upstream may have used for its response.
 //!
-//! A service may use any request header, whether or not its `vary` says so. A cache that stores by the target alone then
-//! gives one client's input to all others (J. Kettle, "Practical Web Cache Poisoning", 2018). So every header is part of the
-//! key unless the upstream never sees the client's value, or the value cannot steer a response: [`Class`] says which. A header
-//! that is not known may say who the client is, so it prevents storing.
+//! A service may use any request header, whether or not its `Vary` names it. A cache whose key is the target alone then
+//! serves one client's input to all others (J. Kettle, "Practical Web Cache Poisoning", 2018). So every header is part
+//! of the key, unless the upstream never sees the client's value or the value cannot affect a response. [`Class`]
+//! defines which. An unknown header may identify the client, so it prevents sharing.
 
 mod class;
 
@@ -15,59 +15,59 @@ use smallvec::SmallVec;
 
 use self::class::Class;
 
-/// A request as far as its response may depend on it.
+/// The parts of a request on which its response may depend.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// The upstream that serves it. Routes may choose one by the client's address or plan.
+pub struct CacheRequest<'a> {
+    /// Name of the upstream that serves the request. Routes may choose one by the client's address or plan.
     pub upstream: &'a str,
-    /// The host and port as the upstream sees them. Services write both into links.
+    /// Host and port as the upstream receives them. Services write both into links.
     pub authority: &'a [u8],
-    /// The path and query as received.
+    /// Path and query as received.
     pub target: &'a str,
-    /// Whether the client speaks TLS.
-    pub is_secured: bool,
-    /// The headers as received.
+    /// Whether the client's connection uses TLS.
+    pub is_tls: bool,
+    /// Headers as received.
     pub headers: &'a HeaderMap,
-    /// The client's address.
+    /// Address of the client.
     pub client: IpAddr,
-    /// Whether the peer may speak for others.
+    /// Whether the peer is a trusted proxy.
     pub peer_is_trusted: bool,
-    /// Whether X-Forwarded-For names the client and trusted proxies, and nothing that the client wrote.
+    /// Whether `X-Forwarded-For` contains only the client and trusted proxies, and nothing that the client wrote.
     pub chain_is_trusted: bool,
-    /// What the upstream learns of the client's certificate, if it has shown one that holds.
+    /// What the upstream receives about the client's certificate, if the client presented a valid one.
     pub certificate: Option<&'a [u8]>,
 }
 
-/// Which headers the configuration treats in its own way.
+/// Headers with a special meaning in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Headers {
-    /// Those by which rules, plans and tokens tell clients apart.
+pub struct CacheHeaderRules {
+    /// Headers by which rules, plans and tokens identify clients.
     pub personal: Arc<[HeaderName]>,
-    /// Those of which the operator says that no response depends on them.
+    /// Headers that do not affect responses, according to the configuration.
     pub ignored: Arc<[HeaderName]>,
 }
 
-/// The keys of one request.
+/// Cache keys of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheKey {
     shared: Box<[u8]>,
-    /// With what may say who the client is, if there is any of it.
+    /// Key that also contains the headers that may identify the client; `None` if there are none.
     personal: Option<Box<[u8]>>,
     is_conditional: bool,
 }
 
-/// A key to store a response under.
+/// Key under which to store a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreKey<'a> {
-    /// The key.
+    /// Encoded key.
     pub bytes: &'a [u8],
-    /// It may say who the client is.
+    /// Whether the key contains headers that may identify the client.
     pub is_personal: bool,
 }
 
 impl CacheKey {
-    /// The keys of `request`.
-    pub fn new(request: &Request<'_>, headers: &Headers) -> Self {
+    /// Computes the keys of `request`.
+    pub fn new(request: &CacheRequest<'_>, headers: &CacheHeaderRules) -> Self {
         let mut keyed: SmallVec<[(&HeaderName, &HeaderValue); 32]> = SmallVec::new();
         let mut personal: SmallVec<[(&HeaderName, &HeaderValue); 8]> = SmallVec::new();
         let mut is_conditional = false;
@@ -83,7 +83,7 @@ impl CacheKey {
         push(&mut shared, request.upstream.as_bytes());
         push(&mut shared, request.authority);
         push(&mut shared, request.target.as_bytes());
-        shared.push(u8::from(request.is_secured));
+        shared.push(u8::from(request.is_tls));
         push_fields(&mut shared, &mut keyed);
         let is_personal = !personal.is_empty() || request.certificate.is_some();
         let personal = is_personal.then(|| {
@@ -95,38 +95,37 @@ impl CacheKey {
         Self { shared: shared.into(), personal, is_conditional }
     }
 
-    /// The key to store the response under; `None` for a request whose response must not be stored.
+    /// Returns the key under which to store the response; `None` if the response must not be stored.
     pub fn to_store(&self) -> Option<StoreKey<'_>> {
         let bytes = self.personal.as_deref().unwrap_or(&self.shared);
         (!self.is_conditional).then_some(StoreKey { bytes, is_personal: self.personal.is_some() })
     }
 
-    /// The keys to look a response up by, in their order. What was made for a request that said nothing about its client
-    /// is for every client.
+    /// Yields the keys to look up, in order. A response to a request without identifying headers suits every client.
     pub fn to_look_up(&self) -> impl Iterator<Item = &[u8]> {
         self.personal.as_deref().into_iter().chain([&*self.shared])
     }
 }
 
-impl Headers {
-    /// Whether responses that vary by this header are told apart by their keys, for every client.
-    pub fn tell_apart_by(&self, name: &str) -> bool {
+impl CacheHeaderRules {
+    /// Returns whether this header is part of the key for all clients, so that responses may vary by it.
+    pub fn is_in_every_key(&self, name: &str) -> bool {
         let is_special = self.personal.iter().chain(&*self.ignored).any(|special| *special == name);
         class::is_keyed(name) && !is_special
     }
 
-    fn class(&self, name: &HeaderName, value: &HeaderValue, request: &Request<'_>) -> Class {
+    fn class(&self, name: &HeaderName, value: &HeaderValue, request: &CacheRequest<'_>) -> Class {
         if self.personal.contains(name) {
             Class::Personal
         } else if self.ignored.contains(name) {
             Class::Ignored
         } else {
-            Class::of(name.as_str(), value.as_bytes(), request)
+            Class::classify(name.as_str(), value.as_bytes(), request)
         }
     }
 }
 
-/// The fields in the order of their names; lines of one name stay in theirs.
+/// Appends the headers sorted by name; lines of the same name keep their order.
 fn push_fields(out: &mut Vec<u8>, fields: &mut [(&HeaderName, &HeaderValue)]) {
     fields.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
     out.extend_from_slice(&length(fields.len()));
@@ -136,13 +135,13 @@ fn push_fields(out: &mut Vec<u8>, fields: &mut [(&HeaderName, &HeaderValue)]) {
     }
 }
 
-/// A part's length, then the part: so no two different keys have the same encoding.
+/// Appends a part with its length before it, so that different keys have different encodings.
 fn push(out: &mut Vec<u8>, part: &[u8]) {
     out.extend_from_slice(&length(part.len()));
     out.extend_from_slice(part);
 }
 
-/// Nothing in a request head reaches four gigabytes.
+/// Encodes a length; a header section is always shorter than 4 GiB.
 fn length(length: usize) -> [u8; 4] {
     u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes()
 }

@@ -10,8 +10,8 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp::from_nanos(seconds * 1_000_000_000)
 }
 
-fn kept(response: &[(&'static str, &'static str)]) -> Option<Kept> {
-    Kept::new(StatusCode::OK, &headers(response), at(100))
+fn kept(response: &[(&'static str, &'static str)]) -> Option<CachedResponse> {
+    CachedResponse::new(StatusCode::OK, &headers(response), at(100))
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -19,7 +19,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 #[test]
 fn only_a_good_answer_is_kept() {
     for status in [StatusCode::NO_CONTENT, StatusCode::PARTIAL_CONTENT, StatusCode::NOT_FOUND] {
-        assert!(Kept::new(status, &HeaderMap::new(), at(0)).is_none(), "{status}");
+        assert!(CachedResponse::new(status, &HeaderMap::new(), at(0)).is_none(), "{status}");
     }
     assert!(kept(&[]).is_some());
 }
@@ -30,7 +30,9 @@ fn an_answer_that_is_for_one_client_is_not_kept() {
         assert!(kept(&[("cache-control", control)]).is_none(), "{control}");
     }
     assert!(kept(&[("set-cookie", "a=b"), ("cache-control", "public")]).is_none());
-    let may = |kept: Option<Kept>, is_personal| kept.unwrap().may_be_stored(is_personal, &Headers::default());
+    let may = |kept: Option<CachedResponse>, is_personal| {
+        kept.unwrap().may_be_stored(is_personal, &CacheHeaderRules::default())
+    };
     assert!(may(kept(&[]), false) && !may(kept(&[]), true));
     for control in ["public", "s-maxage=9"] {
         assert!(may(kept(&[("cache-control", control)]), true), "{control}");
@@ -40,7 +42,7 @@ fn an_answer_that_is_for_one_client_is_not_kept() {
 #[test]
 fn a_response_that_varies_by_what_is_not_in_the_key_is_not_stored() {
     let special = |name| Arc::from([HeaderName::from_static(name)]);
-    let headers = Headers { personal: special("accept-language"), ignored: special("referer") };
+    let headers = CacheHeaderRules { personal: special("accept-language"), ignored: special("referer") };
     let may = |vary| kept(&[("vary", vary)]).is_some_and(|kept| kept.may_be_stored(false, &headers));
     for vary in ["", "Accept-Encoding, origin", "User-Agent", "sec-ch-ua,Sec-Fetch-Site", "x-forwarded-proto"]
     {

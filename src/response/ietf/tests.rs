@@ -3,9 +3,9 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 
 use super::*;
-use crate::limiter::quota::Unit;
+use crate::limiter::quota::TimeUnit;
 
-/// A value of RFC 9651, as far as these fields have them.
+/// A bare item (RFC 9651) of the types that these headers use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Bare {
     Integer(u64),
@@ -15,7 +15,7 @@ enum Bare {
 
 type Members = Vec<(Bare, BTreeMap<String, Bare>)>;
 
-/// A strict reader of Lists of Items (RFC 9651 section 4.2.1); nothing where a strict reader must fail.
+/// A strict parser for Lists of Items (RFC 9651 §4.2.1); `None` on a syntax error.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -82,9 +82,9 @@ impl Reader<'_> {
     }
 }
 
-fn limit(policy: &Policy, remaining: u32, more: Option<u64>) -> ServiceLimit<'_> {
+fn limit(policy: &QuotaPolicy, remaining: u32, more: Option<u64>) -> ServiceLimit<'_> {
     let until_more = more.map(Duration::from_millis);
-    ServiceLimit { policy, grown: None, remaining, until_more, partition: None }
+    ServiceLimit { policy, elastic_count: None, remaining, time_until_more: until_more, partition: None }
 }
 
 fn written(limits: &[ServiceLimit<'_>]) -> [String; 2] {
@@ -104,8 +104,8 @@ fn seconds(seconds: u64) -> Option<Duration> {
 
 #[test]
 fn each_limit_is_a_member_of_both_fields() {
-    let fast = Policy::new("fast", 10, QuotaUnit::Requests, seconds(1));
-    let slow = Policy::new("slow", 1000, QuotaUnit::Requests, seconds(3600));
+    let fast = QuotaPolicy::new("fast", 10, QuotaUnit::Requests, seconds(1));
+    let slow = QuotaPolicy::new("slow", 1000, QuotaUnit::Requests, seconds(3600));
     let [state, policies] = written(&[limit(&fast, 9, Some(100)), limit(&slow, 3, Some(3601))]);
     assert_eq!(state, "\"fast\";r=9;t=1, \"slow\";r=3;t=4");
     assert_eq!(policies, "\"fast\";q=10;w=1, \"slow\";q=1000;w=3600");
@@ -114,7 +114,7 @@ fn each_limit_is_a_member_of_both_fields() {
 #[test]
 fn a_window_that_is_no_whole_number_of_seconds_is_left_out() {
     for millis in [1, 100, 1500] {
-        let policy = Policy::new("a", 5, QuotaUnit::Requests, Some(Duration::from_millis(millis)));
+        let policy = QuotaPolicy::new("a", 5, QuotaUnit::Requests, Some(Duration::from_millis(millis)));
         assert_eq!(written(&[limit(&policy, 4, Some(20))]), ["\"a\";r=4;t=1", "\"a\";q=5"]);
     }
 }
@@ -122,8 +122,8 @@ fn a_window_that_is_no_whole_number_of_seconds_is_left_out() {
 #[test]
 fn bytes_and_concurrent_requests_are_named_and_counted_as_such() {
     let kibibyte = QuotaUnit::ContentBytes(NonZeroU64::new(1024).unwrap());
-    let uploads = Policy::new("uploads", 100, kibibyte, seconds(60));
-    let exports = Policy::new("exports/in_flight", 2, QuotaUnit::ConcurrentRequests, None);
+    let uploads = QuotaPolicy::new("uploads", 100, kibibyte, seconds(60));
+    let exports = QuotaPolicy::new("exports/in_flight", 2, QuotaUnit::ConcurrentRequests, None);
     let [state, policies] = written(&[limit(&uploads, 30, Some(600)), limit(&exports, 1, None)]);
     assert_eq!(state, "\"uploads\";r=30720;t=1, \"exports/in_flight\";r=1");
     assert_eq!(
@@ -135,7 +135,7 @@ fn bytes_and_concurrent_requests_are_named_and_counted_as_such() {
 #[test]
 fn no_number_is_larger_than_an_integer_can_be() {
     let unit = QuotaUnit::ContentBytes(NonZeroU64::MAX);
-    let policy = Policy::new("a", u32::MAX, unit, seconds(u64::MAX));
+    let policy = QuotaPolicy::new("a", u32::MAX, unit, seconds(u64::MAX));
     let [state, policies] = written(&[limit(&policy, 3, Some(u64::MAX))]);
     for text in [state, policies] {
         for (_, parameters) in Reader::list(&text).unwrap() {
@@ -147,7 +147,7 @@ fn no_number_is_larger_than_an_integer_can_be() {
 
 #[test]
 fn a_partition_key_is_a_byte_sequence_in_both() {
-    let policy = Policy::new("a", 5, QuotaUnit::Requests, seconds(1));
+    let policy = QuotaPolicy::new("a", 5, QuotaUnit::Requests, seconds(1));
     let partition = [0, 1, 2, 250, 251, 252, 253, 255];
     let texts = written(&[ServiceLimit { partition: Some(partition), ..limit(&policy, 4, None) }]);
     for text in texts {
@@ -158,15 +158,15 @@ fn a_partition_key_is_a_byte_sequence_in_both() {
 
 #[test]
 fn an_elastic_limit_is_as_large_as_it_is_now() {
-    let policy = Policy::new("a", 10, QuotaUnit::Requests, seconds(1));
-    let [_, policies] = written(&[ServiceLimit { grown: Some(25), ..limit(&policy, 4, None) }]);
+    let policy = QuotaPolicy::new("a", 10, QuotaUnit::Requests, seconds(1));
+    let [_, policies] = written(&[ServiceLimit { elastic_count: Some(25), ..limit(&policy, 4, None) }]);
     assert_eq!(policies, "\"a\";q=25;w=1");
 }
 
 #[test]
 fn limits_of_one_rule_are_told_apart_by_their_periods() {
-    assert_eq!(Policy::name_of("api", Period::one(Unit::Second)), "api/s");
-    assert_eq!(Policy::name_of("api", Period::one(Unit::Day)), "api/d");
+    assert_eq!(QuotaPolicy::name_of("api", Period::one(TimeUnit::Second)), "api/s");
+    assert_eq!(QuotaPolicy::name_of("api", Period::one(TimeUnit::Day)), "api/d");
 }
 
 #[test]

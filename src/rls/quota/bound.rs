@@ -1,18 +1,18 @@
-//! What the rules allow for a bucket as a whole.
+//! The limit of the rules for a whole bucket.
 
 use std::time::Duration;
 
 use super::{BucketId, Strategy, Usage};
 use crate::rls::rules::{Level, Rate, Rules};
 
-/// Entries of one bucket, and their bytes: what is over is not assigned anything.
+/// Maximum entries of a bucket, and their total size in bytes; larger buckets get no assignment.
 const MAX_ENTRIES: usize = 8;
 const MAX_BYTES: usize = 1024;
 
-/// Nodes looked at for one bucket: a tree in which all orders of eight entries lead on would have 100 000.
+/// Maximum nodes visited for one bucket: all orders of eight entries could lead to 100 000 nodes.
 const MAX_STEPS: usize = 1_000;
 
-/// What all clients of a bucket may have together.
+/// The limit that all clients of a bucket share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     Everything,
@@ -20,7 +20,7 @@ pub(super) enum Bound {
 }
 
 impl Bound {
-    /// Tokens in all.
+    /// Returns the total number of tokens.
     pub(super) fn tokens(self) -> u64 {
         match self {
             Self::Everything => u64::MAX,
@@ -28,7 +28,7 @@ impl Bound {
         }
     }
 
-    /// How long a unit is.
+    /// Returns the period of the limit.
     pub(super) fn unit(self) -> Duration {
         match self {
             Self::Everything => Duration::from_secs(1),
@@ -36,14 +36,14 @@ impl Bound {
         }
     }
 
-    /// Requests per unit that `usage` stands for; `None` for a first report, which covers no time.
+    /// Returns the demand in `usage` in requests per unit; `None` for a first report, which covers no time.
     pub(super) fn demand(self, usage: &Usage) -> Option<f64> {
         let seen = usage.allowed.saturating_add(usage.denied) as f64;
         let elapsed = usage.elapsed.as_secs_f64();
         (elapsed > 0.0).then(|| seen / elapsed * self.unit().as_secs_f64())
     }
 
-    /// The assignment of so many tokens.
+    /// Returns the assignment of this many tokens.
     pub(super) fn strategy(self, tokens: u64) -> Strategy {
         match (self, u32::try_from(tokens).unwrap_or(u32::MAX)) {
             (Self::Everything, _) => Strategy::AllowAll,
@@ -53,8 +53,8 @@ impl Bound {
     }
 }
 
-/// What a rule says of a bucket. Its entries have no order, so any will do in which they lead to a limit; the one that
-/// sorts first is taken.
+/// Returns the limit of the rule for a bucket. The entries of a bucket have no order, so any order in which they lead
+/// to a limit is valid; the first one found in sorted order is used.
 pub(super) fn limit(rules: &Rules, domain: &str, bucket: &BucketId) -> Option<Bound> {
     let bytes: usize = bucket.iter().map(|(key, value)| key.len() + value.len()).sum();
     if bucket.is_empty() || bucket.len() > MAX_ENTRIES || bytes > MAX_BYTES {
@@ -73,7 +73,7 @@ fn descend(level: &Level, entries: &[(&str, &str)], steps: &mut usize) -> Option
         let found = match (&node.rule, rest.is_empty()) {
             (Some(rule), true) => Some(match rule.rate {
                 Some(rate) if !rule.shadow_mode => Bound::Rate(rate),
-                // What only looks on refuses nobody.
+                // A limit in shadow mode rejects nothing.
                 Some(_) | None => Bound::Everything,
             }),
             (None, true) => None,

@@ -1,8 +1,8 @@
-//! One bucket: what its clients are assigned, and what of it may be in force.
+//! One bucket: the assignments of its clients, and how many tokens may be in force.
 //!
-//! The protocol has no acknowledgement. A client goes by the last assignment that it has received, so after a lower one
-//! has been sent the higher one may be in force until the client reports again, or the higher one runs out. Both count
-//! until then: tokens that are taken from one client are assigned to another only once they have been given up.
+//! The protocol has no acknowledgement. A client uses the last assignment that it has received. After a lower
+//! assignment is sent, the higher one may be in force until the client reports again or the higher one expires, and it
+//! counts until then. So tokens taken from one client are assigned to another only once they have been given up.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use super::division::{Wish, divide};
 use super::{StreamId, TIME_TO_LIVE, Usage};
 use crate::limiter::timestamp::Timestamp;
 
-/// A report that comes sooner than this after a lower assignment was sent may have crossed it on its way.
+/// A report within this time after a lower assignment was sent may have crossed it in transit.
 const CROSSING: Duration = Duration::from_millis(250);
 
-/// How long an assignment may be in force after it was sent: its time runs from when the client has it.
+/// Maximum time that an assignment is in force after it was sent; its validity starts on receipt.
 const IN_FORCE: Duration = TIME_TO_LIVE.saturating_add(CROSSING);
 
-/// A share that differs by less than one part in so many stays: with every new assignment an Envoy begins with a full
-/// bucket, so changes are not free.
+/// Share changes of less than 1/16 are ignored: with every new assignment an Envoy starts with a full bucket, so
+/// changes are not free.
 const SLIGHT: u64 = 16;
 
-/// How often a bucket is divided anew: every so much for each client. Dividing among ten thousand takes a millisecond.
+/// Minimum time between two divisions of a bucket, per client. A division among 10 000 clients takes a millisecond.
 const PAUSE_PER_CLIENT: Duration = Duration::from_micros(20);
 
 /// The clients of a bucket.
@@ -35,11 +35,11 @@ pub(super) struct Bucket {
 /// One client of a bucket.
 #[derive(Clone, Copy, Debug)]
 struct Client {
-    /// What it asks for, in requests per unit of the limit; `None` until it has reported twice.
+    /// Demand in requests per unit of the limit; `None` before the second report.
     demand: Option<f64>,
     last_report: Timestamp,
     assigned: Option<Assigned>,
-    /// Higher assignments of before that may still be in force.
+    /// The maximum of earlier, higher assignments that may still be in force.
     replaced: Option<Replaced>,
     is_gone: bool,
 }
@@ -57,13 +57,13 @@ struct Replaced {
 }
 
 impl Client {
-    /// Tokens that it may be using.
+    /// Returns the tokens that the client may be using.
     fn in_force(&self, now: Timestamp) -> u64 {
         let of = |assigned: Assigned| if assigned.expires > now { assigned.tokens } else { 0 };
         self.assigned.map_or(0, of).max(self.replaced.map_or(0, |replaced| of(replaced.of)))
     }
 
-    /// Tokens of its last assignment, if that holds.
+    /// Returns the tokens of the last assignment, if it is valid.
     fn assigned(&self, now: Timestamp) -> u64 {
         self.assigned.filter(|assigned| assigned.expires > now).map_or(0, |assigned| assigned.tokens)
     }
@@ -87,8 +87,8 @@ impl Client {
             self.replaced = None;
         }
         let Some(seen) = bound.demand(usage) else { return };
-        // Of a limit per second the last seconds say it all. Of one per hour they do not: what was assigned before may
-        // have been used at once, so the share follows by half.
+        // For a limit per second, the last report alone is significant. For longer units it is not, because earlier
+        // tokens may have been used at once; so the demand moves halfway to the new value.
         let weight = (usage.elapsed.as_secs_f64() / bound.unit().as_secs_f64()).clamp(0.5, 1.0);
         self.demand = Some(self.demand.map_or(seen, |before| before + (seen - before) * weight));
     }
@@ -107,7 +107,7 @@ impl Bucket {
         self.clients.contains_key(&client)
     }
 
-    /// Notes what `from` reports; returns who is to be assigned how many tokens, in the order in which it must be sent.
+    /// Processes a report of `from`. Returns the clients to which to assign tokens and how many, in sending order.
     pub(super) fn report(
         &mut self,
         from: StreamId,
@@ -129,7 +129,7 @@ impl Bucket {
             self.rebalance(from, bound.tokens(), now, &mut changes);
         }
         if !changes.iter().any(|(client, _)| *client == from) {
-            // Unchanged, for another while.
+            // Renews the unchanged assignment.
             let tokens = self.clients.get(&from).map_or(0, |client| client.assigned(now));
             self.assign(from, tokens, now);
             changes.push((from, tokens));
@@ -143,7 +143,7 @@ impl Bucket {
         }
     }
 
-    /// Brings assignments nearer to what they should be: first down, then up by what nobody can be using.
+    /// Moves assignments towards their targets: reductions first, then increases by tokens that are not in force.
     fn rebalance(&mut self, from: StreamId, tokens: u64, now: Timestamp, changes: &mut Vec<(StreamId, u64)>) {
         let shares = self.shares(tokens, now);
         let is_short = |&(client, share): &(StreamId, u64)| {
@@ -153,7 +153,7 @@ impl Bucket {
         let mut short: Vec<_> = shares.iter().copied().filter(is_short).collect();
         for (client, share) in shares {
             let has = self.clients[&client].assigned(now);
-            // Without anybody who needs it there is no hurry; a client is told when it reports.
+            // Without a client that needs tokens, a reduction waits until its client reports.
             let is_due = !short.is_empty() || client == from && has - share.min(has) > has / SLIGHT;
             if share < has && is_due {
                 self.assign(client, share, now);
@@ -163,7 +163,7 @@ impl Bucket {
         let in_force: u64 =
             self.clients.values().fold(0, |sum, client| sum.saturating_add(client.in_force(now)));
         let mut free = tokens.saturating_sub(in_force);
-        // Those that have the least first, and of equals the one that is here.
+        // Clients with the fewest tokens first, and among equals the reporter.
         short.sort_by_key(|(client, _)| (self.clients[client].assigned(now), *client != from));
         for (client, share) in short {
             let (has, in_force) = (self.clients[&client].assigned(now), self.clients[&client].in_force(now));
@@ -176,7 +176,7 @@ impl Bucket {
         }
     }
 
-    /// What each client that is here should have; what others may be using is not divided.
+    /// Returns the target share of each present client. Tokens that absent clients may be using are not divided.
     fn shares(&self, tokens: u64, now: Timestamp) -> Vec<(StreamId, u64)> {
         let away = self.clients.values().filter(|client| !client.is_here(now));
         let held = away.fold(0, |sum: u64, client| sum.saturating_add(client.in_force(now)));
@@ -186,25 +186,26 @@ impl Bucket {
         divide(tokens.saturating_sub(held), &wishes)
     }
 
-    /// A client has gone.
+    /// Marks a client as gone.
     pub(super) fn leave(&mut self, client: StreamId) {
         if let Some(client) = self.clients.get_mut(&client) {
             client.is_gone = true;
         }
     }
 
-    /// Forgets a client at once; whether there was one.
+    /// Removes a client at once; returns whether it was there.
     pub(super) fn forget(&mut self, client: StreamId) -> bool {
         self.clients.remove(&client).is_some()
     }
 
-    /// Forgets clients that have gone, or report on other buckets alone, and whose assignments have run out; says which.
+    /// Removes clients that have left or stopped reporting on this bucket, once their assignments have expired; returns
+    /// them.
     pub(super) fn sweep(&mut self, now: Timestamp) -> Vec<StreamId> {
         let is_over = |client: &Client| !client.is_here(now) && client.in_force(now) == 0;
         self.clients.extract_if(|_, client| is_over(client)).map(|(id, _)| id).collect()
     }
 
-    /// Tokens that may be in use.
+    /// Returns the number of tokens that may be in use.
     #[cfg(test)]
     pub(super) fn in_force(&self, now: Timestamp) -> u64 {
         self.clients.values().map(|client| client.in_force(now)).sum()

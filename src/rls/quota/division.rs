@@ -1,26 +1,27 @@
-//! How many tokens of a limit each client should have.
+//! Division of a limit's tokens among clients.
 //!
-//! Each gets what it asks for and a quarter more, up to an equal share of what is left; what nobody asks for is divided
-//! equally. So who asks for little leaves the rest to the others, and nobody is kept below an equal share.
+//! Each client gets its demand plus a quarter, up to an equal share of what is left. Tokens without demand are divided
+//! equally. So clients with little demand leave the rest to others, and none that needs more gets less than an equal
+//! share.
 
 use super::StreamId;
 
-/// Of a limit, all clients together keep so much even if they ask for nothing: one part in so many.
+/// Divisor of the part of a limit that all clients together keep even without demand (1/20).
 const KEPT: u64 = 20;
 
-/// What one client asks for.
+/// Demand of one client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     pub(super) client: StreamId,
-    /// Tokens; `None` of a client that has not been there for long enough to tell.
+    /// Demand in tokens; `None` for a client that has not reported for long enough.
     pub(super) demand: Option<f64>,
 }
 
-/// Divides `tokens` by what is wished for.
+/// Divides `tokens` according to demand.
 pub(super) fn divide(tokens: u64, wishes: &[Wish]) -> Vec<(StreamId, u64)> {
     let count = wishes.len() as u64;
     let kept = (tokens / (KEPT * count.max(1))).max(1);
-    // Whoever has just come may have one request or thousands: a quarter of an equal share is a beginning.
+    // The demand of a new client is unknown; it starts with a quarter of an equal share.
     let beginning = (tokens / (4 * count.max(1))).max(kept);
     let wanted = |wish: &Wish| match wish.demand {
         None => beginning,
@@ -28,7 +29,7 @@ pub(super) fn divide(tokens: u64, wishes: &[Wish]) -> Vec<(StreamId, u64)> {
         Some(demand) => ((demand * 1.25).ceil() as u64).max(kept),
     };
     let mut shares: Vec<(StreamId, u64)> = wishes.iter().map(|wish| (wish.client, wanted(wish))).collect();
-    // Those that ask for the least first: what they do not need is for the others.
+    // In order of demand, so that tokens not needed go to the others.
     shares.sort_unstable_by_key(|&(client, wanted)| (wanted, client));
     let mut left = tokens;
     for (index, (_, share)) in shares.iter_mut().enumerate() {

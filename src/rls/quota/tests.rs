@@ -28,7 +28,7 @@ fn usage(entries: &[(&str, &str)], seconds: u64, allowed: u64) -> Usage {
     Usage { bucket: bucket(entries), elapsed: Duration::from_secs(seconds), allowed, denied: 0 }
 }
 
-/// Tokens that all clients of all buckets may be using.
+/// Returns the tokens that all clients of all buckets may be using.
 fn outstanding(quotas: &Quotas, now: Timestamp) -> u64 {
     quotas.buckets.values().map(|bucket| bucket.in_force(now)).sum()
 }
@@ -56,7 +56,7 @@ fn a_search_through_many_orders_ends() {
         }
         text
     };
-    // Two levels of everything, and nowhere a limit.
+    // Two levels with all keys, none of which leads to a limit.
     let inner = level("{ key: z, rate_limit: { unit: minute, requests_per_unit: 1 } }").replace("\n- ", ", ");
     let text = format!("domain: d\ndescriptors:\n{}", level(inner.trim().trim_start_matches("- ")));
     let rules = rules(&text);
@@ -129,7 +129,7 @@ proptest! {
     }
 }
 
-/// A limit of 100 a second.
+/// Returns rules with a limit of 100 per second.
 fn per_second() -> Rules {
     rules("domain: d\ndescriptors:\n  - key: a\n    rate_limit: { unit: second, requests_per_unit: 100 }\n")
 }

@@ -1,4 +1,4 @@
-//! Patterns in which each `*` stands for any number of characters.
+//! Patterns in which each `*` matches any number of characters.
 
 /// A pattern with at least one `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(super) struct Wildcard {
 }
 
 impl Wildcard {
-    /// Of `pattern`; without a `*` as if there were one at its end.
+    /// Compiles `pattern`; without a `*`, one is added at its end.
     pub(super) fn new(pattern: &str) -> Self {
         let (prefix, rest) = pattern.split_once('*').unwrap_or((pattern, ""));
         let (middles, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
@@ -17,8 +17,8 @@ impl Wildcard {
         Self { prefix: prefix.into(), middles, suffix: suffix.into() }
     }
 
-    /// Whether `text` is such a text. The leftmost place for each middle leaves the most room for the next, so
-    /// nothing has to be tried twice.
+    /// Returns whether `text` matches. The leftmost match of each middle part leaves the most text for the next one, so
+    /// no backtracking is needed.
     pub(super) fn matches(&self, text: &str) -> bool {
         let Some(rest) = text.strip_prefix(&*self.prefix) else { return false };
         let Some(mut rest) = rest.strip_suffix(&*self.suffix) else { return false };

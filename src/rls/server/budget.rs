@@ -1,7 +1,7 @@
-//! How many connections the port has at once, apart from those of the proxy.
+//! Maximum number of the listener's connections, apart from those of the proxy.
 //!
-//! Where there are as many as may be, the newest takes the place of another: first of the oldest that has never made a
-//! call, then of the one whose last call was the longest ago. So connections that say nothing keep nobody out.
+//! At the maximum, a new connection displaces another: the oldest one without any call, or else the one whose last call
+//! is the oldest. So idle connections do not keep others out.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Connections that have been told to end, and have not yet: the port has so many more for a moment at most.
+/// Maximum connections that are being closed, in addition to the maximum of the listener.
 const MAX_ENDING: usize = 64;
 
-/// All connections of the port.
+/// All connections of the listener.
 #[derive(Debug)]
 pub(super) struct Budget {
     max: usize,
-    /// Connections so far: the order in which they came, and a clock for which of them called last.
+    /// Number of accepted connections; it also serves as a clock for the last calls.
     arrivals: AtomicU64,
     open: Mutex<Open>,
 }
 
 #[derive(Debug, Default)]
 struct Open {
-    /// By arrival, with the rank under which each is in `order`.
+    /// Connections by arrival number, with the rank that each has in `order`.
     connections: HashMap<u64, (Rank, Arc<Connection>)>,
-    /// Those that stay, by a rank that they had once: ranks only rise.
+    /// Connections that are not being closed, by a past rank; ranks only increase.
     order: BTreeSet<(Rank, u64)>,
 }
 
-/// Whether a connection has ever called, and how many had arrived when it called last, or came. The lowest gives way.
+/// Whether a connection has made a call, and the arrival number at its last call or its start. The lowest is displaced.
 type Rank = (bool, u64);
 
 /// One connection.
@@ -41,14 +41,14 @@ struct Connection {
     displaced: Notify,
 }
 
-/// The place of a connection, until it is dropped.
+/// Permit of a connection, returned on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     arrival: u64,
     activity: Activity,
 }
 
-/// Where a connection notes its calls.
+/// Records the calls of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Activity {
     budget: Arc<Budget>,
@@ -56,12 +56,12 @@ pub(super) struct Activity {
 }
 
 impl Budget {
-    /// For `max` connections.
+    /// Creates a budget of `max` connections.
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { max: max.max(1), arrivals: AtomicU64::new(0), open: Mutex::default() })
     }
 
-    /// A place for one more connection; `None` where as many are ending as may.
+    /// Returns a permit for another connection; `None` if too many are being closed.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut open = self.open.lock();
         if open.order.len() >= self.max && !open.displace_one() {
@@ -82,7 +82,7 @@ impl Budget {
 }
 
 impl Open {
-    /// Tells the connection of the lowest rank to end; whether one more may be ending.
+    /// Closes the connection with the lowest rank; returns false if too many are being closed.
     fn displace_one(&mut self) -> bool {
         if self.connections.len() - self.order.len() >= MAX_ENDING {
             return false;
@@ -108,7 +108,7 @@ impl Connection {
 }
 
 impl Activity {
-    /// The connection has made a call, or sent a message on a stream. Only its own thread writes, so this is two stores.
+    /// Records a call, or a message on a stream. Only the connection's thread writes, so this is two stores.
     pub(super) fn called(&self) {
         let Self { budget, connection } = self;
         connection.last_call.store(budget.arrivals.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -117,17 +117,17 @@ impl Activity {
 }
 
 impl Place {
-    /// Where the connection notes its calls.
+    /// Returns the recorder of calls.
     pub(super) const fn activity(&self) -> &Activity {
         &self.activity
     }
 
-    /// Whether the connection has ever made a call.
+    /// Returns whether the connection has made a call.
     pub(super) fn has_called(&self) -> bool {
         self.activity.connection.has_called.load(Ordering::Relaxed)
     }
 
-    /// Ends when the connection has to give way.
+    /// Completes when the connection must be closed for another one.
     pub(super) async fn displaced(&self) {
         self.activity.connection.displaced.notified().await;
     }

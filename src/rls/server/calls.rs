@@ -1,7 +1,7 @@
-//! Calls in flight: counted for each worker, and followed until the client has taken the response.
+//! Calls in flight: counted per worker, and tracked until the client has received the response.
 //!
-//! A response waits where the client leaves no window for it. Such calls must not pile up: a connection on which one
-//! waits for too long is closed, and a worker has only so many calls and streams at once.
+//! A response waits if the client provides no flow-control window. Such calls must not accumulate: a connection is
+//! closed if one of its responses waits for too long, and the calls and streams of a worker are bounded.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -14,15 +14,15 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::sleep;
 use tonic::Status;
 
-/// Unary calls of a worker whose responses have not been taken. Each is decided at once, so these are responses that the
-/// network or the client is slow to take.
+/// Maximum unary calls of a worker whose responses have not been sent. Calls are decided at once, so these are
+/// responses that the network or the client receives slowly.
 const MAX_CALLS: usize = 16_384;
-/// Streams of a worker: quotas and watches of health. Each takes some 25 kB.
+/// Maximum streams of a worker: quotas and watches of the health. Each takes about 25 kB.
 const MAX_STREAMS: usize = 4_096;
-/// A response that is not taken within this time, or twice this time at most, ends its connection.
+/// Time after which a waiting response closes its connection; it may take up to twice as long.
 const TURN: Duration = Duration::from_secs(10);
 
-/// What the calls of a worker take.
+/// Calls and streams in flight on a worker.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     calls: Cell<usize>,
@@ -33,23 +33,23 @@ pub(super) struct Load {
 #[derive(Debug)]
 pub(super) struct Calls {
     worker: Rc<Load>,
-    /// Those that began in this turn and in the one before, by turns.
+    /// Number of calls in flight that began in this turn and in the one before, alternating.
     begun: [Cell<usize>; 2],
     turn: Cell<usize>,
 }
 
-/// A unary call, until its response has been taken.
+/// A unary call, until its response has been sent.
 #[derive(Debug)]
 pub(super) struct Call {
     calls: Rc<Calls>,
     turn: usize,
 }
 
-/// A call with a stream of responses, until that ends.
+/// A call with a stream of responses, until the stream ends.
 #[derive(Debug)]
 pub(super) struct Stream(Rc<Load>);
 
-/// A call of either kind; nothing of one that was rejected.
+/// A call of either kind; empty for a rejected call.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     _call: Option<Call>,
@@ -69,12 +69,12 @@ impl From<Stream> for Held {
 }
 
 impl Calls {
-    /// Of a connection of `worker`.
+    /// Creates the calls of a connection of `worker`.
     pub(super) fn new(worker: Rc<Load>) -> Rc<Self> {
         Rc::new(Self { worker, begun: Default::default(), turn: Cell::new(0) })
     }
 
-    /// One more unary call.
+    /// Begins a unary call.
     pub(super) fn begin(self: &Rc<Self>) -> Result<Call, Status> {
         add(&self.worker.calls, MAX_CALLS, "calls")?;
         let turn = self.turn.get();
@@ -82,13 +82,13 @@ impl Calls {
         Ok(Call { calls: Rc::clone(self), turn })
     }
 
-    /// One more stream.
+    /// Begins a stream.
     pub(super) fn open(&self) -> Result<Stream, Status> {
         add(&self.worker.streams, MAX_STREAMS, "streams")?;
         Ok(Stream(Rc::clone(&self.worker)))
     }
 
-    /// Ends once a response has waited too long to be taken.
+    /// Completes when a response has waited for too long.
     pub(super) async fn stuck(&self) {
         loop {
             sleep(TURN).await;
@@ -98,7 +98,7 @@ impl Calls {
         }
     }
 
-    /// Begins another turn, unless a call of the turn before the last one is still there.
+    /// Starts the next turn; returns true instead if a call of the previous turn is still in flight.
     fn is_stuck(&self) -> bool {
         let before = 1 - self.turn.get();
         if self.begun[before].get() > 0 {
@@ -131,7 +131,7 @@ impl Drop for Stream {
     }
 }
 
-/// The body of a response, which holds its call.
+/// Body of a response, which holds its call.
 #[derive(Debug)]
 pub(super) struct Tracked {
     pub(super) body: tonic::body::Body,

@@ -1,4 +1,4 @@
-//! One connection of a client of the service: HTTP/2 alone, since gRPC knows nothing else.
+//! One client connection of the rate limit service: HTTP/2 only, as gRPC requires.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -25,39 +25,39 @@ use super::reports::{Handover, Reports};
 use super::{Port, Services, Shared};
 use crate::drain::Phase;
 use crate::jitter::jittered;
-use crate::listener::Accepted;
+use crate::listener::AcceptedConnection;
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::tls::identity::Identity;
 use crate::transport::Transport;
 
-/// For a TLS handshake, and what it has to wait for others.
+/// Maximum time for a TLS handshake, including the wait for a permit.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Calls that a connection may have in flight. An Envoy has one connection per worker for all that it asks, at most 1024
-/// calls in all unless its circuit breaker says otherwise, and opens another connection where one is full.
+/// Maximum calls in flight on a connection. An Envoy has one connection per worker for all calls, at most 1024 calls in
+/// total unless its circuit breaker is configured otherwise, and opens another connection if one is full.
 const MAX_STREAMS: u32 = 1024;
-/// Streams opened and reset again that may wait to be noticed; more end the connection (CVE-2023-44487). A client whose
-/// calls have waited too long resets them all at once and opens others, several times during a pause of ours.
+/// Maximum pending streams that were opened and reset; more close the connection (CVE-2023-44487). A client whose calls
+/// time out resets them all at once and opens others, several times during a pause of this thread.
 const MAX_RESETS_PENDING: usize = 10_000;
-/// Whoever has said nothing for so long is asked whether it is still there: a machine may have been switched off. Pings
-/// of HTTP/2 would say the same, but have every frame of every call noted.
+/// Idle time after which TCP keep-alive probes the client, which may have lost power. HTTP/2 pings would detect this,
+/// too, but need bookkeeping for each frame.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Bytes of a call's fields.
+/// Maximum size of a call's header section, in bytes.
 const MOST_FIELDS: u32 = 16 * 1024;
-/// For the calls of a connection that gives way to another.
+/// Maximum time for the calls of a connection that is displaced by another.
 const DISPLACED_GRACE: Duration = Duration::from_secs(1);
 
-/// Why a connection is told to end.
+/// Why a connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Aged,
     Drained,
-    /// Another one has its place.
+    /// Another connection has displaced it.
     Displaced,
-    /// The client does not take a response.
+    /// The client does not receive a response.
     Stuck,
 }
 
-/// What the calls of one connection are answered by.
+/// The services and the shared state of one connection.
 struct Connection {
     services: Services,
     shared: Rc<Shared>,
@@ -65,16 +65,16 @@ struct Connection {
     place: Place,
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it is closed.
 pub(super) async fn serve(
     port: Arc<Port>,
     shared: Rc<Shared>,
     services: Services,
-    accepted: Accepted,
+    accepted: AcceptedConnection,
     place: Place,
 ) {
     accepted.stream.set_nodelay();
-    accepted.stream.keep_alive(SILENCE);
+    accepted.stream.set_tcp_keepalive(SILENCE);
     let stream = tokio::select! {
         stream = secured(&port, &shared.handshakes, accepted.stream) => stream,
         () = place.displaced() => return,
@@ -92,13 +92,13 @@ pub(super) async fn serve(
         .serve_connection(TokioIo::new(stream), respond);
     let mut serving = pin!(serving);
     let ending = tokio::select! {
-        // Whatever a client did wrong concerns nobody else.
+        // An error on one connection affects no other.
         _ = serving.as_mut() => return,
         ending = connection.ending(&port) => ending,
     };
     let grace = match ending {
         Ending::Aged => port.settings.grace,
-        // A drain ends by itself; see `run`.
+        // The graceful shutdown bounds this; see `run`.
         Ending::Drained => Duration::MAX,
         Ending::Displaced if connection.place.has_called() => DISPLACED_GRACE,
         Ending::Displaced | Ending::Stuck => return,
@@ -107,7 +107,7 @@ pub(super) async fn serve(
     tokio::select! {
         _ = timeout(grace, serving) => {}
         () = connection.calls.stuck() => {}
-        // One that has aged may have an hour, but not at the cost of one that comes.
+        // The grace period may be an hour, but must not keep out a new connection.
         () = connection.place.displaced() => {}
     }
 }
@@ -115,7 +115,7 @@ pub(super) async fn serve(
 impl Connection {
     async fn ending(&self, port: &Port) -> Ending {
         tokio::select! {
-            // Connections made at once do not end at once.
+            // Jitter, so that connections opened together are not closed together.
             () = sleep(jittered(port.settings.max_age)) => Ending::Aged,
             () = port.desk.drain().reached(Phase::Draining) => Ending::Drained,
             () = self.place.displaced() => Ending::Displaced,
@@ -124,12 +124,12 @@ impl Connection {
     }
 }
 
-/// The connection with TLS, if the port has it; `None` if that failed.
+/// Returns the connection, with TLS if configured; `None` if the handshake failed.
 async fn secured(port: &Port, handshakes: &HandshakeLimiter, stream: Transport) -> Option<Transport> {
     let security = port.security();
     let Some(tls) = &security.tls else { return Some(stream) };
     let shaken = Box::pin(async {
-        let _permit = handshakes.acquire(tls.settings().handshakes).await;
+        let _permit = handshakes.acquire(tls.settings().max_handshakes).await;
         tls.accept(stream).await
     });
     match timeout(HANDSHAKE, shaken).await {
@@ -144,7 +144,7 @@ async fn secured(port: &Port, handshakes: &HandshakeLimiter, stream: Transport) 
     }
 }
 
-/// Whether a client has one of the names that are asked for, if any are.
+/// Returns whether a client has one of the required names, if there are any.
 fn is_welcome(client: Option<&Identity>, names: &[Box<str>]) -> bool {
     let has_one = |client: &Identity| {
         let mut given = client.hosts.iter().chain(&client.uris);
@@ -157,7 +157,7 @@ fn is_welcome(client: Option<&Identity>, names: &[Box<str>]) -> bool {
     is_welcome
 }
 
-/// Has the service respond that the path names, within the bounds of the worker.
+/// Calls the service in the path, within the bounds of the worker.
 async fn respond(
     connection: Rc<Connection>,
     request: Request<Incoming>,
@@ -174,7 +174,7 @@ async fn respond(
 type Responded = Result<(Response<Body>, Held), Status>;
 
 impl Connection {
-    /// A call takes a copy of its service alone.
+    /// Clones only the service that the call needs.
     async fn unary(&self, request: Request<Incoming>) -> Responded {
         let request = self.received(request).await?;
         let call = self.calls.begin()?;
@@ -206,7 +206,7 @@ impl Connection {
         response.map(|response| (response, stream.into())).map_err(|never| match never {})
     }
 
-    /// The request with its whole message.
+    /// Returns the request with its complete message.
     async fn received(&self, request: Request<Incoming>) -> Result<Request<Full<Bytes>>, Status> {
         let (head, body) = request.into_parts();
         let message = self.shared.receiving.message(body).await?;
@@ -215,13 +215,13 @@ impl Connection {
     }
 }
 
-/// `/SERVICE/METHOD`.
+/// Returns the service of a path `/SERVICE/METHOD`.
 fn service_of(path: &str) -> &str {
     let path = path.strip_prefix('/').unwrap_or(path);
     path.split_once('/').map_or("", |(service, _)| service)
 }
 
-/// Trailers alone (gRPC over HTTP/2, "Responses").
+/// Returns a response with trailers only (gRPC over HTTP/2, "Responses").
 fn unimplemented() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     let fields = response.headers_mut();
@@ -231,7 +231,7 @@ fn unimplemented() -> Response<Body> {
     response
 }
 
-/// Runs the calls of a connection on its thread.
+/// Executor that runs the calls of a connection on its thread.
 #[derive(Clone, Copy, Debug)]
 struct OnThisThread;
 

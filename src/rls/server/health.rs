@@ -1,5 +1,5 @@
-//! `grpc.health.v1.Health`, for the process as a whole (the empty name) and for `ratelimit`, as the reference calls
-//! itself. Both say the same, and the truth: Envoy asks for the empty name unless told otherwise.
+//! `grpc.health.v1.Health`, for the process as a whole (the empty name) and for `ratelimit`, the reference's name. Both
+//! have the same status; Envoy queries the empty name by default.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::rls::desk::Desk;
 
 const NAMES: [&str; 2] = ["", "ratelimit"];
 
-/// The service.
+/// The health service.
 #[derive(Clone, Debug)]
 pub(super) struct Health(pub(super) Arc<Desk>);
 
@@ -23,9 +23,9 @@ impl Health {
         if self.0.is_healthy() { ServingStatus::Serving } else { ServingStatus::NotServing }.into()
     }
 
-    /// Tells `sender` what is true now, and again whenever that changes.
+    /// Sends the status to `sender` at once and after each change.
     async fn tell(self, sender: Sender<Result<HealthCheckResponse, Status>>) {
-        // From before the first look on: what changes in between is not missed.
+        // Created before the first check, so that no change is missed.
         let mut watch = self.0.watch_health();
         let mut told = None;
         loop {
@@ -65,7 +65,7 @@ impl HealthService for Health {
         if NAMES.contains(&request.get_ref().service.as_str()) {
             tokio::task::spawn(self.clone().tell(sender));
         } else {
-            // Of a service that is not known yet the stream stays open (grpc.health.v1, "Watch").
+            // For an unknown service the stream stays open (grpc.health.v1, "Watch").
             let unknown = HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() };
             tokio::task::spawn(async move {
                 if sender.send(Ok(unknown)).await.is_ok() {

@@ -1,7 +1,8 @@
-//! Assignments that wait for a client to take them.
+//! Queue of assignments for a client.
 //!
-//! A client decides how slowly it takes them. So what waits is bounded in bytes, for each stream and for all together: a
-//! stream over its bound ends, and what waited on it is dropped at once, even where the client leaves no window to say so.
+//! The client controls how fast it receives them. So the queue is bounded in bytes, per stream and in total. A stream
+//! that exceeds its maximum is ended, and its queue is dropped at once, even if there is no flow-control window for the
+//! status.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,26 +17,26 @@ use tokio::sync::Notify;
 use tonic::Status;
 use tonic::codegen::tokio_stream::Stream;
 
-/// Bytes that may wait on one stream. What follows from the largest report is less.
+/// Maximum bytes in the queue of one stream; more than the largest report can cause.
 const MAX_WAITING: usize = 8 << 20;
 
-/// Bytes that an assignment takes beside its names and numbers.
+/// Overhead of an assignment in memory, in addition to its names and numbers, in bytes.
 const OVERHEAD: usize = 512;
 
-/// The sending half, of which there may be several.
+/// Sending half; may be cloned.
 #[derive(Clone, Debug)]
 pub(super) struct Outbox(Arc<Shared>);
 
-/// The receiving half: what goes out on a stream.
+/// Receiving half: the responses of a stream.
 #[derive(Debug)]
 pub(super) struct Responses(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// The queue has ended, or the receiving half has gone.
+    /// Signals that the queue has ended or that the receiving half was dropped.
     changed: Notify,
-    /// Bytes that wait on all streams.
+    /// Total bytes in the queues of all streams.
     waiting_in_all: Arc<AtomicUsize>,
 }
 
@@ -43,21 +44,21 @@ struct Shared {
 struct Queue {
     responses: VecDeque<(usize, RateLimitQuotaResponse)>,
     bytes: usize,
-    /// How the stream ends once `responses` have been taken.
+    /// How the stream ends once `responses` have been sent.
     end: Option<Result<(), Status>>,
     waker: Option<Waker>,
-    /// The receiving half has been dropped.
+    /// Whether the receiving half was dropped.
     is_gone: bool,
 }
 
-/// Both halves of a stream's queue, whose bytes are counted in `waiting_in_all` too.
+/// Creates both halves of a stream's queue; its bytes are also counted in `waiting_in_all`.
 pub(super) fn outbox(waiting_in_all: Arc<AtomicUsize>) -> (Outbox, Responses) {
     let shared = Arc::new(Shared { queue: Mutex::default(), changed: Notify::new(), waiting_in_all });
     (Outbox(Arc::clone(&shared)), Responses(shared))
 }
 
 impl Outbox {
-    /// Adds a response; whether the stream is within its bound.
+    /// Adds a response; returns whether the queue is within its maximum.
     pub(super) fn push(&self, response: RateLimitQuotaResponse) -> bool {
         let bytes = response.encoded_len() + OVERHEAD * (1 + response.bucket_action.len());
         let mut queue = self.0.queue.lock();
@@ -71,29 +72,29 @@ impl Outbox {
         queue.bytes <= MAX_WAITING
     }
 
-    /// Bytes that wait.
+    /// Returns the number of bytes in the queue.
     pub(super) fn waiting(&self) -> usize {
         self.0.queue.lock().bytes
     }
 
-    /// Ends the stream once all that waits has been taken, unless it has ended already.
+    /// Ends the stream once its queue has been sent, unless it has ended already.
     pub(super) fn end(&self, how: Result<(), Status>) {
         self.0.end(&mut self.0.queue.lock(), how);
     }
 
-    /// Ends the stream and drops what waits.
+    /// Ends the stream and drops its queue.
     pub(super) fn overflow(&self) {
         let mut queue = self.0.queue.lock();
         self.0.clear(&mut queue);
         self.0.end(&mut queue, Err(Status::resource_exhausted("too many assignments that were not taken")));
     }
 
-    /// Waits until the stream has ended.
+    /// Completes when the stream has ended.
     pub(super) async fn ended(&self) {
         self.until(|queue| queue.end.is_some()).await;
     }
 
-    /// Waits until the receiving half has gone.
+    /// Completes when the receiving half was dropped.
     pub(super) async fn gone(&self) {
         self.until(|queue| queue.is_gone).await;
     }

@@ -1,5 +1,5 @@
-//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService`: a stream per Envoy, on which reports come in and
-//! assignments go out, at any time.
+//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService`: one stream per Envoy, with reports in one direction and
+//! assignments in the other, at any time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,29 +26,29 @@ use super::wire;
 use crate::rls::desk::Desk;
 use crate::rls::quota::{Assignment, BucketId, Quotas, Strategy, StreamId, TIME_TO_LIVE, Usage};
 
-/// Bytes of responses that wait on all streams. Beyond it the streams end on which the most waits.
+/// Maximum bytes in the queues of all streams. Above it, the streams with the longest queues are ended.
 const MAX_WAITING_IN_ALL: usize = 64 << 20;
 
-/// Streams in all; an Envoy has one.
+/// Maximum number of streams; an Envoy has one.
 const MAX_STREAMS: usize = 10_000;
 
-/// Buckets of one report: an Envoy reports on all that it has used.
+/// Maximum buckets in one report. An Envoy reports on all that it has used.
 const MAX_USAGES: usize = 10_000;
 
-/// Buckets that are divided without a pause for what else there is to do on this thread.
+/// Number of buckets that are processed before yielding to other tasks of the thread.
 const BATCH: usize = 128;
 
-/// What all streams share.
+/// State that all streams share.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     quotas: Quotas,
     open: HashMap<StreamId, Outbox>,
     last: StreamId,
-    /// Bytes of responses that wait on all streams.
+    /// Total bytes in the queues of all streams.
     waiting: Arc<AtomicUsize>,
 }
 
-/// The service.
+/// The quota service.
 #[derive(Clone, Debug)]
 pub(super) struct Quota {
     pub(super) desk: Arc<Desk>,
@@ -71,7 +71,7 @@ impl RateLimitQuotaService for Quota {
     }
 }
 
-/// A stream that is open; gone when dropped.
+/// An open stream, removed on drop.
 struct Open {
     service: Quota,
     id: StreamId,
@@ -92,7 +92,7 @@ impl Open {
         Ok((Self { service, id, outbox }, responses))
     }
 
-    /// Takes reports until they end, and waits until what follows from them has been taken or dropped.
+    /// Processes reports until they end, then waits until the queue has been sent or dropped.
     async fn follow(self, reports: Reports) {
         let how = tokio::select! {
             how = self.take_all(reports) => how,
@@ -104,7 +104,7 @@ impl Open {
     }
 
     async fn take_all(&self, mut reports: Reports) -> Result<(), Status> {
-        // Named in the first report; later ones may leave it out.
+        // The first report names the domain; later ones may omit it.
         let mut domain = String::new();
         while let Some(report) = reports.next().await? {
             self.take(report, &mut domain).await?;
@@ -137,7 +137,7 @@ impl Open {
         let mut streams = self.service.streams.lock();
         let assignments = streams.quotas.report(&rules, (self.id, domain), usages, now);
         let mut by_stream: HashMap<StreamId, Vec<Action>> = HashMap::new();
-        // In their order: lower assignments are sent before higher ones.
+        // Preserves the order, in which lower assignments precede higher ones.
         let mut order: Vec<StreamId> = Vec::new();
         for assignment in assignments {
             let to = assignment.to;
@@ -147,7 +147,7 @@ impl Open {
             });
             by_stream.entry(to).or_default().push(action(assignment));
         }
-        // Under the lock in which they were decided, so that a client gets them in that order.
+        // Under the same lock as the decision, so that a client receives assignments in order.
         for stream in order {
             let actions = by_stream.remove(&stream).unwrap_or_default();
             streams.send(stream, RateLimitQuotaResponse { bucket_action: actions });
@@ -168,7 +168,7 @@ impl Streams {
         }
     }
 
-    /// Ends a stream whose client takes too little. What it was assigned may be in force until it has run out.
+    /// Ends a stream whose client receives too slowly. Its assignments may be in force until they expire.
     fn overflow(&mut self, stream: StreamId) {
         self.open.remove(&stream).into_iter().for_each(|outbox| outbox.overflow());
         self.quotas.leave(stream);
@@ -204,7 +204,7 @@ fn action(assignment: Assignment) -> Action {
     Action { bucket_id: Some(bucket), bucket_action: Some(action) }
 }
 
-/// A token bucket, since Envoy refuses requests per unit of time.
+/// Converts a strategy. Limits become token buckets, because Envoy does not support requests per unit of time.
 fn wire_strategy(strategy: Strategy) -> WireStrategy {
     match strategy {
         Strategy::AllowAll => WireStrategy::BlanketRule(BlanketRule::AllowAll.into()),

@@ -10,7 +10,7 @@ use super::wire;
 use crate::rls::answer::Undecided;
 use crate::rls::desk::Desk;
 
-/// The service.
+/// The rate limit service.
 #[derive(Clone, Debug)]
 pub(super) struct RateLimit(pub(super) Arc<Desk>);
 
@@ -26,8 +26,8 @@ impl RateLimitService for RateLimit {
     }
 }
 
-/// Of mistakes in a request the reference says UNKNOWN, which is what Go makes of an error. That there are no rules
-/// yet is our own state, and passes.
+/// Returns the status of an error. For invalid requests the reference returns UNKNOWN, Go's default. The absence of
+/// rules is temporary, and a state of this service.
 fn status(undecided: &Undecided) -> Status {
     let message = undecided.to_string();
     match undecided {

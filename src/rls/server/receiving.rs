@@ -1,8 +1,8 @@
-//! Messages of unary calls, read to their end before the call is decided.
+//! Reads the messages of unary calls completely before the calls are decided.
 //!
-//! A client decides how slowly it sends. So a call whose message is incomplete has a time limit, and a worker holds only
-//! so many such calls and bytes: beyond that the oldest gives way, which is the one that a well-behaved client would have
-//! completed long ago.
+//! The client controls how fast it sends. So a call with an incomplete message has a timeout, and the number and size
+//! of such calls are bounded per worker. Above that the oldest one is ended; a well-behaved client would have completed
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,24 +20,26 @@ use tonic::Status;
 
 use crate::rls::request::MAX_MESSAGE;
 
-/// From a call's headers to the end of its message. Envoy sends both at once, and gives up after 20 ms by default.
+/// Maximum time from a call's headers to the end of its message. Envoy sends both at once, and times out after 20 ms by
+/// default.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Incomplete calls of a worker: as many as one connection may have in flight.
+/// Maximum incomplete calls of a worker: as many as one connection may have in flight.
 const MAX_CALLS: usize = 1024;
 
-/// Bytes of incomplete messages of a worker.
+/// Maximum bytes of incomplete messages of a worker.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The compression flag and the length before a message (gRPC over HTTP/2, "Length-Prefixed-Message").
+/// Length of the compression flag and the message length before a message (gRPC over HTTP/2,
+/// "Length-Prefixed-Message").
 pub(super) const PREFIX: usize = 5;
 
-/// The end of a call whose message has not come within [`TIMEOUT`].
+/// Returns the status of a call whose message was incomplete after [`TIMEOUT`].
 pub(super) fn incomplete() -> Status {
     Status::deadline_exceeded(format!("message incomplete after {} seconds", TIMEOUT.as_secs()))
 }
 
-/// The end of a call whose body has broken off.
+/// Returns the status of a call whose body was aborted.
 pub(super) fn cancelled() -> Status {
     Status::cancelled("the call was cancelled")
 }
@@ -45,7 +47,7 @@ pub(super) fn cancelled() -> Status {
 /// The incomplete calls of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
-    /// By order of arrival.
+    /// Calls in order of arrival.
     calls: RefCell<BTreeMap<u64, Rc<Incomplete>>>,
     arrivals: Cell<u64>,
     bytes: Cell<usize>,
@@ -55,11 +57,11 @@ pub(super) struct Receiving {
 #[derive(Debug, Default)]
 struct Incomplete {
     bytes: Cell<usize>,
-    /// It gave way to others.
+    /// Signals that the call is ended in favour of others.
     displaced: Notify,
 }
 
-/// The place of an incomplete call, until it is dropped.
+/// Permit of an incomplete call, returned on drop.
 struct Place<'r> {
     of: &'r Receiving,
     arrival: u64,
@@ -67,13 +69,13 @@ struct Place<'r> {
 }
 
 impl Receiving {
-    /// Everything that a call sends: the one message and what stands before it.
+    /// Reads everything that a call sends: the message and its prefix.
     ///
     /// # Errors
-    /// The status that ends the call.
+    /// The status with which to end the call.
     pub(super) async fn message(&self, mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, Status> {
         let mut message = Message::default();
-        // Most calls are complete by now: those cost neither a place nor a timer.
+        // Most calls are complete at this point; they need neither a permit nor a timer.
         if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(message.poll(&mut body, cx))).await {
             return read.map(|()| message.bytes());
         }
@@ -104,7 +106,7 @@ impl Receiving {
         Place { of: self, arrival, call }
     }
 
-    /// Has the oldest calls give way until the rest is within the bounds.
+    /// Ends the oldest calls until the others are within the bounds.
     fn displace(&self) {
         let mut calls = self.calls.borrow_mut();
         while calls.len() > MAX_CALLS || self.bytes.get() > MAX_BYTES {
@@ -116,7 +118,7 @@ impl Receiving {
 }
 
 impl Place<'_> {
-    /// The call now holds so many bytes.
+    /// Records how many bytes the call holds.
     fn holds(&self, bytes: usize) {
         let more = bytes.saturating_sub(self.call.bytes.replace(bytes));
         if self.of.calls.borrow().contains_key(&self.arrival) {
@@ -134,10 +136,10 @@ impl Drop for Place<'_> {
     }
 }
 
-/// What has come of a message.
+/// The part of a message received so far.
 #[derive(Debug, Default)]
 struct Message {
-    /// All of it, where it came in one frame.
+    /// The message, if it arrived in one frame.
     whole: Bytes,
     parts: Vec<u8>,
 }
@@ -147,7 +149,7 @@ impl Message {
         self.whole.len() + self.parts.len()
     }
 
-    /// Reads what is there; ready at the end.
+    /// Reads what is available; ready at the end of the body.
     fn poll(
         &mut self,
         body: &mut (impl Body<Data = Bytes> + Unpin),
@@ -178,7 +180,7 @@ impl Message {
         }
     }
 
-    /// Copies what came: a few bytes of a frame would keep all of the buffer that they were read into.
+    /// Copies the data, because a slice of a frame keeps its whole read buffer in memory.
     fn detach(&mut self) {
         let whole = std::mem::take(&mut self.whole);
         self.parts.extend_from_slice(&whole);
@@ -199,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of which so much has come, and that ends or does not.
+    /// A body with these frames, which then ends or stays pending.
     struct Sent {
         frames: VecDeque<Bytes>,
         ends: bool,

@@ -1,7 +1,7 @@
-//! Reports on quotas, read from the body of a call.
+//! Reader of quota reports from the body of a call.
 //!
-//! A stream rests for most of its life, and may do so for days. The buffer in which a report was collected goes with the
-//! report; a general decoder keeps it for the next one, which is up to a mebibyte for each stream.
+//! A stream is idle for most of its life, possibly for days. The buffer for a report is freed with the report. A
+//! general decoder keeps it for the next report, which takes up to 1 MiB per stream.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -20,10 +20,10 @@ use tonic::Status;
 use super::budget::Activity;
 use super::receiving::{PREFIX, TIMEOUT, cancelled, incomplete};
 
-/// Bytes of one report: on ten thousand buckets.
+/// Maximum size of a report in bytes, enough for 10 000 buckets.
 const MAX_REPORT: usize = 1 << 20;
 
-/// Bytes of incomplete reports of all streams of the process.
+/// Maximum total size of incomplete reports of all streams of the process, in bytes.
 const MAX_BYTES: usize = 64 << 20;
 
 /// The reports of one stream.
@@ -31,41 +31,41 @@ const MAX_BYTES: usize = 64 << 20;
 pub(super) struct Reports<B = Incoming> {
     body: B,
     buffer: BytesMut,
-    /// Runs while a report is incomplete.
+    /// Timer that runs while a report is incomplete.
     limit: Option<Pin<Box<Sleep>>>,
-    /// Bytes of the incomplete report, and of those of all streams.
+    /// Bytes of the incomplete report. The next field has the total of all streams.
     held: usize,
     held_by_all: Arc<AtomicUsize>,
     activity: Activity,
 }
 
-/// Reports on their way to the service, beside a request whose body is empty.
+/// Passes the reports to the service, next to a request with an empty body.
 #[derive(Clone, Debug)]
 pub(super) struct Handover(Arc<Mutex<Option<Reports>>>);
 
 impl Handover {
-    /// To be taken once.
+    /// Stores reports, which can be taken once.
     pub(super) fn of(reports: Reports) -> Self {
         Self(Arc::new(Mutex::new(Some(reports))))
     }
 
-    /// What was handed over.
+    /// Takes the stored reports.
     pub(super) fn take(&self) -> Option<Reports> {
         self.0.lock().take()
     }
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reports<B> {
-    /// The reports in `body`. The first is expected from now on.
+    /// Creates a reader of `body`. The timeout of the first report starts now.
     pub(super) fn new(body: B, held_by_all: Arc<AtomicUsize>, activity: Activity) -> Self {
         let limit = Some(Box::pin(sleep(TIMEOUT)));
         Self { body, buffer: BytesMut::new(), limit, held: 0, held_by_all, activity }
     }
 
-    /// The next report; `None` at the end.
+    /// Returns the next report; `None` at the end.
     ///
     /// # Errors
-    /// The status that ends the stream.
+    /// The status with which to end the stream.
     pub(super) async fn next(&mut self) -> Result<Option<RateLimitQuotaUsageReports>, Status> {
         loop {
             if let Some(report) = self.complete()? {
@@ -93,8 +93,8 @@ impl<B: Body<Data = Bytes> + Unpin> Reports<B> {
         }
     }
 
-    /// A report that has begun may take so long and no longer, and all of them only so much memory. Between two reports
-    /// a stream may rest for as long as it likes.
+    /// Starts the timeout of an incomplete report, and accounts for its size. Between two reports, a stream may be idle
+    /// for any time.
     fn wait_for_rest(&mut self) -> Result<(), Status> {
         if !self.buffer.is_empty() && self.limit.is_none() {
             self.limit = Some(Box::pin(sleep(TIMEOUT)));
@@ -107,7 +107,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reports<B> {
         Ok(())
     }
 
-    /// The first report in the buffer, if all of it is there.
+    /// Returns the first report in the buffer, if it is complete.
     fn complete(&mut self) -> Result<Option<RateLimitQuotaUsageReports>, Status> {
         let Some(&[flag, ref length @ ..]) = self.buffer.first_chunk::<PREFIX>() else { return Ok(None) };
         let length = u32::from_be_bytes(*length) as usize;
@@ -123,7 +123,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reports<B> {
         let report = RateLimitQuotaUsageReports::decode(&mut message)
             .map_err(|error| Status::invalid_argument(format!("not a report: {error}")))?;
         self.buffer.advance(PREFIX + length);
-        // A copy, since what is left of a buffer keeps all of it.
+        // Copies the rest, because a slice would keep the whole buffer in memory.
         self.buffer = BytesMut::from(&*self.buffer);
         self.limit = None;
         self.activity.called();
@@ -162,7 +162,7 @@ mod tests {
         Reports::new(body, Arc::default(), activity)
     }
 
-    /// The numbers of buckets in the reports of a body, and how it ends.
+    /// Returns the number of buckets of each report in a body, and how the body ends.
     fn read(body: impl Body<Data = Bytes> + Unpin) -> (Vec<usize>, Option<Code>) {
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();
         let _guard = runtime.enter();
@@ -223,7 +223,7 @@ mod tests {
                 prop_assert_eq!(has_completed, ends.iter().any(|end| (at + 1..=at + part.len()).contains(end)));
                 at += part.len();
                 reports.wait_for_rest().unwrap();
-                // The first report is expected from the beginning on.
+                // The timeout of the first report starts at the beginning.
                 let is_between = ends.contains(&at);
                 prop_assert_eq!(reports.limit.is_none(), is_between);
                 prop_assert_eq!(held_by_all.load(Ordering::Relaxed) == 0, is_between);

@@ -1,4 +1,4 @@
-//! From Envoy's messages to plain data, and back.
+//! Conversion between Envoy's messages and plain data.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::rls::answer::{Answer, Code, CurrentLimit, Status};
 use crate::rls::request::{Descriptor, Entry, Override, Request};
 use crate::rls::unit::Unit;
 
-/// What is asked.
+/// Converts a request.
 pub(super) fn request(wire: RateLimitRequest) -> Request {
     Request {
         domain: wire.domain,
@@ -44,7 +44,7 @@ fn limit(wire: RateLimitOverride) -> Override {
     Override { requests_per_unit: wire.requests_per_unit, unit }
 }
 
-/// What is answered.
+/// Converts a response.
 pub(super) fn response(answer: Answer) -> RateLimitResponse {
     let header = |(name, value): (std::sync::Arc<str>, String)| HeaderValue {
         key: name.to_string(),
@@ -83,7 +83,7 @@ fn current_limit(limit: &CurrentLimit) -> RateLimit {
     RateLimit { name: limit.name.to_string(), requests_per_unit: limit.requests_per_unit, unit }
 }
 
-/// A length of time.
+/// Converts a duration.
 pub(super) fn duration(duration: Duration) -> protobuf::Duration {
     protobuf::Duration {
         seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
@@ -91,7 +91,7 @@ pub(super) fn duration(duration: Duration) -> protobuf::Duration {
     }
 }
 
-/// A length of time as somebody else says it; what is negative is nothing.
+/// Converts a duration from a peer; negative values become zero.
 pub(super) fn elapsed(wire: protobuf::Duration) -> Duration {
     let seconds = u64::try_from(wire.seconds).unwrap_or(0);
     Duration::new(seconds, u32::try_from(wire.nanos).unwrap_or(0).min(999_999_999))
@@ -103,7 +103,7 @@ fn structure(map: Map<String, Value>) -> Struct {
     Struct { fields }
 }
 
-/// All numbers of a `Struct` are doubles.
+/// Converts JSON; all numbers of a `Struct` are doubles.
 fn protobuf_value(value: Value) -> protobuf::Value {
     let kind = match value {
         Value::Null => Kind::NullValue(0),

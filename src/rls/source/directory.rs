@@ -1,4 +1,4 @@
-//! Documents in a directory and all below it, as the reference's runtime loader finds them.
+//! Documents in a directory and its subdirectories, as the reference's runtime loader finds them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,28 +7,28 @@ use std::path::{Path, PathBuf};
 
 use crate::watch::stamp::Stamp;
 
-/// Files, and levels of directories, beyond which somebody has named the wrong directory.
+/// Maximum number of files and maximum depth; more suggests that the wrong directory is configured.
 const MOST_FILES: usize = 100_000;
 const DEEPEST: usize = 16;
 
-/// Bytes of all files together: a million descriptors are about a hundred.
+/// Maximum total size of the files in bytes; a million descriptors take about 100 MB.
 const MOST_BYTES: u64 = 512 * 1024 * 1024;
 
-/// Where documents are.
+/// A directory of documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
-    /// The directory.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// Only files whose names, with `.` for `/`, begin with this.
+    /// Only files whose names, with `.` for `/`, start with this prefix are read.
     pub prefix: Box<str>,
-    /// Whether files and directories are read whose names begin with a full stop. What begins with two is never
-    /// read: Kubernetes keeps a ConfigMap's past there.
+    /// Whether to read files and directories whose names start with `.`. Names that start with `..` are never read:
+    /// Kubernetes keeps a ConfigMap's versions there.
     pub dotfiles: bool,
     /// Whether a domain may be in several files.
     pub merge_domains: bool,
 }
 
-/// What is in a directory, but not what it says.
+/// The files in a directory, without their content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listing {
     files: Vec<Found>,
@@ -37,19 +37,19 @@ pub(super) struct Listing {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Found {
-    /// The path below the directory, with `.` for `/`.
+    /// Path below the directory, with `.` for `/`.
     name: String,
     path: PathBuf,
     stamp: Stamp,
 }
 
 impl Directory {
-    /// A directory of which everything is read but what is hidden.
+    /// Creates a directory with all files except hidden ones.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), prefix: "".into(), dotfiles: false, merge_domains: false }
     }
 
-    /// What there is now, sorted.
+    /// Lists the files, sorted by name.
     pub(super) fn list(&self) -> Result<Listing, String> {
         let mut listing = Listing { files: Vec::new(), directories: HashSet::new() };
         self.walk(&self.path, "", 1, &mut listing)?;
@@ -57,13 +57,14 @@ impl Directory {
         Ok(listing)
     }
 
-    /// The directories where something may happen: where this one is, which may be replaced, and all below it.
+    /// Returns the directories to watch: the parent, because the directory may be replaced, and the directory with all
+    /// subdirectories.
     pub(super) fn watched(&self, listing: Option<&Listing>) -> HashSet<PathBuf> {
         let mut all: HashSet<PathBuf> =
             listing.map_or_else(HashSet::new, |listing| listing.directories.clone());
         all.insert(self.path.clone());
         all.extend(self.path.parent().filter(|parent| *parent != Path::new("")).map(Path::to_owned));
-        // Links anywhere on the way are replaced where they are: the reference is told to follow `current`.
+        // Links on the path may be replaced, too: the reference recommends to configure a link `current`.
         all.extend(
             self.path
                 .ancestors()
@@ -87,7 +88,7 @@ impl Directory {
                 continue;
             }
             let path = entry.path();
-            // Through links. What has gone in between was not there.
+            // Follows links. Files that were removed meanwhile are ignored.
             let Ok(found) = fs::metadata(&path) else { continue };
             let name = if above.is_empty() { name } else { format!("{above}.{name}") };
             if found.is_dir() {
@@ -104,13 +105,13 @@ impl Directory {
 }
 
 impl Listing {
-    /// Whether `path` is one of the files.
+    /// Returns whether `path` is one of the files.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.files.iter().any(|file| file.path == path)
     }
 
-    /// Whether a `later` listing shows that no file was caught in the middle of a write: each is what it was, or another
-    /// one was put in its place.
+    /// Returns whether a `later` listing shows that no file was read during a write: each file is unchanged, or was
+    /// replaced by another one.
     pub(super) fn is_whole_by(&self, later: &Self) -> bool {
         let is_whole = |(old, new): (&Found, &Found)| {
             old.path == new.path && (old.stamp == new.stamp || !old.stamp.is_same_file_as(&new.stamp))
@@ -118,7 +119,7 @@ impl Listing {
         self.files.len() == later.files.len() && self.files.iter().zip(&later.files).all(is_whole)
     }
 
-    /// Names and texts of the files.
+    /// Reads the files; returns their names and texts.
     pub(super) fn read(&self) -> Result<Vec<(String, String)>, String> {
         let mut left = MOST_BYTES;
         let mut read_one = |found: &Found| {

@@ -1,6 +1,6 @@
-//! Documents from a management server, by the aggregated discovery service in its state-of-the-world form: each answer
-//! is the whole set. It is acknowledged when it is in force, and rejected with the reason where it cannot be; the one
-//! before stays then. Envoy Gateway feeds its rate limit service in this way alone.
+//! Documents from a management server, by the state-of-the-world variant of the aggregated discovery service (ADS):
+//! each response is the whole set. It is acknowledged when it is in force, or rejected with the reason, and then the
+//! previous set stays in force. Envoy Gateway configures its rate limit service only in this way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,48 +23,49 @@ use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::transport::Channel;
 
+use crate::jitter::{backoff, equal_jitter};
 use crate::remote::channel::{self, Place};
 use crate::rls::desk::Desk;
 use crate::rls::document::{DescriptorDocument, Document, LimitDocument};
 use crate::rls::rules::Rules;
-use crate::tls::client::{self, Client};
+use crate::tls::client::{self, TlsClient};
 
 const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// `INVALID_ARGUMENT` of `google.rpc.Code`.
 const INVALID: i32 = 3;
 
-/// Documents are nested no deeper than this; the rules refuse them long before.
+/// Maximum nesting of converted documents; the rules' maximum is lower.
 const DEEPEST: usize = 200;
 
-/// A management server, and how it is asked.
+/// A management server and how to query it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where it is.
+    /// Address of the server.
     pub place: Place,
-    /// TLS; plain without.
-    pub tls: Option<client::Settings>,
-    /// Who asks.
+    /// TLS settings; plain text if `None`.
+    pub tls: Option<client::TlsClientSettings>,
+    /// Node identifier of this client.
     pub node: Box<str>,
-    /// What else is said of who asks.
+    /// Node metadata of this client.
     pub metadata: BTreeMap<String, String>,
-    /// Fields sent along when the stream is opened.
+    /// Request headers of the stream.
     pub headers: Vec<(AsciiMetadataKey, AsciiMetadataValue)>,
-    /// The first pause before it is asked again, and the longest.
+    /// First and maximum pause before reconnecting.
     pub backoff: (Duration, Duration),
-    /// Bytes of one answer.
+    /// Maximum size of a response in bytes.
     pub largest: usize,
     /// Whether a domain may be in several documents.
     pub merge_domains: bool,
 }
 
-/// What was taken over last.
+/// The last applied response.
 #[derive(Debug, Default)]
 struct Accepted {
     version: String,
 }
 
-/// Keeps a desk's rules as the server has them, by whatever `settings` says now, for as long as it is polled.
+/// Applies the server's rules to a desk while it is polled. Follows changes of `settings`.
 pub async fn follow(mut settings: watch::Receiver<Arc<Settings>>, desk: Arc<Desk>) {
     let mut accepted = Accepted::default();
     loop {
@@ -78,9 +79,9 @@ pub async fn follow(mut settings: watch::Receiver<Arc<Settings>>, desk: Arc<Desk
     }
 }
 
-/// Asks the server, again and again.
+/// Connects to the server, again after each failure.
 async fn stay(settings: &Settings, desk: &Desk, accepted: &mut Accepted) {
-    let client = settings.tls.clone().map(|tls| Client::new(tls).map(Arc::new)).transpose();
+    let client = settings.tls.clone().map(|tls| TlsClient::new(tls).map(Arc::new)).transpose();
     let server = &settings.place;
     let channel = match client.map(|client| channel::open(server, client)) {
         Ok(Ok(channel)) => channel,
@@ -88,13 +89,12 @@ async fn stay(settings: &Settings, desk: &Desk, accepted: &mut Accepted) {
         Err(error) => return give_up(&error).await,
     };
     let (first, longest) = settings.backoff;
-    let mut pause = first;
+    let mut failures = 0_u32;
     loop {
         let mut has_answered = false;
         let ended = session(settings, &channel, desk, accepted, &mut has_answered).await;
-        if has_answered {
-            pause = first;
-        }
+        failures = if has_answered { 1 } else { failures.saturating_add(1) };
+        let pause = equal_jitter(backoff(first, longest, failures));
         match ended {
             Ok(()) => tracing::info!(?server, "the management server has ended the stream"),
             Err(status) => {
@@ -102,19 +102,17 @@ async fn stay(settings: &Settings, desk: &Desk, accepted: &mut Accepted) {
                 tracing::warn!(?server, ?code, message, ?pause, "no rules from the management server");
             }
         }
-        // Half of it by chance, so that all instances do not come back at once.
-        tokio::time::sleep(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5))).await;
-        pause = (pause * 2).min(longest);
+        tokio::time::sleep(pause).await;
     }
 }
 
-/// Nothing can be done until the settings change.
+/// Waits for a change of the settings.
 async fn give_up(error: &dyn std::error::Error) {
     tracing::error!(%error, "cannot ask the management server");
     std::future::pending().await
 }
 
-/// One stream, to its end.
+/// Runs one stream until it ends.
 async fn session(
     settings: &Settings,
     channel: &Channel,
@@ -172,7 +170,7 @@ async fn session(
     Ok(())
 }
 
-/// The rules of an answer.
+/// Compiles the rules of a response.
 fn take(answer: &DiscoveryResponse, merge_domains: bool) -> Result<Rules, String> {
     let read = |resource: &Any| {
         if resource.type_url != TYPE {
@@ -183,7 +181,7 @@ fn take(answer: &DiscoveryResponse, merge_domains: bool) -> Result<Rules, String
     let configs = answer.resources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let mut named: Vec<_> =
         configs.into_iter().map(|config| (config.name.clone(), document(config))).collect();
-    // As files: what meets in a domain must not depend on the order in which it came.
+    // Sorted like files, so that the result does not depend on the order of arrival.
     named.sort_by(|(one, _), (other, _)| one.cmp(other));
     let documents = named.iter().map(|(name, document)| (name.as_str(), document.clone()));
     Rules::load(documents, merge_domains).map_err(|error| error.to_string())
@@ -195,7 +193,7 @@ fn document(config: RateLimitConfig) -> Document {
 }
 
 fn descriptor(wire: RateLimitDescriptor, depth: usize) -> DescriptorDocument {
-    // What is below is too deep for the rules, which say so.
+    // Deeper levels exceed the maximum of the rules, which reject the document.
     let below = if depth < DEEPEST { wire.descriptors } else { Vec::new() };
     DescriptorDocument {
         key: wire.key,
@@ -206,13 +204,13 @@ fn descriptor(wire: RateLimitDescriptor, depth: usize) -> DescriptorDocument {
         detailed_metric: wire.detailed_metric,
         metadata: wire.metadata.map(json),
         descriptors: below.into_iter().map(|wire| descriptor(wire, depth + 1)).collect(),
-        // The protocol does not have the others.
+        // The protocol lacks the other fields.
         ..DescriptorDocument::default()
     }
 }
 
 fn limit(wire: RateLimitPolicy) -> LimitDocument {
-    // The reference has an unknown unit under its name, and refuses it.
+    // The reference keeps the name of an unknown unit, and rejects it.
     let unit = if wire.unlimited { String::new() } else { wire.unit().as_str_name().to_lowercase() };
     LimitDocument {
         requests_per_unit: wire.requests_per_unit,
@@ -229,7 +227,7 @@ fn metadata(pairs: &BTreeMap<String, String>) -> Struct {
 }
 
 fn json(wire: Struct) -> Map<String, Value> {
-    // In the order of their names: a `Struct` has none.
+    // Sorted by name, because a `Struct` has no order.
     let fields: BTreeMap<_, _> = wire.fields.into_iter().collect();
     fields.into_iter().map(|(name, value)| (name, json_value(value))).collect()
 }

@@ -1,51 +1,51 @@
-//! The rules that one host and path lead to, told apart by headers, descriptors and methods where they are many.
+//! Rules with the same host and path, indexed by header, descriptor entry or method if there are many.
 
 use foldhash::HashMap;
 use http::{HeaderName, Method};
 
-use super::{Candidates, Id};
+use super::{Candidates, RuleId};
 use crate::identify::Attributes;
 use crate::rules::matcher::Matcher;
 use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::Rule;
 
-/// So many rules are verified sooner than they are told apart.
-const FEW: usize = 4;
+/// Maximum number of rules that are not indexed further: verifying so few is cheaper.
+const MAX_UNSORTED_RULES: usize = 4;
 
-/// Rules in one place.
+/// Rules of one host and path.
 #[derive(Debug, Default)]
 pub(super) struct Leaf {
-    /// Those that are not told apart any further.
-    rules: Vec<Id>,
+    /// Rules that are not indexed any further.
+    rules: Vec<RuleId>,
     facets: Option<Box<Facets>>,
 }
 
-/// Each rule is under one header, under one key of a descriptor, or under its methods.
+/// Each rule is filed under one header, one descriptor key, or its methods.
 #[derive(Debug, Default)]
 struct Facets {
     headers: HashMap<HeaderName, Values>,
     entries: HashMap<Box<str>, Values>,
-    methods: HashMap<Method, Vec<Id>>,
+    methods: HashMap<Method, Vec<RuleId>>,
 }
 
 #[derive(Debug, Default)]
 struct Values {
-    exact: HashMap<Box<[u8]>, Vec<Id>>,
-    /// Whatever is said, as long as it is there.
-    present: Vec<Id>,
-    longest: usize,
+    exact: HashMap<Box<[u8]>, Vec<RuleId>>,
+    /// Rules that match several or all values of the header, if it is present.
+    present: Vec<RuleId>,
+    max_length: usize,
 }
 
 impl Leaf {
-    pub(super) fn file(&mut self, id: Id) {
+    pub(super) fn insert(&mut self, id: RuleId) {
         self.rules.push(id);
     }
 
-    /// Tells many rules apart, once all of them are there.
+    /// Indexes the rules if there are many; called once, after all were added.
     pub(super) fn seal(&mut self, rules: &[Rule]) {
-        if self.rules.len() > FEW {
+        if self.rules.len() > MAX_UNSORTED_RULES {
             let mut facets = Facets::default();
-            self.rules.retain(|id| !facets.file(*id, &rules[*id as usize].matcher));
+            self.rules.retain(|id| !facets.insert(*id, &rules[*id as usize].matcher));
             self.facets = Some(Box::new(facets));
         }
         self.rules.shrink_to_fit();
@@ -60,18 +60,18 @@ impl Leaf {
 }
 
 impl Facets {
-    /// Whether there is anything to file the rule under.
-    fn file(&mut self, id: Id, matcher: &Matcher) -> bool {
-        let conditions = matcher.conditions.iter().map(|test| (test.attribute.source(), &*test.any));
+    /// Files the rule; returns `false` if it has no header, descriptor key or method to file it under.
+    fn insert(&mut self, id: RuleId, matcher: &Matcher) -> bool {
+        let conditions = matcher.conditions.iter().map(|test| (test.attribute.source(), &*test.patterns));
         let headers = conditions.clone().filter_map(|(source, any)| Some((source.header()?, any)));
-        if let Some((name, patterns)) = telling(headers) {
-            self.headers.entry(name.clone()).or_default().file(id, patterns);
+        if let Some((name, patterns)) = most_selective(headers) {
+            self.headers.entry(name.clone()).or_default().insert(id, patterns);
             return true;
         }
         let some = conditions.filter_map(|(source, any)| Some((source.descriptor()?, any)));
         let all = matcher.entries.iter().flatten().map(|(key, any)| (&**key, &**any));
-        if let Some((key, patterns)) = telling(some.chain(all)) {
-            self.entries.entry(key.into()).or_default().file(id, patterns);
+        if let Some((key, patterns)) = most_selective(some.chain(all)) {
+            self.entries.entry(key.into()).or_default().insert(id, patterns);
             return true;
         }
         for method in &matcher.methods {
@@ -86,7 +86,7 @@ impl Facets {
         {
             found.extend_from_slice(rules);
         }
-        // Whichever are fewer: those that rules name or those that the request has.
+        // Iterates over the smaller set: the header names of the rules, or those of the request.
         if self.headers.len() <= request.headers.keys_len() {
             for (name, values) in &self.headers {
                 values.find(values_of(request, name), found);
@@ -110,8 +110,8 @@ fn values_of<'r>(request: &'r Attributes<'_>, name: &HeaderName) -> impl Iterato
     request.headers.get_all(name).iter().map(http::HeaderValue::as_bytes)
 }
 
-/// Of several names that must be there, one that must have certain values: that says most.
-fn telling<'m, N>(
+/// Selects the condition to file a rule under: one with exact values, or else any that requires a value.
+fn most_selective<'m, N>(
     named: impl Iterator<Item = (N, &'m [HeaderPattern])> + Clone,
 ) -> Option<(N, &'m [HeaderPattern])> {
     let mut named = named.filter(|(_, patterns)| !patterns.iter().any(holds_without));
@@ -119,20 +119,20 @@ fn telling<'m, N>(
     named.clone().find(|(_, patterns)| patterns.iter().all(is_exact)).or_else(|| named.next())
 }
 
-/// Whether the pattern matches a request without what it is for.
+/// Whether the pattern matches a request that lacks the attribute.
 const fn holds_without(pattern: &HeaderPattern) -> bool {
     matches!(pattern, HeaderPattern::Absent)
 }
 
 impl Values {
-    fn file(&mut self, id: Id, patterns: &[HeaderPattern]) {
+    fn insert(&mut self, id: RuleId, patterns: &[HeaderPattern]) {
         if patterns.iter().any(|pattern| !matches!(pattern, HeaderPattern::Exact(_))) {
             self.present.push(id);
             return;
         }
         for pattern in patterns {
             if let HeaderPattern::Exact(value) = pattern {
-                self.longest = self.longest.max(value.len());
+                self.max_length = self.max_length.max(value.len());
                 self.exact.entry(value.as_bytes().into()).or_default().push(id);
             }
         }
@@ -143,7 +143,7 @@ impl Values {
         if values.peek().is_some() {
             found.extend_from_slice(&self.present);
         }
-        for value in values.filter(|value| value.len() <= self.longest) {
+        for value in values.filter(|value| value.len() <= self.max_length) {
             if let Some(rules) = self.exact.get(value) {
                 found.extend_from_slice(rules);
             }

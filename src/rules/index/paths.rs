@@ -1,41 +1,42 @@
-//! Rules by path: exact ones in a hash map, prefixes and templates in a trie of segments, regexes in a set.
+//! Index of rules by path. Exact paths are in a hash map, prefixes and templates in a trie of segments, regexes in a
+//! set.
 //!
-//! The walk down the trie goes segment by segment with all nodes that are still possible, of which a literal
-//! and a `{hole}` may each lead on. It sees every node at most once and ends with the deepest pattern, so the
-//! worst a client can do with a path is to have every template of the file looked at.
+//! The search follows all matching branches of the trie at once, segment by segment: both a literal and a `{hole}` may
+//! match a segment. It visits every node at most once and stops at the depth of the deepest pattern. So the worst case
+//! for any path is one visit of every template in the file.
 
 use foldhash::HashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::leaf::Leaf;
 use super::regexes::Regexes;
-use super::{Candidates, Id};
+use super::{Candidates, RuleId};
 use crate::identify::Attributes;
 use crate::rules::matcher::Matcher;
 use crate::rules::pattern::{PathKind, PathPattern, Segment};
 use crate::rules::rule::Rule;
 
-/// The rules of one host, or of any.
+/// The rules of one host, or of any host.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// Rules that look at no path.
+    /// Rules without a path condition.
     any: Leaf,
     exact: HashMap<Box<str>, Leaf>,
-    /// The first is the root, if there is any.
-    nodes: Vec<Node>,
+    /// Nodes of the trie. The first is the root; empty if there is no trie.
+    nodes: Vec<TrieNode>,
     regexes: Regexes<Leaf>,
-    longest_exact: usize,
-    longest_segment: usize,
+    max_exact_length: usize,
+    max_segment_length: usize,
 }
 
-/// A place in the trie: what the segments so far lead to.
+/// A node of the trie, reached by a sequence of segments.
 #[derive(Debug, Default)]
-struct Node {
+struct TrieNode {
     literals: HashMap<Box<str>, NodeId>,
     hole: Option<NodeId>,
     /// Rules for paths that end here.
     here: Leaf,
-    /// Rules for paths that go on.
+    /// Rules for paths that continue below.
     below: Leaf,
 }
 
@@ -44,13 +45,13 @@ type NodeId = u32;
 const ROOT: NodeId = 0;
 
 impl Paths {
-    /// Adds a rule; to be followed by [`Self::seal`] when all are there.
-    pub(super) fn file(&mut self, id: Id, matcher: &Matcher) {
+    /// Adds a rule. [`Self::seal`] must be called after the last one.
+    pub(super) fn insert(&mut self, id: RuleId, matcher: &Matcher) {
         if matcher.paths.is_empty() {
-            self.any.file(id);
+            self.any.insert(id);
         }
         for path in &matcher.paths {
-            self.leaf_of(path).file(id);
+            self.leaf_of(path).insert(id);
         }
     }
 
@@ -64,7 +65,7 @@ impl Paths {
     pub(super) fn find(&self, request: &Attributes<'_>, found: &mut Candidates) {
         self.any.find(request, found);
         let path = &*request.path;
-        if path.len() <= self.longest_exact
+        if path.len() <= self.max_exact_length
             && let Some(leaf) = self.exact.get(path)
         {
             leaf.find(request, found);
@@ -76,7 +77,7 @@ impl Paths {
     fn leaf_of(&mut self, path: &PathPattern) -> &mut Leaf {
         match path.kind() {
             PathKind::Exact(exact) => {
-                self.longest_exact = self.longest_exact.max(exact.len());
+                self.max_exact_length = self.max_exact_length.max(exact.len());
                 self.exact.entry(exact.clone()).or_default()
             }
             PathKind::Prefix(prefix) => {
@@ -99,7 +100,7 @@ impl Paths {
 
     fn root(&mut self) -> NodeId {
         if self.nodes.is_empty() {
-            self.nodes.push(Node::default());
+            self.nodes.push(TrieNode::default());
         }
         ROOT
     }
@@ -108,7 +109,7 @@ impl Paths {
         if let Some(known) = self.nodes[from as usize].literals.get(segment) {
             return *known;
         }
-        self.longest_segment = self.longest_segment.max(segment.len());
+        self.max_segment_length = self.max_segment_length.max(segment.len());
         let new = self.add_node();
         self.nodes[from as usize].literals.insert(segment.into(), new);
         new
@@ -124,8 +125,8 @@ impl Paths {
     }
 
     fn add_node(&mut self) -> NodeId {
-        self.nodes.push(Node::default());
-        // A file is a few megabytes at most: it cannot name four thousand million segments.
+        self.nodes.push(TrieNode::default());
+        // A configuration file of a few megabytes cannot contain 2^32 segments.
         NodeId::try_from(self.nodes.len() - 1).unwrap_or(NodeId::MAX)
     }
 
@@ -139,7 +140,7 @@ impl Paths {
         for segment in path.split('/').skip(1) {
             for node in reached.drain(..).map(|id| &self.nodes[id as usize]) {
                 act(&node.below);
-                if segment.len() <= self.longest_segment && !node.literals.is_empty() {
+                if segment.len() <= self.max_segment_length && !node.literals.is_empty() {
                     next.extend(node.literals.get(segment).copied());
                 }
                 next.extend(node.hole.filter(|_| !segment.is_empty()));

@@ -1,13 +1,13 @@
-//! What is filed under regexes. Few are tried one by one, many at once as a set.
+//! Map with regexes as keys. Few are tried one by one, many as a set.
 
 use regex::{Regex, RegexSet, RegexSetBuilder};
 
-/// From so many on, one pass over the text with all of them is cheaper than one pass for each.
+/// Minimum number of regexes for a set. From this number on, one pass for all is cheaper than one pass for each.
 const ENOUGH_FOR_A_SET: usize = 8;
-/// A set may take this much memory compiled; one that would need more is tried regex by regex.
+/// Maximum memory of a compiled set, in bytes. If a set needs more, its regexes are tried one by one.
 const SET_SIZE_LIMIT: usize = 16 << 20;
 
-/// A `T` per regex.
+/// A value for each regex.
 #[derive(Debug)]
 pub(super) struct Regexes<T> {
     each: Vec<(Regex, T)>,
@@ -21,7 +21,7 @@ impl<T> Default for Regexes<T> {
 }
 
 impl<T: Default> Regexes<T> {
-    /// What is filed under `regex`; nothing yet if it is new.
+    /// Returns the value of `regex`, inserting a default if it is new.
     pub(super) fn entry(&mut self, regex: &Regex) -> &mut T {
         let known = self.each.iter().position(|(known, _)| known.as_str() == regex.as_str());
         let index = known.unwrap_or_else(|| {
@@ -33,7 +33,7 @@ impl<T: Default> Regexes<T> {
 }
 
 impl<T> Regexes<T> {
-    /// Compiles the set, once all regexes are there.
+    /// Compiles the set; called once, after all regexes were added.
     pub(super) fn seal(&mut self) {
         if self.each.len() >= ENOUGH_FOR_A_SET {
             let texts = self.each.iter().map(|(regex, _)| regex.as_str());
@@ -49,10 +49,10 @@ impl<T> Regexes<T> {
         self.each.iter_mut().map(|(_, value)| value)
     }
 
-    /// Calls `act` with what is filed under every regex that finds a match in `text`.
+    /// Calls `act` with the value of every regex that matches `text`.
     pub(super) fn each_match(&self, text: &str, mut act: impl FnMut(&T)) {
         match &self.set {
-            // The list of those that match is allocated: most texts should not get that far.
+            // `matches` allocates the list of matching regexes; most texts match none.
             Some(set) if set.is_match(text) => {
                 set.matches(text).iter().for_each(|index| act(&self.each[index].1));
             }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use super::*;
-use crate::identify::{Settings, identify};
+use crate::identify::{IdentifySettings, identify};
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
@@ -13,7 +13,7 @@ use crate::rules::matcher::Condition;
 use crate::rules::pattern::{HeaderPattern, PathPattern};
 use crate::rules::rule::{Action, OnMissing};
 use crate::rules::tests::limiting;
-use crate::rules::{RuleSet, meter_specs};
+use crate::rules::{RuleSet, limit_specs};
 
 const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
 
@@ -93,7 +93,7 @@ fn matchers() -> impl Strategy<Value = Matcher> {
 }
 
 fn on_header(name: HeaderName, any: Box<[HeaderPattern]>) -> Condition {
-    Condition { attribute: Attribute::Header(name), any }
+    Condition { attribute: Attribute::Header(name), patterns: any }
 }
 
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
@@ -145,13 +145,13 @@ fn requests() -> impl Strategy<Value = Request> {
 }
 
 fn bound(rules: Vec<Rule>) -> RuleSet {
-    let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [7, 11] });
-    let meters = limiter.install(&meter_specs(&rules), NOW);
+    let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [7, 11] });
+    let meters = limiter.install(&limit_specs(&rules), NOW);
     RuleSet::bind(rules, &meters, limiter.hasher())
 }
 
 fn asking<T>(request: &Request, ask: impl FnOnce(&Attributes<'_>) -> T) -> T {
-    let (peer, settings) = ([192, 0, 2, 1].into(), Settings::default());
+    let (peer, settings) = ([192, 0, 2, 1].into(), IdentifySettings::default());
     let Request { uri, method, headers } = request;
     ask(&identify(method, uri, headers, peer, &settings, NOW).unwrap())
 }
@@ -168,7 +168,7 @@ proptest! {
         rules in rules(),
         requests in prop::collection::vec(requests(), 40),
     ) {
-        let all: Vec<Id> = (0..).take(rules.len()).collect();
+        let all: Vec<RuleId> = (0..).take(rules.len()).collect();
         let set = bound(rules);
         let headroom = Headroom::default();
         for request in &requests {
@@ -182,7 +182,7 @@ proptest! {
     }
 }
 
-/// One rule per pattern.
+/// Returns one rule for each pattern.
 fn by_path(patterns: impl IntoIterator<Item = String>) -> Vec<Rule> {
     let of = |(index, text): (usize, String)| Rule {
         name: format!("rule-{index}").into(),
@@ -195,7 +195,7 @@ fn by_path(patterns: impl IntoIterator<Item = String>) -> Vec<Rule> {
 }
 
 fn candidates(rules: &[Rule], request: &Request) -> usize {
-    let index = Index::new(rules, |_| true);
+    let index = CandidateIndex::new(rules, |_| true);
     asking(request, |attributes| index.candidates(attributes).len())
 }
 
@@ -248,7 +248,7 @@ fn hosts_headers_and_methods_tell_rules_of_one_path_apart() {
     assert_eq!(candidates(&methods, &request), 500);
 }
 
-/// Every way to write eight segments with `a` or a hole: the most a path can make the walk branch.
+/// Templates with all combinations of `a` and a hole in eight segments: the worst case for the search.
 #[test]
 fn a_walk_sees_each_node_once_however_paths_branch() {
     let patterns = (0..256_u32).map(|bits| {
@@ -285,7 +285,7 @@ fn a_rule_of_very_many_hosts_and_paths_is_filed_by_its_paths() {
 #[test]
 fn regexes_too_large_for_one_set_are_tried_one_by_one() {
     let rules = by_path((0..90).map(|n| format!("~^/{n}/[a-z]{{9000}}$")));
-    let index = Index::new(&rules, |_| true);
+    let index = CandidateIndex::new(&rules, |_| true);
     assert!(!index.any.is_one_set());
     assert_eq!(candidates(&rules, &get("/7/x")), 0);
     assert_eq!(candidates(&rules, &get(&format!("/7/{}", "x".repeat(9000)))), 1);

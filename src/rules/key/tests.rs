@@ -4,20 +4,20 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::*;
 use crate::identify::lookup::Ambiguity;
-use crate::identify::{Settings, identify};
+use crate::identify::{IdentifySettings, identify};
 use crate::limiter::timestamp::Timestamp;
 
 const HASHER: KeyHasher = KeyHasher::new([7, 11]);
-const MISSING: Result<KeyHash, Incomplete> = Err(Incomplete::Missing);
-const REPEATED: Result<KeyHash, Incomplete> = Err(Incomplete::Ambiguous(Ambiguity::Repeated));
+const MISSING: Result<KeyHash, IncompleteKey> = Err(IncompleteKey::Missing);
+const REPEATED: Result<KeyHash, IncompleteKey> = Err(IncompleteKey::Ambiguous(Ambiguity::Repeated));
 
-/// A request as key templates see it.
+/// A request from which keys are taken.
 struct Request {
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     peer: IpAddr,
-    settings: Settings,
+    settings: IdentifySettings,
 }
 
 fn get(uri: &str) -> Request {
@@ -26,7 +26,7 @@ fn get(uri: &str) -> Request {
         uri: uri.parse().unwrap(),
         headers: HeaderMap::new(),
         peer: [192, 0, 2, 1].into(),
-        settings: Settings::default(),
+        settings: IdentifySettings::default(),
     }
 }
 
@@ -41,11 +41,11 @@ impl Request {
         self
     }
 
-    fn by(&self, parts: &[Attribute]) -> Result<KeyHash, Incomplete> {
+    fn by(&self, parts: &[Attribute]) -> Result<KeyHash, IncompleteKey> {
         self.by_route(parts, "")
     }
 
-    fn by_route(&self, parts: &[Attribute], route: &str) -> Result<KeyHash, Incomplete> {
+    fn by_route(&self, parts: &[Attribute], route: &str) -> Result<KeyHash, IncompleteKey> {
         let Self { method, uri, headers, peer, settings } = self;
         let attributes = identify(method, uri, headers, *peer, settings, Timestamp::EPOCH).unwrap();
         KeyTemplate(parts.into()).hash(&attributes, Route(route), HASHER)
@@ -64,13 +64,13 @@ fn a_cookie(name: &str) -> Attribute {
     Attribute::Cookie(name.into())
 }
 
-/// The key of `?query` by the parameter `q`.
-fn q(text: &str) -> Result<KeyHash, Incomplete> {
+/// Returns the key of `?query` by its parameter `q`.
+fn q(text: &str) -> Result<KeyHash, IncompleteKey> {
     get(&format!("/?{text}")).by(&[query("q")])
 }
 
-/// The key of these cookie lines by the cookie `id`.
-fn id(lines: &[&[u8]]) -> Result<KeyHash, Incomplete> {
+/// Returns the key of these cookie lines by the cookie `id`.
+fn id(lines: &[&[u8]]) -> Result<KeyHash, IncompleteKey> {
     lines.iter().fold(get("/"), |request, line| request.with("cookie", line)).by(&[a_cookie("id")])
 }
 
@@ -90,13 +90,13 @@ fn parts_that_join_to_the_same_text_never_meet() {
 fn a_value_that_imitates_an_encoding_meets_nobody() {
     let parts = [query("a"), query("b")];
     let key = |uri: &str| get(uri).by(&parts).unwrap();
-    // As a client would write the length that comes before the second part.
+    // The first value contains the encoded length of the second part.
     assert_ne!(key("/?a=x%00%00%00%01y&b="), key("/?a=x&b=y"));
     assert_ne!(key("/?a=%00%00%00%00&b="), key("/?a=&b=%00%00%00%00"));
 }
 
-/// The key of these lines of a header by that header.
-fn by_lines(name: &'static str, lines: &[&[u8]]) -> Result<KeyHash, Incomplete> {
+/// Returns the key of these lines of a header by that header.
+fn by_lines(name: &'static str, lines: &[&[u8]]) -> Result<KeyHash, IncompleteKey> {
     lines.iter().fold(get("/"), |request, line| request.with(name, line)).by(&[header(name)])
 }
 
@@ -151,7 +151,7 @@ fn a_cookie_with_several_values_is_no_key() {
         assert_eq!(id(&[several.as_bytes()]), REPEATED, "{several}");
     }
     assert_eq!(id(&[b"id=7; a=1", b"id=8"]), REPEATED);
-    // The value goes on to the semicolon, whatever is in it.
+    // The value extends to the semicolon and may contain any character.
     assert_ne!(id(&[b"id=7=8"]), seven);
     assert_ne!(id(&[b"id="]), seven);
     assert!(id(&[b"id="]).is_ok() && id(&[b"id=\xff"]).is_ok());
@@ -172,7 +172,7 @@ fn query_parameters_are_decoded() {
     assert_eq!(q("q=a%2Bb"), q("q=a%2bb"));
     assert_eq!(q("q=%61"), q("q=a"));
     assert_eq!(q("%71=a"), q("q=a"));
-    // Decoded once, and only after it was taken apart.
+    // Values are decoded once, after the query was split.
     assert_ne!(q("q=%2561"), q("q=a"));
     assert_eq!(q("x=1%26q=2&q=a"), q("q=a"));
     assert_eq!(get("/?a+b=1").by(&[query("a b")]), get("/?a%20b=1").by(&[query("a b")]));
@@ -241,7 +241,7 @@ fn routes_and_methods_count_apart() {
 
 #[test]
 fn no_complete_key_is_the_shared_one() {
-    let shared = shared(HASHER);
+    let shared = incomplete_key(HASHER);
     let request = get("/?q=%ff&e=").with("x-a", b"\xff").with("x-e", b"").with("host", b"a");
     let parts = [
         Attribute::ClientIp,
@@ -290,7 +290,7 @@ fn an_ipv4_address_alone_is_itself_and_no_other_address() {
     let alone = |peer: &str| get("/").from(peer).by(&[Attribute::ClientIp]).unwrap();
     assert_eq!(alone("192.0.2.7"), HASHER.hash_u32(0xc000_0207));
     assert_eq!(alone("::ffff:192.0.2.7"), alone("192.0.2.7"));
-    // The same bits, wherever they stand.
+    // The same bits at different positions.
     let all = [alone("0.0.0.7"), alone("0.7.0.0"), alone("0:0:0:7::1"), alone("0:7::1")];
     for (index, hash) in all.iter().enumerate() {
         assert!(!all[..index].contains(hash), "{index}");

@@ -1,7 +1,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::*;
-use crate::identify::{Settings, identify};
+use crate::identify::{IdentifySettings, identify};
 use crate::limiter::timestamp::Timestamp;
 
 const KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -14,10 +14,10 @@ fn members(all: &[(&str, &str)]) -> Result<Members, Vec<DuplicateMember>> {
 
 fn plans(all: &[(&str, &str)], default: Option<&str>) -> Plans {
     let members = Arc::new(members(all).unwrap());
-    Plans { of: Attribute::Header(KEY), members, default: default.map(Into::into) }
+    Plans { attribute: Attribute::Header(KEY), members, default: default.map(Into::into) }
 }
 
-/// The plan of a request with these lines of the header.
+/// Returns the plan of a request with these lines of the header.
 fn plan_of<'p>(plans: &'p Plans, lines: &[&str]) -> Option<&'p str> {
     try_plan_of(plans, lines).unwrap()
 }
@@ -27,11 +27,11 @@ fn try_plan_of<'p>(plans: &'p Plans, lines: &[&str]) -> Result<Option<&'p str>, 
     for line in lines {
         headers.append(KEY, HeaderValue::from_str(line).unwrap());
     }
-    let (uri, settings) = (Uri::from_static("/"), Settings::default());
+    let (uri, settings) = (Uri::from_static("/"), IdentifySettings::default());
     let peer = [192, 0, 2, 1].into();
     let request = identify(&Method::GET, &uri, &headers, peer, &settings, Timestamp::EPOCH).unwrap();
-    let first = plans.of(&request);
-    assert_eq!(plans.of(&request), first, "a second question");
+    let first = plans.plan_of(&request);
+    assert_eq!(plans.plan_of(&request), first, "a second question");
     first
 }
 
@@ -75,14 +75,14 @@ fn whoever_comes_again_is_told_with_both_places() {
 #[test]
 fn plans_are_bounded_and_counted() {
     let mut builder = MembersBuilder::new([3, 5]);
-    for number in 0..MOST_PLANS {
+    for number in 0..MAX_PLANS {
         builder.add(&number.to_string(), &format!("plan-{number}")).unwrap();
     }
     assert_eq!(builder.add("more", "one-too-many"), Err(TooManyPlans));
     builder.add("more", "plan-7").unwrap();
     let members = builder.close().unwrap();
     assert_eq!(members.counts().nth(7), Some(("plan-7", 2)));
-    assert_eq!(members.counts().map(|(_, count)| count).sum::<usize>(), MOST_PLANS + 1);
+    assert_eq!(members.counts().map(|(_, count)| count).sum::<usize>(), MAX_PLANS + 1);
 }
 
 #[test]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A change of a zone's clock: the second since the epoch at which it happens, the offset before and after.
+/// A change of a zone's offset: seconds since the epoch, and the offsets before and after it.
 struct Change {
     zone: &'static str,
     at: i64,
@@ -12,7 +12,7 @@ struct Change {
 
 const HOUR: i64 = 3600;
 
-/// As the laws have it, not as a database says.
+/// Taken from the laws, not from a time zone database.
 const CHANGES: [Change; 8] = [
     // 2026-03-29T01:00Z and 2026-10-25T01:00Z.
     Change { zone: "Europe/Berlin", at: 1_774_746_000, before: HOUR, after: 2 * HOUR },
@@ -20,16 +20,16 @@ const CHANGES: [Change; 8] = [
     // 2026-03-08T07:00Z and 2026-11-01T06:00Z.
     Change { zone: "America/New_York", at: 1_772_953_200, before: -5 * HOUR, after: -4 * HOUR },
     Change { zone: "America/New_York", at: 1_793_512_800, before: -4 * HOUR, after: -5 * HOUR },
-    // 2026-04-04T15:00Z and 2026-10-03T15:30Z: half an hour.
+    // 2026-04-04T15:00Z and 2026-10-03T15:30Z: by half an hour.
     Change { zone: "Australia/Lord_Howe", at: 1_775_314_800, before: 11 * HOUR, after: 10 * HOUR + 1800 },
     Change { zone: "Australia/Lord_Howe", at: 1_791_041_400, before: 10 * HOUR + 1800, after: 11 * HOUR },
-    // 1985-12-31T18:30Z, for good.
+    // 1985-12-31T18:30Z, permanently.
     Change { zone: "Asia/Kathmandu", at: 504_901_800, before: 5 * HOUR + 1800, after: 5 * HOUR + 2700 },
     Change { zone: "UTC", at: 1_774_746_000, before: 0, after: 0 },
 ];
 
 impl Change {
-    /// The day, 0 for Monday, and the minute of it that the clock shows at a second since the epoch.
+    /// Returns the weekday, 0 for Monday, and the minute of the day in local time at a second since the epoch.
     fn clock(&self, at: i64) -> (u8, u16) {
         let local = at + if at < self.at { self.before } else { self.after };
         // The epoch was a Thursday.
@@ -37,14 +37,14 @@ impl Change {
         (u8::try_from(day).unwrap(), u16::try_from(local.rem_euclid(86_400) / 60).unwrap())
     }
 
-    /// What a person with a calendar says, minute by minute of the day.
+    /// Reference implementation: enumerates the minutes of the day.
     fn holds(&self, days: Days, times: &[Times], at: i64) -> bool {
         let (day, minute) = self.clock(at);
         if times.is_empty() {
             return days.contains(day);
         }
         times.iter().any(|times| {
-            // Written out from the minute it starts, into the next day if need be.
+            // Enumerates the minutes from the start, into the next day if necessary.
             let length =
                 if times.start < times.end { times.end - times.start } else { DAY - times.start + times.end };
             (0..length).any(|step| {
@@ -64,9 +64,9 @@ fn second(at: i64) -> Timestamp {
     Timestamp::from_secs(u64::try_from(at).unwrap())
 }
 
-fn span(days: Days, times: &[(u16, u16)], zone: &TimeZone) -> Span {
+fn span(days: Days, times: &[(u16, u16)], zone: &TimeZone) -> ScheduleSpan {
     let times = times.iter().map(|(start, end)| Times { start: *start, end: *end }).collect();
-    Span { days, times, zone: zone.clone() }
+    ScheduleSpan { days, times, zone: zone.clone() }
 }
 
 fn at(text: &str) -> Timestamp {
@@ -74,13 +74,13 @@ fn at(text: &str) -> Timestamp {
     Timestamp::from_nanos(u64::try_from(moment.as_nanosecond()).unwrap())
 }
 
-/// Minutes of the clock, `hh:mm`.
+/// Minutes since midnight of `hh:mm`.
 const fn clock(hour: u16, minute: u16) -> u16 {
     hour * 60 + minute
 }
 
 fn times() -> impl Strategy<Value = Times> {
-    // Mostly quarters of an hour, where zones change, and around midnight.
+    // Mostly quarters of an hour, at which offsets change, and times around midnight.
     let minute = prop_oneof![0..DAY, (0..96u16).prop_map(|quarter| quarter * 15), Just(0)];
     let end = prop_oneof![0..=DAY, (0..=96u16).prop_map(|quarter| quarter * 15), Just(DAY), Just(0)];
     (minute, end).prop_filter_map("empty", |(start, end)| (start != end).then_some(Times { start, end }))
@@ -101,9 +101,9 @@ proptest! {
         asked in proptest::collection::vec(-2880..2880_i64, 200),
     ) {
         let change = &CHANGES[which];
-        let schedule = Schedule::new([Span { days, times: times.clone().into(), zone: zone(change.zone) }]);
+        let schedule = Schedule::new([ScheduleSpan { days, times: times.clone().into(), zone: zone(change.zone) }]);
         let mut said = Vec::new();
-        // Two days before to two days after, forwards.
+        // From two days before the change to two days after it, in order.
         for minute in -2880..2880 {
             let at = change.at + minute * 60;
             let expected = change.holds(days, &times, at);
@@ -112,7 +112,7 @@ proptest! {
             prop_assert_eq!(schedule.contains(Timestamp::from_nanos(last)), expected, "the end of the minute");
             said.push(expected);
         }
-        // And in any order, with what was known before.
+        // Then in any order, with a filled cache.
         for minute in asked {
             let expected = said[usize::try_from(minute + 2880).unwrap()];
             prop_assert_eq!(schedule.contains(second(change.at + minute * 60 + 17)), expected);
@@ -126,7 +126,7 @@ proptest! {
         asked in proptest::collection::vec(1_770_000_000..1_800_000_000_u64, 100),
     ) {
         let span = |(days, times, which): (Days, Times, usize)| {
-            Span { days, times: [times].into(), zone: zone(CHANGES[which].zone) }
+            ScheduleSpan { days, times: [times].into(), zone: zone(CHANGES[which].zone) }
         };
         let both = Schedule::new([span(first), span(other)]);
         let (first, other) = (Schedule::new([span(first)]), Schedule::new([span(other)]));
@@ -137,14 +137,14 @@ proptest! {
 
     #[test]
     fn what_is_known_fits_into_a_word(from in 0..18_446_744_074_u64, length in 0..86_401_u64, answer: bool) {
-        let known = Known { from, until: from + length, answer };
-        prop_assert_eq!(Known::unpack(known.pack()), known);
+        let known = CachedAnswer { from, until: from + length, answer };
+        prop_assert_eq!(CachedAnswer::unpack(known.pack()), known);
     }
 }
 
 #[test]
 fn a_night_with_a_missing_hour_is_an_hour_shorter() {
-    // Sunday 29 March 2026, 02:00 became 03:00 in Berlin.
+    // On Sunday, 29 March 2026, 02:00 became 03:00 in Berlin.
     let schedule = Schedule::new([span(Days::ALL, &[(clock(1, 0), clock(6, 0))], &zone("Europe/Berlin"))]);
     for (moment, inside) in [
         ("2026-03-28T23:59:59.999999999Z", false),
@@ -163,7 +163,7 @@ fn a_night_with_a_missing_hour_is_an_hour_shorter() {
 
 #[test]
 fn an_hour_that_comes_twice_is_inside_both_times() {
-    // Sunday 25 October 2026, 03:00 became 02:00 in Berlin.
+    // On Sunday, 25 October 2026, 03:00 became 02:00 in Berlin.
     let schedule = Schedule::new([span(Days::ALL, &[(clock(2, 30), clock(2, 45))], &zone("Europe/Berlin"))]);
     for (moment, inside) in [
         ("2026-10-25T00:29:59Z", false),
@@ -211,7 +211,7 @@ fn time_may_go_backwards() {
 fn an_answer_is_known_until_it_may_change() {
     let schedule = Schedule::new([span(Days::ALL, &[(clock(1, 0), clock(6, 0))], &zone("Europe/Berlin"))]);
     assert!(schedule.contains(at("2026-11-20T03:00:00Z")));
-    let known = Known::unpack(schedule.known.load(Ordering::Relaxed));
+    let known = CachedAnswer::unpack(schedule.known.load(Ordering::Relaxed));
     let hours = known.until - known.from;
     assert_eq!((known.from, hours), (at("2026-11-20T00:00:00Z").as_secs(), 5 * 3600));
 }

@@ -1,15 +1,15 @@
-//! Rules that charge one counter.
+//! Rules that share a counter.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::limiter::Lineage;
+use crate::limiter::LimitIdentity;
 use crate::limiter::quota::Ban;
-use crate::limiter::reservation::{Charging, Reservation};
-use crate::rules::tariff::{Cost, Tariff, Told};
+use crate::limiter::reservation::{ChargeTiming, Reservation};
+use crate::rules::cost::{Cost, CostModel, HeaderCost};
 
-/// A rule for `path` of 10 an hour that charges the counter `budget`.
-fn sharing(name: &str, path: &str, change: impl FnOnce(&mut Limiting)) -> Rule {
+/// Returns a rule for `path` with 10 units per hour that charges the counter `budget`.
+fn sharing(name: &str, path: &str, change: impl FnOnce(&mut LimitAction)) -> Rule {
     let Action::Limit(mut limiting) = limiting(&[Attribute::ClientIp], OnMissing::Skip, &[10]) else {
         panic!()
     };
@@ -18,14 +18,14 @@ fn sharing(name: &str, path: &str, change: impl FnOnce(&mut Limiting)) -> Rule {
     rule(name, &[path], Action::Limit(limiting))
 }
 
-fn costing(cost: u32) -> impl FnOnce(&mut Limiting) {
-    move |limiting| limiting.tariff = Tariff::fixed(cost)
+fn costing(cost: u32) -> impl FnOnce(&mut LimitAction) {
+    move |limiting| limiting.cost_model = CostModel::fixed(cost)
 }
 
-/// Units are held until a header of the response tells the cost.
-fn told(limiting: &mut Limiting) {
-    let told = Told { name: HeaderName::from_static("x-tokens"), otherwise: 4, most: None };
-    limiting.tariff = Tariff { cost: Cost::ResponseHeader(told), ..Tariff::fixed(1) };
+/// Makes a rule hold units until a response header reports the cost.
+fn told(limiting: &mut LimitAction) {
+    let told = HeaderCost { name: HeaderName::from_static("x-tokens"), default: 4, max_units: None };
+    limiting.cost_model = CostModel { cost: Cost::ResponseHeader(told), ..CostModel::fixed(1) };
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn rules_with_one_counter_charge_it_each_at_its_cost() {
 fn a_request_that_two_rules_of_a_counter_match_is_charged_by_each_or_by_none() {
     let bound = bound(vec![sharing("exports", "/export", costing(5)), sharing("all", "~.", costing(1))]);
     assert!(bound.passes("/export"));
-    // Four are left: the export alone does not fit, and "all" is not charged for it.
+    // Four units are left. The rule "exports" rejects, so "all" is not charged either.
     assert!(!bound.passes("/export"));
     assert!((0..4).all(|_| bound.passes("/")));
     assert!(!bound.passes("/"));
@@ -51,8 +51,8 @@ fn a_wait_covers_all_that_a_request_is_charged_to_one_counter() {
     let bound = bound(vec![sharing("a", "/both", costing(5)), sharing("b", "~.", costing(5))]);
     assert!(bound.passes("/both"));
     let decision = bound.decide("/both");
-    // Ten units of ten an hour, not five.
-    assert_eq!(decision.verdicts()[0].wait().as_secs(), 3600);
+    // The wait covers ten units at 10 per hour, not five.
+    assert_eq!(decision.verdicts()[0].retry_after().as_secs(), 3600);
     assert!(!bound.passes("/both"));
 }
 
@@ -60,11 +60,11 @@ fn a_wait_covers_all_that_a_request_is_charged_to_one_counter() {
 fn what_one_rule_holds_is_not_there_for_another() {
     let bound = bound(vec![sharing("tokens", "/tokens", told), sharing("rest", "/", costing(4))]);
     let held = bound.limited("/tokens")[0];
-    assert_eq!(held.check.charging, Charging::OnAnswer);
+    assert_eq!(held.check.charge_timing, ChargeTiming::OnResponse);
     assert!(bound.passes("/tokens"));
     assert!(bound.passes("/"));
     assert!(!bound.passes("/"), "four are charged and four are held");
-    // The response says that it cost nothing.
+    // The response reports a cost of 0.
     let mut reservation = Reservation::new(&held.check, START);
     bound.limiter.settle(&mut reservation, 0, START);
     assert!(bound.passes("/"));
@@ -73,40 +73,41 @@ fn what_one_rule_holds_is_not_there_for_another() {
 
 #[test]
 fn who_meets_only_what_others_hold_is_not_banned() {
-    let ban = |limiting: &mut Limiting| {
+    let ban = |limiting: &mut LimitAction| {
         costing(8)(limiting);
         let (first, most) = (std::time::Duration::from_secs(60), std::time::Duration::from_secs(60));
-        limiting.ban = Some(Ban { first, most });
+        limiting.ban = Some(Ban { initial_duration: first, max_duration: most });
     };
     let bound = bound(vec![sharing("tokens", "/tokens", told), sharing("rest", "/", ban)]);
     let held = bound.limited("/tokens")[0];
     assert!(bound.passes("/tokens"));
     let decision = bound.decide("/");
-    assert!(decision.is_refused());
-    assert!(decision.verdicts().iter().all(|verdict| verdict.wait().is_zero()), "{decision:?}");
+    assert!(decision.is_rejected());
+    assert!(decision.verdicts().iter().all(|verdict| verdict.retry_after().is_zero()), "{decision:?}");
     bound.limiter.settle(&mut Reservation::new(&held.check, START), 0, START);
     assert!(bound.passes("/"));
 }
 
 #[test]
 fn the_counter_is_the_lineage_of_limits_and_permits_and_the_rule_that_of_bans() {
-    let change = |limiting: &mut Limiting| {
+    let change = |limiting: &mut LimitAction| {
         limiting.in_flight = NonZeroU32::new(3);
         let (first, most) = (std::time::Duration::from_secs(60), std::time::Duration::from_secs(60));
-        limiting.ban = Some(Ban { first, most });
+        limiting.ban = Some(Ban { initial_duration: first, max_duration: most });
     };
     let rules = [
         sharing("a", "/a", change),
         sharing("b", "/b", change),
         limit("budget", &[], &[Attribute::ClientIp], &[10]),
     ];
-    let specs = meter_specs(&rules);
-    let lineage = |name: &str| Lineage { rule: name.into(), key: "[client_ip]".into() };
-    let lineages: Vec<_> = specs.into_iter().map(|spec| spec.lineage).collect();
-    // Ban, permits and limit of the first; of the second only its ban is its own; the third is the counter by its name.
+    let specs = limit_specs(&rules);
+    let lineage = |name: &str| LimitIdentity { rule: name.into(), key: "[client_ip]".into() };
+    let lineages: Vec<_> = specs.into_iter().map(|spec| spec.identity).collect();
+    // The first rule has a ban, a concurrency limit and a limit. Of the second rule only the ban is its own. The third
+    // rule has the name of the counter.
     assert_eq!(lineages, ["a", "budget", "budget", "b"].map(lineage));
     let bound = bound(rules.into());
-    let meters = |index| bound.rules.meters(RuleIndex(index)).collect::<Vec<_>>();
+    let meters = |index| bound.rules.limit_handles(RuleIndex(index)).collect::<Vec<_>>();
     assert_eq!(meters(0)[1..], meters(1)[1..]);
     assert_ne!(meters(0)[0], meters(1)[0]);
     assert_eq!(meters(2), meters(0)[2..]);
@@ -118,7 +119,7 @@ fn a_route_that_moves_to_another_rule_of_its_counter_keeps_what_is_used() {
     let after = vec![sharing("c", "/a", costing(6))];
     let bound = bound(before);
     assert!(bound.passes("/a"));
-    let meters = bound.limiter.install(&meter_specs(&after), START);
+    let meters = bound.limiter.install(&limit_specs(&after), START);
     bound.limiter.retire_others(&meters, START);
     let rules = RuleSet::bind(after, &meters, bound.limiter.hasher());
     let bound = Bound { rules, limiter: bound.limiter };
@@ -126,8 +127,8 @@ fn a_route_that_moves_to_another_rule_of_its_counter_keeps_what_is_used() {
 }
 
 proptest! {
-    /// Two rules charge one counter, one of them when the response has come. At no moment is more charged and held than
-    /// the limit has, whatever the order of requests and responses, and whatever room there is is given.
+    /// Two rules share a counter, and one of them charges it when the response arrives. In any order of requests and
+    /// responses, the units charged and held never exceed the limit, and no available unit is withheld.
     #[test]
     fn charges_and_holds_of_all_rules_never_exceed_the_limit(steps in prop::collection::vec((0..4_u8, 0..=4_u32), 1..60)) {
         let bound = bound(vec![sharing("tokens", "/tokens", told), sharing("rest", "/", costing(1))]);

@@ -1,7 +1,7 @@
-//! The servers of a Cluster, and which of them has a slot.
+//! Topology of a Redis Cluster: the servers, and which of them owns each slot.
 //!
-//! What a server says of a slot (`MOVED`) holds at once, and all slots are asked for again soon. They are also asked for when a
-//! server cannot be reached: a replica may have taken its place.
+//! A `MOVED` reply takes effect at once, and the slots are soon fetched again. They are also fetched when a server is
+//! unreachable, because a replica may have been promoted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -16,17 +16,17 @@ use super::connection::{Failure, Redirect};
 use super::connector::{Connector, Lookup, text};
 use super::error::CallError;
 use super::node::{Node, Target};
-use super::pause::pause;
+use super::pause;
 use super::slot::{SLOTS, slot};
 use super::{Call, Deadline, RunId, bounded, finished};
 use crate::remote::channel::Place;
 
-/// Servers that one call may be sent on to.
+/// Maximum redirects of one call.
 const MAX_REDIRECTS: usize = 3;
-/// Masters of one Cluster; Redis itself is made for no more.
+/// Maximum masters of a Cluster, as for Redis itself.
 const MAX_NODES: usize = 1000;
 
-/// A Cluster.
+/// A Redis Cluster.
 #[derive(Debug)]
 pub(super) struct Cluster {
     shared: Arc<Shared>,
@@ -38,16 +38,16 @@ struct Shared {
     seeds: Vec<Place>,
     connector: Arc<Connector>,
     table: Mutex<Table>,
-    /// Whether the slots are known; why not, if asking for them has failed.
+    /// Whether the slots are known, or the error of the first attempt to fetch them.
     known: watch::Sender<Option<Result<(), CallError>>>,
-    /// All slots are to be asked for again.
+    /// Signals that the slots must be fetched again.
     is_stale: Notify,
 }
 
-/// Which server has which slot.
+/// Owners of the slots.
 #[derive(Debug, Default)]
 struct Table {
-    /// By their slots; empty until they are known.
+    /// Owner of each slot; empty until the slots have been fetched.
     owners: Vec<Option<Place>>,
     nodes: HashMap<Place, Arc<Node>>,
 }
@@ -64,7 +64,7 @@ impl Cluster {
         Self { shared: Arc::new(shared), task: OnceLock::new() }
     }
 
-    /// The server that has `slot`; waits until the slots have been asked for once.
+    /// Returns the server that owns `slot`; waits for the first fetch of the slots.
     pub(super) async fn node(&self, slot: u16) -> Result<Arc<Node>, CallError> {
         self.task.get_or_init(|| tokio::spawn(keep(Arc::clone(&self.shared))).abort_handle());
         let mut known = self.shared.known.subscribe();
@@ -122,7 +122,7 @@ impl Drop for Cluster {
 }
 
 impl Shared {
-    /// The server at `place`; another one of the Cluster from now on if it was none.
+    /// Returns the server at `place`, which is added to the Cluster if it is unknown.
     fn node(&self, place: &Place) -> Result<Arc<Node>, CallError> {
         let mut table = self.table.lock();
         if let Some(node) = table.nodes.get(place) {
@@ -149,7 +149,7 @@ impl Shared {
         self.node(&place)
     }
 
-    /// Asks for all slots: servers to which there are connections, then those of the configuration. Whether there is news.
+    /// Fetches the slots from connected servers, then from the configured ones. Returns whether anything has changed.
     async fn refresh(&self, lookup: &mut Lookup) -> Result<bool, CallError> {
         let mut places: Vec<Place> = {
             let table = self.table.lock();
@@ -177,7 +177,7 @@ impl Shared {
         Err(failure)
     }
 
-    /// Whether that is news.
+    /// Stores the owners; returns whether anything has changed.
     fn learn(&self, owners: Vec<Option<Place>>) -> bool {
         let mut table = self.table.lock();
         let places: HashSet<&Place> = owners.iter().flatten().collect();
@@ -188,23 +188,24 @@ impl Shared {
     }
 }
 
-/// Keeps the table of slots true.
+/// Keeps the slot table up to date.
 async fn keep(shared: Arc<Shared>) {
     let mut lookup = Lookup::default();
-    // Attempts in a row that have brought no news.
+    // Number of consecutive fetches without changes.
     let mut vain = 0_u32;
     loop {
         match shared.refresh(&mut lookup).await {
             Ok(is_new) => {
                 shared.known.send_replace(Some(Ok(())));
-                // However often calls say that it is stale, as all do while a server is gone that has no replica.
+                // The pause bounds the rate of fetches, because all calls request one while a server without a replica
+                // is down.
                 vain = if is_new { 0 } else { vain.saturating_add(1) };
                 sleep(pause(vain)).await;
                 shared.is_stale.notified().await;
             }
             Err(error) => {
                 tracing::debug!(%error, "the slots of the store are not known");
-                // What was known before is better than nothing.
+                // Keep using what was known before.
                 shared.known.send_if_modified(|known| {
                     let is_unknown = !matches!(known, Some(Ok(())));
                     if is_unknown {
@@ -219,7 +220,7 @@ async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// The owner of each slot, as `CLUSTER SLOTS` of the server at `asked` prints them; `None` where that has none at all.
+/// Parses the reply of `CLUSTER SLOTS` from the server at `asked`; `None` if no slot has an owner.
 fn owners(slots: &Value, asked: &Place) -> Option<Vec<Option<Place>>> {
     let Value::Array(ranges) = slots else { return None };
     let mut owners = vec![None; usize::from(SLOTS)];
@@ -233,7 +234,7 @@ fn owners(slots: &Value, asked: &Place) -> Option<Vec<Option<Place>>> {
     owners.iter().any(Option::is_some).then_some(owners)
 }
 
-/// A server without a host is where the one is that was asked.
+/// Parses a master's address. Without a host, it is at the host of the server that replied.
 fn owner(master: &[Value], asked: &Place) -> Option<Place> {
     let [host, Value::Int(port), ..] = master else { return None };
     let own = match asked {

@@ -1,4 +1,4 @@
-//! A connection to one server, and calls on it.
+//! Connection to one server, and calls on it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::error::CallError;
 use super::{Call, Deadline, RunId, bounded};
 use crate::remote::channel::Place;
 
-/// A connection that is open, as far as is known.
+/// An open connection, as far as is known.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) place: Place,
@@ -22,21 +22,21 @@ pub(super) struct Connection {
     is_given_up: Notify,
 }
 
-/// What a server said instead of a result.
+/// A call without a result.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It did not execute the call; another server does.
+    /// The call was not executed here; another server has the keys.
     Elsewhere(Redirect),
-    /// Anything else.
+    /// Any other error.
     Error(CallError),
 }
 
-/// Where keys are.
+/// A redirect to another server.
 #[derive(Debug)]
 pub(super) struct Redirect {
-    /// The server that has them; `None` where it cannot be told.
+    /// The server that has the keys; `None` if the reply does not name it.
     pub(super) place: Option<Place>,
-    /// It has them from now on, and not only for this call.
+    /// Whether the redirect is permanent (`MOVED`) and not only for this call (`ASK`).
     pub(super) is_lasting: bool,
 }
 
@@ -65,24 +65,24 @@ impl Connection {
         &self.run_id
     }
 
-    /// Whether any call has had a result.
+    /// Returns whether any call has had a result.
     pub(super) fn has_served(&self) -> bool {
         self.has_served.load(Ordering::Relaxed)
     }
 
-    /// Has the connection closed; the first reason is kept.
+    /// Closes the connection; the first reason is kept.
     pub(super) fn give_up(&self, reason: CallError) {
         let _ = self.given_up.set(reason);
         self.is_given_up.notify_one();
     }
 
-    /// Ready when the connection is given up, with the reason.
+    /// Completes with the reason when the connection is closed.
     pub(super) async fn given_up(&self) -> CallError {
         self.is_given_up.notified().await;
         self.given_up.get().cloned().unwrap_or(CallError::Timeout)
     }
 
-    /// Calls the script by its hash, and by its text where the server does not know it.
+    /// Calls the script by its hash, or by its text if the server does not have it.
     pub(super) async fn call(
         &self,
         call: Call<'_>,
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// The server at `address`, which is `host:port` without brackets; without a host it is this one's.
+    /// Parses `host:port` (without brackets); an empty host is that of this server.
     fn neighbour(&self, address: &str) -> Option<Place> {
         let (host, port) = address.rsplit_once(':')?;
         let own = match &self.place {
@@ -148,7 +148,7 @@ impl Connection {
     }
 }
 
-/// What a server has said of a command. The library's own error of several commands has neither its code nor where to go.
+/// Returns the server's error for a command. The library's error for a pipeline lacks its code and redirect.
 fn of_command(error: RedisError) -> RedisError {
     let errors = error.clone().into_server_errors();
     errors.and_then(|errors| errors.first().map(|(_, error)| error.clone().into())).unwrap_or(error)

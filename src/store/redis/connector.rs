@@ -1,4 +1,4 @@
-//! How connections to servers and sentinels are opened.
+//! Opens connections to servers and Sentinels.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,27 +18,28 @@ use super::connection::Connection;
 use super::error::CallError;
 use crate::remote::channel::Place;
 use crate::store::settings::{Credentials, Settings, Topology};
-use crate::tls::client::Client;
+use crate::tls::client::TlsClient;
 use crate::transport::Transport;
 
-/// For a connection to stand, TLS and the login included. It is opened beside calls, so that a store that takes longer than one
-/// call may, is reached all the same.
+/// Timeout of establishing a connection, including TLS and authentication, unless the timeout of calls is longer.
+/// Connections are established apart from calls, so a store that takes longer to connect than a call may take is
+/// reached.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// Runs a connection until it is closed.
+/// Future that runs a connection until it is closed.
 pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What every connection has in common.
+/// Settings that all connections share.
 pub(super) struct Connector {
-    tls: Option<Client>,
+    tls: Option<TlsClient>,
     servers: RedisConnectionInfo,
     sentinels: RedisConnectionInfo,
-    /// The name of connections.
+    /// Client name of the connections.
     name: String,
     connect: Duration,
 }
 
-/// The addresses of a name; asked for once at a time, since a resolver that hangs keeps a thread.
+/// Name resolution with one lookup at a time, because a resolver that hangs occupies a thread.
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
     pending: Option<JoinHandle<io::Result<Vec<SocketAddr>>>>,
@@ -54,9 +55,9 @@ impl Connector {
             Topology::Cluster(_) => (0, &none),
         };
         Ok(Self {
-            tls: settings.tls.clone().map(Client::new).transpose()?,
+            tls: settings.tls.clone().map(TlsClient::new).transpose()?,
             servers: info(&settings.credentials).set_db(db.into()),
-            // The third version of the protocol has messages that are published beside replies.
+            // RESP3 delivers published messages in addition to replies.
             sentinels: info(sentinel).set_protocol(ProtocolVersion::RESP3),
             name: format!("weir:{instance}"),
             connect: CONNECT.max(settings.timeout),
@@ -76,7 +77,7 @@ impl Connector {
         Ok((Connection::new(place.clone(), multiplexed, run_id), driver))
     }
 
-    /// Opens a connection to the sentinel at `place`, which notifies of each message that the sentinel publishes.
+    /// Opens a connection to the Sentinel at `place`. `published` is notified of each message that it publishes.
     pub(super) async fn open_sentinel(
         &self,
         place: &Place,
@@ -86,7 +87,7 @@ impl Connector {
         self.open(place, &self.sentinels, Some(Arc::clone(published)), lookup).await
     }
 
-    /// One command to the server at `place`, on a connection of its own.
+    /// Sends one command to the server at `place`, on a separate connection.
     pub(super) async fn ask_server(
         &self,
         place: &Place,
@@ -137,14 +138,14 @@ impl Connector {
         };
         match &self.tls {
             None => Ok(stream),
-            Some(client) => match client.connect_unnamed(stream, host).await {
+            Some(client) => match client.connect_without_alpn(stream, host).await {
                 Ok(stream) => Ok(stream.into()),
                 Err(failure) => Err(io::Error::other(failure)),
             },
         }
     }
 
-    /// What `exchange` on a connection leads to, while `driver` runs it.
+    /// Awaits `exchange` on a connection while `driver` runs it, with a timeout.
     pub(super) async fn within<T>(
         &self,
         driver: &mut Driver,
@@ -157,7 +158,7 @@ impl Connector {
         }
     }
 
-    /// Tells a server who this is, and learns which process it is.
+    /// Sets the connection's name, checks the server's role, and returns the server's process.
     async fn introduce(
         &self,
         place: &Place,
@@ -165,7 +166,7 @@ impl Connector {
         must_be_master: bool,
     ) -> Result<RunId, CallError> {
         let of = |error: RedisError| CallError::of(&error);
-        // Of help to people only, and not permitted to every user.
+        // The name only helps operators, and not every user may set it.
         let named: Result<Value, _> =
             redis::cmd("CLIENT").arg("SETNAME").arg(&self.name).query_async(multiplexed).await;
         if let Err(error) = named {
@@ -196,7 +197,7 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Lookup {
-    /// The addresses of `host`, beginning with another one each time, so that one that is silent does not hide the others.
+    /// Resolves `host`. The first address changes each time, so that an unresponsive one does not hide the others.
     async fn addresses(&mut self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let pending = self.pending.get_or_insert_with(|| {
             let name = (host.to_owned(), port);
@@ -226,12 +227,12 @@ fn info(credentials: &Credentials) -> RedisConnectionInfo {
     info
 }
 
-/// A field in what `INFO` prints.
+/// Returns a field of the output of `INFO`.
 fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Whether `ROLE` says that a server is a master.
+/// Returns whether the reply to `ROLE` is that of a master.
 fn is_master(role: &Value) -> bool {
     matches!(role, Value::Array(parts) if parts.first().and_then(text) == Some("master"))
 }

@@ -1,45 +1,45 @@
-//! Why a call of the store has no result.
+//! Errors of calls to the store.
 
 use redis::RedisError;
 
 use crate::telemetry::metrics::StoreOutcome;
 
-/// Why a call of the store has no result.
+/// Why a call to the store has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// There is no connection.
     #[error("no connection to the store: {0}")]
     Unreachable(String),
-    /// There was no response in time. The call may have been executed.
+    /// The call timed out. It may have been executed.
     #[error("no response of the store in time")]
     Timeout,
     /// The server is a replica.
     #[error("the store is a replica")]
     ReadOnly,
-    /// The server reads its data from disk.
+    /// The server is loading its data from disk.
     #[error("the store is loading its data")]
     Loading,
-    /// The server has no memory for more.
+    /// The server has reached its memory limit.
     #[error("the store is out of memory")]
     OutOfMemory,
-    /// The server does not write: its disk fails, or it has fewer replicas than it needs.
+    /// The server rejects writes: its disk fails, or it has too few replicas.
     #[error("the store does not write: {0}")]
     Unwritable(String),
-    /// The server does not accept the user, or does not permit the user this.
+    /// Authentication failed, or the user lacks a permission.
     #[error("the store does not permit it: {0}")]
     NotPermitted(String),
-    /// No server has the keys: they move between servers of a Cluster, or a Cluster is configured as one server.
+    /// No known server has the keys: they move between servers of a Cluster, or a Cluster is configured as one server.
     #[error("the keys are on another server")]
     Moved,
-    /// The server executes a script that does not end, or too many calls wait here.
+    /// The server runs a long script, or too many calls are in flight here.
     #[error("the store is busy")]
     Busy,
-    /// Anything else.
+    /// Any other error.
     #[error("the store failed: {0}")]
     Other(String),
 }
 
-/// Codes with which a server, or a command inside of a script, rejects a call.
+/// Error codes with which a server, or a command inside of a script, rejects a call.
 const CODES: [&str; 13] = [
     "READONLY",
     "LOADING",
@@ -56,11 +56,11 @@ const CODES: [&str; 13] = [
     "CLUSTERDOWN",
 ];
 
-/// How a permission that a command inside of a script lacks is told, which has no code: by version 7.0, and since then.
+/// Texts of permission errors inside of a script, which have no code: up to version 7.0, and later.
 const PERMISSION: [&str; 2] = ["The user executing the script can't ", "ACL failure in script"];
 
 impl CallError {
-    /// What `error` of the library means.
+    /// Classifies an error of the library.
     pub(super) fn of(error: &RedisError) -> Self {
         let detail = error.detail().unwrap_or_default();
         match code(error).unwrap_or_default() {
@@ -83,7 +83,7 @@ impl CallError {
         }
     }
 
-    /// What it is counted as.
+    /// Returns the outcome for metrics.
     pub const fn outcome(&self) -> StoreOutcome {
         match self {
             Self::Unreachable(_) => StoreOutcome::Unreachable,
@@ -100,7 +100,8 @@ impl CallError {
     }
 }
 
-/// The code of `error`. Before version 7 a script's errors are `ERR`, with the code of its command in the text.
+/// Returns the code of `error`. Before version 7, errors of scripts have the code `ERR` and the command's code in the
+/// text.
 fn code(error: &RedisError) -> Option<&str> {
     let known = error.code().filter(|code| *code != "ERR");
     known.or_else(|| {

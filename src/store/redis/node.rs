@@ -1,4 +1,4 @@
-//! A server with a task that keeps a connection to it.
+//! A server, with a task that maintains a connection to it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,21 +9,21 @@ use tokio::time::sleep;
 use super::connection::Connection;
 use super::connector::{Connector, Driver, Lookup};
 use super::error::CallError;
-use super::pause::pause;
+use super::pause;
 use super::sentinel::{Named, Sentinels};
 use crate::remote::channel::Place;
 use crate::store::settings::Sentinel;
 
-/// Where a connection leads.
+/// What a node connects to.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
-    /// To this server.
+    /// This server.
     Server(Place),
-    /// To the master that sentinels name.
+    /// The master that Sentinels name.
     Master(Sentinel),
 }
 
-/// A server, or the master among several.
+/// A server, or the present master of several.
 #[derive(Debug)]
 pub(super) struct Node {
     target: Target,
@@ -32,13 +32,13 @@ pub(super) struct Node {
     task: OnceLock<AbortHandle>,
 }
 
-/// Whether there is a connection.
+/// State of the connection.
 #[derive(Clone, Debug)]
 enum State {
-    /// The first one is being opened.
+    /// The first attempt to connect is in progress.
     New,
     Open(Arc<Connection>),
-    /// There is none, for this reason; the next attempt comes by itself.
+    /// There is no connection, for this reason. The task tries again by itself.
     Closed(CallError),
 }
 
@@ -47,10 +47,10 @@ impl Node {
         Self { target, connector, state: watch::Sender::new(State::New), task: OnceLock::new() }
     }
 
-    /// The connection; waits only for the first one.
+    /// Returns the connection; waits only for the first attempt to connect.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no connection.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>, CallError> {
         self.task.get_or_init(|| {
             let keeper = keep(self.target.clone(), Arc::clone(&self.connector), self.state.clone());
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// The connection, if there is one now.
+    /// Returns the connection, if there is one now.
     pub(super) fn open(&self) -> Option<Arc<Connection>> {
         match &*self.state.borrow() {
             State::Open(connection) => Some(Arc::clone(connection)),
@@ -82,7 +82,7 @@ impl Drop for Node {
     }
 }
 
-/// How the server is found.
+/// How the server is located.
 enum Source {
     Server(Place),
     Master(Sentinels),
@@ -109,7 +109,7 @@ impl Source {
         Ok((named, connection, driver))
     }
 
-    /// Ready when another server has taken the place of this one.
+    /// Completes when another server has replaced this one.
     async fn replaced(&self, now: &Named) {
         match self {
             Self::Server(_) => std::future::pending().await,
@@ -117,7 +117,7 @@ impl Source {
         }
     }
 
-    /// There is no connection any more: another server may have taken the place of this one.
+    /// Reports that the connection was lost, and so another server may have replaced this one.
     fn doubt(&self) {
         match self {
             Self::Server(_) => {}
@@ -126,12 +126,12 @@ impl Source {
     }
 }
 
-/// Keeps a connection to `target` in `state`.
+/// Maintains a connection to `target` in `state`.
 async fn keep(target: Target, connector: Arc<Connector>, state: watch::Sender<State>) {
     let source = Source::of(target, &connector);
     let mut lookup = Lookup::default();
     let mut failures = 0_u32;
-    // Said once for each loss.
+    // Logged once for each loss.
     let mut is_said = false;
     loop {
         let reason = match source.connect(&connector, &mut lookup).await {
@@ -148,7 +148,7 @@ async fn keep(target: Target, connector: Arc<Connector>, state: watch::Sender<St
                     reason = connection.given_up() => reason,
                     () = source.replaced(&named) => unreachable("is not the master any more"),
                 };
-                // One that accepts connections and then rejects every call has not recovered.
+                // A server that accepts connections and then rejects every call has not recovered.
                 if connection.has_served() {
                     failures = 0;
                 }

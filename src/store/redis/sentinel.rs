@@ -1,9 +1,9 @@
-//! The master that sentinels name.
+//! Discovery of the master through Sentinels.
 //!
-//! Each sentinel is followed on a connection of its own: it is asked every second, and at once when it publishes that there is
-//! another master. Sentinels may disagree for a while, so the one whose knowledge is the latest (its epoch is the highest)
-//! is believed, and only if what it names takes itself for a master, too. See Redis'
-//! [guidelines](https://redis.io/docs/latest/develop/reference/sentinel-clients/) for clients of Sentinel.
+//! Each Sentinel has a connection. It is queried every second, and at once when it publishes a failover. Sentinels may
+//! disagree for a while. The reply with the highest epoch is used, and only if the named server itself reports to be a
+//! master. See Redis' [guidelines](https://redis.io/docs/latest/develop/reference/sentinel-clients/) for clients of
+//! Sentinel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use tokio::time::sleep;
 
 use super::connector::{Connector, Lookup, text};
 use super::error::CallError;
-use super::pause::pause;
+use super::pause;
 use crate::remote::channel::Place;
 use crate::store::settings::Sentinel;
 
-/// How often a sentinel is asked, whatever it publishes.
+/// Interval between queries to a Sentinel.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a sentinel publishes when a replica has become the master, and when all replicas follow that.
+/// Events that a Sentinel publishes when a replica has been promoted, and when all replicas follow it.
 const EVENTS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
-/// What the sentinels say; they are followed until this is dropped.
+/// Connections to all Sentinels and their latest replies; dropping it closes them.
 #[derive(Debug)]
 pub(super) struct Sentinels {
     views: watch::Receiver<Views>,
@@ -35,17 +35,17 @@ pub(super) struct Sentinels {
     _followers: JoinSet<()>,
 }
 
-/// What each sentinel has said last: `None` before it was asked.
+/// Latest reply of each Sentinel; `None` before the first.
 type Views = Vec<Option<Result<Named, CallError>>>;
 
-/// A master, and how late the knowledge of it is.
+/// A master, and the configuration epoch in which it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) place: Place,
     pub(super) epoch: u64,
 }
 
-/// One sentinel.
+/// Connection to one Sentinel.
 struct Follower {
     index: usize,
     place: Place,
@@ -56,7 +56,7 @@ struct Follower {
 }
 
 impl Sentinels {
-    /// Follows the sentinels of `settings`. Needs a runtime.
+    /// Connects to the Sentinels of `settings`. Must be called within a runtime.
     pub(super) fn follow(settings: &Sentinel, connector: &Arc<Connector>) -> Self {
         let (views, seen) = watch::channel(vec![None; settings.sentinels.len()]);
         let mut followers = JoinSet::new();
@@ -71,7 +71,7 @@ impl Sentinels {
         Self { views: seen, wakes, _followers: followers }
     }
 
-    /// The master. Waits until a sentinel has named one, or none of them can be asked.
+    /// Returns the master. Waits until one Sentinel has named it, or all of them have failed.
     pub(super) async fn master(&self) -> Result<Named, CallError> {
         let mut views = self.views.clone();
         let known = views.wait_for(|views| latest(views).is_some() || views.iter().all(Option::is_some));
@@ -87,7 +87,7 @@ impl Sentinels {
             .unwrap_or_else(|| CallError::Unreachable("no sentinel is configured".to_owned())))
     }
 
-    /// Ready when another master has taken the place of this one.
+    /// Completes when another master has replaced this one.
     pub(super) async fn replaced(&self, now: &Named) {
         let mut views = self.views.clone();
         if views.wait_for(|views| is_replaced(now, views)).await.is_err() {
@@ -95,19 +95,19 @@ impl Sentinels {
         }
     }
 
-    /// Has all sentinels asked at once.
+    /// Queries all Sentinels at once.
     pub(super) fn ask(&self) {
         self.wakes.iter().for_each(|wake| wake.notify_one());
     }
 }
 
-/// What is known latest.
+/// Returns the reply with the highest epoch.
 fn latest(views: &Views) -> Option<&Named> {
     views.iter().flatten().filter_map(|view| view.as_ref().ok()).max_by_key(|named| named.epoch)
 }
 
-/// Whether there is another master than `now`. A single sentinel that is behind does not take a connection away that works;
-/// more than half of them do whatever their epochs are, since these begin anew when sentinels are set up again.
+/// Returns whether another master has replaced `now`. One Sentinel with an outdated reply is not enough to close a
+/// working connection. A majority is, regardless of epochs, because these restart when Sentinels are set up again.
 fn is_replaced(now: &Named, views: &Views) -> bool {
     let Some(latest) = latest(views) else { return false };
     let agree = views.iter().flatten().flatten().filter(|named| named.place == latest.place).count();
@@ -127,7 +127,7 @@ impl Follower {
         }
     }
 
-    /// Asks over and over, on one connection.
+    /// Queries repeatedly on one connection.
     async fn listen(&self, lookup: &mut Lookup, failures: &mut u32) -> Result<Never, CallError> {
         let (mut sentinel, mut driver) =
             self.connector.open_sentinel(&self.place, &self.wake, lookup).await?;
@@ -146,7 +146,7 @@ impl Follower {
         }
     }
 
-    /// A user that may not subscribe learns of another master within [`ASK_EVERY`].
+    /// Subscribes to events. Without the permission, a failover is noticed within [`ASK_EVERY`].
     async fn subscribe(&self, sentinel: &mut MultiplexedConnection) -> Result<(), CallError> {
         match sentinel.subscribe(&EVENTS).await {
             Ok(()) => Ok(()),
@@ -160,7 +160,8 @@ impl Follower {
         }
     }
 
-    /// The epoch comes first: with that of before, a new master is believed later and not wrongly.
+    /// Queries the epoch before the address: an outdated epoch delays the switch to a new master, but never causes a
+    /// wrong one.
     async fn named(&self, sentinel: &mut MultiplexedConnection) -> Result<Named, CallError> {
         let unknown = |reason: &dyn std::fmt::Display| {
             let (place, master) = (&self.place, &self.master);
@@ -193,7 +194,7 @@ impl Follower {
     }
 }
 
-/// Nothing returns it.
+/// A type without values.
 enum Never {}
 
 fn address(named: &Value) -> Option<Place> {

@@ -1,11 +1,12 @@
-//! Which slot of a Cluster a key is in.
+//! Mapping of keys to slots of a Redis Cluster.
 
-/// Slots of a Cluster.
+/// Number of slots.
 pub const SLOTS: u16 = 16_384;
 
-/// The slot of `key`: that of the part in its first braces, if there is one.
+/// Returns the slot of `key`, computed from the part in its first braces if there is one.
 ///
-/// See the [specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model).
+/// See the
+/// [specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model).
 pub fn slot(key: &[u8]) -> u16 {
     crc16(tag(key)) % SLOTS
 }
@@ -31,7 +32,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_that_of_the_part_in_braces() {
-        // The specification's own examples.
+        // Examples from the specification.
         assert_eq!(crc16(b"123456789"), 0x31c3);
         assert_eq!(slot(b"{user1000}.following"), slot(b"{user1000}.followers"));
         assert_eq!(slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);

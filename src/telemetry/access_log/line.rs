@@ -1,7 +1,7 @@
-//! How a line looks.
+//! Formats of access log lines.
 //!
-//! Clients choose paths and headers, so both formats escape them: nobody can end a field, a line, or talk to
-//! the terminal of whoever reads the log. Long values are cut, since lines may have to wait in memory.
+//! Paths and headers are chosen by clients, so both formats escape them: they cannot end a field or a line, nor send
+//! control sequences to a terminal. Long values are truncated, because lines are queued in memory.
 
 use std::io::Write;
 
@@ -12,18 +12,19 @@ use super::Entry;
 use crate::limiter::timestamp::saturating_millis;
 use crate::telemetry::rfc3339;
 
-/// The longest method written: any token is one (RFC 9110 section 9.1), real ones are short.
+/// Maximum length of a method, in bytes after escaping. Any token is valid (RFC 9110, section 9.1), real ones are
+/// short.
 const LONGEST_METHOD: usize = 64;
-/// The longest path written, in bytes after escaping.
+/// Maximum length of a path, in bytes after escaping.
 const LONGEST_PATH: usize = 4096;
-/// The longest value of a header, in bytes after escaping.
+/// Maximum length of a header value, in bytes after escaping.
 const LONGEST_VALUE: usize = 1024;
 
-/// Room for a usual line without growing.
+/// Initial capacity, enough for a typical line.
 const USUAL_LINE: usize = 384;
 
-/// Envoy's default format, byte for byte; a rule that decided follows as one more field, where those who
-/// read the format as it is do not look.
+/// Returns a line in Envoy's default format, byte for byte. The rule that decided is appended as one more field, which
+/// parsers of the format ignore.
 pub(super) fn envoy(entry: &Entry<'_>) -> Vec<u8> {
     let mut line = Vec::with_capacity(USUAL_LINE);
     // Writing to a vector cannot fail.
@@ -60,7 +61,7 @@ pub(super) fn envoy(entry: &Entry<'_>) -> Vec<u8> {
     line
 }
 
-/// One object with always the same keys, named as Envoy's users know them; `null` for what is missing.
+/// Returns one JSON object with a fixed set of keys, named as in Envoy; `null` for missing values.
 pub(super) fn json(entry: &Entry<'_>) -> Vec<u8> {
     let value = json!({
         "start_time": rfc3339(entry.start),
@@ -87,7 +88,7 @@ pub(super) fn json(entry: &Entry<'_>) -> Vec<u8> {
     line
 }
 
-/// Envoy writes 0 where no answer was given.
+/// Returns the status code; 0 without a response, as in Envoy.
 fn code(status: Option<StatusCode>) -> u16 {
     status.map_or(0, |status| status.as_u16())
 }
@@ -102,8 +103,8 @@ fn protocol(version: Version) -> &'static str {
     }
 }
 
-/// Quotes, backslashes and whatever is not printable ASCII as `\xNN`, as nginx does, so that every byte can
-/// be told from the text around it. Stops before `longest` bytes are exceeded.
+/// Appends a value with quotes, backslashes and bytes other than printable ASCII escaped as `\xNN`, as nginx does, so
+/// that the original bytes can be restored. Stops before it exceeds `longest` bytes.
 fn push_escaped(line: &mut Vec<u8>, value: &[u8], longest: usize) {
     let end = line.len() + longest;
     for &byte in value {
@@ -119,8 +120,8 @@ fn push_escaped(line: &mut Vec<u8>, value: &[u8], longest: usize) {
     }
 }
 
-/// The start of a value as text, so much that it takes `longest` bytes once escaped. JSON's own escaping leaves
-/// DEL and the C1 controls, to which terminals listen, so they are replaced.
+/// Returns the longest prefix of a value that takes at most `longest` bytes once escaped. JSON's own escaping keeps DEL
+/// and the C1 controls, which terminals interpret, so they are replaced.
 fn text(value: &[u8], longest: usize) -> String {
     let mut text = String::new();
     let mut room = longest;

@@ -1,7 +1,7 @@
-//! Where lines go: a file, or a copy of the descriptor of standard output or error.
+//! Output of the access log: a file, or a duplicate of the descriptor of standard output or error.
 //!
-//! Used by the log's own thread alone, which flushes whenever no line is waiting. A copy of the descriptor
-//! and not Rust's handle, so that a stalled pipe does not hold a lock that others print through.
+//! Only the log's own thread uses it, and flushes whenever the queue is empty. A duplicate descriptor is used instead
+//! of Rust's handle, so that a stalled pipe does not hold the lock of that handle.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -17,22 +17,22 @@ use rustix::io::Errno;
 use super::Sink;
 use crate::telemetry::count::Count;
 
-/// Envoy flushes at as much.
+/// Buffer size at which lines are written, in bytes; the same as Envoy's.
 const FLUSH_AT: usize = 64 * 1024;
 
-/// What others may ask of the output, and what it has to tell.
+/// State shared with the handles of the log.
 #[derive(Debug, Default)]
 pub(super) struct Control {
     pub(super) reopen: AtomicBool,
-    /// Lines that could not be written.
+    /// Number of lines that could not be written.
     pub(super) lost: Count,
 }
 
-/// A buffered file that reports no error to its writer but counts the lines that were lost.
+/// A buffered file that never returns an error, but counts lost lines.
 #[derive(Debug)]
 pub(super) struct Output {
     sink: Sink,
-    /// `None` for a FIFO that nobody has opened for reading yet.
+    /// `None` for a FIFO without a reader.
     file: Option<File>,
     buffer: Vec<u8>,
     control: Arc<Control>,
@@ -74,7 +74,7 @@ impl Output {
         self.file.as_mut().ok_or(Errno::NXIO)?.write_all(&self.buffer)
     }
 
-    /// Says so once, not once a line: a full disk fails for hours.
+    /// Counts lost lines. Logs the first failure only, because a full disk may fail for hours.
     fn lose(&mut self, error: &io::Error) {
         let lines = self.buffer.iter().filter(|byte| **byte == b'\n').count();
         self.control.lost.add(lines as u64);
@@ -92,7 +92,7 @@ impl Output {
         let Sink::File(path) = &self.sink else { return };
         match append(path) {
             Ok(file) => self.file = file,
-            // The old file still takes lines, even if nobody may look there.
+            // Lines still go to the old file.
             Err(error) => tracing::warn!(%error, path = %path.display(), "cannot reopen the access log"),
         }
     }
@@ -115,17 +115,17 @@ impl Write for Output {
     }
 }
 
-/// Opens a file for appending; `None` for a FIFO without a reader, where opening would wait for one (fifo(7)).
+/// Opens a file for appending; `None` for a FIFO without a reader, on which opening would block (fifo(7)).
 fn append(path: &Path) -> io::Result<Option<File>> {
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().create(true).append(true).custom_flags(nonblocking).open(path);
     match opened {
         Ok(file) => {
-            // A line that does not fit waits for the reader, and the others in the queue.
+            // Writes must block: a line that does not fit waits for the reader.
             fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
             Ok(Some(file))
         }
-        // The same is said of a socket, which nobody can write to.
+        // Opening a socket fails with the same error, but a socket can never be written to.
         Err(error) if is(&error, Errno::NXIO) && fs::metadata(path)?.file_type().is_fifo() => Ok(None),
         Err(error) => Err(error),
     }

@@ -6,7 +6,7 @@ use super::*;
 /// 2026-11-21T05:32:33.704Z
 const START: Timestamp = Timestamp::from_nanos(1_795_239_153_704_900_000);
 
-/// The request of which Envoy 1.40 wrote the line that [`envoys_line_byte_for_byte`] expects.
+/// The request for which Envoy 1.40 wrote the line in [`envoys_line_byte_for_byte`].
 fn entry<'a>() -> Entry<'a> {
     Entry {
         start: START,
@@ -114,7 +114,7 @@ fn a_long_value_is_cut_where_it_is_written() {
     assert!(envoy(&long_entry).contains("\\x01 HTTP/1.1\""), "no escape is cut in half");
 }
 
-/// A pipe that nobody reads: every write waits until the test lets it go.
+/// A pipe without a reader: every write waits until the test releases it.
 struct Stalled(Receiver<()>);
 
 impl Write for Stalled {
@@ -135,9 +135,9 @@ fn a_stalled_sink_loses_lines_and_stalls_nobody() {
     for _ in 0..QUEUED_LINES + 10 {
         log.log(&entry());
     }
-    // One line may be in the writer's hands; the others beyond the queue are gone.
+    // The writer may hold one line; all others beyond the queue are dropped.
     assert!((9..=10).contains(&log.dropped()), "{}", log.dropped());
-    // The end of the process does not wait for a reader that never comes.
+    // Shutdown does not wait for a reader that never comes.
     drop(guard);
     drop(release);
 }
@@ -149,7 +149,7 @@ fn lines_reach_the_file_and_its_successor() {
     let settings = Settings { sink: Sink::File(path.clone()), format: Format::Envoy };
     let (log, guard) = AccessLog::open(&settings).unwrap();
     log.log(&entry());
-    // Asked before the move, the file is opened under its old name once more; so wait for the line first.
+    // If reopening preceded the move, the file would be opened under its old name again; so wait for the line first.
     let written = |path: &std::path::Path| {
         let mut text = String::new();
         std::fs::File::open(path)

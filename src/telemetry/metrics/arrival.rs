@@ -1,59 +1,62 @@
-//! What comes of connections before HTTP.
+//! Label values for connections before HTTP: TLS handshakes, PROXY protocol, load shedding.
 
 use crate::tls::SessionStart;
 
-/// The label values of TLS handshakes, those that fail by how they do.
+/// Returns the label values of TLS handshakes, with these failures.
 pub(super) fn handshake_labels(
     failures: impl IntoIterator<Item = &'static str>,
 ) -> impl Iterator<Item = &'static str> {
     ["full", "resumed"].into_iter().chain(failures)
 }
 
-/// Where among them a handshake is counted; failures by their position.
+/// Returns the index of a handshake's result among the label values; failures are given by position.
 pub(super) fn handshake_index(handshake: Result<SessionStart, usize>) -> usize {
     handshake.map_or_else(|failure| 2 + failure, |start| start as usize)
 }
 
-/// What came of a connection's beginning where a proxy in front may say who connected.
+/// How a connection began, on a listener that accepts the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preamble {
-    /// A line, version 1 of the PROXY protocol.
+    /// With a version 1 header (text).
     V1,
-    /// Octets, version 2.
+    /// With a version 2 header (binary).
     V2,
-    /// There was none.
+    /// Without a header.
     Absent,
-    /// What came was broken.
+    /// With a malformed header.
     Malformed,
-    /// The peer is not one whose word is taken.
+    /// The peer is not a trusted proxy.
     Untrusted,
-    /// It did not come to its end.
+    /// The header was incomplete.
     Unfinished,
 }
 
 impl Preamble {
-    /// The label values, in the order of declaration.
+    /// Label values, in order of declaration.
     pub(super) const LABELS: [&'static str; 6] =
         ["v1", "v2", "absent", "malformed", "untrusted", "unfinished"];
 }
 
-/// The label values of [`LoadShed`](crate::overload::LoadShed), in the order of declaration: the keys of the configuration.
+/// Label values of [`LoadShed`](crate::overload::LoadShed), in order of declaration; the same as the configuration
+/// keys.
 pub(super) const LOAD_SHED: [&str; 4] = ["connections", "connections_per_client", "requests", "memory"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::client::Reason;
-    use crate::tls::server::Failure;
+    use crate::tls::client::ClientHandshakeErrorKind;
+    use crate::tls::server::ServerHandshakeError;
 
     #[test]
     fn every_failure_has_its_label() {
-        let labels: Vec<_> = handshake_labels(Failure::ALL.map(Failure::as_str)).collect();
-        for failure in Failure::ALL {
+        let labels: Vec<_> =
+            handshake_labels(ServerHandshakeError::ALL.map(ServerHandshakeError::as_str)).collect();
+        for failure in ServerHandshakeError::ALL {
             assert_eq!(labels[handshake_index(Err(failure as usize))], failure.as_str());
         }
-        let labels: Vec<_> = handshake_labels(Reason::ALL.map(Reason::as_str)).collect();
-        for reason in Reason::ALL {
+        let labels: Vec<_> =
+            handshake_labels(ClientHandshakeErrorKind::ALL.map(ClientHandshakeErrorKind::as_str)).collect();
+        for reason in ClientHandshakeErrorKind::ALL {
             assert_eq!(labels[handshake_index(Err(reason as usize))], reason.as_str());
         }
         assert_eq!(labels[handshake_index(Ok(SessionStart::Resumed))], "resumed");

@@ -1,8 +1,8 @@
-//! The same numbers under Envoy's names, for dashboards and scripts that were made for Envoy.
+//! The same metrics under Envoy's names, for dashboards and scripts made for Envoy.
 //!
-//! Envoy knows a statistic by a dotted name (`http.ingress.downstream_rq_total`); for Prometheus it takes the
-//! variable parts out into labels. Both are here, side by side. Only what can be said exactly is said: of
-//! Envoy's histogram buckets those that ours has too.
+//! Envoy gives a statistic a dotted name (`http.ingress.downstream_rq_total`); for Prometheus the variable parts become
+//! labels. Both forms are defined here together. Only exact values are exported: of Envoy's histogram buckets, those
+//! that exist here too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ use super::rule::{DecisionOutcome, Decisions};
 use super::worker::ListenerCounts;
 use super::{ClusterView, Scrape, Totals, UpstreamCounts};
 
-/// Milliseconds, and of Envoy's default bounds those that our buckets have.
+/// Milliseconds, with those of Envoy's default bounds that exist here too.
 const MILLISECONDS: Unit = Unit {
     nanos: 1e6,
     bounds: Some(&[
@@ -26,12 +26,12 @@ const MILLISECONDS: Unit = Unit {
     ]),
 };
 
-/// Which statistics are shown.
+/// Selection of statistics.
 #[derive(Clone, Debug, Default)]
 pub struct StatsFilter {
-    /// Only those whose dotted name has a match.
+    /// Only statistics whose dotted name matches.
     pub name: Option<Regex>,
-    /// Only those that have counted something: Envoy's `usedonly`.
+    /// Only statistics that are not zero: Envoy's `usedonly`.
     pub used_only: bool,
 }
 
@@ -45,7 +45,7 @@ impl StatsFilter {
     }
 }
 
-/// Statistics under Envoy's names, ordered by them.
+/// Statistics under Envoy's names, sorted.
 #[derive(Clone, Debug)]
 pub struct Stats(Vec<Stat>);
 
@@ -66,8 +66,8 @@ enum Value {
 }
 
 impl Stats {
-    /// `name: value`, one a line, as `GET /stats` has it. Histograms are left out: Envoy shows quantiles of
-    /// them, which buckets do not have.
+    /// Renders one `name: value` per line, as Envoy's `GET /stats`. Histograms are left out: Envoy shows their
+    /// quantiles, which cannot be computed from buckets.
     pub fn text(&self) -> String {
         self.scalars().fold(String::new(), |mut text, (name, value)| {
             let _ = writeln!(text, "{name}: {value}");
@@ -75,14 +75,14 @@ impl Stats {
         })
     }
 
-    /// The same as JSON.
+    /// Returns the same values as JSON.
     pub fn json(&self) -> serde_json::Value {
         let stats: Vec<_> =
             self.scalars().map(|(name, value)| json!({"name": name, "value": value})).collect();
         json!({ "stats": stats })
     }
 
-    /// All of them in Prometheus' text format, with types and without help, as Envoy prints it.
+    /// Renders all statistics in Prometheus' text format, with types but without help, as Envoy does.
     pub fn prometheus(&self) -> String {
         let mut families: BTreeMap<&str, Vec<&Stat>> = BTreeMap::new();
         for stat in &self.0 {
@@ -128,7 +128,7 @@ impl Stat {
     }
 }
 
-/// Everything that Envoy has a name for.
+/// Returns all metrics for which Envoy has a name.
 pub(super) fn stats(totals: &Totals<'_>, scrape: &Scrape, filter: &StatsFilter) -> Stats {
     let mut stats = server(totals, scrape);
     stats.extend(totals.listeners().flat_map(|(name, listener)| http(name, listener)));
@@ -157,7 +157,7 @@ fn server(totals: &Totals<'_>, scrape: &Scrape) -> Vec<Stat> {
     ]
 }
 
-/// A group of statistics that share a prefix and a label.
+/// A group of statistics with a common prefix and label.
 struct Scope {
     prefix: String,
     family: &'static str,
@@ -191,7 +191,7 @@ impl Scope {
         self.stat(name, Value::Gauge(value))
     }
 
-    /// `NAME_2xx` and so on; a label for Prometheus, first as Envoy has it.
+    /// Returns `NAME_2xx` and so on. For Prometheus the class is the first label, as in Envoy.
     fn classes<'a>(&'a self, name: &'a str, counts: &'a [Count]) -> impl Iterator<Item = Stat> + 'a {
         counts.iter().zip(1..).map(move |(count, class)| Stat {
             name: format!("{}.{name}_{class}xx", self.prefix),
@@ -222,7 +222,7 @@ fn http(name: &str, listener: &ListenerCounts) -> Vec<Stat> {
     stats
 }
 
-/// Where an upstream is, and how much may be under way.
+/// Returns the number of endpoints of an upstream, and how many of them are healthy.
 fn membership(view: &ClusterView) -> Vec<Stat> {
     let scope = Scope::cluster(&view.name);
     let healthy = view.hosts.iter().filter(|host| host.is_healthy()).count();
@@ -250,8 +250,8 @@ fn cluster(name: &str, upstream: &UpstreamCounts) -> Vec<Stat> {
     stats
 }
 
-/// A rule as Envoy's local rate limit filter would count it: `rate_limited` is over the limit, `enforced`
-/// those of them that were refused.
+/// Returns a rule's counts as Envoy's local rate limit filter defines them: `rate_limited` is over the limit,
+/// `enforced` those of them that were rejected.
 fn local_rate_limit(rule: &str, decisions: &Decisions) -> Vec<Stat> {
     use DecisionOutcome::{Allowed, Banned, Delayed, Limited, Shadow, Soft};
     let scope = Scope {
@@ -270,8 +270,8 @@ fn local_rate_limit(rule: &str, decisions: &Decisions) -> Vec<Stat> {
     ]
 }
 
-/// A name as part of a dotted one: Envoy writes addresses with underscores for colons, and a name must not
-/// end the line it stands on.
+/// Makes a name part of a dotted name: colons become underscores, as in Envoy's addresses, and so do control
+/// characters, which could end the line.
 fn dotted(name: &str) -> String {
     name.replace(|char: char| char == ':' || char.is_control(), "_")
 }

@@ -1,11 +1,11 @@
-//! Prometheus' text format of everything, under Weir's own names.
+//! Exporter of all metrics in Prometheus' text format, under Weir's names.
 //!
-//! Two registries of `metrics-exporter-prometheus`. One lives as long as the process and holds what is counted off the
-//! request path, by handles. The other is made for each scrape and filled from the workers' sums, so no series
-//! outlives what it describes. Neither is installed process-wide: nothing can be counted past this module.
+//! It uses two registries of `metrics-exporter-prometheus`. One lives as long as the process and holds metrics counted
+//! off the request path. The other is created for each scrape and filled with the sums over all workers, so no series
+//! outlives its subject. Neither is installed globally, so no metric can bypass this module.
 //!
-//! Written by hand are histograms (the recorder's buffer every sample until the next scrape), the CPU time (its
-//! counters are whole numbers) and the statistics of the rate limit service (up to 110 000 names).
+//! Some metrics are rendered by hand: histograms (the recorder's store every sample until the next scrape), CPU time
+//! (the recorder's counters are integers) and the statistics of the rate limit service (up to 110 000 names).
 
 use std::fmt::Write;
 
@@ -24,14 +24,14 @@ use super::store::StoreMetrics;
 use super::upstream::{UpstreamCounts, UpstreamOutcome};
 use super::worker::{CLASSES, ListenerCounts};
 use super::{Elastic, ReloadOutcome, Saves, Scrape, SharedLimit, SpanMetrics, Totals};
-use crate::tls::server::Failure;
+use crate::tls::server::ServerHandshakeError;
 
-/// Levels are for recorders that filter by them; this one does not.
+/// Required by the recorder's interface. The level has no effect here.
 static METADATA: Metadata<'static> = Metadata::new("weir", Level::INFO, None);
 
 type Labels<'a> = &'a [(&'static str, &'a str)];
 
-/// The metrics that are counted off the request path, by their handles.
+/// Handles of the metrics that are counted off the request path.
 #[derive(Debug)]
 pub(super) struct Exporter {
     registry: Registry,
@@ -64,19 +64,19 @@ impl Exporter {
         }
     }
 
-    /// The numbers of the store, which are shown from now on.
+    /// Returns the metrics of the store, and includes them in the output from now on.
     pub(super) fn store(&self) -> StoreMetrics {
         let gauge = |family: &Family| self.registry.gauge(family, &[]);
         StoreMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
     }
 
-    /// The numbers of a configuration over HTTP, which are shown from now on.
+    /// Returns the metrics of fetching the configuration, and includes them in the output from now on.
     pub(super) fn fetches(&self) -> FetchMetrics {
         let gauge = |family: &Family| self.registry.gauge(family, &[]);
         FetchMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
     }
 
-    /// All families, sorted by name: a stable order for readers and diffs.
+    /// Renders all families, sorted by name for a stable output.
     pub(super) fn render(&self, totals: &Totals<'_>, remotes: &Remotes, scrape: &Scrape) -> String {
         let process = Process::read();
         let sums = Registry::new();
@@ -126,7 +126,7 @@ impl Registry {
         self.gauge(family, labels).set(value);
     }
 
-    /// The families that have a series.
+    /// Renders each family that has a series.
     fn families(&self) -> Vec<String> {
         self.0.handle().render().split("\n\n").map(sorted).collect()
     }
@@ -198,9 +198,9 @@ impl Registry {
         self.set(&families::REQUESTS_IN_FLIGHT, &[name], listener.in_flight() as f64);
         self.set(&families::CONNECTIONS, &[name], listener.connections() as f64);
         self.count(&families::CONNECTIONS_OPENED, &[name], listener.opened.get());
-        // Most listeners have neither: their zeros would tell nobody anything.
+        // Most listeners have neither TLS nor a PROXY protocol; series of zeros would be noise.
         if count::sum(&listener.handshakes) > 0 {
-            let outcomes = handshake_labels(Failure::ALL.map(Failure::as_str));
+            let outcomes = handshake_labels(ServerHandshakeError::ALL.map(ServerHandshakeError::as_str));
             self.labelled(&families::HANDSHAKES, name, "outcome", outcomes, &listener.handshakes);
         }
         if listener.handshakes_waiting.has_any() {
@@ -224,7 +224,7 @@ impl Registry {
         self.count(&families::UPSTREAM_CONNECTIONS_FAILED, &[name], upstream.failed.get());
     }
 
-    /// A series per value of `label`, of one listener or service.
+    /// Registers a series for each value of `label`, of one listener, upstream or service.
     pub(super) fn labelled(
         &self,
         family: &Family,
@@ -273,13 +273,13 @@ impl Registry {
 }
 
 fn key(family: &Family, labels: Labels<'_>) -> Key {
-    // The exporter takes a pair of backslashes for one that has been escaped already, and so would give two
-    // names the same series.
+    // The exporter reads a pair of backslashes as one that is already escaped, which would give two names the same
+    // series.
     let label = |(name, value): &(&'static str, &str)| Label::new(*name, value.replace('\\', "\\\\"));
     Key::from_parts(family.name, labels.iter().map(label).collect::<Vec<_>>())
 }
 
-/// A family with its series in order; `# HELP` and `# TYPE` sort before any name.
+/// Sorts the lines of a family. `# HELP` and `# TYPE` sort before any name.
 fn sorted(family: &str) -> String {
     let mut lines: Vec<&str> = family.lines().filter(|line| !line.is_empty()).collect();
     lines.sort_unstable();
@@ -296,19 +296,19 @@ pub(super) fn header(family: &Family) -> String {
     format!("# HELP {0} {1}\n# TYPE {0} {2}\n", family.name, family.help, family.kind)
 }
 
-/// What durations are shown in.
+/// Unit in which durations are rendered.
 #[derive(Clone, Copy)]
 pub(super) struct Unit {
-    /// Its length.
+    /// Length of the unit, in nanoseconds.
     pub(super) nanos: f64,
-    /// The bounds that are shown; all if there are none.
+    /// Bounds to render; all if `None`.
     pub(super) bounds: Option<&'static [f64]>,
 }
 
-/// Seconds, by all bounds.
+/// Seconds, with all bounds.
 pub(super) const SECONDS: Unit = Unit { nanos: 1e9, bounds: None };
 
-/// A family of histograms, each with its value of `label`.
+/// Renders a family of histograms, one for each value of `label`.
 pub(super) fn histograms<'a>(
     family: &Family,
     label: &str,
@@ -322,7 +322,7 @@ pub(super) fn histograms<'a>(
     text
 }
 
-/// The series of one histogram; `labels` without braces.
+/// Renders the series of one histogram; `labels` is without braces.
 pub(super) fn histogram_lines(
     text: &mut String,
     name: &str,
@@ -345,7 +345,7 @@ pub(super) fn histogram_lines(
     let _ = writeln!(text, "{name}_count{braced} {count}");
 }
 
-/// A label value as the text format wants it.
+/// Escapes a label value for the text format.
 pub(super) fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,14 +1,14 @@
-//! The name and help of every metric: the one place that has either.
+//! Name and help of every metric; no other module defines them.
 //!
-//! Names follow Prometheus' conventions: base units, `_total` for counters. Label values come from the
-//! configuration or from closed sets, never from a request.
+//! Names follow Prometheus' conventions: base units, `_total` for counters. Label values come from the configuration or
+//! from closed sets, never from a request.
 
-/// A metric, apart from its labels and values.
+/// A metric without its labels and values.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    /// Prometheus' word for what it is.
+    /// Prometheus' type of metric.
     pub(super) kind: &'static str,
 }
 
@@ -24,7 +24,7 @@ const fn histogram(name: &'static str, help: &'static str) -> Family {
     Family { name, help, kind: "histogram" }
 }
 
-/// Those of Envoy's rate limit service have the names of envoyproxy/ratelimit.
+/// Metrics of Envoy's rate limit service, which have the names of envoyproxy/ratelimit.
 pub(super) static RATELIMIT_TOTAL_HITS: Family =
     counter("ratelimit_service_rate_limit_total_hits", "Hits asked for, by descriptor of the configuration.");
 pub(super) static RATELIMIT_OVER_LIMIT: Family =

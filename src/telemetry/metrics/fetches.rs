@@ -1,24 +1,24 @@
-//! What is counted of a configuration that is fetched over HTTP: on its own thread, beside all requests.
+//! Metrics of fetching the configuration over HTTP, counted on the fetching thread.
 
 use metrics::{Counter, Gauge};
 
 use super::families::{self, Family};
 use crate::limiter::timestamp::Timestamp;
 
-/// How a request for the configuration ended.
+/// Result of a request for the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchOutcome {
-    /// With another document; whether it is valid, reloads say.
+    /// A different document was received. Its validity is counted as a reload.
     Changed,
-    /// With the document that is known.
+    /// The known document was confirmed.
     Unchanged,
-    /// Without a connection, or it broke.
+    /// The connection failed or broke.
     Unreachable,
-    /// Without a whole response in time.
+    /// The complete response did not arrive in time.
     TimedOut,
-    /// With another status than 200 and 304.
+    /// The status code was neither 200 nor 304.
     Status,
-    /// With a response that is no document: too large, cut off, or not text.
+    /// The response is not a valid document: too large, truncated, or not text.
     Unusable,
 }
 
@@ -27,7 +27,7 @@ impl FetchOutcome {
         ["changed", "unchanged", "unreachable", "timed_out", "status", "unusable"];
 }
 
-/// The numbers of a configuration over HTTP.
+/// Metrics of fetching the configuration.
 #[derive(Clone, Debug)]
 pub struct FetchMetrics {
     fetches: [Counter; FetchOutcome::LABELS.len()],
@@ -37,7 +37,7 @@ pub struct FetchMetrics {
 }
 
 impl FetchMetrics {
-    /// The metrics, as `gauge` and `counter` register them.
+    /// Creates the metrics; `gauge` and `counter` register them.
     pub(super) fn new(
         gauge: impl Fn(&Family) -> Gauge,
         counter: impl Fn(&Family, &[(&'static str, &str)]) -> Counter,
@@ -51,7 +51,7 @@ impl FetchMetrics {
         }
     }
 
-    /// A request ended like this.
+    /// Records the result of a request.
     pub fn fetched(&self, outcome: FetchOutcome, now: Timestamp) {
         self.fetches[outcome as usize].increment(1);
         match outcome {
@@ -63,12 +63,12 @@ impl FetchMetrics {
         }
     }
 
-    /// What runs came from the cache and is not confirmed by the server, or it is.
+    /// Sets whether the running configuration comes from the cache and is unconfirmed by the server.
     pub fn from_cache(&self, is_from_cache: bool) {
         self.from_cache.set(f64::from(u8::from(is_from_cache)));
     }
 
-    /// The cache could not be written.
+    /// Records that the cache could not be written.
     pub fn cache_failed(&self) {
         self.cache_failures.increment(1);
     }

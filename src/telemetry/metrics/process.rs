@@ -1,13 +1,13 @@
-//! The process as the kernel sees it, from `/proc/self`; nothing where there is no such file system.
+//! Process metrics from `/proc/self`; none on systems without it.
 
 use std::fs;
 use std::time::Duration;
 
-/// Clock ticks a second in `/proc/self/stat`: the kernel's `USER_HZ`, 100 on every architecture Rust's
-/// Linux targets know, whatever the kernel's own tick.
+/// Clock ticks per second in `/proc/self/stat`: the kernel's `USER_HZ`, which is 100 on every Linux architecture that
+/// Rust supports, regardless of the kernel's tick rate.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What Prometheus' clients report of every process.
+/// The metrics that Prometheus client libraries report for every process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) resident_bytes: Option<u64>,
@@ -17,7 +17,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// This process, now.
+    /// Reads the current values.
     pub(super) fn read() -> Self {
         let file = |name| fs::read_to_string(name).unwrap_or_default();
         Self {
@@ -30,7 +30,7 @@ impl Process {
     }
 }
 
-/// Memory that is resident, in bytes; nothing where the kernel does not tell.
+/// Returns the resident memory in bytes; `None` if the kernel does not report it.
 pub fn resident_memory() -> Option<u64> {
     resident(&fs::read_to_string("/proc/self/status").ok()?)
 }
@@ -41,8 +41,8 @@ fn resident(status: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Fields 14 and 15, counted behind the last parenthesis: the second field is the program's name, which may
-/// hold spaces and parentheses (proc(5)).
+/// Sums fields 14 and 15. They are counted from the last parenthesis, because the second field is the program's name,
+/// which may contain spaces and parentheses (proc(5)).
 fn cpu(stat: &str) -> Option<Duration> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();

@@ -1,7 +1,7 @@
-//! The statistics of Envoy's rate limit service, under the names that envoyproxy/ratelimit gives them.
+//! Statistics of Envoy's rate limit service, under the names that envoyproxy/ratelimit uses.
 //!
-//! They are kept by name, and a rule may ask for names that have what clients send in them. So their number and their
-//! length have a bound: what is beyond is counted under one name for all. Each name is five lines of every scrape.
+//! They are stored by name, and a rule may include client input in names. So the number and the length of names are
+//! bounded; everything beyond is counted under one common name. Each name takes five lines of every scrape.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -19,34 +19,34 @@ use super::families::{self, Family};
 use crate::telemetry::count::Count;
 use crate::telemetry::histogram::Histogram;
 
-/// Names that rules make up without the help of requests: as many as there are rules, and of reloads.
+/// Maximum number of names that come from rules alone. They grow with the number of rules and reloads.
 const MAX_RULE_NAMES: usize = 100_000;
-/// Names with values of requests in them: with five lines each, some ten megabytes of a scrape.
+/// Maximum number of names with values of requests in them. With five lines each, a scrape takes some ten megabytes.
 const MAX_REQUEST_NAMES: usize = 10_000;
-/// Domains that requests name and nobody has configured.
+/// Maximum number of unknown domains that are counted separately.
 const MAX_DOMAINS: usize = 1_000;
-/// Bytes of a name that a request makes up.
+/// Maximum length of a name that contains values of requests, in bytes.
 const MAX_NAME: usize = 256;
 const SHARDS: usize = 16;
 
-/// Where is counted what has no place of its own any more.
+/// Name under which everything beyond the bounds is counted.
 const OTHERS: &str = "other_names";
 
-/// What the reference has before all its names.
+/// Prefix of most names of the reference implementation.
 const PREFIX: &str = "ratelimit.service";
 
-/// What is counted of one descriptor of the configuration.
+/// Counts of one descriptor of the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
-    /// Hits asked for.
+    /// Hits requested.
     pub total: u64,
     /// Hits above the limit.
     pub over_limit: u64,
-    /// Hits near the limit, and not above it.
+    /// Hits near the limit but not above it.
     pub near_limit: u64,
     /// Hits of requests within the limit.
     pub within_limit: u64,
-    /// Hits over the limit that passed since the rule is a shadow.
+    /// Hits above the limit that were admitted because the rule is in shadow mode.
     pub shadow_mode: u64,
 }
 
@@ -57,7 +57,7 @@ impl Hits {
         }
     }
 
-    /// In the order of [`FIELDS`].
+    /// Returns the counts in the order of [`FIELDS`].
     const fn fields(&self) -> [u64; 5] {
         [self.near_limit, self.over_limit, self.shadow_mode, self.total, self.within_limit]
     }
@@ -73,7 +73,7 @@ impl Hits {
     }
 }
 
-/// What is counted of a descriptor, by name.
+/// Suffix and family of each count.
 const FIELDS: [(&str, &Family); 5] = [
     ("near_limit", &families::RATELIMIT_NEAR_LIMIT),
     ("over_limit", &families::RATELIMIT_OVER_LIMIT),
@@ -82,19 +82,19 @@ const FIELDS: [(&str, &Family); 5] = [
     ("within_limit", &families::RATELIMIT_WITHIN_LIMIT),
 ];
 
-/// Where a name comes from.
+/// Origin of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From the rules alone.
+    /// Rules only.
     Rules,
-    /// From values of a request.
+    /// Values of a request.
     Requests,
 }
 
-/// Some of the names.
+/// One shard of the names.
 #[derive(Debug, Default)]
 struct Names {
-    /// Keyed, for names may have in them what clients send.
+    /// Hashed with a random seed, because names may contain client input.
     entries: HashMap<Arc<str>, Entry, RandomState>,
     of_requests: usize,
 }
@@ -111,7 +111,7 @@ impl Names {
 
 type Shard = Mutex<Names>;
 
-/// The statistics.
+/// Statistics of Envoy's rate limit service.
 #[derive(Debug, Default)]
 pub struct RateLimits {
     descriptors: [Shard; SHARDS],
@@ -122,21 +122,21 @@ pub struct RateLimits {
     loads: Count,
     failed_loads: Count,
     durations: Histogram,
-    /// Times that something was counted as [`OTHERS`].
+    /// Number of counts under [`OTHERS`].
     overflows: Count,
     has_warned: AtomicBool,
 }
 
-/// One name.
+/// Counts of one name.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Length of the domain, which the name begins with; `None` where it stands for others.
+    /// Length of the domain with which the name begins; `None` for [`OTHERS`].
     domain: Option<usize>,
     hits: Hits,
 }
 
 impl RateLimits {
-    /// Counts hits of a descriptor, whose name is `domain`, a full stop, and more.
+    /// Counts hits of a descriptor. Its name begins with `domain` and a full stop.
     pub fn count(&self, (domain, name, origin): (&str, &Arc<str>, Origin), hits: Hits) {
         if origin == Origin::Requests && name.len() > MAX_NAME {
             return self.count_other(hits);
@@ -153,7 +153,7 @@ impl RateLimits {
         names.entries.insert(Arc::clone(name), Entry { domain: Some(domain.len()), hits });
     }
 
-    /// Counts hits that have no name of their own any more.
+    /// Counts hits under the common name.
     fn count_other(&self, hits: Hits) {
         let mut names = self.shard(OTHERS).lock();
         let entry = Entry { domain: None, hits: Hits::default() };
@@ -166,7 +166,7 @@ impl RateLimits {
         &self.descriptors[FixedState::default().hash_one(name) as usize % SHARDS]
     }
 
-    /// Counts descriptors of a domain that nobody configured.
+    /// Counts descriptors of a domain that is not configured.
     pub fn domain_not_found(&self, domain: &str, descriptors: u64) {
         let mut all = self.domains_not_found.lock();
         if let Some(count) = all.get_mut(domain) {
@@ -194,7 +194,7 @@ impl RateLimits {
         }
     }
 
-    /// Counts a call that took so long; `is_error` where it could not be decided.
+    /// Counts a call and its duration; `is_error` if no decision was possible.
     pub fn call(&self, took: Duration, is_error: bool) {
         self.calls.increment();
         self.durations.record(took);
@@ -203,17 +203,17 @@ impl RateLimits {
         }
     }
 
-    /// Counts a request that passed only because the whole service looks on.
+    /// Counts a request that was admitted only because the whole service is in shadow mode.
     pub fn shadowed(&self) {
         self.shadowed.increment();
     }
 
-    /// Counts a set of rules that was read, or could not be.
+    /// Counts a set of rules that was loaded, or failed to load.
     pub fn loaded(&self, is_valid: bool) {
         if is_valid { &self.loads } else { &self.failed_loads }.increment();
     }
 
-    /// Every counter under its dotted name, sorted: what `/stats` shows and statsd is sent.
+    /// Returns every counter under its dotted name, sorted, for `/stats` and statsd.
     pub fn counters(&self) -> BTreeMap<String, u64> {
         let mut all = BTreeMap::new();
         for (name, entry) in self.entries() {
@@ -238,8 +238,8 @@ impl RateLimits {
         all
     }
 
-    /// Prometheus' text format. Of a descriptor's name two levels are labels, as the reference has it; what is below is
-    /// added up.
+    /// Renders Prometheus' text format. The first two levels of a descriptor's name become labels, as in the reference
+    /// implementation; counts of lower levels are summed.
     pub fn render(&self) -> String {
         let mut series: BTreeMap<[String; 3], Hits> = BTreeMap::new();
         for (name, entry) in self.entries() {
@@ -298,7 +298,7 @@ fn line(text: &mut String, family: &Family, labels: &str, count: u64) {
     let _ = writeln!(text, "{}{labels} {count}", family.name);
 }
 
-/// Domain, first and second level.
+/// Returns the domain, the first and the second level.
 fn labels(name: &str, domain: Option<usize>) -> [String; 3] {
     let (domain, rest) = domain.and_then(|length| name.split_at_checked(length)).unwrap_or((name, ""));
     let rest = sanitized(rest.strip_prefix('.').unwrap_or(rest));
@@ -314,8 +314,8 @@ fn braced([domain, first, second]: &[String; 3]) -> String {
     text + "}"
 }
 
-/// A statistic's name without what statsd takes for its own: `:` and `|` become `_`, and so do the dots of
-/// IPv4 addresses, and what would end a line.
+/// Replaces characters of a name that have a meaning in statsd by `_`: `:` and `|`, the dots of IPv4 addresses, and
+/// control characters.
 pub fn sanitized(key: &str) -> String {
     let mut clean = String::with_capacity(key.len());
     let mut rest = key;
@@ -333,7 +333,7 @@ pub fn sanitized(key: &str) -> String {
     clean
 }
 
-/// Length of the IPv4 address that `text` begins with.
+/// Returns the length of the IPv4 address at the start of `text`.
 fn ipv4_length(text: &str) -> Option<usize> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let candidate = &text[..end];

@@ -1,4 +1,4 @@
-//! What is asked of other rate limit services: by all workers together, for a question costs far more than a count.
+//! Metrics of calls to other rate limit services. All workers share the counters: a call costs far more than counting.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use super::super::histogram::Histogram;
 use super::exporter::{Registry, histograms};
 use super::families;
 
-/// How a question ended.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteOutcome {
-    /// The request may pass.
+    /// The service admits the request.
     Ok,
-    /// The request may not.
+    /// The service rejects the request.
     OverLimit,
-    /// No answer in time.
+    /// The service did not respond in time.
     Late,
-    /// No answer, or one that means nothing.
+    /// The call failed, or the response was invalid.
     Failed,
-    /// It was not asked: the service does not answer, or too many questions wait.
+    /// No call was made, because the service does not respond or too many calls are queued.
     Skipped,
-    /// The client has left before the answer came.
+    /// The client left before the response arrived.
     Abandoned,
 }
 
 impl RemoteOutcome {
-    /// The label values, in the order of their declaration.
+    /// Label values, in order of declaration.
     const LABELS: [&'static str; 6] = ["ok", "over_limit", "timed_out", "failed", "skipped", "abandoned"];
 }
 
-/// The numbers of one service.
+/// Metrics of one service.
 #[derive(Debug, Default)]
 pub struct RemoteMetrics {
     ended: [Count; RemoteOutcome::LABELS.len()],
@@ -39,7 +39,7 @@ pub struct RemoteMetrics {
 }
 
 impl RemoteMetrics {
-    /// A question ended, after so long if it was asked to the end.
+    /// Records the result of a call, and its duration if it was completed.
     pub fn asked(&self, outcome: RemoteOutcome, took: Option<Duration>) {
         self.ended[outcome as usize].increment();
         if let Some(took) = took {
@@ -48,10 +48,10 @@ impl RemoteMetrics {
     }
 }
 
-/// The services that were ever asked, by where they are.
+/// Metrics of every service that was ever configured, by address.
 pub(super) type Remotes = BTreeMap<Box<str>, Arc<RemoteMetrics>>;
 
-/// Registers the questions to all services, by outcome.
+/// Registers the calls to all services, by outcome.
 pub(super) fn requests(remotes: &Remotes, registry: &Registry) {
     for (service, metrics) in remotes {
         let (service, labels) = (("service", &**service), RemoteOutcome::LABELS);
@@ -59,7 +59,7 @@ pub(super) fn requests(remotes: &Remotes, registry: &Registry) {
     }
 }
 
-/// The histogram of all services; nothing if there are none.
+/// Renders the histograms of all services; empty if there are none.
 pub(super) fn durations(remotes: &Remotes) -> String {
     if remotes.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! What each rule did, counted by rule name across reloads and workers.
+//! Decision counters of each rule, by rule name, across reloads and workers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,41 +7,41 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub use crate::rules::outcome::DecisionOutcome;
 use crate::telemetry::count::Count;
 
-/// Threads that count without meeting each other; more than this many share.
+/// Number of stripes. Up to this many threads count without false sharing.
 const STRIPES: usize = 16;
 
-/// Names come from the configuration alone, yet a process that lives long enough may see many
-/// configurations. Rules beyond this many distinct names are counted together.
+/// Maximum number of rules that are counted separately. Names come from the configuration, but a long-lived process may
+/// see many configurations. Further rules are counted together.
 const MOST_RULES: usize = 10_000;
 const OTHERS: &str = "other";
 
-/// How often a rule did what.
+/// Number of requests per outcome of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decisions([u64; DecisionOutcome::ALL.len()]);
 
 impl Decisions {
-    /// Requests with this outcome.
+    /// Returns the number of requests with this outcome.
     pub const fn of(&self, outcome: DecisionOutcome) -> u64 {
         self.0[outcome as usize]
     }
 
-    /// Requests with any of these outcomes.
+    /// Returns the number of requests with any of these outcomes.
     pub fn of_any(&self, outcomes: &[DecisionOutcome]) -> u64 {
         outcomes.iter().map(|outcome| self.of(*outcome)).sum()
     }
 
-    /// Every outcome with its count.
+    /// Returns every outcome with its count.
     pub fn iter(&self) -> impl Iterator<Item = (DecisionOutcome, u64)> + '_ {
         DecisionOutcome::ALL.into_iter().map(|outcome| (outcome, self.of(outcome)))
     }
 }
 
-/// A cache line (eight counters are just one), or the pair that processors fetch together.
+/// Eight counters, aligned to the pair of cache lines that processors fetch together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe([Count; DecisionOutcome::ALL.len()]);
 
-/// One rule's counters. Handles for the same name share them, whichever configuration they belong to.
+/// Counters of one rule. Handles with the same name share them, regardless of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct RuleMetrics(Arc<[Stripe; STRIPES]>);
 
@@ -52,7 +52,7 @@ impl RuleMetrics {
         stripe.0[outcome as usize].increment();
     }
 
-    /// All requests so far.
+    /// Returns the sums over all stripes.
     pub fn decisions(&self) -> Decisions {
         let mut decisions = Decisions::default();
         for stripe in self.0.iter() {
@@ -65,14 +65,14 @@ impl RuleMetrics {
 }
 
 thread_local! {
-    /// The stripe of this thread: rules are shared by all workers, their cache lines need not be.
+    /// Stripe of this thread: all workers share the rules, but not their cache lines.
     static STRIPE: usize = {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
     };
 }
 
-/// Every rule that ever was, by name.
+/// Counters of every rule since the start, by name.
 #[derive(Debug, Default)]
 pub(super) struct Rules(BTreeMap<Box<str>, RuleMetrics>);
 

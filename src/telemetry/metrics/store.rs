@@ -1,4 +1,4 @@
-//! What is counted of the store of shared limits: on its own thread, beside all requests.
+//! Metrics of the store of shared limits, counted on the store's thread.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use metrics::{Counter, Gauge};
 
 use super::families::{self, Family};
 
-/// How a call of the store ended.
+/// Result of a call to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOutcome {
-    /// It responded.
+    /// The store responded.
     Ok,
-    /// It did not respond in time.
+    /// The store did not respond in time.
     Late,
     /// There is no connection.
     Unreachable,
-    /// It rejected the call: it is a replica, is loading its data, is out of memory, or does not permit it.
+    /// The store rejected the call: it is a replica, is loading its data, is out of memory, or does not permit it.
     Rejected,
-    /// Anything else.
+    /// Any other failure.
     Failed,
 }
 
@@ -25,7 +25,7 @@ impl StoreOutcome {
     const LABELS: [&'static str; 5] = ["ok", "timed_out", "unreachable", "rejected", "failed"];
 }
 
-/// The numbers of the store.
+/// Metrics of the store.
 #[derive(Clone, Debug)]
 pub struct StoreMetrics {
     up: Gauge,
@@ -39,7 +39,7 @@ pub struct StoreMetrics {
 }
 
 impl StoreMetrics {
-    /// The metrics, as `gauge` and `counter` register them.
+    /// Creates the metrics; `gauge` and `counter` register them.
     pub(super) fn new(
         gauge: impl Fn(&Family) -> Gauge,
         counter: impl Fn(&Family, &[(&'static str, &str)]) -> Counter,
@@ -60,18 +60,18 @@ impl StoreMetrics {
         metrics
     }
 
-    /// The store responds, or does not.
+    /// Sets whether the store responds.
     pub fn up(&self, is_up: bool) {
         self.up.set(f64::from(u8::from(is_up)));
     }
 
-    /// So many instances share limits, and so many counters have claims here.
+    /// Sets the number of instances that share limits, and the number of counters with leases in this process.
     pub fn size(&self, instances: u32, counters: usize) {
         self.instances.set(f64::from(instances));
         self.counters.set(counters as f64);
     }
 
-    /// A call ended after so long.
+    /// Records the result and the duration of a call.
     pub fn called(&self, outcome: StoreOutcome, took: Duration) {
         self.calls[outcome as usize].increment(1);
         if outcome == StoreOutcome::Ok {
@@ -79,7 +79,7 @@ impl StoreMetrics {
         }
     }
 
-    /// A counter was asked about: so many units were granted, and so many given back.
+    /// Records a request for a lease: the units granted and the units returned.
     pub fn asked(&self, granted: u32, returned: u32) {
         self.questions.increment(1);
         self.granted.increment(granted.into());

@@ -7,7 +7,7 @@ use regex::Regex;
 use super::*;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::elastic::controller::Assessment;
-use crate::limiter::elastic::signal::{Level, Signal};
+use crate::limiter::elastic::signal::{Signal, SignalLevel};
 use crate::tls::SessionStart;
 
 fn scrape() -> Scrape {
@@ -34,18 +34,18 @@ fn scrape() -> Scrape {
     }
 }
 
-/// Two signals, one of which says that there is half of all headroom.
+/// Two signals, one of which reports half of the maximum headroom.
 fn elastic() -> Elastic {
     let mut assessment = Assessment { headroom: Headroom::from_fraction(0.5), ..Assessment::default() };
     let mut level = |signal, value, threshold| {
-        assessment.levels[signal as usize] = Some(Level { signal, value, threshold });
+        assessment.levels[signal as usize] = Some(SignalLevel { signal, value, threshold });
     };
     level(Signal::Latency, 0.02, 0.05);
     level(Signal::Utilization, 0.7, 0.9);
     Elastic { assessment, factors: vec![("per-ip".into(), 2.0)] }
 }
 
-/// One request that was refused and one that was answered on another worker, one that is still running.
+/// Metrics after a rejected request, a successful one on another worker, and one still in flight.
 fn busy() -> Arc<Metrics> {
     let metrics = Metrics::new(&["inbound", "0.0.0.0:8081"]);
     let (one, other) = (metrics.worker(), metrics.worker());
@@ -65,7 +65,7 @@ fn busy() -> Arc<Metrics> {
     endpoint.request_ended(UpstreamOutcome::Answered(StatusCode::OK));
     endpoint.answered_after(Duration::from_millis(3));
     metrics.cluster("upstream").handshake(Ok(SessionStart::Full));
-    // What was counted of an endpoint stays counted when nobody knows it any more.
+    // Counts of an endpoint remain after its handle is dropped.
     drop(endpoint);
     other.request_finished(0, StatusCode::OK, Duration::from_millis(4));
     other.request_started(0);
@@ -81,7 +81,7 @@ fn busy() -> Arc<Metrics> {
     metrics
 }
 
-/// Series and values of a text, checking the form of every line on the way.
+/// Parses series and values, checking the syntax of every line.
 fn parse(text: &str) -> BTreeMap<String, f64> {
     let series =
         Regex::new(r#"^([a-z_:][a-z0-9_:]*)(\{(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? (\S+)$"#).unwrap();
@@ -160,7 +160,7 @@ fn every_metric_has_help_a_type_and_a_conventional_name() {
     assert_eq!(of("# TYPE "), all);
     for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').unwrap();
-        // The names of envoyproxy/ratelimit are its own.
+        // The names of envoyproxy/ratelimit follow other conventions.
         let is_conventional = (kind == "counter") == name.ends_with("_total");
         assert!(is_conventional || name.starts_with("ratelimit_"), "{line}");
     }
@@ -319,7 +319,7 @@ fn a_panic_that_is_contained_is_counted() {
         let line = text.lines().find_map(|line| line.strip_prefix("weir_panics_total ")).unwrap();
         line.parse::<u64>().unwrap()
     };
-    // Twice is once.
+    // The second call has no effect.
     panics::watch();
     panics::watch();
     let before = shown();

@@ -1,7 +1,7 @@
-//! What is counted of upstreams: by each worker for each endpoint, in memory that no other worker writes.
+//! Metrics of upstreams, counted by each worker for each endpoint in memory that no other worker writes.
 //!
-//! An upstream's numbers are the sums over its endpoints, so that counting for both costs a request no more than
-//! counting for one. What was counted of an endpoint that is gone stays with its upstream.
+//! An upstream's counts are the sums over its endpoints, so a request is counted only once. Counts of a removed
+//! endpoint stay with its upstream.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use super::super::histogram::Histogram;
 use super::arrival::{handshake_index, handshake_labels};
 use super::worker::{CLASSES, class_of};
 use crate::tls::SessionStart;
-use crate::tls::client::Reason;
+use crate::tls::client::ClientHandshakeErrorKind;
 
-/// How an attempt to have a request answered upstream ended.
+/// Result of an attempt to send a request upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamOutcome {
-    /// With an answer, whatever it says.
+    /// A response arrived, with any status code.
     Answered(StatusCode),
-    /// No connection could be had.
+    /// No connection could be established.
     ConnectFailed,
-    /// No answer in time.
+    /// The upstream did not respond in time.
     TimedOut,
-    /// The connection broke first.
+    /// The connection broke before the response.
     Reset,
-    /// The answer was not valid HTTP.
+    /// The response was not valid HTTP.
     Malformed,
-    /// The client went away first.
+    /// The client left before the response.
     Abandoned,
-    /// As much was under way as may be: it was not sent.
+    /// The request was not sent, because a circuit breaker was open.
     Overflowed,
 }
 
 impl UpstreamOutcome {
-    /// The label values, in the order of [`Self::index`].
+    /// Label values, in the order of [`Self::index`].
     pub(super) const LABELS: [&'static str; 7] =
         ["answered", "connect_failed", "timed_out", "reset", "malformed", "abandoned", "overflowed"];
 
@@ -53,53 +53,54 @@ impl UpstreamOutcome {
     }
 }
 
-/// The counts of an endpoint by one worker, or of an upstream by all. Alignment keeps workers off each other's cache
-/// lines, which come in pairs.
+/// Counters of an endpoint on one worker, or of an upstream on all. The alignment prevents false sharing between
+/// workers; processors fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct UpstreamCounts {
-    /// Attempts begun.
+    /// Attempts that began.
     pub started: Count,
     pub(super) ended: [Count; UpstreamOutcome::LABELS.len()],
     pub(super) answered: [Count; CLASSES.len()],
     pub(super) retries: Count,
-    /// Connections established.
+    /// Connections that were established.
     pub opened: Count,
     pub(super) closed: Count,
-    /// Connections that could not be.
+    /// Connections that could not be established.
     pub failed: Count,
     pub(super) duration: Histogram,
 }
 
 impl UpstreamCounts {
-    /// Attempts waiting for an answer.
+    /// Returns the number of attempts that wait for a response.
     pub fn in_flight(&self) -> u64 {
         self.started.get().saturating_sub(count::sum(&self.ended))
     }
 
-    /// Connections open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> u64 {
         self.opened.get().saturating_sub(self.closed.get())
     }
 
-    /// Attempts answered with anything but a 5xx.
+    /// Returns the number of attempts with a response other than 5xx.
     pub fn successes(&self) -> u64 {
         count::sum(&self.answered[..CLASSES.len() - 1])
     }
 
-    /// Attempts that failed: a 5xx or no answer, the client's own leaving apart.
+    /// Returns the number of failed attempts: a 5xx, or no response unless the client left or a circuit breaker was
+    /// open.
     pub fn failures(&self) -> u64 {
         let ours = self.ended_as("abandoned").saturating_add(self.ended_as("overflowed"));
         count::sum(&self.ended).saturating_sub(self.successes().saturating_add(ours))
     }
 
-    /// Attempts that ended so, by the label value of the outcome.
+    /// Returns the number of attempts with an outcome, given by its label value.
     pub fn ended_as(&self, label: &str) -> u64 {
         let position = UpstreamOutcome::LABELS.iter().position(|known| *known == label);
         position.map_or(0, |position| self.ended[position].get())
     }
 
-    /// Adds other counts, the ends before the beginnings.
+    /// Adds the counts of `other`, ends before beginnings.
     pub(super) fn absorb(&mut self, other: &Self) {
         self.duration.absorb(&other.duration);
         absorb_all(&mut self.ended, &other.ended);
@@ -112,30 +113,30 @@ impl UpstreamCounts {
     }
 }
 
-/// What is known of an upstream beside what is counted.
+/// Properties of an upstream other than its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
-    /// Its name.
+    /// Name.
     pub name: Box<str>,
-    /// Where it is.
+    /// Endpoints.
     pub hosts: Vec<HostView>,
-    /// The most connections, waiting requests, requests and retries at once.
+    /// Maximum number of connections, pending requests, requests and retries.
     pub limits: [u32; 4],
 }
 
-/// What is known of an endpoint beside what is counted.
+/// Properties of an endpoint other than its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostView {
-    /// Its address, under which it is counted.
+    /// Address, under which it is counted.
     pub address: Box<str>,
-    /// As what it was configured.
+    /// Configured name or address.
     pub hostname: Box<str>,
-    /// `healthy`, or why it is not, in Envoy's words.
+    /// `healthy`, or the reason why it is not, in Envoy's terms.
     pub health: &'static str,
 }
 
 impl HostView {
-    /// Whether it may get requests.
+    /// Whether it may receive requests.
     pub fn is_healthy(&self) -> bool {
         self.health == "healthy"
     }
@@ -144,84 +145,84 @@ impl HostView {
 /// A limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// No connection became free in time.
+    /// No connection became available in time.
     Connections,
-    /// As many requests wait for a connection as may.
+    /// Maximum number of requests waiting for a connection.
     Pending,
-    /// As many requests are under way as may be.
+    /// Maximum number of requests in flight.
     Requests,
-    /// As many are being tried again as may be.
+    /// Maximum number of concurrent retries.
     Retries,
-    /// A client has its share of the requests, and did not get below it in time.
+    /// A client's share of the requests, which the client did not get below in time.
     Client,
-    /// A client has sent or taken too little while requests were scarce.
+    /// Minimum transfer rate of a client, enforced while requests are scarce.
     ClientRate,
 }
 
 impl Overflow {
-    /// The label values, in the order of their declaration.
+    /// Label values, in order of declaration.
     pub(super) const LABELS: [&'static str; 6] =
         ["connections", "pending", "requests", "retries", "requests_per_client", "min_client_rate"];
 }
 
-/// What all workers count of one upstream together: what is rare.
+/// Counters of rare events of one upstream, shared by all workers.
 #[derive(Debug, Default)]
 pub struct ClusterMetrics {
     pub(super) ejections: Count,
     pub(super) failed_checks: Count,
     overflows: [Count; Overflow::LABELS.len()],
-    handshakes: [Count; 2 + Reason::ALL.len()],
+    handshakes: [Count; 2 + ClientHandshakeErrorKind::ALL.len()],
 }
 
 impl ClusterMetrics {
-    /// An endpoint is left out for a while.
+    /// Records that an endpoint was ejected.
     pub fn ejected(&self) {
         self.ejections.increment();
     }
 
-    /// A health check went wrong.
+    /// Records a failed health check.
     pub fn check_failed(&self) {
         self.failed_checks.increment();
     }
 
-    /// A limit was reached.
+    /// Records that a limit was reached.
     pub fn overflowed(&self, limit: Overflow) {
         self.overflows[limit as usize].increment();
     }
 
-    /// A TLS handshake with an endpoint ended.
-    pub fn handshake(&self, outcome: Result<SessionStart, Reason>) {
+    /// Records the result of a TLS handshake with an endpoint.
+    pub fn handshake(&self, outcome: Result<SessionStart, ClientHandshakeErrorKind>) {
         self.handshakes[handshake_index(outcome.map_err(|reason| reason as usize))].increment();
     }
 
-    /// TLS handshakes so far, by how they ended; nothing where there were none.
+    /// Returns the number of TLS handshakes by outcome; empty if there were none.
     pub(super) fn handshakes(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let any = count::sum(&self.handshakes) > 0;
-        handshake_labels(Reason::ALL.map(Reason::as_str))
+        handshake_labels(ClientHandshakeErrorKind::ALL.map(ClientHandshakeErrorKind::as_str))
             .zip(self.handshakes.iter().map(Count::get))
             .filter(move |_| any)
     }
 
-    /// How often each limit was reached so far.
+    /// Returns how often each limit was reached.
     pub(super) fn overflows(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Overflow::LABELS.into_iter().zip(self.overflows.iter().map(Count::get))
     }
 }
 
-/// The numbers of all upstreams.
+/// Metrics of all upstreams.
 #[derive(Debug, Default)]
 pub(super) struct Upstreams(BTreeMap<Box<str>, Upstream>);
 
 #[derive(Debug, Default)]
 struct Upstream {
     together: Arc<ClusterMetrics>,
-    /// What was counted of endpoints into which nobody counts any more.
+    /// Counts of removed endpoints.
     gone: UpstreamCounts,
     endpoints: Vec<(Box<str>, Arc<UpstreamCounts>)>,
 }
 
 impl Upstreams {
-    /// A handle with memory of its own for the endpoint at `address`.
+    /// Returns a handle with its own memory for the endpoint at `address`.
     pub(super) fn endpoint(&mut self, upstream: &str, address: &str) -> EndpointMetrics {
         let of = self.0.entry(upstream.into()).or_default();
         of.settle();
@@ -230,17 +231,17 @@ impl Upstreams {
         EndpointMetrics { counts }
     }
 
-    /// What is counted of the upstream of this name by all workers together.
+    /// Returns the counters of an upstream that all workers share.
     pub(super) fn cluster(&mut self, upstream: &str) -> Arc<ClusterMetrics> {
         Arc::clone(&self.0.entry(upstream.into()).or_default().together)
     }
 
-    /// The same of all upstreams.
+    /// Returns the shared counters of all upstreams.
     pub(super) fn clusters(&self) -> Vec<(Box<str>, Arc<ClusterMetrics>)> {
         self.0.iter().map(|(name, of)| (name.clone(), Arc::clone(&of.together))).collect()
     }
 
-    /// All that was counted, by upstream.
+    /// Returns the sums over all endpoints, by upstream.
     pub(super) fn totals(&mut self) -> Vec<(Box<str>, UpstreamCounts)> {
         let mut all = Vec::with_capacity(self.0.len());
         for (name, of) in &mut self.0 {
@@ -253,7 +254,7 @@ impl Upstreams {
         all
     }
 
-    /// What was counted of the endpoints of one upstream, by address.
+    /// Returns the counts of the endpoints of one upstream, by address.
     pub(super) fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamCounts> {
         let mut totals: BTreeMap<Box<str>, UpstreamCounts> = BTreeMap::new();
         for (address, counts) in self.0.get(upstream).into_iter().flat_map(|of| &of.endpoints) {
@@ -264,7 +265,8 @@ impl Upstreams {
 }
 
 impl Upstream {
-    /// Adds up what is not counted into any more: whoever has no handle cannot get one.
+    /// Moves the counts of endpoints without handles to `gone`. A handle that has been dropped cannot be obtained
+    /// again.
     fn settle(&mut self) {
         let Self { gone, endpoints, .. } = self;
         endpoints.retain_mut(|(_, counts)| {
@@ -277,34 +279,34 @@ impl Upstream {
     }
 }
 
-/// A worker's handle for one endpoint.
+/// Handle of one worker for one endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointMetrics {
     counts: Arc<UpstreamCounts>,
 }
 
 impl EndpointMetrics {
-    /// A connection stands.
+    /// Records that a connection was established.
     pub fn connection_opened(&self) {
         self.counts.opened.increment();
     }
 
-    /// A connection that stood ended.
+    /// Records that an established connection ended.
     pub fn connection_closed(&self) {
         self.counts.closed.increment();
     }
 
-    /// A connection could not be established.
+    /// Records that a connection could not be established.
     pub fn connection_failed(&self) {
         self.counts.failed.increment();
     }
 
-    /// An attempt begins. Exactly one [`Self::request_ended`] must follow.
+    /// Records that an attempt begins. Exactly one [`Self::request_ended`] must follow.
     pub fn request_started(&self) {
         self.counts.started.increment();
     }
 
-    /// An attempt ended.
+    /// Records the result of an attempt.
     pub fn request_ended(&self, outcome: UpstreamOutcome) {
         let counts = &self.counts;
         counts.ended[outcome.index()].increment();
@@ -313,12 +315,12 @@ impl EndpointMetrics {
         }
     }
 
-    /// An attempt is not the request's first.
+    /// Records that an attempt is a retry.
     pub fn retried(&self) {
         self.counts.retries.increment();
     }
 
-    /// An attempt was answered: the time from its start to the answer's head.
+    /// Records the time from the start of an attempt to the response's header section.
     pub fn answered_after(&self, duration: Duration) {
         self.counts.duration.record(duration);
     }

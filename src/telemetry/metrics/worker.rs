@@ -1,7 +1,7 @@
-//! What one worker counts, in memory that no other worker writes.
+//! Counters of one worker, in memory that no other worker writes.
 //!
-//! Every number here only grows; what is open or in flight is the difference of two of them, so that an
-//! event is one relaxed addition and a scrape never needs a lock that a worker might want.
+//! All values only grow; the number of open or in-flight items is the difference of two of them. So an event costs one
+//! relaxed addition, and a scrape takes no lock that a worker needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::super::histogram::Histogram;
 use super::arrival::{LOAD_SHED, Preamble, handshake_index};
 use crate::overload::LoadShed;
 use crate::tls::SessionStart;
-use crate::tls::server::Failure;
+use crate::tls::server::ServerHandshakeError;
 
-/// Classes of status codes, 1xx to 5xx.
+/// Classes of status codes.
 pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// One listener's counts, of one worker or of all. Alignment keeps workers off each other's cache lines, which come in
-/// pairs.
+/// Counters of one listener on one worker, or their sum. The alignment prevents false sharing between workers;
+/// processors fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct ListenerCounts {
@@ -28,31 +28,31 @@ pub(super) struct ListenerCounts {
     pub(super) reset: Count,
     pub(super) opened: Count,
     pub(super) closed: Count,
-    pub(super) handshakes: [Count; 2 + Failure::ALL.len()],
+    pub(super) handshakes: [Count; 2 + ServerHandshakeError::ALL.len()],
     pub(super) handshaking: Spans,
     pub(super) handshakes_waiting: Spans,
     pub(super) preambles: [Count; Preamble::LABELS.len()],
     pub(super) duration: Histogram,
 }
 
-/// What begins and ends.
+/// Number of operations that began and that ended.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     begun: Count,
     ended: Count,
 }
 
-// Wherever counts are added up or compared, the ends are read before the beginnings, and differences saturate: while
-// others go on counting, nothing that is over can seem to have begun later and so make a gauge negative.
+// In sums and differences, ends are read before beginnings, and differences saturate. Otherwise an operation that ends
+// while other threads count could make a gauge negative.
 
 impl Spans {
-    /// Those that go on.
+    /// Returns the number of operations that have not ended.
     pub(super) fn open(&self) -> u64 {
         let ended = self.ended.get();
         self.begun.get().saturating_sub(ended)
     }
 
-    /// Whether any has ever begun.
+    /// Whether any operation has begun.
     pub(super) fn has_any(&self) -> bool {
         self.begun.get() > 0
     }
@@ -90,7 +90,7 @@ impl ListenerCounts {
     }
 }
 
-/// Something that has begun, until this is dropped.
+/// An operation that ends when this is dropped.
 #[derive(Debug)]
 pub struct Span {
     counts: Arc<WorkerCounts>,
@@ -106,7 +106,7 @@ impl Drop for Span {
     }
 }
 
-/// All that one worker counts, or all of them together.
+/// Counters of one worker, or their sum.
 #[derive(Debug, Default)]
 pub(super) struct WorkerCounts {
     pub(super) listeners: Box<[ListenerCounts]>,
@@ -131,60 +131,60 @@ impl WorkerCounts {
         self.delays_started.absorb(&other.delays_started);
     }
 
-    /// Requests held back.
+    /// Returns the number of requests that are currently delayed.
     pub(super) fn delayed(&self) -> u64 {
         self.delays_started.get().saturating_sub(self.delay.count())
     }
 }
 
-/// A worker's handle: clones count into the same memory, so a worker passes them on to its connections.
+/// Handle of one worker's counters. Clones share them, so that connections of the worker can have one each.
 ///
-/// `listener` is always the position of the listener among the names given to
-/// [`Metrics::new`](super::Metrics::new); an unknown one counts nowhere.
+/// `listener` is the position of the listener among the names passed to [`Metrics::new`](super::Metrics::new). An
+/// unknown position is ignored.
 #[derive(Clone, Debug)]
 pub struct WorkerMetrics {
     pub(super) counts: Arc<WorkerCounts>,
 }
 
 impl WorkerMetrics {
-    /// A client's connection was accepted.
+    /// Records that a connection from a client was accepted.
     pub fn downstream_connection_opened(&self, listener: usize) {
         self.with(listener, |counts| counts.opened.increment());
     }
 
-    /// A client's connection ended, however.
+    /// Records that a connection from a client ended, for any reason.
     pub fn downstream_connection_closed(&self, listener: usize) {
         self.with(listener, |counts| counts.closed.increment());
     }
 
-    /// A TLS handshake with a client ended.
-    pub fn handshake(&self, listener: usize, outcome: Result<SessionStart, Failure>) {
+    /// Records the result of a TLS handshake with a client.
+    pub fn handshake(&self, listener: usize, outcome: Result<SessionStart, ServerHandshakeError>) {
         let index = handshake_index(outcome.map_err(|failure| failure as usize));
         self.with(listener, |counts| counts.handshakes[index].increment());
     }
 
-    /// A handshake begins.
+    /// Records that a handshake begins; it ends when the result is dropped.
     pub fn handshake_begins(&self, listener: usize) -> Span {
         self.span(listener, |counts| &counts.handshaking)
     }
 
-    /// A handshake waits for its turn.
+    /// Records that a handshake is queued, until the result is dropped.
     pub fn handshake_waits(&self, listener: usize) -> Span {
         self.span(listener, |counts| &counts.handshakes_waiting)
     }
 
-    /// A connection came to a listener where a proxy may say who connected.
+    /// Records how a connection began, on a listener that accepts the PROXY protocol.
     pub fn preamble(&self, listener: usize, outcome: Preamble) {
         self.with(listener, |counts| counts.preambles[outcome as usize].increment());
     }
 
-    /// A request's head has arrived. Exactly one of [`Self::request_finished`] and
+    /// Records the arrival of a request's header section. Exactly one of [`Self::request_finished`] and
     /// [`Self::request_reset`] must follow.
     pub fn request_started(&self, listener: usize) {
         self.with(listener, |counts| counts.started.increment());
     }
 
-    /// The answer is complete; `duration` is the time since the request's head.
+    /// Records a complete response. `duration` is the time since the request's header section arrived.
     pub fn request_finished(&self, listener: usize, status: StatusCode, duration: Duration) {
         self.with(listener, |counts| {
             counts.answered[class_of(status)].increment();
@@ -192,32 +192,32 @@ impl WorkerMetrics {
         });
     }
 
-    /// The client went away before the answer was complete.
+    /// Records that the client left before the response was complete.
     pub fn request_reset(&self, listener: usize) {
         self.with(listener, |counts| counts.reset.increment());
     }
 
-    /// Bytes that are no request got a 400, 408 or 431; not one of the requests counted above.
+    /// Records malformed input that got a 400, 408 or 431. It is not included in the requests counted above.
     pub fn malformed_request(&self) {
         self.counts.malformed.increment();
     }
 
-    /// A connection or a request was turned away, for there is too much of something.
+    /// Records a connection or request that was rejected by load shedding.
     pub fn load_shed(&self, by: LoadShed) {
         self.counts.load_shed[by as usize].increment();
     }
 
-    /// A connection could not be accepted, for want of descriptors or memory.
+    /// Records a connection that could not be accepted because file descriptors or memory ran out.
     pub fn accept_failed(&self) {
         self.counts.accept_failures.increment();
     }
 
-    /// A limit holds a request back. Exactly one [`Self::delay_ended`] must follow.
+    /// Records that a limit delays a request. Exactly one [`Self::delay_ended`] must follow.
     pub fn delay_started(&self) {
         self.counts.delays_started.increment();
     }
 
-    /// A request that was held back goes on after so long, or its client has left.
+    /// Records that a delay ended, because the request is forwarded or its client has left.
     pub fn delay_ended(&self, delay: Duration) {
         self.counts.delay.record(delay);
     }
@@ -234,7 +234,7 @@ impl WorkerMetrics {
     }
 }
 
-/// Codes beyond 599 are counted with the failures they surely are.
+/// Returns the index of a status code's class. Codes above 599 count as 5xx.
 pub(super) fn class_of(status: StatusCode) -> usize {
     usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1
 }

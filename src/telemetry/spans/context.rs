@@ -1,7 +1,7 @@
-//! The fields that lead a trace from service to service: W3C Trace Context, and B3 in one field or in several.
+//! Trace context headers: W3C Trace Context, and B3 in one header or in several.
 //!
-//! Of a request that has both, W3C's count. What does not follow the grammar is as good as absent, as both
-//! descriptions have it: <https://www.w3.org/TR/trace-context/>, <https://github.com/openzipkin/b3-propagation>.
+//! If a request has both, W3C takes precedence. Malformed headers count as absent, as both specifications require:
+//! <https://www.w3.org/TR/trace-context/>, <https://github.com/openzipkin/b3-propagation>.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -16,46 +16,46 @@ const B3_PARENT: HeaderName = HeaderName::from_static("x-b3-parentspanid");
 const B3_SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
 const B3_FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
 
-/// The flag that says that the trace is kept.
+/// W3C flag: the trace is sampled.
 const SAMPLED: u8 = 1;
-/// Flags of W3C that we know and pass on: sampled, and that the trace's number is random.
+/// W3C flags that are passed on: sampled, and random trace ID.
 const KNOWN_FLAGS: u8 = 3;
 
-/// What the fields of a request say.
+/// Trace context of an incoming request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Incoming {
     trace: Option<u128>,
     parent: Option<u64>,
-    /// Whether the trace is kept; `None` where that is left to us.
+    /// Sampling decision; `None` if it is left to this hop.
     decision: Option<bool>,
     flags: u8,
     w3c: bool,
     b3: Option<Form>,
 }
 
-/// How B3 came, and is to go on.
+/// Form of B3 headers, the same for the forwarded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// In one field.
+    /// One header.
     Single,
-    /// In several.
+    /// Several headers.
     Several,
 }
 
-/// The place of one request in a trace.
+/// Trace context of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
     incoming: Incoming,
-    /// The trace.
+    /// Trace ID.
     pub trace: u128,
     pub(super) span: u64,
-    /// Whether the request has a span.
+    /// Whether the request gets a span.
     pub sampled: bool,
     pub(super) tracestate: Option<Box<str>>,
 }
 
 impl Incoming {
-    /// What `headers` say.
+    /// Reads the trace context and `tracestate` from `headers`.
     pub fn of(headers: &HeaderMap) -> (Self, Option<Box<str>>) {
         let b3 = Self::single(headers).or_else(|| Self::several(headers));
         let Some(w3c) = only(headers, &TRACEPARENT).and_then(traceparent) else {
@@ -67,7 +67,7 @@ impl Incoming {
         (Self { b3: b3.and_then(|b3| b3.b3), ..w3c }, state)
     }
 
-    /// `b3: TRACE-SPAN-DECISION-PARENT`, of which the last two may be absent, or the decision alone.
+    /// Reads `b3: TRACE-SPAN-DECISION-PARENT`, of which the last two may be absent, or a decision alone.
     fn single(headers: &HeaderMap) -> Option<Self> {
         let text = only(headers, &B3)?;
         let form = Self { b3: Some(Form::Single), ..Self::default() };
@@ -99,7 +99,7 @@ impl Incoming {
 }
 
 impl Context {
-    /// The place after `incoming`; `None` where it has been decided that there is no span.
+    /// Creates the context after `incoming`; `None` if it was decided not to sample.
     pub fn new(
         (incoming, tracestate): (Incoming, Option<Box<str>>),
         share: Percent,
@@ -108,26 +108,26 @@ impl Context {
         if incoming.decision == Some(false) {
             return None;
         }
-        // Neither may be zero.
+        // An ID of zero is invalid.
         let (trace, span) = (incoming.trace.unwrap_or(random_trace).max(1), random_span.max(1));
-        // By the trace's number, so that whoever else has to decide about it and goes by that decides alike.
+        // Derived from the trace ID, so that all hops with this method make the same decision.
         let sampled =
             incoming.decision.unwrap_or_else(|| share.includes((trace as u64).wrapping_mul(SPREAD)));
         Some(Self { incoming, trace, span, sampled, tracestate })
     }
 
-    /// The span before ours.
+    /// Returns the ID of the parent span.
     pub const fn parent(&self) -> Option<u64> {
         self.incoming.parent
     }
 
-    /// Has `headers` lead from our span: by W3C's fields, and by those of B3 where a request had those.
+    /// Replaces the trace context in `headers` by this span's: W3C always, B3 in the form that the request had.
     pub fn write(&self, headers: &mut HeaderMap) {
         let Self { trace, span, sampled, incoming, .. } = self;
         let flags = incoming.flags & KNOWN_FLAGS & !SAMPLED | u8::from(*sampled);
         insert(headers, TRACEPARENT, &format!("00-{trace:032x}-{span:016x}-{flags:02x}"));
         if !incoming.w3c {
-            // It speaks of another trace, or of none (W3C Trace Context, section 3.3.1).
+            // It belongs to another trace or to none (W3C Trace Context, section 3.3.1).
             headers.remove(TRACESTATE);
         }
         let decision = u8::from(*sampled);
@@ -140,7 +140,7 @@ impl Context {
             Some(Form::Several) => {
                 insert(headers, B3_TRACE, &format!("{trace:032x}"));
                 insert(headers, B3_SPAN, &format!("{span:016x}"));
-                // A debugged trace is kept by its flag, and then has no other decision.
+                // The debug flag implies sampling, and excludes `x-b3-sampled`.
                 if !headers.contains_key(B3_FLAGS) {
                     insert(headers, B3_SAMPLED, &decision.to_string());
                 }
@@ -153,8 +153,8 @@ impl Context {
     }
 }
 
-/// An odd number that spreads small differences over all bits (Knuth's multiplicative hashing): not everybody's
-/// numbers of traces are random in all of them.
+/// An odd multiplier that spreads small differences over all bits (Knuth's multiplicative hashing), because some
+/// systems generate trace IDs that are not fully random.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
@@ -163,14 +163,14 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     }
 }
 
-/// The one value of a field; `None` where there are several.
+/// Returns the value of a header; `None` if there are several.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let (value, another) = (values.next()?, values.next());
     value.to_str().ok().map(str::trim).filter(|_| another.is_none())
 }
 
-/// `00-TRACE-PARENT-FLAGS`; later versions may go on behind that.
+/// Parses `00-TRACE-PARENT-FLAGS`. Later versions may append further fields.
 fn traceparent(text: &str) -> Option<Incoming> {
     let (known, rest) = text.split_at_checked(55)?;
     let mut parts = known.split('-');
@@ -195,19 +195,19 @@ fn is_lower(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-'))
 }
 
-/// 32 hexadecimal digits, or in B3 16, not all of them zero.
+/// Parses a trace ID: 32 hexadecimal digits, or 16 in B3, not all zero.
 fn trace_of(text: &str) -> Option<u128> {
     let fits = matches!(text.len(), 16 | 32) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(text, 16).ok().filter(|number| fits && *number != 0)
 }
 
-/// 16 hexadecimal digits, not all of them zero.
+/// Parses a span ID: 16 hexadecimal digits, not all zero.
 fn span_of(text: &str) -> Option<u64> {
     let fits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u64::from_str_radix(text, 16).ok().filter(|number| fits && *number != 0)
 }
 
-/// B3's; older senders write words.
+/// Parses a B3 sampling decision; older senders use words.
 fn decision(text: &str) -> Option<bool> {
     match text {
         "1" | "d" | "true" | "True" => Some(true),

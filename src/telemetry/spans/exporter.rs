@@ -1,4 +1,4 @@
-//! Sends batches of spans to the collector by OTLP over HTTP/1.1, with retries where the protocol allows them.
+//! Exporter that sends batches of spans by OTLP over HTTP/1.1, with the retries that the protocol permits.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -30,18 +30,18 @@ use tokio::time::{sleep, timeout};
 
 use super::{Collector, Counts, Settings};
 use crate::telemetry::metrics::VERSION;
-use crate::tls::Protocol;
-use crate::tls::client::Client;
+use crate::tls::AlpnProtocol;
+use crate::tls::client::TlsClient;
 
-/// For one request to the collector, connecting included.
+/// Timeout of one request to the collector, including the connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pauses before further attempts; meanwhile the batch processor's queue takes new spans.
+/// Pauses before retries. Meanwhile new spans are queued by the batch processor.
 const RETRY_PAUSES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
-/// Bytes of a collector's response that are read.
+/// Maximum size of a collector's response, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
 
-/// The exporter that the batch processor calls, on its thread.
+/// The exporter, called on the batch processor's thread.
 pub(super) struct Exporter {
     runtime: Runtime,
     delivery: Mutex<Delivery>,
@@ -55,7 +55,7 @@ impl fmt::Debug for Exporter {
 
 impl Exporter {
     pub(super) fn new(settings: &Settings, counts: Arc<Counts>) -> io::Result<Self> {
-        let tls = settings.tls.clone().map(Client::new).transpose().map_err(io::Error::other)?;
+        let tls = settings.tls.clone().map(TlsClient::new).transpose().map_err(io::Error::other)?;
         let resource = Resource::builder_empty()
             .with_service_name(settings.service_name.to_string())
             .with_attribute(KeyValue::new("service.version", VERSION))
@@ -77,7 +77,7 @@ impl Exporter {
 }
 
 impl SpanExporter for Exporter {
-    /// Blocks until the batch is delivered or lost: the batch processor's thread has nothing else to do.
+    /// Blocks until the batch is delivered or lost: the batch processor's thread has no other work.
     fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
         ready(self.runtime.block_on(self.delivery.lock().export(batch)))
     }
@@ -85,12 +85,12 @@ impl SpanExporter for Exporter {
 
 struct Delivery {
     collector: Collector,
-    tls: Option<Client>,
+    tls: Option<TlsClient>,
     headers: HeaderMap,
     resource: ResourceAttributesWithSchema,
     counts: Arc<Counts>,
     connection: Option<SendRequest<Full<Bytes>>>,
-    /// The last batch was lost, which has been logged.
+    /// Whether the last batch was lost. The first loss has been logged.
     is_failing: bool,
 }
 
@@ -122,7 +122,7 @@ impl Delivery {
             }
             Err(failed) => {
                 self.counts.record(count as u64, count as u64);
-                // Once, however long it lasts: the metric goes on counting.
+                // Logged once per outage; the metric counts every span.
                 if !std::mem::replace(&mut self.is_failing, true) {
                     tracing::warn!(collector = %self.collector, error = failed.reason, "spans are lost: the collector does not take them");
                 }
@@ -131,9 +131,9 @@ impl Delivery {
         }
     }
 
-    /// Sends a batch, with retries if need be; returns how many of its spans the collector rejected.
+    /// Sends a batch, retrying if necessary; returns how many of its spans the collector rejected.
     async fn deliver(&mut self, body: &Bytes) -> Result<u64, Failed> {
-        // After a lost batch each further one is tried once: the next finds out whether the collector is back.
+        // During an outage each batch is tried once, which is enough to detect the collector's return.
         let is_last = self.is_failing || self.counts.is_shutting_down();
         let mut pauses = if is_last { &[][..] } else { &RETRY_PAUSES }.iter();
         loop {
@@ -187,7 +187,7 @@ impl Delivery {
         match &self.tls {
             None => begin(stream).await,
             Some(tls) => {
-                let secured = tls.connect(stream, host, Protocol::Http1).await;
+                let secured = tls.connect(stream, host, AlpnProtocol::Http1).await;
                 begin(secured.map_err(Failed::retryable)?.0).await
             }
         }
@@ -202,7 +202,7 @@ async fn begin(
     Ok(connection)
 }
 
-/// How many spans of an accepted batch the collector rejected (OTLP, "Partial Success").
+/// Returns how many spans of an accepted batch the collector rejected (OTLP, "Partial Success").
 fn rejected(response: Bytes) -> u64 {
     let response = ExportTraceServiceResponse::decode(response);
     let rejected = response

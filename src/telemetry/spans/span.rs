@@ -1,4 +1,4 @@
-//! The span of a request: attributes by OpenTelemetry's semantic conventions for HTTP servers, and a few of Weir's own.
+//! Span of a request, with attributes of OpenTelemetry's semantic conventions for HTTP servers and some of Weir's own.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -10,37 +10,37 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use super::context::Context;
 use crate::telemetry::access_log::Entry;
 
-/// Bytes of a text attribute; longer texts are cut.
+/// Maximum length of a text attribute, in bytes; longer texts are truncated.
 const MAX_TEXT: usize = 1024;
-/// Attributes of a span at most.
+/// Maximum number of attributes of a span.
 const MAX_ATTRIBUTES: usize = 24;
-/// Methods that a span says as they are (semantic conventions, `http.request.method`); others are `_OTHER`.
+/// Methods that spans contain verbatim (semantic conventions, `http.request.method`); others are `_OTHER`.
 const METHODS: [&str; 10] =
     ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"];
 
-/// What a span says beside what the access log would.
+/// Contents of a span in addition to those of the access log.
 #[derive(Clone, Copy, Debug)]
 pub struct Notes<'a> {
-    /// Whether the client came by TLS.
+    /// Whether the client is connected over TLS.
     pub is_secure: bool,
-    /// The pattern of the path by which a rule matched.
+    /// Path pattern by which a rule matched.
     pub route: Option<&'a str>,
-    /// What the rules made of the request; `None` if they were not asked.
+    /// Decision of the rules; `None` if they were not evaluated.
     pub decision: Option<Decision>,
-    /// The other end of the connection.
+    /// Address of the peer.
     pub peer: std::net::IpAddr,
 }
 
-/// What rules make of a request.
+/// Decision of the rules for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It went on at once.
+    /// It was forwarded at once.
     Allowed,
-    /// It was held back for so long, and went on or ended.
+    /// It was delayed by this time, then forwarded or aborted.
     Delayed(Duration),
-    /// A limit or a ban refused it.
+    /// It was rejected by a limit or a ban.
     Limited,
-    /// A rule denied it.
+    /// It was rejected by a `deny` rule.
     Denied,
 }
 
@@ -55,7 +55,7 @@ impl Decision {
     }
 }
 
-/// The span of a request that has ended.
+/// Returns the span of a completed request.
 pub(super) fn span(
     context: &Context,
     entry: &Entry<'_>,
@@ -147,7 +147,7 @@ const fn protocol(version: Version) -> &'static str {
     }
 }
 
-/// The port behind the last colon, unless that is one of an IPv6 address.
+/// Splits off the port after the last colon, unless that colon is part of an IPv6 address.
 fn split_port(authority: &str) -> (&str, Option<u64>) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port.parse().ok()),

@@ -10,7 +10,7 @@ use super::*;
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
-/// With a name of its own, or it could not be told from another.
+/// Creates an authority with a distinct name.
 fn authority(name: &str) -> Authority {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -35,19 +35,24 @@ fn acceptor(certificate: rustls::pki_types::CertificateDer<'static>, key: &KeyPa
     TlsAcceptor::from(Arc::new(config))
 }
 
-fn client(authority: &Authority, name: Option<&str>) -> Client {
+fn client(authority: &Authority, name: Option<&str>) -> TlsClient {
     let authorities = Arc::new(Authorities::from_pem(authority.pem().as_bytes()).unwrap());
     let name = name.map(|name| ServerName::try_from(name.to_owned()).unwrap());
-    Client::new(Settings { trust: Trust::Named { authorities, file: "a".into() }, pair: None, name }).unwrap()
+    TlsClient::new(TlsClientSettings {
+        verification: ServerVerification::Configured { authorities, file: "a".into() },
+        key_pair: None,
+        name,
+    })
+    .unwrap()
 }
 
-/// A handshake, and a byte from the server with what it has to say about sessions.
+/// Performs a handshake, and reads a byte from the server, so that session tickets are received.
 async fn shake(
-    client: &Client,
+    client: &TlsClient,
     server: &TlsAcceptor,
     host: &str,
-    protocol: Protocol,
-) -> Result<SessionStart, Failure> {
+    protocol: AlpnProtocol,
+) -> Result<SessionStart, ClientHandshakeError> {
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
     let serving = async {
         let mut stream = server.accept(theirs).await.ok()?;
@@ -63,9 +68,9 @@ async fn shake(
     tokio::join!(serving, asking).1
 }
 
-fn words(shaken: Result<SessionStart, Failure>) -> (Reason, String) {
+fn words(shaken: Result<SessionStart, ClientHandshakeError>) -> (ClientHandshakeErrorKind, String) {
     let failure = shaken.unwrap_err();
-    (failure.reason, failure.to_string())
+    (failure.kind, failure.to_string())
 }
 
 #[tokio::test]
@@ -83,9 +88,9 @@ async fn a_name_an_address_or_the_name_that_is_given_has_to_be_in_the_certificat
         (Some("192.0.2.1"), &addressed, "a.example", true),
         (Some("b.example"), &named, "a.example", false),
     ] {
-        let shaken = shake(&client(&authority, name), server, host, Protocol::Http1).await;
+        let shaken = shake(&client(&authority, name), server, host, AlpnProtocol::Http1).await;
         assert_eq!(shaken.is_ok(), is_good, "{name:?} {host}: {shaken:?}");
-        assert!(is_good || words(shaken).0 == Reason::Untrusted);
+        assert!(is_good || words(shaken).0 == ClientHandshakeErrorKind::Untrusted);
     }
 }
 
@@ -95,10 +100,10 @@ async fn a_session_is_resumed_by_the_same_client_alone() {
     let server = server(&authority, "a.example", |_| {});
     let first = client(&authority, None);
     for expected in [SessionStart::Full, SessionStart::Resumed, SessionStart::Resumed] {
-        assert_eq!(shake(&first, &server, "a.example", Protocol::Http1).await, Ok(expected));
+        assert_eq!(shake(&first, &server, "a.example", AlpnProtocol::Http1).await, Ok(expected));
     }
     let second = client(&authority, None);
-    assert_eq!(shake(&second, &server, "a.example", Protocol::Http1).await, Ok(SessionStart::Full));
+    assert_eq!(shake(&second, &server, "a.example", AlpnProtocol::Http1).await, Ok(SessionStart::Full));
 }
 
 #[tokio::test]
@@ -119,31 +124,38 @@ async fn every_failure_says_what_is_wrong() {
         (server(&authority, "a.example", of_authority), "that of an authority"),
         (server(&authority, "b.example", |_| {}), "not valid for name"),
     ] {
-        let (reason, words) = failing(&server, Protocol::Http1).await;
-        assert!(reason == Reason::Untrusted && words.contains(part), "{part}: {words}");
+        let (reason, words) = failing(&server, AlpnProtocol::Http1).await;
+        assert!(reason == ClientHandshakeErrorKind::Untrusted && words.contains(part), "{part}: {words}");
     }
     let good = server(&authority, "a.example", |_| {});
-    let (reason, words) = failing(&good, Protocol::Http2).await;
-    assert!(reason == Reason::Incompatible && words.contains("HTTP/2"), "{words}");
+    let (reason, words) = failing(&good, AlpnProtocol::Http2).await;
+    assert!(reason == ClientHandshakeErrorKind::Incompatible && words.contains("HTTP/2"), "{words}");
 }
 
 #[tokio::test]
 async fn whoever_answers_is_believed_only_if_that_is_said() {
     let authority = authority("one");
     let server = server(&authority, "b.example", |_| {});
-    let client = Client::new(Settings { trust: Trust::Anybody, pair: None, name: None }).unwrap();
-    assert_eq!(shake(&client, &server, "a.example", Protocol::Http1).await, Ok(SessionStart::Full));
+    let client = TlsClient::new(TlsClientSettings {
+        verification: ServerVerification::Disabled,
+        key_pair: None,
+        name: None,
+    })
+    .unwrap();
+    assert_eq!(shake(&client, &server, "a.example", AlpnProtocol::Http1).await, Ok(SessionStart::Full));
 }
 
 #[tokio::test]
 async fn who_does_not_speak_tls_is_told_from_who_has_gone() {
     let client = client(&authority("one"), None);
-    for (said, reason) in [(&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], Reason::NotTls), (b"", Reason::Closed)]
-    {
+    for (said, reason) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], ClientHandshakeErrorKind::NotTls),
+        (b"", ClientHandshakeErrorKind::Closed),
+    ] {
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
         theirs.write_all(said).await.unwrap();
         theirs.shutdown().await.unwrap();
-        let connecting = client.connect(ours, "a.example", Protocol::Http1);
+        let connecting = client.connect(ours, "a.example", AlpnProtocol::Http1);
         let shaken = tokio::time::timeout(Duration::from_secs(30), connecting).await.unwrap();
         assert_eq!(words(shaken.map(|(_, shaken)| shaken)).0, reason);
     }

@@ -8,10 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_rustls::TlsConnector;
 
 use super::*;
-use crate::tls::pair::Mismatch;
-use crate::tls::pem::{Chain, Key};
+use crate::tls::key_pair::KeyMismatch;
+use crate::tls::pem::{CertificateChain, PrivateKey};
 
-/// An authority and what it issues.
+/// A certificate authority and the certificates that it issues.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -34,19 +34,23 @@ impl Authority {
         (certificate.der().clone(), certificate.pem(), key)
     }
 
-    fn pair(&self, name: &str) -> Pair {
+    fn pair(&self, name: &str) -> CertificateKeyPair {
         let (_, pem, key) = self.issue(name, ExtendedKeyUsagePurpose::ServerAuth);
-        let chain = Chain::from_pem(pem.as_bytes()).unwrap();
-        Pair::new(Arc::new(chain), &Key::from_pem(key.serialize_pem().as_bytes()).unwrap(), name.into())
-            .unwrap()
+        let chain = CertificateChain::from_pem(pem.as_bytes()).unwrap();
+        CertificateKeyPair::new(
+            Arc::new(chain),
+            &PrivateKey::from_pem(key.serialize_pem().as_bytes()).unwrap(),
+            name.into(),
+        )
+        .unwrap()
     }
 
-    fn verified(&self, required: bool) -> Clients {
+    fn verified(&self, required: bool) -> ClientVerification {
         let authorities = Authorities::from_pem(self.0.pem().as_bytes()).unwrap();
-        Clients::Verified { authorities: Arc::new(authorities), file: "ca.pem".into(), required }
+        ClientVerification::Enabled { authorities: Arc::new(authorities), file: "ca.pem".into(), required }
     }
 
-    /// A client that believes this authority, and shows a certificate of `shown`.
+    /// Returns a client that trusts this authority, and presents a certificate of `shown`.
     fn client(&self, shown: Option<&Self>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
@@ -64,8 +68,11 @@ impl Authority {
     }
 }
 
-/// A handshake, and whether the client has read an answer.
-async fn shake(server: &Server, client: &Arc<ClientConfig>) -> (Result<Session, Failure>, bool) {
+/// Performs a handshake; also returns whether the client received a response.
+async fn shake(
+    server: &TlsServer,
+    client: &Arc<ClientConfig>,
+) -> (Result<TlsSession, ServerHandshakeError>, bool) {
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
     let connector = TlsConnector::from(Arc::clone(client));
     let speaking = async move {
@@ -76,31 +83,42 @@ async fn shake(server: &Server, client: &Arc<ClientConfig>) -> (Result<Session, 
     };
     let serving = async move {
         let (mut stream, session): (TlsStream<DuplexStream>, _) = server.accept(ours).await?;
-        stream.write_all(b"hello").await.map_err(|_| Failure::Other)?;
-        stream.flush().await.map_err(|_| Failure::Other)?;
+        stream.write_all(b"hello").await.map_err(|_| ServerHandshakeError::Other)?;
+        stream.flush().await.map_err(|_| ServerHandshakeError::Other)?;
         Ok(session)
     };
     let (served, answer) = tokio::join!(serving, speaking);
     (served, answer.is_some())
 }
 
-fn server(authority: &Authority, clients: Clients) -> Server {
-    Server::new(Settings { pairs: vec![authority.pair("a.example")], clients, handshakes: 1 }, None).unwrap()
+fn server(authority: &Authority, clients: ClientVerification) -> TlsServer {
+    TlsServer::new(
+        TlsServerSettings {
+            key_pairs: vec![authority.pair("a.example")],
+            client_verification: clients,
+            max_handshakes: 1,
+        },
+        None,
+    )
+    .unwrap()
 }
 
 #[tokio::test]
 async fn a_session_is_resumed_by_a_ticket_after_the_certificate_has_changed() {
     let authority = Authority::new();
     let client = Arc::new(authority.client(None));
-    let first = server(&authority, Clients::Anybody);
+    let first = server(&authority, ClientVerification::Disabled);
     let (session, answered) = shake(&first, &client).await;
     assert!(answered && session.unwrap().start == SessionStart::Full);
     assert!(shake(&first, &client).await.0.unwrap().start == SessionStart::Resumed);
-    let settings =
-        Settings { pairs: vec![authority.pair("a.example")], clients: Clients::Anybody, handshakes: 1 };
-    let second = Server::new(settings.clone(), Some(&first)).unwrap();
+    let settings = TlsServerSettings {
+        key_pairs: vec![authority.pair("a.example")],
+        client_verification: ClientVerification::Disabled,
+        max_handshakes: 1,
+    };
+    let second = TlsServer::new(settings.clone(), Some(&first)).unwrap();
     assert!(shake(&second, &client).await.0.unwrap().start == SessionStart::Resumed);
-    let stranger = Server::new(settings, None).unwrap();
+    let stranger = TlsServer::new(settings, None).unwrap();
     let (session, answered) = shake(&stranger, &client).await;
     assert!(answered && session.unwrap().start == SessionStart::Full);
 }
@@ -126,7 +144,7 @@ async fn only_clients_of_the_authority_get_in() {
     let stranger = Arc::new(authority.client(Some(&other)));
     for (server, client) in [(&required, &nobody), (&required, &stranger), (&optional, &stranger)] {
         let (session, answered) = shake(server, client).await;
-        assert_eq!((session, answered), (Err(Failure::ClientCertificate), false));
+        assert_eq!((session, answered), (Err(ServerHandshakeError::ClientCertificate), false));
     }
     let (session, answered) = shake(&optional, &nobody).await;
     assert!(answered && session.unwrap().identity.is_none());
@@ -138,22 +156,25 @@ async fn a_ticket_does_not_outlive_the_authority_behind_it() {
     let client = Arc::new(authority.client(Some(&authority)));
     let before = server(&authority, authority.verified(true));
     assert!(shake(&before, &client).await.1);
-    let settings = Settings { clients: other.verified(true), ..before.settings().clone() };
-    let after = Server::new(settings, Some(&before)).unwrap();
-    assert_eq!(shake(&after, &client).await, (Err(Failure::ClientCertificate), false));
+    let settings =
+        TlsServerSettings { client_verification: other.verified(true), ..before.settings().clone() };
+    let after = TlsServer::new(settings, Some(&before)).unwrap();
+    assert_eq!(shake(&after, &client).await, (Err(ServerHandshakeError::ClientCertificate), false));
 }
 
 #[tokio::test]
 async fn failures_are_told_apart() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let server = server(&authority, Clients::Anybody);
+    let server = server(&authority, ClientVerification::Disabled);
     let distrusting = Arc::new(other.client(None));
-    assert_eq!(shake(&server, &distrusting).await, (Err(Failure::Refused), false));
+    assert_eq!(shake(&server, &distrusting).await, (Err(ServerHandshakeError::Refused), false));
     let mut alien = authority.client(None);
     alien.alpn_protocols = vec![b"smtp".to_vec()];
     alien.resumption = Resumption::disabled();
-    assert_eq!(shake(&server, &Arc::new(alien)).await, (Err(Failure::Incompatible), false));
-    for (said, failure) in [(&b"GET / HTTP/1.1\r\n\r\n"[..], Failure::NotTls), (b"", Failure::Closed)] {
+    assert_eq!(shake(&server, &Arc::new(alien)).await, (Err(ServerHandshakeError::Incompatible), false));
+    for (said, failure) in
+        [(&b"GET / HTTP/1.1\r\n\r\n"[..], ServerHandshakeError::NotTls), (b"", ServerHandshakeError::Closed)]
+    {
         let (ours, mut theirs) = tokio::io::duplex(1024);
         theirs.write_all(said).await.unwrap();
         theirs.shutdown().await.unwrap();
@@ -165,7 +186,7 @@ async fn failures_are_told_apart() {
 fn a_key_belongs_to_its_certificate() {
     let authority = Authority::new();
     let (_, pem, _) = authority.issue("a.example", ExtendedKeyUsagePurpose::ServerAuth);
-    let chain = Arc::new(Chain::from_pem(pem.as_bytes()).unwrap());
-    let key = Key::from_pem(KeyPair::generate().unwrap().serialize_pem().as_bytes()).unwrap();
-    assert_eq!(Pair::new(chain, &key, "a".into()).unwrap_err(), Mismatch);
+    let chain = Arc::new(CertificateChain::from_pem(pem.as_bytes()).unwrap());
+    let key = PrivateKey::from_pem(KeyPair::generate().unwrap().serialize_pem().as_bytes()).unwrap();
+    assert_eq!(CertificateKeyPair::new(chain, &key, "a".into()).unwrap_err(), KeyMismatch);
 }

@@ -1,8 +1,8 @@
-//! How many of an upstream's requests each client has in flight, and how many it may have.
+//! Shares of clients in an upstream's requests in flight.
 //!
 //! The automatic share is the dynamic threshold of shared-memory switches (Choudhury and Hahne, "Dynamic Queue Length
-//! Thresholds for Shared-Memory Packet Switches", 1998): a client may have fewer than a multiple of what is free. One
-//! client gets most of the capacity, several get less each, and something is always left for the next.
+//! Thresholds for Shared-Memory Packet Switches", 1998): a client may use less than a multiple of the free capacity. A
+//! single client gets most of the capacity, several get less each, and some is always left for the next client.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
@@ -10,59 +10,59 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::upstream::settings::ClientShare;
 
-/// A client may have fewer requests than this many times what is free: one gets four fifths, two get four ninths each.
+/// Multiple of the free capacity that a client may use. One client gets four fifths, two get four ninths each.
 const MULTIPLE: u64 = 4;
 
-/// Counters. Two clients share one with a probability of one to this number, and then have one share together. Nobody
-/// can choose with whom: the hash is keyed.
+/// Number of counters. The probability that two clients share a counter, and therefore a share, is 1 in this number.
+/// The hash is keyed, so clients cannot provoke collisions.
 const SLOTS: usize = 1 << 14;
 
-/// The counters of all clients of an upstream.
+/// Counters of all clients of an upstream.
 #[derive(Debug)]
-pub(super) struct Shares {
-    most: Most,
+pub(super) struct ClientShares {
+    limit: ShareLimit,
     hasher: RandomState,
     slots: Box<[AtomicU32]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Most {
-    /// By what is left of so many.
+enum ShareLimit {
+    /// Less than a multiple of the free part of this capacity.
     Threshold { capacity: u32 },
-    /// So many.
+    /// A fixed number.
     Fixed(u32),
 }
 
-impl Shares {
-    /// Shares of `capacity`; `None` where a client may have all of it, or there is too little to leave anything.
+impl ClientShares {
+    /// Creates shares of `capacity`; `None` if a client may use all of it, or if it is too small to divide.
     pub(super) fn new(share: ClientShare, capacity: u32) -> Option<Self> {
         let most = match share {
             ClientShare::Auto if u64::from(capacity) <= MULTIPLE => return None,
-            ClientShare::Auto => Most::Threshold { capacity },
-            ClientShare::Fixed(most) => Most::Fixed(most.get()),
+            ClientShare::Auto => ShareLimit::Threshold { capacity },
+            ClientShare::Fixed(most) => ShareLimit::Fixed(most.get()),
             ClientShare::All => return None,
         };
         let slots = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
-        Some(Self { most, hasher: RandomState::new(), slots })
+        Some(Self { limit: most, hasher: RandomState::new(), slots })
     }
 
-    /// Counts one more request of `client`; where it is counted, and how many the client had before.
+    /// Counts one more request of `client`; returns its counter, and the client's number of requests before.
     pub(super) fn add(&self, client: IpAddr) -> (usize, u32) {
         let slot = usize::try_from(self.hasher.hash_one(client) % SLOTS as u64).unwrap_or(0);
         (slot, self.slots[slot].fetch_add(1, Ordering::Relaxed))
     }
 
-    /// One request of those counted there has ended, or was not to begin.
+    /// Counts one request less, after its end or rejection.
     pub(super) fn remove(&self, slot: usize) {
         self.slots[slot].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a client with `own` requests may have another one while `used` are in flight in all.
+    /// Whether a client with `own` requests may have another one while `used` are in flight in total.
     pub(super) fn allows(&self, own: u32, used: u32) -> bool {
-        match self.most {
-            Most::Fixed(most) => own < most,
-            // As long as half is free there is enough for everybody. A client without any may always try.
-            Most::Threshold { capacity } => {
+        match self.limit {
+            ShareLimit::Fixed(most) => own < most,
+            // No limit while half of the capacity is free. A client without requests may always have one.
+            ShareLimit::Threshold { capacity } => {
                 let free = u64::from(capacity.saturating_sub(used));
                 own == 0 || used < capacity / 2 || u64::from(own) < MULTIPLE * free
             }
@@ -74,9 +74,9 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// How many requests each of `clients` gets that take whatever they can get by turns, and all together.
+    /// Simulates `clients` that take turns and use all they can; returns the requests of each, and their sum.
     fn greedy(clients: u32, capacity: u32) -> (Vec<u32>, u32) {
-        let shares = Shares::new(ClientShare::Auto, capacity).expect("shares");
+        let shares = ClientShares::new(ClientShare::Auto, capacity).expect("shares");
         let mut own = vec![0; clients as usize];
         let mut used = 0;
         loop {
@@ -111,13 +111,13 @@ mod tests {
 
     #[test]
     fn a_capacity_smaller_than_the_multiple_is_not_divided() {
-        assert!(Shares::new(ClientShare::Auto, 4).is_none());
+        assert!(ClientShares::new(ClientShare::Auto, 4).is_none());
         assert_eq!(greedy(1, 5).0, [4]);
     }
 
     #[test]
     fn a_fixed_share_holds_however_much_is_free() {
-        let shares = Shares::new(ClientShare::Fixed(3.try_into().unwrap()), 1024).expect("shares");
+        let shares = ClientShares::new(ClientShare::Fixed(3.try_into().unwrap()), 1024).expect("shares");
         assert!(shares.allows(2, 1000) && !shares.allows(3, 0));
     }
 }

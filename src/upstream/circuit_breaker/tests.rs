@@ -3,7 +3,7 @@ use std::sync::atomic::AtomicUsize;
 use super::*;
 use crate::upstream::settings::ClientShare;
 
-const LIMITS: Limits = Limits {
+const LIMITS: CircuitBreakerLimits = CircuitBreakerLimits {
     connections: 9,
     pending: 3,
     requests: 3,
@@ -40,14 +40,15 @@ fn no_more_than_allowed_are_in_flight_however_many_threads_try() {
 #[test]
 fn a_client_never_exceeds_its_share_and_never_costs_another_its_own() {
     let share = ClientShare::Fixed(2.try_into().unwrap());
-    let limits = Limits { connections: 100, requests: 100, requests_per_client: share, ..LIMITS };
+    let limits =
+        CircuitBreakerLimits { connections: 100, requests: 100, requests_per_client: share, ..LIMITS };
     let breaker = CircuitBreaker::new(limits, true, false);
     let inside: [AtomicUsize; 2] = Default::default();
     std::thread::scope(|scope| {
         for thread in 0..8_u8 {
             let (breaker, inside) = (&breaker, &inside);
             scope.spawn(move || {
-                // Six threads of one client compete for two requests; two of another one always fit.
+                // Six threads of one client compete for two requests. Two threads of another client always fit.
                 let who = u8::from(thread >= 6);
                 for _ in 0..5000 {
                     match breaker.acquire_request(client(who), true) {
@@ -57,7 +58,7 @@ fn a_client_never_exceeds_its_share_and_never_costs_another_its_own() {
                             inside[usize::from(who)].fetch_sub(1, Ordering::SeqCst);
                             drop(permit);
                         }
-                        Err(full) => assert_eq!((full, who), (Full::Share, 0)),
+                        Err(full) => assert_eq!((full, who), (LimitReached::ClientShare, 0)),
                     }
                 }
             });
@@ -69,12 +70,16 @@ fn a_client_never_exceeds_its_share_and_never_costs_another_its_own() {
 
 #[test]
 fn a_client_that_takes_all_it_can_get_leaves_requests_for_others() {
-    let limits =
-        Limits { connections: 1024, requests: 1024, requests_per_client: ClientShare::Auto, ..LIMITS };
+    let limits = CircuitBreakerLimits {
+        connections: 1024,
+        requests: 1024,
+        requests_per_client: ClientShare::Auto,
+        ..LIMITS
+    };
     let breaker = CircuitBreaker::new(limits, false, false);
     let permits: Vec<_> = std::iter::from_fn(|| breaker.acquire_request(client(1), false).ok()).collect();
     assert!((800..824).contains(&permits.len()), "{}", permits.len());
-    assert_eq!(breaker.acquire_request(client(1), false).err(), Some(Full::Share));
+    assert_eq!(breaker.acquire_request(client(1), false).err(), Some(LimitReached::ClientShare));
     let others: Vec<_> = std::iter::from_fn(|| breaker.acquire_request(client(2), false).ok()).collect();
     assert!(others.len() > 100, "{}", others.len());
     drop(permits);
@@ -92,6 +97,10 @@ fn retries_may_be_a_share_of_requests_where_that_is_more() {
 #[test]
 fn requests_are_counted_only_where_connections_do_not_bound_them() {
     assert!(CircuitBreaker::new(LIMITS, false, false).counts_requests());
-    assert!(!CircuitBreaker::new(Limits { requests: 9, ..LIMITS }, false, false).counts_requests());
-    assert!(CircuitBreaker::new(Limits { requests: 9, ..LIMITS }, true, false).counts_requests());
+    assert!(
+        !CircuitBreaker::new(CircuitBreakerLimits { requests: 9, ..LIMITS }, false, false).counts_requests()
+    );
+    assert!(
+        CircuitBreaker::new(CircuitBreakerLimits { requests: 9, ..LIMITS }, true, false).counts_requests()
+    );
 }

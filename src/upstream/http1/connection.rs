@@ -1,45 +1,51 @@
-//! A connection to the upstream, which is counted as long as it is open.
+//! An HTTP/1.1 connection to an upstream, counted while it is open.
 
 use std::rc::Rc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::http1::client::conn::Conn;
+use crate::http1::client::conn::ClientConn;
 use crate::http1::read_buf::ReadBuf;
 use crate::telemetry::metrics::EndpointMetrics;
 use crate::transport::Transport;
 
-/// An open connection. Dropped, it is closed. It is handed on with every request, so it lives in a box.
+/// An open connection, closed when dropped. Boxed, because it is moved with every request.
 #[derive(Debug)]
-pub(in crate::upstream) struct Connection {
-    pub(in crate::upstream) conn: Conn<Transport>,
-    pub(super) open: Open,
+pub(in crate::upstream) struct Http1Connection {
+    pub(in crate::upstream) conn: ClientConn<Transport>,
+    pub(super) guard: Http1ConnectionGuard,
 }
 
-/// Counts a connection as long as it is open.
+/// Counts a connection while it is open.
 #[derive(Debug)]
-pub(super) struct Open(Rc<EndpointMetrics>, #[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
+pub(super) struct Http1ConnectionGuard(
+    Rc<EndpointMetrics>,
+    #[expect(dead_code, reason = "held")] OwnedSemaphorePermit,
+);
 
-impl Drop for Open {
+impl Drop for Http1ConnectionGuard {
     fn drop(&mut self) {
         self.0.connection_closed();
     }
 }
 
-impl Connection {
-    /// A fresh connection, counted by `metrics` from now on; it holds `permit` as long as it is open.
+impl Http1Connection {
+    /// Creates a connection that is counted by `metrics`, and holds `permit`, until it is closed.
     pub(in crate::upstream) fn new(
         stream: Transport,
         metrics: &Rc<EndpointMetrics>,
         permit: OwnedSemaphorePermit,
     ) -> Box<Self> {
         metrics.connection_opened();
-        let open = Open(Rc::clone(metrics), permit);
-        Box::new(Self { conn: Conn { stream, read_buf: ReadBuf::default(), buffer: Vec::new() }, open })
+        let open = Http1ConnectionGuard(Rc::clone(metrics), permit);
+        Box::new(Self {
+            conn: ClientConn { stream, read_buf: ReadBuf::default(), buffer: Vec::new() },
+            guard: open,
+        })
     }
 
-    /// Whether nothing has come since the last answer, not even the end, as far as we have been told.
-    pub(in crate::upstream) fn is_quiet(&mut self) -> bool {
-        self.conn.stream.is_quiet()
+    /// Whether nothing has arrived since the last response, not even the end, as far as the runtime has reported.
+    pub(in crate::upstream) fn has_no_input(&mut self) -> bool {
+        self.conn.stream.has_no_input()
     }
 }

@@ -1,8 +1,8 @@
-//! A connection whose answer has begun before its request has ended.
+//! Connections whose response begins before the request has been sent.
 //!
-//! Then neither may wait for the other: a client may send all of its request before it reads a byte of the
-//! answer, or the other way round. So the rest of the request gets a task of its own. What is left when both have
-//! ended cleanly is a connection like any other.
+//! Neither direction may then wait for the other: a client may send its whole request before it reads the response, or
+//! the other way round. So a separate task sends the rest of the request. When both directions have ended cleanly, the
+//! halves are reunited and the connection is reused.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -15,106 +15,111 @@ use tokio::io::AsyncWrite as _;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::connection::{Connection, Open};
-use crate::http1::client::conn::Conn;
-use crate::http1::client::upload::Upload;
+use super::connection::{Http1Connection, Http1ConnectionGuard};
+use crate::http1::client::conn::ClientConn;
+use crate::http1::client::upload::Http1Upload;
 use crate::http1::read_buf::ReadBuf;
-use crate::upstream::halves::Half;
-use crate::upstream::in_flight::InFlight;
-use crate::upstream::pool::Pool;
+use crate::upstream::halves::TransportHalf;
+use crate::upstream::http1_pool::Http1Pool;
+use crate::upstream::in_flight::InFlightRequest;
 
-/// The half that reads the answer.
+/// The half that reads the response.
 #[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) half: Half,
+pub(super) struct ReadHalf {
+    pub(super) half: TransportHalf,
     pub(super) read_buf: ReadBuf,
-    open: Open,
+    guard: Http1ConnectionGuard,
 }
 
 /// The half that sends the request.
 #[derive(Debug)]
-struct Writing {
-    half: Half,
+struct WriteHalf {
+    half: TransportHalf,
     buffer: Vec<u8>,
 }
 
-/// The upload that goes on beside an answer. Dropped before the answer has ended, it is broken off.
+/// An upload that continues beside a response. Dropping it before the end of the response aborts the upload.
 #[derive(Debug)]
 pub(super) struct UploadTask {
     sending: Option<JoinHandle<()>>,
     rejoin: Rc<Rejoin>,
 }
 
-/// Where the half that ends first waits for the other.
+/// Meeting point of the two halves: the one that ends first is stored for the other.
 #[derive(Debug)]
 pub(super) struct Rejoin {
-    arrived: RefCell<RejoinState>,
-    pool: Rc<Pool>,
-    /// The request is in flight until both halves have ended: a response that comes early does not free the connection.
-    held: RefCell<Option<InFlight>>,
+    state: RefCell<RejoinState>,
+    pool: Rc<Http1Pool>,
+    /// The request is in flight until both halves have ended: an early response does not free the connection.
+    in_flight: RefCell<Option<InFlightRequest>>,
 }
 
 #[derive(Debug)]
 enum RejoinState {
     Pending,
-    Sent(Writing),
-    Answered(Reading),
-    /// The request could not be sent to its end.
+    RequestEnded(WriteHalf),
+    ResponseEnded(ReadHalf),
+    /// The request could not be sent completely.
     Broken,
 }
 
-/// Lets the rest of a request go on by itself.
-pub(super) fn part<B>(connection: Connection, mut upload: Upload<B>, pool: Rc<Pool>) -> (Reading, UploadTask)
+/// Starts a task that sends the rest of a request.
+pub(super) fn split<B>(
+    connection: Http1Connection,
+    mut upload: Http1Upload<B>,
+    pool: Rc<Http1Pool>,
+) -> (ReadHalf, UploadTask)
 where
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let Connection { conn: Conn { stream, read_buf, buffer: _ }, open } = connection;
-    let (read, mut write) = Half::split(stream);
+    let Http1Connection { conn: ClientConn { stream, read_buf, buffer: _ }, guard: open } = connection;
+    let (read, mut write) = TransportHalf::split(stream);
     let rejoin =
-        Rc::new(Rejoin { arrived: RefCell::new(RejoinState::Pending), pool, held: RefCell::default() });
+        Rc::new(Rejoin { state: RefCell::new(RejoinState::Pending), pool, in_flight: RefCell::default() });
     let shared = Rc::clone(&rejoin);
     let sending = tokio::task::spawn_local(async move {
         if send(&mut upload, &mut write, &shared).await {
-            shared.sent(Writing { half: write, buffer: upload.into_buffer() });
+            shared.request_ended(WriteHalf { half: write, buffer: upload.into_buffer() });
             return;
         }
-        // The upstream is told that no more will come, and may go on with its answer.
+        // The shutdown signals the end of the request to the upstream, which may continue its response.
         let mut told = pin!(poll_fn(|cx| Pin::new(&mut write).poll_shutdown(cx)));
-        while timeout(shared.pool.keep_for(), &mut told).await.is_err() && !shared.is_answered() {}
-        *shared.arrived.borrow_mut() = RejoinState::Broken;
+        while timeout(shared.pool.max_idle_time(), &mut told).await.is_err() && !shared.has_response_ended() {
+        }
+        *shared.state.borrow_mut() = RejoinState::Broken;
     });
-    (Reading { half: read, read_buf, open }, UploadTask { sending: Some(sending), rejoin })
+    (ReadHalf { half: read, read_buf, guard: open }, UploadTask { sending: Some(sending), rejoin })
 }
 
-/// Sends what is left; whether it could. While the answer is under way, whoever reads it watches over the upload, too.
-/// Afterwards nobody does, and an upload of which nothing goes out for as long as a connection may stay unused, for want
-/// of a reader or a sender, is given up.
-async fn send<B>(upload: &mut Upload<B>, write: &mut Half, rejoin: &Rejoin) -> bool
+/// Sends the rest of the request; returns whether that succeeded. Until the end of the response, its reader also
+/// supervises the upload. After that, an upload without progress for the idle timeout is abandoned, whether the
+/// upstream or the client causes the stall.
+async fn send<B>(upload: &mut Http1Upload<B>, write: &mut TransportHalf, rejoin: &Rejoin) -> bool
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     loop {
-        let (is_alone, out) = (rejoin.is_answered(), upload.out());
-        match timeout(rejoin.pool.keep_for(), poll_fn(|cx| upload.poll(write, cx))).await {
+        let (is_alone, out) = (rejoin.has_response_ended(), upload.bytes_written());
+        match timeout(rejoin.pool.max_idle_time(), poll_fn(|cx| upload.poll(write, cx))).await {
             Ok(sent) => return sent.is_ok(),
-            Err(_) if is_alone && upload.out() == out => return false,
+            Err(_) if is_alone && upload.bytes_written() == out => return false,
             Err(_) => {}
         }
     }
 }
 
 impl UploadTask {
-    /// The answer has ended; the connection is given back when the request has, too. Where they meet.
-    pub(super) fn answered(mut self, reading: Reading) -> Weak<Rejoin> {
-        // From now on the upload has only itself and its client to end it.
+    /// Records the end of the response. The connection is returned to the pool when the request has ended too.
+    pub(super) fn response_ended(mut self, reading: ReadHalf) -> Weak<Rejoin> {
+        // From now on dropping the body does not abort the upload.
         self.sending = None;
-        self.rejoin.answered(reading);
+        self.rejoin.response_ended(reading);
         Rc::downgrade(&self.rejoin)
     }
 
-    /// Where both halves meet.
+    /// Returns the meeting point of both halves.
     pub(super) fn rejoin(&self) -> Weak<Rejoin> {
         Rc::downgrade(&self.rejoin)
     }
@@ -129,39 +134,39 @@ impl Drop for UploadTask {
 }
 
 impl Rejoin {
-    /// Keeps `held` until both halves have ended.
-    pub(super) fn hold(&self, held: InFlight) {
-        self.held.replace(Some(held));
+    /// Holds `held` until both halves have ended.
+    pub(super) fn hold_in_flight(&self, held: InFlightRequest) {
+        self.in_flight.replace(Some(held));
     }
 
-    /// Whether the answer has ended, and its half waits.
-    fn is_answered(&self) -> bool {
-        matches!(*self.arrived.borrow(), RejoinState::Answered(_))
+    /// Whether the response has ended, and its half waits.
+    fn has_response_ended(&self) -> bool {
+        matches!(*self.state.borrow(), RejoinState::ResponseEnded(_))
     }
 
-    fn sent(&self, writing: Writing) {
-        match self.arrived.replace(RejoinState::Broken) {
-            RejoinState::Answered(reading) => self.meet(reading, writing),
-            RejoinState::Pending => *self.arrived.borrow_mut() = RejoinState::Sent(writing),
-            RejoinState::Sent(_) | RejoinState::Broken => {}
+    fn request_ended(&self, writing: WriteHalf) {
+        match self.state.replace(RejoinState::Broken) {
+            RejoinState::ResponseEnded(reading) => self.reunite(reading, writing),
+            RejoinState::Pending => *self.state.borrow_mut() = RejoinState::RequestEnded(writing),
+            RejoinState::RequestEnded(_) | RejoinState::Broken => {}
         }
     }
 
-    fn answered(&self, reading: Reading) {
-        match self.arrived.replace(RejoinState::Broken) {
-            RejoinState::Sent(writing) => self.meet(reading, writing),
-            RejoinState::Pending => *self.arrived.borrow_mut() = RejoinState::Answered(reading),
-            RejoinState::Answered(_) | RejoinState::Broken => {}
+    fn response_ended(&self, reading: ReadHalf) {
+        match self.state.replace(RejoinState::Broken) {
+            RejoinState::RequestEnded(writing) => self.reunite(reading, writing),
+            RejoinState::Pending => *self.state.borrow_mut() = RejoinState::ResponseEnded(reading),
+            RejoinState::ResponseEnded(_) | RejoinState::Broken => {}
         }
     }
 
-    fn meet(&self, reading: Reading, writing: Writing) {
-        let Reading { half, read_buf, open } = reading;
-        // They are of one connection, so they fit.
+    fn reunite(&self, reading: ReadHalf, writing: WriteHalf) {
+        let ReadHalf { half, read_buf, guard: open } = reading;
+        // Both halves are of the same connection, so this cannot fail.
         if let Some(stream) = half.reunite(writing.half) {
-            self.pool.give_back(Box::new(Connection {
-                conn: Conn { stream, read_buf, buffer: writing.buffer },
-                open,
+            self.pool.return_connection(Box::new(Http1Connection {
+                conn: ClientConn { stream, read_buf, buffer: writing.buffer },
+                guard: open,
             }));
         }
     }

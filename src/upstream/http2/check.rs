@@ -1,4 +1,4 @@
-//! One question beside requests, on a connection of its own: how an endpoint is.
+//! Health check over HTTP/2, on a connection of its own.
 
 use std::io;
 use std::pin::pin;
@@ -9,10 +9,10 @@ use http::{Request, Version};
 use super::into_io;
 use crate::transport::Transport;
 
-/// Asks for `uri` with GET in the name of `agent`; answers the status.
+/// Sends a GET request for `uri` with User-Agent `agent`; returns the status code.
 ///
 /// # Errors
-/// [`io::Error`] if no answer came, or it was not HTTP/2.
+/// [`io::Error`] if no response arrived, or it was malformed.
 pub(in crate::upstream) async fn check(stream: Transport, uri: &str, agent: &str) -> io::Result<u16> {
     let request = Request::get(uri).version(Version::HTTP_2).header(USER_AGENT, agent);
     let request = request.body(()).map_err(io::Error::other)?;
@@ -28,7 +28,7 @@ pub(in crate::upstream) async fn check(stream: Transport, uri: &str, agent: &str
         biased;
         answer = &mut asking => answer,
         ended = &mut connection => match ended {
-            // What came last is still to be read.
+            // The last frames received may contain the response.
             Ok(()) => asking.await,
             Err(error) => Err(error),
         },

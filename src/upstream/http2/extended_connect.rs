@@ -1,5 +1,5 @@
-//! Leaving HTTP over a stream of HTTP/2 (RFC 8441): what HTTP/1.1 says with `upgrade` and 101 is said here with an
-//! extended CONNECT and a success. Whoever sends a request to the upstream sees the form of HTTP/1.1 alone.
+//! Upgrades over HTTP/2 (RFC 8441). Where HTTP/1.1 uses `upgrade` and 101, HTTP/2 uses extended CONNECT and a 2xx
+//! response. This module converts between the two forms, so that callers only use that of HTTP/1.1.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
@@ -8,20 +8,20 @@ use h2::ext::Protocol;
 use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::{HeaderValue, Method, Request, StatusCode, response};
 
-/// What a key is joined with for its answer (RFC 6455 section 1.3).
+/// Appended to a key to compute `sec-websocket-accept` (RFC 6455 section 1.3).
 const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What a request asked for that became an extended CONNECT.
+/// The upgrade requested by a request that became an extended CONNECT.
 #[derive(Debug)]
 pub(in crate::upstream) struct ExtendedConnect {
     protocol: HeaderValue,
-    /// The client's, to be answered in HTTP/1.1; HTTP/2 has none (RFC 8441 section 5).
+    /// `sec-websocket-key` of the client, for the HTTP/1.1 response; HTTP/2 has none (RFC 8441 section 5).
     key: Option<HeaderValue>,
 }
 
 impl ExtendedConnect {
-    /// Turns a request with `upgrade` into an extended CONNECT; `None` for one without.
-    pub(super) fn take<B>(request: &mut Request<B>) -> Option<Self> {
+    /// Converts a request with `upgrade` to an extended CONNECT; `None` for a request without.
+    pub(super) fn from_upgrade<B>(request: &mut Request<B>) -> Option<Self> {
         let protocol = request.headers_mut().remove(UPGRADE)?;
         let name = Protocol::from(protocol.to_str().ok()?);
         let key = request.headers_mut().remove(SEC_WEBSOCKET_KEY);
@@ -30,8 +30,8 @@ impl ExtendedConnect {
         Some(Self { protocol, key })
     }
 
-    /// Turns a success into the 101 that it is in HTTP/1.1; whether it was one.
-    pub(super) fn answered(self, head: &mut response::Parts) -> bool {
+    /// Converts a 2xx response to the 101 of HTTP/1.1; returns whether it was one.
+    pub(super) fn convert_response(self, head: &mut response::Parts) -> bool {
         if !head.status.is_success() {
             return false;
         }
@@ -45,7 +45,7 @@ impl ExtendedConnect {
     }
 }
 
-/// The answer to a WebSocket's key (RFC 6455 section 4.2.2).
+/// Computes `sec-websocket-accept` for a key (RFC 6455 section 4.2.2).
 fn accepted(key: &HeaderValue) -> Option<HeaderValue> {
     let joined = [key.as_bytes(), WEBSOCKET_GUID].concat();
     HeaderValue::try_from(STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &joined))).ok()
@@ -60,14 +60,14 @@ mod tests {
     fn asked(key: &str) -> (Request<()>, ExtendedConnect) {
         let request = Request::get("http://a.test/chat").header("upgrade", "websocket");
         let mut request = request.header("sec-websocket-key", key).body(()).unwrap();
-        let switch = ExtendedConnect::take(&mut request).unwrap();
+        let switch = ExtendedConnect::from_upgrade(&mut request).unwrap();
         (request, switch)
     }
 
     fn answered(switch: ExtendedConnect, status: u16) -> (bool, response::Parts) {
         let answer = Response::builder().status(status).header("content-length", "0").body(()).unwrap();
         let mut head = answer.into_parts().0;
-        (switch.answered(&mut head), head)
+        (switch.convert_response(&mut head), head)
     }
 
     #[test]
@@ -76,12 +76,12 @@ mod tests {
         assert_eq!(request.method(), Method::CONNECT);
         assert_eq!(request.extensions().get::<Protocol>().unwrap().as_str(), "websocket");
         assert!(request.headers().is_empty());
-        assert!(ExtendedConnect::take(&mut Request::new(())).is_none());
+        assert!(ExtendedConnect::from_upgrade(&mut Request::new(())).is_none());
     }
 
     #[test]
     fn a_success_becomes_the_switch_that_answers_the_key() {
-        // The example of RFC 6455 section 1.3.
+        // Example of RFC 6455 section 1.3.
         let (is_switch, head) = answered(asked("dGhlIHNhbXBsZSBub25jZQ==").1, 200);
         assert!(is_switch && head.status == StatusCode::SWITCHING_PROTOCOLS);
         assert_eq!(head.headers["upgrade"], "websocket");

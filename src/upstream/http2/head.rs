@@ -1,24 +1,29 @@
-//! The head of a request as HTTP/2 has it: the host in a field of its own, nothing about the hop.
+//! Conversion of a request's header section to HTTP/2: the host becomes `:authority`, and hop-by-hop headers are
+//! removed.
 
 use http::header::{CONNECTION, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Uri, Version};
 
 use super::extended_connect::ExtendedConnect;
-use crate::upstream::outgoing::Outgoing;
+use crate::upstream::outgoing::OutgoingRequest;
 
-/// The head of a request as HTTP/2 has it.
+/// Header section of an HTTP/2 request.
 #[derive(Debug)]
-pub(in crate::upstream) struct RequestHead {
-    /// The head.
+pub(in crate::upstream) struct Http2RequestHead {
+    /// The header section.
     pub(super) request: Request<()>,
-    /// The protocol that it switches to, of an extended CONNECT.
+    /// The requested upgrade, for an extended CONNECT.
     pub(super) extended: Option<ExtendedConnect>,
 }
 
-/// Turns a request in origin-form into one of HTTP/2 (RFC 9113 section 8.3.1), which may ask to leave HTTP. Where it
-/// names no host, as HTTP/1.0 may, `otherwise` stands for it.
-pub(in crate::upstream) fn for_http2(outgoing: &Outgoing, scheme: Scheme, otherwise: &str) -> RequestHead {
+/// Converts a request in origin-form to HTTP/2 (RFC 9113 section 8.3.1), with extended CONNECT for an upgrade. If the
+/// request has no host, as HTTP/1.0 permits, `otherwise` is used.
+pub(in crate::upstream) fn for_http2(
+    outgoing: &OutgoingRequest,
+    scheme: Scheme,
+    otherwise: &str,
+) -> Http2RequestHead {
     let parts = &outgoing.head;
     let mut headers = outgoing.headers();
     let host = headers.remove(HOST);
@@ -28,15 +33,15 @@ pub(in crate::upstream) fn for_http2(outgoing: &Outgoing, scheme: Scheme, otherw
     uri.path_and_query = parts.uri.path_and_query().cloned().or(Some(PathAndQuery::from_static("/")));
     uri.scheme = Some(scheme);
     uri.authority = Some(authority.unwrap_or_else(|| Authority::from_static("localhost")));
-    // `te: trailers` stays; in HTTP/1.1 it had to be named here.
+    // `te: trailers` stays. In HTTP/1.1, `connection` had to name it.
     headers.remove(CONNECTION);
     let mut request = Request::new(());
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
     *request.version_mut() = Version::HTTP_2;
     *request.headers_mut() = headers;
-    let extended = ExtendedConnect::take(&mut request);
-    RequestHead { request, extended }
+    let extended = ExtendedConnect::from_upgrade(&mut request);
+    Http2RequestHead { request, extended }
 }
 
 #[cfg(test)]
@@ -46,7 +51,7 @@ mod tests {
     use super::*;
 
     fn turned(request: request::Builder) -> Request<()> {
-        let RequestHead { request, extended } =
+        let Http2RequestHead { request, extended } =
             for_http2(&request.body(()).unwrap().into_parts().0.into(), Scheme::HTTP, "127.0.0.1:80");
         assert!(extended.is_none());
         request

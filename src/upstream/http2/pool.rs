@@ -1,7 +1,7 @@
-//! Connections of one worker to one endpoint, each carrying many requests.
+//! Pool of HTTP/2 connections of one worker to one endpoint, each multiplexing many requests.
 //!
-//! As many as the endpoint allows share a connection before another is opened, and only one is opened at a time:
-//! who waits for it finds it or, if it failed, fails with it.
+//! A connection is filled up to the endpoint's maximum before another one is opened. Only one is opened at a time;
+//! requests that wait for it share it, or its failure.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,76 +14,77 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::peer_settings::PeerSettings;
 use crate::telemetry::metrics::EndpointMetrics;
 use crate::transport::Transport;
-use crate::upstream::error::Error;
+use crate::upstream::error::UpstreamError;
 
-/// Connections per worker and endpoint; beyond that, requests wait for a stream to end.
+/// Maximum number of connections per pool. Beyond it, requests wait for a stream to end.
 const MAX_CONNECTIONS: usize = 16;
-/// Requests on a connection even where the endpoint would take more: one connection is one core there.
+/// Maximum number of requests per connection, even if the endpoint allows more: an endpoint often handles a connection
+/// with one core.
 const MAX_STREAMS: usize = 1000;
-/// Requests without an answer in a row that make a connection one that is not used for others.
+/// Number of consecutive requests without a response after which a connection is not used for further requests.
 const MAX_UNANSWERED: u32 = 5;
-/// What the endpoint may send of one answer, and of all on a connection, before we have passed it on. The second
-/// is large, since what one slow client leaves must not hold up the others.
+/// Flow-control windows of a stream and of a connection, in bytes. The latter is large, so that the unread response of
+/// a slow client does not block others.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-/// What is kept of a request that the endpoint does not take.
+/// Maximum size of unsent request data per stream, in bytes.
 const SEND_BUFFER: usize = 256 * 1024;
-/// The fields of an answer may take this much.
+/// Maximum size of a response's header section, in bytes.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 
-/// The connections of one worker to one endpoint.
+/// Connections of one worker to one endpoint.
 #[derive(Debug)]
-pub(in crate::upstream) struct Pool {
-    connections: RefCell<Vec<Rc<Connection>>>,
+pub(in crate::upstream) struct Http2Pool {
+    connections: RefCell<Vec<Rc<Http2Connection>>>,
     connecting: tokio::sync::Mutex<()>,
-    /// Attempts to connect that failed, and how the last one did.
+    /// Number of failed attempts to connect. The field below is the last error.
     failed: Cell<u64>,
     last_failure: Cell<io::ErrorKind>,
-    keep_for: u64,
+    max_idle_seconds: u64,
     metrics: Rc<EndpointMetrics>,
 }
 
 /// One connection.
 #[derive(Debug)]
-struct Connection {
+struct Http2Connection {
     sender: SendRequest<Bytes>,
-    /// Whether streams may leave HTTP.
+    /// Settings of the peer: whether streams may be upgraded.
     settings: PeerSettings,
     in_flight: Cell<usize>,
-    /// Requests given up without an answer since the last answer.
-    silent: Cell<u32>,
-    gone: Cell<bool>,
-    /// Seconds without a request.
+    /// Number of requests abandoned without a response since the last response.
+    unanswered: Cell<u32>,
+    is_retired: Cell<bool>,
+    /// Idle time, in seconds.
     unused: Cell<u64>,
 }
 
-/// Room for one stream on a connection, until this is dropped.
+/// Permit for one stream on a connection, released when dropped.
 #[derive(Debug)]
 pub(in crate::upstream) struct StreamPermit {
-    connection: Rc<Connection>,
-    asked: Cell<bool>,
-    answered: Cell<bool>,
+    connection: Rc<Http2Connection>,
+    is_used: Cell<bool>,
+    has_response: Cell<bool>,
 }
 
-impl Pool {
-    /// None yet; unused ones are kept for `keep_for` seconds.
+impl Http2Pool {
+    /// Creates an empty pool that keeps idle connections for `keep_for` seconds.
     pub(in crate::upstream) fn new(keep_for: u64, metrics: &Rc<EndpointMetrics>) -> Self {
         Self {
             connections: RefCell::default(),
             connecting: tokio::sync::Mutex::default(),
             failed: Cell::new(0),
             last_failure: Cell::new(io::ErrorKind::Other),
-            keep_for,
+            max_idle_seconds: keep_for,
             metrics: Rc::clone(metrics),
         }
     }
 
-    /// A place on a connection with room, on a new one that `open` makes, or where there are enough, on the one
-    /// with the fewest requests.
+    /// Acquires a stream on a connection with room, or on a new one that `open` establishes. If the maximum number of
+    /// connections is open, uses the one with the fewest requests.
     pub(in crate::upstream) async fn acquire(
         &self,
-        open: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
-    ) -> Result<StreamPermit, Error> {
+        open: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), UpstreamError>,
+    ) -> Result<StreamPermit, UpstreamError> {
         if let Some(permit) = self.try_acquire() {
             return Ok(permit);
         }
@@ -93,55 +94,55 @@ impl Pool {
             return Ok(permit);
         }
         if self.failed.get() != failed {
-            return Err(Error::Connect(self.last_failure.get().into()));
+            return Err(UpstreamError::Connect(self.last_failure.get().into()));
         }
         match self.open_connection(open).await {
-            Ok(connection) => Ok(StreamPermit::of(&connection)),
-            // Ours to say, and for each request anew.
-            Err(Error::Overflow) => Err(Error::Overflow),
+            Ok(connection) => Ok(StreamPermit::new(&connection)),
+            // A local limit, which each request must check for itself.
+            Err(UpstreamError::Overflow) => Err(UpstreamError::Overflow),
             Err(error) => {
                 self.failed.set(failed.wrapping_add(1));
                 self.last_failure.set(match &error {
-                    Error::Connect(error) | Error::Reset(error) => error.kind(),
-                    Error::ConnectTimeout | Error::Overflow => io::ErrorKind::TimedOut,
-                    Error::Malformed(_) => io::ErrorKind::InvalidData,
+                    UpstreamError::Connect(error) | UpstreamError::Reset(error) => error.kind(),
+                    UpstreamError::ConnectTimeout | UpstreamError::Overflow => io::ErrorKind::TimedOut,
+                    UpstreamError::Malformed(_) => io::ErrorKind::InvalidData,
                 });
                 Err(error)
             }
         }
     }
 
-    /// Lets go of all that have no request.
+    /// Closes all idle connections.
     pub(in crate::upstream) fn close_unused(&self) {
         self.connections.borrow_mut().retain(|connection| connection.in_flight.get() > 0);
     }
 
-    /// A second has passed: connections that were unused for too long are closed.
-    pub(in crate::upstream) fn age(&self) {
+    /// Advances the time by one second: closes connections that were idle for too long.
+    pub(in crate::upstream) fn tick_second(&self) {
         self.connections.borrow_mut().retain(|connection| {
             let unused =
                 if connection.in_flight.get() > 0 { 0 } else { connection.unused.get().saturating_add(1) };
             connection.unused.set(unused);
-            !connection.gone.get() && unused <= self.keep_for
+            !connection.is_retired.get() && unused <= self.max_idle_seconds
         });
     }
 
-    /// A place on a connection that there is.
+    /// Acquires a stream on an existing connection.
     pub(in crate::upstream) fn try_acquire(&self) -> Option<StreamPermit> {
         let mut connections = self.connections.borrow_mut();
-        connections.retain(|connection| !connection.gone.get());
+        connections.retain(|connection| !connection.is_retired.get());
         let with_room = connections.iter().find(|connection| connection.has_room());
         let chosen = with_room.or_else(|| match connections.len() {
             MAX_CONNECTIONS.. => connections.iter().min_by_key(|connection| connection.in_flight.get()),
             _ => None,
         });
-        chosen.map(StreamPermit::of)
+        chosen.map(StreamPermit::new)
     }
 
     async fn open_connection(
         &self,
-        open: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), Error>,
-    ) -> Result<Rc<Connection>, Error> {
+        open: &impl AsyncFn() -> Result<(Transport, OwnedSemaphorePermit), UpstreamError>,
+    ) -> Result<Rc<Http2Connection>, UpstreamError> {
         let (transport, permit) = open().await?;
         let (sender, mut driver) = Builder::new()
             .enable_push(false)
@@ -151,62 +152,62 @@ impl Pool {
             .max_header_list_size(MAX_HEADER_LIST)
             .handshake(transport)
             .await
-            .map_err(|error| Error::Reset(super::into_io(error)))?;
-        let connection = Rc::new(Connection {
+            .map_err(|error| UpstreamError::Reset(super::into_io(error)))?;
+        let connection = Rc::new(Http2Connection {
             sender,
             settings: PeerSettings::new(driver.ping_pong()),
             in_flight: Cell::new(0),
-            silent: Cell::new(0),
-            gone: Cell::new(false),
+            unanswered: Cell::new(0),
+            is_retired: Cell::new(false),
             unused: Cell::new(0),
         });
-        let (open, watched) = (Open::new(&self.metrics, permit), Rc::downgrade(&connection));
+        let (open, watched) = (Http2ConnectionGuard::new(&self.metrics, permit), Rc::downgrade(&connection));
         drop(tokio::task::spawn_local(async move {
             let _open = open;
             if let Err(error) = driver.await {
                 tracing::debug!(%error, "upstream connection ended");
             }
-            watched.upgrade().inspect(|connection| connection.gone.set(true));
+            watched.upgrade().inspect(|connection| connection.is_retired.set(true));
         }));
         self.connections.borrow_mut().push(Rc::clone(&connection));
         Ok(connection)
     }
 }
 
-impl Connection {
+impl Http2Connection {
     fn has_room(&self) -> bool {
         self.in_flight.get() < self.sender.current_max_send_streams().clamp(1, MAX_STREAMS)
     }
 }
 
 impl StreamPermit {
-    fn of(connection: &Rc<Connection>) -> Self {
+    fn new(connection: &Rc<Http2Connection>) -> Self {
         connection.in_flight.set(connection.in_flight.get().saturating_add(1));
         connection.unused.set(0);
-        Self { connection: Rc::clone(connection), asked: Cell::new(false), answered: Cell::new(false) }
+        Self { connection: Rc::clone(connection), is_used: Cell::new(false), has_response: Cell::new(false) }
     }
 
-    /// The connection's way to open a stream.
+    /// Returns a handle that opens a stream.
     pub(super) fn sender(&self) -> SendRequest<Bytes> {
-        self.asked.set(true);
+        self.is_used.set(true);
         self.connection.sender.clone()
     }
 
-    /// Whether the other side lets streams leave HTTP; where its connection is gone, that will be seen when it is used.
+    /// Whether the peer allows upgrades. Also `true` if the connection has ended, which its use will reveal.
     pub(in crate::upstream) async fn allows_extended_connect(&self) -> bool {
         self.connection.settings.allow_extended_connect(&self.connection.sender).await.unwrap_or(true)
     }
 
-    /// An answer has come: the connection is alive.
-    pub(super) fn answered(&self) {
-        self.connection.settings.note_received();
-        self.answered.set(true);
-        self.connection.silent.set(0);
+    /// Records that a response arrived, so the connection is alive.
+    pub(super) fn record_response(&self) {
+        self.connection.settings.mark_received();
+        self.has_response.set(true);
+        self.connection.unanswered.set(0);
     }
 
-    /// The connection takes no more requests.
+    /// Excludes the connection from further requests.
     pub(super) fn retire(&self) {
-        self.connection.gone.set(true);
+        self.connection.is_retired.set(true);
     }
 }
 
@@ -214,27 +215,30 @@ impl Drop for StreamPermit {
     fn drop(&mut self) {
         let connection = &self.connection;
         connection.in_flight.set(connection.in_flight.get().saturating_sub(1));
-        if self.asked.get() && !self.answered.get() {
-            connection.silent.set(connection.silent.get().saturating_add(1));
-            if connection.silent.get() >= MAX_UNANSWERED {
-                // What is under way may still be answered; others are better off elsewhere.
-                connection.gone.set(true);
+        if self.is_used.get() && !self.has_response.get() {
+            connection.unanswered.set(connection.unanswered.get().saturating_add(1));
+            if connection.unanswered.get() >= MAX_UNANSWERED {
+                // Requests in flight may still get a response; further ones use another connection.
+                connection.is_retired.set(true);
             }
         }
     }
 }
 
-/// Counts a connection as long as it is open.
-struct Open(Weak<EndpointMetrics>, #[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
+/// Counts a connection while it is open.
+struct Http2ConnectionGuard(
+    Weak<EndpointMetrics>,
+    #[expect(dead_code, reason = "held")] OwnedSemaphorePermit,
+);
 
-impl Open {
+impl Http2ConnectionGuard {
     fn new(metrics: &Rc<EndpointMetrics>, permit: OwnedSemaphorePermit) -> Self {
         metrics.connection_opened();
         Self(Rc::downgrade(metrics), permit)
     }
 }
 
-impl Drop for Open {
+impl Drop for Http2ConnectionGuard {
     fn drop(&mut self) {
         self.0.upgrade().inspect(|metrics| metrics.connection_closed());
     }

@@ -1,4 +1,4 @@
-//! The body of a request on its way: as fast as the other side's windows open, and no faster.
+//! Upload of a request body over HTTP/2, limited by the peer's flow control.
 
 use std::io;
 use std::pin::Pin;
@@ -8,23 +8,23 @@ use bytes::Bytes;
 use h2::{Reason, SendStream};
 use hyper::body::Body;
 
-/// A request's body and the stream it goes by.
+/// A request body and its stream.
 #[derive(Debug)]
-pub(super) struct Upload<B> {
+pub(super) struct Http2Upload<B> {
     body: B,
     stream: Option<SendStream<Bytes>>,
-    /// Read and not sent yet.
+    /// Data read from the body but not sent yet.
     pending: Bytes,
     touched: bool,
     over: bool,
 }
 
-impl<B> Upload<B>
+impl<B> Http2Upload<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    /// A body of which nothing has been read.
+    /// Creates an upload of an unread body.
     pub(super) fn new(body: B) -> Self {
         let over = body.is_end_stream();
         Self { body, stream: None, pending: Bytes::new(), touched: false, over }
@@ -35,32 +35,32 @@ where
         self.over && !self.touched
     }
 
-    /// Whether nothing has been read, so that all of it may be sent another way.
+    /// Whether nothing has been read, so that the body may be sent on another stream.
     pub(super) fn is_untouched(&self) -> bool {
         !self.touched
     }
 
-    /// The body, where nothing of it has been read.
+    /// Returns the body, which must be unread.
     pub(super) fn into_body(self) -> B {
         self.body
     }
 
-    /// Whether all has been sent.
-    pub(super) fn is_over(&self) -> bool {
+    /// Whether everything has been sent.
+    pub(super) fn is_complete(&self) -> bool {
         self.over
     }
 
-    /// The stream it goes by.
-    pub(super) fn begin(&mut self, stream: SendStream<Bytes>) {
+    /// Sets the stream.
+    pub(super) fn set_stream(&mut self, stream: SendStream<Bytes>) {
         self.stream = Some(stream);
     }
 
-    /// Sends what can be sent; ready when nothing more will be. An error is the body's: what the connection has to
-    /// say comes with the answer.
+    /// Sends as much as possible; ready when nothing more will be sent. Returns errors of the body only: those of the
+    /// connection are reported with the response.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.over {
             let Some(stream) = &mut self.stream else { return Poll::Pending };
-            // Who has answered and does not want the rest says so by a reset.
+            // A peer that does not want the rest of the request resets the stream.
             if stream.poll_reset(cx).is_ready() {
                 self.over = true;
                 break;

@@ -1,4 +1,4 @@
-//! A kept connection ends, and the next request comes before we have been told.
+//! Tests of a request on an idle connection whose end the runtime has not reported yet.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,13 +10,13 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 
 use super::*;
-use crate::http1::interim::Interims;
-use crate::upstream::endpoint::Line;
-use crate::upstream::outgoing::Outgoing;
+use crate::http1::interim::InterimResponses;
+use crate::upstream::endpoint::PooledConnection;
+use crate::upstream::outgoing::OutgoingRequest;
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Reads a request with the body `order` and answers it.
+/// Reads a request with the body `order` and responds to it.
 fn answer(stream: &mut TcpStream) {
     let mut read = Vec::new();
     while !read.ends_with(b"order") {
@@ -28,7 +28,7 @@ fn answer(stream: &mut TcpStream) {
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").expect("an answer");
 }
 
-/// Answers one request on each of two connections, and closes the first when it is told to.
+/// Responds to one request on each of two connections, and closes the first on a signal.
 fn closing(listener: &TcpListener, close: &mpsc::Receiver<()>, closed: &mpsc::Sender<()>) {
     let (mut first, _) = listener.accept().expect("a connection");
     answer(&mut first);
@@ -39,13 +39,13 @@ fn closing(listener: &TcpListener, close: &mpsc::Receiver<()>, closed: &mpsc::Se
     answer(&mut second);
 }
 
-async fn post(upstream: &Upstream, line: Line) -> StatusCode {
+async fn post(upstream: &Upstream, line: PooledConnection) -> StatusCode {
     let head = Request::builder().method(Method::POST).uri("/").header("host", "a.test").body(()).unwrap();
-    let request = Outgoing::from(head.into_parts().0);
+    let request = OutgoingRequest::from(head.into_parts().0);
     let endpoint = upstream.pick(&[]).expect("an endpoint");
     let body = Full::new(Bytes::from_static(b"order"));
     let answer = endpoint
-        .send(line, &request, body, &Interims::default())
+        .send(line, &request, body, &InterimResponses::default())
         .await
         .map_err(|unanswered| unanswered.error);
     let answer = answer.expect("an answer");
@@ -66,10 +66,10 @@ async fn what_cannot_be_sent_twice_is_not_sent_on_a_connection_that_has_ended_un
     let endpoint = upstream.pick(&[]).expect("an endpoint");
     let line = endpoint.connect(CLIENT, false).await.expect("a connection");
     assert_eq!(post(&upstream, line).await, StatusCode::OK);
-    // Without a turn of the runtime, which would notice.
+    // Without yielding to the runtime, which would notice the end.
     close.send(()).unwrap();
     closed.recv().unwrap();
-    let line = endpoint.kept(CLIENT, false).expect("room").expect("a connection that seems open");
+    let line = endpoint.try_checkout(CLIENT, false).expect("room").expect("a connection that seems open");
     assert_eq!(post(&upstream, line).await, StatusCode::OK);
     server.join().unwrap();
 }

@@ -1,4 +1,3 @@
-//! The limiter as it is in the program, with other locks: its own sources, through links, not a copy or a model of
-//! them.
+//! The real sources of the limiter, included through symbolic links, with locks that the test can schedule.
 
 pub mod limiter;

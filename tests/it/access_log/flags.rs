@@ -1,4 +1,4 @@
-//! Why an answer is what it is: every flag that a line may have, from the thing it stands for.
+//! Response flags of the access log: each flag, produced by the event that it stands for.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::support::origin::refusing;
 use crate::support::wait::until_true;
 use crate::support::{Client, Origin, Request, Then, Weir, ask, get};
 
-/// Weir before `upstream`, which is YAML, and its log.
+/// Starts Weir with `upstream`, which is YAML, and an access log.
 fn logged(upstream: &str, rest: &str) -> (Weir, Log) {
     let log = Log::new();
     let rules = if rest.contains("rules:") { "" } else { "rules: []" };
@@ -26,7 +26,7 @@ fn before(origin: &Origin, settings: &str, rest: &str) -> (Weir, Log) {
 }
 
 impl Log {
-    /// Status and flag of each line, once there are so many.
+    /// Waits until there are `count` lines, and returns the status and the flag of each.
     fn flags(&self, count: usize) -> Vec<(u64, String)> {
         let flag = |line: &String| {
             let line: Value = serde_json::from_str(line).unwrap();
@@ -43,7 +43,7 @@ impl Log {
     }
 }
 
-/// Closes its connections instead of answering, or in the middle of an answer.
+/// Returns an upstream that closes its connections instead of responding, or in the middle of a response.
 fn closing() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
@@ -54,7 +54,7 @@ fn closing() -> Origin {
     })
 }
 
-/// Does not answer.
+/// Returns an upstream that never responds.
 fn silent() -> Origin {
     Origin::start(|turn| {
         turn.wire.drain();
@@ -132,7 +132,7 @@ fn an_upstream_that_cannot_be_reached_or_closes() {
     let (weir, log) = before(&origin, "", "");
     get(weir.address(), "/");
     let answer = Client::connect(weir.address()).try_ask(&Request::get("/half"));
-    // A 502 where the end is seen before anything was sent, else cut off.
+    // The client gets a 502 if the failure is seen before anything was sent. Otherwise the response is truncated.
     let status = answer.map_or(200, |answer| answer.status.into());
     log.assert_flags(&[(503, "UC"), (status, "UC")]);
 }

@@ -1,4 +1,4 @@
-//! What the codec rejects is in the log, and among the responses that are counted.
+//! Requests that the HTTP codec rejects appear in the access log and in the response counters.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Log;
 use crate::support::{Client, LISTENER, Origin, Weir, config, config_with, wait};
 
-/// What clients send, the status they get, and what a line says of it.
+/// Bytes that a client sends, the status that it gets, and the fields of the log line.
 const REJECTED: [(&str, &str, [&str; 4]); 6] = [
     ("GET /a HTTP/1.1\r\nhost: a.test\r\nx y: z\r\n\r\n", "400", ["GET", "/a", "HTTP/1.1", "DPE"]),
     (
@@ -21,7 +21,7 @@ const REJECTED: [(&str, &str, [&str; 4]); 6] = [
     ("PRI * HT", "408", ["PRI", "*", "HTTP/1.1", "SI"]),
 ];
 
-/// One line for each, once all are there.
+/// Waits until there is a line for each of `count` requests, and returns them.
 fn lines(log: &Log, count: usize) -> Vec<Value> {
     log.lines(count).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -60,7 +60,7 @@ fn a_head_over_the_limit_is_logged_with_its_target_cut() {
     let mut client = Client::connect(weir.address());
     let head =
         format!("GET /{} HTTP/1.1\r\nhost: a.test\r\nx: {}\r\n\r\n", "a".repeat(30_000), "b".repeat(60_000));
-    // The connection may be closed before all is sent.
+    // The connection may be closed before all bytes are sent.
     let _ = client.wire.send(head);
     assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "431");
     let line = lines(&log, 1).pop().unwrap();

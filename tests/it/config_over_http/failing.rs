@@ -1,10 +1,10 @@
-//! Servers that fail, and documents that will not do: what runs goes on.
+//! Servers that fail and documents that are invalid: the running configuration stays in force.
 
 use super::server::{self, Manner, Server};
 use super::{OFTEN, Place, denying, fetches, is_denied, until_denied, until_fetched};
 use crate::support::{Weir, wait};
 
-/// A proxy that runs by `/a`, and the server that it has this from.
+/// Starts a proxy that denies `/a`, and the server from which it has this configuration.
 fn running() -> (Server, Place, Weir) {
     let server = Server::plain(&denying("a"));
     let place = Place::new(&server.url(), OFTEN);
@@ -13,7 +13,8 @@ fn running() -> (Server, Place, Weir) {
     (server, place, weir)
 }
 
-/// Whatever the server says, `/a` stays denied and the requests end with `outcome`; then all is well again.
+/// Checks that `/a` stays denied while the server sends `said`, and that fetches end with `outcome`. Then the server
+/// recovers and a new document is applied.
 fn survives(said: impl Into<Vec<u8>>, outcome: &str) -> Weir {
     let (server, place, weir) = running();
     let cache = place.kept(&denying("a"));
@@ -72,7 +73,7 @@ fn a_document_that_is_too_large_is_not_used() {
     let large = format!("{}#{}", denying("x"), "x".repeat(1 << 20));
     let weir = survives(server::ok(&large, ""), "unusable");
     assert_eq!(logged(&weir, "larger than 1 MiB"), 1);
-    // Without its length, and without an end.
+    // Too large without a Content-Length, and without an end.
     let mut endless =
         format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n800000\r\n{}", denying("x"));
     endless.push_str(&"#".repeat(0x80_0000 - denying("x").len()));
@@ -92,7 +93,7 @@ fn a_server_that_says_nothing_is_not_waited_for() {
     let place = Place::new(&server.url(), ", interval: 100ms, wait: 1s, timeout: 300ms");
     let weir = place.start();
     let silent = crate::support::Origin::start(|turn| {
-        // Until the client has gone.
+        // Waits until the client has closed the connection.
         turn.wire.ends();
         Ok(crate::support::Then::Close)
     });

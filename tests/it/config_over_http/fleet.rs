@@ -1,4 +1,4 @@
-//! A total that an operator changes once, for all instances that share it.
+//! A shared limit that an operator changes once, for all instances of a fleet.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -10,7 +10,7 @@ use crate::support::{Request, Weir, ask, wait};
 
 const INSTANCES: usize = 2;
 
-/// A fleet that shares limits through a store and has its rules from a server.
+/// A fleet that shares limits through a store and gets its rules from a server.
 struct Fleet {
     _store: servers::Server,
     server: Server,
@@ -40,7 +40,7 @@ impl Fleet {
         Self { _store: store, server, _places: places, instances, mode }
     }
 
-    /// The operator changes the total, once.
+    /// Changes the limit on the server, and waits until all instances have reloaded.
     fn change(&self, limit: &str) {
         let before: Vec<_> = self.instances.iter().map(Weir::generation).collect();
         self.server.publish(&rules(self.mode, limit));
@@ -50,7 +50,7 @@ impl Fleet {
         self.server.until_so_many_held(INSTANCES);
     }
 
-    /// How many of so many requests pass, by turns of the instances.
+    /// Returns how many of `requests` requests are admitted, sent to the instances in turn.
     fn passing(&self, key: &str, requests: usize) -> usize {
         (0..requests).filter(|turn| self.passes(turn % INSTANCES, key)).count()
     }
@@ -59,7 +59,7 @@ impl Fleet {
         ask(self.instances[instance].address(), &Request::get("/").header("x-key", key)).status == 200
     }
 
-    /// How many pass of those that both instances get all the while that the operator changes the total.
+    /// Returns how many requests are admitted while both instances receive a steady stream and the limit changes.
     fn passing_meanwhile(&self, key: &str, limit: &str) -> usize {
         let (passed, done) = (AtomicUsize::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -80,7 +80,7 @@ impl Fleet {
     }
 }
 
-/// Slow enough that no unit comes back while a test runs.
+/// Returns rules with a period so long that no unit is replenished during a test.
 fn rules(mode: &str, limit: &str) -> String {
     format!(
         "rules: [{{ name: total, key: [{{ header: x-key }}], limit: {limit}, algorithm: fixed_window, \

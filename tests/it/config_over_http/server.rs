@@ -1,4 +1,4 @@
-//! A server of one document, which does as a test says.
+//! Test server of one document, whose behaviour a test controls.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,16 +10,16 @@ use serde_json::json;
 use crate::support::origin::Turn;
 use crate::support::{Origin, Then, wait};
 
-/// What a server does with a request.
+/// Behaviour of the server.
 #[derive(Clone, Debug)]
 pub(super) enum Manner {
-    /// Has it wait until the document changes, as Central Dogma does.
+    /// Holds requests until the document changes, as Central Dogma does.
     Holding,
-    /// Knows nothing of `Prefer`, as a web server.
+    /// Ignores `Prefer`, as a plain web server does.
     Plain,
-    /// Sends these bytes and closes the connection, whatever is asked for.
+    /// Sends these bytes and closes the connection, whatever the request.
     Saying(Vec<u8>),
-    /// Sends a file as Central Dogma does, and holds requests.
+    /// Sends the document in the envelope of Central Dogma, and holds requests.
     Dogma,
 }
 
@@ -33,7 +33,7 @@ struct State {
 
 type Shared = Arc<(Mutex<State>, Condvar)>;
 
-/// The server.
+/// The test server.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) origin: Origin,
@@ -65,7 +65,7 @@ impl Server {
         format!("http://{}/weir.yaml", self.address())
     }
 
-    /// From now on it has this document.
+    /// Replaces the document.
     pub(super) fn publish(&self, text: &str) {
         self.change(|state| {
             text.clone_into(&mut state.text);
@@ -73,7 +73,7 @@ impl Server {
         });
     }
 
-    /// From now on it does this.
+    /// Replaces the behaviour.
     pub(super) fn behave(&self, manner: Manner) {
         self.change(|state| state.manner = manner);
     }
@@ -83,7 +83,7 @@ impl Server {
         self.state.1.notify_all();
     }
 
-    /// Waits until a request waits for a change.
+    /// Waits until the server holds a request.
     pub(super) fn until_held(&self) {
         self.until_so_many_held(1);
     }
@@ -92,7 +92,7 @@ impl Server {
         wait::until_true("a request that is held", || self.state.0.lock().unwrap().held >= requests);
     }
 
-    /// The values of this field in all requests so far.
+    /// Returns the values of this header in all requests so far.
     pub(super) fn asked_with(&self, field: &str) -> Vec<Option<String>> {
         self.origin.seen().iter().map(|seen| seen.head.get(field).map(ToOwned::to_owned)).collect()
     }
@@ -129,7 +129,7 @@ fn respond(turn: &mut Turn<'_>, (state, changed): &(Mutex<State>, Condvar)) -> i
     Ok(Then::Keep)
 }
 
-/// An entry, or what a watch of it responds.
+/// Returns the JSON of an entry in Central Dogma, or of the response to a watch.
 fn enveloped(text: &str, revision: u64, is_watched: bool) -> String {
     let url = "/api/v1/projects/p/repos/r/contents/weir.yaml";
     let entry =
@@ -137,7 +137,7 @@ fn enveloped(text: &str, revision: u64, is_watched: bool) -> String {
     if is_watched { json!({ "revision": revision, "entry": entry }).to_string() } else { entry.to_string() }
 }
 
-/// A whole response, with further fields.
+/// Returns a complete response, with further headers.
 pub(super) fn ok(text: &str, fields: &str) -> String {
     format!("HTTP/1.1 200 OK\r\n{fields}content-length: {}\r\n\r\n{text}", text.len())
 }

@@ -1,4 +1,4 @@
-//! The start: with the server, without it, and with what was kept.
+//! Start with the server, without it, and from the cache.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,10 +9,10 @@ use super::server::{Manner, Server};
 use super::{OFTEN, Place, bootstrap, denying, fetches, is_denied, until_denied};
 use crate::support::{Weir, wait, weir};
 
-/// For starts that are to fail.
+/// A short timeout, for starts that are expected to fail.
 const SHORT: &str = ", timeout: 300ms";
 
-/// A place whose cache has `/a` from `server`.
+/// Returns a directory whose cache has the document from `server`, which denies `/a`.
 fn with_cache(server: &Server) -> Place {
     let place = Place::new(&server.url(), OFTEN);
     let weir = place.start();
@@ -29,7 +29,7 @@ fn run(file: &Path) -> Output {
     weir::run(["run", "-c", file.to_str().unwrap()])
 }
 
-/// The exit code, and what was printed beside the log.
+/// Returns the exit code and standard error.
 fn failure(file: &Path) -> (Option<i32>, String) {
     let output = run(file);
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -140,7 +140,7 @@ fn a_cache_that_is_damaged_or_of_another_url_is_not_used() {
     fs::write(place.file(), bootstrap(&format!("{}?other", server.url()), SHORT)).unwrap();
     let (code, said) = failure(&place.file());
     assert!(code == Some(1) && said.contains("it is of another URL"), "{said}");
-    // With the server it is written anew.
+    // With the server available, the cache is rewritten.
     fs::write(place.cache(), "damaged").unwrap();
     server.behave(Manner::Plain);
     let weir = place.start();

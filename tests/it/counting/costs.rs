@@ -1,4 +1,4 @@
-//! Costs that the request or its answer tells.
+//! Costs that the request or the response states.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,7 +101,7 @@ fn nobody_owes_centuries_for_what_somebody_told() {
     assert_eq!(remaining(&weir, &told), 0);
     let refused = get(weir.address(), "/200");
     assert_eq!(refused.status, 429);
-    // An hour for what it has, and a place after another.
+    // An hour to pay the debt, and the time of one more unit.
     let wait = refused.number("retry-after");
     assert!((3600..=3600 + 360).contains(&wait), "{wait}");
 }

@@ -1,4 +1,4 @@
-//! A timeout that the client set is the client's doing: it is charged, whatever the rule refunds.
+//! Timeouts that the client has set: such requests are charged, whatever the rule refunds.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config_with,
 
 const REFUNDING: &str = "rules:\n  - { name: all, key: [], limit: 3/year, algorithm: fixed_window, refund_on: [timeout, reset, 5xx] }\n";
 
-/// An upstream of gRPC that takes calls and never responds.
+/// Returns a gRPC upstream that accepts calls and never responds.
 fn silent() -> H2Origin {
     H2Origin::start(None, |_, respond| async move {
         std::future::pending::<()>().await;
@@ -21,13 +21,13 @@ fn silent() -> H2Origin {
     })
 }
 
-/// A proxy in front of `origin` whose only rule gives back what failed.
+/// Starts a proxy in front of `origin` whose only rule refunds failed requests.
 fn refunding(origin: &H2Origin, settings: &str) -> Weir {
     let upstream = format!("{{ address: \"{}\", {settings} }}", origin.address());
     Weir::start(&config_with(LISTENER, &upstream, REFUNDING))
 }
 
-/// The `grpc-status` of so many calls with this deadline, one after the other.
+/// Makes `count` calls with this deadline in order, and returns the `grpc-status` of each.
 fn calls(weir: &Weir, count: usize, deadline: &str) -> Vec<String> {
     let mut client = H2::connect(weir.address());
     let mut call =
@@ -66,7 +66,7 @@ fn an_upstream_that_gives_up_at_the_clients_deadline_earns_no_refund() {
     assert_eq!((statuses[3].as_str(), origin.streams()), ("8", 3));
 }
 
-/// An upstream that begins a response at once and ends it with this `grpc-status` after the client's deadline of 60 ms.
+/// Returns an upstream that starts a response at once, and ends it with this `grpc-status` after the deadline of 60 ms.
 fn late_trailers(status: &'static str) -> H2Origin {
     H2Origin::start(None, move |_, mut respond| async move {
         let mut stream = respond.send_response(Response::new(()), false)?;
@@ -97,11 +97,11 @@ fn a_call_that_fails_in_its_trailers_after_its_deadline_is_not_refunded() {
     }
 }
 
-/// What servers make of a deadline that has passed is up to them: here it is an error in a head without a body.
+/// Servers may respond in any way after a deadline: here with an error in a header section without a body.
 #[test]
 fn a_call_that_fails_in_its_head_after_its_deadline_is_not_refunded() {
     let origin = H2Origin::start(None, |_, mut respond| async move {
-        // No later than our own timer.
+        // Sent at once, so that it arrives no later than the proxy's own timer fires.
         let response = Response::builder().header("grpc-status", "14").body(()).unwrap();
         respond.send_response(response, true).map(drop)
     });
@@ -123,7 +123,8 @@ fn the_shortest_of_several_deadlines_is_the_clients() {
     assert_eq!([status(), status(), status(), status()], ["4", "4", "4", "8"]);
 }
 
-/// The upstream is a server of gRPC and gives up at the deadline, though to us the request is no call.
+/// The upstream is a gRPC server and resets the request at the deadline, although the proxy does not treat it as a
+/// call.
 #[test]
 fn a_deadline_counts_for_requests_that_are_no_calls_to_us() {
     for (name, value) in [("grpc-timeout", "60m"), ("grpc-timeout", "+60m"), ("connect-timeout-ms", "60")] {
@@ -164,7 +165,7 @@ fn deadlines_of_clients_do_not_eject_an_endpoint() {
     assert_eq!(weir.metric("weir_upstream_ejections_total", &[]), 0.0);
 }
 
-/// What an external client may send to spend less time, or more attempts, than the configuration says.
+/// Returns a request by which an external client demands a shorter timeout and more retries than configured.
 fn overridden() -> Request {
     Request::get("/")
         .header("x-envoy-upstream-rq-timeout-ms", "1")
@@ -173,7 +174,7 @@ fn overridden() -> Request {
         .header("x-envoy-retry-on", "5xx,reset,gateway-error,retriable-4xx")
 }
 
-/// A proxy that trusts its peer, an ingress, and 10.0.0.0/8.
+/// Starts a proxy that trusts its peer, an ingress, and 10.0.0.0/8.
 fn behind_ingress(origin: &Origin) -> Weir {
     let rest = format!("client_ip: {{ trusted_proxies: [127.0.0.1, 10.0.0.0/8] }}\n{REFUNDING}");
     Weir::start(&config_with(
@@ -192,7 +193,8 @@ fn overrides_of_an_external_client_have_no_effect_and_go_no_further() {
         Ok(Then::Keep)
     });
     let weir = behind_ingress(&origin);
-    // An address that the client wrote, one that cannot be read, and trusted hops on either side change nothing.
+    // It makes no difference if the client forged an address, if one is unreadable, or if trusted hops are on either
+    // side.
     let external = ["192.0.2.1", "127.0.0.1, 192.0.2.1", "10.0.0.9, unknown", "192.0.2.1, 10.0.0.5"];
     for forwarded in external {
         let response = Client::connect(weir.address()).ask(&overridden().from(forwarded));

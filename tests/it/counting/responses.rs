@@ -1,4 +1,4 @@
-//! Counting by more of a response than its status: its headers, and the status of gRPC calls.
+//! Counting by response headers and by the status of gRPC calls.
 
 use std::io::Read as _;
 
@@ -10,7 +10,7 @@ use crate::support::h2::{H2, Whole};
 use crate::support::h2_origin::H2Origin;
 use crate::support::{Client, Origin, Request, Then, Weir, ask, config, origin, wait};
 
-/// A request that has the upstream answer 200 with this header.
+/// Returns a request that makes the upstream respond with 200 and this header.
 fn told(header: &str) -> Request {
     Request::get("/200").header("x-answer", header)
 }
@@ -51,7 +51,7 @@ fn a_redirect_counts_by_its_location() {
     let weir = with_rule(&origin, rule);
     let redirected = |to: &str| Request::get("/302").header("x-answer", &format!("Location: {to}"));
     assert_eq!(asked(&weir, &redirected("/home"), 3), [302; 3]);
-    // Both must hold.
+    // Both conditions must hold.
     assert_eq!(asked(&weir, &told("location: /login"), 3), [200; 3]);
     assert_eq!(asked(&weir, &redirected("/login?failed"), 3), [302, 302, 429]);
 }
@@ -76,7 +76,7 @@ fn a_response_header_is_that_of_the_upstream_and_a_local_reply_has_none() {
     };
     let named = rule("{ x-login: failed }");
     assert_eq!(statuses(&named, &["/", "/"]), [503, 503]);
-    // What Weir adds is not the upstream's.
+    // Headers added by Weir do not count as headers of the upstream.
     let ours = rule("{ x-ratelimit-limit: \"*\" }");
     assert_eq!(statuses(&ours, &["/", "/"]), [503, 503]);
     let absent = rule("{ x-login: \"!present\" }");
@@ -104,8 +104,8 @@ fn counting_by_the_response_leaves_its_header_as_it_came() {
     assert!(seen("{ response_header: { x-odd-case: \"2\" } }"));
 }
 
-/// An upstream whose calls end with the status that the request has as `x-status`: in trailers, or in the header alone
-/// where `x-only` is there too. Without `x-status` it ends without any.
+/// Returns an upstream that ends calls with the status in the request header `x-status`: in trailers, or with `x-only`
+/// in the header section alone. Without `x-status` it ends them without a status.
 fn calls() -> H2Origin {
     H2Origin::start(None, |request, mut respond| async move {
         let status = request.headers().get("x-status").cloned();
@@ -128,7 +128,7 @@ fn calls() -> H2Origin {
     })
 }
 
-/// A proxy for calls with this rule, and a client of it.
+/// Starts a proxy for calls with this rule, and connects a client.
 fn called(origin: &H2Origin, rule: &str) -> (Weir, H2) {
     let weir = Weir::start(&config(origin.address(), &format!("rules:\n  - {rule}\n")));
     let client = H2::connect(weir.address());
@@ -177,7 +177,7 @@ fn a_response_without_the_status_of_a_call_has_that_of_its_http_status() {
         let request = client.call().header("x-http", http);
         client.ask(request)
     };
-    // Unknown, unavailable, unauthenticated, permission denied.
+    // The gRPC statuses unknown, unavailable, unauthenticated and permission denied.
     let found = ["200", "503", "401", "403"].map(|http| call(http).status.as_u16());
     assert_eq!(found, [200, 503, 401, 403]);
     assert_eq!(status_of(&call("200")), REJECTED);
@@ -255,7 +255,7 @@ fn a_call_that_the_upstream_breaks_off_is_unavailable() {
     let (weir, mut client) = called(&origin, rule);
     let request = client.call();
     let (response, _stream) = client.begin(request, true);
-    // The reset may come before the head has been read.
+    // The reset may arrive before the response header section has been read.
     let _ = client.whole(response);
     wait::until_true("the call to be over", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     let request = client.call();
@@ -301,7 +301,7 @@ fn a_retried_request_counts_by_the_response_that_the_client_gets() {
     let attempts = std::sync::atomic::AtomicUsize::new(0);
     let origin = Origin::start(move |turn| {
         turn.body()?;
-        // Every other attempt fails, with the header that counts.
+        // Every second attempt succeeds; the others fail with the header that counts.
         let fails = attempts.fetch_add(1, std::sync::atomic::Ordering::SeqCst).is_multiple_of(2);
         let (status, login) = if fails { (503, "failed") } else { (200, "ok") };
         turn.send(format!("HTTP/1.1 {status} Told\r\nx-login: {login}\r\ncontent-length: 0\r\n\r\n"))?;

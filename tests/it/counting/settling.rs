@@ -1,4 +1,4 @@
-//! Reservations are settled by whatever ends a request.
+//! Reservations are settled whenever a request ends, for whatever reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -165,7 +165,7 @@ fn a_reload_that_cuts_requests_into_shares_gives_back_one_request() {
     });
     let file = |throttle: &str| {
         let rule = "name: a, key: [], limit: 10/year, algorithm: fixed_window, refund_on: 5xx";
-        // A signal that never comes leaves the limit as it is written.
+        // Without values of its signal, the elastic limit stays at its base.
         let rules =
             format!("elastic: {{ signals: utilization }}\nrules:\n  - {{ {rule}, throttle: {throttle} }}\n");
         crate::support::config(origin.address(), &rules)

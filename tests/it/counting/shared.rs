@@ -1,9 +1,9 @@
-//! One counter for several rules.
+//! Several rules that share one counter.
 
 use super::obedient;
 use crate::support::{Origin, Request, Response, Weir, ask, config};
 
-/// A proxy with these rules.
+/// Starts a proxy with these rules.
 fn with_rules(origin: &Origin, rules: &[&str]) -> Weir {
     Weir::start(&yaml(origin, rules))
 }
@@ -30,7 +30,7 @@ fn one_budget_for_routes_of_different_cost() {
     let rest = format!("{{ name: rest, except: {{ path: /200 }}, {LIMIT} }}");
     let weir = with_rules(&origin, &[&exports, &rest]);
     assert_eq!(statuses(&weir, &["/200", "/201"]), [200, 201]);
-    // 49 are left.
+    // 49 units are left.
     assert_eq!(statuses(&weir, &["/200"]), [429]);
     assert_eq!(statuses(&weir, &["/201"; 49]), [201; 49]);
     let rejected = asked(&weir, "/201");
@@ -39,7 +39,7 @@ fn one_budget_for_routes_of_different_cost() {
         |rule, outcome| weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)]);
     assert_eq!((decisions("exports", "allowed"), decisions("exports", "limited")), (1.0, 1.0));
     assert_eq!((decisions("rest", "allowed"), decisions("rest", "limited")), (50.0, 1.0));
-    // Another client has a budget of its own.
+    // Another client has a counter of its own.
     assert_eq!(ask(weir.address(), &Request::get("/200").header("x-key", "8")).status, 200);
     let shown = weir.admin_json("/limits");
     assert_eq!([&shown["rules"][0]["counter"], &shown["rules"][1]["counter"]], ["budget", "budget"]);

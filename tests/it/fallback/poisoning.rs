@@ -1,4 +1,4 @@
-//! What one client sends must never end up in the stored response that another client gets.
+//! Cache poisoning: data from one client must never appear in a stored response that another client gets.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use crate::support::{Client, Origin, Request, Then, Weir, config};
 /// Request headers that are known to poison caches.
 const CORPUS: &str = include_str!("../../data/cache-poisoning-headers.txt");
 
-/// Writes all that it gets into its page, and says of some paths that they are for everybody.
+/// Returns an upstream that includes the whole request in its response, and marks responses to some paths as public.
 fn reflecting() -> Origin {
     Origin::start(|turn| {
         let body = turn.body()?.text();
@@ -29,7 +29,7 @@ fn weir(origin: &Origin, limit: usize, trusted: &str) -> Weir {
     Weir::start(&config(origin.address(), &rest))
 }
 
-/// The name and value of each header, with what marks it.
+/// Returns the name and value of each header, and the marker that it contains.
 fn corpus() -> Vec<(&'static str, String, String)> {
     let lines = CORPUS.lines().filter(|line| !line.starts_with('#')).enumerate();
     let with_marker = |(index, line): (usize, &'static str)| {
@@ -40,7 +40,8 @@ fn corpus() -> Vec<(&'static str, String, String)> {
     lines.map(with_marker).collect()
 }
 
-/// Each header of the corpus, sent by an attacker, stays out of what others get; the peer is among `trusted`.
+/// Checks that no header of the corpus which an attacker sends appears in responses to others. `trusted` are the
+/// trusted proxies.
 fn nobody_else_gets_what_an_attacker_sent(trusted: &str) {
     let origin = reflecting();
     let corpus = corpus();

@@ -1,4 +1,4 @@
-//! Bodies flow: they are neither kept nor changed, and neither side waits for the other's end.
+//! Streaming of bodies: they are neither buffered nor changed, and neither direction waits for the end of the other.
 
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
@@ -8,17 +8,17 @@ use super::through;
 use crate::support::wire::{Body, Framing};
 use crate::support::{Client, Origin, Request, Then, Weir, config};
 
-/// More than any buffer on the way holds.
+/// More bytes than all buffers on the way can hold.
 const LARGE: u64 = 64 << 20;
-/// Growth that a proxy which kept a large body would pass by far.
+/// Maximum growth of memory, far below that of a proxy which buffers a large body.
 const GROWTH_LIMIT_KIB: u64 = 32 << 10;
 
-/// A recognisable piece: no shift of it looks the same.
+/// Returns a block in which all words differ, so that a shifted copy is recognised.
 fn piece() -> Vec<u8> {
     (0u32..16 << 10).flat_map(u32::to_le_bytes).collect()
 }
 
-/// What a body of `length` bytes made of pieces sums to.
+/// Returns the expected checksum of a body of `length` bytes made of such blocks.
 fn expected(length: u64) -> Body {
     let (piece, mut body) = (piece(), Body::default());
     while body.length < length {
@@ -126,7 +126,7 @@ fn a_slow_reader_does_not_make_the_proxy_hoard() {
     let memory = weir.peak_memory();
     let client = Client::connect(weir.address());
     client.send(Request::get("/down").bytes());
-    // Full when nothing more moves for a while: all buffers on the way are then as full as they get.
+    // The buffers on the way are full when nothing moves for 200 ms.
     let mut before = 0;
     crate::support::wait::until_true("the flow to stop", || {
         crate::support::wait::pause(std::time::Duration::from_millis(200));
@@ -268,7 +268,7 @@ fn a_connection_whose_body_was_left_unread_is_not_used_again() {
     client.send("POST /one HTTP/1.1\r\nhost: test.local\r\ncontent-length: 60\r\n\r\n");
     assert_eq!(client.answer("POST").status, 200);
     drop(client);
-    // What an attacker would have the upstream read as a request of its own.
+    // The remaining body could be read as a request of its own by the upstream (request smuggling).
     assert_eq!(crate::support::get(weir.address(), "/two").status, 200);
     let lines: Vec<_> = origin.seen().into_iter().map(|seen| (seen.connection, seen.head.line)).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
@@ -279,7 +279,7 @@ fn a_connection_whose_body_was_left_unread_is_not_used_again() {
 fn a_client_that_stops_in_the_middle_of_its_upload_still_gets_the_answer_that_has_begun() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 5\r\n\r\nla")?;
-        // Breaks off.
+        // The upload breaks off.
         let _ = turn.body();
         turn.send("rge")?;
         Ok(Then::Close)
@@ -298,7 +298,7 @@ fn a_client_that_goes_away_after_its_upload_is_noticed_while_the_answer_streams(
     let (ended, is_ended) = mpsc::channel();
     let ended = Mutex::new(ended);
     let origin = Origin::start(move |turn| {
-        // The answer begins before the request has ended.
+        // The response begins before the request has ended.
         turn.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n")?;
         turn.body()?;
         turn.wire.drain();

@@ -1,9 +1,10 @@
-//! A response that breaks off before any of it was sent is a 502, and not an empty close.
+//! A response that breaks off before any of it was sent results in a 502, not in a connection closed without a
+//! response.
 
 use crate::support::h2::H2;
 use crate::support::{Client, Origin, Then, Weir, config, wait};
 
-/// An upstream that sends this at once and closes.
+/// Returns an upstream that sends these bytes at once and closes the connection.
 fn breaking(response: &'static str) -> Origin {
     Origin::start(move |turn| {
         turn.body()?;
@@ -12,7 +13,7 @@ fn breaking(response: &'static str) -> Origin {
     })
 }
 
-/// Heads with less of a body than they promise, or with what is none.
+/// Responses whose body is truncated or malformed.
 const BROKEN: [&str; 3] = [
     "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
     "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nxyz\r\n",
@@ -45,7 +46,8 @@ fn a_response_cut_off_before_any_of_it_went_out_is_a_bad_gateway_or_looks_cut_of
     for _ in 0..20 {
         let mut client = Client::connect(weir.address());
         client.send("GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
-        // Whether the end came with the head is for the network to say; a status there is in any case.
+        // It depends on the network whether the broken end arrives with the header section. There is a status in any
+        // case.
         let head = client.wire.read_head().unwrap().expect("an empty close");
         assert!(["200", "502"].contains(&head.word(1)), "{head:?}");
     }
@@ -73,7 +75,7 @@ fn a_response_that_broke_off_unseen_is_logged_counted_and_refunded_as_what_the_c
     assert_eq!(weir.metric("weir_requests_in_flight", &[]), 0.0);
 }
 
-/// The status that the client got decides, not the one that its response would have had.
+/// The status that the client gets is counted, not the one that the broken response had.
 #[test]
 fn a_response_that_broke_off_unseen_is_counted_by_the_status_that_the_client_got() {
     let origin = breaking(BROKEN[0]);

@@ -1,4 +1,4 @@
-//! The order of things on a connection to the upstream, and what must never get from one exchange into another.
+//! The order of events on an upstream connection, and isolation between the requests on it.
 
 use std::io;
 use std::sync::{Mutex, mpsc};
@@ -11,7 +11,7 @@ use crate::support::wire::Framing;
 use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config_with, get};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
-/// More than all buffers on the way hold together.
+/// More bytes than all buffers on the way hold together.
 const LARGE: usize = 32 << 20;
 
 #[test]
@@ -21,7 +21,7 @@ fn an_answer_in_single_bytes_is_the_same_answer() {
                     trailer: x-sum\r\n\r\n5;ext\r\nhello\r\n6\r\n world\r\n0\r\nx-sum: 11\r\n\r\n";
         for byte in text.bytes() {
             turn.send([byte])?;
-            // One segment each: what is sent together would be read together.
+            // One segment each; bytes sent together would be read together.
             pause(Duration::from_millis(1));
         }
         Ok(Then::Keep)
@@ -119,7 +119,7 @@ fn connections_are_counted_as_long_as_they_are_open() {
     }
     assert_eq!(open(), 1.0);
     assert_eq!(client.get("/last").status, 200);
-    // Nobody asks for anything: it is noticed all the same.
+    // The proxy notices the closed connection without a further request.
     until_true("the closed connection to be noticed", || open() == 0.0);
     assert_eq!(weir.metric("weir_upstream_connections_total", &[]), 1.0);
 }
@@ -147,7 +147,7 @@ fn a_request_goes_on_to_its_end_behind_an_answer_that_came_early() {
 
 #[test]
 fn neither_direction_waits_for_the_other() {
-    // The upstream writes while it reads; the client reads nothing before it has written all.
+    // The upstream writes while it reads. The client reads nothing before it has written everything.
     let origin = Origin::start(|turn| {
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE}\r\n\r\n");
         let mut writer = turn.wire.stream().try_clone()?;

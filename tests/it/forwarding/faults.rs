@@ -1,4 +1,4 @@
-//! Upstreams that are away, late, rude or broken.
+//! Upstreams that are unreachable, slow or broken.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, ask, config,
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 
-/// Answers the first request on a connection and hangs up on the second without a word.
+/// Returns an upstream that responds to the first request of a connection and closes it on the second, without a
+/// response.
 fn hangs_up_on_reuse() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
@@ -21,7 +22,7 @@ fn hangs_up_on_reuse() -> Origin {
     })
 }
 
-/// Promises to keep the connection and closes it.
+/// Returns an upstream that announces keep-alive and then closes the connection.
 fn closes_after_each_answer() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
@@ -196,7 +197,7 @@ fn a_truncated_body_never_looks_whole() {
         let weir = through(&origin);
         let mut client = Client::connect(weir.address());
         match client.try_ask(&Request::get("/")) {
-            // Seen before anything was sent.
+            // The proxy noticed the error before it had sent anything.
             Ok(response) => assert_eq!(response.status, 502, "a clean end"),
             Err(_) => assert!(get_closes(&mut client), "the connection stayed open after a broken answer"),
         }
@@ -275,7 +276,7 @@ fn get_closes(client: &mut Client) -> bool {
     client.is_closed()
 }
 
-/// The body of an error says nothing about our insides.
+/// Checks that an error response reveals nothing about the implementation.
 fn assert_tells_nothing(body: &str, secret: &str) {
     for word in [secret, "hyper", "tokio", "rust", "os error", "src/"] {
         assert!(!body.to_ascii_lowercase().contains(word), "{body}");

@@ -1,4 +1,4 @@
-//! What is added to heads on the way, what is taken away, and what must never be touched.
+//! Headers that are added and removed on the way, and headers that must stay unchanged.
 
 use std::collections::HashSet;
 
@@ -193,7 +193,7 @@ fn an_absolute_target_becomes_a_path_and_its_host_wins() {
 fn credentials_in_an_absolute_target_are_rejected() {
     let origin = Origin::hello();
     let weir = through(&origin);
-    // RFC 9110 section 4.2.4: from an untrusted source they are an error, and likely hide which host is meant.
+    // RFC 9110 section 4.2.4: user information from an untrusted source is an error, since it may obscure the host.
     assert_eq!(get(weir.address(), "http://user:secret@target.test/p").status, 400);
     assert_eq!(origin.seen().len(), 0);
 }
@@ -205,7 +205,8 @@ fn an_http_1_0_request_without_a_host_reaches_the_upstream_with_one() {
     let mut client = Client::connect(weir.address());
     client.send("GET /old HTTP/1.0\r\n\r\n");
     assert_eq!(client.answer("GET").status, 200);
-    // RFC 9112 section 3.2: every HTTP/1.1 request has one, be it empty; an upstream refuses one without.
+    // RFC 9112 section 3.2: every HTTP/1.1 request has a Host header, possibly empty; upstreams reject requests without
+    // one.
     let head = origin.only().head;
     assert_eq!((head.word(2), head.all("host").len()), ("HTTP/1.1", 1), "{head:#?}");
 }

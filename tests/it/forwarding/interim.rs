@@ -1,4 +1,4 @@
-//! Interim responses (RFC 9110 section 15.2): those of the upstream reach clients of HTTP/1.1.
+//! Interim responses (RFC 9110 section 15.2): those of the upstream reach HTTP/1.1 clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +106,7 @@ fn early_hints_of_an_upstream_of_http_2_reach_clients_of_http_1_1() {
     let response = Client::connect(weir.address()).get("/");
     let links: Vec<_> = response.interim.iter().map(|head| head.get("link").unwrap()).collect();
     assert_eq!((links, response.body.text().as_str()), (vec!["</a.css>"], "hello"));
-    // What serves clients of HTTP/2 cannot send any.
+    // The server library for HTTP/2 cannot send interim responses.
     let mut client = H2::connect(weir.address());
     assert_eq!(client.ask(client.request("GET", "/")).body, b"hello");
 }

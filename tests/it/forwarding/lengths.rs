@@ -1,4 +1,4 @@
-//! Content-Length is written by Weir from the number it has read, on either side and over either protocol.
+//! Content-Length: Weir writes the number that it has parsed, in both directions and over both protocols.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use crate::support::h2_origin::H2Origin;
 use crate::support::wire::Framing;
 use crate::support::{Client, LISTENER, Origin, Request, Weir, config, config_with, get};
 
-/// An upstream of HTTP/1.1 whose response has these fields and this content.
+/// Returns an HTTP/1.1 upstream whose responses have these headers and this content.
 fn saying(fields: &'static str, content: &'static str) -> Origin {
     Origin::answering(format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n{content}"))
 }

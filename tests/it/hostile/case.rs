@@ -1,39 +1,39 @@
-//! One file of the corpus. `tests/hostile/README.md` says how they are written.
+//! One file of the corpus. `tests/hostile/README.md` describes the format.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a client does, and what must come of it.
+/// The input of a client, and the expected result.
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) path: PathBuf,
-    /// Which configuration it meets.
+    /// Name of the configuration.
     pub(super) with: String,
     pub(super) input: Input,
-    /// The answers, and `close` or `open`.
+    /// Expected responses, followed by `close` or `open`.
     pub(super) answer: Vec<String>,
     pub(super) upstream: Upstream,
 }
 
 #[derive(Debug)]
 pub(super) enum Input {
-    /// Bytes, each piece but the first after one more answer.
+    /// Bytes in pieces; each piece after the first is sent after one more response.
     Bytes(Vec<Vec<u8>>),
-    /// Frames of HTTP/2, as they are written.
+    /// HTTP/2 frames, in their text form.
     Frames(String),
 }
 
-/// What the upstream sees.
+/// Bytes that the upstream is expected to receive.
 #[derive(Debug)]
 pub(super) enum Upstream {
-    /// These bytes and no others.
+    /// Exactly these bytes.
     Exactly(Vec<u8>),
-    /// The beginning of these, and never all of them.
+    /// A strict prefix of these bytes.
     Less(Vec<u8>),
 }
 
 impl Case {
-    /// All cases below `directory`, in the order of their names.
+    /// Returns all cases below `directory`, sorted by name.
     pub(super) fn all(directory: &Path) -> Vec<Self> {
         let mut paths: Vec<PathBuf> = Vec::new();
         for group in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
@@ -71,7 +71,7 @@ impl Case {
         Self { path: path.to_owned(), with, input, answer, upstream }
     }
 
-    /// Writes what has happened in place of what was to happen.
+    /// Writes the actual result into the file, as the expected one.
     pub(super) fn bless(&self, answer: &[String], upstream: &[u8]) {
         let text = fs::read_to_string(&self.path).unwrap();
         let (before, _) = text.split_once("\n--- answer").unwrap();
@@ -83,7 +83,7 @@ impl Case {
     }
 }
 
-/// The bytes that a text means: line breaks are none, escapes are one each, `\{N:TEXT}` is TEXT N times.
+/// Decodes a text: line breaks are ignored, each escape is one byte, and `\{N:TEXT}` is TEXT repeated N times.
 pub(super) fn bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -115,7 +115,7 @@ pub(super) fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The text that means `bytes`, a line per line of theirs.
+/// Encodes `bytes` as text, with a line break after each LF byte.
 pub(super) fn shown(bytes: &[u8]) -> String {
     let mut text = String::new();
     let mut rest = bytes;

@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame: written from text, and read as what they mean for the case.
+//! HTTP/2 frames: encoded from text, and decoded to the events that a case expects.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -19,13 +19,13 @@ const TYPES: [&str; 10] = [
     "WINDOW_UPDATE",
     "CONTINUATION",
 ];
-/// Asked after everything else: what comes back shows that all of it was read, and the connection lives.
+/// Payload of a PING after all other frames. Its echo shows that everything was read and that the connection is alive.
 const LAST: [u8; 8] = *b"the last";
-/// How long a connection is listened to that goes on.
+/// Maximum time to wait for frames on a connection that stays open.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Sends what `text` says and answers what came of it: `status STREAM CODE`, `reset STREAM CODE`, `goaway CODE`,
-/// and `close` or `open`.
+/// Sends the frames in `text` and returns the resulting events: `status STREAM CODE`, `reset STREAM CODE`, `goaway
+/// CODE`, and `close` or `open`.
 pub(super) fn play(text: &str, address: SocketAddr, expected: &[String]) -> Vec<String> {
     let bytes = written(text);
     let mut stream = TcpStream::connect(address).unwrap();
@@ -34,7 +34,7 @@ pub(super) fn play(text: &str, address: SocketAddr, expected: &[String]) -> Vec<
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let sending = thread::spawn(move || {
-        // The connection may go before all is sent.
+        // The connection may be closed before all bytes are sent.
         let _ = writer.write_all(&bytes).and_then(|()| writer.write_all(&frame(6, 0, 0, &LAST)));
     });
     let (mut heard, mut buffer, mut events) = (Vec::new(), vec![0; 64 << 10], BTreeSet::new());
@@ -44,7 +44,7 @@ pub(super) fn play(text: &str, address: SocketAddr, expected: &[String]) -> Vec<
         match stream.read(&mut buffer) {
             Ok(read) if read > 0 => heard.extend_from_slice(&buffer[..read]),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break "open, silent",
-            // A reset ends it as well as an end does.
+            // A TCP reset ends the connection, as a regular close does.
             _ => break "close",
         }
         while let Some(length) = first_frame(&heard) {
@@ -52,7 +52,7 @@ pub(super) fn play(text: &str, address: SocketAddr, expected: &[String]) -> Vec<
             is_alive |= frame[3] == 6 && frame[9..] == LAST;
             events.extend(meaning(&frame));
         }
-        // What is not expected gets a moment to come all the same.
+        // Waits a moment longer for events that are not expected.
         if !is_over && is_alive && is_expected && expected.iter().all(|line| is_met(line, &events)) {
             stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             is_over = true;
@@ -64,12 +64,12 @@ pub(super) fn play(text: &str, address: SocketAddr, expected: &[String]) -> Vec<
     events.into_iter().chain([if is_open { "open" } else { end }.to_owned()]).collect()
 }
 
-/// Whether one of the alternatives of `line` has happened, as far as it is an event.
+/// Whether one of the alternatives in `line` has occurred. Always true for `open`, which is not an event.
 fn is_met(line: &str, events: &BTreeSet<String>) -> bool {
     line == "open" || line.split(" | ").any(|one| one == "nothing" || events.contains(one))
 }
 
-/// Whether every event was expected and everything expected has happened.
+/// Whether every event was expected, and every expected event has occurred.
 pub(super) fn agrees(expected: &[String], got: &[String]) -> bool {
     let got: BTreeSet<String> = got.iter().cloned().collect();
     let allowed: BTreeSet<&str> = expected.iter().flat_map(|line| line.split(" | ")).collect();
@@ -93,10 +93,10 @@ fn meaning(frame: &[u8]) -> Option<String> {
     }
 }
 
-/// The status at the beginning of a block of fields; none in one of trailers.
+/// Returns the status code at the start of a field block; `None` for trailers.
 fn status(block: &[u8]) -> Option<String> {
     let mut block = block;
-    // Changes of the table's size come first.
+    // Updates of the dynamic table size come first.
     while block.first()? & 0xe0 == 0x20 {
         block = &block[1..];
     }
@@ -112,7 +112,7 @@ fn status(block: &[u8]) -> Option<String> {
     }
 }
 
-/// Three digits in the code of RFC 7541, appendix B: five bits up to 2, six from 3 on.
+/// Decodes three digits in the Huffman code of RFC 7541, appendix B: five bits for 0 to 2, six bits for 3 to 9.
 fn digits(coded: &[u8]) -> String {
     let bits: Vec<u32> =
         coded.iter().flat_map(|byte| (0..8).rev().map(move |bit| u32::from(byte >> bit & 1))).collect();
@@ -159,7 +159,7 @@ fn written(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A line: a frame, or bytes as they are.
+/// Encodes one line: a frame, or raw bytes.
 fn one(line: &str, round: u32) -> Vec<u8> {
     if let Some(raw) = line.strip_prefix("RAW ") {
         return payload(raw);
@@ -175,8 +175,8 @@ fn one(line: &str, round: u32) -> Vec<u8> {
     frame(kind, u8::from_str_radix(flags, 16).unwrap(), stream, &payload(word()))
 }
 
-/// Hexadecimal bytes, `"text"`, `(name: value)` as a literal field, `N*` before any of them; `get` and `post` begin a
-/// request.
+/// Encodes a payload: hexadecimal bytes, `"text"`, `(name: value)` as a literal field, `get` and `post` for the start
+/// of a request. `N*` repeats an item.
 fn payload(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.trim_start();
@@ -217,7 +217,7 @@ fn payload(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A string behind its length (RFC 7541 section 5).
+/// Encodes a string with its length prefix (RFC 7541 section 5).
 fn counted(text: &[u8]) -> Vec<u8> {
     let mut length = text.len();
     let mut bytes = Vec::new();

@@ -1,6 +1,6 @@
-//! An upstream that keeps every byte it is sent, connection by connection, and answers what is a request.
+//! An upstream that records every byte it receives, by connection, and responds to complete requests.
 //!
-//! One thread looks at all connections in turn, so that what the kernel had for it when it is asked is in the answer.
+//! One thread polls all connections, so that everything the kernel had received before a query is in its result.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,10 +12,10 @@ use crate::support::wait;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// Asks for what was recorded since the last time.
+/// A query for the bytes recorded since the previous query.
 type Ask = Sender<Vec<u8>>;
 
-/// The upstream.
+/// The recording upstream.
 #[derive(Debug)]
 pub(super) struct Recorder {
     address: SocketAddr,
@@ -36,7 +36,8 @@ impl Recorder {
         self.address
     }
 
-    /// What came since the last time, connection by connection in the order of their beginnings.
+    /// Returns the bytes recorded since the previous call, by connection, in the order in which the connections were
+    /// accepted.
     pub(super) fn take(&self) -> Vec<u8> {
         let (answer, answered) = channel();
         self.asks.send(answer).unwrap();
@@ -47,9 +48,9 @@ impl Recorder {
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
-    /// Since it was last asked for.
+    /// Bytes received since the previous query.
     recorded: Vec<u8>,
-    /// What is not answered yet.
+    /// Bytes of requests without a response so far.
     pending: Vec<u8>,
     is_open: bool,
 }
@@ -57,7 +58,7 @@ struct Connection {
 fn record(listener: &TcpListener, asked: &Receiver<Ask>) {
     let mut connections: Vec<Connection> = Vec::new();
     loop {
-        // Asked first, looked at after: what was there at the time of the question is seen.
+        // The query is read before the connections, so that everything that had arrived by then is recorded.
         let ask = asked.try_recv();
         if matches!(ask, Err(std::sync::mpsc::TryRecvError::Disconnected)) {
             return;
@@ -100,7 +101,7 @@ impl Connection {
     }
 }
 
-/// The length of the request at the beginning of `bytes`, read as plainly as can be; `None` if it is not whole.
+/// Returns the length of the request at the start of `bytes`, by a minimal parser; `None` if it is incomplete.
 fn whole_request(bytes: &[u8]) -> Option<usize> {
     let head = find(bytes, b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();

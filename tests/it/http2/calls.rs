@@ -1,7 +1,7 @@
-//! Calls of gRPC as its clients and servers frame them: one message or many, either way, by HTTP/2 on both sides.
+//! gRPC calls with its real framing: one message or many in either direction, with HTTP/2 on both sides.
 //!
-//! Client and server are the `h2` crate with the five octets of gRPC in front of each message: what a library of gRPC
-//! would add is of no concern to a proxy, and what it hides is.
+//! Client and server are the `h2` crate, with the five-byte prefix of gRPC before each message. A gRPC library would
+//! add nothing that concerns a proxy, and would hide details that do.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::support::h2::H2;
 use crate::support::h2_origin::H2Origin;
 use crate::support::{Weir, config};
 
-/// A message with its prefix: not compressed, so long.
+/// Returns a message with its prefix: uncompressed, and the length.
 fn framed(message: &str) -> Bytes {
     let mut frame = BytesMut::new();
     frame.put_u8(0);
@@ -23,7 +23,7 @@ fn framed(message: &str) -> Bytes {
     frame.freeze()
 }
 
-/// Messages of a stream, wherever its frames are cut.
+/// Messages of a stream, independent of the boundaries of DATA frames.
 struct Messages {
     stream: RecvStream,
     read: BytesMut,
@@ -59,7 +59,8 @@ fn head() -> Response<()> {
     Response::builder().header("content-type", "application/grpc+proto").body(()).unwrap()
 }
 
-/// `/Unary` answers once, `/Many` with a message for each permit of `pace`, `/Fails` with a status alone.
+/// Returns an upstream that responds to `/Unary` with one message, to `/Many` with one for each permit of `pace`, and
+/// to `/Fails` with a status alone.
 fn service(pace: &Arc<Semaphore>) -> H2Origin {
     let pace = Arc::clone(pace);
     H2Origin::start(None, move |request, mut respond| {
@@ -127,7 +128,7 @@ fn many_messages_arrive_one_by_one_as_they_are_sent() {
     sending.send_data(framed("tell me"), true).unwrap();
     let mut messages = Messages::of(client.head(response).unwrap().into_body());
     for number in 0..3 {
-        // The next one is not sent before this one is here.
+        // The next message is sent only after this one has arrived.
         pace.add_permits(1);
         assert_eq!(client.within(messages.next()).unwrap(), Some(format!("tell me {number}")));
     }

@@ -1,4 +1,4 @@
-//! What HTTP/2 lets a client ask for without end: each has an end here, and others are served meanwhile.
+//! HTTP/2 floods: frames that a client may send without end. Each is bounded, and other clients are served meanwhile.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
-/// A frame (RFC 9113 section 4.1).
+/// Returns a frame (RFC 9113 section 4.1).
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = length[1..].to_vec();
@@ -27,12 +27,12 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// `GET http://a/` by HPACK's static table, with the authority as a literal.
+/// Returns the field block of `GET http://a/`, by HPACK's static table and with the authority as a literal.
 fn get_block() -> Vec<u8> {
     [&[0x82, 0x84, 0x86, 0x01, 1][..], b"a"].concat()
 }
 
-/// Sends `frames` over and over until the other side ends the connection; what it said last, a GOAWAY's reason.
+/// Sends `frames` repeatedly until the peer closes the connection. Returns the error code of its last GOAWAY.
 fn flood(address: SocketAddr, mut frames: impl FnMut(u32) -> Vec<u8>) -> Option<u32> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -41,7 +41,7 @@ fn flood(address: SocketAddr, mut frames: impl FnMut(u32) -> Vec<u8>) -> Option<
     let mut reader = stream.try_clone().unwrap();
     let heard = std::thread::spawn(move || {
         let mut heard = Vec::new();
-        // A reset ends it as well as an end does.
+        // A TCP reset ends the connection, as a regular close does.
         let _ = reader.read_to_end(&mut heard);
         heard
     });
@@ -61,9 +61,9 @@ fn flood(address: SocketAddr, mut frames: impl FnMut(u32) -> Vec<u8>) -> Option<
     reason
 }
 
-/// The reasons of RFC 9113 section 7 that say: you ask too much, or against the rules.
+/// Whether the error code of RFC 9113 section 7 blames the client for excessive load or a protocol violation.
 fn is_blame(reason: Option<u32>) -> bool {
-    // Where the reset that follows overtakes it, the client does not hear it.
+    // `None` occurs if the TCP reset that follows overtakes the GOAWAY.
     matches!(reason, None | Some(1 | 3 | 5 | 11))
 }
 
@@ -109,7 +109,7 @@ fn empty_data_without_end_ends_the_connection_or_costs_nothing() {
         let mut stream = TcpStream::connect(weir.address()).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
         stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).unwrap();
-        // Answers are never read: a proxy that keeps them all would grow by each.
+        // The responses are never read; a proxy that queued all of them would grow without bound.
         let many = flood_of.repeat(1000);
         for _ in 0..300 {
             if stream.write_all(&many).is_err() {

@@ -1,4 +1,4 @@
-//! gRPC: refusals and failures as its clients read them.
+//! gRPC: rejections and failures in the form that its clients expect.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn a_refused_call_is_trailers_only_and_exhausted() {
     assert_eq!(answer.header("x-envoy-ratelimited"), "true");
     assert_eq!(answer.header("x-ratelimit-remaining"), "0");
     assert_eq!(origin.streams(), 1);
-    // Who asks by plain HTTP is told by plain HTTP.
+    // Plain HTTP requests get plain HTTP status codes.
     assert_eq!(client.ask(client.request("POST", "/")).status, StatusCode::TOO_MANY_REQUESTS);
 }
 

@@ -1,11 +1,11 @@
-//! Clients of HTTP/2 that others have written: nghttp and h2load.
+//! Independent HTTP/2 clients: nghttp and h2load.
 
 use std::process::Command;
 
 use crate::support::h2_origin::H2Origin;
 use crate::support::{LISTENER, Origin, Weir, config, config_with};
 
-/// What a tool prints. It gives up after a while, as every client should.
+/// Runs a tool for at most 60 s and returns its output.
 fn run(tool: &str, arguments: &[&str]) -> String {
     let output = Command::new("timeout")
         .args(["60", tool])
@@ -51,7 +51,7 @@ fn nghttp_sends_a_body_and_reads_the_answer() {
     let file = directory.path().join("body");
     std::fs::write(&file, vec![b'x'; 500_000]).unwrap();
     let url = format!("http://{}/up", weir.address());
-    // With padded frames, as a client may send that wants to hide sizes.
+    // With padded frames, which clients may use to hide sizes.
     let text = run("nghttp", &["--data", &file.display().to_string(), "--padding", "100", &url]);
     assert_eq!(text, "hello");
     let seen = origin.only();

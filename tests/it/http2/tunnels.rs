@@ -1,4 +1,4 @@
-//! WebSocket over a stream of HTTP/2 (RFC 8441), beside other requests on the same connection.
+//! WebSocket over an HTTP/2 stream (RFC 8441), together with other requests on the same connection.
 
 mod upstream;
 
@@ -17,7 +17,7 @@ use crate::support::wire::Framing;
 use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config, config_with, wait};
 use crate::upgrades::{echo_server, says};
 
-/// A stream that has left HTTP, as something to read and to write.
+/// A stream after the upgrade, for reading and writing.
 struct Stream<'a> {
     client: &'a H2,
     received: RecvStream,
@@ -56,7 +56,7 @@ fn asking(client: &H2, protocol: &'static str) -> Builder {
         .extension(Protocol::from_static(protocol))
 }
 
-/// A tunnel, or the status in its place.
+/// Opens a tunnel. Returns the status code if it is rejected.
 fn tunnel<'a>(client: &'a mut H2, protocol: &'static str) -> Result<Stream<'a>, StatusCode> {
     client.until_tunnels_are_offered();
     let request = asking(client, protocol);
@@ -133,7 +133,7 @@ fn what_cannot_be_a_tunnel_is_refused_and_its_connection_goes_on() {
     assert_eq!(client.ask(plain).status, StatusCode::METHOD_NOT_ALLOWED);
     assert!(origin.seen().is_empty(), "none of these is for the upstream");
     assert_eq!(tunnel(&mut client, "websocket").err(), Some(StatusCode::FORBIDDEN));
-    // A success that is no switch would be one for this client.
+    // A success status without an upgrade would be an open tunnel to this client.
     let stays = asking(&client, "websocket").uri(format!("http://{}/other", weir.address()));
     assert_eq!(client.ask(stays).status, StatusCode::BAD_GATEWAY);
     assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
@@ -198,7 +198,7 @@ fn which_protocols_are_passed_on_is_configured() {
             });
             assert_eq!(tunnel.ok().as_ref(), is_passed.then_some(b"hello"), "{upgrades} {protocol}");
         }
-        // Docker's and Kubernetes' clients attach with POST.
+        // Clients of Docker and Kubernetes attach with POST.
         let post = Request::post("/", "").header("connection", "upgrade").header("upgrade", "tcp");
         let status = Client::connect(weir.address()).ask(&post).status;
         assert_eq!(status, if passed.contains(&"tcp") { 101 } else { 200 }, "{upgrades}");

@@ -1,4 +1,5 @@
-//! HTTP/2 to the upstream: converted either way, streamed both ways, and gone connections noticed.
+//! HTTP/2 to the upstream: conversion between versions, streaming in both directions, and detection of closed
+//! connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +18,7 @@ fn by_http2(origin: &H2Origin, rest: &str) -> Weir {
     Weir::start(&config_with(LISTENER, &upstream, rest))
 }
 
-/// Sends back what it gets, as it comes, with the outcome of a call behind it.
+/// Returns an upstream that echoes the body as it arrives, followed by the status of a call.
 fn echo() -> H2Origin {
     H2Origin::start(None, |request, mut respond| async move {
         let mut body = request.into_body();
@@ -76,7 +77,7 @@ fn many_requests_share_a_connection() {
 #[test]
 fn a_call_streams_both_ways_at_once_and_ends_with_its_trailers() {
     let origin = echo();
-    // Calls go by HTTP/2 without being told to.
+    // Calls use HTTP/2 without configuration.
     let weir = Weir::start(&config(origin.address(), ""));
     let mut client = H2::connect(weir.address());
     let (response, mut requests) = client.begin(client.call(), false);
@@ -101,7 +102,7 @@ fn calls_and_other_requests_reach_the_same_upstream_each_in_its_way() {
     let weir = Weir::start(&config(origin.address(), ""));
     let mut client = H2::connect(weir.address());
     assert_eq!(client.ask(client.request("GET", "/")).status, StatusCode::OK);
-    // This one speaks HTTP/1 only: to call it is to get an answer that is not HTTP/2.
+    // This upstream supports only HTTP/1.1, so its response to a call is not valid HTTP/2.
     let answer = client.ask(client.call());
     assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "14"));
     assert_eq!(get(weir.address(), "/").status, 200);
@@ -156,7 +157,7 @@ fn what_the_upstream_resets_is_not_passed_off_as_whole() {
     let origin = H2Origin::start(None, |_, mut respond| async move {
         let mut answer = respond.send_response(Response::new(()), false)?;
         answer.send_data(Bytes::from_static(b"the beginning"), false)?;
-        // At once it would overtake what was sent before.
+        // A reset sent at once would overtake the data before it.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         answer.send_reset(Reason::INTERNAL_ERROR);
         Ok(())

@@ -1,4 +1,4 @@
-//! Each algorithm by its name: exactly as many pass as it says, and again when it says so.
+//! Each algorithm by its name: it admits exactly its count, and more when it has room again.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::support::{Client, Request, Weir, ask, config, get, wait};
 
 use super::{passing, with_rules};
 
-/// Names beside what sets their windows apart from a calendar's.
+/// Names of algorithms, with the options that change their windows.
 const BY_NAME: [&str; 8] = [
     "algorithm: gcra",
     "algorithm: token_bucket",
@@ -21,7 +21,7 @@ const BY_NAME: [&str; 8] = [
 #[test]
 fn each_algorithm_lets_exactly_its_count_pass() {
     for algorithm in BY_NAME {
-        // A year: only on New Year's Day does one of them begin anew.
+        // Periods of a year, since a new window during the test would change the result.
         let weir = with_rules(&format!("  - {{ name: a, key: [client_ip], limit: 20/year, {algorithm} }}"));
         assert_eq!(passing(&weir, 30, &Request::get("/")), 20, "{algorithm}");
         let answer = get(weir.address(), "/");
@@ -47,7 +47,7 @@ fn a_log_makes_each_unit_wait_for_its_own_turn() {
     wait::pause(Duration::from_millis(1100));
     assert_eq!(get(weir.address(), "/").status, 200);
     let refused = get(weir.address(), "/");
-    // An hour after the first, and whole an hour after the second, both rounded up.
+    // An hour after the first request and an hour after the second, both rounded up.
     let seconds = |name| refused.header(name).parse::<u64>().unwrap();
     assert_eq!(refused.status, 429);
     assert!((3595..=3599).contains(&seconds("retry-after")), "{}", seconds("retry-after"));
@@ -98,12 +98,12 @@ fn a_day_ends_at_midnight_of_its_zone() {
         ));
         get(weir.address(), "/").header("x-ratelimit-reset").parse::<i64>().unwrap()
     };
-    // Neither changes its clocks. Five hours and three quarters apart, round the day.
+    // Neither time zone has daylight saving time. They differ by five hours and three quarters, modulo a day.
     let apart = (reset("UTC") - reset("Asia/Kathmandu")).rem_euclid(86_400);
     assert!((apart - 20_700).abs() <= 60, "{apart}");
 }
 
-/// A proxy whose only counter has had ten units of `limit`, after a reload to `then`.
+/// Starts a proxy whose only counter has been charged ten units of `limit`, and reloads it with `then`.
 fn after_a_change(algorithm: &str, on_change: &str, limit: &str, then: &str) -> Weir {
     let rules = |limit: &str| {
         format!("rules: [{{ name: a, key: [], limit: {limit}, {algorithm}, on_change: {on_change} }}]")

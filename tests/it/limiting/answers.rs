@@ -1,4 +1,4 @@
-//! What a client is told about its limits.
+//! Information about limits in responses.
 
 use crate::support::{Client, Request, Response, Weir, ask, get};
 
@@ -6,7 +6,7 @@ use super::{with_rules, with_settings};
 
 const RATE_LIMIT_HEADERS: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
-/// The first refusal after as many requests as it takes.
+/// Sends requests until one is rejected, and returns that response.
 fn refusal(weir: &Weir) -> Response {
     let mut client = Client::connect(weir.address());
     (0..50).map(|_| client.get("/")).find(|answer| answer.status != 200).expect("nobody was refused")
@@ -32,7 +32,7 @@ fn a_refusal_says_when_to_come_back() {
     assert_eq!(answer.header("x-envoy-ratelimited"), "true");
     assert_eq!(answer.header("x-ratelimit-limit"), "10, 10;w=3600;name=\"per-ip\"");
     assert_eq!(answer.header("x-ratelimit-remaining"), "0");
-    // A tenth of an hour earns the next one, a whole hour all; less the seconds this test has taken.
+    // A tenth of an hour replenishes one unit, an hour all of them, less the seconds that the test has taken.
     assert!((350..=360).contains(&answer.number("retry-after")), "{}", answer.header("retry-after"));
     assert!((3590..=3600).contains(&answer.number("x-ratelimit-reset")), "{answer:#?}");
 }
@@ -110,7 +110,7 @@ fn the_ietf_headers_come_on_request() {
     assert_eq!(answer.head.get("ratelimit"), None);
 }
 
-/// The value of a parameter in the member of `field` that begins with `name`.
+/// Returns the value of a parameter of the member of `field` that starts with `name`.
 fn parameter<'a>(field: &'a str, name: &str, parameter: &str) -> Option<&'a str> {
     let member = field.split(", ").find(|member| member.starts_with(&format!("\"{name}\";")))?;
     member.split(';').find_map(|part| part.strip_prefix(parameter)?.strip_prefix('='))
@@ -126,7 +126,7 @@ fn the_time_in_ratelimit_is_until_more_quota_and_never_later_than_retry_after() 
         let rejected = refusal(&weir);
         let time = parameter(rejected.header("ratelimit"), "a", "t").unwrap().parse::<u64>().unwrap();
         assert_eq!(time, rejected.number("retry-after"), "{algorithm}");
-        // Envoy's header says when all of it is there again.
+        // Envoy's header contains the time until the whole quota is available again.
         assert!(rejected.number("x-ratelimit-reset") >= time, "{algorithm}");
     }
 }
@@ -157,7 +157,7 @@ fn each_limit_of_a_rule_is_a_policy_with_a_name_and_a_unit_of_its_own() {
     );
     let left = ["a/in_flight", "a/d", "up"].map(|name| parameter(answer.header("ratelimit"), name, "r"));
     assert_eq!(left, [Some("6"), Some("99"), Some("9216")]);
-    // Envoy's header stays as it is.
+    // Envoy's header stays unchanged.
     assert!(answer.header("x-ratelimit-limit").contains("5;w=1;name=\"a\""));
 }
 
@@ -244,12 +244,12 @@ fn a_refusal_of_head_has_no_body_and_one_of_get_has() {
     let weir = with_rules("  - { name: a, key: [], limit: 1/d }");
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/").status, 200);
-    // A body after the answer to HEAD would be read as the start of the next answer.
+    // A body after the response to HEAD would be read as the start of the next response.
     assert_eq!(client.ask(&Request::new("HEAD", "/")).status, 429);
     let refused = client.get("/");
     assert_eq!(refused.status, 429);
     assert!(refused.body.length > 0);
-    // It was answered in full, and not given up by its client.
+    // The response was complete, and its client did not reset the request.
     assert_eq!(weir.metric("weir_requests_reset_total", &[]), 0.0);
 }
 

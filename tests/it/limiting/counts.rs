@@ -1,4 +1,4 @@
-//! Exactly as many pass as the rule says.
+//! Exact counts: a rule admits precisely as many requests as its limit.
 
 use crate::support::{Client, Request, at_once, get, wait};
 
@@ -7,7 +7,7 @@ use super::{passing, with_rules, with_settings};
 const CONNECTIONS: usize = 8;
 const EACH: usize = 125;
 
-/// Of a thousand requests over eight connections and two workers, as many pass as `rule` says.
+/// Checks that of 1000 requests, over eight connections and two workers, exactly 100 are admitted.
 fn assert_exactly_100_pass(rule: &str) {
     let weir = with_settings("workers: 2", rule);
     let passed: Vec<_> = at_once(CONNECTIONS, |_| {
@@ -28,7 +28,7 @@ fn gcra_lets_exactly_its_burst_pass_whatever_the_concurrency() {
 
 #[test]
 fn a_fixed_window_lets_exactly_its_count_pass_whatever_the_concurrency() {
-    // A year: the test would have to run over New Year to see two windows.
+    // With a period of a year, only a run across New Year would see two windows.
     assert_exactly_100_pass("  - { name: all, key: [], limit: 100/year, algorithm: fixed_window }");
 }
 

@@ -1,17 +1,17 @@
-//! What is counted apart, and what happens to requests that lack it.
+//! Keys: what is counted separately, and what happens to requests without a part of the key.
 
 use crate::support::Request;
 
 use super::{passing, statuses, with_rules};
 
-/// Under `limit: 1/d` with this key, each of `apart` passes once.
+/// Checks that under `limit: 1/d` with this key each of `apart` is admitted once.
 fn assert_apart(rule: &str, apart: &[Request]) {
     let weir = with_rules(rule);
     assert_eq!(statuses(&weir, apart), vec![200; apart.len()], "not counted apart: {rule}");
     assert_eq!(statuses(&weir, apart), vec![429; apart.len()], "not counted at all: {rule}");
 }
 
-/// Under `limit: 1/d` with this key, only the first of `together` passes.
+/// Checks that under `limit: 1/d` with this key only the first of `together` is admitted.
 fn assert_together(rule: &str, together: &[Request]) {
     let statuses = statuses(&with_rules(rule), together);
     assert_eq!(statuses[0], 200);
@@ -43,7 +43,8 @@ fn a_cookie_is_a_key() {
     assert_together(&keyed("[{ cookie: session }]"), &[with("session=one"), with("a=b; session=one; c=d")]);
 }
 
-/// So many spellings of a session: percent-encoded, quoted, with octal escapes, and under a name that is encoded.
+/// Returns spellings of a session cookie: percent-encoded, quoted, with octal escapes, with an encoded name, and with
+/// spaces.
 fn spellings(session: &str) -> Vec<String> {
     let quoted = |inner: String| format!("\"{inner}\"");
     let each = |index: usize, spell: &dyn Fn(u8) -> String| {
@@ -221,7 +222,7 @@ fn a_second_value_of_a_part_of_the_key_is_no_way_around_its_limit() {
         let denied = weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", "denied")]);
         assert_eq!(denied, times, "{rule}");
     }
-    // Who says the same twice says it once, and who only looks on refuses nothing.
+    // A repeated value is still one value, and a rule in shadow mode rejects nothing.
     let again = get("/?k=3&k=3").header("x-api-key", "a").header("x-api-key", "b");
     assert_eq!(passing(&weir, 2, &again), 1);
 }

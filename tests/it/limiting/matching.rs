@@ -1,10 +1,10 @@
-//! Whom a rule is for. `deny` shows it without counting.
+//! Matching of rules, shown by `deny` rules because those do not count.
 
 use crate::support::{Client, Request, Weir, config};
 
 use super::{passing, statuses, with_rules};
 
-/// Under a rule that denies what `matcher` matches, exactly the first are denied.
+/// Checks that a rule with `matcher` and `deny` rejects all of `inside` and none of `outside`.
 fn assert_matches(matcher: &str, inside: &[Request], outside: &[Request]) {
     let weir = with_rules(&format!("  - {{ name: a, match: {matcher}, action: deny }}"));
     assert_eq!(statuses(&weir, inside), vec![403; inside.len()], "{matcher} missed one");

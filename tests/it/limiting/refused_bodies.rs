@@ -1,4 +1,4 @@
-//! A refusal comes before the body is read; the body must not be taken for the next request.
+//! Rejections are sent before the body is read, and the body must not be parsed as the next request.
 
 use std::io::Write as _;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::wait::pause;
 use crate::support::{Client, Origin, Request, Weir, config, config_with, get};
 
-/// A proxy that lets one request pass and refuses all others.
+/// Starts a proxy that has used up the limit of one request below `/up/`.
 fn exhausted(origin: &Origin) -> Weir {
     let weir = Weir::start(&config(
         origin.address(),
@@ -72,7 +72,7 @@ fn a_refused_large_upload_is_answered_and_its_connection_closed() {
     let weir = exhausted(&origin);
     let mut client = Client::connect(weir.address());
     client.send("POST /up/x HTTP/1.1\r\nhost: test.local\r\ncontent-length: 10000000\r\n\r\n");
-    // Sends on regardless, as simple clients do; that it is cut short is the point.
+    // Continues to send, as simple clients do. The upload is expected to be cut short.
     let stream = client.wire.stream().try_clone().unwrap();
     let sender = thread::spawn(move || (0..1000).find_map(|_| (&stream).write_all(&[b'x'; 10_000]).err()));
     let refused = client.answer("POST");
@@ -114,7 +114,7 @@ fn a_connection_whose_refused_body_came_late_is_idle_not_overdue() {
     client.send("POST /up/x HTTP/1.1\r\nhost: test.local\r\ncontent-length: 5\r\n\r\n");
     assert_eq!(client.answer("POST").status, 429);
     client.send("hello");
-    // Well past the time for a head: nothing may have been said to a client that asked for nothing.
+    // Well past the header timeout. An idle client must not receive any response.
     pause(Duration::from_millis(900));
     assert_eq!(client.get("/free").status, 200);
 }

@@ -12,7 +12,7 @@ use weir::limiter::elastic::Headroom;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{self, Limiter};
 use weir::rules::selection::Selection;
-use weir::throttle::{self, Action};
+use weir::throttle::{self, ThrottleAction};
 
 use super::recipe;
 
@@ -35,7 +35,7 @@ impl Rules {
         }
         let text = format!("listeners: 127.0.0.1:0\nupstream: echo\n{}", recipe(heading));
         let config = config::from_text(&text, &directory.path().join("weir.yaml"), &|_| None).unwrap();
-        let limiter = Limiter::new(limiter::Settings { max_keys: 1000, secret: [7, 11] });
+        let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [7, 11] });
         let policy = config.policy.install(1, &limiter, Timestamp::from_secs(MIDNIGHT));
         Self { policy, limiter }
     }
@@ -49,7 +49,7 @@ impl Rules {
             return false;
         };
         let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();
-        matches!(throttle::resolve(&self.limiter.check(&checks, now)), Action::Forward)
+        matches!(throttle::resolve(&self.limiter.check(&checks, now)), ThrottleAction::Forward)
     }
 
     /// How many of so many requests pass.
@@ -61,7 +61,7 @@ impl Rules {
 #[test]
 fn a_country_at_night() {
     let database = include_bytes!("../../data/city.mmdb");
-    let night = Rules::of("From one country at most 1000 a minute, at night", &[("country.mmdb", database)]);
+    let night = Rules::of("Limit one country during certain hours", &[("country.mmdb", database)]);
     let (brazil, germany) = ("198.51.100.7", "192.0.2.7");
     // São Paulo is three hours behind, all year round.
     let (one, six) = (4 * HOUR, 9 * HOUR);
@@ -75,7 +75,7 @@ fn a_country_at_night() {
 
 #[test]
 fn one_home_one_office_one_provider() {
-    let nested = Rules::of("One home, one office, one provider", &[]);
+    let nested = Rules::of("Limit IPv6 networks of several sizes", &[]);
     let from = |office: usize, home: usize, host: usize| format!("2001:db8:0:{office}{home:02x}::{host}");
     // A home has its hundred, whatever addresses it takes on.
     assert_eq!((0..300).filter(|host| nested.passes(&from(1, 0, *host), 0)).count(), 100);

@@ -1,4 +1,4 @@
-//! How configuration files are replaced in the wild, and how they go missing.
+//! Ways in which configuration files are replaced in practice, and how they disappear.
 
 use std::fs;
 use std::io::Write as _;
@@ -25,7 +25,7 @@ fn a_file_written_in_place_is_read_again() {
 #[test]
 fn a_half_written_file_is_never_applied() {
     let weir = Weir::start(&config("echo", DENY));
-    // Every prefix of it is YAML, and the last line is what makes it a configuration.
+    // Every prefix is valid YAML, but only the last line makes it a valid configuration.
     let next = "rules: []\nworkers: 1\nadmin: { address: 127.0.0.1:0 }\nlisteners: [{ address: 127.0.0.1:0, name: inbound }]\nupstream: { address: echo }\n";
     let (before, rejected) = (weir.generation(), weir.rejected_reloads());
     let mut file = fs::File::create(weir.file()).unwrap();
@@ -42,7 +42,7 @@ fn a_half_written_file_is_never_applied() {
     until_status(&weir, 200);
 }
 
-/// Puts `yaml` where a kubelet would: a directory of its own behind `..data`.
+/// Publishes `yaml` as a kubelet does: in a new directory, with `..data` as a symbolic link to it.
 fn publish(mount: &Path, version: &str, yaml: &str) {
     let directory = mount.join(format!("..{version}"));
     fs::create_dir(&directory).unwrap();
@@ -91,13 +91,13 @@ fn the_last_of_many_writes_wins() {
     wait::until_true("the last rules", || {
         get(weir.address(), "/").status == 200 && get(weir.address(), "/last").status == 403
     });
-    // Nothing older may come after it.
+    // No older version may be applied afterwards.
     wait::throughout(Duration::from_millis(700), || assert_eq!(get(weir.address(), "/last").status, 403));
 }
 
 #[test]
 fn sighup_reads_the_file_again() {
-    // A link out of the directory: its target changes without anything happening where the link is.
+    // A link to another directory: changes of its target cause no events in the watched directory.
     let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let target = elsewhere.path().join("real.yaml");
     fs::write(&target, config("echo", OPEN)).unwrap();

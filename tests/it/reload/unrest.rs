@@ -1,4 +1,4 @@
-//! Files that are written without a pause, slowly, or not to their end; and what waits for a restart.
+//! Files that are written continuously, slowly or incompletely, and changes that need a restart.
 
 use std::fs;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::{Request, Weir, ask, config, get, wait};
 
-/// Denies the loopback networks that `list.txt` beside the configuration names.
+/// Rules that deny the networks in `list.txt` next to the configuration.
 const BY_LIST: &str = "client_ip: { trusted_proxies: 127.0.0.1 }
 rules: [{ name: blocked, match: { client_ip: { file: list.txt } }, action: deny }]";
 
@@ -17,7 +17,7 @@ fn is_denied(weir: &Weir, client: &str) -> bool {
     ask(weir.address(), &Request::get("/").header("x-forwarded-for", client)).status == 403
 }
 
-/// A proxy with a list, and the list.
+/// Starts a proxy with a list, and returns the path of the list.
 fn with_list(directory: &Path, list: &str) -> (Weir, std::path::PathBuf) {
     let file = directory.join("list.txt");
     fs::write(&file, list).unwrap();
@@ -67,7 +67,7 @@ fn a_list_that_is_open_for_writing_takes_effect_when_it_is_closed() {
     let (weir, file) = with_list(directory.path(), "203.0.113.1\n");
     let mut writer = fs::File::create(&file).unwrap();
     writer.write_all(b"203.0.113.2\n").unwrap();
-    // As a download that stalls now and then.
+    // The writes stall from time to time, as a download may.
     for _ in 0..6 {
         wait::pause(Duration::from_millis(250));
         assert!(is_denied(&weir, "203.0.113.1"), "a part of the list was taken for the whole");

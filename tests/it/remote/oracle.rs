@@ -1,4 +1,4 @@
-//! A rate limit service that says what a test has it say, and remembers what it was asked.
+//! A rate limit service whose responses a test defines, and which records all requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use tonic::{Request, Response, Status};
 
 use crate::support::grpc::Server;
 
-/// What it says to a question; `None` says nothing, ever.
+/// Returns the response to a request; for `None` there never is one.
 type Saying = dyn Fn(&RateLimitRequest) -> Option<Result<RateLimitResponse, Status>> + Send + Sync;
 
-/// The service; ends when dropped.
+/// The service; it ends when dropped.
 pub(super) struct Oracle {
     pub(super) address: SocketAddr,
     state: Arc<State>,
@@ -55,18 +55,18 @@ impl Oracle {
         Self { address: server.address, state, server }
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub(super) fn connections(&self) -> usize {
         self.server.connections()
     }
 
-    /// What it was asked so far.
+    /// Returns the requests so far.
     pub(super) fn asked(&self) -> Vec<RateLimitRequest> {
         self.state.asked.lock().unwrap().clone()
     }
 }
 
-/// An answer with a status for each descriptor.
+/// Returns a response with the same status for each descriptor.
 pub(super) fn answer(request: &RateLimitRequest, code: Code) -> RateLimitResponse {
     let status = DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };
     RateLimitResponse {
@@ -76,7 +76,7 @@ pub(super) fn answer(request: &RateLimitRequest, code: Code) -> RateLimitRespons
     }
 }
 
-/// A field to be added.
+/// Returns a header to be added.
 pub(super) fn header(key: &str, value: &str) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value: value.to_owned(), ..HeaderValue::default() }
 }

@@ -1,4 +1,4 @@
-//! Asked over TLS, by who has a certificate with the right name.
+//! mTLS to the remote rate limit service: only proxies with a certificate for an accepted name may send requests.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::RULES;
 use crate::support::pki::Authority;
 use crate::support::{Weir, config, get, wait};
 
-/// The authority and everything it has issued, in a directory of its own.
+/// A certificate authority and everything that it has issued, in a directory of its own.
 struct Pki {
     authority: Authority,
     directory: tempfile::TempDir,
@@ -30,12 +30,12 @@ impl Pki {
         self.directory.path()
     }
 
-    /// A service that wants a certificate of one of `names`.
+    /// Starts a service that requires a certificate for one of `names`.
     fn service(&self, names: &str) -> Weir {
         self.service_with(names, "")
     }
 
-    /// The same with more to say of TLS.
+    /// Starts such a service with further TLS settings.
     fn service_with(&self, names: &str, tls: &str) -> Weir {
         let at = self.at().display();
         Weir::start(&format!(
@@ -46,7 +46,7 @@ impl Pki {
         ))
     }
 
-    /// A proxy that asks `service`, and shows the certificate of this name if any.
+    /// Starts a proxy that uses `service` and presents the certificate with this name, if there is one.
     fn proxy(&self, service: &Weir, shows: Option<&str>) -> Weir {
         let (at, port) = (self.at().display(), service.door("grpc").port());
         let own = shows.map(|name| format!(", certificate: '{at}/{name}.crt', key: '{at}/{name}.key'"));
@@ -96,7 +96,7 @@ fn a_renewed_certificate_is_shown_from_then_on() {
 fn a_handshake_waits_for_others_where_there_are_as_many_as_may_be() {
     let pki = Pki::new();
     let service = pki.service_with("asker.example", ", handshakes: 1");
-    // Says nothing, and has the only place.
+    // A client that sends nothing holds the only handshake permit.
     let silent = TcpStream::connect(service.door("grpc")).unwrap();
     let proxy = pki.proxy(&service, Some("asker"));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What a client of the service may take: of one call, of a connection, of the port, and of the statistics.
+//! Bounds on what a client of the service may use: in one call, on a connection, of the port, and of the statistics.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ fn request(descriptors: usize) -> RateLimitRequest {
     RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 1 }
 }
 
-/// Begins a call that says nothing yet.
+/// Begins a call without a message.
 fn begin(h2: &mut H2, method: &str) -> (ResponseFuture, SendStream<Bytes>) {
     let call = h2.request("POST", method).header("content-type", "application/grpc").header("te", "trailers");
     h2.begin(call, false)
@@ -49,7 +49,7 @@ fn a_call_with_too_many_descriptors_entries_or_bytes_is_rejected_and_counts_noth
     assert_eq!(service.stat("ratelimit.service.rate_limit.d.k.total_hits"), 256);
 }
 
-/// An error of the service lets the request pass unless Envoy is told otherwise, so a client must not be able to cause one.
+/// By default Envoy admits a request when the service reports an error, so a client must not be able to cause an error.
 #[test]
 fn the_longest_header_that_envoy_takes_is_counted_in_sixteen_descriptors() {
     let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { unit: hour, requests_per_unit: 1 }\n  \
@@ -130,7 +130,7 @@ fn silent_connections_take_no_place_from_envoy_nor_from_clients_of_the_proxy() {
     assert_eq!(other.ask("d", "k=v").overall_code(), Code::Ok);
     let is_closed = |mut stream: &TcpStream| {
         stream.set_nonblocking(true).unwrap();
-        // What the server says of itself comes first.
+        // The server's own first frames are read before the end.
         let end = std::iter::repeat_with(|| stream.read(&mut [0; 256])).find(|read| !matches!(read, Ok(1..)));
         !matches!(end, Some(Err(error)) if error.kind() == ErrorKind::WouldBlock)
     };

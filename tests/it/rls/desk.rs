@@ -1,4 +1,4 @@
-//! A client of the service, by the library that most Rust programs speak gRPC with.
+//! A client of the service, with the gRPC library that most Rust programs use.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-/// What is answered.
+/// Response of the service.
 pub(super) type Answer = RateLimitResponse;
 
 /// A connection to the service.
@@ -22,12 +22,12 @@ pub(super) type Answer = RateLimitResponse;
 pub(crate) struct Client {
     pub(super) runtime: Handle,
     pub(super) channel: Channel,
-    /// Ends the thread that serves the connection, which has to go on while nothing is asked.
+    /// Ends the thread that drives the connection. It must run even while there is no call.
     _end: oneshot::Sender<()>,
 }
 
 impl Client {
-    /// A client that connects when it first asks.
+    /// Returns a client that connects on its first call.
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let driver = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let runtime = driver.handle().clone();
@@ -40,19 +40,23 @@ impl Client {
         Self { runtime, channel, _end: end }
     }
 
-    /// Asks.
+    /// Makes a call.
     pub(crate) fn try_ask(&self, request: RateLimitRequest) -> Result<Answer, Status> {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
         self.runtime.block_on(client.should_rate_limit(request)).map(tonic::Response::into_inner)
     }
 
-    /// Asks for descriptors of a domain, which must be answered.
+    /// Makes a call with these descriptors in a domain.
+    ///
+    /// # Panics
+    ///
+    /// If the service returns an error.
     pub(crate) fn ask_all(&self, domain: &str, descriptors: Vec<RateLimitDescriptor>) -> Answer {
         let request = RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 };
         self.try_ask(request).unwrap()
     }
 
-    /// Asks for one descriptor, written as [`descriptor`] has it.
+    /// Makes a call with one descriptor, written as for [`descriptor`].
     pub(crate) fn ask(&self, domain: &str, entries: &str) -> Answer {
         self.ask_all(domain, vec![descriptor(entries)])
     }
@@ -65,7 +69,7 @@ impl Client {
         Watched { runtime: &self.runtime, stream }
     }
 
-    /// What is said of the health of a service, as a number of the protocol's; or why nothing is.
+    /// Returns the health status of a service, as a number of the protocol.
     pub(crate) fn health(&self, service: &str) -> Result<i32, Status> {
         let mut client = HealthClient::new(self.channel.clone());
         let request = HealthCheckRequest { service: service.to_owned() };
@@ -73,7 +77,7 @@ impl Client {
     }
 }
 
-/// What is told about health, one after the other.
+/// Stream of health status changes.
 #[derive(Debug)]
 pub(crate) struct Watched<'a> {
     runtime: &'a Handle,
@@ -81,13 +85,13 @@ pub(crate) struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// The next status.
+    /// Waits for the next status.
     pub(crate) fn next(&mut self) -> i32 {
         self.runtime.block_on(self.stream.message()).unwrap().unwrap().status
     }
 }
 
-/// `key=value,key=value`.
+/// Parses a descriptor written as `key=value,key=value`.
 pub(crate) fn descriptor(entries: &str) -> RateLimitDescriptor {
     let entry = |text: &str| {
         let (key, value) = text.split_once('=').unwrap_or((text, ""));

@@ -1,4 +1,4 @@
-//! The ports beside gRPC.
+//! The ports of the service other than gRPC: JSON, health, rules, statistics, Prometheus and statsd.
 
 use std::net::UdpSocket;
 

@@ -1,4 +1,4 @@
-//! The real Envoy asks, and clients see what comes of it.
+//! The service with a real Envoy: effects of its decisions on clients.
 
 use std::net::SocketAddr;
 
@@ -29,7 +29,7 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 10 }
 ";
 
-/// The filter, with more to say.
+/// Returns the rate limit filter with further settings.
 fn filter(more: &Value) -> Value {
     let mut config = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
@@ -49,7 +49,8 @@ fn filter(more: &Value) -> Value {
     json!({ "name": "envoy.filters.http.ratelimit", "typed_config": config })
 }
 
-/// Routes of which each sends its name, beside the client's address for all others.
+/// Returns a virtual host whose named routes send their name as a descriptor. All other routes send the client's
+/// address.
 fn host() -> Value {
     let to = json!({ "cluster": "upstream" });
     let named = |name: &str| {

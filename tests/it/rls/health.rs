@@ -1,4 +1,4 @@
-//! Health and the end.
+//! Health reporting and graceful shutdown of the service.
 
 use std::time::Duration;
 

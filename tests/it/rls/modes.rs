@@ -1,4 +1,4 @@
-//! Matching and modes, as the reference's integration tests and scripts claim them.
+//! Matching and modes, with the expectations of the reference's integration tests and scripts.
 
 use super::{Code, Service, descriptor};
 

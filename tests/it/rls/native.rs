@@ -1,10 +1,10 @@
-//! Rules of the configuration under a domain, asked about by gRPC and by JSON, beside the proxy.
+//! Rules of the configuration under a domain, queried over gRPC and as JSON, together with the proxy.
 
 use super::desk::Client;
 use super::{Code, descriptor};
 use crate::support::{Request, Weir, ask, config, get};
 
-/// A proxy that serves Envoy too, with these rules.
+/// Returns the configuration of a proxy with these rules that also serves Envoy.
 fn yaml(rules: &str) -> String {
     let service = "rls: { address: 127.0.0.1:0, http: 127.0.0.1:0 }";
     config("echo", &format!("{service}\nrules:\n{rules}"))

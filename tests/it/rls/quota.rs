@@ -1,4 +1,4 @@
-//! The quota service, asked by streams of our own and by the real Envoy.
+//! The quota service, with streams of the test's own and with a real Envoy.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ descriptors:
     rate_limit: { unlimited: true }
 ";
 
-/// One stream, as an Envoy has it.
+/// A stream of reports, as Envoy opens it.
 struct Reporter<'a> {
     client: &'a Client,
     reports: mpsc::Sender<RateLimitQuotaUsageReports>,
@@ -50,7 +50,7 @@ impl<'a> Reporter<'a> {
         Self { client, reports, answers }
     }
 
-    /// Reports `requests` within five seconds, or the first of all where there are none.
+    /// Reports `requests` within five seconds. With 0, sends the first report of a bucket, for one request.
     fn report(&self, bucket: &[(&str, &str)], requests: u64) {
         let bucket = bucket.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let seconds = if requests == 0 { 0 } else { 5 };
@@ -65,7 +65,7 @@ impl<'a> Reporter<'a> {
         self.client.runtime.block_on(self.reports.send(report)).unwrap();
     }
 
-    /// What it is told next: the strategy of the only bucket.
+    /// Waits for the next assignment and returns its strategy. There must be only one bucket.
     fn told(&mut self) -> Strategy {
         self.told_within(Duration::from_secs(10)).expect("an assignment")
     }
@@ -84,7 +84,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// The tokens that it has once nothing more comes, which takes as long as an Envoy waits between two reports.
+    /// Waits until no assignment arrives for 300 ms, shorter than Envoy's interval of reports, and returns the tokens.
     fn settled(&mut self, mut tokens: u32) -> u32 {
         while let Some(strategy) = self.told_within(Duration::from_millis(300)) {
             tokens = match strategy {
@@ -119,7 +119,7 @@ fn a_limit_is_divided_among_those_who_report_and_never_exceeded() {
     other.report(&bucket, 0);
     assert_eq!(one.tokens(), 50, "the first is told to make room");
     assert_eq!(other.told(), Strategy::BlanketRule(1), "nothing before it has");
-    // The first hardly asks for anything: 12 a minute.
+    // The first client has little demand: 12 per minute.
     let mut shares = (50, 0);
     for _ in 0..6 {
         shares = (one.settled(shares.0), other.settled(shares.1));
@@ -154,8 +154,8 @@ fn envoy_keeps_to_what_it_is_assigned() {
     });
     let clusters = [grpc_cluster("ratelimit", service.weir.door("grpc"))];
     let envoy = Envoy::start(&[quota_filter()], &host, origin.address(), &clusters);
-    // The first request of a bucket passes while nobody knows; what is assigned after it refuses at the latest the
-    // fourth more.
+    // The first request of a bucket is admitted before there is an assignment. After that, at the latest the fourth
+    // further request is rejected.
     assert_eq!(envoy.get("/").status, 200);
     wait::until_true("a refusal", || envoy.get("/").status == 429);
     let passed = origin.seen().len();

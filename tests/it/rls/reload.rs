@@ -1,4 +1,4 @@
-//! Rules that change while the service answers.
+//! Rules that change while the service runs.
 
 use std::fs;
 use std::io::Write as _;
@@ -125,7 +125,7 @@ fn a_comparison_says_what_of_the_service_differs() {
 fn a_file_that_is_open_for_writing_is_loaded_when_it_is_closed() {
     let service = Service::start(&[("one.yaml", &rules("one", 5))]);
     let mut writer = fs::File::create(service.rules().join("one.yaml")).unwrap();
-    // Whole as far as YAML goes, but not all of it.
+    // The file is valid YAML at this point, but incomplete.
     writer.write_all(rules("one", 6).as_bytes()).unwrap();
     for _ in 0..6 {
         wait::pause(Duration::from_millis(250));

@@ -1,5 +1,5 @@
-//! What the reference's own integration tests claim of limits and their numbers, asked from outside. Windows are a
-//! year where the test does not need a shorter one, so that none ends in its midst.
+//! Scenarios and expected numbers of the reference's own integration tests, run over the network. Windows are a year
+//! unless the test needs a shorter one, so that none ends during a test.
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -65,7 +65,8 @@ fn a_limit_is_reached_exactly_and_hits_go_on_being_counted() {
     );
 }
 
-/// With two limits; `rest` is more of the configuration. What is left of the other one after 15 turns.
+/// Returns the remaining units of the larger of two limits after 15 requests with both. `rest` is further
+/// configuration.
 fn left_of_the_other(rest: &str) -> u32 {
     let service = Service::with(&[("another.yaml", ANOTHER)], rest);
     let both = || vec![descriptor("key2=rand"), descriptor("key3=rand")];

@@ -1,4 +1,4 @@
-//! Several instances of the service count together, through a real Redis.
+//! Several instances of the service share limits through a real Redis.
 
 use super::desk::Client;
 use super::{Code, descriptor};
@@ -12,7 +12,7 @@ descriptors:
   - { key: other, rate_limit: { unit: year, requests_per_unit: 100 } }
 ";
 
-/// Instances of the service alone, set up by the environment.
+/// Instances of the service without a proxy, configured by environment variables.
 #[derive(Debug)]
 struct Fleet {
     instances: Vec<Weir>,
@@ -47,7 +47,7 @@ impl Fleet {
         Self { instances, clients, _root: root }
     }
 
-    /// How many of so many requests pass, by turns of the instances.
+    /// Returns how many of `requests` requests are admitted, sent to the instances in turn.
     fn passing(&self, entries: &str, requests: usize) -> usize {
         let codes = (0..requests).map(|turn| self.clients[turn % 2].ask("d", entries).overall_code());
         codes.filter(|code| *code == Code::Ok).count()

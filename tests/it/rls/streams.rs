@@ -1,4 +1,4 @@
-//! What the streams of quotas hold while their clients are slow, silent or hostile.
+//! Memory held by quota streams whose clients are slow, idle or hostile.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn open(h2: &mut H2) -> (ResponseFuture, SendStream<Bytes>) {
     h2.begin(call, false)
 }
 
-/// A report on `count` buckets whose values have so many bytes, as it is sent.
+/// Returns an encoded report on `count` buckets whose values have `bytes` bytes each.
 fn report(count: usize, bytes: usize) -> Bytes {
     let usage = |index: usize| BucketQuotaUsage {
         bucket_id: Some(BucketId {
@@ -41,7 +41,7 @@ fn report(count: usize, bytes: usize) -> Bytes {
     sent.freeze()
 }
 
-/// Bytes that the process has resident.
+/// Returns the resident memory of the process in bytes.
 fn resident(service: &Service) -> f64 {
     service.weir.metric("process_resident_memory_bytes", &[])
 }
@@ -70,7 +70,7 @@ fn a_stream_that_rests_after_a_large_report_holds_nothing_of_it() {
     let service = Service::start(&[("rules.yaml", RULES)]);
     let mut h2 = H2::connect(service.weir.door("grpc"));
     let before = resident(&service);
-    // More than a bucket may have, so that nothing is kept of the bucket itself.
+    // Larger than the maximum size of a bucket, so that nothing of the bucket itself is stored.
     let large = report(1, 1_000_000);
     let small = report(1, 1);
     let streams: Vec<_> = (0..100)
@@ -79,7 +79,7 @@ fn a_stream_that_rests_after_a_large_report_holds_nothing_of_it() {
             sending.send_data(large.clone(), false).unwrap();
             sending.send_data(small.clone(), false).unwrap();
             let mut body = h2.head(response).unwrap().into_body();
-            // The report after it has been taken.
+            // The response shows that the second report was processed.
             assert!(h2.within(body.data()).unwrap().is_ok());
             (sending, body)
         })

@@ -1,4 +1,4 @@
-//! Rules from a management server, as Envoy Gateway sends them.
+//! Rules from an xDS management server, in the form that Envoy Gateway sends.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -31,16 +31,16 @@ const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitC
 
 type Outgoing = Result<DiscoveryResponse, Status>;
 
-/// What the server was asked and has to send.
+/// Requests that the server received, and the stream on which it sends.
 #[derive(Debug, Default)]
 struct State {
     asked: Vec<DiscoveryRequest>,
-    /// The fields of the call that opened the stream.
+    /// Values of the header `x-token` in the calls that opened a stream.
     headers: Vec<String>,
     stream: Option<mpsc::Sender<Outgoing>>,
 }
 
-/// A management server; ends when dropped.
+/// A management server; it ends when dropped.
 struct Manager {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -93,7 +93,7 @@ impl Manager {
         Self { address: server.address, state, _server: server }
     }
 
-    /// Sends these as the whole set, and answers what is said to that.
+    /// Sends these configurations as the complete set, and returns the client's ACK or NACK.
     fn send(&self, version: &str, configs: &[RateLimitConfig]) -> DiscoveryRequest {
         let resource =
             |config: &RateLimitConfig| Any { type_url: TYPE.to_owned(), value: config.encode_to_vec() };

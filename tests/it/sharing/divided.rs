@@ -1,10 +1,10 @@
-//! Limits that are divided by the number of instances, without a store.
+//! Limits divided by the number of instances, without a store.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::*;
 
-/// A proxy with one rule, of a limit of ten; `rest` has its period.
+/// Starts a proxy with one rule; `rest` contains the limit.
 fn dividing(rest: &str, instances: &str) -> Weir {
     let rule = format!("rules:\n  - {{ name: all, key: [], {rest}, scope: {{ instances: {instances} }} }}\n");
     Weir::start(&config("echo", &rule))
@@ -13,11 +13,12 @@ fn dividing(rest: &str, instances: &str) -> Weir {
 #[test]
 fn a_limit_is_divided_by_the_addresses_of_a_name() {
     let instances = |weir: &Weir| weir.metric("weir_shared_instances", &[("rule", "all")]);
-    // Of which there is one, or one of each family.
+    // The name has one address, or one of each address family.
     let weir = dividing("limit: 10/d", "{ dns: localhost }");
     assert_eq!(instances(&weir), 1.0);
     assert_eq!(passing(&[weir], "a", 20), 10);
-    // No name ends so (RFC 6761 section 6.4): the limit is not divided, and nothing waits for the name.
+    // The domain `invalid` never exists (RFC 6761 section 6.4): the limit is not divided, and no request waits for the
+    // name.
     let weir = dividing("limit: 10/d", "{ dns: pods.invalid }");
     assert_eq!(instances(&weir), 1.0);
     assert_eq!(passing(&[weir], "a", 20), 10);
@@ -38,7 +39,7 @@ fn windows_of_all_instances_end_together() {
         let before = now();
         let reset: u64 = ask(weir.address(), &Request::get("/")).header("x-ratelimit-reset").parse().unwrap();
         let after = now();
-        // Whole seconds, rounded up; the hour by the wall clock.
+        // Whole seconds, rounded up; the hour ends by the wall clock.
         let ends = (before + reset - 1)..=(after + reset + 1);
         assert!(ends.clone().any(|end| end % 3600 == 0), "{ends:?}");
     }

@@ -1,4 +1,4 @@
-//! A client: polite requests in one call, rude ones byte by byte.
+//! An HTTP/1.1 client with whole requests in one call, and arbitrary bytes where a test needs them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::wire::{Body, Framing, Head, Wire};
 
-/// A request to be written out.
+/// A request to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     method: String,
@@ -18,7 +18,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request without a body.
+    /// Returns a request without a body.
     pub(crate) fn new(method: &str, target: &str) -> Self {
         Self {
             method: method.to_owned(),
@@ -29,38 +29,38 @@ impl Request {
         }
     }
 
-    /// A GET.
+    /// Returns a GET.
     pub(crate) fn get(target: &str) -> Self {
         Self::new("GET", target)
     }
 
-    /// A POST with a body.
+    /// Returns a POST with a body.
     pub(crate) fn post(target: &str, body: impl Into<Vec<u8>>) -> Self {
         Self { body: body.into(), ..Self::new("POST", target) }
     }
 
-    /// Another method.
+    /// Replaces the method.
     pub(crate) fn with_method(self, method: &str) -> Self {
         Self { method: method.to_owned(), ..self }
     }
 
-    /// Another Host.
+    /// Replaces the Host header.
     pub(crate) fn host(self, host: &str) -> Self {
         Self { host: host.to_owned(), ..self }
     }
 
-    /// One more field line.
+    /// Adds a header.
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.fields.push_str(&format!("{name}: {value}\r\n"));
         self
     }
 
-    /// As if it came through a proxy that saw `client`.
+    /// Adds an X-Forwarded-For header, as a proxy would for `client`.
     pub(crate) fn from(self, client: &str) -> Self {
         self.header("x-forwarded-for", client)
     }
 
-    /// On the wire.
+    /// Encodes the request, with a Content-Length unless it is a GET or HEAD without a body.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let Self { method, target, host, fields, body } = self;
         let length = match (body.len(), method.as_str()) {
@@ -74,26 +74,34 @@ impl Request {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
-    /// The status code.
+    /// Status code.
     pub(crate) status: u16,
-    /// The head.
+    /// Status line and headers.
     pub(crate) head: Head,
-    /// The body.
+    /// Body.
     pub(crate) body: Body,
-    /// Heads of interim answers that came before.
+    /// Interim responses that preceded it.
     pub(crate) interim: Vec<Head>,
 }
 
 impl Response {
-    /// The first value of a header; panics where there is none.
+    /// Returns the first value of a header.
+    ///
+    /// # Panics
+    ///
+    /// If the header is missing.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.head.get(name).unwrap_or_else(|| panic!("no {name} in {:#?}", self.head))
     }
 
-    /// A header that is a number.
+    /// Returns the value of a numeric header.
+    ///
+    /// # Panics
+    ///
+    /// If the header is missing or not a number.
     pub(crate) fn number(&self, name: &str) -> u64 {
         self.header(name).parse().unwrap_or_else(|_| panic!("{name} is no number in {:#?}", self.head))
     }
@@ -102,17 +110,17 @@ impl Response {
 /// A connection to the proxy.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// For what the methods cannot do.
+    /// The raw connection, for what the methods do not support.
     pub(crate) wire: Wire,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to `to`.
     pub(crate) fn connect(to: SocketAddr) -> Self {
         Self { wire: Wire::new(TcpStream::connect(to).unwrap()) }
     }
 
-    /// Connects from a loopback address of choice.
+    /// Connects from the given loopback address.
     pub(crate) fn connect_from(from: &str, to: SocketAddr) -> Self {
         let from: IpAddr = from.parse().unwrap();
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
@@ -121,33 +129,33 @@ impl Client {
         Self { wire: Wire::new(socket.into()) }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) fn send(&self, bytes: impl AsRef<[u8]>) {
         self.wire.send(bytes).unwrap();
     }
 
-    /// Sends a request and reads the answer.
+    /// Sends a request and reads the response.
     pub(crate) fn ask(&mut self, request: &Request) -> Response {
         self.try_ask(request).unwrap_or_else(|error| panic!("{} {}: {error}", request.method, request.target))
     }
 
-    /// The same where failure is a finding.
+    /// Sends a request and reads the response; returns errors instead of panicking.
     pub(crate) fn try_ask(&mut self, request: &Request) -> io::Result<Response> {
         self.wire.send(request.bytes())?;
         self.try_answer(&request.method)
     }
 
-    /// Asks with GET.
+    /// Sends a GET and reads the response.
     pub(crate) fn get(&mut self, target: &str) -> Response {
         self.ask(&Request::get(target))
     }
 
-    /// Reads the answer to a request with `method`.
+    /// Reads the response to a request with `method`.
     pub(crate) fn answer(&mut self, method: &str) -> Response {
         self.try_answer(method).unwrap_or_else(|error| panic!("no whole answer to {method}: {error}"))
     }
 
-    /// The same where failure is a finding.
+    /// Reads the response to a request with `method`; returns errors instead of panicking.
     pub(crate) fn try_answer(&mut self, method: &str) -> io::Result<Response> {
         let mut interim = Vec::new();
         let head = loop {
@@ -163,18 +171,18 @@ impl Client {
         Ok(Response { status, head, body, interim })
     }
 
-    /// Waits for the other side to close; false if it sends something instead, or nothing for long.
+    /// Waits for the peer to close the connection. Returns `false` if the peer sends data or the deadline passes.
     pub(crate) fn is_closed(&mut self) -> bool {
         self.wire.ends()
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection and reads the response.
 pub(crate) fn ask(to: SocketAddr, request: &Request) -> Response {
     Client::connect(to).ask(request)
 }
 
-/// One GET on a connection of its own.
+/// Sends one GET on a new connection and reads the response.
 pub(crate) fn get(to: SocketAddr, target: &str) -> Response {
     ask(to, &Request::get(target))
 }

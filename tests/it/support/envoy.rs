@@ -1,4 +1,4 @@
-//! The real Envoy in front of the service under test.
+//! A real Envoy as a client of the service under test.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::client::{Request, Response, ask};
 use super::wait;
 
-/// A running Envoy; killed when dropped, and its log shown if the test failed.
+/// A running Envoy. It is killed when dropped; if the test failed, its log is printed.
 #[derive(Debug)]
 pub(crate) struct Envoy {
     child: Child,
@@ -21,7 +21,7 @@ pub(crate) struct Envoy {
 }
 
 impl Envoy {
-    /// Starts with these filters before the router, these routes, and these clusters beside `upstream`.
+    /// Starts Envoy with these filters before the router, these routes, and these clusters in addition to `upstream`.
     pub(crate) fn start(filters: &[Value], host: &Value, upstream: SocketAddr, clusters: &[Value]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("envoy.json");
@@ -53,17 +53,17 @@ impl Envoy {
         envoy
     }
 
-    /// One request through it.
+    /// Sends one request through Envoy.
     pub(crate) fn ask(&self, request: &Request) -> Response {
         ask(self.listener, request)
     }
 
-    /// One GET through it.
+    /// Sends one GET through Envoy.
     pub(crate) fn get(&self, path: &str) -> Response {
         self.ask(&Request::get(path))
     }
 
-    /// One of its own numbers; 0 where it has none.
+    /// Returns one of Envoy's statistics; 0 if it does not exist.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let stats = ask(self.admin, &Request::get("/stats")).body.text();
         let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
@@ -92,7 +92,7 @@ impl Drop for Envoy {
     }
 }
 
-/// Envoy, where `tests/run` has installed it.
+/// Returns the path of the Envoy that `tests/run` has installed.
 fn binary() -> PathBuf {
     if let Some(path) = option_env!("WEIR_ENVOY") {
         return path.into();
@@ -106,7 +106,7 @@ fn binary() -> PathBuf {
         .unwrap_or_else(|| panic!("no Envoy below {}: `bash tests/run` installs it", target.display()))
 }
 
-/// A cluster of one endpoint that speaks HTTP/2.
+/// Returns a cluster with one endpoint that uses HTTP/2.
 pub(crate) fn grpc_cluster(name: &str, address: SocketAddr) -> Value {
     let mut cluster = cluster(name, address);
     cluster["typed_extension_protocol_options"] = json!({

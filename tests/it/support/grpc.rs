@@ -1,4 +1,4 @@
-//! A server of gRPC, for services that a test makes up.
+//! A gRPC server for services that a test implements.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::codegen::Service;
 
-/// The server; ends when dropped.
+/// The server; it ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -22,7 +22,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves on a port of the system's choice, on a thread of its own.
+    /// Serves on a port chosen by the system, on a thread of its own.
     pub(crate) fn start<S>(service: S) -> Self
     where
         S: Service<http::Request<Incoming>, Response = http::Response<Body>, Error = Infallible>,
@@ -57,7 +57,7 @@ impl Server {
         Self { address, accepted, _end: end }
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }

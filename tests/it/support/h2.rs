@@ -1,4 +1,4 @@
-//! A client of HTTP/2 with prior knowledge, by the `h2` crate: it lets a test see frames rather than requests.
+//! An HTTP/2 client with prior knowledge, based on the `h2` crate, so that a test can observe single frames.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-/// How long anything may take before a test gives up.
+/// Maximum duration of any operation.
 const DEADLINE: Duration = super::wait::DEADLINE;
 
 /// One connection.
@@ -21,65 +21,65 @@ pub(crate) struct H2 {
     address: SocketAddr,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Whole {
-    /// The status.
+    /// Status code.
     pub(crate) status: StatusCode,
-    /// The fields before the body.
+    /// Header section.
     pub(crate) headers: HeaderMap,
-    /// The body.
+    /// Body.
     pub(crate) body: Vec<u8>,
-    /// The fields after it.
+    /// Trailers, if there were any.
     pub(crate) trailers: Option<HeaderMap>,
-    /// Whether the head was all there is.
+    /// Whether the response ended with the header section.
     pub(crate) is_head_only: bool,
 }
 
 impl Whole {
-    /// A field's value as text; empty if there is none.
+    /// Returns the value of a header as text; empty if it is missing.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
 
 impl H2 {
-    /// A connection to `address`.
+    /// Connects to `address`.
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let (sent, received) = std::sync::mpsc::channel();
         let (ending, ended) = tokio::sync::oneshot::channel();
-        // On a thread of its own, so that it goes on while a test waits for something else.
+        // The connection has its own thread, so that it makes progress while the test waits for something else.
         std::thread::spawn(move || {
             runtime().block_on(async {
                 let stream = TcpStream::connect(address).await.unwrap();
-                // One stream that is not read must not take the window from the others.
+                // Large enough that one unread stream does not use up the window of the connection.
                 let mut client = h2::client::Builder::new();
                 client.initial_connection_window_size(1 << 20);
                 let (sender, connection) = client.handshake(stream).await.unwrap();
                 sent.send(sender).unwrap();
-                // Nobody may want to know.
+                // The receiver may have been dropped.
                 let _ = ending.send(connection.await);
             });
         });
         Self { runtime: runtime(), sender: received.recv().unwrap(), ended: Some(ended), address }
     }
 
-    /// A request of this connection's authority, to be given more fields.
+    /// Returns a request for this connection's authority, to which headers can be added.
     pub(crate) fn request(&self, method: &str, path: &str) -> http::request::Builder {
         Request::builder().method(method).uri(format!("http://{}{path}", self.address))
     }
 
-    /// A call of a procedure.
+    /// Returns a gRPC call.
     pub(crate) fn call(&self) -> http::request::Builder {
         self.request("POST", "/package.Service/Method").header("content-type", "application/grpc")
     }
 
-    /// Waits until the other side has said that it takes extended CONNECT (RFC 8441 section 3).
+    /// Waits until the peer has announced support for extended CONNECT (RFC 8441 section 3).
     pub(crate) fn until_tunnels_are_offered(&self) {
         super::wait::until_true("the offer", || self.sender.is_extended_connect_protocol_enabled());
     }
 
-    /// Sends a request's head; the body is to be sent by whoever asks, unless it `ends` there.
+    /// Sends the header section of a request. Unless it `ends` there, the caller sends the body.
     pub(crate) fn begin(
         &mut self,
         request: http::request::Builder,
@@ -90,12 +90,12 @@ impl H2 {
         sender.send_request(request.body(()).unwrap(), ends).unwrap()
     }
 
-    /// Waits for the answer's head.
+    /// Waits for the header section of a response.
     pub(crate) fn head(&self, response: ResponseFuture) -> Result<http::Response<RecvStream>, h2::Error> {
         self.within(response)
     }
 
-    /// Waits for all of an answer.
+    /// Waits for a complete response.
     pub(crate) fn whole(&self, response: ResponseFuture) -> Result<Whole, h2::Error> {
         self.within(async {
             let (head, mut stream) = response.await?.into_parts();
@@ -111,13 +111,13 @@ impl H2 {
         })
     }
 
-    /// A request without a body, and its answer.
+    /// Sends a request without a body and waits for the response.
     pub(crate) fn ask(&mut self, request: http::request::Builder) -> Whole {
         let (response, _) = self.begin(request, true);
         self.whole(response).unwrap()
     }
 
-    /// The same, where the connection may end instead.
+    /// Sends a request without a body and waits for the response; returns an error if the connection ends instead.
     pub(crate) fn try_ask(&mut self, request: http::request::Builder) -> Result<Whole, h2::Error> {
         let sender = self.sender.clone();
         let mut sender = self.within(async { sender.ready().await })?;
@@ -125,13 +125,13 @@ impl H2 {
         self.whole(response)
     }
 
-    /// Waits until the other side has ended the connection.
+    /// Waits until the peer has closed the connection.
     pub(crate) fn until_ended(&mut self) -> Result<(), h2::Error> {
         let ended = self.ended.take().expect("asked once");
         self.within(ended).unwrap()
     }
 
-    /// Runs `work`, for so long at most.
+    /// Runs `work` to its end, at most until the deadline.
     pub(crate) fn within<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await.expect("waited in vain") })
     }

@@ -1,4 +1,4 @@
-//! An upstream that speaks HTTP/2 with prior knowledge, by the `h2` crate.
+//! An HTTP/2 upstream with prior knowledge, based on the `h2` crate.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use h2::server::SendResponse;
 use http::Request;
 use tokio::net::TcpListener;
 
-/// What becomes of one stream.
+/// Handling of one stream.
 type Served = Pin<Box<dyn Future<Output = Result<(), h2::Error>> + Send>>;
-/// What is done with all of them.
+/// Handler of all streams.
 type Script = dyn Fn(Request<RecvStream>, SendResponse<Bytes>) -> Served + Send + Sync;
 
-/// The upstream, for as long as the test runs.
+/// The upstream; it runs until the end of the test process.
 #[derive(Debug)]
 pub(crate) struct H2Origin {
     address: SocketAddr,
@@ -31,7 +31,7 @@ struct Counts {
 }
 
 impl H2Origin {
-    /// Serves every stream as `script` says. A connection that has had `last` streams is told to go.
+    /// Handles every stream with `script`. A connection that has had `last` streams is closed with GOAWAY.
     pub(crate) fn start<F>(
         last: Option<usize>,
         script: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
@@ -42,7 +42,7 @@ impl H2Origin {
         Self::start_with(h2::server::Builder::new(), last, script)
     }
 
-    /// The same, and offers extended CONNECT (RFC 8441 section 3).
+    /// Starts such an upstream that announces extended CONNECT (RFC 8441 section 3).
     pub(crate) fn offering<F>(
         script: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
     ) -> Self
@@ -83,7 +83,7 @@ impl H2Origin {
         Self { address, counts }
     }
 
-    /// Answers each request with `hello`.
+    /// Responds to each request with `hello`.
     pub(crate) fn hello() -> Self {
         Self::start(None, |_, mut respond| async move {
             let response = http::Response::builder().header("content-length", "5").body(()).unwrap();
@@ -91,22 +91,22 @@ impl H2Origin {
         })
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.counts.connections.load(Ordering::SeqCst)
     }
 
-    /// Streams so far.
+    /// Returns the number of streams so far.
     pub(crate) fn streams(&self) -> usize {
         self.counts.streams.load(Ordering::SeqCst)
     }
 
-    /// Streams whose script ended in an error, as it does when they are reset.
+    /// Returns the number of streams whose handler failed, as it does when the peer resets the stream.
     pub(crate) fn resets(&self) -> usize {
         self.counts.resets.load(Ordering::SeqCst)
     }

@@ -1,6 +1,6 @@
-//! Reading the Prometheus text format.
+//! Reader of the Prometheus text format.
 
-/// The sum over all samples of `name` that carry all of `labels`.
+/// Returns the sum over all samples of `name` that have all of `labels`.
 pub(crate) fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     samples(text, name)
         .filter(|(given, _)| {

@@ -1,4 +1,4 @@
-//! An upstream that does what a test tells it and remembers everything it saw.
+//! A scripted HTTP/1.1 upstream that records every request.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,37 +12,38 @@ use socket2::{Domain, Socket, Type};
 use super::wait;
 use super::wire::{Body, Framing, Head, Wire};
 
-/// Far longer than any client here waits: whoever closes a connection for being slow, it is not the upstream.
+/// Timeout of the upstream's sockets, far longer than any client waits. So it is never the upstream that closes a slow
+/// connection.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A request as it reached the upstream.
+/// A request as the upstream received it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// Which connection it came on, from 0.
+    /// Number of its connection, from 0.
     pub(crate) connection: usize,
-    /// Its head.
+    /// Request line and headers.
     pub(crate) head: Head,
-    /// As much of its body as was read so far.
+    /// The part of the body that was read so far.
     pub(crate) body: Body,
-    /// Whether the body came to its end.
+    /// Whether the body was read to its end.
     pub(crate) complete: bool,
 }
 
-/// What to do after an exchange.
+/// What to do with the connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// Read the next request on this connection.
+    /// Read the next request from it.
     Keep,
     /// Close it.
     Close,
 }
 
-/// One request being answered.
+/// A request for which a script sends the response.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
-    /// Its head.
+    /// Request line and headers.
     pub(crate) head: Head,
-    /// Its place on the connection, from 0.
+    /// Number of the request on its connection, from 0.
     pub(crate) nth: usize,
     /// The connection.
     pub(crate) wire: &'a mut Wire,
@@ -51,7 +52,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Reads the request's body to its end.
+    /// Reads the body to its end.
     pub(crate) fn body(&mut self) -> io::Result<Body> {
         let (shared, index) = (self.shared, self.index);
         let note = |body: &Body| {
@@ -65,7 +66,7 @@ impl Turn<'_> {
         Ok(body)
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) fn send(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.wire.send(bytes)
     }
@@ -78,7 +79,7 @@ struct Shared {
     closing: AtomicBool,
 }
 
-/// The upstream; stops accepting when dropped.
+/// The upstream; it stops accepting when dropped.
 #[derive(Debug)]
 pub(crate) struct Origin {
     address: SocketAddr,
@@ -86,7 +87,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Answers every request as `script` says. An error in the script closes the connection.
+    /// Handles every request with `script`. An error of the script closes the connection.
     pub(crate) fn start(script: impl Fn(&mut Turn<'_>) -> io::Result<Then> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -105,7 +106,7 @@ impl Origin {
         Self { address, shared }
     }
 
-    /// Reads every request whole and gives it the same answer.
+    /// Reads every request to its end and sends the same response to each.
     pub(crate) fn answering(answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
         Self::start(move |turn| {
@@ -115,39 +116,43 @@ impl Origin {
         })
     }
 
-    /// Answers 200 with `hello`.
+    /// Responds to each request with 200 and `hello`.
     pub(crate) fn hello() -> Self {
         Self::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Every request so far.
+    /// Returns all requests so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
 
-    /// The only request so far.
+    /// Returns the only request so far.
+    ///
+    /// # Panics
+    ///
+    /// If there is not exactly one.
     pub(crate) fn only(&self) -> Seen {
         let seen = self.seen();
         assert_eq!(seen.len(), 1, "the upstream saw {seen:#?}");
         seen.into_iter().next().unwrap()
     }
 
-    /// The last request so far.
+    /// Returns the most recent request.
     pub(crate) fn last(&self) -> Seen {
         self.seen().pop().unwrap()
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits until a request is as wanted.
+    /// Waits until there is a request for which `wanted` is true.
     pub(crate) fn until(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
         wait::until_true(what, || self.shared.seen.lock().unwrap().iter().any(&wanted));
     }
@@ -156,12 +161,12 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
-        // Wakes the accepting thread; if that fails it has already ended.
+        // Wakes the accepting thread. If connecting fails, that thread has already ended.
         drop(TcpStream::connect(self.address));
     }
 }
 
-/// An address where every connection is refused, for as long as the socket is kept.
+/// Returns an address where every connection attempt fails, as long as the socket exists.
 pub(crate) fn refusing() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();

@@ -1,4 +1,4 @@
-//! Authorities and certificates, made when a test runs so that none expires.
+//! Certificate authorities and certificates, generated when a test runs so that none has expired.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// Somebody who issues certificates.
+/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    /// With a name of its own, or clients could not tell it from another.
+    /// Creates an authority. `name` must be unique, since clients distinguish authorities by name.
     pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name = DistinguishedName::new();
@@ -26,13 +26,13 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Writes its own certificate.
+    /// Writes its certificate to a file.
     pub(crate) fn write(&self, path: &Path) -> PathBuf {
         fs::write(path, self.0.pem()).unwrap();
         path.to_owned()
     }
 
-    /// Issues a certificate for `host` and writes it, and its key, beside each other in `directory`, each whole.
+    /// Issues a certificate for `host`, and atomically writes it and its key to `directory`.
     pub(crate) fn issue(&self, host: &str, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
         let (certificate, key) = self.sign(host);
         let paths = (directory.join(format!("{name}.crt")), directory.join(format!("{name}.key")));
@@ -44,7 +44,8 @@ impl Authority {
         paths
     }
 
-    /// A client that believes this authority alone, and shows a certificate for `host`, if any.
+    /// Returns a client configuration that trusts only this authority, and presents a certificate for `host` if there
+    /// is one.
     pub(crate) fn client(&self, host: Option<&str>) -> Arc<ClientConfig> {
         let roots = self.roots();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -61,8 +62,8 @@ impl Authority {
         })
     }
 
-    /// A server that shows a certificate for `host`, speaks `protocols` and, if `asks`, wants certificates of this
-    /// authority.
+    /// Returns a server configuration with a certificate for `host` and these ALPN protocols. If `asks`, clients must
+    /// present a certificate of this authority.
     pub(crate) fn server(&self, host: &str, protocols: &[&str], asks: bool) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -89,7 +90,7 @@ impl Authority {
         roots
     }
 
-    /// For `host`, with the subject `CN=host,O=Weir` and the identity `spiffe://test/host`.
+    /// Issues a certificate for `host`, with the subject `CN=host,O=Weir` and the identity `spiffe://test/host`.
     fn sign(&self, host: &str) -> (rcgen::Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([host.to_owned()]).unwrap();

@@ -1,4 +1,4 @@
-//! TLS before an upstream that speaks plainly: bytes are carried both ways, and what the handshakes said is noted.
+//! TLS termination in front of a plaintext upstream: it forwards bytes in both directions and records the handshakes.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -11,25 +11,25 @@ use tokio::sync::broadcast;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// What a client said of itself when it shook hands.
+/// What a client sent in a handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct Hello {
-    /// Whom it asked for.
+    /// Server name (SNI).
     pub(crate) name: Option<String>,
-    /// What both agreed to speak.
+    /// Negotiated protocol (ALPN).
     pub(crate) protocol: Option<String>,
-    /// The certificate it showed.
+    /// Client certificate.
     pub(crate) certificate: Option<CertificateDer<'static>>,
 }
 
-/// What every open connection is to do.
+/// An action on all open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Change its keys.
+    /// Updates the session keys.
     Rekey,
-    /// End as TLS ends.
+    /// Closes with close_notify.
     Close,
-    /// End as if the machine had gone.
+    /// Closes without close_notify, as if the machine had failed.
     Cut,
 }
 
@@ -41,7 +41,7 @@ struct Shared {
     backend: SocketAddr,
 }
 
-/// The front, for as long as the test runs.
+/// The TLS front; it runs until the end of the test process.
 #[derive(Debug)]
 pub(crate) struct TlsFront {
     address: SocketAddr,
@@ -49,7 +49,7 @@ pub(crate) struct TlsFront {
 }
 
 impl TlsFront {
-    /// Before `backend`.
+    /// Starts a front for `backend`.
     pub(crate) fn start(config: Arc<ServerConfig>, backend: SocketAddr) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -73,22 +73,22 @@ impl TlsFront {
         Self { address, shared }
     }
 
-    /// Its port of this machine.
+    /// Returns its port on the loopback interface.
     pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Every handshake that came to its end.
+    /// Returns all completed handshakes.
     pub(crate) fn hellos(&self) -> Vec<Hello> {
         self.shared.hellos.lock().unwrap().clone()
     }
 
-    /// Tells every open connection.
+    /// Applies an action to every open connection.
     pub(crate) fn order(&self, order: Order) {
         self.shared.orders.send(order).unwrap();
     }
 
-    /// From now on it shows and wants something else.
+    /// Replaces the configuration for new connections.
     pub(crate) fn replace(&self, config: Arc<ServerConfig>) {
         *self.shared.config.lock().unwrap() = config;
     }

@@ -1,27 +1,35 @@
-//! Waiting for conditions. The only place of these tests that reads a clock or sleeps.
+//! Waiting for conditions. No other module of these tests reads a clock or sleeps.
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up. Generous: it only runs out when something is wrong.
+/// Maximum duration of any wait. It is generous, since it expires only if something is wrong.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Asks `probe` until it has an answer.
+/// Polls `probe` until it returns a value.
+///
+/// # Panics
+///
+/// If there is none within [`DEADLINE`].
 pub(crate) fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
     within(DEADLINE, probe).unwrap_or_else(|| panic!("waited in vain for {what}"))
 }
 
-/// Asks `condition` until it holds.
+/// Polls `condition` until it holds.
+///
+/// # Panics
+///
+/// If it does not hold within [`DEADLINE`].
 pub(crate) fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
     until(what, || condition().then_some(()));
 }
 
-/// The time, to measure what has passed.
+/// Returns the current time, for measuring durations.
 #[expect(clippy::disallowed_methods, reason = "a test has no clock to be handed")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Asks `probe` until it has an answer or the time is up.
+/// Polls `probe` until it returns a value or `limit` has passed.
 #[expect(clippy::disallowed_methods, reason = "a test has no clock to be handed")]
 pub(crate) fn within<T>(limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
     let start = Instant::now();
@@ -36,7 +44,7 @@ pub(crate) fn within<T>(limit: Duration, mut probe: impl FnMut() -> Option<T>) -
     }
 }
 
-/// Calls `check` over and over for `time`: for claims that something keeps holding.
+/// Repeats `check` for `time`, for conditions that must keep holding.
 pub(crate) fn throughout(time: Duration, mut check: impl FnMut()) {
     within(time, || {
         check();
@@ -44,7 +52,7 @@ pub(crate) fn throughout(time: Duration, mut check: impl FnMut()) {
     });
 }
 
-/// Is slow on purpose: a part of what a test plays, never a way to wait for something.
+/// Sleeps. Only for slowness that is part of a scenario, never for waiting until something has happened.
 #[expect(clippy::disallowed_methods, reason = "blocks a thread of the test, not a worker")]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);

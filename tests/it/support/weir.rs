@@ -1,4 +1,4 @@
-//! The proxy under test as a child process.
+//! The proxy under test, as a child process.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::{metrics, wait};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A running proxy; killed when dropped, and its log shown if the test failed.
+/// A running proxy. It is killed when dropped; if the test failed, its log is printed.
 #[derive(Debug)]
 pub(crate) struct Weir {
     child: Child,
@@ -26,7 +26,7 @@ pub(crate) struct Weir {
 }
 
 impl Weir {
-    /// Starts with this configuration and waits until it is ready.
+    /// Starts Weir with this configuration and waits until it is ready.
     pub(crate) fn start(yaml: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("weir.yaml");
@@ -36,14 +36,14 @@ impl Weir {
         weir
     }
 
-    /// The same with a file that the test keeps.
+    /// Starts Weir with a configuration file of the test and waits until it is ready.
     pub(crate) fn start_file(file: &Path) -> Self {
         let mut run = command(["run", "-c"]);
         run.arg(file);
         Self::spawn(run, file.to_owned())
     }
 
-    /// Starts `weir rls` with these variables of the environment, and waits until it is ready.
+    /// Starts `weir rls` with these environment variables and waits until it is ready.
     pub(crate) fn start_rls(variables: &[(&str, &str)]) -> Self {
         let mut run = command(["rls"]);
         run.env_clear().envs(variables.iter().copied());
@@ -75,14 +75,14 @@ impl Weir {
         weir
     }
 
-    /// Where the first listener is.
+    /// Returns the address of the first listener.
     pub(crate) fn address(&self) -> SocketAddr {
         wait::until("a listener", || {
             self.announced("listening", "listener").first().map(|(_, address)| *address)
         })
     }
 
-    /// Where the listener with this name is.
+    /// Returns the address of the listener with this name.
     pub(crate) fn listener(&self, name: &str) -> SocketAddr {
         wait::until("the listener", || {
             let announced = self.announced("listening", "listener");
@@ -90,7 +90,7 @@ impl Weir {
         })
     }
 
-    /// The address of the admin port with `surface`: `full` or `probes`.
+    /// Returns the address of the admin port with `surface`: `full` or `probes`.
     pub(crate) fn admin_surface(&self, surface: &str) -> SocketAddr {
         wait::until("the admin port", || {
             self.assert_running();
@@ -99,7 +99,7 @@ impl Weir {
         })
     }
 
-    /// The address of a port of the rate limit service: `grpc`, `http`, `debug` or `prometheus`.
+    /// Returns the address of a port of the rate limit service: `grpc`, `http`, `debug` or `prometheus`.
     pub(crate) fn door(&self, name: &str) -> SocketAddr {
         wait::until("the port", || {
             self.assert_running();
@@ -108,17 +108,17 @@ impl Weir {
         })
     }
 
-    /// One GET of the admin port.
+    /// Sends a GET to the admin port.
     pub(crate) fn admin_get(&self, path: &str) -> Response {
         ask(self.admin, &Request::get(path).host("localhost"))
     }
 
-    /// One POST of the admin port.
+    /// Sends a POST to the admin port.
     pub(crate) fn admin_post(&self, path: &str) -> Response {
         ask(self.admin, &Request::post(path, "").host("localhost"))
     }
 
-    /// A GET of the admin port that answers JSON.
+    /// Sends a GET to the admin port and returns the JSON of the response.
     pub(crate) fn admin_json(&self, path: &str) -> Value {
         let answer = self.admin_get(path);
         assert_eq!(answer.status, 200, "{path}");
@@ -126,30 +126,30 @@ impl Weir {
             .unwrap_or_else(|error| panic!("{path} is not JSON: {error}"))
     }
 
-    /// The sum of a metric's samples with these labels.
+    /// Returns the sum of a metric's samples with these labels.
     pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         metrics::sum(&self.admin_get("/metrics").body.text(), name, labels)
     }
 
-    /// The configuration generation being served.
+    /// Returns the generation of the configuration in force.
     pub(crate) fn generation(&self) -> u64 {
         let info = self.admin_json("/server_info");
         info["config"]["generation"].as_u64().unwrap_or_else(|| panic!("no config.generation in {info:#}"))
     }
 
-    /// Replaces the configuration file and waits until the new one is served.
+    /// Replaces the configuration file and waits until the new configuration is in force.
     pub(crate) fn reload(&self, yaml: &str) {
         let before = self.generation();
         self.replace_file(yaml);
         self.until_reloaded(before);
     }
 
-    /// Waits until a generation after `before` is served.
+    /// Waits until a generation after `before` is in force.
     pub(crate) fn until_reloaded(&self, before: u64) {
         wait::until("the next configuration", || (self.generation() > before).then_some(()));
     }
 
-    /// Replaces the configuration file with one that will not do and waits until that is noticed.
+    /// Replaces the configuration file with an invalid one and waits until Weir has rejected it.
     pub(crate) fn reload_in_vain(&self, yaml: &str) {
         let before = (self.rejected_reloads(), self.generation());
         self.replace_file(yaml);
@@ -157,19 +157,19 @@ impl Weir {
         assert_eq!(self.generation(), before.1, "a bad configuration was applied");
     }
 
-    /// How many reloads were rejected so far.
+    /// Returns the number of rejected reloads so far.
     pub(crate) fn rejected_reloads(&self) -> f64 {
         self.metric("weir_config_reloads_total", &[("outcome", "rejected")])
     }
 
-    /// Puts another configuration file in place of the present one, whole.
+    /// Replaces the configuration file atomically.
     pub(crate) fn replace_file(&self, yaml: &str) {
         let next = self.file.with_extension("next");
         fs::write(&next, yaml).unwrap();
         fs::rename(&next, &self.file).unwrap();
     }
 
-    /// The configuration file.
+    /// Returns the path of the configuration file.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
@@ -180,7 +180,7 @@ impl Weir {
         assert!(sent.unwrap().success(), "could not send SIG{name}");
     }
 
-    /// Leaves it only so many descriptors, those it has among them.
+    /// Sets the maximum number of open file descriptors of the process.
     pub(crate) fn limit_descriptors(&self, most: u64) {
         let pid = self.child.id().to_string();
         let limit = format!("--nofile={most}:");
@@ -188,14 +188,14 @@ impl Weir {
         assert!(limited.unwrap().success(), "could not limit the descriptors");
     }
 
-    /// The names of its threads.
+    /// Returns the names of its threads.
     pub(crate) fn threads(&self) -> Vec<String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
         tasks.filter_map(|task| Some(name(task.ok()?)?.trim_end().to_owned())).collect()
     }
 
-    /// Ends it without a word.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -206,29 +206,29 @@ impl Weir {
         self.signal("TERM");
     }
 
-    /// Waits for the end of the process.
+    /// Waits until the process has exited.
     pub(crate) fn wait_exit(&mut self) -> ExitStatus {
         wait::until("the exit", || self.child.try_wait().unwrap())
     }
 
-    /// Whether the process is still there.
+    /// Whether the process is still running.
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// The most memory the process ever had resident, in KiB.
+    /// Returns the peak resident memory of the process, in KiB.
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// Log lines so far.
+    /// Returns the log lines so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }
 
-    /// Name and address from every log event `message`, with the name taken from `field`.
+    /// Returns name and address from every log event with this `message`; the name is in `field`.
     fn announced(&self, message: &str, field: &str) -> Vec<(String, SocketAddr)> {
         let lines = self.log();
         let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -236,7 +236,7 @@ impl Weir {
             .filter(|event| event["message"] == message)
             .filter_map(|event| {
                 let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
-                // Sockets in the file system are where the test put them.
+                // Unix sockets have no IP address and are skipped; the test knows their paths.
                 Some((text(field), text("address").parse().ok()?))
             })
             .collect()
@@ -261,7 +261,7 @@ impl Drop for Weir {
     }
 }
 
-/// The binary with these arguments and nothing of ours in its environment.
+/// Returns a command that runs the binary with these arguments, without Weir's logging variables in its environment.
 pub(crate) fn command<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments);
@@ -271,7 +271,7 @@ pub(crate) fn command<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Comma
     command
 }
 
-/// Runs the binary to its end; kills it and fails if that does not come.
+/// Runs the binary until it exits, and returns its output. Kills it and panics if it does not exit in time.
 pub(crate) fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
     let mut child = command(arguments)
         .stdin(Stdio::null())

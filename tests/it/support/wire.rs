@@ -1,34 +1,34 @@
-//! HTTP/1.1 as bytes on a socket, read by hand so that nothing between a test and the wire tidies up.
+//! HTTP/1.1 at the byte level, with a parser of its own, so that no library normalises what a test sends or receives.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, TcpStream};
 
 use super::wait::DEADLINE;
 
-/// Bytes of a body that are kept; longer ones are counted and summed only.
+/// Maximum number of bytes of a body that are stored. Of longer bodies only the length and the checksum are complete.
 const KEPT: usize = 1 << 20;
 
-/// A message head as it stood on the wire.
+/// First line and header section of a message, as received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Head {
-    /// The request or status line.
+    /// Request line or status line.
     pub(crate) line: String,
-    /// Names in lower case, and values, in order.
+    /// Names in lower case and values, in order.
     pub(crate) fields: Vec<(String, String)>,
 }
 
 impl Head {
-    /// The first value of a field.
+    /// Returns the first value of a header.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// Every value of a field.
+    /// Returns every value of a header.
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
         self.fields.iter().filter(|(given, _)| given == name).map(|(_, value)| value.as_str()).collect()
     }
 
-    /// Whether a comma-separated field holds `token`.
+    /// Whether a comma-separated header contains `token`.
     pub(crate) fn lists(&self, name: &str, token: &str) -> bool {
         self.all(name)
             .iter()
@@ -36,7 +36,7 @@ impl Head {
             .any(|item| item.trim().eq_ignore_ascii_case(token))
     }
 
-    /// The word at `index` of the first line.
+    /// Returns the word at `index` of the first line.
     pub(crate) fn word(&self, index: usize) -> &str {
         self.line.split(' ').nth(index).unwrap_or_default()
     }
@@ -47,18 +47,18 @@ impl Head {
     }
 }
 
-/// A body as it came.
+/// A received body.
 #[derive(Clone, Debug)]
 pub(crate) struct Body {
     /// The first mebibyte.
     pub(crate) bytes: Vec<u8>,
-    /// All of it.
+    /// Length of the whole body.
     pub(crate) length: u64,
-    /// FNV-1a of all of it.
+    /// FNV-1a hash of the whole body.
     pub(crate) checksum: u64,
-    /// What stood behind the sizes of its chunks.
+    /// Chunk extensions.
     pub(crate) extensions: String,
-    /// What followed the last chunk.
+    /// Trailers.
     pub(crate) trailers: Head,
 }
 
@@ -75,7 +75,7 @@ impl Default for Body {
 }
 
 impl Body {
-    /// Adds a piece.
+    /// Appends a piece.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.length += piece.len() as u64;
         let room = KEPT.saturating_sub(self.bytes.len()).min(piece.len());
@@ -85,18 +85,18 @@ impl Body {
         }
     }
 
-    /// The kept part as text.
+    /// Returns the stored part as text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
 
-/// How the end of a body is told.
+/// How the end of a body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// There is none.
+    /// There is no body.
     Empty,
-    /// After so many bytes.
+    /// By its length in bytes.
     Length(u64),
     /// By the last chunk.
     Chunked,
@@ -105,12 +105,12 @@ pub(crate) enum Framing {
 }
 
 impl Framing {
-    /// Of a request with this head.
+    /// Returns the framing of a request with this header section.
     pub(crate) fn of_request(head: &Head) -> Self {
         Self::declared(head).unwrap_or(Self::Empty)
     }
 
-    /// Of the answer with this head to a request with `method`.
+    /// Returns the framing of a response with this header section to a request with `method`.
     pub(crate) fn of_answer(head: &Head, method: &str) -> Self {
         let status = head.word(1);
         if method == "HEAD" || status.starts_with('1') || status == "204" || status == "304" {
@@ -134,7 +134,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Takes over a socket; reads and writes on it give up after [`DEADLINE`].
+    /// Wraps a socket. Reads and writes on it time out after [`DEADLINE`].
     pub(crate) fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
@@ -142,22 +142,22 @@ impl Wire {
         Self { reader: BufReader::with_capacity(64 << 10, stream) }
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub(crate) fn stream(&self) -> &TcpStream {
         self.reader.get_ref()
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) fn send(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.stream().write_all(bytes.as_ref())
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the write direction.
     pub(crate) fn finish(&self) -> io::Result<()> {
         self.stream().shutdown(Shutdown::Write)
     }
 
-    /// The next head; `None` if the other side closed instead.
+    /// Reads the next message up to the end of its header section; `None` if the peer has closed the connection.
     pub(crate) fn read_head(&mut self) -> io::Result<Option<Head>> {
         let Some(line) = self.read_line()? else { return Ok(None) };
         let mut head = Head { line, fields: Vec::new() };
@@ -165,7 +165,7 @@ impl Wire {
         Ok(Some(head))
     }
 
-    /// A body, told to `progress` after every piece.
+    /// Reads a body, and calls `progress` after every piece.
     pub(crate) fn read_body(
         &mut self,
         framing: Framing,
@@ -181,7 +181,7 @@ impl Wire {
         Ok(body)
     }
 
-    /// Waits for the end of the connection; answers whether it came before anything else did.
+    /// Waits until the peer closes the connection. Returns `false` if data arrives first.
     pub(crate) fn ends(&mut self) -> bool {
         match self.reader.fill_buf() {
             Ok(bytes) => bytes.is_empty(),
@@ -189,7 +189,7 @@ impl Wire {
         }
     }
 
-    /// Reads and forgets whatever comes until the other side closes.
+    /// Reads and discards everything until the peer closes the connection.
     pub(crate) fn drain(&mut self) {
         while let Ok(1..) = self.reader.fill_buf().map(<[u8]>::len) {
             let length = self.reader.buffer().len();
@@ -251,7 +251,7 @@ impl Wire {
         }
     }
 
-    /// A line without its end; `None` at the end of the connection.
+    /// Reads a line without its line break; `None` at the end of the connection.
     fn read_line(&mut self) -> io::Result<Option<String>> {
         let mut line = Vec::new();
         if self.reader.read_until(b'\n', &mut line)? == 0 {

@@ -1,4 +1,4 @@
-//! Keys that are kept out for a while, and refused requests that count.
+//! Bans, and rejected requests that are charged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +72,7 @@ fn refused_requests_count_where_the_rule_says_so() {
     };
     let weir = with_rules(&origin, &[&rule("charge")]);
     assert_eq!(statuses(&weir, 5), [200, 200, 200, 429, 429]);
-    // Five are used, which a larger limit shows.
+    // Five units are used, which shows with a larger limit.
     weir.reload(&super::rules_for(&origin, &[&rule("free").replace("3/year", "6/year")]));
     assert_eq!(statuses(&weir, 2), [200, 429]);
 }

@@ -1,4 +1,4 @@
-//! Requests that wait for their turn.
+//! Delayed requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ fn what_is_over_waits_and_what_would_wait_too_long_is_refused() {
     wait::until_true("the second to wait", || weir.metric("weir_requests_delayed", &[]) == 1.0);
     let refused = get(weir.address(), "/");
     assert_eq!(refused.status, 429);
-    // Thirty seconds until its turn, of which sixteen can be spent in the queue.
+    // It would be due in 30 s, of which at most 16 s can be spent in the queue.
     assert!((13..=14).contains(&refused.number("retry-after")), "{}", refused.number("retry-after"));
     assert_eq!(origin.seen().len(), 1, "the second still waits");
     let counted = ["allowed", "delayed", "limited"].map(|outcome| decisions(&weir, "q", outcome));
     assert_eq!(counted, [1.0, 1.0, 1.0]);
 }
 
-/// Answers everybody, and notes when each request came.
+/// Returns an upstream that records the arrival time of each request.
 fn clocked() -> (Origin, Arc<Mutex<Vec<Instant>>>) {
     let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
     let noted = Arc::clone(&times);
@@ -36,12 +36,12 @@ fn clocked() -> (Origin, Arc<Mutex<Vec<Instant>>>) {
     (origin, times)
 }
 
-/// Of requests that came after `begun`, each came at least so much after as the ones before it take.
+/// Checks that request n arrived at least n times `spacing` after `begun`.
 fn assert_no_faster(times: &Mutex<Vec<Instant>>, begun: Instant, spacing: Duration) {
     let mut times = times.lock().unwrap().clone();
     times.sort_unstable();
     for (number, time) in (0_u32..).zip(times) {
-        // Waits are in whole milliseconds, to the nearest.
+        // Delays are rounded to the nearest millisecond.
         let least = (spacing * number).saturating_sub(Duration::from_millis(1));
         assert!(time - begun >= least, "number {number} came after {:?}", time - begun);
     }
@@ -56,7 +56,7 @@ fn they_go_on_in_order_and_no_faster_than_the_limit() {
     let mut clients: Vec<_> = (0..10).map(|_| Client::connect(weir.address())).collect();
     for (index, client) in clients.iter_mut().enumerate() {
         client.send(Request::get(&format!("/{index}")).bytes());
-        // Sent in order is not yet arrived in order.
+        // Waits for each request to arrive, since sending in order does not guarantee arrival in order.
         let arrived = |weir: &Weir| decisions(weir, "q", "allowed") + decisions(weir, "q", "delayed");
         wait::until_true("the request", || arrived(&weir) == index as f64 + 1.0);
     }
@@ -103,7 +103,7 @@ fn the_queue_is_bounded() {
         .collect();
     wait::until_true("two to wait", || weir.metric("weir_requests_delayed", &[]) == 2.0);
     assert_eq!(statuses(&weir, 2), [429, 429]);
-    // Who leaves has used its place, and the rest of it is forgotten.
+    // A client that leaves has used its place in the schedule, but no longer occupies the queue.
     drop(waiting);
     wait::until_true("nobody to wait", || weir.metric("weir_requests_delayed", &[]) == 0.0);
     assert_eq!(statuses(&weir, 1), [429]);

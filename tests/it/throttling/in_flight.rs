@@ -1,4 +1,4 @@
-//! How many may be under way at once.
+//! Concurrency limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{decisions, rules_for, statuses, with_rules};
 use crate::support::{Client, Origin, Request, Then, Weir, at_once, get, wait};
 
-/// Answers `/slow` when it is told to go on, everything else at once.
+/// Returns an upstream that holds `/slow` until the flag is set, and responds to all other requests at once.
 fn patient() -> (Origin, Arc<AtomicBool>) {
     let go = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&go);
@@ -21,7 +21,7 @@ fn patient() -> (Origin, Arc<AtomicBool>) {
     (origin, go)
 }
 
-/// A client that waits for the answer to `/slow`, once it has reached the upstream.
+/// Sends a request for `/slow`, and returns its client once the request has reached the upstream.
 fn under_way(weir: &Weir, origin: &Origin) -> Client {
     let before = origin.seen().len();
     let client = Client::connect(weir.address());
@@ -103,7 +103,7 @@ fn permits_and_rates_are_taken_both_or_neither() {
     let (origin, go) = patient();
     let weir = with_rules(&origin, &["{ name: a, key: [], in_flight: 1, limit: 4/d }"]);
     let mut client = under_way(&weir, &origin);
-    // Refused for want of a permit, and so not counted.
+    // Rejected because there is no permit, and therefore not charged.
     assert_eq!(statuses(&weir, 5), [429; 5]);
     go.store(true, Ordering::SeqCst);
     assert_eq!(client.answer("GET").number("x-ratelimit-remaining"), 3);

@@ -1,4 +1,4 @@
-//! Limits that may be exceeded a little, and rules in force for a share of the keys.
+//! Soft limits, and rules that are enforced for a share of the keys.
 
 use super::{decisions, rules_for, statuses, with_rules};
 use crate::support::{Origin, Request, Weir, ask, get};
@@ -88,14 +88,14 @@ fn a_share_of_the_keys_is_refused_and_always_the_same() {
     assert!(refused().is_empty());
     let (second, third) = (refused(), refused());
     assert_eq!(second, third);
-    // Some 30 of 100; that it is fewer than 5 or more than 60 happens once in a thousand million times.
+    // About 30 of 100 are expected. Fewer than 5 or more than 60 have a probability of one in 1000 million.
     assert!((5..=60).contains(&second.len()), "{}", second.len());
     let over = 200.0;
     assert_eq!(decisions(&weir, "q", "limited") + decisions(&weir, "q", "shadow"), over);
     assert_eq!(decisions(&weir, "q", "limited"), 2.0 * second.len() as f64);
 }
 
-/// Of keys 0 to 99, those that the rule `q` rejects once their limit is used up.
+/// Returns the keys from 0 to 99 that the rule `q` rejects once their limit is used up.
 fn enforced_keys(weir: &Weir) -> Vec<u32> {
     let status = |id: u32| ask(weir.address(), &Request::get("/").header("x-id", &id.to_string())).status;
     (0..100).filter(|id| [status(*id), status(*id)] == [200, 429]).collect()

@@ -1,4 +1,4 @@
-//! Clients with certificates, with none, and with no patience.
+//! Clients with a certificate, without one, and with a stalled handshake.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ const OPTIONAL: &str = ", client_ca: DIR/ca.crt, client_auth: optional";
 const CODE: [&str; 2] = ["--write-out", "%{http_code}"];
 
 impl Secured {
-    /// The status that a client with the certificate `name` gets, or none for no certificate.
+    /// Returns the status code for a client with the certificate `name`, or without a certificate.
     fn status(&self, name: Option<&str>, more: &[&str]) -> String {
         let files = name.map(|name| (format!("{name}.crt"), format!("{name}.key")));
         let mut arguments = [&CODE[..], &["--output", "/dev/null"], more].concat();
@@ -139,7 +139,7 @@ fn a_handshake_that_does_not_come_to_its_end_is_ended() {
     let secured = Secured::start("", "");
     let mut silent = TcpStream::connect(secured.weir.address()).unwrap();
     silent.set_read_timeout(Some(wait::DEADLINE)).unwrap();
-    // The beginning of a record, and no more.
+    // The first bytes of a record only.
     silent.write_all(&[0x16, 3, 1, 2]).unwrap();
     let mut rest = Vec::new();
     let _ = silent.read_to_end(&mut rest);

@@ -1,4 +1,4 @@
-//! More clients that shake hands than may at once.
+//! More concurrent handshakes than the maximum.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use super::{Secured, text};
 use crate::support::{at_once, wait};
 
 impl Secured {
-    /// A client that begins a handshake and does not go on with it.
+    /// Connects a client that sends its ClientHello and nothing more.
     fn begin(&self, config: &Arc<ClientConfig>) -> TcpStream {
         let name = ServerName::try_from("app.example").unwrap();
         let mut session = ClientConnection::new(Arc::clone(config), name).unwrap();
@@ -47,7 +47,7 @@ fn who_begins_and_does_not_go_on_gives_way_to_others() {
     wait::until_true("both places to be taken", || secured.under_way() == 2.0);
     assert_eq!(text(&secured.curl("app.example", &[])), "hello");
     assert_eq!((secured.handshakes("crowded"), secured.under_way()), (1.0, 1.0), "one made room, for one");
-    // It was the one that came first.
+    // The oldest handshake was aborted.
     held[0].set_read_timeout(Some(wait::DEADLINE)).unwrap();
     let ended = held[0].read_to_end(&mut Vec::new());
     assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock));

@@ -1,4 +1,4 @@
-//! Certificates that are replaced while clients come and stay.
+//! Certificates that are replaced while clients connect and stay connected.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -40,7 +40,7 @@ fn ask(stream: &mut Stream) -> io::Result<()> {
     stream.read_exact(&mut body)
 }
 
-/// The serial number of the certificate that a new client is shown.
+/// Returns the serial number of the certificate that new clients get.
 fn serial(weir: &Weir) -> String {
     weir.admin_json("/certs")["certificates"][0]["cert_chain"][0]["serial_number"]
         .as_str()

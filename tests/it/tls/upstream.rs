@@ -1,4 +1,4 @@
-//! TLS towards the upstream: whom Weir asks for, whom it believes, and what it makes of those whom it does not.
+//! TLS to the upstream: server names, verification of certificates, and the handling of verification failures.
 
 mod connections;
 mod followed;
@@ -18,7 +18,7 @@ use crate::support::{Origin, Weir, config_with, get, wait};
 const H1: &[&str] = &["http/1.1"];
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
-/// An upstream behind TLS, whom its certificates are from, and where they are.
+/// An upstream behind TLS, with the authority of its certificates and their directory.
 struct Beyond {
     directory: TempDir,
     authority: Authority,
@@ -26,7 +26,7 @@ struct Beyond {
 }
 
 impl Beyond {
-    /// One that is certified as `host` and, if `asks`, wants to know who comes.
+    /// Starts an upstream with a certificate for `host`. If `asks`, it requires client certificates.
     fn new(backend: SocketAddr, host: &str, protocols: &[&str], asks: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("authority");
@@ -35,7 +35,8 @@ impl Beyond {
         Self { directory, authority, front }
     }
 
-    /// A map of an upstream at `host`; `tls` stands in its section `tls`, and `DIR` for the directory.
+    /// Returns the YAML of an upstream at `host`. `tls` is the content of its section `tls`; `DIR` stands for the
+    /// directory.
     fn upstream(&self, host: &str, tls: &str, more: &str) -> String {
         let port = self.front.port();
         let upstream = format!("{{ address: \"https://{host}:{port}\", tls: {{ {tls} }}{more} }}");
@@ -48,12 +49,12 @@ impl Beyond {
     }
 }
 
-/// How many handshakes of Weir's ended so.
+/// Returns how many handshakes with the upstream had this outcome.
 fn handshakes(weir: &Weir, outcome: &str) -> f64 {
     weir.metric("weir_upstream_tls_handshakes_total", &[("outcome", outcome)])
 }
 
-/// How often the log says that there is no TLS, with these words, once it does.
+/// Waits for a log line about failed TLS that contains `words`, and returns the number of such lines.
 fn told(weir: &Weir, words: &str) -> usize {
     let is_said = |line: &String| line.contains("no TLS with an endpoint") && line.contains(words);
     wait::until_true("the log to say so", || weir.log().iter().any(is_said));

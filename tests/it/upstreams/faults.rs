@@ -1,4 +1,4 @@
-//! Upstreams that are killed, break off, hang or answer too early, while others do well; clients that leave.
+//! Upstreams that are killed, break off, hang or respond too early while others work, and clients that disconnect.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,11 +11,11 @@ use super::{addresses, config, hanging, named};
 use crate::support::wait::until_true;
 use crate::support::{Client, Origin, Request, Then, Weir, get};
 
-/// An upstream in a process of its own, at an address that stays its own while it is away.
+/// An upstream in a process of its own, whose address stays reserved while it is not running.
 struct Mortal {
     process: Option<Weir>,
     address: SocketAddr,
-    /// Bound and never listened on: nobody else is given the port.
+    /// Bound, but never listening, so that no other process gets the port.
     _held: Socket,
 }
 
@@ -30,7 +30,7 @@ impl Mortal {
         mortal
     }
 
-    /// Ends it as a power cut would.
+    /// Kills the process, without a graceful shutdown.
     fn kill(&mut self) {
         self.process = None;
     }
@@ -44,14 +44,14 @@ impl Mortal {
     }
 }
 
-/// What requests over several connections came to, each status with the times it was met; 0 for none.
+/// Load over several connections, with the number of successful requests.
 struct Load<'a> {
     weir: &'a Weir,
     done: AtomicBool,
     served: AtomicUsize,
-    /// From now on no request should fail.
+    /// Whether requests are no longer expected to fail.
     settled: AtomicBool,
-    /// How many have all the same.
+    /// Number of requests that failed nevertheless.
     failed_since: AtomicUsize,
 }
 
@@ -61,7 +61,8 @@ impl<'a> Load<'a> {
         Self { weir, done, served: AtomicUsize::new(0), settled, failed_since: AtomicUsize::new(0) }
     }
 
-    /// Asks for `request` on `clients` connections until `during` is over; answers every status but 200.
+    /// Repeats `request` on `clients` connections until `during` returns. Returns the status codes other than 200; 0
+    /// stands for none.
     fn run(&self, clients: usize, request: &Request, during: impl FnOnce(&Self)) -> Vec<u16> {
         thread::scope(|scope| {
             let clients: Vec<_> = (0..clients).map(|_| scope.spawn(|| self.ask(request))).collect();
@@ -92,14 +93,14 @@ impl<'a> Load<'a> {
         failed
     }
 
-    /// Waits for so many more answers.
+    /// Waits for `answers` more successful responses.
     fn goes_on(&self, answers: usize) {
         let before = self.served.load(Ordering::SeqCst);
         until_true("answers", || self.served.load(Ordering::SeqCst) >= before + answers);
     }
 }
 
-/// Requests that `weir` has sent to the endpoint at `address`.
+/// Returns the number of requests that `weir` has sent to the endpoint at `address`.
 fn sent_to(weir: &Weir, address: SocketAddr) -> u64 {
     let clusters = weir.admin_get("/clusters").body.text();
     let start = format!("upstream::{address}::rq_total::");
@@ -180,8 +181,8 @@ fn an_answer_that_breaks_off_is_broken_for_its_client_and_for_nobody_else() {
         .map(|_| Client::connect(weir.address()).try_ask(&Request::get("/")))
         .map(|answer| answer.map(|answer| answer.body.text()))
         .collect();
-    // What a reset destroys with the head may be asked for elsewhere; what has begun to reach the client may not, and
-    // what broke off before that is a 502.
+    // If the reset discards the header section, the request may be retried on another endpoint. A response that has
+    // begun to reach the client is truncated. One that breaks off before that becomes a 502.
     let is_good = |answer: &Result<String, _>| answer.as_ref().is_ok_and(|body| body == "good");
     let is_broken = |answer: &Result<String, _>| answer.as_ref().map_or(true, |body| body == "bad gateway\n");
     assert!(asked.iter().all(|answer| is_good(answer) || is_broken(answer)), "{asked:?}");
@@ -193,14 +194,14 @@ fn an_answer_that_breaks_off_is_broken_for_its_client_and_for_nobody_else() {
 fn an_answer_given_before_the_request_was_read_arrives_although_the_connection_is_gone() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 5\r\nconnection: close\r\n\r\nlarge")?;
-        // With unread bytes left this is a reset.
+        // Closing with unread bytes causes a TCP reset.
         Ok(Then::Close)
     });
     let weir = Weir::start(&config(&format!("upstream: '{}'", origin.address())));
     for _ in 0..20 {
         let mut client = Client::connect(weir.address());
         client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 10000000\r\n\r\n");
-        // The client may be told before it has sent everything.
+        // The client may get the response before it has sent everything.
         let _ = client.wire.send(vec![b'x'; 300_000]);
         let answer = client.answer("POST");
         assert_eq!((answer.status, answer.body.text().as_str()), (413, "large"));
@@ -221,7 +222,7 @@ fn an_upstream_that_has_said_all_still_hears_the_rest() {
     assert_eq!(client.answer("POST").body.text(), "early");
     client.send(vec![b'x'; 60_000]);
     origin.until("the whole request", |seen| seen.complete && seen.body.length == 60_000);
-    // That connection takes nothing more, and nobody tries.
+    // The first connection cannot be used again, so the request uses a new one.
     assert_eq!(Client::connect(weir.address()).ask(&Request::post("/", "")).status, 200);
     assert_eq!(origin.connections(), 2);
 }
@@ -271,7 +272,7 @@ fn a_client_that_leaves_or_closes_its_side_gives_its_place_back() {
             client.send(bytes);
             until_true("the request", || origin.seen().len() > before);
             assert_eq!(get(weir.address(), "/").status, 503, "the only place is taken");
-            // Who closes one side cannot be told from who has left altogether.
+            // A half-closed connection cannot be distinguished from a client that has disconnected.
             let _half = half_closed.then(|| client.wire.finish().unwrap());
             let _kept = half_closed.then_some(client);
             until_true("the place to be free", || get(weir.address(), "/").status == 200);

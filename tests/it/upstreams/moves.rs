@@ -1,4 +1,4 @@
-//! Requests whose endpoint goes while they are on their way: taken to another one, where that is safe.
+//! Endpoints that disappear while requests are in flight: such requests are sent to another endpoint if that is safe.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::support::h2_origin::H2Origin;
 use crate::support::wire::{Framing, Wire};
 use crate::support::{Client, Request, Weir};
 
-/// An upstream that goes when it is asked for the second time: it listens no more and closes the connection.
+/// An upstream that, on its second request, stops listening and closes the connection or resets the stream.
 struct Doomed {
     address: SocketAddr,
-    /// Bound and never listened on: nobody else is given the port.
+    /// Bound, but never listening, so that no other process gets the port.
     _held: Socket,
 }
 
@@ -56,7 +56,7 @@ impl Doomed {
                 let (_, mut respond) = connection.accept().await.unwrap().unwrap();
                 drop(listener);
                 respond.send_reset(Reason::REFUSED_STREAM);
-                // Until the other side has gone.
+                // Until the peer has closed the connection.
                 while connection.accept().await.is_some() {}
             });
         })
@@ -68,7 +68,8 @@ fn beside(doomed: &Doomed, other: SocketAddr, settings: &str) -> Weir {
     Weir::start(&config(&format!("upstream: {{ address: {places}, outliers: false{settings} }}")))
 }
 
-/// What six requests are answered, which reach both endpoints; the second that reaches the doomed one is its end.
+/// Sends six requests, which reach both endpoints, and returns the responses. The second one at the doomed endpoint
+/// ends it.
 fn asked(weir: &Weir, request: &Request) -> Vec<(u16, String)> {
     let mut client = Client::connect(weir.address());
     let answers = (0..6).map(|_| client.ask(request));
@@ -97,7 +98,8 @@ fn what_the_endpoint_may_have_acted_on_goes_nowhere_else() {
     let weir = beside(&doomed, good.address(), "");
     let answers = asked(&weir, &Request::post("/", "an order"));
     assert_eq!(times(&answers, 200, "doomed"), 1, "{answers:?}");
-    // As long as the endpoint is away, others cannot connect and move on before anything is sent.
+    // While the endpoint is down, other requests fail to connect and move to the other endpoint before anything is
+    // sent.
     assert_eq!(times(&answers, 503, "upstream unavailable\n"), 1, "{answers:?}");
     assert_eq!(times(&answers, 200, "good"), 4, "{answers:?}");
 }
@@ -112,7 +114,7 @@ fn where_connections_are_not_to_be_tried_again_a_request_stays_with_its_endpoint
 
 #[test]
 fn a_stream_that_was_refused_by_an_endpoint_that_went_goes_to_another() {
-    // By a method that nobody may repeat on suspicion: the endpoint has said that it has not begun.
+    // A POST must not be retried on suspicion, but here the endpoint states that it has not processed the request.
     let request = Request::new("POST", "/");
     let (doomed, good) = (Doomed::by_http2(), H2Origin::hello());
     let weir = beside(&doomed, good.address(), ", http2: true");

@@ -1,4 +1,4 @@
-//! Requests that are tried again, and those that must not be.
+//! Retries: requests that are retried, and those that must not be.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::support::{Client, Origin, Request, Then, Weir};
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const BUSY: &str = "HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy";
 
-/// Does `first` with the first `times` requests, and answers the others.
+/// Returns an upstream that runs `first` for the first `times` requests, and responds normally to the others.
 fn failing(
     times: usize,
     first: impl Fn(&mut Turn<'_>) -> io::Result<Then> + Send + Sync + 'static,
@@ -188,7 +188,7 @@ fn who_is_trusted_steers_single_requests_and_nobody_else_does() {
 fn an_attempt_may_have_less_time_than_the_request() {
     let origin = failing(1, |turn| {
         turn.body()?;
-        // Until we give up.
+        // Waits until the proxy closes the connection.
         let _ = turn.wire.read_head();
         Ok(Then::Close)
     });

@@ -1,11 +1,11 @@
-//! Three masters of a Cluster, without replicas.
+//! A Redis Cluster of three masters without replicas.
 
 use std::process::Command;
 
 use super::{Flavour, Server, free_port, port_option};
 use crate::support::wait;
 
-/// A Cluster that has all slots.
+/// A Cluster in which every slot has an owner.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     /// Its servers.
@@ -13,7 +13,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// [`Flavour::cluster`] of Redis.
+    /// Calls [`Flavour::cluster`] for Redis.
     pub(crate) fn start() -> Self {
         Self::of(Flavour::Redis)
     }
@@ -33,18 +33,18 @@ impl Cluster {
         Self { servers }
     }
 
-    /// Position of the server that has the slot of `key`.
+    /// Returns the index of the server that owns the slot of `key`.
     pub(crate) fn owner(&self, key: &str) -> usize {
         let has_it = |server: &Server| !server.cli(&["get", key]).contains("MOVED");
         self.servers.iter().position(has_it).unwrap()
     }
 
-    /// The slot of `key`.
+    /// Returns the slot of `key`.
     pub(crate) fn slot(&self, key: &str) -> String {
         self.servers[0].cli(&["cluster", "keyslot", key])
     }
 
-    /// Moves an empty slot to the server at `to`, as all of them know at once.
+    /// Moves an empty slot to the server at `to`. All servers learn of it at once.
     pub(crate) fn move_slot(&self, slot: &str, to: usize) {
         let id = self.servers[to].cli(&["cluster", "myid"]);
         for server in &self.servers {
@@ -55,7 +55,7 @@ impl Cluster {
         });
     }
 
-    /// Adds a replica of the server at `of`, which takes its place when that is gone.
+    /// Adds a replica of the server at `of`, which is promoted when that server fails.
     pub(crate) fn add_replica(&self, of: usize) -> Server {
         let master = &self.servers[of];
         let replica = server(master.flavour);
@@ -64,7 +64,7 @@ impl Cluster {
         let id = master.cli(&["cluster", "myid"]);
         wait::until_true("a replica", || replica.cli(&["cluster", "replicate", &id]) == "OK");
         replica.await_reply(&["info", "replication"], "master_link_status:up");
-        // Only those that know of it let it take the place of its master.
+        // A replica is promoted only if the other servers know it.
         let own = replica.cli(&["cluster", "myid"]);
         for server in &self.servers {
             wait::until_true("a replica that is known", || {
@@ -76,7 +76,7 @@ impl Cluster {
     }
 }
 
-/// A server that is in no Cluster yet.
+/// Starts a server that is in no Cluster yet.
 fn server(flavour: Flavour) -> Server {
     let options = |_: &std::path::Path, port| {
         let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
@@ -87,7 +87,7 @@ fn server(flavour: Flavour) -> Server {
 }
 
 impl Server {
-    /// Where the servers of its Cluster speak with it.
+    /// Returns the port of its Cluster bus.
     fn bus(&self) -> &str {
         let option = self.arguments.iter().position(|word| word == "--cluster-port").unwrap();
         &self.arguments[option + 1]

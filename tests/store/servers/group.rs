@@ -1,9 +1,9 @@
-//! A master with a replica, and a sentinel that makes the replica the master when that is gone.
+//! A master with a replica, and a sentinel that promotes the replica when the master fails.
 
 use super::{Flavour, Server, sentinel};
 use crate::support::wait;
 
-/// A master, its replica and a sentinel, which calls the master `limits`.
+/// A master, its replica and a sentinel, which names the master `limits`.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) master: Server,
@@ -12,7 +12,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// [`Flavour::group`] of Redis.
+    /// Calls [`Flavour::group`] for Redis.
     pub(crate) fn start() -> Self {
         Self::of(Flavour::Redis)
     }
@@ -24,7 +24,7 @@ impl Group {
         replica.await_reply(&["info", "replication"], "master_link_status:up");
         let sentinel = sentinel(flavour, master.port());
         let group = Self { master, replica, sentinel };
-        // It asks the master for its replicas every ten seconds, and without one there is no failover.
+        // The sentinel polls the master for replicas every ten seconds. Without a replica there is no failover.
         wait::within(wait::DEADLINE * 2, || group.knows_the_replica().then_some(()));
         assert!(group.knows_the_replica());
         group
@@ -35,13 +35,13 @@ impl Group {
         replicas.contains(&self.replica.port().to_string()) && replicas.contains("master-link-status\nok")
     }
 
-    /// Has the sentinel make the replica the master, and waits until it says so.
+    /// Starts a failover to the replica, and waits until the sentinel names it as the master.
     pub(crate) fn fail_over(&self) {
         assert_eq!(self.sentinel.cli(&["sentinel", "failover", "limits"]), "OK");
         self.await_master(&self.replica);
     }
 
-    /// Waits until the sentinel names `server`.
+    /// Waits until the sentinel names `server` as the master.
     pub(crate) fn await_master(&self, server: &Server) {
         let port = server.port().to_string();
         let named = wait::within(wait::DEADLINE * 2, || {
@@ -51,7 +51,7 @@ impl Group {
         assert!(named.is_some(), "{port} does not become the master");
     }
 
-    /// For `store.redis`.
+    /// Returns the value of `store.redis` for this group.
     pub(crate) fn yaml(&self) -> String {
         format!("{{ sentinel: [\"127.0.0.1:{}\"], master: limits }}", self.sentinel.port())
     }

@@ -1,4 +1,4 @@
-//! The management server that rules may come from.
+//! The management server (xDS) that rules may come from.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::config::problem::{Fault, Report};
 use crate::config::{defaults, parse, raw};
 use crate::rls::options::Xds;
 
-/// Where rules come from, as far as it is no directory; one of the two there must be.
+/// Compiles the management server; `None` if rules come from a directory. Exactly one of the two is required.
 pub(super) fn compile(
     raw: &raw::RlsConfig,
     at: At<'_>,

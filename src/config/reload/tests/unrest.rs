@@ -1,17 +1,17 @@
-//! Files that never come to rest, are caught half-written, or end too early.
+//! Files that never stop changing, are read half-written, or end too early.
 
 use std::io::Write as _;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// Never quiet while a file is written as often as `while_written` does.
+/// A pace at which a file that `while_written` writes is never quiet.
 const NEVER_QUIET: Pace = Pace {
-    settling: settling::Pace { longest: Duration::from_millis(300), ..settling(200) },
+    settling: debounce::DebounceTimes { max_wait: Duration::from_millis(300), ..settling(200) },
     poll: Duration::from_secs(3600),
 };
 
-/// Writes with a growing number by `write` every 40 milliseconds, until `done` says so of what was applied.
+/// Calls `write` with increasing numbers every 40 ms, until `done` accepts an applied configuration.
 fn while_written(running: &Running, write: impl Fn(u32) + Sync, mut done: impl FnMut(&Config) -> bool) {
     let ends = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -83,7 +83,7 @@ fn a_list_that_is_written_all_the_time_is_applied_whole() {
     }
 }
 
-/// A writer that takes long is not done while it has the file open, though each of its lines is a whole one.
+/// A file that a slow writer still has open is not complete, even if each of its lines is.
 #[test]
 fn a_file_that_is_open_for_writing_is_waited_for() {
     let (directory, path) = in_new_directory_with_a_list("10.0.0.0/8\n");
@@ -104,7 +104,7 @@ fn reloads_take_a_quarter_of_a_cpu_at_most() {
     const BUSY: Duration = Duration::from_millis(100);
     let (_directory, path) = in_new_directory();
     let (_, reloader) =
-        Reloader::with(Origin::File(path.clone()), None, Watch::on(&path), BY_EVENTS).unwrap();
+        Reloader::with(Origin::File(path.clone()), None, FileWatch::for_file(&path), BY_EVENTS).unwrap();
     let (handle, sender) = (reloader.handle(), channel::<(Duration, Duration)>());
     let clock = Stopwatch::start();
     let thread = thread::spawn(move || {
@@ -161,13 +161,15 @@ fn a_file_that_ends_early_is_applied_with_a_warning_unless_it_was_put_in_place_w
 
 #[test]
 fn a_file_that_ends_early_and_goes_on_within_a_second_is_never_applied_short() {
-    let pace =
-        Pace { settling: settling::Pace { longest: Duration::from_secs(2), ..settling(20) }, ..BY_EVENTS };
+    let pace = Pace {
+        settling: debounce::DebounceTimes { max_wait: Duration::from_secs(2), ..settling(20) },
+        ..BY_EVENTS
+    };
     let (_directory, path) = in_new_directory();
     fs::write(&path, two_rules()).unwrap();
     let running = Running::start(&path, pace);
     write_in_place(&path, &text("1/s"));
-    // Long enough to come to rest.
+    // Long enough for the file to settle.
     assert!(running.said.recv_timeout(Duration::from_millis(500)).is_err(), "applied too early");
     write_in_place(&path, &two_rules().replace("2/s", "3/s"));
     let Reload::Applied { config, .. } = running.next() else { panic!("not applied") };
@@ -202,7 +204,7 @@ fn a_bad_text_is_reported_once_although_a_data_file_has_changed_with_it() {
     while running.next().outcome() != ReloadOutcome::Rejected {}
     assert!(running.said.recv_timeout(20 * BY_POLLING.poll).is_err(), "it was reported already");
     replace(&path, &good);
-    // The list may have been seen before the text was broken.
+    // The list may have been read before the text became invalid.
     running.handle.request();
     assert!(running.next().outcome() != ReloadOutcome::Rejected);
 }

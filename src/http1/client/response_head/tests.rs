@@ -1,14 +1,18 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::headers::Form;
+use crate::headers::WritableHeaders;
 
-/// Feeds `bytes` cut at `cuts`; what is left behind the head comes with it.
-fn in_pieces(bytes: &[u8], cuts: &[usize], to_head: bool) -> Result<Option<(Head, Vec<u8>)>, Malformed> {
+/// Decodes `bytes` cut at `cuts`; returns the head with the bytes after it.
+fn in_pieces(
+    bytes: &[u8],
+    cuts: &[usize],
+    to_head: bool,
+) -> Result<Option<(ResponseHead, Vec<u8>)>, MalformedMessage> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
     cuts.sort_unstable();
-    let (mut reader, mut read) = (Reader::new(to_head, false), BytesMut::new());
+    let (mut reader, mut read) = (ResponseHeadDecoder::new(to_head, false), BytesMut::new());
     for (index, pair) in cuts.windows(2).enumerate() {
         read.extend_from_slice(&bytes[pair[0]..pair[1]]);
         if pair[0] == pair[1] && index > 0 {
@@ -22,15 +26,15 @@ fn in_pieces(bytes: &[u8], cuts: &[usize], to_head: bool) -> Result<Option<(Head
     Ok(None)
 }
 
-fn whole(text: &str) -> Result<Option<Head>, Malformed> {
-    Reader::new(false, false).decode(&mut BytesMut::from(text))
+fn whole(text: &str) -> Result<Option<ResponseHead>, MalformedMessage> {
+    ResponseHeadDecoder::new(false, false).decode(&mut BytesMut::from(text))
 }
 
-fn head(fields: &str) -> Head {
+fn head(fields: &str) -> ResponseHead {
     whole(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n")).unwrap().expect("a whole head")
 }
 
-fn malformed(text: &str) -> Malformed {
+fn malformed(text: &str) -> MalformedMessage {
     whole(text).expect_err(text)
 }
 
@@ -54,7 +58,7 @@ fn status_and_fields_are_read_as_they_stand() {
 #[test]
 fn raw_fields_have_one_form_however_they_were_written() {
     let mut head = head("a: 1\r\nb:2\r\nc:\t 3 \r\nd: 4\ne:\r\nf: \r\nContent-Length: 5 \r\n");
-    let Form::Raw(raw) = head.headers.form() else { panic!("parsed") };
+    let WritableHeaders::Raw(raw) = head.headers.writable() else { panic!("parsed") };
     let mut out = Vec::new();
     raw.write(&mut out);
     assert_eq!(String::from_utf8(out).unwrap(), "a: 1\r\nb: 2\r\nc: 3\r\nd: 4\r\ne: \r\nf: \r\n");
@@ -63,34 +67,37 @@ fn raw_fields_have_one_form_however_they_were_written() {
 
 #[test]
 fn the_fields_say_where_the_body_ends() {
-    assert_eq!(head("content-length: 12\r\n").length, Decoder::Length(12));
-    assert_eq!(head("content-length: 12, 12\r\ncontent-length: 12\r\n").length, Decoder::Length(12));
-    assert_eq!(head("transfer-encoding: Chunked\r\n").length, Decoder::Chunked(Chunked::default()));
-    assert_eq!(head("").length, Decoder::Close);
+    assert_eq!(head("content-length: 12\r\n").decoder, BodyDecoder::Length(12));
+    assert_eq!(head("content-length: 12, 12\r\ncontent-length: 12\r\n").decoder, BodyDecoder::Length(12));
+    assert_eq!(
+        head("transfer-encoding: Chunked\r\n").decoder,
+        BodyDecoder::Chunked(ChunkedDecoder::default())
+    );
+    assert_eq!(head("").decoder, BodyDecoder::Close);
 }
 
 #[test]
 fn some_answers_have_no_body_whatever_they_say() {
     for status in ["204 No Content", "304 Not Modified", "101 Switching Protocols"] {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 9\r\n\r\n");
-        assert_eq!(whole(&text).unwrap().expect(status).length, Decoder::Length(0), "{status}");
+        assert_eq!(whole(&text).unwrap().expect(status).decoder, BodyDecoder::Length(0), "{status}");
     }
     let mut read = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
-    let answer = Reader::new(true, false).decode(&mut read).unwrap().unwrap();
-    assert_eq!((answer.length, answer.keeps), (Decoder::Length(0), true));
+    let answer = ResponseHeadDecoder::new(true, false).decode(&mut read).unwrap().unwrap();
+    assert_eq!((answer.decoder, answer.keep_alive), (BodyDecoder::Length(0), true));
 }
 
 #[test]
 fn a_connection_is_kept_only_where_nothing_speaks_against_it() {
-    assert!(head("content-length: 1\r\n").keeps);
-    assert!(head("connection: keep-alive\r\ncontent-length: 1\r\n").keeps);
-    assert!(!head("connection: x, Close\r\nconnection: keep-alive\r\ncontent-length: 1\r\n").keeps);
-    assert!(!head("").keeps, "the body ends with the connection");
-    assert!(!head("content-length: 1\r\ntransfer-encoding: chunked\r\n").keeps, "two lengths");
+    assert!(head("content-length: 1\r\n").keep_alive);
+    assert!(head("connection: keep-alive\r\ncontent-length: 1\r\n").keep_alive);
+    assert!(!head("connection: x, Close\r\nconnection: keep-alive\r\ncontent-length: 1\r\n").keep_alive);
+    assert!(!head("").keep_alive, "the body ends with the connection");
+    assert!(!head("content-length: 1\r\ntransfer-encoding: chunked\r\n").keep_alive, "two lengths");
     let old = whole("HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n").unwrap().unwrap();
-    assert!(!old.keeps, "HTTP/1.0");
+    assert!(!old.keep_alive, "HTTP/1.0");
     let switched = whole("HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap().unwrap();
-    assert!(!switched.keeps, "no longer HTTP");
+    assert!(!switched.keep_alive, "no longer HTTP");
 }
 
 #[test]
@@ -111,7 +118,7 @@ fn interim_answers_are_skipped() {
     let text =
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\nbody";
     let mut read = BytesMut::from(text);
-    let answer = Reader::new(false, false).decode(&mut read).unwrap().unwrap();
+    let answer = ResponseHeadDecoder::new(false, false).decode(&mut read).unwrap().unwrap();
     assert_eq!((answer.status, answer.headers.into_map().len()), (StatusCode::OK, 0));
     assert_eq!(&read[..], b"body");
 }
@@ -120,27 +127,38 @@ fn interim_answers_are_skipped() {
 fn what_could_be_read_in_two_ways_is_not_read() {
     let with = |fields: &str| malformed(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"));
     for length in ["", "five", "+5", "-5", "0x5", "5 5", "5,", "5, 6", "18446744073709551616"] {
-        assert_eq!(with(&format!("content-length: {length}\r\n")), Malformed::Length, "{length:?}");
+        assert_eq!(
+            with(&format!("content-length: {length}\r\n")),
+            MalformedMessage::ContentLength,
+            "{length:?}"
+        );
     }
-    assert_eq!(with("content-length: 5\r\ncontent-length: 6\r\n"), Malformed::Length);
+    assert_eq!(with("content-length: 5\r\ncontent-length: 6\r\n"), MalformedMessage::ContentLength);
     for coding in ["gzip", "gzip, chunked", "chunked, gzip", "identity", "chunked;a=b", ""] {
-        assert_eq!(with(&format!("transfer-encoding: {coding}\r\n")), Malformed::Coding, "{coding:?}");
+        assert_eq!(
+            with(&format!("transfer-encoding: {coding}\r\n")),
+            MalformedMessage::TransferEncoding,
+            "{coding:?}"
+        );
     }
-    assert_eq!(with("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n"), Malformed::Coding);
+    assert_eq!(
+        with("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n"),
+        MalformedMessage::TransferEncoding
+    );
     let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-    assert_eq!(malformed(old), Malformed::Coding);
-    assert_eq!(malformed("HTTP/1.1 099 Low\r\n\r\n"), Malformed::Status);
+    assert_eq!(malformed(old), MalformedMessage::TransferEncoding);
+    assert_eq!(malformed("HTTP/1.1 099 Low\r\n\r\n"), MalformedMessage::Status);
 }
 
 #[test]
 fn heads_have_bounds() {
-    let long = format!("HTTP/1.1 200 OK\r\nx: {}", "a".repeat(LARGEST));
-    assert_eq!(malformed(&long), Malformed::TooLong, "without an end");
-    assert_eq!(malformed(&format!("{long}\r\n\r\n")), Malformed::TooLong, "with an end");
+    let long = format!("HTTP/1.1 200 OK\r\nx: {}", "a".repeat(MAX_HEAD_SIZE));
+    assert_eq!(malformed(&long), MalformedMessage::FieldsTooLarge, "without an end");
+    assert_eq!(malformed(&format!("{long}\r\n\r\n")), MalformedMessage::FieldsTooLarge, "with an end");
     let fields = |count| "a: b\r\n".repeat(count);
-    assert_eq!(head(&fields(MOST_FIELDS)).headers.into_map().len(), MOST_FIELDS);
-    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", fields(MOST_FIELDS + 1));
-    assert_eq!(malformed(&many), Malformed::Head(httparse::Error::TooManyHeaders));
+    assert_eq!(head(&fields(MAX_FIELDS)).headers.into_map().len(), MAX_FIELDS);
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", fields(MAX_FIELDS + 1));
+    assert_eq!(malformed(&many), MalformedMessage::Head(httparse::Error::TooManyHeaders));
 }
 
 const EXAMPLE: &str = "HTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 11\r\n\
@@ -195,15 +213,15 @@ proptest! {
         match &at_once {
             Ok(Some(_)) => prop_assert_eq!(&in_pieces, &at_once),
             Ok(None) => prop_assert!(matches!(&in_pieces, Ok(None)), "{in_pieces:?}"),
-            // What is no head may be found out later, when its end has come.
+            // In pieces, an error may be found later, once the head may have ended.
             Err(_) => prop_assert!(!matches!(&in_pieces, Ok(Some(_))), "{in_pieces:?}"),
         }
     }
 
-    /// Whether a response's fields are parsed into a map at once or stay raw, it is the same response.
+    /// A response is the same whether its headers are parsed into a map or stay raw.
     #[test]
     fn raw_or_in_a_map_it_is_the_same_response(bytes in bytes(), to_head: bool) {
-        let read = |wants_map| Reader::new(to_head, wants_map).decode(&mut BytesMut::from(&bytes[..]));
+        let read = |wants_map| ResponseHeadDecoder::new(to_head, wants_map).decode(&mut BytesMut::from(&bytes[..]));
         let (raw, mapped) = (read(false), read(true));
         if let (Ok(Some(raw)), Ok(Some(mapped))) = (&raw, &mapped) {
             for name in mapped.headers.clone().into_map().keys() {

@@ -8,7 +8,7 @@ use hyper::body::{Frame, SizeHint};
 
 use super::*;
 
-/// A body whose frames come one per poll; `None` among them stands for a moment in which there is none.
+/// Body that returns one frame per poll; for `None` among them it is pending once.
 struct Frames {
     frames: VecDeque<Option<io::Result<Frame<Bytes>>>>,
     length: Option<u64>,
@@ -49,7 +49,7 @@ fn trailers(fields: &[(&'static str, &'static str)]) -> Option<io::Result<Frame<
     Some(Ok(Frame::trailers(fields.collect())))
 }
 
-/// What goes out for a request with these fields and this body, and how it ended.
+/// Returns what is sent for a request with these headers and this body, and how that ended.
 fn sent(
     request: request::Builder,
     length: Option<u64>,
@@ -57,7 +57,7 @@ fn sent(
 ) -> (String, Result<(), String>) {
     let body = Frames { frames: frames.into_iter().collect(), length };
     let (parts, body) = request.body(body).unwrap().into_parts();
-    let mut upload = Upload::new(&parts, &FieldLines::default(), body, Vec::new());
+    let mut upload = Http1Upload::new(&parts, &FieldLines::default(), body, Vec::new());
     let (mut out, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
     let ended = loop {
         match upload.poll(&mut out, &mut cx) {
@@ -148,11 +148,11 @@ fn a_body_that_broke_off_before_its_first_byte_is_not_sent_as_an_empty_one() {
     for (length, frames) in [(None, vec![broken()]), (Some(3), vec![data("hello")])] {
         let body = Frames { frames: frames.into(), length };
         let (parts, body) = post().body(body).unwrap().into_parts();
-        let mut upload = Upload::new(&parts, &FieldLines::default(), body, Vec::new());
-        assert!(upload.may_repeat());
+        let mut upload = Http1Upload::new(&parts, &FieldLines::default(), body, Vec::new());
+        assert!(upload.may_retry());
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(matches!(upload.poll(&mut Vec::new(), &mut cx), Poll::Ready(Err(Failure::Body(_)))));
-        assert!(!upload.may_repeat(), "nothing is out, and yet");
+        assert!(matches!(upload.poll(&mut Vec::new(), &mut cx), Poll::Ready(Err(EncodeError::Body(_)))));
+        assert!(!upload.may_retry(), "nothing is out, and yet");
     }
 }
 
@@ -163,7 +163,7 @@ fn only_what_cannot_be_told_from_its_repetition_is_sent_again() {
     {
         let body = Frames { frames: VecDeque::new(), length: Some(length) };
         let (parts, body) = Request::builder().method(method).body(body).unwrap().into_parts();
-        let upload = Upload::new(&parts, &FieldLines::default(), body, Vec::new());
+        let upload = Http1Upload::new(&parts, &FieldLines::default(), body, Vec::new());
         assert_eq!(upload.repeatable, repeatable, "{method}");
     }
 }
@@ -173,7 +173,7 @@ fn only_a_body_of_which_nothing_was_read_is_handed_back() {
     let upload = |length, frames: Vec<_>| {
         let (parts, body) =
             Request::post("/").body(Frames { frames: frames.into(), length }).unwrap().into_parts();
-        Upload::new(&parts, &FieldLines::default(), body, Vec::new())
+        Http1Upload::new(&parts, &FieldLines::default(), body, Vec::new())
     };
     let mut cx = Context::from_waker(Waker::noop());
     assert!(upload(Some(2), vec![data("ab")]).into_body().is_some());
@@ -183,6 +183,6 @@ fn only_a_body_of_which_nothing_was_read_is_handed_back() {
         assert_eq!(asked.into_body().is_some(), handed_back);
     }
     let mut empty = upload(Some(0), Vec::new());
-    assert!(empty.poll(&mut Vec::new(), &mut cx).is_ready() && empty.is_over());
+    assert!(empty.poll(&mut Vec::new(), &mut cx).is_ready() && empty.is_complete());
     assert!(empty.into_body().is_some());
 }

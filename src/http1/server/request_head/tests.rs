@@ -9,20 +9,20 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::*;
 
-const LIMITS: Limits = Limits { size: 60 * 1024, fields: 10000 };
+const LIMITS: HeadLimits = HeadLimits { size: 60 * 1024, fields: 10000 };
 
-/// What matters of a head: whether there is one, where its body ends, and what is behind it.
-type Outcome = Result<Option<(Head, Vec<u8>)>, Malformed>;
+/// Result of decoding: the head, if it is complete, and the bytes after it.
+type Outcome = Result<Option<(RequestHead, Vec<u8>)>, MalformedMessage>;
 
-fn in_pieces(bytes: &[u8], limits: Limits, cuts: &[usize]) -> Outcome {
+fn in_pieces(bytes: &[u8], limits: HeadLimits, cuts: &[usize]) -> Outcome {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
     cuts.sort_unstable();
-    let (mut reader, mut read) = (Reader::new(limits), BytesMut::new());
+    let (mut reader, mut read) = (RequestHeadDecoder::new(limits), BytesMut::new());
     for pair in cuts.windows(2).filter(|pair| pair[0] < pair[1]) {
         read.extend_from_slice(&bytes[pair[0]..pair[1]]);
         if reader.decode(&mut read)? {
-            let head = reader.take().expect("what was decoded");
+            let head = reader.take_head().expect("what was decoded");
             return Ok(Some((head, [&read[..], &bytes[pair[1]..]].concat())));
         }
     }
@@ -33,17 +33,17 @@ fn read(text: &str) -> Outcome {
     in_pieces(text.as_bytes(), LIMITS, &[])
 }
 
-fn whole(text: &str) -> Head {
+fn whole(text: &str) -> RequestHead {
     let (head, rest) = read(text).expect("well-formed").expect("whole");
     assert_eq!(rest, b"", "{text:?}");
     head
 }
 
-fn malformed(text: &str) -> Malformed {
+fn malformed(text: &str) -> MalformedMessage {
     read(text).expect_err(text)
 }
 
-/// A request with these fields.
+/// Returns a request with these headers.
 fn with(fields: &str) -> String {
     format!("POST /p HTTP/1.1\r\nhost: a\r\n{fields}\r\n")
 }
@@ -57,11 +57,14 @@ fn a_head_is_what_it_says() {
     let fields = head.parts.headers.iter();
     let fields: Vec<_> = fields.map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
     assert_eq!(fields, [("host", "a.test"), ("x-one", "1"), ("x-one", "2")]);
-    assert_eq!(head.length, Decoder::Length(0));
-    assert!(!head.expects);
-    assert_eq!(head.asked, Asked { by_head: false, is_1_1: true, keeps: true, trailers: false });
+    assert_eq!(head.decoder, BodyDecoder::Length(0));
+    assert!(!head.expects_continue);
+    assert_eq!(
+        head.info,
+        RequestInfo { is_head: false, is_http11: true, keep_alive: true, accepts_trailers: false }
+    );
     let old = whole("HEAD http://b.test/ HTTP/1.0\r\n\r\n");
-    assert_eq!((old.parts.version, old.asked.by_head), (Version::HTTP_10, true));
+    assert_eq!((old.parts.version, old.info.is_head), (Version::HTTP_10, true));
     assert_eq!(old.parts.uri, "http://b.test/");
 }
 
@@ -74,13 +77,13 @@ fn what_comes_behind_a_head_is_left() {
 
 #[test]
 fn the_body_ends_where_the_fields_say() {
-    let length = |fields: &str| whole(&with(fields)).length;
-    assert_eq!(length("content-length: 5\r\n"), Decoder::Length(5));
-    assert_eq!(length("content-length: 0010\r\n"), Decoder::Length(10));
-    assert_eq!(length("content-length: 5\r\nContent-Length: 5\r\n"), Decoder::Length(5));
+    let length = |fields: &str| whole(&with(fields)).decoder;
+    assert_eq!(length("content-length: 5\r\n"), BodyDecoder::Length(5));
+    assert_eq!(length("content-length: 0010\r\n"), BodyDecoder::Length(10));
+    assert_eq!(length("content-length: 5\r\nContent-Length: 5\r\n"), BodyDecoder::Length(5));
     for coding in ["chunked", "Chunked", "gzip, chunked", "gzip\r\ntransfer-encoding: chunked"] {
         let length = length(&format!("transfer-encoding: {coding}\r\n"));
-        assert_eq!(length, Decoder::Chunked(Chunked::default()), "{coding}");
+        assert_eq!(length, BodyDecoder::Chunked(ChunkedDecoder::default()), "{coding}");
     }
 }
 
@@ -89,14 +92,24 @@ fn a_body_without_one_end_is_none() {
     for length in
         ["", "+5", "-5", "5 5", "5, 5", "0x5", "five", "9223372036854775808", "18446744073709551616"]
     {
-        assert_eq!(malformed(&with(&format!("content-length: {length}\r\n"))), Malformed::Length, "{length}");
+        assert_eq!(
+            malformed(&with(&format!("content-length: {length}\r\n"))),
+            MalformedMessage::ContentLength,
+            "{length}"
+        );
     }
-    assert_eq!(malformed(&with("content-length: 5\r\ncontent-length: 6\r\n")), Malformed::Length);
+    assert_eq!(
+        malformed(&with("content-length: 5\r\ncontent-length: 6\r\n")),
+        MalformedMessage::ContentLength
+    );
     for coding in ["", "gzip", "chunked, gzip", "chunked\r\ntransfer-encoding: gzip", "xchunked"] {
         let fields = format!("transfer-encoding: {coding}\r\n");
-        assert_eq!(malformed(&with(&fields)), Malformed::Coding, "{coding}");
+        assert_eq!(malformed(&with(&fields)), MalformedMessage::TransferEncoding, "{coding}");
     }
-    assert_eq!(malformed("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"), Malformed::Coding);
+    assert_eq!(
+        malformed("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"),
+        MalformedMessage::TransferEncoding
+    );
 }
 
 #[test]
@@ -107,15 +120,16 @@ fn a_coding_overrules_a_length_and_is_the_last_of_its_connection() {
         "transfer-encoding: chunked\r\ncontent-length: five\r\n",
     ] {
         let head = whole(&with(fields));
-        assert_eq!(head.length, Decoder::Chunked(Chunked::default()), "{fields}");
+        assert_eq!(head.decoder, BodyDecoder::Chunked(ChunkedDecoder::default()), "{fields}");
         assert!(!head.parts.headers.contains_key(CONTENT_LENGTH), "{fields}");
-        assert!(!head.asked.keeps, "{fields}");
+        assert!(!head.info.keep_alive, "{fields}");
     }
 }
 
 #[test]
 fn the_connection_is_kept_as_the_client_likes() {
-    let keeps = |version: &str, fields: &str| whole(&format!("GET / {version}\r\n{fields}\r\n")).asked.keeps;
+    let keeps =
+        |version: &str, fields: &str| whole(&format!("GET / {version}\r\n{fields}\r\n")).info.keep_alive;
     for (fields, old, new) in [
         ("", false, true),
         ("connection: close\r\n", false, false),
@@ -132,7 +146,7 @@ fn the_connection_is_kept_as_the_client_likes() {
 
 #[test]
 fn only_a_body_is_waited_for() {
-    let expects = |text: &str| whole(text).expects;
+    let expects = |text: &str| whole(text).expects_continue;
     assert!(expects(&with("content-length: 5\r\nexpect: 100-Continue\r\n")));
     assert!(!expects(&with("content-length: 0\r\nexpect: 100-continue\r\n")));
     assert!(!expects(&with("content-length: 5\r\nexpect: something\r\n")));
@@ -141,41 +155,41 @@ fn only_a_body_is_waited_for() {
 
 #[test]
 fn trailers_are_for_those_who_ask() {
-    assert!(whole(&with("te: gzip, Trailers\r\n")).asked.trailers);
-    assert!(!whole(&with("te: gzip\r\n")).asked.trailers);
+    assert!(whole(&with("te: gzip, Trailers\r\n")).info.accepts_trailers);
+    assert!(!whole(&with("te: gzip\r\n")).info.accepts_trailers);
 }
 
 #[test]
 fn a_head_has_its_limits() {
-    let limits = Limits { size: 200, fields: 3 };
+    let limits = HeadLimits { size: 200, fields: 3 };
     let outcome = |text: &str| in_pieces(text.as_bytes(), limits, &[]);
     let long = |octets: usize| format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(octets - 23));
     assert_eq!(long(200).len(), 200);
     assert!(outcome(&long(200)).unwrap().is_some());
-    assert_eq!(outcome(&long(201)).unwrap_err(), Malformed::TooLong, "whole");
-    assert_eq!(outcome(&long(300)[..201]).unwrap_err(), Malformed::TooLong, "not whole");
+    assert_eq!(outcome(&long(201)).unwrap_err(), MalformedMessage::FieldsTooLarge, "whole");
+    assert_eq!(outcome(&long(300)[..201]).unwrap_err(), MalformedMessage::FieldsTooLarge, "not whole");
     assert!(outcome("GET / HTTP/1.1\r\na: 1\r\nb: 2\r\nc: 3\r\n\r\n").unwrap().is_some());
     let many = outcome("GET / HTTP/1.1\r\na: 1\r\nb: 2\r\nc: 3\r\nd: 4\r\n\r\n");
-    assert_eq!(many.unwrap_err(), Malformed::TooLong);
-    let wide = Limits { size: 1 << 20, fields: 1000 };
+    assert_eq!(many.unwrap_err(), MalformedMessage::FieldsTooLarge);
+    let wide = HeadLimits { size: 1 << 20, fields: 1000 };
     let target = |octets: usize| format!("GET /{} HTTP/1.1\r\n\r\n", "t".repeat(octets - 1));
-    assert!(in_pieces(target(LONGEST_TARGET).as_bytes(), wide, &[]).unwrap().is_some());
-    let over = in_pieces(target(LONGEST_TARGET + 1).as_bytes(), wide, &[]);
-    assert_eq!(over.unwrap_err(), Malformed::LongTarget);
+    assert!(in_pieces(target(MAX_TARGET_LENGTH).as_bytes(), wide, &[]).unwrap().is_some());
+    let over = in_pieces(target(MAX_TARGET_LENGTH + 1).as_bytes(), wide, &[]);
+    assert_eq!(over.unwrap_err(), MalformedMessage::TargetTooLong);
     let many = format!("GET / HTTP/1.1\r\n{}\r\n", "f: 1\r\n".repeat(1000));
     assert_eq!(in_pieces(many.as_bytes(), wide, &[]).unwrap().unwrap().0.parts.headers.len(), 1000);
 }
 
-/// What another server makes of the same bytes: method, target, version, fields, and the body's length if it has one.
+/// A request as another server reads it: method, target, version, headers, and the length of the body if it has one.
 #[derive(Debug, PartialEq)]
 struct Seen {
     line: (Method, Uri, Version),
     headers: HeaderMap,
-    /// `None` for chunks.
+    /// `None` for a chunked body.
     octets: Option<u64>,
 }
 
-/// The same bytes as hyper reads them.
+/// Returns the request as hyper reads it.
 fn as_hyper_reads(bytes: &[u8]) -> Option<Seen> {
     let seen = Rc::new(RefCell::new(None));
     let noted = Rc::clone(&seen);
@@ -184,7 +198,7 @@ fn as_hyper_reads(bytes: &[u8]) -> Option<Seen> {
         let octets = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let line = (head.method, head.uri, head.version);
         let mut headers = head.headers;
-        // We change how it is written, not what it says.
+        // Normalised, because Weir changes how a length is written.
         content_length::normalise(&mut headers).unwrap();
         noted.borrow_mut().get_or_insert(Seen { line, headers, octets });
         async { Ok::<_, Infallible>(http::Response::new(http_body_util::Empty::<Bytes>::new())) }
@@ -202,7 +216,7 @@ fn as_hyper_reads(bytes: &[u8]) -> Option<Seen> {
 
 fn as_we_read(bytes: &[u8], cuts: &[usize]) -> Option<Seen> {
     let (head, _) = in_pieces(bytes, LIMITS, cuts).ok()??;
-    let octets = head.length.left();
+    let octets = head.decoder.left();
     let line = (head.parts.method, head.parts.uri, head.parts.version);
     Some(Seen { line, headers: head.parts.headers, octets })
 }
@@ -257,7 +271,7 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// A request that two servers read in two ways can carry another one past one of them.
+    /// Request smuggling: if two servers read a request differently, it can hide another one from one of them.
     #[test]
     fn a_head_is_read_as_others_read_it(bytes in heads(), cuts in prop::collection::vec(any::<usize>(), 0..4)) {
         let (ours, theirs) = (as_we_read(&bytes, &cuts), as_hyper_reads(&bytes));

@@ -10,17 +10,23 @@ use hyper::body::Frame;
 use super::*;
 use crate::headers::RawHeaders;
 
-const GET: Asked = Asked { by_head: false, is_1_1: true, keeps: true, trailers: false };
-const HEAD: Asked = Asked { by_head: true, ..GET };
-const OLD: Asked = Asked { is_1_1: false, keeps: false, ..GET };
+const GET: RequestInfo =
+    RequestInfo { is_head: false, is_http11: true, keep_alive: true, accepts_trailers: false };
+const HEAD: RequestInfo = RequestInfo { is_head: true, ..GET };
+const OLD: RequestInfo = RequestInfo { is_http11: false, keep_alive: false, ..GET };
 fn date(out: &mut Vec<u8>) {
     out.extend_from_slice(DATED.as_bytes());
 }
 
 const DATED: &str = "date: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
 
-/// The head of an answer without its date, and how it goes on.
-fn written(asked: Asked, status: u16, fields: &[(&'static str, &str)], body: &impl Body) -> (String, Course) {
+/// Returns the head of a response without its date, and how the response continues.
+fn written(
+    asked: RequestInfo,
+    status: u16,
+    fields: &[(&'static str, &str)],
+    body: &impl Body,
+) -> (String, WrittenHead) {
     let status = StatusCode::from_u16(status).unwrap();
     let head = |mut headers: Headers| {
         let mut out = Vec::new();
@@ -43,7 +49,7 @@ fn raw(fields: &[(&'static str, &str)]) -> Headers {
     let mut raw = RawHeaders::default();
     for (name, value) in fields {
         match *name {
-            "content-length" => raw.add_length(|raw| raw.push(name.as_bytes(), value.as_bytes())),
+            "content-length" => raw.push_content_length(|raw| raw.push(name.as_bytes(), value.as_bytes())),
             _ => raw.push(name.as_bytes(), value.as_bytes()),
         }
     }
@@ -73,10 +79,10 @@ impl Body for Stream {
 fn a_known_length_is_told_in_our_digits() {
     let (text, course) = written(GET, 200, &[("content-length", "005"), ("x", "1")], &hello());
     assert_eq!(text, "HTTP/1.1 200 OK\r\nx: 1\r\ncontent-length: 5\r\n\r\n");
-    assert_eq!(course, Course { coding: BodyFraming::Length(5), has_body: true, keeps: true });
+    assert_eq!(course, WrittenHead { framing: BodyFraming::Length(5), has_body: true, keep_alive: true });
     let (text, course) = written(GET, 429, &[], &Empty::<Bytes>::new());
     assert_eq!(text, "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n");
-    assert_eq!(course, Course { coding: BodyFraming::Length(0), has_body: false, keeps: true });
+    assert_eq!(course, WrittenHead { framing: BodyFraming::Length(0), has_body: false, keep_alive: true });
     let (text, _) = written(GET, 200, &[("content-length", "7")], &Stream);
     assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n");
 }
@@ -96,13 +102,14 @@ fn what_we_put_on_it_stands_behind_its_own() {
 fn an_unknown_length_is_told_in_chunks_or_by_closing() {
     let (text, course) = written(GET, 200, &[("trailer", "x-sum")], &Stream);
     assert_eq!(text, "HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n");
-    assert_eq!(course.coding, BodyFraming::Chunked(Box::default()), "nobody asked for trailers");
-    let (_, course) = written(Asked { trailers: true, ..GET }, 200, &[("trailer", "x-sum, host")], &Stream);
-    assert_eq!(course.coding, BodyFraming::Chunked(["x-sum".parse().unwrap()].into()));
-    let kept = Asked { keeps: true, ..OLD };
+    assert_eq!(course.framing, BodyFraming::Chunked(Box::default()), "nobody asked for trailers");
+    let (_, course) =
+        written(RequestInfo { accepts_trailers: true, ..GET }, 200, &[("trailer", "x-sum, host")], &Stream);
+    assert_eq!(course.framing, BodyFraming::Chunked(["x-sum".parse().unwrap()].into()));
+    let kept = RequestInfo { keep_alive: true, ..OLD };
     let (text, course) = written(kept, 200, &[("trailer", "x-sum")], &Stream);
     assert_eq!(text, "HTTP/1.0 200 OK\r\n\r\n");
-    assert_eq!(course, Course { coding: BodyFraming::Close, has_body: true, keeps: false });
+    assert_eq!(course, WrittenHead { framing: BodyFraming::Close, has_body: true, keep_alive: false });
 }
 
 #[test]
@@ -110,12 +117,15 @@ fn what_never_has_a_body_has_none() {
     for status in [204, 304] {
         let (text, course) = written(GET, status, &[("content-length", "5")], &hello());
         assert!(!text.contains("content-length") && !text.contains("chunked"), "{text}");
-        assert_eq!(course, Course { coding: BodyFraming::Length(0), has_body: false, keeps: true });
+        assert_eq!(
+            course,
+            WrittenHead { framing: BodyFraming::Length(0), has_body: false, keep_alive: true }
+        );
     }
     let (text, course) =
         written(GET, 101, &[("connection", "upgrade"), ("upgrade", "x")], &Empty::<Bytes>::new());
     assert_eq!(text, "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n");
-    assert!(!course.has_body && !course.keeps);
+    assert!(!course.has_body && !course.keep_alive);
 }
 
 #[test]
@@ -124,7 +134,10 @@ fn the_answer_to_head_speaks_of_the_body_it_would_have() {
     for (fields, told) in [([("content-length", "7")], "content-length: 7\r\n"), ([("x", "1")], "x: 1\r\n")] {
         let (text, course) = written(HEAD, 200, &fields, &empty);
         assert_eq!(text, format!("HTTP/1.1 200 OK\r\n{told}\r\n"));
-        assert_eq!(course, Course { coding: BodyFraming::Length(0), has_body: false, keeps: true });
+        assert_eq!(
+            course,
+            WrittenHead { framing: BodyFraming::Length(0), has_body: false, keep_alive: true }
+        );
     }
     let (text, course) = written(HEAD, 429, &[], &hello());
     assert_eq!(text, "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 5\r\n\r\n");
@@ -135,13 +148,13 @@ fn the_answer_to_head_speaks_of_the_body_it_would_have() {
 fn who_closes_says_so_once() {
     let (text, course) = written(GET, 200, &[("connection", "close")], &hello());
     assert_eq!(text, "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\n");
-    assert!(!course.keeps);
-    let (text, course) = written(Asked { keeps: false, ..GET }, 200, &[], &hello());
+    assert!(!course.keep_alive);
+    let (text, course) = written(RequestInfo { keep_alive: false, ..GET }, 200, &[], &hello());
     assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n");
-    assert!(!course.keeps);
-    let (text, course) = written(Asked { keeps: true, ..OLD }, 200, &[], &hello());
+    assert!(!course.keep_alive);
+    let (text, course) = written(RequestInfo { keep_alive: true, ..OLD }, 200, &[], &hello());
     assert_eq!(text, "HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive\r\n\r\n");
-    assert!(course.keeps);
+    assert!(course.keep_alive);
     let (text, _) = written(OLD, 200, &[], &hello());
     assert_eq!(text, "HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\n");
 }
@@ -162,12 +175,12 @@ fn a_date_is_put_on_what_has_none() {
 #[test]
 fn what_is_no_request_is_told_why() {
     for (what, status) in [
-        (Malformed::Length, "400 Bad Request"),
-        (Malformed::TooLong, "431 Request Header Fields Too Large"),
-        (Malformed::LongTarget, "414 URI Too Long"),
+        (MalformedMessage::ContentLength, "400 Bad Request"),
+        (MalformedMessage::FieldsTooLarge, "431 Request Header Fields Too Large"),
+        (MalformedMessage::TargetTooLong, "414 URI Too Long"),
     ] {
         let mut out = Vec::new();
-        malformed(status_of(what), date, &mut out);
+        write_error(error_status(what), date, &mut out);
         let expected = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n{DATED}\r\n");
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

@@ -1,4 +1,4 @@
-//! Keys as JSON (RFC 7517, RFC 7518 section 6, RFC 8037).
+//! JSON Web Keys (RFC 7517, RFC 7518 section 6, RFC 8037).
 
 use std::str::FromStr as _;
 
@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{HMAC, Key, Unusable};
+use super::{HMAC, KeyError, VerificationKey};
 use crate::identify::jwt::compact::numeric_date;
 
 #[derive(Deserialize)]
@@ -25,77 +25,77 @@ struct Raw {
     x: Option<String>,
     y: Option<String>,
     k: Option<String>,
-    /// Not in the RFC, but some issuers say when they will stop using a key.
+    /// Expiry of the key. Not in the RFC, but some issuers send it.
     exp: Option<Value>,
 }
 
-pub(super) fn read(json: &str) -> Result<Key, Unusable> {
-    let raw: Raw = serde_json::from_str(json).map_err(|_| Unusable::Damaged("not a JSON Web Key"))?;
+pub(super) fn read(json: &str) -> Result<VerificationKey, KeyError> {
+    let raw: Raw = serde_json::from_str(json).map_err(|_| KeyError::Damaged("not a JSON Web Key"))?;
     if let Some(usage) = raw.usage.as_deref().filter(|usage| *usage != "sig") {
-        return Err(Unusable::Unsupported(format!("a key for {usage:?}, not for signatures")));
+        return Err(KeyError::Unsupported(format!("a key for {usage:?}, not for signatures")));
     }
     if raw.key_ops.as_ref().is_some_and(|operations| !operations.iter().any(|one| one == "verify")) {
-        return Err(Unusable::Unsupported("a key that is not for verifying".to_owned()));
+        return Err(KeyError::Unsupported("a key that is not for verifying".to_owned()));
     }
     let mut key = material(&raw)?;
     if let Some(name) = &raw.alg {
         let algorithm = Algorithm::from_str(name);
         let narrowed = algorithm.ok().and_then(|algorithm| key.only_for(&[algorithm]));
-        key = narrowed.ok_or_else(|| Unusable::Unsupported(format!("a key for the algorithm {name:?}")))?;
+        key = narrowed.ok_or_else(|| KeyError::Unsupported(format!("a key for the algorithm {name:?}")))?;
     }
     if let Some(expires) = &raw.exp {
         let expires = numeric_date(expires);
-        key.expires = Some(expires.ok_or(Unusable::Damaged("`exp` is not a number of seconds"))?);
+        key.expires = Some(expires.ok_or(KeyError::Damaged("`exp` is not a number of seconds"))?);
     }
     key.id = raw.kid.map(String::into_boxed_str);
     Ok(key)
 }
 
-fn material(raw: &Raw) -> Result<Key, Unusable> {
-    const DAMAGED: Unusable = Unusable::Damaged("a part of the key is not base64url or has the wrong length");
+fn material(raw: &Raw) -> Result<VerificationKey, KeyError> {
+    const DAMAGED: KeyError = KeyError::Damaged("a part of the key is not base64url or has the wrong length");
     match (raw.kty.as_str(), raw.crv.as_deref()) {
         ("RSA", _) => {
             let (modulus, exponent) = (text(raw.n.as_ref(), 1)?, text(raw.e.as_ref(), 1)?);
             let material = DecodingKey::from_rsa_components(modulus, exponent).map_err(|_| DAMAGED)?;
-            Key::rsa(modulus, material)
+            VerificationKey::rsa(modulus, material)
         }
         ("EC", Some(curve @ ("P-256" | "P-384"))) => {
             let (length, algorithm) = match curve {
                 "P-256" => (32, Algorithm::ES256),
                 _ => (48, Algorithm::ES384),
             };
-            let (x, y) = (octets(raw.x.as_ref(), length)?, octets(raw.y.as_ref(), length)?);
+            let (x, y) = (required_bytes(raw.x.as_ref(), length)?, required_bytes(raw.y.as_ref(), length)?);
             let material = DecodingKey::from_ec_components(x, y).map_err(|_| DAMAGED)?;
-            Ok(Key::new(material, &[algorithm]))
+            Ok(VerificationKey::new(material, &[algorithm]))
         }
         ("OKP", Some("Ed25519")) => {
-            let x = octets(raw.x.as_ref(), 32)?;
+            let x = required_bytes(raw.x.as_ref(), 32)?;
             let material = DecodingKey::from_ed_components(x).map_err(|_| DAMAGED)?;
-            Ok(Key::new(material, &[Algorithm::EdDSA]))
+            Ok(VerificationKey::new(material, &[Algorithm::EdDSA]))
         }
         ("oct", _) => {
             let secret = URL_SAFE_NO_PAD.decode(text(raw.k.as_ref(), 1)?).map_err(|_| DAMAGED)?;
-            Ok(Key::new(DecodingKey::from_secret(&secret), HMAC))
+            Ok(VerificationKey::new(DecodingKey::from_secret(&secret), HMAC))
         }
-        ("EC" | "OKP", Some(curve)) => Err(Unusable::Unsupported(format!("a key on the curve {curve:?}"))),
-        ("EC" | "OKP", None) => Err(Unusable::Damaged("no `crv`")),
-        (kind, _) => Err(Unusable::Unsupported(format!("a key of the type {kind:?}"))),
+        ("EC" | "OKP", Some(curve)) => Err(KeyError::Unsupported(format!("a key on the curve {curve:?}"))),
+        ("EC" | "OKP", None) => Err(KeyError::Damaged("no `crv`")),
+        (kind, _) => Err(KeyError::Unsupported(format!("a key of the type {kind:?}"))),
     }
 }
 
-/// A part of so many characters at the least.
-fn text(part: Option<&String>, least: usize) -> Result<&str, Unusable> {
+/// Returns a member of at least `least` characters.
+fn text(part: Option<&String>, least: usize) -> Result<&str, KeyError> {
     match part {
         Some(part) if part.len() >= least => Ok(part),
-        _ => Err(Unusable::Damaged("a part of the key is missing")),
+        _ => Err(KeyError::Damaged("a part of the key is missing")),
     }
 }
 
-/// A part that stands for so many octets.
-fn octets(part: Option<&String>, length: usize) -> Result<&str, Unusable> {
+/// Returns a member that decodes to `length` bytes.
+fn required_bytes(part: Option<&String>, length: usize) -> Result<&str, KeyError> {
     let part = text(part, 1)?;
     let decoded = URL_SAFE_NO_PAD.decode(part).ok().filter(|octets| octets.len() == length);
     decoded
         .map(|_| part)
-        .ok_or(Unusable::Damaged("a part of the key is not base64url or has the wrong length"))
+        .ok_or(KeyError::Damaged("a part of the key is not base64url or has the wrong length"))
 }

@@ -1,39 +1,41 @@
-//! Marks of a calendar: where days, weeks, months and years begin in a time zone.
+//! Calendar boundaries: where days, weeks, months and years begin in a time zone.
 
 use jiff::SignedDuration;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-use crate::limiter::quota::{Period, Unit};
+use crate::limiter::quota::{Period, TimeUnit};
 
 const EPOCH: Date = Date::constant(1970, 1, 1);
 /// 1970-01-01 was a Thursday.
 const DAYS_SINCE_MONDAY: i64 = 3;
 
-/// The first mark of `period` after `now`, both in nanoseconds since the epoch; `None` beyond the calendar.
+/// Returns the first boundary of `period` after `now`, both in nanoseconds since the epoch; `None` beyond the calendar.
 ///
-/// A day has as many hours as the zone's clocks show: 23 or 25 where they change.
-pub(super) fn next_mark(period: Period, zone: &TimeZone, now: u64) -> Option<u64> {
+/// A day has as many hours as the zone's clocks show: 23 or 25 when they change.
+pub(super) fn next_boundary(period: Period, zone: &TimeZone, now: u64) -> Option<u64> {
     let today = number(period, date(zone, now)?)?;
-    // A clock put back across midnight shows the end of a day twice. The second time the next day's window
-    // is open already, and ends with that day.
+    // A clock that is put back across midnight shows the end of a day twice. The second time the window of the next day
+    // is already open, and ends with that day.
     let mark = |windows: i64| instant(first_day(period, today.checked_add(windows)?)?, zone);
     (1..=2).filter_map(mark).find(|mark| *mark > now)
 }
 
-/// The mark so many windows after the one at `mark`, both in nanoseconds since the epoch; `None` beyond the calendar.
-pub(super) fn mark_after(period: Period, zone: &TimeZone, mark: u64, windows: u64) -> Option<u64> {
+/// Returns the boundary `windows` windows after the one at `mark`, both in nanoseconds since the epoch; `None` beyond
+/// the calendar.
+pub(super) fn later_boundary(period: Period, zone: &TimeZone, mark: u64, windows: u64) -> Option<u64> {
     let first = number(period, date(zone, mark)?)?;
     instant(first_day(period, first.checked_add_unsigned(windows)?)?, zone)
 }
 
-/// How many windows begin after the mark `from` and not after `to`, which is no earlier. A day that the zone left out
-/// is one of them. `None` beyond the calendar.
-pub(super) fn marks_between(period: Period, zone: &TimeZone, from: u64, to: u64) -> Option<u64> {
+/// Number of windows that begin after the boundary `from` and not after `to`, which is not before it. A day that the
+/// zone skipped is one of them. `None` beyond the calendar.
+pub(super) fn boundaries_between(period: Period, zone: &TimeZone, from: u64, to: u64) -> Option<u64> {
     let [first, last] = [number(period, date(zone, from)?)?, number(period, date(zone, to)?)?];
     let windows = u64::try_from(last.saturating_sub(first)).unwrap_or(0);
-    // A clock put back across midnight shows the day before although the next window is open already.
-    let is_open = mark_after(period, zone, from, windows.saturating_add(1)).is_some_and(|mark| mark <= to);
+    // A clock that is put back across midnight shows the previous day although the next window is already open.
+    let is_open =
+        later_boundary(period, zone, from, windows.saturating_add(1)).is_some_and(|mark| mark <= to);
     Some(windows.saturating_add(is_open.into()))
 }
 
@@ -42,21 +44,21 @@ fn date(zone: &TimeZone, at: u64) -> Option<Date> {
     Some(at.to_zoned(zone.clone()).date())
 }
 
-/// The number of the window that `day` is in. Windows are counted from 1970-01-01 in days, from the Monday before in
-/// weeks, from January of year 0 in months.
+/// Number of the window that contains `day`. Days are counted from 1970-01-01, weeks from the Monday before, months and
+/// years from January of year 0.
 fn number(period: Period, day: Date) -> Option<i64> {
     let count = i64::from(period.count().get());
     let months = i64::from(day.year()) * 12 + i64::from(day.month()) - 1;
     let days = day.duration_since(EPOCH).as_hours() / 24;
     Some(match period.unit() {
-        Unit::Year => months.div_euclid(count.checked_mul(12)?),
-        Unit::Month => months.div_euclid(count),
-        Unit::Week => (days + DAYS_SINCE_MONDAY).div_euclid(count.checked_mul(7)?),
+        TimeUnit::Year => months.div_euclid(count.checked_mul(12)?),
+        TimeUnit::Month => months.div_euclid(count),
+        TimeUnit::Week => (days + DAYS_SINCE_MONDAY).div_euclid(count.checked_mul(7)?),
         _ => days.div_euclid(count),
     })
 }
 
-/// The first day of the window with this number.
+/// First day of the window with this number.
 fn first_day(period: Period, number: i64) -> Option<Date> {
     let count = i64::from(period.count().get());
     let months = |size| {
@@ -67,14 +69,14 @@ fn first_day(period: Period, number: i64) -> Option<Date> {
     let days = |size| number.checked_mul(size);
     let after = |days: i64| EPOCH.checked_add(SignedDuration::from_hours(days.checked_mul(24)?)).ok();
     match period.unit() {
-        Unit::Year => months(count.checked_mul(12)?),
-        Unit::Month => months(count),
-        Unit::Week => after(days(count.checked_mul(7)?)? - DAYS_SINCE_MONDAY),
+        TimeUnit::Year => months(count.checked_mul(12)?),
+        TimeUnit::Month => months(count),
+        TimeUnit::Week => after(days(count.checked_mul(7)?)? - DAYS_SINCE_MONDAY),
         _ => after(days(count)?),
     }
 }
 
-/// When the day begins: at midnight, or when the clock is put forward across it.
+/// Start of a day: midnight, or the moment at which the clock is put forward across it.
 fn instant(day: Date, zone: &TimeZone) -> Option<u64> {
     u64::try_from(day.to_zoned(zone.clone()).ok()?.timestamp().as_nanosecond()).ok()
 }
@@ -85,31 +87,31 @@ mod tests {
 
     use super::*;
 
-    /// The marks of so many units in a row, from `from` on.
-    fn marks(count: u32, unit: Unit, zone: &str, from: &str, number: usize) -> Vec<String> {
+    /// Returns `number` consecutive boundaries after `from`, of a period of `count` units.
+    fn marks(count: u32, unit: TimeUnit, zone: &str, from: &str, number: usize) -> Vec<String> {
         let zone = TimeZone::get(zone).unwrap();
         let period = Period::new(NonZeroU32::new(count).unwrap(), unit);
         let mut now = from.parse::<jiff::Timestamp>().unwrap().as_nanosecond() as u64;
         let next = |_| {
-            now = next_mark(period, &zone, now).unwrap();
+            now = next_boundary(period, &zone, now).unwrap();
             let mark = jiff::Timestamp::from_nanosecond(now.into()).unwrap();
             mark.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M %:z").to_string()
         };
         (0..number).map(next).collect()
     }
 
-    fn mark(count: u32, unit: Unit, zone: &str, from: &str) -> String {
+    fn mark(count: u32, unit: TimeUnit, zone: &str, from: &str) -> String {
         marks(count, unit, zone, from, 1).remove(0)
     }
 
     #[test]
     fn a_day_has_as_many_hours_as_the_clocks_show() {
         assert_eq!(
-            marks(1, Unit::Day, "Europe/Berlin", "2026-03-28T12:00:00Z", 3),
+            marks(1, TimeUnit::Day, "Europe/Berlin", "2026-03-28T12:00:00Z", 3),
             ["2026-03-29 00:00 +01:00", "2026-03-30 00:00 +02:00", "2026-03-31 00:00 +02:00"]
         );
         assert_eq!(
-            marks(1, Unit::Day, "Europe/Berlin", "2026-10-24T22:00:00Z", 2),
+            marks(1, TimeUnit::Day, "Europe/Berlin", "2026-10-24T22:00:00Z", 2),
             ["2026-10-26 00:00 +01:00", "2026-10-27 00:00 +01:00"]
         );
     }
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn a_day_without_midnight_begins_when_the_clock_is_put_forward() {
         assert_eq!(
-            marks(1, Unit::Day, "Asia/Beirut", "2024-03-30T12:00:00Z", 2),
+            marks(1, TimeUnit::Day, "Asia/Beirut", "2024-03-30T12:00:00Z", 2),
             ["2024-03-31 01:00 +03:00", "2024-04-01 00:00 +03:00"]
         );
     }
@@ -126,11 +128,11 @@ mod tests {
     fn a_midnight_that_comes_twice_ends_one_day_once() {
         // 00:01 on the 29th became 23:01 on the 28th.
         assert_eq!(
-            marks(1, Unit::Day, "America/St_Johns", "2006-10-28T12:00:00Z", 2),
+            marks(1, TimeUnit::Day, "America/St_Johns", "2006-10-28T12:00:00Z", 2),
             ["2006-10-29 00:00 -02:30", "2006-10-30 00:00 -03:30"]
         );
         assert_eq!(
-            mark(1, Unit::Day, "America/St_Johns", "2006-10-29T03:00:00Z"),
+            mark(1, TimeUnit::Day, "America/St_Johns", "2006-10-29T03:00:00Z"),
             "2006-10-30 00:00 -03:30",
             "in the hour that comes again"
         );
@@ -139,7 +141,7 @@ mod tests {
     #[test]
     fn a_day_that_an_island_left_out_has_no_window() {
         assert_eq!(
-            marks(1, Unit::Day, "Pacific/Apia", "2011-12-30T00:00:00Z", 2),
+            marks(1, TimeUnit::Day, "Pacific/Apia", "2011-12-30T00:00:00Z", 2),
             ["2011-12-31 00:00 +14:00", "2012-01-01 00:00 +14:00"]
         );
     }
@@ -147,48 +149,51 @@ mod tests {
     #[test]
     fn weeks_months_and_years_begin_at_the_zones_midnight() {
         let at = "2026-11-21T08:00:00Z"; // a Saturday
-        assert_eq!(mark(1, Unit::Week, "America/New_York", at), "2026-11-23 00:00 -05:00");
-        assert_eq!(mark(1, Unit::Month, "America/New_York", at), "2026-12-01 00:00 -05:00");
-        assert_eq!(mark(1, Unit::Year, "Asia/Kolkata", at), "2027-01-01 00:00 +05:30");
-        assert_eq!(mark(3, Unit::Month, "Asia/Kolkata", at), "2027-01-01 00:00 +05:30");
+        assert_eq!(mark(1, TimeUnit::Week, "America/New_York", at), "2026-11-23 00:00 -05:00");
+        assert_eq!(mark(1, TimeUnit::Month, "America/New_York", at), "2026-12-01 00:00 -05:00");
+        assert_eq!(mark(1, TimeUnit::Year, "Asia/Kolkata", at), "2027-01-01 00:00 +05:30");
+        assert_eq!(mark(3, TimeUnit::Month, "Asia/Kolkata", at), "2027-01-01 00:00 +05:30");
         // The last evening of October in New York is November in Berlin.
         assert_eq!(
-            mark(1, Unit::Month, "America/New_York", "2026-11-01T02:00:00Z"),
+            mark(1, TimeUnit::Month, "America/New_York", "2026-11-01T02:00:00Z"),
             "2026-11-01 00:00 -04:00"
         );
-        assert_eq!(mark(1, Unit::Month, "Europe/Berlin", "2026-11-01T02:00:00Z"), "2026-12-01 00:00 +01:00");
+        assert_eq!(
+            mark(1, TimeUnit::Month, "Europe/Berlin", "2026-11-01T02:00:00Z"),
+            "2026-12-01 00:00 +01:00"
+        );
     }
 
     #[test]
     fn windows_between_two_marks_are_counted_as_they_come() {
         let nanos = |text: &str| text.parse::<jiff::Timestamp>().unwrap().as_nanosecond() as u64;
         for (zone, unit, count, from) in [
-            ("Europe/Berlin", Unit::Day, 1, "2026-03-25T12:00:00Z"),
-            ("Asia/Beirut", Unit::Day, 1, "2024-03-28T12:00:00Z"),
-            ("America/St_Johns", Unit::Day, 1, "2006-10-26T12:00:00Z"),
-            ("Asia/Kolkata", Unit::Week, 2, "2026-11-21T08:00:00Z"),
-            ("UTC", Unit::Month, 5, "2024-02-28T13:37:42Z"),
-            ("America/New_York", Unit::Year, 3, "2026-11-21T08:00:00Z"),
+            ("Europe/Berlin", TimeUnit::Day, 1, "2026-03-25T12:00:00Z"),
+            ("Asia/Beirut", TimeUnit::Day, 1, "2024-03-28T12:00:00Z"),
+            ("America/St_Johns", TimeUnit::Day, 1, "2006-10-26T12:00:00Z"),
+            ("Asia/Kolkata", TimeUnit::Week, 2, "2026-11-21T08:00:00Z"),
+            ("UTC", TimeUnit::Month, 5, "2024-02-28T13:37:42Z"),
+            ("America/New_York", TimeUnit::Year, 3, "2026-11-21T08:00:00Z"),
         ] {
             let period = Period::new(NonZeroU32::new(count).unwrap(), unit);
             let zone = TimeZone::get(zone).unwrap();
-            let mut marks = vec![next_mark(period, &zone, nanos(from)).unwrap()];
+            let mut marks = vec![next_boundary(period, &zone, nanos(from)).unwrap()];
             for _ in 0..6 {
-                marks.push(next_mark(period, &zone, marks[marks.len() - 1]).unwrap());
+                marks.push(next_boundary(period, &zone, marks[marks.len() - 1]).unwrap());
             }
             for (number, mark) in marks.iter().enumerate() {
                 let number = number as u64;
-                assert_eq!(mark_after(period, &zone, marks[0], number), Some(*mark), "{period} {number}");
-                assert_eq!(marks_between(period, &zone, marks[0], *mark), Some(number), "{period}");
+                assert_eq!(later_boundary(period, &zone, marks[0], number), Some(*mark), "{period} {number}");
+                assert_eq!(boundaries_between(period, &zone, marks[0], *mark), Some(number), "{period}");
                 if number > 0 {
                     assert_eq!(
-                        marks_between(period, &zone, marks[0], mark - 1),
+                        boundaries_between(period, &zone, marks[0], mark - 1),
                         Some(number - 1),
                         "{period}"
                     );
                 }
-                // The hour after a midnight that comes twice belongs to the new day.
-                assert_eq!(marks_between(period, &zone, marks[0], mark + 1), Some(number), "{period}");
+                // The hour after a repeated midnight belongs to the new day.
+                assert_eq!(boundaries_between(period, &zone, marks[0], mark + 1), Some(number), "{period}");
             }
         }
     }
@@ -196,7 +201,7 @@ mod tests {
     #[test]
     fn groups_of_days_are_those_of_universal_time_where_the_clocks_agree() {
         let from = "2026-11-21T08:00:00Z";
-        assert_eq!(marks(10, Unit::Day, "Etc/GMT", from, 2), marks(10, Unit::Day, "UTC", from, 2),);
-        assert_eq!(marks(10, Unit::Day, "UTC", from, 1), ["2026-11-23 00:00 +00:00"]);
+        assert_eq!(marks(10, TimeUnit::Day, "Etc/GMT", from, 2), marks(10, TimeUnit::Day, "UTC", from, 2),);
+        assert_eq!(marks(10, TimeUnit::Day, "UTC", from, 1), ["2026-11-23 00:00 +00:00"]);
     }
 }

@@ -1,23 +1,23 @@
-//! Debts of histories: how long they last, whatever is said of them, given back or put together.
+//! Debts in histories: how long they last in aggregates, after refunds and when entries are merged.
 
 use std::num::NonZeroU32;
 
 use super::*;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::algorithm::conversion::{Change, OnChange};
-use crate::limiter::quota::{Limit, Period, Unit};
+use crate::limiter::quota::{Limit, Period, TimeUnit};
 
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 const COUNT: u32 = 3;
 
-/// So many a second, windows by the quarter.
+/// `count` per second; precise windows have four sub-windows.
 fn quota(algorithm: Algorithm, count: u32) -> Quota {
-    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(Unit::Second));
+    let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Second));
     let quota = Quota::new(algorithm, limit, None).unwrap();
     quota.with_precision(4).unwrap_or(quota)
 }
 
-/// Three a second, as a log and as a precise window.
+/// 3/s as a log and as a precise window.
 fn quotas() -> [Quota; 2] {
     [Algorithm::SlidingLog, Algorithm::SlidingWindow].map(|algorithm| quota(algorithm, COUNT))
 }
@@ -27,8 +27,8 @@ fn after(millis: u64) -> Timestamp {
 }
 
 fn charge(history: &mut History, units: i64, quota: &Quota, now: Timestamp, may_grow: bool) {
-    let state = lump::charge(Some(history.in_short(quota, now)), quota, units, now);
-    history.follow(state, quota, now, may_grow);
+    let state = aggregate::charge(Some(history.compact_state(quota, now)), quota, units, now);
+    history.apply_state(state, quota, now, may_grow);
 }
 
 #[test]
@@ -36,13 +36,13 @@ fn a_debt_that_is_said_in_short_again_and_again_lasts_no_longer() {
     for quota in quotas() {
         let mut history = History::default();
         charge(&mut history, 30, &quota, START, true);
-        let end = history.end(&quota);
+        let end = history.expires_at(&quota);
         for seconds in 1..9 {
             let now = after(1000 * seconds + 10);
-            history = History::of(history.in_short(&quota, now), &quota, now);
-            assert!(history.end(&quota) <= end + 1, "{} after {seconds} s", quota.algorithm());
+            history = History::from_state(history.compact_state(&quota, now), &quota, now);
+            assert!(history.expires_at(&quota) <= end + 1, "{} after {seconds} s", quota.algorithm());
             let rounds = 10 - u32::try_from(seconds).unwrap();
-            assert!(history.in_short(&quota, now).extra <= (rounds + 1) * COUNT);
+            assert!(history.compact_state(&quota, now).extra <= (rounds + 1) * COUNT);
             let refused = history.evaluate(&quota, COUNT, now).1;
             assert!(matches!(refused, Outcome::Exceed { retry_after: Some(_) }));
         }
@@ -54,9 +54,14 @@ fn what_is_charged_to_a_debt_comes_after_all_of_it() {
     for quota in quotas() {
         let mut history = History::default();
         charge(&mut history, 12, &quota, START, true);
-        let end = history.end(&quota);
+        let end = history.expires_at(&quota);
         charge(&mut history, 1, &quota, after(2100), true);
-        assert_eq!(history.end(&quota), end + LookbackWindow::of(&quota).full, "{}", quota.algorithm());
+        assert_eq!(
+            history.expires_at(&quota),
+            end + LookbackWindow::from_quota(&quota).full,
+            "{}",
+            quota.algorithm()
+        );
     }
 }
 
@@ -65,13 +70,13 @@ fn a_debt_takes_the_room_of_what_is_given_back() {
     for quota in quotas() {
         let mut history = History::default();
         charge(&mut history, 6, &quota, START, true);
-        let end = history.end(&quota);
+        let end = history.expires_at(&quota);
         for millis in [10, 20, 30] {
             history.refund(2, &quota, (START, after(millis)), true);
             charge(&mut history, 2, &quota, after(millis), true);
-            let late = history.end(&quota) - end;
+            let late = history.expires_at(&quota) - end;
             assert!(late <= 30_000_000, "{}: {late} ns later", quota.algorithm());
-            assert_eq!(history.in_short(&quota, after(millis)).extra, 6);
+            assert_eq!(history.compact_state(&quota, after(millis)).extra, 6);
         }
     }
 }
@@ -86,7 +91,7 @@ fn without_memory_a_debt_lasts_as_long_as_its_rounds() {
         for units in [11, 1, 1, 4] {
             charge(&mut with, units, &quota, START, true);
             charge(&mut without, units, &quota, START, false);
-            assert_eq!(without.end(&quota), with.end(&quota), "{} {units}", quota.algorithm());
+            assert_eq!(without.expires_at(&quota), with.expires_at(&quota), "{} {units}", quota.algorithm());
         }
     }
 }
@@ -98,12 +103,12 @@ fn what_a_lowered_limit_leaves_is_in_use_whatever_is_owed_beside_it() {
         let mut history = History::default();
         charge(&mut history, 20, &from, START, true);
         let change = Change { from: &from, to: &to, on_change: OnChange::Keep };
-        assert!(change.carries(&mut history));
+        assert!(change.carry_history(&mut history));
         charge(&mut history, 1, &to, after(100), true);
-        let short = history.in_short(&to, after(200));
+        let short = history.compact_state(&to, after(200));
         assert_eq!(short.extra, 21, "{}", to.algorithm());
-        assert!(!lump::is_in_debt(short, &to, after(200)), "twenty are paid in one round");
-        // In the history itself the debt goes on.
+        assert!(!aggregate::is_in_debt(short, &to, after(200)), "twenty are paid in one round");
+        // The history itself still has the debt.
         let (_, outcome) = history.evaluate(&to, COUNT, after(1600));
         assert!(matches!(outcome, Outcome::Exceed { .. }), "{}", to.algorithm());
     }

@@ -3,7 +3,7 @@ use super::*;
 
 const START: Timestamp = Timestamp::from_secs(1_704_067_200);
 
-/// A controller and the time it is told.
+/// A controller and its simulated time.
 struct Run {
     controller: Controller,
     now: Timestamp,
@@ -14,21 +14,21 @@ impl Run {
         Self { controller: Controller::default(), now: START }
     }
 
-    /// The same reading for this long; answers every assessment.
-    fn feed(&mut self, reading: &Reading, seconds: f64) -> Vec<Assessment> {
+    /// Feeds the same reading for `seconds`; returns every assessment.
+    fn feed(&mut self, reading: &UpstreamMeasurement, seconds: f64) -> Vec<Assessment> {
         let ticks = (seconds / TICK.as_secs_f64()).round() as u32;
         let step = |_| {
             self.now = self.now.saturating_add(TICK);
-            self.controller.assess(reading, Signals::ALL, self.now)
+            self.controller.assess(reading, SignalSet::ALL, self.now)
         };
         (0..ticks).map(step).collect()
     }
 
-    fn headroom_after(&mut self, reading: &Reading, seconds: f64) -> f64 {
+    fn headroom_after(&mut self, reading: &UpstreamMeasurement, seconds: f64) -> f64 {
         self.feed(reading, seconds).last().unwrap().headroom.fraction()
     }
 
-    /// One that has gained all there is.
+    /// Returns a controller at full headroom.
     fn at_full() -> Self {
         let mut run = Self::new();
         assert!(run.headroom_after(&healthy(), 15.0) > 0.999);
@@ -42,12 +42,17 @@ fn answers(count: u64, millis: u64) -> Samples {
     samples
 }
 
-fn healthy() -> Reading {
-    Reading { in_flight: 5, answers: answers(50, 10), ended: 50, ..Reading::default() }
+fn healthy() -> UpstreamMeasurement {
+    UpstreamMeasurement {
+        in_flight: 5,
+        response_times: answers(50, 10),
+        ended: 50,
+        ..UpstreamMeasurement::default()
+    }
 }
 
-fn with_utilization(utilization: f64) -> Reading {
-    Reading { utilization: Some(utilization), ..healthy() }
+fn with_utilization(utilization: f64) -> UpstreamMeasurement {
+    UpstreamMeasurement { utilization: Some(utilization), ..healthy() }
 }
 
 #[test]
@@ -62,11 +67,11 @@ fn headroom_is_gained_in_ten_seconds_and_starts_at_none() {
 #[test]
 fn any_signal_alone_takes_all_headroom_within_two_seconds() {
     let overloads = [
-        (Signal::InFlight, Reading { in_flight: 300, ..Reading::default() }),
-        (Signal::Latency, Reading { answers: answers(50, 40), ..healthy() }),
-        (Signal::Failures, Reading { failed: 10, ..healthy() }),
+        (Signal::InFlight, UpstreamMeasurement { in_flight: 300, ..UpstreamMeasurement::default() }),
+        (Signal::Latency, UpstreamMeasurement { response_times: answers(50, 40), ..healthy() }),
+        (Signal::Failures, UpstreamMeasurement { failed: 10, ..healthy() }),
         (Signal::Utilization, with_utilization(0.95)),
-        (Signal::Cpu, Reading { cpu: Some(0.7), ..healthy() }),
+        (Signal::Cpu, UpstreamMeasurement { cpu: Some(0.7), ..healthy() }),
     ];
     for (signal, reading) in overloads {
         let mut run = Run::at_full();
@@ -80,7 +85,7 @@ fn any_signal_alone_takes_all_headroom_within_two_seconds() {
 #[test]
 fn a_signal_that_is_not_asked_says_nothing() {
     let mut run = Run::at_full();
-    let others: Signals = Signal::ALL.into_iter().filter(|signal| *signal != Signal::Utilization).collect();
+    let others: SignalSet = Signal::ALL.into_iter().filter(|signal| *signal != Signal::Utilization).collect();
     for _ in 0..100 {
         run.now = run.now.saturating_add(TICK);
         let assessment = run.controller.assess(&with_utilization(2.0), others, run.now);
@@ -125,7 +130,7 @@ fn reports_that_stopped_are_forgotten() {
 #[test]
 fn one_failure_among_few_requests_is_no_overload() {
     let mut run = Run::at_full();
-    let quiet = Reading { ended: 1, failed: 1, in_flight: 0, ..Reading::default() };
+    let quiet = UpstreamMeasurement { ended: 1, failed: 1, in_flight: 0, ..UpstreamMeasurement::default() };
     assert!(run.feed(&quiet, 0.1).iter().all(|assessment| assessment.trend != Trend::Shrinking));
 }
 
@@ -141,7 +146,7 @@ fn a_pause_of_the_process_is_no_second_of_growth_more() {
 fn numbers_that_are_none_are_not_believed() {
     let mut run = Run::at_full();
     for wrong in [f64::NAN, f64::INFINITY] {
-        let reading = Reading { utilization: Some(wrong), cpu: Some(wrong), ..healthy() };
+        let reading = UpstreamMeasurement { utilization: Some(wrong), cpu: Some(wrong), ..healthy() };
         assert!(run.headroom_after(&reading, 5.0) > 0.999);
     }
 }

@@ -1,24 +1,24 @@
-//! What a request header means for the cache.
+//! Classification of request headers for the cache key.
 
 use std::net::IpAddr;
 
-use super::Request;
+use super::CacheRequest;
 
-/// What a request header means for the cache.
+/// Effect of a request header on the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// The upstream never sees the client's value, or the value cannot steer a response.
+    /// Not part of the key: the upstream never sees the client's value, or the value cannot affect a response.
     Ignored,
-    /// Part of the key.
+    /// Part of the key of all clients.
     Keyed,
-    /// It may say who the client is. Most names that are not known mean something to some service.
+    /// May identify the client. Unknown headers are in this class, because some service may use them.
     Personal,
-    /// It asks for a part of the response or none of it. The response must not be stored; a whole one may be sent
-    /// (RFC 9110 sections 13.2.1 and 14.2).
+    /// Requests a part of the response or none of it. The response must not be stored; a complete one may be sent (RFC
+    /// 9110 §§13.2.1 and 14.2).
     Conditional,
 }
 
-/// What browsers and tools send on their own and services are known to use. Sorted.
+/// Headers that browsers and tools send by themselves and services are known to use. Sorted.
 const KEYED: [&str; 16] = [
     "accept",
     "accept-charset",
@@ -37,10 +37,10 @@ const KEYED: [&str; 16] = [
     "user-agent",
     "x-requested-with",
 ];
-/// Families of the same, which scripts in a browser cannot set.
+/// Prefixes of such headers; scripts in a browser cannot set them.
 const KEYED_FAMILIES: [&str; 2] = ["sec-fetch-", "sec-ch-"];
 
-/// What a proxy says about the connection that it had. Anyone else who sends these wants to steer the response.
+/// Headers in which a proxy describes its connection. From other peers they may be attempts to affect the response.
 const OF_PROXIES: [&str; 10] = [
     "cdn-loop",
     "forwarded",
@@ -54,7 +54,7 @@ const OF_PROXIES: [&str; 10] = [
     "x-scheme",
 ];
 
-/// Where proxies write the client's address.
+/// Headers in which proxies put the client's address.
 const ADDRESSES: [&str; 7] = [
     "cf-connecting-ip",
     "fastly-client-ip",
@@ -65,22 +65,22 @@ const ADDRESSES: [&str; 7] = [
     "x-real-ip",
 ];
 
-/// The longest identifier of a request or trace that is taken for one.
+/// Maximum length of a request or trace identifier, in bytes.
 const MAX_ID: usize = 128;
 
-/// Whether this header is part of every key.
+/// Returns whether this header is part of every key.
 pub(super) fn is_keyed(name: &str) -> bool {
-    // The host and the scheme have places of their own in the key.
+    // `Host` and the scheme are separate parts of the key.
     matches!(name, "host" | "x-forwarded-proto")
         || KEYED.binary_search(&name).is_ok()
         || KEYED_FAMILIES.iter().any(|family| name.starts_with(family))
 }
 
 impl Class {
-    /// Of one line of a request header, by its name in lower case.
-    pub(super) fn of(name: &str, value: &[u8], request: &Request<'_>) -> Self {
+    /// Classifies one line of a request header, whose name is in lower case.
+    pub(super) fn classify(name: &str, value: &[u8], request: &CacheRequest<'_>) -> Self {
         match name {
-            // Taken off, or written by Weir whatever the client sends. The host is `Request::authority`.
+            // Removed or overwritten by Weir. The host is in `Request::authority`.
             "host"
             | "expect"
             | "keep-alive"
@@ -91,7 +91,7 @@ impl Class {
             | "x-envoy-external-address"
             | "x-envoy-internal"
             | "x-weir-over-limit" => Self::Ignored,
-            // Others have headers taken off.
+            // With other tokens, further headers are removed.
             "connection" => Self::ignored_if(all(value, b',', |token| {
                 ["keep-alive", "close", "te"].iter().any(|known| is(token, known))
             })),
@@ -104,14 +104,14 @@ impl Class {
             | "if-range"
             | "if-unmodified-since"
             | "range" => Self::Conditional,
-            // A reload asks for a fresh response, not for another one.
+            // A reload asks for a fresh response, not for a different one.
             "cache-control" | "pragma" => Self::ignored_if(all(value, b',', |token| {
                 ["no-cache", "max-age=0"].iter().any(|known| is(token, known))
             })),
             name if is_keyed(name) => Self::Keyed,
             name if OF_PROXIES.contains(&name) && request.peer_is_trusted => Self::Keyed,
             name if ADDRESSES.contains(&name) => Self::ignored_if(is_address(value, request.client)),
-            // Read elsewhere: here it matters only whether the client wrote it.
+            // Read by another module; only its origin matters here.
             name if name.strip_prefix("x-forwarded-") == Some("for") => {
                 Self::ignored_if(request.chain_is_trusted)
             }
@@ -124,7 +124,7 @@ impl Class {
     }
 }
 
-/// Whether it identifies a trace and has the form of one: hexadecimal digits say nothing, wherever a service writes them.
+/// Returns whether this is a trace header with the expected form. Hexadecimal digits are harmless in any response.
 fn is_trace(name: &str, value: &[u8]) -> bool {
     match name {
         "b3" | "traceparent" | "x-b3-parentspanid" | "x-b3-sampled" | "x-b3-spanid" | "x-b3-traceid"
@@ -142,7 +142,7 @@ fn is_trace(name: &str, value: &[u8]) -> bool {
     }
 }
 
-/// Hexadecimal digits, and such marks between them.
+/// Returns whether the value consists of hexadecimal digits and `marks`, and is not too long.
 fn is_id(value: &[u8], marks: &[u8]) -> bool {
     value.len() <= MAX_ID && value.iter().all(|byte| byte.is_ascii_hexdigit() || marks.contains(byte))
 }
@@ -152,7 +152,7 @@ fn is_address(value: &[u8], client: IpAddr) -> bool {
     address.is_some_and(|address| address.to_canonical() == client)
 }
 
-/// Whether all parts between separators are such.
+/// Returns whether `such` holds for all parts between separators.
 fn all(value: &[u8], separator: u8, mut such: impl FnMut(&[u8]) -> bool) -> bool {
     value.split(|byte| *byte == separator).all(|part| such(part.trim_ascii()))
 }

@@ -5,13 +5,13 @@ use super::*;
 const CORPUS: &str = include_str!("../../../../tests/data/cache-poisoning-headers.txt");
 const CLIENT: &str = "192.0.2.1";
 
-/// A GET with these headers; the chain of proxies is as the peer has it.
-fn request(headers: &HeaderMap, peer_is_trusted: bool) -> Request<'_> {
-    Request {
+/// Returns a GET request with these headers, in which `X-Forwarded-For` is not trusted.
+fn request(headers: &HeaderMap, peer_is_trusted: bool) -> CacheRequest<'_> {
+    CacheRequest {
         upstream: "default",
         authority: b"test.local",
         target: "/",
-        is_secured: false,
+        is_tls: false,
         headers,
         client: CLIENT.parse().unwrap(),
         peer_is_trusted,
@@ -25,16 +25,16 @@ fn headers(fields: &[(&str, &str)]) -> HeaderMap {
     fields.iter().map(field).collect::<Vec<(HeaderName, HeaderValue)>>().into_iter().collect()
 }
 
-fn key(request: &Request<'_>) -> CacheKey {
-    CacheKey::new(request, &Headers::default())
+fn key(request: &CacheRequest<'_>) -> CacheKey {
+    CacheKey::new(request, &CacheHeaderRules::default())
 }
 
-/// Whether a request gets what was stored for another.
+/// Returns whether the request `wanted` is served the response stored under `stored`.
 fn gets(wanted: &CacheKey, stored: &CacheKey) -> bool {
     stored.to_store().is_some_and(|stored| wanted.to_look_up().any(|key| key == stored.bytes))
 }
 
-/// What Weir takes off, or writes itself, whatever the client sends.
+/// Headers that Weir removes or overwrites.
 const REWRITTEN: [&str; 9] = [
     "expect",
     "keep-alive",
@@ -78,7 +78,7 @@ fn a_client_that_says_who_it_is_gets_what_was_made_for_nobody_or_for_itself() {
 #[test]
 fn a_client_with_a_certificate_says_who_it_is() {
     let headers = HeaderMap::new();
-    let with = |certificate| key(&Request { certificate, ..request(&headers, false) });
+    let with = |certificate| key(&CacheRequest { certificate, ..request(&headers, false) });
     let (plain, ada, eve) = (with(None), with(Some(b"ada")), with(Some(b"eve")));
     assert!(gets(&ada, &plain) && gets(&ada, &ada));
     assert!(!gets(&plain, &ada) && !gets(&eve, &ada));
@@ -87,7 +87,7 @@ fn a_client_with_a_certificate_says_who_it_is() {
 #[test]
 fn what_a_rule_counts_by_says_who_the_client_is() {
     let of = |name: &'static str| Arc::from([HeaderName::from_static(name)]);
-    let special = Headers { personal: of("user-agent"), ignored: of("x-build") };
+    let special = CacheHeaderRules { personal: of("user-agent"), ignored: of("x-build") };
     let asked = headers(&[("user-agent", "ada"), ("x-build", "7")]);
     let stored = CacheKey::new(&request(&asked, false), &special);
     let same = headers(&[("user-agent", "ada"), ("x-build", "8")]);
@@ -100,10 +100,10 @@ fn what_differs_by_anything_but_headers_is_stored_apart() {
     let headers = HeaderMap::new();
     let plain = request(&headers, false);
     for other in [
-        Request { upstream: "other", ..plain },
-        Request { authority: b"test.local:1337", ..plain },
-        Request { target: "/?", ..plain },
-        Request { is_secured: true, ..plain },
+        CacheRequest { upstream: "other", ..plain },
+        CacheRequest { authority: b"test.local:1337", ..plain },
+        CacheRequest { target: "/?", ..plain },
+        CacheRequest { is_tls: true, ..plain },
     ] {
         assert!(!gets(&key(&plain), &key(&other)), "{other:?}");
     }
@@ -121,7 +121,7 @@ fn an_address_is_ignored_where_it_is_the_clients() {
     }
     let chain = headers(&[("x-forwarded-for", CLIENT)]);
     for chain_is_trusted in [false, true] {
-        let stored = key(&Request { chain_is_trusted, ..request(&chain, true) });
+        let stored = key(&CacheRequest { chain_is_trusted, ..request(&chain, true) });
         assert_eq!(gets(&key(&request(&plain, true)), &stored), chain_is_trusted);
     }
 }
@@ -150,7 +150,7 @@ proptest! {
         let wanted = key(&request(&second, trusted));
         if gets(&wanted, &stored) {
             for (name, value) in &first {
-                let class = Class::of(name.as_str(), value.as_bytes(), &request(&first, trusted));
+                let class = Class::classify(name.as_str(), value.as_bytes(), &request(&first, trusted));
                 prop_assert!(class == Class::Ignored || second.get(name) == Some(value), "{name}");
             }
         }

@@ -1,4 +1,4 @@
-//! Envoys that report, and go by what reaches them: a second of theirs takes a millisecond.
+//! Simulated Envoys that report and apply the assignments they receive.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,17 +21,17 @@ pub(super) struct Mesh {
     seconds: Vec<u64>,
 }
 
-/// One that asks for `demand` requests a second.
+/// An Envoy with a demand of `demand` requests per second.
 struct Envoy {
     demand: f64,
     asked: f64,
-    /// What it goes by and how long; nothing limits it before it has anything.
+    /// Assignment in use and its expiry; without one, all requests are admitted.
     strategy: Option<(Strategy, Timestamp)>,
     tokens: f64,
     next_report: Timestamp,
     last_report: Option<Timestamp>,
     usage: (u64, u64),
-    /// On the way to it, and from it.
+    /// Assignments and reports in transit, to and from the Envoy.
     to: VecDeque<(Timestamp, Strategy)>,
     from: VecDeque<(Timestamp, Usage)>,
     latency: Duration,
@@ -53,7 +53,7 @@ impl Mesh {
         }
     }
 
-    /// The same with another latency for each.
+    /// Gives each Envoy a random latency.
     pub(super) fn with_latencies(self, seed: u64) -> Self {
         Self { random: fastrand::Rng::with_seed(seed), has_latencies: true, ..self }
     }
@@ -81,19 +81,19 @@ impl Mesh {
         self.envoys[envoy].demand = demand;
     }
 
-    /// It reports no more, and nobody knows why.
+    /// Stops the reports of an Envoy without ending its stream.
     pub(super) fn silence(&mut self, envoy: usize) {
         self.envoys[envoy].is_silent = true;
     }
 
-    /// Its stream ends; it goes by what it has until that runs out.
+    /// Ends the stream of an Envoy, which continues to use its assignment until that expires.
     pub(super) fn leave(&mut self, envoy: usize) {
         self.envoys[envoy].has_left = true;
         self.envoys[envoy].is_silent = true;
         self.quotas.leave(envoy as StreamId);
     }
 
-    /// Tokens that it goes by.
+    /// Returns the number of tokens that an Envoy is using.
     pub(super) fn assigned(&self, envoy: usize) -> u64 {
         match self.envoys[envoy].strategy {
             Some((Strategy::Tokens { count, .. }, until)) if until > self.now => count.into(),
@@ -101,12 +101,12 @@ impl Mesh {
         }
     }
 
-    /// Tokens that all go by.
+    /// Returns the number of tokens that all Envoys are using.
     pub(super) fn in_force(&self) -> u64 {
         (0..self.envoys.len()).map(|envoy| self.assigned(envoy)).sum()
     }
 
-    /// Lets time pass; requests that passed.
+    /// Simulates this time; returns the number of admitted requests.
     pub(super) fn run(&mut self, time: Duration) -> u64 {
         let end = self.now.saturating_add(time);
         let mut passed = 0;
@@ -138,11 +138,11 @@ impl Envoy {
     fn step(&mut self, now: Timestamp, interval: Duration) -> u64 {
         while let Some((_, strategy)) = self.to.pop_front_if(|(due, _)| *due <= now) {
             let is_another = self.strategy.is_none_or(|(before, _)| before != strategy);
-            // An Envoy begins with a full bucket wherever the assignment differs.
+            // An Envoy starts with a full bucket whenever the assignment differs.
             if let (true, Strategy::Tokens { count, .. }) = (is_another, strategy) {
                 self.tokens = count.into();
             }
-            // Its time runs from when it is received.
+            // The validity starts on receipt.
             self.strategy = Some((strategy, now.saturating_add(TIME_TO_LIVE)));
         }
         self.asked += self.demand * STEP.as_secs_f64();

@@ -1,4 +1,4 @@
-//! No two keys that differ are one counter, whatever clients write into the parts.
+//! Property test: different keys never share a counter, whatever clients send in the parts.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use http::header::COOKIE;
 use proptest::prelude::*;
 
 use super::*;
-use crate::identify::jwt::claim::Claim;
-use crate::identify::jwt::source::Source;
-use crate::identify::jwt::{self, Trust, Verifier};
+use crate::identify::jwt::claim::ClaimName;
+use crate::identify::jwt::source::TokenSource;
+use crate::identify::jwt::{self, TokenTrust, Verifier};
 
-/// What a client can choose.
+/// Key parts that a client can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chosen {
     HeaderA,
@@ -37,16 +37,16 @@ impl Chosen {
             Self::QueryA => query("a"),
             Self::QueryB => query("b"),
             Self::Cookie => a_cookie("id"),
-            Self::Claim => Attribute::Jwt(Claim::new("sub").unwrap()),
+            Self::Claim => Attribute::Jwt(ClaimName::new("sub").unwrap()),
             Self::Path => Attribute::Path,
         }
     }
 }
 
-/// The values of each of [`Chosen::ALL`]; claims and paths have one at most, and none is absent.
+/// Values of each part in the order of [`Chosen::ALL`]. Claims and paths have one value each; none is absent.
 type Values = [Vec<String>; 7];
 
-/// Texts that run into each other, and such as look like the lengths and counts of an encoding.
+/// Generates texts that are prefixes of each other, or resemble the lengths and counts of an encoding.
 fn texts() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -62,7 +62,7 @@ fn texts() -> impl Strategy<Value = String> {
 }
 
 fn values() -> impl Strategy<Value = Values> {
-    // A header takes no control characters, a cookie no semicolons and no space around it.
+    // Headers cannot contain control characters; cookies no semicolons or surrounding spaces.
     let line = || texts().prop_map(|text| text.replace(['\0', '\x01', '\x02'], "c"));
     let lines = || prop::collection::vec(line(), 0..4);
     let several = || prop::collection::vec(texts(), 0..3);
@@ -74,7 +74,7 @@ fn values() -> impl Strategy<Value = Values> {
         .prop_map(|(a, b, c, d, e, f, g)| [a, b, c, d, e, f, g])
 }
 
-/// Another client, mostly one that differs in little.
+/// Generates the values of two clients that usually differ in few parts.
 fn pairs() -> impl Strategy<Value = (Values, Values)> {
     let changed = (values(), values(), prop::collection::vec(0..7_usize, 0..3));
     changed.prop_map(|(one, other, which)| {
@@ -117,19 +117,19 @@ fn request(values: &Values) -> Request {
         let payload = URL_SAFE_NO_PAD.encode(serde_json::json!({ "sub": sub }).to_string());
         request = request.with("x-jwt-payload", payload.as_bytes());
     }
-    let settings = jwt::Settings {
-        source: Source::Header(HeaderName::from_static("x-jwt-payload")),
-        trust: Trust::Verified,
+    let settings = jwt::JwtSettings {
+        source: TokenSource::Header(HeaderName::from_static("x-jwt-payload")),
+        trust: TokenTrust::PreVerified,
         issuers: Box::default(),
         audiences: Box::default(),
         leeway: Duration::ZERO,
     };
-    let verifier = Verifier::new(settings, Claim::new("sub"), [1, 2]);
+    let verifier = Verifier::new(settings, ClaimName::new("sub"), [1, 2]);
     request.settings.jwt = Some(Arc::new(verifier));
     request
 }
 
-/// What the request shows of these parts; nothing if one is absent, or there in several ways.
+/// Returns the values that the request has for these parts; `None` if a part is absent or ambiguous.
 fn shown(template: &[Chosen], values: &Values) -> Option<Vec<String>> {
     let shown = template.iter().map(|part| {
         let (first, others) = values[*part as usize].split_first()?;
@@ -150,7 +150,7 @@ proptest! {
             prop_assert_eq!(one_key == other_key, one == other, "{:?} {:?}", one, other);
         }
         for key in [one_key, other_key].into_iter().flatten() {
-            prop_assert_ne!(key, shared(HASHER));
+            prop_assert_ne!(key, incomplete_key(HASHER));
         }
     }
 

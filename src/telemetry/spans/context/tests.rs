@@ -9,7 +9,7 @@ fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
     fields.iter().map(field).collect()
 }
 
-/// What goes on after a request with these fields, of which half of all new traces are kept.
+/// Returns the context and the forwarded headers of a request with these headers, for this sampling share.
 fn after(fields: &[(&'static str, &str)], share: Percent) -> Option<(Context, HeaderMap)> {
     let mut headers = headers(fields);
     let context = Context::new(Incoming::of(&headers), share, (7, 0xabc))?;
@@ -65,7 +65,7 @@ fn b3_goes_on_as_it_came_beside_w3c() {
     for denied in [&[("b3", "0")][..], &[("x-b3-sampled", "0")]] {
         assert_eq!(after(denied, Percent::WHOLE), None);
     }
-    // Nobody has decided yet: we do, and say so.
+    // Without a decision by an earlier hop, this hop decides and sends its decision on.
     let undecided = format!("{TRACE}-{PARENT}");
     let (_, on) = after(&[("b3", &undecided)], Percent::WHOLE).unwrap();
     assert_eq!(field(&on, "b3"), format!("{TRACE}-0000000000000abc-1-{PARENT}"));

@@ -1,8 +1,8 @@
-//! As much of `parking_lot` as the limiter uses, over locks that belong to shuttle's scheduler.
+//! The part of `parking_lot` that the limiter uses, built on locks under the control of shuttle's scheduler.
 
 pub use shuttle::sync::MutexGuard;
 
-/// A lock without poisoning: a test that panics has failed anyway.
+/// A lock without poisoning: if a thread panics, the test has failed anyway.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 

@@ -1,4 +1,4 @@
-//! WebSocket to an upstream of HTTP/2, where that offers extended CONNECT, from clients of either version.
+//! WebSocket to an HTTP/2 upstream that supports extended CONNECT, from clients of either HTTP version.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,11 +18,11 @@ use crate::support::wire::{Framing, Head, Wire};
 use crate::support::{Client, LISTENER, Weir, config, config_with, get, wait};
 use crate::upgrades::{echo_server, says};
 
-/// An upstream that says of each tunnel how it was asked for, and does in it what its path says.
+/// An upstream that records the request of each tunnel, and behaves as its path says.
 struct Far {
     origin: H2Origin,
     asked: Arc<Mutex<Vec<String>>>,
-    /// Bytes received in tunnels that have ended.
+    /// Number of bytes received in tunnels.
     received: Arc<AtomicUsize>,
 }
 
@@ -95,7 +95,7 @@ async fn serve(
     }
 }
 
-/// Sends as the window opens.
+/// Sends data as the flow-control window allows.
 async fn send(sending: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2::Error> {
     while !data.is_empty() {
         sending.reserve_capacity(data.len());
@@ -106,10 +106,10 @@ async fn send(sending: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2
     Ok(())
 }
 
-/// Asks by HTTP/1.1, with `behind` right behind the head.
+/// Sends an upgrade request over HTTP/1.1, with `behind` right after the header section.
 fn upgrade(weir: &Weir, path: &str, behind: &str) -> (Head, Wire) {
     let mut wire = Client::connect(weir.address()).wire;
-    // The key of RFC 6455 section 1.3.
+    // The key is the example of RFC 6455 section 1.3.
     wire.send(format!(
         "GET {path} HTTP/1.1\r\nhost: a.test\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n{behind}"
     ))
@@ -122,7 +122,7 @@ fn hears(wire: &mut Wire, text: &str) {
     assert_eq!(heard.text(), text);
 }
 
-/// A tunnel by HTTP/2 to `path`.
+/// Opens a tunnel to `path` over HTTP/2.
 fn stream<'a>(client: &'a mut H2, path: &str) -> Stream<'a> {
     client.until_tunnels_are_offered();
     let request = client.request("CONNECT", path).extension(Protocol::from_static("websocket"));
@@ -186,7 +186,7 @@ fn web_sockets_pass_through_two_of_us_by_http_2() {
 fn a_side_that_has_ended_is_passed_on_and_the_other_goes_on() {
     let far = Far::start();
     let weir = far.weir("");
-    // The client ends first, and hears what comes after that.
+    // The client ends its direction first, and receives what is sent after that.
     let (_, mut wire) = upgrade(&weir, "/bye", "12345");
     wire.finish().unwrap();
     hears(&mut wire, "bye");
@@ -198,7 +198,7 @@ fn a_side_that_has_ended_is_passed_on_and_the_other_goes_on() {
     tunnelled.read_to_string(&mut heard).unwrap();
     assert_eq!(heard, "bye");
     assert_eq!(far.received.load(Ordering::SeqCst), 10);
-    // The upstream ends first, and gets what comes after that.
+    // The upstream ends its direction first, and receives what is sent after that.
     let (_, mut wire) = upgrade(&weir, "/first", "");
     hears(&mut wire, "done");
     assert!(wire.ends());
@@ -239,7 +239,7 @@ fn a_tunnel_that_is_reset_on_either_side_ends_on_the_other_and_no_other_stream()
     let mut broken = stream(&mut client, "/break");
     broken.write_all(b"now").unwrap();
     assert!(broken.read(&mut [0]).is_err(), "by HTTP/2 the stream is reset");
-    // The other way round.
+    // The other direction: the client resets the tunnel.
     let (_, wire) = upgrade(&weir, "/wait", "");
     socket2::SockRef::from(wire.stream()).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     drop(wire);
@@ -262,7 +262,7 @@ fn where_the_upstream_does_not_offer_it_an_upgrade_is_left_out_and_an_extended_c
     });
     let weir = through(&origin, "", "");
     let mut client = H2::connect(weir.address());
-    // More often than a connection may stay silent.
+    // More attempts than the number of times that a connection may fail to announce support.
     for _ in 0..10 {
         assert_eq!(tunnel(&mut client, "websocket").err(), Some(StatusCode::NOT_IMPLEMENTED));
     }

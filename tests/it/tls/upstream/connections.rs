@@ -1,4 +1,4 @@
-//! Connections under TLS while they are used, while they rest, and when they end.
+//! TLS connections to the upstream: in use, idle, and when they end.
 
 use std::net::TcpStream;
 use std::thread;
@@ -39,7 +39,7 @@ fn new_keys_on_a_resting_connection_are_no_reason_to_close_it() {
         assert_eq!(get(weir.address(), "/").status, 200);
         beyond.front.order(Order::Rekey);
         if round == 10 {
-            // Long enough for the pool to have looked at it.
+            // Long enough for the pool to check the connection.
             wait::throughout(Duration::from_millis(2500), || assert_eq!(kept(&weir), 1.0));
         }
     }
@@ -53,7 +53,7 @@ fn a_connection_that_has_ended_while_it_rested_is_not_used() {
     let weir = beyond.weir("localhost", CA, "", "");
     let mut client = Client::connect(weir.address());
     for (round, order) in [Order::Close, Order::Cut].into_iter().cycle().take(4).enumerate() {
-        // It may not be sent twice: whoever takes a dead connection for it fails.
+        // A POST cannot be retried, so it fails if the proxy uses a dead connection.
         assert_eq!(client.ask(&Request::post("/", "x")).status, 200);
         assert_eq!(origin.connections(), round + 1);
         beyond.front.order(order);
@@ -65,7 +65,7 @@ fn a_connection_that_has_ended_while_it_rested_is_not_used() {
 #[test]
 fn large_bodies_go_both_ways_at_the_pace_of_who_reads() {
     let origin = Origin::start(|turn| {
-        // Slow at first: what is sent has to lie somewhere, and to go on from there.
+        // The upstream reads late, so that what the client sends must be buffered and resumed.
         wait::pause(Duration::from_millis(300));
         let body = turn.body()?;
         turn.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE}\r\nx-got: {}\r\n\r\n", body.length))?;

@@ -1,4 +1,4 @@
-//! Certificates and authorities that are replaced while requests go to the upstream.
+//! Certificates and authorities that are replaced while requests are sent to the upstream.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -10,13 +10,13 @@ use crate::support::{Client, Origin, Request, Weir, wait};
 const OWN: &str = "ca: DIR/ca.crt, certificate: DIR/weir.crt, key: DIR/weir.key";
 const ROTATIONS: usize = 10;
 
-/// Asks over and over on four connections while `change` does what it does.
+/// Sends requests continuously on four connections while `change` runs.
 fn under_load(weir: &Weir, change: impl FnOnce(&dyn Fn())) {
     let (done, served) = (AtomicBool::new(false), AtomicUsize::new(0));
     let load = || {
         let mut client = Client::connect(weir.address());
         while !done.load(Ordering::SeqCst) {
-            // A POST: nothing is mended by sending it twice.
+            // A POST, so that no retry hides a failure.
             let answer = client.try_ask(&Request::post("/", "x")).map_err(|error| error.to_string())?;
             if answer.status != 200 {
                 return Err(answer.status.to_string());
@@ -75,7 +75,7 @@ fn authorities_are_replaced_without_a_failed_request_and_those_of_before_believe
     let new = std::fs::read_to_string(next.write(&beyond.directory.path().join("new.crt"))).unwrap();
     under_load(&weir, |load| {
         load();
-        // Both, then the service changes, then only the new one: as it is done.
+        // The usual rotation: trust both authorities, change the service, then trust only the new one.
         replace(&format!("{old}{new}"));
         load();
         beyond.front.replace(next.server("localhost", H1, false));

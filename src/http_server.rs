@@ -1,0 +1,145 @@
+//! Small HTTP/1.1 server for auxiliary ports, such as the admin interface: operators, probes and low request rates.
+//!
+//! Its clients are trusted no more than those of the proxy. The number of connections, the time per request and the age
+//! of a connection are bounded, and an error on one connection affects no other. At the maximum, a connection without a
+//! request makes room for a new one. The port stays open until the process ends.
+
+mod connection_slots;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{sleep, timeout};
+
+use self::connection_slots::{ConnectionSlots, SharedStage, Stage, TrackedStream};
+use crate::drain::{DrainManager, Phase};
+
+/// A complete response.
+pub type FullResponse = Response<Full<Bytes>>;
+
+/// Creates a response with a body of the given content type.
+pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> FullResponse {
+    let mut reply = Response::new(Full::new(body.into()));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    reply
+}
+
+/// Maximum concurrent connections; above that, an old one is closed for each new one. A scraper and a few probes need a
+/// handful.
+const MAX_CONNECTIONS: usize = 256;
+
+/// Maximum time for the header section of a request, and for which a connection may stay open without a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum time for a request's handler, which is mostly spent reading the request body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Age at which a connection is closed after its current request, and the time that this request may then take. So a
+/// client that never reads its response cannot hold a connection for longer.
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(60);
+const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum time for which the end of the process waits for the last responses.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Maximum size of the read buffer, and so of a request's header section.
+const MAX_HEAD_SIZE: usize = 16 * 1024;
+
+/// Pause after an accept failed for lack of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves `listener` with `answer` until the drain has reached its last phase. `answer` may only wait for the request's
+/// body, and must bound how much of it it reads.
+pub async fn serve<A, F>(listener: TcpListener, drain: Arc<DrainManager>, answer: A)
+where
+    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = FullResponse> + Send + 'static,
+{
+    let mut seats = ConnectionSlots::default();
+    let mut connections = JoinSet::new();
+    let ended = drain.reached(Phase::Ended);
+    tokio::pin!(ended);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut ended => break,
+            Some(_) = connections.join_next() => {}
+            stream = accept(&listener) => {
+                let claim = SharedStage::default();
+                let has_made_room = seats.evict_if_full(MAX_CONNECTIONS);
+                let serving = serve_connection(stream, claim.clone(), Arc::clone(&drain), answer.clone());
+                seats.add(connections.spawn(serving), claim);
+                if has_made_room {
+                    // Yields, so that the aborted task ends and the connections accepted earlier are served.
+                    yield_now().await;
+                }
+            }
+        }
+    }
+    drop(listener);
+    let _ = timeout(SHUTDOWN_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+/// Accepts the next connection. Safe to cancel: no accepted connection is lost.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept at a side door");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection<A, F>(stream: TcpStream, claim: SharedStage, drain: Arc<DrainManager>, answer: A)
+where
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = FullResponse>,
+{
+    let stream = TokioIo::new(TrackedStream::new(stream, claim.clone()));
+    let service = service_fn(|request| {
+        claim.set(Stage::HandlingRequest);
+        let reply = timeout(BODY_TIMEOUT, answer(request));
+        let claim = claim.clone();
+        async move {
+            let reply = reply.await.unwrap_or_else(|_| timed_out());
+            claim.set(Stage::SendingResponse);
+            Ok::<_, Infallible>(reply)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD_SIZE)
+        .serve_connection(stream, service);
+    tokio::pin!(connection);
+    tokio::select! {
+        // An error of this client is of no interest to others.
+        _ = connection.as_mut() => return,
+        () = sleep(MAX_CONNECTION_AGE) => {}
+        () = drain.reached(Phase::Ended) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(LAST_REQUEST_TIMEOUT, connection).await;
+}
+
+/// The response to a request that was not handled in time.
+fn timed_out() -> FullResponse {
+    let mut reply = Response::new(Full::new(Bytes::new()));
+    *reply.status_mut() = StatusCode::REQUEST_TIMEOUT;
+    reply
+}

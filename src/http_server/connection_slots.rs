@@ -1,0 +1,188 @@
+//! Connections of an auxiliary port, and which of them is closed to make room for a new one.
+//!
+//! A connection without a request costs its client nothing, so a few hundred of them must not keep a probe out. At the
+//! maximum, the connection with the lowest priority is closed, in this order: the oldest without a request; the oldest
+//! whose client does not read its response; the oldest whose request is not complete. The newest connections are never
+//! closed.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::AbortHandle;
+
+/// The newest quarter of the connections is never closed to make room.
+const PROTECTED_FRACTION: usize = 4;
+
+/// What a connection is doing, in the order in which connections are closed to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Stage {
+    /// No request, or an incomplete header section.
+    Idle,
+    /// Its response is being written.
+    SendingResponse,
+    /// Its request is being read and handled.
+    HandlingRequest,
+}
+
+/// Shared record of what one connection is doing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedStage(Arc<AtomicU8>);
+
+/// Connections of an auxiliary port, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionSlots(Vec<(AbortHandle, SharedStage)>);
+
+/// Stream that records when a response has been written.
+#[derive(Debug)]
+pub(super) struct TrackedStream<S> {
+    stream: S,
+    stage: SharedStage,
+}
+
+impl SharedStage {
+    /// Records the connection's stage.
+    pub(super) fn set(&self, stage: Stage) {
+        self.0.store(stage as u8, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Stage {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Stage::Idle,
+            1 => Stage::SendingResponse,
+            _ => Stage::HandlingRequest,
+        }
+    }
+}
+
+impl ConnectionSlots {
+    /// Adds a connection.
+    pub(super) fn add(&mut self, connection: AbortHandle, claim: SharedStage) {
+        self.0.push((connection, claim));
+    }
+
+    /// Aborts the connection with the lowest priority if there are `most`. Returns whether one was aborted.
+    pub(super) fn evict_if_full(&mut self, most: usize) -> bool {
+        if self.0.len() < most {
+            return false;
+        }
+        self.0.retain(|(connection, _)| !connection.is_finished());
+        if self.0.len() < most {
+            return false;
+        }
+        // The newest connections have not had time to send a request. If all older ones have one, a client that keeps
+        // connecting must not push out a probe before it has sent its own.
+        let older = self.0.len() - self.0.len() / PROTECTED_FRACTION;
+        // `min_by_key` returns the first of several equal ones, which is the oldest.
+        let least = (0..older).min_by_key(|place| self.0[*place].1.get());
+        least.inspect(|place| self.0.remove(*place).0.abort()).is_some()
+    }
+}
+
+impl<S> TrackedStream<S> {
+    pub(super) const fn new(stream: S, claim: SharedStage) -> Self {
+        Self { stream, stage: claim }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for TrackedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes after it has written everything.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        if self.stage.get() == Stage::SendingResponse {
+            self.stage.set(Stage::Idle);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::task::{JoinSet, yield_now};
+
+    use super::*;
+
+    /// Adds a connection at each of `stages`, makes room once, and returns which ones are left.
+    async fn left(stages: &[Stage]) -> Vec<usize> {
+        let (mut seats, mut tasks) = (ConnectionSlots::default(), JoinSet::new());
+        let mut handles = Vec::new();
+        for stage in stages {
+            let claim = SharedStage::default();
+            claim.set(*stage);
+            handles.push(tasks.spawn(pending::<()>()));
+            seats.add(handles.last().unwrap().clone(), claim);
+        }
+        assert!(seats.evict_if_full(stages.len()));
+        yield_now().await;
+        (0..stages.len()).filter(|place| !handles[*place].is_finished()).collect()
+    }
+
+    #[tokio::test]
+    async fn the_oldest_connection_without_a_request_makes_room() {
+        assert_eq!(left(&[Stage::HandlingRequest, Stage::Idle, Stage::Idle]).await, [0, 2]);
+        assert_eq!(left(&[Stage::HandlingRequest, Stage::SendingResponse, Stage::Idle]).await, [0, 1]);
+        assert_eq!(left(&[Stage::HandlingRequest, Stage::SendingResponse]).await, [0]);
+        assert_eq!(left(&[Stage::HandlingRequest, Stage::HandlingRequest]).await, [1]);
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_has_time_to_send_its_request() {
+        assert_eq!(
+            left(&[Stage::SendingResponse, Stage::HandlingRequest, Stage::HandlingRequest, Stage::Idle])
+                .await,
+            [1, 2, 3]
+        );
+        assert_eq!(
+            left(&[Stage::HandlingRequest, Stage::HandlingRequest, Stage::HandlingRequest, Stage::Idle])
+                .await,
+            [1, 2, 3]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_has_ended_leaves_its_seat_to_the_next() {
+        let (mut seats, mut tasks) = (ConnectionSlots::default(), JoinSet::new());
+        seats.add(tasks.spawn(async {}), SharedStage::default());
+        while tasks.join_next().await.is_some() {}
+        assert!(!seats.evict_if_full(1));
+    }
+}

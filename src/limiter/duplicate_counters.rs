@@ -1,0 +1,67 @@
+//! Finds counters that a request names more than once.
+//!
+//! The second check of a counter must see the state that the first one leaves. The links between them are computed
+//! before any shard is locked, in O(n log n) for n checks.
+
+use smallvec::SmallVec;
+
+use super::key::Fingerprint;
+
+/// Up to this length, comparing all pairs is faster than sorting.
+const MAX_COMPARED: usize = 8;
+
+/// For each position in a list of counters, the nearest earlier position of the same counter.
+#[derive(Debug)]
+pub(super) struct DuplicateCounters(SmallVec<[Option<u32>; 4]>);
+
+impl DuplicateCounters {
+    /// Finds the repetitions in `keys`.
+    pub(super) fn new(keys: &[Fingerprint]) -> Self {
+        if keys.len() > MAX_COMPARED {
+            return Self::sorted(keys);
+        }
+        let earlier = |at: usize| keys[..at].iter().rposition(|key| *key == keys[at]).map(index);
+        Self((0..keys.len()).map(earlier).collect())
+    }
+
+    fn sorted(keys: &[Fingerprint]) -> Self {
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by_key(|&at| (keys[at], at));
+        let mut earlier = SmallVec::from_elem(None, keys.len());
+        for pair in order.windows(2).filter(|pair| keys[pair[0]] == keys[pair[1]]) {
+            earlier[pair[1]] = Some(index(pair[0]));
+        }
+        Self(earlier)
+    }
+
+    /// Returns the nearest position before `position` with the same counter.
+    pub(super) fn earlier(&self, position: usize) -> Option<usize> {
+        self.0[position].map(|at| at as usize)
+    }
+}
+
+/// Converts a position; a request never has four billion checks.
+fn index(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn repeats_are_linked_to_the_nearest_earlier_position(
+            keys in prop::collection::vec(0_u64..6, 0..40),
+        ) {
+            let keys: Vec<_> = keys.into_iter().map(|key| Fingerprint::with_words([key, 0])).collect();
+            let repeats = DuplicateCounters::new(&keys);
+            for at in 0..keys.len() {
+                let nearest = (0..at).rev().find(|&earlier| keys[earlier] == keys[at]);
+                prop_assert_eq!(repeats.earlier(at), nearest);
+            }
+        }
+    }
+}

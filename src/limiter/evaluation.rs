@@ -1,0 +1,196 @@
+//! Evaluates one check against its counter.
+
+use std::time::Duration;
+
+use super::Check;
+use super::algorithm::history::History;
+use super::algorithm::{self, Counter, CounterState, Outcome};
+use super::check_options::{CheckOptions, CounterRole, DelayPolicy};
+use super::decision::{Enforcement, Verdict};
+use super::key::Fingerprint;
+use super::quota::Quota;
+use super::reservation::{self, ChargeTiming};
+use super::table::{Shard, SlotLookup};
+use super::timestamp::{Timestamp, saturating_nanos};
+
+/// A counter before a check.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CounterView<'a> {
+    pub(super) counter: Counter<'a>,
+    /// Units reserved on the counter, where they affect the check.
+    pub(super) held: u64,
+    /// For a shared limit: units left for all instances, in addition to those in the lease.
+    remaining_outside_slot: u32,
+}
+
+impl<'a> CounterView<'a> {
+    pub(super) fn new(
+        shard: &'a Shard,
+        check: &Check,
+        (key, place): (Fingerprint, SlotLookup),
+        now: Timestamp,
+    ) -> Self {
+        let held = match (check.charge_timing, check.options) {
+            // If other requests may hold reservations on the counter, the check has terms.
+            (ChargeTiming::OnArrival, None) => 0,
+            _ => shard.held_of(key, check.handle.id),
+        };
+        let is_claimed = shard.quota(check.handle.id).is_some_and(Quota::is_leased);
+        let beside = if is_claimed { shard.remaining_outside_slot(key, now) } else { 0 };
+        Self { counter: shard.counter(place, check.handle.id), held, remaining_outside_slot: beside }
+    }
+}
+
+/// Decides and charges the common case: one check without terms, charged on arrival, whose counter exists. Returns
+/// `None` for all other checks without terms.
+// Inline: passing the verdict through memory costs as much as deciding it.
+#[inline(always)]
+pub(super) fn try_fast_path(
+    shard: &mut Shard,
+    check: &Check,
+    key: Fingerprint,
+    now: Timestamp,
+) -> Option<Verdict> {
+    if check.charge_timing != ChargeTiming::OnArrival {
+        return None;
+    }
+    let (counter, quota) = shard.own_slot(key, check.handle.id)?;
+    let (next, outcome) = algorithm::evaluate(Some(counter.state()), quota, check.cost, now);
+    // A lease counts the units that it rejects, so that the store learns the demand.
+    if outcome == Outcome::Conform || quota.is_leased() {
+        counter.set_state(check.handle.id, next);
+    }
+    let quota = *quota;
+    let beside = if quota.is_leased() { shard.remaining_outside_slot(key, now) } else { 0 };
+    let counter = Some((quota, Some(next)));
+    Some(Verdict { outcome, enforcement: check.enforcement, auxiliary: beside, delay: 0, counter })
+}
+
+/// Returns the verdict of one check and the state to keep if the request passes, if the check is to be charged.
+pub(super) fn evaluate(
+    shard: &Shard,
+    check: &Check,
+    before: CounterView<'_>,
+    now: Timestamp,
+) -> (Verdict, Option<CounterState>) {
+    let enforcement = check.enforcement;
+    let Some(quota) = shard.quota(check.handle.id) else {
+        return (
+            Verdict { outcome: Outcome::Conform, enforcement, auxiliary: 0, delay: 0, counter: None },
+            None,
+        );
+    };
+    let CounterView { counter, held, remaining_outside_slot: beside } = before;
+    let (mut next, outcome) = match check.charge_timing {
+        ChargeTiming::OnArrival if held == 0 => algorithm::evaluate(counter, quota, check.cost, now),
+        _ => reservation::evaluate(counter, quota, (check.cost, held), now),
+    };
+    let beside = if let Counter::WithHistory(history) = counter {
+        seconds_until_more(history, quota, now)
+    } else {
+        beside
+    };
+    let mut verdict =
+        Verdict { outcome, enforcement, auxiliary: beside, delay: 0, counter: Some((*quota, Some(next))) };
+    if held > 0 && check.charge_timing == ChargeTiming::OnArrival {
+        // The verdict shows clients the reservations of other requests; the counter keeps only what this request costs.
+        next = algorithm::evaluate(counter, quota, check.cost, now).0;
+    }
+    let kept = match check.options {
+        None => (outcome == Outcome::Conform).then_some(next),
+        Some(terms) => apply_options(terms, check, (&mut verdict, next), (before, quota), now),
+    };
+    (verdict, kept)
+}
+
+/// Seconds until the first units of a history in use expire, or until enough of a debt is paid for one unit to be left.
+fn seconds_until_more(history: &History, quota: &Quota, now: Timestamp) -> u32 {
+    let used = history.compact_state(quota, now).extra;
+    let wanted = quota.capacity().saturating_sub(used.saturating_sub(1)).max(1);
+    match algorithm::evaluate(history, quota, wanted, now).1 {
+        Outcome::Exceed { retry_after: Some(wait) } if used > 0 => {
+            u32::try_from(wait.as_nanos().div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
+        }
+        _ => 0,
+    }
+}
+
+/// Applies the terms of a check: returns the state to keep if the request passes.
+fn apply_options(
+    terms: CheckOptions,
+    check: &Check,
+    (verdict, next): (&mut Verdict, CounterState),
+    (before, quota): (CounterView<'_>, &Quota),
+    now: Timestamp,
+) -> Option<CounterState> {
+    match (terms.role, verdict.outcome) {
+        // A request that passes does not change a ban.
+        (CounterRole::Ban, _) => None,
+        (CounterRole::Limit | CounterRole::Delay(_), Outcome::Conform) => Some(next),
+        (CounterRole::Delay(slack), Outcome::Exceed { .. }) => match verdict.enforcement {
+            Enforcement::Enforced => delayed(slack, check, verdict, (before, quota), now),
+            Enforcement::Marking => {
+                verdict.delay = saturating_nanos(slack.max_delay());
+                None
+            }
+            Enforcement::Shadow => None,
+        },
+        (CounterRole::Limit, Outcome::Exceed { .. }) => None,
+    }
+}
+
+/// Charges a request now that conforms only after a wait, if the wait is short enough and the queue is not full. The
+/// next request then waits behind it, so requests leave in the order of arrival and are not evaluated again.
+fn delayed(
+    slack: DelayPolicy,
+    check: &Check,
+    verdict: &mut Verdict,
+    (CounterView { counter, held, .. }, quota): (CounterView<'_>, &Quota),
+    now: Timestamp,
+) -> Option<CounterState> {
+    let Outcome::Exceed { retry_after: Some(wait) } = verdict.outcome else { return None };
+    // It is not known when reserved units are released.
+    if check.charge_timing != ChargeTiming::OnArrival || held > 0 {
+        return None;
+    }
+    let state = counter.compact_state(quota, now);
+    let place = time_until_queued((slack, wait), check.cost, (state, quota), now);
+    if !place.is_zero() {
+        verdict.outcome = Outcome::Exceed { retry_after: Some(place) };
+        return None;
+    }
+    let next = algorithm::charge(state, quota, check.cost.into(), now);
+    verdict.outcome = Outcome::Conform;
+    verdict.delay = saturating_nanos(wait);
+    verdict.counter = Some((*quota, Some(next)));
+    Some(next)
+}
+
+/// Time until a request that would have to wait for `wait` is admitted to the queue: its wait is short enough and the
+/// queue has room. Zero if it is admitted now.
+fn time_until_queued(
+    (slack, wait): (DelayPolicy, Duration),
+    cost: u32,
+    (state, quota): (Option<CounterState>, &Quota),
+    now: Timestamp,
+) -> Duration {
+    let shorter = wait.saturating_sub(slack.max_delay());
+    let fewer = algorithm::time_until_debt(state, quota, (cost, slack.max_debt(cost)), now);
+    match shorter.max(fewer) {
+        Duration::ZERO => Duration::ZERO,
+        place => place.saturating_add(algorithm::rounding(quota)),
+    }
+}
+
+/// Returns the outcome of the same check for a second request, if the counter is `counter`.
+pub(super) fn reevaluate(check: &Check, (counter, quota): (Counter<'_>, &Quota), now: Timestamp) -> Outcome {
+    let (_, outcome) = algorithm::evaluate(counter, quota, check.cost, now);
+    match (outcome, check.options.map(|terms| terms.role)) {
+        (Outcome::Exceed { retry_after: Some(wait) }, Some(CounterRole::Delay(slack))) => {
+            let state = counter.compact_state(quota, now);
+            let place = time_until_queued((slack, wait), check.cost, (state, quota), now);
+            Outcome::Exceed { retry_after: Some(place) }
+        }
+        (outcome, _) => outcome,
+    }
+}

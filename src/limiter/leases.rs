@@ -1,0 +1,274 @@
+//! Leases: the units that counters of this process have of shared limits, which the store counts.
+//!
+//! A counter of a shared limit spends the lease in its slot like any quota. In addition to the slot, a [`Book`] (lease
+//! account) stores what matters when the lease runs out: units held back so that the next lease is requested in time, a
+//! later lease, and the demand. A request whose counter is out of units calls [`Limiter::claim`]; the task that talks
+//! to the store calls [`Limiter::question`] and [`Limiter::grant`].
+
+mod account;
+mod bans;
+mod lease_request;
+mod status;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(super) use self::account::LeaseAccount;
+pub(super) use self::bans::SharedBans;
+pub use self::lease_request::{LeaseGrant, LeaseRequest, StoreCounterKind, excess};
+pub use self::status::{SharedCounterStatus, SharedLimitStatus};
+use super::algorithm::lease::{self, LeaseState};
+use super::decision::Verdict;
+use super::key::Fingerprint;
+use super::quota::Quota;
+use super::table::{LimitId, Shard, SlotLookup};
+use super::timestamp::Timestamp;
+use super::{Check, Limiter, unconditional_count};
+
+/// How instances share the units of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeasePolicy {
+    /// Units are leased for each request separately, never ahead of demand.
+    pub is_exact: bool,
+    /// Requests may wait for the store. Otherwise units are leased ahead however few they are.
+    pub may_wait: bool,
+    /// Priority; the store serves the demand of lower numbers first.
+    pub priority: u8,
+    /// Under contention all instances get equal shares, instead of shares in proportion to their demand.
+    pub is_max_min: bool,
+}
+
+/// One counter of a shared limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SharedCounter {
+    /// Id of the limit.
+    pub limit: LimitId,
+    pub(super) key: Fingerprint,
+}
+
+impl SharedCounter {
+    /// Name of the counter in the store, the same on all instances of a fleet.
+    pub fn name(&self) -> u128 {
+        let [first, second] = self.key.words();
+        u128::from(first) << 64 | u128::from(second)
+    }
+}
+
+/// What a request whose counter is out of units has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseOutcome {
+    /// Units are available now: check again. If `true`, the caller also has to query the store for more.
+    Ready(bool),
+    /// The store has to be queried: by the caller if `true`, otherwise a query is pending.
+    Requested(bool),
+    /// The store has no units for this time.
+    Rejected(Duration),
+    /// The limit is gone, or there is no room for the lease of another key.
+    Gone,
+}
+
+/// The lease accounts of one shard.
+pub(super) type LeaseAccounts = BTreeMap<Fingerprint, LeaseAccount>;
+
+impl Verdict {
+    /// Whether the request was rejected only because the store has to be queried first.
+    pub fn awaits_lease(&self) -> bool {
+        self.rejects() && self.needs_lease()
+    }
+
+    /// Whether a counter of a shared limit is out of units and the store has not reported that there are none. Applies
+    /// to checks that are not enforced too.
+    pub fn needs_lease(&self) -> bool {
+        self.exceeds() && self.quota().is_some_and(Quota::is_leased) && lease::needs_lease(self.outcome)
+    }
+}
+
+impl Limiter {
+    /// Returns the counter of `check`.
+    pub fn shared_counter(&self, check: &Check) -> SharedCounter {
+        SharedCounter { limit: check.handle.id, key: check.key.salted(check.handle.salt) }
+    }
+
+    /// Provides units that were held back to a request whose counter is out of units, or returns that the store has to
+    /// be queried.
+    pub fn acquire_units(&self, check: &Check, now: Timestamp) -> LeaseOutcome {
+        self.acquire_counter_units(self.shared_counter(check), (check.cost, None), now)
+    }
+
+    /// As [`Self::claim`] for `cost` units. `limit` is the number of units of the limit if its handle does not
+    /// determine it.
+    pub(super) fn acquire_counter_units(
+        &self,
+        SharedCounter { limit: meter, key }: SharedCounter,
+        (cost, limit): (u32, Option<u32>),
+        now: Timestamp,
+    ) -> LeaseOutcome {
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        let Some(quota) = shard.quota(meter).filter(|quota| quota.is_leased()).copied() else {
+            return LeaseOutcome::Gone;
+        };
+        let quota = unconditional_count::quota_with_limit(quota, limit);
+        if cost > quota.capacity() {
+            // More than the limit can ever grant. Clients need a finite wait.
+            return LeaseOutcome::Rejected(quota.refill());
+        }
+        let is_exact = shard.quotas().lease_policy(meter).is_some_and(|sharing| sharing.is_exact);
+        let needed = shard.held_of(key, meter).saturating_add(cost.into());
+        let held = LeaseState::from_counter(shard.state(shard.find(key), meter, now));
+        let Some(book) = shard.lease_account(key, meter, now) else { return LeaseOutcome::Gone };
+        book.limit = limit;
+        if book.is_for_other_quota(&quota) {
+            book.unpause();
+        }
+        let left = book.expire(held, now);
+        let held = book.replenish(left, needed, now);
+        let units = held.units(now);
+        if u64::from(units) < needed {
+            book.pause_after_partial_grant(now);
+        }
+        let outcome = if u64::from(units) >= needed {
+            LeaseOutcome::Ready(book.start_renewal(now))
+        } else if book.pauses_until > now {
+            LeaseOutcome::Rejected(book.pauses_until.since(now))
+        } else {
+            book.need(cost, &quota, is_exact);
+            LeaseOutcome::Requested(book.start_request(now))
+        };
+        let held = match outcome {
+            LeaseOutcome::Rejected(_) if units == 0 => {
+                LeaseState::Exhausted { until: book.pauses_until, rejected: cost }
+            }
+            _ => held,
+        };
+        write_lease(&mut shard, (key, meter), held, now);
+        outcome
+    }
+
+    /// Creates a query to the store about a counter; `None` if there is nothing to query. The query is pending until
+    /// [`Self::grant`] or [`Self::abandon`].
+    pub fn lease_request(&self, counter: SharedCounter, now: Timestamp) -> Option<LeaseRequest> {
+        let SharedCounter { limit: meter, key } = counter;
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
+        let sharing = shard.quotas().lease_policy(meter);
+        let (Some(quota), Some(sharing)) = (quota, sharing) else {
+            shard.lease_accounts_mut().remove(&key);
+            return None;
+        };
+        let state = shard.state(shard.find(key), meter, now);
+        let in_use = shard.held_of(key, meter);
+        let book = shard.lease_accounts_mut().get_mut(&key)?;
+        let quota = unconditional_count::quota_with_limit(quota, book.limit);
+        let (question, held) =
+            book.lease_request(counter, LeaseState::from_counter(state), (quota, sharing), in_use, now);
+        write_lease(&mut shard, (key, meter), held, now);
+        Some(question)
+    }
+
+    /// Stores what the store has granted. `sent` is when the query was sent: the lease expires by this process's clock,
+    /// counted from then. Returns when to review the counter, if it holds units.
+    pub fn apply_grant(
+        &self,
+        question: &LeaseRequest,
+        grant: LeaseGrant,
+        (sent, now): (Timestamp, Timestamp),
+    ) -> Option<Timestamp> {
+        let SharedCounter { limit: meter, key } = question.counter;
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
+        let held = LeaseState::from_counter(shard.state(shard.find(key), meter, now));
+        let book = shard.lease_accounts_mut().get_mut(&key)?;
+        let Some(quota) = quota else {
+            shard.lease_accounts_mut().remove(&key);
+            return None;
+        };
+        // The wait that was computed for the previous limit says nothing about this one.
+        let none = Duration::ZERO;
+        let grant = match book.is_for_other_quota(&quota) {
+            true => LeaseGrant { wait: none, spread: none, pause: none, ..grant },
+            false => grant,
+        };
+        let held = book.apply_grant(question, grant, held, (sent, now));
+        let review = book.review_at(now);
+        let is_idle = book.is_idle(now);
+        if !write_lease(&mut shard, (key, meter), held, now) || is_idle {
+            shard.lease_accounts_mut().remove(&key);
+        }
+        review
+    }
+
+    /// Ends a query without a response. Units that it may have granted expire unspent.
+    pub fn abandon_request(&self, question: &LeaseRequest) {
+        let key = question.counter.key;
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        if let Some(book) = shard.lease_accounts_mut().get_mut(&key) {
+            book.abandon_request(question);
+        }
+    }
+
+    /// Cancels a query that was not sent; the next request that needs units starts another.
+    pub fn cancel_request(&self, counter: SharedCounter) {
+        let mut shard = self.table.lock(self.table.shard_of(counter.key));
+        if let Some(book) = shard.lease_accounts_mut().get_mut(&counter.key) {
+            book.cancel_request();
+        }
+    }
+
+    /// Reviews a counter: whether units are about to expire unspent, so that the store has to be queried, or the lease
+    /// account can be removed.
+    pub fn review(&self, counter: SharedCounter, now: Timestamp) -> Review {
+        let SharedCounter { limit: meter, key } = counter;
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        let held = LeaseState::from_counter(shard.state(shard.find(key), meter, now));
+        let in_use = shard.held_of(key, meter);
+        let Some(book) = shard.lease_accounts_mut().get_mut(&key) else { return Review::Done };
+        let (review, held) = book.review(held, in_use, now);
+        write_lease(&mut shard, (key, meter), held, now);
+        if review == Review::Done {
+            shard.lease_accounts_mut().remove(&key);
+        }
+        review
+    }
+
+    /// Number of counters of shared limits that have a lease account.
+    pub fn shared_counter_count(&self) -> usize {
+        (0..self.table.shards()).map(|shard| self.table.lock(shard).lease_accounts_mut().len()).sum()
+    }
+}
+
+impl LeaseAccount {
+    /// Adds the cost of a waiting request to the next query. A request that does not fit into one lease with the others
+    /// is left out, because units without a validity are granted only for a single request that costs that much.
+    fn need(&mut self, cost: u32, quota: &Quota, is_exact: bool) {
+        let kind = StoreCounterKind::from_quota(quota, 0);
+        let needed = self.needed.saturating_add(cost);
+        if self.needed == 0 || f64::from(needed) <= kind.max_leasable(kind.valid_to_arrive(is_exact)) {
+            self.needed = needed;
+        }
+    }
+}
+
+/// Result of a review of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Review {
+    /// Units are about to expire: query the store.
+    Ask,
+    /// Review again at this time.
+    Later(Timestamp),
+    /// No units are held.
+    Done,
+}
+
+/// Stores `held` in the counter; returns whether there was room. A lease is never stored in an overflow counter.
+pub(super) fn write_lease(
+    shard: &mut Shard,
+    (key, meter): (Fingerprint, LimitId),
+    held: LeaseState,
+    now: Timestamp,
+) -> bool {
+    let (place, state) = (shard.find(key), held.into());
+    if matches!(place, SlotLookup::Absent) && lease::is_unused(state, now) {
+        return true;
+    }
+    shard.store_own_state(place, key, meter, state, now)
+}

@@ -1,0 +1,477 @@
+//! Lease account: what a counter has of a shared limit in addition to the units in its slot.
+
+mod demand;
+mod permits;
+
+use std::time::Duration;
+
+use super::lease_request::{LeaseGrant, LeaseRequest, MAX_VALID, StoreCounterKind};
+use super::{LeasePolicy, Review, SharedCounter};
+use crate::limiter::algorithm::lease::{LeaseState, MAX_UNITS};
+use crate::limiter::quota::Quota;
+use crate::limiter::table::LimitId;
+use crate::limiter::timestamp::Timestamp;
+
+/// Maximum time for which units are held back: the time of a query, so that the next lease arrives when the current one
+/// ends.
+const MAX_LEAD: Duration = Duration::from_millis(20);
+/// Minimum part of a pause; instances spread their pauses from this part on.
+const MIN_PAUSE_FRACTION: f64 = 0.8;
+/// Lower bound of the granted part of what was wanted, when a pause is computed.
+const MIN_PART: f64 = 0.001;
+/// Minimum number of units leased ahead of demand. For fewer, requests query the store one by one, because most units
+/// would expire unspent.
+const MIN_AHEAD: f64 = 6.0;
+/// Number of units that should be spent between two looks.
+const MIN_SPENT: f64 = 6.0;
+/// Units demanded within this many seconds are too few for a query of their own.
+const WORTH_A_CALL: f64 = 0.01;
+/// Looks per validity of a lease, at which unspent units are found.
+const LOOKS: u32 = 8;
+/// How long the demand of a counter without requests is remembered.
+const MEMORY: Duration = Duration::from_secs(10);
+/// Demand above which it is remembered, in units per second.
+const WORTH_REMEMBERING: f64 = 100.0;
+
+/// Units granted at one time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lease {
+    units: u32,
+    /// Deadline for spending them.
+    until: Timestamp,
+    /// Time of the grant by the store's clock, in microseconds.
+    granted_at: u64,
+}
+
+/// The lease account of one counter.
+#[derive(Debug)]
+pub(in crate::limiter) struct LeaseAccount {
+    /// Id of the limit.
+    pub(super) limit_id: LimitId,
+    /// Units of the limit, if its handle does not determine them.
+    pub(super) limit: Option<u32>,
+    /// Units left for all instances at the last response of the store, in addition to those granted to this one.
+    pub(super) remaining: Option<u32>,
+    /// The lease in the slot. Its units here are those held back.
+    current: Lease,
+    /// A later lease.
+    next: Lease,
+    /// Units that have expired and were not given back yet.
+    lapsed: Lease,
+    /// Units present when the demand was last counted, and those granted since.
+    accounted: u64,
+    /// Units demanded, and since when.
+    measured: (u64, Timestamp),
+    /// Units present at the last look, and its time.
+    looked: (u64, Timestamp),
+    /// Requests have stopped. The time until the next one does not count as time without demand.
+    is_quiet: bool,
+    /// More units are held than will be spent.
+    has_too_much: bool,
+    /// Whether that was so at the last look.
+    seemed_too_much: bool,
+    /// Units for waiting requests, since the last query.
+    pub(super) needed: u32,
+    /// Units rejected, since the last query.
+    rejected: u64,
+    /// Units spent beyond the lease.
+    owed: u32,
+    /// Time of the last query.
+    pub(super) requested_at: Timestamp,
+    /// Whether a query is pending.
+    is_requesting: bool,
+    /// The units are permits of requests in flight.
+    is_permits: bool,
+    /// If the store has granted less than was wanted: the granted part, the time of the query, and when the next share
+    /// is due at the latest.
+    cut: Option<(f64, Timestamp, Timestamp)>,
+    /// Time before which the store has no more units.
+    pub(super) pauses_until: Timestamp,
+    /// Demand in units per second, which rises fast and falls slowly.
+    pub(super) demand_rate: f64,
+    /// Quota of the last query.
+    quota: Option<Quota>,
+    /// Time before which no units are given back.
+    forfeits_until: Timestamp,
+    /// Time before the end of a lease at which the next one is requested.
+    lead: Duration,
+    /// Interval of the looks at unspent units.
+    look: Duration,
+}
+
+impl LeaseAccount {
+    pub(in crate::limiter) fn new(meter: LimitId, now: Timestamp) -> Self {
+        Self {
+            limit_id: meter,
+            limit: None,
+            remaining: None,
+            current: Lease::default(),
+            next: Lease::default(),
+            lapsed: Lease::default(),
+            accounted: 0,
+            measured: (0, now),
+            looked: (0, now),
+            is_quiet: false,
+            has_too_much: false,
+            seemed_too_much: false,
+            cut: None,
+            needed: 0,
+            rejected: 0,
+            owed: 0,
+            requested_at: now,
+            is_requesting: false,
+            is_permits: false,
+            pauses_until: Timestamp::EPOCH,
+            demand_rate: 0.0,
+            quota: None,
+            forfeits_until: Timestamp::EPOCH,
+            lead: MAX_LEAD,
+            look: MAX_LEAD,
+        }
+    }
+
+    /// Whether the last query was about another limit.
+    pub(super) fn is_for_other_quota(&self, quota: &Quota) -> bool {
+        self.quota.is_some_and(|asked| asked != *quota)
+    }
+
+    /// Clears the time before which the store has no more units.
+    pub(super) fn unpause(&mut self) {
+        (self.pauses_until, self.cut) = (Timestamp::EPOCH, None);
+    }
+
+    /// Sets expired units aside; returns the units left in the slot that may be spent. The slot must be written
+    /// afterwards.
+    pub(super) fn expire(&mut self, held: LeaseState, now: Timestamp) -> u32 {
+        let mut left = match held {
+            LeaseState::Units(units, _) => units,
+            LeaseState::Exhausted { rejected, .. } => {
+                self.rejected += u64::from(rejected);
+                0
+            }
+        };
+        if now >= self.current.until {
+            let units = std::mem::take(&mut self.current.units).saturating_add(std::mem::take(&mut left));
+            self.lapsed.add(Lease { units, ..self.current });
+        }
+        if now >= self.next.until {
+            self.lapsed.add(std::mem::take(&mut self.next));
+        }
+        left
+    }
+
+    /// Returns what the slot is to contain: its `left` units and those held back or, if these are fewer than `needed`,
+    /// the next lease.
+    pub(super) fn replenish(&mut self, left: u32, needed: u64, now: Timestamp) -> LeaseState {
+        let left = left.saturating_add(std::mem::take(&mut self.current.units));
+        if u64::from(left) >= needed || self.next.units == 0 {
+            return LeaseState::Units(left, self.current.until);
+        }
+        let mut next = std::mem::take(&mut self.next);
+        let rest = Lease { units: left, ..self.current };
+        if u64::from(next.units) < needed {
+            next.add(rest);
+        } else {
+            // They are given back, because two leases in one slot would both end with the first of them.
+            self.lapsed.add(Lease { until: now, ..rest });
+        }
+        let reserve = self.reserve(next.units, needed);
+        self.current = Lease { units: reserve, ..next };
+        LeaseState::Units(next.units - reserve, next.until)
+    }
+
+    /// Number of units of a lease to hold back, so that the next one is requested in time.
+    fn reserve(&self, units: u32, needed: u64) -> u32 {
+        if self.cut.is_some() {
+            return 0;
+        }
+        let lead = (self.demand_rate * self.lead.as_secs_f64()) as u32;
+        let spare = u64::from(units).saturating_sub(needed);
+        lead.min(units / 2).min(u32::try_from(spare).unwrap_or(u32::MAX))
+    }
+
+    /// Whether the store has to be queried while units are left; if so, marks the query as pending.
+    pub(super) fn start_renewal(&mut self, now: Timestamp) -> bool {
+        if self.current.units > 0 || self.next.units > 0 {
+            return false;
+        }
+        self.pause_after_partial_grant(now);
+        now >= self.pauses_until && self.start_request(now)
+    }
+
+    /// Computes the pause after a share is spent. The next share is due when all that was wanted would have been spent:
+    /// an instance whose demand has grown spends its share sooner, and queries sooner.
+    pub(super) fn pause_after_partial_grant(&mut self, now: Timestamp) {
+        if let Some((part, asked, latest)) = self.cut.take() {
+            let due = asked.saturating_add(now.since(asked).mul_f64(1.0 / part.clamp(MIN_PART, 1.0)));
+            self.pauses_until = self.pauses_until.max(due.min(latest));
+        }
+    }
+
+    /// Marks a query as pending; returns whether none was.
+    pub(super) fn start_request(&mut self, now: Timestamp) -> bool {
+        if std::mem::take(&mut self.is_quiet) {
+            self.measured = (0, now);
+        }
+        !std::mem::replace(&mut self.is_requesting, true)
+    }
+
+    /// Creates a query; returns it and what the slot is to contain until the response.
+    pub(super) fn lease_request(
+        &mut self,
+        counter: SharedCounter,
+        held: LeaseState,
+        (quota, sharing): (Quota, LeasePolicy),
+        in_use: u64,
+        now: Timestamp,
+    ) -> (LeaseRequest, LeaseState) {
+        let mut kind = StoreCounterKind::from_quota(&quota, in_use);
+        if self.quota.replace(quota).is_some_and(|before| before != quota) {
+            // Units of the previous limit are not worth units of this one.
+            self.forfeits_until = now.saturating_add(2 * MAX_VALID);
+        }
+        let elapsed = now.since(self.requested_at);
+        let most = kind.max_validity(sharing.is_exact);
+        let period = most * 13 / 16;
+        let left = self.expire(held, now);
+        let demanded = self.count_demand(left, now, period);
+        let needed = std::mem::take(&mut self.needed).min(kind.capacity());
+        let ahead = (self.demand_rate * period.as_secs_f64()).min(kind.max_leasable(most));
+        let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
+        let few = if sharing.may_wait { MIN_AHEAD } else { 0.0 };
+        let ahead = if ahead < few || has_too_much || sharing.is_exact { 0.0 } else { ahead };
+        let is_ahead = ahead > 0.0 || kind.is_permits() || !sharing.may_wait && !sharing.is_exact;
+        let valid = kind.valid_for(needed, is_ahead, sharing.is_exact);
+        self.lead = if kind.is_permits() { valid / 2 } else { MAX_LEAD.min(valid / 4) };
+        self.seemed_too_much = false;
+        let (returned, left, wanted) = if let StoreCounterKind::Permits { held, .. } = &mut kind {
+            let wanted = permits::permits_to_request(in_use, needed);
+            // Permits beyond this are not used from now on, because the store may grant them to other instances.
+            *held = left.min(wanted);
+            (Lease::default(), *held, wanted)
+        } else {
+            let (returned, left) = self.units_to_return(left, now);
+            let missing = (ahead as u32).saturating_sub(self.with_leases(left));
+            (returned, left, missing.saturating_add(needed))
+        };
+        let there = self.with_leases(left);
+        self.looked = (there.into(), now);
+        self.look =
+            (most / LOOKS).max(MAX_LEAD).max(Duration::from_secs_f64(MIN_SPENT / self.demand_rate.max(1.0)));
+        self.requested_at = now;
+        self.is_requesting = true;
+        self.is_permits = kind.is_permits();
+        let question = LeaseRequest {
+            counter,
+            kind,
+            lease_policy: sharing,
+            valid,
+            needed,
+            wanted,
+            demanded,
+            elapsed,
+            returned: (returned.units, returned.granted_at),
+            owed: std::mem::take(&mut self.owed),
+            period,
+        };
+        (question, self.slot(held, left, now))
+    }
+
+    /// Returns what the slot is to contain after a grant.
+    pub(super) fn apply_grant(
+        &mut self,
+        question: &LeaseRequest,
+        grant: LeaseGrant,
+        held: LeaseState,
+        (sent, now): (Timestamp, Timestamp),
+    ) -> LeaseState {
+        self.is_requesting = false;
+        self.remaining = Some(grant.remaining);
+        let left = self.expire(held, now);
+        if grant.granted < question.min_units() {
+            let spread = grant.spread.mul_f64(question.spread_fraction());
+            self.pauses_until = now.saturating_add(grant.wait).saturating_add(spread);
+        } else if !grant.pause.is_zero() && grant.granted < question.wanted {
+            let of_period = grant.pause.as_secs_f64() / question.period.as_secs_f64();
+            let part = f64::from(grant.granted) / (f64::from(question.wanted) * of_period);
+            // Spread, so that instances do not query at the same moment.
+            let spread = MIN_PAUSE_FRACTION + (1.0 - MIN_PAUSE_FRACTION) * question.spread_fraction();
+            let latest = sent.saturating_add(grant.pause.mul_f64(spread));
+            if grant.granted == 0 {
+                self.pauses_until = latest;
+            } else {
+                self.cut = Some((part / spread, sent, latest));
+            }
+        }
+        let claim = Lease {
+            units: grant.granted,
+            until: sent.saturating_add(grant.spendable(question)),
+            granted_at: grant.granted_at,
+        };
+        if question.kind.is_permits() {
+            self.current = Lease { units: 0, ..claim };
+            return LeaseState::Units(grant.granted, claim.until);
+        }
+        self.accounted = self.accounted.saturating_add(claim.units.into());
+        self.looked.0 += u64::from(claim.units);
+        if claim.units == 0 {
+            return self.slot(held, left, now);
+        }
+        if claim.until <= now {
+            self.lapsed.add(claim);
+            return self.slot(held, left, now);
+        }
+        if left > 0 || self.current.units > 0 {
+            self.next.add(claim);
+            return LeaseState::Units(left, self.current.until);
+        }
+        let reserve = self.reserve(claim.units, question.needed.into());
+        self.current = Lease { units: reserve, ..claim };
+        LeaseState::Units(claim.units - reserve, claim.until)
+    }
+
+    /// The request is not sent: requests that waited for it are rejected.
+    pub(super) fn cancel_request(&mut self) {
+        self.is_requesting = false;
+        self.rejected += u64::from(std::mem::take(&mut self.needed));
+    }
+
+    pub(super) fn abandon_request(&mut self, question: &LeaseRequest) {
+        self.is_requesting = false;
+        self.owed = self.owed.saturating_add(question.owed);
+    }
+
+    /// Time of the next review.
+    pub(super) fn review_at(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.is_permits {
+            return Some(self.permits_due(now));
+        }
+        let last = self.next.until.max(self.current.until);
+        (last > now).then(|| last.saturating_sub(self.lead).min(now.saturating_add(self.look)).max(now))
+    }
+
+    /// Units in the slot and in the leases of this account.
+    const fn with_leases(&self, in_slot: u32) -> u32 {
+        in_slot.saturating_add(self.current.units).saturating_add(self.next.units)
+    }
+
+    /// Reviews the units held: whether they are about to expire, or are more than will be spent. Returns also what the
+    /// slot is to contain.
+    pub(super) fn review(&mut self, held: LeaseState, in_use: u64, now: Timestamp) -> (Review, LeaseState) {
+        let left = self.expire(held, now);
+        let slot = self.slot(held, left, now);
+        if self.is_permits {
+            return (self.review_permits(left, in_use, now), slot);
+        }
+        let there = left.saturating_add(self.current.units);
+        if self.is_requesting {
+            return (Review::Later(now.saturating_add(MAX_LEAD)), slot);
+        }
+        let holds = there > 0 || self.next.units > 0;
+        if !holds && self.lapsed.units == 0 {
+            let review =
+                if self.is_idle(now) { Review::Done } else { Review::Later(now.saturating_add(MEMORY)) };
+            return (review, slot);
+        }
+        let is_look = now.since(self.looked.1) >= self.look;
+        let spent = self.spent_since_look(there);
+        self.is_quiet = spent == 0;
+        let all = there.saturating_add(self.next.units);
+        let is_little = f64::from(all.saturating_add(self.lapsed.units)) <= self.demand_rate * WORTH_A_CALL;
+        // A single look may have been at the end of a burst.
+        let seems_too_much = !is_little && f64::from(there) > 2.0 * self.spendable(there, now);
+        self.has_too_much = seems_too_much && (self.is_quiet || self.seemed_too_much);
+        if is_look {
+            self.seemed_too_much = seems_too_much;
+        }
+        if self.is_quiet && is_little {
+            let at = self.next.until.max(self.current.until);
+            return (Review::Later(if at > now { at } else { now.saturating_add(MEMORY) }), slot);
+        }
+        let at = self.review_at(now).filter(|at| holds && *at > now && !self.has_too_much);
+        self.is_requesting = at.is_none();
+        if self.has_too_much && spent > 0 {
+            self.demand_rate =
+                self.demand_rate.min(1.25 * spent as f64 / now.since(self.looked.1).as_secs_f64());
+        }
+        if is_look && !self.is_requesting {
+            self.looked = (all.into(), now);
+        }
+        (at.map_or(Review::Ask, Review::Later), slot)
+    }
+
+    /// Whether the account can be removed.
+    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
+        let remembers = self.demand_rate > WORTH_REMEMBERING && now.since(self.requested_at) < MEMORY;
+        let holds = self.next.units > 0 || self.lapsed.units > 0 || now < self.current.until || self.owed > 0;
+        !holds && !remembers && !self.is_requesting && self.needed == 0 && now >= self.pauses_until
+    }
+
+    /// Units that may be spent in addition to those in the slot.
+    pub(super) fn held_back(&self, now: Timestamp) -> u32 {
+        let units = |claim: &Lease| if now < claim.until { claim.units } else { 0 };
+        units(&self.current).saturating_add(units(&self.next))
+    }
+
+    /// Takes the units to give back: those that have expired, and those that would expire unspent. Returns also the
+    /// units left in the slot.
+    fn units_to_return(&mut self, left: u32, now: Timestamp) -> (Lease, u32) {
+        let mut returned = Lease::default();
+        let mut kept = left;
+        let there = left.saturating_add(self.current.units);
+        let ends = self.current.until.since(now);
+        let spendable = if ends <= self.lead {
+            self.demand_rate * self.lead.as_secs_f64()
+        } else {
+            self.spendable(there, now)
+        };
+        if f64::from(there) > spendable && there > 0 {
+            kept = (spendable as u32).min(left);
+            self.current.units = 0;
+            returned.add(Lease { units: there - kept, ..self.current });
+            returned.add(std::mem::take(&mut self.next));
+        } else if self.next.until.since(now) <= self.lead || there == 0 && self.is_quiet {
+            returned.add(std::mem::take(&mut self.next));
+        }
+        let mut lapsed = std::mem::take(&mut self.lapsed);
+        self.accounted = self.accounted.saturating_sub(u64::from(returned.units) + u64::from(lapsed.units));
+        if now < self.forfeits_until {
+            (returned.units, lapsed.units) = (0, 0);
+        }
+        // Merged units count as granted when the older ones were. So the smaller part is dropped if it is below an
+        // eighth.
+        let (few, many) = if lapsed.units < returned.units { (lapsed, returned) } else { (returned, lapsed) };
+        returned = many;
+        if few.units >= many.units / 8 {
+            returned.add(few);
+        }
+        (returned, kept)
+    }
+
+    /// Returns the slot with `left` units or, if there are none, the pause.
+    fn slot(&self, held: LeaseState, left: u32, now: Timestamp) -> LeaseState {
+        match held {
+            _ if left > 0 => LeaseState::Units(left, self.current.until),
+            LeaseState::Exhausted { until, .. } if until > now => {
+                LeaseState::Exhausted { until, rejected: 0 }
+            }
+            _ if self.current.units == 0 && self.next.units == 0 && self.pauses_until > now => {
+                LeaseState::Exhausted { until: self.pauses_until, rejected: 0 }
+            }
+            _ => LeaseState::Units(0, self.current.until),
+        }
+    }
+}
+
+impl Lease {
+    /// Merges two leases: the earlier deadline and the earlier grant apply to both.
+    fn add(&mut self, other: Self) {
+        if self.units == 0 {
+            *self = other;
+        } else if other.units > 0 {
+            self.units = self.units.saturating_add(other.units).min(MAX_UNITS);
+            self.until = self.until.min(other.until);
+            self.granted_at = self.granted_at.min(other.granted_at);
+        }
+    }
+}

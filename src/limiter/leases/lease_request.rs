@@ -1,0 +1,247 @@
+//! Queries to the store about one counter, and the grants that it returns.
+
+use std::time::Duration;
+
+use super::{LeasePolicy, SharedCounter};
+use crate::limiter::algorithm::{Algorithm, fixed_window};
+use crate::limiter::quota::Quota;
+use crate::limiter::timestamp::Timestamp;
+
+/// Maximum validity of a lease. It bounds how long a unit can be unused, and how long a change of a limit takes.
+pub(super) const MAX_VALID: Duration = Duration::from_secs(1);
+/// Minimum validity of a lease. If the maximum for a limit is shorter, units are leased only for waiting requests, one
+/// at a time.
+const MIN_VALID: Duration = Duration::from_millis(4);
+/// Maximum time for a grant for a waiting request to arrive. Such a request is decided when the units are granted.
+const TO_ARRIVE: Duration = Duration::from_millis(20);
+/// Number of sub-windows in which the store counts a sliding window.
+const SUB_WINDOWS: u32 = 100;
+/// Validity of permits without a query from their instance.
+const PERMITS_VALID: Duration = Duration::from_secs(3);
+
+/// A query about one counter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeaseRequest {
+    /// The counter.
+    pub counter: SharedCounter,
+    /// How the store counts it.
+    pub kind: StoreCounterKind,
+    /// How it is shared.
+    pub lease_policy: LeasePolicy,
+    /// Validity of the lease, from the query on; zero if it is for waiting requests.
+    pub valid: Duration,
+    /// Units for waiting requests; the store grants all of them or none.
+    pub needed: u32,
+    /// Units that would be spent within `period`, including `needed`.
+    pub wanted: u32,
+    /// Units demanded since the last query, spent or rejected.
+    pub demanded: u32,
+    /// Time since the last query.
+    pub elapsed: Duration,
+    /// Units given back, and the earliest time at which they were granted, by the store's clock.
+    pub returned: (u32, u64),
+    /// Units spent beyond the lease.
+    pub owed: u32,
+    /// The time for which `wanted` is needed.
+    pub period: Duration,
+}
+
+/// How the store counts a limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StoreCounterKind {
+    /// A bucket that drains continuously.
+    Bucket {
+        /// Microseconds in which one unit drains.
+        interval: f64,
+        /// Maximum level.
+        burst: u32,
+    },
+    /// A count per window of the clock and the calendar.
+    Window {
+        /// Units.
+        count: u32,
+        /// The quota, whose calendar determines the windows.
+        quota: Quota,
+    },
+    /// A count in any span of this length.
+    Sliding {
+        /// Units.
+        count: u32,
+        /// The span.
+        length: Duration,
+        /// Number of sub-windows.
+        sub_windows: u32,
+    },
+    /// Tokens added at intervals, up to a burst.
+    Refill {
+        /// Tokens of one refill.
+        count: u32,
+        /// Time between refills.
+        every: Duration,
+        /// Maximum number of tokens.
+        burst: u32,
+    },
+    /// A concurrency limit.
+    Permits {
+        /// Permits.
+        count: u32,
+        /// Permits in use by this instance.
+        used: u32,
+        /// Permits that this instance may use until the store has responded.
+        held: u32,
+    },
+}
+
+/// A grant of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseGrant {
+    /// Units.
+    pub granted: u32,
+    /// Validity, from when the query was sent.
+    pub valid: Duration,
+    /// Time of the grant by the store's clock, in microseconds.
+    pub granted_at: u64,
+    /// If nothing is granted to waiting requests: time until there is something.
+    pub wait: Duration,
+    /// Period over which instances spread their next queries after `wait`.
+    pub spread: Duration,
+    /// If less than `wanted` is granted: time until the next share is due.
+    pub pause: Duration,
+    /// Units left for all instances.
+    pub remaining: u32,
+}
+
+impl StoreCounterKind {
+    pub(super) fn from_quota(quota: &Quota, in_use: u64) -> Self {
+        let quota = quota.store_quota();
+        let count = u32::try_from(quota.count()).unwrap_or(u32::MAX);
+        match quota.algorithm() {
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket {
+                interval: quota.period_nanos() as f64 / 1000.0 / f64::from(count),
+                burst: quota.capacity(),
+            },
+            Algorithm::RefillBucket => {
+                Self::Refill { count, every: quota.window().duration(), burst: quota.capacity() }
+            }
+            Algorithm::FixedWindow => Self::Window { count, quota },
+            Algorithm::SlidingWindow | Algorithm::SlidingLog => {
+                Self::Sliding { count, length: quota.window().duration(), sub_windows: SUB_WINDOWS }
+            }
+            Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => {
+                let used = u32::try_from(in_use).unwrap_or(u32::MAX);
+                Self::Permits { count: quota.capacity(), used, held: 0 }
+            }
+        }
+    }
+
+    /// Maximum validity of a lease for which the bound holds.
+    ///
+    /// The store reduces a bucket's burst by what drains during the validity, and two fifths of the burst must be left.
+    /// Units of a window have to be spent in the part of the window in which they were counted.
+    fn max_valid(&self) -> Duration {
+        let most = match *self {
+            Self::Bucket { interval, burst } => {
+                Duration::from_secs_f64(interval * f64::from(burst - 1) * 0.6 / 1e6)
+            }
+            Self::Window { .. } => MAX_VALID,
+            Self::Sliding { length, sub_windows: parts, .. } => length / parts,
+            Self::Refill { every, .. } => every,
+            Self::Permits { .. } => return PERMITS_VALID,
+        };
+        if most < MIN_VALID { Duration::ZERO } else { most.min(MAX_VALID) }
+    }
+
+    /// Maximum validity of a lease; zero if leases are only for waiting requests and valid until they arrive.
+    pub(super) fn max_validity(&self, is_exact: bool) -> Duration {
+        match self {
+            // No part of the burst is withheld for units that are granted and not yet spent.
+            Self::Bucket { .. } if is_exact => Duration::ZERO,
+            Self::Window { .. } | Self::Sliding { .. } | Self::Refill { .. } if is_exact => {
+                self.max_valid().min(TO_ARRIVE)
+            }
+            _ => self.max_valid(),
+        }
+    }
+
+    /// Validity of a lease for waiting requests.
+    pub(super) fn valid_to_arrive(&self, is_exact: bool) -> Duration {
+        self.max_validity(is_exact).min(TO_ARRIVE)
+    }
+
+    /// Validity of a lease of `needed` units for waiting requests; with `is_ahead`, also for further demand.
+    pub(super) fn valid_for(&self, needed: u32, is_ahead: bool, is_exact: bool) -> Duration {
+        let fits = |valid: &Duration| f64::from(needed) <= self.max_leasable(*valid);
+        let ahead = is_ahead.then(|| self.max_validity(is_exact));
+        ahead.into_iter().chain([self.valid_to_arrive(is_exact)]).find(fits).unwrap_or_default()
+    }
+
+    /// Maximum number of units of one grant.
+    pub(super) fn capacity(&self) -> u32 {
+        match *self {
+            Self::Bucket { burst, .. } | Self::Refill { burst, .. } => burst,
+            Self::Window { count, .. } | Self::Sliding { count, .. } | Self::Permits { count, .. } => count,
+        }
+    }
+
+    /// Maximum number of units of a lease with this validity.
+    pub(super) fn max_leasable(&self, valid: Duration) -> f64 {
+        match *self {
+            Self::Bucket { interval, burst } => f64::from(burst) - valid.as_secs_f64() * 1e6 / interval,
+            _ => f64::from(self.capacity()),
+        }
+    }
+
+    pub(super) const fn is_permits(&self) -> bool {
+        matches!(self, Self::Permits { .. })
+    }
+}
+
+/// Maximum excess of all instances over one instance, in units, in any window.
+///
+/// The store counts `quota` and no request costs more than `cost`. Units granted to waiting requests are spent up to
+/// [`TO_ARRIVE`] later than they were counted.
+pub fn excess(quota: &Quota, cost: u32, is_exact: bool) -> f64 {
+    let kind = StoreCounterKind::from_quota(quota, 0);
+    let valid = kind.valid_to_arrive(is_exact);
+    if !valid.is_zero() && f64::from(cost.min(kind.capacity())) <= kind.max_leasable(valid) {
+        return 0.0;
+    }
+    match kind {
+        StoreCounterKind::Bucket { interval, .. } => TO_ARRIVE.as_secs_f64() * 1e6 / interval,
+        StoreCounterKind::Window { count, .. }
+        | StoreCounterKind::Sliding { count, .. }
+        | StoreCounterKind::Refill { count, .. } => f64::from(count),
+        StoreCounterKind::Permits { .. } => 0.0,
+    }
+}
+
+impl LeaseRequest {
+    /// A number from 0 to 1 that differs between instances, so that not all of them query at the same moment.
+    pub(super) fn spread_fraction(&self) -> f64 {
+        let (name, nanos) = (self.counter.name() as u64, self.elapsed.as_nanos() as u64);
+        let mixed = (name ^ nanos).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Number of units below which waiting requests are rejected. For permits it includes those in use.
+    pub(super) fn min_units(&self) -> u32 {
+        match self.kind {
+            StoreCounterKind::Permits { used, .. } => used.saturating_add(self.needed),
+            _ => self.needed,
+        }
+    }
+
+    /// Boundaries of a fixed window: start and end of the window that contains `now`, and the end of the next.
+    pub fn window_bounds(quota: &Quota, now: Timestamp) -> [Timestamp; 3] {
+        fixed_window::window_bounds(quota, now)
+    }
+}
+
+impl LeaseGrant {
+    /// Time for which the lease may be spent by this process's clock: an eighth less than by the store's, because the
+    /// clocks may run at different rates (`clock` runs up to six per cent slower while it corrects a lead).
+    pub(super) fn spendable(&self, question: &LeaseRequest) -> Duration {
+        let valid = if question.valid.is_zero() { TO_ARRIVE } else { self.valid };
+        valid * 7 / 8
+    }
+}

@@ -1,0 +1,89 @@
+//! Slots of counters with a history. A bit of the limit id marks them; the state word is the time at which the history
+//! becomes unused, and the state extra is the history's number.
+
+use super::slot::{HISTORY_FLAG, Slot, has_history, limit_of, number_of, state_of, tail, with_state};
+use super::{LimitId, Shard};
+use crate::limiter::algorithm::CounterState;
+use crate::limiter::algorithm::conversion::Change;
+use crate::limiter::timestamp::Timestamp;
+
+impl Shard {
+    /// Stores the state of the counter in slot `index`, in its history if it has one or can get one.
+    #[cold]
+    pub(super) fn store_history(
+        &mut self,
+        index: usize,
+        meter: LimitId,
+        state: CounterState,
+        now: Timestamp,
+    ) {
+        let Some(quota) = self.quotas.get(meter).copied() else { return };
+        let entry = self.slots()[index];
+        let number = if has_history(&entry) {
+            self.histories.apply_state(number_of(&entry), state, &quota, now);
+            Some(number_of(&entry))
+        } else {
+            self.histories.insert(state, &quota, now)
+        };
+        let [first, second, ..] = entry;
+        self.slots_mut()[index] = match number {
+            Some(number) => {
+                let end = self.histories.get(number).expires_at(&quota);
+                [first, second, end, u64::from(number) << 32 | HISTORY_FLAG | u64::from(meter.0)]
+            }
+            None => [first, second, state.word, tail(meter, state)],
+        };
+    }
+
+    /// Gives back units charged at the first of two times, as of the second, to the history in slot `index`.
+    pub(super) fn refund_history(
+        &mut self,
+        index: usize,
+        meter: LimitId,
+        units: u32,
+        times: (Timestamp, Timestamp),
+    ) {
+        let Some(quota) = self.quotas.get(meter).copied() else { return };
+        let number = number_of(&self.slots()[index]);
+        self.histories.refund(number, units, &quota, times);
+        self.slots_mut()[index][2] = self.histories.get(number).expires_at(&quota);
+    }
+
+    /// Converts an entry to another quota; `None` if it is unused there. Its history continues with it or is removed.
+    pub(super) fn carried(
+        &mut self,
+        entry: &Slot,
+        change: Option<Change<'_>>,
+        now: Timestamp,
+    ) -> Option<Slot> {
+        if !has_history(entry) {
+            let state = change?.convert(state_of(entry), now)?;
+            return Some(with_state(entry, state));
+        }
+        let history = self.histories.get_mut(number_of(entry));
+        if change.is_some_and(|change| change.carry_history(history)) {
+            return Some(*entry);
+        }
+        let short = change.and_then(|change| change.convert(history.compact_state(change.from, now), now));
+        self.release_history(entry);
+        let state = short?;
+        Some(with_state(entry, state))
+    }
+
+    /// Returns the entry with its state in twelve bytes.
+    pub(super) fn shortened(&self, entry: &Slot, now: Timestamp) -> Slot {
+        let meter = limit_of(entry);
+        let state = self.quotas.get(meter).and_then(|quota| self.counter_of(entry).compact_state(quota, now));
+        match state {
+            Some(state) => with_state(entry, state),
+            None => *entry,
+        }
+    }
+
+    /// Removes the history of an entry, if it has one. The only place where histories are removed.
+    pub(super) fn release_history(&mut self, entry: &Slot) {
+        if has_history(entry) {
+            self.histories.remove(number_of(entry));
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Decides several checks of one request together: either all of them are charged or none.
+//!
+//! All their shards are locked, in ascending order, from the first read to the last charge. The charges of rules that
+//! charge rejections, and a ban that a rejection starts, are written under the same locks.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::algorithm::{self, CounterState, Outcome, ban};
+use super::check_options::{CounterRole, OnDenied};
+use super::decision::{Decision, Enforcement, Verdict, Verdicts};
+use super::duplicate_counters::DuplicateCounters;
+use super::evaluation::{self, CounterView};
+use super::key::Fingerprint;
+use super::reservation::{self, ChargeTiming};
+use super::table::{CounterTable, LockedShards, Shard, SlotLookup};
+use super::timestamp::Timestamp;
+use super::unconditional_count::{CountOperation, CountResult, CountSelection, RequestCounters};
+use super::{Check, Limiter, commit};
+
+/// What happens to a request, once all its counters are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JointOutcome {
+    /// Whether its checks are charged.
+    pub passes: bool,
+    /// Which of its unconditional counts are written.
+    pub count_selection: CountSelection,
+}
+
+/// The checks of one request, with their shards locked.
+struct Transaction<'a> {
+    checks: &'a [Check],
+    keys: SmallVec<[Fingerprint; 4]>,
+    repeats: DuplicateCounters,
+    locked: LockedShards<'a>,
+}
+
+/// What earlier checks of the same counter have charged and reserved.
+#[derive(Clone, Copy, Debug, Default)]
+struct ProvisionalCharge {
+    counter: Option<CounterState>,
+    held: u64,
+}
+
+type VerdictList = SmallVec<[Verdict; 2]>;
+type NextStates = SmallVec<[Option<CounterState>; 4]>;
+
+/// Decides `checks` and charges those that conform, if the request passes.
+// Out of line, so that a request with one check does not pay for the stack frame of this.
+#[inline(never)]
+pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Decision {
+    let mut trial = Transaction::lock(&limiter.table, checks, &[]);
+    let (verdicts, next) = trial.evaluate(now);
+    let passes = !verdicts.iter().any(Verdict::rejects);
+    trial.finish(verdicts, next, passes, limiter, now)
+}
+
+impl Limiter {
+    /// Decides `checks` and counts `tallies` in one critical section.
+    ///
+    /// `rule` is called with all results. It returns whether the request passes, and so is charged, and which counts
+    /// are written. It must return `passes: false` if a check rejects. It runs under the locks and must not call the
+    /// limiter.
+    pub fn check_and_count(
+        &self,
+        (checks, tallies): (&[Check], &[CountOperation]),
+        rule: impl FnOnce(&[Verdict], &[CountResult]) -> JointOutcome,
+        now: Timestamp,
+    ) -> (Decision, SmallVec<[CountResult; 4]>) {
+        let counters = RequestCounters::new(self, tallies);
+        let mut trial = Transaction::lock(&self.table, checks, counters.keys());
+        let (verdicts, next) = trial.evaluate(now);
+        let read = counters.read(&trial.locked, now);
+        let JointOutcome { passes, count_selection: counting } = rule(&verdicts, &read);
+        let decision = trial.finish(verdicts, next, passes, self, now);
+        (decision, counters.count_all(read, counting, &mut trial.locked, now))
+    }
+}
+
+impl ProvisionalCharge {
+    /// Adds `check`, whose next state is `state` if it is charged at all.
+    fn with(self, check: &Check, state: Option<CounterState>) -> Self {
+        match (check.charge_timing, state) {
+            (_, None) => self,
+            (ChargeTiming::OnArrival, charged) => Self { counter: charged, ..self },
+            (ChargeTiming::OnResponse | ChargeTiming::WhileInFlight, Some(_)) => {
+                Self { held: self.held.saturating_add(check.cost.into()), ..self }
+            }
+        }
+    }
+}
+
+impl<'a> Transaction<'a> {
+    /// Locks the shards of `checks` and of the counters `others`.
+    fn lock(store: &'a CounterTable, checks: &'a [Check], others: &[Fingerprint]) -> Self {
+        let keys: SmallVec<[Fingerprint; 4]> =
+            checks.iter().map(|check| check.key.salted(check.handle.salt)).collect();
+        let repeats = DuplicateCounters::new(&keys);
+        let locked = store.lock_all(keys.iter().chain(others).copied());
+        Self { checks, keys, repeats, locked }
+    }
+
+    /// Returns the verdict of each check, and the state of its counter if it is charged.
+    fn evaluate(&self, now: Timestamp) -> (VerdictList, NextStates) {
+        let mut verdicts = VerdictList::new();
+        let mut next = NextStates::new();
+        let mut charged: SmallVec<[ProvisionalCharge; 4]> = SmallVec::new();
+        for (position, check) in self.checks.iter().enumerate() {
+            let earlier =
+                self.repeats.earlier(position).map_or_else(ProvisionalCharge::default, |at| charged[at]);
+            let before = self.before(position, earlier, now);
+            let (verdict, state) = evaluation::evaluate(self.shard(position), check, before, now);
+            verdicts.push(verdict);
+            next.push(state);
+            charged.push(earlier.with(check, state));
+        }
+        (verdicts, next)
+    }
+
+    /// Charges all that conforms if the request passes, otherwise only what a rejection costs.
+    fn finish(
+        &mut self,
+        mut verdicts: VerdictList,
+        next: NextStates,
+        passes: bool,
+        limiter: &Limiter,
+        now: Timestamp,
+    ) -> Decision {
+        let mut overflowed = false;
+        if !passes {
+            self.report_uncharged(&mut verdicts, now);
+            if self.checks.iter().any(|check| check.options.is_some()) {
+                overflowed = self.apply_rejection(&mut verdicts, limiter, now);
+            }
+            return Decision { verdicts: Verdicts::Several(verdicts), overflowed };
+        }
+        for (position, state) in next.into_iter().enumerate() {
+            let Some(state) = state else { continue };
+            let (key, check, place) = (self.keys[position], &self.checks[position], self.find_slot(position));
+            let state = self.state_in_overflow(position, place, now).unwrap_or(state);
+            let kept = commit(self.shard_mut(position), check, (key, place), state, now);
+            overflowed |= limiter.record_placement(kept);
+        }
+        Decision { verdicts: Verdicts::Several(verdicts), overflowed }
+    }
+
+    /// Slot of a check's counter. Out of line, because it is called from many places.
+    #[inline(never)]
+    fn find_slot(&self, position: usize) -> SlotLookup {
+        self.shard(position).find(self.keys[position])
+    }
+
+    fn shard(&self, position: usize) -> &Shard {
+        self.locked.shard(self.keys[position])
+    }
+
+    fn shard_mut(&mut self, position: usize) -> &mut Shard {
+        self.locked.shard_mut(self.keys[position])
+    }
+
+    /// Returns the counter at `position` as it is after the `earlier` checks of the same counter.
+    fn before(&self, position: usize, earlier: ProvisionalCharge, now: Timestamp) -> CounterView<'_> {
+        let (key, shard) = (self.keys[position], self.shard(position));
+        let mut before =
+            CounterView::new(shard, &self.checks[position], (key, self.find_slot(position)), now);
+        if let Some(charged) = earlier.counter {
+            before.counter = Some(charged).into();
+        }
+        before.held = before.held.saturating_add(earlier.held);
+        before
+    }
+
+    /// Recomputes the state to keep if the check has no counter of its own and an overflow counter is in use. Earlier
+    /// checks may have charged the overflow counter, or their new counters may have replaced an unused one.
+    #[inline]
+    fn state_in_overflow(&self, position: usize, place: SlotLookup, now: Timestamp) -> Option<CounterState> {
+        match place {
+            SlotLookup::Absent if self.shard(position).has_overflow() => {
+                self.charged_now(position, place, now)
+            }
+            _ => None,
+        }
+    }
+
+    #[cold]
+    fn charged_now(&self, position: usize, place: SlotLookup, now: Timestamp) -> Option<CounterState> {
+        let (shard, check) = (self.shard(position), &self.checks[position]);
+        let state = shard.state(place, check.handle.id, now);
+        Some(algorithm::charge(state, shard.quota(check.handle.id)?, check.cost.into(), now))
+    }
+
+    /// Corrects the verdicts of a rejected request: nothing is charged, so counters are as before.
+    fn report_uncharged(&self, verdicts: &mut [Verdict], now: Timestamp) {
+        for (position, verdict) in verdicts.iter_mut().enumerate() {
+            verdict.delay = 0;
+            if let Some((quota, state)) = &mut verdict.counter {
+                let (shard, check) = (self.shard(position), &self.checks[position]);
+                *state = match check.charge_timing {
+                    // A concurrency limit consists of reservations only.
+                    ChargeTiming::WhileInFlight => {
+                        let held = shard.held_of(self.keys[position], check.handle.id);
+                        Some(reservation::state_with_holds(None, quota, held, now))
+                    }
+                    _ => shard.state(self.find_slot(position), check.handle.id, now),
+                };
+            }
+            if verdict.rejects()
+                && let Some(outcome) = self.outcome_of_all(position, now)
+            {
+                verdict.outcome = outcome;
+            }
+        }
+    }
+
+    /// Returns the outcome of all checks of the request for the counter at `position` together, if there are several: a
+    /// client that retries pays for all of them.
+    fn outcome_of_all(&self, position: usize, now: Timestamp) -> Option<Outcome> {
+        let is_charged = |other: &usize| self.checks[*other].charge_timing == ChargeTiming::OnArrival;
+        let same = (0..self.keys.len()).filter(|other| self.keys[*other] == self.keys[position]);
+        if same.clone().count() < 2 || !same.clone().all(|other| is_charged(&other)) {
+            return None;
+        }
+        let cost = same.fold(0_u32, |sum, other| sum.saturating_add(self.checks[other].cost));
+        let (shard, check) = (self.shard(position), &self.checks[position]);
+        let counter = shard.counter(self.find_slot(position), check.handle.id);
+        match algorithm::evaluate(counter, shard.quota(check.handle.id)?, cost, now).1 {
+            // Reservations of other requests were the reason.
+            Outcome::Conform => None,
+            exceeds @ Outcome::Exceed { .. } => Some(exceeds),
+        }
+    }
+
+    /// Applies the consequences of a rejection to the groups that rejected; returns whether an overflow counter was
+    /// used.
+    fn apply_rejection(&mut self, verdicts: &mut [Verdict], limiter: &Limiter, now: Timestamp) -> bool {
+        let group_of = |check: &Check| check.options.map(|terms| terms.group);
+        let (mut from, mut overflowed) = (0, false);
+        for group in self.checks.chunk_by(|a, b| group_of(a) == group_of(b)) {
+            let range = from..from + group.len();
+            from = range.end;
+            let of_group = &verdicts[range.clone()];
+            let is_ban = |check: &Check| check.options.is_some_and(|terms| terms.role == CounterRole::Ban);
+            let banned =
+                group.iter().zip(of_group).any(|(check, verdict)| is_ban(check) && verdict.rejects());
+            let is_over = |(check, verdict): (&Check, &Verdict)| {
+                // A counter that is out of leased units is not over its limit: the store may have more.
+                verdict.rejects()
+                    && !verdict.awaits_lease()
+                    && !reservation::is_blocked_by_pending_charges(check.charge_timing, verdict.outcome)
+            };
+            // Rejections by a running ban neither extend nor repeat it, and are not charged.
+            if !banned && group[0].options.is_some() && group.iter().zip(of_group).any(is_over) {
+                overflowed |= self.charge_denied(range.clone(), verdicts, limiter, now);
+                self.start_ban(range, verdicts, limiter, now);
+            }
+        }
+        overflowed
+    }
+
+    fn charge_denied(
+        &mut self,
+        range: Range<usize>,
+        verdicts: &mut [Verdict],
+        limiter: &Limiter,
+        now: Timestamp,
+    ) -> bool {
+        let (mut overflowed, mut longest) = (false, Duration::ZERO);
+        for position in range.clone() {
+            let check = &self.checks[position];
+            let charges = check
+                .options
+                .is_some_and(|terms| terms.on_denied == OnDenied::Charge && terms.role != CounterRole::Ban);
+            let counts = check.enforcement == Enforcement::Enforced
+                && check.charge_timing != ChargeTiming::WhileInFlight;
+            let Some((quota, _)) = verdicts[position].counter.filter(|_| charges && counts) else { continue };
+            let (key, meter, cost) = (self.keys[position], check.handle.id, check.cost);
+            let place = self.find_slot(position);
+            let shard = self.shard_mut(position);
+            let state = shard.state(place, meter, now);
+            let cost = cost.min(reservation::room_for_debt(state, &quota, now));
+            let next = algorithm::charge(state, &quota, cost.into(), now);
+            let kept = shard.store_state(place, key, meter, next, now);
+            overflowed |= limiter.record_placement(kept);
+            let counter = shard.counter(shard.find(key), meter);
+            if let Outcome::Exceed { retry_after: Some(wait) } =
+                evaluation::reevaluate(check, (counter, &quota), now)
+            {
+                longest = longest.max(wait);
+            }
+            verdicts[position].counter = Some((quota, Some(next)));
+        }
+        // The charges extend the wait, and another limit of the rule may now be the one without room.
+        for verdict in verdicts[range].iter_mut().filter(|verdict| verdict.rejects()) {
+            if let Outcome::Exceed { retry_after: Some(wait) } = &mut verdict.outcome {
+                *wait = longest.max(*wait);
+            }
+        }
+        overflowed
+    }
+
+    /// Starts a ban, unless the table has no room for it: in an overflow counter it would reject every key that shares
+    /// it.
+    fn start_ban(
+        &mut self,
+        range: Range<usize>,
+        verdicts: &mut [Verdict],
+        limiter: &Limiter,
+        now: Timestamp,
+    ) {
+        let is_ban = |check: &Check| check.options.is_some_and(|terms| terms.role == CounterRole::Ban);
+        let Some(position) = range.clone().find(|position| is_ban(&self.checks[*position])) else { return };
+        let Some((quota, state)) = verdicts[position].counter else { return };
+        let (next, length) = ban::start_ban(state, &quota, now);
+        let (key, meter) = (self.keys[position], self.checks[position].handle.id);
+        let place = self.find_slot(position);
+        if !self.shard_mut(position).store_own_state(place, key, meter, next, now) {
+            return;
+        }
+        limiter.record_ban(meter, key);
+        verdicts[position].counter = Some((quota, Some(next)));
+        for verdict in verdicts[range].iter_mut().filter(|verdict| verdict.rejects()) {
+            let wait = verdict.retry_after().max(length);
+            verdict.outcome = Outcome::Exceed { retry_after: Some(wait) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Shared limits: handling of requests whose counters are out of units.
+//!
+//! Nearly all requests use units of a lease that this instance holds, and do not reach this module. If the lease is
+//! used up, the request takes units of the reserve. Otherwise it waits for the store for as long as its rule permits,
+//! or is rejected. While the store is unreachable, the rule's setting for that case applies.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{AppliedLimits, LimitsView};
+use crate::limiter::decision::Verdict;
+use crate::limiter::timestamp::Timestamp;
+use crate::rules::RuleIndex;
+use crate::rules::rule::Rule;
+use crate::rules::selection::CheckRole;
+use crate::store::supply::{Supply, Waiting};
+use crate::throttle;
+
+/// Maximum attempts of a request to take units of a reserve before it is rejected; other requests may take them first.
+const MAX_ATTEMPTS: usize = 4;
+/// Minimum `retry-after` while the store is unreachable.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The limits of a request for which the store must be queried.
+#[derive(Debug)]
+pub struct PendingLease<'a> {
+    view: &'a Rc<LimitsView>,
+    limits: &'a mut AppliedLimits,
+}
+
+impl<'a> PendingLease<'a> {
+    pub(super) const fn new(view: &'a Rc<LimitsView>, limits: &'a mut AppliedLimits) -> Self {
+        Self { view, limits }
+    }
+
+    /// Waits for the store, through `hold`, which keeps the request, and decides.
+    ///
+    /// # Errors
+    /// The rule that rejects the request, and its `retry-after`.
+    pub async fn resolve(
+        self,
+        hold: impl AsyncFnOnce(Waiting) -> Timestamp,
+    ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
+        let Self { view, limits } = self;
+        let waiting = std::mem::take(&mut limits.awaited_leases);
+        let now = hold(waiting).await;
+        limits.check_again(view, now);
+        supply(view, limits, now);
+        // A request waits only once.
+        limits.awaited_leases.clear();
+        limits.record_if_decided(view);
+        match throttle::resolve(&limits.decision) {
+            throttle::ThrottleAction::Forward => Ok(None),
+            throttle::ThrottleAction::Delay(delay) => Ok(Some(delay)),
+            throttle::ThrottleAction::Reject { position: by, retry_after } => {
+                Err((limits.rule(by), retry_after))
+            }
+        }
+    }
+}
+
+impl AppliedLimits {
+    fn check_again(&mut self, view: &LimitsView, now: Timestamp) {
+        self.decision = super::check(&view.limiter, &self.selected, now);
+        self.decided_at = now;
+    }
+
+    fn checks_awaiting_lease(&self) -> SmallVec<[usize; 2]> {
+        let verdicts = self.decision.verdicts().iter().enumerate();
+        verdicts.filter(|(_, verdict)| verdict.awaits_lease()).map(|(position, _)| position).collect()
+    }
+
+    fn is_rejected_otherwise(&self) -> bool {
+        self.decision.verdicts().iter().any(|verdict| verdict.rejects() && !verdict.awaits_lease())
+    }
+
+    /// Rejects the checks in `rejected`, for which the store has no units, with their retry-after. If a ban applies,
+    /// the limits are checked again, because their counters are now updated and the ban begins.
+    fn reject(&mut self, view: &LimitsView, rejected: &[(usize, Duration)], now: Timestamp) {
+        let has_ban = self.selected.iter().any(|selected| selected.role == CheckRole::Ban);
+        if !rejected.is_empty() && has_ban {
+            self.check_again(view, now);
+        }
+        for (position, wait) in rejected {
+            if self.decision.verdicts().get(*position).is_some_and(Verdict::awaits_lease) {
+                self.decision.reject(*position, *wait);
+            }
+        }
+    }
+
+    /// Replaces the check at `position` by the limit for an unreachable store; returns whether there is one.
+    fn use_store_loss_fallback(&mut self, view: &LimitsView, position: usize) -> bool {
+        let has_other = view.policy.rules.use_store_loss_fallback(&mut self.selected[position].check);
+        if !has_other {
+            self.decision.reject(position, RETRY_AFTER);
+        }
+        has_other
+    }
+}
+
+/// Provides units for the checks that lack them, without waiting. Checks that must wait for the store are added to
+/// `limits.short`. Checks that are not enforced follow once all others pass.
+// Out of line, because nearly no request calls this.
+#[inline(never)]
+pub(super) fn supply(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
+    if limits.decision.is_rejected() {
+        supply_enforced(view, limits, now);
+    }
+    if !limits.decision.is_rejected() {
+        supply_observers(view, limits, now);
+    }
+}
+
+fn supply_enforced(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
+    for _ in 0..MAX_ATTEMPTS {
+        let short = limits.checks_awaiting_lease();
+        if short.is_empty() || limits.is_rejected_otherwise() {
+            return;
+        }
+        let mut rejected = SmallVec::<[(usize, Duration); 2]>::new();
+        for position in short {
+            match supply_one(view, limits, position, now) {
+                Supply::There => {}
+                Supply::Asked(lacking) => limits.awaited_leases.add(lacking),
+                Supply::Rejected(wait) => rejected.push((position, wait)),
+                Supply::Away => {
+                    limits.use_store_loss_fallback(view, position);
+                }
+            }
+        }
+        limits.reject(view, &rejected, now);
+        if limits.is_rejected_otherwise() {
+            limits.awaited_leases.clear();
+            return;
+        }
+        if !limits.awaited_leases.is_empty() {
+            return;
+        }
+        limits.check_again(view, now);
+    }
+}
+
+fn supply_one(view: &LimitsView, limits: &AppliedLimits, position: usize, now: Timestamp) -> Supply {
+    let selected = &limits.selected[position];
+    let store = view.store.as_ref().filter(|store| !store.is_away());
+    let shared = view.policy.rules.get(selected.rule).and_then(Rule::shared);
+    let (Some(store), Some(shared)) = (store, shared) else {
+        return Supply::Away;
+    };
+    let (counter, claimed) =
+        (view.limiter.shared_counter(&selected.check), view.limiter.acquire_units(&selected.check, now));
+    let wait = if limits.decision.verdicts()[position].rejects() { shared.wait } else { Duration::ZERO };
+    store.supply(counter, claimed, wait)
+}
+
+/// Decides checks that are not enforced, such as of a rule in shadow mode, and that lack units. Each is checked alone,
+/// because the other checks of an admitted request have been charged. No request waits for them. If the store must be
+/// queried first, the request counts as conforming, because the store has not reported otherwise.
+fn supply_observers(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
+    for position in 0..limits.selected.len() {
+        for _ in 0..MAX_ATTEMPTS {
+            if !limits.decision.verdicts()[position].needs_lease() {
+                break;
+            }
+            match supply_one(view, limits, position, now) {
+                Supply::There => {}
+                Supply::Rejected(wait) if !wait.is_zero() => {
+                    limits.decision.reject(position, wait);
+                    break;
+                }
+                Supply::Rejected(_) | Supply::Asked(_) => {
+                    limits.decision.allow(position);
+                    break;
+                }
+                Supply::Away if limits.use_store_loss_fallback(view, position) => {}
+                Supply::Away => break,
+            }
+            let decided = view.limiter.check(&[limits.selected[position].check], now);
+            limits.decision.replace(position, decided.verdicts()[0]);
+        }
+    }
+}

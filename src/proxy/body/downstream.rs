@@ -1,0 +1,64 @@
+//! Body of a request as received from the client, over either protocol.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+
+use crate::proxy::connection::http1::Http1Body;
+
+/// Body of a request as received from the client.
+#[derive(Debug)]
+pub(in crate::proxy) enum DownstreamBody {
+    /// No body.
+    None,
+    /// Over HTTP/1.1.
+    Http1(Http1Body),
+    /// Over HTTP/2.
+    Http2(hyper::body::Incoming),
+}
+
+/// Error that ended a request body early.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::proxy) enum DownstreamBodyError {
+    /// Over HTTP/1.1.
+    #[error(transparent)]
+    Http1(#[from] io::Error),
+    /// Over HTTP/2.
+    #[error(transparent)]
+    Http2(#[from] hyper::Error),
+}
+
+impl Body for DownstreamBody {
+    type Data = Bytes;
+    type Error = DownstreamBodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, DownstreamBodyError>>> {
+        match &mut *self {
+            Self::None => Poll::Ready(None),
+            Self::Http1(body) => body.poll_frame(cx).map_err(DownstreamBodyError::Http1),
+            Self::Http2(body) => Pin::new(body).poll_frame(cx).map_err(DownstreamBodyError::Http2),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Http1(body) => body.is_complete(),
+            Self::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::Http1(body) => body.size_hint(),
+            Self::Http2(body) => body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Which checks a rule makes of a request, worked out once.
+//!
+//! A rule with one limit makes one check. A soft limit makes two: with its margin it refuses, as written it
+//! marks, so that exactly what the written limit would refuse is marked. Permits and bans are checks like others.
+
+use std::collections::HashMap;
+
+use super::rule::{Action, LimitAction, Rule, RuleLimit, Throttle};
+use super::selection::CheckRole;
+use super::shared_limit::{Mode, OnStoreLoss};
+use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use crate::limiter::leases::LeasePolicy;
+use crate::limiter::quota::Quota;
+use crate::limiter::reservation::ChargeTiming;
+use crate::limiter::{InstanceCounts, LimitHandle, LimitIdentity, LimitSpec};
+
+/// One check of a rule, bound to its meter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlannedCheck {
+    pub(super) role: CheckRole,
+    pub(super) handle: LimitHandle,
+    pub(super) options: Option<CheckOptions>,
+    /// What counts in its place while the store is away.
+    pub(super) fallback: Option<StoreLossFallback>,
+}
+
+/// What becomes of a shared limit while the store is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreLossFallback {
+    /// This is counted here.
+    Counted(LimitHandle),
+    /// This is counted here, and what is over passes, marked.
+    Marked(LimitHandle),
+    /// Nothing passes.
+    Denied,
+}
+
+/// The meters that `rules` need, in the order that rules are bound in. Rules with one counter share its meters.
+pub fn limit_specs(rules: &[Rule]) -> Vec<LimitSpec> {
+    limit_specs_for(rules, &InstanceCounts::single())
+}
+
+/// The same for one of so many instances, which divide some limits among them.
+pub fn limit_specs_for(rules: &[Rule], divisors: &InstanceCounts) -> Vec<LimitSpec> {
+    RequiredLimits::from_rules(rules, divisors).specs
+}
+
+/// The checks of each of `rules`, bound to `meters` as the limiter returned them for [`limit_specs`].
+pub(super) fn planned_checks(rules: &[Rule], meters: &[LimitHandle]) -> Box<[Box<[PlannedCheck]>]> {
+    let needs = RequiredLimits::from_rules(rules, &InstanceCounts::single());
+    let of_rule = |(index, rule): (usize, &Rule)| {
+        let Action::Limit(limiting) = &rule.action else { return Box::default() };
+        let bind = |&(part, spec, away): &(CheckRole, usize, Option<usize>)| {
+            let meter = *meters.get(spec)?;
+            // Requests of another rule hold units of the counter that have not been charged yet.
+            let is_beside_holds = needs.is_held[spec]
+                && limiting.cost_model.charge_timing() == ChargeTiming::OnArrival
+                && part != CheckRole::Permit;
+            let terms = options_of_role(index, limiting, part)
+                .or_else(|| is_beside_holds.then(|| default_options(index)));
+            Some(PlannedCheck {
+                role: part,
+                handle: meter,
+                options: terms,
+                fallback: store_loss_fallback(limiting, away.and_then(|away| meters.get(away))),
+            })
+        };
+        needs.of_rules[index].iter().filter_map(bind).collect()
+    };
+    rules.iter().enumerate().map(of_rule).collect()
+}
+
+/// Which meters rules need.
+#[derive(Debug, Default)]
+struct RequiredLimits {
+    specs: Vec<LimitSpec>,
+    /// Beside `specs`: whether some rule only holds units of it until the response decides.
+    is_held: Vec<bool>,
+    /// The checks of each rule, each with its place in `specs`, and that of what counts while the store is away.
+    of_rules: Vec<Vec<(CheckRole, usize, Option<usize>)>>,
+}
+
+impl RequiredLimits {
+    fn from_rules(rules: &[Rule], divisors: &InstanceCounts) -> Self {
+        let (mut needs, mut places) = (Self::default(), HashMap::new());
+        for rule in rules {
+            let mut checks = Vec::new();
+            if let Action::Limit(limiting) = &rule.action {
+                for part in check_roles(limiting) {
+                    let Some(quota) = limiting.quota(part) else { continue };
+                    let lineage = limit_identity(rule, limiting, part);
+                    let is_held = limiting.cost_model.charge_timing() == ChargeTiming::OnResponse;
+                    let mut need = |lineage: LimitIdentity, quota, sharing| {
+                        let place = *places.entry((lineage.clone(), part)).or_insert(needs.specs.len());
+                        if place == needs.specs.len() {
+                            let on_change = limiting.on_change;
+                            needs.specs.push(LimitSpec {
+                                identity: lineage,
+                                quota,
+                                on_change,
+                                lease_policy: sharing,
+                            });
+                            needs.is_held.push(false);
+                        }
+                        needs.is_held[place] |= is_held;
+                        place
+                    };
+                    let check = match count_location(limiting, quota, divisors) {
+                        CountLocation::Local(quota) => (part, need(lineage, quota, None), None),
+                        CountLocation::Store(claimed, sharing, away) => {
+                            let name = format!("{}{FALLBACK_SUFFIX}", lineage.rule).into();
+                            let here = LimitIdentity { rule: name, key: lineage.key.clone() };
+                            let away = away.map(|quota| need(here, quota, None));
+                            (part, need(lineage, claimed, Some(sharing)), away)
+                        }
+                    };
+                    checks.push(check);
+                }
+            }
+            needs.of_rules.push(checks);
+        }
+        needs
+    }
+}
+
+/// Behind the name of a rule whose limit is shared: what counts while the store is away. No name ends so.
+const FALLBACK_SUFFIX: &str = "\0away";
+
+/// Where a check is counted.
+enum CountLocation {
+    /// Here.
+    Local(Quota),
+    /// In the store, and by the other quota here while that is away.
+    Store(Quota, LeasePolicy, Option<Quota>),
+}
+
+fn count_location(limiting: &LimitAction, quota: Quota, divisors: &InstanceCounts) -> CountLocation {
+    let Some(shared) = limiting.shared() else { return CountLocation::Local(quota) };
+    if shared.mode == Mode::Split {
+        return CountLocation::Local(quota.split_among(shared.instance_count(divisors)));
+    }
+    let Some(claimed) = quota.leased() else { return CountLocation::Local(quota) };
+    let sharing = shared.lease_policy();
+    let away = match shared.on_store_loss {
+        OnStoreLoss::Split => Some(quota.split_among(divisors.members)),
+        OnStoreLoss::Local | OnStoreLoss::Allow => Some(quota),
+        OnStoreLoss::Deny => None,
+    };
+    CountLocation::Store(claimed, sharing, away)
+}
+
+fn store_loss_fallback(limiting: &LimitAction, meter: Option<&LimitHandle>) -> Option<StoreLossFallback> {
+    Some(match (limiting.shared()?.on_store_loss, meter) {
+        (OnStoreLoss::Allow, Some(meter)) => StoreLossFallback::Marked(*meter),
+        (OnStoreLoss::Split | OnStoreLoss::Local | OnStoreLoss::Deny, Some(meter)) => {
+            StoreLossFallback::Counted(*meter)
+        }
+        (_, None) => StoreLossFallback::Denied,
+    })
+}
+
+/// Whose counters a check of `rule` continues. A ban is for what the rule itself applies to.
+fn limit_identity(rule: &Rule, limiting: &LimitAction, part: CheckRole) -> LimitIdentity {
+    let key = limit(limiting, part).and_then(RuleLimit::own_key).unwrap_or(&limiting.key);
+    let name = if part == CheckRole::Ban { &*rule.name } else { rule.counter() };
+    LimitIdentity { rule: name.into(), key: key.to_string().into() }
+}
+
+/// The limit that takes over another's counters comes first: that which refuses, before that which marks.
+fn check_roles(limiting: &LimitAction) -> Vec<CheckRole> {
+    let mut parts = Vec::new();
+    parts.extend(limiting.ban.map(|_| CheckRole::Ban));
+    parts.extend(limiting.in_flight.map(|_| CheckRole::Permit));
+    for (position, limit) in (0..).zip(&limiting.limits) {
+        match limit.quota_with_margin {
+            None => parts.push(CheckRole::Limit(position)),
+            Some(_) => parts.extend([CheckRole::Margin(position), CheckRole::Mark(position)]),
+        }
+    }
+    parts
+}
+
+impl LimitAction {
+    /// What the check of `part` is held against, over all instances.
+    pub fn quota(&self, part: CheckRole) -> Option<Quota> {
+        match part {
+            CheckRole::Ban => self.ban.map(Quota::ban),
+            CheckRole::Permit => self.in_flight.map(Quota::in_flight),
+            CheckRole::Margin(_) => limit(self, part)?.quota_with_margin,
+            CheckRole::Limit(_) | CheckRole::Mark(_) => limit(self, part).map(|limit| limit.quota),
+        }
+    }
+
+    /// Whether its units are claimed from the store.
+    pub(super) fn is_leased(&self) -> bool {
+        self.shared().is_some_and(|shared| shared.mode != Mode::Split)
+    }
+
+    /// Whether the counters of `part` have the same keys as the rule's bans.
+    pub(super) fn has_ban_key(&self, part: CheckRole) -> bool {
+        part != CheckRole::Ban && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
+    }
+}
+
+fn limit(limiting: &LimitAction, part: CheckRole) -> Option<&RuleLimit> {
+    match part {
+        CheckRole::Limit(position) | CheckRole::Margin(position) | CheckRole::Mark(position) => {
+            limiting.limits.get(usize::from(position))
+        }
+        CheckRole::Ban | CheckRole::Permit => None,
+    }
+}
+
+/// What the check of `part` asks beyond whether there is room.
+fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Option<CheckOptions> {
+    let role = match (part, limiting.throttle) {
+        (CheckRole::Ban, _) => CounterRole::Ban,
+        (CheckRole::Limit(_), Throttle::Delay(slack)) => CounterRole::Delay(slack),
+        (CheckRole::Mark(_), Throttle::Soft { delay: Some(delay), .. }) => {
+            CounterRole::Delay(DelayPolicy::new(delay, None))
+        }
+        (CheckRole::Permit | CheckRole::Limit(_) | CheckRole::Margin(_) | CheckRole::Mark(_), _) => {
+            CounterRole::Limit
+        }
+    };
+    let is_plain =
+        role == CounterRole::Limit && limiting.ban.is_none() && limiting.on_denied == OnDenied::Free;
+    (!is_plain).then(|| CheckOptions { role, on_denied: limiting.on_denied, ..default_options(index) })
+}
+
+/// Terms that ask for nothing but a look at what is held.
+fn default_options(index: usize) -> CheckOptions {
+    let group = u32::try_from(index).unwrap_or(u32::MAX);
+    CheckOptions { group, role: CounterRole::Limit, on_denied: OnDenied::Free }
+}

@@ -1,0 +1,114 @@
+//! Failures of handshakes with a server, as a message and as a metric label.
+
+use std::io;
+
+use rustls::{AlertDescription, CertificateError, Error as Tls};
+
+/// Why a handshake failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no TLS with it: {words}")]
+pub struct ClientHandshakeError {
+    /// Kind of failure.
+    pub kind: ClientHandshakeErrorKind,
+    words: Box<str>,
+}
+
+/// Kind of handshake failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientHandshakeErrorKind {
+    /// The server closed the connection.
+    Closed,
+    /// The server's data is not TLS.
+    NotTls,
+    /// There is no common version, cipher suite or protocol.
+    Incompatible,
+    /// The server's certificate is invalid or not trusted.
+    Untrusted,
+    /// The server sent an alert: it rejects the client's certificate, or found another error.
+    Refused,
+    /// The handshake timed out, or was cancelled because its result was no longer needed.
+    Unfinished,
+    /// Any other failure.
+    Other,
+}
+
+impl ClientHandshakeErrorKind {
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
+        Self::Closed,
+        Self::NotTls,
+        Self::Incompatible,
+        Self::Untrusted,
+        Self::Refused,
+        Self::Unfinished,
+        Self::Other,
+    ];
+
+    /// Returns the label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::NotTls => "not_tls",
+            Self::Incompatible => "incompatible",
+            Self::Untrusted => "untrusted",
+            Self::Refused => "refused",
+            Self::Unfinished => "unfinished",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl ClientHandshakeError {
+    fn new(reason: ClientHandshakeErrorKind, words: impl Into<Box<str>>) -> Self {
+        Self { kind: reason, words: words.into() }
+    }
+
+    pub(super) fn invalid_name(host: &str) -> Self {
+        Self::new(ClientHandshakeErrorKind::Other, format!("not a name that a certificate can have: {host}"))
+    }
+
+    pub(super) fn protocol_mismatch() -> Self {
+        Self::new(ClientHandshakeErrorKind::Incompatible, "it does not speak HTTP/2 over TLS (ALPN)")
+    }
+
+    pub(super) fn from_io(error: &io::Error) -> Self {
+        let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<Tls>()) else {
+            return Self::new(ClientHandshakeErrorKind::Closed, format!("the connection ended: {error}"));
+        };
+        match tls {
+            Tls::InvalidMessage(_) | Tls::PeerSentOversizedRecord => {
+                Self::new(ClientHandshakeErrorKind::NotTls, "what it says is not TLS")
+            }
+            Tls::AlertReceived(AlertDescription::NoApplicationProtocol) | Tls::NoApplicationProtocol => {
+                Self::protocol_mismatch()
+            }
+            Tls::AlertReceived(
+                AlertDescription::HandshakeFailure
+                | AlertDescription::ProtocolVersion
+                | AlertDescription::InsufficientSecurity,
+            )
+            | Tls::PeerIncompatible(_) => Self::new(ClientHandshakeErrorKind::Incompatible, tls.to_string()),
+            Tls::AlertReceived(alert) => Self::new(
+                ClientHandshakeErrorKind::Refused,
+                format!("it has refused us with the alert {alert:?}"),
+            ),
+            Tls::InvalidCertificate(error) => {
+                Self::new(ClientHandshakeErrorKind::Untrusted, untrusted(error))
+            }
+            other => Self::new(ClientHandshakeErrorKind::Other, other.to_string()),
+        }
+    }
+}
+
+fn untrusted(error: &CertificateError) -> String {
+    match error {
+        CertificateError::UnknownIssuer => {
+            "its certificate is not trusted: no authority that we believe has issued it".to_owned()
+        }
+        // rustls has no variant of its own for a CA certificate that is used as an end-entity certificate.
+        CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "its certificate is not trusted: it is that of an authority, not of a service".to_owned()
+        }
+        other => format!("its certificate is not trusted: {other}"),
+    }
+}

@@ -1,0 +1,170 @@
+//! The body of an answer, read as it is asked for.
+
+use std::io;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+
+use super::connection::Http1Connection;
+use super::rejoin::{self, ReadHalf, Rejoin, UploadTask};
+use crate::http1::client::upload::Http1Upload;
+use crate::http1::decoder::{BodyDecoder, Piece};
+use crate::upstream::http1_pool::Http1Pool;
+use crate::upstream::in_flight::InFlightRequest;
+
+/// A body that is still to be read, and the connection it comes by.
+#[derive(Debug)]
+pub(in crate::upstream) struct Http1ResponseBody {
+    connection: StreamingConnection,
+    decoder: BodyDecoder,
+    /// Whether the connection can be used again afterwards.
+    keep_alive: bool,
+}
+
+#[derive(Debug)]
+enum StreamingConnection {
+    /// The request is out.
+    Whole(Box<Http1Connection>, Rc<Http1Pool>),
+    /// The request is still being sent.
+    Split(ReadHalf, UploadTask),
+    /// All of the answer is here, and the request may still be being sent.
+    Uploading(Weak<Rejoin>),
+    /// The connection is gone.
+    Closed,
+}
+
+impl Http1ResponseBody {
+    /// The body that is to be read from `connection`.
+    pub(in crate::upstream) fn new<B>(
+        mut connection: Box<Http1Connection>,
+        upload: Http1Upload<B>,
+        length: BodyDecoder,
+        keeps: bool,
+        pool: &Rc<Http1Pool>,
+    ) -> Self
+    where
+        B: Body<Data = Bytes> + Unpin + 'static,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        let pool = Rc::clone(pool);
+        if let Some(octets) = length.left() {
+            connection
+                .conn
+                .read_buf
+                .expect_body(octets.saturating_sub(connection.conn.read_buf.bytes.len() as u64));
+        }
+        let source = if upload.is_complete() {
+            connection.conn.buffer = upload.into_buffer();
+            StreamingConnection::Whole(connection, pool)
+        } else {
+            let (reading, upload) = rejoin::split(*connection, upload, pool);
+            StreamingConnection::Split(reading, upload)
+        };
+        let mut streaming = Self { connection: source, decoder: length, keep_alive: keeps };
+        streaming.finish_if_complete();
+        streaming
+    }
+
+    /// The next frame.
+    ///
+    /// # Errors
+    /// If the connection fails or ends before the body, or the body's grammar is broken.
+    pub(in crate::upstream) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let polled = ready!(self.poll_piece(cx));
+        match polled {
+            Ok(Some(_)) => self.finish_if_complete(),
+            Ok(None) => self.finish(),
+            Err(_) => self.connection = StreamingConnection::Closed,
+        }
+        Poll::Ready(polled.transpose())
+    }
+
+    /// Where the body ends.
+    pub(in crate::upstream) fn decoder(&self) -> &BodyDecoder {
+        &self.decoder
+    }
+
+    /// Keeps `held` as long as the request is still being sent; gives it back where all of it is out.
+    pub(in crate::upstream) fn hold_in_flight(&self, held: InFlightRequest) -> Option<InFlightRequest> {
+        match self.rejoin() {
+            Some(rejoin) => {
+                rejoin.hold_in_flight(held);
+                None
+            }
+            None => Some(held),
+        }
+    }
+
+    /// Whether the request may still be being sent, or has been until the answer ended.
+    pub(in crate::upstream) fn is_uploading(&self) -> bool {
+        self.rejoin().is_some()
+    }
+
+    fn rejoin(&self) -> Option<Rc<Rejoin>> {
+        match &self.connection {
+            StreamingConnection::Split(_, upload) => upload.rejoin().upgrade(),
+            StreamingConnection::Uploading(rejoin) => rejoin.upgrade(),
+            StreamingConnection::Whole(..) | StreamingConnection::Closed => None,
+        }
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
+        loop {
+            let read_buf = match &mut self.connection {
+                StreamingConnection::Whole(connection, _) => &mut connection.conn.read_buf,
+                StreamingConnection::Split(reading, _) => &mut reading.read_buf,
+                StreamingConnection::Uploading(_) | StreamingConnection::Closed => {
+                    return Poll::Ready(Ok(None));
+                }
+            };
+            match self.decoder.decode(&mut read_buf.bytes)? {
+                Piece::Data(data) => return Poll::Ready(Ok(Some(Frame::data(data)))),
+                Piece::Trailers(fields) => return Poll::Ready(Ok(Some(Frame::trailers(fields)))),
+                Piece::End => return Poll::Ready(Ok(None)),
+                Piece::NeedMore => {}
+            }
+            let read = match &mut self.connection {
+                StreamingConnection::Whole(connection, _) => {
+                    let conn = &mut connection.conn;
+                    conn.read_buf.poll_read(&mut conn.stream, cx)
+                }
+                StreamingConnection::Split(reading, _) => reading.read_buf.poll_read(&mut reading.half, cx),
+                StreamingConnection::Uploading(_) | StreamingConnection::Closed => {
+                    return Poll::Ready(Ok(None));
+                }
+            };
+            if ready!(read)? == 0 {
+                let ended = self.decoder.ends_with_connection();
+                return Poll::Ready(if ended { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) });
+            }
+        }
+    }
+
+    /// Lets go of the connection as soon as the last piece is read, before anybody asks for more.
+    fn finish_if_complete(&mut self) {
+        if self.decoder.is_complete() {
+            self.finish();
+        }
+    }
+
+    fn finish(&mut self) {
+        let source = std::mem::replace(&mut self.connection, StreamingConnection::Closed);
+        match source {
+            StreamingConnection::Whole(connection, pool) if self.keep_alive => {
+                pool.return_connection(connection)
+            }
+            StreamingConnection::Split(reading, upload) if self.keep_alive => {
+                self.connection = StreamingConnection::Uploading(upload.response_ended(reading));
+            }
+            // Asked for again after its end.
+            StreamingConnection::Uploading(_) => self.connection = source,
+            StreamingConnection::Whole(..) | StreamingConnection::Split(..) | StreamingConnection::Closed => {
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The body of an upstream's answer, which gives its connection back when it ends.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+
+use super::http1::response_body::Http1ResponseBody;
+use super::http2::response_body::Http2ResponseBody as Http2Streaming;
+use super::in_flight::InFlightRequest;
+use super::tunnel::{Tunnel, TunnelTransport};
+
+/// A streamed answer.
+#[derive(Debug)]
+pub struct UpstreamResponseBody<B> {
+    source: BodySource<B>,
+    /// The request is under way until this is gone.
+    in_flight: Option<InFlightRequest>,
+}
+
+#[derive(Debug)]
+enum BodySource<B> {
+    /// All there was came with the head.
+    Full(Option<Bytes>),
+    /// Dropped before the answer has ended, it closes its connection.
+    Http1(Box<Http1ResponseBody>),
+    /// The connection, or the stream, is no longer one of HTTP.
+    Upgraded(TunnelTransport),
+    /// Dropped before the answer has ended, it resets its stream.
+    Http2(Box<Http2Streaming>),
+    Echo(Box<EchoBody<B>>),
+}
+
+/// A request told back.
+#[derive(Debug)]
+struct EchoBody<B> {
+    head: Option<Bytes>,
+    body: B,
+}
+
+impl<B> UpstreamResponseBody<B> {
+    pub(super) fn full(content: Bytes) -> Self {
+        Self::new(BodySource::Full((!content.is_empty()).then_some(content)))
+    }
+
+    pub(super) fn http1(streaming: Http1ResponseBody) -> Self {
+        Self::new(BodySource::Http1(Box::new(streaming)))
+    }
+
+    pub(super) fn upgraded(way: TunnelTransport) -> Self {
+        Self::new(BodySource::Upgraded(way))
+    }
+
+    /// What is left of the connection or stream after an answer of 101 (RFC 9110 section 15.2.2).
+    pub fn into_tunnel(self) -> Option<Tunnel> {
+        match self.source {
+            BodySource::Upgraded(way) => Some(Tunnel::new(way, self.in_flight)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn http2(streaming: Http2Streaming) -> Self {
+        Self::new(BodySource::Http2(Box::new(streaming)))
+    }
+
+    pub(super) fn echo(head: Bytes, body: B) -> Self {
+        Self::new(BodySource::Echo(Box::new(EchoBody { head: Some(head), body })))
+    }
+}
+
+impl<B> UpstreamResponseBody<B> {
+    fn new(source: BodySource<B>) -> Self {
+        Self { source, in_flight: None }
+    }
+
+    /// Keeps `held` until all of the answer has come from the upstream, however long its client takes to read it, and all of
+    /// the request has been sent.
+    pub(super) fn hold_in_flight(&mut self, held: Option<InFlightRequest>) {
+        let held = match &self.source {
+            BodySource::Http1(streaming) => held.and_then(|held| streaming.hold_in_flight(held)),
+            _ => held,
+        };
+        self.in_flight = held.filter(|_| !self.is_received());
+    }
+
+    /// Whether the request is in flight to the upstream still.
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+            || matches!(&self.source, BodySource::Http1(streaming) if streaming.is_uploading())
+    }
+
+    /// Whether nothing more is to come from the upstream.
+    fn is_received(&self) -> bool {
+        match &self.source {
+            BodySource::Full(_) => true,
+            BodySource::Http1(streaming) => streaming.decoder().is_complete(),
+            BodySource::Http2(streaming) => streaming.is_complete() && !streaming.is_uploading(),
+            BodySource::Upgraded(_) | BodySource::Echo(_) => false,
+        }
+    }
+}
+
+/// Why an answer's body broke off.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamBodyError {
+    /// The upstream's connection failed or ended too early, or what came was not HTTP.
+    #[error("the upstream's answer broke off")]
+    Upstream(#[source] io::Error),
+    /// The request's body failed while it was echoed.
+    #[error("the request's body broke off")]
+    Request,
+}
+
+impl<B> Body for UpstreamResponseBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    type Data = Bytes;
+    type Error = UpstreamBodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
+        let polled = match &mut self.source {
+            BodySource::Upgraded(_) => Poll::Ready(None),
+            BodySource::Full(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
+            BodySource::Http1(streaming) => streaming.poll_frame(cx).map_err(UpstreamBodyError::Upstream),
+            BodySource::Http2(streaming) => streaming.poll_frame(cx).map_err(UpstreamBodyError::Upstream),
+            BodySource::Echo(echo) => match echo.head.take() {
+                Some(head) => Poll::Ready(Some(Ok(Frame::data(head)))),
+                None => Pin::new(&mut echo.body).poll_frame(cx).map_err(|_| UpstreamBodyError::Request),
+            },
+        };
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) || (polled.is_ready() && self.is_received()) {
+            self.in_flight = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            BodySource::Upgraded(_) => true,
+            BodySource::Full(content) => content.is_none(),
+            BodySource::Http1(streaming) => streaming.decoder().is_complete(),
+            BodySource::Http2(streaming) => streaming.is_complete(),
+            BodySource::Echo(echo) => echo.head.is_none() && echo.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            BodySource::Upgraded(_) => exactly(0),
+            BodySource::Full(content) => exactly(content.as_ref().map_or(0, |content| content.len() as u64)),
+            BodySource::Http1(streaming) => {
+                streaming.decoder().left().map_or_else(SizeHint::default, exactly)
+            }
+            BodySource::Http2(streaming) => streaming.left().map_or_else(SizeHint::default, exactly),
+            BodySource::Echo(echo) => {
+                let head = echo.head.as_ref().map_or(0, |head| head.len() as u64);
+                let rest = echo.body.size_hint().exact();
+                rest.map_or_else(SizeHint::default, |rest| exactly(head.saturating_add(rest)))
+            }
+        }
+    }
+}
+
+fn exactly(octets: u64) -> SizeHint {
+    SizeHint::with_exact(octets)
+}

@@ -1,0 +1,268 @@
+//! The language of the documentation: the field's terms, short sentences, whole tables, and components that are no persons.
+
+use std::collections::BTreeSet;
+
+use super::source::{files, root, shown, text_of};
+
+/// Words in a sentence.
+const MAX_WORDS: usize = 40;
+/// Words that make a person of a component, in a thousand words.
+const MAX_PERSONS: f64 = 1.0;
+const PERSONS: [&str; 6] = ["whoever", "whomever", "nobody", "somebody", "everybody", "anybody"];
+
+/// What an operator searches the documentation for.
+const TERMS: [&str; 56] = [
+    "access log",
+    "adaptive",
+    "allow list",
+    "backpressure",
+    "block list",
+    "burst",
+    "canary",
+    "circuit breaker",
+    "circuit breaking",
+    "concurrency limit",
+    "connection pool",
+    "downstream",
+    "drain",
+    "dry run",
+    "eviction",
+    "exponential backoff",
+    "fail closed",
+    "fail open",
+    "fixed window",
+    "GCRA",
+    "global rate limit",
+    "graceful shutdown",
+    "health check",
+    "hop-by-hop",
+    "hot reload",
+    "idle timeout",
+    "in flight",
+    "jitter",
+    "JSON Web Token",
+    "keep-alive",
+    "leaky bucket",
+    "liveness",
+    "load balancing",
+    "load shedding",
+    "local reply",
+    "mTLS",
+    "outlier detection",
+    "overload protection",
+    "panic threshold",
+    "persistent connection",
+    "readiness",
+    "request smuggling",
+    "request timeout",
+    "response header",
+    "retry budget",
+    "sampling",
+    "serve stale",
+    "shadow mode",
+    "sidecar",
+    "sliding window",
+    "status code",
+    "throughput",
+    "TLS origination",
+    "TLS termination",
+    "token bucket",
+    "trusted proxy",
+];
+
+fn documents() -> Vec<std::path::PathBuf> {
+    let mut documents = files("docs", "md");
+    documents.extend(["README.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    documents
+}
+
+/// The text without fenced blocks, and each line with its number.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut is_code = false;
+    let lines = text.lines().enumerate().filter(|(_, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    });
+    lines.map(|(index, line)| (index + 1, line)).collect()
+}
+
+/// Paragraphs and items of lists, each with the line on which it begins; headings and tables are none.
+fn paragraphs(text: &str) -> Vec<(usize, String)> {
+    let mut paragraphs: Vec<(usize, String)> = Vec::new();
+    let mut is_open = false;
+    for (number, line) in prose(text) {
+        let begun = line.trim_start();
+        let is_item = begun.starts_with("- ") || begun.starts_with("* ") || is_numbered(begun);
+        let is_text = !begun.is_empty() && !begun.starts_with(['|', '#', '<']);
+        match paragraphs.last_mut().filter(|_| is_open && is_text && !is_item) {
+            Some((_, paragraph)) => *paragraph += &format!(" {begun}"),
+            None if is_text => paragraphs.push((number, begun.to_owned())),
+            None => {}
+        }
+        is_open = is_text;
+    }
+    paragraphs
+}
+
+fn is_numbered(line: &str) -> bool {
+    line.split_once(". ").is_some_and(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// A sentence ends with a stop behind which a capital, a code or a bracket follows.
+fn sentences(paragraph: &str) -> Vec<&str> {
+    let ends = paragraph.match_indices(['.', '!', '?', ':', ';']).filter_map(|(at, _)| {
+        let rest = paragraph[at + 1..].strip_prefix([' ', ')'])?.trim_start();
+        let begins = rest.chars().next()?;
+        (begins.is_uppercase() || "`[*(".contains(begins) || begins.is_ascii_digit()).then_some(at + 1)
+    });
+    let mut sentences = Vec::new();
+    let mut start = 0;
+    for end in ends.chain([paragraph.len()]) {
+        sentences.push(paragraph[start..end].trim());
+        start = end;
+    }
+    sentences
+}
+
+/// Words without their punctuation.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace()
+        .map(|word| word.trim_matches(|letter: char| !letter.is_alphanumeric()))
+        .filter(|word| !word.is_empty())
+}
+
+/// Lines that follow a table's blank line and are rows of no table.
+fn torn_tables(text: &str) -> Vec<usize> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_row = |index: usize| lines.get(index).is_some_and(|line| line.starts_with('|'));
+    let is_ruler = |index: usize| {
+        lines
+            .get(index)
+            .is_some_and(|line| line.starts_with("|-") || line.starts_with("| -") || line.starts_with("|:"))
+    };
+    (1..lines.len())
+        .filter(|&index| is_row(index) && !is_row(index - 1) && !is_ruler(index + 1))
+        .map(|index| index + 1)
+        .collect()
+}
+
+#[test]
+fn no_sentence_of_the_documentation_is_longer_than_forty_words() {
+    let mut long = Vec::new();
+    for path in documents() {
+        for (line, paragraph) in paragraphs(&text_of(&path)) {
+            for sentence in sentences(&paragraph) {
+                let count = words(sentence).count();
+                if count > MAX_WORDS {
+                    long.push(format!("{}:{line}: {count} words: {sentence}", shown(&path)));
+                }
+            }
+        }
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+#[test]
+fn no_table_of_the_documentation_is_broken() {
+    let mut broken = Vec::new();
+    for path in documents() {
+        broken
+            .extend(torn_tables(&text_of(&path)).into_iter().map(|line| format!("{}:{line}", shown(&path))));
+    }
+    assert!(broken.is_empty(), "{broken:?}");
+}
+
+/// Fails if too many words of these texts make a person of a component.
+fn assert_no_persons(texts: impl Iterator<Item = (std::path::PathBuf, Vec<(usize, String)>)>) {
+    let (mut persons, mut all) = (Vec::new(), 0);
+    for (path, lines) in texts {
+        for (line, text) in lines {
+            for word in words(&text) {
+                all += 1;
+                if PERSONS.contains(&word.to_ascii_lowercase().as_str()) {
+                    persons.push(format!("{}:{line}: {word}", shown(&path)));
+                }
+            }
+        }
+    }
+    let share = persons.len() as f64 * 1000.0 / f64::from(all);
+    assert!(share < MAX_PERSONS, "{share:.2} in a thousand words: {persons:#?}");
+}
+
+#[test]
+fn components_are_no_persons_in_the_documentation() {
+    let lines = |text: &str| prose(text).into_iter().map(|(line, text)| (line, text.to_owned())).collect();
+    assert_no_persons(documents().into_iter().map(|path| (path.clone(), lines(&text_of(&path)))));
+}
+
+fn is_linked(path: &std::path::Path) -> bool {
+    path.ancestors().any(std::path::Path::is_symlink)
+}
+
+#[test]
+fn components_are_no_persons_in_comments() {
+    let comment = |(index, line): (usize, &str)| {
+        let text = line.trim_start().strip_prefix("//")?;
+        Some((index + 1, text.trim_start_matches(['/', '!']).to_owned()))
+    };
+    let comments = |text: &str| text.lines().enumerate().filter_map(comment).collect();
+    let sources = ["src", "tests", "benches"].into_iter().flat_map(|folder| files(folder, "rs"));
+    // The words themselves are in this file; the interleavings have links to files of src.
+    let sources = sources.filter(|path| !path.ends_with("architecture/language.rs") && !is_linked(path));
+    assert_no_persons(sources.map(|path| (path.clone(), comments(&text_of(&path)))));
+}
+
+#[test]
+fn the_documentation_has_the_terms_that_are_searched_for() {
+    let text: String =
+        documents().iter().map(|path| text_of(path).to_lowercase().replace('\n', " ")).collect();
+    let missing: Vec<_> = TERMS.iter().filter(|term| !text.contains(&term.to_lowercase())).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let summary = text_of(&root().join("docs/SUMMARY.md"));
+    let listed: BTreeSet<&str> =
+        summary.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+    let pages = files("docs", "md").into_iter().map(|path| shown(&path).replace("docs/", ""));
+    let unlisted: Vec<_> = pages
+        .filter(|page| !["SUMMARY.md", "configuration.md", "operations.md"].contains(&page.as_str()))
+        .filter(|page| !listed.contains(page.as_str()))
+        .collect();
+    assert!(unlisted.is_empty(), "not in docs/SUMMARY.md: {unlisted:?}");
+}
+
+mod readers {
+    //! The readers themselves: every check above must be able to fail.
+
+    use super::*;
+
+    #[test]
+    fn paragraphs_are_found_without_code_tables_and_headings() {
+        let text = "# A\nOne\ntwo.\n\n- item\n  more\n- other\n\n```sh\nno\n```\n| a |\n|---|\n1. first\n";
+        let found = paragraphs(text);
+        let expected = [(2, "One two."), (5, "item more"), (7, "other"), (13, "first")];
+        let expected = expected.map(|(line, text)| match line {
+            5 | 7 => (line, format!("- {text}")),
+            13 => (14, format!("1. {text}")),
+            _ => (line, text.to_owned()),
+        });
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn sentences_end_where_another_begins() {
+        assert_eq!(
+            sentences("One e.g. two. Three: `four` (five). 6"),
+            ["One e.g. two.", "Three:", "`four` (five).", "6"]
+        );
+    }
+
+    #[test]
+    fn a_table_that_a_blank_line_breaks_is_found() {
+        assert_eq!(torn_tables("\n| a |\n|---|\n| b |\n"), [0_usize; 0]);
+        assert_eq!(torn_tables("| a |\n|---|\n\n| b |\n| c |\n"), [4]);
+    }
+}

@@ -1,0 +1,190 @@
+//! The configuration reference in docs/reference: its key tables are generated from the JSON Schema, so that the schema, the
+//! documentation and the defaults have one source: the doc comments of `src/config/raw`.
+//!
+//! A table stands between `<!-- keys: NAME -->` and `<!-- end -->`. Its first column says which keys it has, in which order;
+//! all other cells are generated. `WEIR_BLESS=1 cargo nextest run -E 'test(reference::)'` writes them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::LazyLock;
+use std::{env, fs};
+
+use serde_json::Value;
+use weir::config;
+
+use super::documents::{code, rows};
+use super::source::{files, shown, text_of};
+
+const BEGIN: &str = "<!-- keys:";
+const END: &str = "<!-- end -->";
+
+/// A key of the configuration, as its schema has it.
+#[derive(Clone, Debug, Default)]
+struct Key {
+    default: Option<String>,
+    description: String,
+    is_required: bool,
+}
+
+static SCHEMA: LazyLock<Value> = LazyLock::new(config::schema);
+
+impl Key {
+    fn new(parent: &Value, name: &str, property: &Value) -> Self {
+        let text = |name| property.get(name).and_then(Value::as_str);
+        let required = parent.get("required").and_then(Value::as_array);
+        Self {
+            default: property.get("default").map(|default| match default {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            }),
+            description: text("markdownDescription")
+                .or_else(|| text("description"))
+                .unwrap_or_default()
+                .replace('\n', " "),
+            is_required: required.is_some_and(|required| required.iter().any(|other| other == name)),
+        }
+    }
+
+    /// The default, and the meaning: a default that is no value is the last sentence of the description.
+    fn cells(&self) -> (String, String) {
+        let described = self.description.rsplit_once(" Default: ");
+        let described = described.and_then(|(meaning, default)| Some((meaning, default.strip_suffix('.')?)));
+        let (default, meaning) = match (&self.default, described) {
+            (Some(default), _) => (format!("`{default}`"), &*self.description),
+            (None, Some((meaning, default))) => (default.to_owned(), meaning),
+            (None, None) if self.is_required => ("required".to_owned(), &*self.description),
+            (None, None) => ("–".to_owned(), &*self.description),
+        };
+        (default.replace('|', "\\|"), meaning.replace('|', "\\|"))
+    }
+}
+
+/// Every key by its path, such as `rules[].on_limit.status`.
+fn keys_of_the_schema() -> BTreeMap<String, Key> {
+    let mut keys = BTreeMap::new();
+    gather(&SCHEMA, "", &mut keys);
+    keys
+}
+
+fn gather(schema: &Value, path: &str, keys: &mut BTreeMap<String, Key>) {
+    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+        let target = SCHEMA.pointer(reference.trim_start_matches('#'));
+        gather(target.unwrap_or_else(|| panic!("{reference} leads nowhere")), path, keys);
+    }
+    for choice in ["anyOf", "oneOf"].into_iter().filter_map(|choice| schema.get(choice)?.as_array()).flatten()
+    {
+        gather(choice, path, keys);
+    }
+    if let Some(items) = schema.get("items") {
+        gather(items, &format!("{}[]", path.trim_end_matches("[]")), keys);
+    }
+    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let known = keys.entry(path.clone()).or_default();
+        if known.description.is_empty() {
+            *known = Key::new(schema, name, property);
+        }
+        gather(property, &path, keys);
+    }
+}
+
+/// A list may stand for its single item, so `listeners.address` and `listeners[].address` are one key; and the
+/// keys of an upstream are the same wherever it is written.
+fn plain(path: &str) -> String {
+    path.replace("[]", "").replace("upstreams.", "upstream.")
+}
+
+/// The keys that have a row of their own: those of `match` stand for those of `except` and of an upstream's `match`.
+fn described_keys() -> BTreeMap<String, Key> {
+    let stands_for_itself =
+        |path: &str| !path.starts_with("rules.except.") && !path.starts_with("upstream.match.");
+    let keys = keys_of_the_schema().into_iter().map(|(path, key)| (plain(&path), key));
+    keys.filter(|(path, _)| stands_for_itself(path)).collect()
+}
+
+/// A page with its tables generated, and the keys of those.
+fn generated(page: &str, text: &str, keys: &BTreeMap<String, Key>) -> (String, Vec<String>) {
+    let (mut written, mut paths, mut is_table) = (String::new(), Vec::new(), false);
+    for line in text.lines() {
+        is_table = line.starts_with(BEGIN) || is_table && line != END;
+        let path = line.split('|').nth(1).and_then(|cell| code(cell.trim())).filter(|_| is_table);
+        match path {
+            Some(path) => {
+                let key = keys.get(&plain(path)).unwrap_or_else(|| panic!("{page}: `{path}` is no key"));
+                let (default, meaning) = key.cells();
+                written += &format!("| `{path}` | {default} | {meaning} |\n");
+                paths.push(plain(path));
+            }
+            None => written += &format!("{line}\n"),
+        }
+    }
+    assert!(!is_table, "{page}: a table without {END}");
+    (written, paths)
+}
+
+/// The defaults of keys, as the reference has them.
+pub(super) fn defaults() -> BTreeMap<String, String> {
+    let tables = files("docs/reference", "md").into_iter().flat_map(|page| rows(&text_of(&page)));
+    let default = |row: Vec<String>| Some((plain(code(row.first()?)?), code(row.get(1)?)?.to_owned()));
+    tables.filter_map(default).collect()
+}
+
+#[test]
+fn tables_of_the_reference_are_generated_from_the_schema() {
+    let keys = described_keys();
+    let mut missing: Vec<_> = keys.keys().cloned().collect();
+    for path in files("docs/reference", "md") {
+        let text = text_of(&path);
+        let (written, paths) = generated(&shown(&path), &text, &keys);
+        for path in paths {
+            let position = missing.iter().position(|other| *other == path);
+            missing.swap_remove(position.unwrap_or_else(|| panic!("`{path}` has two rows")));
+        }
+        if env::var_os("WEIR_BLESS").is_some() {
+            fs::write(&path, &written).unwrap();
+        }
+        let differs = text.lines().zip(written.lines()).find(|(old, new)| old != new);
+        let is_blessed = text_of(Path::new(&path)) == written;
+        assert!(is_blessed, "{} is not what WEIR_BLESS=1 writes: {differs:?}", shown(&path));
+    }
+    assert!(missing.is_empty(), "keys without a row in docs/reference: {missing:?}");
+}
+
+mod readers {
+    use super::*;
+
+    #[test]
+    fn a_default_that_is_no_value_is_taken_off_the_description() {
+        let key = |default: Option<&str>, description: &str, is_required| Key {
+            default: default.map(ToOwned::to_owned),
+            description: description.to_owned(),
+            is_required,
+        };
+        let cells = |key: Key| key.cells();
+        assert_eq!(cells(key(Some("5s"), "A time.", false)), ("`5s`".into(), "A time.".into()));
+        assert_eq!(cells(key(None, "A. Default: all of b.", false)), ("all of b".into(), "A.".into()));
+        assert_eq!(cells(key(None, "A|b.", true)), ("required".into(), "A\\|b.".into()));
+        assert_eq!(cells(key(None, "A.", false)), ("–".into(), "A.".into()));
+    }
+
+    #[test]
+    fn cells_are_generated_and_all_else_stays() {
+        let keys = described_keys();
+        let text =
+            "# T\n| `a` | b |\n<!-- keys: x -->\n| key |\n| `rules[].name` | wrong | old |\n<!-- end -->\n";
+        let (written, paths) = generated("x.md", text, &keys);
+        assert_eq!(paths, ["rules.name"]);
+        assert!(
+            written.starts_with("# T\n| `a` | b |\n<!-- keys: x -->\n| key |\n| `rules[].name` | ")
+                && !written.contains("wrong")
+        );
+    }
+
+    #[test]
+    fn keys_of_lists_and_maps_are_found_by_their_paths() {
+        let keys = keys_of_the_schema();
+        let default = |key: &str| keys.get(key).unwrap_or_else(|| panic!("no {key}")).default.as_deref();
+        assert_eq!(default("listeners[].address"), None);
+        assert_eq!(default("rules[].on_limit.status"), Some("429"));
+    }
+}

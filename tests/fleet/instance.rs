@@ -1,0 +1,58 @@
+//! Shared by the instances of all simulations: one shared limit, and how a request is decided by it.
+
+use weir::limiter::algorithm::conversion::OnChange;
+use weir::limiter::decision::Enforcement;
+use weir::limiter::leases::{LeaseOutcome, LeasePolicy};
+use weir::limiter::quota::Quota;
+use weir::limiter::reservation::ChargeTiming;
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter};
+use weir::store::desk::Desk;
+
+/// Maximum number of times that one request takes units out of the reserve.
+const MAX_ATTEMPTS: usize = 3;
+
+/// Returns the specification of the shared limit.
+pub(crate) fn spec((quota, sharing): (Quota, LeasePolicy)) -> LimitSpec {
+    LimitSpec {
+        identity: LimitIdentity { rule: "rule".into(), key: "key".into() },
+        quota: quota.leased().unwrap(),
+        on_change: OnChange::Keep,
+        lease_policy: Some(sharing),
+    }
+}
+
+/// Installs the limit, and returns the check of its requests.
+pub(crate) fn check(limiter: &Limiter, limit: (Quota, LeasePolicy), charging: ChargeTiming) -> Check {
+    Check {
+        handle: limiter.install(&[spec(limit)], Timestamp::EPOCH)[0],
+        key: limiter.hasher().hash(b""),
+        cost: 1,
+        enforcement: Enforcement::Enforced,
+        charge_timing: charging,
+        options: None,
+    }
+}
+
+/// Decides a request. Returns `None` if it has to wait for the store.
+pub(crate) fn decide(limiter: &Limiter, desk: &mut Desk, check: &Check, now: Timestamp) -> Option<bool> {
+    for _ in 0..MAX_ATTEMPTS {
+        let verdict = limiter.check(&[*check], now).verdicts()[0];
+        if !verdict.exceeds() {
+            return Some(true);
+        }
+        if !verdict.awaits_lease() {
+            return Some(false);
+        }
+        let claimed = limiter.acquire_units(check, now);
+        if let LeaseOutcome::Ready(true) | LeaseOutcome::Requested(true) = claimed {
+            desk.want(limiter.shared_counter(check));
+        }
+        match claimed {
+            LeaseOutcome::Ready(_) => {}
+            LeaseOutcome::Requested(_) => return None,
+            LeaseOutcome::Rejected(_) | LeaseOutcome::Gone => return Some(false),
+        }
+    }
+    Some(false)
+}
