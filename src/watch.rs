@@ -172,6 +172,11 @@ impl FileWatch {
         }
     }
 
+    /// Returns whether a file is open for writing, as far as events have shown.
+    pub fn has_open_files(&self) -> bool {
+        self.open.has(|_| true)
+    }
+
     /// Waits until there have been no events for a while. The wait also ends when `settling` is over and no file
     /// accepted by `is_ours` is open for writing, or when `ends` returns true.
     pub fn settle(&self, settling: &Debounce, is_ours: impl Fn(&Path) -> bool, ends: impl Fn() -> bool) {

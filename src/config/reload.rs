@@ -252,10 +252,11 @@ impl Reloader {
             }
             self.settle(settling);
             let again = self.read();
-            if again.found == reading.found && reading.is_steady {
+            let is_open = self.watch.has_open_files();
+            if again.found == reading.found && reading.is_steady && !is_open {
                 return self.has_rested(&again).then_some(again);
             }
-            if settling.is_over() && reading.is_confirmed_by(&again, self.origin.path()) {
+            if settling.is_over() && !is_open && reading.is_confirmed_by(&again, self.origin.path()) {
                 // Changes since this reading are evaluated next.
                 self.watch.waker().wake();
                 return self.has_rested(&reading).then_some(reading);
@@ -364,7 +365,8 @@ impl Reloader {
         }
         let used = Reading { found: used.clone(), stamps: self.stamps_used(reading), is_steady: true };
         self.pause(self.pace.settling.confirm);
-        used.is_confirmed_by(&self.read(), self.origin.path())
+        let again = self.read();
+        !self.watch.has_open_files() && used.is_confirmed_by(&again, self.origin.path())
     }
 
     /// Returns the stamps of the files that were used.

@@ -7,11 +7,16 @@ use super::*;
 
 /// A pace at which a file that `while_written` writes is never quiet.
 const NEVER_QUIET: Pace = Pace {
-    settling: debounce::DebounceTimes { max_wait: Duration::from_millis(300), ..settling(200) },
+    settling: debounce::DebounceTimes {
+        max_wait: Duration::from_millis(800),
+        // A writer may lose its CPU between the truncation and the write.
+        confirm: Duration::from_millis(60),
+        ..settling(600)
+    },
     poll: Duration::from_secs(3600),
 };
 
-/// Calls `write` with increasing numbers every 40 ms, until `done` accepts an applied configuration.
+/// Calls `write` with increasing numbers every 150 ms, until `done` accepts an applied configuration.
 fn while_written(running: &Running, write: impl Fn(u32) + Sync, mut done: impl FnMut(&Config) -> bool) {
     let ends = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -20,7 +25,7 @@ fn while_written(running: &Running, write: impl Fn(u32) + Sync, mut done: impl F
             while !ends.load(Ordering::Relaxed) {
                 write(number);
                 number += 1;
-                thread::park_timeout(Duration::from_millis(40));
+                thread::park_timeout(Duration::from_millis(150));
             }
         });
         let all_done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
