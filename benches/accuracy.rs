@@ -94,7 +94,7 @@ fn main() {
             })
             .collect();
         for thread in threads {
-            let of_thread = thread.join().expect("no panic");
+            let of_thread = thread.join().expect("the thread panicked");
             for (kind, more) in sum.iter_mut().zip(&of_thread) {
                 kind.iter_mut().zip(more).for_each(|(tally, more)| tally.add(more));
             }

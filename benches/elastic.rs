@@ -1,4 +1,4 @@
-//! Runs of the elastic controller with a simulated upstream, with figures and charts.
+//! Benchmark of the elastic controller with a simulated upstream: figures and charts.
 //!
 //! The runs are those of `tests/elastic`. `cargo bench --bench elastic -- --svg docs/elastic` writes the charts in
 //! `docs/elastic`. Without `--svg` only the figures are printed.
@@ -42,21 +42,21 @@ fn runs() -> Vec<Run> {
     vec![
         run(
             "steady",
-            "Clients ask for five times their limits, the upstream can do twice",
+            "Demand of five times the base limits, capacity of twice the base limits",
             greedy.clone(),
             (60.0, 180.0),
         ),
         run(
             "reports",
-            "The same, and the upstream reports its load",
+            "The same demand, and the upstream reports its load",
             Scenario { reports: true, ..greedy.clone() },
             (60.0, 180.0),
         ),
-        run("slows-down", "Four times as slow for five seconds", slows_down, (120.0, 150.0)),
-        run("oscillates", "Five times as slow for ten seconds of every forty", oscillates, (30.0, 40.0)),
+        run("slows-down", "Upstream four times as slow for 5 s", slows_down, (120.0, 150.0)),
+        run("oscillates", "Upstream five times as slow, 10 s of every 40 s", oscillates, (30.0, 40.0)),
         run(
             "burst",
-            "Nobody asks for long, then all ask at once",
+            "Low demand for 60 s, then a burst from all clients",
             Scenario { clients: vec![burst; 4], ..greedy },
             (120.0, 180.0),
         ),
@@ -116,18 +116,18 @@ fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
         points: moments.iter().filter_map(|moment| Some((moment.at, value(moment)?))).collect(),
     };
     let per_second = |moment: &Moment| f64::from(moment.passed.iter().sum::<u32>()) / 0.1;
-    // A tenth of a second is too short to show a rate, so that ten points are averaged.
+    // A tenth of a second is too short to show a rate, so ten points are averaged.
     let smooth = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
         points
             .chunks(10)
             .map(|chunk| (chunk[0].0, chunk.iter().map(|(_, y)| y).sum::<f64>() / chunk.len() as f64))
             .collect()
     };
-    let mut passed = series("requests per second that pass", &|moment| Some(per_second(moment)));
+    let mut passed = series("admitted requests per second", &|moment| Some(per_second(moment)));
     passed.points = smooth(passed.points);
     let written = f64::from(scenario.limit) * scenario.clients.len() as f64;
     let limits = Series {
-        name: "all limits as written, together",
+        name: "sum of the base limits",
         points: vec![(0.0, written), (f64::from(scenario.seconds), written)],
     };
     vec![
@@ -135,7 +135,7 @@ fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
             unit: "",
             least: 1.0,
             most: f64::from(scenario.stretch),
-            series: vec![series("how many times the written limit", &|moment| Some(moment.factor))],
+            series: vec![series("limits, as a multiple of the base limits", &|moment| Some(moment.factor))],
         },
         Panel {
             unit: "",
@@ -147,7 +147,7 @@ fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
             unit: "mean, ms",
             least: 0.0,
             most: 200.0,
-            series: vec![series("time until an answer", &|moment| {
+            series: vec![series("response time of the upstream", &|moment| {
                 moment.latency.map(|seconds| seconds * 1e3)
             })],
         },
@@ -155,13 +155,13 @@ fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
             unit: "",
             least: 0.0,
             most: 100.0,
-            series: vec![series("requests in the upstream", &|moment| Some(moment.in_flight as f64))],
+            series: vec![series("requests in flight", &|moment| Some(moment.in_flight as f64))],
         },
         Panel {
             unit: "times its threshold",
             least: 0.0,
             most: 2.0,
-            series: vec![series("the signal that binds", &|moment| {
+            series: vec![series("binding signal", &|moment| {
                 moment.assessment.binding().map(|level| level.pressure())
             })],
         },

@@ -1,11 +1,11 @@
-//! A fleet of instances that share one limit through a real Redis: how much of the limit they use, whether they keep it, and what
-//! that costs; beside the other ways to share a limit, in the same run.
+//! Benchmark of shared limits: a fleet of instances shares one limit through a real Redis. It measures the usage of the
+//! limit, violations of it, and the cost, compared with other ways to share a limit in the same run.
 //!
 //! `cargo bench --bench fleet -- [--instances 96] [--limits 10,100,10000,300000,2000000] [--keys 1] [--demand 0.9,1.5]
 //! [--patterns even,zipf,shifting,bursts] [--ways lease,exact,split,incr,pipeline] [--wait 5] [--seconds 8] [--csv FILE]`.
-//! `cargo bench --bench fleet -- faults [--only NAME] [--svg FILE]` has the store and the instances fail.
-//! Each instance has a limiter and a connection to the store of its own, as a process would. Redis, all connections and all
-//! requests run on this machine: where the processors are all busy, that is what is measured.
+//! `cargo bench --bench fleet -- faults [--only NAME] [--svg FILE]` makes the store and the instances fail.
+//! Each instance has its own limiter and its own connection to the store, as a process has. Redis, all connections and
+//! all requests run on this machine, so results with saturated processors measure the machine.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
@@ -55,10 +55,10 @@ use self::servers::Server;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Before this, instances find out how much demand there is.
+/// Time before the measurement, in which instances learn their demand.
 const WARM_UP: Duration = Duration::from_secs(3);
 
-/// How a limit is shared.
+/// Ways to share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Lease,
@@ -94,7 +94,7 @@ impl Way {
     }
 }
 
-/// One cell of the table.
+/// Parameters of one row of the table.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     way: Way,
@@ -107,7 +107,7 @@ struct Cell {
     lasts: Duration,
 }
 
-/// What Redis has done so far: calls of scripts and counting commands, and seconds of its processor.
+/// Work of Redis so far: calls of scripts and of counting commands, and CPU seconds.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     calls: u64,
@@ -152,7 +152,7 @@ impl Cell {
                 self.limit.into(),
             ),
         };
-        // Of many keys the demand is in requests a second.
+        // With several keys, the demand is given in requests per second.
         let rate = if self.keys == 1 { f64::from(self.limit) * self.demand } else { self.demand };
         let demand = Demand { pattern: self.pattern, rate, keys: self.keys };
         let judge = Judge::new((self.limit.into(), self.limit.into()), self.keys, (WARM_UP, self.lasts));

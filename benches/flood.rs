@@ -1,5 +1,5 @@
-//! A flood of distinct keys into a table of fixed size: time per decision, memory, and whether clients over their limit
-//! stay blocked.
+//! Benchmark of a flood of distinct keys into a table of fixed size: time per decision, memory, and whether clients that
+//! have used up their limit stay rejected.
 //!
 //! The clock advances by a second per million requests, each with the IPv4 or IPv6 address of a new client. The limit
 //! is 10 per hour, so no counter becomes full again before the end. Run with `cargo bench --bench flood -- [--keys
@@ -39,10 +39,10 @@ struct Flooded {
 
 impl Flooded {
     fn new(max_keys: usize) -> Self {
-        let limit = Limit::new(NonZeroU32::new(10).expect("ten"), Period::one(TimeUnit::Hour));
+        let limit = Limit::new(NonZeroU32::new(10).expect("a limit above 0"), Period::one(TimeUnit::Hour));
         let spec = LimitSpec {
             identity: LimitIdentity { rule: "per-client".into(), key: "[client_ip]".into() },
-            quota: Quota::new(Algorithm::Gcra, limit, None).expect("ten an hour"),
+            quota: Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota"),
             on_change: OnChange::Keep,
             lease_policy: None,
         };
@@ -97,6 +97,6 @@ fn main() {
         let freed = (0..BLOCKED).filter(|number| flooded.takes(*number, 10, START + to * STEP)).count();
         let (live, shared) = (flooded.limiter.live_keys(), flooded.limiter.overflows());
         println!("| {to} | {nanos} | {passed} | {live} | {shared} | {} | {freed} |", resident());
-        assert_eq!(freed, 0, "a flood has freed somebody");
+        assert_eq!(freed, 0, "a blocked client was admitted");
     }
 }

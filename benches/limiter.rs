@@ -65,7 +65,7 @@ impl Weir {
             Load::Conforming => (1_000_000, TimeUnit::Second),
             Load::Refused => (1, TimeUnit::Hour),
         };
-        let limit = Limit::new(NonZeroU32::new(count).expect("not zero"), Period::one(unit));
+        let limit = Limit::new(NonZeroU32::new(count).expect("a count above 0"), Period::one(unit));
         let quota = Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota");
         let lineage = LimitIdentity { rule: "per-client".into(), key: "[client_ip]".into() };
         let now = clock.as_ref().map_or(Timestamp::from_nanos(START), Clock::now);
@@ -117,7 +117,7 @@ type Governor<C> =
 
 fn governor<C: GovernorClock>(load: Load, clock: C) -> Governor<C> {
     let quota = match load {
-        Load::Conforming => GovernorQuota::per_second(NonZeroU32::new(1_000_000).expect("not zero")),
+        Load::Conforming => GovernorQuota::per_second(NonZeroU32::new(1_000_000).expect("a count above 0")),
         Load::Refused => GovernorQuota::per_hour(NonZeroU32::MIN),
     };
     RateLimiter::dashmap_with_clock(quota, clock)
@@ -153,12 +153,12 @@ fn measure(contender: &impl Contender, sequences: &[Vec<u32>], first_tick: u64, 
             .count();
         let elapsed = on_cpu() - start;
         let expected = if load == Load::Conforming { sequence.len() } else { 0 };
-        assert_eq!(passed, expected, "the load is not what it is said to be");
+        assert_eq!(passed, expected, "unexpected share of admitted requests");
         elapsed as f64 / sequence.len() as f64
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = sequences.iter().map(|sequence| scope.spawn(|| run(sequence))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).fold(0.0, f64::max)
+        threads.into_iter().map(|thread| thread.join().expect("the thread panicked")).fold(0.0, f64::max)
     })
 }
 
@@ -168,7 +168,7 @@ fn on_cpu() -> u64 {
     // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
     std::thread::yield_now();
     let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("the kernel accounts for threads")
+    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("CPU time of the thread in /proc")
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -284,7 +284,7 @@ impl Plan {
         };
         fn numbers<T: std::str::FromStr>(text: Option<&String>) -> Option<Vec<T>> {
             let numbers = text?.split(',').map(|number| number.parse().ok());
-            Some(numbers.collect::<Option<_>>().expect("numbers, separated by commas"))
+            Some(numbers.collect::<Option<_>>().expect("comma-separated numbers"))
         }
         // Cargo passes `--bench` for a measurement. Without it this is a test run, which only checks that the benchmark
         // works.

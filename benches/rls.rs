@@ -52,23 +52,23 @@ fn main() {
 /// Loads `count` domains with `count` descriptors each, and prints the time per decision.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 fn rules(count: usize) {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let mut bytes = 0;
     for domain in 0..count {
         let text = document(domain, count);
         bytes += text.len();
-        std::fs::write(directory.path().join(format!("{domain}.yaml")), text).expect("a file");
+        std::fs::write(directory.path().join(format!("{domain}.yaml")), text).expect("the file is written");
     }
     let began = Instant::now();
     let loaded = load(&Directory::new(directory.path()));
     let took = began.elapsed();
     println!("{count} domains of {count} descriptors: {bytes} bytes loaded in {took:.2?}");
     let limiter = Limiter::new(Table { max_keys: 4_000_000, secret: [7, 11] });
-    let windows = Windows::install(&limiter, NOW).expect("a meter for each unit");
-    let rules = Some(loaded.expect("rules that load").rules);
+    let windows = Windows::install(&limiter, NOW).expect("a limit for each unit");
+    let rules = Some(loaded.expect("valid rules").rules);
     let service =
         Service { rules, settings: Arc::new(Settings::default()), windows, sharing: None, native: None };
-    // 100 distinct requests, as few are frequent in real traffic: this is not to measure memory latency.
+    // Only 100 distinct requests, since few are frequent in real traffic, and memory latency is not the subject.
     let questions: Vec<_> = (0..100).map(|n| question(n * 7919 % count, n * 104_729 % count)).collect();
     for round in 0..3 {
         let began = Instant::now();

@@ -23,7 +23,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// 2026-11-21T08:00:00Z.
 const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
 
-/// What distinguishes the rules from each other.
+/// Attribute by which the rules differ.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Exact,
@@ -78,8 +78,8 @@ fn bound(kind: Kind, count: usize) -> RuleSet {
     let rules: String = (0..count).map(rule).collect();
     let file = tempfile::NamedTempFile::new().expect("a file");
     let text = format!("listeners: 127.0.0.1:8080\nupstream: echo\nrules:\n{rules}");
-    std::fs::write(file.path(), text).expect("written");
-    let rules = weir::config::load(file.path()).expect("valid").policy.rules;
+    std::fs::write(file.path(), text).expect("the file is written");
+    let rules = weir::config::load(file.path()).expect("a valid configuration").policy.rules;
     let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [fastrand::u64(..), 7] });
     let meters = limiter.install(&limit_specs(&rules), NOW);
     RuleSet::bind(rules, &meters, limiter.hasher())
@@ -108,7 +108,7 @@ fn on_cpu() -> u64 {
     // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
     std::thread::yield_now();
     let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("the kernel accounts for threads")
+    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("CPU time of the thread in /proc")
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -119,7 +119,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn numbers(arguments: &[String], name: &str) -> Option<Vec<usize>> {
     let position = arguments.iter().position(|argument| argument == name)?;
     let text = arguments.get(position + 1)?;
-    Some(text.split(',').map(|number| number.parse().expect("numbers, separated by commas")).collect())
+    Some(text.split(',').map(|number| number.parse().expect("comma-separated numbers")).collect())
 }
 
 fn main() {
@@ -142,7 +142,7 @@ fn main() {
         for &count in &counts {
             let set = bound(kind, count);
             let figure = |asked: usize| {
-                // Requests are spread over the file in random order.
+                // Requests match the rules in random order.
                 let mut random = fastrand::Rng::with_seed(7);
                 let requests: Vec<_> = (0..asked).map(|_| kind.request(random.usize(..count))).collect();
                 let runs = if matches!(kind, Kind::Regex) { selections / 100 } else { selections };

@@ -198,7 +198,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
     let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
     metrics.config_started(1, clock.now());
     let overload = OverloadManager::new(&config.overload, pressure::descriptors(), pressure::memory());
-    tracing::info!(connections = overload.max_connections(), "so many connections of clients may be open");
+    tracing::info!(connections = overload.max_connections(), "maximum number of downstream connections");
     let (store_handle, queue) = config.store.as_ref().map(|_| store::handle::Handle::new(&limiter)).unzip();
     let shared = Arc::new(ProxyState {
         generation: Arc::clone(generations.engine.current()),
@@ -226,7 +226,7 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
 fn secret() -> Result<[u64; 2], Error> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret).map_err(|error| {
-        Error::System("cannot draw a random secret".to_owned(), std::io::Error::other(error))
+        Error::System("cannot generate a random secret".to_owned(), std::io::Error::other(error))
     })?;
     let (low, high) = secret.split_at(8);
     let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));

@@ -107,7 +107,7 @@ pub(crate) fn obstacle(path: &Path) -> Option<io::Error> {
 }
 
 fn sibling_path(path: &Path, suffix: &str) -> io::Result<PathBuf> {
-    let mut name = path.file_name().ok_or_else(|| io::Error::other("no name of a file"))?.to_owned();
+    let mut name = path.file_name().ok_or_else(|| io::Error::other("the path has no file name"))?.to_owned();
     name.push(suffix);
     Ok(path.with_file_name(name))
 }

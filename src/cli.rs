@@ -56,7 +56,7 @@ pub enum Command {
     /// Exits with 0 if all are valid, 2 if not. With `--against`, prints the changes from that configuration
     /// instead of notes.
     Check {
-        /// Configuration file that is running.
+        /// Running configuration file, to compare with.
         #[arg(long, value_name = "RUNNING")]
         against: Option<PathBuf>,
         /// Configuration files.
@@ -68,7 +68,7 @@ pub enum Command {
     /// Needs no configuration file: `RUNTIME_ROOT`, `GRPC_PORT` and the others have the same meaning as in
     /// the reference. With `REDIS_URL` the instances share counters; without it counters are in memory.
     Rls {
-        /// Print the configuration that the variables result in, and exit.
+        /// Print the configuration that the environment variables produce, and exit.
         #[arg(long)]
         print_config: bool,
     },

@@ -98,7 +98,10 @@ async fn accept(listener: &TcpListener) -> TcpStream {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept at a side door");
+                tracing::warn!(
+                    %error,
+                    "cannot accept an HTTP connection, retrying after a pause"
+                );
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -24,7 +24,7 @@ mod registry;
 mod table;
 mod transaction;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ use self::check_options::CheckOptions;
 use self::decision::{Decision, Enforcement, Verdicts};
 use self::evaluation::CounterView;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
-use self::leases::SharedBans;
+use self::leases::{SharedBans, SharedCounter};
 use self::registry::LimitRegistry;
 pub use self::registry::{LimitHandle, LimitIdentity, LimitSpec};
 use self::reservation::ChargeTiming;
@@ -81,6 +81,8 @@ pub struct Limiter {
     registry: Mutex<LimitRegistry>,
     overflows: AtomicU64,
     bans: Mutex<SharedBans>,
+    /// Counters of shared limits that have run into debt.
+    debts: Mutex<BTreeSet<SharedCounter>>,
 }
 
 /// What instances that share limits have in common.
@@ -119,6 +121,7 @@ impl Limiter {
             registry: Mutex::default(),
             overflows: AtomicU64::new(0),
             bans: Mutex::default(),
+            debts: Mutex::default(),
         }
     }
 

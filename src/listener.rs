@@ -86,7 +86,7 @@ pub async fn serve(
     let accepting = match AsyncListener::new(socket) {
         Ok(accepting) => accepting,
         Err(error) => {
-            tracing::error!(%error, "cannot watch a listener");
+            tracing::error!(%error, "cannot register a listener with the event loop");
             return;
         }
     };
@@ -105,7 +105,7 @@ pub async fn serve(
                     failed();
                     // Up to 50 failures a second are possible; logged only at the 1st, 2nd, 4th, 8th and so on.
                     if failures.is_power_of_two() {
-                        tracing::warn!(%error, failures, "cannot accept, pausing");
+                        tracing::warn!(%error, failures, "cannot accept connections, retrying after a pause");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

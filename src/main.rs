@@ -72,7 +72,7 @@ fn log(cli: &Cli, level: &str, format: LogFormat) -> Result<LevelHandle, ExitCod
         LogFormat::Json => logging::LogFormat::Json,
     };
     let level = cli.log_level.as_deref().unwrap_or(level);
-    logging::init(level, format).map_err(|error| fail(&format!("cannot log: {error}")))
+    logging::init(level, format).map_err(|error| fail(&format!("cannot set up logging: {error}")))
 }
 
 fn ended(how: Result<(), app::Error>) -> ExitCode {

@@ -110,10 +110,18 @@ impl StateFile {
         let age = now.since(at);
         tracing::info!(%file, counters, ?age, "counters restored");
         if at > now {
-            tracing::warn!(%file, ahead = ?at.since(now), "the state is from the future: nothing has been forgiven");
+            tracing::warn!(
+                %file,
+                ahead = ?at.since(now),
+                "the state file was written in the future: counters are restored without elapsed time"
+            );
         }
         if shared > 0 {
-            tracing::warn!(%file, counters = shared, "no room for all restored counters: these share");
+            tracing::warn!(
+                %file,
+                counters = shared,
+                "no room for all restored counters: some share overflow counters"
+            );
         }
         self.status.lock().restored = counters;
         Some(limiter)
@@ -126,7 +134,7 @@ impl StateFile {
             Ok((counters, bytes)) => {
                 let mut status = self.status.lock();
                 if status.problem.take().is_some() {
-                    tracing::info!(file = %self.path.display(), "the state is written again");
+                    tracing::info!(file = %self.path.display(), "the state file can be written again");
                 }
                 status.saved += 1;
                 status.last_saved = Some(now);
@@ -157,7 +165,7 @@ impl StateFile {
         if self.lock.is_none() {
             self.lock = Some(match file::try_lock(&self.path) {
                 Ok(LockAttempt::Acquired(claim)) => claim,
-                Ok(LockAttempt::Taken) => return Err("another process writes it".to_owned()),
+                Ok(LockAttempt::Taken) => return Err("another process has locked it".to_owned()),
                 Err(error) => return Err(error.to_string()),
             });
         }
@@ -168,7 +176,11 @@ impl StateFile {
         let mut status = self.status.lock();
         status.failed += 1;
         if status.problem.as_ref() != Some(&problem) {
-            tracing::warn!(file = %self.path.display(), problem, "cannot write the state, counters will not survive");
+            tracing::warn!(
+                file = %self.path.display(),
+                problem,
+                "cannot write the state file: counters will not survive a restart"
+            );
         }
         status.problem = Some(problem);
     }
@@ -176,16 +188,26 @@ impl StateFile {
     fn set_aside(&self, why: &StateFileError) {
         let file = self.path.display();
         if self.lock.is_none() {
-            tracing::warn!(%file, problem = %why, "cannot read the state, counters start afresh");
+            tracing::warn!(%file, problem = %why, "cannot read the state file: starting with empty counters");
             return;
         }
         match file::set_aside(&self.path) {
             Ok(to) => {
                 let to = to.display();
-                tracing::warn!(%file, problem = %why, %to, "the state is set aside, counters start afresh");
+                tracing::warn!(
+                    %file,
+                    problem = %why,
+                    %to,
+                    "invalid state file renamed: starting with empty counters"
+                );
             }
             Err(error) => {
-                tracing::warn!(%file, problem = %why, %error, "the state cannot be set aside, counters start afresh");
+                tracing::warn!(
+                    %file,
+                    problem = %why,
+                    %error,
+                    "cannot rename the invalid state file: starting with empty counters"
+                );
             }
         }
     }

@@ -165,14 +165,14 @@ impl Upstream {
     pub fn record_failure(&self, error: &UpstreamError) {
         if !self.is_failing.replace(true) {
             let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(upstream = %self.settings().name, %error, cause, "upstream fails");
+            tracing::warn!(upstream = %self.settings().name, %error, cause, "upstream requests fail");
         }
     }
 
     /// Records that a request got a response.
     pub fn record_success(&self) {
         if self.is_failing.replace(false) {
-            tracing::info!(upstream = %self.settings().name, "upstream answers again");
+            tracing::info!(upstream = %self.settings().name, "upstream responds again");
         }
     }
 }

@@ -115,7 +115,7 @@ impl FileWatch {
                 self.watcher = Some(watcher);
                 self.watch_directories(directories);
             }
-            Err(error) => tracing::warn!(%error, "no events of files, polling only"),
+            Err(error) => tracing::warn!(%error, "cannot watch files for changes, polling instead"),
         }
         self
     }

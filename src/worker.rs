@@ -52,7 +52,7 @@ impl ThreadGroup {
             match builder.build_local(LocalOptions::default()) {
                 Ok(runtime) => match runtime.block_on(work()) {
                     Ok(()) => shift.is_done = true,
-                    Err(WorkerFailed(why)) => tracing::error!(why, "a worker gives up"),
+                    Err(WorkerFailed(why)) => tracing::error!(why, "a worker has failed"),
                 },
                 Err(error) => tracing::error!(%error, "cannot start a worker's runtime"),
             }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     async fn soon(condition: impl Future<Output = ()>) {
-        tokio::time::timeout(std::time::Duration::from_secs(10), condition).await.expect("never happened");
+        tokio::time::timeout(std::time::Duration::from_secs(10), condition).await.expect("timed out");
     }
 
     #[tokio::test]
@@ -136,9 +136,9 @@ mod tests {
         let (tell, told) = tokio::sync::oneshot::channel();
         crew.spawn("worker-0".to_owned(), || async {
             // Connections and streams also run as detached tasks.
-            drop(tokio::task::spawn_local(async { panic!("as a test of a task's end") }));
+            drop(tokio::task::spawn_local(async { panic!("panic of a test") }));
             tokio::task::yield_now().await;
-            drop(tokio::task::spawn_local(async { tell.send(()).expect("the other side waits") }));
+            drop(tokio::task::spawn_local(async { tell.send(()).expect("a waiting receiver") }));
             told.await.map_err(|_| WorkerFailed("the other task has gone, too"))
         })
         .unwrap();
@@ -154,9 +154,9 @@ mod tests {
             ending.await.map_err(|_| WorkerFailed("nobody has ended it"))
         })
         .unwrap();
-        crew.spawn("worker-1".to_owned(), || async { panic!("as a test of the watch") }).unwrap();
+        crew.spawn("worker-1".to_owned(), || async { panic!("panic of a test") }).unwrap();
         soon(async { assert_eq!(&*crew.wait_for_failure().await, "worker-1") }).await;
-        assert!(end.send(()).is_ok(), "the other one is at work");
+        assert!(end.send(()).is_ok(), "the other worker is still running");
         soon(crew.wait_for_exit()).await;
     }
 }

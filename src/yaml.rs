@@ -184,8 +184,8 @@ impl fmt::Display for Problem {
                 f.write_str("a second YAML document, expected one: remove the `---` between them")
             }
             Self::TooDeep(max) => write!(f, "nested more than {max} levels deep"),
-            Self::TooManyValues => f.write_str("aliases multiply to more than a million values"),
-            Self::HugeNumber(number) => write!(f, "a number above {}, got {number}", u64::MAX),
+            Self::TooManyValues => f.write_str("aliases expand to more than a million values"),
+            Self::HugeNumber(number) => write!(f, "integer does not fit into 64 bits, got {number}"),
         }
     }
 }

@@ -81,7 +81,7 @@ fn windows_are_as_exact_as_was_measured() {
             ("rejected", share(tally.wrongly_refused), row.wrongly_refused),
         ] {
             let most = (then * TOLERANCE).max(POINTS);
-            assert!((now - then).abs() <= most, "wrongly {what}: {now:.4} %, and once {row:?}");
+            assert!((now - then).abs() <= most, "wrongly {what}: {now:.4} %, documented as {row:?}");
         }
     }
 }

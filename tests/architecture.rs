@@ -1,5 +1,5 @@
-//! The shape of the program, kept true: who may import whom, what the core may not know, how large things
-//! may be, and that what the documentation says loads and holds.
+//! Architecture tests: allowed imports between modules, purity of the core, sizes of files and functions, and examples
+//! and defaults in the documentation.
 
 #[path = "architecture/circles.rs"]
 mod circles;
@@ -21,12 +21,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use circles::largest_circles;
 use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
 
-/// Who imports whom, from the top down: a row may only name rows below it, and nothing that is not named.
+/// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
 const TABLE: [(&str, &[&str]); 36] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
-    // In tests and under a fuzzer only: it asks every parser.
+    // Compiled for tests and fuzzers only; it calls every parser.
     (
         "fuzzing",
         &[
@@ -49,7 +49,7 @@ const TABLE: [(&str, &[&str]); 36] = [
         "admin",
         &[
             "config",
-            // The address of a socket.
+            // For the type of a socket address.
             "listener",
             "engine",
             "rules",
@@ -62,7 +62,7 @@ const TABLE: [(&str, &[&str]); 36] = [
             "http_server",
         ],
     ),
-    // Of the modules below only their settings: see `the_configuration_takes_only_settings_from_the_shell`.
+    // Imports only settings from the modules of the shell: see `the_configuration_takes_only_settings_from_the_shell`.
     (
         "config",
         &[
@@ -79,7 +79,7 @@ const TABLE: [(&str, &[&str]); 36] = [
             "telemetry",
             // Certificates and keys are data files.
             "tls",
-            // Keys say how long they hold.
+            // API keys have an expiry time.
             "clock",
             "watch",
             "rls",
@@ -130,13 +130,13 @@ const TABLE: [(&str, &[&str]); 36] = [
             "clock",
         ],
     ),
-    // Text in, text out: what it imports has readers there.
+    // Converts text to text, with the parsers of `rls`.
     ("import", &["rls", "yaml"]),
-    // Its documents and decisions need no more than the core: see `what_decides_for_envoy_is_pure_but_for_its_doors`.
+    // Documents and decisions depend only on the core: see `what_decides_for_envoy_is_pure_but_for_its_doors`.
     (
         "rls",
         &[
-            // To ask a management server.
+            // For the client of an xDS management server.
             "remote",
             "store",
             "engine",
@@ -157,7 +157,7 @@ const TABLE: [(&str, &[&str]); 36] = [
             "yaml",
         ],
     ),
-    // Says what it does with a document only by handing it on.
+    // Fetches documents and passes them on without parsing them.
     ("central", &["transport", "telemetry", "clock", "tls", "jitter", "atomic_file"]),
     ("store", &["remote", "limiter", "tls", "transport", "telemetry", "clock", "jitter"]),
     ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
@@ -168,7 +168,7 @@ const TABLE: [(&str, &[&str]); 36] = [
     ("http1", &["headers"]),
     ("state_file", &["limiter", "atomic_file"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
-    // How long it waits.
+    // For its waiting times.
     ("watch", &["clock"]),
     ("clock", &["limiter"]),
     ("tls", &[]),
@@ -180,16 +180,16 @@ const TABLE: [(&str, &[&str]); 36] = [
     ("response", &["headers", "throttle", "limiter"]),
     ("throttle", &["limiter"]),
     ("rules", &["headers", "identify", "limiter"]),
-    // When a request came: the type of a timestamp.
+    // For the type of a request's timestamp.
     ("identify", &["limiter"]),
     ("limiter", &[]),
-    // Fields of a response, raw or in a map.
+    // Header fields, raw or in a map.
     ("headers", &[]),
     ("atomic_file", &[]),
     ("yaml", &[]),
 ];
 
-/// What puts the parts together may know them all, but not how it was called.
+/// Imports of `app`, which assembles the parts. The command line is not among them.
 const EVERYTHING: &[&str] = &[
     "http_server",
     "watch",
@@ -219,25 +219,25 @@ const EVERYTHING: &[&str] = &[
     "limiter",
 ];
 
-/// Pure: takes the time as an argument and knows nothing of the network, the runtime or who counts.
+/// Pure modules: they take the time as an argument and use no network, no runtime and no metrics.
 const CORE: [&str; 7] = ["identify", "rules", "limiter", "throttle", "response", "engine", "headers"];
 
-/// Words that have no business in the core.
+/// Words that must not occur in the core.
 const IMPURE: [&str; 8] =
     ["tokio", "hyper", "hyper_util", "arc_swap", "tracing", "notify", "TcpStream", "TcpListener"];
 
 const MOST_LINES_OF_A_FILE: usize = 500;
 const MOST_LINES_OF_A_FUNCTION: usize = 80;
 
-/// Files of one module that may import one another in a circle.
+/// Maximum number of files of one module in an import cycle.
 const MAX_CIRCLE: usize = 3;
 
-/// Modules whose largest circle is larger still, with its size: rows only ever shrink and go.
+/// Modules with a larger import cycle, and its size. Entries are only ever lowered or removed.
 const LARGER_CIRCLES: [(&str, usize); 0] = [];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
-/// The modules that each module imports, itself apart.
+/// Returns the modules that each module imports, without itself.
 fn edges(sources: &[Source]) -> Edges {
     let mut edges = Edges::new();
     for source in sources.iter().filter(|source| source.owner() != "lib") {
@@ -249,7 +249,7 @@ fn edges(sources: &[Source]) -> Edges {
     edges
 }
 
-/// Every import that the table does not allow.
+/// Returns every import that the table does not allow.
 fn forbidden_imports(edges: &Edges) -> Vec<String> {
     let allowed = |from: &str, to: &str| {
         TABLE.iter().any(|(importer, imported)| *importer == from && imported.contains(&to))
@@ -267,7 +267,7 @@ fn mutual_imports(edges: &Edges) -> Vec<String> {
         .collect()
 }
 
-/// What in a file of the core reaches beyond it.
+/// Returns the uses of I/O, clocks, threads, metrics and the runtime in a file.
 fn impurities(source: &Source) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let words = source.tokens().into_iter().filter(|token| IMPURE.contains(&token.text));
@@ -288,7 +288,7 @@ fn impurities(source: &Source) -> Vec<String> {
     found.into_iter().map(|what| format!("{}: {what}", source.path)).collect()
 }
 
-/// What a file of the configuration takes from the shell beside its settings.
+/// Returns what a file of the configuration imports from the shell other than settings.
 fn more_than_settings(source: &Source) -> Vec<String> {
     const SETTINGS: [(&str, &[&str]); 14] = [
         ("listener", &["ListenerSettings", "ListenAddress", "ListenerLimits", "ProxyProtocol"]),
@@ -325,7 +325,7 @@ fn unfinished(source: &Source) -> Vec<String> {
     found.map(|phrase| format!("{}: {}", source.path, phrase.concat())).collect()
 }
 
-/// Attributes that silence a lint without a word; `expect` says why, and complains when it is not needed.
+/// Returns attributes that silence a lint with `allow`. `expect` has a reason, and warns when it is not needed.
 fn silenced(source: &Source) -> Vec<String> {
     let tokens = source.tokens();
     let found = tokens.windows(3).filter(|words| {
@@ -359,13 +359,13 @@ fn every_module_has_its_row_and_the_table_leads_down() {
     assert_eq!(declared, rows);
     for (index, (row, imported)) in TABLE.iter().enumerate() {
         let below: Vec<&str> = TABLE[index + 1..].iter().map(|(row, _)| *row).collect();
-        assert!(imported.iter().all(|name| below.contains(name)), "{row} imports what is not below it");
+        assert!(imported.iter().all(|name| below.contains(name)), "{row} imports a row above it");
     }
 }
 
 #[test]
 fn modules_import_only_what_the_table_allows() {
-    none("imports that the table does not know", &forbidden_imports(&edges(&program())));
+    none("imports that the table does not allow", &forbidden_imports(&edges(&program())));
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn files_of_a_module_import_one_another_in_small_circles_only() {
     }
     let too_large = largest.values().filter(|circle| circle.len() > MAX_CIRCLE);
     found.extend(too_large.map(|circle| format!("{}: {}", circle.len(), shown_circle(circle))));
-    none("circles", &found);
+    none("import cycles above the maximum size", &found);
 }
 
 fn shown_circle(circle: &[Vec<String>]) -> String {
@@ -397,12 +397,12 @@ fn shown_circle(circle: &[Vec<String>]) -> String {
 #[test]
 fn the_configuration_takes_only_settings_from_the_shell() {
     let config: Vec<Source> = program().into_iter().filter(|source| source.owner() == "config").collect();
-    none("more than settings", &config.iter().flat_map(more_than_settings).collect::<Vec<_>>());
+    none("imports other than settings", &config.iter().flat_map(more_than_settings).collect::<Vec<_>>());
 }
 
 #[test]
 fn what_is_new_to_an_enum_of_rules_is_asked_for_by_the_compiler() {
-    none("arms for the rest", &program().iter().flat_map(wildcards::wildcard_arms).collect::<Vec<_>>());
+    none("wildcard arms", &program().iter().flat_map(wildcards::wildcard_arms).collect::<Vec<_>>());
 }
 
 #[test]
@@ -418,9 +418,9 @@ fn the_core_is_pure() {
     let core: Vec<&Source> = program.iter().filter(|source| CORE.contains(&source.owner())).collect();
     assert!(core.len() >= 20, "only {} files found", core.len());
     let mut found: Vec<_> = core.into_iter().flat_map(impurities).collect();
-    // It replaces what others read; that waits for nobody.
+    // An atomic replacement of the policy, which never blocks.
     found.retain(|impurity| impurity != "src/engine.rs: arc_swap");
-    none("impure", &found);
+    none("impure code in the core", &found);
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn what_decides_for_envoy_is_pure_but_for_its_doors() {
         "src/rls/doors",
         "src/rls/server",
         "src/rls/source",
-        // Names what the shell is set up by.
+        // Names settings of the shell.
         "src/rls/options",
     ];
     pure_but_for("rls", &SHELL, 15);
@@ -438,11 +438,11 @@ fn what_decides_for_envoy_is_pure_but_for_its_doors() {
 
 #[test]
 fn limits_are_pure_but_for_other_services_and_the_store() {
-    // The view has the connections to them; a request waits for the store.
+    // `view` holds the connections to them, and requests wait for the store.
     pure_but_for("limits", &["src/limits/remote", "src/limits/shared", "src/limits/view"], 4);
 }
 
-/// `module` is pure, apart from the files whose paths begin with those of `shell`; at least so many files are.
+/// Checks that `module` is pure, except files whose paths begin with one of `shell`. At least `least` files must remain.
 #[track_caller]
 fn pure_but_for(module: &str, shell: &[&str], least: usize) {
     let program = program();
@@ -450,7 +450,7 @@ fn pure_but_for(module: &str, shell: &[&str], least: usize) {
     let pure: Vec<_> =
         program.iter().filter(|source| source.owner() == module).filter(|source| !is_shell(source)).collect();
     assert!(pure.len() >= least, "only {} files found", pure.len());
-    none("impure", &pure.into_iter().flat_map(impurities).collect::<Vec<_>>());
+    none("impure code", &pure.into_iter().flat_map(impurities).collect::<Vec<_>>());
 }
 
 #[test]

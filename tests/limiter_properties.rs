@@ -101,7 +101,7 @@ proptest! {
             let mut sum = 0_u128;
             for &(at, cost) in &passed[first..] {
                 sum += u128::from(cost);
-                prop_assert!(sum <= bound(&quota, passed[first].0, at), "{sum} passed from {first}");
+                prop_assert!(sum <= bound(&quota, passed[first].0, at), "{sum} units admitted from request {first} on");
             }
         }
     }
@@ -245,7 +245,7 @@ proptest! {
         prop_assert!(!victim(blocked));
         for key in 0..flood {
             let _ = limiter.check(&checks(&limiter, &meters, &key.to_be_bytes(), most), now);
-            prop_assert!(victim(1), "a new quota after {key} other keys");
+            prop_assert!(victim(1), "the counter was lost after {key} other keys");
         }
         prop_assert!(limiter.live_keys() <= 20);
     }

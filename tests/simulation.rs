@@ -1,5 +1,5 @@
-//! Random rules, clients, clocks, reloads, restarts and crashes, with tables large and small. The test searches for
-//! violations of the limiter's guarantees in combinations that no other test covers.
+//! Simulation of the limiter with random rules, clients, clocks, table sizes, reloads, restarts and crashes. It searches
+//! for violations of the limiter's guarantees in combinations that no other test covers.
 //!
 //! Every seed determines one run. `WEIR_SEED=17 cargo test --test simulation` repeats one, `WEIR_SEEDS=100000` runs
 //! more of them.
@@ -221,7 +221,7 @@ impl Simulation {
         let mut restorer = Restorer::new(self.max_keys, Timestamp::from_nanos(self.now));
         for (part, bytes) in &parts {
             let taken = restorer.read_part(*part, bytes);
-            assert_eq!(taken, Ok(()), "{self}: its own state is damaged");
+            assert_eq!(taken, Ok(()), "{self}: the saved state is damaged");
         }
         let restored = restorer.finish();
         assert!(restored.is_ok(), "{self}: {restored:?}");

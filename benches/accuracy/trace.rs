@@ -1,7 +1,7 @@
 //! Simulated requests of many sources, and how often a sliding window decides differently from an exact log.
 //!
-//! Sources are counted separately. So each is generated and measured on its own, in the order of its requests, with no
-//! more memory than its counters need. The seed determines everything.
+//! Sources are counted separately. So each is generated and measured on its own, in the order of its requests, and needs
+//! no more memory than its counters. Runs with the same seed are identical.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Poisson,
     /// Minutes of silence, then seconds at several times the limit.
     Bursty,
-    /// Sends its whole limit right before a window ends, and makes a steady stream of attempts after that.
+    /// Sends its whole limit right before a window ends, and a steady stream of requests after that.
     Hugging,
 }
 
@@ -132,7 +132,7 @@ struct Pair {
 
 impl Pair {
     fn new(precision: u8) -> Self {
-        let limit = Limit::new(NonZeroU32::new(COUNT).expect("not zero"), Period::one(TimeUnit::Minute));
+        let limit = Limit::new(NonZeroU32::new(COUNT).expect("nonzero"), Period::one(TimeUnit::Minute));
         let window = Quota::new(Algorithm::SlidingWindow, limit, None).expect("a valid quota");
         Self {
             window: window.with_precision(precision).unwrap_or(window),

@@ -1,4 +1,4 @@
-//! SVG line charts: panels above each other that share one time axis.
+//! SVG line charts: stacked panels with a common time axis.
 
 use std::fmt::Write;
 
@@ -22,7 +22,7 @@ pub(crate) struct Series {
 
 /// Curves with common axes. Values above `most` are drawn at the top edge, and the legend states the highest value.
 pub(crate) struct Panel {
-    /// Unit behind the name in the legend; may be empty.
+    /// Unit after the name in the legend; may be empty.
     pub(crate) unit: &'static str,
     pub(crate) least: f64,
     pub(crate) most: f64,

@@ -1,4 +1,4 @@
-//! Instances that share a limit as Weir does, with the code of production: the limiter, and the task that speaks with the store.
+//! Instances that share a limit as Weir does, with its code: the limiter, and the task that calls the store.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use weir::store::supply::{Supply, Waiting};
 use weir::store::task::{self, Resources};
 use weir::telemetry::metrics::Metrics;
 
-/// As in the proxy.
+/// Maximum number of evaluations of one request, as in the proxy.
 const MAX_ATTEMPTS: usize = 4;
 
-/// A limit and how it is shared.
+/// A limit, and the way to share it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) quota: Quota,
-    /// Divided by the number of instances where there is none.
+    /// Lease policy; without one, the limit is divided by the number of instances.
     pub(crate) sharing: Option<LeasePolicy>,
     pub(crate) keys: u32,
 }
 
-/// What becomes of a request.
+/// Decision of a request.
 #[derive(Debug)]
 pub(crate) enum Decided {
     Admitted,
     Rejected,
-    /// The store has to respond first.
+    /// The request waits for the store.
     Waits(Waiting),
 }
 
@@ -52,18 +52,18 @@ pub(crate) struct Instance {
     check: Check,
     keys: Arc<[KeyHash]>,
     kill: Option<oneshot::Sender<()>>,
-    /// What counts while the store is away: the limit divided.
+    /// Check of the divided limit, used while the store is unreachable.
     away: Check,
 }
 
-/// So many units a second, and at once, for each of so many keys.
+/// Returns a limit of `count` units per second, with a burst of `count`, for each of `keys` keys.
 pub(crate) fn limit(count: u32, sharing: Option<LeasePolicy>, keys: u32) -> Limit {
-    let count = NonZeroU32::new(count).expect("a limit");
+    let count = NonZeroU32::new(count).expect("a limit above 0");
     let quota = Quota::new(Algorithm::Gcra, Count::new(count, Period::one(TimeUnit::Second)), Some(count));
     Limit { quota: quota.expect("a quota"), sharing, keys }
 }
 
-/// Settings of a store.
+/// Returns the settings of the store.
 pub(crate) fn store(topology: Topology, prefix: &str) -> settings::Settings {
     settings::Settings {
         topology,
@@ -79,21 +79,21 @@ pub(crate) fn store(topology: Topology, prefix: &str) -> settings::Settings {
 /// Instances that are started together, and the size of the whole fleet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Members {
-    /// The number of the first, which differs from those of all others.
+    /// Number of the first of them. Numbers are unique in the fleet.
     pub(crate) first: usize,
     pub(crate) count: usize,
     pub(crate) whole: usize,
 }
 
 impl Members {
-    /// A whole fleet.
+    /// Returns all instances of a fleet.
     pub(crate) const fn all(count: usize) -> Self {
         Self { first: 0, count, whole: count }
     }
 }
 
-/// Starts instances and waits until each knows the size of the fleet. Each has its own connection to the store; one thread
-/// has them all.
+/// Starts instances and waits until each knows the size of the fleet. Each has its own connection to the store; one
+/// thread runs all of them.
 pub(crate) fn fleet(
     members: Members,
     limit: Limit,
@@ -136,11 +136,11 @@ pub(crate) fn fleet(
         }
         runtime.block_on(local);
     });
-    let size = NonZeroU32::new(members.whole as u32).expect("instances");
+    let size = NonZeroU32::new(members.whole as u32).expect("at least one instance");
     let patience = Instant::now() + Duration::from_secs(20);
     let is_whole = |limiter: &Limiter| limiter.fleet().instances == size;
     while limit.sharing.is_some() && !started.iter().all(|(limiter, ..)| is_whole(limiter)) {
-        assert!(Instant::now() < patience, "instances do not find each other");
+        assert!(Instant::now() < patience, "instances do not discover each other");
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut keys: Option<Arc<[KeyHash]>> = None;
@@ -179,7 +179,7 @@ fn checks(limiter: &Limiter, limit: Limit, size: NonZeroU32, key: KeyHash, now: 
 }
 
 impl Instance {
-    /// Decides a request as the proxy does. It may `wait` so long for the store.
+    /// Decides a request as the proxy does. It may wait for the store for at most `wait`.
     pub(crate) fn decide(&self, key: u32, wait: Duration, now: Timestamp) -> Decided {
         let check = Check { key: self.keys[key as usize], ..self.check };
         for _ in 0..MAX_ATTEMPTS {
@@ -206,7 +206,7 @@ impl Instance {
         Decided::Rejected
     }
 
-    /// Ends its task as `kill -9` ends a process: what it has claimed is lost.
+    /// Ends the task of the instance, as `kill -9` ends a process: leased units are lost.
     pub(crate) fn kill(&mut self) {
         drop(self.kill.take());
     }

@@ -62,8 +62,8 @@ pub(crate) fn fleet(of: usize, style: Style, server: SocketAddr) -> Vec<Instance
 
 /// Pipelines the commands of all queued requests, and passes the count in each reply to its request.
 async fn serve(mut queue: mpsc::Receiver<Asked>, style: Style, server: SocketAddr) {
-    let mut stream = TcpStream::connect(server).await.expect("a server");
-    stream.set_nodelay(true).expect("an option");
+    let mut stream = TcpStream::connect(server).await.expect("a connection");
+    stream.set_nodelay(true).expect("TCP_NODELAY");
     let mut waiting: VecDeque<oneshot::Sender<u64>> = VecDeque::new();
     let (mut replies, mut commands) = (Vec::new(), String::new());
     // With EXPIRE, every second reply belongs to that command and is skipped.

@@ -100,7 +100,7 @@ pub(crate) async fn run(
         ticks.tick().await;
     }
     let crowded = state.crowded.get();
-    let state = Rc::into_inner(state).expect("nothing waits");
+    let state = Rc::into_inner(state).expect("no waiting requests");
     Outcome { judge: state.judge.into_inner(), decisions, waits: state.waits.into_inner(), crowded }
 }
 

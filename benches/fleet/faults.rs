@@ -1,4 +1,4 @@
-//! A fleet whose store or instances fail: what it admits each second, and by how much it exceeds the limit.
+//! Faults of the store and of instances: admissions of the fleet in each second, and its excess over the limit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,29 +23,29 @@ use crate::judge::Judge;
 use crate::plot::{Panel, Series, svg};
 use crate::servers::{Group, Server};
 
-/// Units a second, and the burst.
+/// Rate in units per second, and the burst.
 const LIMIT: u32 = 10_000;
 const DEMAND: f64 = 1.5;
 const FAULT_AT: u64 = 8;
 const NAMES: [&str; 8] =
     ["none", "killed", "frozen", "flushed", "failed_over", "third_killed", "doubled", "partitioned"];
 
-/// What fails.
+/// State of one experiment.
 struct Scene {
     server: Option<Server>,
     group: Option<Group>,
-    /// Between a third of the instances and the server.
+    /// Whether the connection between a third of the instances and the server is cut.
     is_cut: Arc<AtomicBool>,
     relay: Option<SocketAddr>,
     newcomers: Option<mpsc::Receiver<Vec<Instance>>>,
     clock: Arc<Clock>,
     limit: Limit,
     instances: usize,
-    /// The second of the last tick.
+    /// Second of the last tick.
     second: Option<u64>,
 }
 
-/// Runs all experiments, or one.
+/// Runs all experiments, or only the one with this name.
 pub(crate) fn run(instances: usize, only: Option<&str>, picture: Option<&str>) {
     println!("fault,used_before,used_meanwhile,used_after,full_again_after_s,excess,v100ms,v1s,v10s,seconds");
     let mut panels = Vec::new();
@@ -63,7 +63,7 @@ pub(crate) fn run(instances: usize, only: Option<&str>, picture: Option<&str>) {
     }
 }
 
-/// What happens, for people.
+/// Returns the caption of the experiment with this name.
 fn title(name: &str) -> &'static str {
     match name {
         "killed" => "the store is gone from second 8 to 38",
@@ -77,7 +77,7 @@ fn title(name: &str) -> &'static str {
     }
 }
 
-/// How long the fault lasts, in seconds.
+/// Returns the duration of the fault in seconds.
 fn duration(name: &str) -> u64 {
     match name {
         "killed" => 30,
@@ -164,7 +164,7 @@ impl Scene {
         let Some(relay) = self.relay else {
             return claims::fleet(Members::all(self.instances), self.limit, &store, &self.clock);
         };
-        // A third of them is behind the relay. Both parts wait for each other.
+        // A third of the instances connects through the relay. Both parts wait until they know all instances.
         let whole = self.instances;
         let third = whole / 3;
         let (behind, limit, clock) = (self.store(relay.port()), self.limit, Arc::clone(&self.clock));
@@ -176,7 +176,7 @@ impl Scene {
         all
     }
 
-    /// What begins and ends in this second.
+    /// Begins or ends the fault if its second has come.
     fn tick(&mut self, name: &str, at: Duration, fleet: &mut Fleet) {
         let Fleet::Claims(instances, _) = fleet else { return };
         if let Some(newcomers) = self.newcomers.as_ref().and_then(|newcomers| newcomers.try_recv().ok()) {
@@ -223,7 +223,7 @@ impl Scene {
     }
 }
 
-/// A relay to a port of this machine, through which nothing passes while it is cut.
+/// Starts a relay to a local port, which forwards nothing while it is cut. Returns its address.
 fn relay(port: u16, is_cut: &Arc<AtomicBool>) -> SocketAddr {
     let is_cut = Arc::clone(is_cut);
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();

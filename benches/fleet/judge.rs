@@ -1,5 +1,4 @@
-//! Compares the admissions of a fleet with those of a single instance: how much of the limit is used, and whether it is
-//! kept.
+//! Compares the admissions of a fleet with those of a single instance: usage of the limit, and violations.
 
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ impl Bucket {
 pub(crate) struct Judge {
     rate: f64,
     burst: f64,
-    /// Start of the measurement of usage. Before it the initial burst of a bucket is used up.
+    /// Start of the measurement of usage. Before it, the initial burst of a bucket is used up.
     from: Duration,
     admitted_by_fleet: Vec<Bucket>,
     admitted_by_one: Vec<Bucket>,

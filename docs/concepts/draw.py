@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws the pictures of concepts.md: what each algorithm admits of the same requests.
+"""Draws the pictures of concepts.md: the requests that each algorithm admits, for the same arrivals.
 
     python3 docs/concepts/draw.py
 
-Needs the standard library only, and writes the same bytes at every run. The algorithms are those of src/limiter/algorithm,
-written down again in milliseconds. The limit is 10 requests in 10 seconds throughout.
+It needs only the standard library. Its output is always the same. The algorithms are those of src/limiter/algorithm,
+reimplemented in milliseconds. The limit is 10 requests in 10 seconds throughout.
 """
 
 from pathlib import Path
@@ -16,18 +16,18 @@ PERIOD = 10_000
 INTERVAL = PERIOD // COUNT
 END = 40_000
 
-# Two bursts on either side of the mark at 10 s, then twice the limit's rate.
+# Two bursts, one before and one after the window boundary at 10 s, then twice the rate of the limit.
 ARRIVALS = [*range(7_500, 9_900, 200), *range(10_400, 12_800, 200), *range(20_000, 32_000, 500)]
 
 
 class Gcra:
-    """A token bucket whose state is one time: when everything charged so far will have been earned."""
+    """A token bucket whose state is one time: the theoretical arrival time, at which the bucket is full again."""
 
     def __init__(self, burst=COUNT, delay=0):
         self.burst, self.delay, self.arrival = burst, delay, 0
 
     def offer(self, now):
-        """The wait of a request in milliseconds, or None if it is rejected."""
+        """Returns the delay of a request in milliseconds, or None if it is rejected."""
         following = max(self.arrival, now) + INTERVAL
         wait = max(following - now - self.burst * INTERVAL, 0)
         if wait > self.delay:
@@ -43,14 +43,14 @@ class Gcra:
 
 
 class LeakyBucket(Gcra):
-    """The same arithmetic as a queue: what is charged beyond the burst waits."""
+    """The same arithmetic as a queue: requests beyond the burst are delayed."""
 
     def level(self, now):
         return self.used(now)
 
 
 class Refill:
-    """A bucket into which several tokens are put at once; its clock starts when it is no longer full."""
+    """A bucket that gets several tokens at once. Its clock starts when the first token is taken."""
 
     def __init__(self, refill, every):
         self.refill, self.every, self.missing, self.since = refill, every, 0, 0
@@ -74,7 +74,7 @@ class Refill:
 
 
 class FixedWindow:
-    """A count that starts again at each mark of the clock."""
+    """A count that is reset at each window boundary."""
 
     def __init__(self):
         self.window, self.count = 0, 0
@@ -92,7 +92,7 @@ class FixedWindow:
 
 
 class SlidingWindow:
-    """The counts of two windows; the one before counts as far as it still overlaps, rounded up."""
+    """The counts of two windows. The previous one is weighted by its overlap, rounded up."""
 
     def __init__(self):
         self.window, self.current, self.previous = 0, 0, 0
@@ -116,7 +116,7 @@ class SlidingWindow:
 
 
 class SlidingLog:
-    """The time of each request that was admitted within the last period."""
+    """The times of all requests admitted within the last period."""
 
     def __init__(self):
         self.log = []
@@ -133,7 +133,7 @@ class SlidingLog:
 
 DELAY = 4_000
 
-# File, name, configuration, how it is made, what its graph shows, and the graph's line with its text.
+# File, name, configuration, constructor, caption of the graph, and the graph's horizontal line with its text.
 ALGORITHMS = [
     ("token-bucket", "gcra, token_bucket", "limit: 10/10s", Gcra, "tokens left", (0, "empty: rejected")),
     ("refill", "refills", "token_bucket: { refill: 5, every: 5s }, burst: 10", lambda: Refill(5, 5_000),
@@ -147,7 +147,7 @@ ALGORITHMS = [
 
 
 def play(limiter):
-    """What became of each arrival: its time, and its wait or None. The level is sampled just before and after."""
+    """Returns the time and the delay or None of each arrival, and samples of the level just before and after it."""
     outcomes, samples, arrivals = [], [], iter([*ARRIVALS, None])
     following = next(arrivals)
     for now in range(0, END + 1, 50):
@@ -160,7 +160,7 @@ def play(limiter):
 
 
 def corners(samples):
-    """The samples without those on a straight line between their neighbours."""
+    """Returns the samples without those on a straight line between their neighbours."""
     kept = samples[:1]
     for sample, following in zip(samples[1:], samples[2:]):
         (ax, ay), (bx, by), (cx, cy) = kept[-1], sample, following
@@ -170,12 +170,12 @@ def corners(samples):
 
 
 def most_in_a_period(outcomes):
-    """The largest number of requests that went to the upstream in any span as long as the period."""
+    """Returns the maximum number of requests sent to the upstream in any span as long as the period."""
     sent = [at + wait for at, wait in outcomes if wait is not None]
     return max(sum(at <= other < at + PERIOD for other in sent) for at in sent)
 
 
-# The drawing. A white background and mid-tones read well on light and dark pages.
+# Drawing. A white background and mid-tones are legible on light and dark pages.
 
 WIDTH, LEFT, RIGHT = 860, 176, 838
 BLUE, RED, GREY, LIGHT, BLACK = "#1f6feb", "#cf222e", "#57606a", "#d0d7de", "#1f2328"
@@ -204,14 +204,14 @@ def ticks(times, bottom, height, colour):
 
 
 def marks(top, bottom):
-    """The marks of the clock, and the seconds below them."""
+    """Draws the window boundaries and their labels in seconds."""
     lines = [f"M{number(across(at))} {top}V{bottom}" for at in range(0, END + 1, PERIOD)]
     words = [text(across(at), bottom + 15, f"{at // 1000} s", GREY, "middle") for at in range(0, END + 1, PERIOD)]
     return [path(lines, LIGHT, 1), *words]
 
 
 def requests(outcomes, bottom, height):
-    """Upright for what goes to the upstream, and shorter, in red, for what is rejected."""
+    """Draws a tick for each request sent to the upstream, and a shorter red one for each rejected request."""
     sent = [at + wait for at, wait in outcomes if wait is not None]
     rejected = [at for at, wait in outcomes if wait is None]
     return [ticks(sent, bottom, height, BLUE), ticks(rejected, bottom, height * 0.55, RED)]
@@ -273,7 +273,7 @@ def picture(name, configuration, make, graph, line):
 
 
 def decision():
-    """The life of a decision, as boxes from left to right."""
+    """Draws the stages of a decision as boxes from left to right."""
     steps = [
         ("identify", ["client address,", "path, host, …"]), ("match", ["which rules", "apply"]),
         ("check", ["all limits", "at one moment"]), ("forward", ["to the upstream,", "now or later"]),

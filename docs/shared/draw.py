@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws fleet.svg and prints the tables of shared-limits.md out of fleet.csv, which `cargo bench --bench fleet -- --csv FILE` writes.
+"""Draws fleet.svg and prints the tables of shared-limits.md, from fleet.csv of `cargo bench --bench fleet -- --csv FILE`.
 
     python3 docs/shared/draw.py
 
-Needs the standard library only, and writes the same bytes at every run.
+It needs only the standard library. Its output is always the same.
 """
 
 import csv
@@ -29,7 +29,7 @@ def rows():
 
 
 def bars(found, value, scale, panel, title, marks):
-    """One panel: groups of bars by limit. `scale` maps a value to a part of the height."""
+    """Draws one panel: groups of bars by limit. `scale` maps a value to a fraction of the height."""
     left = LEFT + panel * (PANEL + 70)
     parts = [f'<text x="{left}" y="{TOP - 16}" font-weight="bold">{title}</text>']
     for mark, text in marks:
@@ -60,11 +60,11 @@ def picture(found):
         '<rect width="100%" height="100%" fill="#ffffff"/>',
     ]
     used = [(part / 4, f"{part * 25} %") for part in range(5)]
-    parts += bars(found, lambda row: float(row["used"]), lambda used: used, 0, "Used of the limit", used)
+    parts += bars(found, lambda row: float(row["used"]), lambda used: used, 0, "Usage of the limit", used)
     calls = lambda row: float(row["calls_per_admitted"])
     scale = lambda calls: (math.log10(max(calls, 1e-4)) + 4) / 5
     marks = [(10.0**power, f"{10.0**power:g}") for power in range(-4, 2)]
-    parts += bars(found, calls, scale, 1, "Calls of the store per admitted request", marks)
+    parts += bars(found, calls, scale, 1, "Store calls per admitted request", marks)
     x = LEFT
     for text, colour in WAYS.values():
         parts.append(f'<rect x="{x}" y="{TOP + HEIGHT + 38}" width="12" height="12" fill="{colour}"/>')

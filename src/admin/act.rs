@@ -10,14 +10,14 @@ use crate::telemetry::logging::LoggingError;
 
 /// `POST /healthcheck/fail`
 pub(super) fn healthcheck_fail(state: &State, _: &Query<'_>) -> FullResponse {
-    tracing::info!("readiness failed on request of the admin port");
+    tracing::info!("readiness set to failing through the admin port");
     state.drain.set_healthy(false);
     reply::ok()
 }
 
 /// `POST /healthcheck/ok`
 pub(super) fn healthcheck_ok(state: &State, _: &Query<'_>) -> FullResponse {
-    tracing::info!("readiness restored on request of the admin port");
+    tracing::info!("readiness restored through the admin port");
     state.drain.set_healthy(true);
     reply::ok()
 }
@@ -25,14 +25,14 @@ pub(super) fn healthcheck_ok(state: &State, _: &Query<'_>) -> FullResponse {
 /// `POST /drain_listeners[?graceful]`
 pub(super) fn drain_listeners(state: &State, query: &Query<'_>) -> FullResponse {
     let phase = if query.get("graceful").is_some() { Phase::NotReady } else { Phase::Draining };
-    tracing::info!(?phase, "draining on request of the admin port");
+    tracing::info!(?phase, "draining requested through the admin port");
     state.drain.advance(phase);
     reply::ok()
 }
 
 /// `POST /quitquitquit`
 pub(super) fn quit(state: &State, _: &Query<'_>) -> FullResponse {
-    tracing::info!("ending on request of the admin port");
+    tracing::info!("shutdown requested through the admin port");
     state.drain.request_exit();
     reply::ok()
 }

@@ -52,33 +52,33 @@ const fn acts(
 pub(super) static ENDPOINTS: [Endpoint; 17] = [
     tells("/", index, "this page"),
     tells("/certs", certs::certs, "certificates in use"),
-    tells("/clusters", clusters::clusters, "the upstreams, their endpoints and numbers; ?format=json"),
-    tells("/config_dump", config_dump::dump, "the configuration in effect, without secrets"),
-    acts("/drain_listeners", act::drain_listeners, "stop accepting; ?graceful only fails readiness for now"),
-    acts("/healthcheck/fail", act::healthcheck_fail, "make /ready fail, traffic goes on"),
+    tells("/clusters", clusters::clusters, "upstreams, endpoints and their statistics; ?format=json"),
+    tells("/config_dump", config_dump::dump, "the configuration in force, without secrets"),
+    acts("/drain_listeners", act::drain_listeners, "drain the listeners; ?graceful only fails readiness"),
+    acts("/healthcheck/fail", act::healthcheck_fail, "make /ready fail, without affecting traffic"),
     acts("/healthcheck/ok", act::healthcheck_ok, "undo /healthcheck/fail"),
     tells("/help", help, "this list as text"),
-    tells("/limits", limits::limits, "the rules, their counters and what each of them did"),
-    tells("/listeners", status::listeners, "where clients connect; ?format=json"),
+    tells("/limits", limits::limits, "rules, their counters and decisions"),
+    tells("/listeners", status::listeners, "listeners and their addresses; ?format=json"),
     acts("/logging", act::logging, "log levels; ?level=debug for all, ?paths=weir::proxy:debug,... for some"),
-    tells("/metrics", stats::metrics, "all numbers for Prometheus"),
-    acts("/quitquitquit", act::quit, "end the process, as SIGTERM does"),
+    tells("/metrics", stats::metrics, "metrics for Prometheus"),
+    acts("/quitquitquit", act::quit, "shut down gracefully, as on SIGTERM"),
     tells("/ready", status::ready, "200 LIVE, or 503 DRAINING"),
-    tells("/server_info", status::server_info, "version, state, and the latest reading of the configuration"),
+    tells("/server_info", status::server_info, "version, state, and the last configuration reload"),
     tells(
         "/stats",
         stats::stats,
-        "numbers under Envoy's names; ?filter=REGEX&usedonly&format=json|prometheus",
+        "statistics under Envoy's names; ?filter=REGEX&usedonly&format=json|prometheus",
     ),
-    tells("/stats/prometheus", stats::prometheus, "numbers under Envoy's names for Prometheus"),
+    tells("/stats/prometheus", stats::prometheus, "metrics for Prometheus under Envoy's names"),
 ];
 
 /// Paths of [`Surface::Probes`].
 const PROBES: [&str; 2] = ["/ready", "/metrics"];
 
 /// Response body for a request whose host is not accepted.
-const UNKNOWN_HOST: &str = "the Host of this request is neither an IP address nor localhost, and not among admin.hosts: \
-     a web page could have sent it by DNS rebinding. Use an address, or add the name to admin.hosts.\n";
+const UNKNOWN_HOST: &str = "Host not allowed: not an IP address, not localhost, not listed in admin.hosts \
+     (protection against DNS rebinding). Use an IP address, or add the name to admin.hosts.\n";
 
 /// Serves `surface` on `listener` until the last phase of the graceful shutdown. It runs apart from the workers, so
 /// that heavy traffic or a stuck worker does not block operators and probes.
@@ -119,7 +119,7 @@ pub fn handle<B>(request: &Request<B>, state: &State, surface: Surface) -> FullR
         }
         // Only browsers send `Origin`, and a web page must not be able to control this process.
         Effect::Acts if request.headers().contains_key(ORIGIN) => {
-            reply::text(StatusCode::FORBIDDEN, "not accepted from a browser\n")
+            reply::text(StatusCode::FORBIDDEN, "requests with an Origin header (browsers) are rejected\n")
         }
         Effect::Tells | Effect::Acts => (endpoint.run)(state, &Query(request.uri().query().unwrap_or(""))),
     }

@@ -97,7 +97,7 @@ impl Inspect for Process {
     }
 
     fn configuration(&self) -> Status {
-        assert!(!self.is_broken, "a bug");
+        assert!(!self.is_broken, "simulated bug");
         let problems = vec!["weir.yaml:3:1: rules[0].limit: missing".to_owned()];
         let outcome = ReloadOutcome::Rejected;
         Status {

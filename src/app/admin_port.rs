@@ -40,7 +40,7 @@ impl AdminPort {
                 Ok(())
             }
             Err(error) if surface == Surface::Full && !settings.explicit => {
-                tracing::warn!(%address, %error, "no admin port: its default address is taken");
+                tracing::warn!(%address, %error, "no admin port: its default address is in use");
                 Ok(())
             }
             Err(error) => Err(Error::System(format!("cannot listen on {address}"), error)),

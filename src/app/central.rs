@@ -50,15 +50,19 @@ pub(super) fn start(path: &Path, settings: Settings) -> Result<(Config, Reloader
         (Ok(First::Document(document)), kept) => return central.start_with(path, document, kept),
         (Ok(First::Kept), Some(kept)) => Reloader::start_central(path, kept),
         (Err(failure), Some(kept)) => {
-            tracing::warn!(url, error = %failure, "cannot fetch the configuration, starting with the last one");
+            tracing::warn!(
+                url,
+                error = %failure,
+                "cannot fetch the configuration, starting with the cached one"
+            );
             Reloader::start_central(path, kept)
         }
         (Err(failure), None) => {
-            let doing = format!("cannot fetch the configuration from {url}, and none is kept");
+            let doing = format!("cannot fetch the configuration from {url}, and none is cached");
             return Err(Error::System(doing, io::Error::other(failure)));
         }
         (Ok(First::Kept), None) => {
-            let error = io::Error::other("304 without a condition");
+            let error = io::Error::other("304 response to an unconditional request");
             return Err(Error::System(format!("cannot fetch the configuration from {url}"), error));
         }
     };
@@ -84,7 +88,10 @@ impl Central {
         let Ok((config, reloader)) = Reloader::start_central(path, kept.clone()) else {
             return Err(Error::Configuration(problems));
         };
-        tracing::warn!(url = %document.url, "the configuration is not valid, starting with the last one that was");
+        tracing::warn!(
+            url = %document.url,
+            "the fetched configuration is invalid, starting with the cached one"
+        );
         self.follower.start_with(kept);
         self.rejected = Some(document);
         Ok((config, reloader, self))
@@ -135,7 +142,7 @@ fn runtime() -> Result<Runtime, Error> {
 fn kept(settings: &Settings) -> Option<Document> {
     let file = settings.cache.as_deref()?;
     cache::load(file, &settings.url).unwrap_or_else(|problem| {
-        tracing::warn!(file = %file.display(), problem, "the kept configuration is not used");
+        tracing::warn!(file = %file.display(), problem, "the cached configuration is not used");
         None
     })
 }
@@ -146,6 +153,10 @@ fn keep(settings: &Settings, document: &Document, metrics: &FetchMetrics) -> boo
     let Err(error) = cache::store(file, &settings.url, document) else { return true };
     metrics.cache_failed();
     let file = file.display();
-    tracing::warn!(%file, %error, "the configuration cannot be kept: without the server the next start fails");
+    tracing::warn!(
+        %file,
+        %error,
+        "cannot cache the configuration: the next start fails if the server is unreachable"
+    );
     false
 }

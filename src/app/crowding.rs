@@ -71,10 +71,10 @@ pub(super) async fn watch(shared: &ProxyState, capacity: usize) {
                     charges,
                     entries,
                     capacity,
-                    "the table of counters is full: new keys share counters"
+                    "the counter table is full: new keys share overflow counters"
                 );
             }
-            Some(News::Over) => tracing::info!("the table of counters has room again"),
+            Some(News::Over) => tracing::info!("the counter table has room again"),
             None => {}
         }
     }

@@ -59,7 +59,7 @@ pub(super) async fn serve_and_drain(
     let outcome = tokio::select! {
         outcome = steps(drain, settings, workers) => outcome,
         signal = signals.received() => {
-            tracing::warn!(signal, "ending at once");
+            tracing::warn!(signal, "exiting immediately");
             "cut short"
         }
     };
@@ -70,7 +70,7 @@ pub(super) async fn serve_and_drain(
 }
 
 fn failed(thread: &str) -> &'static str {
-    tracing::error!(thread, "a thread has failed, the process ends");
+    tracing::error!(thread, "a thread has failed: shutting down");
     "a thread's failure"
 }
 
@@ -84,7 +84,7 @@ async fn steps(drain: &DrainManager, settings: drain::DrainSettings, workers: &T
     match tokio::time::timeout(settings.timeout, workers.wait_for_exit()).await {
         Ok(()) => "drained",
         Err(_) => {
-            tracing::warn!("drain timeout: cutting off what is left");
+            tracing::warn!("drain timeout: closing the remaining connections");
             "timed out"
         }
     }
@@ -97,7 +97,10 @@ pub(super) async fn keep_clock(clock: &Clock) {
         match clock.compare() {
             Comparison::Same => {}
             Comparison::CaughtUp(lead) => {
-                tracing::warn!(?lead, "the wall clock was ahead, as after a suspend: caught up");
+                tracing::warn!(
+                    ?lead,
+                    "the wall clock was ahead, for example after a suspend: the clock has caught up"
+                );
             }
             Comparison::Ahead(lead) => {
                 tracing::warn!(
@@ -131,7 +134,7 @@ mod tests {
         let serving = serve_and_drain(&drain, settings, signals, (&workers, &admin));
         let dying = async {
             assert!(drain.is_ready());
-            workers.spawn("worker-1".to_owned(), || async { panic!("as a test of the end") }).unwrap();
+            workers.spawn("worker-1".to_owned(), || async { panic!("panic of a test") }).unwrap();
         };
         let (ended, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(10), serving), dying);
         assert_eq!(ended.unwrap().unwrap_err().as_ref(), "worker-1");

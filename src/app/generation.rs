@@ -72,11 +72,14 @@ impl Generations {
         let next = |policy, current: &Generation| {
             let upstreams = clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
             let upstreams = upstreams.unwrap_or_else(|error| {
-                tracing::error!(%error, "cannot set up TLS towards an upstream, the upstreams of before stay");
+                tracing::error!(
+                    %error,
+                    "cannot set up TLS for an upstream: the previous upstreams stay in force"
+                );
                 current.upstreams.clone()
             });
             let tls = secured(config, &self.listeners, &current.tls).unwrap_or_else(|error| {
-                tracing::error!(%error, "cannot set up TLS, that of before stays");
+                tracing::error!(%error, "cannot set up TLS: the previous TLS settings stay in force");
                 current.tls.clone()
             });
             generation(config, policy, upstreams, tls, &current.fallbacks)

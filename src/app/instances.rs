@@ -47,7 +47,7 @@ impl<'r> Instances<'r> {
     pub(super) async fn begin(&mut self) {
         if tokio::time::timeout(BEGIN, self.refresh()).await.is_err() {
             tracing::warn!(
-                "the names of instances are not looked up yet: limits are not divided until they are"
+                "no DNS response for the names of instances yet: limits are not divided until then"
             );
         }
     }
@@ -108,19 +108,19 @@ impl Names {
         match found {
             Ok(number) => {
                 if self.failing.remove(name) {
-                    tracing::info!(name, "the name of instances can be looked up again");
+                    tracing::info!(name, "the name of the instances resolves again");
                 }
                 if before != Some(*number) {
                     tracing::info!(
                         name,
                         instances = number.get(),
-                        "limits are divided by the addresses of a name"
+                        "limits are divided by the number of addresses of a name"
                     );
                 }
             }
             Err(error) if self.failing.insert(name.into()) => {
                 let divided_by = before.map_or(1, NonZeroU32::get);
-                tracing::warn!(name, %error, divided_by, "cannot look up the name of instances");
+                tracing::warn!(name, %error, divided_by, "cannot resolve the name of the instances");
             }
             Err(_) => {}
         }
@@ -178,13 +178,13 @@ mod tests {
         assert_eq!(learn(&both, fails()).await, (false, None, false));
         assert_eq!(learn(&both, Ok(addresses(&["10.0.0.1", "10.0.0.2"]))).await, (true, Some(2), false));
         assert_eq!(learn(&both, Ok(addresses(&["10.0.0.2", "10.0.0.1"]))).await, (false, Some(2), false));
-        assert_eq!(learn(&both, fails()).await, (false, Some(2), false), "the last good number stays");
+        assert_eq!(learn(&both, fails()).await, (false, Some(2), false), "the last known number is kept");
         assert_eq!(learn(&both, Ok(Vec::new())).await, (false, Some(2), false));
         assert_eq!(learn(&both, Ok(addresses(&["10.0.0.9"]))).await, (true, Some(1), false));
         assert_eq!(
             learn(&BTreeSet::new(), fails()).await,
             (true, None, false),
-            "no rule has the name any more"
+            "no rule uses the name any more"
         );
     }
 }

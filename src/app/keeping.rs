@@ -52,7 +52,7 @@ impl Keeping {
         // Fails only if the thread has ended, which the next line detects as well.
         let _ = self.end.try_send(());
         if self.ended.lock().recv_timeout(LAST_SAVE).is_err() {
-            tracing::warn!("the state could not be written in time");
+            tracing::warn!("the state file was not written in time");
         }
     }
 }

@@ -46,8 +46,8 @@ pub(super) async fn watch(overload: &OverloadManager) {
         tokio::time::sleep(LOOK).await;
         let Some(bytes) = resident_memory() else { continue };
         match overload.record_memory(bytes) {
-            Some(true) => tracing::warn!(bytes, "memory is short: requests are turned away"),
-            Some(false) => tracing::info!(bytes, "memory is no longer short"),
+            Some(true) => tracing::warn!(bytes, "memory is low: shedding requests"),
+            Some(false) => tracing::info!(bytes, "memory is no longer low"),
             None => {}
         }
     }

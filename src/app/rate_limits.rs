@@ -175,7 +175,10 @@ impl RateLimits {
         match security(options, self.port.security().tls.as_deref()) {
             Ok(security) => self.port.secure(security),
             Err(error) => {
-                tracing::error!(%error, "cannot set up TLS of the rate limit service, that of before stays");
+                tracing::error!(
+                    %error,
+                    "cannot set up TLS of the rate limit service: the previous settings stay in force"
+                );
             }
         }
         if let (Some(handle), Some(directory)) = (&*self.rules.lock(), &options.directory) {

@@ -43,14 +43,13 @@ pub fn load(file: &Path, url: &Url) -> Result<Option<Document>, String> {
 pub(super) fn read(content: &str, url: &Url) -> Result<Document, String> {
     let parts = content.strip_prefix(TITLE).and_then(|rest| rest.strip_prefix("\n# "));
     let parts = parts.and_then(|rest| rest.split_once('\n'));
-    let Some((header, text)) = parts else { return Err("it does not begin as a cache does".to_owned()) };
-    let header: Header =
-        serde_json::from_str(header).map_err(|error| format!("its header is damaged: {error}"))?;
+    let Some((header, text)) = parts else { return Err("not a cached configuration".to_owned()) };
+    let header: Header = serde_json::from_str(header).map_err(|error| format!("damaged header: {error}"))?;
     if header.sha256 != digest_of(text) {
-        return Err("it is damaged: the digest is another".to_owned());
+        return Err("damaged: wrong digest".to_owned());
     }
     if header.url != url.whole() {
-        return Err("it is of another URL".to_owned());
+        return Err("fetched from another URL".to_owned());
     }
     let validators =
         Validators { etag: header.etag.map(Into::into), modified: header.modified.map(Into::into) };

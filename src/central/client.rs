@@ -48,7 +48,7 @@ pub enum Failure {
     #[error("no response within {0:?}")]
     Late(Duration),
     /// A status code other than 200 and 304.
-    #[error("the server responds {0}{1}")]
+    #[error("the server responded with {0}{1}")]
     Status(StatusCode, &'static str),
     /// A response that is not a document.
     #[error("{0}")]
@@ -182,13 +182,13 @@ impl Client {
             other => return Err(Failure::Status(other, explained(other))),
         }
         if let Some(coding) = head.headers.get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
-            let text = format!("the document has the content coding {coding:?}, which was not asked for");
+            let text = format!("unexpected content coding of the document: {coding:?}");
             return Err(Failure::Unusable(text));
         }
         let is_marked = body.size_hint().exact().is_some() || head.headers.contains_key(TRANSFER_ENCODING);
         if !is_marked {
             let text =
-                "the response has neither Content-Length nor chunks, so its end cannot be told from a break";
+                "the response has neither Content-Length nor chunked framing: truncation would go unnoticed";
             return Err(Failure::Unusable(text.to_owned()));
         }
         let body = Limited::new(body, LARGEST_BODY).collect().await.map_err(|error| cut_off(&*error))?;
@@ -229,7 +229,7 @@ fn cut_off(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Failure {
     if error.is::<LengthLimitError>() {
         return too_large();
     }
-    Failure::Unusable(format!("the response is cut off: {error}"))
+    Failure::Unusable(format!("the response is incomplete: {error}"))
 }
 
 fn too_large() -> Failure {
@@ -239,7 +239,7 @@ fn too_large() -> Failure {
 /// Returns a hint on a status code, for operators.
 fn explained(status: StatusCode) -> &'static str {
     match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; `config.headers` has the credentials",
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; check the credentials in `config.headers`",
         status if status.is_redirection() => "; redirects are not followed",
         _ => "",
     }

@@ -136,7 +136,10 @@ impl Follower {
         match Client::new(settings) {
             Ok(client) => self.client = client,
             Err(error) => {
-                tracing::error!(%error, "cannot set up TLS, the configuration is fetched as before")
+                tracing::error!(
+                    %error,
+                    "cannot set up TLS: the configuration is still fetched with the previous settings"
+                )
             }
         }
     }
@@ -224,7 +227,7 @@ impl Follower {
         let known = self.known.as_ref().map_or(&nothing, |known| &known.validators);
         match self.client.fetch(known, wait).await {
             Ok(Fetched::NotModified) if !known.any() => {
-                let text = "the server responds 304 to a request without a condition";
+                let text = "304 response to an unconditional request";
                 Err(Failure::Unusable(text.to_owned()))
             }
             fetched => fetched,

@@ -64,7 +64,7 @@ mod tests {
     fn a_server_that_does_not_is_polled() {
         let polled = Duration::from_secs(9)..=Duration::from_secs(11);
         assert!(polled.contains(&pause(after(4_999), WAIT, INTERVAL)));
-        assert!(polled.contains(&pause(after(60_000), None, INTERVAL)), "slow, and not held");
+        assert!(polled.contains(&pause(after(60_000), None, INTERVAL)), "slow, but without `wait`");
     }
 
     #[test]

@@ -44,7 +44,7 @@ const ABOUT: Duration = Duration::from_secs(30);
 fn a_wall_clock_that_is_ahead_as_after_a_suspend_is_caught_up_with() {
     let mut bench = Bench::start();
     let wall = bench.now().saturating_add(HOUR);
-    let Comparison::CaughtUp(lead) = bench.compare(wall) else { panic!("an hour behind") };
+    let Comparison::CaughtUp(lead) = bench.compare(wall) else { panic!("expected to catch up an hour") };
     assert!(HOUR - lead < ABOUT, "{lead:?}");
     assert!(bench.now() >= wall && bench.error(wall) < ABOUT);
     assert_eq!(bench.compare(wall), Comparison::Same);
@@ -58,10 +58,10 @@ fn a_wall_clock_that_jumps_ahead_and_back_takes_the_civil_time_with_it_and_never
         bench.compare(wall.saturating_add(jump));
         assert!(bench.error(wall.saturating_add(jump)) < ABOUT);
         let ahead = bench.now();
-        let Comparison::Ahead(lead) = bench.compare(wall) else { panic!("the jump back was missed") };
+        let Comparison::Ahead(lead) = bench.compare(wall) else { panic!("backward jump not detected") };
         assert!(lead >= jump && lead - jump < ABOUT, "{lead:?}");
         assert!(bench.error(wall) < ABOUT, "{jump:?}");
-        assert!(bench.now() >= ahead, "limits went back in time");
+        assert!(bench.now() >= ahead, "the time of limits went backwards");
         assert_eq!(bench.compare(wall), Comparison::Same, "reported once");
     }
 }
@@ -86,9 +86,9 @@ fn a_lead_of_minutes_is_worked_off_until_windows_begin_where_they_should() {
         bench.clock.floor.store(0, Ordering::Relaxed);
         bench.latest = Timestamp::EPOCH;
         comparisons += 1;
-        assert!(comparisons < 10_000, "it never comes back");
+        assert!(comparisons < 10_000, "the clock does not converge");
     }
-    assert!(comparisons > 900, "{comparisons}: more than six per cent slower");
+    assert!(comparisons > 900, "{comparisons} comparisons: slowed down by more than 6 %");
 }
 
 #[test]

@@ -57,7 +57,7 @@ const fn void(kind: Kind) -> Void {
     Void { kind, reason: "", hint: "" }
 }
 
-const ONCE: &str = "the other service decides, once, before the request is sent on";
+const ONCE: &str = "the rate limit service decides once, before the request is forwarded";
 
 /// Marks a key that has no meaning if another service decides the limit.
 const fn remote(hint: &'static str) -> Void {
@@ -68,15 +68,14 @@ const fn domain(reason: &'static str, hint: &'static str) -> Void {
     Void { kind: Kind::Domain, reason, hint }
 }
 
-const NO_SCOPE: &str = "make it a rule of its own, without `scope`";
-const ENDS: Void =
-    domain("Envoy says nothing of how requests end", "make it a rule of its own, without `domain`");
+const NO_SCOPE: &str = "use a separate rule without `scope`";
+const ENDS: Void = domain("Envoy does not report how requests end", "use a separate rule without `domain`");
 const LOCAL: Void = Void {
     kind: Kind::RemoteAlone,
     reason: "",
-    hint: "with `on_error: local` it holds where that does not answer",
+    hint: "add `on_error: local` to use it while that service is unavailable",
 };
-const OWN_ANSWER: &[Void] = &[Void { kind: Kind::Descriptors, reason: "", hint: "Envoy writes the answer" }];
+const OWN_ANSWER: &[Void] = &[Void { kind: Kind::Descriptors, reason: "", hint: "Envoy sends the response" }];
 const UNLIMITED: &[Void] = &[void(Kind::Unlimited)];
 const COUNTS: &[Void] = &[void(Kind::Unlimited), void(Kind::InFlight), remote(NO_SCOPE), ENDS];
 const LIMITS: &[Void] = &[void(Kind::Unlimited), LOCAL];
@@ -117,7 +116,7 @@ const TABLE: &[Row] = &[
         &["key"],
         "with `prefixes`",
         |given| has_several_networks(given.rule),
-        &[remote("a rule for each network has")],
+        &[remote("use one rule for each prefix")],
     ),
     key(&["on_missing"], |given| given.rule.on_missing.is_some(), UNLIMITED),
     key(&["counter"], |given| given.rule.counter.is_some(), &[void(Kind::Unlimited), remote(NO_SCOPE)]),
@@ -126,15 +125,15 @@ const TABLE: &[Row] = &[
         &["cost"],
         "by bodies or responses",
         |given| is_told_later(given.rule),
-        &[remote("a number or `{header: …}` has")],
+        &[remote("use a number or `{header: …}`")],
     ),
     values(
         &["cost"],
         "other than a number",
         |given| matches!(given.rule.cost, Some(raw::Cost::Told(_))),
         &[domain(
-            "Envoy says nothing of heads and bodies",
-            "Envoy's `hits_addend` says what a request costs",
+            "Envoy sends neither headers nor bodies",
+            "use a number, which is multiplied by `hits_addend` of the call",
         )],
     )
     .by_key(),
@@ -158,13 +157,13 @@ const TABLE: &[Row] = &[
         &["throttle"],
         "other than `hard`, `shadow`",
         |given| !matches!(given.throttle, Throttle::Hard | Throttle::Shadow),
-        &[remote("`hard` and `shadow` have")],
+        &[remote("use `hard` or `shadow`")],
     ),
     values(
         &["throttle"],
         "that delays",
         |given| matches!(given.throttle, Throttle::Delay(_) | Throttle::Soft { delay: Some(_), .. }),
-        &[domain("Envoy cannot be told to wait", "`hard`, `shadow` and `soft 10%` have")],
+        &[domain("Envoy cannot delay requests", "use `hard`, `shadow` or `soft 10%`")],
     ),
     values(
         &["throttle"],
@@ -178,10 +177,7 @@ const TABLE: &[Row] = &[
         |given| matches!(given.throttle, Throttle::Elastic(_)),
         &[
             void(Kind::Shared),
-            domain(
-                "the headroom of upstreams behind Envoy is not known here",
-                "`hard`, `shadow` and `soft 10%` have",
-            ),
+            domain("the headroom of upstreams behind Envoy is unknown", "use `hard`, `shadow` or `soft 10%`"),
         ],
     ),
     key(&["enforce"], |given| given.rule.enforce.is_some(), UNLIMITED),
@@ -205,8 +201,8 @@ const TABLE: &[Row] = &[
         |given| given.rule.domain.is_some(),
         &[Void {
             kind: Kind::Remote,
-            reason: "who asks us would have to wait for others",
-            hint: "`scope.domain` is the one that is asked",
+            reason: "calls from Envoy cannot wait for another service",
+            hint: "`scope.domain` is the domain sent to that service",
         }],
     ),
 ];
@@ -237,10 +233,10 @@ fn fault(row: &Row, void: &Void, rule: &raw::Rule) -> Fault {
         Kind::Unlimited => "with `action: deny`",
         Kind::InFlight => "without `limit`",
         Kind::Remote => "with `scope: {rls: …}`",
-        Kind::RemoteAlone => "here: the limit is the other service's",
+        Kind::RemoteAlone => "with `scope: {rls: …}`: the rate limit service sets the limit",
         Kind::Shared => "with `scope: shared`",
         Kind::Domain => "with `domain`",
-        Kind::Descriptors => "in a rule that only Envoy asks about",
+        Kind::Descriptors => "in a rule that matches descriptors",
     };
     let reason = if void.reason.is_empty() { String::new() } else { format!(": {}", void.reason) };
     // Such a combination would have a meaning, but is not implemented.

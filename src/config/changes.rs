@@ -16,7 +16,7 @@ use crate::rules::remote_limit::RemoteLimit;
 use crate::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit};
 
 const KEPT: &str = "counters kept";
-const AFRESH: &str = "counters start afresh";
+const AFRESH: &str = "counters reset";
 const DROPPED: &str = "counters dropped";
 
 /// Returns the differences of `new` from `old`, one line each; empty if there are none.
@@ -37,13 +37,13 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         let mut parts = Vec::new();
         changes_of_rule(&old.policy.rules[index], rule, carry_over.keeps(rule), &mut parts);
         if old.policy.rejections.get(index) != Some(refusal) {
-            parts.push("answer to refused requests changed".to_owned());
+            parts.push("response to rejected requests changed".to_owned());
         }
         lines.extend(parts.into_iter().map(|part| format!("rule {}: {part}", rule.name)));
     }
     let order = new.policy.rules.iter().filter_map(|rule| before.get(&*rule.name));
     if !order.is_sorted() {
-        lines.push("rules: another order, which decides between equal waits".to_owned());
+        lines.push("rules: order changed, which breaks ties between equal retry-after times".to_owned());
     }
     let sections = [
         ("config", old.central != new.central),
@@ -51,7 +51,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("client_ip, geo, jwt", old.policy.identify != new.policy.identify),
         ("elastic", old.elastic != new.elastic),
         ("ratelimit_headers, ietf_headers", old.policy.response != new.policy.response),
-        ("services of rules", !have_same_services(old, new)),
+        ("rate limit services of rules", !have_same_services(old, new)),
         ("rls", both_services(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
         ("rules of rls", both_services(old, new).is_some_and(|(old, new)| new.has_other_rules_than(old))),
     ];
@@ -60,7 +60,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     );
     lines.extend(new.contents.changes_since(&old.contents));
     lines
-        .extend(restart_fields(old, new).into_iter().map(|name| format!("{name}: changed; takes a restart")));
+        .extend(restart_fields(old, new).into_iter().map(|name| format!("{name}: changed; needs a restart")));
     lines
 }
 
@@ -174,7 +174,7 @@ fn quotas(old: &LimitAction, new: &LimitAction, keeps: bool, parts: &mut Vec<Str
     let counters = match new.on_change {
         _ if !keeps => AFRESH,
         OnChange::Keep => KEPT,
-        OnChange::Proportional => "counters in proportion",
+        OnChange::Proportional => "counters scaled in proportion",
         OnChange::Reset => AFRESH,
     };
     for (limit, before) in new.limits.iter().zip(continued) {
@@ -221,9 +221,9 @@ fn summary(rule: &Rule) -> String {
     limits.extend(limiting.in_flight.map(|most| format!("{most} in flight")));
     match &limiting.source {
         LimitSource::Local => {}
-        LimitSource::Shared(shared) => limits.push(format!("shared by {}", shared.mode.as_str())),
+        LimitSource::Shared(shared) => limits.push(format!("shared ({})", shared.mode.as_str())),
         LimitSource::Remote(remote) => {
-            limits.push(format!("what {} says of {}", remote.service_address, remote.domain))
+            limits.push(format!("rate limit service {}, domain {}", remote.service_address, remote.domain))
         }
     }
     format!("{} by {}", limits.join(" and "), limiting.key)

@@ -111,8 +111,8 @@ pub(super) fn compile(
     }
     let upstreams = upstreams::compile(raw, &addresses.taken, &mut scope, report);
     if store.is_some() && !scope.has_shared_limits {
-        let note = Fault::new("no rule has a limit that needs the store, so it is not used");
-        report.note(root.key("store"), note.hint("`scope: shared` of a rule has"));
+        let note = Fault::new("not used, because no limit needs the store");
+        report.note(root.key("store"), note.hint("set `scope: shared` on a rule, or remove `store`"));
     }
     let services = std::mem::take(&mut scope.services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
@@ -187,15 +187,15 @@ fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> ide
         let at = at.key(key);
         let set = list.as_ref().map_or_else(CidrSet::default, |list| networks::set(list, at, files, report));
         if set.holds_a_family() {
-            report.note(at, format!("everybody is trusted, so every client chooses the {chosen}"));
+            report.note(at, format!("every peer is trusted, so any client can forge {chosen}"));
         }
         set
     };
-    let trusted_proxies = proxies(&raw.trusted_proxies, "trusted_proxies", "address it is counted under");
+    let trusted_proxies = proxies(&raw.trusted_proxies, "trusted_proxies", "its address");
     let client_certificate_proxies = proxies(
         &raw.client_certificate_proxies,
         "client_certificate_proxies",
-        "certificate it is known by upstream",
+        "the certificate that upstreams receive",
     );
     let geo = geo::databases(root.geo.as_ref(), At::ROOT.key("geo"), files, report);
     identify::IdentifySettings {
@@ -273,7 +273,7 @@ fn timeout(raw: &Option<raw::Duration>, default: Duration, at: At<'_>, report: &
 fn positive(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Option<Duration> {
     let length = duration(raw, at, report)?;
     if length.is_zero() {
-        report.value(at, "must be longer than nothing, got 0");
+        report.value(at, "must be longer than 0, got 0");
     }
     Some(length)
 }

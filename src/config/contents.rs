@@ -54,7 +54,7 @@ impl Contents {
             match old.files.get(name) {
                 Some(before) if before == mark => {}
                 Some(_) => lines.push(format!("file {name}: changed")),
-                None => lines.push(format!("file {name}: read from now on")),
+                None => lines.push(format!("file {name}: now read")),
             }
         }
         lines

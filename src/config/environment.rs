@@ -2,7 +2,7 @@
 //!
 //! The result is an ordinary configuration that contains only `rls`, and can be printed and saved. Variables
 //! have the same meaning and defaults as in the reference implementation. `REDIS_URL` and similar variables
-//! configure the shared store. Variables that have no meaning here are listed in a notice and ignored.
+//! configure the shared store. Unsupported variables are listed in a notice and ignored.
 
 mod redis;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::problem::quoted;
 use super::source;
 
-/// Prefixes of variables that have no meaning here.
+/// Prefixes of unsupported variables.
 const OF_STORES: [&str; 7] = [
     "REDIS_PERSECOND",
     "REDIS_PIPELINE_",
@@ -247,8 +247,8 @@ fn notices(variables: &BTreeMap<String, String>) -> Vec<String> {
     let stores = set(&OF_STORES);
     let others = set(&OF_OTHERS);
     let stores = (!stores.is_empty())
-        .then(|| format!("each instance decides in memory, so these variables have no meaning: {stores}"));
-    let others = (!others.is_empty()).then(|| format!("these variables have no meaning here: {others}"));
+        .then(|| format!("variables ignored, because each instance decides in memory: {stores}"));
+    let others = (!others.is_empty()).then(|| format!("unsupported variables ignored: {others}"));
     stores.into_iter().chain(others).collect()
 }
 
@@ -301,7 +301,7 @@ impl<'a> Reader<'a> {
     fn map(&mut self, name: &str) -> Value {
         let (map, others) = pairs(self.text(name, ""), ':');
         for other in others {
-            self.wrong(name, "NAME:VALUE, more of them after commas", other);
+            self.wrong(name, "comma-separated NAME:VALUE pairs", other);
         }
         map
     }
@@ -309,7 +309,7 @@ impl<'a> Reader<'a> {
     /// Reads `NAME=VALUE,NAME=VALUE`. As in the reference, anything else is ignored, with a notice.
     fn metadata(&mut self, name: &str) -> Value {
         let (metadata, others) = pairs(self.text(name, ""), '=');
-        let ignored = |other| format!("{name}: ignored, for it is not NAME=VALUE: {}", quoted(other));
+        let ignored = |other| format!("{name}: pair ignored, expected NAME=VALUE, got {}", quoted(other));
         self.notices.extend(others.into_iter().map(ignored));
         metadata
     }

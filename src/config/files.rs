@@ -125,7 +125,7 @@ impl Files {
         report: &mut Report<'_>,
     ) -> Option<Arc<T>> {
         if name.is_empty() {
-            report.value(at, "empty, expected the name of a file");
+            report.value(at, "empty, expected a file name");
             return None;
         }
         let path = self.path(name);

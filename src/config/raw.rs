@@ -1,9 +1,9 @@
-//! The configuration as people write it.
+//! The configuration as written.
 //!
-//! One definition per key: `serde` decodes by it, and the JSON Schema made of it is what editors are given
-//! and what `shape` checks a file against. No logic; what a value means is `compile`'s business. The comments
-//! are the descriptions in the schema. Required keys are optional to `serde`: what was refused is left out, so
-//! that the rest can be looked at all the same.
+//! One definition per key: `serde` decodes by it, and the JSON Schema is generated from it. Editors use the schema, and
+//! `shape` checks files against it. There is no logic here; `compile` interprets the values. The doc comments are the
+//! descriptions in the schema. Required keys are `Option`s too: invalid values are left out, so that the rest of the
+//! file can still be checked.
 
 mod bootstrap;
 mod jwt;
@@ -125,17 +125,17 @@ pub struct Root {
     pub rules: Option<ZeroOrMany<Rule>>,
 }
 
-/// One place where clients connect.
+/// A listener: its address, or a map.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Listener {
-    /// Only its address.
+    /// Address of the listener.
     Address(Address),
-    /// With more to say.
+    /// Map with `address` and other keys.
     Map(ListenerMap),
 }
 
-/// One place where clients connect.
+/// Settings of a listener.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerMap {
@@ -163,13 +163,13 @@ pub struct ListenerMap {
     pub proxy_protocol: Option<OrOff<ProxyProtocol>>,
 }
 
-/// Worker threads.
+/// Number of worker threads.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Workers {
-    /// This many.
+    /// Fixed number of threads, from 1 to 1024.
     Count(#[schemars(range(min = 1, max = 1024))] NonZeroUsize),
-    /// As many as there are CPUs.
+    /// One thread for each CPU that the process may use.
     Auto(Auto),
 }
 
@@ -177,11 +177,11 @@ pub enum Workers {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Auto {
-    /// By the machine.
+    /// Value that Weir determines itself.
     Auto,
 }
 
-/// The operators' entrance.
+/// Admin port: the HTTP listeners for operators, probes and metrics.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
@@ -198,17 +198,17 @@ pub struct Admin {
     pub hosts: Option<OneOrMany<String>>,
 }
 
-/// One line per request.
+/// Access log: its destination, or a map.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum AccessLog {
-    /// `disabled`, `stdout`, `stderr` or a file.
+    /// `disabled`, `stdout`, `stderr`, or a file relative to the configuration file.
     Path(String),
-    /// With more to say.
+    /// Map with `path` and `format`.
     Map(AccessLogMap),
 }
 
-/// One line per request.
+/// Destination and format of the access log, which has one line for each request.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessLogMap {
@@ -220,7 +220,7 @@ pub struct AccessLogMap {
     pub format: Option<Format>,
 }
 
-/// How the process ends.
+/// Graceful shutdown of the process.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
@@ -233,7 +233,7 @@ pub struct Drain {
     pub timeout: Option<Duration>,
 }
 
-/// Whom to believe about the client's address.
+/// Trusted proxies, and the network that counts as one client.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientIp {
@@ -249,7 +249,7 @@ pub struct ClientIp {
     pub ipv6_prefix: Option<u8>,
 }
 
-/// Databases of where addresses are, in MaxMind's format.
+/// Databases of the countries, continents and autonomous systems of IP addresses, in MaxMind's format.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Geo {
@@ -259,7 +259,7 @@ pub struct Geo {
     pub asn_database: Option<String>,
 }
 
-/// The table of counters.
+/// Counter table.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limiter {
@@ -268,7 +268,7 @@ pub struct Limiter {
     pub max_keys: Option<usize>,
 }
 
-/// What limits with `throttle: elastic` go by.
+/// Signals by which limits with `throttle: elastic` adapt to the upstream.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Elastic {
@@ -298,7 +298,7 @@ pub struct Tracing {
     pub service_name: Option<String>,
 }
 
-/// Where counters are kept, so that they survive a restart.
+/// State file, which keeps counters across restarts.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct State {

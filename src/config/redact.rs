@@ -36,7 +36,7 @@ pub fn redacted(text: &str) -> String {
         .map(|value| shown(value, Some(schema())))
         .and_then(|value| serde_yaml::to_string(&value));
     // The error is left out, because it may quote a line that contains a secret.
-    shown.unwrap_or_else(|_| "# not shown: not YAML\n".to_owned())
+    shown.unwrap_or_else(|_| "# not shown: not valid YAML\n".to_owned())
 }
 
 /// Returns `value` without its secrets; `schema` is `None` below an unknown key.

@@ -115,7 +115,7 @@ impl Check<'_, '_> {
                 format!("did you mean `{meant}`?")
             }
             (None, Some(parent)) => format!("it belongs in `{parent}`"),
-            (None, None) => format!("known here: {}", listed(known)),
+            (None, None) => format!("known keys: {}", listed(known)),
         };
         self.report.key(at.key(key), Fault::new(format!("unknown key {}", named(key))).hint(hint));
         false

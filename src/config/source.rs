@@ -60,7 +60,7 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 /// Describes why the file at `path` cannot be read.
 pub(super) fn unreadable(path: &Path, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound if path.is_symlink() => "the link leads nowhere".to_owned(),
+        io::ErrorKind::NotFound if path.is_symlink() => "broken symbolic link".to_owned(),
         io::ErrorKind::NotFound => "no such file".to_owned(),
         io::ErrorKind::IsADirectory => "a directory, expected a file".to_owned(),
         io::ErrorKind::PermissionDenied => "not readable: permission denied".to_owned(),
@@ -121,7 +121,7 @@ impl Substitution<'_, '_> {
 /// Removes the quoted value from a fault at a secret.
 fn discreet(fault: Fault, at: At<'_>) -> Fault {
     if fault.message.contains('"') && at.to_string().contains("secret") {
-        return Fault { message: "not a reference to a variable".to_owned(), hint: fault.hint };
+        return Fault { message: "invalid variable reference".to_owned(), hint: fault.hint };
     }
     fault
 }
@@ -168,18 +168,18 @@ fn look_up(reference: &str, environment: &dyn Fn(&str) -> Option<String>) -> Res
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     if !is_name {
-        return Err(Fault::new(format!("not a variable's name, got {}", quoted(name)))
+        return Err(Fault::new(format!("invalid variable name, got {}", quoted(name)))
             .hint("write `$${` for a literal `${`"));
     }
     if default.is_some_and(|default| default.contains("${")) {
-        return Err(Fault::new(format!("a default cannot refer to a variable, got {}", quoted(reference))));
+        return Err(Fault::new(format!("a default cannot contain a variable, got {}", quoted(reference))));
     }
     match (environment(name), default) {
         (Some(value), None) => Ok(value),
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
         (_, Some(default)) => Ok(default.to_owned()),
         (None, None) => Err(Fault::new(format!("environment variable `{name}` is not set"))
-            .hint(format!("`${{{name}:-default}}` names a default"))),
+            .hint(format!("set it, or write `${{{name}:-default}}`"))),
     }
 }
 

@@ -174,7 +174,7 @@ fn a_burst_is_the_count_unless_given() {
     assert_eq!(
         quotas("limit: 10/s\nalgorithm: leaky_bucket\nthrottle: delay 1s"),
         ["10/s 1 leaky_bucket"],
-        "a queue lets requests leave one by one"
+        "a leaky bucket with a delay has a burst of 1"
     );
     assert_eq!(
         quotas("limits: [10/s, { limit: 90/min, burst: 4 }]\nalgorithm: leaky_bucket\nthrottle: delay 1s"),

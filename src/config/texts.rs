@@ -67,7 +67,7 @@ fn merged<'a>((file, base): (&'a Path, Parsed), (name, rest): (&'a Path, Parsed)
         ..Problem::of_file(name, fault.message)
     };
     let Value::Mapping(others) = rest.value else {
-        misplaced.push(problem(Position::START, "", Fault::new("expected keys, such as `rules`")));
+        misplaced.push(problem(Position::START, "", Fault::new("expected a map with keys such as `rules`")));
         return Together { value, texts: Texts::one(file, base.positions), misplaced };
     };
     for (key, other) in others {
@@ -76,12 +76,12 @@ fn merged<'a>((file, base): (&'a Path, Parsed), (name, rest): (&'a Path, Parsed)
             continue;
         };
         let fault = if key == CENTRAL {
-            Fault::new("a document that is fetched cannot say where it is fetched from")
-                .hint(format!("it stands in {} alone", file.display()))
+            Fault::new("`config` is not allowed in a fetched document")
+                .hint(format!("set it only in {}", file.display()))
         } else {
             let at = base.positions.key(At::ROOT.key(key));
-            Fault::new(format!("stands in {}:{}:{} too", file.display(), at.line, at.column))
-                .hint("each key stands in one of the two")
+            Fault::new(format!("duplicate key, also in {}:{}:{}", file.display(), at.line, at.column))
+                .hint("write each top-level key in only one of the two")
         };
         misplaced.push(problem(rest.positions.key(At::ROOT.key(key)), key, fault));
     }
@@ -95,20 +95,20 @@ pub(super) fn check(value: &Value, rest: Rest<'_>, report: &mut Report<'_>) {
     let central = At::ROOT.key(CENTRAL);
     match (value.get(CENTRAL), rest) {
         (Some(_), Rest::Nothing) => {
-            let fault = Fault::new("takes effect only at a start");
-            report.key(central, fault.hint("restart to have the rest of the configuration fetched"));
+            let fault = Fault::new("takes effect only at startup");
+            report.key(central, fault.hint("restart to fetch the rest of the configuration"));
         }
         (None, Rest::Document(document)) => {
             let fault =
                 Fault::new(format!("missing, the rest of the configuration comes from {}", document.url));
-            report.key(central, fault.hint("restart to do without"));
+            report.key(central, fault.hint("restart to run without it"));
         }
         (Some(_), Rest::Unknown) => {
             let known = schema().get("properties").and_then(serde_json::Value::as_object);
             let absent =
                 known.into_iter().flat_map(|known| known.keys()).filter(|key| value.get(key).is_none());
             absent.for_each(|key| report.excuse(At::ROOT.key(key)));
-            report.note(central, "only this file is checked, not what is fetched");
+            report.note(central, "only this file is checked, not the fetched document");
         }
         (Some(_), Rest::Document(_)) | (None, Rest::Unknown | Rest::Nothing) => {}
     }
@@ -169,14 +169,15 @@ mod tests {
         assert_eq!(
             problems,
             [
-                "http://h/w.yaml:2:1: upstream: stands in weir.yaml:3:1 too (each key stands in one of the two)",
-                "http://h/w.yaml:3:1: config: a document that is fetched cannot say where it is fetched from \
-                 (it stands in weir.yaml alone)"
+                "http://h/w.yaml:2:1: upstream: duplicate key, also in weir.yaml:3:1 \
+                 (write each top-level key in only one of the two)",
+                "http://h/w.yaml:3:1: config: `config` is not allowed in a fetched document \
+                 (set it only in weir.yaml)"
             ]
         );
         assert_eq!(
             load(BASE, Some("- rules")).unwrap_err()[0],
-            "http://h/w.yaml:1:1: expected keys, such as `rules`"
+            "http://h/w.yaml:1:1: expected a map with keys such as `rules`"
         );
     }
 
@@ -186,11 +187,11 @@ mod tests {
             Ok(config) => config.notices.iter().map(ToString::to_string).collect(),
             Err(problems) => problems,
         };
-        let note = "weir.yaml:1:9: config: note: only this file is checked, not what is fetched";
+        let note = "weir.yaml:1:9: config: note: only this file is checked, not the fetched document";
         assert_eq!(said("config: { http: http://h/ }"), [note]);
         assert_eq!(said(BASE), [note]);
         let rules = "rules: [{ name: a, limit: 1/s, scope: shared, match: { plan: pro, country: DE }, key: [{ jwt: sub }] }]";
-        assert_eq!(said(&format!("{BASE}{rules}")), [note], "what these need may stand elsewhere");
+        assert_eq!(said(&format!("{BASE}{rules}")), [note], "the fetched document may add them");
         assert!(said(&BASE.replace("echo", "[")).len() == 1);
     }
 }

@@ -57,10 +57,10 @@ fn a_request_that_began_before_a_reload_is_decided_by_the_limits_it_began_with()
     let before = engine.in_force();
     assert!(passes(&before));
     assert_eq!(engine.replace(&spec("  - { name: a, key: path, limit: 1/d }")), 2);
-    assert!(!passes(&before), "its limit is still there, and used up");
+    assert!(!passes(&before), "the old limit is still in force and used up");
     assert!(passes(&engine.in_force()) && !passes(&engine.in_force()));
     assert_eq!(engine.replace(&spec("  - { name: a, key: path, limit: 2/d }")), 3);
-    assert!(passes(&before), "two generations later it is gone");
+    assert!(passes(&before), "two generations later the old limit is removed");
     assert!(passes(&engine.in_force()) && !passes(&engine.in_force()));
 }
 
@@ -73,7 +73,7 @@ fn permanent_limits_outlive_every_policy_and_take_no_part_in_the_succession_of_r
     engine.replace(&spec("  - { name: a, key: [], limit: 1/d }"));
     assert!(
         !engine.passes(&engine.in_force(), (1, "/"), START),
-        "it continues the limit of the other period"
+        "the counter of the other period is continued"
     );
     let none = PolicySpec::default();
     assert_eq!([(); 3].map(|()| engine.replace(&none)), [3, 4, 5]);
@@ -126,6 +126,6 @@ fn counters_go_on_under_the_same_counter_and_key() {
         let kept = spec.rules.iter().filter(|rule| carry_over.keeps(rule));
         kept.map(|rule| rule.name.to_string()).collect()
     };
-    assert_eq!(kept(&old), ["c", "d"], "a ban alone is no counter");
+    assert_eq!(kept(&old), ["c", "d"], "a ban without a limit has no counter");
     assert_eq!(kept(&new), ["f", "d"]);
 }

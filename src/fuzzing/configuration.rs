@@ -14,26 +14,26 @@ pub fn configuration(data: &[u8]) {
     match (read(), read()) {
         (Ok(one), Ok(other)) => {
             one.notices.iter().for_each(|notice| has_its_place(notice, text));
-            assert_eq!(changes(&one, &other), Vec::<String>::new(), "one text is two configurations");
+            assert_eq!(changes(&one, &other), Vec::<String>::new(), "the same text gives two configurations");
         }
         (Err(problems), Err(again)) => {
-            assert!(!problems.is_empty(), "refused without a reason");
+            assert!(!problems.is_empty(), "rejected without a problem");
             problems.iter().for_each(|problem| has_its_place(problem, text));
             assert_eq!(problems, again);
         }
-        (one, other) => panic!("once valid, once not: {one:?}, {other:?}"),
+        (one, other) => panic!("valid once, invalid once: {one:?}, {other:?}"),
     }
 }
 
 fn has_its_place(problem: &Problem, text: &str) {
     let shown = problem.to_string();
-    assert!(!shown.contains(['\n', '\r']), "more than a line: {shown:?}");
+    assert!(!shown.contains(['\n', '\r']), "several lines: {shown:?}");
     if problem.file != Path::new("fuzz.yaml") {
         return;
     }
     // YAML also ends lines at a carriage return.
     let lines = text.split(['\n', '\r']).count();
-    assert!((1..=lines + 1).contains(&problem.line) && problem.column >= 1, "no place: {shown:?}");
+    assert!((1..=lines + 1).contains(&problem.line) && problem.column >= 1, "wrong position: {shown:?}");
 }
 
 /// A value that parses also parses, to the same value, from its displayed form.

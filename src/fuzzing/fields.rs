@@ -33,14 +33,14 @@ pub fn forwarded(data: &[u8]) {
         let mut text = Vec::new();
         write_ip(&mut text, *hop);
         let again: Vec<_> = hops_from_nearest(&lines_of(&X_FORWARDED_FOR, &text)).collect();
-        assert_eq!(again, [Some(*hop)], "what we write of an address is not read as it");
+        assert_eq!(again, [Some(*hop)], "a written address is not read back");
     }
     let ours = HeaderMap::from_iter([(X_FORWARDED_FOR, appended(&headers, PEER))]);
     let with_peer: Vec<_> = hops_from_nearest(&ours).collect();
     assert_eq!(with_peer.split_first(), Some((&Some(PEER), &hops[..])));
 
     let nobody = client_ip::resolve(PEER, &headers, &CidrSet::default());
-    assert_eq!((nobody.ip, nobody.peer_is_trusted), (PEER, false), "an untrusted peer chooses who it is");
+    assert_eq!((nobody.ip, nobody.peer_is_trusted), (PEER, false), "an untrusted peer sets its own address");
     let near: CidrSet = "192.0.2.0/24".parse().ok().into_iter().collect();
     let client = client_ip::resolve(PEER, &headers, &near);
     let believed = hops.iter().map_while(|hop| *hop).find(|hop| !near.contains(*hop));
@@ -98,12 +98,12 @@ pub fn cost(data: &[u8]) {
     let cost = tariff.units_to_reserve(&headers);
     assert!(cost >= 1 && most.is_none_or(|most| cost <= most), "a request costs {cost}");
     headers.append(&name, HeaderValue::from_static("7"));
-    assert!(tariff.units_to_reserve(&headers) >= cost.max(7), "one more number makes a request cheaper");
+    assert!(tariff.units_to_reserve(&headers) >= cost.max(7), "another number makes a request cheaper");
     headers.append(&name, HeaderValue::from_static("-1"));
     assert_eq!(
         tariff.units_to_reserve(&headers),
         most.unwrap_or(u32::MAX),
-        "what is no number does not cost the most"
+        "an invalid number does not cost the maximum"
     );
 
     let measure = ByteCost { bytes_per_unit: NonZeroU64::MIN.saturating_add(1023), max_units: most };
@@ -141,13 +141,13 @@ pub fn trace(data: &[u8]) {
     context.write(&mut headers);
     let (after, _) = Incoming::of(&headers);
     let next = Context::new((after, None), Percent::from_hundredths(0), (3, 4));
-    let next = next.unwrap_or_else(|| panic!("a trace that is kept is lost behind us"));
+    let next = next.unwrap_or_else(|| panic!("a sampled trace is lost"));
     assert!(next.sampled && next.trace == context.trace && next.parent() == Some(77));
     headers.remove("traceparent");
     if let Some(b3) =
         Context::new(Incoming::of(&headers), Percent::WHOLE, (3, 4)).filter(|b3| b3.parent().is_some())
     {
-        assert_eq!((b3.trace, b3.parent()), (context.trace, Some(77)), "B3 leads elsewhere than W3C");
+        assert_eq!((b3.trace, b3.parent()), (context.trace, Some(77)), "B3 and W3C differ");
     }
 }
 
@@ -185,6 +185,6 @@ pub fn token(data: &[u8]) {
             .map(|claim| attributes.claim(claim).map(|value| value.map(str::to_owned)))
             .collect::<Vec<_>>()
     };
-    assert!(said(&SIGNED).iter().all(|said| !matches!(said, Ok(Some(_)))), "a forged token speaks");
-    assert_eq!(said(&VERIFIED), said(&VERIFIED), "a token that is remembered says something else");
+    assert!(said(&SIGNED).iter().all(|said| !matches!(said, Ok(Some(_)))), "a forged token gives claims");
+    assert_eq!(said(&VERIFIED), said(&VERIFIED), "a cached token gives other claims");
 }

@@ -14,12 +14,12 @@ pub fn path(data: &[u8]) {
     assert_eq!(
         normalise(&spelt_out(&normal)).as_deref(),
         Ok(&*normal),
-        "spelt out, {path:?} is another path"
+        "percent-encoded, {path:?} is another path"
     );
     assert_eq!(
         normalise(&wandering(&normal)).as_deref(),
         Ok(&*normal),
-        "by detours, {path:?} is another path"
+        "with dot segments, {path:?} is another path"
     );
 }
 
@@ -32,7 +32,7 @@ pub(super) fn is_one_spelling(normal: &str) {
     assert!(!matches!(last, "." | ".."), "{normal:?} ends in dots");
     assert!(
         segments.all(|segment| !matches!(segment, "" | "." | "..")),
-        "{normal:?} has a segment that says nothing"
+        "{normal:?} has an empty or dot segment"
     );
     assert!(!normal.contains('\0'));
 }

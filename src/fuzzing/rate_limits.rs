@@ -25,7 +25,7 @@ pub fn rate_limits(data: &[u8]) {
         (0, Ok(text)) => {
             let read = || Rules::from_yaml([("fuzz.yaml", text)], false);
             let read = (read().map(|rules| rules.dump()), read().map(|rules| rules.dump()));
-            assert_eq!(read.0, read.1, "one text is two sets of rules");
+            assert_eq!(read.0, read.1, "the same text gives two sets of rules");
         }
         (1, Ok(text)) => {
             let import = || envoy_ratelimit::import(&[("fuzz.yaml", text)]);

@@ -31,7 +31,7 @@ pub fn state(data: &[u8]) {
 fn again(restored: &Restored) {
     let mut restorer = Restorer::new(MAX_KEYS, NOW);
     let saved = restored.limiter.save(NOW, |part, bytes| restorer.read_part(part, bytes));
-    let saved = saved.unwrap_or_else(|error| panic!("what we write is {error:?}"));
-    let again = restorer.finish().unwrap_or_else(|damage| panic!("what we write is damaged: {damage}"));
+    let saved = saved.unwrap_or_else(|error| panic!("the saved state gives {error:?}"));
+    let again = restorer.finish().unwrap_or_else(|damage| panic!("the saved state is damaged: {damage}"));
     assert_eq!(again.counters, saved);
 }

@@ -6,31 +6,31 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedMessage {
     /// The first line or a header has invalid syntax.
-    #[error("not a head of HTTP/1: {0}")]
+    #[error("malformed HTTP/1 header section: {0}")]
     Head(httparse::Error),
     /// The status code is invalid.
-    #[error("status below 100")]
+    #[error("status code below 100")]
     Status,
     /// The request target is invalid.
-    #[error("not a target")]
+    #[error("malformed request target")]
     Target,
     /// The request target exceeds the limit.
-    #[error("target over the limit")]
+    #[error("request target too long")]
     TargetTooLong,
     /// The head or the trailers exceed the limit.
-    #[error("fields over the limit")]
+    #[error("header section or trailers too large")]
     FieldsTooLarge,
     /// The connection ended in the middle of the message.
-    #[error("message cut off")]
+    #[error("incomplete message")]
     Truncated,
     /// `Content-Length` is not a number, or there are several different ones.
-    #[error("content-length is not one number")]
+    #[error("invalid content-length")]
     ContentLength,
     /// The body has a transfer coding that is not supported.
-    #[error("transfer-encoding is not chunked")]
+    #[error("unsupported transfer-encoding")]
     TransferEncoding,
     /// A chunk has invalid syntax.
-    #[error("not a chunk")]
+    #[error("malformed chunk")]
     Chunk,
 }
 

@@ -58,9 +58,9 @@ pub enum Continent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asn(pub u32);
 
-/// Error: not a code of two letters.
+/// Error: not a two-letter code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a code of two letters")]
+#[error("not a two-letter code")]
 pub struct InvalidCode;
 
 /// Location of an address, as far as it is known.

@@ -18,16 +18,16 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ambiguity {
     /// A value that must be unique occurs several times with different contents.
-    #[error("different values of what may be given once")]
+    #[error("several different values of an attribute that must be unique")]
     Repeated,
     /// A cookie has an opening quote without a closing one. Servers differ about where its value ends.
-    #[error("open quote in a cookie")]
+    #[error("unterminated quote in a cookie")]
     Quoted,
     /// A cookie's value contains white space followed by another pair. Some servers read that as a second cookie.
-    #[error("white space and a pair in the value of a cookie")]
+    #[error("white space followed by another pair in the value of a cookie")]
     Spaced,
     /// A token is malformed in a way that other parsers might accept.
-    #[error("unreadable token")]
+    #[error("malformed token")]
     Unreadable,
 }
 

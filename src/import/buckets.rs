@@ -22,7 +22,7 @@ pub(super) fn read(file: &str, node: &Node) -> Result<Bucket, Problem> {
         None => Ok(None),
         Some(value) => match number(value).filter(|count| (1..=u64::from(u32::MAX)).contains(count)) {
             Some(count) => Ok(Some(count)),
-            None => Err(problem(file, value, format!("`{name}` is a number from 1 to {}", u32::MAX))),
+            None => Err(problem(file, value, format!("`{name}` must be a number from 1 to {}", u32::MAX))),
         },
     };
     let Some(most) = count("max_tokens")? else {
@@ -34,7 +34,7 @@ pub(super) fn read(file: &str, node: &Node) -> Result<Bucket, Problem> {
     };
     let period = text(interval).and_then(nanos).filter(|nanos| *nanos >= MILLISECOND).map(period);
     let Some(period) = period else {
-        let expected = "`fill_interval` is a duration such as `1s` or `0.5s`, a millisecond or more";
+        let expected = "`fill_interval` must be a duration of at least 1 ms, such as `1s` or `0.5s`";
         return Err(problem(file, interval, expected));
     };
     Ok(Bucket { limit: format!("{fill}/{period}"), burst: (most != fill).then_some(most) })
@@ -97,12 +97,12 @@ mod tests {
         assert_eq!(error("{max_tokens: 1}"), "f:1:1: a token bucket without `fill_interval`");
         assert_eq!(
             error("{max_tokens: 0, fill_interval: 1s}"),
-            "f:1:14: `max_tokens` is a number from 1 to 4294967295"
+            "f:1:14: `max_tokens` must be a number from 1 to 4294967295"
         );
         for wrong in ["1m", "s", "0s", "-1s", "1.s5", "0.0001s"] {
             let text = format!("{{max_tokens: 1, fill_interval: {wrong}}}");
             let error = bucket(&text).unwrap_err();
-            assert!(error.starts_with("f:1:32: `fill_interval` is a duration"), "{error}");
+            assert!(error.starts_with("f:1:32: `fill_interval` must be a duration"), "{error}");
         }
     }
 }

@@ -54,12 +54,12 @@ pub fn import(files: &[(&str, &str)]) -> Result<String, Vec<Problem>> {
 
 fn head(names: &str) -> Vec<String> {
     let lines = [
-        "A request that is refused is charged nowhere; the reference counts it everywhere, past the limits.",
-        "Keys and values are compared apart; the reference joins them by `_` before it compares.",
-        "Decisions are counted by rule, and nothing is counted as near its limit.",
+        "A rejected request is not charged; the reference charges all its limits, even exceeded ones.",
+        "Keys and values are compared separately; the reference compares them joined by `_`.",
+        "Decisions are counted by rule, without a statistic for requests near the limit.",
     ];
     let first =
-        format!("From {names}, envoyproxy/ratelimit. What differs in one rule stands above it, and in all:");
+        format!("From {names}, envoyproxy/ratelimit. Differences of a rule are above it, of all rules here:");
     std::iter::once(first).chain(lines.map(|line| format!("- {line}"))).collect()
 }
 
@@ -117,7 +117,7 @@ impl Importer {
             if Kind::of(node) == Kind::AnyKey {
                 let name = stat_key(domain, path, &composite(node));
                 self.comment(format!(
-                    "{name}: a `*` in a key has no equal here: left out, with all below it"
+                    "{name}: `*` in a key is not supported: skipped with all descriptors below it"
                 ));
                 continue;
             }
@@ -127,7 +127,7 @@ impl Importer {
                 Some(limit) => self.limit(domain, path, node, limit),
                 None if node.descriptors.is_empty() => {
                     self.comment(format!(
-                        "{name}: no limit; what it matches meets no other rule of its level"
+                        "{name}: no limit; matching descriptors skip the other limits of its level"
                     ));
                 }
                 None => {}
@@ -144,12 +144,13 @@ impl Importer {
     fn limit(&mut self, domain: &str, path: &[Step<'_>], node: &DescriptorDocument, limit: &LimitDocument) {
         let name = stat_key(domain, path, "");
         if limit.unlimited {
-            return self
-                .comment(format!("{name}: unlimited; what it matches meets no other rule of its level"));
+            return self.comment(format!(
+                "{name}: unlimited; matching descriptors skip the other limits of its level"
+            ));
         }
         let is_nothing = limit.requests_per_unit == 0;
         if is_nothing && node.shadow_mode {
-            return self.comment(format!("{name}: 0 requests in shadow mode refuse nobody"));
+            return self.comment(format!("{name}: skipped, 0 requests in shadow mode reject nothing"));
         }
         let mut rule = RuleText::default();
         let wanted = if limit.name.is_empty() { &name } else { &limit.name };
@@ -163,7 +164,7 @@ impl Importer {
         }
         notes(&mut rule, path, node, limit);
         if is_nothing {
-            rule.note("0 requests: nothing passes, not even a look with 0 hits");
+            rule.note("0 requests: all requests are rejected, even those with 0 hits");
             rule.set("action", "deny");
         } else {
             let key = key(path);
@@ -258,18 +259,18 @@ fn key(path: &[Step<'_>]) -> Vec<String> {
 
 fn notes(rule: &mut RuleText, path: &[Step<'_>], node: &DescriptorDocument, limit: &LimitDocument) {
     for name in &limit.replaces {
-        rule.note(format!("replaces `{name}`: here both apply"));
+        rule.note(format!("replaces `{name}`: not supported, both limits apply"));
     }
     if node.quota_mode {
         rule.note(
-            "quota_mode: a request was refused only when all its quotas were used up, here by this one alone",
+            "quota_mode: the reference rejects if all quotas of a request are exceeded, this rule on its own",
         );
     }
     for (key, is_given) in
         [("detailed_metric", node.detailed_metric), ("value_to_metric", node.value_to_metric)]
     {
         if is_given {
-            rule.note(format!("{key}: decisions are counted by rule, whatever the values"));
+            rule.note(format!("{key}: not supported, decisions are counted by rule"));
         }
     }
     if node.metadata.is_some() {
@@ -281,7 +282,7 @@ fn notes(rule: &mut RuleText, path: &[Step<'_>], node: &DescriptorDocument, limi
     if let Some(step) = path.iter().find(splits) {
         let key = step.key;
         rule.note(format!(
-            "share_threshold: `{key}` comes several times, so all its values are counted apart"
+            "share_threshold: `{key}` occurs several times, so each of its values has a counter"
         ));
     }
 }
@@ -301,7 +302,7 @@ fn rate(limit: &LimitDocument, comments: &mut Vec<String>) -> String {
     };
     let mut count = limit.requests_per_unit;
     if unit == Unit::Second && count > MOST_IN_A_SECOND {
-        comments.push(format!("{count} in a second: a limit has at most {MOST_IN_A_SECOND}"));
+        comments.push(format!("{count} per second: reduced to the maximum of {MOST_IN_A_SECOND}"));
         count = MOST_IN_A_SECOND;
     }
     format!("{count}/{period}")

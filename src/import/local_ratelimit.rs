@@ -40,7 +40,7 @@ pub fn import(file: &str, text: &str) -> Result<String, Vec<Problem>> {
         |message: &str| vec![Problem { file: file.to_owned(), place: None, message: message.to_owned() }];
     let root = match yaml::parse(text, Dialect::Go) {
         Ok(Some(root)) => root,
-        Ok(None) => return Err(of_file("empty, expected a configuration of Envoy's")),
+        Ok(None) => return Err(of_file("empty, expected an Envoy configuration")),
         Err(errors) => {
             let problem = |error: &yaml::Error| {
                 let (place, message) = (Some((error.at.line, error.at.column)), error.problem.to_string());
@@ -55,7 +55,7 @@ pub fn import(file: &str, text: &str) -> Result<String, Vec<Problem>> {
         search.found(&root, &Scope::default());
     }
     if search.found.is_empty() {
-        return Err(of_file("no envoy.filters.http.local_ratelimit in it"));
+        return Err(of_file("no envoy.filters.http.local_ratelimit in the file"));
     }
     let mut importer =
         Importer { file, search: &search, items: Vec::new(), names: Names::default(), problems: Vec::new() };
@@ -68,14 +68,14 @@ pub fn import(file: &str, text: &str) -> Result<String, Vec<Problem>> {
 
 fn head(file: &str) -> Vec<String> {
     let lines = [
-        "A request that is refused is charged nowhere; Envoy takes tokens from the buckets before the empty one.",
-        "However many clients there are, each has its bucket (`limiter.max_keys` is for all); Envoy keeps the last 20.",
-        "Clients are told how they stand (`ratelimit_headers`) and when to come again.",
-        "Routes are taken by themselves; in Envoy the first that matches hides those after it.",
-        "`rate_limits` of a virtual host are for all its routes; in Envoy not for those that have their own.",
+        "A rejected request is not charged; Envoy takes tokens from the buckets before the empty one.",
+        "Each client has a bucket, at most `limiter.max_keys` in total; Envoy keeps the last 20 buckets.",
+        "Responses have rate-limit headers (`ratelimit_headers`) and `retry-after`.",
+        "Routes are independent of each other; in Envoy only the first that matches applies.",
+        "`rate_limits` of a virtual host apply to all its routes; in Envoy not to routes with their own.",
     ];
     let first = format!(
-        "From {file}, Envoy's local_ratelimit. What differs in one rule stands above it, and in all:"
+        "From {file}, Envoy's local_ratelimit. Differences of a rule are above it, of all rules here:"
     );
     std::iter::once(first).chain(lines.map(|line| format!("- {line}"))).collect()
 }
@@ -201,7 +201,7 @@ impl Importer<'_, '_> {
                 let mut rule = self.rule(&name, found);
                 if text_of(config, "always_consume_default_token_bucket") == Some("false") {
                     let key = "always_consume_default_token_bucket";
-                    rule.note(format!("{key}: what a descriptor matched is counted here too"));
+                    rule.note(format!("{key}: not supported, requests that match descriptors count too"));
                 }
                 let all = Meaning { scope: found.scope.clone(), key: Vec::new() };
                 self.limit(&mut rule, found, &all, (&bucket, false), Vec::new());
@@ -209,7 +209,7 @@ impl Importer<'_, '_> {
             }
             Some(Err(problem)) => self.problems.push(problem),
             None if descriptors.is_empty() => {
-                self.items.push(Item::Comment(format!("{name}: no token bucket, so nothing is limited")));
+                self.items.push(Item::Comment(format!("{name}: skipped, no token bucket")));
             }
             None => {}
         }
@@ -251,7 +251,7 @@ impl Importer<'_, '_> {
         rule.set("name", scalar(&self.names.unique(name)));
         for (field, _) in fields(found.config) {
             if !KNOWN.iter().any(|known| is_named(field, known)) {
-                rule.note(format!("{field}: not carried over"));
+                rule.note(format!("{field}: not supported"));
             }
         }
         rule
@@ -290,11 +290,11 @@ impl Importer<'_, '_> {
     fn own(&self, rule: &mut RuleText) -> Vec<String> {
         let scopes = || self.search.found.iter().map(|found| &found.scope).filter(|scope| scope.is_own);
         if scopes().any(|scope| scope.matching().is_none()) {
-            rule.note("some route has a configuration of its own and cannot be told apart: both apply to it");
+            rule.note("a route with its own configuration cannot be matched: both rules apply to it");
         }
         if scopes().any(|scope| !scope.notes.is_empty()) {
             rule.note(
-                "more is excepted than the routes with a configuration of their own, whose `match` says more",
+                "`except` covers more than the routes with their own configuration: `match` is simplified",
             );
         }
         let mut all: Vec<String> = Vec::new();
@@ -327,7 +327,7 @@ impl Importer<'_, '_> {
         for (meaning, taken) in meanings {
             let mut rule = self.rule(name, found);
             if several {
-                rule.note("made in several places: here each of them has buckets of its own");
+                rule.note("several actions produce this descriptor: each of them has its own buckets");
             }
             self.limit(&mut rule, found, &meaning, (&asked.bucket, asked.shadow), taken);
             self.items.push(Item::Rule(rule));
@@ -337,8 +337,8 @@ impl Importer<'_, '_> {
     /// Creates a rule for a descriptor of which the file does not show what makes it.
     fn told(&mut self, name: &str, found: &Found<'_>, asked: &Asked, before: &[&Asked]) -> RuleText {
         let mut rule = self.rule(name, found);
-        rule.note("what makes this descriptor is not in the file, or no rule can say it:");
-        rule.note("so this is for what Envoy asks its rate limit service about, and for no proxied request");
+        rule.note("the actions that produce this descriptor are not in the file or not supported:");
+        rule.note("the rule applies to Envoy's calls of the rate limit service, not to proxied requests");
         rule.set("domain", scalar(text_of(found.config, "stat_prefix").map_or("local", str::trim)));
         rule.set("match", asked.entries());
         let taken: Vec<String> = before.iter().map(|other| other.entries()).collect();
@@ -387,23 +387,24 @@ fn enforcement(rule: &mut RuleText, config: &Node, shadow: bool) {
     for name in ["filter_enabled", "filter_enforced"] {
         let runtime = get(config, name).and_then(|value| text_of(value, "runtime_key"));
         if let Some(key) = runtime {
-            rule.note(format!("{name}: there is no runtime `{key}`, what is written holds"));
+            rule.note(format!("{name}: the runtime key `{key}` is not supported, the default value applies"));
         }
     }
     let (enabled, enforced) = (share("filter_enabled"), share("filter_enforced"));
     if enabled == Some(0.0) {
-        rule.note("filter_enabled is 0 %, as it is by default: Envoy did not even count, here it looks on");
+        rule.note("filter_enabled is 0 % (the default): Envoy does not count, this rule is in shadow mode");
     } else if enforced == Some(0.0) {
-        rule.note("filter_enforced is 0 %, as it is by default: it only looks on");
+        rule.note("filter_enforced is 0 % (the default): shadow mode");
     }
     let (Some(enabled), Some(enforced)) = (enabled, enforced) else {
-        return rule.note("a share that cannot be read: the limit is in force for everybody");
+        return rule
+            .note("invalid filter_enabled or filter_enforced: the limit is enforced for all requests");
     };
     let share = enabled * enforced / 100.0;
     if share <= 0.0 {
         rule.set("throttle", "shadow");
     } else if share < 100.0 {
-        rule.note("filter_enabled and filter_enforced were shares of requests: `enforce` is one of keys");
+        rule.note("filter_enabled and filter_enforced are shares of requests, `enforce` is a share of keys");
         rule.set("enforce", scalar(&format!("{}%", (share * 100.0).round() / 100.0)));
     }
 }

@@ -87,7 +87,7 @@ impl Scope {
                 items(Some(value)).iter().for_each(|matcher| inner.header(matcher));
             } else if !is_named(name, "case_sensitive") {
                 inner.notes.push(format!(
-                    "the route's `match.{name}` is not carried over: this is for more requests"
+                    "the route's `match.{name}` is not supported: this rule matches more requests"
                 ));
             }
         }
@@ -99,7 +99,7 @@ impl Scope {
         let name = text_of(matcher, "name").unwrap_or_default().to_ascii_lowercase();
         let inverted = is_true(matcher, "invert_match");
         let lost = |name: &str| {
-            format!("a matcher of header `{name}` is not carried over: this is for more requests")
+            format!("the matcher of header `{name}` is not supported: this rule matches more requests")
         };
         let Some(pattern) = header_pattern(matcher, inverted) else { return self.notes.push(lost(&name)) };
         let is_exact =
@@ -117,7 +117,7 @@ impl Scope {
     fn whole_regex(&mut self, matcher: &Node, take: impl FnOnce(&mut Self, String)) {
         match text_of(matcher, "regex").filter(|text| regex::Regex::new(text).is_ok()) {
             Some(text) => take(self, regex(&format!("^(?:{text})$"))),
-            None => self.notes.push("a regex that is none here is not carried over".to_owned()),
+            None => self.notes.push("unsupported regex ignored: this rule matches more requests".to_owned()),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod account;
 mod bans;
+mod debts;
 mod lease_request;
 mod status;
 

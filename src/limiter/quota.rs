@@ -91,10 +91,10 @@ pub enum QuotaError {
     #[error("`burst` has no meaning for {0}")]
     NoBurst(Algorithm),
     /// A refill larger than the bucket.
-    #[error("more than `burst`, which is all that a bucket holds, got {0}")]
+    #[error("larger than `burst`, the size of the bucket, got {0}")]
     RefillAboveBurst(NonZeroU32),
     /// A log with more units than it may store for each key.
-    #[error("more than {MAX_LOGGED_UNITS} requests to remember of each key, got {0}")]
+    #[error("more than {MAX_LOGGED_UNITS} requests to store for each key, got {0}")]
     TooManyToLog(Limit),
     /// A limit too large or too fast to be counted in shares of a request.
     #[error("too large for an elastic limit of {0}")]

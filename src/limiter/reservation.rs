@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::algorithm::{self, Counter, CounterState, Outcome};
 use super::decision::Decision;
 use super::key::{Fingerprint, KeyHash};
+use super::leases::SharedCounter;
 use super::quota::Quota;
 use super::registry::LimitHandle;
 use super::timestamp::Timestamp;
@@ -157,6 +158,9 @@ impl Limiter {
         let next = if more > 0 {
             let charge = reservation.charge(more, state, &quota, now);
             let next = algorithm::charge(state, &quota, charge.into(), now);
+            if quota.is_leased() {
+                self.record_debt(&mut shard, SharedCounter { limit: meter.id, key }, (charge, state), now);
+            }
             self.record_placement(shard.store_state(place, key, meter.id, next, now));
             Some(next)
         } else if back > 0 && at > shard.quotas().refundable_since(meter.id) {

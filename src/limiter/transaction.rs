@@ -14,6 +14,7 @@ use super::decision::{Decision, Enforcement, Verdict, Verdicts};
 use super::duplicate_counters::DuplicateCounters;
 use super::evaluation::{self, CounterView};
 use super::key::Fingerprint;
+use super::leases::SharedCounter;
 use super::reservation::{self, ChargeTiming};
 use super::table::{CounterTable, LockedShards, Shard, SlotLookup};
 use super::timestamp::Timestamp;
@@ -281,6 +282,9 @@ impl<'a> Transaction<'a> {
             let state = shard.state(place, meter, now);
             let cost = cost.min(reservation::room_for_debt(state, &quota, now));
             let next = algorithm::charge(state, &quota, cost.into(), now);
+            if quota.is_leased() {
+                limiter.record_debt(shard, SharedCounter { limit: meter, key }, (cost, state), now);
+            }
             let kept = shard.store_state(place, key, meter, next, now);
             overflowed |= limiter.record_placement(kept);
             let counter = shard.counter(shard.find(key), meter);

@@ -149,7 +149,7 @@ mod tests {
     fn rules_that_share_a_counter_have_its_policies_and_only_those_with_in_flight_its_permits() {
         let sharing = |name: &str, in_flight| {
             let mut rule = rule(name, &[TimeUnit::Second, TimeUnit::Day], in_flight);
-            let Action::Limit(limiting) = &mut rule.action else { unreachable!("it limits") };
+            let Action::Limit(limiting) = &mut rule.action else { unreachable!("not a limit action") };
             limiting.counter = Some("budget".into());
             rule
         };

@@ -122,13 +122,13 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     if !metadata.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is no socket"));
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path is a file, not a socket"));
     }
     match StdUnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process is listening on the path")),
     }
 }
 

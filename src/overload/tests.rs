@@ -45,7 +45,7 @@ fn a_client_that_is_refused_leaves_nothing_behind() {
     assert!(first.count_client(client(1)) && !second.count_client(client(1)));
     drop(second);
     let mut third = overload.acquire_connection().unwrap();
-    assert!(third.count_client(client(2)) && third.count_client(client(3)), "a connection is one client's");
+    assert!(third.count_client(client(2)) && third.count_client(client(3)), "one client per connection");
     drop((first, third));
     assert_eq!(overload.clients.as_ref().unwrap().len(), 0);
 }
@@ -70,7 +70,7 @@ fn bounds_hold_exactly_while_many_threads_come_and_go() {
                     let mut permit = overload.acquire_connection().unwrap();
                     if permit.count_client(client(who)) {
                         let there = inside[who as usize].fetch_add(1, Ordering::SeqCst) + 1;
-                        assert!(there <= MAX, "{there} at once");
+                        assert!(there <= MAX, "{there} connections at once");
                         inside[who as usize].fetch_sub(1, Ordering::SeqCst);
                     }
                     drop(permit);

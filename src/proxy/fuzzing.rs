@@ -29,12 +29,12 @@ pub fn steering(data: &[u8]) {
         }
     }
     let (mut inside, mut outside) = (given.clone(), given);
-    assert_eq!(overrides::take_overrides(&mut outside, false), None, "somebody outside steers");
+    assert_eq!(overrides::take_overrides(&mut outside, false), None, "an external request has an override");
     if let Some(overrides) = overrides::take_overrides(&mut inside, true) {
         assert!(overrides.retries.is_none_or(|retries| retries <= 10));
     }
     assert_eq!(inside, outside);
-    assert!(!inside.keys().any(|name| overrides::is_override(name.as_str())), "what steers goes further");
+    assert!(!inside.keys().any(|name| overrides::is_override(name.as_str())), "an override is forwarded");
 }
 
 /// Returns the utilization that a response reports.

@@ -122,11 +122,11 @@ pub(super) fn denied(
 const fn ambiguous(ambiguity: Ambiguity) -> &'static str {
     match ambiguity {
         Ambiguity::Repeated => {
-            "bad request: a header, cookie or query parameter that may be given once has several values\n"
+            "bad request: a header, cookie or query parameter that must be unique has several values\n"
         }
-        Ambiguity::Spaced => "bad request: a cookie's value has a space and another cookie behind it\n",
-        Ambiguity::Quoted => "bad request: a cookie opens a quote and does not close it\n",
-        Ambiguity::Unreadable => "bad request: the token cannot be read\n",
+        Ambiguity::Spaced => "bad request: a cookie value has white space followed by another cookie\n",
+        Ambiguity::Quoted => "bad request: unterminated quote in a cookie\n",
+        Ambiguity::Unreadable => "bad request: malformed token\n",
     }
 }
 

@@ -61,7 +61,7 @@ fn start_over_stream(connection: &DownstreamConnection, stream: OnUpgrade, upgra
                 )
                 .await;
             }
-            Err(error) => tracing::debug!(%error, "tunnel without a stream"),
+            Err(error) => tracing::debug!(%error, "tunnel not established"),
         }
     }));
 }
@@ -97,8 +97,8 @@ async fn copy_both_ways(
     };
     match &carried {
         Some(Ok(_)) => {}
-        Some(Err(error)) => tracing::debug!(%error, "tunnel broke off"),
-        None => tracing::debug!("tunnel stood still"),
+        Some(Err(error)) => tracing::debug!(%error, "tunnel aborted"),
+        None => tracing::debug!("tunnel idle timeout"),
     }
     if let Some(reply) = reply.filter(|_| !matches!(carried, Some(Ok(_)))) {
         // A failed tunnel must not look complete: aborting the task resets the stream (RFC 8441 section 5).

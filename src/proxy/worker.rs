@@ -58,7 +58,7 @@ pub async fn run(
     let mut ticking = tokio::task::spawn_local(run_clock(Rc::clone(&worker)));
     let served = tokio::select! {
         served = serve(&worker, sockets) => served,
-        ended = &mut ticking => propagate_panic(ended).and(Err(WorkerFailed("time stands still"))),
+        ended = &mut ticking => propagate_panic(ended).and(Err(WorkerFailed("the coarse clock has stopped"))),
     };
     ticking.abort();
     served

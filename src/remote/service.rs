@@ -124,13 +124,13 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Crowded => f.write_str("too many questions wait"),
-            Self::Resting => f.write_str("left alone after failures"),
-            Self::Late => f.write_str("no answer in time"),
+            Self::Crowded => f.write_str("too many requests in flight"),
+            Self::Resting => f.write_str("not called after repeated failures"),
+            Self::Late => f.write_str("no response in time"),
             Self::Away(code) => write!(f, "no connection: {code:?}"),
-            Self::Call(code) => write!(f, "it answered: {code:?}"),
-            Self::Meaningless => f.write_str("the answer does not fit the question"),
-            Self::Unusable => f.write_str("cannot be connected to"),
+            Self::Call(code) => write!(f, "error response: {code:?}"),
+            Self::Meaningless => f.write_str("the response does not match the request"),
+            Self::Unusable => f.write_str("cannot set up TLS"),
         }
     }
 }
@@ -154,7 +154,7 @@ impl Service {
     pub fn new(settings: Settings, clock: Arc<Clock>, metrics: Arc<RemoteMetrics>) -> Self {
         let opened = open(&settings);
         if let Err(error) = &opened {
-            tracing::error!(service = %settings.place, %error, "a rate limit service cannot be asked");
+            tracing::error!(service = %settings.place, %error, "cannot call a rate limit service");
         }
         Self {
             settings,
@@ -260,7 +260,7 @@ impl Service {
 
     fn recovered(&self) {
         if self.failures.replace(0) >= PATIENCE {
-            tracing::info!(service = %self.settings.place, "the rate limit service answers again");
+            tracing::info!(service = %self.settings.place, "the rate limit service responds again");
         }
     }
 
@@ -271,7 +271,11 @@ impl Service {
             self.rests_until.set(now.saturating_add(REST));
         }
         if failures == PATIENCE {
-            tracing::warn!(service = %self.settings.place, %failure, "the rate limit service does not answer");
+            tracing::warn!(
+                service = %self.settings.place,
+                %failure,
+                "the rate limit service does not respond"
+            );
         }
     }
 }

@@ -155,7 +155,7 @@ mod tests {
         assert!(response(wire, 1).is_none());
         assert!(
             response(RateLimitResponse::default(), 0).is_none(),
-            "an answer that says neither yes nor no"
+            "a response whose overall code is unknown"
         );
     }
 
@@ -174,7 +174,7 @@ mod tests {
             |count: usize| (0..count).map(|index| header(&format!("x-{index}"), "")).collect::<Vec<_>>();
         assert_eq!(headers(&many(MOST_ADDED)).map(|headers| headers.len()), Some(MOST_ADDED));
         assert_eq!(headers(&many(MOST_ADDED + 1)), None);
-        assert_eq!(headers(&many(30_000)), None, "more than a map of fields can have");
+        assert_eq!(headers(&many(30_000)), None, "more fields than a header map can hold");
         assert_eq!(headers(&[header("x-large", &"x".repeat(MOST_OCTETS))]), None);
     }
 

@@ -146,7 +146,7 @@ impl Visitor<'_> for WholeVisitor {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a whole number that is not negative")
+        f.write_str("a non-negative integer")
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<u64, E> {
@@ -156,11 +156,11 @@ impl Visitor<'_> for WholeVisitor {
     fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<u64, E> {
         // Every whole double below this is exact as a u64.
         let is_whole = number.fract() == 0.0 && (0.0..18_446_744_073_709_551_616.0).contains(&number);
-        if is_whole { Ok(number as u64) } else { Err(E::custom(format!("not a whole number: {number}"))) }
+        if is_whole { Ok(number as u64) } else { Err(E::custom(format!("not an integer: {number}"))) }
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
-        text.parse().map_err(|_| E::custom(format!("not a whole number: {text}")))
+        text.parse().map_err(|_| E::custom(format!("not an integer: {text}")))
     }
 }
 
@@ -192,7 +192,7 @@ impl Visitor<'_> for UnitVisitor {
             // Requests have no week, and names are case-sensitive.
             _ => match Unit::named(name).filter(|unit| *unit != Unit::Week && unit.as_str() == name) {
                 Some(unit) => Ok(AskedUnit(Some(unit))),
-                None => Err(E::custom(format!("no such unit: {name}"))),
+                None => Err(E::custom(format!("unknown unit: {name}"))),
             },
         }
     }

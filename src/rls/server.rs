@@ -143,7 +143,7 @@ pub async fn run(port: Arc<Port>, socket: Socket) -> Result<(), WorkerFailed> {
     };
     listener::serve(socket, drain.reached(Phase::Draining), handle, || {}).await;
     if drain.phase() < Phase::Draining {
-        return Err(WorkerFailed("the port of the rate limit service has stopped"));
+        return Err(WorkerFailed("the listener of the rate limit service has stopped"));
     }
     let mut connections = connections.take();
     let all_gone = async { while connections.join_next().await.is_some() {} };

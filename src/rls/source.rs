@@ -239,7 +239,11 @@ impl Follower {
                 tracing::info!(directory = %path, "rate limit rules loaded");
             }
             Err(error) => {
-                tracing::error!(directory = %path, %error, "rate limit rules rejected, those before stay");
+                tracing::error!(
+                    directory = %path,
+                    %error,
+                    "rate limit rules rejected: the previous rules stay in force"
+                );
             }
         }
     }

@@ -117,7 +117,7 @@ mod tests {
         let lease = || shared(Mode::Lease, OnStoreLoss::Split);
         let exact = || shared(Mode::Exact, OnStoreLoss::Split);
         assert_eq!(bound(lease(), (Algorithm::Gcra, 1000, 1000), false), 0.0);
-        assert_eq!(bound(lease(), (Algorithm::Gcra, 1000, 5), false), 20.0, "it drains in 5 ms");
+        assert_eq!(bound(lease(), (Algorithm::Gcra, 1000, 5), false), 20.0, "the burst drains in 5 ms");
         assert_eq!(bound(exact(), (Algorithm::Gcra, 1000, 1000), false), 20.0);
         for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
             assert_eq!(bound(exact(), (algorithm, 1000, 0), false), 0.0, "{algorithm}");
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn a_limit_that_is_divided_is_exceeded_where_there_are_more_instances_than_units() {
         let split = || shared(Mode::Split, OnStoreLoss::Split);
-        assert_eq!(bound(split(), (Algorithm::Gcra, 100, 10), true), 0.0, "the store counts nothing");
-        assert_eq!(bound(split(), (Algorithm::Gcra, 100, 1), false), 3.0, "one at once, in each of four");
+        assert_eq!(bound(split(), (Algorithm::Gcra, 100, 10), true), 0.0, "not counted by the store");
+        assert_eq!(bound(split(), (Algorithm::Gcra, 100, 1), false), 3.0, "four instances, one unit each");
         assert_eq!(bound(split(), (Algorithm::FixedWindow, 2, 0), false), 2.0);
     }
 }

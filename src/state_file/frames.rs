@@ -29,25 +29,25 @@ const CHECKSUM_KEY: u64 = 0x7765_6972_2d73_7461;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StateFileError {
     /// Not a state file.
-    #[error("it is no state file")]
+    #[error("not a state file")]
     Foreign,
     /// The format version of another release.
-    #[error("it has format version {0}, and this release reads version {VERSION} alone")]
+    #[error("unsupported format version, expected {VERSION}, got {0}")]
     Version(u32),
     /// The file is incomplete.
-    #[error("it ends in the middle of a part")]
+    #[error("truncated in the middle of a part")]
     Truncated,
     /// A checksum or a length is wrong.
-    #[error("part {0} of it is damaged")]
+    #[error("part {0} is damaged")]
     Damaged(u64),
     /// There is data after the last frame.
-    #[error("it goes on behind its end")]
+    #[error("unexpected data after the last part")]
     Trailing,
     /// The frames are intact, but their content is invalid.
     #[error("{0}")]
     Content(#[from] RestoreError),
     /// An I/O error.
-    #[error("cannot read it: {0}")]
+    #[error("not readable: {0}")]
     System(#[from] io::Error),
 }
 

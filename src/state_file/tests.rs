@@ -81,7 +81,7 @@ fn names(directory: &Path) -> Vec<String> {
 #[test]
 fn what_is_saved_is_restored_by_the_next_one() {
     let (directory, settings, mut keeper) = kept();
-    assert!(keeper.restore(MAX_KEYS, NOW).is_none(), "there is nothing yet");
+    assert!(keeper.restore(MAX_KEYS, NOW).is_none(), "no state file yet");
     keeper.save(&limiter(3), NOW);
     let status = keeper.status().lock().clone();
     assert_eq!((status.saved, status.failed, status.counters, status.problem), (1, 0, 3, None));
@@ -119,10 +119,10 @@ fn of_two_processes_with_one_file_one_writes_until_it_ends() {
     let (_directory, settings, mut first) = kept();
     first.save(&limiter(1), NOW);
     let mut second = StateFile::new(&settings);
-    assert!(second.restore(MAX_KEYS, NOW).is_some(), "it may be read");
+    assert!(second.restore(MAX_KEYS, NOW).is_some(), "the second process can read the file");
     second.save(&limiter(2), NOW);
     let status = second.status().lock().clone();
-    assert_eq!((status.saved, status.problem.as_deref()), (0, Some("another process writes it")));
+    assert_eq!((status.saved, status.problem.as_deref()), (0, Some("another process has locked it")));
     assert_eq!(read(&fs::read(&settings.file).unwrap()).unwrap(), 1);
     drop(first);
     second.save(&limiter(2), NOW);
@@ -142,7 +142,7 @@ fn a_damaged_file_is_set_aside_over_the_one_before() {
     let mut other = StateFile::new(&settings);
     fs::write(&settings.file, "three").unwrap();
     assert!(other.restore(MAX_KEYS, NOW).is_none());
-    assert_eq!(fs::read_to_string(&settings.file).unwrap(), "three", "it belongs to another process");
+    assert_eq!(fs::read_to_string(&settings.file).unwrap(), "three", "not overwritten");
 }
 
 #[test]
@@ -177,15 +177,15 @@ fn what_is_no_state_is_said_to_be_none() {
     let whole = written(&limiter(3));
     let of_version = |version| [&whole[..12], &[version], &whole[13..]].concat();
     let of = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
-    assert_eq!(of(b""), "it is no state file");
-    assert_eq!(of(b"weir state\n"), "it is no state file");
+    assert_eq!(of(b""), "not a state file");
+    assert_eq!(of(b"weir state\n"), "not a state file");
     for version in [1, 3] {
-        let said = format!("it has format version {version}, and this release reads version 2 alone");
+        let said = format!("unsupported format version, expected 2, got {version}");
         assert_eq!(of(&of_version(version)), said);
     }
-    assert_eq!(of(&whole[..16]), "it ends in the middle of a part");
-    assert_eq!(of(&[&whole[..], b"!"].concat()), "it goes on behind its end");
-    assert_eq!(of(&[&whole[..16], &[255; 40]].concat()), "part 0 of it is damaged");
+    assert_eq!(of(&whole[..16]), "truncated in the middle of a part");
+    assert_eq!(of(&[&whole[..], b"!"].concat()), "unexpected data after the last part");
+    assert_eq!(of(&[&whole[..16], &[255; 40]].concat()), "part 0 is damaged");
 }
 
 proptest! {

@@ -243,7 +243,8 @@ impl Desk {
         self.groups[usize::from(batch.group)].begun.extend(begun);
     }
 
-    fn review_at(&mut self, counter: SharedCounter, at: Timestamp) {
+    /// Reviews `counter` at `at`, unless an earlier review is due.
+    pub fn review_at(&mut self, counter: SharedCounter, at: Timestamp) {
         if self.due.get(&counter).is_none_or(|due| at < *due) {
             self.due.insert(counter, at);
             self.reviews.push(Reverse((at, counter)));

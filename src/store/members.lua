@@ -1,7 +1,7 @@
--- Registers an instance for a while.
---   KEYS[1] the secret under which the fleet hashes keys, KEYS[2] the instances with when they lapse
---   ARGV[1] a secret, should there be none, ARGV[2] the instance, ARGV[3] how long it counts without a word, in milliseconds
--- It returns the secret and the number of instances.
+-- Registers an instance until the registration expires.
+--   KEYS[1] secret with which the fleet hashes keys, KEYS[2] instances with their expiry times
+--   ARGV[1] secret that is stored if there is none, ARGV[2] instance, ARGV[3] validity of the registration in milliseconds
+-- Returns the secret and the number of instances.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

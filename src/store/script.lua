@@ -1,17 +1,17 @@
--- What the store does: counts limits that instances share, and grants claims on them.
+-- Script of the shared store: counts shared limits and grants leases.
 --
--- One call is for keys of one group, which are in one slot of a cluster:
---   KEYS[1]            the generation of the group
---   KEYS[2..]          counters, and what remembers bans beside them
---   ARGV[1]            the generation that the instance knows, or "-"
---   ARGV[2]            the server's run_id, as the instance has read it from INFO
---   ARGV[3]            the id of a new generation, should there be none
---   ARGV[4..]          a question for each counter: a kind and numbers, separated by spaces
--- It returns the generation, the store's time in microseconds, and for each question
+-- The keys of a call belong to one group, which is in one slot of a Redis Cluster:
+--   KEYS[1]            generation of the group
+--   KEYS[2..]          counters and bans
+--   ARGV[1]            generation that the instance knows, or "-"
+--   ARGV[2]            run_id of the server, which the instance has read from INFO
+--   ARGV[3]            ID of a new generation, used if the group has none
+--   ARGV[4..]          a request for each counter: its kind and numbers, separated by spaces
+-- Returns the generation, the time of the store in microseconds, and for each request
 --   { granted, valid for, wait, spread, pause, remaining }, with times in microseconds.
 --
--- Times are microseconds: a double holds them exactly until the year 2255. docs/design/023-shared-limits.md has the
--- protocol and its proof; tests/fleet/model.rs does the same in Rust, and a test compares the two.
+-- Times are in microseconds: a double holds them exactly until the year 2255. docs/design/023-shared-limits.md has the
+-- protocol and its proof. tests/fleet/model.rs is a model of this script in Rust, and a test compares the two.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -20,7 +20,7 @@ local SECOND = 1000000
 local PRIORITIES = 4
 local SLICES = 6
 
--- Since when the data are whole: what was written before may have been lost.
+-- Time since which no write was lost, after a loss of data; 0 if no data was lost.
 local born = 0
 local generation
 
@@ -30,12 +30,12 @@ local function load_generation()
   local id, of_run, since
   if text then id, of_run, since = text:match('^(%S+) (%S+) (%S+)$') end
   if not id then
-    -- Where the instance knew a generation, there were data, and they are gone.
+    -- If the instance knew a generation, the store has lost its data.
     id, of_run, since = new, run, known == '-' and 0 or now
     redis.call('SET', KEYS[1], id .. ' ' .. of_run .. ' ' .. string.format('%.0f', since))
   elseif of_run ~= run or (known ~= '-' and known ~= id and since == '0') then
-    -- Another server process, which may have missed the last writes of the one before; or data that are gone, which an
-    -- instance did not know that had just started.
+    -- Either this is another server process, which may lack the last writes of the previous one. Or the store has lost
+    -- its data, and an instance that had just started has created the generation without knowing the previous one.
     of_run, since = run, now
     redis.call('SET', KEYS[1], id .. ' ' .. of_run .. ' ' .. string.format('%.0f', since))
   end
@@ -48,12 +48,12 @@ local function numbers(text)
   return list
 end
 
--- State is stored as doubles in binary: to write and read them as text takes longer than all else.
+-- State is stored as binary doubles: formatting and parsing numbers as text would take most of the time.
 local function load(key)
   local text = redis.call('GET', key)
   if not text then return end
   local list = { struct.unpack('<' .. ('d'):rep(#text / 8), text) }
-  -- The last is where the next one would begin.
+  -- The last value is the offset after the data.
   list[#list] = nil
   return list
 end
@@ -63,8 +63,8 @@ local function save(key, list, microseconds)
   redis.call('SET', key, state, 'PX', math.ceil(microseconds / 1000) + 1000)
 end
 
--- The demand of all instances by priority, in units a second: what each has asked for, fading over `over`.
--- `demand` has a number for each priority and, behind them, how many instances ask.
+-- Updates the demand of all instances by priority, in units per second. It decays exponentially with the time constant
+-- `over`. `demand` has a number for each priority, followed by the number of instances that call.
 local function note_demand(demand, elapsed, over, q)
   local fading = math.exp(-elapsed / over)
   for index = 1, PRIORITIES + 1 do demand[index] = demand[index] * fading end
@@ -73,8 +73,9 @@ local function note_demand(demand, elapsed, over, q)
   demand[PRIORITIES + 1] = demand[PRIORITIES + 1] + math.min(q.elapsed, over) / over
 end
 
--- The part of what is wanted that an instance gets, where `rate` units a second are there for all. `slack` is how much of
--- the burst is left, from 0 to 1: at one quarter the parts add up to the rate, so what the estimate gets wrong evens out.
+-- Returns the fraction of its wanted units that an instance gets, if all instances share `rate` units per second. `slack`
+-- is the remaining fraction of the burst, from 0 to 1. At one quarter the shares add up to the rate, so that errors of the
+-- estimate even out.
 local function share(demand, rate, slack, q)
   local left = rate
   for priority = 1, q.priority do left = left - demand[priority] end
@@ -84,20 +85,21 @@ local function share(demand, rate, slack, q)
   return math.min(1, (0.7 + 1.2 * slack) * left * q.weight / competing)
 end
 
--- The part of the period that a claim is for: little is claimed ahead where little is left.
+-- Returns the fraction of the period that a lease covers: if little is left, little is leased in advance.
 local function ahead(slack) return math.min(1, 8 * slack) end
 
--- How long `units` are to last an instance that gets `part` of what it wants ahead; zero if it wants nothing ahead. Whatever an
--- instance is granted, it takes its share's time over it: else units for requests that wait would go past the share.
+-- Returns the time for which `units` must last an instance that gets the fraction `part` of the units it wants in advance;
+-- zero if it wants none in advance. Every grant counts against this time: otherwise an instance could exceed its share with
+-- units for waiting requests.
 local function paced(units, part, q)
   if q.wanted <= q.needed then return 0 end
   return math.min(SECOND, math.max(units, 1) * q.period / (q.wanted * part))
 end
 
--- A bucket that drains at a constant rate: generic cell rate algorithm, token and leaky bucket.
--- State: time, backlog, the longest validity of claims that count, when the bucket is empty, the interval, cap of max-min
--- fairness, demand, then slices of the time
--- that went by, the latest first: when each began, and the lowest backlog in it.
+-- A bucket that drains at a constant rate: generic cell rate algorithm, token bucket and leaky bucket.
+-- State: time, backlog, maximum validity of the leases that count, time at which the bucket is empty, interval, cap of
+-- max-min fairness, demand. After that, slices of past time, the latest first: the start of the slice and its lowest
+-- backlog.
 local function bucket(key, list)
   local q = { interval = list[1], burst = list[2], valid = list[3], priority = list[4], fair = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
@@ -110,14 +112,14 @@ local function bucket(key, list)
   s = s or { now, 0, 0, now, q.interval, rate, 0, 0, 0, 0, 0, now, 0 }
   local elapsed = math.max(0, now - s[1])
   local backlog = math.max(0, s[2] - elapsed)
-  -- A claim that is spent late is as if the bucket had drained later. That is over when the bucket has been empty for as
-  -- long as a claim is valid.
+  -- A lease that is spent late has the effect of a bucket that drains later. The effect ends when the bucket has been
+  -- empty for the validity of a lease.
   local busy_until = s[4]
   local longest = now < busy_until + s[3] and s[3] or 0
   local begins, lows = {}, {}
   for index = 1, (#s - 11) / 2 do begins[index], lows[index] = s[10 + 2 * index], s[11 + 2 * index] end
   if s[5] ~= q.interval then
-    -- The limit has changed, or instances differ on it: what counts is units, and nothing is given back.
+    -- The limit has changed, or instances have different ones. Used units are kept, and earlier grants cannot be returned.
     local ratio = q.interval / s[5]
     backlog = backlog * ratio
     longest = math.min(longest * math.max(1, ratio), math.max(longest, full))
@@ -127,7 +129,7 @@ local function bucket(key, list)
   lows[1] = math.min(lows[1], backlog)
   local is_new = backlog == 0
   if is_new then
-    -- Time has given back whatever was granted so far.
+    -- All units granted so far have drained.
     begins, lows = { now }, { 0 }
   elseif now - begins[1] >= math.max(SECOND / 20, math.max(q.valid, longest) / 4) then
     table.insert(begins, 1, now)
@@ -135,7 +137,7 @@ local function bucket(key, list)
     begins[SLICES + 1], lows[SLICES + 1] = nil, nil
   end
   if q.returned > 0 then
-    -- As if the units had never been granted: the backlog was lower since then, but never below zero.
+    -- Lowers the backlog since the grant, as if the units had not been granted, but never below zero.
     local most, since = math.huge, nil
     for index = 1, #begins do
       most = math.min(most, lows[index])
@@ -161,10 +163,10 @@ local function bucket(key, list)
     cap = math.min(rate, math.max(rate / 10000, cap * math.exp(math.min(elapsed, over) / over * (2 * slack - 1))))
     if q.wanted > 0 then part = math.min(1, cap * q.weight * q.period / SECOND / q.wanted) end
   else
-    -- While half of the burst is left, all have what they want.
+    -- Shares apply only if less than half of the burst is left.
     if slack < 0.5 then part = share(demand, rate, slack, q) end
   end
-  -- Where others are served first, a part of the burst is theirs.
+  -- Part of the burst is reserved for higher priorities while they have demand.
   local higher, reserved = 0, 0
   for priority = 1, q.priority do higher = higher + demand[priority] end
   if higher > rate / 100 then reserved = math.min(tolerance / 8 * q.priority, math.max(0, tolerance - q.interval)) end
@@ -176,7 +178,7 @@ local function bucket(key, list)
     if part < 1 and slack < 0.5 then wait = math.max(wait, paced(q.needed, part, q)) end
   else
     granted = math.min(room, math.max(q.needed, math.floor(q.wanted * part * ahead(slack))))
-    -- While much of the burst is left, requests that wait may have it.
+    -- No pause for grants to waiting requests while at least half of the burst is left.
     if part < 1 and (slack < 0.5 or granted > q.needed) then pause = paced(granted, part, q) end
   end
   backlog = backlog + granted * q.interval
@@ -192,8 +194,8 @@ local function bucket(key, list)
   return { granted, q.valid, math.floor(wait), math.floor(spread), math.floor(pause), remaining }
 end
 
--- So many from one mark of the clock to the next. A claim ends with its window.
--- State: end of the window, used, time, demand.
+-- A fixed window: `count` units between two boundaries by the clock. A lease ends with its window.
+-- State: end of the window, used units, time, demand.
 local function window(key, list)
   local q = { count = list[1], valid = list[2], priority = list[3], weight = list[4], needed = list[5], wanted = list[6],
     demanded = list[7], elapsed = list[8], returned = list[9], granted_at = list[10], owed = list[11], period = list[12] }
@@ -217,7 +219,7 @@ local function window(key, list)
   if q.needed > room then
     wait, spread = stop - now, math.min(5000, (stop - now) / 10)
   else
-    -- What all want of the time to come, beside what is left.
+    -- Compares the demand for the coming period with the remaining units.
     local higher = 0
     for priority = 1, q.priority do higher = higher + demand[priority] end
     local period = q.period / SECOND
@@ -236,8 +238,8 @@ local function window(key, list)
     math.max(0, q.count - used) }
 end
 
--- So many in any span as long as the window, in `parts` sub-windows: one that is only partly in the span counts whole. A
--- claim ends with its sub-window.
+-- A sliding window or log: `count` units in any span of `length`, which has `parts` sub-windows. A sub-window that is only
+-- partly in the span counts fully. A lease ends with its sub-window.
 -- State: time, demand, then pairs of sub-window and count.
 local function sliding(key, list)
   local q = { count = list[1], length = list[2], parts = list[3], valid = list[4], priority = list[5], weight = list[6],
@@ -312,8 +314,8 @@ local function sliding(key, list)
     math.max(0, room - granted) }
 end
 
--- A bucket into which tokens come at once every so often. A claim ends with the next refill.
--- State: time of the last refill, missing, time, demand.
+-- A refill bucket: gets `count` tokens at every interval of `every`. A lease ends with the next refill.
+-- State: time of the last refill, missing tokens, time, demand.
 local function refill(key, list)
   local q = { count = list[1], every = list[2], burst = list[3], valid = list[4], priority = list[5], weight = list[6],
     needed = list[7], wanted = list[8], demanded = list[9], elapsed = list[10], returned = list[11], granted_at = list[12],
@@ -349,10 +351,10 @@ local function refill(key, list)
     math.floor(pause), math.max(0, q.burst - missing) }
 end
 
--- So many at once. An instance holds permits for as long as it says so; those of one that is gone lapse. `held` is what it may
--- use until it has the reply, and afterwards if there is none: so much stays with it. A question that arrives behind a later one of
--- the same instance changes nothing.
--- State: for each instance its number, permits, until when, and when its last question was sent, by its own clock.
+-- A concurrency limit. An instance holds permits until they expire; it renews them as long as it runs. `held` is the
+-- number of permits that it may use before the reply arrives, or if none arrives. These stay assigned to it. A request that
+-- arrives after a later one of the same instance changes nothing.
+-- State: for each instance its number, its permits, their expiry, and the sending time of its last request by its own clock.
 local function permits(key, list)
   local q = { count = list[1], valid = list[2], instance = list[3], used = list[4], wanted = list[5], held = list[6], sent = list[7] }
   local s = load(key)
@@ -369,10 +371,10 @@ local function permits(key, list)
       others, last = others + s[index + 1], math.max(last, s[index + 2])
     end
   end
-  -- Permits of instances that are gone, or of a store that was, are out for as long as they may be used.
+  -- After a loss of data, permits that the store no longer knows may be in use until they expire.
   if born > 0 and now < born + q.valid and not text then others = math.max(others, q.count - q.used) end
   local free = math.max(0, q.count - others)
-  -- What an instance wants ahead leaves something for those that come.
+  -- In advance, an instance gets at most half of the free permits, so that some remain for others.
   local ahead = math.max(q.used, math.min(q.wanted, q.used + math.floor(math.max(0, free - q.used) / 2 + 0.5)))
   local granted = math.min(free, ahead)
   local out = math.max(granted, math.min(mine, q.held))
@@ -384,8 +386,9 @@ local function permits(key, list)
   return { granted, q.valid, math.floor(wait), math.floor(wait), 0, math.max(0, free - out) }
 end
 
--- What keeps a key out for a while, longer each time it comes to that. It is remembered for as long as the longest.
--- State: until when, and how often it has been doubled. Replied is how often, and in the place of the wait how long it still runs.
+-- A ban. Each ban is twice as long as the previous one, up to `most`. The previous one counts for `most` after its end.
+-- State: the end, and the number of times that the duration was doubled. The reply has this number in place of the granted
+-- units, and the remaining time in place of the wait.
 local function ban(key, list)
   local q = { first = list[1], most = list[2], began = list[3] }
   local s = load(key)

@@ -95,7 +95,7 @@ pub async fn run(settings: &Settings, resources: Resources, joined: impl FnMut(F
     let client = match Client::new(settings, &instance) {
         Ok(client) => client,
         Err(error) => {
-            tracing::error!(%error, "cannot set up TLS towards the store: limits are not shared");
+            tracing::error!(%error, "cannot set up TLS for the store: limits are not shared");
             return;
         }
     };
@@ -133,6 +133,7 @@ impl<F: FnMut(Fleet)> Task<F> {
             let due = self.desk.review(&self.limiter, now);
             if !self.handle.is_away() {
                 self.limiter.take_unreported_bans().into_iter().for_each(|counter| self.desk.ban(counter));
+                self.limiter.take_unreported_debts().into_iter().for_each(|counter| self.desk.review_at(counter, now));
             }
             self.send();
             let after = due.map_or(HEARTBEAT, |due| due.since(self.clock.now()));
@@ -238,7 +239,7 @@ impl<F: FnMut(Fleet)> Task<F> {
 
     fn lost(&mut self, error: &CallError) {
         if !self.handle.is_away() {
-            tracing::warn!(%error, "the store is away: shared limits go by `on_store_loss`");
+            tracing::warn!(%error, "the store is unavailable: shared limits use `on_store_loss`");
             self.handle.set_away(true);
             self.metrics.up(false);
             self.next_heartbeat = Instant::now();
@@ -277,7 +278,7 @@ impl<F: FnMut(Fleet)> Task<F> {
             (self.joined)(Fleet { hasher: KeyHasher::new(secret), instances });
         }
         if self.handle.is_away() {
-            tracing::info!(%instances, "the store responds: limits are shared");
+            tracing::info!(%instances, "the store is available: limits are shared");
             self.handle.set_away(false);
             self.metrics.up(true);
         }
@@ -297,7 +298,7 @@ impl Calls {
             // discarded.
             return Err(CallError::Unreachable("another server has taken over".to_owned()));
         }
-        reply_of(value).ok_or_else(|| CallError::Other("the script's reply cannot be read".to_owned()))
+        reply_of(value).ok_or_else(|| CallError::Other("malformed reply of the script".to_owned()))
     }
 
     async fn register(
@@ -312,7 +313,7 @@ impl Calls {
         let args = [secret.into_bytes(), instance.as_bytes().to_vec(), lapse.into_bytes()];
         let (value, _) =
             self.client.call(Call { script: &self.registering, keys: &keys, args: &args }).await?;
-        fleet_of(value).ok_or_else(|| CallError::Other("the fleet's secret cannot be read".to_owned()))
+        fleet_of(value).ok_or_else(|| CallError::Other("malformed secret of the fleet".to_owned()))
     }
 }
 

@@ -111,7 +111,7 @@ pub struct AccessLog {
 }
 
 /// Writes the queued lines when dropped, for a limited time.
-#[must_use = "lines are lost unless this lives as long as the log"]
+#[must_use = "the access log stops when this is dropped"]
 #[derive(Debug)]
 pub struct Guard(Option<WorkerGuard>);
 

@@ -32,7 +32,7 @@ pub enum LoggingError {
     #[error("expected target and level as in weir::proxy=debug, got \"{0}\"")]
     Pair(String),
     /// A subscriber is already installed, or has been removed.
-    #[error("logging cannot be set up twice")]
+    #[error("it is already set up")]
     Installed,
 }
 

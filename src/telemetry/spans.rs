@@ -165,7 +165,7 @@ impl Tracer {
 }
 
 /// Exports the queued spans when dropped, for at most [`SHUTDOWN_TIMEOUT`].
-#[must_use = "spans are lost unless this lives as long as requests do"]
+#[must_use = "the export of spans stops when this is dropped"]
 #[derive(Debug)]
 pub struct Guard(Arc<Tracer>);
 
@@ -173,7 +173,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.0.counts.shutting_down.store(true, Ordering::Relaxed);
         if let Err(OTelSdkError::Timeout(_)) = self.0.processor.shutdown_with_timeout(SHUTDOWN_TIMEOUT) {
-            tracing::warn!("the last spans could not be sent in time");
+            tracing::warn!("the last spans were not exported in time");
         }
     }
 }

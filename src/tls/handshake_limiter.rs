@@ -165,7 +165,7 @@ mod tests {
         let (mut second, mut third) = (pin!(limiter.acquire(1)), pin!(limiter.acquire(1)));
         assert!(once(second.as_mut()).is_none() && once(third.as_mut()).is_none());
         drop(one);
-        assert!(once(third.as_mut()).is_none(), "it is not its turn");
+        assert!(once(third.as_mut()).is_none(), "the third handshake is behind the second");
         let two = once(second.as_mut()).unwrap();
         assert!(once(third.as_mut()).is_none());
         drop(two);
@@ -179,11 +179,11 @@ mod tests {
         (0..MIN_TICKS * 3).for_each(|_| limiter.tick());
         let keeps =
             |permit: &HandshakePermit<'_>| once(pin!(permit.run(std::future::pending::<()>()))).is_none();
-        assert!(keeps(&old) && keeps(&young), "none queues");
+        assert!(keeps(&old) && keeps(&young), "no handshake is queued");
         let mut next = pin!(limiter.acquire(2));
         assert!(once(next.as_mut()).is_none());
         limiter.tick();
-        assert!(!keeps(&old) && keeps(&young), "one is enough for one");
+        assert!(!keeps(&old) && keeps(&young), "one handshake is aborted for one that waits");
         drop(old);
         assert!(once(next.as_mut()).is_some());
     }

@@ -19,7 +19,7 @@ pub struct CertificateKeyPair {
 
 /// Error: the key does not belong to the certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the key is not that of the certificate")]
+#[error("the key does not match the certificate")]
 pub struct KeyMismatch;
 
 impl CertificateKeyPair {

@@ -15,13 +15,13 @@ use super::provider;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PemError {
     /// It contains no certificate.
-    #[error("no certificate in PEM in the file")]
+    #[error("no PEM certificate in the file")]
     NoCertificate,
     /// The certificate of this number, from 1, cannot be parsed.
     #[error("not an X.509 certificate: number {0} of the file")]
     DamagedCertificate(usize),
     /// It contains no private key.
-    #[error("no private key in PEM in the file")]
+    #[error("no PEM private key in the file")]
     NoKey,
     /// The private key is encrypted, and a passphrase cannot be entered.
     #[error("the private key is encrypted")]
@@ -30,10 +30,10 @@ pub enum PemError {
     #[error("not a private key for RSA, ECDSA or Ed25519")]
     UnsupportedKey,
     /// The encoding is malformed.
-    #[error("not readable as PEM: {0}")]
+    #[error("malformed PEM: {0}")]
     DamagedEncoding(Box<str>),
     /// The certificate of this number, from 1, cannot be used as a certificate authority.
-    #[error("not usable as an authority: number {0} of the file")]
+    #[error("not a certificate authority: number {0} of the file")]
     NotAnAuthority(usize),
 }
 
@@ -154,10 +154,10 @@ fn damaged(error: &rustls::pki_types::pem::Error) -> PemError {
     use rustls::pki_types::pem::Error;
     PemError::DamagedEncoding(
         match error {
-            Error::MissingSectionEnd { .. } => "its end is missing",
-            Error::IllegalSectionStart { .. } => "its first line",
+            Error::MissingSectionEnd { .. } => "the end line is missing",
+            Error::IllegalSectionStart { .. } => "invalid first line",
             Error::Base64Decode(_) => "not base64",
-            _ => "the encoding is broken",
+            _ => "invalid encoding",
         }
         .into(),
     )

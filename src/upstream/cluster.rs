@@ -172,7 +172,7 @@ impl Cluster {
             upstream = %self.settings.name,
             endpoint = %host.name,
             seconds = time.as_secs_f64(),
-            "endpoint fails requests and is left out"
+            "endpoint ejected by outlier detection"
         );
     }
 
@@ -186,7 +186,11 @@ impl Cluster {
         let readmitted = ejections.tick(&self.hosts(), outliers);
         drop(ejections);
         for host in &readmitted {
-            tracing::info!(upstream = %self.settings.name, endpoint = %host.name, "endpoint is let in again");
+            tracing::info!(
+                upstream = %self.settings.name,
+                endpoint = %host.name,
+                "endpoint no longer ejected"
+            );
         }
         if !readmitted.is_empty() {
             self.bump_epoch();

@@ -51,7 +51,7 @@ async fn handshake(
         Ok((stream, start)) => {
             counted.outcome = Ok(start);
             if host.has_tls_failed.swap(false, Ordering::Relaxed) {
-                tracing::info!(%upstream, endpoint = %host.name, "there is TLS with the endpoint again");
+                tracing::info!(%upstream, endpoint = %host.name, "TLS with the endpoint works again");
             }
             Ok(stream.into())
         }
@@ -59,7 +59,12 @@ async fn handshake(
             counted.outcome = Err(failure.kind);
             // Logged once per outage, not for each request.
             if !host.has_tls_failed.swap(true, Ordering::Relaxed) {
-                tracing::warn!(%upstream, endpoint = %host.name, error = %failure, "no TLS with an endpoint");
+                tracing::warn!(
+                    %upstream,
+                    endpoint = %host.name,
+                    error = %failure,
+                    "cannot establish TLS with the endpoint"
+                );
             }
             Err(into_io(failure))
         }

@@ -12,16 +12,16 @@ pub enum UpstreamError {
     #[error("cannot connect to the upstream")]
     Connect(#[source] io::Error),
     /// The connection could not be established in time.
-    #[error("connecting to the upstream took too long")]
+    #[error("connection to the upstream timed out")]
     ConnectTimeout,
     /// A circuit breaker is open: a maximum of `upstream.limits` is reached.
-    #[error("too much is under way already")]
+    #[error("circuit breaker of the upstream is open")]
     Overflow,
     /// The connection ended before the response, or the request body ended early.
     #[error("the upstream closed the connection")]
     Reset(#[source] io::Error),
     /// The response was malformed.
-    #[error("the upstream's answer is malformed")]
+    #[error("malformed response from the upstream")]
     Malformed(#[source] MalformedResponse),
 }
 
@@ -36,7 +36,7 @@ impl From<NoResponse> for UpstreamError {
 
 /// A request without a response.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer")]
+#[error("no response")]
 pub struct SendError<B> {
     /// The error.
     #[source]
@@ -66,6 +66,6 @@ pub enum MalformedResponse {
     #[error(transparent)]
     Http1(#[from] http1::malformed::MalformedMessage),
     /// It is not valid HTTP/2, with this error code (RFC 9113 section 7).
-    #[error("not HTTP/2: {0}")]
+    #[error("HTTP/2 protocol error: {0}")]
     Http2(h2::Reason),
 }

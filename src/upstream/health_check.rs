@@ -79,7 +79,7 @@ impl CheckHistory {
                 cluster.metrics.check_failed();
                 if (is_first || self.failures >= settings.unhealthy) && host.set_flag(FAILED_CHECK) {
                     cluster.bump_epoch();
-                    tracing::warn!(%upstream, endpoint = %host.name, %error, "endpoint is not healthy");
+                    tracing::warn!(%upstream, endpoint = %host.name, %error, "endpoint is unhealthy");
                 }
             }
         }
@@ -101,7 +101,7 @@ async fn check(cluster: &Cluster, host: &UpstreamHost, settings: &HealthCheck) -
         }
     };
     let is_good = (200..400).contains(&status);
-    if is_good { Ok(()) } else { Err(io::Error::other(format!("answered {status}"))) }
+    if is_good { Ok(()) } else { Err(io::Error::other(format!("status code {status}"))) }
 }
 
 async fn check_http1(stream: Transport, path: &str, authority: &str) -> io::Result<u16> {

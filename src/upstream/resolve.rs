@@ -100,11 +100,16 @@ impl ResolvedNames {
     fn log_outcome(&mut self, name: &str, failure: Option<(&str, io::Error)>) {
         match failure {
             Some((host, error)) if !self.is_failing => {
-                tracing::warn!(upstream = %name, %host, %error, "cannot look up a name; its last addresses stay in use");
+                tracing::warn!(
+                    upstream = %name,
+                    %host,
+                    %error,
+                    "cannot resolve a name: its last addresses stay in use"
+                );
                 self.is_failing = true;
             }
             None if self.is_failing => {
-                tracing::info!(upstream = %name, "names can be looked up again");
+                tracing::info!(upstream = %name, "names resolve again");
                 self.is_failing = false;
             }
             Some(_) | None => {}
@@ -178,12 +183,12 @@ mod tests {
         assert_eq!(places(&cluster), ["10.0.0.9:1", "10.0.0.1:1", "10.0.0.2:1"]);
         let kept = Arc::clone(&cluster.hosts()[2]);
         let epoch = cluster.epoch();
-        assert!(hear(at(&[1, 2])) && cluster.epoch() == epoch, "another order is no news");
+        assert!(hear(at(&[1, 2])) && cluster.epoch() == epoch, "the order does not matter");
         assert!(hear(at(&[2, 3])));
         assert_eq!(places(&cluster), ["10.0.0.9:1", "10.0.0.2:1", "10.0.0.3:1"]);
         assert!(Arc::ptr_eq(&kept, &cluster.hosts()[1]));
         assert!(!hear(Err(io::ErrorKind::TimedOut.into())) && !hear(at(&[])));
-        assert_eq!(places(&cluster).len(), 3, "what was known stays in use");
+        assert_eq!(places(&cluster).len(), 3, "known addresses stay in use");
     }
 
     #[test]

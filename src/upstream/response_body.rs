@@ -16,7 +16,7 @@ use super::tunnel::{Tunnel, TunnelTransport};
 #[derive(Debug)]
 pub struct UpstreamResponseBody<B> {
     source: BodySource<B>,
-    /// The request is under way until this is gone.
+    /// The request is in flight until this is dropped.
     in_flight: Option<InFlightRequest>,
 }
 
@@ -102,14 +102,14 @@ impl<B> UpstreamResponseBody<B> {
     }
 }
 
-/// Why an answer's body broke off.
+/// Why a response body is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamBodyError {
     /// The upstream's connection failed or ended too early, or what came was not HTTP.
-    #[error("the upstream's answer broke off")]
+    #[error("incomplete response from the upstream")]
     Upstream(#[source] io::Error),
     /// The request's body failed while it was echoed.
-    #[error("the request's body broke off")]
+    #[error("incomplete request body")]
     Request,
 }
 

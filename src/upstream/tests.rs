@@ -169,7 +169,7 @@ fn another_endpoint_than_those_tried_is_picked_while_there_is_one() {
 #[test]
 fn an_upstream_that_moves_keeps_the_endpoints_it_still_has() {
     let upstream = upstream(settings(&[("app.test", 1)]));
-    assert!(upstream.pick(&[]).is_none(), "nobody knows yet where it is");
+    assert!(upstream.pick(&[]).is_none(), "no address is known yet");
     let at = |octets: &[u8]| {
         let target = |octet: &u8| (ConnectTarget::Ip(([10, 0, 0, *octet], 1).into()), "app.test:1".into());
         upstream.cluster.set_hosts(octets.iter().map(target).collect(), true);
@@ -203,14 +203,14 @@ fn an_upstream_with_other_settings_keeps_what_is_known_of_its_endpoints() {
             ..settings(&[("10.0.0.4", 1), ("10.0.0.3", 1), ("10.0.0.1", 1), ("10.0.0.5", 1)])
         },
     );
-    assert_eq!(taking(&after), ['3', '4', '5'], "who stays is left out still");
+    assert_eq!(taking(&after), ['3', '4', '5'], "ejected endpoints that remain are still ejected");
     pass(&before, OUTLIERS.ejection);
-    assert_eq!(taking(&after), ['3', '4', '5'], "the two go on apart");
+    assert_eq!(taking(&after), ['3', '4', '5'], "ejections of the two generations are independent");
     pass(&after, OUTLIERS.ejection);
     assert_eq!(taking(&after), ['1', '3', '4', '5']);
     fail(&after, 2);
     pass(&after, OUTLIERS.ejection);
-    assert_eq!(taking(&after), ['3', '4', '5'], "and it is remembered that it was not the first time");
+    assert_eq!(taking(&after), ['3', '4', '5'], "the number of earlier ejections is kept");
 }
 
 #[test]
@@ -219,9 +219,9 @@ fn what_the_new_settings_do_not_allow_is_not_kept() {
     fail(&before, 0);
     before.cluster.hosts()[1].set_flag(FAILED_CHECK);
     let unchecked = followed(&before, UpstreamSettings { outliers: None, ..before.settings().clone() });
-    assert_eq!(taking(&unchecked), ['1', '2', '3', '4'], "nobody would let them in again");
+    assert_eq!(taking(&unchecked), ['1', '2', '3', '4'], "no outlier detection, no ejection");
     let alone = followed(&before, settings(&[("10.0.0.1", 1)]));
-    assert_eq!(taking(&alone), ['1'], "the last one is never left out");
+    assert_eq!(taking(&alone), ['1'], "the last endpoint is never ejected");
 }
 
 #[test]

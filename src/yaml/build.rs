@@ -94,9 +94,10 @@ impl Builder {
             }
             Event::Alias(anchor) => {
                 let Some(Weighed { node, values, depth }) = self.anchored.get(&anchor).cloned() else {
-                    return Err(
-                        self.error(at, Problem::Syntax("an anchor's value contains itself".to_owned()))
-                    );
+                    return Err(self.error(
+                        at,
+                        Problem::Syntax("an alias refers to a value that contains it".to_owned()),
+                    ));
                 };
                 let node = Node { at, is_alias: true, ..node };
                 self.finished(Weighed { node, values, depth }, 0)

@@ -1,18 +1,18 @@
-//! Circles of files inside one module: files that import one another, directly or through others.
+//! Import cycles inside one module: files that import each other, directly or through others.
 //!
-//! A file and those below it in the tree belong together, so imports between them do not count.
+//! Imports between a file and the files below it in the module tree do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::Source;
 
-/// Files by their path of modules, each with those that it imports.
+/// Imported files of each file. Files are identified by their module paths.
 type Imports = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
-/// The files of one circle, sorted.
+/// Files of one import cycle, sorted.
 type Circle = Vec<Vec<String>>;
 
-/// The largest circle of each top module that has one; of equal ones the first.
+/// Returns the largest import cycle of each top-level module that has one; the first one if several have that size.
 pub(super) fn largest_circles(sources: &[Source]) -> BTreeMap<String, Circle> {
     let mut largest = BTreeMap::<String, Circle>::new();
     for circle in circles(&imports(sources)) {
@@ -48,18 +48,18 @@ fn path_of(source: &Source) -> Vec<String> {
     source.modules().into_iter().map(str::to_owned).collect()
 }
 
-/// The file that has the item at `path`: the longest beginning of the path that is a file.
+/// Returns the file that has the item at `path`: the longest prefix of the path that is a file.
 fn file_of(path: &[String], files: &BTreeSet<Vec<String>>) -> Option<Vec<String>> {
     let mut beginnings = (1..=path.len()).rev().map(|length| &path[..length]);
     beginnings.find(|beginning| files.contains(*beginning)).map(<[String]>::to_vec)
 }
 
-/// Whether an import counts: inside one top module, and neither file is below the other.
+/// Whether an import counts: both files are in one top-level module, and neither is below the other.
 fn counts(from: &[String], to: &[String]) -> bool {
     from[0] == to[0] && !from.starts_with(to) && !to.starts_with(from)
 }
 
-/// The strongly connected components of more than one file.
+/// Returns the strongly connected components with more than one file.
 fn circles(imports: &Imports) -> Vec<Circle> {
     let reached: BTreeMap<&Vec<String>, BTreeSet<&Vec<String>>> =
         imports.keys().map(|file| (file, reachable(file, imports))).collect();
@@ -77,7 +77,7 @@ fn circles(imports: &Imports) -> Vec<Circle> {
     circles
 }
 
-/// Every file that `start` imports, directly or through others.
+/// Returns every file that `start` imports, directly or through others.
 fn reachable<'a>(start: &Vec<String>, imports: &'a Imports) -> BTreeSet<&'a Vec<String>> {
     let mut reached = BTreeSet::new();
     let mut pending: Vec<&Vec<String>> = imports[start].iter().collect();

@@ -1,5 +1,5 @@
-//! What the documentation says, held against the program: examples load, defaults are the program's own,
-//! and nothing that an operator can meet goes unmentioned.
+//! Checks the documentation against the program: examples load, documented defaults are the ones in the code, and every
+//! metric and admin path is documented.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ use super::source::{Source, files, root, shown, text_of};
 /// A fenced block of a document.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
-    /// Where its fence opens.
+    /// Line of the opening fence.
     line: usize,
-    /// What stands behind the fence, e.g. `yaml fragment`.
+    /// Info string after the fence, e.g. `yaml fragment`.
     info: String,
     text: String,
 }
@@ -50,7 +50,7 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// The problems of a configuration, with no variable set in the environment.
+/// Returns the problems of a configuration, without environment variables.
 fn problems(text: &str, name: &str) -> Vec<String> {
     match config::from_text(text, Path::new(name), &|_| None) {
         Ok(_) => Vec::new(),
@@ -58,17 +58,17 @@ fn problems(text: &str, name: &str) -> Vec<String> {
     }
 }
 
-/// The rows of all tables, cell by cell; headings and rulers among them.
+/// Returns the cells of all table rows, including header and delimiter rows.
 pub(super) fn rows(text: &str) -> Vec<Vec<String>> {
     let tables = text.lines().filter_map(|line| line.trim().strip_prefix('|')?.strip_suffix('|'));
-    // A bar inside a cell is written `\|`.
+    // A pipe inside a cell is written `\|`.
     tables
         .map(|row| row.replace("\\|", "\u{1}"))
         .map(|row| row.split('|').map(|cell| cell.trim().replace('\u{1}', "|")).collect())
         .collect()
 }
 
-/// The inside of a cell that is one piece of code.
+/// Returns the content of a cell that consists of one code span.
 pub(super) fn code(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`').filter(|code| !code.contains('`'))
 }
@@ -89,7 +89,7 @@ fn every_yaml_block_of_the_documents_loads() {
             }
             let is_known = !block.info.starts_with("yaml")
                 || ["yaml", "yaml fragment", "yaml recipe"].contains(&&*block.info);
-            assert!(is_known, "{}:{}: {}", shown(&path), block.line, block.info);
+            assert!(is_known, "{}:{}: unknown info string {}", shown(&path), block.line, block.info);
         }
     }
     assert!(loaded >= 3, "only {loaded} blocks found");
@@ -109,7 +109,7 @@ fn the_configuration_inside_every_manifest_loads() {
     let mut loaded = 0;
     for path in files("deploy", "yaml") {
         for manifest in text_of(&path).split("\n---\n") {
-            let manifest: Yaml = serde_yaml::from_str(manifest).expect("a manifest is YAML");
+            let manifest: Yaml = serde_yaml::from_str(manifest).expect("a manifest in YAML");
             if let Some(text) =
                 manifest.get("data").and_then(|data| data.get("weir.yaml")).and_then(Yaml::as_str)
             {
@@ -123,15 +123,15 @@ fn the_configuration_inside_every_manifest_loads() {
 
 #[test]
 fn the_default_configuration_of_the_chart_loads() {
-    let values: Yaml = serde_yaml::from_str(&document("helm/weir/values.yaml")).expect("values are YAML");
-    let text = serde_yaml::to_string(values.get("config").expect("a key `config`")).expect("YAML again");
+    let values: Yaml = serde_yaml::from_str(&document("helm/weir/values.yaml")).expect("values in YAML");
+    let text = serde_yaml::to_string(values.get("config").expect("a key `config`")).expect("valid YAML");
     assert_loads(&text, "helm/weir/values.yaml, config");
 }
 
 #[test]
 fn the_defaults_are_those_the_program_uses() {
     let text = "listeners: 127.0.0.1:0\nupstream: echo\nrules: []\n";
-    let loaded = config::from_text(text, Path::new("least.yaml"), &|_| None).expect("the least there is");
+    let loaded = config::from_text(text, Path::new("least.yaml"), &|_| None).expect("a minimal file");
     let written = reference::defaults();
     let duration = |key: &str| {
         let text = written.get(key).unwrap_or_else(|| panic!("{key} has no default"));
@@ -164,10 +164,10 @@ fn every_metric_and_every_admin_path_is_described() {
         .collect();
     let paths = strings("src/admin/router.rs").into_iter().map(|(_, said)| said);
     let paths: Vec<String> = paths.filter(|said| said.starts_with('/') && !said.contains(' ')).collect();
-    assert!(metrics.len() >= 20 && paths.len() >= 10, "{metrics:?} {paths:?}");
+    assert!(metrics.len() >= 20 && paths.len() >= 10, "too few found: {metrics:?} {paths:?}");
     for name in metrics.iter().chain(&paths) {
         let named = operations.contains(&format!("`{name}`")) || operations.contains(&format!(" {name}`"));
-        assert!(named, "no document says anything of {name}");
+        assert!(named, "{name} is not documented");
     }
 }
 
@@ -179,14 +179,14 @@ fn links_between_documents_lead_somewhere() {
             let file = target.split('#').next().unwrap_or_default();
             if !file.is_empty() && !file.contains("://") {
                 let to = path.parent().unwrap_or_else(|| root()).join(file);
-                assert!(to.exists(), "{}: {target}", shown(&path));
+                assert!(to.exists(), "{}: broken link {target}", shown(&path));
             }
         }
     }
 }
 
 mod readers {
-    //! The readers themselves: every check above must be able to fail.
+    //! Tests of the readers: every check above must be able to fail.
 
     use super::*;
 

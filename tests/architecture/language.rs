@@ -1,16 +1,17 @@
-//! The language of the documentation: the field's terms, short sentences, whole tables, and components that are no persons.
+//! Language of the documentation and of comments: the field's terms, short sentences, intact tables, and no personified
+//! components.
 
 use std::collections::BTreeSet;
 
 use super::source::{files, root, shown, text_of};
 
-/// Words in a sentence.
+/// Maximum number of words in a sentence.
 const MAX_WORDS: usize = 40;
-/// Words that make a person of a component, in a thousand words.
+/// Maximum number of personifying words per thousand words.
 const MAX_PERSONS: f64 = 1.0;
 const PERSONS: [&str; 6] = ["whoever", "whomever", "nobody", "somebody", "everybody", "anybody"];
 
-/// What an operator searches the documentation for.
+/// Terms for which operators search the documentation.
 const TERMS: [&str; 56] = [
     "access log",
     "adaptive",
@@ -76,7 +77,7 @@ fn documents() -> Vec<std::path::PathBuf> {
     documents
 }
 
-/// The text without fenced blocks, and each line with its number.
+/// Returns the numbered lines of a text, without fenced blocks.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut is_code = false;
     let lines = text.lines().enumerate().filter(|(_, line)| {
@@ -87,7 +88,7 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
     lines.map(|(index, line)| (index + 1, line)).collect()
 }
 
-/// Paragraphs and items of lists, each with the line on which it begins; headings and tables are none.
+/// Returns paragraphs and list items, each with its first line number. Headings and tables are skipped.
 fn paragraphs(text: &str) -> Vec<(usize, String)> {
     let mut paragraphs: Vec<(usize, String)> = Vec::new();
     let mut is_open = false;
@@ -109,7 +110,7 @@ fn is_numbered(line: &str) -> bool {
     line.split_once(". ").is_some_and(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// A sentence ends with a stop behind which a capital, a code or a bracket follows.
+/// Splits a paragraph into sentences. A sentence ends at punctuation that precedes a capital, a digit, code or a bracket.
 fn sentences(paragraph: &str) -> Vec<&str> {
     let ends = paragraph.match_indices(['.', '!', '?', ':', ';']).filter_map(|(at, _)| {
         let rest = paragraph[at + 1..].strip_prefix([' ', ')'])?.trim_start();
@@ -125,14 +126,14 @@ fn sentences(paragraph: &str) -> Vec<&str> {
     sentences
 }
 
-/// Words without their punctuation.
+/// Returns the words of a text, without punctuation.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
         .map(|word| word.trim_matches(|letter: char| !letter.is_alphanumeric()))
         .filter(|word| !word.is_empty())
 }
 
-/// Lines that follow a table's blank line and are rows of no table.
+/// Returns the numbers of table rows that a blank line has separated from their table.
 fn torn_tables(text: &str) -> Vec<usize> {
     let lines: Vec<&str> = text.lines().collect();
     let is_row = |index: usize| lines.get(index).is_some_and(|line| line.starts_with('|'));
@@ -160,7 +161,7 @@ fn no_sentence_of_the_documentation_is_longer_than_forty_words() {
             }
         }
     }
-    assert!(long.is_empty(), "{}", long.join("\n"));
+    assert!(long.is_empty(), "sentences above {MAX_WORDS} words:\n{}", long.join("\n"));
 }
 
 #[test]
@@ -170,10 +171,10 @@ fn no_table_of_the_documentation_is_broken() {
         broken
             .extend(torn_tables(&text_of(&path)).into_iter().map(|line| format!("{}:{line}", shown(&path))));
     }
-    assert!(broken.is_empty(), "{broken:?}");
+    assert!(broken.is_empty(), "broken tables: {broken:?}");
 }
 
-/// Fails if too many words of these texts make a person of a component.
+/// Fails if the texts contain too many personifying words.
 fn assert_no_persons(texts: impl Iterator<Item = (std::path::PathBuf, Vec<(usize, String)>)>) {
     let (mut persons, mut all) = (Vec::new(), 0);
     for (path, lines) in texts {
@@ -187,7 +188,7 @@ fn assert_no_persons(texts: impl Iterator<Item = (std::path::PathBuf, Vec<(usize
         }
     }
     let share = persons.len() as f64 * 1000.0 / f64::from(all);
-    assert!(share < MAX_PERSONS, "{share:.2} in a thousand words: {persons:#?}");
+    assert!(share < MAX_PERSONS, "{share:.2} personifying words per thousand: {persons:#?}");
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn components_are_no_persons_in_comments() {
     };
     let comments = |text: &str| text.lines().enumerate().filter_map(comment).collect();
     let sources = ["src", "tests", "benches"].into_iter().flat_map(|folder| files(folder, "rs"));
-    // The words themselves are in this file; the interleavings have links to files of src.
+    // This file contains the words themselves, and `tests/interleavings` has symbolic links to files of src.
     let sources = sources.filter(|path| !path.ends_with("architecture/language.rs") && !is_linked(path));
     assert_no_persons(sources.map(|path| (path.clone(), comments(&text_of(&path)))));
 }
@@ -218,7 +219,7 @@ fn the_documentation_has_the_terms_that_are_searched_for() {
     let text: String =
         documents().iter().map(|path| text_of(path).to_lowercase().replace('\n', " ")).collect();
     let missing: Vec<_> = TERMS.iter().filter(|term| !text.contains(&term.to_lowercase())).collect();
-    assert!(missing.is_empty(), "{missing:?}");
+    assert!(missing.is_empty(), "missing terms: {missing:?}");
 }
 
 #[test]
@@ -235,7 +236,7 @@ fn the_book_has_every_page() {
 }
 
 mod readers {
-    //! The readers themselves: every check above must be able to fail.
+    //! Tests of the readers: every check above must be able to fail.
 
     use super::*;
 

@@ -1,7 +1,7 @@
-//! The configuration reference in docs/reference: its key tables are generated from the JSON Schema, so that the schema, the
-//! documentation and the defaults have one source: the doc comments of `src/config/raw`.
+//! The configuration reference in docs/reference: its key tables are generated from the JSON Schema. So the schema, the
+//! documentation and the defaults have one source, the doc comments of `src/config/raw`.
 //!
-//! A table stands between `<!-- keys: NAME -->` and `<!-- end -->`. Its first column says which keys it has, in which order;
+//! A table is enclosed by `<!-- keys: NAME -->` and `<!-- end -->`. Its first column selects the keys and their order;
 //! all other cells are generated. `WEIR_BLESS=1 cargo nextest run -E 'test(reference::)'` writes them.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use super::source::{files, shown, text_of};
 const BEGIN: &str = "<!-- keys:";
 const END: &str = "<!-- end -->";
 
-/// A key of the configuration, as its schema has it.
+/// A configuration key, from the JSON Schema.
 #[derive(Clone, Debug, Default)]
 struct Key {
     default: Option<String>,
@@ -45,7 +45,8 @@ impl Key {
         }
     }
 
-    /// The default, and the meaning: a default that is no value is the last sentence of the description.
+    /// Returns the cells for the default and the description. A default that is not a fixed value is the last sentence of
+    /// the description.
     fn cells(&self) -> (String, String) {
         let described = self.description.rsplit_once(" Default: ");
         let described = described.and_then(|(meaning, default)| Some((meaning, default.strip_suffix('.')?)));
@@ -59,7 +60,7 @@ impl Key {
     }
 }
 
-/// Every key by its path, such as `rules[].on_limit.status`.
+/// Returns every key by its path, such as `rules[].on_limit.status`.
 fn keys_of_the_schema() -> BTreeMap<String, Key> {
     let mut keys = BTreeMap::new();
     gather(&SCHEMA, "", &mut keys);
@@ -69,7 +70,7 @@ fn keys_of_the_schema() -> BTreeMap<String, Key> {
 fn gather(schema: &Value, path: &str, keys: &mut BTreeMap<String, Key>) {
     if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
         let target = SCHEMA.pointer(reference.trim_start_matches('#'));
-        gather(target.unwrap_or_else(|| panic!("{reference} leads nowhere")), path, keys);
+        gather(target.unwrap_or_else(|| panic!("unresolved reference {reference}")), path, keys);
     }
     for choice in ["anyOf", "oneOf"].into_iter().filter_map(|choice| schema.get(choice)?.as_array()).flatten()
     {
@@ -88,13 +89,13 @@ fn gather(schema: &Value, path: &str, keys: &mut BTreeMap<String, Key>) {
     }
 }
 
-/// A list may stand for its single item, so `listeners.address` and `listeners[].address` are one key; and the
-/// keys of an upstream are the same wherever it is written.
+/// Returns the canonical path of a key. A list of one item may be written as the item, so `listeners.address` and
+/// `listeners[].address` are one key. The keys of `upstream` and of each entry of `upstreams` are the same.
 fn plain(path: &str) -> String {
     path.replace("[]", "").replace("upstreams.", "upstream.")
 }
 
-/// The keys that have a row of their own: those of `match` stand for those of `except` and of an upstream's `match`.
+/// Returns the keys that need a row. The rows of `match` also document `except` and the `match` of an upstream.
 fn described_keys() -> BTreeMap<String, Key> {
     let stands_for_itself =
         |path: &str| !path.starts_with("rules.except.") && !path.starts_with("upstream.match.");
@@ -102,7 +103,7 @@ fn described_keys() -> BTreeMap<String, Key> {
     keys.filter(|(path, _)| stands_for_itself(path)).collect()
 }
 
-/// A page with its tables generated, and the keys of those.
+/// Returns a page with generated tables, and the keys in them.
 fn generated(page: &str, text: &str, keys: &BTreeMap<String, Key>) -> (String, Vec<String>) {
     let (mut written, mut paths, mut is_table) = (String::new(), Vec::new(), false);
     for line in text.lines() {
@@ -110,7 +111,7 @@ fn generated(page: &str, text: &str, keys: &BTreeMap<String, Key>) -> (String, V
         let path = line.split('|').nth(1).and_then(|cell| code(cell.trim())).filter(|_| is_table);
         match path {
             Some(path) => {
-                let key = keys.get(&plain(path)).unwrap_or_else(|| panic!("{page}: `{path}` is no key"));
+                let key = keys.get(&plain(path)).unwrap_or_else(|| panic!("{page}: unknown key `{path}`"));
                 let (default, meaning) = key.cells();
                 written += &format!("| `{path}` | {default} | {meaning} |\n");
                 paths.push(plain(path));
@@ -118,11 +119,11 @@ fn generated(page: &str, text: &str, keys: &BTreeMap<String, Key>) -> (String, V
             None => written += &format!("{line}\n"),
         }
     }
-    assert!(!is_table, "{page}: a table without {END}");
+    assert!(!is_table, "{page}: table without {END}");
     (written, paths)
 }
 
-/// The defaults of keys, as the reference has them.
+/// Returns the documented default of each key.
 pub(super) fn defaults() -> BTreeMap<String, String> {
     let tables = files("docs/reference", "md").into_iter().flat_map(|page| rows(&text_of(&page)));
     let default = |row: Vec<String>| Some((plain(code(row.first()?)?), code(row.get(1)?)?.to_owned()));
@@ -145,7 +146,7 @@ fn tables_of_the_reference_are_generated_from_the_schema() {
         }
         let differs = text.lines().zip(written.lines()).find(|(old, new)| old != new);
         let is_blessed = text_of(Path::new(&path)) == written;
-        assert!(is_blessed, "{} is not what WEIR_BLESS=1 writes: {differs:?}", shown(&path));
+        assert!(is_blessed, "{} is not up to date, run with WEIR_BLESS=1: {differs:?}", shown(&path));
     }
     assert!(missing.is_empty(), "keys without a row in docs/reference: {missing:?}");
 }

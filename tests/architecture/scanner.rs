@@ -1,4 +1,4 @@
-//! The scanner itself: every check above must be able to fail.
+//! Tests of the scanner: every check that uses it must be able to fail.
 
 use super::*;
 

@@ -1,30 +1,30 @@
-//! Reads Rust sources well enough to ask which paths, words and functions are in them.
+//! Scans Rust sources for paths, words and functions.
 //!
-//! Not a parser: a lexer that knows comments, strings and character literals, and a matcher of brackets.
-//! What it cannot see is a path that a macro puts together; there are none.
+//! This is not a parser, only a lexer for comments, strings and character literals, and a matcher of brackets. It does
+//! not see paths that macros assemble; the program has none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A source file, without what is not code.
+/// A source file with comments and literals removed from the code.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Relative to the root of the project, with `/` between the parts.
+    /// Path relative to the root of the project, separated by `/`.
     pub(super) path: String,
-    /// The text with comments and the insides of literals blanked; as long as the file, line by line.
+    /// Code with blanks in place of comments and contents of literals. Lengths of lines are those of the file.
     pub(super) code: String,
-    /// Every string literal: where it starts, and what it says, escapes as written.
+    /// Offset and content of each string literal, with escapes as written.
     pub(super) strings: Vec<(usize, String)>,
 }
 
-/// A word or a sign of the code.
+/// A word or punctuation character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     pub(super) text: &'a str,
     pub(super) at: usize,
 }
 
-/// A function and the lines from its `fn` to its closing brace.
+/// A function, with the number of lines from its `fn` to its closing brace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Function {
     pub(super) name: String,
@@ -32,18 +32,18 @@ pub(super) struct Function {
     pub(super) lines: usize,
 }
 
-/// The root of the project.
+/// Returns the root of the project.
 pub(super) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every file below `directory` of the project with one of these extensions, sorted.
+/// Returns every file below `directory` of the project with this extension, sorted.
 pub(super) fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut pending = vec![root().join(directory)];
     while let Some(directory) = pending.pop() {
         let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{directory:?}: {error}"));
-        for path in entries.map(|entry| entry.expect("a readable directory").path()) {
+        for path in entries.map(|entry| entry.expect("a directory entry").path()) {
             if path.is_dir() {
                 pending.push(path);
             } else if path.extension().is_some_and(|given| given == extension) {
@@ -55,7 +55,7 @@ pub(super) fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The path of a file of the project as it is written in messages.
+/// Returns the path of a file for messages, relative to the root of the project.
 pub(super) fn shown(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).to_string_lossy().replace('\\', "/")
 }
@@ -64,12 +64,12 @@ pub(super) fn text_of(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every source file below `directory`, tests included.
+/// Returns every source file below `directory`, including tests.
 pub(super) fn all_sources(directory: &str) -> Vec<Source> {
     files(directory, "rs").iter().map(|path| Source::new(&shown(path), &text_of(path))).collect()
 }
 
-/// Every source file of the program, without its tests.
+/// Returns every source file of the program, without tests.
 pub(super) fn program() -> Vec<Source> {
     let sources = all_sources("src").into_iter();
     sources
@@ -84,7 +84,7 @@ impl Source {
         Self { path: path.to_owned(), code, strings }
     }
 
-    /// The same without items that only tests have.
+    /// Removes items that are compiled for tests only.
     pub(super) fn without_tests(mut self) -> Self {
         const MARK: &str = "#[cfg(test)]";
         while let Some(start) = self.code.find(MARK) {
@@ -96,7 +96,7 @@ impl Source {
         self
     }
 
-    /// The modules from the crate's root to this file, e.g. `["limiter", "store"]`; none for a root.
+    /// Returns the module path of this file, e.g. `["limiter", "store"]`; empty for a crate root.
     pub(super) fn modules(&self) -> Vec<&str> {
         let below = self.path.strip_prefix("src/").unwrap_or(&self.path);
         match below.strip_suffix(".rs").unwrap_or(below) {
@@ -105,7 +105,7 @@ impl Source {
         }
     }
 
-    /// What the file belongs to: a module directly below the root, or `main` or `lib`.
+    /// Returns the top-level module of the file, or `main` or `lib`.
     pub(super) fn owner(&self) -> &str {
         let below = self.path.strip_prefix("src/").unwrap_or(&self.path);
         below.split(['/', '.']).next().unwrap_or(below)
@@ -115,8 +115,8 @@ impl Source {
         tokens(&self.code)
     }
 
-    /// Every path to an item of the crate, from its root, however it is written: in `use`, in groups, in the middle
-    /// of an expression, by way of `super`.
+    /// Returns every path to an item of the crate, from the crate root. Paths may be in `use`, in groups, inside an
+    /// expression, or start with `super`.
     pub(super) fn absolute_paths(&self) -> Vec<Vec<String>> {
         let tokens = self.tokens();
         let mut paths = Vec::new();
@@ -134,7 +134,7 @@ impl Source {
         paths
     }
 
-    /// Every path that starts with the name `first`, groups taken apart.
+    /// Returns every path that starts with the name `first`; each path of a group is separate.
     pub(super) fn paths_from(&self, first: &str) -> Vec<Vec<String>> {
         let tokens = self.tokens();
         let mut paths = Vec::new();
@@ -146,7 +146,7 @@ impl Source {
         paths
     }
 
-    /// The module that the chain of `super` at `start` leads to, and where the chain ends.
+    /// Resolves the chain of `super` at `start`. Returns the module and the index after the chain.
     fn past_supers(&self, tokens: &[Token<'_>], start: usize) -> (Vec<String>, usize) {
         let mut index = start;
         while text(tokens, index + 1) == "::" && text(tokens, index + 2) == "super" {
@@ -157,7 +157,7 @@ impl Source {
         (modules[..left].iter().map(|module| (*module).to_owned()).collect(), index + 1)
     }
 
-    /// Whether `words` follow each other anywhere.
+    /// Whether the code contains this sequence of tokens.
     pub(super) fn has(&self, words: &[&str]) -> bool {
         self.tokens()
             .windows(words.len())
@@ -213,7 +213,7 @@ fn tokens(code: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Reads the path or use tree at `index` and answers where it ends; each leaf becomes a path of its own.
+/// Adds a path for each leaf of the path or use tree at `index`. Returns the index after it.
 fn read_tree(tokens: &[Token<'_>], index: usize, before: &[String], paths: &mut Vec<Vec<String>>) -> usize {
     let mut path = before.to_vec();
     let mut index = index;
@@ -223,7 +223,7 @@ fn read_tree(tokens: &[Token<'_>], index: usize, before: &[String], paths: &mut 
                 index += 1;
                 while !matches!(text(tokens, index), "}" | "") {
                     index = read_tree(tokens, index, &path, paths);
-                    // A comma, or a new name behind `as`.
+                    // Skips a new name after `as`.
                     while !matches!(text(tokens, index), "," | "}" | "") {
                         index += 1;
                     }
@@ -247,7 +247,7 @@ fn read_tree(tokens: &[Token<'_>], index: usize, before: &[String], paths: &mut 
     index
 }
 
-/// Where the body of the function ends whose signature goes on at `index`; `None` if it has none.
+/// Returns the end of the body of the function whose signature continues at `index`; `None` without a body.
 fn body_end(tokens: &[Token<'_>], index: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for token in &tokens[index..] {
@@ -266,7 +266,7 @@ fn body_end(tokens: &[Token<'_>], index: usize) -> Option<usize> {
     None
 }
 
-/// Where the item ends that starts at `from`: behind its block, or behind the semicolon if it has none.
+/// Returns the end of the item that starts at `from`: after its block, or after the semicolon if it has no block.
 fn item_end(code: &str, from: usize) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in code.bytes().enumerate().skip(from) {
@@ -289,7 +289,7 @@ fn blanked(text: &str) -> String {
     text.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect()
 }
 
-/// Blanks comments and the insides of literals, and gathers what the strings say.
+/// Blanks comments and contents of literals, and collects the string literals.
 fn strip(text: &str) -> (String, Vec<(usize, String)>) {
     let mut code = String::with_capacity(text.len());
     let mut strings = Vec::new();
@@ -313,7 +313,7 @@ fn strip(text: &str) -> (String, Vec<(usize, String)>) {
     (code, strings)
 }
 
-/// The length of the block comment that `rest` starts with; they nest.
+/// Returns the length of the block comment at the start of `rest`. Block comments nest.
 fn comment_end(rest: &str) -> usize {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -330,7 +330,7 @@ fn comment_end(rest: &str) -> usize {
     rest.len()
 }
 
-/// The lengths of the opening, the inside and the closing of the string literal that `rest` starts with.
+/// Returns the lengths of the prefix, the content and the suffix of the string literal at the start of `rest`.
 fn string_at(rest: &str) -> Option<(usize, usize, usize)> {
     let prefix = rest.find(|letter| !matches!(letter, 'b' | 'c' | 'r')).filter(|length| *length <= 2)?;
     let hashes = rest[prefix..].find(|sign| sign != '#')?;
@@ -352,7 +352,7 @@ fn string_at(rest: &str) -> Option<(usize, usize, usize)> {
     (hashes == 0).then_some((open, end.unwrap_or(inside.len()), 1))
 }
 
-/// The length of the character literal that `rest` starts with; a lifetime is none.
+/// Returns the length of the character literal at the start of `rest`; `None` for a lifetime.
 fn char_end(rest: &str) -> Option<usize> {
     let inside = rest.strip_prefix('\'')?;
     let mut letters = inside.char_indices();

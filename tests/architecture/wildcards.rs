@@ -1,11 +1,11 @@
-//! Enums of which every value has to be considered: no `match` over one of them has an arm for all the others, so
-//! that the compiler asks in each of those places about a value that is new.
+//! Enums whose every value must be considered: no `match` over one of them has a wildcard arm. So a new value is a
+//! compiler error in each of these places.
 
 use super::source::{Source, Token, line_of};
 
 const CONSIDERED: [&str; 6] = ["Action", "Algorithm", "Attribute", "AttributeSource", "Counts", "Params"];
 
-/// Every arm for the rest in a `match` over an enum that is [`CONSIDERED`].
+/// Returns every wildcard arm in a `match` over one of the [`CONSIDERED`] enums.
 pub(super) fn wildcard_arms(source: &Source) -> Vec<String> {
     let tokens = source.tokens();
     let is_declared = |name: &&str| source.has(&["enum", name]) || source.has(&["enum", name, "<"]);
@@ -25,7 +25,7 @@ pub(super) fn wildcard_arms(source: &Source) -> Vec<String> {
     found.into_iter().map(|line| format!("{}:{line}", source.path)).collect()
 }
 
-/// The patterns of the `match` at `start`, with their guards.
+/// Returns the patterns of the `match` at `start`, with their guards.
 fn patterns<'t>(tokens: &'t [Token<'t>], start: usize) -> Vec<&'t [Token<'t>]> {
     let Some(open) = find(tokens, start + 1, |at| tokens[at].text == "{") else { return Vec::new() };
     let mut patterns = Vec::new();
@@ -44,7 +44,7 @@ fn patterns<'t>(tokens: &'t [Token<'t>], start: usize) -> Vec<&'t [Token<'t>]> {
     patterns
 }
 
-/// The first place from `at` on where `is_it`, on the same level of brackets.
+/// Returns the first index from `at` on for which `is_it` holds, on the same bracket level.
 fn find(tokens: &[Token<'_>], mut at: usize, is_it: impl Fn(usize) -> bool) -> Option<usize> {
     while at < tokens.len() {
         if is_it(at) {
@@ -59,7 +59,7 @@ fn find(tokens: &[Token<'_>], mut at: usize, is_it: impl Fn(usize) -> bool) -> O
     None
 }
 
-/// Behind the bracket that closes the one at `open`.
+/// Returns the index after the bracket that closes the one at `open`.
 fn closing(tokens: &[Token<'_>], open: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -80,7 +80,7 @@ fn is_arrow(tokens: &[Token<'_>], at: usize) -> bool {
     text(at) == "=" && text(at + 1) == ">"
 }
 
-/// Whether the pattern is `_` or a name for whatever is there, guarded or not.
+/// Whether the pattern is `_` or a binding that matches any value, with or without a guard.
 fn is_wildcard(pattern: &[Token<'_>]) -> bool {
     let is_name = |text: &str| text.starts_with(|first: char| first == '_' || first.is_lowercase());
     match pattern {

@@ -1,5 +1,5 @@
 //! Properties of an elastic limit: without headroom it is exactly the base limit, with full headroom exactly the
-//! stretched one. A client that keeps to the base limit is always admitted, whatever the headroom does.
+//! stretched one. A client that stays within the base limit is always admitted, for any sequence of headroom.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -76,9 +76,9 @@ fn two_seconds_after_an_upstream_slows_down_limits_are_as_written() {
     for (name, slowness) in slowdowns {
         for seed in 0..4 {
             let moments = run(&Scenario { slowness, seconds: 100, ..Scenario::greedy(seed) });
-            assert!(mean(&factors(&moments, 70.0, 85.0)) > 1.7, "nothing to lose: {name}");
+            assert!(mean(&factors(&moments, 70.0, 85.0)) > 1.7, "the limits had not grown: {name}");
             let time = time_to_base(&moments, 90.0).unwrap_or(f64::MAX);
-            assert!(time <= 2.0, "{time} s when it slows down {name}, seed {seed}");
+            assert!(time <= 2.0, "{time} s to the base limits when it slows down {name}, seed {seed}");
             assert!(factors(&moments, 92.0, 100.0).iter().all(|factor| *factor <= 1.0), "{name}");
         }
     }
@@ -94,7 +94,7 @@ fn a_burst_of_all_clients_at_once_is_contained_in_two_seconds_and_found_its_plac
         assert!(mean(&factors(&moments, 50.0, 60.0)) > 2.99);
         let over = |moment: &&Moment| moment.at > 60.0 && moment.factor <= 2.0;
         let contained = moments.iter().find(over).unwrap().at - 60.0;
-        assert!(contained <= 2.0, "{contained} s");
+        assert!(contained <= 2.0, "{contained} s until the factor was 2");
         let later = factors(&moments, 120.0, 180.0);
         assert!(swing(&later) < 0.1 && mean(&later) > 1.7, "{} {}", swing(&later), mean(&later));
     }
@@ -108,10 +108,10 @@ fn it_recovers_with_the_upstream() {
         let before = mean(&factors(&moments, 40.0, 60.0));
         assert!(time_to_base(&moments, 60.0).is_some_and(|time| time <= 2.0));
         let (soon, later) = (mean(&factors(&moments, 95.0, 100.0)), mean(&factors(&moments, 140.0, 180.0)));
-        assert!(soon > before * 0.85, "{before}, then {soon}");
-        assert!(later > before * 0.93, "{before}, at last {later}");
+        assert!(soon > before * 0.85, "{before} before, {soon} soon after");
+        assert!(later > before * 0.93, "{before} before, {later} at the end");
         let late = moments.iter().filter(|moment| moment.at > 80.0 && moment.latency > Some(0.25));
-        assert_eq!(late.count(), 0, "the queue is gone and does not come back");
+        assert_eq!(late.count(), 0, "the queue does not build up again");
     }
 }
 
@@ -121,7 +121,7 @@ fn each_time_an_oscillating_upstream_slows_down_limits_are_back_in_two_seconds()
     for seed in 0..4 {
         let moments = run(&Scenario { slowness, seconds: 200, ..Scenario::greedy(seed) });
         for start in [80.0, 120.0, 160.0] {
-            assert!(mean(&factors(&moments, start - 4.0, start)) > 1.2, "it had not recovered by {start}");
+            assert!(mean(&factors(&moments, start - 4.0, start)) > 1.2, "not recovered by {start} s");
             let time = time_to_base(&moments, start).unwrap_or(f64::MAX);
             assert!(time <= 2.0, "{time} s after {start}, seed {seed}");
         }
@@ -164,7 +164,7 @@ fn fifteen_seconds_after_capacity_has_come_back_all_of_it_is_used() {
             let scenario =
                 Scenario { servers, working, clients, spread: 0.3, seconds: 120, ..Scenario::greedy(seed) };
             let moments = run(&scenario);
-            assert!(mean(&factors(&moments, 60.0, 70.0)) < 1.9, "nothing was lost: {servers}, seed {seed}");
+            assert!(mean(&factors(&moments, 60.0, 70.0)) < 1.9, "no loss: {servers} servers, seed {seed}");
             let time = time_to(&moments, 70.0, 2.9);
             assert!(time <= 15.0, "{time} s, {servers} servers, seed {seed}");
         }
@@ -185,7 +185,7 @@ fn a_lasting_shift_of_latency_costs_half_a_minute() {
                 Scenario { slowness, spread, servers: 64, seconds: 150, limit: 50, ..Scenario::greedy(seed) };
             let moments = run(&scenario);
             let least = factors(&moments, 60.0, 80.0).into_iter().fold(f64::MAX, f64::min);
-            assert!(least < 2.5, "it is news at first: {least}, spread {spread}, seed {seed}");
+            assert!(least < 2.5, "no reaction to the higher latency: {least}, spread {spread}, seed {seed}");
             let time = time_to(&moments, 60.0, 2.7);
             assert!(time <= longest, "{time} s, spread {spread}, seed {seed}");
         }
@@ -219,5 +219,5 @@ fn requests_under_way_alone_tell_of_a_standstill() {
     let signals: SignalSet = [Signal::InFlight].into_iter().collect();
     let moments = run(&Scenario { slowness, signals, seconds: 70, ..Scenario::greedy(2) });
     assert!(time_to_base(&moments, 60.0).is_some_and(|time| time <= 2.0));
-    assert!(moments.last().is_some_and(|last| last.in_flight > 1000), "nobody has been answered");
+    assert!(moments.last().is_some_and(|last| last.in_flight > 1000), "the upstream still responds");
 }

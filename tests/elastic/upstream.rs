@@ -134,9 +134,9 @@ pub(crate) fn run(scenario: &Scenario) -> Vec<Moment> {
     let limit = NonZeroU32::new(scenario.limit).expect("a limit above 0");
     let limit = Limit::new(limit, Period::one(TimeUnit::Second));
     let burst = NonZeroU32::new(scenario.limit.div_ceil(10));
-    let written = Quota::new(Algorithm::Gcra, limit, burst).expect("a limit that can be");
-    let stretch = ElasticRange::from_hundredths(scenario.stretch * 100).expect("above 1x");
-    let (quota, prices) = written.to_elastic(stretch).expect("a limit that stretches");
+    let written = Quota::new(Algorithm::Gcra, limit, burst).expect("a valid quota");
+    let stretch = ElasticRange::from_hundredths(scenario.stretch * 100).expect("a maximum above 1x");
+    let (quota, prices) = written.to_elastic(stretch).expect("a quota that can be elastic");
     let client = |rate: &fn(f64) -> f64| Client { rate: *rate, state: None, passed: 0 };
     let mut simulation = Simulation {
         random: fastrand::Rng::with_seed(scenario.seed),

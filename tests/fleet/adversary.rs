@@ -1,5 +1,5 @@
 //! Adversarial use of leases against the model of the store's script. Leases are spent at the worst moments of their
-//! validity; the limit must hold whatever instances request, return, lose and keep until the end.
+//! validity. The limit must hold for any sequence of requested, returned, lost and expired units.
 
 use std::collections::VecDeque;
 
@@ -274,5 +274,5 @@ fn what_time_has_given_back_is_not_given_back_again_however_often_it_is_asked() 
     ask(510, 0, (0, 0));
     let before = ask(520, 0, (0, 0))[5];
     let after = (0..5).map(|_| ask(520, 0, (8, 0))[5]).last().unwrap();
-    assert!(after - before <= 2, "{} units came back", after - before);
+    assert!(after - before <= 2, "{} units were returned twice", after - before);
 }

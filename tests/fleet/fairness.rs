@@ -82,7 +82,7 @@ fn a_newcomer_has_its_share_within_a_second() {
     let new = |number| Role { from: if number == 11 { 6000 } else { 0 }, ..Role::USUAL };
     let outcome = run(Plan { role: new, millis: 7000, warm_up: 6_000_000, ..contended() });
     let newcomer = parts(&outcome)[11];
-    assert!(newcomer > 0.4, "{newcomer} of what it demands, where all get a half");
+    assert!(newcomer > 0.4, "the newcomer gets {newcomer} of its demand, all others get half of theirs");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Shared by the instances of all simulations: one shared limit, and how a request is decided by it.
+//! Helpers for the instances of all simulations: one shared limit, and decisions of requests under it.
 
 use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::decision::Enforcement;
@@ -9,7 +9,7 @@ use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter};
 use weir::store::desk::Desk;
 
-/// Maximum number of times that one request takes units out of the reserve.
+/// Maximum number of times that a request takes units from the reserve.
 const MAX_ATTEMPTS: usize = 3;
 
 /// Returns the specification of the shared limit.

@@ -13,20 +13,20 @@ pub(crate) struct Model {
     /// Values, with the millisecond at which they expire.
     values: HashMap<String, (Vec<f64>, f64)>,
     generations: HashMap<String, (String, String, f64)>,
-    /// How many times each group has started with full limits.
+    /// Number of times that each group has started with full limits.
     pub(crate) begun: HashMap<String, u32>,
     /// Statistics of the buckets.
     pub(crate) unit_flow: UnitFlow,
 }
 
-/// Units of buckets, by what became of them.
+/// Units of buckets, by their outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UnitFlow {
-    /// Granted, without those that were returned in time.
+    /// Granted units, without those that were returned in time.
     pub(crate) granted: f64,
-    /// Returned in time.
+    /// Units returned in time.
     pub(crate) returned: f64,
-    /// Returned when they had already drained with time.
+    /// Units returned after they had already drained.
     pub(crate) late: f64,
     /// Capacity that expired while a bucket was empty.
     pub(crate) idle: f64,
@@ -67,8 +67,8 @@ impl StoreRequest {
 }
 
 impl StoreRequest {
-    /// Returns how long `units` are to last an instance that gets the fraction `part` of the units it wants in advance.
-    /// Zero if it wants none in advance.
+    /// Returns the time for which `units` must last an instance that gets the fraction `part` of the units it wants in
+    /// advance; zero if it wants none in advance.
     fn paced(&self, units: f64, part: f64) -> f64 {
         if self.wanted <= self.needed {
             return 0.0;

@@ -1,5 +1,5 @@
-//! Concurrency limits of a fleet in virtual time: the requests in flight never exceed the limit, whatever is lost, late
-//! or killed.
+//! Concurrency limits of a fleet in virtual time: the requests in flight never exceed the limit, even if messages are
+//! lost or delayed and instances are killed.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

@@ -118,13 +118,13 @@ pub(crate) struct Outcome {
     pub(crate) calls: u64,
     /// Maximum number of units beyond the bound.
     pub(crate) excess: f64,
-    /// How many times an instance spent or returned units that it did not have.
+    /// Number of times that an instance spent or returned units that it did not have.
     pub(crate) unlawful: u64,
     /// Smallest fraction of its demand that an instance got, relative to the mean.
     pub(crate) worst_share: f64,
     /// Requests of each instance, and how many of them were admitted.
     pub(crate) got: Vec<(u64, u64)>,
-    /// Units by what became of them.
+    /// Units by their outcome.
     pub(crate) unit_flow: UnitFlow,
 }
 

@@ -1,4 +1,4 @@
-//! Fleets of many kinds: a table of the usage of their limits, and checks that no limit is exceeded.
+//! Fleets with various parameters: a table of limit usage, and checks that no limit is exceeded.
 
 use std::str::FromStr;
 

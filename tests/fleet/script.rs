@@ -128,7 +128,7 @@ fn compare(server: &Server) {
         let count = keys.len().to_string();
         let mut words = vec!["EVAL", SCRIPT, &count];
         words.extend(keys.iter().chain(&args).map(String::as_str));
-        let Value::List(reply) = connection.call(&words) else { panic!("no list") };
+        let Value::List(reply) = connection.call(&words) else { panic!("expected a list") };
         let at: u64 = text(&reply[1]).parse().unwrap();
         let (generation, expected) = model.call(&keys, &args, at);
         assert_eq!(text(&reply[0]), generation, "call {call}");
@@ -152,16 +152,16 @@ fn a_ban_is_twice_as_long_each_time_over_the_whole_fleet() {
     };
     assert_eq!(ask(-1, 1_000), (0, 0));
     assert_eq!(ask(0, 1_000), (0, 10));
-    assert_eq!(ask(0, 1_004), (0, 6), "one that runs is not repeated");
-    assert_eq!(ask(-1, 1_009), (0, 1), "whoever asks is told");
-    assert_eq!(ask(0, 1_010), (1, 20), "by whichever instance");
-    assert_eq!(ask(2_000_000, 1_090), (2, 38), "within a minute of its end, and told of late");
-    assert_eq!(ask(0, 1_130), (3, 60), "no longer than the longest");
-    assert_eq!(ask(0, 1_251), (0, 10), "it is forgotten");
+    assert_eq!(ask(0, 1_004), (0, 6), "a running ban is not extended");
+    assert_eq!(ask(-1, 1_009), (0, 1), "other instances get the remaining time");
+    assert_eq!(ask(0, 1_010), (1, 20), "the next ban is twice as long, whichever instance begins it");
+    assert_eq!(ask(2_000_000, 1_090), (2, 38), "a late report within a minute after the end doubles the ban");
+    assert_eq!(ask(0, 1_130), (3, 60), "at most the maximum duration");
+    assert_eq!(ask(0, 1_251), (0, 10), "the history of bans has expired");
 }
 
 fn now_of(connection: &mut Connection) -> u64 {
-    let Value::List(parts) = connection.call(&["TIME"]) else { panic!("no time") };
+    let Value::List(parts) = connection.call(&["TIME"]) else { panic!("expected the time") };
     let [seconds, micros] = [0, 1].map(|part| text(&parts[part]).parse::<u64>().unwrap());
     seconds * 1_000_000 + micros
 }

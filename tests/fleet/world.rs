@@ -1,8 +1,8 @@
-//! A fleet of instances and a store in virtual time: the limiter, the desk and the store's script as a model.
+//! Simulation of a fleet and its store in virtual time: the real limiter and desk, and a model of the store's script.
 //!
-//! The network delays, loses, duplicates and reorders; clocks run at other rates; instances are killed; the store loses its
-//! data. Whatever happens, the fleet admits no more than one instance would: a bucket that is charged with every admission
-//! never holds more than the burst.
+//! The network delays, loses, duplicates and reorders messages. Clocks run at different rates, instances are killed, and
+//! the store loses its data. In all cases the fleet admits no more than a single instance would: a bucket that is charged
+//! for every admission never holds more than the burst.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,7 +19,7 @@ use crate::instance::{check, decide, spec};
 use crate::model::Model;
 use crate::plan::{Outcome, Plan, rate};
 
-/// As with one server.
+/// Number of groups of counters, as with one server.
 const GROUPS: u16 = 2;
 /// 2026-11-21T08:00:00Z, in microseconds.
 const START: u64 = 1_795_248_000_000_000;
@@ -32,7 +32,7 @@ enum Event {
     Lost(usize, u64),
     Review(usize),
     Expired(usize, u64, u64),
-    /// A unit of this key that a region was granted is spent by an instance of it.
+    /// An instance of a region spends a unit of this key that was granted to the region.
     Spent(u64),
 }
 
@@ -43,14 +43,14 @@ struct Instance {
     calls: HashMap<u64, Batch>,
     waiting: Vec<(u64, u64)>,
     drift: i64,
-    /// Counts restarts: messages to the one before are nobody's.
+    /// Number of restarts. Messages for an earlier process are dropped.
     epoch: u64,
     review: Option<Timestamp>,
-    /// When it has the limit that the plan changes to.
+    /// Millisecond at which the instance applies the changed limit.
     changes_at: u64,
 }
 
-/// What an instance may spend, by the store's clock.
+/// Units that an instance may spend, by the store's clock.
 struct HeldLease {
     counter: SharedCounter,
     kind: StoreCounterKind,
@@ -59,7 +59,7 @@ struct HeldLease {
     granted_at: u64,
 }
 
-/// A bucket as the limit has it.
+/// A bucket with the rate and burst of the limit.
 #[derive(Default)]
 struct Bucket {
     level: f64,
@@ -87,9 +87,9 @@ struct World {
     alone: HashMap<u64, Bucket>,
     outcome: Outcome,
     got: Vec<(u64, u64)>,
-    /// The generations of the keys.
+    /// Generation key of each counter key's group.
     groups: Vec<String>,
-    /// What each instance has been granted and has neither spent nor given back.
+    /// Leases of each instance with units neither spent nor returned.
     held: Vec<Vec<HeldLease>>,
     sent: HashMap<(usize, u64), u64>,
 }
@@ -128,7 +128,7 @@ impl Instance {
         Check { key: self.limiter.hasher().hash(&key.to_be_bytes()), ..self.check }
     }
 
-    /// What its clock says.
+    /// Returns the time of the instance's clock.
     fn clock(&self, now: u64) -> Timestamp {
         let passed = (now - START) as i64;
         let passed = passed + passed * self.drift / 1000;
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// The burst that a bucket begins with is over after a while.
+    /// Whether the warm-up is over, in which the initial burst is used up.
     fn is_warm(&self) -> bool {
         self.now >= START + self.plan.warm_up
     }
@@ -242,7 +242,7 @@ impl World {
         rate(&self.plan.quota).max(changed.unwrap_or_default())
     }
 
-    /// Of the limits that are in force at one time or another, the higher.
+    /// Returns the maximum burst of the limits that are in force during the experiment.
     fn burst(&self) -> f64 {
         let changed = self.plan.change.map(|(quota, _)| quota.burst().get());
         f64::from(self.plan.quota.burst().get().max(changed.unwrap_or_default()))
@@ -268,7 +268,7 @@ impl World {
         }
     }
 
-    /// Decides a request; `false` where it waits for the store.
+    /// Decides a request. Returns `false` if it has to wait for the store.
     fn attempt(&mut self, number: usize, key: u64) -> bool {
         let instance = &mut self.instances[number];
         let (check, now) = (instance.check(key), instance.clock(self.now));
@@ -279,7 +279,7 @@ impl World {
         decided.is_some()
     }
 
-    /// A unit is spent that was granted to this instance, has not lapsed and was not given back.
+    /// Spends a unit. It must have been granted to this instance, and neither expired nor returned.
     fn spend(&mut self, number: usize, key: u64) {
         let instance = &self.instances[number];
         let counter = instance.limiter.shared_counter(&instance.check(key));
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Units are given back that were granted to this instance then or later, under this limit, and were not spent.
+    /// Returns units. They must have been granted to this instance then or later, under this limit, and not been spent.
     fn give_back(&mut self, number: usize, question: &LeaseRequest) {
         let (mut units, since) = question.returned;
         let (now, held) = (self.now, &mut self.held[number]);
@@ -327,25 +327,25 @@ impl World {
         self.got[number].1 += is_warm;
         match self.plan.second_tier {
             None => self.count(key),
-            // As many as can be at one moment.
+            // Spends as many units as possible at one moment.
             Some(longest) => self.post(self.now.next_multiple_of(longest), Event::Spent(key)),
         }
     }
 
-    /// Counts what is spent of the limit.
+    /// Counts a spent unit against the limit.
     fn count(&mut self, key: u64) {
         let (rate, burst) = (self.rate(), self.burst());
         let bucket = self.truth.entry(key).or_default();
         bucket.drain(self.now, rate);
         bucket.level += 1.0;
-        // A store that has lost its data begins whole if nobody that knew them asks first.
+        // A store that has lost its data starts with full limits, unless the first call is by an instance that knew them.
         let begun = self.store.begun.get(&self.groups[key as usize]).copied().unwrap_or(1);
         let late = rate * self.plan.second_tier.unwrap_or(0) as f64 / 1e6;
         let excess = bucket.level - late - burst * f64::from(begun.max(1));
         self.outcome.excess = self.outcome.excess.max(excess);
     }
 
-    /// Sends what an instance has to ask.
+    /// Sends the pending requests of an instance to the store.
     fn pump(&mut self, number: usize) {
         loop {
             let is_warm = self.is_warm();
@@ -432,7 +432,7 @@ impl World {
         }
     }
 
-    /// Decides again what waited for these counters.
+    /// Decides waiting requests for these counters again.
     fn resume(&mut self, number: usize, counters: &[SharedCounter]) {
         let waiting = std::mem::take(&mut self.instances[number].waiting);
         for (key, until) in waiting {

@@ -72,8 +72,8 @@ fn envoys_format_is_envoys() {
     assert!(lines[0].ends_with(&end), "{}", lines[0]);
     assert!(lines[1].contains("\"GET /limited HTTP/1.1\" 200 - 0 5 "), "{}", lines[1]);
     assert!(lines[2].contains("\"GET /limited HTTP/1.1\" 429 RL 0 "), "{}", lines[2]);
-    assert!(lines[2].contains("\"test.local\" \"-\""), "no upstream was asked: {}", lines[2]);
-    assert!(lines[2].contains("once"), "the rule is not told: {}", lines[2]);
+    assert!(lines[2].contains("\"test.local\" \"-\""), "the request was not sent upstream: {}", lines[2]);
+    assert!(lines[2].contains("once"), "the rule is missing: {}", lines[2]);
 }
 
 #[test]
@@ -160,11 +160,11 @@ fn a_fifo_without_a_reader_stops_nothing_and_gets_lines_once_there_is_one() {
     let mut weir = Weir::start(&config("echo", &log.setting("envoy")));
     let dropped = || weir.metric("weir_access_log_dropped_total", &[]);
     assert_eq!(get(weir.address(), "/nobody-reads").status, 200);
-    wait::until_true("a line without a reader", || dropped() >= 1.0);
+    wait::until_true("a dropped log line", || dropped() >= 1.0);
     // Opening the file returns once the other end is open, which is when Weir writes a line.
     let path = log.path;
     let opening = std::thread::spawn(move || BufReader::new(File::open(path).unwrap()));
-    wait::until_true("the writer", || {
+    wait::until_true("the log to be opened", || {
         assert_eq!(get(weir.address(), "/somebody-reads").status, 200);
         opening.is_finished()
     });
@@ -173,13 +173,13 @@ fn a_fifo_without_a_reader_stops_nothing_and_gets_lines_once_there_is_one() {
     let mut line = String::new();
     while !line.contains("/last") {
         line.clear();
-        assert!(reader.read_line(&mut line).unwrap() > 0, "the log has ended");
+        assert!(reader.read_line(&mut line).unwrap() > 0, "end of the log");
     }
-    // The log also survives a reader that leaves.
+    // The log also survives the end of its reader.
     let before = dropped();
     drop(reader);
     assert_eq!(get(weir.address(), "/gone").status, 200);
-    wait::until_true("a line without a reader", || dropped() > before);
+    wait::until_true("a dropped log line", || dropped() > before);
     weir.terminate();
     assert!(weir.wait_exit().success());
 }

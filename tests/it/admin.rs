@@ -24,7 +24,7 @@ fn what_acts_takes_post_only() {
     for path in POSTS {
         let answer = weir.admin_get(path);
         assert_eq!(answer.status, 405, "{path}");
-        assert!(answer.head.lists("allow", "POST"), "{path} does not say what it takes");
+        assert!(answer.head.lists("allow", "POST"), "{path}: no `allow: POST`");
     }
     assert_eq!(weir.admin_get("/ready").status, 200);
     assert!(weir.is_running());
@@ -106,7 +106,7 @@ fn metrics_are_well_formed() {
                 assert!(value.parse::<f64>().is_ok(), "{path}: {line}");
             }
         }
-        assert!(!types.is_empty(), "{path} has no types");
+        assert!(!types.is_empty(), "{path}: no types");
     }
 }
 
@@ -159,7 +159,7 @@ fn what_is_active_returns_to_nothing_however_it_ended() {
         "http.inbound.downstream_cx_active",
         "cluster.upstream.upstream_rq_active",
     ];
-    crate::support::wait::until_true("nothing to be active", || {
+    crate::support::wait::until_true("no active connections", || {
         let text = weir.admin_get("/stats").body.text();
         active.iter().all(|name| text.lines().any(|line| line == format!("{name}: 0")))
     });
@@ -269,7 +269,7 @@ fn the_admin_port_answers_no_host_but_addresses_localhost_and_configured_names()
     for surface in [full, weir.admin_surface("probes")] {
         for path in ["/ready", "/metrics"] {
             let scraped = ask(surface, &Request::get(path).host("weir.default.svc"));
-            assert_eq!(scraped.status, 200, "{path} is for whoever finds the service");
+            assert_eq!(scraped.status, 200, "{path} is served for any host");
         }
     }
 }

@@ -74,7 +74,7 @@ fn bad_usage_exits_2() {
     for arguments in bad {
         let output = run(arguments.iter().copied());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(!output.stderr.is_empty(), "{arguments:?} says nothing");
+        assert!(!output.stderr.is_empty(), "{arguments:?}: no error message");
     }
 }
 
@@ -147,14 +147,14 @@ rule old: removed; counters dropped
 rule login: 10/h → 5/h; counters kept
 rule shape: 5/s, burst 20 → 5/s, burst 40; counters kept
 rule shape: throttle hard → delay 1s
-rule api: key [{header: x-key}] → [client_ip]; counters start afresh
-rule api: 100/s → 200/s; counters start afresh
+rule api: key [{header: x-key}] → [client_ip]; counters reset
+rule api: 100/s → 200/s; counters reset
 rule new: added, 1/s and 9/min by [{header: x-key}]
 rule gone: deny → 1/s by []
-rules: another order, which decides between equal waits
+rules: order changed, which breaks ties between equal retry-after times
 upstreams: changed
 ratelimit_headers, ietf_headers: changed
-drain: changed; takes a restart
+drain: changed; needs a restart
 ";
     assert_eq!(
         (output.status.code(), text(&output.stdout).as_str()),
@@ -222,12 +222,12 @@ fn check_tells_where_limits_go_that_others_keep() {
         text(&run(["check", "--against", &running, &place("next.yaml", next)]).stdout)
     };
     assert_eq!(changes(&[rule("a", 1, ""), rule("b", 2, ""), rule("c", 2, "")]), "rule c: scope changed\n");
-    let order = "rules: another order, which decides between equal waits\n";
+    let order = "rules: order changed, which breaks ties between equal retry-after times\n";
     assert_eq!(changes(&[rule("b", 2, ""), rule("a", 1, ""), rule("c", 1, "")]), order);
     let slower = changes(&[rule("a", 1, ""), rule("b", 2, ", timeout: 1s"), rule("c", 1, "")]);
-    assert_eq!(slower, "services of rules: changed\n");
+    assert_eq!(slower, "rate limit services of rules: changed\n");
     let added = changes(&[rule("a", 1, ""), rule("b", 2, ""), rule("c", 1, ""), rule("d", 1, "")]);
-    assert_eq!(added, "rule d: added, what 127.0.0.1:1 says of d by []\n");
+    assert_eq!(added, "rule d: added, rate limit service 127.0.0.1:1, domain d by []\n");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn run_refuses_a_bad_configuration_with_all_its_problems() {
     let output = run(["run", "-c", &bad]);
     assert_eq!(output.status.code(), Some(2));
     for word in ["fortnight", "brust", "1.2.3.400"] {
-        assert!(all_of(&output).contains(word), "{word} is not told: {}", all_of(&output));
+        assert!(all_of(&output).contains(word), "{word} is not reported: {}", all_of(&output));
     }
 }
 

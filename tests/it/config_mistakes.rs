@@ -56,7 +56,7 @@ fn every_mistake_is_told_as_expected() {
             different.push(format!("{}:\n{said}", path.display()));
         }
     }
-    assert!(different.is_empty(), "not as expected:\n{}", different.join("\n"));
+    assert!(different.is_empty(), "unexpected output:\n{}", different.join("\n"));
 }
 
 #[test]
@@ -122,5 +122,5 @@ fn files_that_cannot_be_read_say_why() {
     fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
     assert_eq!(said(&path), "larger than 1 MiB");
     std::os::unix::fs::symlink(directory.path().join("gone"), directory.path().join("link.yaml")).unwrap();
-    assert_eq!(said(&directory.path().join("link.yaml")), "the link leads nowhere");
+    assert_eq!(said(&directory.path().join("link.yaml")), "broken symbolic link");
 }

@@ -19,7 +19,7 @@ use crate::support::{LISTENER, Weir, get, wait};
 struct Place(TempDir);
 
 impl Place {
-    /// Writes the bootstrap, with further keys of `config`.
+    /// Writes the bootstrap file, with further keys of `config`.
     fn new(url: &str, more: &str) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         fs::write(place.file(), bootstrap(url, more)).unwrap();
@@ -102,7 +102,7 @@ fn a_change_is_applied_while_the_server_holds_the_request() {
     assert_eq!(
         (&asked[0], asked[1].as_deref()),
         (&None, Some("wait=50")),
-        "the first response is wanted at once"
+        "the first request does not ask the server to hold it"
     );
 }
 
@@ -123,7 +123,7 @@ fn a_plain_server_is_asked_every_interval_and_says_that_nothing_has_changed() {
     let weir = place.start();
     until_fetched(&weir, "unchanged", 3.0);
     assert_eq!((weir.generation(), fetches(&weir, "changed")), (1, 1.0));
-    assert_eq!(server.origin.connections(), 2, "one of the start, and one that is kept");
+    assert_eq!(server.origin.connections(), 2, "one connection of the start, and one persistent connection");
     server.publish(&denying("b"));
     until_denied(&weir, "b");
     wait::until_true("the ETag", || weir.admin_json("/server_info")["config"]["fetched"]["etag"] == "\"2\"");
@@ -142,7 +142,7 @@ fn without_an_etag_the_time_of_the_last_change_is_what_versions_are_told_by() {
     let weir = place.start();
     server.behave(dated("b", "Mon, 23 Nov 2026 06:00:00 GMT"));
     until_denied(&weir, "b");
-    wait::until_true("its date", || {
+    wait::until_true("a request with its date", || {
         server.asked_with("if-modified-since").contains(&Some("Mon, 23 Nov 2026 06:00:00 GMT".to_owned()))
     });
 }
@@ -167,7 +167,7 @@ fn a_file_of_central_dogma_is_taken_out_of_its_envelope() {
         server.publish(&denying(path));
         until_denied(&weir, path);
     }
-    assert!(server.asked_with("if-none-match").contains(&Some("\"2\"".to_owned())), "the revision");
+    assert!(server.asked_with("if-none-match").contains(&Some("\"2\"".to_owned())), "revision as ETag");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn what_takes_a_restart_does_so_when_it_comes_from_a_server() {
     let weir = place.start();
     server.publish(&format!("{}drain: {{ timeout: 1s }}\n", denying("b")));
     until_denied(&weir, "b");
-    wait::until_true("the remark", || {
+    wait::until_true("the pending restart", || {
         weir.admin_json("/server_info")["config"]["last_reload"]["needs_restart"][0] == "drain"
     });
     assert_eq!(weir.metric("weir_config_restart_pending", &[]), 1.0);

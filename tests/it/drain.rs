@@ -1,4 +1,4 @@
-//! Graceful shutdown, as clients and the kubelet see it.
+//! Graceful shutdown, observed by clients and by readiness probes.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -89,8 +89,8 @@ fn readiness_fails_at_once_and_service_goes_on_for_the_delay() {
     assert_eq!(client.get("/").status, 200);
     weir.terminate();
     wait::until_true("readiness to fail", || weir.admin_get("/ready").status == 503);
-    assert_eq!(get(weir.address(), "/").status, 200, "a new connection within the delay");
-    assert_eq!(client.get("/").status, 200, "an old connection within the delay");
+    assert_eq!(get(weir.address(), "/").status, 200, "new connections are served during the delay");
+    assert_eq!(client.get("/").status, 200, "open connections are served during the delay");
     until_refused(weir.address());
     assert_success(weir.wait_exit());
 }
@@ -255,7 +255,7 @@ fn connections_in_the_accept_queue_are_served() {
         });
         let answers = clients.iter_mut().map(|client| client.try_answer("GET").map(|answer| answer.status));
         let lost: Vec<_> = answers.enumerate().filter(|(_, answer)| !matches!(answer, Ok(200))).collect();
-        assert!(lost.is_empty(), "{} of 400 not answered, the first: {:?}", lost.len(), lost[0]);
+        assert!(lost.is_empty(), "{} of 400 without a response, the first: {:?}", lost.len(), lost[0]);
         assert_success(weir.wait_exit());
     }
 }
@@ -272,7 +272,7 @@ fn a_request_that_arrived_before_sigterm_is_not_idle() {
     });
     let answers = clients.iter_mut().map(|client| client.try_answer("GET").map(|answer| answer.status));
     let lost: Vec<_> = answers.enumerate().filter(|(_, answer)| !matches!(answer, Ok(200))).collect();
-    assert!(lost.is_empty(), "{} of 50 not answered, the first: {:?}", lost.len(), lost[0]);
+    assert!(lost.is_empty(), "{} of 50 without a response, the first: {:?}", lost.len(), lost[0]);
     assert_success(weir.wait_exit());
 }
 

@@ -49,7 +49,7 @@ fn an_upstream_that_reports_room_gives_clients_more_and_one_that_reports_none_wh
     });
     let weir = elastic(&origin, "utilization");
     let mut client = Client::connect(weir.address());
-    wait::until_true("growth", || {
+    wait::until_true("the limit to grow", || {
         assert_eq!(client.get("/free").status, 200);
         factor(&weir) >= 1.6
     });
@@ -60,17 +60,17 @@ fn an_upstream_that_reports_room_gives_clients_more_and_one_that_reports_none_wh
     assert_eq!(shown["elastic"]["signals"]["utilization"]["value"], 0.1, "{shown:#}");
 
     percent.store(95, Ordering::SeqCst);
-    wait::until_true("contraction", || {
+    wait::until_true("the limit to shrink", || {
         assert_eq!(client.get("/free").status, 200);
         factor(&weir) <= 1.0
     });
-    assert_eq!(passing(&weir, "two"), 20, "exactly what was written");
-    assert_eq!(passing(&weir, "one"), 0, "it has had more than that already");
+    assert_eq!(passing(&weir, "two"), 20, "exactly the base limit");
+    assert_eq!(passing(&weir, "one"), 0, "this key has already used more than the base limit");
     let answer = client.get("/free");
     assert_eq!(
         answer.header("endpoint-load-metrics"),
         "TEXT cpu_utilization=0.95",
-        "balancers in front live by it"
+        "load reports are forwarded to load balancers downstream"
     );
 }
 
@@ -88,13 +88,13 @@ fn an_upstream_that_answers_nobody_leaves_what_was_written() {
         Ok(Then::Keep)
     });
     let weir = elastic(&origin, "in_flight");
-    wait::until_true("growth", || factor(&weir) >= 1.3);
+    wait::until_true("the limit to grow", || factor(&weir) >= 1.3);
     let contracted = AtomicBool::new(false);
     let statuses = at_once(61, |index| {
         if index > 0 {
             return Client::connect(weir.address()).get("/free/slow").status;
         }
-        wait::until_true("contraction", || factor(&weir) <= 1.0);
+        wait::until_true("the limit to shrink", || factor(&weir) <= 1.0);
         contracted.store(true, Ordering::SeqCst);
         let passed = passing(&weir, "one");
         *gate.0.lock().unwrap() = true;
@@ -106,7 +106,7 @@ fn an_upstream_that_answers_nobody_leaves_what_was_written() {
         contracted.load(Ordering::SeqCst) && statuses.iter().all(|status| *status == 200),
         "{statuses:?}"
     );
-    wait::until_true("recovery", || factor(&weir) > 1.0);
+    wait::until_true("the limit to recover", || factor(&weir) > 1.0);
 }
 
 #[test]
@@ -125,6 +125,6 @@ fn headroom_is_kept_only_while_a_rule_is_elastic() {
     assert!(weir.metric("weir_elastic_signal_threshold", &[("signal", "in_flight")]) > 0.0);
 
     weir.reload(&hard);
-    wait::until_true("silence", || weir.admin_json("/limits")["elastic"].is_null());
+    wait::until_true("no elastic state", || weir.admin_json("/limits")["elastic"].is_null());
     assert_eq!(passing(&weir, "two"), 20);
 }

@@ -51,7 +51,7 @@ fn browse(path: &str) -> Request {
     headers.iter().fold(Request::get(path), |request, (name, value)| request.header(name, value))
 }
 
-/// Starts a proxy that trusts the proxy which [`browse`] claims as the sender.
+/// Starts a proxy that trusts the forwarding proxy of [`browse`].
 fn with(origin: &Origin, limit: &str, on_limit: &str) -> Weir {
     let rule = format!("rules: [{{ name: pages, limit: {limit}, on_limit: {on_limit} }}]");
     Weir::start(&behind_proxy(origin, &rule))
@@ -151,7 +151,7 @@ fn what_was_made_for_no_client_is_given_to_all_of_them() {
         assert_eq!(client.ask(&browse("/").header(name, value)).status, 200, "{name}");
     }
     let elsewhere = Request::get("/").from("198.51.100.7").header("x-request-id", "2");
-    assert_eq!(client.ask(&elsewhere).status, 429, "another browser");
+    assert_eq!(client.ask(&elsewhere).status, 429, "other browser headers select another variant");
 }
 
 /// Returns a request as an ingress forwards it for a browser; the addresses and IDs are unique to the request.

@@ -94,7 +94,7 @@ fn a_client_that_asks_for_it_gets_its_connection_closed() {
     assert_eq!(answer.status, 200);
     assert!(answer.head.lists("connection", "close"));
     assert!(client.is_closed());
-    assert!(!origin.only().head.lists("connection", "close"), "the upstream connection is ours to keep");
+    assert!(!origin.only().head.lists("connection", "close"), "`close` was forwarded");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn an_http_1_0_client_gets_a_plain_answer_and_a_close() {
     client.send("GET /old HTTP/1.0\r\nhost: test.local\r\n\r\n");
     let answer = client.answer("GET");
     assert_eq!((answer.status, answer.body.text().as_str()), (200, "hello"));
-    assert_eq!(answer.head.get("transfer-encoding"), None, "HTTP/1.0 knows no chunks");
+    assert_eq!(answer.head.get("transfer-encoding"), None, "HTTP/1.0 has no chunked coding");
     assert!(client.is_closed());
     assert_eq!(origin.only().head.line, "GET /old HTTP/1.1");
 }

@@ -160,13 +160,13 @@ fn a_replaced_database_is_used_at_once_and_counters_stay() {
     assert_eq!([counted("192.0.2.1"), counted("192.0.2.130")], [200, 200]);
     place.replace("country-moved.mmdb", "places.mmdb");
     place.until_status("192.0.2.1", 403);
-    assert_eq!([counted("192.0.2.130"), counted("192.0.2.130")], [200, 429], "counted on from one");
+    assert_eq!([counted("192.0.2.130"), counted("192.0.2.130")], [200, 429], "the counter is kept");
     place.replace("country.mmdb", "places.mmdb");
     place.until_status("192.0.2.1", 200);
-    assert_eq!([counted("192.0.2.1"), counted("192.0.2.1")], [200, 429], "counted on from one");
+    assert_eq!([counted("192.0.2.1"), counted("192.0.2.1")], [200, 429], "the counter is kept");
     place.replace("asn-moved.mmdb", "systems.mmdb");
     place.until_status("192.0.2.1", 403);
-    assert_eq!(place.status("198.51.100.1"), 403, "a country that is still denied");
+    assert_eq!(place.status("198.51.100.1"), 403, "this country is still denied");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn configuration(name: &str, upstream: SocketAddr) -> String {
         "plain" => ("", ""),
         "trusted" => ("", "client_ip: { trusted_proxies: 127.0.0.0/8 }"),
         "small" => (", limits: { header_size: 4KiB, headers: 10, streams: 2 }", ""),
-        other => panic!("no configuration `{other}`"),
+        other => panic!("unknown configuration `{other}`"),
     };
     let listener = format!(
         "{{ address: 127.0.0.1:0, name: inbound, header_timeout: 500ms, idle_timeout: 5s{listener} }}"
@@ -134,5 +134,5 @@ fn every_hostile_input_is_answered_as_expected_and_the_upstream_sees_only_what_i
         let name = case.path.strip_prefix(&directory).unwrap().display();
         wrong.push(format!("{name}: {}\n{}", answer.join(", "), shown(seen)));
     }
-    assert!(wrong.is_empty(), "{} of {} not as expected:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} of {} cases differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }

@@ -161,7 +161,7 @@ fn a_stream_that_stands_still_is_reset_and_no_other() {
             match taken.data().await {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => break error,
-                None => panic!("an endless answer has ended"),
+                None => panic!("the endless response has ended"),
             }
         }
     });
@@ -208,7 +208,7 @@ fn a_drain_finishes_the_streams_under_way_and_takes_no_more() {
     let mut weir = Weir::start(&config(origin.address(), "drain: { timeout: 20s }"));
     let mut client = H2::connect(weir.address());
     let under_way: Vec<_> = (0..10).map(|_| client.begin(client.request("GET", "/slow"), true).0).collect();
-    wait::until_true("all of them", || origin.seen().len() == 10);
+    wait::until_true("ten requests upstream", || origin.seen().len() == 10);
     weir.terminate();
     for response in under_way {
         assert_eq!(client.whole(response).unwrap().status, StatusCode::OK);
@@ -241,7 +241,7 @@ fn no_request_is_lost_to_a_drain() {
     weir.terminate();
     let answered = load.join().unwrap();
     assert_eq!(weir.wait_exit().code(), Some(0));
-    assert_eq!(origin.seen().len() as u32, answered, "each that the upstream saw was answered, and no more");
+    assert_eq!(origin.seen().len() as u32, answered, "requests upstream and responses differ");
 }
 
 #[test]

@@ -20,7 +20,7 @@ const TRUSTING: &str = "{ trusted_proxies: [127.0.0.1, 10.0.0.0/8] }";
 fn an_untrusted_peer_is_counted_under_its_own_address() {
     let weir = Weir::start(&config("echo", "rules: [{ name: once, key: [client_ip], limit: 1/d }]"));
     assert_eq!(forwarded(&weir, &["192.0.2.1", "192.0.2.2", "10.0.0.1"]), [200, 429, 429]);
-    assert_eq!(Client::connect_from("127.0.0.2", weir.address()).get("/").status, 200, "another peer");
+    assert_eq!(Client::connect_from("127.0.0.2", weir.address()).get("/").status, 200, "another client");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn nested_networks_are_counted_at_once_and_all_must_have_room() {
         forwarded(&weir, &["2001:db8:1:100::1", "2001:db8:1:200::1", "2001:db8:1:300::1"]),
         [200, 200, 429]
     );
-    assert_eq!(forwarded(&weir, &["2001:db8:2:1::1"]), [200], "another /48");
+    assert_eq!(forwarded(&weir, &["2001:db8:2:1::1"]), [200], "another /48 has its own counter");
 }
 
 #[test]
@@ -184,7 +184,7 @@ rules:
   - { name: each, key: client_ip, limit: 1/d }
 ";
     let weir = Weir::start(&config("echo", rules));
-    assert_eq!(forwarded(&weir, &["2001:db8:1:1::1", "2001:db8:1:1::2"]), [200, 429], "each /64 once");
-    assert_eq!(forwarded(&weir, &["2001:db8:1:2::1", "2001:db8:1:3::1"]), [200, 429], "the /48 twice");
+    assert_eq!(forwarded(&weir, &["2001:db8:1:1::1", "2001:db8:1:1::2"]), [200, 429], "one per /64");
+    assert_eq!(forwarded(&weir, &["2001:db8:1:2::1", "2001:db8:1:3::1"]), [200, 429], "two per /48");
     assert_eq!(forwarded(&weir, &["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.3.1"]), [200, 200, 429, 200]);
 }

@@ -71,7 +71,10 @@ fn what_cannot_be_imported_is_told_with_its_place_and_exits_2() {
     let nothing = file(&directory, "nothing.yaml", "a: b\n");
     for (arguments, expected) in [
         (["envoy-ratelimit", &wrong], format!("{wrong}:3:5: descriptor has empty key\n")),
-        (["local-ratelimit", &nothing], format!("{nothing}: no envoy.filters.http.local_ratelimit in it\n")),
+        (
+            ["local-ratelimit", &nothing],
+            format!("{nothing}: no envoy.filters.http.local_ratelimit in the file\n"),
+        ),
     ] {
         let output = run(["import"].into_iter().chain(arguments));
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), &*expected));

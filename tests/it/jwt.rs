@@ -95,7 +95,7 @@ fn each_user_of_a_token_has_a_limit_of_their_own() {
     let (weir, _place) = start(&by_secret("leeway: 0s"), PER_SUB);
     let of = |sub: &str, more: u64| hmac(&json!({ "sub": sub, "jti": more }));
     assert_eq!(twice(&weir, &of("ada", 1)), [200, 429]);
-    assert_eq!(status(&weir, &of("ada", 2)), 429, "another token of the same user");
+    assert_eq!(status(&weir, &of("ada", 2)), 429, "tokens of one user share a counter");
     assert_eq!(twice(&weir, &of("eve", 1)), [200, 429]);
 }
 
@@ -199,7 +199,7 @@ fn a_token_expires_while_weir_remembers_it() {
         start(&by_secret("leeway: 0s"), "key: { jwt: sub }, limit: 1000/s, on_missing: deny");
     let brief = hmac(&json!({ "sub": "ada", "exp": now() + 2 }));
     assert_eq!(twice(&weir, &brief), [200, 200]);
-    wait::until_true("the end of the token", || status(&weir, &brief) == 403);
+    wait::until_true("the token to expire", || status(&weir, &brief) == 403);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn what_a_trusted_gateway_has_verified_is_believed() {
     assert_eq!([with("eyJzdWIiOiJhZGEifQ"), with("eyJzdWIiOiJhZGEifQ==")], [200, 429]);
     let whole = token(Algorithm::ES256, None, &ec("other.pem"), &json!({ "sub": "eve" }));
     assert_eq!([with(&whole), with(&whole)], [200, 429]);
-    assert_eq!(status(&weir, &whole), 403, "it is in another header");
+    assert_eq!(status(&weir, &whole), 403, "the token is in another header");
 }
 
 #[test]
@@ -268,13 +268,13 @@ fn keys_are_rotated_while_weir_runs_and_a_damaged_set_changes_nothing() {
     let before = weir.generation();
     place.replace("jwks.json", &jwks(&[("old", "other.pem"), ("new", "ec.pem")]));
     weir.until_reloaded(before);
-    assert_eq!((status(&weir, &old), status(&weir, &new)), (200, 200), "both are in force");
+    assert_eq!((status(&weir, &old), status(&weir, &new)), (200, 200), "both keys are valid");
 
     let (before, rejected) = (weir.generation(), weir.rejected_reloads());
     let cut = jwks(&[("new", "ec.pem")]);
     place.replace("jwks.json", &cut[..cut.len() / 2]);
     wait::until_true("the rejection", || weir.rejected_reloads() > rejected);
-    assert_eq!((status(&weir, &old), status(&weir, &new)), (200, 200), "the old set stays");
+    assert_eq!((status(&weir, &old), status(&weir, &new)), (200, 200), "the old key set stays in force");
     assert_eq!(weir.generation(), before);
     let problems = weir.admin_json("/server_info")["config"]["last_reload"]["problems"].to_string();
     assert!(problems.contains("jwks.json:1:") && problems.contains("not valid JSON"), "{problems}");
@@ -343,7 +343,7 @@ fn keys_from_a_file_are_exempt_or_denied_and_followed() {
     place.replace("weir.yaml", &config("echo", rules));
     let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
     let with = |key: &str| ask(weir.address(), &Request::get("/").header("x-api-key", key)).status;
-    assert_eq!([with("other"), with("other")], [200, 429], "the others have a limit");
+    assert_eq!([with("other"), with("other")], [200, 429], "other keys are limited");
     assert_eq!(
         ["alpha-1#x", "beta", "root", "gamma", "alpha-1", "# partners"].map(with),
         [200, 200, 200, 403, 429, 429]

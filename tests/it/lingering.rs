@@ -62,8 +62,8 @@ fn connections_that_linger_are_bounded_and_the_oldest_ends_first() {
         assert_eq!(client.answer("POST").status, 429);
     }
     let open = || weir.metric("weir_downstream_connections", &[]);
-    until_true("the oldest to end", || open() <= 128.0);
-    assert!(open() > 100.0, "{} linger", open());
+    until_true("the oldest connections to close", || open() <= 128.0);
+    assert!(open() > 100.0, "{} connections linger", open());
     assert!(clients[0].is_closed());
 }
 
@@ -86,5 +86,5 @@ fn connections_that_linger_are_bounded_for_the_network_of_an_ipv6_client() {
     let open = || weir.metric("weir_downstream_connections", &[]);
     // Sooner than the time after which idle lingering connections end.
     let bounded = within(Duration::from_secs(3), || (open() <= 128.0).then_some(()));
-    assert!(bounded.is_some() && open() > 100.0, "{} linger", open());
+    assert!(bounded.is_some() && open() > 100.0, "{} connections linger", open());
 }

@@ -46,7 +46,7 @@ fn assert_all_refused(cases: &[Case]) {
             wrong.push(format!("{name}: the upstream saw {:?}", origin.last().head));
         }
     }
-    assert_eq!(get(weir.address(), "/fine").status, 200, "and then it no longer served");
+    assert_eq!(get(weir.address(), "/fine").status, 200, "the proxy no longer serves requests");
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert_eq!(whole(), 1, "the upstream saw {:#?}", origin.seen());
 }
@@ -282,7 +282,7 @@ fn a_fragment_is_refused_or_left_behind() {
     let rules = "rules: [{ name: no, match: { path: /p }, action: deny }]";
     let weir = Weir::start(&config(origin.address(), rules));
     let status = get(weir.address(), "/p#f").status;
-    assert!([400, 403].contains(&status), "{status}: a fragment got around a rule");
+    assert!([400, 403].contains(&status), "{status}: a fragment circumvents a rule");
     let status = get(weir.address(), "/q#f").status;
     assert!([200, 400].contains(&status), "{status}");
     assert!(origin.seen().iter().all(|seen| seen.head.word(1) == "/q"));
@@ -317,7 +317,7 @@ fn nothing_behind_a_broken_body_is_a_request() {
         assert_eq!(client.answer("POST").status, 403);
         // The connection may be closed already.
         let _ = client.wire.send(format!("{rest}GET /hidden HTTP/1.1\r\nhost: a.test\r\n\r\n"));
-        assert!(!matches!(client.wire.read_head(), Ok(Some(_))), "answered behind {begun:?}");
+        assert!(!matches!(client.wire.read_head(), Ok(Some(_))), "a response to bytes after {begun:?}");
         assert!(client.is_closed());
     }
     assert_eq!(origin.seen().len(), 0);

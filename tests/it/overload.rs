@@ -17,7 +17,7 @@ fn connections_beyond_the_bound_are_closed_and_places_are_given_back() {
     assert!(clients.iter_mut().all(|client| client.get("/").status == 200));
     let [one, _other] = clients;
     drop(one);
-    until_true("a place", || Client::connect(weir.address()).try_ask(&Request::get("/")).is_ok());
+    until_true("a free permit", || Client::connect(weir.address()).try_ask(&Request::get("/")).is_ok());
     let turned_away = weir.metric("weir_overload_turned_away_total", &[("limit", "connections")]);
     assert!(turned_away >= 1.0, "{turned_away}");
 }
@@ -35,7 +35,7 @@ fn a_client_has_as_many_connections_as_it_may_and_others_have_theirs() {
     assert_eq!(admitted.iter().filter(|is_served| **is_served).count(), 3);
     assert_eq!(Client::connect_from("127.0.0.2", weir.address()).get("/").status, 200);
     drop(served);
-    until_true("a place", || get_from_first(&weir));
+    until_true("a free permit", || get_from_first(&weir));
     let turned_away = weir.metric("weir_overload_turned_away_total", &[("limit", "connections_per_client")]);
     assert!(turned_away >= 17.0, "{turned_away}");
 }
@@ -69,12 +69,12 @@ fn requests_beyond_the_bound_are_told_so_and_charge_nothing() {
     for _ in 0..3 {
         let answer = get(weir.address(), "/");
         assert_eq!((answer.status, answer.header("x-envoy-overloaded")), (503, "true"));
-        assert_eq!(answer.head.get("x-ratelimit-limit"), None, "no rule was asked");
+        assert_eq!(answer.head.get("x-ratelimit-limit"), None, "rules were evaluated");
     }
     release.send(()).unwrap();
     let mut slow = slow;
     assert_eq!(slow.answer("GET").status, 200);
-    until_true("a place, and one charge left", || get(weir.address(), "/").status == 200);
+    until_true("a free request permit, and one unit left", || get(weir.address(), "/").status == 200);
     assert_eq!(get(weir.address(), "/").status, 429);
     let is_flagged =
         || std::fs::read_to_string(&log).unwrap_or_default().contains(r#""response_flags":"OM""#);
@@ -86,7 +86,7 @@ fn requests_beyond_the_bound_are_told_so_and_charge_nothing() {
 fn when_memory_is_short_requests_are_turned_away_and_their_connections_closed() {
     // Every Weir process uses more than 2 MiB.
     let weir = Weir::start(&config("echo", "overload: { memory: 2MiB }"));
-    let answer = until("memory to be looked at", || {
+    let answer = until("a measurement of memory", || {
         let mut client = Client::connect(weir.address());
         let answer = client.get("/");
         (answer.status == 503).then(|| (answer, client.is_closed()))
@@ -107,7 +107,7 @@ fn descriptors_that_run_out_keep_nobody_waiting_who_has_one_and_come_back() {
     let mut crowd: Vec<_> = (0..50).map(|_| Client::connect(weir.address())).collect();
     crowd.iter().for_each(|client| client.send(Request::get("/").bytes()));
     until_true("a line in the log", || weir.log().iter().any(|line| line.contains("cannot accept")));
-    assert_eq!(early.get("/").status, 200, "a connection that stands is served");
+    assert_eq!(early.get("/").status, 200, "open connections are served");
     // Each closed connection makes room for another one, so that all are served in the end.
     for client in &mut crowd {
         assert_eq!(client.answer("GET").status, 200);
@@ -118,7 +118,7 @@ fn descriptors_that_run_out_keep_nobody_waiting_who_has_one_and_come_back() {
     // With a pause after each failure there are about 50 per second; a loop without one would produce as many in 1 ms.
     assert!((1.0..2000.0).contains(&failures), "{failures}");
     let lines = weir.log().iter().filter(|line| line.contains("cannot accept")).count();
-    assert!(lines < 20, "{lines} lines in the log");
+    assert!(lines < 20, "{lines} log lines");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn idle_connections_are_cheap_and_keep_nobody_waiting() {
         assert_eq!(get(weir.address(), "/").status, 200);
     }
     let each = (resident() - before) / IDLE as f64;
-    assert!(each < 20.0 * 1024.0, "{each} bytes for an idle connection");
+    assert!(each < 20.0 * 1024.0, "{each} bytes per idle connection");
     assert!(idle.iter_mut().all(|client| client.get("/").status == 200));
     assert_eq!(ask(weir.address(), &Request::get("/")).status, 200);
 }

@@ -130,7 +130,7 @@ rules:
     place.replace("alice: pro\nbob: pro\n");
     place.weir.until_reloaded(before);
     assert_eq!(place.statuses(&["bob", "bob", "bob", "bob"]), [200, 200, 200, 429]);
-    assert_eq!(place.statuses(&["alice", "alice", "alice"]), [200, 200, 429], "counted on from one");
+    assert_eq!(place.statuses(&["alice", "alice", "alice"]), [200, 200, 429], "the counter is kept");
     // Back on the free plan, the units used under it are still counted.
     let before = place.weir.generation();
     place.replace("{}\n");
@@ -176,7 +176,7 @@ fn assert_no_key_is_shown(weir: &Weir, key: &str) {
     for path in ["/config_dump", "/server_info", "/limits", "/metrics"] {
         assert!(!weir.admin_get(path).body.text().contains(key), "{path}");
     }
-    assert!(!weir.log().iter().any(|line| line.contains(key)), "in the log");
+    assert!(!weir.log().iter().any(|line| line.contains(key)), "a key is in the log");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn where_it_is_required_everything_else_is_closed() {
     }
     assert!(origin.seen().is_empty());
     let count = |outcome| weir.metric("weir_proxy_protocol_connections_total", &[("outcome", outcome)]);
-    wait::until_true("all to be counted", || (count("absent"), count("malformed")) == (1.0, 3.0));
+    wait::until_true("all connections to be counted", || (count("absent"), count("malformed")) == (1.0, 3.0));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every recipe of docs/guides does what its heading says, as it stands there.
+//! Tests of every recipe in docs/guides, taken from the pages: each does what its heading says.
 
 mod core;
 
@@ -13,7 +13,7 @@ use crate::support::h2::H2;
 use crate::support::h2_origin::H2Origin;
 use crate::support::{Client, Origin, Request, Then, Weir, at_once, config, wait};
 
-/// The pages with recipes: one under each heading.
+/// Pages with recipes, one per heading.
 const GUIDES: [&str; 13] = [
     include_str!("../../docs/guides/allow-and-block-lists.md"),
     include_str!("../../docs/guides/bans.md"),
@@ -30,7 +30,7 @@ const GUIDES: [&str; 13] = [
     include_str!("../../docs/guides/tiers-and-plans.md"),
 ];
 
-/// The lines of YAML under a heading.
+/// Returns the YAML of the recipe under a heading.
 fn recipe(heading: &str) -> &'static str {
     let mut sections = GUIDES.iter().flat_map(|page| page.split("\n## "));
     let section = sections.find(|section| section.lines().next() == Some(heading));
@@ -38,7 +38,7 @@ fn recipe(heading: &str) -> &'static str {
     section.split("```yaml recipe\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap()
 }
 
-/// A proxy that runs a recipe in front of an upstream, with the files it names.
+/// A proxy with the configuration of a recipe, and the files that it names.
 struct Kitchen {
     weir: Weir,
     directory: TempDir,
@@ -57,7 +57,7 @@ impl Kitchen {
         Self::start_beside("", heading, origin, files)
     }
 
-    /// With a line of YAML beside the recipe's.
+    /// Starts a recipe with an additional line of YAML.
     fn start_beside(line: &str, heading: &str, origin: &Origin, files: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (name, content) in files {
@@ -68,14 +68,14 @@ impl Kitchen {
         Self { weir: Weir::start_file(&file), directory }
     }
 
-    /// Puts another file in the place of one.
+    /// Replaces a file atomically.
     fn replace(&self, name: &str, content: &str) {
         let (next, file) = (self.directory.path().join("next"), self.directory.path().join(name));
         fs::write(&next, content).unwrap();
         fs::rename(next, file).unwrap();
     }
 
-    /// The statuses of so many requests, one after the other on one connection.
+    /// Sends a request `times` times on one connection, and returns the status codes.
     fn ask(&self, times: usize, request: &Request) -> Vec<u16> {
         let mut client = Client::connect(self.address());
         (0..times).map(|_| client.ask(request).status).collect()
@@ -90,7 +90,7 @@ fn times(status: u16, count: usize) -> Vec<u16> {
     vec![status; count]
 }
 
-/// Answers with the status that the request wishes for.
+/// Returns an upstream that responds with the status code in the request header `x-status`.
 fn obedient() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
@@ -166,8 +166,8 @@ fn ten_rejected_calls() {
 fn one_budget_for_exports_and_others() {
     let origin = obedient();
     let heading = "One budget for cheap and expensive requests";
-    // In one minute.
-    wait::until_true("one minute for all of it", || {
+    // All requests must be in one window of a minute.
+    wait::until_true("all requests to be in one minute", || {
         let weir = Kitchen::start(heading, &origin, &[]);
         let of = |path: &str| Request::get(path).header("x-api-key", "7");
         let found = [
@@ -195,7 +195,7 @@ fn free_users_and_pro() {
         "10000, 10000;w=3600;name=\"pro\""
     );
     weir.replace("members.yaml", "rich: pro\npoor: pro\n");
-    wait::until_true("the customer to be pro", || weir.ask(1, &with("poor")) == times(200, 1));
+    wait::until_true("the customer to get the plan `pro`", || weir.ask(1, &with("poor")) == times(200, 1));
 }
 
 #[test]
@@ -206,14 +206,14 @@ fn two_hundred_dollars_a_day() {
     let buy = |cents: &str, status: &str| {
         weir.ask(1, &of("7").header("x-amount-cents", cents).header("x-status", status))[0]
     };
-    assert_eq!(buy("20000", "402"), 402, "declined, and given back");
-    assert_eq!(buy("20000", "503"), 503, "failed, and given back");
+    assert_eq!(buy("20000", "402"), 402, "declined, and refunded");
+    assert_eq!(buy("20000", "503"), 503, "failed, and refunded");
     assert_eq!(buy("15000", "200"), 200);
-    assert_eq!(buy("5001", "200"), 429, "a cent too much, and charged to nobody");
+    assert_eq!(buy("5001", "200"), 429, "one cent too much, and not charged");
     assert_eq!(buy("4999.5", "201"), 201, "rounded up");
     assert_eq!(buy("1", "200"), 429);
-    // Whoever says nothing, or nothing that could be read, or not who it is for, gets nothing by it.
-    assert_eq!([1, 2].map(|_| weir.ask(1, &of("8"))[0]), [200, 429], "all of the day");
+    // A missing amount uses the whole limit, an invalid or repeated one is rejected, and so is a missing customer.
+    assert_eq!([1, 2].map(|_| weir.ask(1, &of("8"))[0]), [200, 429], "the whole limit");
     assert_eq!(weir.ask(1, &of("9").header("x-amount-cents", "1e1"))[0], 429);
     assert_eq!(weir.ask(1, &of("9").header("x-amount-cents", "1").header("x-amount-cents", "20001"))[0], 429);
     assert_eq!(weir.ask(1, &Request::post("/purchases", "x").header("x-amount-cents", "1"))[0], 403);
@@ -243,7 +243,7 @@ fn ten_per_cent_over() {
 #[test]
 fn more_while_there_is_room() {
     let origin = obedient();
-    // Not the CPU: other tests keep it busy.
+    // Does not use the signal `cpu`: other tests keep the CPU busy.
     let signals = "elastic: { signals: in_flight }";
     let weir = Kitchen::start_beside(
         signals,
@@ -251,13 +251,13 @@ fn more_while_there_is_room() {
         &origin,
         &[],
     );
-    wait::until_true("room", || weir.admin_json("/limits")["rules"][0]["factor"].as_f64() > Some(2.0));
+    wait::until_true("growth", || weir.admin_json("/limits")["rules"][0]["factor"].as_f64() > Some(2.0));
     let begun = wait::now();
     let statuses = weir.ask(400, &Request::get("/").header("x-api-key", "7"));
     let passed = statuses.iter().filter(|status| **status == 200).count();
-    // Without the factor: a burst of a hundred, and a hundred a second.
+    // Admissions under the base limit: a burst of 100, and 100 per second.
     let base = 101.0 + begun.elapsed().as_secs_f64() * 100.0;
-    assert!(passed as f64 > base * 1.5, "{passed} of at least {base}");
+    assert!(passed as f64 > base * 1.5, "{passed} admitted; the base limit admits {base}");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn slower_instead_of_refused() {
     let passed = statuses.iter().filter(|status| **status == 200).count();
     assert!(passed >= 16, "{statuses:?}");
     assert!(statuses.contains(&429), "{statuses:?}");
-    assert!(begun.elapsed().as_millis() >= (passed as u128 - 1) * 100, "{passed} passed too soon");
+    assert!(begun.elapsed().as_millis() >= (passed as u128 - 1) * 100, "{passed} admitted too soon");
     assert!(weir.decisions("imports", "delayed") >= 15.0);
 }
 
@@ -277,7 +277,7 @@ fn slower_instead_of_refused() {
 fn four_reports_at_a_time() {
     let origin = Origin::start(|turn| {
         if turn.head.word(1) == "/reports/slow" {
-            // Until the client leaves.
+            // The response stays incomplete until the client disconnects.
             turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no")?;
             turn.wire.ends();
             return Ok(Then::Close);
@@ -298,7 +298,7 @@ fn four_reports_at_a_time() {
     assert_eq!(weir.ask(3, &with("/reports/quick", "7")), times(429, 3));
     assert_eq!(weir.ask(1, &with("/reports/quick", "8")), times(200, 1));
     drop(under_way.pop());
-    wait::until_true("a place to be free", || weir.ask(1, &with("/reports/quick", "7")) == times(200, 1));
+    wait::until_true("a free permit", || weir.ask(1, &with("/reports/quick", "7")) == times(200, 1));
     assert_eq!(weir.ask(5, &with("/reports/quick", "7")), times(200, 5));
 }
 
@@ -307,7 +307,7 @@ fn who_does_not_listen_is_shut_out() {
     let origin = obedient();
     let weir = Kitchen::start("Ban a client that exceeds its limit", &origin, &[]);
     let mut client = Client::connect(weir.address());
-    wait::until_true("a refusal", || client.get("/").status == 429);
+    wait::until_true("a rejection", || client.get("/").status == 429);
     for _ in 0..5 {
         let answer = client.get("/");
         assert_eq!(answer.status, 429);
@@ -328,7 +328,7 @@ fn a_tenth_of_the_clients_is_limited() {
     };
     let first: Vec<bool> = (0..200).map(limited).collect();
     let share = first.iter().filter(|limited| **limited).count();
-    assert!((3..=50).contains(&share), "{share} of 200");
+    assert!((3..=50).contains(&share), "{share} of 200 clients limited");
     assert!(weir.decisions("try-it", "shadow") > 0.0);
     let again: Vec<bool> = (0..200).map(limited).collect();
     assert_eq!(first, again);
@@ -381,18 +381,18 @@ fn an_old_page_rather_than_none() {
     let weir = Kitchen::start(heading, &origin, &[("busy.html", "<p>busy")]);
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/catalogue/1").body.text(), "ok");
-    // Quicker than the limit: what is refused is marked.
+    // Sends faster than the limit. Responses to rejected requests have a Warning header.
     let mut refused = |request: fn(usize) -> Request| {
         let mut answers = (0..5000).map(|n| client.ask(&request(n)));
         answers.find(|answer| answer.head.get("warning").is_some()).unwrap()
     };
     let kept = refused(|_| Request::get("/catalogue/1"));
     assert_eq!((kept.status, &*kept.body.text()), (200, "ok"));
-    // Nothing is stored for a page that nobody has seen.
+    // Nothing is stored for a page that was never requested.
     let busy = refused(|n| Request::get(&format!("/catalogue/new-{n}")));
     assert_eq!((busy.status, &*busy.body.text()), (200, "<p>busy"));
     let mut posts = (0..5000).map(|_| client.ask(&Request::post("/catalogue/1", "x")).status);
-    assert!(posts.any(|status| status == 429), "it was not served, and is told so");
+    assert!(posts.any(|status| status == 429), "a rejected POST gets 429");
 }
 
 #[test]
@@ -410,14 +410,14 @@ fn envoy_asks_us() {
     let asked = |times: usize, client: &str| -> Vec<u16> {
         (0..times).map(|_| crate::support::ask(http, &question(client)).status).collect()
     };
-    // A minute may end meanwhile, once.
+    // At most one minute ends meanwhile.
     let passed = asked(25, "192.0.2.1").into_iter().filter(|status| *status == 200).count();
     assert!(matches!(passed, 10 | 20), "{passed}");
     assert_eq!(asked(1, "192.0.2.2"), [200]);
     assert!(kitchen.decisions("per-client", "allowed") >= 11.0);
 }
 
-/// Recipes that other tests try: this one takes a server of configurations, which tests/it/config_over_http.rs has.
+/// Recipes that are tested elsewhere: this one needs a configuration server, as in tests/it/config_over_http.rs.
 const TRIED_ELSEWHERE: [&str; 1] = ["Fetch the configuration from a web server"];
 
 #[test]
@@ -428,7 +428,7 @@ fn every_recipe_is_tried() {
     let untried: Vec<_> = untried
         .filter(|heading| !TRIED_ELSEWHERE.contains(heading) && !tests.contains(&format!("\"{heading}\"")))
         .collect();
-    assert!(untried.is_empty(), "{untried:?}");
+    assert!(untried.is_empty(), "recipes without a test: {untried:?}");
 }
 
 #[test]

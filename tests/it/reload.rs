@@ -1,4 +1,4 @@
-//! Hot reload during traffic: counters are kept, and failed reloads have no effect on clients.
+//! Hot reload during traffic: counters are kept, and rejected configurations have no effect on clients.
 
 mod files;
 mod unrest;
@@ -130,7 +130,7 @@ fn rules_come_and_go_without_a_restart() {
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/").status, 200);
     weir.reload(&config("echo", "rules: [{ name: no, action: deny }]"));
-    assert_eq!(client.get("/").status, 403, "on a connection that was there before");
+    assert_eq!(client.get("/").status, 403, "applied on a connection from before the reload");
     assert_eq!(get(weir.address(), "/").status, 403);
     weir.reload(&config("echo", "rules: []"));
     assert_eq!(client.get("/").status, 200);
@@ -198,7 +198,7 @@ fn a_bad_file_changes_nothing_and_is_told_about() {
     let weir = after(10, &keyed("10/d"));
     weir.reload_in_vain(&config("echo", &keyed("10/fortnight")));
     assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
-    assert_eq!(weir.admin_get("/ready").status, 200, "a bad file is no reason to take traffic away");
+    assert_eq!(weir.admin_get("/ready").status, 200, "an invalid file does not affect readiness");
     for page in ["/server_info", "/limits"] {
         assert!(weir.admin_get(page).body.text().contains("fortnight"), "{page} does not show the problem");
     }
@@ -232,7 +232,7 @@ fn a_change_that_needs_a_restart_says_so() {
         "rules: [{ name: no, action: deny }]",
     ));
     assert!(pending().contains("listeners"), "{}", pending());
-    assert_eq!(get(weir.address(), "/").status, 403, "what needs no restart is applied at once");
+    assert_eq!(get(weir.address(), "/").status, 403, "settings that need no restart are applied at once");
     weir.reload(&config("echo", ""));
     assert!(!pending().contains("listeners"), "{}", pending());
     weir.reload(&config("echo", "workers: 2"));

@@ -69,7 +69,7 @@ fn the_other_service_keeps_the_limit_for_all_who_ask_it() {
     let refused = get(weirs[0].address(), "/");
     assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, "true"));
     assert_eq!(refused.header("x-ratelimit-remaining"), "0");
-    assert!(refused.number("retry-after") > 1, "until the year is over");
+    assert!(refused.number("retry-after") > 1, "the rest of the year");
     assert_eq!(get(weirs[1].address(), "/").status, 429);
     assert_eq!(
         (decisions(&weirs[0], "per-ip", "allowed"), decisions(&weirs[0], "per-ip", "limited")),
@@ -88,14 +88,14 @@ fn a_request_that_the_other_service_refuses_is_charged_nothing_here() {
   - { name: tenant, key: { header: x-tenant }, scope: { {service}, domain: edge } }\n",
     );
     assert_eq!((tenant(&weir, "a"), tenant(&weir, "a")), (200, 429));
-    assert_eq!(decisions(&weir, "all", "allowed"), 1, "what another rule refuses is not decided by this one");
-    assert_eq!(tenant(&weir, "b"), 200, "of two a day one is left, since the second was refused");
+    assert_eq!(decisions(&weir, "all", "allowed"), 1, "requests that `tenant` rejects do not count");
+    assert_eq!(tenant(&weir, "b"), 200, "the rejected request was not charged");
     assert_eq!(decisions(&weir, "all", "allowed"), 2);
     let refused = ask(weir.address(), &Request::get("/").header("x-tenant", "c"));
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("x-ratelimit-limit"), "2, 2;w=86400;name=\"all\"");
     let hits = service.stat("ratelimit.service.rate_limit.edge.x-tenant.total_hits");
-    assert_eq!(hits, 3, "who is refused here is not asked about");
+    assert_eq!(hits, 3, "no query for requests that a local rule rejects");
 }
 
 /// Checks that every kind of charge is refunded when the remote service rejects the request.
@@ -144,12 +144,12 @@ fn a_late_refusal_answers_requests_of_every_kind() {
     assert_eq!(
         client.ask(&Request::new("HEAD", "/")).status,
         429,
-        "the connection goes on behind a body that was read"
+        "the connection stays open after the body was read"
     );
     let waiting = Request::post("/", "body").header("expect", "100-continue");
     let head = waiting.bytes();
     client.send(&head[..head.len() - "body".len()]);
-    assert_eq!(client.answer("POST").status, 429, "without leave to send the body");
+    assert_eq!(client.answer("POST").status, 429, "no 100 (Continue) before the rejection");
     let mut h2 = H2::connect(weir.address());
     let call = h2.call();
     let refused = h2.ask(call);
@@ -170,12 +170,12 @@ fn who_leaves_while_others_are_asked_is_counted_and_holds_nothing() {
     );
     let client = Client::connect(weir.address());
     client.send(Request::get("/").header("x-tenant", "waits").bytes());
-    wait::until_true("the question", || oracle.asked().len() == 1);
-    assert_eq!(tenant(&weir, "next"), 429, "one is under way");
+    wait::until_true("the query", || oracle.asked().len() == 1);
+    assert_eq!(tenant(&weir, "next"), 429, "one request is in flight");
     drop(client);
-    wait::until_true("the end of it", || tenant(&weir, "next") == 200);
+    wait::until_true("the end of the request", || tenant(&weir, "next") == 200);
     assert_eq!(asked(&weir, oracle.address, "abandoned"), 1);
-    assert!(decisions(&weir, "one", "allowed") >= 2, "the one that left was decided here");
+    assert!(decisions(&weir, "one", "allowed") >= 2, "the aborted request was decided");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_service_that_says_nothing_costs_few_requests_their_time() {
     let mut client = Client::connect(weir.address());
     assert!((0..40).all(|_| client.get("/").status == 503));
     let late = asked(&weir, oracle.address, "timed_out");
-    assert!((5..20).contains(&late), "{late} were late");
+    assert!((5..20).contains(&late), "{late} requests were late");
     assert_eq!(asked(&weir, oracle.address, "skipped"), 40 - late);
     assert_eq!(oracle.asked().len() as u64, late);
 }
@@ -226,9 +226,9 @@ fn a_service_is_asked_again_once_it_has_come_back() {
     let rule = format!("{{ rls: '{}', domain: d, timeout: 100ms, on_error: deny }}", oracle.address);
     let weir = Weir::start(&config("echo", &format!("rules: [{{ name: r, scope: {rule} }}]\n")));
     assert!((0..6).all(|_| get(weir.address(), "/").status == 503));
-    assert_eq!(oracle.asked().len(), 5, "the sixth was not asked about");
+    assert_eq!(oracle.asked().len(), 5, "no query for the sixth request");
     speaks.store(true, Ordering::SeqCst);
-    wait::until_true("an answer", || get(weir.address(), "/").status == 200);
+    wait::until_true("a response", || get(weir.address(), "/").status == 200);
     assert!((0..10).all(|_| get(weir.address(), "/").status == 200));
 }
 
@@ -239,7 +239,7 @@ fn what_holds_without_an_answer_is_told_as_it_is_then() {
     let rules = format!("rules: [{{ name: r, limit: 10/s, scope: {rule} }}]\n");
     let weir = Weir::start(&config("echo", &rules));
     let passed = get(weir.address(), "/");
-    assert_eq!((passed.status, passed.header("x-ratelimit-remaining")), (200, "9"), "a second after it came");
+    assert_eq!((passed.status, passed.header("x-ratelimit-remaining")), (200, "9"), "as of the response");
 }
 
 #[test]
@@ -322,8 +322,8 @@ fn what_the_service_wants_said_is_said() {
     assert_eq!((seen.head.all("x-tier"), seen.head.all("host")), (vec!["gold"], vec!["here"]));
     let refused = ask(weir.address(), &Request::post("/", "body"));
     assert_eq!((refused.status, &*refused.body.text(), refused.header("x-left")), (429, "later\n", "7"));
-    assert_eq!(refused.head.all("retry-after"), ["1"], "what we say ourselves is said once");
-    assert_eq!(refused.head.all("content-type"), ["application/json"], "the body's");
+    assert_eq!(refused.head.all("retry-after"), ["1"], "headers that Weir sets occur once");
+    assert_eq!(refused.head.all("content-type"), ["application/json"], "of the body");
     assert_eq!(origin.connections(), 1);
 }
 
@@ -336,8 +336,8 @@ fn a_rule_that_looks_on_asks_and_refuses_nobody() {
     assert_eq!(asked(&weir, oracle.address, "over_limit"), 1);
     let silent = Oracle::start(|_| None);
     let weir = proxy(silent.address, "  - { name: r, throttle: shadow, scope: { {service}, domain: d } }\n");
-    assert_eq!(get(weir.address(), "/").status, 200, "long before the twenty seconds are over");
-    wait::until_true("the question", || silent.asked().len() == 1);
+    assert_eq!(get(weir.address(), "/").status, 200, "the response does not wait for the timeout of 20 s");
+    wait::until_true("the query", || silent.asked().len() == 1);
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn an_answer_that_fits_no_question_is_none_and_ends_no_others() {
         }
     }
     assert_eq!(asked(&weir, oracle.address, "failed"), 10);
-    assert_eq!(tenant(&weir, "fine"), 200, "ten that it could not decide are no reason not to ask it");
+    assert_eq!(tenant(&weir, "fine"), 200, "invalid responses do not open the circuit breaker");
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn a_reload_asks_whom_it_names() {
     assert_eq!(get(weir.address(), "/").status, 200);
     weir.reload(&format!("{}ietf_headers: true\n", yaml(first.address)));
     assert_eq!(get(weir.address(), "/").status, 200);
-    assert_eq!(first.connections(), 1, "nothing has changed for it");
+    assert_eq!(first.connections(), 1, "the connection is kept, since the service is unchanged");
     weir.reload(&yaml(second.address));
     assert_eq!(get(weir.address(), "/").status, 200);
     assert_eq!((first.asked().len(), second.asked().len()), (2, 1));

@@ -77,12 +77,12 @@ fn a_shared_limit_in_shadow_mode_counts_what_is_over_it_and_nothing_else() {
     let fleet = [sharing(&store.url(), rule)];
     assert_eq!(passing(&fleet, "a", 100), 100);
     let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
-    assert_eq!(shadow, 0.0, "a tenth of the limit is not over it");
+    assert_eq!(shadow, 0.0, "a tenth of the limit was used");
     let rule = rule.replace("1000/d", "5/d");
     let fleet = [sharing(&store.url(), &rule)];
     assert_eq!(passing(&fleet, "b", 100), 100);
     let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
-    assert!((80.0..=98.0).contains(&shadow), "{shadow} of a hundred are over a limit of five");
+    assert!((80.0..=98.0).contains(&shadow), "{shadow} of 100 requests over a limit of 5");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_shared_limit_in_shadow_mode_is_within_its_limit_beside_an_enforced_one_that
         assert_eq!(get(&fleet[0], &format!("key-{key}")), 200);
     }
     let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
-    assert_eq!(shadow, 0.0, "one of nine is not over");
+    assert_eq!(shadow, 0.0, "one of nine units was used");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn after_a_failover_no_more_passes_than_one_server_would_have_let_pass() {
         fleet[0].metric("weir_store_up", &[]) == 1.0
             && get(&fleet[0], &format!("newcomer {newcomers}")) == 429
     });
-    assert_eq!(passing(&fleet, "a", 10), 0, "its last writes may be missing, so buckets begin empty");
+    assert_eq!(passing(&fleet, "a", 10), 0, "the replica may lack the last writes, so buckets start empty");
 }
 
 #[test]
@@ -154,8 +154,8 @@ fn without_the_store_each_rule_does_what_it_says() {
         let passes = |turn: &usize| ask(fleet[turn % 2].address(), &Request::get(&path)).status == 200;
         (0..60).filter(passes).count()
     };
-    assert_eq!(passed("split"), 10, "half of it each");
-    assert_eq!(passed("local"), 20, "all of it each");
+    assert_eq!(passed("split"), 10, "each instance admits half of the limit");
+    assert_eq!(passed("local"), 20, "each instance admits the whole limit");
     assert_eq!(passed("deny"), 0);
     assert_eq!(passed("allow"), 60);
     let marked = ask(fleet[0].address(), &Request::get("/allow"));
@@ -171,7 +171,7 @@ fn a_store_that_comes_back_without_its_data_begins_empty() {
     wait::until_true("the store", || {
         fleet[0].metric("weir_store_up", &[]) == 1.0 && get(&fleet[0], "b") == 429
     });
-    assert_eq!(passing(&fleet, "a", 10), 0, "what was used before is not known any more");
+    assert_eq!(passing(&fleet, "a", 10), 0, "earlier use is unknown, so nothing is admitted");
 }
 
 #[test]
@@ -297,11 +297,11 @@ fn operators_see_what_counts_a_shared_limit_and_what_is_left_of_it() {
     assert_eq!(
         (&one["in_force"], &one["error_bound"]),
         (&"local".into(), &200.0.into()),
-        "one instance more"
+        "with one more instance"
     );
     assert_eq!((&each["in_force"], &each["error_bound"]), (&"allow".into(), &"unbounded".into()));
     assert_eq!(error_bound(&fleet[1], "each"), f64::INFINITY);
-    assert_eq!(error_bound(&fleet[1], "parts"), 0.0, "it needs no store");
+    assert_eq!(error_bound(&fleet[1], "parts"), 0.0, "the split mode needs no store");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn no_more_requests_are_in_flight_in_all_instances_than_the_limit() {
     let go = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&go);
     let origin = Origin::start(move |turn| {
-        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
         Ok(Then::Keep)
     });
@@ -335,7 +335,7 @@ fn no_more_requests_are_in_flight_in_all_instances_than_the_limit() {
         let (before, rejected) = (origin.seen().len(), AtomicUsize::new(0));
         let statuses = at_once(9, |turn| {
             if turn == 0 {
-                wait::until_true("all to be decided", || {
+                wait::until_true("all decisions", || {
                     origin.seen().len() - before + rejected.load(Ordering::SeqCst) == 8
                 });
                 go.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Clients that send slowly or do not read must not use up the upstream requests that are available to other clients.
+//! Slow clients: clients that send slowly or do not read must not use up the connections and requests of an upstream.
 
 use std::time::Duration;
 
@@ -35,13 +35,13 @@ fn a_client_with_slow_uploads_leaves_requests_for_other_clients_by_default() {
     let origin = Origin::hello();
     let weir = weir(&origin, "{ connections: 40 }");
     let slow = uploads(&weir, 60);
-    until_true("the client to have its share", || overflows(&weir, "requests_per_client") > 0.0);
+    until_true("the client to reach its share", || overflows(&weir, "requests_per_client") > 0.0);
     for _ in 0..5 {
         assert_eq!(get_from("127.0.0.2", &weir), 200);
         assert_eq!(get_from("127.0.0.3", &weir), 200);
     }
     drop(slow);
-    until_true("the client's requests to be given back", || get_from("127.0.0.1", &weir) == 200);
+    until_true("the client's permits to be returned", || get_from("127.0.0.1", &weir) == 200);
 }
 
 /// Returns an upstream that responds with 404 as soon as it has the header section, and then reads the body.
@@ -52,20 +52,20 @@ fn hasty() -> Origin {
     })
 }
 
-/// The response is complete, but the upload still occupies the upstream connection.
+/// The response is complete, but the upload still holds the upstream connection.
 #[test]
 fn uploads_that_go_on_behind_an_early_response_count_for_their_client() {
     let origin = hasty();
     let weir = weir(&origin, "{ connections: 40 }");
     let mut slow = uploads(&weir, 60);
-    until_true("the client to have its share", || overflows(&weir, "requests_per_client") > 0.0);
+    until_true("the client to reach its share", || overflows(&weir, "requests_per_client") > 0.0);
     assert_eq!(slow[0].answer("POST").status, 404);
     for _ in 0..5 {
         assert_eq!(get_from("127.0.0.2", &weir), 404);
         assert_eq!(get_from("127.0.0.3", &weir), 404);
     }
     drop(slow);
-    until_true("the client's requests to be given back", || get_from("127.0.0.1", &weir) == 404);
+    until_true("the client's permits to be returned", || get_from("127.0.0.1", &weir) == 404);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn slow_uploads_behind_an_early_response_are_ended_while_requests_are_scarce() {
     let slow = uploads(&weir, 5);
     until_true("five requests", || origin.connections() == 5);
     let freed = within(Duration::from_secs(40), || (get_from("127.0.0.2", &weir) == 404).then_some(()));
-    assert!(freed.is_some(), "slow uploads hold every connection");
+    assert!(freed.is_some(), "slow uploads hold all connections");
     drop(slow);
 }
 
@@ -97,7 +97,7 @@ fn streams_whose_uploads_go_on_behind_an_early_response_are_ended_while_requests
         .collect();
     assert_eq!(origin.connections(), 5);
     let freed = within(Duration::from_secs(40), || (get_from("127.0.0.2", &weir) == 404).then_some(()));
-    assert!(freed.is_some(), "slow uploads hold every connection");
+    assert!(freed.is_some(), "slow uploads hold all connections");
     drop(slow);
 }
 
@@ -125,7 +125,7 @@ fn streams_that_are_read_slowly_are_ended_while_requests_are_scarce() {
         })
         .collect();
     let freed = within(Duration::from_secs(40), || (get_from("127.0.0.2", &weir) == 200).then_some(()));
-    assert!(freed.is_some(), "responses that are not read hold every request");
+    assert!(freed.is_some(), "unread responses hold all requests");
     assert!(overflows(&weir, "min_client_rate") >= 1.0);
     drop(unread);
 }
@@ -141,7 +141,7 @@ fn a_client_has_as_many_requests_as_the_configuration_says() {
     assert_eq!(overflows(&weir, "requests_per_client"), 1.0);
     assert_eq!(get_from("127.0.0.2", &weir), 200);
     drop(slow);
-    until_true("a place", || get_from("127.0.0.1", &weir) == 200);
+    until_true("a free request permit", || get_from("127.0.0.1", &weir) == 200);
 }
 
 /// Requests above the client's share wait in the queue for connections.
@@ -179,7 +179,7 @@ fn slow_uploads_are_ended_while_requests_are_scarce() {
     let mut slow = uploads(&weir, 5);
     until_true("five requests", || origin.connections() == 5);
     let freed = within(Duration::from_secs(40), || (get_from("127.0.0.1", &weir) == 200).then_some(()));
-    assert!(freed.is_some(), "slow uploads hold every request");
+    assert!(freed.is_some(), "slow uploads hold all requests");
     let ended = overflows(&weir, "min_client_rate");
     assert!(ended >= 1.0, "{ended}");
     let statuses: Vec<_> = slow.iter_mut().filter_map(|client| client.try_answer("POST").ok()).collect();
@@ -200,7 +200,7 @@ fn an_answer_that_has_come_whole_holds_no_request_however_slowly_it_is_read() {
     let head = [0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, 1];
     client.send([&head[..], &block].concat());
     until_true("the first request", || origin.seen().len() == 1);
-    until_true("its place", || get_from("127.0.0.2", &weir) == 200);
+    until_true("its permit to be returned", || get_from("127.0.0.2", &weir) == 200);
     drop(client);
 }
 
@@ -219,7 +219,7 @@ fn a_download_that_nobody_reads_holds_little_memory() {
     // One-time allocations of the first requests are not counted.
     let early: Vec<_> = (0..5).map(|_| Client::connect(weir.address())).collect();
     early.iter().for_each(|client| client.send(Request::get("/").bytes()));
-    until_true("the first", || origin.seen().len() == early.len());
+    until_true("the first requests", || origin.seen().len() == early.len());
     let before = resident();
     let stalled: Vec<_> = (0..CLIENTS).map(|_| Client::connect(weir.address())).collect();
     stalled.iter().for_each(|client| client.send(Request::get("/").bytes()));
@@ -227,5 +227,5 @@ fn a_download_that_nobody_reads_holds_little_memory() {
     let mut most: f64 = 0.0;
     throughout(Duration::from_secs(1), || most = most.max(resident()));
     let each = (most - before) / CLIENTS as f64;
-    assert!(each < 128.0 * 1024.0, "{each} bytes for a stalled download");
+    assert!(each < 128.0 * 1024.0, "{each} bytes per stalled download");
 }

@@ -80,7 +80,7 @@ fn who_was_limited_before_a_restart_is_limited_after_it() {
     assert_eq!(weir.admin_json("/limits")["state"]["restored"], 2);
     terminate(weir);
     let weir = kept.start();
-    assert_eq!((exhaust(&weir, "other"), exhaust(&weir, "new")), (0, 0), "twice is as good as once");
+    assert_eq!((exhaust(&weir, "other"), exhaust(&weir, "new")), (0, 0), "kept by a second restart");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_crash_forgives_only_what_came_after_the_last_writing() {
     assert_eq!(exhaust(&weir, "used"), 3);
     // A save that was already running may lack the counter, but the next one has it.
     let enough = weir.metric("weir_state_saves_total", &[("outcome", "saved")]) + 2.0;
-    wait::until_true("two writings", || {
+    wait::until_true("two saves", || {
         weir.metric("weir_state_saves_total", &[("outcome", "saved")]) >= enough
     });
     assert_eq!(weir.metric("weir_state_counters", &[]), 1.0);
@@ -126,12 +126,12 @@ fn a_damaged_file_is_set_aside_and_counters_start_afresh() {
     assert_eq!(fs::read(kept.path("counters.damaged")).unwrap(), bytes);
     let warnings = said(&weir, "WARN");
     let warned = warnings.iter().any(|event| {
-        event["message"] == "the state is set aside, counters start afresh"
+        event["message"] == "invalid state file renamed: starting with empty counters"
             && event["problem"].as_str().is_some_and(|problem| problem.ends_with("is damaged"))
     });
     assert!(warned, "{warnings:?}");
     terminate(weir);
-    assert_eq!(exhaust(&kept.start(), "used"), 0, "the new one is whole");
+    assert_eq!(exhaust(&kept.start(), "used"), 0, "the new state file is valid");
 }
 
 #[test]
@@ -151,11 +151,11 @@ fn a_second_process_with_the_same_file_serves_and_does_not_write() {
     let first = kept.start();
     assert_eq!(exhaust(&first, "used"), 3);
     let second = kept.start();
-    wait::until_true("a failure to write", || {
+    wait::until_true("a failed save", || {
         second.metric("weir_state_saves_total", &[("outcome", "failed")]) >= 1.0
     });
     assert_eq!(second.metric("weir_state_saves_total", &[("outcome", "saved")]), 0.0);
-    assert_eq!(second.admin_json("/limits")["state"]["problem"], "another process writes it");
+    assert_eq!(second.admin_json("/limits")["state"]["problem"], "another process has locked it");
     assert_eq!(first.metric("weir_state_saves_total", &[("outcome", "failed")]), 0.0);
     terminate(first);
     wait::until_true("the file to be taken over", || {

@@ -1,4 +1,4 @@
-//! What happens to requests over a limit: rejection, delay, soft limits, concurrency limits and bans.
+//! Requests that exceed a limit: rejection, delay, soft limits, concurrency limits and bans.
 
 mod bans;
 mod delay;

@@ -44,7 +44,7 @@ fn a_head_that_trickles_is_not_waited_for_either() {
         pause(Duration::from_millis(45));
         client.wire.send("a").is_err().then_some(())
     });
-    assert!(cut.is_some(), "a head could trickle in for seconds");
+    assert!(cut.is_some(), "a slow header section was not timed out");
     assert_eq!(origin.seen().len(), 0);
     client.wire.drain();
 }
@@ -150,8 +150,8 @@ fn an_upload_that_stands_still_is_given_up() {
         assert!(["408", "504"].contains(&head.word(1)), "{}", head.line);
         client.wire.drain();
     }
-    assert!(client.is_closed(), "half a body is waited for without end");
-    assert!(!origin.only().complete, "the upstream was told that half a body is a whole one");
+    assert!(client.is_closed(), "an incomplete request body is not timed out");
+    assert!(!origin.only().complete, "an incomplete request body was ended as if it were complete");
 }
 
 /// The response is complete before the request has ended. The rest of the upload continues, but not without a timeout.
@@ -167,7 +167,7 @@ fn an_upload_that_stands_still_beside_an_early_answer_is_given_up() {
     let mut client = Client::connect(weir.address());
     client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 100000\r\n\r\nabc");
     assert_eq!(client.answer("POST").status, 200);
-    assert!(client.is_closed(), "a socket is kept that nobody times");
+    assert!(client.is_closed(), "the connection has no timeout");
     let upstreams = || weir.metric("weir_upstream_connections", &[]);
     until_true("the upstream's connection to be closed", || upstreams() == 0.0);
 }
@@ -203,7 +203,7 @@ fn an_empty_line_behind_a_body_is_no_request_to_wait_for() {
     client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 3\r\n\r\nabc\r\n");
     assert_eq!(client.answer("POST").status, 200);
     pause(Duration::from_millis(700));
-    assert_eq!(client.get("/").status, 200, "it was taken for half a head");
+    assert_eq!(client.get("/").status, 200, "the empty line was read as an incomplete header section");
     assert_eq!(weir.metric("weir_requests_malformed_total", &[]), 0.0);
 }
 
@@ -218,7 +218,7 @@ fn a_download_that_stands_still_is_cut() {
     let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
     let mut client = Client::connect(weir.address());
     assert!(client.try_ask(&Request::get("/")).is_err());
-    assert!(client.is_closed(), "half an answer is waited for without end");
+    assert!(client.is_closed(), "an incomplete response is not timed out");
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_client_that_stops_reading_is_let_go() {
     let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
     let client = Client::connect(weir.address());
     client.send(Request::get("/").bytes());
-    until_true("the upstream to be freed", || is_cut.try_recv().is_ok());
+    until_true("the upstream request to end", || is_cut.try_recv().is_ok());
 }
 
 #[test]

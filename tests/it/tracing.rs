@@ -90,7 +90,7 @@ fn said(span: &Span, name: &str) -> String {
 }
 
 fn of_path<'a>(spans: &'a [Span], path: &str) -> &'a Span {
-    spans.iter().find(|span| said(span, "url.path") == path).unwrap_or_else(|| panic!("no span of {path}"))
+    spans.iter().find(|span| said(span, "url.path") == path).unwrap_or_else(|| panic!("no span for {path}"))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -160,7 +160,7 @@ fn a_span_continues_the_trace_and_the_upstream_continues_the_span() {
         let own = hex(&span.span_id);
         assert_eq!((hex(&span.trace_id), hex(&span.parent_span_id)), (TRACE.to_owned(), PARENT.to_owned()));
         assert_ne!(own, PARENT);
-        assert_eq!(span.trace_state, "vendor=a:b,other=c", "a list, without its white space");
+        assert_eq!(span.trace_state, "vendor=a:b,other=c", "members of tracestate without white space");
         assert_eq!(field("traceparent"), format!("00-{TRACE}-{own}-01"));
         assert_eq!(field("tracestate"), "vendor=a:b, other=c");
         assert_eq!(field("b3"), format!("{TRACE}-{own}-1-{PARENT}"));
@@ -178,7 +178,7 @@ fn a_span_continues_the_trace_and_the_upstream_continues_the_span() {
     ask(weir.address(), &Request::get("/last").header("b3", FIELDS[2].1));
     let spans = collector.spans(3);
     assert_eq!(said(&spans[2], "url.path"), "/last");
-    wait::until_true("the count", || weir.metric("weir_spans_exported_total", &[]) == 3.0);
+    wait::until_true("the spans to be counted", || weir.metric("weir_spans_exported_total", &[]) == 3.0);
 }
 
 #[test]
@@ -298,8 +298,8 @@ fn a_collector_that_is_away_costs_spans_and_one_line_and_no_request_time() {
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(30), "{took:?}");
     wait::until_true("lost spans", || weir.metric("weir_spans_dropped_total", &[]) >= 900.0);
-    let complaints = || weir.log().iter().filter(|line| line.contains("spans are lost")).count();
-    wait::until_true("the complaint", || complaints() == 1);
+    let complaints = || weir.log().iter().filter(|line| line.contains("spans are dropped")).count();
+    wait::until_true("the log line about lost spans", || complaints() == 1);
     ask(weir.address(), &Request::get("/"));
     wait::until_true("another batch", || weir.metric("weir_spans_dropped_total", &[]) >= 3001.0);
     assert_eq!(complaints(), 1);
@@ -312,8 +312,8 @@ fn spans_that_a_collector_refuses_are_counted() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), &collector.setting("")));
     ask(weir.address(), &Request::get("/"));
-    wait::until_true("the count", || weir.metric("weir_spans_dropped_total", &[]) == 1.0);
-    assert_eq!(collector.origin.seen().len(), 1, "what is refused for good is not sent again");
+    wait::until_true("the spans to be counted", || weir.metric("weir_spans_dropped_total", &[]) == 1.0);
+    assert_eq!(collector.origin.seen().len(), 1, "spans that were rejected with 400 are not sent again");
 }
 
 #[test]
@@ -344,5 +344,5 @@ fn a_collector_may_speak_tls_and_want_to_know_who_we_are() {
     let another = Weir::start(&config("echo", &setting("another.example")));
     assert_eq!(ask(another.address(), &Request::get("/untold")).status, 200);
     wait::until_true("the spans to be lost", || another.metric("weir_spans_dropped_total", &[]) == 1.0);
-    assert_eq!(collector.spans(1).len(), 1, "who is not the one that is meant is told nothing");
+    assert_eq!(collector.spans(1).len(), 1, "no spans are sent to a server with another name");
 }

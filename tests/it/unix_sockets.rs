@@ -50,8 +50,8 @@ fn the_file_of_a_dead_process_is_replaced_and_that_of_a_live_one_is_not() {
     let second = crate::support::weir::run(["run", "-c", file.to_str().unwrap()]);
     assert_eq!(second.status.code(), Some(1));
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(said.contains("another process listens there"), "{said}");
-    assert!(ask(&path).unwrap().starts_with("HTTP/1.1 200"), "the first one goes on");
+    assert!(said.contains("another process is listening on the path"), "{said}");
+    assert!(ask(&path).unwrap().starts_with("HTTP/1.1 200"), "the first process still serves the socket");
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_tunnel_is_a_request_like_any_other_to_its_limits() {
     let weir = Weir::start(&config(echo_server(), rules));
     let mut socket = connect(weir.address()).unwrap();
     says(&mut socket, "hello");
-    assert_eq!(connect(weir.address()).unwrap_err(), 429, "the permit is held as long as the tunnel");
+    assert_eq!(connect(weir.address()).unwrap_err(), 429, "the tunnel holds its permit");
     drop(socket);
     wait::until("the permit", || connect(weir.address()).ok());
 }
@@ -168,7 +168,7 @@ fn a_tunnel_in_which_nothing_moves_is_closed() {
         wait::pause(Duration::from_millis(250));
         says(&mut socket, "still here");
     }
-    assert!(socket.read().is_err(), "it is kept open for ever");
+    assert!(socket.read().is_err(), "the idle tunnel is not closed");
 }
 
 #[test]
@@ -178,6 +178,6 @@ fn a_drain_leaves_tunnels_until_its_deadline() {
     weir.terminate();
     wait::until_true("the listener to be closed", || TcpStream::connect(weir.address()).is_err());
     says(&mut socket, "goodbye");
-    assert!(socket.read().is_err(), "it outlives the process");
+    assert!(socket.read().is_err(), "the tunnel is open after the shutdown timeout");
     assert_eq!(weir.wait_exit().code(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! Several upstreams and several endpoints: which of them gets each request.
+//! Several upstreams and several endpoints: selection of the endpoint for each request.
 
 mod faults;
 mod moves;
@@ -47,7 +47,7 @@ fn the_first_upstream_that_matches_takes_the_request() {
     {
         assert_eq!(client.get(path).body.text(), name, "{path}");
     }
-    assert_eq!(api.last().head.line, "GET /x/../api/ HTTP/1.1", "the target is the client's");
+    assert_eq!(api.last().head.line, "GET /x/../api/ HTTP/1.1", "the target is forwarded unchanged");
     let answered =
         |name| weir.metric("weir_upstream_requests_total", &[("upstream", name), ("outcome", "answered")]);
     assert_eq!((answered("api"), answered("rest")), (3.0, 2.0));
@@ -109,14 +109,14 @@ fn an_endpoint_that_fails_requests_is_left_out_and_comes_back() {
     )));
     let mut client = Client::connect(weir.address());
     let bad = (0..20).filter(|_| client.get("/").status == 500).count();
-    assert_eq!(bad, 3, "three in a row, then none");
+    assert_eq!(bad, 3, "three failures, then the endpoint is ejected");
     let clusters = weir.admin_get("/clusters").body.text();
     let flags = format!("upstream::{}::health_flags::/failed_outlier_check\n", origins[0].address());
     assert!(clusters.contains(&flags), "{clusters}");
     assert_eq!(weir.metric("weir_upstream_endpoints_healthy", &[]), 1.0);
     assert_eq!(weir.metric("weir_upstream_ejections_total", &[]), 1.0);
     status.store(204, Ordering::SeqCst);
-    until_true("its return", || client.get("/").status == 204);
+    until_true("the endpoint to be readmitted", || client.get("/").status == 204);
     assert_eq!(weir.metric("weir_upstream_endpoints_healthy", &[]), 2.0);
 }
 
@@ -129,7 +129,7 @@ fn the_last_endpoint_is_never_left_out() {
         addresses(&origins)
     )));
     let mut client = Client::connect(weir.address());
-    assert!((0..10).all(|_| client.get("/").status == 500), "there is always somebody to ask");
+    assert!((0..10).all(|_| client.get("/").status == 500), "the last endpoint is never ejected");
     assert_eq!(weir.metric("weir_upstream_endpoints_healthy", &[]), 1.0);
 }
 
@@ -154,10 +154,10 @@ fn health_checks_decide_who_gets_requests() {
     );
     assert!(origins[0].seen().iter().all(|seen| seen.head.line.starts_with("GET /health")));
     status.store(200, Ordering::SeqCst);
-    until_true("its recovery", || healthy() == 2.0);
+    until_true("the endpoint to become healthy", || healthy() == 2.0);
     until_true("requests", || client.get("/mark").body.text().is_empty());
     status.store(404, Ordering::SeqCst);
-    until_true("its illness", || healthy() == 1.0);
+    until_true("the endpoint to become unhealthy", || healthy() == 1.0);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn one_that_speaks_nothing_but_http_2_is_asked_by_http_2_how_it_is() {
     let healthy = || weir.metric("weir_upstream_endpoints_healthy", &[]);
     until_true("the first check", || healthy() == 0.0);
     status.store(204, Ordering::SeqCst);
-    until_true("its recovery", || healthy() == 1.0);
+    until_true("the endpoint to become healthy", || healthy() == 1.0);
     assert_eq!(get(weir.address(), "/").status, 200);
 }
 
@@ -281,7 +281,7 @@ fn what_is_over_the_limits_is_refused_at_once_and_says_so() {
         });
         drop(holding);
         let waits = || weir.metric("weir_upstream_requests_in_flight", &[]);
-        until_true("the first to be gone", || waits() == 0.0);
+        until_true("the first request to end", || waits() == 0.0);
         std::fs::write(&log, "").unwrap();
     }
 }
@@ -298,7 +298,7 @@ fn an_upstream_may_be_a_unix_socket() {
             let mut line = String::new();
             while line != "\r\n" {
                 line.clear();
-                assert!(reader.read_line(&mut line).unwrap() > 0, "the connection is used again");
+                assert!(reader.read_line(&mut line).unwrap() > 0, "connection not reused");
             }
             (&stream).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
         }

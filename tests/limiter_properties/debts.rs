@@ -18,8 +18,8 @@ const SECOND: u64 = 1_000_000_000;
 fn quotas(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Quota> {
     let algorithm = prop::sample::select(algorithms);
     (algorithm, 1_u32..20, 1_u8..10).prop_map(|(algorithm, count, precision)| {
-        let limit = Limit::new(NonZeroU32::new(count).expect("at least one"), Period::one(TimeUnit::Second));
-        let quota = Quota::new(algorithm, limit, None).expect("few a second");
+        let limit = Limit::new(NonZeroU32::new(count).expect("nonzero"), Period::one(TimeUnit::Second));
+        let quota = Quota::new(algorithm, limit, None).expect("a valid quota");
         quota.with_precision(precision).unwrap_or(quota)
     })
 }
@@ -36,7 +36,7 @@ fn is_admitted(limiter: &Limiter, meters: &[LimitHandle], cost: u32, now: u64) -
 
 fn used(limiter: &Limiter, meters: &[LimitHandle], now: u64) -> u32 {
     let key = limiter.hasher().hash(b"client");
-    limiter.usage(meters[0], key, Timestamp::from_nanos(now)).expect("a meter").used
+    limiter.usage(meters[0], key, Timestamp::from_nanos(now)).expect("an installed limit").used
 }
 
 proptest! {
@@ -112,8 +112,7 @@ proptest! {
         let count = quota.limit().count.get();
         let key = limiter.hasher().hash(b"client");
         limiter.charge(meters[0], key, i64::from(rounds * count), Timestamp::from_nanos(START));
-        // A debt of `rounds` times the count takes at least `rounds` - 1 periods to pay and at most two more than
-        // `rounds`.
+        // A debt of `rounds` times the count takes `rounds` - 1 to `rounds` + 2 periods to pay.
         let after = |rounds: u32| START + u64::from(rounds) * SECOND;
         prop_assert!(used(&limiter, &meters, after(rounds - 1) - 1) >= count);
         prop_assert!(!is_admitted(&limiter, &meters, 1, after(rounds - 1) - 1));

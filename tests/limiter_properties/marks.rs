@@ -28,7 +28,7 @@ fn months(mut days: u64) -> u64 {
         }
         days -= length;
     }
-    unreachable!("months do not end")
+    unreachable!("the iterator is infinite")
 }
 
 fn length(month: u64) -> u64 {

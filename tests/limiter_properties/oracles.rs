@@ -51,7 +51,7 @@ fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
             dates.iter().map(left).sum()
         }
         (Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_), _) => {
-            unreachable!("no limit names them")
+            unreachable!("not an algorithm of rate limits")
         }
     }
 }
@@ -154,7 +154,7 @@ proptest! {
                 charged.push((now, cost));
             } else {
                 let needed = used(&quota, &charged, now) + short + u128::from(cost) * whole(&quota);
-                prop_assert!(needed > u128::from(quota.burst().get()) * whole(&quota), "{} refused", cost);
+                prop_assert!(needed > u128::from(quota.burst().get()) * whole(&quota), "rejected a cost of {}", cost);
             }
         }
     }
@@ -182,7 +182,7 @@ proptest! {
             let whole_again = now + u64::try_from(counter.usage(now).reset.as_nanos()).unwrap();
             prop_assert!(counter.is_unused(whole_again));
             if whole_again > now && quota.algorithm() != Algorithm::FixedWindow {
-                prop_assert!(!counter.is_unused(whole_again - 1), "{} too early", quota.algorithm());
+                prop_assert!(!counter.is_unused(whole_again - 1), "{} reports the reset too late", quota.algorithm());
             }
             if counter.ask(cost, now) == Outcome::Conform {
                 charged.push((now, cost));

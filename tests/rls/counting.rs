@@ -188,7 +188,7 @@ fn where_limits_are_spread_there_is_room_for_one_after_the_other() {
     }
     let over = desk.status("k=v");
     assert_eq!((over.code, over.limit_remaining), (Code::OverLimit, 0));
-    assert_eq!(over.duration_until_reset, Some(Duration::from_secs(6)), "until there is room for one");
+    assert_eq!(over.duration_until_reset, Some(Duration::from_secs(6)), "until one hit is admitted");
     // Rejected requests are not charged, and the limit does not reset at the end of the minute.
     desk.pass(5);
     assert_eq!(desk.status("k=v").code, Code::OverLimit);
@@ -198,7 +198,7 @@ fn where_limits_are_spread_there_is_room_for_one_after_the_other() {
     desk.pass(60);
     let rested = desk.ask_all("d", vec![hits("k=v", 0)]).statuses.remove(0);
     assert_eq!((rested.code, rested.limit_remaining), (Code::Ok, 10));
-    assert_eq!(desk.ask_all("d", vec![hits("k=v", 11)]).overall, Code::OverLimit, "more than there ever is");
+    assert_eq!(desk.ask_all("d", vec![hits("k=v", 11)]).overall, Code::OverLimit, "more than the limit");
     assert_eq!(desk.ask_all("d", vec![hits("k=v", 10)]).overall, Code::Ok);
     assert_eq!(desk.ask_all("d", vec![given_back("k=v", 4)]).statuses[0].limit_remaining, 4);
 }
@@ -213,7 +213,7 @@ fn where_limits_are_spread_what_is_over_counts_nowhere_and_the_rest_as_told() {
         assert_eq!(looked.statuses[0].limit_remaining, left, "{counting:?}");
     }
     assert_eq!(spread(None).status("none=x").code, Code::OverLimit);
-    assert_eq!(spread(None).ask_all("d", vec![hits("none=x", 0)]).overall, Code::Ok, "a look");
+    assert_eq!(spread(None).ask_all("d", vec![hits("none=x", 0)]).overall, Code::Ok, "zero hits");
 }
 
 #[test]

@@ -29,8 +29,8 @@ impl Desk {
 
     pub(crate) fn with(yaml: &str, settings: Settings) -> Self {
         let limiter = Limiter::new(Table { max_keys: 10_000, secret: [7, 11] });
-        let windows = Windows::install(&limiter, START).expect("a meter for each unit");
-        let rules = Rules::from_yaml([("config.test", yaml)], false).expect("rules that load");
+        let windows = Windows::install(&limiter, START).expect("a limit for each unit");
+        let rules = Rules::from_yaml([("config.test", yaml)], false).expect("valid rules");
         let rules = Some(Arc::new(rules));
         let service = Service { rules, settings: Arc::new(settings), windows, sharing: None, native: None };
         Self { service, limiter, now: START }
@@ -38,7 +38,7 @@ impl Desk {
 
     pub(crate) fn reload(&mut self, yaml: &str) {
         self.service.rules =
-            Some(Arc::new(Rules::from_yaml([("config.test", yaml)], false).expect("rules that load")));
+            Some(Arc::new(Rules::from_yaml([("config.test", yaml)], false).expect("valid rules")));
     }
 
     pub(crate) fn pass(&mut self, seconds: u64) {
@@ -50,7 +50,7 @@ impl Desk {
     }
 
     pub(crate) fn ask_all(&self, domain: &str, descriptors: Vec<Descriptor>) -> Answer {
-        self.try_ask(&Request { domain: domain.to_owned(), descriptors, hits_addend: 0 }).expect("an answer")
+        self.try_ask(&Request { domain: domain.to_owned(), descriptors, hits_addend: 0 }).expect("a response")
     }
 
     /// Sends one descriptor in domain `d`, written `key=value,key=value`.
@@ -70,7 +70,7 @@ impl Desk {
 
 pub(crate) fn descriptor(entries: &str) -> Descriptor {
     let entry = |entry: &str| {
-        let (key, value) = entry.split_once('=').expect("key=value");
+        let (key, value) = entry.split_once('=').expect("an entry `key=value`");
         Entry { key: key.to_owned(), value: value.to_owned() }
     };
     let entries = entries.split(',').filter(|entry| !entry.is_empty()).map(entry).collect();

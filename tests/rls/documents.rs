@@ -19,7 +19,7 @@ fn every_load_error_has_the_words_of_the_reference() {
         let expected = text.lines().next().unwrap().strip_prefix("# ").unwrap().replace("\\n", "\n");
         let found = Rules::from_yaml([("config.file", text.as_str())], false).unwrap_err().to_string();
         let found = found.strip_prefix("config.file: ").unwrap();
-        // Of syntax errors only the position is compared, since each parser has its own wording.
+        // For syntax errors only the position is compared, since each parser has its own wording.
         let is_it = expected.strip_suffix('…').map_or(found == expected, |start| found.starts_with(start));
         assert!(is_it, "{}:\n  expected {expected}\n  found    {found}", path.display());
         seen += 1;

@@ -116,8 +116,8 @@ proptest! {
     fn imported_rules_refuse_what_the_original_refuses(nodes in nodes(), questions in questions()) {
         let yaml = format!("domain: d\ndescriptors: {}\n", written(&nodes));
         let rules = envoy_ratelimit::import(&[("f", &yaml)]).unwrap();
-        // Where the import reports a difference, the outcomes may differ.
-        prop_assume!(!rules.contains("comes several times"));
+        // If the import reports a difference, outcomes may differ.
+        prop_assume!(!rules.contains("occurs several times"));
         let settings = Settings { counting: Counting::AllOrNothing, ..Settings::default() };
         let mut original = Desk::with(&yaml, settings.clone());
         let mut imported = native::with_configuration(&pasted(&rules), settings);
@@ -135,7 +135,7 @@ fn samples(ending: &str) -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/imports");
     let mut files: Vec<_> =
         fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()).collect();
-    files.retain(|path| path.to_str().expect("a name").ends_with(ending));
+    files.retain(|path| path.to_str().expect("a file name in UTF-8").ends_with(ending));
     files.sort();
     assert!(!files.is_empty());
     files
@@ -178,7 +178,7 @@ fn what_is_imported_is_a_configuration() {
             loaded += 1;
         }
     }
-    assert!(loaded >= 4, "only {loaded}");
+    assert!(loaded >= 4, "only {loaded} files");
 }
 
 #[test]
@@ -208,12 +208,12 @@ fn every_file_that_cannot_be_imported_is_named_with_the_place() {
 #[test]
 fn what_is_no_configuration_of_the_filter_is_said_to_be_none() {
     let error = |text: &str| local_ratelimit::import("f", text).unwrap_err()[0].to_string();
-    assert_eq!(error("static_resources: {}"), "f: no envoy.filters.http.local_ratelimit in it");
-    assert_eq!(error(""), "f: empty, expected a configuration of Envoy's");
+    assert_eq!(error("static_resources: {}"), "f: no envoy.filters.http.local_ratelimit in the file");
+    assert_eq!(error(""), "f: empty, expected an Envoy configuration");
     assert!(error("a: [").starts_with("f:2:1: did not find expected node content"), "{}", error("a: ["));
     assert_eq!(
         error("stat_prefix: x\ntoken_bucket: { max_tokens: many, fill_interval: 1s }"),
-        "f:2:29: `max_tokens` is a number from 1 to 4294967295"
+        "f:2:29: `max_tokens` must be a number from 1 to 4294967295"
     );
     assert_eq!(
         error("stat_prefix: x\ndescriptors: [{ entries: [{ value: x }] }]"),

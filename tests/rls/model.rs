@@ -32,7 +32,7 @@ fn rules() -> String {
 }
 
 fn limit_of(asked: &str) -> Option<(u32, Unit)> {
-    let (key, value) = asked.split_once('=').expect("key=value");
+    let (key, value) = asked.split_once('=').expect("an entry `key=value`");
     let fits = |(of, wanted, ..): &&(&str, &str, u32, Unit)| {
         *of == key
             && match wanted.strip_suffix('*') {

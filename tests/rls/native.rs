@@ -76,7 +76,7 @@ fn a_rule_is_for_the_descriptors_of_its_domain_that_it_matches() {
         assert_eq!(passing(&desk, free, 5), 5, "{free}");
     }
     assert_eq!(passing(&desk, "a=x", 5), 3);
-    assert_eq!(passing(&desk, "a=yy,c=1", 5), 0, "all it is for share a counter");
+    assert_eq!(passing(&desk, "a=yy,c=1", 5), 0, "all matching descriptors share a counter");
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn values_are_counted_apart_and_none_looks_like_another() {
     for entries in ["a=1,b=2", "a=12,b=", "a=,b=12", "a=1,a=2,b=", "a=2,a=1,b=", "a=1,b=2,b=2"] {
         assert_eq!(passing(&desk, entries, 2), 1, "{entries}");
     }
-    assert_eq!(passing(&desk, "b=2,a=1", 2), 0, "the order of keys is that of the rule");
-    assert_eq!(passing(&desk, "a=1", 3), 3, "a key without a part is none");
+    assert_eq!(passing(&desk, "b=2,a=1", 2), 0, "the order of entries does not matter");
+    assert_eq!(passing(&desk, "a=1", 3), 3, "a descriptor without a part of the key is not limited");
 }
 
 #[test]
@@ -161,9 +161,9 @@ fn hits_are_what_a_request_costs() {
     assert_eq!(ask(hits("a=1", 3)), (Code::Ok, 4));
     assert_eq!(ask(hits("a=1", 3)), (Code::OverLimit, 4));
     assert_eq!(ask(hits("a=1", 2)), (Code::Ok, 0));
-    assert_eq!(ask(hits("a=1", 0)), (Code::Ok, 0), "a look");
+    assert_eq!(ask(hits("a=1", 0)), (Code::Ok, 0), "zero hits are never over the limit");
     assert_eq!(ask(given_back("a=1", 1)), (Code::Ok, 2));
-    assert_eq!(ask(given_back("a=1", 100)), (Code::Ok, 10), "never more than there is");
+    assert_eq!(ask(given_back("a=1", 100)), (Code::Ok, 10), "never more than the limit");
     assert_eq!(ask(hits("a=1", u64::MAX)), (Code::OverLimit, 10));
     let request = Request { domain: "d".into(), descriptors: vec![descriptor("a=1")], hits_addend: 5 };
     assert_eq!(desk.try_ask(&request).unwrap().statuses[0].limit_remaining, 0);
@@ -198,7 +198,7 @@ fn what_is_charged_afterwards_counts_where_refusals_are_charged() {
         (0..10).filter(|_| turn()).count()
     };
     assert_eq!(later(", on_denied: charge"), 3);
-    assert_eq!(later(""), 10, "else nobody is charged who was refused");
+    assert_eq!(later(""), 10, "without `on_denied: charge`, rejected requests are not charged");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn modes_are_those_of_the_proxy() {
 "#,
     );
     assert_eq!(passing(&desk, "m=shadow", 4), 4);
-    assert_eq!(told(&desk.ask("m=shadow")), [], "who only looks on tells nobody");
+    assert_eq!(told(&desk.ask("m=shadow")), [], "a limit in shadow mode is not reported");
     assert_eq!(desk.ask("m=shadow").stats.rules, [(RuleIndex(0), DecisionOutcome::Shadow)]);
     assert_eq!(passing(&desk, "m=canary", 4), 4);
     assert_eq!(passing(&desk, "m=soft", 20), 12);
@@ -247,7 +247,7 @@ fn modes_are_those_of_the_proxy() {
     assert_eq!(answer.statuses[0].duration_until_reset, Some(Duration::from_secs(30)));
     assert_eq!(told(&answer), [(1, Some(Unit::Second), "banned")]);
     let back = desk.ask_all("d", vec![given_back("m=ban", 1)]);
-    assert_eq!(back.overall, Code::Ok, "who gives back is not refused");
+    assert_eq!(back.overall, Code::Ok, "refunds are not rejected");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn the_tightest_limit_is_told() {
 "#,
     );
     let answer = desk.ask("a=1");
-    assert_eq!(told(&answer), [(5, Some(Unit::Minute), "five")], "sixty seconds are a minute");
+    assert_eq!(told(&answer), [(5, Some(Unit::Minute), "five")], "60 s is reported as a minute");
     assert_eq!(remaining(&answer), [4]);
     assert_eq!(answer.statuses[0].duration_until_reset, Some(Duration::from_secs(58)));
     desk.ask_all("d", vec![hits("a=1", 4)]);
@@ -301,7 +301,7 @@ fn entries_with_the_usual_names_are_what_rules_look_at() {
     assert_eq!(passing(&desk, "remote_address=192.0.2.2", 3), 1);
     assert_eq!(passing(&desk, "remote_address=198.51.100.1", 3), 3);
     assert_eq!(passing(&desk, "masked_remote_address=192.0.2.0/24", 3), 3);
-    assert_eq!(passing(&desk, "regex=1", 3), 3, "a path that is not there matches nothing");
+    assert_eq!(passing(&desk, "regex=1", 3), 3, "a missing path matches no pattern");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn a_rule_serves_proxied_requests_too_unless_it_reads_descriptors() {
     let rules: Vec<_> = selected.iter().map(|selected| selected.rule).collect();
     assert_eq!(rules, [RuleIndex(0)]);
     assert!(!desk.limiter.check(&[selected[0].check], START).is_rejected());
-    assert_eq!(passing(&desk, "remote_address=192.0.2.9,a=b", 3), 1, "and both count on one counter");
+    assert_eq!(passing(&desk, "remote_address=192.0.2.9,a=b", 3), 1, "both use one counter");
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn yaml_and_native_rules_of_a_domain_both_apply_and_the_worse_is_told() {
     let ask = |entries: &str| desk.ask_all("y", vec![descriptor(entries)]);
     assert_eq!(told(&ask("a=1")), [(4, Some(Unit::Hour), "low")]);
     assert_eq!(remaining(&ask("a=1")), [2]);
-    assert_eq!(told(&ask("a=good")), [(10, Some(Unit::Hour), "")], "exempt from native rules alone");
+    assert_eq!(told(&ask("a=good")), [(10, Some(Unit::Hour), "")], "exempt from native rules only");
     let answers: Vec<_> = (0..4).map(|_| ask("a=1").overall).collect();
     assert_eq!(answers, [Code::Ok, Code::Ok, Code::OverLimit, Code::OverLimit]);
     // By default the limits of the reference count rejected requests.
@@ -360,7 +360,7 @@ fn yaml_and_native_rules_of_a_domain_both_apply_and_the_worse_is_told() {
     assert_eq!(told(&answer), [(4, Some(Unit::Hour), "low")]);
     assert_eq!(remaining(&answer), [4]);
     let answers: Vec<_> = (0..5).map(|_| ask("a=1").overall).collect();
-    assert_eq!(answers[..4], [Code::Ok; 4], "of the ten two are left and four given back");
+    assert_eq!(answers[..4], [Code::Ok; 4], "two of ten are left, and four were refunded");
     let over = ask("a=1");
     assert_eq!(over.overall, Code::OverLimit);
 }
@@ -383,7 +383,7 @@ fn what_either_refuses_neither_charges_where_that_is_asked_for() {
     for _ in 0..5 {
         let answer = ask(["a=1", "b=1"]);
         assert_eq!((codes(&answer), remaining(&answer)), (vec![Code::Ok, Code::OverLimit], vec![7, 0]));
-        assert_eq!(answer.headers[0].1, "3", "headers are of what refuses");
+        assert_eq!(answer.headers[0].1, "3", "headers describe the limit that rejects");
     }
     for _ in 0..7 {
         assert_eq!(ask(["a=1", "c=1"]).overall, Code::Ok);

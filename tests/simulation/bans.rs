@@ -1,4 +1,4 @@
-//! Model of bans: when each one ends, and how long the next one will be.
+//! Model of bans: the end of each ban, and the duration of the next one.
 
 use weir::limiter::quota::Ban;
 
@@ -6,7 +6,7 @@ use weir::limiter::quota::Ban;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Banned {
     end: u64,
-    /// How many times the duration has been doubled.
+    /// Number of times that the duration has been doubled.
     doubled: u32,
     /// The ban was past its `ban_max` before a reload. It may still be remembered until its slot is needed.
     may_be_forgotten: bool,

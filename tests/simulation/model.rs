@@ -1,4 +1,4 @@
-//! Model of one key under one limit: what must be rejected, and what must be admitted.
+//! Model of one key under one limit: requests that must be rejected, and requests that must be admitted.
 
 use weir::limiter::algorithm::Algorithm;
 use weir::limiter::algorithm::conversion::OnChange;

@@ -93,7 +93,7 @@ impl Simulation {
                         told.collect::<String>()
                     )
                 };
-                assert!(may_change || before == after, "{self}: a refused request was charged: {}", what());
+                assert!(may_change || before == after, "{self}: a rejected request was charged: {}", what());
             }
             return;
         }
@@ -148,13 +148,13 @@ impl Simulation {
             || format!("{self}: {} of {quota:?} beside {held} of {counter:?}: {verdict:?}", asked.units());
         if verdict.exceeds() {
             let is_wrong = !crowded && counter.must_have_room(quota, held + asked.units(), now);
-            assert!(!is_wrong, "refused {}", what());
+            assert!(!is_wrong, "wrongly rejected {}", what());
         } else {
             let waits = matches!(asked.check.options, Some(CheckOptions { role: CounterRole::Delay(_), .. }));
             // For a request that was delayed and then rejected by another limit, the verdict does not state the delay.
             let then = now + u64::try_from(verdict.delay().as_nanos()).unwrap_or(u64::MAX);
             let is_right = (refused && waits) || counter.has_room(quota, held + asked.units(), then);
-            assert!(is_right, "passed {}", what());
+            assert!(is_right, "wrongly admitted {}", what());
         }
     }
 
@@ -225,8 +225,8 @@ impl Simulation {
         let must = refusing.iter().any(|(asked, _)| !fits(asked, Counter::has_room));
         let may_not = refusing.iter().all(|(asked, _)| fits(asked, Counter::must_have_room));
         // A check that has begun a ban reports the ban as its wait.
-        assert!(over || !must, "{self}: nothing comes of a refusal");
-        assert!(crowded || !over || !may_not, "{self}: reservations count");
+        assert!(over || !must, "{self}: a rejection due to charged units has no consequences");
+        assert!(crowded || !over || !may_not, "{self}: a rejection due to held units has consequences");
         over
     }
 
@@ -311,7 +311,7 @@ impl Simulation {
         };
         let was_crowded = self.is_crowded();
         let settled = self.limiter.settle(&mut waiting.reservation, due, Timestamp::from_nanos(self.now));
-        assert!(settled.is_some() || limit.is_none(), "{self}: a limit without a meter");
+        assert!(settled.is_some() || limit.is_none(), "{self}: an installed limit is missing");
         let crowded = was_crowded || self.is_crowded();
         if let (Some(limit), Some(counter)) = (limit, self.shadow.counters.get_mut(&waiting.id)) {
             if crowded {

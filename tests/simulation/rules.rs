@@ -1,4 +1,5 @@
-//! Rules as operators write and change them: limits are added, removed, raised, lowered, and get other algorithms.
+//! Random rules and the changes that operators make: limits are added, removed, raised, lowered, and get other
+//! algorithms.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -265,7 +266,7 @@ impl Rules {
 }
 
 fn random_period(rng: &mut Rng) -> Period {
-    Period::new(NonZeroU32::new(rng.u32(1..4)).expect("at least one"), UNITS[rng.usize(..UNITS.len())])
+    Period::new(NonZeroU32::new(rng.u32(1..4)).expect("nonzero"), UNITS[rng.usize(..UNITS.len())])
 }
 
 fn random_quota(rng: &mut Rng, period: Period) -> (Quota, Option<ElasticCosts>) {
@@ -291,13 +292,13 @@ fn changed_quota(rng: &mut Rng, before: &Quota) -> (Quota, Option<ElasticCosts>)
 
 fn quota(algorithm: Algorithm, rate: Rate, burst: Option<NonZeroU32>, precision: u8) -> Quota {
     let quota = Quota::new(algorithm, rate, burst).or_else(|_| Quota::new(algorithm, rate, None));
-    let quota = quota.expect("a quota that can be");
+    let quota = quota.expect("a valid quota");
     quota.with_precision(precision).unwrap_or(quota)
 }
 
 /// Makes every fourth quota elastic.
 fn maybe_elastic(rng: &mut Rng, quota: Quota) -> (Quota, Option<ElasticCosts>) {
-    let stretch = ElasticRange::from_hundredths([150, 200, 300][rng.usize(..3)]).expect("a stretch");
+    let stretch = ElasticRange::from_hundredths([150, 200, 300][rng.usize(..3)]).expect("a valid range");
     match quota.to_elastic(stretch) {
         Ok((finer, prices)) if rng.u32(..4) == 0 => (finer, Some(prices)),
         _ => (quota, None),
@@ -323,5 +324,5 @@ fn random_change(rng: &mut Rng) -> OnChange {
 }
 
 fn number(number: u32) -> NonZeroU32 {
-    NonZeroU32::new(number).expect("at least one")
+    NonZeroU32::new(number).expect("nonzero")
 }

@@ -50,7 +50,7 @@ impl Used {
                 let entries = if units > 0 { vec![(tick_of(quota, now), units)] } else { Vec::new() };
                 Self::Ticks { lump: !entries.is_empty(), entries }
             }
-            (Algorithm::RefillBucket, _) => unreachable!("no rule of the simulation has one"),
+            (Algorithm::RefillBucket, _) => unreachable!("the simulation has no refill buckets"),
             (Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_), _) => Self::Nothing,
         }
     }

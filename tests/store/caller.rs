@@ -91,7 +91,7 @@ impl Caller {
             last = self.increment("weir:fails").err();
             last.clone().filter(&is_expected)
         });
-        failed.unwrap_or_else(|| panic!("waited in vain for {what}: {last:?}"))
+        failed.unwrap_or_else(|| panic!("timed out waiting for {what}: {last:?}"))
     }
 
     /// Repeats a call until it succeeds.

@@ -1,4 +1,4 @@
-//! Calls that have a result: by whom, in which database, over which socket, by hash or by text.
+//! Successful calls: users and passwords, databases, Unix sockets, and scripts by hash or by text.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn a_script_is_sent_once_and_then_called_by_its_hash() {
     let calls = |name| info(&server, "commandstats", name);
     assert_eq!((calls("cmdstat_eval"), calls("cmdstat_evalsha")), (Some(1), Some(5)));
     assert_eq!(server.cli(&["script", "flush"]), "OK");
-    assert_eq!(caller.increment("weir:a"), Ok(6), "a server that has forgotten the script is sent it again");
+    assert_eq!(caller.increment("weir:a"), Ok(6), "the script is sent again to a server that has lost it");
     assert_eq!((calls("cmdstat_eval"), calls("cmdstat_evalsha")), (Some(2), Some(6)));
 }
 
@@ -88,7 +88,7 @@ fn with_password() -> Server {
     flavour().with_login(options, &["-a", "secret", "--no-auth-warning"])
 }
 
-/// The user as `docs/operations/shared-store.md` has it.
+/// Returns the ACL rules of the user in `docs/operations/shared-store.md`.
 fn documented_user() -> Vec<String> {
     let page =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations/shared-store.md"))
@@ -97,16 +97,16 @@ fn documented_user() -> Vec<String> {
     line.split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect()
 }
 
-/// Makes the user `weir` of a server what these words say.
+/// Creates the user `weir` on a server with these ACL rules.
 fn set_user(server: &Server, words: &[String]) {
     assert!(["0", "1"].contains(&&*server.cli(&["acl", "deluser", "weir"])));
-    // A script that the server knows is called by its hash alone.
+    // Otherwise EVALSHA would suffice for a cached script.
     assert_eq!(server.cli(&["script", "flush"]), "OK");
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     assert_eq!(server.cli(&words), "OK");
 }
 
-/// What Weir does at a server, in short.
+/// Makes the calls that Weir makes.
 fn work(server: &Server) -> Result<(), CallError> {
     let mut settings = one(server);
     settings.credentials = credentials(Some("weir"), "secret");
@@ -140,7 +140,7 @@ fn a_user_that_is_permitted_what_the_documentation_says_can_share_limits() {
     set_user(&server, &words);
     work(&server).unwrap();
     for (index, word) in words.iter().enumerate().filter(|(_, word)| word.starts_with('+')) {
-        // The name of a connection is for people; the others are for another database, Sentinel and Cluster.
+        // CLIENT SETNAME is optional. The others are only needed for another database, Sentinel or Cluster.
         let others = ["+client|setname", "+select", "+role", "+cluster|slots", "+asking"];
         if others.contains(&word.as_str()) {
             continue;
@@ -156,7 +156,7 @@ fn a_user_that_is_permitted_what_the_documentation_says_can_share_limits() {
     let mut settings = one(&server);
     settings.credentials = credentials(Some("weir"), "secret");
     let error = Caller::new(settings).increment("other:a").unwrap_err();
-    assert!(matches!(error, CallError::NotPermitted(_)), "a key of somebody else: {error:?}");
+    assert!(matches!(error, CallError::NotPermitted(_)), "a key with another prefix: {error:?}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn a_call_goes_to_the_server_that_has_the_slot_of_its_key() {
     for (key, server) in keys.iter().zip(&cluster.servers) {
         assert_eq!(caller.run_id(key), Ok(run_id_of(server)));
     }
-    assert_eq!(cluster.servers.each_ref().map(redirects), before, "the slots are known beforehand");
+    assert_eq!(cluster.servers.each_ref().map(redirects), before, "the slots are known in advance");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_slot_that_has_moved_is_followed_and_remembered() {
     for _ in 0..20 {
         assert_eq!(caller.run_id(&key), Ok(run_id_of(&cluster.servers[1])));
     }
-    assert_eq!(redirects(&cluster.servers[0]) - before, 1, "only the first call is sent on");
+    assert_eq!(redirects(&cluster.servers[0]) - before, 1, "only the first call is redirected");
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn a_key_that_moves_is_called_where_it_is() {
     let [from_id, to_id] = [from, to].map(|server| server.cli(&["cluster", "myid"]));
     assert_eq!(to.cli(&["cluster", "setslot", &slot, "importing", &from_id]), "OK");
     assert_eq!(from.cli(&["cluster", "setslot", &slot, "migrating", &to_id]), "OK");
-    assert_eq!(caller.increment(&key), Ok(2), "it has not moved yet");
+    assert_eq!(caller.increment(&key), Ok(2), "the key has not moved yet");
     let port = to.port().to_string();
     assert_eq!(from.cli(&["migrate", "127.0.0.1", &port, &key, "0", "5000"]), "OK");
-    assert_eq!(caller.increment(&key), Ok(3), "it has");
+    assert_eq!(caller.increment(&key), Ok(3), "the key has moved");
     assert_eq!(caller.run_id(&key), Ok(run_id_of(to)));
     cluster.move_slot(&slot, 1);
     assert_eq!(caller.increment(&key), Ok(4));

@@ -27,7 +27,7 @@ fn a_server_that_cannot_be_reached_fails_a_call_until_it_can() {
     assert_eq!(error.outcome(), StoreOutcome::Unreachable);
     server.restart();
     caller.recovers();
-    assert_eq!(caller.increment("weir:a"), Ok(1), "another process without data");
+    assert_eq!(caller.increment("weir:a"), Ok(1), "the restarted server has no data");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn the_first_call_that_is_late_is_a_timeout() {
     assert_eq!((error.outcome(), error), (StoreOutcome::Late, CallError::Timeout));
     // There is no connection now, and further calls do not wait for one.
     let error = caller.increment("weir:a").unwrap_err();
-    assert_eq!(error, CallError::Timeout, "the reason of the loss");
+    assert_eq!(error, CallError::Timeout, "the error that closed the connection");
     server.thaw();
     caller.recovers();
 }
@@ -121,7 +121,7 @@ fn a_server_that_does_not_respond_is_sent_nothing_more() {
     server.thaw();
     caller.recovers();
     let counted = server.cli(&["get", "weir:frozen"]);
-    assert!(["", "1"].contains(&&*counted), "only the first was sent: {counted}");
+    assert!(["", "1"].contains(&&*counted), "only the first call was sent: {counted}");
 }
 
 #[test]

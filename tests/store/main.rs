@@ -1,6 +1,6 @@
-//! The store client with real servers: its handling of every response, and of none.
+//! The store client with real servers: its handling of every kind of response, and of missing responses.
 //!
-//! All tests except `tls` run with Redis and with Valkey; what differs between them is in [`servers::Flavour`].
+//! All tests except `tls` run with Redis and with Valkey. Their differences are in [`servers::Flavour`].
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 #![expect(clippy::duplicate_mod, reason = "one suite for two servers")]
 

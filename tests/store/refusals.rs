@@ -1,5 +1,4 @@
-//! Servers that respond with an error: how the client classifies and counts it, and that calls succeed again when the
-//! cause is gone.
+//! Servers that respond with errors: classification and counting of the errors, and recovery when the cause is gone.
 
 use std::process::{Command, Stdio};
 
@@ -41,7 +40,7 @@ fn a_replica_is_connected_to_again_with_growing_pauses() {
     let (began, before, mut own) = (wait::now(), connections(), 0);
     wait::until_true("connections of the client", || {
         caller.fails("READONLY", |error| *error == CallError::ReadOnly);
-        // Each look makes a connection of its own, by redis-cli.
+        // Each query by redis-cli makes one more connection.
         own += 1;
         connections() - before - own >= 6
     });
@@ -130,7 +129,7 @@ fn a_user_that_loses_a_permission_keeps_its_connection() {
         assert_eq!(error.outcome(), StoreOutcome::Rejected);
     }
     let after = info(&server, "stats", "total_connections_received").unwrap();
-    assert_eq!(after - before, 1, "that of redis-cli alone");
+    assert_eq!(after - before, 1, "only the connection of redis-cli");
     server.cli(&["acl", "setuser", "weir", "+evalsha"]);
     assert_eq!(caller.increment("weir:a"), Ok(2));
 }

@@ -1,4 +1,4 @@
-//! The master that a sentinel names, and another one from one moment to the next.
+//! Discovery of the master through Sentinel, and failover to another one.
 
 use weir::store::redis::CallError;
 use weir::store::settings::Topology;
@@ -31,7 +31,7 @@ fn a_master_that_is_replaced_while_it_lives_is_left_before_it_learns_of_it() {
     assert_eq!(group.sentinel.cli(&["sentinel", "failover", "limits"]), "OK");
     wait::until_true("the new master", || caller.run_id("weir:a").as_ref() == Ok(&expected));
     // Sentinels make the old one a replica, and close its connections, some ten seconds later.
-    assert!(group.master.cli(&["role"]).starts_with("master"), "left too late");
+    assert!(group.master.cli(&["role"]).starts_with("master"), "the client left the old master too late");
     assert!(caller.increment("weir:a").is_ok());
 }
 
@@ -40,7 +40,7 @@ fn a_sentinel_that_is_gone_is_missed_only_when_the_master_is() {
     let mut group = flavour().group();
     let mut settings = watched(&group);
     let Topology::Sentinel(sentinel) = &mut settings.topology else { panic!() };
-    // One of them has never been there.
+    // No sentinel listens on this port.
     sentinel.sentinels.insert(0, place(free_port()));
     let caller = Caller::new(settings);
     assert!(caller.increment("weir:a").is_ok());
@@ -61,7 +61,8 @@ fn a_master_that_no_sentinel_knows_is_named_in_the_error() {
     sentinel.master = "other".into();
     let error = Caller::new(settings).increment("weir:a").unwrap_err();
     assert!(matches!(error, CallError::Unreachable(_)));
-    let expected = format!("the sentinel 127.0.0.1:{} does not name the master other", group.sentinel.port());
+    let expected =
+        format!("cannot get the master other from the sentinel 127.0.0.1:{}", group.sentinel.port());
     assert!(error.to_string().contains(&expected), "{error}");
 }
 
@@ -81,8 +82,8 @@ fn a_user_of_sentinels_is_permitted_what_the_documentation_says() {
     let clients = || group.sentinel.cli(&["client", "list"]);
     let caller = Caller::new(settings.clone());
     assert!(caller.increment("weir:a").is_ok());
-    assert!(clients().contains("sub=2"), "two events: {}", clients());
-    // Without the events it learns of another master all the same.
+    assert!(clients().contains("sub=2"), "subscribed to two channels: {}", clients());
+    // Without these events the client still finds the new master, by polling.
     drop(caller);
     assert_eq!(group.sentinel.cli(&["acl", "setuser", "weir", "-subscribe"]), "OK");
     let caller = Caller::new(settings);

@@ -89,5 +89,5 @@ fn no_protocol_is_negotiated_with_the_store() {
     };
     let hello = accepted.client_hello();
     assert_eq!(hello.server_name(), Some("localhost"));
-    assert!(hello.alpn().is_none(), "a server may reject protocols that it does not know");
+    assert!(hello.alpn().is_none(), "ALPN is not offered: a server may reject unknown protocols");
 }

@@ -88,17 +88,11 @@ fn admin(raw: Option<&raw::Admin>, taken: &mut Taken, report: &mut Report<'_>) -
     let explicit = raw.address.is_some();
     if !explicit && let Some(path) = taken.by(&listener::ListenAddress::Tcp(defaults::ADMIN_ADDRESS)) {
         let path = path.to_owned();
-        report.note(
-            at,
-            format!(
-                "the default address of the admin port is taken by `{path}`: there will be no admin port"
-            ),
-        );
+        report.note(at, format!("no admin port, because its default address is already in use by `{path}`"));
     }
     if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
-        let note =
-            Fault::new(format!("the admin port acts on what it is sent, and {address} is not loopback"));
-        report.note(at.key("address"), note.hint("`probes` is the address for others"));
+        let note = Fault::new(format!("the admin port has no authentication, and {address} is not loopback"));
+        report.note(at.key("address"), note.hint("use `probes` for probes and metrics"));
     }
     let hosts = raw
         .hosts
@@ -151,7 +145,7 @@ impl Taken {
     /// between them at random.
     fn claim(&mut self, address: listener::ListenAddress, at: At<'_>, report: &mut Report<'_>) {
         match self.by(&address) {
-            Some(path) => report.value(at, format!("address is taken by `{path}`, got {address}")),
+            Some(path) => report.value(at, format!("address already in use by `{path}`, got {address}")),
             None => self.0.push((address, at.to_string())),
         }
     }

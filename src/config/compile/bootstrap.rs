@@ -82,13 +82,10 @@ fn kept_in(
 fn wait(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Duration {
     let Some(wait) = duration(raw, at, report) else { return defaults::CENTRAL_WAIT };
     if wait.subsec_nanos() > 0 {
-        report.value(at, "expected whole seconds, which is how servers count them");
+        report.value(at, "expected whole seconds, the unit of `Prefer: wait`");
     }
     if wait > defaults::CENTRAL_LONGEST_WAIT {
-        report.value(
-            at,
-            "longer than 1h, after which a change would be noticed late if the connection was lost",
-        );
+        report.value(at, "longer than 1h, which would delay changes for too long after a lost connection");
     }
     wait
 }
@@ -96,7 +93,7 @@ fn wait(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Dur
 fn interval(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Duration {
     let Some(interval) = duration(raw, at, report) else { return defaults::CENTRAL_INTERVAL };
     if interval < defaults::CENTRAL_SHORTEST_INTERVAL {
-        report.value(at, "shorter than 100ms, which no server is asked more often than");
+        report.value(at, "shorter than 100ms, the shortest interval between requests");
     }
     interval
 }
@@ -111,7 +108,7 @@ fn headers(raw: &raw::Bootstrap, at: At<'_>, report: &mut Report<'_>) -> HeaderM
     }
     for given in raw.headers.iter().flat_map(|given| given.keys()) {
         if let Some(ours) = OURS.iter().find(|ours| given.eq_ignore_ascii_case(ours.as_str())) {
-            report.key(at.key(given), format!("`{ours}` is not for a configuration to say"));
+            report.key(at.key(given), format!("header `{ours}` cannot be overridden"));
         }
     }
     headers

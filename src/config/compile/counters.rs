@@ -99,14 +99,15 @@ fn compare_beside(earlier: Sharing<'_>, later: Sharing<'_>, at: At<'_>, report: 
     for (delaying, holding) in [(earlier, later), (later, earlier)] {
         if delays(delaying) && holds(holding) {
             let fault = Fault::new(format!(
-                "rule {} in line {} delays, and the response decides what rule {} in line {} charges to their counter {}",
+                "rule {} in line {} delays requests, but the charges of rule {} in line {} to the same \
+                 counter {} depend on the response",
                 named(&delaying.rule.name),
                 delaying.line,
                 named(&holding.rule.name),
                 holding.line,
                 named(later.rule.counter()),
             ));
-            report.value(at.key(place(later.rule)), fault.hint("nobody knows when there will be room"));
+            report.value(at.key(place(later.rule)), fault.hint("delays are computed before the response"));
         }
     }
 }
@@ -119,14 +120,14 @@ fn differ(
     report: &mut Report<'_>,
 ) {
     let fault = Fault::new(format!(
-        "rules of the counter {} need the same `{what}`: {} in line {} has {one}, {} in line {} has {two}",
+        "rules sharing counter {} need the same `{what}`: {} in line {} has {one}, {} in line {} has {two}",
         named(other.rule.counter()),
         named(&first.rule.name),
         first.line,
         named(&other.rule.name),
         other.line,
     ));
-    report.value(at.key(place(other.rule)), fault.hint("another `counter` makes them count apart"));
+    report.value(at.key(place(other.rule)), fault.hint("use another `counter` to count separately"));
 }
 
 /// Returns the key of a rule that names its counter.

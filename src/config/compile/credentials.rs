@@ -18,10 +18,10 @@ pub(super) fn headers<N, V>(
         match (name(given_name), value(given_value.expose())) {
             (Some(name), Some(value)) => headers.push((name, value)),
             (None, _) => {
-                let problem = format!("not the name of a header, got {}", quoted(given_name));
+                let problem = format!("not a header name, got {}", quoted(given_name));
                 report.key(at.key(given_name), problem);
             }
-            (_, None) => report.value(at.key(given_name), "not the value of a header"),
+            (_, None) => report.value(at.key(given_name), "not a header value"),
         }
     }
     headers

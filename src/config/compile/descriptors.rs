@@ -60,8 +60,8 @@ fn only_entry(map: &Map, at: At<'_>, scope: &mut Scope<'_>, report: &mut Report<
     };
     let entry = entry(key, values, at, scope, report)?;
     if entry.1.iter().any(|pattern| matches!(pattern, HeaderPattern::Absent)) {
-        let fault = Fault::new("`!present` among entries, of which each is there");
-        report.value(at.key(key), fault.hint("leave the entry out, or use `descriptor`"));
+        let fault = Fault::new("`!present` in `entries` never matches");
+        report.value(at.key(key), fault.hint("omit the entry, or use `descriptor`"));
     }
     Some(entry)
 }
@@ -85,10 +85,9 @@ fn needs_domain(at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) {
     match scope.asks {
         Asks::Domain => {}
         Asks::Rule => {
-            let fault =
-                Fault::new("only what Envoy asks about has descriptors, and this rule has no `domain`");
+            let fault = Fault::new("descriptors come only from Envoy, and this rule has no `domain`");
             report.key(at, fault.hint("add `domain: NAME` to the rule"));
         }
-        Asks::Upstream => report.key(at, "no proxied request has a descriptor"),
+        Asks::Upstream => report.key(at, "proxied requests have no descriptors"),
     }
 }

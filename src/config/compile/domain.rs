@@ -22,10 +22,10 @@ pub(super) fn name(
     if name.is_empty() {
         report.value(at, "empty, expected the name of a domain");
     } else if name.trim() != name {
-        report.value(at, "a domain without spaces around it is expected: Envoy sends it letter by letter");
+        report.value(at, "leading or trailing spaces, but the domain must equal the one that Envoy sends");
     }
     if !scope.has_service {
-        let note = Fault::new("nobody asks about it: Envoy's rate limit service is not served here");
+        let note = Fault::new("not used, because the rate limit service for Envoy is disabled");
         report.note(at, note.hint("add the section `rls`"));
     }
     Some(name.into())
@@ -46,7 +46,7 @@ pub(super) fn note_what_is_never_told(rule: &Rule, at: At<'_>, report: &mut Repo
     fields.dedup();
     let at = at.key("match");
     for field in fields {
-        let note = Fault::new("never holds for what Envoy asks about, so `domain` changes nothing");
-        report.note(at.key(field), note.hint("`descriptor` looks at what Envoy sends"));
+        let note = Fault::new("never matches a rate limit request from Envoy, so `domain` has no effect");
+        report.note(at.key(field), note.hint("use `descriptor` to match what Envoy sends"));
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn health_check(raw: &raw::HealthCheck, at: At<'_>, report: &mut Repo
         if !is_host {
             report.value(at.key("host"), format!("not a host, got {}", quoted(host)));
         } else if raw.path.is_none() {
-            let fault = Fault::new("without `path` nothing is sent, so there is no host to name");
+            let fault = Fault::new("`host` has no meaning without `path`: the check only opens a connection");
             report.key(at.key("host"), fault);
         }
     }
@@ -53,7 +53,7 @@ pub(super) fn outliers(
     report: &mut Report<'_>,
 ) -> Option<Outliers> {
     let unsaid = raw::OutlierMap::default();
-    let fault = Fault::new("expected a map or `false`, got true").hint("it is on unless turned off");
+    let fault = Fault::new("expected a map or `false`, got true").hint("outlier detection is on by default");
     let raw = raw.map_or(Some(&unsaid), |raw| on(raw, fault, at, report))?;
     let ejection = timeout(&raw.ejection, defaults::EJECTION, at.key("ejection"), report);
     let most = positive(raw.ejection_max.as_ref(), at.key("ejection_max"), report);
@@ -89,7 +89,7 @@ pub(super) fn limits(
         && each.get() > limits.requests
     {
         let fault = format!("above `requests`, {each} > {}", limits.requests);
-        report.value(at.key("requests_per_client"), Fault::new(fault).hint("`false` for no share"));
+        report.value(at.key("requests_per_client"), Fault::new(fault).hint("`false` disables this limit"));
     }
     limits
 }

@@ -24,7 +24,7 @@ pub(super) fn place(
         UpstreamAddress::Unix(path) => Place::Unix(path),
         UpstreamAddress::Echo => {
             let expected = "expected `host:port`, `https://host:port` or `unix:/path`";
-            report.value(at.key(key), format!("`echo` answers no gRPC, {expected}"));
+            report.value(at.key(key), format!("`echo` is not a gRPC service, {expected}"));
             return None;
         }
     };

@@ -35,7 +35,7 @@ pub(super) fn compile(
     let leeway = duration(jwt.leeway.as_ref(), at.key("leeway"), report).unwrap_or(defaults::JWT_LEEWAY);
     let claims = scope.claims.into_inner();
     if claims.is_empty() {
-        report.note(at, "no rule asks for a claim, so no token is read");
+        report.note(at, "not used, because no rule uses a claim");
         return None;
     }
     let secret = report.take(at, secret())?;
@@ -79,8 +79,7 @@ fn trust(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_>)
         if raw.algorithms.is_some() {
             report.key(at.key("algorithms"), "`algorithms` has no meaning with `trusted: true`");
         }
-        let fault =
-            "no signature is checked, so whoever reaches us without passing a gateway says who they are";
+        let fault = "signatures are not verified, so clients that bypass the gateway can forge any claim";
         report.note(at.key("trusted"), fault);
         return Some(TokenTrust::PreVerified);
     }
@@ -106,12 +105,12 @@ fn warn_of_untried(keys: &[VerificationKey], at: At<'_>, report: &mut Report<'_>
     let Some(algorithm) = crowded else { return };
     let count = of(algorithm);
     let fault = Fault::new(format!(
-        "{count} keys for `{algorithm:?}`, and a token that does not name its key is tried with the first {MAX_KEYS_TRIED}"
+        "{count} keys for `{algorithm:?}`, but tokens without `kid` are tried with only {MAX_KEYS_TRIED}"
     ));
     let hint = if keys.iter().all(|key| key.id().is_some()) {
-        "have the issuer write `kid` into its tokens"
+        "configure the issuer to set `kid` in its tokens"
     } else {
-        "keys have names, by `kid`, in a set: `jwks`"
+        "use `jwks`, in which each key has a `kid`"
     };
     report.note(at, fault.hint(hint));
 }
@@ -133,7 +132,7 @@ fn secrets(raw: &raw::Jwt, at: At<'_>, files: &mut Files, report: &mut Report<'_
             }
         };
         if length < SHORTEST_SECRET {
-            report.note(at, format!("a secret of less than {SHORTEST_SECRET} bytes can be guessed"));
+            report.note(at, format!("secrets shorter than {SHORTEST_SECRET} bytes can be brute-forced"));
         }
         Some(key)
     })
@@ -183,7 +182,7 @@ fn expired_since(key: &VerificationKey) -> String {
     let moment = i64::try_from(seconds).ok().and_then(|seconds| Moment::from_second(seconds).ok());
     let name = key.id().map_or_else(|| "a key".to_owned(), |id| format!("the key {}", named(id)));
     match moment {
-        Some(moment) => format!("{name} has expired, at {moment}"),
+        Some(moment) => format!("{name} expired at {moment}"),
         None => format!("{name} has expired"),
     }
 }
@@ -206,7 +205,7 @@ fn suitable(
                 at,
                 match keys.first() {
                     Some(key) if !key.is_secret() && is_secret(algorithm) => {
-                        fault.hint("it takes a secret; with a public key everybody could sign")
+                        fault.hint("it needs `secret`: with a public key, any client could sign tokens")
                     }
                     _ => fault.hint(format!("the keys are for {}", known(&keys))),
                 },
@@ -233,7 +232,7 @@ fn texts(raw: Option<&raw::OneOrMany<String>>, at: At<'_>, report: &mut Report<'
     let Some(raw) = raw else { return Box::default() };
     let texts = each(raw, at, |text, at| {
         if text.is_empty() {
-            report.value(at, "empty");
+            report.value(at, "must not be empty");
         }
         Some(text.as_str().into())
     });

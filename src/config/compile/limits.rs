@@ -49,7 +49,7 @@ pub(super) fn compile(
         (None, None) if raw.in_flight.is_some() || report.is_faulty(at.key("in_flight")) => Vec::new(),
         (None, None) if remote_limit::of(raw).is_some() => {
             let missing = "missing, `on_error: local` needs `limit` or `limits`";
-            let hint = "they hold where the other service does not answer";
+            let hint = "they apply if the rate limit service does not respond";
             report.value(at.key("scope"), Fault::new(missing).hint(hint));
             Vec::new()
         }
@@ -87,7 +87,7 @@ fn bucket_of(
 ) -> Option<RuleLimit> {
     for other in given([("limit", raw.limit.is_some()), ("limits", raw.limits.is_some())]) {
         let fault = Fault::new(format!("both `{other}` and `token_bucket`, expected one of them"));
-        report.key(at.key(other), fault.hint("`limits` takes several, a `token_bucket` among them"));
+        report.key(at.key(other), fault.hint("use `limits` for several, each a rate or a `token_bucket`"));
     }
     only_algorithm(raw.algorithm.is_some(), at, report);
     let entry = Entry {
@@ -173,7 +173,7 @@ fn written<'a>(
         (None, None) => {
             let is_faulty = report.is_faulty(at.key("limit")) || report.is_faulty(at.key("token_bucket"));
             if !is_faulty {
-                report.value(at.key("limit"), "missing, expected this or `token_bucket`");
+                report.value(at.key("limit"), "missing, expected `limit` or `token_bucket`");
             }
             None
         }
@@ -217,7 +217,7 @@ fn quota(entry: &Entry<'_>, report: &mut Report<'_>) -> Option<RuleLimit> {
                 }
                 (QuotaError::TooSlow, None) => report.value(entry.at.same(), format!("{error}, got {limit}")),
                 (QuotaError::TooManyToLog(_), _) => {
-                    let hint = "`algorithm: sliding_window` with `precision` remembers sums";
+                    let hint = "`algorithm: sliding_window` with `precision` stores only sums";
                     report.value(entry.at.same(), fault.hint(hint));
                 }
                 (QuotaError::TooFast(_) | QuotaError::TooLargeForElastic(_), _) => {
@@ -248,7 +248,8 @@ fn note_first_period(quota: &Quota, at: At<'_>, report: &mut Report<'_>) {
     let note = format!("{} admits burst plus refill: up to {most} in the first {length}", quota.algorithm());
     let log = if count.get() <= MAX_LOGGED_UNITS { ", `sliding_log` in any" } else { "" };
     let hint = format!(
-        "`algorithm: fixed_window` admits at most {count} in each {length} of the clock{log}, `burst: 1` as many but one by one"
+        "`algorithm: fixed_window` admits at most {count} in each {length} of the clock{log}, \
+         `burst: 1` spaces them evenly"
     );
     report.note(at, Fault::new(note).hint(hint));
 }
@@ -259,7 +260,7 @@ pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: At<'_>, report: &m
     if let Some(least) = least.filter(|least| cost > *least) {
         report.value(
             at,
-            format!("no request could ever pass, at most {least} are admitted at once, got {cost}"),
+            format!("no request would ever be admitted: at most {least} units at once, got {cost}"),
         );
     }
 }

@@ -131,7 +131,7 @@ pub(super) fn except(
 ) -> Matcher {
     let matcher = matcher(Some(raw), at, scope, report);
     if matcher.holds_for_all() && !report.is_faulty(at) {
-        report.value(at, "an empty `except` excepts every request, so the rule would never apply");
+        report.value(at, "an empty `except` matches every request, so the rule would never apply");
     }
     matcher
 }
@@ -150,11 +150,11 @@ pub(super) fn key(
     each(raw, rule.key("key"), |raw, at| {
         let part = part(raw, at, scope, report)?;
         if part == Attribute::Route && no_route {
-            let fault = Fault::new("`route` is the pattern of `match.path`, and this rule has none");
-            report.value(at, fault.hint("`path` counts each path apart"));
+            let fault = Fault::new("`route` needs `match.path`, and this rule has none");
+            report.value(at, fault.hint("use `path` to count each path separately"));
         }
         if seen.contains(&part) {
-            report.value(at, format!("duplicate part `{part}`"));
+            report.value(at, format!("duplicate key part `{part}`"));
         }
         seen.push(part);
         Some(())
@@ -248,7 +248,7 @@ fn path(text: &str) -> Result<PathPattern, Fault> {
         let fault = Fault::new(format!("{error}, got {}", quoted(text)));
         match text.strip_suffix('*') {
             Some(stem) if text.starts_with('/') && !stem.contains('*') && !stem.ends_with('/') => {
-                fault.hint(format!("`{stem}/*`, or a regex: `~^{stem}`"))
+                fault.hint(format!("write `{stem}/*`, or the regex `~^{stem}`"))
             }
             _ if !text.is_empty() && !text.starts_with(['/', '~', '*']) => {
                 fault.hint(format!("did you mean `/{text}`?"))
@@ -298,7 +298,7 @@ pub(super) fn headers<'r>(
         match header_name(name) {
             Err(fault) => report.key(at.key(name), fault),
             Ok(header) if headers.iter().any(|(other, _)| *other == header) => {
-                report.key(at.key(name), format!("duplicate header `{header}`: case makes no difference"));
+                report.key(at.key(name), format!("duplicate header `{header}`: names are case-insensitive"));
             }
             Ok(header) => headers.push((header, patterns.into())),
         }

@@ -17,7 +17,7 @@ pub(super) fn part(raw: &raw::ClientNetworks, at: At<'_>, report: &mut Report<'_
         }
         (_, None, Some(_)) if !report.is_faulty(at) => {
             let fault = Fault::new("`limits` has no meaning without `prefixes`");
-            report.key(at.key("limits"), fault.hint("a single limit is the rule's `limit`"));
+            report.key(at.key("limits"), fault.hint("use the rule's `limit` for a single limit"));
         }
         (_, Some(_), None) if !report.is_faulty(at) => {
             report.value(at.key("limits"), "missing, each of `prefixes` needs a limit");
@@ -48,11 +48,11 @@ pub(super) fn limits(
     let (index, client) = nested.next()?;
     let key_at = at.key("key");
     if nested.next().is_some() {
-        report.value(key_at, "`prefixes` more than once, and each would have limits of its own");
+        report.value(key_at, "`prefixes` more than once, expected at most one in a key");
     }
     for name in given(limits::written_keys(raw)) {
-        let fault = Fault::new(format!("`{name}` beside the limits of `client_ip.prefixes`"));
-        report.key(at.key(name), fault.hint("a limit on something else is another rule"));
+        let fault = Fault::new(format!("`{name}` conflicts with the limits of `client_ip.prefixes`"));
+        report.key(at.key(name), fault.hint("use a separate rule for other limits"));
     }
     let Some(entries) = &client.limits else { return Some(Vec::new()) };
     let part_at = index.map_or_else(|| key_at.same(), |index| key_at.item(index));

@@ -26,7 +26,7 @@ pub(super) fn set<const MIN: usize>(
             raw::Networks::File(raw::FileName { file }) => {
                 let list = files.load(file.as_deref()?, &NETWORKS, at.key("file"), report)?;
                 if list.is_empty() {
-                    report.note(at.key("file"), "no network in it, so it holds for nobody");
+                    report.note(at.key("file"), "the file has no networks, so it matches no address");
                 }
                 read.push(list);
             }

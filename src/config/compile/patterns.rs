@@ -25,7 +25,7 @@ pub(super) fn of_header(
         raw::HeaderValues::File(raw::FileName { file }) => {
             let list = scope.files.load(file.as_deref()?, &VALUES, at.key("file"), report)?;
             if list.is_empty() {
-                report.note(at.key("file"), "no value in it, so it holds for nobody");
+                report.note(at.key("file"), "the file has no values, so it matches no request");
             }
             Some(HeaderPattern::InList(list))
         }
@@ -58,11 +58,11 @@ pub(super) fn of_claims(
 /// Parses the name of a claim, and registers the claim as used.
 pub(super) fn claim(name: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<ClaimName> {
     if !scope.has_tokens {
-        let fault = Fault::new("a claim, but nothing says which tokens are believed");
-        report.key(at, fault.hint("add the section `jwt`"));
+        let fault = Fault::new("claims need the section `jwt`, and there is none");
+        report.key(at, fault.hint("add `jwt` with the keys that verify tokens"));
     }
     let Some(claim) = ClaimName::new(name) else {
-        report.key(at, "empty, expected the name of a claim");
+        report.key(at, "empty, expected a claim name");
         return None;
     };
     scope.claims.borrow_mut().push(claim.clone());

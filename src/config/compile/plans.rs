@@ -114,10 +114,10 @@ pub(super) fn note_unnamed(
         return;
     }
     let note =
-        |note: String| Fault::new(note).hint("a rule with `match.plan` or `except.plan` says what is meant");
+        |note: String| Fault::new(note).hint("add a rule that names it in `match.plan` or `except.plan`");
     if let Some(default) = plans.default.as_deref().filter(|default| !named.contains(default)) {
         let who = format!(
-            "no rule names the plan {}, so clients that are no member are unlimited",
+            "no rule names the plan {}, so clients that are not members are unlimited",
             quoted(default)
         );
         report.note(at.key("default"), note(who));
@@ -131,8 +131,8 @@ pub(super) fn note_unnamed(
         }
         told += 1;
         let who = match count {
-            1 => "the member on it is".to_owned(),
-            several => format!("{several} members on it are"),
+            1 => "its only member is".to_owned(),
+            several => format!("its {several} members are"),
         };
         let fault = note(format!("no rule names the plan {}, so {who} unlimited", quoted(plan)));
         let member = raw.members.as_ref().and_then(|members| {
@@ -159,7 +159,7 @@ pub(super) fn pattern(
     let known = scope.plan_names.as_deref().unwrap_or_default();
     if scope.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
         let names = || known.iter().map(String::as_str);
-        let fault = Fault::new(format!("nobody is on the plan {}", quoted(&plan)));
+        let fault = Fault::new(format!("no client has the plan {}", quoted(&plan)));
         let fault = fault.hint(format!("known plans: {}", listed(names())));
         report.value(at, fault.meant(nearest(&plan, names())));
     }

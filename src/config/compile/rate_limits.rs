@@ -125,7 +125,7 @@ fn headers(raw: Option<&raw::ResponseHeaders>, at: At<'_>, report: &mut Report<'
     let mut name = |given: &Option<String>, key: &'static str, default: &'static str| -> Arc<str> {
         let given = given.as_deref().unwrap_or(default);
         if HeaderName::try_from(given).is_err() {
-            report.value(at.key(key), format!("not the name of a header, got {}", quoted(given)));
+            report.value(at.key(key), format!("not a header name, got {}", quoted(given)));
         }
         given.into()
     };
@@ -153,7 +153,7 @@ fn loaded(directory: &Directory, at: At<'_>, is_required: bool, report: &mut Rep
         Err(error) if is_required => report.value(at, error.to_string()),
         Err(error) => {
             let note = Fault::new(error.to_string());
-            report.note(at, note.hint("there are no rules until this is mended"));
+            report.note(at, note.hint("no rules are in force until this is fixed"));
         }
     }
     None

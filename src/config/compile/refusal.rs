@@ -139,7 +139,7 @@ fn set_fallback(
             let keys = [("status", raw.status.is_some()), ("methods", raw.methods.is_some())];
             let mut given = given(keys).peekable();
             if given.peek().is_none() && raw.cached.is_none() && !report.is_faulty(at.key("cached")) {
-                report.value(at, "says nothing, expected `cached` or `file`");
+                report.value(at, "missing, expected `cached` or `file`");
                 return;
             }
             for key in given {
@@ -163,7 +163,7 @@ fn keeping(
     };
     if largest > most {
         let fault = Fault::new(format!("more than a quarter of `cached`, got {largest} bytes of {budget}"));
-        report.value(at.key("largest"), fault.hint("few answers would drive each other out"));
+        report.value(at.key("largest"), fault.hint("the cache would hold too few responses"));
     }
     let max_age = match &raw.max_age {
         Some(max_age) => report.take(at.key("max_age"), parse::duration(&max_age.0))?,
@@ -183,8 +183,8 @@ fn keeping(
 fn ignorable(text: &str) -> Result<HeaderName, Fault> {
     let name = header_name(text)?;
     if matches!(name, AUTHORIZATION | CONNECTION | COOKIE | HOST | PROXY_AUTHORIZATION) {
-        let fault = Fault::new(format!("responses always depend on `{name}`"));
-        return Err(fault.hint("leave it away"));
+        let fault = Fault::new(format!("`{name}` cannot be ignored, because responses depend on it"));
+        return Err(fault.hint("remove it from the list"));
     }
     Ok(name)
 }
@@ -199,7 +199,7 @@ fn header(name: &str, value: &str, rule: &str) -> Result<(HeaderName, HeaderValu
         Ok(value) => Ok((name, value)),
         Err(_) => {
             // The value is not quoted, because it may be a secret and problems are logged.
-            Err(Fault::new("a header's value is one line of visible text"))
+            Err(Fault::new("a header value must be one line of visible ASCII"))
         }
     }
 }

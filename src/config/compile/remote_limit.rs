@@ -31,8 +31,8 @@ pub(super) fn compile(
     if domain.is_empty() {
         report.value(own.key("domain"), "empty, expected the name of a domain");
     } else if domain.trim() != domain {
-        let fault = Fault::new(format!("spaces around the name of a domain, got {}", quoted(domain)));
-        report.value(own.key("domain"), fault.hint("it is sent letter by letter"));
+        let fault = Fault::new(format!("leading or trailing spaces in the domain, got {}", quoted(domain)));
+        report.value(own.key("domain"), fault.hint("it is sent exactly as written"));
     }
     let entries = match &remote.descriptor {
         Some(given) => entries(given, key, own.key("descriptor"), report),
@@ -86,7 +86,7 @@ fn entries(
     let entries = each(raw, at, |raw, at| match raw {
         raw::DescriptorEntry::Name(name) => {
             if name.is_empty() {
-                report.value(at, "an empty name, expected the key of an entry");
+                report.value(at, "empty, expected the key of an entry");
             }
             Some(EntryTemplate::Part { key: name.as_str().into(), part: parts.next()? })
         }
@@ -94,19 +94,19 @@ fn entries(
             let mut pairs = map.iter();
             let (Some((key, value)), None) = (pairs.next(), pairs.next()) else {
                 let fault = Fault::new(format!("expected one key and its value, got {}", map.len()));
-                report.value(at, fault.hint("a list has an entry for each"));
+                report.value(at, fault.hint("use a list for several entries"));
                 return None;
             };
             if key.is_empty() {
-                report.key(at, "an empty name, expected the key of an entry");
+                report.key(at, "empty, expected the key of an entry");
             }
             Some(EntryTemplate::Fixed { key: key.as_str().into(), value: value.as_str().into() })
         }
     });
     let (named, there) = (parts.start, key.0.len());
     if named != there && !report.is_faulty(at) {
-        let fault = Fault::new(format!("names for {named} parts of the key, which has {there}"));
-        report.value(at, fault.hint("a part without a name would not be told apart"));
+        let fault = Fault::new(format!("expected one name for each part of `key`, got {named} for {there}"));
+        report.value(at, fault.hint("the service cannot distinguish parts that are not sent"));
     }
     entries
 }

@@ -53,7 +53,7 @@ fn retry_on(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut Report<'
             "reset" => on.reset = true,
             "timeout" => on.timeout = true,
             _ => {
-                let expected = format!("{} or statuses such as `503`", listed(WORDS));
+                let expected = format!("{} or status codes such as `503`", listed(WORDS));
                 let range = report.take(at, statuses_or(WORDS, &expected, &text))?;
                 return Some((*range.start(), *range.end()));
             }
@@ -68,7 +68,7 @@ pub(super) fn backoff(text: &str) -> Result<(Duration, Duration), Fault> {
     let (base, most) = text.split_once("..").unwrap_or((text, text));
     let (base, most) = (parse::duration(base)?, parse::duration(most)?);
     if base > most {
-        let fault = Fault::new(format!("a range from short to long, got {}", quoted(text)));
+        let fault = Fault::new(format!("expected the shorter duration first, got {}", quoted(text)));
         return Err(fault.hint(format!(
             "write `{}..{}`",
             parse::duration_text(most),

@@ -49,10 +49,10 @@ pub(super) fn check_name(name: &str) -> Result<(), Fault> {
     }
     if let Some(bad) = bad {
         return Err(Fault::new(format!(
-            "a name is visible ASCII without quotes and backslashes, got {}",
+            "invalid name, expected visible ASCII without quotes and backslashes, got {}",
             quoted(name)
         ))
-        .hint(format!("without {}", named(&bad.to_string()))));
+        .hint(format!("remove {}", named(&bad.to_string()))));
     }
     if name.len() > LONGEST_NAME {
         return Err(Fault::new(format!("a name has at most {LONGEST_NAME} characters, got {}", name.len())));
@@ -159,7 +159,7 @@ fn note_on_everybody(raw: &raw::Rule, matcher: &Matcher, at: At<'_>, report: &mu
         raw::Action::Allow => {
             report.note(at.key("action"), "exempts every request, so no other rule ever applies")
         }
-        raw::Action::Deny => report.note(at.key("action"), "refuses every request that no rule allows"),
+        raw::Action::Deny => report.note(at.key("action"), "rejects every request that no other rule allows"),
         raw::Action::Limit => {}
     }
 }

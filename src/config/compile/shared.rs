@@ -71,10 +71,10 @@ pub(super) fn of_service(
         ..raw::ScopeMap::default()
     };
     if map.shared == Some(Mode::Split) {
-        let fault = Fault::new("the limits of documents are not divided, expected `lease` or `exact`");
+        let fault = Fault::new("`split` is not supported for `rls`, expected `lease` or `exact`");
         report.value(
             at.key("shared"),
-            fault.hint("`on_store_loss: split` divides them while the store is away"),
+            fault.hint("`on_store_loss: split` divides limits while the store is unavailable"),
         );
         return None;
     }
@@ -86,7 +86,7 @@ pub(super) fn of_service(
 
 fn needs_store() -> Fault {
     let fault = Fault::new("needs a `store`, and there is none");
-    fault.hint("add `store: { redis: \"redis://HOST:6379\" }` at the top")
+    fault.hint("add `store: { redis: \"redis://HOST:6379\" }` at the top level")
 }
 
 /// Whether the instances share the limit.
@@ -134,7 +134,7 @@ fn limit(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Option<Sha
     let Some(mode) = map.shared.or_else(|| map.instances.as_ref().map(|_| Mode::Split)) else {
         if !report.is_faulty(at) {
             let expected = listed(["shared", "instances", "rls"]);
-            report.value(at, format!("does not say where the limit is kept, expected one of {expected}"));
+            report.value(at, format!("missing, expected one of {expected}"));
         }
         return None;
     };
@@ -145,18 +145,18 @@ fn limit(map: &raw::ScopeMap, at: At<'_>, report: &mut Report<'_>) -> Option<Sha
             let fault = format!("`instances` has no meaning with `shared: {}`", mode.as_str());
             report.key(
                 at.key("instances"),
-                Fault::new(fault).hint("`shared: split` divides the limit by them"),
+                Fault::new(fault).hint("`shared: split` divides the limit by the number of instances"),
             );
             return None;
         }
         (None, Mode::Lease | Mode::Exact) => None,
     };
-    let divides = "a limit that is divided has no need of it";
-    let claims = "only `shared: lease` shares units out by demand";
+    let divides = "requests do not wait for the store";
+    let claims = "only `shared: lease` distributes units by demand";
     let has_no_store = matches!(instances, Some(InstanceSource::Count(_) | InstanceSource::Dns(_)));
     let void = [
         ("wait", map.wait.is_some() && mode == Mode::Split, divides),
-        ("on_store_loss", map.on_store_loss.is_some() && has_no_store, "nothing is asked of a store"),
+        ("on_store_loss", map.on_store_loss.is_some() && has_no_store, "no store is used"),
         ("fairness", map.fairness.is_some() && mode != Mode::Lease, claims),
         ("priority", map.priority.is_some() && mode != Mode::Lease, claims),
     ];

@@ -26,8 +26,8 @@ pub(super) fn compile(
     }
     let settings = StateFileSettings { file: beside(file, written), interval };
     if let Some(obstacle) = settings.obstacle() {
-        let fault = Fault::new(format!("counters cannot be kept in {}: {obstacle}", quoted(written)));
-        report.note(at, fault.hint("the directory must be there and writable"));
+        let fault = Fault::new(format!("cannot save counters to {}: {obstacle}", quoted(written)));
+        report.note(at, fault.hint("the directory must exist and be writable"));
     }
     Some(settings)
 }

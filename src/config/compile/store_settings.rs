@@ -17,9 +17,9 @@ use crate::store::settings::{Credentials, Sentinel, Server, Settings, Topology};
 const SERVER: Peer<'_> = Peer {
     hosts: Vec::new(),
     is_secure: false,
-    written: "an address of TLS is written `rediss://host:port`",
+    written: "write `rediss://host:port` for TLS",
     called: "the store",
-    risk: "whoever answers is taken for the store, and decides what each instance may allow",
+    risk: "any server that answers the connection is accepted as the store and can grant arbitrary limits",
 };
 
 /// Compiles the section `store` at `at`.
@@ -61,14 +61,14 @@ pub(super) fn compile(
 /// key that determines its slot in a Redis Cluster.
 fn check_prefix(prefix: &str) -> Result<(), Fault> {
     if prefix.is_empty() {
-        return Err("empty, expected what keys begin with".into());
+        return Err("empty, expected a prefix for keys".into());
     }
     if prefix.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        return Err(Fault::new(format!("a prefix is visible ASCII, got {}", quoted(prefix))));
+        return Err(Fault::new(format!("a prefix must be visible ASCII, got {}", quoted(prefix))));
     }
     if prefix.contains(['{', '}']) {
-        return Err(Fault::new(format!("a prefix has no braces, got {}", quoted(prefix)))
-            .hint("Redis takes what is in braces for the part of a key that decides where it is"));
+        return Err(Fault::new(format!("a prefix must not contain braces, got {}", quoted(prefix)))
+            .hint("Redis Cluster reads braces in a key as a hash tag"));
     }
     if prefix.len() > defaults::MAX_STORE_PREFIX {
         let most = defaults::MAX_STORE_PREFIX;
@@ -120,8 +120,8 @@ fn servers(
         let server = report.take(at.same(), parse::redis_url(&url.0))?;
         let fault = if has_user && server.credentials != Credentials::default() {
             Some(
-                Fault::new("a user or a password both in the URL and beside it")
-                    .hint("write it in one place"),
+                Fault::new("credentials both in the URL and in `username` or `password`")
+                    .hint("configure them in one place"),
             )
         } else if is_list {
             not_in_a_cluster(&server, first.as_ref())
@@ -148,15 +148,15 @@ fn not_in_a_cluster(server: &RedisServer, first: Option<&RedisServer>) -> Option
         |of: fn(&RedisServer) -> (bool, &Credentials)| first.is_some_and(|first| of(first) != of(server));
     if matches!(server.place, Place::Unix(_)) {
         Some(
-            Fault::new("a Cluster has no sockets in the file system")
-                .hint("one server is written without a list"),
+            Fault::new("Redis Cluster does not support Unix sockets")
+                .hint("write a single server without a list"),
         )
     } else if server.db.is_some_and(|db| db != 0) {
-        Some(Fault::new("a Cluster has only database 0").hint("one server is written without a list"))
+        Some(Fault::new("Redis Cluster has only database 0").hint("write a single server without a list"))
     } else if differs(|server| (server.is_secure, &server.credentials)) {
         Some(
-            Fault::new("the servers of a Cluster have the same scheme, user and password")
-                .hint("`username` and `password` stand beside `redis`"),
+            Fault::new("servers of a Redis Cluster must have the same scheme, user and password")
+                .hint("set `username` and `password` beside `redis`"),
         )
     } else {
         None
@@ -198,7 +198,7 @@ fn credentials(
         report.key(at.key(name), format!("`{name}` without its `{secret}`"));
     }
     if username.is_some_and(str::is_empty) {
-        report.value(at.key(name), "empty, expected the name of a user");
+        report.value(at.key(name), "empty, expected a user name");
     }
     let password = match password {
         None => None,

@@ -76,7 +76,7 @@ fn grpc_status(text: &str) -> Result<GrpcStatus, Fault> {
             "expected a gRPC status such as `unauthenticated` or 16, got {}",
             quoted(text)
         ));
-        let fault = fault.hint("0 to 16, or a name; HTTP statuses are for `response_status`");
+        let fault = fault.hint("0 to 16, or a name; HTTP status codes are for `response_status`");
         fault.meant(nearest(&name.to_ascii_lowercase(), GrpcStatus::names()))
     })
 }
@@ -110,7 +110,7 @@ fn told_cost(raw: &raw::ToldCost, at: At<'_>, report: &mut Report<'_>) -> Option
     let told = |name: &str, given: Option<u32>, key: &str, report: &mut Report<'_>| {
         let otherwise = given.unwrap_or(COST);
         if let Some(most) = most.filter(|most| otherwise > *most) {
-            report.value(at.key(key), format!("more than `max`, got {otherwise} and {most}"));
+            report.value(at.key(key), format!("above `max`, {otherwise} > {most}"));
         }
         Some(HeaderCost {
             name: report.take(at.key(source), header_name(name))?,
@@ -156,8 +156,8 @@ fn note_debt(cost: &Cost, at: At<'_>, report: &mut Report<'_>) {
     };
     if most.is_none() {
         let note =
-            Fault::new("what a request costs is known when it has passed, and may be the limit twice over");
-        report.note(at.key("cost"), note.hint("`max` says how much one can cost"));
+            Fault::new("the cost is known only after the request is admitted, and can exceed the limit");
+        report.note(at.key("cost"), note.hint("set `max` to bound the cost of a request"));
     }
 }
 
@@ -179,7 +179,7 @@ fn compile_refunds(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut R
                     calls.push(status);
                 }
                 None => {
-                    let expected = "statuses such as `5xx`, or gRPC statuses such as `unavailable`";
+                    let expected = "status codes such as `5xx`, or gRPC statuses such as `unavailable`";
                     let expected = format!("{}, {expected}", listed(FAILURES));
                     let known = FAILURES.into_iter().chain(GrpcStatus::names());
                     return report.take(at, statuses_or(known, &expected, name));
@@ -195,8 +195,8 @@ fn compile_refunds(raw: &raw::OneOrMany<raw::Refund>, at: At<'_>, report: &mut R
 fn note_own_doing(status: GrpcStatus, at: At<'_>, report: &mut Report<'_>) {
     if [GrpcStatus::CANCELLED, GrpcStatus::DEADLINE_EXCEEDED].contains(&status) {
         let note =
-            Fault::new(format!("a client can cause `{status}` itself, and so have every call refunded"));
-        report.note(at, note.hint("with a short `grpc-timeout`, which the service may heed"));
+            Fault::new(format!("clients can cause `{status}` at will, so that every call is refunded"));
+        report.note(at, note.hint("for example with a short `grpc-timeout`"));
     }
 }
 

@@ -48,13 +48,13 @@ fn from_map(map: &raw::ThrottleMap, at: At<'_>, report: &mut Report<'_>) -> Thro
             at.key(other),
             match (first, other) {
                 ("delay", "wait") => fault.hint("they mean the same"),
-                ("soft", "wait") => fault.hint("`soft` takes a fixed `delay`"),
+                ("soft", "wait") => fault.hint("use `delay` with `soft`"),
                 _ => fault,
             },
         );
     }
     if map.queue.is_some() && (delay.is_none() || soft.is_some()) {
-        report.key(at.key("queue"), "`queue` has no meaning without `delay` alone");
+        report.key(at.key("queue"), "`queue` needs `delay` or `wait`, without `soft`");
     }
     match (soft, elastic, delay) {
         (Some(margin), None, delay) => Throttle::Soft { margin, delay },
@@ -62,8 +62,8 @@ fn from_map(map: &raw::ThrottleMap, at: At<'_>, report: &mut Report<'_>) -> Thro
         (None, None, Some(delay)) => Throttle::Delay(DelayPolicy::new(delay, map.queue)),
         _ if other.is_some() => Throttle::default(),
         _ => {
-            let fault = Fault::new("says nothing, expected `soft`, `delay`, `wait` or `elastic`");
-            report.value(at, fault.hint("`throttle: hard` refuses what is over"));
+            let fault = Fault::new("missing, expected `soft`, `delay`, `wait` or `elastic`");
+            report.value(at, fault.hint("`throttle: hard` rejects requests over the limit"));
             Throttle::default()
         }
     }
@@ -77,21 +77,20 @@ pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, repo
             // The clock of this bucket restarts whenever the bucket is full, so a larger bucket may reject a
             // request that the configured one admits.
             Throttle::Soft { .. } | Throttle::Elastic(_) if algorithm == Algorithm::RefillBucket => {
-                let fault = Fault::new("a `token_bucket` with refills can be neither soft nor elastic");
-                report.value(at.same(), fault.hint("`limit` with `algorithm: token_bucket` can"));
+                let fault = Fault::new("a `token_bucket` with refills supports neither `soft` nor `elastic`");
+                report.value(at.same(), fault.hint("use `limit` with `algorithm: token_bucket`"));
                 return;
             }
             Throttle::Soft { margin, .. } => match limit.quota.with_margin(margin) {
                 Some(raised) => limit.quota_with_margin = Some(raised),
                 None => {
                     let written = limit.quota.limit();
-                    report.value(at.same(), format!("{margin} above {written} is more than a limit can be"));
+                    report.value(at.same(), format!("{margin} above {written} exceeds the maximum limit"));
                 }
             },
             Throttle::Delay(_) if !algorithm.can_delay() => {
-                let fault =
-                    Fault::new(format!("{algorithm} cannot delay, a window does not say when there is room"));
-                report.value(at.same(), fault.hint("gcra, token_bucket and leaky_bucket can"));
+                let fault = Fault::new(format!("{algorithm} does not support `delay`"));
+                report.value(at.same(), fault.hint("use gcra, token_bucket or leaky_bucket"));
                 return;
             }
             Throttle::Elastic(stretch) => match limit.quota.to_elastic(stretch) {
@@ -110,8 +109,8 @@ pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, repo
 /// forwarded.
 pub(super) fn check_charging(throttle: Throttle, tariff: &CostModel, at: At<'_>, report: &mut Report<'_>) {
     if matches!(throttle, Throttle::Delay(_)) && tariff.charge_timing() == ChargeTiming::OnResponse {
-        let fault = Fault::new("`delay` has no meaning where the answer decides what is charged");
-        report.value(at, fault.hint("without `count` and `cost.response_header` it has"));
+        let fault = Fault::new("`delay` cannot be combined with charges that depend on the response");
+        report.value(at, fault.hint("remove `count` and `cost.response_header`"));
     }
 }
 
@@ -142,17 +141,16 @@ pub(super) fn enforce(
         }
     };
     if seed == Some("") {
-        let fault = Fault::new("empty, expected a text that selects the keys");
-        report.value(enforce_at.key("seed"), fault.hint(format!("`{}` without it", defaults::ENFORCE_SEED)));
+        let fault = Fault::new("empty, expected text that selects the keys");
+        report.value(enforce_at.key("seed"), fault.hint(format!("`{}` by default", defaults::ENFORCE_SEED)));
     }
     let Some(share) = share else { return EnforcedShare::default() };
     let enforce = EnforcedShare::new(share, seed.unwrap_or(defaults::ENFORCE_SEED));
     let is_partial = !enforce.is_for_all() && share != Percent::from_hundredths(0);
     if is_partial && key.0.is_empty() && !report.is_faulty(at.key("key")) {
-        let who = if enforce.includes(&[]) { "all requests" } else { "none" };
-        let note =
-            Fault::new(format!("selects among keys, and this rule has only one: it is in force for {who}"));
-        report.note(enforce_at, note.hint("`key: client_ip` makes every client a key"));
+        let who = if enforce.includes(&[]) { "all requests" } else { "no request" };
+        let note = Fault::new(format!("the rule has a single key, so it is enforced for {who}"));
+        report.note(enforce_at, note.hint("`key: client_ip` gives each client its own key"));
     }
     enforce
 }
@@ -167,12 +165,9 @@ pub(super) fn ban(raw: Option<&raw::OnLimit>, at: At<'_>, report: &mut Report<'_
     let first = first?;
     if first > most {
         let (first, most) = (parse::duration_text(first), parse::duration_text(most));
-        let fault = Fault::new(format!("longer than `ban_max`, which is {most}, got {first}"));
-        let hint = if raw.ban_max.is_none() {
-            "set `ban_max`, which is 24h unless given"
-        } else {
-            "raise `ban_max`"
-        };
+        let fault = Fault::new(format!("longer than `ban_max`, {first} > {most}"));
+        let hint =
+            if raw.ban_max.is_none() { "set `ban_max`, which defaults to 24h" } else { "raise `ban_max`" };
         report.value(at.key("ban"), fault.hint(hint));
     }
     Some(Ban { initial_duration: first, max_duration: most })

@@ -86,12 +86,12 @@ fn note_times(facts: &CertificateInfo, refusing: &str, at: At<'_>, files: &Files
     if facts.expires < now {
         report.note(
             at.key("certificate"),
-            format!("the certificate has expired, so {refusing} will refuse it"),
+            format!("the certificate has expired, so {refusing} will reject it"),
         );
     } else if facts.valid_from > now {
         report.note(
             at.key("certificate"),
-            format!("the certificate is not valid yet, so {refusing} will refuse it"),
+            format!("the certificate is not valid yet, so {refusing} will reject it"),
         );
     }
 }

@@ -55,7 +55,7 @@ fn headers(raw: &raw::Tracing, at: At<'_>, report: &mut Report<'_>) -> HeaderMap
         headers.insert(name, value);
     }
     for ours in OURS.iter().filter(|ours| headers.contains_key(*ours)) {
-        report.key(at.key(ours.as_str()), format!("`{ours}` is not for a configuration to say"));
+        report.key(at.key(ours.as_str()), format!("header `{ours}` cannot be overridden"));
     }
     headers
 }

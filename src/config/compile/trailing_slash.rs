@@ -26,13 +26,13 @@ pub(super) fn note(raw: &raw::ZeroOrMany<raw::Rule>, at: At<'_>, rules: &[Rule],
     each_path(raw, at, rules, &patterns, |slashed, _| missed.push(slashed));
     if missed.len() > MAX_NOTES {
         let note =
-            format!("{} paths do not match with a slash at their end, such as `{}`", missed.len(), missed[0]);
-        report.note(at, Fault::new(note).hint("`trailing_slash: ignore` beside `rules` has them match both"));
+            format!("{} paths do not match with a trailing slash, such as `{}`", missed.len(), missed[0]);
+        report.note(at, Fault::new(note).hint("set `trailing_slash: ignore` beside `rules` to match both"));
         return;
     }
     each_path(raw, at, rules, &patterns, |slashed, at| {
-        let note = Fault::new(format!("does not match `{slashed}`, which many services take for the same"));
-        report.note(at, note.hint("`trailing_slash: ignore` has it match both"));
+        let note = Fault::new(format!("does not match `{slashed}`, which many services treat as the same"));
+        report.note(at, note.hint("set `trailing_slash: ignore` to match both"));
     });
 }
 

@@ -27,7 +27,7 @@ pub(super) fn client(
     let is_secure = places.first()?.is_secure;
     if places.iter().any(|place| place.is_secure != is_secure) {
         let fault = Fault::new("some addresses with `https://` and some without, expected all or none");
-        report.value(address, fault.hint("two upstreams can be told apart by `match`"));
+        report.value(address, fault.hint("use two upstreams with different `match`"));
         return None;
     }
     let hosts = places.iter().filter_map(|place| match &place.address {
@@ -55,9 +55,9 @@ pub(super) struct Peer<'a> {
 const UPSTREAM: Peer<'_> = Peer {
     hosts: Vec::new(),
     is_secure: false,
-    written: "an address of TLS is written `https://host:port`",
+    written: "write `https://host:port` for TLS",
     called: "the upstream",
-    risk: "whoever answers is taken for the upstream, and gets every request to it",
+    risk: "any server that answers the connection is accepted as the upstream and receives its requests",
 };
 
 /// Compiles the TLS settings for `peer`; `at` and `address` are as in [`client`].
@@ -75,7 +75,7 @@ pub(super) fn settings(
         return Some(TlsClientSettings { verification: trust, key_pair: None, name: None });
     };
     if !peer.is_secure {
-        report.key(own, Fault::new("`tls` has no meaning for a plain address").hint(peer.written));
+        report.key(own, Fault::new("`tls` has no meaning for a plaintext address").hint(peer.written));
         return None;
     }
     let trust = trust(raw, peer, own, files, report);
@@ -102,7 +102,7 @@ fn trust(
     match (raw.verify, raw.ca.as_deref()) {
         (Some(raw::Verify::Switch(false)), _) => {
             let fault = Fault::new("expected `true` or `insecure`, got false");
-            report.value(at.key("verify"), fault.hint("`insecure` says what it is"));
+            report.value(at.key("verify"), fault.hint("`verify: insecure` disables verification"));
             None
         }
         (Some(raw::Verify::Not(raw::NotVerified::Insecure)), Some(_)) => {
@@ -128,8 +128,8 @@ fn trust(
 fn system(at: At<'_>, report: &mut Report<'_>) -> Option<ServerVerification> {
     let authorities = Authorities::from_system();
     if authorities.is_none() {
-        let fault = Fault::new("this system has no authorities to believe");
-        report.value(at, fault.hint("`tls.ca` names a file of them"));
+        let fault = Fault::new("this system has no trusted certificate authorities");
+        report.value(at, fault.hint("set `tls.ca` to a file of certificates"));
     }
     authorities.map(|authorities| ServerVerification::System(Arc::new(authorities)))
 }
@@ -139,13 +139,13 @@ fn names(peer: &Peer<'_>, address: At<'_>, report: &mut Report<'_>) -> bool {
     let hosts = peer.hosts.iter().filter(|_| peer.is_secure);
     let alien = hosts.copied().find(|host| ServerName::try_from(*host).is_err());
     if let Some(host) = alien {
-        let fault = Fault::new(format!("no certificate can be for this host, got {}", quoted(host)));
-        report.value(address, fault.hint("`tls.server_name` names another"));
+        let fault = Fault::new(format!("no certificate can be valid for this host, got {}", quoted(host)));
+        report.value(address, fault.hint("set `tls.server_name` to the name in the certificate"));
     }
     alien.is_none()
 }
 
 fn server_name(name: &str) -> Result<ServerName<'static>, Fault> {
     ServerName::try_from(name.to_owned())
-        .map_err(|_| Fault::new(format!("expected the name of a host or an address, got {}", quoted(name))))
+        .map_err(|_| Fault::new(format!("expected a host name or an IP address, got {}", quoted(name))))
 }

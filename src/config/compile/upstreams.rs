@@ -46,7 +46,7 @@ pub(super) fn compile(
         }
         (None, Some(raw)) => list(raw, several, taken, scope, report),
         (Some(_), Some(_)) => {
-            report.key(several, Fault::new("`upstream` is there too").hint("one of them says it all"));
+            report.key(several, "both `upstream` and `upstreams`, expected one of them");
             None
         }
         (None, None) if raw.listeners.is_none() && raw.rls.is_some() => Some(Upstreams::default()),
@@ -75,8 +75,8 @@ fn only(
         }
         raw::Upstream::Map(map) => {
             if map.matching.is_some() {
-                let fault = Fault::new("the only upstream takes every request");
-                report.key(at.key("match"), fault.hint("several are written under `upstreams`"));
+                let fault = Fault::new("the only upstream receives every request");
+                report.key(at.key("match"), fault.hint("use `upstreams` to route by `match`"));
             }
             let name = map.name.as_deref().map_or_else(|| ONLY.into(), Into::into);
             of_map(map, Some(name), at, taken, files, report)
@@ -102,8 +102,8 @@ fn list(
             report.value(at.key("name"), format!("duplicate upstream name {}", named(&settings.name)));
         }
         if let Some(rest) = &rest {
-            let fault = format!("no request gets here: {} takes all that are left", named(rest));
-            report.value(at, Fault::new(fault).hint("an upstream without `match` comes last"));
+            let fault = format!("unreachable, because {} matches every request", named(rest));
+            report.value(at, Fault::new(fault).hint("move the upstream without `match` to the end"));
         } else if matcher.holds_for_all() && !report.is_faulty(at.key("match")) {
             rest = Some(settings.name.clone());
         }
@@ -186,7 +186,7 @@ fn upgrades(
 ) -> Box<[Box<str>]> {
     let Some(raw) = raw else { return defaults::UPGRADES.map(Into::into).into() };
     let fault = Fault::new("expected protocols or `false`, got true");
-    match on(raw, fault.hint("`websocket` is passed on unless turned off"), at, report) {
+    match on(raw, fault.hint("`websocket` is forwarded by default"), at, report) {
         Some(raw) => each(raw, at, |raw, at| report.take(at, parse::protocol(raw))).into(),
         None => Box::default(),
     }
@@ -200,7 +200,7 @@ fn address(
 ) -> Option<UpstreamPlace> {
     let place = report.take(at.same(), parse::upstream_address(&raw.0))?;
     if let Some(path) = taken.reached_by(&place.address) {
-        report.value(at, format!("our own address, that of `{path}`: requests would never leave"));
+        report.value(at, format!("forwarding loop, this is the address of `{path}`"));
     }
     Some(place)
 }

@@ -19,17 +19,17 @@ pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report:
     let follow_calendar = limits.iter().any(|limit| matches!(limit.quota.params(), Params::Calendar(_)));
     if raw.timezone.is_some() && !follow_calendar {
         let fault = Fault::new(format!("`timezone` has no meaning for {}", algorithm(limits)));
-        report.key(at.key("timezone"), fault.hint("`algorithm: fixed_window` goes by a calendar"));
+        report.key(at.key("timezone"), fault.hint("only `algorithm: fixed_window` uses a time zone"));
     }
     if raw.precision.is_some()
         && !limits.iter().any(|limit| matches!(limit.quota.params(), Params::SubWindows(_)))
     {
         let fault = Fault::new(format!("`precision` has no meaning for {}", algorithm(limits)));
-        report.key(at.key("precision"), fault.hint("`algorithm: sliding_window` has sub-windows"));
+        report.key(at.key("precision"), fault.hint("only `algorithm: sliding_window` has sub-windows"));
     }
     let is_short = |limit: &RuleLimit| limit.quota.window().unit() < TimeUnit::Day;
     if zone.is_some() && follow_calendar && limits.iter().all(is_short) {
-        let note = "changes nothing, windows of hours and less are the same in every time zone";
+        let note = "has no effect, windows of hours and less are the same in every time zone";
         report.note(zone_at, note);
     }
     for limit in limits {

@@ -32,7 +32,7 @@ pub(super) fn store(env: &mut Reader<'_>) -> Option<Value> {
         "SENTINEL" => {
             // The master's name, followed by the sentinels.
             let Some((master, sentinels)) = url.split_once(',') else {
-                env.wrong("REDIS_URL", "MASTER,HOST:PORT of sentinels", url);
+                env.wrong("REDIS_URL", "MASTER,HOST:PORT,HOST:PORT with the addresses of sentinels", url);
                 return None;
             };
             let sentinels: Vec<_> = sentinels.split(',').map(str::trim).collect();

@@ -58,7 +58,7 @@ fn what_is_set_is_taken_over() {
     assert_eq!(rls["counting"], "only_over");
     assert_eq!(rls["tls"], json!({"certificate": "/c", "key": "/k", "client_ca": "/ca"}));
     assert_eq!(rls["client_names"], json!(["envoy"]));
-    assert!(rls.get("statsd").is_none(), "Prometheus takes its place");
+    assert!(rls.get("statsd").is_none(), "`statsd` is not set with Prometheus");
 }
 
 #[test]
@@ -80,23 +80,21 @@ fn pairs_are_read_as_the_reference_reads_them_and_none_is_dropped_silently() {
     assert_eq!(of("x-a:b,x-c: d"), Ok(json!({"x-a": "b", "x-c": "d"})));
     assert_eq!(of("authorization:Bearer a:b"), Ok(json!({"authorization": "Bearer a:b"})));
     assert_eq!(of(""), Ok(json!({})));
-    let expected =
-        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected NAME:VALUE, more of them after commas";
+    let expected = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected comma-separated NAME:VALUE pairs";
     assert_eq!(of("x-a=b"), Err(vec![format!("{expected}, got \"x-a=b\"")]));
     assert_eq!(of("x-a:b,").unwrap_err(), [format!("{expected}, got \"\"")]);
     assert_eq!(of("x-a:b,:c,d").unwrap_err().len(), 2);
     let tags = [("EXTRA_TAGS", "team=a"), ("CONFIG_TYPE", "FILE")];
-    assert!(read(&tags).unwrap_err()[0].starts_with("EXTRA_TAGS: expected NAME:VALUE"));
+    assert!(read(&tags).unwrap_err()[0].starts_with("EXTRA_TAGS: expected comma-separated NAME:VALUE pairs"));
     let metadata = [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_NODE_METADATA", "zone:a")];
-    let ignored = "CONFIG_GRPC_XDS_NODE_METADATA: ignored, for it is not NAME=VALUE: \"zone:a\"";
+    let ignored = "CONFIG_GRPC_XDS_NODE_METADATA: pair ignored, expected NAME=VALUE, got \"zone:a\"";
     assert_eq!(read(&metadata).unwrap().notices, [ignored]);
 }
 
 #[test]
 fn variables_of_stores_are_named_in_one_line() {
     let read = read(&[("REDIS_POOL_SIZE", "10"), ("MEMCACHE_HOST", "there"), ("HOME", "/")]).unwrap();
-    let line =
-        "each instance decides in memory, so these variables have no meaning: MEMCACHE_HOST, REDIS_POOL_SIZE";
+    let line = "variables ignored, because each instance decides in memory: MEMCACHE_HOST, REDIS_POOL_SIZE";
     assert_eq!(read.notices, [line]);
 }
 

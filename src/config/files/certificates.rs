@@ -31,9 +31,7 @@ pub(in crate::config) const AUTHORITIES: Kind<Authorities> = Kind {
 fn flaws(unusable: &PemError) -> Vec<Flaw> {
     let fault = Fault::new(unusable.to_string());
     vec![Flaw::whole(match unusable {
-        PemError::EncryptedKey => {
-            fault.hint("`openssl pkey -in FILE -out PLAIN` writes it without a password")
-        }
+        PemError::EncryptedKey => fault.hint("decrypt it with `openssl pkey -in FILE -out PLAIN`"),
         PemError::NoKey | PemError::NoCertificate => fault.hint("PEM begins with `-----BEGIN`"),
         _ => fault,
     })]

@@ -39,9 +39,9 @@ fn flaw(damage: &DatabaseError) -> Flaw {
 /// Names the fields that contain the data.
 const fn fields(wanted: DatabaseContent) -> &'static str {
     match wanted {
-        DatabaseContent::Locations => "a code of two letters in `country.iso_code` or `continent.code`",
+        DatabaseContent::Locations => "a two-letter code in `country.iso_code` or `continent.code`",
         DatabaseContent::AutonomousSystems => {
-            "a number or `AS` and a number in `autonomous_system_number` or `asn`"
+            "an AS number such as 64500 or `AS64500` in `autonomous_system_number` or `asn`"
         }
     }
 }

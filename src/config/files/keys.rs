@@ -85,7 +85,7 @@ fn jwks(content: Vec<u8>) -> Result<Jwks, Vec<Flaw>> {
         // Messages of this category could quote secrets.
         let message = match error.classify() {
             Category::Data => "not a set of keys, expected an object with a list `keys`",
-            Category::Eof => "ends too early: not valid JSON",
+            Category::Eof => "not valid JSON: unexpected end of file",
             Category::Syntax | Category::Io => "not valid JSON",
         };
         vec![Flaw::at(error.line(), error.column().max(1), message)]
@@ -106,7 +106,7 @@ fn jwks(content: Vec<u8>) -> Result<Jwks, Vec<Flaw>> {
         return Err(first_of(damaged));
     }
     if set.keys.is_empty() {
-        let mut flaws = vec![Flaw::whole("no key in it to verify tokens with")];
+        let mut flaws = vec![Flaw::whole("no usable key for verifying tokens")];
         flaws.append(&mut set.skipped);
         return Err(first_of(flaws));
     }

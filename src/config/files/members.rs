@@ -41,7 +41,7 @@ enum Expected {
 /// Draws a random secret, under which members are hashed.
 pub(in crate::config) fn secret() -> Result<[u64; 2], Fault> {
     let word =
-        || getrandom::u64().map_err(|error| Fault::new(format!("cannot draw a random secret: {error}")));
+        || getrandom::u64().map_err(|error| Fault::new(format!("cannot generate a random secret: {error}")));
     Ok([word()?, word()?])
 }
 
@@ -99,7 +99,7 @@ impl Reading {
                 }
                 Expected::Key
             }
-            (Expected::Plan(_, at), _) => return Err(flaw(at, "expected the name of a plan")),
+            (Expected::Plan(_, at), _) => return Err(flaw(at, "expected a plan name")),
             (Expected::End, _) => Expected::End,
         };
         if let Expected::Plan(_, at) = &self.expected {
@@ -177,8 +177,8 @@ mod tests {
     #[test]
     fn every_bad_plan_has_its_line() {
         let flaws = read("a: two words\nb:\nc: pro\nd: ''\n").unwrap_err();
-        assert!(flaws[0].starts_with("1:1: not the name of a plan"), "{flaws:?}");
-        assert_eq!(flaws[1..], ["2:1: missing plan", "4:1: empty name of a plan"]);
+        assert!(flaws[0].starts_with("1:1: invalid plan name"), "{flaws:?}");
+        assert_eq!(flaws[1..], ["2:1: missing plan", "4:1: empty plan name"]);
         assert_eq!(read(&(0..100).map(|n| format!("{n}:\n")).collect::<String>()).unwrap_err().len(), 20);
     }
 
@@ -189,7 +189,7 @@ mod tests {
             ("# none\n", "0:0: no members in this file (write `{}` for none)"),
             ("- a\n", "1:1: expected a map from keys to plans"),
             ("a: pro\n---\nb: pro\n", "2:1: a second YAML document, expected one"),
-            ("a: [pro]\n", "1:1: expected the name of a plan"),
+            ("a: [pro]\n", "1:1: expected a plan name"),
             ("? [a]\n: pro\n", "1:3: a key must be text"),
         ] {
             assert_eq!(read(text), Err(vec![said.to_owned()]), "{text}");

@@ -75,9 +75,9 @@ fn a_file_that_cannot_be_read_is_a_problem_of_who_names_it() {
     for (name, said) in [
         ("none", "no such file, got \"none\""),
         ("directory", "a directory, expected a file, got \"directory\""),
-        ("link", "the link leads nowhere, got \"link\""),
+        ("link", "broken symbolic link, got \"link\""),
         ("socket", "not a regular file, got \"socket\""),
-        ("", "empty, expected the name of a file"),
+        ("", "empty, expected a file name"),
     ] {
         assert_eq!(place.networks(&[name]).unwrap_err(), [format!("weir.yaml:1:1: list: {said}")]);
     }
@@ -101,7 +101,7 @@ fn a_bad_line_has_its_place_in_its_own_file() {
     place.write("list.txt", "10.0.0.0/8\n\n 10.0.0.1/8\n");
     assert_eq!(
         place.networks(&["list.txt", "list.txt"]).unwrap_err(),
-        ["list.txt:3:2: address has bits beyond its prefix, got \"10.0.0.1/8\" (did you mean `10.0.0.0/8`?)"]
+        ["list.txt:3:2: host bits must be zero, got \"10.0.0.1/8\" (did you mean `10.0.0.0/8`?)"]
     );
 }
 

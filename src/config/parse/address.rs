@@ -36,8 +36,8 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
         return Ok(address);
     }
     if text.starts_with("unix:") {
-        return Err(Fault::new(format!("expected a port, got {}", quoted(text)))
-            .hint("only listeners and upstreams may be sockets in the file system"));
+        return Err(Fault::new(format!("expected an IP address and a port, got {}", quoted(text)))
+            .hint("a Unix socket is not supported here"));
     }
     if let Some(port) = text.strip_prefix(':').or_else(|| text.strip_prefix("*:"))
         && !port.contains(':')
@@ -85,7 +85,7 @@ pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
         return Err(Fault::new(format!("unknown scheme {}, expected `http` or `https`", quoted(scheme))));
     }
     if authority.contains(['/', '?', '#', '@']) {
-        return Err(not_an_address(text).hint("only host and port: the path is the client's"));
+        return Err(not_an_address(text).hint("write only host and port, the path comes from the request"));
     }
     let (host, port) = match secured {
         Some(_) if has_no_port(authority) => (authority, HTTPS),
@@ -119,7 +119,7 @@ pub fn collector(text: &str) -> Result<Collector, Fault> {
     };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     if text.contains(['?', '#', '@']) || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(refused().hint("nothing but a path may follow the port"));
+        return Err(refused().hint("only a path can follow the port"));
     }
     let usual = if secured.is_some() { HTTPS } else { OTLP };
     let with_port = format!("{authority}:{usual}");
@@ -145,7 +145,10 @@ pub(super) fn socket_path(path: &str) -> Result<Box<Path>, Fault> {
         return Err(fault.hint("as in `unix:/run/app.sock`"));
     }
     if path.len() > LONGEST_SOCKET_PATH || path.contains('\0') {
-        return Err(Fault::new(format!("not a path of a socket, got {}", quoted(path))));
+        return Err(Fault::new(format!(
+            "socket path longer than {LONGEST_SOCKET_PATH} bytes or with a NUL, got {}",
+            quoted(path)
+        )));
     }
     Ok(Path::new(path).into())
 }
@@ -179,8 +182,8 @@ pub fn host(text: &str) -> Result<Box<str>, Fault> {
     if is_host(text) && text.parse::<IpAddr>().is_err() {
         return Ok(text.to_ascii_lowercase().into());
     }
-    let fault = Fault::new(format!("expected the name of a host, got {}", quoted(text)));
-    Err(if text.contains(':') { fault.hint("without a port") } else { fault })
+    let fault = Fault::new(format!("expected a host name, got {}", quoted(text)));
+    Err(if text.contains(':') { fault.hint("omit the port") } else { fault })
 }
 
 /// Whether `host` consists of letters, digits, `-`, `_` and `.`. Digits and dots alone must form an IPv4

@@ -23,14 +23,16 @@ pub fn document_url(text: &str) -> Result<Url, Fault> {
     };
     let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     if authority.contains('@') {
-        return Err(Fault::new("credentials in a URL").hint("`headers: { authorization: … }` has them"));
+        return Err(
+            Fault::new("credentials are not allowed in the URL").hint("use `headers: { authorization: … }`")
+        );
     }
     if target.contains('#') {
-        return Err(Fault::new("a URL with a fragment (`#`), which no server gets"));
+        return Err(Fault::new("a fragment (`#`) is not allowed in the URL"));
     }
     if text.len() > LONGEST || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(Fault::new("not a URL: it is longer than 8 KiB, or has spaces or letters beyond ASCII")
-            .hint("percent-encode them"));
+        return Err(Fault::new("not a URL: longer than 8 KiB, or contains spaces or non-ASCII characters")
+            .hint("percent-encode such characters"));
     }
     let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
     let with_port = match has_port {

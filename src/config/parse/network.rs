@@ -9,7 +9,7 @@ use crate::config::problem::{Fault, quoted};
 /// Parses a network, e.g. `10.0.0.0/8`, or an address, which is a network of one address.
 ///
 /// # Errors
-/// Returns a [`Fault`] that names the part that cannot be read, or reports bits set beyond the prefix.
+/// Returns a [`Fault`] that names the part that cannot be read, or reports host bits that are set.
 pub fn network(text: &str) -> Result<IpNet, Fault> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
@@ -29,7 +29,7 @@ pub fn network(text: &str) -> Result<IpNet, Fault> {
     };
     let network = IpNet::new_assert(address, length);
     if network.trunc() != network {
-        let message = format!("address has bits beyond its prefix, got {}", quoted(text));
+        let message = format!("host bits must be zero, got {}", quoted(text));
         return Err(Fault::new(message).hint(format!("did you mean `{}`?", network.trunc())));
     }
     Ok(network)

@@ -18,14 +18,14 @@ const COUNTRIES: &str = "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB B
 /// Returns a [`Fault`] if it is not a code of two letters, or not assigned to a country.
 pub fn country(text: &str) -> Result<Country, Fault> {
     let Ok(country) = text.parse::<Country>() else {
-        return Err(Fault::new(format!("expected a country's code such as `DE`, got {}", quoted(text)))
-            .hint("two letters, as ISO 3166 has them"));
+        return Err(Fault::new(format!("expected a country code such as `DE`, got {}", quoted(text)))
+            .hint("two letters, as in ISO 3166"));
     };
     let code = country.to_string();
     if COUNTRIES.split(' ').any(|known| known == code) || is_free(country) {
         return Ok(country);
     }
-    let fault = Fault::new(format!("no country has the code {}", quoted(text)));
+    let fault = Fault::new(format!("unknown country code {}", quoted(text)));
     Err(match code.as_str() {
         "UK" => fault.hint("did you mean `GB`?"),
         "EL" => fault.hint("did you mean `GR`?"),
@@ -90,13 +90,13 @@ mod tests {
 
     #[test]
     fn what_is_no_country_says_what_was_meant() {
-        assert_eq!(said(country("UK")), "no country has the code \"UK\" (did you mean `GB`?)");
-        assert_eq!(said(country("eu")), "no country has the code \"eu\" (did you mean `continent: EU`?)");
-        assert_eq!(said(country("QA ")).split(',').next_back(), Some(" as ISO 3166 has them)"));
+        assert_eq!(said(country("UK")), "unknown country code \"UK\" (did you mean `GB`?)");
+        assert_eq!(said(country("eu")), "unknown country code \"eu\" (did you mean `continent: EU`?)");
+        assert_eq!(said(country("QA ")).split(',').next_back(), Some(" as in ISO 3166)"));
         for text in ["", "D", "DEU", "d1", "é", "Brazil"] {
-            assert!(said(country(text)).starts_with("expected a country's code such as `DE`"), "{text}");
+            assert!(said(country(text)).starts_with("expected a country code such as `DE`"), "{text}");
         }
-        assert_eq!(said(country("QL")), "no country has the code \"QL\"");
+        assert_eq!(said(country("QL")), "unknown country code \"QL\"");
     }
 
     #[test]

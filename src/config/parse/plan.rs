@@ -10,12 +10,12 @@ use crate::config::problem::Fault;
 pub fn plan(text: &str) -> Result<Box<str>, Fault> {
     let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
     if text.is_empty() {
-        return Err(Fault::new("empty name of a plan"));
+        return Err(Fault::new("empty plan name"));
     }
     if !is_visible || text.len() > LONGEST_NAME {
         return Err(Fault::new(format!(
-            "not the name of a plan, expected visible ASCII without quotes and backslashes, at most {LONGEST_NAME} \
-             characters"
+            "invalid plan name, expected visible ASCII without quotes and backslashes, at most \
+             {LONGEST_NAME} characters"
         )));
     }
     Ok(text.into())

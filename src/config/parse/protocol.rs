@@ -17,8 +17,8 @@ pub fn protocol(text: &str) -> Result<Box<str>, Fault> {
         return Err(fault);
     }
     if OF_HTTP.contains(&name) || name == "tls" {
-        let fault = Fault::new(format!("cannot be passed on, got {}", quoted(text)));
-        return Err(fault.hint("it carries requests that no rule would see"));
+        let fault = Fault::new(format!("upgrades to HTTP and TLS are not supported, got {}", quoted(text)));
+        return Err(fault.hint("rules cannot see the requests in such a connection"));
     }
     Ok(lower.into())
 }

@@ -50,7 +50,7 @@ pub fn redis_url(text: &str) -> Result<RedisServer, Fault> {
 pub fn sentinel_address(text: &str) -> Result<Place, Fault> {
     if text.contains("://") {
         return Err(Fault::new("expected `host:port` without a scheme")
-            .hint("`store.tls` turns TLS on, for sentinels and servers"));
+            .hint("`store.tls` enables TLS for sentinels and servers"));
     }
     tcp(text, SENTINEL_PORT)
 }
@@ -61,7 +61,7 @@ fn server(rest: &str, is_secure: bool) -> Result<RedisServer, Fault> {
     let credentials = user.map_or_else(|| Ok(Credentials::default()), credentials)?;
     if rest.contains(['?', '#']) {
         return Err(
-            Fault::new("a URL of Redis has no `?` and no `#`").hint("a number after `/` is the database")
+            Fault::new("`?` and `#` are not allowed in a Redis URL").hint("write the database as `/NUMBER`")
         );
     }
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -74,7 +74,7 @@ fn socket(rest: &str) -> Result<RedisServer, Fault> {
     let db = match query.strip_prefix("db=") {
         Some(number) => Some(database(number)?),
         None if query.is_empty() => None,
-        None => return Err(Fault::new("unknown parameter of a socket, expected `?db=NUMBER`")),
+        None => return Err(Fault::new("unknown query parameter, expected `?db=NUMBER`")),
     };
     let place = socket_path(path).map(Place::Unix)?;
     Ok(RedisServer { place, is_secure: false, credentials: Credentials::default(), db })
@@ -85,12 +85,12 @@ fn credentials(user: &str) -> Result<Credentials, Fault> {
         user.split_once(':').map_or((user, None), |(name, password)| (name, Some(password)));
     let decoded = |text: &str| match percent_decode_str(text).decode_utf8() {
         Ok(text) => Ok(Some(text.into_owned().into_boxed_str()).filter(|text| !text.is_empty())),
-        Err(_) => Err(Fault::new("the user and the password must be UTF-8")),
+        Err(_) => Err(Fault::new("user name and password must be UTF-8")),
     };
     let credentials = Credentials { username: decoded(name)?, password: password.map_or(Ok(None), decoded)? };
     match credentials {
-        Credentials { username: Some(_), password: None } => Err(Fault::new("a user without a password")
-            .hint("a password alone is written `redis://:PASSWORD@host`")),
+        Credentials { username: Some(_), password: None } => Err(Fault::new("user name without a password")
+            .hint("write a password alone as `redis://:PASSWORD@host`")),
         credentials => Ok(credentials),
     }
 }
@@ -98,7 +98,7 @@ fn credentials(user: &str) -> Result<Credentials, Fault> {
 fn database(text: &str) -> Result<u16, Fault> {
     let number = text.parse().ok().filter(|_| super::is_digits(text));
     number.ok_or_else(|| {
-        Fault::new(format!("expected the number of a database from 0 to {}, got {}", u16::MAX, quoted(text)))
+        Fault::new(format!("expected a database number from 0 to {}, got {}", u16::MAX, quoted(text)))
     })
 }
 
@@ -158,12 +158,12 @@ mod tests {
         assert!(said(redis_url("http://h")).starts_with("unknown scheme \"http\", expected"));
         assert_eq!(
             said(redis_url("redis://h/one")),
-            "expected the number of a database from 0 to 65535, got \"one\""
+            "expected a database number from 0 to 65535, got \"one\""
         );
         assert_eq!(said(redis_url("redis://h:0")), "port must be at least 1, got \"h:0\"");
         assert!(said(redis_url("redis+unix://run/redis.sock")).contains("expected an absolute path"));
         assert!(said(redis_url("redis+unix:///run/redis.sock?x=1")).contains("`?db=NUMBER`"));
-        assert!(said(redis_url("redis://h?db=1")).contains("a number after `/`"));
+        assert!(said(redis_url("redis://h?db=1")).contains("`/NUMBER`"));
         assert!(said(sentinel_address("redis://h:1")).contains("without a scheme"));
     }
 

@@ -27,7 +27,9 @@ pub fn schedule(text: &str) -> Result<ScheduleSpan, Fault> {
         return Err(not_times(hours));
     }
     if let Some(more) = words.next() {
-        return Err(not_a_schedule(text).hint(format!("nothing may follow the zone, got {}", quoted(more))));
+        return Err(
+            not_a_schedule(text).hint(format!("unexpected text after the time zone, got {}", quoted(more)))
+        );
     }
     if days.is_none() && times.is_none() {
         return Err(match place {
@@ -103,11 +105,13 @@ fn range(text: &str) -> Result<Times, Fault> {
     }
     let (start, end) = (time(start)?, time(end)?);
     if start == DAY {
-        return Err(Fault::new(format!("24:00 only ends a day, got {}", quoted(text))).hint("write `00:00`"));
+        return Err(
+            Fault::new(format!("24:00 is only valid as an end, got {}", quoted(text))).hint("write `00:00`")
+        );
     }
     if start == end {
-        let fault = Fault::new(format!("begins where it ends, got {}", quoted(text)));
-        return Err(fault.hint("the whole day is `00:00-24:00`"));
+        let fault = Fault::new(format!("start and end are equal, got {}", quoted(text)));
+        return Err(fault.hint("write `00:00-24:00` for the whole day"));
     }
     Ok(Times { start, end })
 }
@@ -123,7 +127,7 @@ fn time(text: &str) -> Result<u16, Fault> {
     let minutes = minutes.map(|(hour, minute)| hour * 60 + minute).filter(|minutes| *minutes <= DAY);
     minutes.ok_or_else(|| {
         let fault = expected();
-        if text.to_ascii_lowercase().ends_with('m') { fault.hint("hours go from 0 to 24") } else { fault }
+        if text.to_ascii_lowercase().ends_with('m') { fault.hint("use the 24-hour clock") } else { fault }
     })
 }
 
@@ -177,11 +181,11 @@ mod tests {
         assert_eq!(said("Thurs").1, "did you mean `Thu`?");
         assert_eq!(said("Mo,Di 01:00-02:00").1, "did you mean `Mon`?");
         assert_eq!(said("01:00-25:00").0, "expected a time from 00:00 to 24:00, got \"25:00\"");
-        assert_eq!(said("1:00pm-2:00pm").1, "hours go from 0 to 24");
-        assert_eq!(said("24:00-06:00").0, "24:00 only ends a day, got \"24:00-06:00\"");
-        assert_eq!(said("06:00-06:00").1, "the whole day is `00:00-24:00`");
+        assert_eq!(said("1:00pm-2:00pm").1, "use the 24-hour clock");
+        assert_eq!(said("24:00-06:00").0, "24:00 is only valid as an end, got \"24:00-06:00\"");
+        assert_eq!(said("06:00-06:00").1, "write `00:00-24:00` for the whole day");
         assert_eq!(said("Mon 01:00-06:00 Europe/Berlni").1, "did you mean `Europe/Berlin`?");
-        assert_eq!(said("Mon 01:00-06:00 UTC again").1, "nothing may follow the zone, got \"again\"");
+        assert_eq!(said("Mon 01:00-06:00 UTC again").1, "unexpected text after the time zone, got \"again\"");
         for bad in [
             "",
             " ",

@@ -12,7 +12,8 @@ const CODES: RangeInclusive<u16> = 100..=599;
 /// # Errors
 /// Returns a [`Fault`] that describes what is expected.
 pub fn statuses(text: &str) -> Result<RangeInclusive<u16>, Fault> {
-    let expected = || format!("expected a status such as `401`, `4xx` or `500-504`, got {}", quoted(text));
+    let expected =
+        || format!("expected a status code such as `401`, `4xx` or `500-504`, got {}", quoted(text));
     let trimmed = text.trim();
     if let Some(class) = trimmed.strip_suffix("xx").or_else(|| trimmed.strip_suffix("XX")) {
         return match class.parse::<u16>() {
@@ -23,12 +24,12 @@ pub fn statuses(text: &str) -> Result<RangeInclusive<u16>, Fault> {
     let (first, last) = trimmed.split_once('-').unwrap_or((trimmed, trimmed));
     let code = |text: &str| match text.trim().parse::<u16>() {
         Ok(code) if CODES.contains(&code) => Ok(code),
-        Ok(_) => Err(Fault::new(expected()).hint("statuses are 100 to 599")),
+        Ok(_) => Err(Fault::new(expected()).hint("status codes are 100 to 599")),
         Err(_) => Err(Fault::new(expected())),
     };
     let (first, last) = (code(first)?, code(last)?);
     if first > last {
-        return Err(Fault::new(format!("a range from low to high, got {}", quoted(text)))
+        return Err(Fault::new(format!("expected a range from low to high, got {}", quoted(text)))
             .hint(format!("write `{last}-{first}`")));
     }
     Ok(first..=last)

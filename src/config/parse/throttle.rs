@@ -27,7 +27,7 @@ pub fn throttle(text: &str) -> Result<Throttle, Fault> {
     let (word, value, rest) = (words.next().unwrap_or_default(), words.next(), words.next());
     let unknown = || Fault::new(format!("unknown throttle {}, {EXPECTED}", quoted(text)));
     if rest.is_some() {
-        return Err(unknown().hint("more than one is a map, as in `{ soft: 10%, delay: 50ms }`"));
+        return Err(unknown().hint("write several as a map, such as `{ soft: 10%, delay: 50ms }`"));
     }
     match (word, value) {
         ("hard", None) => Ok(Throttle::Hard),
@@ -52,7 +52,7 @@ pub fn margin(text: &str) -> Result<Percent, Fault> {
     match percent(text)? {
         margin if margin.hundredths() == 0 => {
             Err(Fault::new(format!("must be above 0%, got {}", quoted(text)))
-                .hint("`hard` is without a margin"))
+                .hint("`throttle: hard` has no margin"))
         }
         margin if margin > LARGEST_MARGIN => {
             Err(Fault::new(format!("above {LARGEST_MARGIN}, got {}", quoted(text))).hint("raise the limit"))
@@ -78,7 +78,7 @@ pub fn share(text: &str) -> Result<Percent, Fault> {
 /// Returns a [`Fault`] if it is not such a duration.
 pub fn delay(text: &str) -> Result<Duration, Fault> {
     match duration(text)? {
-        Duration::ZERO => Err("must be longer than nothing, got 0".into()),
+        Duration::ZERO => Err("must be longer than 0, got 0".into()),
         delay if delay > LONGEST_DELAY => {
             Err(Fault::new(format!("longer than an hour, got {}", quoted(text))))
         }

@@ -15,7 +15,7 @@ pub fn zone(text: &str) -> Result<TimeZone, Fault> {
     found.ok_or_else(|| {
         let names: Vec<String> = known().map(|name| name.as_str().to_owned()).collect();
         let fault = Fault::new(format!("unknown time zone {}", quoted(text)));
-        fault.hint("a name such as `Europe/Berlin` or `UTC`").meant(likely(text, &names))
+        fault.hint("use a name such as `Europe/Berlin` or `UTC`").meant(likely(text, &names))
     })
 }
 
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(hint("new york"), "did you mean `America/New_York`?");
         assert_eq!(hint("Europe/Bern"), "did you mean `Europe/Berlin`?");
         for text in ["", "+02:00", "somewhere far away", "../../etc/passwd", "/etc/localtime"] {
-            assert_eq!(hint(text), "a name such as `Europe/Berlin` or `UTC`", "{text}");
+            assert_eq!(hint(text), "use a name such as `Europe/Berlin` or `UTC`", "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the rest of the configuration comes from, as people write it.
+//! Source of the rest of the configuration, as written in the bootstrap file.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{Duration, OrOff, Secret, UpstreamTls};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 
-/// Where the rest of the configuration comes from.
+/// HTTP server from which Weir fetches the keys that are not in this file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bootstrap {
@@ -18,7 +18,7 @@ pub struct Bootstrap {
     #[schemars(required)]
     pub http: Option<DocumentUrl>,
     /// File that keeps the last good document, relative to this file. `disabled` keeps none. Default: this file's
-    /// name with `.cache` behind it.
+    /// name with `.cache` appended.
     pub cache: Option<OrOff<String>>,
     /// Maximum time for which the server may hold a request until the document changes (long polling): whole seconds,
     /// at most 1h. With `0s` Weir only polls.
@@ -39,7 +39,7 @@ pub struct Bootstrap {
     pub tls: Option<Box<UpstreamTls>>,
 }
 
-/// Where a document is.
+/// URL of a configuration document: `http://host[:port]/path`, or the same with `https`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("title" = "URL of a document", "examples" = ["https://config.internal/weir.yaml"]))]

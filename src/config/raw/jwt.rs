@@ -1,4 +1,4 @@
-//! Tokens as people write about them.
+//! JSON Web Tokens, as written in the configuration.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::values::{Duration, FileName, OneOrMany};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 
-/// Tokens that clients carry (JSON Web Tokens): where they are, and why they are believed.
+/// JSON Web Tokens of clients: where a request has its token, and how tokens are verified.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwt {
@@ -20,7 +20,7 @@ pub struct Jwt {
     /// Cookie with the token, in place of a header.
     pub cookie: Option<String>,
     /// Secret with which tokens are signed: a text, a map with `file`, or a list of either. Exactly one of
-    /// `jwt.secret`, `jwt.public_key`, `jwt.jwks` and `jwt.trusted` must be there.
+    /// `jwt.secret`, `jwt.public_key`, `jwt.jwks` and `jwt.trusted` is required.
     pub secret: Option<OneOrMany<SecretOrFile>>,
     /// Public key with which signatures of tokens are verified: a map with `file`, or a list of them.
     pub public_key: Option<OneOrMany<FileName>>,
@@ -30,8 +30,8 @@ pub struct Jwt {
     #[schemars(extend("default" = false))]
     pub trusted: Option<bool>,
     /// Signature algorithms that are accepted, one or a list: `HS256`, `HS384`, `HS512` with a secret; `RS256`,
-    /// `RS384`, `RS512`, `PS256`, `PS384`, `PS512`, `ES256`, `ES384`, `EdDSA` with public keys. Default: what suits
-    /// the keys.
+    /// `RS384`, `RS512`, `PS256`, `PS384`, `PS512`, `ES256`, `ES384`, `EdDSA` with public keys. Default: all that the
+    /// keys support.
     pub algorithms: Option<OneOrMany<SigningAlgorithm>>,
     /// Accepted issuers of tokens (`iss`), one or a list. Default: any issuer.
     pub issuer: Option<OneOrMany<String>>,
@@ -42,22 +42,22 @@ pub struct Jwt {
     pub leeway: Option<Duration>,
 }
 
-/// What a claim is held against.
+/// Pattern for the value of a claim.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ClaimPattern {
-    /// This truth.
+    /// Exact value, `true` or `false`.
     Flag(bool),
-    /// This number.
+    /// Exact number.
     Number(u64),
-    /// A text, `*` for any value, `!present` for none, or `~regex`.
+    /// Exact text, `*` (present), `!present` (absent) or `~regex` (unanchored).
     Text(
         #[schemars(extend("title" = "claim pattern", "examples" = ["pro", "*", "!present", "~regex"]))]
         String,
     ),
 }
 
-/// A way to sign tokens (RFC 7518 section 3.1).
+/// Signature algorithm of tokens (RFC 7518 section 3.1).
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(transparent)]
 pub struct SigningAlgorithm(pub jsonwebtoken::Algorithm);
@@ -72,7 +72,7 @@ impl JsonSchema for SigningAlgorithm {
             "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256",
             "ES384", "EdDSA",
         ];
-        let description = "A way to sign tokens (RFC 7518 section 3.1).";
+        let description = "Signature algorithm of tokens (RFC 7518 section 3.1).";
         json_schema!({ "type": "string", "enum": names, "description": description })
     }
 }

@@ -1,4 +1,4 @@
-//! What clients may take, as people write it.
+//! Limits of listeners and overload protection, as written in the configuration.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -9,7 +9,7 @@ use super::Auto;
 use super::values::Size;
 use crate::config::defaults;
 
-/// What a connection and a request may take.
+/// Limits on the header section of a request and on the streams of a connection.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerLimits {
@@ -25,7 +25,7 @@ pub struct ListenerLimits {
     pub streams: Option<u32>,
 }
 
-/// How much may be under way in all.
+/// Overload protection: maximum connections, requests and memory of the process.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Overload {
@@ -45,17 +45,17 @@ pub struct Overload {
     pub memory: Option<Memory>,
 }
 
-/// Connections of clients.
+/// Maximum number of open connections.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Connections {
-    /// This many.
+    /// Fixed number, from 1 to 100000000.
     Count(#[schemars(range(min = 1, max = 100_000_000))] NonZeroUsize),
-    /// By the descriptors.
+    /// Share of the file descriptors that the process may have.
     Auto(Auto),
 }
 
-/// A size or a percentage.
+/// A size in bytes with its unit, or a whole percentage of the memory.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("title" = "size or percentage", "examples" = ["400MiB", "90%"]))]

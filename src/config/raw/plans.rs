@@ -1,4 +1,4 @@
-//! Plans as people write them.
+//! Plans, as written in the configuration.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::values::PlanName;
 
-/// Tiers of clients: who is on which plan. What a plan allows is said by rules.
+/// Plans, which are tiers of clients. Rules set the limits of each plan.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plans {
@@ -23,29 +23,30 @@ pub struct Plans {
     pub default: Option<PlanName>,
 }
 
-/// What a client is known by.
+/// Attribute by which members of plans are identified.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Badge {
-    /// By its kind alone.
+    /// `host`, `country` or `continent`.
     Plain(PlainBadge),
-    /// With a name.
+    /// Map with one of `header`, `cookie`, `query` and `jwt`.
     Named(NamedBadge),
 }
 
-/// What a client is known by, without a name.
+/// Attribute by which members of plans are identified, in one word.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlainBadge {
-    /// The host it asks for.
+    /// Host of the request.
     Host,
-    /// The country of its address; needs `geo.database`.
+    /// Country of the client's address. Needs `geo.database`.
     Country,
-    /// The continent of its address; needs `geo.database`.
+    /// Continent of the client's address. Needs `geo.database`.
     Continent,
 }
 
-/// What a client is known by; exactly one of these.
+/// Attribute by which members of plans are identified, with its name: exactly one of `header`, `cookie`, `query` and
+/// `jwt`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
@@ -60,14 +61,14 @@ pub struct NamedBadge {
     pub jwt: Option<String>,
 }
 
-/// Who is on which plan: `file` alone, or members by what they are known by.
+/// Members of plans: a map from identifying values to names of plans, or a map with only `file`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
-// Members are known by their API keys more often than not.
+// Identifying values are usually API keys.
 #[schemars(extend("propertyNames" = { "writeOnly": true }))]
 pub struct Members {
     /// File with a YAML or JSON map from identifying values to plans: see [Data files](lists.md#members-of-plans).
     pub file: Option<String>,
-    /// Members and their plans.
+    /// Map from identifying values to names of plans.
     #[serde(flatten)]
     pub written: BTreeMap<String, PlanName>,
 }

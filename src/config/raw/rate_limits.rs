@@ -1,4 +1,4 @@
-//! Envoy's rate limit service as people write it.
+//! Rate limit service for Envoy, as written in the configuration.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::config::parse::duration_text as shown;
 use crate::rls::settings::{Counting, Smoothing};
 use crate::rules::shared_limit::{Fairness, Mode, OnStoreLoss};
 
-/// Envoy's rate limit service, as envoyproxy/ratelimit answers it.
+/// Rate limit service for Envoy, compatible with envoyproxy/ratelimit.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rls {
@@ -47,7 +47,8 @@ pub struct Rls {
     /// Settings of single domains: a map from the name of a domain to a map with `counting`, as in `rls.counting`,
     /// and `algorithm`, which is `fixed_window` or `gcra`.
     pub domains: Option<BTreeMap<String, RlsDomain>>,
-    /// Whether the whole service runs in shadow mode: no request as a whole is over its limits.
+    /// Whether the whole service runs in shadow mode: it counts every request, and the overall code of every response
+    /// is OK.
     #[schemars(extend("default" = false))]
     pub shadow_mode: Option<bool>,
     /// Whether every limit is one of several quotas: a request is rejected only if all of them are exceeded.
@@ -70,7 +71,7 @@ pub struct Rls {
     pub connections: Option<RlsConnections>,
 }
 
-/// Where statistics are sent by UDP, as statsd takes them.
+/// statsd server to which statistics are sent over UDP.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Statsd {
@@ -84,7 +85,7 @@ pub struct Statsd {
     pub tags: Option<BTreeMap<String, String>>,
 }
 
-/// Where Prometheus finds statistics.
+/// HTTP port with statistics for Prometheus.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsPrometheus {
@@ -96,7 +97,7 @@ pub struct RlsPrometheus {
     pub path: Option<String>,
 }
 
-/// Where rules are, in the language of envoyproxy/ratelimit.
+/// Source of the rules in the format of envoyproxy/ratelimit: a directory or a management server.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsConfig {
@@ -115,12 +116,13 @@ pub struct RlsConfig {
     /// Whether several files may define the same domain.
     #[schemars(extend("default" = false))]
     pub merge_domains: Option<bool>,
-    /// Whether valid rules must be there at the start.
+    /// Whether a failure to load the rules from `rls.config.directory` is an error. If `false`, Weir starts without
+    /// rules.
     #[schemars(extend("default" = true))]
     pub required: Option<bool>,
 }
 
-/// A management server, asked by the aggregated discovery service.
+/// Management server that sends the rules by xDS (aggregated discovery service).
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsXds {
@@ -146,17 +148,17 @@ pub struct RlsXds {
     pub largest: Option<Size>,
 }
 
-/// Where the limits of documents are kept.
+/// Scope of the limits in the service's documents: `local`, `shared`, or a map.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RlsScope {
-    /// In a word.
+    /// `local` or `shared`, without further settings.
     Word(ScopeWord),
-    /// In all instances together.
+    /// Map with settings of the limits that all instances share.
     Map(RlsScopeMap),
 }
 
-/// How instances share the limits of documents.
+/// Settings of limits in the service's documents that all instances share.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsScopeMap {
@@ -177,27 +179,29 @@ pub struct RlsScopeMap {
     pub fairness: Option<Fairness>,
 }
 
-/// What is different for one domain.
+/// Settings of one domain.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsDomain {
-    /// What a request that is over counts.
+    /// Units that a request over a limit is charged: `everything`, `only_over` or `all_or_nothing`. Default: the
+    /// value of `rls.counting`.
     pub counting: Option<Counting>,
-    /// How time gives back what was used of a limit.
+    /// Algorithm of the domain's limits: `fixed_window` (all units are available again in the next window) or `gcra`
+    /// (units become available evenly over time). Default: `fixed_window`.
     pub algorithm: Option<Smoothing>,
 }
 
-/// Headers that the service has Envoy add.
+/// Rate limit headers that Envoy adds to responses.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ResponseHeaders {
-    /// Whether there are any.
+    /// `true` for headers with the default names, `false` for no headers.
     Switch(bool),
-    /// Their names.
+    /// Map with the names of the headers.
     Names(ResponseHeaderNames),
 }
 
-/// Names of headers.
+/// Names of the rate limit headers.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseHeaderNames {
@@ -212,12 +216,12 @@ pub struct ResponseHeaderNames {
     pub reset: Option<String>,
 }
 
-/// How connections of gRPC are treated.
+/// Lifetime and number of gRPC connections.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RlsConnections {
-    /// Maximum age of a gRPC connection, randomised by a tenth up or down. After it, the client is asked to open a
-    /// new connection (GOAWAY).
+    /// Maximum age of a gRPC connection, randomised by a tenth up or down. After it, Weir sends GOAWAY, and the
+    /// client opens a new connection.
     #[schemars(extend("default" = shown(defaults::RLS_MAX_AGE)))]
     pub max_age: Option<Duration>,
     /// Maximum time for the calls in flight on a gRPC connection that has reached `rls.connections.max_age`.

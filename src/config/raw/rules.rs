@@ -1,4 +1,4 @@
-//! Rules as people write them.
+//! Rules, as written in the configuration.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -23,7 +23,7 @@ use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::check_options::OnDenied;
 use crate::rules::rule::OnMissing;
 
-/// What is limited, allowed or denied.
+/// A rule: the requests to which it applies, the key by which they are counted, and their limits.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -127,7 +127,7 @@ pub struct Rule {
     pub on_limit: Option<OnLimit>,
 }
 
-/// Fields that must all hold; a list means any of its items.
+/// Conditions on a request. All given fields must match; within a list, one item is enough.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Matcher {
@@ -152,7 +152,7 @@ pub struct Matcher {
     /// `client_ip.ipv6_prefix` is.
     pub client_ip: Option<OneOrMany<Networks>>,
     /// ISO 3166 country codes of two letters, in upper or lower case, for the client's address. Needs `geo.database`.
-    /// Norway is best quoted, as `"NO"`, since YAML 1.1 reads the bare word as `false`.
+    /// Write Norway in quotes, as `"NO"`, because YAML 1.1 reads the bare word as `false`.
     pub country: Option<OneOrMany<Country>>,
     /// Continent codes for the client's address: `AF`, `AN`, `AS`, `EU`, `NA`, `OC` or `SA`. Needs `geo.database`.
     pub continent: Option<OneOrMany<Continent>>,
@@ -177,52 +177,52 @@ pub struct Matcher {
     pub entries: Option<OneOrMany<BTreeMap<String, OneOrMany<HeaderValues>>>>,
 }
 
-/// Whether a slash at the end of a path makes a difference.
+/// Treatment of a slash at the end of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TrailingSlash {
-    /// It does.
+    /// The slash counts: `/login` does not match `/login/`.
     #[default]
     Exact,
-    /// It does not: `/login` matches `/login/`, and `/login/` matches `/login`.
+    /// The slash is ignored: `/login` matches `/login/`, and `/login/` matches `/login`.
     Ignore,
 }
 
-/// One thing that is counted apart.
+/// Attribute for whose values requests are counted separately.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum KeyPart {
-    /// By its kind alone.
+    /// Attribute that needs no name, such as `client_ip`.
     Plain(PlainKey),
-    /// With a name.
+    /// Map with one attribute, such as `header`, and its name or settings.
     Named(Box<NamedKey>),
 }
 
-/// A part of a key that needs no name.
+/// Attribute that needs no name, as a part of the key.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlainKey {
-    /// The client's address, an IPv6 client by its network.
+    /// The client's IPv4 address, or the network of its IPv6 address (`client_ip.ipv6_prefix`).
     ClientIp,
-    /// The country of the client's address; needs `geo.database`.
+    /// Country of the client's address. Needs `geo.database`.
     Country,
-    /// The continent of the client's address; needs `geo.database`.
+    /// Continent of the client's address. Needs `geo.database`.
     Continent,
-    /// The autonomous system that announces the client's address; needs `geo.asn_database`.
+    /// Autonomous system that announces the client's address. Needs `geo.asn_database`.
     Asn,
-    /// The plan the client is on; needs `plans`.
+    /// Plan of the client. Needs `plans`.
     Plan,
-    /// The pattern of the rule's `match.path` that matched.
+    /// Pattern in the rule's `match.path` that matched.
     Route,
-    /// The normalised path.
+    /// Normalised path.
     Path,
-    /// The method.
+    /// Request method.
     Method,
-    /// The host.
+    /// Host of the request.
     Host,
 }
 
-/// A part of a key that has a name; exactly one of these.
+/// Attribute with a name or with settings, as a part of the key; exactly one of these fields.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
@@ -248,7 +248,7 @@ pub struct NamedKey {
     pub descriptor: Option<String>,
 }
 
-/// How many leading bits of an address make one client, for one rule.
+/// Networks that count as one client in this rule, by the lengths of their prefixes.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientNetworks {
@@ -267,22 +267,22 @@ pub struct ClientNetworks {
     pub limits: Option<OneOrMany<Limit>>,
 }
 
-/// So many leading bits.
+/// Prefix length: a number of leading bits, from 1 to 128.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Prefix(#[schemars(range(min = 1, max = 128))] pub u8);
 
-/// One of several limits.
+/// One limit of a rule: a rate, or a map.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Limit {
-    /// So many per time.
+    /// Rate, such as `100/s`.
     Rate(Rate),
-    /// With more to say.
+    /// Map with `limit` or `token_bucket`.
     Map(LimitMap),
 }
 
-/// A token bucket with refills.
+/// Token bucket that receives several tokens at once.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenBucket {
@@ -294,7 +294,7 @@ pub struct TokenBucket {
     pub every: Option<Duration>,
 }
 
-/// One of several limits.
+/// One limit of a rule, with its own settings.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitMap {
@@ -312,17 +312,18 @@ pub struct LimitMap {
     pub algorithm: Option<Algorithm>,
 }
 
-/// What becomes of requests that are over the limit.
+/// Treatment of requests over the limit.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Throttle {
-    /// In a word or two.
+    /// Short form, such as `hard` or `delay 500ms`.
     Words(ThrottleWords),
-    /// With more to say.
+    /// Map with `soft`, `delay`, `wait` or `elastic`.
     Map(ThrottleMap),
 }
 
-/// What becomes of requests that are over the limit: `soft`, `delay`, `wait` or `elastic`.
+/// Treatment of requests over the limit: a margin (`soft`), a wait (`delay` or `wait`), or a limit that follows the
+/// upstream (`elastic`).
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ThrottleMap {
@@ -343,7 +344,7 @@ pub struct ThrottleMap {
     pub elastic: Option<Factor>,
 }
 
-/// How requests wait.
+/// Delay of requests over the limit.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wait {
@@ -352,17 +353,17 @@ pub struct Wait {
     pub max: Option<Duration>,
 }
 
-/// For which keys a rule is in force.
+/// Share of keys for which a rule is enforced.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Enforce {
-    /// A share of them.
+    /// Percentage of the keys.
     Share(Percentage),
-    /// With more to say.
+    /// Map with `share` and `seed`.
     Map(EnforceMap),
 }
 
-/// For which keys a rule is in force.
+/// Share of keys for which a rule is enforced, and the text that selects them.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EnforceMap {
@@ -374,20 +375,20 @@ pub struct EnforceMap {
     pub seed: Option<String>,
 }
 
-/// What a rule does.
+/// Effect of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Exempts from every other rule.
+    /// Exempts a request from all other rules.
     Allow,
-    /// Refuses with 403.
+    /// Rejects a request with 403.
     Deny,
-    /// Counts, and refuses what is over.
+    /// Counts requests and enforces limits.
     #[default]
     Limit,
 }
 
-/// What a refused request is answered with.
+/// Local reply to the requests that a rule rejects, and bans of their keys.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OnLimit {
@@ -412,7 +413,7 @@ pub struct OnLimit {
     pub ban_max: Option<Duration>,
 }
 
-/// A body; exactly one of these.
+/// Body of a rejection; exactly one of these fields.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
@@ -429,7 +430,7 @@ pub struct Body {
     pub fallback: Option<String>,
 }
 
-/// A degraded answer in place of a refusal: the last good one, or a file.
+/// Degraded response in place of a rejection: the last good response (`cached`), or a file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fallback {

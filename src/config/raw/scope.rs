@@ -1,4 +1,4 @@
-//! Where a rule's limit is kept, as people write it.
+//! Scope of a rule's limit, as written in the configuration.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -12,27 +12,28 @@ use crate::config::parse::duration_text as shown;
 use crate::rules::remote_limit::OnError;
 use crate::rules::shared_limit::{Fairness, MAX_PRIORITY, Mode, OnStoreLoss};
 
-/// Where a rule's limit is kept.
+/// Place where a rule's limit is counted: `local`, `shared`, or a map.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Scope {
-    /// In a word.
+    /// `local` or `shared`, without further settings.
     Word(ScopeWord),
-    /// By another rate limit service, or in all instances together.
+    /// Map for another rate limit service, or with settings of a limit that all instances share.
     Map(Box<ScopeMap>),
 }
 
-/// Where a rule's limit is kept.
+/// Place where a limit is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ScopeWord {
-    /// In this process.
+    /// Counted in this process.
     Local,
-    /// In all instances together, through the store.
+    /// Counted for all instances together, through the store.
     Shared,
 }
 
-/// Another rate limit service, asked by Envoy's protocol (`rls`), or all instances together (`shared` or `instances`).
+/// Settings of a limit that another rate limit service counts over Envoy's protocol (`rls`), or that all instances
+/// share (`shared` or `instances`).
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScopeMap {
@@ -81,19 +82,19 @@ pub struct ScopeMap {
     pub instances: Option<Instances>,
 }
 
-/// The number of instances.
+/// Number of instances by which a limit is divided.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Instances {
-    /// This many.
+    /// Fixed number, from 1 to 1000000.
     Count(#[schemars(range(min = 1, max = 1_000_000))] NonZeroU32),
-    /// As many as are registered in the store.
+    /// Number of instances registered in the store.
     Auto(Auto),
-    /// As many as a name has addresses.
+    /// Number of addresses of a DNS name.
     Dns(InstancesDns),
 }
 
-/// A name with an address for each instance, such as that of a headless service.
+/// DNS name with one address for each instance, such as that of a headless service.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InstancesDns {
@@ -102,13 +103,13 @@ pub struct InstancesDns {
     pub dns: Option<String>,
 }
 
-/// An entry of a descriptor.
+/// Entry of a descriptor.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
 pub enum Entry {
-    /// The name of the next part of the key.
+    /// Key of the entry whose value is the next part of the rule's `key`.
     Name(#[schemars(extend("title" = "name"))] String),
-    /// A fixed one: its key and its value.
+    /// Fixed entry: a map of one key to its value.
     Fixed(BTreeMap<String, String>),
 }

@@ -1,4 +1,4 @@
-//! Secrets of a configuration.
+//! Secret values of a configuration.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,10 +8,10 @@ use serde::Deserialize;
 
 use super::values::FileName;
 
-/// The map whose keys are secrets: members of plans are known by them.
+/// Path of the map whose keys are secrets: they identify members of plans.
 pub(in crate::config) const SECRET_KEYS: &str = "plans.members";
 
-/// A path without the secrets that stand in it.
+/// Returns a path with its secret part replaced.
 pub(in crate::config) fn shown_path(path: &str) -> &str {
     match path.strip_prefix(SECRET_KEYS) {
         None | Some("" | ".file") => path,
@@ -19,14 +19,14 @@ pub(in crate::config) fn shown_path(path: &str) -> &str {
     }
 }
 
-/// A value that must not be shown. Its type alone says so: `Debug` masks it, and its schema has `writeOnly`, by which
-/// problems do not repeat it and `/config_dump` leaves it out.
+/// A value that is never shown. `Debug` masks it. Its schema has `writeOnly`, so problems do not quote it and
+/// `/config_dump` omits it.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {
-    /// The value, for what needs it.
+    /// Returns the value.
     pub const fn expose(&self) -> &T {
         &self.0
     }
@@ -58,12 +58,12 @@ impl<T: JsonSchema> JsonSchema for Secret<T> {
     }
 }
 
-/// A secret, or the name of a file that holds it.
+/// A secret, or a map with the name of a file that holds it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum SecretOrFile {
-    /// As it is; better from the environment, as in `${SECRET}`.
+    /// Text of the secret, best taken from the environment, as in `${SECRET}`.
     Text(Secret<String>),
-    /// What a file holds, without a line break at its end.
+    /// File with the secret. A line break at the end of the file is not part of it.
     File(FileName),
 }

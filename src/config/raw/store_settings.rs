@@ -1,4 +1,4 @@
-//! The store that instances share, as people write it.
+//! The store that instances share, as written in the configuration.
 
 use std::num::NonZeroU16;
 
@@ -9,7 +9,7 @@ use super::{Duration, OneOrMany, SecretOrFile, UpstreamTls};
 use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 
-/// The store of limits that instances share: Redis or Valkey.
+/// Redis or Valkey server for limits that several instances share.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Store {
@@ -40,23 +40,23 @@ pub struct Store {
     pub instance: Option<String>,
 }
 
-/// Servers of Redis or Valkey.
+/// Redis or Valkey servers.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Redis {
-    /// One, or several of a Cluster.
+    /// URL of one server, or a list of URLs for a Cluster.
     Servers(OneOrMany<RedisUrl>),
-    /// The one that sentinels name.
+    /// Map for Sentinel.
     Sentinel(Box<Sentinel>),
 }
 
-/// Where a server is: `redis://host:port`, `rediss://host:port` for TLS, or `redis+unix:///path`.
+/// URL of a server: `redis://host:port/db`, `rediss://host:port/db` with TLS, or `redis+unix:///path`.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("title" = "URL of Redis", "examples" = ["redis://127.0.0.1:6379", "rediss://redis.internal:6379"]))]
 pub struct RedisUrl(pub String);
 
-/// Sentinels, and the master that they watch.
+/// Sentinels, and the master that they monitor.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sentinel {
@@ -76,7 +76,7 @@ pub struct Sentinel {
     pub db: Option<u16>,
 }
 
-/// Where a sentinel is: `host:port`, or the host alone for port 26379.
+/// Address of a sentinel: `host:port`, or only the host for port 26379.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("title" = "address of a sentinel", "examples" = ["sentinel-0.sentinel:26379"]))]

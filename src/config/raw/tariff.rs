@@ -1,4 +1,4 @@
-//! What requests cost and which of them count, as people write it.
+//! Cost, charging and refunds of requests, as written in the configuration.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,31 @@ use serde::Deserialize;
 use super::values::{HeaderValues, OneOrMany, Size};
 use crate::config::defaults;
 
-/// What each request costs.
+/// Units that each request costs.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Cost {
-    /// So many units.
+    /// Fixed number of units, from 1 to 4294967295.
     Units(#[schemars(range(min = 1, max = 4_294_967_295_u64), extend("default" = defaults::COST))] u32),
-    /// Told by the request or its answer.
+    /// Cost that depends on the request or its response.
     Told(ToldCost),
 }
 
-/// A cost that the request or its answer tells; exactly one of the first four.
+/// Cost that depends on the request or its response: exactly one of `header`, `request_bytes`, `response_header` and
+/// `response_bytes`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
 pub struct ToldCost {
     /// Name of a request header with the number of units, rounded up, at least 1.
     pub header: Option<String>,
-    /// Number of bytes of the request's body that one unit stands for, such as `1KiB`; a begun portion counts as a
-    /// whole one, and the cost is at least 1.
+    /// Number of bytes of the request's body for which one unit is charged, such as `1KiB`. The cost is rounded up
+    /// and at least 1.
     pub request_bytes: Option<Size>,
     /// Name of a response header with the number of units, rounded up; 0 charges nothing.
     pub response_header: Option<String>,
-    /// Number of bytes of the response's body that one unit stands for, such as `1KiB`; a begun portion counts as a
-    /// whole one, and the cost is at least 1.
+    /// Number of bytes of the response's body for which one unit is charged, such as `1KiB`. The cost is rounded up
+    /// and at least 1.
     pub response_bytes: Option<Size>,
     /// Units that a request costs if the header named by `header` is absent or empty, 1 to 4294967295. Valid with
     /// `header` only.
@@ -48,7 +49,8 @@ pub struct ToldCost {
     pub max: Option<u32>,
 }
 
-/// Which requests count: all fields must hold; a list means any of its items.
+/// Conditions on the response under which a request is charged. All given fields must match; within a list, one item
+/// is enough.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1))]
@@ -63,39 +65,39 @@ pub struct Count {
     pub grpc_status: Option<OneOrMany<GrpcStatus>>,
 }
 
-/// A status of gRPC calls.
+/// Status of gRPC calls.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
 pub enum GrpcStatus {
-    /// By its number.
+    /// Number, from 0 to 16.
     Code(#[schemars(range(min = 0, max = 16))] u8),
-    /// By its name.
+    /// Name, such as `unauthenticated`, in upper or lower case.
     Name(
         #[schemars(extend("title" = "gRPC status", "examples" = ["unauthenticated", "permission_denied"]))]
         String,
     ),
 }
 
-/// Statuses: a code, a class or a range.
+/// Status codes: one code, a class or a range.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
 pub enum Status {
-    /// One code.
+    /// One status code, from 100 to 599.
     Code(#[schemars(range(min = 100, max = 599))] u16),
-    /// `4xx`, `500-504`, or a code in quotes.
+    /// Class such as `4xx`, range such as `500-504`, or a code in quotes.
     Pattern(#[schemars(extend("title" = "status", "examples" = ["401", "5xx", "500-504"]))] String),
 }
 
-/// Ends of requests for which the charge is given back.
+/// Outcome of requests, for refunds and retries.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
 pub enum Refund {
-    /// One code.
+    /// One status code, from 100 to 599.
     Code(#[schemars(range(min = 100, max = 599))] u16),
-    /// `timeout`, `connect_failure`, `reset`, statuses, or names of gRPC statuses.
+    /// `timeout`, `connect_failure`, `reset`, a class or range of status codes, or the name of a gRPC status.
     Pattern(
         #[schemars(extend("title" = "failure", "examples" = ["5xx", "timeout", "connect_failure", "reset"]))]
         String,

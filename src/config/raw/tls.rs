@@ -1,4 +1,4 @@
-//! TLS of listeners and towards upstreams, and names in clients' certificates.
+//! TLS termination, TLS origination, and names in client certificates, as written in the configuration.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -6,12 +6,12 @@ use serde::Deserialize;
 use super::{HeaderPattern, OneOrMany};
 use crate::config::defaults;
 
-/// TLS of a listener. Files are read again when they change.
+/// TLS termination on a listener. Files are reloaded when they change.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
     /// File with the certificate in PEM, followed by the intermediate certificates that lead to an authority. Needs
-    /// `key`. Either this pair or `certificates` must be there.
+    /// `key`. Either this pair or `certificates` is required.
     pub certificate: Option<String>,
     /// File with the private key of `certificate` in PEM, not encrypted: RSA, ECDSA or Ed25519.
     pub key: Option<String>,
@@ -30,7 +30,7 @@ pub struct Tls {
     pub handshakes: Option<usize>,
 }
 
-/// A certificate with its key.
+/// A certificate and its private key.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Certificate {
@@ -42,17 +42,17 @@ pub struct Certificate {
     pub key: Option<String>,
 }
 
-/// Whether clients must have a certificate.
+/// Whether clients must present a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
-    /// A client without one is turned away.
+    /// Connections without a client certificate are rejected.
     Required,
-    /// A client may have none.
+    /// Clients may connect without a certificate.
     Optional,
 }
 
-/// TLS towards an upstream whose addresses begin with `https://`. Files are read again when they change.
+/// TLS settings for connections to an upstream or another service. Files are reloaded when they change.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamTls {
@@ -74,25 +74,25 @@ pub struct UpstreamTls {
     pub verify: Option<Verify>,
 }
 
-/// Whether a certificate is verified.
+/// Whether the server's certificate is verified.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Verify {
-    /// `true`.
+    /// `true`: the certificate is verified.
     Switch(#[schemars(extend("const" = true))] bool),
-    /// A word.
+    /// `insecure`: the certificate is not verified.
     Not(NotVerified),
 }
 
-/// Not at all.
+/// Value that turns verification off.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NotVerified {
-    /// Whoever answers is believed.
+    /// The server's certificate is not verified, so that any server is trusted.
     Insecure,
 }
 
-/// Names in a client's certificate, all of which must hold; a list means any of its items.
+/// Patterns for names in the client certificate. All given fields must match; within a list, one item is enough.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateNames {

@@ -1,4 +1,4 @@
-//! Upstreams as people write them.
+//! Upstreams, as written in the configuration.
 
 use std::num::NonZeroU32;
 
@@ -14,17 +14,17 @@ use crate::config::defaults;
 use crate::config::parse::duration_text as shown;
 use crate::upstream::settings::Balance;
 
-/// The service beside us.
+/// An upstream: its address, or a map.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Upstream {
-    /// Only its address.
+    /// Address of the upstream.
     Address(UpstreamAddress),
-    /// With more to say.
+    /// Map with `address` and other keys.
     Map(Box<UpstreamMap>),
 }
 
-/// A service to which requests are passed on.
+/// An upstream: a service to which Weir forwards requests.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamMap {
@@ -85,7 +85,7 @@ pub struct UpstreamMap {
     pub retries: Option<Retries>,
 }
 
-/// When a request is tried again.
+/// Retries of failed requests.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retries {
@@ -110,13 +110,13 @@ pub struct Retries {
     pub attempt_count: Option<bool>,
 }
 
-/// Two durations, the second not shorter than the first.
+/// Range of durations as `FIRST..MAX`; `MAX` must be at least `FIRST`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("title" = "range of durations", "examples" = ["25ms..250ms"]))]
 pub struct Backoff(pub String);
 
-/// How much may be under way at once.
+/// Circuit breaker: maximum connections, requests and retries of an upstream, all workers together.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamLimits {
@@ -142,19 +142,19 @@ pub struct UpstreamLimits {
     pub min_client_rate: Option<OrOff<Size>>,
 }
 
-/// Requests of one client.
+/// Maximum number of requests of one client in flight to an upstream.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum PerClient {
-    /// This many.
+    /// Fixed number, from 1 to 1000000.
     Count(#[schemars(range(min = 1, max = 1_000_000))] NonZeroU32),
-    /// By what is free.
+    /// Share that depends on the free capacity.
     Auto(Auto),
-    /// `false` for all of them.
+    /// `false` for no limit.
     Switch(#[schemars(extend("const" = false))] bool),
 }
 
-/// What endpoints are asked to see whether they are well.
+/// Active health checks: periodic probes of each endpoint.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HealthCheck {
@@ -179,7 +179,7 @@ pub struct HealthCheck {
     pub unhealthy: Option<u32>,
 }
 
-/// When an endpoint that fails requests is left out for a while.
+/// Outlier detection: temporary ejection of endpoints that fail requests.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OutlierMap {

@@ -66,9 +66,9 @@ pub(super) fn missing_end(running: &str, text: &str, file: &Path) -> Option<Prob
         line: text.lines().count().max(1),
         column: last.chars().count() + 1,
         path: String::new(),
-        message: format!("cut off: the end marker `{END}` is missing"),
+        message: format!("truncated: the end marker `{END}` is missing"),
         hint: Some(format!(
-            "the configuration in force ends with `{END}`; end this one with it too, or restart to do without"
+            "the running configuration ends with `{END}`; add it, or restart to run without it"
         )),
         severity: Severity::Problem,
     })
@@ -110,8 +110,8 @@ mod tests {
         let problem = missing_end("a: 1\nb: 2\n...\n", "a: 1\nb: 2\n", Path::new(FILE)).unwrap();
         assert_eq!(
             problem.to_string(),
-            "weir.yaml:2:5: cut off: the end marker `...` is missing (the configuration in force ends with `...`; \
-             end this one with it too, or restart to do without)"
+            "weir.yaml:2:5: truncated: the end marker `...` is missing \
+             (the running configuration ends with `...`; add it, or restart to run without it)"
         );
         assert_eq!(missing_end("a: 1\n", "a: 2\n", Path::new(FILE)), None);
         assert_eq!(missing_end("a: 1\n...\n", "a: 2\n...\n", Path::new(FILE)), None);

@@ -8,8 +8,8 @@ use crate::central::document::Document;
 /// Formats the warning about a text with `lines` lines missing at its end.
 pub(super) fn shortened(lines: usize) -> String {
     format!(
-        "the file was written in place and ends {lines} lines earlier than before, as if it was cut off; \
-         replace files by renaming, or end them with the line `...`"
+        "possibly truncated: the file was written in place and lacks the last {lines} lines of its previous \
+         content; replace files by renaming, or end them with the line `...`"
     )
 }
 
@@ -28,9 +28,13 @@ pub(super) fn log(file: &Path, reload: &Reload) {
                 tracing::warn!(%file, field, "changed, but takes effect only after a restart");
             }
         }
-        Reload::Unchanged => tracing::info!(%file, "configuration is what runs already"),
+        Reload::Unchanged => tracing::info!(%file, "configuration unchanged"),
         Reload::Rejected { problems } => {
-            tracing::error!(%file, problems = problems.len(), "configuration rejected, the running one stays");
+            tracing::error!(
+                %file,
+                problems = problems.len(),
+                "configuration rejected, keeping the running one"
+            );
             for problem in problems {
                 tracing::error!("{problem}");
             }

@@ -153,7 +153,7 @@ fn a_bad_file_changes_nothing_but_the_status_and_a_good_one_clears_it() {
     let (_directory, path) = in_new_directory();
     let running = Running::start(&path, BY_EVENTS);
     replace(&path, &text("2/fortnight"));
-    let Reload::Rejected { problems } = running.next() else { panic!("a bad file was taken") };
+    let Reload::Rejected { problems } = running.next() else { panic!("an invalid file was applied") };
     assert_eq!(problems.len(), 1);
     let status = running.status_after(ReloadOutcome::Rejected);
     assert_eq!(status.generation, 1);
@@ -173,7 +173,7 @@ fn a_deleted_file_is_a_rejection_and_its_return_no_change() {
     let running = Running::start(&path, BY_EVENTS);
     let before = running.handle.status();
     fs::remove_file(&path).unwrap();
-    let Reload::Rejected { problems } = running.next() else { panic!("a missing file was taken") };
+    let Reload::Rejected { problems } = running.next() else { panic!("a missing file was applied") };
     assert_eq!(problems[0].message, "no such file");
     replace(&path, &text("1/s"));
     assert_eq!(running.next().outcome(), ReloadOutcome::Unchanged);
@@ -291,10 +291,10 @@ fn a_bad_data_file_is_rejected_and_the_old_one_coming_back_is_no_change() {
     let running = Running::start(&path, BY_EVENTS);
     let list = directory.path().join("list.txt");
     replace(&list, "10.0.0.0/8\n10.0.0.0/x\n");
-    let Reload::Rejected { problems } = running.next() else { panic!("a bad list was taken") };
+    let Reload::Rejected { problems } = running.next() else { panic!("an invalid list was applied") };
     assert_eq!((problems[0].line, &problems[0].file), (2, &list));
     fs::remove_file(&list).unwrap();
-    let Reload::Rejected { problems } = running.next() else { panic!("a missing list was taken") };
+    let Reload::Rejected { problems } = running.next() else { panic!("a missing list was applied") };
     assert!(problems[0].message.starts_with("no such file"), "{}", problems[0]);
     replace(&list, "10.0.0.0/8\n");
     assert_eq!(running.next().outcome(), ReloadOutcome::Unchanged);

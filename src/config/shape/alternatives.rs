@@ -88,9 +88,7 @@ impl<'a> Alternatives<'a> {
             }
             // Norway's code `NO`, as YAML 1.1 parsers read it.
             (Value::Bool(false), Some("country")) => Some("quote NO".to_owned()),
-            (Value::Bool(_), _) if self.takes_text() => {
-                Some("put it in quotes if the word is meant".to_owned())
-            }
+            (Value::Bool(_), _) if self.takes_text() => Some("put it in quotes to make it text".to_owned()),
             (Value::String(text), _) if self.plain(text).is_some() => Some(WITHOUT_QUOTES.to_owned()),
             (Value::String(_), None) if self.names_a_file() => Some("write `{ file: NAME }`".to_owned()),
             (Value::Null, _)

@@ -145,7 +145,7 @@ fn aliases_that_multiply_are_refused() {
     for (from, to) in ["ab", "bc", "cd", "de", "ef", "fg", "gh"].map(|pair| pair.split_at(1)) {
         text.push_str(&format!("{to}: &{to} [{}]\n", vec![format!("*{from}"); 10].join(",")));
     }
-    assert_eq!(said(&text), ["w:1:1: aliases multiply to more than a million values"]);
+    assert_eq!(said(&text), ["w:1:1: aliases expand to more than a million values"]);
 }
 
 /// Parses a text with `serde_yaml` alone.

@@ -99,7 +99,7 @@ fn lines_and_trailers_have_bounds() {
     assert_eq!(
         read(&many),
         (vec![b'x'; MAX_SIZE_LINE_LENGTH], None, Vec::new()),
-        "of every line, not of all"
+        "the maximum applies to each size line, not to their sum"
     );
 }
 

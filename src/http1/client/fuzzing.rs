@@ -35,7 +35,7 @@ pub fn answer(data: &[u8]) {
     let whole = read(data, to_head, data.len());
     let pieces = read(data, to_head, step);
     match (whole, pieces) {
-        (Ok(whole), Ok(pieces)) => assert_eq!(whole, pieces, "cut in pieces, an answer is another one"),
+        (Ok(whole), Ok(pieces)) => assert_eq!(whole, pieces, "split into pieces, a response differs"),
         (Err(_), Err(_)) => {}
         // With pieces, a head is only parsed once it may have ended, so an error may not have been found yet.
         (Err(_), Ok(ReadOutcome::Part(rest))) if !has_empty_line(&rest) => {}
@@ -63,9 +63,9 @@ pub fn chunks(data: &[u8]) {
     encoded.extend_from_slice(b"0\r\n\r\nnext");
     for at_once in [1, step, encoded.len()] {
         let body = body(BodyDecoder::Chunked(ChunkedDecoder::default()), &encoded, at_once);
-        let body = body.unwrap_or_else(|error| panic!("what we write is {error:?}"));
+        let body = body.unwrap_or_else(|error| panic!("an encoded body gives {error:?}"));
         assert!(body.over && body.trailers.is_none() && body.rest == b"next");
-        assert_eq!(body.content, data, "chunks change what is in them");
+        assert_eq!(body.content, data, "chunked framing changes the content");
     }
     // The same bytes decoded as a chunked body of some other sender.
     let (whole, pieces) = [data.len(), step]
@@ -73,7 +73,7 @@ pub fn chunks(data: &[u8]) {
         .into();
     match (whole, pieces) {
         (Ok(whole), Ok(pieces)) => {
-            assert_eq!(whole, pieces, "cut in pieces, a body is another one");
+            assert_eq!(whole, pieces, "split into pieces, a body differs");
             assert!(whole.content.len() <= data.len());
         }
         (Err(_), Err(_)) => {}
@@ -100,7 +100,7 @@ fn read(data: &[u8], to_head: bool, step: usize) -> Result<ReadOutcome, Malforme
     };
     assert!(
         !(head.keep_alive && length.ends_with_connection()),
-        "a connection is kept whose end is the body's"
+        "a connection is reused although its end delimits the body"
     );
     let body = body(length, &rest, step)?;
     Ok(ReadOutcome::Whole(Box::new((head, body))))

@@ -19,12 +19,12 @@ pub fn request(data: &[u8]) {
     let pieces = read(data, limits, usize::from(steer >> 1).max(1));
     match (whole, pieces) {
         (Ok(Some((whole, rest))), Ok(Some((pieces, same)))) => {
-            assert_eq!(rest, same, "cut in pieces, a head ends elsewhere");
+            assert_eq!(rest, same, "split into pieces, a header section ends elsewhere");
             assert_eq!(
                 (&whole.decoder, whole.expects_continue, whole.info),
                 (&pieces.decoder, pieces.expects_continue, pieces.info)
             );
-            assert_eq!(whole.parts.headers, pieces.parts.headers, "cut in pieces, a head is another one");
+            assert_eq!(whole.parts.headers, pieces.parts.headers, "split into pieces, headers differ");
             has_one_end(&whole, limits);
         }
         // With pieces, a head is only parsed once it may have ended or is too long, so an error may not have been found
@@ -56,10 +56,10 @@ fn has_one_end(head: &RequestHead, limits: HeadLimits) {
         (fields.get_all(CONTENT_LENGTH).iter(), fields.get_all(TRANSFER_ENCODING).iter());
     match head.decoder.left() {
         Some(octets) => {
-            assert_eq!(codings.count(), 0, "a coding is passed over");
+            assert_eq!(codings.count(), 0, "a transfer coding is ignored");
             let said: Vec<_> = lengths.map(|length| length.to_str().unwrap_or_default().parse()).collect();
             assert!(said == [Ok(octets)] || (said.is_empty() && octets == 0), "{said:?} is {octets}");
         }
-        None => assert!(lengths.count() == 0 && codings.count() > 0, "a length beside chunks"),
+        None => assert!(lengths.count() == 0 && codings.count() > 0, "a length beside a transfer coding"),
     }
 }

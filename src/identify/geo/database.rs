@@ -37,7 +37,7 @@ struct Database {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DatabaseError {
     /// It does not end with MaxMind metadata.
-    #[error("not a MaxMind database, or cut off")]
+    #[error("not a MaxMind database, or truncated")]
     Foreign,
     /// It has metadata but is inconsistent.
     #[error("damaged MaxMind database: {0}")]
@@ -181,7 +181,7 @@ impl Database {
         for (index, found) in networks.enumerate() {
             let found = found.map_err(broken)?;
             if index > most {
-                return Err(DatabaseError::Broken("its tree leads round in circles".to_owned()));
+                return Err(DatabaseError::Broken("the search tree has a cycle".to_owned()));
             }
             // Many networks share a record.
             if !found.offset().is_some_and(|offset| seen.insert(offset)) {

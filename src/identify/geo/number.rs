@@ -26,7 +26,7 @@ impl<'de> Visitor<'de> for AnyType {
     type Value = AsnField;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the number of an autonomous system")
+        f.write_str("an autonomous system number")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AsnField, A::Error> {

@@ -95,7 +95,7 @@ fn a_database_whose_numbers_cannot_be_read_says_what_it_has() {
     let DatabaseError::Other { has: None, record: Some(record), .. } =
         AsnDatabase::open(file("asn-unreadable.mmdb")).unwrap_err()
     else {
-        panic!("it has systems, or places")
+        panic!("expected an error with an unreadable record")
     };
     assert_eq!(record, "192.0.2.0/24: {\"asn\":\"Example Ltd\",\"route\":\"192.0.2.0/24\"}");
 }
@@ -139,8 +139,8 @@ fn a_database_of_another_kind_says_what_it_has() {
 fn a_file_that_is_cut_off_anywhere_is_refused() {
     let whole = file("country.mmdb");
     for length in 0..whole.len() {
-        assert!(LocationDatabase::open(whole[..length].to_vec()).is_err(), "cut at {length}");
-        assert!(LocationDatabase::open(whole[whole.len() - length..].to_vec()).is_err(), "begun at {length}");
+        assert!(LocationDatabase::open(whole[..length].to_vec()).is_err(), "truncated at {length}");
+        assert!(LocationDatabase::open(whole[whole.len() - length..].to_vec()).is_err(), "the last {length}");
     }
     assert_eq!(LocationDatabase::open(b"# no database".to_vec()).unwrap_err(), DatabaseError::Foreign);
     assert_eq!(

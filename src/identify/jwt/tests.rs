@@ -137,7 +137,7 @@ fn the_examples_of_the_rfc_are_verified() {
         let token = format!("Bearer {header}.{PAYLOAD}.{signature}");
         headers.insert(AUTHORIZATION, token.parse().unwrap());
         let before = Timestamp::from_secs(1_300_819_379);
-        let claims = verifier.read(&headers, before).unwrap().expect("the example");
+        let claims = verifier.read(&headers, before).unwrap().expect("the example is valid");
         assert_eq!((claims.get(0), claims.get(1)), (Some("joe"), Some("true")));
         // It expired in 2011.
         assert!(verifier.read(&headers, NOW).unwrap().is_none());

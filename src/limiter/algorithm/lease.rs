@@ -90,8 +90,8 @@ pub(in crate::limiter) fn evaluate(
     }
 }
 
-/// Spends the units that a settled cost adds, or puts back those that it did not need. Units beyond the lease are not
-/// recorded as owed.
+/// Spends the units that a settled cost adds, or puts back those that it did not need. Units beyond the lease are
+/// a debt, which the lease account has.
 pub(super) fn charge(state: Option<CounterState>, amount: i64, now: Timestamp) -> CounterState {
     match LeaseState::from_counter(state) {
         LeaseState::Units(units, until) if now < until => {
@@ -193,9 +193,9 @@ mod tests {
             (LeaseState::from_counter(Some(left)), outcome),
             (LeaseState::Units(1, at(100)), Outcome::Conform)
         );
-        assert!(needs_lease(evaluate(Some(left), 2, at(99)).1), "one unit is not two");
-        assert!(needs_lease(evaluate(Some(claim), 1, at(100)).1), "a claim has an end");
-        assert!(needs_lease(evaluate(None, 1, at(0)).1), "nothing was granted yet");
+        assert!(needs_lease(evaluate(Some(left), 2, at(99)).1), "one unit does not cover a cost of two");
+        assert!(needs_lease(evaluate(Some(claim), 1, at(100)).1), "a lease expires");
+        assert!(needs_lease(evaluate(None, 1, at(0)).1), "no lease yet");
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
             LeaseState::from_counter(Some(next)),
             LeaseState::Exhausted { until: at(50), rejected: 4 }
         );
-        assert!(needs_lease(evaluate(Some(next), 1, at(50)).1), "it is worth asking again");
+        assert!(needs_lease(evaluate(Some(next), 1, at(50)).1), "a new request to the store is due");
         assert!(is_unused(next, at(50)) && !is_unused(next, at(49)));
     }
 
@@ -223,8 +223,8 @@ mod tests {
         };
         assert_eq!(usage(Algorithm::Gcra, 5), (2, 8, 200));
         assert_eq!(usage(Algorithm::Gcra, 100), (0, 10, 0), "never more than the limit");
-        assert_eq!(usage(Algorithm::FixedWindow, 5), (2, 8, 1_000), "when the window ends");
-        assert_eq!(usage(Algorithm::SlidingLog, 5), (2, 8, 1_000), "at the latest");
+        assert_eq!(usage(Algorithm::FixedWindow, 5), (2, 8, 1_000), "reset at the end of the window");
+        assert_eq!(usage(Algorithm::SlidingLog, 5), (2, 8, 1_000), "reset after one window at the latest");
         let more = |state: LeaseState, algorithm| {
             let more = time_until_more(Some(state.into()), &quota(algorithm), (2, 1), at(1_000));
             more.map(|more| more.as_millis())
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(more(LeaseState::Units(3, at(1_100)), Algorithm::Gcra), Some(100));
         assert_eq!(more(LeaseState::Units(3, at(1_100)), Algorithm::SlidingLog), None);
         let nothing = LeaseState::Exhausted { until: at(1_250), rejected: 0 };
-        assert_eq!(more(nothing, Algorithm::SlidingLog), Some(250), "the store has said so");
+        assert_eq!(more(nothing, Algorithm::SlidingLog), Some(250), "the store has stated the time");
     }
 
     #[test]

@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(drain(0), (10, 6000));
         assert_eq!(drain(5999), (0, 1));
         assert_eq!(drain(6000), (3, 6000));
-        assert_eq!(drain(17_999), (3, 1), "one refill is due, the next is a millisecond away");
+        assert_eq!(drain(17_999), (3, 1), "one refill is due, the next one in 1 ms");
         assert_eq!(drain(18_000), (3, 6000));
         // A full bucket loses its refills, and its clock starts again.
         assert_eq!(drain(1_000_000), (10, 6000));

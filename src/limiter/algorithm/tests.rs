@@ -253,7 +253,7 @@ fn a_late_charge_beyond_the_limit_is_a_debt() {
                 assert_eq!(counter.ask(1, later(2599)), exceeds_until(millis(1)));
                 assert_eq!(counter.ask(1, later(2600)), Outcome::Conform);
             }
-            Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => unreachable!("no limit names them"),
+            Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => unreachable!("not a rate limit"),
         }
     }
 }

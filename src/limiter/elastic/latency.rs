@@ -291,12 +291,12 @@ mod tests {
         for _ in 0..29 {
             latency.learn(samples(1, Duration::from_millis(10)), Duration::from_secs(1), true);
         }
-        assert_eq!(latency.current_and_threshold(), None, "too few to say");
+        assert_eq!(latency.current_and_threshold(), None, "too few samples");
         for _ in 0..121 {
             latency.learn(samples(1, Duration::from_millis(10)), Duration::from_secs(1), true);
         }
-        assert!(latency.current_and_threshold().is_some(), "150 are enough, however long they took to come");
+        assert!(latency.current_and_threshold().is_some(), "150 samples suffice, over any time");
         latency.learn(Samples::default(), Duration::from_secs(6), true);
-        assert_eq!(latency.current_and_threshold(), None, "silence");
+        assert_eq!(latency.current_and_threshold(), None, "no samples for a while");
     }
 }

@@ -336,6 +336,23 @@ impl LeaseAccount {
         self.rejected += u64::from(std::mem::take(&mut self.needed));
     }
 
+    /// Spends units that are held back; returns how many of `units` they did not cover.
+    pub(super) fn spend_held_back(&mut self, units: u32, now: Timestamp) -> u32 {
+        let leases = [&mut self.current, &mut self.next].into_iter().filter(|lease| now < lease.until);
+        leases.fold(units, |uncovered, lease| {
+            let spent = lease.units.min(uncovered);
+            lease.units -= spent;
+            uncovered - spent
+        })
+    }
+
+    /// Adds units that the next query charges to the limit of all instances. Returns whether there is a debt and no
+    /// query is pending.
+    pub(super) fn add_debt(&mut self, units: u32) -> bool {
+        self.owed = self.owed.saturating_add(units);
+        self.owed > 0 && !self.is_requesting
+    }
+
     pub(super) fn abandon_request(&mut self, question: &LeaseRequest) {
         self.is_requesting = false;
         self.owed = self.owed.saturating_add(question.owed);
@@ -345,6 +362,9 @@ impl LeaseAccount {
     pub(super) fn review_at(&self, now: Timestamp) -> Option<Timestamp> {
         if self.is_permits {
             return Some(self.permits_due(now));
+        }
+        if self.owed > 0 {
+            return Some(now.saturating_add(self.look).max(self.pauses_until));
         }
         let last = self.next.until.max(self.current.until);
         (last > now).then(|| last.saturating_sub(self.lead).min(now.saturating_add(self.look)).max(now))
@@ -366,6 +386,11 @@ impl LeaseAccount {
         let there = left.saturating_add(self.current.units);
         if self.is_requesting {
             return (Review::Later(now.saturating_add(MAX_LEAD)), slot);
+        }
+        if self.owed > 0 {
+            self.is_requesting = now >= self.pauses_until;
+            let review = if self.is_requesting { Review::Ask } else { Review::Later(self.pauses_until) };
+            return (review, slot);
         }
         let holds = there > 0 || self.next.units > 0;
         if !holds && self.lapsed.units == 0 {

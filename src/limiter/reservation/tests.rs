@@ -194,9 +194,9 @@ fn requests_are_given_back_as_requests_whatever_shares_a_reload_cuts_them_into()
             bench.reload(after, START);
             bench.settle(passed.remove(0), 0, START);
             bench.settle(passed.remove(0), cost, START);
-            assert_eq!(bench.remaining(START), price, "{algorithm}: one request");
+            assert_eq!(bench.remaining(START), price, "{algorithm}: one unused request was refunded");
             bench.settle(passed.remove(0), 2 * cost, START);
-            assert_eq!(bench.remaining(START), 0, "{algorithm}: and one more");
+            assert_eq!(bench.remaining(START), 0, "{algorithm}: a request with twice the cost");
         }
     }
 }
@@ -215,7 +215,7 @@ fn requests_are_held_as_requests_whatever_shares_a_reload_cuts_them_into() {
             assert_eq!((held.len(), more.len()), (4, 6), "{algorithm}");
             held.into_iter().for_each(|reservation| bench.settle(reservation, cost, START));
             more.into_iter().for_each(|reservation| bench.settle(reservation, 0, START));
-            assert_eq!(bench.remaining(START), 6 * price, "{algorithm}: four counted, nothing is held");
+            assert_eq!(bench.remaining(START), 6 * price, "{algorithm}: four units charged, none held");
         }
     }
 }
@@ -226,7 +226,7 @@ fn a_cheap_share_is_never_given_back_as_a_request() {
     let bench = Bench::new(Algorithm::FixedWindow, 10, ChargeTiming::OnArrival);
     bench.reload(stretched, START - 1);
     let passed: Vec<_> = (0..30).filter_map(|_| bench.arrive(full / 3, START)).collect();
-    assert_eq!(passed.len(), 30, "three for the price of one");
+    assert_eq!(passed.len(), 30, "three requests per unit");
     bench.reload(whole, START);
     passed.into_iter().take(3).for_each(|reservation| bench.settle(reservation, 0, START));
     assert_eq!(bench.remaining(START), 0);
@@ -249,7 +249,7 @@ fn what_a_reload_has_given_back_is_not_given_back_again() {
         bench.reload(LimitSpec { on_change: OnChange::Reset, ..Bench::spec(algorithm, 9) }, later);
         assert_eq!((0..9).filter_map(|_| bench.arrive(1, later)).count(), 9);
         give_back(&bench, passed);
-        assert_eq!(bench.remaining(later), 0, "{algorithm}, reset");
+        assert_eq!(bench.remaining(later), 0, "{algorithm} after a reset");
         let (bench, passed) = before(algorithm);
         bench.reload(LimitSpec { on_change: OnChange::Proportional, ..Bench::spec(algorithm, 1) }, later);
         give_back(&bench, passed);
@@ -396,7 +396,7 @@ proptest! {
                     Algorithm::RefillBucket => count + ((at - from) / HOUR + 1) * count,
                     _ => count + (at - from) * count / HOUR,
                 };
-                prop_assert!(sum <= most, "{sum} counted of {most} from {first} on");
+                prop_assert!(sum <= most, "{sum} units charged since {first}, at most {most} allowed");
             }
         }
     }

@@ -20,16 +20,16 @@ const MAX_SHARDS: u32 = 1 << 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// Parts are in an impossible order.
-    #[error("its parts are out of order")]
+    #[error("parts out of order")]
     Order,
     /// The last part is missing.
-    #[error("it has no end")]
+    #[error("the last part is missing")]
     MissingEnd,
     /// The content of a part is not valid.
-    #[error("a part of it means nothing")]
+    #[error("invalid content of a part")]
     Content,
     /// The number of counters is not that in the last part.
-    #[error("counters are missing or too many")]
+    #[error("wrong number of counters")]
     Count,
 }
 

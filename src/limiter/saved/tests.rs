@@ -135,7 +135,7 @@ fn a_table_that_has_become_smaller_forgets_nobody() {
     assert!(after.counters == 4000 && after.overflowed > 3800, "{after:?}");
     let again = after.limiter.install(&specs, SAVED);
     for number in 0..4000 {
-        assert!(!takes(&after.limiter, again[0], number, 1, SAVED), "a new quota for {number}");
+        assert!(!takes(&after.limiter, again[0], number, 1, SAVED), "unused limit for key {number}");
     }
 }
 
@@ -153,7 +153,7 @@ fn a_ban_for_which_there_is_no_room_keeps_out_nobody_else() {
     let after = restored(&saved(&before, SAVED), 16, SAVED).unwrap();
     assert!(after.overflowed > 400, "{after:?}");
     let again = after.limiter.install(&[spec("ban", ban)], SAVED);
-    assert!(takes(&after.limiter, again[0], 10_000, 1, SAVED), "somebody new");
+    assert!(takes(&after.limiter, again[0], 10_000, 1, SAVED), "a new client is admitted");
     let kept = after.limiter.live_keys();
     assert_eq!((0..500).filter(|number| !takes(&after.limiter, again[0], *number, 1, SAVED)).count(), kept);
 }
@@ -171,7 +171,7 @@ fn who_was_counted_together_stays_so_whatever_the_size_of_the_table() {
         let after = restored(&parts, max_keys, SAVED).unwrap().limiter;
         let again = after.install(&specs, SAVED);
         for number in numbers.clone() {
-            assert!(!takes(&after, again[0], number, 1, SAVED), "a new quota for {number} of {max_keys}");
+            assert!(!takes(&after, again[0], number, 1, SAVED), "unused limit for {number} of {max_keys}");
         }
     }
 }

@@ -98,7 +98,7 @@ fn the_same_counter_twice_is_charged_twice() {
         let check = Check { charge_timing: charging, ..bench.plain(0) };
         let passes = |bench: &Bench| !bench.ask(&[check, check], 0).is_rejected();
         assert!(passes(&bench) && passes(&bench), "{charging:?}");
-        assert!(!passes(&bench), "{charging:?}: one unit is left, two are asked for");
+        assert!(!passes(&bench), "{charging:?}: one unit is left for a cost of two");
         let last = bench.ask(&[check], 0);
         assert!(!last.is_rejected() && bench.ask(&[check], 0).is_rejected(), "{charging:?}");
     }
@@ -133,7 +133,7 @@ fn permits_are_out_until_they_are_given_back() {
     assert!(take(1).is_none());
     [second, third].iter().for_each(|permit| bench.limiter.release_permit(permit));
     assert!(take(2).is_some() && take(2).is_some() && take(2).is_none());
-    assert_eq!(bench.limiter.live_keys(), 0, "permits need no room in the table");
+    assert_eq!(bench.limiter.live_keys(), 0, "permits use no entry of the table");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_request_that_a_limit_refuses_takes_no_permit_and_the_other_way_round() {
     // After four rejected requests a permit is still free; it is taken one second later.
     assert!(!bench.ask(&checks, 1000).is_rejected());
     assert!(bench.ask(&checks, 2000).verdicts()[0].rejects());
-    assert_eq!(bench.used(1, 2000), 0, "refused for want of a permit, so not charged");
+    assert_eq!(bench.used(1, 2000), 0, "rejected without a permit, so not charged");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn no_more_permits_are_out_than_there_are() {
     });
     assert!(passed.load(Ordering::SeqCst) > 0);
     let left = (0..10).filter(|_| !bench.ask(&[check], 0).is_rejected()).count();
-    assert_eq!(left, MOST as usize, "all have come back");
+    assert_eq!(left, MOST as usize, "all permits were returned");
 }
 
 #[test]

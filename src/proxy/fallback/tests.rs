@@ -44,7 +44,7 @@ fn what_is_being_taken_down_stays_within_the_budget() {
         (0..50).map(|n| begin(&memory, &format!("/{n}"), at(0)).expect("room for a key")).collect();
     under_way.retain_mut(|capture| head(capture, None) && feed(capture, 30_000));
     let held: usize = under_way.iter().map(Recorder::body_capacity).sum();
-    assert!((1..=2).contains(&under_way.len()), "{} are under way", under_way.len());
+    assert!((1..=2).contains(&under_way.len()), "{} are in flight", under_way.len());
     assert!(held as u64 <= 64 * KIB, "{held}");
     // Dropping a recording releases its memory.
     drop(under_way);
@@ -79,7 +79,7 @@ fn an_answer_that_says_it_is_too_large_is_not_begun() {
         assert_eq!(head(&mut capture, length), fits, "{length:?}");
     }
     let mut silent = begin(&memory, "/", at(0)).unwrap();
-    assert!(head(&mut silent, None) && !feed(&mut silent, 40_000), "it turns out to be");
+    assert!(head(&mut silent, None) && !feed(&mut silent, 40_000), "larger than allowed");
 }
 
 #[test]

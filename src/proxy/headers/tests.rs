@@ -29,7 +29,7 @@ fn passed_on(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
     prepare_request(&mut head, given, &hop(trusted), &[], None);
     prepare_request(&mut again, given, &hop(trusted), &[], Some(&mut apart));
     apart.parse_into(&mut again.headers);
-    assert_eq!(head.headers, again.headers, "written apart they are the same");
+    assert_eq!(head.headers, again.headers, "headers in a map and in separate lines are the same");
     head.headers
 }
 

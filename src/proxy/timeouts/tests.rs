@@ -132,7 +132,7 @@ fn nothing_outlives_its_exchange() {
     late.await_response(Timeout::configured(Duration::ZERO));
     drop(late);
     pass(&clock, Duration::from_secs(1));
-    assert_eq!(connection.expired(), None, "the upload before has no say in this exchange");
+    assert_eq!(connection.expired(), None, "an earlier upload does not affect this exchange");
     assert!(!connection.start_linger(PEER));
 }
 
@@ -162,7 +162,7 @@ fn lingering_goes_on_while_something_comes_and_not_for_ever() {
     }
     assert_eq!(connection.expired(), None);
     pass(&clock, Duration::from_millis(2100));
-    assert_eq!(connection.expired(), Some(TimeoutKind::Linger), "half a minute is enough");
+    assert_eq!(connection.expired(), Some(TimeoutKind::Linger), "lingering ends after 30 s");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_client_that_sends_too_slowly_is_ended_once_requests_are_scarce() {
     let uploading = UploadTimer::start(&request);
     uploading.data_awaited();
     pass(&clock, Duration::from_secs(60));
-    assert_eq!(connection.expired(), None, "there are enough requests");
+    assert_eq!(connection.expired(), None, "no minimum rate while permits are not scarce");
     scarcity.set_scarce(true);
     clock.tick();
     assert_eq!(connection.expired(), Some(TimeoutKind::StreamIdle));
@@ -239,7 +239,7 @@ fn a_slow_upstream_is_not_blamed_on_the_client() {
     scarcity.set_scarce(true);
     let request = connection.start_request(Duration::from_secs(300));
     request.require_min_rate(scarcity, true);
-    // The client has sent everything it was asked for; then the upstream takes its time, and responds slowly.
+    // The client has sent the whole request. Then the upstream delays the response and sends it slowly.
     let uploading = UploadTimer::start(&request);
     uploading.data_awaited();
     uploading.received(1);

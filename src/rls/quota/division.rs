@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(shares(100, &[Some(8.0), Some(500.0), Some(500.0)]), [10, 45, 45]);
         assert_eq!(shares(100, &[None, Some(500.0)]), [12, 88]);
         assert_eq!(shares(100, &[None, None]), [50, 50]);
-        assert_eq!(shares(100, &[Some(8.0), Some(40.0)]), [30, 70], "what nobody asks for is halved");
+        assert_eq!(shares(100, &[Some(8.0), Some(40.0)]), [30, 70], "unclaimed tokens are divided equally");
         assert_eq!(shares(0, &[None, Some(3.0)]), [0, 0]);
         assert_eq!(shares(1, &[Some(3.0), Some(3.0), Some(3.0)]), [0, 0, 1]);
     }

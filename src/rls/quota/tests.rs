@@ -41,7 +41,7 @@ fn entries_lead_to_a_limit_in_whatever_order() {
     let found = |entries: &[(&str, &str)]| limit(&rules, "d", &bucket(entries));
     let rate = Rate { requests_per_unit: 7, unit: Unit::Minute };
     assert_eq!(found(&[("a", "1"), ("b", "x")]), Some(Bound::Rate(rate)));
-    assert_eq!(found(&[("b", "x")]), None, "not as deep");
+    assert_eq!(found(&[("b", "x")]), None, "a bucket with fewer keys has no limit");
     assert_eq!(found(&[("a", "1"), ("b", "y")]), None);
     assert_eq!(found(&[]), None);
     assert_eq!(limit(&rules, "other", &bucket(&[("a", "1"), ("b", "x")])), None);
@@ -71,7 +71,7 @@ fn a_bucket_whose_rule_has_gone_is_given_up() {
     assert_eq!(quotas.report(&limited(5), (1, "d"), report.clone(), START).len(), 1);
     let told = quotas.report(&Rules::default(), (1, "d"), report.clone(), START);
     assert_eq!(told, [Assignment { to: 1, bucket: bucket(&[("a", "1")]), strategy: None }]);
-    assert!(quotas.report(&Rules::default(), (1, "d"), report, START).is_empty(), "said once");
+    assert!(quotas.report(&Rules::default(), (1, "d"), report, START).is_empty(), "abandoned once");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn who_has_gone_keeps_its_share_until_that_has_run_out() {
     quotas.report(&rules, (1, "d"), report(), START);
     quotas.leave(1);
     let told = quotas.report(&rules, (2, "d"), report(), START);
-    assert_eq!(told[0].strategy, Some(Strategy::DenyAll), "all of it is still out there");
+    assert_eq!(told[0].strategy, Some(Strategy::DenyAll), "all tokens are still assigned");
     let later = START.saturating_add(TIME_TO_LIVE + Duration::from_secs(1));
     let told = quotas.report(&rules, (2, "d"), report(), later);
     assert_eq!(told[0].strategy, Some(Strategy::Tokens { count: 100, per: Duration::from_secs(60) }));
@@ -122,7 +122,7 @@ proptest! {
             }
             let report = vec![usage(&[("a", "1")], seconds, allowed)];
             let told = quotas.report(&rules, (stream, "d"), report, now);
-            prop_assert!(told.iter().any(|assignment| assignment.to == stream), "the reporter is answered");
+            prop_assert!(told.iter().any(|assignment| assignment.to == stream), "each report gets an assignment");
             let out = outstanding(&quotas, now);
             prop_assert!(out <= u64::from(count), "{out} of {count}");
         }
@@ -140,11 +140,11 @@ fn a_busy_client_has_what_an_idle_one_does_not_use_after_two_reports() {
     let (busy, idle) = (mesh.join(400.0), mesh.join(0.2));
     mesh.run(Duration::from_secs(11));
     let passed = mesh.run(Duration::from_secs(10));
-    assert!(passed >= 900, "{passed} of 1000 in ten seconds");
+    assert!(passed >= 900, "{passed} of 1000 admitted in 10 s");
     assert!(mesh.assigned(busy) >= 90 && mesh.assigned(idle) >= 1);
     mesh.set_demand(idle, 400.0);
     mesh.run(Duration::from_secs(16));
-    assert!((45..=55).contains(&mesh.assigned(idle)), "an equal share for equal demand");
+    assert!((45..=55).contains(&mesh.assigned(idle)), "equal shares for equal demand");
 }
 
 #[test]

@@ -165,7 +165,7 @@ mod tests {
         assert_eq!([&second, &third, &fourth].map(is_ending), [false, true, false]);
         drop((third, fifth));
         let sixth = budget.enter().unwrap();
-        assert_eq!([&second, &fourth, &sixth].map(is_ending), [false, false, false], "there was room");
+        assert_eq!([&second, &fourth, &sixth].map(is_ending), [false, false, false], "below the maximum");
     }
 
     #[test]

@@ -167,11 +167,11 @@ mod tests {
         let load = Rc::<Load>::default();
         let calls = Calls::new(Rc::clone(&load));
         let call = calls.begin().unwrap();
-        assert!(!calls.is_stuck(), "it may have begun just now");
+        assert!(!calls.is_stuck(), "the call may have begun in this turn");
         let next = calls.begin().unwrap();
         assert!(calls.is_stuck());
         drop(call);
-        assert!(!calls.is_stuck(), "the next began in this turn");
+        assert!(!calls.is_stuck(), "the next call has begun in this turn");
         assert!(calls.is_stuck());
         drop(next);
         assert_eq!(load.calls.get(), 0);

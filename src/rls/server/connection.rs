@@ -137,7 +137,7 @@ async fn secured(port: &Port, handshakes: &HandshakeLimiter, stream: Transport) 
             is_welcome(session.identity.as_ref(), &security.client_names).then(|| stream.into())
         }
         Ok(Err(failure)) => {
-            tracing::debug!(why = failure.as_str(), "no TLS with a client");
+            tracing::debug!(why = failure.as_str(), "TLS handshake with a client failed");
             None
         }
         Err(_) => None,
@@ -152,7 +152,7 @@ fn is_welcome(client: Option<&Identity>, names: &[Box<str>]) -> bool {
     };
     let is_welcome = names.is_empty() || client.is_some_and(has_one);
     if !is_welcome {
-        tracing::debug!(?client, "a client's certificate has none of the names that are asked for");
+        tracing::debug!(?client, "client rejected: its certificate has none of `client_names`");
     }
     is_welcome
 }

@@ -86,7 +86,7 @@ impl Outbox {
     pub(super) fn overflow(&self) {
         let mut queue = self.0.queue.lock();
         self.0.clear(&mut queue);
-        self.0.end(&mut queue, Err(Status::resource_exhausted("too many assignments that were not taken")));
+        self.0.end(&mut queue, Err(Status::resource_exhausted("too many unread assignments")));
     }
 
     /// Completes when the stream has ended.
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(all.load(Ordering::Relaxed), outbox.waiting());
         outbox.end(Err(Status::cancelled("")));
         outbox.end(Ok(()));
-        assert!(outbox.push(response(3)), "it has ended");
+        assert!(outbox.push(response(3)), "pushed after the end");
         assert_eq!(next(&mut responses), Poll::Ready(Some(Ok(1))));
         assert_eq!(next(&mut responses), Poll::Ready(Some(Ok(2))));
         assert_eq!(next(&mut responses), Poll::Ready(Some(Err(tonic::Code::Cancelled))));
@@ -198,6 +198,6 @@ mod tests {
         drop(responses);
         assert_eq!(all.load(Ordering::Relaxed), 0);
         assert!(other.push(response(128)));
-        assert_eq!(all.load(Ordering::Relaxed), 0, "nobody takes it");
+        assert_eq!(all.load(Ordering::Relaxed), 0, "a response without a receiver is not counted");
     }
 }

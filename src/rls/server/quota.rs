@@ -64,7 +64,7 @@ impl RateLimitQuotaService for Quota {
         request: Request<Streaming<RateLimitQuotaUsageReports>>,
     ) -> Result<Response<Responses>, Status> {
         let reports = request.extensions().get().and_then(Handover::take);
-        let reports = reports.ok_or_else(|| Status::internal("a call without a body"))?;
+        let reports = reports.ok_or_else(|| Status::internal("the call has no body"))?;
         let (opened, responses) = Open::new(self.clone())?;
         tokio::task::spawn(opened.follow(reports));
         Ok(Response::new(responses))
@@ -117,7 +117,7 @@ impl Open {
             *domain = report.domain;
         }
         if domain.is_empty() {
-            return Err(Status::invalid_argument("a report without a domain"));
+            return Err(Status::invalid_argument("the report has no domain"));
         }
         let count = report.bucket_quota_usages.len();
         if count > MAX_USAGES {

@@ -90,7 +90,7 @@ impl Receiving {
             biased;
             read = rest => read?,
             () = place.call.displaced.notified() => {
-                return Err(Status::resource_exhausted("too many calls whose messages are incomplete"));
+                return Err(Status::resource_exhausted("too many calls with incomplete messages"));
             }
             () = sleep(TIMEOUT) => return Err(incomplete()),
         }
@@ -254,7 +254,7 @@ mod tests {
             assert!(call.as_mut().poll(&mut cx).is_pending());
         }
         assert_eq!((receiving.calls.borrow().len(), receiving.bytes.get()), (MAX_CALLS, MAX_CALLS));
-        let Poll::Ready(Err(displaced)) = calls[0].as_mut().poll(&mut cx) else { panic!("not the oldest") };
+        let Poll::Ready(Err(displaced)) = calls[0].as_mut().poll(&mut cx) else { panic!("not displaced") };
         assert_eq!(displaced.code(), tonic::Code::ResourceExhausted);
         assert!(calls[1].as_mut().poll(&mut cx).is_pending());
         drop(calls);

@@ -121,7 +121,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reports<B> {
         }
         let Some(mut message) = self.buffer.get(PREFIX..PREFIX + length) else { return Ok(None) };
         let report = RateLimitQuotaUsageReports::decode(&mut message)
-            .map_err(|error| Status::invalid_argument(format!("not a report: {error}")))?;
+            .map_err(|error| Status::invalid_argument(format!("malformed report: {error}")))?;
         self.buffer.advance(PREFIX + length);
         // Copies the rest, because a slice would keep the whole buffer in memory.
         self.buffer = BytesMut::from(&*self.buffer);

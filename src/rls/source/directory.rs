@@ -77,7 +77,7 @@ impl Directory {
 
     fn walk(&self, path: &Path, above: &str, depth: usize, listing: &mut Listing) -> Result<(), String> {
         if depth > DEEPEST {
-            return Err(format!("{}: directories more than {DEEPEST} levels deep", path.display()));
+            return Err(format!("{}: directories nested more than {DEEPEST} levels deep", path.display()));
         }
         let entries = fs::read_dir(path).map_err(|error| said(path, &error))?;
         listing.directories.insert(path.to_owned());
@@ -135,7 +135,7 @@ fn read(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
     fs::File::open(path)?.take(most.saturating_add(1)).read_to_string(&mut text)?;
     if text.len() as u64 > most {
-        return Err(io::Error::other(format!("more than {} MiB in all", MOST_BYTES / 1024 / 1024)));
+        return Err(io::Error::other(format!("more than {} MiB in total", MOST_BYTES / 1024 / 1024)));
     }
     Ok(text)
 }

@@ -99,7 +99,13 @@ async fn stay(settings: &Settings, desk: &Desk, accepted: &mut Accepted) {
             Ok(()) => tracing::info!(?server, "the management server has ended the stream"),
             Err(status) => {
                 let (code, message) = (status.code(), status.message());
-                tracing::warn!(?server, ?code, message, ?pause, "no rules from the management server");
+                tracing::warn!(
+                    ?server,
+                    ?code,
+                    message,
+                    ?pause,
+                    "cannot get rules from the management server"
+                );
             }
         }
         tokio::time::sleep(pause).await;
@@ -108,7 +114,7 @@ async fn stay(settings: &Settings, desk: &Desk, accepted: &mut Accepted) {
 
 /// Waits for a change of the settings.
 async fn give_up(error: &dyn std::error::Error) {
-    tracing::error!(%error, "cannot ask the management server");
+    tracing::error!(%error, "cannot connect to the management server");
     std::future::pending().await
 }
 
@@ -174,7 +180,7 @@ async fn session(
 fn take(answer: &DiscoveryResponse, merge_domains: bool) -> Result<Rules, String> {
     let read = |resource: &Any| {
         if resource.type_url != TYPE {
-            return Err(format!("unexpected type of resource: {}", resource.type_url));
+            return Err(format!("unexpected resource type: {}", resource.type_url));
         }
         RateLimitConfig::decode(&*resource.value).map_err(|error| error.to_string())
     };

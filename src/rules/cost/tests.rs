@@ -29,7 +29,7 @@ fn answered_call(tariff: &CostModel, status: u16, headers: &HeaderMap, call: Cal
     headers.iter().for_each(|(name, value)| raw.push(name.as_str().as_bytes(), value.as_bytes()));
     let due = |headers| tariff.final_charge(&RequestEnd::Responded { status, headers: &headers }, call);
     let charged = due(raw.into());
-    assert_eq!(charged, due(headers.clone().into()), "raw or in a map");
+    assert_eq!(charged, due(headers.clone().into()), "raw headers and a map give the same result");
     charged
 }
 
@@ -143,7 +143,7 @@ fn a_refund_covers_what_it_names_and_nothing_else() {
     assert_eq!(tariff.charge_timing(), ChargeTiming::OnArrival);
     assert_eq!(answered(&tariff, 500, &[]), FinalCharge::Nothing);
     assert_eq!(answered(&tariff, 404, &[]), FinalCharge::AsReserved);
-    assert_eq!(failed(&tariff, 503, UpstreamFailure::Connect), FinalCharge::Nothing, "our 503 is a 5xx, too");
+    assert_eq!(failed(&tariff, 503, UpstreamFailure::Connect), FinalCharge::Nothing, "a local 503 is a 5xx");
     assert_eq!(tariff.final_charge(&RequestEnd::Abandoned, CallStatus::None), FinalCharge::AsReserved);
     let tariff = CostModel { refunds: Refunds { statuses: Statuses::default(), ..refunds }, ..tariff };
     assert_eq!(failed(&tariff, 504, UpstreamFailure::Timeout), FinalCharge::Nothing);
@@ -202,7 +202,7 @@ fn all_fields_of_count_must_hold_and_any_item_of_a_list() {
     ] {
         assert_eq!(answered(&tariff, status, lines), expected, "{status} {lines:?}");
     }
-    // What we answer in place of the upstream has none of its headers.
+    // A local reply in place of the upstream's response has none of its headers.
     assert_eq!(failed(&tariff, 302, UpstreamFailure::Timeout), FinalCharge::Nothing);
 }
 
@@ -228,7 +228,7 @@ fn the_status_of_a_call_decides_when_it_is_known() {
     let due = |tariff: &CostModel, call| answered_call(tariff, 200, &none, call);
     let known = |code| CallStatus::Known(GrpcStatus::from_code(code).unwrap());
     assert!(counting.counts_calls() && !refunding.counts_calls() && refunding.reads_calls());
-    // As long as it is awaited, as if it were to be charged.
+    // While the status is awaited, the request is treated as if it will be charged.
     assert_eq!(
         (due(&counting, CallStatus::Awaited), due(&refunding, CallStatus::Awaited)),
         (FinalCharge::AsReserved, FinalCharge::AsReserved)

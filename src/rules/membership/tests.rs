@@ -31,7 +31,7 @@ fn try_plan_of<'p>(plans: &'p Plans, lines: &[&str]) -> Result<Option<&'p str>, 
     let peer = [192, 0, 2, 1].into();
     let request = identify(&Method::GET, &uri, &headers, peer, &settings, Timestamp::EPOCH).unwrap();
     let first = plans.plan_of(&request);
-    assert_eq!(plans.plan_of(&request), first, "a second question");
+    assert_eq!(plans.plan_of(&request), first, "a second call returns the same plan");
     first
 }
 

@@ -12,7 +12,7 @@ struct Change {
 
 const HOUR: i64 = 3600;
 
-/// Taken from the laws, not from a time zone database.
+/// Offset changes by law, independent of a time zone database.
 const CHANGES: [Change; 8] = [
     // 2026-03-29T01:00Z and 2026-10-25T01:00Z.
     Change { zone: "Europe/Berlin", at: 1_774_746_000, before: HOUR, after: 2 * HOUR },
@@ -158,7 +158,7 @@ fn a_night_with_a_missing_hour_is_an_hour_shorter() {
     }
     let missing = Schedule::new([span(Days::ALL, &[(clock(2, 0), clock(3, 0))], &zone("Europe/Berlin"))]);
     let night = (0..24 * 60).filter(|minute| missing.contains(second(1_774_738_800 + minute * 60)));
-    assert_eq!(night.count(), 0, "an hour that the clock never shows");
+    assert_eq!(night.count(), 0, "an hour that the change to daylight saving time skips");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn time_may_go_backwards() {
         assert!(!schedule.contains(noon));
     }
     assert!(!schedule.contains(Timestamp::EPOCH));
-    assert!(!schedule.contains(Timestamp::from_nanos(u64::MAX)), "23:34 of the last day there is");
+    assert!(!schedule.contains(Timestamp::from_nanos(u64::MAX)), "23:34 of the last representable day");
 }
 
 #[test]

@@ -71,12 +71,12 @@ impl Cluster {
         match known.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(Err(error))) => return Err(error.clone()),
             Ok(Some(Ok(()))) => {}
-            Ok(None) | Err(_) => return Err(CallError::Unreachable("the client has ended".to_owned())),
+            Ok(None) | Err(_) => return Err(CallError::Unreachable("the client has stopped".to_owned())),
         }
         let owner = self.shared.table.lock().owners.get(usize::from(slot)).cloned().flatten();
         let Some(owner) = owner else {
             self.shared.is_stale.notify_one();
-            return Err(CallError::Unreachable(format!("no server has slot {slot}")));
+            return Err(CallError::Unreachable(format!("no server serves slot {slot}")));
         };
         self.shared.node(&owner)
     }
@@ -129,7 +129,7 @@ impl Shared {
             return Ok(Arc::clone(node));
         }
         if table.nodes.len() >= MAX_NODES {
-            return Err(CallError::Other(format!("a Cluster of more than {MAX_NODES} servers")));
+            return Err(CallError::Other(format!("the Cluster has more than {MAX_NODES} servers")));
         }
         let node = Arc::new(Node::new(Target::Server(place.clone()), Arc::clone(&self.connector)));
         table.nodes.insert(place.clone(), Arc::clone(&node));
@@ -169,7 +169,7 @@ impl Shared {
             match self.connector.ask_server(&place, &command, lookup).await {
                 Ok(slots) => match owners(&slots, &place) {
                     Some(owners) => return Ok(self.learn(owners)),
-                    None => failure = CallError::Unreachable(format!("{place} knows no slots of a Cluster")),
+                    None => failure = CallError::Unreachable(format!("{place} reports no Cluster slots")),
                 },
                 Err(error) => failure = error,
             }
@@ -204,7 +204,7 @@ async fn keep(shared: Arc<Shared>) {
                 shared.is_stale.notified().await;
             }
             Err(error) => {
-                tracing::debug!(%error, "the slots of the store are not known");
+                tracing::debug!(%error, "cannot fetch the Cluster slots of the store");
                 // Keep using what was known before.
                 shared.known.send_if_modified(|known| {
                     let is_unknown = !matches!(known, Some(Ok(())));

@@ -124,7 +124,7 @@ impl Connector {
         };
         match timeout(self.connect, opened).await {
             Ok(opened) => opened.map(|(multiplexed, driver)| (multiplexed, Box::pin(driver) as Driver)),
-            Err(_) => Err(unreachable(&"no connection in time")),
+            Err(_) => Err(unreachable(&"connection timed out")),
         }
     }
 
@@ -170,7 +170,7 @@ impl Connector {
         let named: Result<Value, _> =
             redis::cmd("CLIENT").arg("SETNAME").arg(&self.name).query_async(multiplexed).await;
         if let Err(error) = named {
-            tracing::debug!(store = %place, %error, "a connection to the store has no name");
+            tracing::debug!(store = %place, %error, "cannot name a connection to the store");
         }
         if must_be_master {
             let role: Value = redis::cmd("ROLE").query_async(multiplexed).await.map_err(of)?;
@@ -184,7 +184,11 @@ impl Connector {
         let memory: Result<String, _> = redis::cmd("INFO").arg("memory").query_async(multiplexed).await;
         let memory = memory.unwrap_or_default();
         if let Some(policy) = field(&memory, "maxmemory_policy").filter(|policy| *policy != "noeviction") {
-            tracing::warn!(store = %place, policy, "the store may evict counters: its maxmemory-policy should be noeviction");
+            tracing::warn!(
+                store = %place,
+                policy,
+                "the store may evict counters: set its maxmemory-policy to noeviction"
+            );
         }
         Ok(RunId(run_id.into()))
     }

@@ -11,7 +11,7 @@ pub enum CallError {
     #[error("no connection to the store: {0}")]
     Unreachable(String),
     /// The call timed out. It may have been executed.
-    #[error("no response of the store in time")]
+    #[error("no response from the store in time")]
     Timeout,
     /// The server is a replica.
     #[error("the store is a replica")]
@@ -23,10 +23,10 @@ pub enum CallError {
     #[error("the store is out of memory")]
     OutOfMemory,
     /// The server rejects writes: its disk fails, or it has too few replicas.
-    #[error("the store does not write: {0}")]
+    #[error("the store rejects writes: {0}")]
     Unwritable(String),
     /// Authentication failed, or the user lacks a permission.
-    #[error("the store does not permit it: {0}")]
+    #[error("permission denied by the store: {0}")]
     NotPermitted(String),
     /// No known server has the keys: they move between servers of a Cluster, or a Cluster is configured as one server.
     #[error("the keys are on another server")]

@@ -61,7 +61,7 @@ impl Node {
         match known.as_deref() {
             Ok(State::Open(connection)) => Ok(Arc::clone(connection)),
             Ok(State::Closed(error)) => Err(error.clone()),
-            Ok(State::New) | Err(_) => Err(CallError::Unreachable("the client has ended".to_owned())),
+            Ok(State::New) | Err(_) => Err(CallError::Unreachable("the client has stopped".to_owned())),
         }
     }
 
@@ -138,7 +138,7 @@ async fn keep(target: Target, connector: Arc<Connector>, state: watch::Sender<St
             Ok((named, connection, driver)) => {
                 let connection = Arc::new(connection);
                 if is_said {
-                    tracing::info!(store = %connection.place, "the store is connected again");
+                    tracing::info!(store = %connection.place, "connected to the store again");
                 }
                 is_said = false;
                 state.send_replace(State::Open(Arc::clone(&connection)));
@@ -146,7 +146,7 @@ async fn keep(target: Target, connector: Arc<Connector>, state: watch::Sender<St
                 let reason = tokio::select! {
                     () = driver => unreachable("closed the connection"),
                     reason = connection.given_up() => reason,
-                    () = source.replaced(&named) => unreachable("is not the master any more"),
+                    () = source.replaced(&named) => unreachable("is no longer the master"),
                 };
                 // A server that accepts connections and then rejects every call has not recovered.
                 if connection.has_served() {

@@ -76,7 +76,7 @@ impl Sentinels {
         let mut views = self.views.clone();
         let known = views.wait_for(|views| latest(views).is_some() || views.iter().all(Option::is_some));
         let Ok(known) = known.await else {
-            return Err(CallError::Unreachable("the client has ended".to_owned()));
+            return Err(CallError::Unreachable("the client has stopped".to_owned()));
         };
         if let Some(named) = latest(&known) {
             return Ok(named.clone());
@@ -120,7 +120,7 @@ impl Follower {
         let mut failures = 0_u32;
         loop {
             let Err(error) = self.listen(&mut lookup, &mut failures).await;
-            tracing::debug!(sentinel = %self.place, %error, "a sentinel cannot be asked");
+            tracing::debug!(sentinel = %self.place, %error, "cannot query a sentinel");
             self.tell(Err(error));
             sleep(pause(failures)).await;
             failures = failures.saturating_add(1);
@@ -152,7 +152,11 @@ impl Follower {
             Ok(()) => Ok(()),
             Err(error) => match CallError::of(&error) {
                 CallError::NotPermitted(reason) => {
-                    tracing::debug!(sentinel = %self.place, %reason, "a sentinel's events are not permitted");
+                    tracing::debug!(
+                        sentinel = %self.place,
+                        %reason,
+                        "no permission to subscribe to a sentinel's events"
+                    );
                     Ok(())
                 }
                 error => Err(error),
@@ -166,7 +170,7 @@ impl Follower {
         let unknown = |reason: &dyn std::fmt::Display| {
             let (place, master) = (&self.place, &self.master);
             CallError::Unreachable(format!(
-                "the sentinel {place} does not name the master {master}: {reason}"
+                "cannot get the master {master} from the sentinel {place}: {reason}"
             ))
         };
         let failed = |error: RedisError| match CallError::of(&error) {
@@ -226,9 +230,9 @@ mod tests {
         let views = vec![Some(Ok(old.clone())), Some(Ok(new.clone())), None, away()];
         assert_eq!(latest(&views), Some(&new));
         assert!(is_replaced(&old, &views) && !is_replaced(&new, &views));
-        assert!(!is_replaced(&new, &vec![Some(Ok(old)), None, away()]), "one that is behind");
-        assert!(!is_replaced(&new, &vec![away()]), "none that responds");
+        assert!(!is_replaced(&new, &vec![Some(Ok(old)), None, away()]), "a sentinel with an older epoch");
+        assert!(!is_replaced(&new, &vec![away()]), "no response");
         let anew = vec![Some(Ok(named("third", 0))), Some(Ok(named("third", 0))), away()];
-        assert!(is_replaced(&new, &anew), "more than half of them, set up again");
+        assert!(is_replaced(&new, &anew), "a majority of sentinels that were reset");
     }
 }

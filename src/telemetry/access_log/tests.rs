@@ -110,8 +110,8 @@ fn a_long_value_is_cut_where_it_is_written() {
     let long_entry = Entry { method: &method, path: &long, user_agent: Some(long.as_bytes()), ..entry() };
     assert!(envoy(&long_entry).len() < 6000);
     assert!(line::json(&long_entry).len() < 6000);
-    assert!(json(&long_entry)["path"].as_str().unwrap().len() > 600, "six bytes for a control character");
-    assert!(envoy(&long_entry).contains("\\x01 HTTP/1.1\""), "no escape is cut in half");
+    assert!(json(&long_entry)["path"].as_str().unwrap().len() > 600, "six bytes per control character");
+    assert!(envoy(&long_entry).contains("\\x01 HTTP/1.1\""), "no escape is truncated");
 }
 
 /// A pipe without a reader: every write waits until the test releases it.

@@ -26,20 +26,18 @@ const fn histogram(name: &'static str, help: &'static str) -> Family {
 
 /// Metrics of Envoy's rate limit service, which have the names of envoyproxy/ratelimit.
 pub(super) static RATELIMIT_TOTAL_HITS: Family =
-    counter("ratelimit_service_rate_limit_total_hits", "Hits asked for, by descriptor of the configuration.");
+    counter("ratelimit_service_rate_limit_total_hits", "Requested hits, by descriptor of the configuration.");
 pub(super) static RATELIMIT_OVER_LIMIT: Family =
     counter("ratelimit_service_rate_limit_over_limit", "Hits above the limit.");
 pub(super) static RATELIMIT_NEAR_LIMIT: Family =
     counter("ratelimit_service_rate_limit_near_limit", "Hits near the limit, and not above it.");
 pub(super) static RATELIMIT_WITHIN_LIMIT: Family =
     counter("ratelimit_service_rate_limit_within_limit", "Hits of requests within the limit.");
-pub(super) static RATELIMIT_SHADOW_MODE: Family = counter(
-    "ratelimit_service_rate_limit_shadow_mode",
-    "Hits over the limit that passed since the rule is a shadow.",
-);
+pub(super) static RATELIMIT_SHADOW_MODE: Family =
+    counter("ratelimit_service_rate_limit_shadow_mode", "Hits over the limit of a rule in shadow mode.");
 pub(super) static RATELIMIT_DOMAIN_NOT_FOUND: Family = counter(
     "ratelimit_service_rate_limit_domain_not_found",
-    "Descriptors of requests whose domain nobody configured.",
+    "Descriptors of domains that are not configured.",
 );
 pub(super) static RATELIMIT_ERRORS: Family =
     counter("ratelimit_service_should_rate_limit_error", "Calls that could not be decided.");
@@ -49,117 +47,115 @@ pub(super) static RATELIMIT_RESPONSE_TIME: Family =
     histogram("ratelimit_service_response_time_seconds", "Time to decide a call of the rate limit service.");
 pub(super) static RATELIMIT_SHADOWED: Family = counter(
     "ratelimit_service_global_shadow_mode",
-    "Calls over a limit that passed since the whole service looks on.",
+    "Calls over a limit that were admitted because the service is in shadow mode.",
 );
 pub(super) static RATELIMIT_LOADS: Family =
-    counter("ratelimit_service_config_load_success", "Sets of rate limit rules that were loaded.");
+    counter("ratelimit_service_config_load_success", "Rule sets loaded.");
 pub(super) static RATELIMIT_FAILED_LOADS: Family = counter(
     "ratelimit_service_config_load_error",
-    "Sets of rate limit rules that could not be loaded; those before stay.",
+    "Rule sets that could not be loaded; the previous rules stay in force.",
 );
 pub(super) static RATELIMIT_OVERFLOWS: Family = counter(
     "weir_rate_limit_stat_overflows_total",
-    "Descriptors and domains whose statistics were counted under other_names, since there are too many or too long names.",
+    "Descriptors and domains counted under other_names: too many names, or too long ones.",
 );
-pub(super) static REQUESTS: Family =
-    counter("weir_requests_total", "Requests answered, by listener and class of the status code.");
-pub(super) static REQUESTS_RESET: Family =
-    counter("weir_requests_reset_total", "Requests whose client went away before the answer was complete.");
+pub(super) static REQUESTS: Family = counter(
+    "weir_requests_total",
+    "Completed requests, including rejected ones, by listener and class of the status code.",
+);
+pub(super) static REQUESTS_RESET: Family = counter(
+    "weir_requests_reset_total",
+    "Requests whose client disconnected before the response was complete.",
+);
 pub(super) static REQUESTS_MALFORMED: Family = counter(
     "weir_requests_malformed_total",
-    "Requests that never became whole or valid HTTP and got a 400, 408 or 431.",
+    "Input rejected before the header section was parsed, and HTTP/2 connections that broke the protocol.",
 );
-pub(super) static REQUESTS_IN_FLIGHT: Family = gauge("weir_requests_in_flight", "Requests being served.");
+pub(super) static REQUESTS_IN_FLIGHT: Family = gauge("weir_requests_in_flight", "Requests in flight.");
 pub(super) static REQUEST_DURATION: Family = histogram(
     "weir_request_duration_seconds",
-    "Time from the request's head to the end of the answer, refused requests included.",
+    "Time from the header section of a request to the end of its response, including rejected requests.",
 );
 pub(super) static REQUESTS_DELAYED: Family =
-    gauge("weir_requests_delayed", "Requests that limits are holding back.");
-pub(super) static REQUEST_DELAY: Family =
-    histogram("weir_request_delay_seconds", "Time for which limits held requests back, those they did.");
-pub(super) static CONNECTIONS: Family = gauge("weir_downstream_connections", "Open connections of clients.");
+    gauge("weir_requests_delayed", "Requests that a delay holds back at the moment.");
+pub(super) static REQUEST_DELAY: Family = histogram(
+    "weir_request_delay_seconds",
+    "Time for which delays held requests back; only requests that were delayed.",
+);
+pub(super) static CONNECTIONS: Family = gauge("weir_downstream_connections", "Open client connections.");
 pub(super) static CONNECTIONS_OPENED: Family =
-    counter("weir_downstream_connections_total", "Connections of clients accepted.");
+    counter("weir_downstream_connections_total", "Accepted client connections.");
 pub(super) static TURNED_AWAY: Family = counter(
     "weir_overload_turned_away_total",
-    "Connections and requests turned away because there was too much of something, by what.",
+    "Connections closed and requests rejected by overload protection, by limit.",
 );
-pub(super) static ACCEPT_FAILURES: Family = counter(
-    "weir_accept_failures_total",
-    "Times no connection could be accepted, for want of descriptors or memory.",
-);
-pub(super) static PANICS: Family = counter(
-    "weir_panics_total",
-    "Panics, each of which has ended what was being served in its place; every one is a bug.",
-);
+pub(super) static ACCEPT_FAILURES: Family =
+    counter("weir_accept_failures_total", "Failed accepts, for lack of file descriptors or memory.");
+pub(super) static PANICS: Family =
+    counter("weir_panics_total", "Panics of threads and tasks; each one is a bug.");
 pub(super) static HANDSHAKES: Family =
-    counter("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.");
+    counter("weir_tls_handshakes_total", "TLS handshakes with clients, by outcome.");
 pub(super) static HANDSHAKES_IN_FLIGHT: Family =
-    gauge("weir_tls_handshakes_in_flight", "TLS handshakes with clients that are under way.");
+    gauge("weir_tls_handshakes_in_flight", "TLS handshakes with clients in flight.");
 pub(super) static HANDSHAKES_WAITING: Family =
-    gauge("weir_tls_handshakes_waiting", "Clients whose TLS handshake waits for others to end.");
+    gauge("weir_tls_handshakes_waiting", "Clients in the queue for a TLS handshake.");
 pub(super) static PREAMBLES: Family = counter(
     "weir_proxy_protocol_connections_total",
-    "Connections to listeners with the PROXY protocol, by what they began with.",
+    "Connections to listeners with the PROXY protocol, by their first bytes.",
 );
 pub(super) static CERTIFICATE_EXPIRY: Family = gauge(
     "weir_tls_certificate_expiry_seconds",
-    "Time until a certificate that is shown to clients or upstreams expires; negative once it has.",
+    "Time until a certificate that is presented to clients or upstreams expires; negative after that.",
 );
 
-pub(super) static UPSTREAM_REQUESTS: Family = counter(
-    "weir_upstream_requests_total",
-    "Attempts to have a request answered upstream, by how they ended.",
-);
+pub(super) static UPSTREAM_REQUESTS: Family =
+    counter("weir_upstream_requests_total", "Requests sent upstream, by outcome.");
 pub(super) static UPSTREAM_RESPONSES: Family =
-    counter("weir_upstream_responses_total", "Answers of the upstream, by class of the status code.");
+    counter("weir_upstream_responses_total", "Responses of the upstream, by class of the status code.");
 pub(super) static UPSTREAM_IN_FLIGHT: Family =
-    gauge("weir_upstream_requests_in_flight", "Attempts waiting for the upstream's answer.");
+    gauge("weir_upstream_requests_in_flight", "Requests that wait for the upstream's response.");
 pub(super) static UPSTREAM_RETRIES: Family =
-    counter("weir_upstream_retries_total", "Attempts after the first.");
+    counter("weir_upstream_retries_total", "Attempts after the first one of a request.");
 pub(super) static UPSTREAM_DURATION: Family = histogram(
     "weir_upstream_request_duration_seconds",
-    "Time from an attempt's start to the head of the upstream's answer.",
+    "Time from the request, or the end of its delay, to the header section of the upstream's response.",
 );
 pub(super) static UPSTREAM_CONNECTIONS: Family =
     gauge("weir_upstream_connections", "Open connections to the upstream.");
 pub(super) static UPSTREAM_CONNECTIONS_OPENED: Family =
-    counter("weir_upstream_connections_total", "Connections to the upstream established.");
+    counter("weir_upstream_connections_total", "Established connections to the upstream.");
 pub(super) static UPSTREAM_CONNECTIONS_FAILED: Family = counter(
     "weir_upstream_connection_failures_total",
     "Connections to the upstream that could not be established.",
 );
 pub(super) static UPSTREAM_HANDSHAKES: Family = counter(
     "weir_upstream_tls_handshakes_total",
-    "TLS handshakes with endpoints of the upstream, health checks' ones included, by how they ended.",
+    "TLS handshakes with endpoints, including those of health checks, by outcome.",
 );
-pub(super) static UPSTREAM_ENDPOINTS: Family = gauge("weir_upstream_endpoints", "Where the upstream is.");
-pub(super) static UPSTREAM_ENDPOINTS_HEALTHY: Family = gauge(
-    "weir_upstream_endpoints_healthy",
-    "Endpoints that pass their health checks and are not left out for failing requests.",
-);
+pub(super) static UPSTREAM_ENDPOINTS: Family = gauge("weir_upstream_endpoints", "Endpoints of the upstream.");
+pub(super) static UPSTREAM_ENDPOINTS_HEALTHY: Family =
+    gauge("weir_upstream_endpoints_healthy", "Endpoints that pass their health checks and are not ejected.");
 pub(super) static UPSTREAM_EJECTIONS: Family =
-    counter("weir_upstream_ejections_total", "Times an endpoint was left out for failing requests.");
+    counter("weir_upstream_ejections_total", "Ejections of endpoints by outlier detection.");
 pub(super) static UPSTREAM_FAILED_CHECKS: Family =
-    counter("weir_upstream_health_check_failures_total", "Health checks of endpoints that went wrong.");
+    counter("weir_upstream_health_check_failures_total", "Failed health checks.");
 pub(super) static UPSTREAM_OVERFLOWS: Family =
-    counter("weir_upstream_overflows_total", "Times a limit of the upstream was reached, by limit.");
+    counter("weir_upstream_overflows_total", "Times a circuit breaker was reached, by limit.");
 
-pub(super) static DECISIONS: Family =
-    counter("weir_decisions_total", "What each rule did to the requests it applied to.");
+pub(super) static DECISIONS: Family = counter(
+    "weir_decisions_total",
+    "Decisions of each rule, for the requests that it applies to, by outcome.",
+);
 pub(super) static LIMITER_KEYS: Family = gauge("weir_limiter_keys", "Counters in use, by rule.");
 pub(super) static LIMITER_ENTRIES: Family =
-    gauge("weir_limiter_entries", "Places of the counter table that are taken, in use or not yet reclaimed.");
+    gauge("weir_limiter_entries", "Occupied slots of the counter table, in use or not yet reclaimed.");
 pub(super) static LIMITER_CAPACITY: Family =
-    gauge("weir_limiter_capacity", "Counters the table has room for.");
-pub(super) static LIMITER_OVERFLOWS: Family = counter(
-    "weir_limiter_overflow_total",
-    "Requests that were counted in a shared counter because the table was full.",
-);
+    gauge("weir_limiter_capacity", "Maximum number of counters in the table.");
+pub(super) static LIMITER_OVERFLOWS: Family =
+    counter("weir_limiter_overflow_total", "Charges to an overflow counter because the table was full.");
 
 pub(super) static STATE_SAVES: Family =
-    counter("weir_state_saves_total", "Times the state file was to be written, by outcome.");
+    counter("weir_state_saves_total", "Attempts to write the state file, by outcome.");
 pub(super) static STATE_SUCCESS_TIME: Family =
     gauge("weir_state_last_save_success_timestamp_seconds", "When the state file was last written.");
 pub(super) static STATE_COUNTERS: Family =
@@ -168,27 +164,27 @@ pub(super) static STATE_BYTES: Family = gauge("weir_state_bytes", "Size of the s
 
 pub(super) static ELASTIC_HEADROOM: Family = gauge(
     "weir_elastic_headroom",
-    "How far elastic limits may stretch: from 0, as written, to 1, their most.",
+    "How far elastic limits may stretch: from 0, the written limit, to 1, the maximum.",
 );
 pub(super) static ELASTIC_FACTOR: Family =
-    gauge("weir_elastic_factor", "How many times the written limit an elastic rule allows.");
+    gauge("weir_elastic_factor", "The current limit of an elastic rule as a multiple of the written one.");
 pub(super) static ELASTIC_SIGNAL: Family =
-    gauge("weir_elastic_signal", "What tells elastic limits of headroom: requests, seconds, or shares of 1.");
+    gauge("weir_elastic_signal", "Value of a signal for elastic limits: requests, seconds, or shares of 1.");
 pub(super) static ELASTIC_THRESHOLD: Family = gauge(
     "weir_elastic_signal_threshold",
-    "From where on a signal leaves no headroom, in the unit of the signal.",
+    "Value from which a signal leaves no headroom, in the unit of the signal.",
 );
 
 pub(super) static CONFIG_RELOADS: Family =
-    counter("weir_config_reloads_total", "Times the configuration was read again, by outcome.");
+    counter("weir_config_reloads_total", "Configuration reads after the first, by outcome.");
 pub(super) static CONFIG_SUCCESSFUL: Family = gauge(
     "weir_config_last_reload_successful",
-    "Whether the configuration was valid when it was last read (1) or not (0).",
+    "Whether the last configuration read was valid (1) or not (0).",
 );
 pub(super) static CONFIG_SUCCESS_TIME: Family =
     gauge("weir_config_last_reload_success_timestamp_seconds", "When a valid configuration was last read.");
 pub(super) static CONFIG_GENERATION: Family =
-    gauge("weir_config_generation", "Configurations applied since the start, the first included.");
+    gauge("weir_config_generation", "Configurations applied since the start, including the first.");
 
 pub(super) static CONFIG_RESTART_PENDING: Family = gauge(
     "weir_config_restart_pending",
@@ -199,24 +195,22 @@ pub(super) static CONFIG_FETCHES: Family =
     counter("weir_config_fetches_total", "Requests for the configuration over HTTP, by outcome.");
 pub(super) static CONFIG_FETCH_SUCCESS_TIME: Family = gauge(
     "weir_config_last_fetch_success_timestamp_seconds",
-    "When the server last sent the configuration or said that it is the same.",
+    "When the server last sent the configuration or confirmed that it is unchanged.",
 );
 pub(super) static CONFIG_FROM_CACHE: Family = gauge(
     "weir_config_from_cache",
     "Whether the configuration in force came from the cache and the server has not confirmed it (1) or not (0).",
 );
-pub(super) static CONFIG_CACHE_FAILURES: Family = counter(
-    "weir_config_cache_failures_total",
-    "Times the fetched configuration could not be written to its cache.",
-);
+pub(super) static CONFIG_CACHE_FAILURES: Family =
+    counter("weir_config_cache_failures_total", "Failed writes of the configuration cache.");
 
 pub(super) static ACCESS_LOG_DROPPED: Family =
-    counter("weir_access_log_dropped_total", "Access log lines lost because they were not taken in time.");
+    counter("weir_access_log_dropped_total", "Lost access log lines.");
 pub(super) static SPANS_EXPORTED: Family =
-    counter("weir_spans_exported_total", "Spans that the collector has taken.");
+    counter("weir_spans_exported_total", "Spans that the collector has accepted.");
 pub(super) static SPANS_DROPPED: Family = counter(
     "weir_spans_dropped_total",
-    "Spans lost because the queue was full or the collector did not take them.",
+    "Lost spans: the queue was full, or the collector did not accept them.",
 );
 pub(super) static BUILD_INFO: Family = gauge("weir_build_info", "Always 1; the version is in the label.");
 pub(super) static PROCESS_START: Family =
@@ -225,38 +219,42 @@ pub(super) static PROCESS_MEMORY: Family = gauge("process_resident_memory_bytes"
 pub(super) static PROCESS_CPU: Family = counter("process_cpu_seconds_total", "User and system time spent.");
 pub(super) static PROCESS_FDS: Family = gauge("process_open_fds", "Open file descriptors.");
 pub(super) static PROCESS_MAX_FDS: Family =
-    gauge("process_max_fds", "File descriptors the process may open.");
+    gauge("process_max_fds", "Maximum number of open file descriptors.");
 
-pub(super) static STORE_UP: Family =
-    gauge("weir_store_up", "1 while the store of shared limits responds; else they go by `on_store_loss`.");
-pub(super) static STORE_INSTANCES: Family =
-    gauge("weir_store_instances", "Instances that share limits through the store, as far as is known.");
+pub(super) static STORE_UP: Family = gauge(
+    "weir_store_up",
+    "1 while the store of shared limits responds; otherwise limits use `on_store_loss`.",
+);
+pub(super) static STORE_INSTANCES: Family = gauge(
+    "weir_store_instances",
+    "Instances that share limits through the store, as far as this instance can tell.",
+);
 pub(super) static STORE_COUNTERS: Family =
-    gauge("weir_store_counters", "Counters of shared limits that have claims or pauses in this instance.");
-pub(super) static SHARED_INSTANCES: Family =
-    gauge("weir_shared_instances", "Instances that share a limit or divide it, as far as is known.");
+    gauge("weir_store_counters", "Counters of shared limits that have leases or pauses in this instance.");
+pub(super) static SHARED_INSTANCES: Family = gauge(
+    "weir_shared_instances",
+    "Instances that share a limit or divide it, as far as this instance can tell.",
+);
 pub(super) static SHARED_ERROR_BOUND: Family = gauge(
     "weir_shared_error_bound",
-    "Units that instances may admit beyond a shared limit, in any window as long as its period.",
+    "Units that all instances together may admit beyond a shared limit, in any window of its period.",
 );
 pub(super) static STORE_CALLS: Family =
-    counter("weir_store_calls_total", "Calls of the store, by how they ended; one asks about many counters.");
+    counter("weir_store_calls_total", "Calls of the store, by outcome; one call is for many counters.");
 pub(super) static STORE_CALL_SECONDS: Family =
-    gauge("weir_store_call_seconds", "Time that the last call of the store took.");
+    gauge("weir_store_call_seconds", "Duration of the last call of the store.");
 pub(super) static STORE_QUESTIONS: Family = counter(
     "weir_store_questions_total",
-    "Questions about one counter each that the store has responded to.",
+    "Requests for units of one counter to which the store has responded.",
 );
 pub(super) static STORE_GRANTED: Family =
-    counter("weir_store_granted_units_total", "Units that the store has granted to this instance.");
+    counter("weir_store_granted_units_total", "Units granted to this instance by the store.");
 pub(super) static STORE_RETURNED: Family =
-    counter("weir_store_returned_units_total", "Units that this instance has given back unspent.");
+    counter("weir_store_returned_units_total", "Units that this instance has returned unspent.");
 
 pub(super) static REMOTE_REQUESTS: Family = counter(
     "weir_remote_requests_total",
-    "Questions to other rate limit services, by how they ended; those that were skipped have not been asked.",
+    "Requests to other rate limit services, by outcome; skipped ones were not sent.",
 );
-pub(super) static REMOTE_DURATION: Family = histogram(
-    "weir_remote_request_duration_seconds",
-    "Time that questions to other rate limit services took.",
-);
+pub(super) static REMOTE_DURATION: Family =
+    histogram("weir_remote_request_duration_seconds", "Duration of requests to other rate limit services.");

@@ -189,7 +189,7 @@ impl RateLimits {
                 max_names = MAX_REQUEST_NAMES,
                 max_length = MAX_NAME,
                 counted_as = OTHERS,
-                "too many or too long names in the statistics of rate limits: more are counted under one name"
+                "too many or too long names in rate limit statistics: further ones share one name"
             );
         }
     }
@@ -378,7 +378,7 @@ mod tests {
         let entries = stats.entries();
         assert!(entries.len() <= MAX_REQUEST_NAMES + 1, "{}", entries.len());
         let counted: u64 = entries.iter().map(|(_, entry)| entry.hits.total).sum();
-        assert_eq!(counted, total + 1000, "nothing is lost, it is only not told apart");
+        assert_eq!(counted, total + 1000, "hits beyond the maximum number of names are counted together");
         assert!(stats.domains_not_found.lock().len() <= MAX_DOMAINS + 1);
         assert_eq!(stats.domains_not_found.lock().values().sum::<u64>(), 4 * MAX_DOMAINS as u64);
         let text = stats.render();

@@ -87,9 +87,9 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
         Regex::new(r#"^([a-z_:][a-z0-9_:]*)(\{(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? (\S+)$"#).unwrap();
     let mut values = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let found = series.captures(line).unwrap_or_else(|| panic!("not a series: {line}"));
+        let found = series.captures(line).unwrap_or_else(|| panic!("invalid series: {line}"));
         let known = values.insert(line.rsplit_once(' ').unwrap().0.to_owned(), found[3].parse().unwrap());
-        assert!(known.is_none(), "twice: {line}");
+        assert!(known.is_none(), "duplicate series: {line}");
     }
     values
 }
@@ -289,7 +289,7 @@ fn envoy_names_have_the_same_numbers() {
     }
     assert!(!text.contains("# HELP"), "{text}");
     let types: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
-    assert_eq!(types.iter().collect::<BTreeSet<_>>().len(), types.len(), "each family once");
+    assert_eq!(types.iter().collect::<BTreeSet<_>>().len(), types.len(), "each family occurs once");
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn a_panic_that_is_contained_is_counted() {
     panics::watch();
     panics::watch();
     let before = shown();
-    assert!(std::thread::spawn(|| panic!("as a test of the count")).join().is_err());
+    assert!(std::thread::spawn(|| panic!("panic of a test")).join().is_err());
     assert!(shown() > before);
     assert!(panics::counted() > before);
 }

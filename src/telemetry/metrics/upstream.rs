@@ -320,7 +320,7 @@ impl EndpointMetrics {
         self.counts.retries.increment();
     }
 
-    /// Records the time from the start of an attempt to the response's header section.
+    /// Records the time from the request, or the end of its delay, to the response's header section.
     pub fn answered_after(&self, duration: Duration) {
         self.counts.duration.record(duration);
     }

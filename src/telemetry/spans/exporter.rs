@@ -124,7 +124,11 @@ impl Delivery {
                 self.counts.record(count as u64, count as u64);
                 // Logged once per outage; the metric counts every span.
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    tracing::warn!(collector = %self.collector, error = failed.reason, "spans are lost: the collector does not take them");
+                    tracing::warn!(
+                        collector = %self.collector,
+                        error = failed.reason,
+                        "spans are dropped: the collector does not accept them"
+                    );
                 }
                 Err(OTelSdkError::InternalFailure(failed.reason))
             }

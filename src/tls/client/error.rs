@@ -6,7 +6,7 @@ use rustls::{AlertDescription, CertificateError, Error as Tls};
 
 /// Why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no TLS with it: {words}")]
+#[error("TLS handshake failed: {words}")]
 pub struct ClientHandshakeError {
     /// Kind of failure.
     pub kind: ClientHandshakeErrorKind,
@@ -64,20 +64,23 @@ impl ClientHandshakeError {
     }
 
     pub(super) fn invalid_name(host: &str) -> Self {
-        Self::new(ClientHandshakeErrorKind::Other, format!("not a name that a certificate can have: {host}"))
+        Self::new(ClientHandshakeErrorKind::Other, format!("invalid server name: {host}"))
     }
 
     pub(super) fn protocol_mismatch() -> Self {
-        Self::new(ClientHandshakeErrorKind::Incompatible, "it does not speak HTTP/2 over TLS (ALPN)")
+        Self::new(ClientHandshakeErrorKind::Incompatible, "the server does not offer HTTP/2 over TLS (ALPN)")
     }
 
     pub(super) fn from_io(error: &io::Error) -> Self {
         let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<Tls>()) else {
-            return Self::new(ClientHandshakeErrorKind::Closed, format!("the connection ended: {error}"));
+            return Self::new(
+                ClientHandshakeErrorKind::Closed,
+                format!("the connection was closed: {error}"),
+            );
         };
         match tls {
             Tls::InvalidMessage(_) | Tls::PeerSentOversizedRecord => {
-                Self::new(ClientHandshakeErrorKind::NotTls, "what it says is not TLS")
+                Self::new(ClientHandshakeErrorKind::NotTls, "the server does not speak TLS")
             }
             Tls::AlertReceived(AlertDescription::NoApplicationProtocol) | Tls::NoApplicationProtocol => {
                 Self::protocol_mismatch()
@@ -88,10 +91,9 @@ impl ClientHandshakeError {
                 | AlertDescription::InsufficientSecurity,
             )
             | Tls::PeerIncompatible(_) => Self::new(ClientHandshakeErrorKind::Incompatible, tls.to_string()),
-            Tls::AlertReceived(alert) => Self::new(
-                ClientHandshakeErrorKind::Refused,
-                format!("it has refused us with the alert {alert:?}"),
-            ),
+            Tls::AlertReceived(alert) => {
+                Self::new(ClientHandshakeErrorKind::Refused, format!("the server sent the alert {alert:?}"))
+            }
             Tls::InvalidCertificate(error) => {
                 Self::new(ClientHandshakeErrorKind::Untrusted, untrusted(error))
             }
@@ -103,12 +105,12 @@ impl ClientHandshakeError {
 fn untrusted(error: &CertificateError) -> String {
     match error {
         CertificateError::UnknownIssuer => {
-            "its certificate is not trusted: no authority that we believe has issued it".to_owned()
+            "the server's certificate is not trusted: unknown issuer".to_owned()
         }
         // rustls has no variant of its own for a CA certificate that is used as an end-entity certificate.
         CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            "its certificate is not trusted: it is that of an authority, not of a service".to_owned()
+            "the server's certificate is not trusted: it is a CA certificate".to_owned()
         }
-        other => format!("its certificate is not trusted: {other}"),
+        other => format!("the server's certificate is not trusted: {other}"),
     }
 }

@@ -105,7 +105,7 @@ mod tests {
             let (own, used) = greedy(clients, 1024);
             let (least, most) = (own.iter().min().unwrap(), own.iter().max().unwrap());
             assert!(most - least <= 1, "{own:?}");
-            assert!(used < 1024, "{clients} clients leave nothing");
+            assert!(used < 1024, "{clients} clients leave no capacity");
         }
     }
 

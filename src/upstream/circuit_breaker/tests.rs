@@ -54,7 +54,7 @@ fn a_client_never_exceeds_its_share_and_never_costs_another_its_own() {
                     match breaker.acquire_request(client(who), true) {
                         Ok(permit) => {
                             let there = inside[usize::from(who)].fetch_add(1, Ordering::SeqCst) + 1;
-                            assert!(there <= 2, "{there} at once");
+                            assert!(there <= 2, "{there} requests at once");
                             inside[usize::from(who)].fetch_sub(1, Ordering::SeqCst);
                             drop(permit);
                         }
@@ -65,7 +65,7 @@ fn a_client_never_exceeds_its_share_and_never_costs_another_its_own() {
         }
     });
     assert_eq!(breaker.used(Resource::Request), 0);
-    assert_eq!(breaker.shares.as_ref().unwrap().add(client(0)).1, 0, "nothing is left behind");
+    assert_eq!(breaker.shares.as_ref().unwrap().add(client(0)).1, 0, "all requests released");
 }
 
 #[test]

@@ -61,7 +61,7 @@ mod tests {
     fn the_host_becomes_the_authority() {
         let request = turned(Request::get("/a?b").header("host", "a.test:81").header("te", "trailers"));
         assert_eq!(request.uri(), "http://a.test:81/a?b");
-        assert_eq!(request.headers().len(), 1, "only te is left");
+        assert_eq!(request.headers().len(), 1, "only `te` is forwarded");
         assert_eq!(request.version(), Version::HTTP_2);
     }
 

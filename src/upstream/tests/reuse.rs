@@ -22,19 +22,19 @@ fn answer(stream: &mut TcpStream) {
     while !read.ends_with(b"order") {
         let mut piece = [0; 1024];
         let octets = stream.read(&mut piece).expect("a request");
-        assert_ne!(octets, 0, "a request was cut off");
+        assert_ne!(octets, 0, "a request was truncated");
         read.extend_from_slice(&piece[..octets]);
     }
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").expect("an answer");
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").expect("a response");
 }
 
 /// Responds to one request on each of two connections, and closes the first on a signal.
 fn closing(listener: &TcpListener, close: &mpsc::Receiver<()>, closed: &mpsc::Sender<()>) {
     let (mut first, _) = listener.accept().expect("a connection");
     answer(&mut first);
-    close.recv().expect("a word");
+    close.recv().expect("the signal to close");
     drop(first);
-    closed.send(()).expect("somebody listens");
+    closed.send(()).expect("the test waits for the close");
     let (mut second, _) = listener.accept().expect("another connection");
     answer(&mut second);
 }
@@ -48,7 +48,7 @@ async fn post(upstream: &Upstream, line: PooledConnection) -> StatusCode {
         .send(line, &request, body, &InterimResponses::default())
         .await
         .map_err(|unanswered| unanswered.error);
-    let answer = answer.expect("an answer");
+    let answer = answer.expect("a response");
     let status = answer.status;
     answer.body.collect().await.expect("a body");
     status
@@ -69,7 +69,7 @@ async fn what_cannot_be_sent_twice_is_not_sent_on_a_connection_that_has_ended_un
     // Without yielding to the runtime, which would notice the end.
     close.send(()).unwrap();
     closed.recv().unwrap();
-    let line = endpoint.try_checkout(CLIENT, false).expect("room").expect("a connection that seems open");
+    let line = endpoint.try_checkout(CLIENT, false).expect("a permit").expect("a connection that seems open");
     assert_eq!(post(&upstream, line).await, StatusCode::OK);
     server.join().unwrap();
 }

@@ -1,4 +1,5 @@
-//! Properties of the limiter for any interleaving of threads: no admission beyond a limit, all or nothing, no deadlock.
+//! Properties of the limiter for any interleaving of threads: no admission beyond a limit, all-or-nothing charges, no
+//! deadlock.
 
 use std::num::NonZeroU32;
 

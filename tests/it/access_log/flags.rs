@@ -1,4 +1,4 @@
-//! Response flags of the access log: each flag, produced by the event that it stands for.
+//! Response flags of the access log: each flag, produced by its event.
 
 use std::net::SocketAddr;
 

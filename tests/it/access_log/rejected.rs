@@ -65,7 +65,7 @@ fn a_head_over_the_limit_is_logged_with_its_target_cut() {
     assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "431");
     let line = lines(&log, 1).pop().unwrap();
     assert_eq!((line["response_code"].as_u64(), line["response_flags"].as_str()), (Some(431), Some("DPE")));
-    assert!(line["path"].as_str().unwrap().len() <= 4096, "a client writes what it likes into the log");
+    assert!(line["path"].as_str().unwrap().len() <= 4096, "the logged path is too long");
 }
 
 #[test]

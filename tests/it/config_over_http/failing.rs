@@ -39,10 +39,8 @@ fn logged(weir: &Weir, text: &str) -> usize {
 #[test]
 fn another_status_changes_nothing_and_is_logged_once() {
     let weir = survives("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n", "status");
-    assert_eq!(
-        logged(&weir, "the server responds 401 Unauthorized; `config.headers` has the credentials"),
-        1
-    );
+    let expected = "the server responded with 401 Unauthorized; check the credentials in `config.headers`";
+    assert_eq!(logged(&weir, expected), 1);
     assert_eq!(logged(&weir, "the configuration can be fetched again"), 1);
     survives(server::ok(&denying("x"), "").replace("200 OK", "500 Oops"), "status");
 }
@@ -125,10 +123,10 @@ fn an_invalid_document_is_rejected_whole_told_with_its_place_and_fetched_once() 
         );
     }
     assert_eq!(logged(&weir, &format!("{url}:4:8: drain: ")), 1);
-    assert_eq!(place.kept(""), cache, "what is not valid is not kept");
+    assert_eq!(place.kept(""), cache, "an invalid document is not cached");
     server.publish(&denying("b"));
     until_denied(&weir, "b");
-    wait::until_true("the success", || weir.metric("weir_config_last_reload_successful", &[]) == 1.0);
+    wait::until_true("a successful reload", || weir.metric("weir_config_last_reload_successful", &[]) == 1.0);
 }
 
 #[test]
@@ -138,9 +136,9 @@ fn the_old_document_published_again_is_what_runs() {
     wait::until_true("the rejection", || weir.rejected_reloads() == 1.0);
     server.publish(&denying("a"));
     let unchanged = || weir.metric("weir_config_reloads_total", &[("outcome", "unchanged")]);
-    wait::until_true("the old one", || unchanged() == 1.0);
+    wait::until_true("the unchanged document", || unchanged() == 1.0);
     assert_eq!(weir.generation(), 1);
-    wait::until_true("the success", || weir.metric("weir_config_last_reload_successful", &[]) == 1.0);
+    wait::until_true("a successful reload", || weir.metric("weir_config_last_reload_successful", &[]) == 1.0);
 }
 
 #[test]
@@ -164,7 +162,8 @@ fn a_key_in_both_texts_is_a_problem_that_names_both_places() {
     assert_eq!(
         problem,
         format!(
-            "{url}:2:1: upstream: stands in {}:4:1 too (each key stands in one of the two)",
+            "{url}:2:1: upstream: duplicate key, also in {}:4:1 \
+             (write each top-level key in only one of the two)",
             file.display()
         )
     );

@@ -93,7 +93,7 @@ fn a_total_that_is_changed_once_holds_for_all_instances() {
     let fleet = Fleet::start("exact", "10/year");
     assert_eq!(fleet.passing("a", 30), 10);
     fleet.change("16/year");
-    assert_eq!(fleet.passing("a", 30), 6, "what was used stays used");
+    assert_eq!(fleet.passing("a", 30), 6, "used units stay used after a reload");
     fleet.change("12/year");
     assert_eq!((fleet.passing("a", 30), fleet.passing("b", 30)), (0, 12));
 }
@@ -103,10 +103,10 @@ fn while_a_total_changes_neither_the_old_nor_the_new_one_is_exceeded() {
     for mode in ["exact", "lease"] {
         let fleet = Fleet::start(mode, "40/year");
         let raised = fleet.passing_meanwhile("a", "60/year");
-        assert!((41..=60).contains(&raised), "{mode}: {raised} of 60 that were 40");
+        assert!((41..=60).contains(&raised), "{mode}: {raised} admitted, limit 40 to 60");
         let lowered = fleet.passing_meanwhile("b", "20/year");
-        assert!((1..=60).contains(&lowered), "{mode}: {lowered} of 20 that were 60");
+        assert!((1..=60).contains(&lowered), "{mode}: {lowered} admitted, limit 60 to 20");
         let fresh = fleet.passing("c", 100);
-        assert!((1..=20).contains(&fresh), "{mode}: {fresh} of 20");
+        assert!((1..=20).contains(&fresh), "{mode}: {fresh} admitted, limit 20");
     }
 }

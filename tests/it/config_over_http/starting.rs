@@ -57,7 +57,7 @@ fn without_the_server_the_last_document_is_what_runs_until_the_server_is_back() 
     assert!(
         weir.log()
             .iter()
-            .any(|line| line.contains("cannot fetch the configuration, starting with the last one"))
+            .any(|line| line.contains("cannot fetch the configuration, starting with the cached one"))
     );
     server.behave(Manner::Plain);
     wait::until_true("the confirmation", || from_cache(&weir) == 0.0);
@@ -75,7 +75,7 @@ fn a_server_that_is_back_with_another_document_is_followed() {
     server.publish(&denying("b"));
     server.behave(Manner::Plain);
     until_denied(&weir, "b");
-    wait::until_true("the fetched one", || from_cache(&weir) == 0.0);
+    wait::until_true("the fetched document", || from_cache(&weir) == 0.0);
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn without_the_server_and_without_a_cache_it_ends_and_says_why() {
     let (code, said) = failure(&place.file());
     assert_eq!(code, Some(1), "{said}");
     let expected =
-        format!("weir: cannot fetch the configuration from http://{nowhere}/weir.yaml, and none is kept: ");
+        format!("weir: cannot fetch the configuration from http://{nowhere}/weir.yaml, and none is cached: ");
     assert!(said.contains(&format!("{expected}cannot reach the server: Connection refused")), "{said}");
     let server = Server::start(broken(), "");
     let place = Place::new(&server.url(), ", timeout: 2s");
     let (code, said) = failure(&place.file());
     assert_eq!(code, Some(1));
-    assert!(said.contains("the server responds 503 Service Unavailable"), "{said}");
-    assert!(server.origin.seen().len() > 1, "it was asked again");
+    assert!(said.contains("the server responded with 503 Service Unavailable"), "{said}");
+    assert!(server.origin.seen().len() > 1, "the fetch was not retried");
 }
 
 #[test]
@@ -112,10 +112,10 @@ fn a_server_that_comes_up_in_time_is_waited_for() {
     let place = Place::new(&server.url(), ", timeout: 1h");
     let starting = std::thread::spawn(move || {
         let weir = place.start();
-        wait::until_true("the count", || fetches(&weir, "status") > 0.0);
+        wait::until_true("the failed fetch to be counted", || fetches(&weir, "status") > 0.0);
         is_denied(&weir, "a")
     });
-    wait::until_true("a request in vain", || server.origin.seen().len() > 1);
+    wait::until_true("a failed fetch", || server.origin.seen().len() > 1);
     server.behave(Manner::Plain);
     assert!(starting.join().unwrap());
 }
@@ -128,9 +128,9 @@ fn a_cache_that_is_damaged_or_of_another_url_is_not_used() {
     fs::write(place.file(), bootstrap(&server.url(), SHORT)).unwrap();
     server.behave(broken());
     for (damaged, why) in [
-        (whole.replace("path: /a", "path: /x"), "it is damaged: the digest is another"),
-        (whole[..whole.len() - 1].to_owned(), "it is damaged: the digest is another"),
-        (String::new(), "it does not begin as a cache does"),
+        (whole.replace("path: /a", "path: /x"), "damaged: wrong digest"),
+        (whole[..whole.len() - 1].to_owned(), "damaged: wrong digest"),
+        (String::new(), "not a cached configuration"),
     ] {
         fs::write(place.cache(), damaged).unwrap();
         let (code, said) = failure(&place.file());
@@ -139,7 +139,7 @@ fn a_cache_that_is_damaged_or_of_another_url_is_not_used() {
     fs::write(place.cache(), &whole).unwrap();
     fs::write(place.file(), bootstrap(&format!("{}?other", server.url()), SHORT)).unwrap();
     let (code, said) = failure(&place.file());
-    assert!(code == Some(1) && said.contains("it is of another URL"), "{said}");
+    assert!(code == Some(1) && said.contains("fetched from another URL"), "{said}");
     // With the server available, the cache is rewritten.
     fs::write(place.cache(), "damaged").unwrap();
     server.behave(Manner::Plain);
@@ -167,7 +167,7 @@ fn an_invalid_document_ends_the_start_unless_there_is_a_cache() {
     assert!(info["config"]["last_reload"]["problems"][0].as_str().unwrap().contains("fortnight"), "{info:#}");
     server.publish(&denying("b"));
     until_denied(&weir, "b");
-    wait::until_true("the fetched one", || from_cache(&weir) == 0.0);
+    wait::until_true("the fetched document", || from_cache(&weir) == 0.0);
 }
 
 #[test]
@@ -177,7 +177,10 @@ fn keys_of_both_texts_that_meet_end_the_start() {
     let (code, said) = failure(&place.file());
     assert_eq!(code, Some(2));
     let (url, file) = (server.url(), place.file());
-    assert!(said.contains(&format!("{url}:2:1: listeners: stands in {}:2:1 too", file.display())), "{said}");
+    assert!(
+        said.contains(&format!("{url}:2:1: listeners: duplicate key, also in {}:2:1", file.display())),
+        "{said}"
+    );
     assert!(said.contains(&format!("{url}:3:1: config: a document that is fetched cannot say")), "{said}");
 }
 
@@ -189,7 +192,10 @@ fn a_bootstrap_is_checked_without_the_server() {
     let output = check();
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains(":1:9: config: note: only this file is checked, not what is fetched"), "{said}");
+    assert!(
+        said.contains(":1:9: config: note: only this file is checked, not the fetched document"),
+        "{said}"
+    );
     fs::write(place.file(), bootstrap("gopher://h/", ", wait: 1500ms").replace("workers: 1", "workers: 0"))
         .unwrap();
     let output = check();

@@ -19,7 +19,7 @@ fn two_hundred_dollars_of_purchases_a_day() {
     };
     assert_eq!([buy("a", "150"), buy("a", "60"), buy("a", "50"), buy("a", "1")], [200, 429, 200, 429]);
     assert_eq!(buy("b", "200"), 200, "another account");
-    assert_eq!(buy("c", "201"), 429, "more than there can ever be");
+    assert_eq!(buy("c", "201"), 429, "more than the whole limit");
 }
 
 #[test]
@@ -33,8 +33,8 @@ fn a_purchase_is_charged_what_the_shop_says() {
     assert_eq!(remaining(&weir, &buy(150)), 50);
     assert_eq!(remaining(&weir, &buy(0)), 50);
     let answer = Client::connect(weir.address()).ask(&buy(120));
-    assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, 0), "past the limit");
-    assert_eq!(answer.header("x-amount"), "120", "the client sees it, too");
+    assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, 0), "beyond the limit");
+    assert_eq!(answer.header("x-amount"), "120", "the header is forwarded to the client");
     assert_eq!(get(weir.address(), "/200").status, 429);
 }
 
@@ -86,7 +86,7 @@ fn purchases_at_once_pass_as_far_as_their_estimates_fit() {
     let mut clients: Vec<_> = (0..30).map(|_| Client::connect(weir.address())).collect();
     clients.iter().for_each(|client| client.send(Request::get("/").bytes()));
     let limited = || weir.metric("weir_decisions_total", &[("rule", "a"), ("outcome", "limited")]);
-    wait::until_true("the others to be refused", || limited() == 26.0);
+    wait::until_true("the other requests to be rejected", || limited() == 26.0);
     go.store(true, Ordering::SeqCst);
     let statuses: Vec<_> = clients.iter_mut().map(|client| client.answer("GET").status).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 4);
@@ -144,7 +144,7 @@ fn an_upload_is_charged_by_its_bytes() {
     assert_eq!(remaining(&weir, &Request::post("/200", vec![b'x'; 10 * 1024])), 89);
     assert_eq!(remaining(&weir, &Request::get("/200")), 88);
     let refused = Client::connect(weir.address()).ask(&Request::post("/200", vec![b'x'; 90 * 1024]));
-    assert_eq!(refused.status, 429, "known on arrival to be too large");
+    assert_eq!(refused.status, 429, "the cost on arrival is too large");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_broken_off_chunked_upload_is_charged_as_far_as_it_came() {
     }
     origin.until("ten kibibytes", |seen| seen.body.length == 10 * 1024);
     drop(client);
-    wait::until_true("the end of it", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    wait::until_true("the end of the request", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     assert_eq!(remaining(&weir, &Request::get("/200")), 89);
 }
 
@@ -192,9 +192,9 @@ fn a_download_is_charged_by_its_bytes() {
     );
     let ask = || Client::connect(weir.address()).get("/").status;
     assert_eq!(ask(), 200);
-    wait::until_true("the end of it", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    wait::until_true("the end of the request", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     assert_eq!(ask(), 200);
-    wait::until_true("the end of it", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    wait::until_true("the end of the request", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     assert_eq!(ask(), 429);
 }
 
@@ -208,5 +208,5 @@ fn an_estimate_is_reserved_until_the_answer_tells() {
     let tokens = |header: &str| remaining(&weir, &Request::get("/200").header("x-answer", header));
     assert_eq!(tokens("x-tokens: 30"), 70);
     assert_eq!(tokens("x-tokens: 20"), 50);
-    assert_eq!(statuses(&weir, &["/200"]), [429], "less is left than the estimate");
+    assert_eq!(statuses(&weir, &["/200"]), [429], "fewer units are left than the estimate");
 }

@@ -40,7 +40,7 @@ fn a_call_whose_own_deadline_expired_is_not_refunded() {
     let origin = silent();
     let weir = refunding(&origin, "timeout: 1h");
     assert_eq!(calls(&weir, 6, "50m"), ["4", "4", "4", "8", "8", "8"]);
-    assert_eq!(origin.streams(), 3, "the client had more work done than its limit allows");
+    assert_eq!(origin.streams(), 3, "more calls were forwarded than the limit admits");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn overrides_of_an_external_client_have_no_effect_and_go_no_further() {
         let response = Client::connect(weir.address()).ask(&overridden().from(forwarded));
         assert_eq!(response.status, 503, "{forwarded}");
     }
-    assert_eq!(origin.seen().len(), external.len(), "an external client had requests repeated");
+    assert_eq!(origin.seen().len(), external.len(), "requests of an external client were retried");
     for seen in origin.seen() {
         assert_eq!(seen.head.get("x-envoy-expected-rq-timeout-ms"), Some("20000"));
         let left = |name: &&str| seen.head.get(name).is_some();

@@ -95,7 +95,7 @@ fn counting_by_the_response_leaves_its_header_as_it_came() {
         while !response.ends_with(b"ok") {
             let mut piece = [0; 1024];
             let length = stream.read(&mut piece).unwrap();
-            assert!(length > 0, "cut off");
+            assert!(length > 0, "the response was truncated");
             response.extend_from_slice(&piece[..length]);
         }
         String::from_utf8(response).unwrap().contains(header)
@@ -204,7 +204,7 @@ fn a_call_in_flight_holds_what_it_may_be_charged() {
     let open: Vec<_> = requests.into_iter().map(|request| client.begin(request, true).0).collect();
     let heads: Vec<_> = open.into_iter().map(|response| client.head(response).unwrap()).collect();
     let third = client.call();
-    assert_eq!(status_of(&client.ask(third)), REJECTED, "two calls may yet fail");
+    assert_eq!(status_of(&client.ask(third)), REJECTED, "two calls in flight may still fail");
     gate.add_permits(1000);
     for head in heads {
         let mut stream = head.into_body();
@@ -214,7 +214,7 @@ fn a_call_in_flight_holds_what_it_may_be_charged() {
         });
     }
     let next = client.call();
-    assert_eq!(status_of(&client.ask(next)), "0", "neither has failed");
+    assert_eq!(status_of(&client.ask(next)), "0", "neither call has failed");
 }
 
 fn client_call(client: &H2) -> http::request::Builder {

@@ -1,4 +1,4 @@
-//! Reservations are settled whenever a request ends, for whatever reason.
+//! Reservations are settled when a request ends, for any reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ fn of_many_logins_at_once_no_more_get_through_than_may_fail() {
     let go = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&go);
     let origin = Origin::start(move |turn| {
-        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         turn.send("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")?;
         Ok(Then::Keep)
     });
@@ -44,7 +44,7 @@ fn of_many_logins_at_once_no_more_get_through_than_may_fail() {
     for _ in 0..3 {
         clients.iter().for_each(|client| client.send(Request::get("/login").bytes()));
     }
-    wait::until_true("ten to get through", || origin.seen().len() == 10);
+    wait::until_true("ten requests upstream", || origin.seen().len() == 10);
     wait::throughout(Duration::from_millis(300), || assert_eq!(origin.seen().len(), 10));
     go.store(true, Ordering::SeqCst);
     let mut answers: Vec<u16> = Vec::new();
@@ -67,7 +67,7 @@ fn who_leaves_before_the_answer_has_used_a_try() {
     for tries in 1..=3 {
         let client = Client::connect(weir.address());
         client.send(Request::get("/login").bytes());
-        wait::until_true("the try", || origin.seen().len() == tries);
+        wait::until_true("the request", || origin.seen().len() == tries);
         drop(client);
         wait::until_true("the client to be gone", || {
             weir.metric("weir_requests_reset_total", &[]) == tries as f64
@@ -83,9 +83,9 @@ fn who_breaks_off_a_request_has_used_a_try() {
     for tries in 1..=2 {
         let client = Client::connect(weir.address());
         client.send("POST /200 HTTP/1.1\r\nhost: test.local\r\ncontent-length: 10\r\n\r\nhalf");
-        wait::until_true("the try", || origin.seen().len() == tries);
+        wait::until_true("the request", || origin.seen().len() == tries);
         drop(client);
-        wait::until_true("the end of it", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+        wait::until_true("the end of the request", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     }
     assert_eq!(get(weir.address(), "/200").status, 429);
 }

@@ -60,7 +60,7 @@ fn clients_are_told_of_a_counter_once_and_by_its_name() {
     assert_eq!(members, 1, "{:?}", both.head);
     assert_eq!(asked(&weir, "/201").number("x-ratelimit-remaining"), 49);
     let rejected = asked(&weir, "/200");
-    assert_eq!((rejected.status, rejected.number("x-ratelimit-remaining")), (429, 49), "nothing is charged");
+    assert_eq!((rejected.status, rejected.number("x-ratelimit-remaining")), (429, 49), "not charged");
 }
 
 #[test]
@@ -144,6 +144,6 @@ fn permits_are_shared_and_bans_are_not() {
     let banning = rule("banning", "/200", ", on_limit: { ban: 1h }");
     let weir = with_rules(&origin, &[&banning, &rule("other", "/201", "")]);
     crate::support::wait::until_true("the ban", || statuses(&weir, &["/200"]) == [429]);
-    crate::support::wait::until_true("room", || statuses(&weir, &["/201"]) == [201]);
+    crate::support::wait::until_true("a refund", || statuses(&weir, &["/201"]) == [201]);
     assert!(asked(&weir, "/200").number("retry-after") > 3000);
 }

@@ -72,7 +72,7 @@ fn nobody_else_gets_what_an_attacker_sent(trusted: &str) {
             }
         }
     }
-    assert_eq!(victim.get("/clean").status, 200, "what nobody has tampered with is stored");
+    assert_eq!(victim.get("/clean").status, 200, "responses without a poisoned header are stored");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn the_host_in_another_spelling_poisons_nothing() {
     }
     let absolute = Request::get("http://test.local:1338/").host("test.local");
     assert_eq!(client.ask(&absolute).status, 200);
-    assert_eq!(client.get("/").status, 429, "no spelling but its own");
+    assert_eq!(client.get("/").status, 429, "a response is stored only under its own spelling of the host");
     assert_eq!(client.ask(&Request::get("/").host("TEST.local")).status, 200);
 }
 

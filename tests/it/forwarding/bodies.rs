@@ -133,7 +133,7 @@ fn a_slow_reader_does_not_make_the_proxy_hoard() {
         let now = sent.load(std::sync::atomic::Ordering::SeqCst);
         now > 0 && std::mem::replace(&mut before, now) == now
     });
-    assert!(before < LARGE, "{before} bytes were taken from the upstream for a client that reads none");
+    assert!(before < LARGE, "read {before} bytes from the upstream for a client that does not read");
     assert_grew_little(&weir, memory);
 }
 
@@ -272,7 +272,7 @@ fn a_connection_whose_body_was_left_unread_is_not_used_again() {
     assert_eq!(crate::support::get(weir.address(), "/two").status, 200);
     let lines: Vec<_> = origin.seen().into_iter().map(|seen| (seen.connection, seen.head.line)).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
-    assert_ne!(lines[0].0, lines[1].0, "the second request came on a connection with an unfinished body");
+    assert_ne!(lines[0].0, lines[1].0, "a connection with an incomplete body was reused");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn a_client_that_stops_in_the_middle_of_its_upload_still_gets_the_answer_that_ha
     client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 100\r\n\r\nabc");
     assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "413");
     client.wire.finish().unwrap();
-    let body = client.wire.read_body(Framing::Length(5), |_| ()).expect("the whole answer");
+    let body = client.wire.read_body(Framing::Length(5), |_| ()).expect("the complete response");
     assert_eq!(body.text(), "large");
 }
 
@@ -313,7 +313,7 @@ fn a_client_that_goes_away_after_its_upload_is_noticed_while_the_answer_streams(
     origin.until("the whole request", |seen| seen.complete);
     drop(client);
     let deadline = crate::support::wait::DEADLINE;
-    is_ended.recv_timeout(deadline).expect("the upstream went on for nobody");
+    is_ended.recv_timeout(deadline).expect("the upstream request was not aborted");
 }
 
 #[test]
@@ -330,8 +330,8 @@ fn a_client_that_goes_away_takes_its_upstream_request_with_it() {
     client.send("POST / HTTP/1.1\r\nhost: test.local\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n");
     origin.until("the first piece", |seen| seen.body.length == 5);
     drop(client);
-    let cut = outcome.recv_timeout(crate::support::wait::DEADLINE).expect("the upstream was left waiting");
-    assert!(cut, "the upstream was given a clean end of a body that was cut off");
+    let cut = outcome.recv_timeout(crate::support::wait::DEADLINE).expect("upstream connection not closed");
+    assert!(cut, "a truncated body was ended as if it were complete");
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn a_client_that_leaves_in_the_middle_of_a_download_frees_the_upstream() {
     client.send(Request::get("/down").bytes());
     assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
     drop(client);
-    outcome.recv_timeout(crate::support::wait::DEADLINE).expect("the upstream was read on and on");
+    outcome.recv_timeout(crate::support::wait::DEADLINE).expect("the upstream response was not aborted");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_body_that_is_none_from_its_beginning_is_a_bad_gateway() {
             assert_eq!(
                 (response.status, response.body.text().as_str()),
                 (502, "bad gateway\n"),
-                "and is kept"
+                "a 502, and the connection is kept alive"
             );
         }
         let mut client = H2::connect(weir.address());
@@ -48,7 +48,7 @@ fn a_response_cut_off_before_any_of_it_went_out_is_a_bad_gateway_or_looks_cut_of
         client.send("GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
         // It depends on the network whether the broken end arrives with the header section. There is a status in any
         // case.
-        let head = client.wire.read_head().unwrap().expect("an empty close");
+        let head = client.wire.read_head().unwrap().expect("the connection was closed without a response");
         assert!(["200", "502"].contains(&head.word(1)), "{head:?}");
     }
 }
@@ -64,7 +64,7 @@ fn a_response_that_broke_off_unseen_is_logged_counted_and_refunded_as_what_the_c
     let weir = Weir::start(&config(origin.address(), &rest));
     let mut client = Client::connect(weir.address());
     let statuses: Vec<_> = (0..5).map(|_| client.get("/").status).collect();
-    assert_eq!(statuses, [502; 5], "not refunded");
+    assert_eq!(statuses, [502; 5], "`refund_on: reset` refunds the requests");
     let text = wait::until("the lines", || {
         let text = std::fs::read_to_string(log.path()).unwrap();
         (text.lines().count() >= 5).then_some(text)

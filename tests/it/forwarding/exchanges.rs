@@ -52,7 +52,7 @@ fn what_comes_unasked_on_an_idle_connection_is_nobodys_answer() {
     let weir = through(&origin);
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/first").body.text(), "hello");
-    unasked.recv_timeout(DEADLINE).expect("nothing was sent unasked");
+    unasked.recv_timeout(DEADLINE).expect("no unsolicited response was sent");
     for _ in 0..3 {
         assert_eq!(client.get("/next").body.text(), "hello");
     }
@@ -68,7 +68,7 @@ fn what_follows_a_chunked_answer_is_nobodys_answer() {
     for _ in 0..5 {
         assert_eq!(client.get("/").body.text(), "hello");
     }
-    assert_eq!(origin.connections(), 5, "a connection with something left on it was used again");
+    assert_eq!(origin.connections(), 5, "a connection with unread data was reused");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn neither_direction_waits_for_the_other() {
     origin.until("the whole request", |seen| seen.complete);
     let body = client.wire.read_body(Framing::Length(LARGE as u64), |_| {}).unwrap();
     assert_eq!(body.length, LARGE as u64);
-    assert_eq!(get(weir.address(), "/").status, 200, "and then it no longer served");
+    assert_eq!(get(weir.address(), "/").status, 200, "the proxy no longer serves requests");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn an_upload_that_is_given_up_ends_on_both_sides() {
     client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 1000\r\n\r\nsome");
     assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
     drop(client);
-    assert!(outcome.recv_timeout(DEADLINE).expect("the upstream was left waiting"));
+    assert!(outcome.recv_timeout(DEADLINE).expect("the upstream connection was not closed"));
     until_true("the connection to be closed", || weir.metric("weir_upstream_connections", &[]) == 0.0);
 }
 

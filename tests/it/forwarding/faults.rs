@@ -68,7 +68,7 @@ fn a_post_is_never_sent_twice() {
         *times.entry(seen.head.line).or_insert(0) += 1;
     }
     assert!(times.values().all(|times| *times == 1), "{times:?}");
-    assert!(failed > 0, "no POST ever met a dying connection: this test shows nothing");
+    assert!(failed > 0, "no POST was sent on a closing connection, so the test proves nothing");
 }
 
 #[test]
@@ -198,8 +198,8 @@ fn a_truncated_body_never_looks_whole() {
         let mut client = Client::connect(weir.address());
         match client.try_ask(&Request::get("/")) {
             // The proxy noticed the error before it had sent anything.
-            Ok(response) => assert_eq!(response.status, 502, "a clean end"),
-            Err(_) => assert!(get_closes(&mut client), "the connection stayed open after a broken answer"),
+            Ok(response) => assert_eq!(response.status, 502, "a truncated response was ended normally"),
+            Err(_) => assert!(get_closes(&mut client), "the connection stayed open"),
         }
     }
 }

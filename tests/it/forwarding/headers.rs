@@ -30,7 +30,7 @@ fn hop_by_hop_headers_of_a_request_stay_here() {
     assert_eq!(ask(weir.address(), &request).status, 200);
     let seen = origin.only();
     for gone in ["x-named", "keep-alive", "proxy-connection", "proxy-authorization", "te", "upgrade"] {
-        assert_eq!(seen.head.get(gone), None, "{gone} was passed on");
+        assert_eq!(seen.head.get(gone), None, "{gone} was forwarded");
     }
     assert!(!seen.head.lists("connection", "x-named"));
     assert_eq!(seen.head.get("x-end-to-end"), Some("stays"));
@@ -46,7 +46,7 @@ fn hop_by_hop_headers_of_an_answer_stay_here() {
     let weir = through(&origin);
     let answer = get(weir.address(), "/");
     for gone in ["x-named", "keep-alive", "proxy-connection", "upgrade"] {
-        assert_eq!(answer.head.get(gone), None, "{gone} was passed on");
+        assert_eq!(answer.head.get(gone), None, "{gone} was forwarded");
     }
     assert!(!answer.head.lists("connection", "x-named"));
     assert_eq!((answer.header("x-end-to-end"), answer.body.text().as_str()), ("stays", "hello"));

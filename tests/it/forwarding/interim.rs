@@ -24,7 +24,7 @@ fn early_hints_reach_the_client_before_the_response_is_made() {
     let origin = Origin::start(move |turn| {
         turn.body()?;
         turn.send(HINTS)?;
-        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         turn.send(HELLO)?;
         Ok(Then::Keep)
     });
@@ -36,7 +36,7 @@ fn early_hints_reach_the_client_before_the_response_is_made() {
     assert_eq!(
         hints.fields,
         [("link".to_owned(), "</a.css>; rel=preload".to_owned())],
-        "and nothing of the hop"
+        "no hop-by-hop headers"
     );
     go.store(true, Ordering::SeqCst);
     let response = client.answer("GET");
@@ -72,7 +72,7 @@ fn a_100_of_the_upstream_goes_no_further() {
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/").interim.len(), 0);
     client.send("POST / HTTP/1.1\r\nhost: a.test\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n");
-    assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "100", "ours");
+    assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "100", "the 100 that Weir sends");
     client.send("ok");
     assert_eq!(client.answer("POST").interim.len(), 0);
 }

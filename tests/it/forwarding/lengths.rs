@@ -137,7 +137,7 @@ fn framing_of_requests_is_read_as_it_was_written() {
     let weir = Weir::start(&config(origin.address(), ""));
     let mut client = H2::connect(weir.address());
     let status = client.ask(client.request("POST", "/").header("content-length", "")).status;
-    assert_eq!((status.as_u16(), origin.seen().len()), (400, 0), "an empty length went on");
+    assert_eq!((status.as_u16(), origin.seen().len()), (400, 0), "empty length forwarded");
     for (value, sent) in [("00", "0"), ("0", "0")] {
         client
             .ask(client.request("POST", "/").header("content-length", value).header("content-length", value));

@@ -61,12 +61,12 @@ impl Case {
                 "upstream, less than" => upstream = Upstream::Less(bytes(content)),
                 title => match title.strip_prefix("with ") {
                     Some(name) => name.clone_into(&mut with),
-                    None => panic!("{}: a section `{title}`", path.display()),
+                    None => panic!("{}: unknown section `{title}`", path.display()),
                 },
             }
         }
-        assert!(text.starts_with("# "), "{}: say what it is", path.display());
-        assert!(!answer.is_empty(), "{}: no answer", path.display());
+        assert!(text.starts_with("# "), "{}: the first line is not a `# ` comment", path.display());
+        assert!(!answer.is_empty(), "{}: no expected response", path.display());
         let input = frames.map_or(Input::Bytes(pieces), Input::Frames);
         Self { path: path.to_owned(), with, input, answer, upstream }
     }
@@ -107,7 +107,7 @@ pub(super) fn bytes(text: &str) -> Vec<u8> {
                 bytes.push(meant.iter().find(|(written, _)| written == letter).unwrap().1);
                 2
             }
-            None => panic!("a backslash at the end"),
+            None => panic!("incomplete escape at the end"),
         };
         rest = &escape[after..];
     }

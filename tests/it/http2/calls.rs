@@ -113,7 +113,7 @@ fn one_message_is_answered_with_one_and_a_status() {
     assert_eq!(answer.headers()["content-type"], "application/grpc+proto");
     let mut messages = Messages::of(answer.into_body());
     let heard = client.within(messages.next()).unwrap();
-    assert_eq!(heard.as_deref(), Some("[\"hello\"] Some(\"20S\")"), "the deadline is the server's too");
+    assert_eq!(heard.as_deref(), Some("[\"hello\"] Some(\"20S\")"), "the deadline is forwarded");
     assert_eq!(client.within(messages.next()).unwrap(), None);
     assert_eq!(client.within(messages.stream.trailers()).unwrap().unwrap(), ok());
 }

@@ -46,7 +46,7 @@ fn flood(address: SocketAddr, mut frames: impl FnMut(u32) -> Vec<u8>) -> Option<
         heard
     });
     let ended = (0..2_000_000_u32).any(|round| stream.write_all(&frames(round)).is_err());
-    assert!(ended, "nothing ends it");
+    assert!(ended, "the connection stays open");
     let heard = heard.join().unwrap();
     let mut rest = &heard[..];
     let mut reason = None;
@@ -77,8 +77,8 @@ fn streams_opened_only_to_be_reset_end_the_connection() {
         [open, frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
     });
     assert!(is_blame(reason), "{reason:?}");
-    assert!([200, 429].contains(&get(weir.address(), "/").status), "others are served");
-    assert!(origin.seen().len() <= 10, "more than the limit went through");
+    assert!([200, 429].contains(&get(weir.address(), "/").status), "other clients are served");
+    assert!(origin.seen().len() <= 10, "more requests than the limit were forwarded");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn empty_data_without_end_ends_the_connection_or_costs_nothing() {
                 break;
             }
         }
-        assert_eq!(get(weir.address(), "/").status, 200, "others are served");
+        assert_eq!(get(weir.address(), "/").status, 200, "other clients are served");
         let resident = weir.metric("process_resident_memory_bytes", &[]);
         assert!(resident < 200e6, "{resident} bytes after frames of type {}", flood_of[3]);
     }

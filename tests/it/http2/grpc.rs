@@ -16,7 +16,7 @@ fn a_refused_call_is_trailers_only_and_exhausted() {
     client.ask(client.call());
     let answer = client.ask(client.call());
     assert_eq!(answer.status, StatusCode::OK);
-    assert!(answer.is_head_only, "there is a body, or trailers of their own");
+    assert!(answer.is_head_only, "the response is not trailers-only");
     assert_eq!(answer.header("content-type"), "application/grpc");
     assert_eq!(answer.header("grpc-status"), "8");
     assert_eq!(answer.header("grpc-message"), "too many requests");
@@ -57,5 +57,5 @@ fn a_call_waits_no_longer_than_its_deadline() {
     let before = wait::now();
     let answer = client.ask(client.call().header("grpc-timeout", "300m"));
     assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, "4"));
-    assert!(before.elapsed() >= Duration::from_millis(300), "it was not waited for");
+    assert!(before.elapsed() >= Duration::from_millis(300), "the response came before the deadline");
 }

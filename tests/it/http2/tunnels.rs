@@ -66,7 +66,7 @@ fn tunnel<'a>(client: &'a mut H2, protocol: &'static str) -> Result<Stream<'a>, 
     match head.status {
         StatusCode::OK => {
             for name in ["connection", "upgrade", "sec-websocket-accept", "content-length"] {
-                assert!(!head.headers.contains_key(name), "{name} is not of HTTP/2");
+                assert!(!head.headers.contains_key(name), "HTTP/2 response with {name}");
             }
             Ok(Stream { client, received, sending, read: Bytes::new() })
         }
@@ -131,7 +131,7 @@ fn what_cannot_be_a_tunnel_is_refused_and_its_connection_goes_on() {
     assert_eq!(tunnel(&mut client, "connect-udp").err(), Some(StatusCode::NOT_IMPLEMENTED));
     let plain = http::Request::builder().method("CONNECT").uri("a.test:443");
     assert_eq!(client.ask(plain).status, StatusCode::METHOD_NOT_ALLOWED);
-    assert!(origin.seen().is_empty(), "none of these is for the upstream");
+    assert!(origin.seen().is_empty(), "none of these requests is forwarded");
     assert_eq!(tunnel(&mut client, "websocket").err(), Some(StatusCode::FORBIDDEN));
     // A success status without an upgrade would be an open tunnel to this client.
     let stays = asking(&client, "websocket").uri(format!("http://{}/other", weir.address()));
@@ -149,7 +149,7 @@ fn a_tunnel_holds_its_place_until_its_client_leaves() {
     assert_eq!(tunnel(&mut other, "websocket").err(), Some(StatusCode::TOO_MANY_REQUESTS));
     let Stream { mut sending, .. } = stream;
     sending.send_reset(Reason::CANCEL);
-    wait::until_true("the place", || tunnel(&mut other, "websocket").is_ok());
+    wait::until_true("the permit to be returned", || tunnel(&mut other, "websocket").is_ok());
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_tunnel_in_which_nothing_moves_is_closed_and_no_other_stream() {
         wait::pause(Duration::from_millis(250));
         says(&mut socket, "still here");
     }
-    assert!(socket.read().is_err(), "it is kept open for ever");
+    assert!(socket.read().is_err(), "the idle tunnel is not closed");
     drop(socket);
     assert!(tunnel(&mut client, "websocket").is_ok());
 }

@@ -88,7 +88,7 @@ fn a_call_streams_both_ways_at_once_and_ends_with_its_trailers() {
             requests.send_data(Bytes::from_static(message.as_bytes()), false).unwrap();
         }
         let heard = client.within(answers.data()).unwrap().unwrap();
-        assert_eq!(heard, message, "an answer comes before the next request");
+        assert_eq!(heard, message, "each response message arrives before the next request message");
     }
     requests.send_data(Bytes::new(), true).unwrap();
     assert!(client.within(answers.data()).is_none());
@@ -171,7 +171,7 @@ fn what_the_upstream_resets_is_not_passed_off_as_whole() {
     let head = client.wire.read_head().unwrap().unwrap();
     assert_eq!(head.get("transfer-encoding"), Some("chunked"));
     let framing = Framing::of_answer(&head, "GET");
-    assert!(client.wire.read_body(framing, |_| {}).is_err(), "it looks whole");
+    assert!(client.wire.read_body(framing, |_| {}).is_err(), "the truncated response looks complete");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Each algorithm by its name: it admits exactly its count, and more when it has room again.
+//! Each algorithm by its name: it admits exactly its count, and further requests when units are available again.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn each_algorithm_has_room_again_after_a_while() {
         let weir = with_rules(&format!("  - {{ name: a, key: [], limit: 3/1s, {algorithm} }}"));
         let mut client = Client::connect(weir.address());
         wait::until_true("the limit to be reached", || client.get("/").status == 429);
-        wait::until_true("room", || client.get("/").status == 200);
+        wait::until_true("a free unit", || client.get("/").status == 200);
         wait::until_true("the limit to be reached again", || client.get("/").status == 429);
     }
 }
@@ -70,7 +70,7 @@ fn a_token_bucket_with_refills_gives_them_all_at_once() {
     assert_eq!((0..4).filter(|_| client.get("/").status == 200).count(), 3);
     wait::until_true("the refill", || client.get("/").status == 200);
     let refilled: Vec<_> = (0..2).map(|_| client.get("/").status).collect();
-    assert_eq!(refilled, [200, 200], "the other two came with the first");
+    assert_eq!(refilled, [200, 200], "one refill adds three tokens");
 }
 
 #[test]

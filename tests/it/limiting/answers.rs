@@ -9,7 +9,7 @@ const RATE_LIMIT_HEADERS: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaini
 /// Sends requests until one is rejected, and returns that response.
 fn refusal(weir: &Weir) -> Response {
     let mut client = Client::connect(weir.address());
-    (0..50).map(|_| client.get("/")).find(|answer| answer.status != 200).expect("nobody was refused")
+    (0..50).map(|_| client.get("/")).find(|answer| answer.status != 200).expect("no request was rejected")
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_short_wait_is_at_least_a_second() {
     let weir = with_rules("  - { name: a, key: [], limit: 5/s, burst: 1 }");
     let mut client = Client::connect(weir.address());
     let refused = (0..1000).map(|_| client.get("/")).find(|answer| answer.status == 429);
-    assert_eq!(refused.expect("nobody was refused").header("retry-after"), "1");
+    assert_eq!(refused.expect("no request was rejected").header("retry-after"), "1");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn limits_may_be_kept_from_clients() {
                 assert_eq!(answer.head.get(header), None);
             }
         }
-        assert!(refusal(&weir).number("retry-after") > 0, "when to come back is said all the same");
+        assert!(refusal(&weir).number("retry-after") > 0, "Retry-After is sent nevertheless");
     }
 }
 
@@ -180,7 +180,7 @@ fn a_partition_key_tells_clients_apart_and_does_not_say_who_they_are() {
     let elsewhere = with_settings("ietf_headers: true", rule);
     let answer = ask(elsewhere.address(), &Request::get("/").header("x-user", "ada"));
     let other = parameter(answer.header("ratelimit"), "a", "pk");
-    assert_ne!(other, Some(&*ada), "another process counts by itself, under a secret of its own");
+    assert_ne!(other, Some(&*ada), "another process has its own secret for partition keys");
 }
 
 #[test]

@@ -105,10 +105,10 @@ fn shadow_counts_and_never_refuses() {
     assert_eq!(passing(&weir, 10, &Request::get("/")), 10);
     let answer = get(weir.address(), "/");
     for header in ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "retry-after"] {
-        assert_eq!(answer.head.get(header), None, "shadow shows in {header}");
+        assert_eq!(answer.head.get(header), None, "the limit in shadow mode is visible in {header}");
     }
     let shadowed = weir.metric("weir_decisions_total", &[("rule", "trial"), ("outcome", "shadow")]);
-    assert_eq!(shadowed, 9.0, "of eleven requests, two were within the limit");
+    assert_eq!(shadowed, 9.0, "two of eleven requests were within the limit");
 }
 
 #[test]

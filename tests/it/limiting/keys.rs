@@ -7,8 +7,8 @@ use super::{passing, statuses, with_rules};
 /// Checks that under `limit: 1/d` with this key each of `apart` is admitted once.
 fn assert_apart(rule: &str, apart: &[Request]) {
     let weir = with_rules(rule);
-    assert_eq!(statuses(&weir, apart), vec![200; apart.len()], "not counted apart: {rule}");
-    assert_eq!(statuses(&weir, apart), vec![429; apart.len()], "not counted at all: {rule}");
+    assert_eq!(statuses(&weir, apart), vec![200; apart.len()], "not counted separately: {rule}");
+    assert_eq!(statuses(&weir, apart), vec![429; apart.len()], "not counted: {rule}");
 }
 
 /// Checks that under `limit: 1/d` with this key only the first of `together` is admitted.
@@ -79,7 +79,7 @@ fn no_spelling_of_a_session_is_a_way_around_its_limit() {
     let mut client = crate::support::Client::connect(weir.address());
     let mut status = |cookies: &str| client.ask(&get("/").header("cookie", cookies)).status;
     let passed = all.iter().filter(|cookie| status(cookie) == 200).count();
-    assert_eq!(passed, 1, "of {}", all.len());
+    assert_eq!(passed, 1, "admitted of {} spellings", all.len());
     assert_eq!(status("session=another"), 200);
     for several in [
         "session=a; session=b",
@@ -162,11 +162,11 @@ fn a_request_without_the_key_is_skipped_by_default() {
 fn requests_without_the_key_may_share_a_counter() {
     let weir = with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 2/d, on_missing: shared }");
     assert_eq!(passing(&weir, 5, &get("/")), 2);
-    assert_eq!(passing(&weir, 5, &get("/").header("x-api-key", "one")), 2, "the shared counter is its own");
+    assert_eq!(passing(&weir, 5, &get("/").header("x-api-key", "one")), 2, "not the shared counter");
     assert_eq!(
         passing(&weir, 5, &get("/").header("x-api-key", "")),
         2,
-        "an empty value is not a missing one"
+        "an empty value is not a missing value"
     );
 }
 

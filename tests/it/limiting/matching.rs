@@ -7,8 +7,8 @@ use super::{passing, statuses, with_rules};
 /// Checks that a rule with `matcher` and `deny` rejects all of `inside` and none of `outside`.
 fn assert_matches(matcher: &str, inside: &[Request], outside: &[Request]) {
     let weir = with_rules(&format!("  - {{ name: a, match: {matcher}, action: deny }}"));
-    assert_eq!(statuses(&weir, inside), vec![403; inside.len()], "{matcher} missed one");
-    assert_eq!(statuses(&weir, outside), vec![200; outside.len()], "{matcher} took one too many");
+    assert_eq!(statuses(&weir, inside), vec![403; inside.len()], "{matcher} does not match all of them");
+    assert_eq!(statuses(&weir, outside), vec![200; outside.len()], "{matcher} matches too much");
 }
 
 fn get(target: &str) -> Request {

@@ -72,7 +72,7 @@ fn a_refused_large_upload_is_answered_and_its_connection_closed() {
     let weir = exhausted(&origin);
     let mut client = Client::connect(weir.address());
     client.send("POST /up/x HTTP/1.1\r\nhost: test.local\r\ncontent-length: 10000000\r\n\r\n");
-    // Continues to send, as simple clients do. The upload is expected to be cut short.
+    // Continues to send, as simple clients do. The upload is expected to be aborted.
     let stream = client.wire.stream().try_clone().unwrap();
     let sender = thread::spawn(move || (0..1000).find_map(|_| (&stream).write_all(&[b'x'; 10_000]).err()));
     let refused = client.answer("POST");
@@ -99,7 +99,7 @@ fn a_refused_upload_that_never_comes_is_not_waited_for() {
     let mut client = Client::connect(weir.address());
     client.send("POST /up/x HTTP/1.1\r\nhost: test.local\r\ncontent-length: 1000\r\n\r\n");
     assert_eq!(client.answer("POST").status, 429);
-    assert!(client.is_closed(), "a refused client can hold its connection by never sending its body");
+    assert!(client.is_closed(), "the connection of a rejected client stays open while the body is missing");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The recipes that ask for a certain hour, a certain country or a network of IPv6, on a clock and with
-//! addresses of our own: the configuration as it is compiled, without the sockets around it.
+//! Recipes that depend on the time, on the country or on IPv6 networks. They run without sockets: the compiled policy
+//! gets simulated times and addresses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const MIDNIGHT: u64 = 1_795_219_200;
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 
-/// A recipe without a proxy around it.
+/// Compiled policy of a recipe, with its limiter.
 struct Rules {
     policy: Arc<Policy>,
     limiter: Limiter,
@@ -40,7 +40,7 @@ impl Rules {
         Self { policy, limiter }
     }
 
-    /// Whether a request from `client` passes at so many seconds after midnight.
+    /// Whether a request from `client` is admitted `seconds` after midnight.
     fn passes(&self, client: &str, seconds: u64) -> bool {
         let (client, now): (IpAddr, _) = (client.parse().unwrap(), Timestamp::from_secs(MIDNIGHT + seconds));
         let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
@@ -52,7 +52,7 @@ impl Rules {
         matches!(throttle::resolve(&self.limiter.check(&checks, now)), ThrottleAction::Forward)
     }
 
-    /// How many of so many requests pass.
+    /// Returns how many of `requests` requests are admitted.
     fn passing(&self, requests: usize, client: &str, seconds: u64) -> usize {
         (0..requests).filter(|_| self.passes(client, seconds)).count()
     }
@@ -63,7 +63,7 @@ fn a_country_at_night() {
     let database = include_bytes!("../../data/city.mmdb");
     let night = Rules::of("Limit one country during certain hours", &[("country.mmdb", database)]);
     let (brazil, germany) = ("198.51.100.7", "192.0.2.7");
-    // São Paulo is three hours behind, all year round.
+    // São Paulo is at UTC-3 all year round.
     let (one, six) = (4 * HOUR, 9 * HOUR);
     assert_eq!(night.passing(2000, brazil, one - 1), 2000);
     assert_eq!(night.passing(2000, brazil, one), 1000);
@@ -77,9 +77,9 @@ fn a_country_at_night() {
 fn one_home_one_office_one_provider() {
     let nested = Rules::of("Limit IPv6 networks of several sizes", &[]);
     let from = |office: usize, home: usize, host: usize| format!("2001:db8:0:{office}{home:02x}::{host}");
-    // A home has its hundred, whatever addresses it takes on.
+    // A /64 has a limit of 100, whatever its addresses.
     assert_eq!((0..300).filter(|host| nested.passes(&from(1, 0, *host), 0)).count(), 100);
-    // Four homes use up what their office has, four offices what their provider has.
+    // Four /64 use up the limit of their /56, and four /56 that of their /48.
     assert_eq!((1..9).map(|home| nested.passing(300, &from(1, home, 1), 0)).sum::<usize>(), 300);
     let others: usize = (2..9)
         .map(|office| (0..9).map(|home| nested.passing(300, &from(office, home, 1), 0)).sum::<usize>())

@@ -55,7 +55,7 @@ fn a_list_that_is_written_twenty_times_a_second_takes_effect_meanwhile() {
             done.store(true, Ordering::Relaxed);
             denied
         });
-        assert!(denied.is_some(), "the list waits for a pause that does not come");
+        assert!(denied.is_some(), "a file that is written continuously is never loaded");
         assert!(is_denied(&weir, "203.0.113.1"));
         assert_eq!(weir.rejected_reloads(), 0.0);
     }
@@ -70,7 +70,7 @@ fn a_list_that_is_open_for_writing_takes_effect_when_it_is_closed() {
     // The writes stall from time to time, as a download may.
     for _ in 0..6 {
         wait::pause(Duration::from_millis(250));
-        assert!(is_denied(&weir, "203.0.113.1"), "a part of the list was taken for the whole");
+        assert!(is_denied(&weir, "203.0.113.1"), "an incomplete list was loaded");
         writer.write_all(b"# another line\n").unwrap();
     }
     writer.write_all(b"203.0.113.1\n").unwrap();
@@ -88,7 +88,7 @@ fn what_waits_for_a_restart_is_a_metric_beside_its_names() {
     weir.reload(&config("echo", "workers: 2\ndrain: { delay: 1s }"));
     assert_eq!((pending(), named()), (1.0, serde_json::json!(["workers", "drain"])));
     weir.reload_in_vain("listeners: [");
-    assert_eq!(pending(), 1.0, "the configuration in force still waits");
+    assert_eq!(pending(), 1.0, "the configuration in force still needs a restart");
     weir.reload(&config("echo", ""));
     assert_eq!((pending(), named()), (0.0, serde_json::json!([])));
 }
@@ -115,12 +115,10 @@ fn a_file_cut_off_between_two_rules_is_applied_with_a_warning_without_an_end_mar
     in_place(weir.file(), &one);
     weir.until_reloaded(before);
     let warnings = || weir.admin_json("/server_info")["config"]["last_reload"]["warnings"].to_string();
-    wait::until_true("the warning", || {
-        warnings().contains("1 lines earlier than before, as if it was cut off")
-    });
-    assert!(weir.log().join("\n").contains("as if it was cut off"));
+    wait::until_true("the warning", || warnings().contains("lacks the last 1 lines of its previous content"));
+    assert!(weir.log().join("\n").contains("possibly truncated"));
     weir.reload(&config("echo", ""));
-    wait::until_true("its end", || warnings() == "[]");
+    wait::until_true("the warning to disappear", || warnings() == "[]");
 }
 
 #[test]
@@ -131,7 +129,7 @@ fn a_limit_keeps_its_counters_wherever_it_stands_in_its_rule() {
         assert_eq!(get(weir.address(), "/").status, 200);
     }
     weir.reload(&rules("[10/d, 1000/h]"));
-    assert_eq!(get(weir.address(), "/").status, 429, "its place is another, its counter the same");
+    assert_eq!(get(weir.address(), "/").status, 429, "a limit at another position keeps its counter");
     weir.reload(&rules("[10/d]"));
     assert_eq!(get(weir.address(), "/").status, 429);
 }
@@ -146,5 +144,5 @@ fn a_rule_that_is_taken_out_and_put_back_by_the_next_reload_has_its_counters() {
     weir.reload(&config("echo", "rules: []"));
     assert_eq!(get(weir.address(), "/").status, 200);
     weir.reload(&rules);
-    assert_eq!(get(weir.address(), "/").status, 429, "a reload in error forgets nothing");
+    assert_eq!(get(weir.address(), "/").status, 429, "counters of a removed rule are kept");
 }

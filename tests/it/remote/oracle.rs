@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::support::grpc::Server;
 
-/// Returns the response to a request; for `None` there never is one.
+/// Returns the response to a request; `None` if there is never one.
 type Saying = dyn Fn(&RateLimitRequest) -> Option<Result<RateLimitResponse, Status>> + Send + Sync;
 
 /// The service; it ends when dropped.

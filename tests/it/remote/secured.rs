@@ -67,8 +67,8 @@ fn who_has_a_certificate_with_the_right_name_is_answered() {
     let pki = Pki::new();
     let service = pki.service("asker.example");
     assert_eq!(statuses(&pki.proxy(&service, Some("asker"))), [200, 200, 429]);
-    assert_eq!(statuses(&pki.proxy(&service, Some("other"))), [503; 3], "a name that is not wanted");
-    assert_eq!(statuses(&pki.proxy(&service, None)), [503; 3], "no certificate at all");
+    assert_eq!(statuses(&pki.proxy(&service, Some("other"))), [503; 3], "a name that is not accepted");
+    assert_eq!(statuses(&pki.proxy(&service, None)), [503; 3], "no certificate");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_renewed_certificate_is_shown_from_then_on() {
     pki.authority.issue("elsewhere.example", pki.at(), "server");
     wait::until_true("the renewed certificate", || statuses(&pki.proxy(&service, Some("asker"))) == [503; 3]);
     pki.authority.issue("localhost", pki.at(), "server");
-    wait::until_true("the old name again", || {
+    wait::until_true("the certificate with the old name", || {
         let [first, ..] = statuses(&pki.proxy(&service, Some("asker")));
         first != 503
     });
@@ -101,7 +101,7 @@ fn a_handshake_waits_for_others_where_there_are_as_many_as_may_be() {
     let proxy = pki.proxy(&service, Some("asker"));
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| get(proxy.address(), "/").status);
-        wait::throughout(Duration::from_millis(300), || assert!(!asking.is_finished(), "it has not waited"));
+        wait::throughout(Duration::from_millis(300), || assert!(!asking.is_finished(), "it did not wait"));
         drop(silent);
         assert_eq!(asking.join().unwrap(), 200);
     });

@@ -108,7 +108,7 @@ fn incomplete_calls_hold_so_many_bytes_and_the_oldest_gives_way() {
     let displaced = h2.whole(first).unwrap();
     assert_eq!(displaced.header("grpc-status"), "8", "{displaced:?}");
     assert!(displaced.header("grpc-message").contains("incomplete"), "{displaced:?}");
-    assert_eq!(service.client.ask("d", "k=v").overall_code(), Code::Ok, "a complete call is no such call");
+    assert_eq!(service.client.ask("d", "k=v").overall_code(), Code::Ok, "complete calls are not displaced");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn silent_connections_take_no_place_from_envoy_nor_from_clients_of_the_proxy() {
     let envoy = Client::connect(weir.door("grpc"));
     assert_eq!(envoy.ask("d", "k=v").overall_code(), Code::Ok);
     let silent: Vec<_> = (0..60).map(|_| TcpStream::connect(weir.door("grpc")).unwrap()).collect();
-    assert_eq!(get(weir.address(), "/").status, 200, "the proxy has places of its own");
+    assert_eq!(get(weir.address(), "/").status, 200, "the proxy has its own connection limit");
     assert_eq!(envoy.ask("d", "k=v").overall_code(), Code::Ok);
     let other = Client::connect(weir.door("grpc"));
     assert_eq!(other.ask("d", "k=v").overall_code(), Code::Ok);
@@ -134,9 +134,9 @@ fn silent_connections_take_no_place_from_envoy_nor_from_clients_of_the_proxy() {
         let end = std::iter::repeat_with(|| stream.read(&mut [0; 256])).find(|read| !matches!(read, Ok(1..)));
         !matches!(end, Some(Err(error)) if error.kind() == ErrorKind::WouldBlock)
     };
-    wait::until_true("the oldest to give way", || silent[..50].iter().all(is_closed));
+    wait::until_true("the oldest connections to close", || silent[..50].iter().all(is_closed));
     let open = silent.iter().filter(|stream| !is_closed(stream)).count();
-    assert!((1..=8).contains(&open), "the newest stay: {open}");
+    assert!((1..=8).contains(&open), "the newest connections stay: {open}");
 }
 
 #[test]
@@ -156,5 +156,5 @@ fn statistics_stay_small_whatever_values_clients_send() {
     assert_eq!(service.weir.metric(hits, &[("domain", "d"), ("key1", "k_short")]), 1.0);
     assert_eq!(service.weir.metric("weir_rate_limit_stat_overflows_total", &[]), 20.0);
     let warned = service.weir.log().iter().filter(|line| line.contains("too long names")).count();
-    assert_eq!(warned, 1, "said once");
+    assert_eq!(warned, 1, "logged once");
 }

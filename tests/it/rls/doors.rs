@@ -19,7 +19,7 @@ fn json_is_answered_as_grpc_is_and_with_the_verdict_as_a_status() {
     assert_eq!(answer["overallCode"], "OK");
     assert_eq!(answer["statuses"][0]["currentLimit"]["requestsPerUnit"], 1);
     assert_eq!(answer["statuses"][0]["currentLimit"]["unit"], "HOUR");
-    assert!(answer["statuses"][0].get("limitRemaining").is_none(), "nothing left is left out");
+    assert!(answer["statuses"][0].get("limitRemaining").is_none(), "zero remaining units are omitted");
     let second = ask(http, &Request::post("/json", question));
     assert_eq!(second.status, 429);
     let answer: serde_json::Value = serde_json::from_slice(&second.body.bytes).unwrap();
@@ -101,5 +101,5 @@ fn what_is_counted_is_sent_to_statsd() {
         let counts = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_suffix("|c"));
         counted += counts.map(|count| count.parse::<u64>().unwrap()).sum::<u64>();
     }
-    assert_eq!(counted, 3, "each is sent once");
+    assert_eq!(counted, 3, "each count is sent once");
 }

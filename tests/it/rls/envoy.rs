@@ -124,7 +124,7 @@ fn clients_see_limits_in_headers_and_a_429_when_they_are_over() {
     assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, "true"));
     assert_eq!(refused.number("x-ratelimit-remaining"), 0);
     assert!((1..=3600).contains(&refused.number("retry-after")));
-    assert_eq!(envoy.ask(&from("192.0.2.2", "/")).status, 200, "somebody else");
+    assert_eq!(envoy.ask(&from("192.0.2.2", "/")).status, 200, "another client");
     assert_eq!(origin.seen().len(), 3);
     assert_eq!(envoy.stat("cluster.upstream.ratelimit.over_limit"), 1);
     assert_eq!(envoy.stat("cluster.upstream.ratelimit.error"), 0);
@@ -139,7 +139,7 @@ fn a_shadow_passes_and_a_limit_that_comes_with_the_request_counts() {
     assert_eq!(statuses("/login", 2), [200, 429]);
     assert_eq!(statuses("/looked-at", 3), [200, 200, 200]);
     assert_eq!(service.stat("ratelimit.service.rate_limit.edge.route_looked-at.shadow_mode"), 2);
-    assert_eq!(statuses("/bought", 4), [200, 200, 200, 429], "three by the request, one by the rule");
+    assert_eq!(statuses("/bought", 4), [200, 200, 200, 429], "the request's limit, not the rule's");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn hits_that_the_answer_tells_are_charged_after_it() {
         wait::until_true("the charge", || charged() == 6 * turn);
     }
     assert_eq!(envoy.get("/tokens").status, 429);
-    assert_eq!(charged(), 12, "what looks does not count");
+    assert_eq!(charged(), 12, "a request with zero hits is not charged");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn without_the_service_requests_pass_or_fail_as_envoy_is_told() {
     let again = Weir::start(&text);
     assert_eq!(again.door("grpc"), grpc);
     wait::until_true("the service again", || closed.get("/login").status == 200);
-    assert_eq!(open.get("/login").status, 429, "both ask the same one");
+    assert_eq!(open.get("/login").status, 429, "both Envoys use the same service");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_service_that_does_not_answer_is_not_waited_for() {
     let envoy = front(service.weir.door("grpc"), &origin, &json!({ "timeout": "0.2s" }));
     assert_eq!((envoy.get("/login").status, envoy.get("/login").status), (200, 429));
     service.weir.signal("STOP");
-    wait::until_true("what Envoy does without it", || envoy.get("/login").status == 200);
+    wait::until_true("Envoy to admit requests without the service", || envoy.get("/login").status == 200);
     service.weir.signal("CONT");
     wait::until_true("the service again", || envoy.get("/login").status == 429);
 }

@@ -53,23 +53,23 @@ fn the_end_is_told_before_it_comes_and_calls_are_answered_until_then() {
     wait::until_true("health", || client.health("").unwrap() == SERVING);
     weir.terminate();
     wait::until_true("the announcement", || client.health("").unwrap() == NOT_SERVING);
-    assert_eq!(client.ask("d", "k=x").statuses.len(), 1, "whoever has not heard of it is answered");
+    assert_eq!(client.ask("d", "k=x").statuses.len(), 1, "calls are served after the announcement");
     weir.admin_post("/drain_listeners");
     assert!(weir.wait_exit().success());
     let log = weir.log().join("\n");
-    assert!(log.contains("\"outcome\":\"drained\""), "idle connections are told to go: {log}");
+    assert!(log.contains("\"outcome\":\"drained\""), "idle connections are closed gracefully: {log}");
 }
 
 #[test]
 fn a_connection_that_is_old_is_ended_and_its_calls_are_answered() {
     let service = Service::with(&[("d.yaml", RULES)], "  connections: { max_age: 300ms, grace: 5s }\n");
     let mut first = H2::connect(service.weir.door("grpc"));
-    assert!(first.until_ended().is_ok(), "told to go, and not cut off");
+    assert!(first.until_ended().is_ok(), "closed with GOAWAY and without an error");
     let until = wait::now() + Duration::from_secs(1);
     let mut calls = 0;
     while wait::now() < until {
         assert_eq!(service.client.ask("d", "k=x").statuses.len(), 1);
         calls += 1;
     }
-    assert!(calls > 10, "over several connections");
+    assert!(calls > 10, "only {calls} calls");
 }

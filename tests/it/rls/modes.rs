@@ -73,7 +73,7 @@ descriptors:
         limit.map(|limit| limit.requests_per_unit)
     };
     assert_eq!((limit("key2=value2"), limit("key2=value2,sub=x")), (Some(2), None));
-    assert_eq!((limit("key2=value3"), limit("key2=other")), (None, Some(5)), "one of them may pass");
+    assert_eq!((limit("key2=value3"), limit("key2=other")), (None, Some(5)), "this value is unlimited");
     assert_eq!(
         (limit("key5=x"), limit("key5=x,sub=right"), limit("key5=x,sub=wrong")),
         (Some(1), Some(3), None)
@@ -121,7 +121,7 @@ descriptors:
     let quotas = || vec![descriptor("small=x"), descriptor("large=x")];
     let ask = |descriptors| service.client.ask_all("d", descriptors).overall_code();
     assert_eq!(ask(quotas()), Code::Ok);
-    assert_eq!(ask(quotas()), Code::Ok, "one is over, one is not");
+    assert_eq!(ask(quotas()), Code::Ok, "one quota is exceeded, the other is not");
     assert_eq!(ask(quotas()), Code::OverLimit);
     for _ in 0..3 {
         ask(vec![descriptor("limit=x")]);
@@ -153,7 +153,7 @@ descriptors:
         assert_eq!(answer.statuses[1].limit_remaining, 5 - turn);
     }
     assert_eq!(service.client.ask_all("d", both()).overall_code(), Code::OverLimit);
-    assert_eq!(service.client.ask("d", "usual=x").statuses[0].limit_remaining, 0, "not counted until now");
+    assert_eq!(service.client.ask("d", "usual=x").statuses[0].limit_remaining, 0, "counted only now");
 }
 
 #[test]

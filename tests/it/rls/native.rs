@@ -51,5 +51,5 @@ fn the_mesh_and_the_proxy_count_one_client_once_and_a_reload_changes_both() {
     weir.reload(&yaml(&rule(6)));
     assert_eq!((by_mesh(), by_proxy(), by_mesh(), by_proxy()), (Code::Ok, 200, Code::OverLimit, 429));
     weir.reload(&yaml(&rule(6).replace("edge", "other")));
-    assert_eq!((by_mesh(), by_proxy()), (Code::Ok, 429), "what was its domain is nobody's");
+    assert_eq!((by_mesh(), by_proxy()), (Code::Ok, 429), "the old domain has no rules");
 }

@@ -77,10 +77,10 @@ impl<'a> Reporter<'a> {
         match actions.into_iter().next().unwrap().bucket_action.unwrap() {
             BucketAction::QuotaAssignmentAction(assignment) => {
                 let holds = assignment.assignment_time_to_live.unwrap().seconds;
-                assert!(holds > 5, "longer than between reports");
+                assert!(holds > 5, "an assignment outlives the interval of reports");
                 Some(assignment.rate_limit_strategy.unwrap().strategy.unwrap())
             }
-            BucketAction::AbandonAction(_) => panic!("abandoned"),
+            BucketAction::AbandonAction(_) => panic!("unexpected abandon action"),
         }
     }
 
@@ -114,11 +114,11 @@ fn a_limit_is_divided_among_those_who_report_and_never_exceeded() {
     let other_client = Client::connect(service.weir.door("grpc"));
     let mut one = Reporter::open(&service.client);
     one.report(&bucket, 0);
-    assert_eq!(one.tokens(), 100, "all of it, for the only one");
+    assert_eq!(one.tokens(), 100, "the only client gets the whole limit");
     let mut other = Reporter::open(&other_client);
     other.report(&bucket, 0);
-    assert_eq!(one.tokens(), 50, "the first is told to make room");
-    assert_eq!(other.told(), Strategy::BlanketRule(1), "nothing before it has");
+    assert_eq!(one.tokens(), 50, "the share of the first client is halved");
+    assert_eq!(other.told(), Strategy::BlanketRule(1), "no tokens are free yet");
     // The first client has little demand: 12 per minute.
     let mut shares = (50, 0);
     for _ in 0..6 {
@@ -157,9 +157,9 @@ fn envoy_keeps_to_what_it_is_assigned() {
     // The first request of a bucket is admitted before there is an assignment. After that, at the latest the fourth
     // further request is rejected.
     assert_eq!(envoy.get("/").status, 200);
-    wait::until_true("a refusal", || envoy.get("/").status == 429);
+    wait::until_true("a rejection", || envoy.get("/").status == 429);
     let passed = origin.seen().len();
-    assert!((2..=8).contains(&passed), "{passed} of 3 an hour, and those of before the assignment");
+    assert!((2..=8).contains(&passed), "{passed} of 3 per hour and those before the assignment");
     assert_eq!(envoy.get("/").status, 429);
 }
 

@@ -31,9 +31,9 @@ fn files_come_and_go_and_counters_stay() {
     fs::write(&other, rules("two", 7)).unwrap();
     wait::until_true("the new file", || limit(&service, "two") == Some(7));
     assert_eq!(service.stat(LOADED), 2);
-    assert_eq!(service.client.ask("one", "k=counted").statuses[0].limit_remaining, 3, "nothing is forgotten");
+    assert_eq!(service.client.ask("one", "k=counted").statuses[0].limit_remaining, 3, "counters are kept");
     fs::remove_file(&other).unwrap();
-    wait::until_true("its end", || limit(&service, "two").is_none());
+    wait::until_true("its removal", || limit(&service, "two").is_none());
     assert_eq!((service.stat(LOADED), service.stat(REJECTED)), (3, 0));
 }
 
@@ -49,7 +49,7 @@ fn one_bad_file_keeps_the_rules_of_all() {
     let log = service.weir.log().join("\n");
     assert!(log.contains("two.yaml: config error, unknown key 'unknown'"), "{log}");
     fs::remove_file(service.rules().join("two.yaml")).unwrap();
-    wait::until_true("what is left", || limit(&service, "one") == Some(8));
+    wait::until_true("the remaining file", || limit(&service, "one") == Some(8));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_link_on_the_way_may_be_swapped() {
         || client.ask("d", "k=x").statuses[0].current_limit.clone().map(|limit| limit.requests_per_unit);
     assert_eq!(limit(), Some(1));
     let named = weir.log().iter().filter(|line| line.contains("MEMCACHE_HOST")).count();
-    assert_eq!(named, 1, "one line is enough");
+    assert_eq!(named, 1, "logged once");
     let next = root.path().join("next");
     symlink("v2", &next).unwrap();
     fs::rename(&next, &current).unwrap();
@@ -93,7 +93,7 @@ fn settings_of_the_configuration_change_without_a_restart() {
     let elsewhere = tempfile::tempdir().unwrap();
     fs::write(elsewhere.path().join("two.yaml"), rules("two", 2)).unwrap();
     service.weir.reload(&config(elsewhere.path(), ""));
-    wait::until_true("rules from elsewhere", || limit(&service, "two") == Some(2));
+    wait::until_true("rules of the other directory", || limit(&service, "two") == Some(2));
     assert_eq!(limit(&service, "one"), None);
 }
 
@@ -129,7 +129,7 @@ fn a_file_that_is_open_for_writing_is_loaded_when_it_is_closed() {
     writer.write_all(rules("one", 6).as_bytes()).unwrap();
     for _ in 0..6 {
         wait::pause(Duration::from_millis(250));
-        assert_eq!(limit(&service, "one"), Some(5), "a part of the file was taken for the whole");
+        assert_eq!(limit(&service, "one"), Some(5), "an incomplete file was loaded");
         writer.write_all(b"# another line\n").unwrap();
     }
     drop(writer);

@@ -112,7 +112,7 @@ fn a_limit_in_the_request_takes_the_place_of_the_configured_one() {
     assert_eq!(day.statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 10);
     assert_eq!(day.statuses[0].limit_remaining, 9);
     let year = ask("basic", 42, 6);
-    assert_eq!(year.statuses[0].limit_remaining, 41, "another unit is another counter");
+    assert_eq!(year.statuses[0].limit_remaining, 41, "each unit has its own counter");
     assert!(ask("unknown", 10, 4).statuses[0].current_limit.is_none());
     assert_eq!(service.stat("ratelimit.service.rate_limit.basic.key1_v1.total_hits"), 2);
     let nonsense = RateLimitRequest {
@@ -124,8 +124,8 @@ fn a_limit_in_the_request_takes_the_place_of_the_configured_one() {
         hits_addend: 0,
     };
     let error = service.client.try_ask(nonsense).unwrap_err();
-    assert_eq!(error.code(), tonic::Code::InvalidArgument, "the reference panics");
-    assert_eq!(service.client.ask("basic", "key1=v1").overall_code(), Code::Ok, "and this one goes on");
+    assert_eq!(error.code(), tonic::Code::InvalidArgument, "the reference implementation panics");
+    assert_eq!(service.client.ask("basic", "key1=v1").overall_code(), Code::Ok, "Weir keeps running");
 }
 
 #[test]
@@ -151,8 +151,8 @@ fn hits_are_those_of_the_request_unless_a_descriptor_has_its_own() {
     let left: Vec<u32> = ask(vec![descriptor("key2=v"), descriptor("key3=v")], 3);
     assert_eq!(left, [17, 7]);
     assert_eq!(ask(vec![own(5, false)], 3), [12]);
-    assert_eq!(ask(vec![own(0, false)], 3), [12], "nothing is counted");
-    assert_eq!(ask(vec![own(10, true)], 3), [20], "given back, and no more than was taken");
+    assert_eq!(ask(vec![own(0, false)], 3), [12], "zero hits are not counted");
+    assert_eq!(ask(vec![own(10, true)], 3), [20], "refunded, at most up to the limit");
 }
 
 #[test]

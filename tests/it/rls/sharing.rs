@@ -62,7 +62,7 @@ fn instances_admit_the_limit_of_a_document_together() {
     let first = fleet.clients[0].ask("d", "other=x");
     let second = fleet.clients[1].ask("d", "other=x");
     let left = [&first, &second].map(|answer| answer.statuses[0].limit_remaining);
-    assert_eq!(left, [99, 98], "what is left for all");
+    assert_eq!(left, [99, 98], "remaining units of the fleet");
     let both = vec![descriptor("k=b"), descriptor("other=x")];
     let answer = fleet.clients[0].ask_all("d", both);
     assert_eq!((answer.statuses[0].limit_remaining, answer.statuses[1].limit_remaining), (9, 97));

@@ -84,6 +84,6 @@ fn a_stream_that_rests_after_a_large_report_holds_nothing_of_it() {
             (sending, body)
         })
         .collect();
-    until_true("the memory to be given back", || resident(&service) - before < 40e6);
+    until_true("the memory to be released", || resident(&service) - before < 40e6);
     drop(streams);
 }

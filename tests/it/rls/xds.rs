@@ -158,7 +158,7 @@ fn rules_come_are_acknowledged_or_rejected_and_replaced() {
         (error.code(), error.message()),
         (tonic::Code::Unavailable, "no rate limit configuration loaded")
     );
-    assert_eq!(get(weir.door("http"), "/healthcheck").status, 500, "nobody should come yet");
+    assert_eq!(get(weir.door("http"), "/healthcheck").status, 500, "unhealthy until there are rules");
 
     let first = manager.send("1", &[config("one", "d", vec![limited("k", 1)])]);
     assert_eq!((first.version_info.as_str(), first.error_detail), ("1", None));
@@ -173,9 +173,9 @@ fn rules_come_are_acknowledged_or_rejected_and_replaced() {
 
     let twice = [config("one", "d", vec![limited("k", 5)]), config("two", "d", vec![])];
     let rejected = manager.send("2", &twice);
-    assert_eq!(rejected.version_info, "1", "what is in force");
+    assert_eq!(rejected.version_info, "1", "the version in force");
     assert!(rejected.error_detail.unwrap().message.contains("duplicate domain 'd' in config file"));
-    assert_eq!(client.ask("d", "k=v").overall_code(), Code::OverLimit, "the rules before stay");
+    assert_eq!(client.ask("d", "k=v").overall_code(), Code::OverLimit, "the previous rules stay in force");
 
     let deep = RateLimitDescriptor {
         key: "outer".to_owned(),
@@ -186,7 +186,7 @@ fn rules_come_are_acknowledged_or_rejected_and_replaced() {
     let third =
         manager.send("3", &[config("one", "d", vec![limited("k", 5)]), config("two", "e", vec![deep])]);
     assert_eq!((third.version_info.as_str(), third.error_detail), ("3", None));
-    assert_eq!(client.ask("d", "k=v").statuses[0].limit_remaining, 1, "the counter is the same");
+    assert_eq!(client.ask("d", "k=v").statuses[0].limit_remaining, 1, "the counter is kept");
     assert_eq!(client.ask("e", "outer=o,inner=x").statuses[0].limit_remaining, 8);
 }
 
@@ -204,7 +204,7 @@ fn a_server_is_asked_over_tls_and_believed_only_if_it_is_the_right_one() {
         )
     };
     let weir = Weir::start(&text("another.example"));
-    wait::until_true("a vain attempt", || weir.log().iter().any(|line| line.contains("no rules from")));
+    wait::until_true("a failed attempt", || weir.log().iter().any(|line| line.contains("cannot get rules")));
     assert!(manager.state.lock().unwrap().asked.is_empty());
     weir.reload(&text("manager.example"));
     let reply = manager.send("1", &[config("one", "d", vec![limited("k", 1)])]);
@@ -222,7 +222,7 @@ fn a_server_that_comes_later_is_found() {
          xds: {{ address: \"{address}\", backoff: 20ms..50ms }}\n"
     );
     let weir = Weir::start(&text);
-    wait::until_true("a vain attempt", || weir.log().iter().any(|line| line.contains("no rules from")));
+    wait::until_true("a failed attempt", || weir.log().iter().any(|line| line.contains("cannot get rules")));
     let manager = Manager::start();
     weir.reload(&text.replace(&address.to_string(), &manager.address.to_string()));
     manager.send("1", &[config("one", "d", vec![limited("k", 1)])]);

@@ -43,5 +43,5 @@ fn windows_of_all_instances_end_together() {
         let ends = (before + reset - 1)..=(after + reset + 1);
         assert!(ends.clone().any(|end| end % 3600 == 0), "{ends:?}");
     }
-    assert_eq!(passing(&fleet, "a", 30), 8, "each has half of it, and two have passed");
+    assert_eq!(passing(&fleet, "a", 30), 8, "half of it each, less two admitted");
 }

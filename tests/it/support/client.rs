@@ -103,7 +103,7 @@ impl Response {
     ///
     /// If the header is missing or not a number.
     pub(crate) fn number(&self, name: &str) -> u64 {
-        self.header(name).parse().unwrap_or_else(|_| panic!("{name} is no number in {:#?}", self.head))
+        self.header(name).parse().unwrap_or_else(|_| panic!("{name} is not a number in {:#?}", self.head))
     }
 }
 
@@ -152,7 +152,7 @@ impl Client {
 
     /// Reads the response to a request with `method`.
     pub(crate) fn answer(&mut self, method: &str) -> Response {
-        self.try_answer(method).unwrap_or_else(|error| panic!("no whole answer to {method}: {error}"))
+        self.try_answer(method).unwrap_or_else(|error| panic!("no complete response to {method}: {error}"))
     }
 
     /// Reads the response to a request with `method`; returns errors instead of panicking.

@@ -73,7 +73,7 @@ impl Envoy {
     fn assert_running(&self) {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         let gone = stat.is_empty() || stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
-        assert!(!gone, "Envoy ended before it was ready: {}", self.log());
+        assert!(!gone, "Envoy exited before it was ready: {}", self.log());
     }
 
     fn log(&self) -> String {
@@ -103,7 +103,7 @@ fn binary() -> PathBuf {
     found
         .into_iter()
         .find(|path| path.is_file())
-        .unwrap_or_else(|| panic!("no Envoy below {}: `bash tests/run` installs it", target.display()))
+        .unwrap_or_else(|| panic!("no Envoy in {}: `bash tests/run` installs it", target.display()))
 }
 
 /// Returns a cluster with one endpoint that uses HTTP/2.

@@ -76,7 +76,7 @@ impl H2 {
 
     /// Waits until the peer has announced support for extended CONNECT (RFC 8441 section 3).
     pub(crate) fn until_tunnels_are_offered(&self) {
-        super::wait::until_true("the offer", || self.sender.is_extended_connect_protocol_enabled());
+        super::wait::until_true("the setting", || self.sender.is_extended_connect_protocol_enabled());
     }
 
     /// Sends the header section of a request. Unless it `ends` there, the caller sends the body.
@@ -127,13 +127,13 @@ impl H2 {
 
     /// Waits until the peer has closed the connection.
     pub(crate) fn until_ended(&mut self) -> Result<(), h2::Error> {
-        let ended = self.ended.take().expect("asked once");
+        let ended = self.ended.take().expect("called once");
         self.within(ended).unwrap()
     }
 
     /// Runs `work` to its end, at most until the deadline.
     pub(crate) fn within<T>(&self, work: impl Future<Output = T>) -> T {
-        self.runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await.expect("waited in vain") })
+        self.runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await.expect("timed out") })
     }
 }
 

@@ -138,7 +138,7 @@ impl Origin {
     /// If there is not exactly one.
     pub(crate) fn only(&self) -> Seen {
         let seen = self.seen();
-        assert_eq!(seen.len(), 1, "the upstream saw {seen:#?}");
+        assert_eq!(seen.len(), 1, "the upstream received {seen:#?}");
         seen.into_iter().next().unwrap()
     }
 

@@ -11,7 +11,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 ///
 /// If there is none within [`DEADLINE`].
 pub(crate) fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
-    within(DEADLINE, probe).unwrap_or_else(|| panic!("waited in vain for {what}"))
+    within(DEADLINE, probe).unwrap_or_else(|| panic!("timed out waiting for {what}"))
 }
 
 /// Polls `condition` until it holds.

@@ -154,7 +154,7 @@ impl Weir {
         let before = (self.rejected_reloads(), self.generation());
         self.replace_file(yaml);
         wait::until("the rejection", || (self.rejected_reloads() > before.0).then_some(()));
-        assert_eq!(self.generation(), before.1, "a bad configuration was applied");
+        assert_eq!(self.generation(), before.1, "an invalid configuration was applied");
     }
 
     /// Returns the number of rejected reloads so far.
@@ -185,7 +185,7 @@ impl Weir {
         let pid = self.child.id().to_string();
         let limit = format!("--nofile={most}:");
         let limited = Command::new("prlimit").args(["--pid", &pid, &limit]).status();
-        assert!(limited.unwrap().success(), "could not limit the descriptors");
+        assert!(limited.unwrap().success(), "could not limit the file descriptors");
     }
 
     /// Returns the names of its threads.
@@ -245,7 +245,7 @@ impl Weir {
     fn assert_running(&self) {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         let gone = stat.is_empty() || stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
-        assert!(!gone, "weir ended before it was ready");
+        assert!(!gone, "weir exited before it was ready");
     }
 }
 
@@ -284,6 +284,6 @@ pub(crate) fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
         let _ = child.kill();
     }
     let output = child.wait_with_output().unwrap();
-    assert!(ended.is_some(), "did not end; stderr: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(ended.is_some(), "did not exit; stderr: {}", String::from_utf8_lossy(&output.stderr));
     output
 }

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 
 use super::wait::DEADLINE;
 
-/// Maximum number of bytes of a body that are stored. Of longer bodies only the length and the checksum are complete.
+/// Maximum number of bytes of a body that are stored. The length and the checksum cover all bytes.
 const KEPT: usize = 1 << 20;
 
 /// First line and header section of a message, as received.

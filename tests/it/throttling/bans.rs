@@ -24,7 +24,7 @@ fn who_was_refused_is_refused_everything_for_the_full_time() {
     assert_eq!(banned.status, 429);
     let rest = banned.number("retry-after");
     assert!((1..=599).contains(&rest), "{rest}");
-    assert_eq!(ask("b").status, 200, "others are not banned");
+    assert_eq!(ask("b").status, 200, "other clients are not banned");
     assert_eq!((decisions(&weir, "login", "limited"), decisions(&weir, "login", "banned")), (1.0, 1.0));
 }
 
@@ -33,7 +33,7 @@ fn a_ban_ends_and_the_next_is_longer() {
     let origin = Origin::hello();
     let weir = with_rules(&origin, &["{ name: q, key: [], limit: 20/s, burst: 1, on_limit: { ban: 1s } }"]);
     let banned_for = || {
-        wait::until("a refusal by the limit", || {
+        wait::until("a rejection by the limit", || {
             let before = decisions(&weir, "q", "limited");
             let answer = get(weir.address(), "/");
             (decisions(&weir, "q", "limited") > before).then(|| answer.number("retry-after"))
@@ -82,7 +82,7 @@ fn logins_at_once_that_succeed_ban_nobody_and_leave_no_trace() {
     let go = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&go);
     let origin = Origin::start(move |turn| {
-        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         let status = turn.head.word(1).trim_start_matches('/').to_owned();
         turn.send(format!("HTTP/1.1 {status} Told\r\ncontent-length: 0\r\n\r\n"))?;
         Ok(Then::Keep)
@@ -92,7 +92,7 @@ fn logins_at_once_that_succeed_ban_nobody_and_leave_no_trace() {
     let weir = with_rules(&origin, &[&rule]);
     let mut clients: Vec<_> = (0..5).map(|_| Client::connect(weir.address())).collect();
     clients.iter().for_each(|client| client.send(Request::get("/200").bytes()));
-    wait::until_true("three to be refused", || decisions(&weir, "login", "limited") == 3.0);
+    wait::until_true("three rejections", || decisions(&weir, "login", "limited") == 3.0);
     go.store(true, Ordering::SeqCst);
     clients.iter_mut().for_each(|client| drop(client.answer("GET")));
     assert_eq!(get(weir.address(), "/200").number("x-ratelimit-remaining"), 2);

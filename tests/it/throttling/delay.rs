@@ -14,12 +14,12 @@ fn what_is_over_waits_and_what_would_wait_too_long_is_refused() {
     assert_eq!(first.get("/").status, 200);
     let second = Client::connect(weir.address());
     second.send(Request::get("/").bytes());
-    wait::until_true("the second to wait", || weir.metric("weir_requests_delayed", &[]) == 1.0);
+    wait::until_true("the second request to be delayed", || weir.metric("weir_requests_delayed", &[]) == 1.0);
     let refused = get(weir.address(), "/");
     assert_eq!(refused.status, 429);
     // It would be due in 30 s, of which at most 16 s can be spent in the queue.
     assert!((13..=14).contains(&refused.number("retry-after")), "{}", refused.number("retry-after"));
-    assert_eq!(origin.seen().len(), 1, "the second still waits");
+    assert_eq!(origin.seen().len(), 1, "the second request still waits");
     let counted = ["allowed", "delayed", "limited"].map(|outcome| decisions(&weir, "q", outcome));
     assert_eq!(counted, [1.0, 1.0, 1.0]);
 }
@@ -43,7 +43,7 @@ fn assert_no_faster(times: &Mutex<Vec<Instant>>, begun: Instant, spacing: Durati
     for (number, time) in (0_u32..).zip(times) {
         // Delays are rounded to the nearest millisecond.
         let least = (spacing * number).saturating_sub(Duration::from_millis(1));
-        assert!(time - begun >= least, "number {number} came after {:?}", time - begun);
+        assert!(time - begun >= least, "request {number} arrived after {:?}", time - begun);
     }
 }
 
@@ -101,13 +101,13 @@ fn the_queue_is_bounded() {
             client
         })
         .collect();
-    wait::until_true("two to wait", || weir.metric("weir_requests_delayed", &[]) == 2.0);
+    wait::until_true("two delayed requests", || weir.metric("weir_requests_delayed", &[]) == 2.0);
     assert_eq!(statuses(&weir, 2), [429, 429]);
     // A client that leaves has used its place in the schedule, but no longer occupies the queue.
     drop(waiting);
-    wait::until_true("nobody to wait", || weir.metric("weir_requests_delayed", &[]) == 0.0);
+    wait::until_true("no delayed request", || weir.metric("weir_requests_delayed", &[]) == 0.0);
     assert_eq!(statuses(&weir, 1), [429]);
-    wait::until_true("the exchanges to end", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
+    wait::until_true("no request in flight", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     assert_eq!(origin.seen().len(), 1);
 }
 
@@ -147,7 +147,7 @@ fn who_waits_is_served_in_a_drain() {
     assert_eq!(statuses(&weir, 1), [200]);
     let mut client = Client::connect(weir.address());
     client.send(Request::get("/").bytes());
-    wait::until_true("the request to wait", || weir.metric("weir_requests_delayed", &[]) == 1.0);
+    wait::until_true("the request to be delayed", || weir.metric("weir_requests_delayed", &[]) == 1.0);
     weir.terminate();
     let answer = client.answer("GET");
     assert_eq!((answer.status, answer.header("connection")), (200, "close"));
@@ -161,7 +161,7 @@ fn a_reload_moves_nobody_who_waits() {
     assert_eq!(statuses(&weir, 1), [200]);
     let mut client = Client::connect(weir.address());
     client.send(Request::get("/").bytes());
-    wait::until_true("the request to wait", || weir.metric("weir_requests_delayed", &[]) == 1.0);
+    wait::until_true("the request to be delayed", || weir.metric("weir_requests_delayed", &[]) == 1.0);
     weir.reload(&rules_for(&origin, &[&rule("1/h")]));
     assert_eq!(client.answer("GET").status, 200);
     wait::throughout(Duration::from_millis(50), || assert_eq!(origin.seen().len(), 2));

@@ -13,7 +13,7 @@ fn patient() -> (Origin, Arc<AtomicBool>) {
     let gate = Arc::clone(&go);
     let origin = Origin::start(move |turn| {
         if turn.head.word(1) == "/slow" {
-            wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+            wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         }
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
         Ok(Then::Keep)
@@ -67,7 +67,7 @@ fn a_permit_is_out_until_the_last_byte_of_the_answer() {
     let gate = Arc::clone(&go);
     let origin = Origin::start(move |turn| {
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nha")?;
-        wait::until_true("the word to go", || gate.load(Ordering::SeqCst));
+        wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         turn.send("lf")?;
         Ok(Then::Keep)
     });
@@ -169,6 +169,6 @@ fn the_upstream_never_sees_more_at_once() {
     })
     .into_iter()
     .sum();
-    assert!(passed >= MOST && peak.load(Ordering::SeqCst) <= MOST, "{passed} passed, {peak:?} at once");
+    assert!(passed >= MOST && peak.load(Ordering::SeqCst) <= MOST, "{passed} passed, peak {peak:?}");
     until_free(&weir);
 }

@@ -88,7 +88,7 @@ fn a_share_of_the_keys_is_refused_and_always_the_same() {
     assert!(refused().is_empty());
     let (second, third) = (refused(), refused());
     assert_eq!(second, third);
-    // About 30 of 100 are expected. Fewer than 5 or more than 60 have a probability of one in 1000 million.
+    // About 30 of 100 are expected. The probability of fewer than 5 or more than 60 is one in 10⁹.
     assert!((5..=60).contains(&second.len()), "{}", second.len());
     let over = 200.0;
     assert_eq!(decisions(&weir, "q", "limited") + decisions(&weir, "q", "shadow"), over);

@@ -37,7 +37,7 @@ fn who_must_have_a_certificate_and_has_none_of_the_authority_is_turned_away() {
     assert_eq!(secured.status(None, &[]), "000");
     assert_eq!(secured.status(Some("stranger"), &[]), "000");
     let refused = || secured.weir.metric("weir_tls_handshakes_total", &[("outcome", "client_certificate")]);
-    wait::until_true("both refusals", || refused() >= 2.0);
+    wait::until_true("both rejections", || refused() >= 2.0);
     assert_eq!(secured.origin.seen().len(), 1);
 }
 
@@ -73,12 +73,12 @@ fn a_certificate_is_believed_only_of_peers_named_for_it() {
         assert_eq!(secured.status(certificate, &told), "200");
         secured.origin.seen()[0].head.get("x-forwarded-client-cert").map(ToOwned::to_owned)
     };
-    assert_eq!(seen("{ trusted_proxies: 127.0.0.1 }", None), None, "a trusted proxy is not named for it");
-    assert_eq!(seen("{ client_certificate_proxies: 192.0.2.0/24 }", None), None, "another peer is");
+    assert_eq!(seen("{ trusted_proxies: 127.0.0.1 }", None), None, "not in client_certificate_proxies");
+    assert_eq!(seen("{ client_certificate_proxies: 192.0.2.0/24 }", None), None, "only another peer");
     let named = "{ client_certificate_proxies: 127.0.0.1 }";
     assert_eq!(seen(named, None).as_deref(), Some("Hash=00"));
     let own = seen(named, Some("client")).unwrap();
-    assert!(own.contains("client.example"), "the peer's own certificate counts: {own}");
+    assert!(own.contains("client.example"), "the certificate of the peer takes precedence: {own}");
 }
 
 #[test]
@@ -144,9 +144,9 @@ fn a_handshake_that_does_not_come_to_its_end_is_ended() {
     let mut rest = Vec::new();
     let _ = silent.read_to_end(&mut rest);
     let count = |outcome| secured.weir.metric("weir_tls_handshakes_total", &[("outcome", outcome)]);
-    wait::until_true("the end of its time", || count("timed_out") >= 1.0);
+    wait::until_true("the handshake timeout", || count("timed_out") >= 1.0);
     let mut plain = TcpStream::connect(secured.weir.address()).unwrap();
     plain.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
-    wait::until_true("what is no TLS to be noticed", || count("not_tls") >= 1.0);
+    wait::until_true("the rejection of plaintext", || count("not_tls") >= 1.0);
     assert_eq!(text(&secured.curl("app.example", &[])), "hello");
 }

@@ -44,9 +44,9 @@ fn who_begins_and_does_not_go_on_gives_way_to_others() {
     let secured = Secured::patient("1h", ", handshakes: 2", "");
     let config = secured.authority.client(None);
     let mut held: Vec<_> = (0..2).map(|_| secured.begin(&config)).collect();
-    wait::until_true("both places to be taken", || secured.under_way() == 2.0);
+    wait::until_true("two handshakes in progress", || secured.under_way() == 2.0);
     assert_eq!(text(&secured.curl("app.example", &[])), "hello");
-    assert_eq!((secured.handshakes("crowded"), secured.under_way()), (1.0, 1.0), "one made room, for one");
+    assert_eq!((secured.handshakes("crowded"), secured.under_way()), (1.0, 1.0), "one handshake aborted");
     // The oldest handshake was aborted.
     held[0].set_read_timeout(Some(wait::DEADLINE)).unwrap();
     let ended = held[0].read_to_end(&mut Vec::new());

@@ -91,13 +91,13 @@ fn a_damaged_pair_keeps_the_old_one_and_is_told() {
     for (damage, told) in [
         (
             &fs::read_to_string(secured.directory.path().join("wild.key")).unwrap()[..],
-            "is not that of the certificate",
+            "does not match the certificate",
         ),
         (
             "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
             "is encrypted",
         ),
-        ("", "no private key in PEM"),
+        ("", "no PEM private key"),
     ] {
         let rejected = secured.weir.rejected_reloads();
         fs::write(&key, damage).unwrap();
@@ -109,6 +109,6 @@ fn a_damaged_pair_keeps_the_old_one_and_is_told() {
         ask_anew();
     }
     secured.authority.issue("app.example", secured.directory.path(), "app");
-    wait::until_true("the good pair", || serial(&secured.weir) != before);
+    wait::until_true("the valid pair", || serial(&secured.weir) != before);
     ask_anew();
 }

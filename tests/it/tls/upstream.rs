@@ -56,8 +56,8 @@ fn handshakes(weir: &Weir, outcome: &str) -> f64 {
 
 /// Waits for a log line about failed TLS that contains `words`, and returns the number of such lines.
 fn told(weir: &Weir, words: &str) -> usize {
-    let is_said = |line: &String| line.contains("no TLS with an endpoint") && line.contains(words);
-    wait::until_true("the log to say so", || weir.log().iter().any(is_said));
+    let is_said = |line: &String| line.contains("cannot establish TLS") && line.contains(words);
+    wait::until_true("the log line", || weir.log().iter().any(is_said));
     let lines = weir.log();
     lines.iter().filter(|line| is_said(line)).count()
 }
@@ -77,12 +77,12 @@ fn an_upstream_is_asked_for_by_the_name_of_its_address() {
             assert_eq!((answer.status, &*answer.body.text()), (200, "hello"), "{host}");
         }
         let hellos = beyond.front.hellos();
-        assert_eq!(hellos.len(), 1, "its connection is kept");
+        assert_eq!(hellos.len(), 1, "the connection is reused");
         assert_eq!(hellos[0].name.as_deref(), asked);
         assert_eq!(hellos[0].protocol.as_deref(), Some("http/1.1"));
         assert!(hellos[0].certificate.is_none());
         for seen in origin.seen() {
-            assert_eq!(seen.head.get("x-forwarded-proto"), Some("http"), "it is the client's");
+            assert_eq!(seen.head.get("x-forwarded-proto"), Some("http"), "the client's scheme");
         }
         assert_eq!(handshakes(&weir, "full"), 1.0);
     }
@@ -166,7 +166,7 @@ fn an_upstream_without_http_2_is_not_spoken_to_in_it() {
         let weir = beyond.weir("localhost", "ca: DIR/ca.crt", ", http2: true", "");
         assert_eq!(get(weir.address(), "/").status, 503);
         assert_eq!(handshakes(&weir, "incompatible"), 1.0);
-        assert_eq!(told(&weir, "does not speak HTTP/2 over TLS"), 1);
+        assert_eq!(told(&weir, "does not offer HTTP/2 over TLS"), 1);
     }
     assert!(origin.seen().is_empty());
 }
@@ -177,7 +177,7 @@ fn whom_nobody_vouches_for_gets_no_request() {
     let cases = [
         ("localhost", "app.example", "ca: DIR/ca.crt", "untrusted", "not valid for name"),
         ("127.0.0.1", "localhost", "ca: DIR/ca.crt", "untrusted", "not valid for name"),
-        ("localhost", "localhost", "ca: DIR/other.crt", "untrusted", "no authority that we believe"),
+        ("localhost", "localhost", "ca: DIR/other.crt", "untrusted", "unknown issuer"),
     ];
     for (host, certified, tls, outcome, words) in cases {
         let beyond = Beyond::new(origin.address(), certified, H1, false);
@@ -189,7 +189,7 @@ fn whom_nobody_vouches_for_gets_no_request() {
             assert_eq!((answer.status, &*answer.body.text()), (503, "upstream unavailable\n"));
         }
         assert_eq!(handshakes(&weir, outcome), 3.0);
-        assert_eq!(told(&weir, words), 1, "said once: {:?}", weir.log());
+        assert_eq!(told(&weir, words), 1, "logged once: {:?}", weir.log());
         let failed = weir.metric("weir_upstream_requests_total", &[("outcome", "connect_failed")]);
         assert_eq!(failed, 3.0);
         wait::until_true("the flag", || {
@@ -215,7 +215,7 @@ fn what_does_not_speak_tls_is_told_from_what_is_away() {
     let upstream = upstream.replace(&beyond.front.port().to_string(), &address.port().to_string());
     let weir = Weir::start(&config_with("127.0.0.1:0", &upstream, ""));
     assert_eq!(get(weir.address(), "/").status, 503);
-    assert_eq!((handshakes(&weir, "not_tls"), told(&weir, "not TLS")), (1.0, 1));
+    assert_eq!((handshakes(&weir, "not_tls"), told(&weir, "does not speak TLS")), (1.0, 1));
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn whoever_answers_is_believed_where_that_is_asked_for() {
     let beyond = Beyond::new(origin.address(), "app.example", H1, false);
     let weir = beyond.weir("localhost", "verify: insecure", "", "");
     assert_eq!(get(weir.address(), "/").status, 200);
-    assert!(weir.log().iter().any(|line| line.contains("whoever answers is taken for the upstream")));
+    assert!(weir.log().iter().any(|line| line.contains("accepted as the upstream")));
 }
 
 #[test]

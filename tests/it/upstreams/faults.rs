@@ -1,4 +1,5 @@
-//! Upstreams that are killed, break off, hang or respond too early while others work, and clients that disconnect.
+//! Upstream faults under load: endpoints that are killed, hang, truncate responses or respond too early. Also clients
+//! that disconnect.
 
 use std::io;
 use std::net::SocketAddr;
@@ -116,13 +117,13 @@ fn an_upstream_that_is_killed_and_restarted_fails_requests_only_while_it_is_away
         let failed = load.run(4, &Request::get("/"), |load| {
             load.goes_on(50);
             upstream.kill();
-            until_true("a refusal", || get(weir.address(), "/").status == 503);
+            until_true("a rejection", || get(weir.address(), "/").status == 503);
             upstream.revive();
             load.goes_on(50);
         });
         assert!(failed.iter().all(|status| *status == 503), "{failed:?}");
         let mut client = Client::connect(weir.address());
-        assert!((0..50).all(|_| client.get("/").status == 200), "it is back, and all know it");
+        assert!((0..50).all(|_| client.get("/").status == 200), "all workers use the restarted upstream");
     }
 }
 
@@ -141,7 +142,7 @@ fn of_several_one_that_is_killed_fails_no_request_that_may_be_repeated() {
             load.goes_on(200);
             upstream.revive();
             let before = sent_to(&weir, upstream.address);
-            until_true("its share of requests", || sent_to(&weir, upstream.address) > before + 50);
+            until_true("new requests to it", || sent_to(&weir, upstream.address) > before + 50);
         }
     });
     assert_eq!(failed, Vec::<u16>::new());
@@ -187,7 +188,7 @@ fn an_answer_that_breaks_off_is_broken_for_its_client_and_for_nobody_else() {
     let is_broken = |answer: &Result<String, _>| answer.as_ref().map_or(true, |body| body == "bad gateway\n");
     assert!(asked.iter().all(|answer| is_good(answer) || is_broken(answer)), "{asked:?}");
     assert!(asked.iter().any(is_good) && asked.iter().any(is_broken), "{asked:?}");
-    until_true("nothing to be under way", || weir.metric("weir_upstream_requests_in_flight", &[]) == 0.0);
+    until_true("no request in flight", || weir.metric("weir_upstream_requests_in_flight", &[]) == 0.0);
 }
 
 #[test]
@@ -271,11 +272,11 @@ fn a_client_that_leaves_or_closes_its_side_gives_its_place_back() {
             let client = Client::connect(weir.address());
             client.send(bytes);
             until_true("the request", || origin.seen().len() > before);
-            assert_eq!(get(weir.address(), "/").status, 503, "the only place is taken");
+            assert_eq!(get(weir.address(), "/").status, 503, "the only permit is in use");
             // A half-closed connection cannot be distinguished from a client that has disconnected.
             let _half = half_closed.then(|| client.wire.finish().unwrap());
             let _kept = half_closed.then_some(client);
-            until_true("the place to be free", || get(weir.address(), "/").status == 200);
+            until_true("the permit to be returned", || get(weir.address(), "/").status == 200);
         }
     }
     assert_eq!(weir.metric("weir_upstream_requests_in_flight", &[]), 0.0);

@@ -87,7 +87,7 @@ fn a_request_whose_kept_connection_and_whose_endpoint_are_gone_goes_to_another()
         let weir = beside(&doomed, good.address(), settings);
         let answers = asked(&weir, &Request::get("/"));
         assert_eq!((times(&answers, 200, "doomed"), times(&answers, 200, "good")), (1, 5), "{answers:?}");
-        assert_eq!(good.seen().len(), 5, "each is asked for once");
+        assert_eq!(good.seen().len(), 5, "each request is sent once");
         assert_eq!(weir.metric("weir_upstream_requests_in_flight", &[]), 0.0);
     }
 }
@@ -114,7 +114,7 @@ fn where_connections_are_not_to_be_tried_again_a_request_stays_with_its_endpoint
 
 #[test]
 fn a_stream_that_was_refused_by_an_endpoint_that_went_goes_to_another() {
-    // A POST must not be retried on suspicion, but here the endpoint states that it has not processed the request.
+    // A POST may be retried only if it was not processed, which the endpoint states here.
     let request = Request::new("POST", "/");
     let (doomed, good) = (Doomed::by_http2(), H2Origin::hello());
     let weir = beside(&doomed, good.address(), ", http2: true");

@@ -18,8 +18,10 @@ pub(super) fn compile(
 ) -> Option<Arc<Xds>> {
     match (&raw.directory, &raw.xds) {
         (Some(_), Some(_)) => {
-            report
-                .key(at.key("xds"), Fault::new("`directory` is there too").hint("rules come from one place"));
+            report.key(
+                at.key("xds"),
+                Fault::new("both `directory` and `xds`, expected one of them").hint("rules have one source"),
+            );
             None
         }
         (None, None) if !report.is_faulty(at) => {

@@ -32,7 +32,7 @@ fn while_written(running: &Running, write: impl Fn(u32) + Sync, mut done: impl F
             loop {
                 match running.next() {
                     Reload::Applied { config, .. } if done(&config) => return,
-                    Reload::Rejected { problems } => panic!("half a file: {problems:?}"),
+                    Reload::Rejected { problems } => panic!("an incomplete file was read: {problems:?}"),
                     _ => {}
                 }
             }
@@ -80,7 +80,7 @@ fn a_list_that_is_written_all_the_time_is_applied_whole() {
             |config| {
                 let holds =
                     |n: u32| (0..256).any(|b| holds_for(config, &format!("10.{b}.{}.{}", n / 256, n % 256)));
-                assert!(holds(0) && holds(NETWORKS - 1), "a part of the list is missing");
+                assert!(holds(0) && holds(NETWORKS - 1), "an incomplete list was applied");
                 left -= 1;
                 left == 0
             },
@@ -98,7 +98,7 @@ fn a_file_that_is_open_for_writing_is_waited_for() {
         writeln!(file, "11.0.0.{n}").unwrap();
         thread::park_timeout(Duration::from_millis(20));
     }
-    assert!(running.said.try_recv().is_err(), "half a list was looked at");
+    assert!(running.said.try_recv().is_err(), "an incomplete list was read");
     drop(file);
     let config = next_config(&running);
     assert!(holds_for(&config, "11.0.0.0") && holds_for(&config, "11.0.0.59"));
@@ -155,7 +155,7 @@ fn a_file_that_ends_early_is_applied_with_a_warning_unless_it_was_put_in_place_w
     write_in_place(&path, &text("1/s"));
     let Reload::Applied { config, warnings, .. } = running.next() else { panic!("not applied") };
     assert_eq!((config.policy.rules.len(), warnings.len()), (1, 1));
-    assert!(warnings[0].contains("ends 2 lines earlier than before"), "{warnings:?}");
+    assert!(warnings[0].contains("lacks the last 2 lines"), "{warnings:?}");
     assert_eq!(running.status_after(ReloadOutcome::Applied).last.unwrap().warnings, warnings);
 
     replace(&path, &two_rules());
@@ -189,9 +189,9 @@ fn after_a_file_that_ends_with_the_end_marker_one_without_it_is_rejected_as_cut_
     let running = Running::start(&path, BY_EVENTS);
     for write in [write_in_place, replace] {
         write(&path, &text("1/s"));
-        let Reload::Rejected { problems } = running.next() else { panic!("a part of a file was taken") };
+        let Reload::Rejected { problems } = running.next() else { panic!("an incomplete file was applied") };
         assert_eq!(problems.len(), 1);
-        assert!(problems[0].message.starts_with("cut off"), "{}", problems[0]);
+        assert!(problems[0].message.starts_with("truncated"), "{}", problems[0]);
         write(&path, &whole);
         assert_eq!(running.next().outcome(), ReloadOutcome::Unchanged);
     }

@@ -31,7 +31,7 @@ fn whole(text: &str) -> Result<Option<ResponseHead>, MalformedMessage> {
 }
 
 fn head(fields: &str) -> ResponseHead {
-    whole(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n")).unwrap().expect("a whole head")
+    whole(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n")).unwrap().expect("a complete head")
 }
 
 fn malformed(text: &str) -> MalformedMessage {
@@ -92,8 +92,8 @@ fn a_connection_is_kept_only_where_nothing_speaks_against_it() {
     assert!(head("content-length: 1\r\n").keep_alive);
     assert!(head("connection: keep-alive\r\ncontent-length: 1\r\n").keep_alive);
     assert!(!head("connection: x, Close\r\nconnection: keep-alive\r\ncontent-length: 1\r\n").keep_alive);
-    assert!(!head("").keep_alive, "the body ends with the connection");
-    assert!(!head("content-length: 1\r\ntransfer-encoding: chunked\r\n").keep_alive, "two lengths");
+    assert!(!head("").keep_alive, "a body without a length ends with the connection");
+    assert!(!head("content-length: 1\r\ntransfer-encoding: chunked\r\n").keep_alive, "length and coding");
     let old = whole("HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n").unwrap().unwrap();
     assert!(!old.keep_alive, "HTTP/1.0");
     let switched = whole("HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap().unwrap();
@@ -110,7 +110,7 @@ fn what_speaks_of_the_connection_goes_no_further() {
     assert_eq!(names("connection: Close , Keep-Alive\r\ncontent-length: 1\r\n"), ["content-length"]);
     assert_eq!(names("connection: x-named, close\r\nx-named: b\r\n"), ["connection", "x-named"]);
     let both = "content-length: 5\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\na: b\r\n";
-    assert_eq!(names(both), ["a"], "the coding is what is read");
+    assert_eq!(names(both), ["a"], "only the transfer coding is used");
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn what_could_be_read_in_two_ways_is_not_read() {
 #[test]
 fn heads_have_bounds() {
     let long = format!("HTTP/1.1 200 OK\r\nx: {}", "a".repeat(MAX_HEAD_SIZE));
-    assert_eq!(malformed(&long), MalformedMessage::FieldsTooLarge, "without an end");
-    assert_eq!(malformed(&format!("{long}\r\n\r\n")), MalformedMessage::FieldsTooLarge, "with an end");
+    assert_eq!(malformed(&long), MalformedMessage::FieldsTooLarge, "incomplete");
+    assert_eq!(malformed(&format!("{long}\r\n\r\n")), MalformedMessage::FieldsTooLarge, "complete");
     let fields = |count| "a: b\r\n".repeat(count);
     assert_eq!(head(&fields(MAX_FIELDS)).headers.into_map().len(), MAX_FIELDS);
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", fields(MAX_FIELDS + 1));
@@ -167,7 +167,7 @@ const EXAMPLE: &str = "HTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\nc
 #[test]
 fn a_head_in_single_bytes_is_the_same_head() {
     let single: Vec<usize> = (0..EXAMPLE.len()).collect();
-    let (head, rest) = in_pieces(EXAMPLE.as_bytes(), &single, false).unwrap().expect("a whole head");
+    let (head, rest) = in_pieces(EXAMPLE.as_bytes(), &single, false).unwrap().expect("a complete head");
     assert_eq!(Some(head), whole(EXAMPLE).unwrap());
     assert_eq!(rest, b"hello world");
 }

@@ -152,7 +152,7 @@ fn a_body_that_broke_off_before_its_first_byte_is_not_sent_as_an_empty_one() {
         assert!(upload.may_retry());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(matches!(upload.poll(&mut Vec::new(), &mut cx), Poll::Ready(Err(EncodeError::Body(_)))));
-        assert!(!upload.may_retry(), "nothing is out, and yet");
+        assert!(!upload.may_retry(), "no retry after a body error, although nothing was sent");
     }
 }
 

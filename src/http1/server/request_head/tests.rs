@@ -22,7 +22,7 @@ fn in_pieces(bytes: &[u8], limits: HeadLimits, cuts: &[usize]) -> Outcome {
     for pair in cuts.windows(2).filter(|pair| pair[0] < pair[1]) {
         read.extend_from_slice(&bytes[pair[0]..pair[1]]);
         if reader.decode(&mut read)? {
-            let head = reader.take_head().expect("what was decoded");
+            let head = reader.take_head().expect("the decoded head");
             return Ok(Some((head, [&read[..], &bytes[pair[1]..]].concat())));
         }
     }
@@ -34,7 +34,7 @@ fn read(text: &str) -> Outcome {
 }
 
 fn whole(text: &str) -> RequestHead {
-    let (head, rest) = read(text).expect("well-formed").expect("whole");
+    let (head, rest) = read(text).expect("a well-formed head").expect("a complete head");
     assert_eq!(rest, b"", "{text:?}");
     head
 }
@@ -166,8 +166,8 @@ fn a_head_has_its_limits() {
     let long = |octets: usize| format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(octets - 23));
     assert_eq!(long(200).len(), 200);
     assert!(outcome(&long(200)).unwrap().is_some());
-    assert_eq!(outcome(&long(201)).unwrap_err(), MalformedMessage::FieldsTooLarge, "whole");
-    assert_eq!(outcome(&long(300)[..201]).unwrap_err(), MalformedMessage::FieldsTooLarge, "not whole");
+    assert_eq!(outcome(&long(201)).unwrap_err(), MalformedMessage::FieldsTooLarge, "complete");
+    assert_eq!(outcome(&long(300)[..201]).unwrap_err(), MalformedMessage::FieldsTooLarge, "incomplete");
     assert!(outcome("GET / HTTP/1.1\r\na: 1\r\nb: 2\r\nc: 3\r\n\r\n").unwrap().is_some());
     let many = outcome("GET / HTTP/1.1\r\na: 1\r\nb: 2\r\nc: 3\r\nd: 4\r\n\r\n");
     assert_eq!(many.unwrap_err(), MalformedMessage::FieldsTooLarge);

@@ -34,7 +34,7 @@ fn written(
         (String::from_utf8(out).unwrap().replacen(DATED, "", 1), course)
     };
     let written = head(raw(fields));
-    assert_eq!(written, head(mapped(fields)), "raw or in a map");
+    assert_eq!(written, head(mapped(fields)), "raw headers and a map give the same output");
     written
 }
 
@@ -102,7 +102,7 @@ fn what_we_put_on_it_stands_behind_its_own() {
 fn an_unknown_length_is_told_in_chunks_or_by_closing() {
     let (text, course) = written(GET, 200, &[("trailer", "x-sum")], &Stream);
     assert_eq!(text, "HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n");
-    assert_eq!(course.framing, BodyFraming::Chunked(Box::default()), "nobody asked for trailers");
+    assert_eq!(course.framing, BodyFraming::Chunked(Box::default()), "the request has no `te: trailers`");
     let (_, course) =
         written(RequestInfo { accepts_trailers: true, ..GET }, 200, &[("trailer", "x-sum, host")], &Stream);
     assert_eq!(course.framing, BodyFraming::Chunked(["x-sum".parse().unwrap()].into()));

@@ -35,7 +35,7 @@ pub(super) fn read(json: &str) -> Result<VerificationKey, KeyError> {
         return Err(KeyError::Unsupported(format!("a key for {usage:?}, not for signatures")));
     }
     if raw.key_ops.as_ref().is_some_and(|operations| !operations.iter().any(|one| one == "verify")) {
-        return Err(KeyError::Unsupported("a key that is not for verifying".to_owned()));
+        return Err(KeyError::Unsupported("a key without the operation `verify`".to_owned()));
     }
     let mut key = material(&raw)?;
     if let Some(name) = &raw.alg {

@@ -17,7 +17,7 @@ fn read(
     }
     let read = || verifier.read(&headers, NOW).map(|claims| Some(claims?.get(0)?.to_owned()));
     let first = read();
-    assert_eq!(read(), first, "a second time");
+    assert_eq!(read(), first, "from the cache");
     first
 }
 

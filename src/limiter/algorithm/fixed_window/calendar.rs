@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(
             mark(1, TimeUnit::Day, "America/St_Johns", "2006-10-29T03:00:00Z"),
             "2006-10-30 00:00 -03:30",
-            "in the hour that comes again"
+            "in the repeated hour"
         );
     }
 

@@ -107,7 +107,7 @@ fn what_a_lowered_limit_leaves_is_in_use_whatever_is_owed_beside_it() {
         charge(&mut history, 1, &to, after(100), true);
         let short = history.compact_state(&to, after(200));
         assert_eq!(short.extra, 21, "{}", to.algorithm());
-        assert!(!aggregate::is_in_debt(short, &to, after(200)), "twenty are paid in one round");
+        assert!(!aggregate::is_in_debt(short, &to, after(200)), "twenty units are paid in one period");
         // The history itself still has the debt.
         let (_, outcome) = history.evaluate(&to, COUNT, after(1600));
         assert!(matches!(outcome, Outcome::Exceed { .. }), "{}", to.algorithm());

@@ -114,7 +114,7 @@ fn it_comes_back_fast_to_near_where_it_turned_and_carefully_beyond() {
     assert!((0.4..0.47).contains(&back), "{back}");
     let later = run.headroom_after(&calm, 2.0);
     assert!(later - back < 0.03, "{back} to {later}");
-    assert!(run.headroom_after(&calm, 70.0) > 0.999, "what did no harm is no limit for ever");
+    assert!(run.headroom_after(&calm, 70.0) > 0.999, "the headroom grows beyond the last turning point");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn reports_that_stopped_are_forgotten() {
     let mut run = Run::at_full();
     assert!(run.headroom_after(&with_utilization(0.95), 2.0) <= 0.0);
     let seen = run.feed(&healthy(), 30.0);
-    assert_eq!(seen[50].headroom, Headroom::NONE, "still believed");
+    assert_eq!(seen[50].headroom, Headroom::NONE, "the last report is still used");
     assert_eq!(seen.last().unwrap().levels[Signal::Utilization as usize], None);
     assert!(seen.last().unwrap().headroom > Headroom::NONE);
 }

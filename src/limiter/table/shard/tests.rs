@@ -70,7 +70,7 @@ fn assert_in_order(shard: &Shard) {
     let mut live = 0;
     for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| !is_free(slot)) {
         let home = shard.home(slot[0]) * SLOTS_PER_GROUP;
-        assert!(home <= index, "slot {index} stands before its home {home}");
+        assert!(home <= index, "slot {index} is before its home {home}");
         if index > home {
             assert!(
                 ordinal_of(&slots[index - 1]) > ordinal_of(slot),
@@ -206,7 +206,7 @@ impl Model {
         for number in 0..40 {
             let meter = Self::meter(number);
             let Some(quota) = self.quota(meter) else {
-                assert!(!is_there(shard, key(number)), "key {number} outlived its meter");
+                assert!(!is_there(shard, key(number)), "key {number} remains although its limit was removed");
                 continue;
             };
             let place = shard.find(key(number));
@@ -219,10 +219,10 @@ impl Model {
                 }
                 SlotLookup::Absent => {
                     let lost = kept.is_some_and(|state| !self.is_unused(meter, state, now));
-                    assert!(!lost, "key {number} was lost in use");
+                    assert!(!lost, "key {number} was evicted while in use");
                     let shared = self.shared.get(&meter).copied();
                     let usage = |state| algorithm::usage(state, quota, now).used;
-                    assert_eq!(usage(given), usage(shared), "key {number} does not start from the overflow");
+                    assert_eq!(usage(given), usage(shared), "key {number} starts without the overflow");
                     self.own.remove(&number);
                 }
             }
@@ -264,7 +264,7 @@ proptest! {
                             prop_assert_eq!(
                                 model.own.iter().filter(|entry| in_use(*entry)).count(),
                                 slots - spare,
-                                "shared while there was an entry to reclaim"
+                                "shared although an entry could be reclaimed"
                             );
                             model.shared.insert(meter, state);
                         }
@@ -296,7 +296,7 @@ proptest! {
                 break;
             }
             let gone = keys.swap_remove(removal.index(keys.len()));
-            let SlotLookup::Found(index) = shard.find(gone) else { panic!("lost") };
+            let SlotLookup::Found(index) = shard.find(gone) else { panic!("the key is missing") };
             shard.remove(index);
             assert_in_order(&shard);
             prop_assert!(!is_there(&shard, gone));

@@ -24,7 +24,7 @@ fn ask(bench: &Bench, millis: u64) -> (bool, bool, u128) {
 fn a_ban_runs_from_the_first_refusal_for_its_full_time() {
     let bench = with_ban(2, 5000, 60_000);
     assert_eq!([ask(&bench, 0), ask(&bench, 1)], [(false, false, 0); 2]);
-    assert_eq!(ask(&bench, 100), (true, false, 5000), "refused by the limit, and told of the ban");
+    assert_eq!(ask(&bench, 100), (true, false, 5000), "rejected by the limit, with the wait of the ban");
     // The window has ended and the ban has not; requests neither extend nor repeat it, nor are they charged.
     for now in [1100, 2000, 5000, 5099] {
         assert_eq!(ask(&bench, now), (true, true, u128::from(5100 - now)));
@@ -83,11 +83,11 @@ fn who_meets_only_reservations_is_neither_banned_nor_charged() {
     assert_eq!([arrive(), arrive(), arrive(), arrive()], [true, true, false, false]);
     settle(0);
     settle(0);
-    assert_eq!(bench.used(1, 0), 0, "neither the two that passed nor the two that did not");
-    assert_eq!([arrive(), arrive(), arrive()], [true, true, false], "no ban runs");
+    assert_eq!(bench.used(1, 0), 0, "neither admitted nor rejected requests are charged");
+    assert_eq!([arrive(), arrive(), arrive()], [true, true, false], "no ban is in force");
     settle(1);
     settle(1);
-    assert_eq!(ask(&bench, 0).2, 5000, "what has counted is a limit like any other");
+    assert_eq!(ask(&bench, 0).2, 5000, "charged units begin a ban as usual");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn where_the_table_is_full_nobody_is_banned_for_another() {
         let _ = [ask(key, 0), ask(key, 0)];
     }
     let banned = (0..1000).filter(|key| ask(*key, 0)).count();
-    assert!(banned <= 4, "{banned} are banned, with room for four");
+    assert!(banned <= 4, "{banned} bans in a table with room for four");
 }
 
 proptest! {

@@ -46,7 +46,7 @@ fn no_more_wait_than_the_queue_has_room_for() {
         let check = bench.check(0, b"client", delay(10_000, Some(2)));
         let delays: Vec<_> = (0..4).map(|_| millis(&bench.ask(&[check], 0))).collect();
         assert_eq!(delays, [Some(0), Some(100), Some(200), None], "{algorithm}");
-        // One has left.
+        // One request has left the queue.
         assert_eq!(millis(&bench.ask(&[check], 150)), Some(150), "{algorithm}");
         assert_eq!(millis(&bench.ask(&[check], 150)), None, "{algorithm}");
     }
@@ -121,7 +121,7 @@ proptest! {
             }
             prop_assert!(decision.delay() <= Duration::from_millis(most));
             let leaves = u128::from(now) * 1_000_000 + decision.delay().as_nanos();
-            prop_assert!(departures.last().is_none_or(|(last, _)| *last <= leaves), "overtakes");
+            prop_assert!(departures.last().is_none_or(|(last, _)| *last <= leaves), "a request overtakes an earlier one");
             departures.push((leaves, cost.into()));
         }
         for first in 0..departures.len() {
@@ -168,8 +168,8 @@ proptest! {
             let told = at(now).saturating_add(wait);
             // A token bucket rounds up when tokens are credited, and its waits include that.
             let earlier = Duration::from_nanos(if algorithm == Algorithm::TokenBucket { 3 } else { 1 });
-            prop_assert!(wait <= earlier || is_refused(told.saturating_sub(earlier)), "too late");
-            prop_assert!(!is_refused(told), "too early");
+            prop_assert!(wait <= earlier || is_refused(told.saturating_sub(earlier)), "retry-after is too long");
+            prop_assert!(!is_refused(told), "retry-after is too short");
         }
     }
 

@@ -35,7 +35,7 @@ fn the_parent_decides_and_our_span_stands_in_its_place() {
     assert_eq!(field(&on, "tracestate"), "a=b,c=d");
     assert!(!on.contains_key("b3"));
     let unsampled = format!("00-{TRACE}-{PARENT}-00");
-    assert_eq!(after(&[("traceparent", &unsampled)], Percent::WHOLE), None, "goes on as it came");
+    assert_eq!(after(&[("traceparent", &unsampled)], Percent::WHOLE), None, "forwarded unchanged");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_request_without_a_trace_begins_one() {
     assert_eq!(field(&on, "tracestate"), "");
     let (context, on) = after(&[], Percent::from_hundredths(0)).unwrap();
     assert!(!context.sampled);
-    assert!(field(&on, "traceparent").ends_with("-00"), "those behind us are told, too");
+    assert!(field(&on, "traceparent").ends_with("-00"), "the sampling decision is forwarded");
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn web_sockets_pass_through_two_of_us_by_http_2() {
     socket.close(None).unwrap();
     while socket.read().is_ok() {}
     says(&mut other, "the other goes on");
-    assert_eq!(outer.metric("weir_upstream_connections", &[]), 1.0, "they share a connection");
+    assert_eq!(outer.metric("weir_upstream_connections", &[]), 1.0, "one shared connection");
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_side_that_has_ended_is_passed_on_and_the_other_goes_on() {
     let mut tunnelled = stream(&mut client, "/first");
     tunnelled.read_to_string(&mut heard).unwrap();
     tunnelled.sending.send_data(Bytes::from_static(b"45"), true).unwrap();
-    wait::until_true("the rest", || far.received.load(Ordering::SeqCst) == 15);
+    wait::until_true("the remaining bytes", || far.received.load(Ordering::SeqCst) == 15);
     assert_eq!(far.origin.resets(), 0);
 }
 
@@ -234,11 +234,11 @@ fn a_tunnel_that_is_reset_on_either_side_ends_on_the_other_and_no_other_stream()
     let mut beside = H2::connect(weir.address());
     let mut other = stream(&mut beside, "/chat");
     let (_, mut wire) = upgrade(&weir, "/break", "now");
-    assert!(wire.ends(), "by HTTP/1 the connection ends");
+    assert!(wire.ends(), "over HTTP/1.1 the connection is closed");
     let mut client = H2::connect(weir.address());
     let mut broken = stream(&mut client, "/break");
     broken.write_all(b"now").unwrap();
-    assert!(broken.read(&mut [0]).is_err(), "by HTTP/2 the stream is reset");
+    assert!(broken.read(&mut [0]).is_err(), "over HTTP/2 the stream is reset");
     // The other direction: the client resets the tunnel.
     let (_, wire) = upgrade(&weir, "/wait", "");
     socket2::SockRef::from(wire.stream()).set_linger(Some(std::time::Duration::ZERO)).unwrap();
@@ -266,7 +266,7 @@ fn where_the_upstream_does_not_offer_it_an_upgrade_is_left_out_and_an_extended_c
     for _ in 0..10 {
         assert_eq!(tunnel(&mut client, "websocket").err(), Some(StatusCode::NOT_IMPLEMENTED));
     }
-    assert!(asked.lock().unwrap().is_empty(), "it is not asked for what it does not offer");
+    assert!(asked.lock().unwrap().is_empty(), "extended CONNECT without announcement");
     let (head, _) = upgrade(&weir, "/chat", "");
     assert_eq!((head.word(1), head.get("upgrade")), ("200", None));
     assert_eq!(get(weir.address(), "/").status, 200);
@@ -302,9 +302,9 @@ fn a_tunnel_is_one_request_that_is_counted_and_logged_when_it_ends() {
     let weir = far.weir(&rest);
     let (_, mut wire) = upgrade(&weir, "/chat", "12345");
     hears(&mut wire, "12345");
-    assert_eq!(weir.metric("weir_requests_total", &[]), 0.0, "it goes on");
+    assert_eq!(weir.metric("weir_requests_total", &[]), 0.0, "the tunnel is still open");
     let (head, _) = upgrade(&weir, "/chat", "");
-    assert_eq!(head.word(1), "429", "its permit is held");
+    assert_eq!(head.word(1), "429", "the tunnel holds its permit");
     wire.finish().unwrap();
     assert!(wire.ends());
     let line = wait::until("the line", || {
@@ -321,6 +321,6 @@ fn a_tunnel_in_which_nothing_moves_is_reset_and_its_connection_kept() {
     let far = Far::start();
     let weir = through(&far.origin, ", idle_timeout: 500ms", "");
     let (_, mut wire) = upgrade(&weir, "/wait", "");
-    assert!(wire.ends(), "it is kept open for ever");
+    assert!(wire.ends(), "the idle tunnel is not closed");
     wait::until_true("the reset", || far.origin.resets() == 1);
 }

@@ -1,4 +1,4 @@
-//! TLS connections to the upstream: in use, idle, and when they end.
+//! TLS connections to the upstream: in use, idle and closing.
 
 use std::net::TcpStream;
 use std::thread;
@@ -105,7 +105,7 @@ fn an_answer_without_a_length_ends_as_tls_ends_or_is_cut_off() {
         beyond.front.order(Order::Cut);
         answer.join().unwrap()
     });
-    assert!(answer.is_err(), "it was taken for whole: {answer:?}");
+    assert!(answer.is_err(), "the truncated response looks complete: {answer:?}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn a_new_certificate_is_shown_from_then_on_and_no_request_fails() {
             load();
         }
     });
-    assert!(beyond.front.hellos().len() < 200, "connections are kept between rotations");
+    assert!(beyond.front.hellos().len() < 200, "connections are reused between rotations");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn authorities_are_replaced_without_a_failed_request_and_those_of_before_believe
     });
     beyond.front.replace(beyond.authority.server("localhost", H1, false));
     replace(&format!("{new}{}", std::fs::read_to_string(beyond.directory.path().join("new.crt")).unwrap()));
-    wait::until_true("what nobody vouches for to be refused", || {
+    wait::until_true("the rejection of the old certificate", || {
         Client::connect(weir.address()).ask(&Request::post("/", "x")).status == 503
     });
 }

@@ -51,7 +51,7 @@ proptest! {
             let kept = charge(&mut shard, key, units, now);
             assert_found(&shard);
             if kept == Placement::Own {
-                let state = shard.state(shard.find(key), FIRST, now).expect("kept before");
+                let state = shard.state(shard.find(key), FIRST, now).expect("a stored key");
                 prop_assert!(!algorithm::is_unused(state, &quota, now));
                 model.insert(key.words(), state);
             }
@@ -62,7 +62,7 @@ proptest! {
                     true
                 }
                 SlotLookup::Absent => {
-                    assert!(algorithm::is_unused(*state, &quota, now), "lost while in use");
+                    assert!(algorithm::is_unused(*state, &quota, now), "evicted while in use");
                     false
                 }
             });
@@ -83,7 +83,7 @@ proptest! {
         prop_assume!(shard.live() == keys.len());
         for removed in 0..keys.len() {
             let key = keys[(removed + order.index(keys.len())) % keys.len()];
-            let SlotLookup::Found(index) = shard.find(key) else { panic!("lost") };
+            let SlotLookup::Found(index) = shard.find(key) else { panic!("the key is missing") };
             shard.remove(index);
             assert_found(&shard);
             prop_assert!(matches!(shard.find(key), SlotLookup::Absent));
