@@ -8,7 +8,7 @@ mod trace;
 
 use std::env;
 
-use trace::{Kind, Tally};
+use trace::{DecisionErrors, SourceKind};
 
 /// Numbers of sub-windows to measure; 1 is the plain sliding window.
 const PRECISIONS: [u8; 5] = [1, 2, 6, 12, 60];
@@ -22,7 +22,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn from(arguments: &[String]) -> Self {
+    fn from_arguments(arguments: &[String]) -> Self {
         let number = |name: &str| {
             let position = arguments.iter().position(|argument| argument == name)?;
             arguments.get(position + 1).map(|text| text.parse().expect("a number"))
@@ -40,35 +40,36 @@ impl Plan {
     }
 
     /// Returns the decisions that one thread has measured, by kind and precision.
-    fn measure(&self, thread: u64) -> [[Tally; PRECISIONS.len()]; 3] {
-        let mut tallies = [[Tally::default(); PRECISIONS.len()]; 3];
+    fn measure(&self, thread: u64) -> [[DecisionErrors; PRECISIONS.len()]; 3] {
+        let mut tallies = [[DecisionErrors::default(); PRECISIONS.len()]; 3];
         for source in (thread..self.sources).step_by(self.threads.max(1) as usize) {
             // The first sources take the remainder, so that the sum is exactly the requested number.
             let requests = self.requests / self.sources + u64::from(source < self.requests % self.sources);
-            let of_source = trace::play(self.seed, source, requests, &PRECISIONS);
-            let kind = Kind::ALL.iter().position(|kind| *kind == Kind::of(source)).unwrap_or(0);
+            let of_source = trace::simulate_source(self.seed, source, requests, &PRECISIONS);
+            let kind =
+                SourceKind::ALL.iter().position(|kind| *kind == SourceKind::from_number(source)).unwrap_or(0);
             tallies[kind].iter_mut().zip(&of_source).for_each(|(tally, more)| tally.add(more));
         }
         tallies
     }
 }
 
-fn print(tallies: &[[Tally; PRECISIONS.len()]; 3]) {
+fn print(tallies: &[[DecisionErrors; PRECISIONS.len()]; 3]) {
     println!("| sources | precision | requests | wrongly allowed | wrongly rejected | together |");
     println!("|---|---|---|---|---|---|");
-    let row = |name: &str, precision: u8, tally: &Tally| {
+    let row = |name: &str, precision: u8, tally: &DecisionErrors| {
         let share = |count: u64| 100.0 * count as f64 / tally.requests.max(1) as f64;
         println!(
             "| {name} | {precision} | {} | {:.4} % | {:.4} % | {:.4} % |",
             tally.requests,
             share(tally.wrongly_allowed),
-            share(tally.wrongly_refused),
-            share(tally.wrongly_allowed + tally.wrongly_refused)
+            share(tally.wrongly_rejected),
+            share(tally.wrongly_allowed + tally.wrongly_rejected)
         );
     };
     for (index, precision) in PRECISIONS.into_iter().enumerate() {
-        let mut all = Tally::default();
-        for (kind, of_kind) in Kind::ALL.into_iter().zip(tallies) {
+        let mut all = DecisionErrors::default();
+        for (kind, of_kind) in SourceKind::ALL.into_iter().zip(tallies) {
             row(kind.as_str(), precision, &of_kind[index]);
             all.add(&of_kind[index]);
         }
@@ -82,8 +83,8 @@ fn main() {
     if arguments.iter().any(|argument| argument == "--list") {
         return;
     }
-    let plan = Plan::from(&arguments);
-    let mut sum = [[Tally::default(); PRECISIONS.len()]; 3];
+    let plan = Plan::from_arguments(&arguments);
+    let mut sum = [[DecisionErrors::default(); PRECISIONS.len()]; 3];
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.threads.max(1))
             .map(|thread| {

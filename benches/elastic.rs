@@ -14,7 +14,7 @@ use std::time::Duration;
 use std::{env, fs, io};
 
 use plot::{Panel, Series};
-use upstream::{Moment, Scenario, run};
+use upstream::{Scenario, TickState, run};
 
 /// One run and how it is drawn.
 struct Run {
@@ -29,12 +29,12 @@ fn runs() -> Vec<Run> {
     let run = |name, title, scenario, steady| Run { name, title, scenario, steady };
     let greedy = Scenario::greedy(1);
     let slows_down = Scenario {
-        slowness: |second| if (60.0..65.0).contains(&second) { 4.0 } else { 1.0 },
+        slowdown: |second| if (60.0..65.0).contains(&second) { 4.0 } else { 1.0 },
         seconds: 150,
         ..greedy.clone()
     };
     let oscillates = Scenario {
-        slowness: |second| if second > 40.0 && second % 40.0 < 10.0 { 5.0 } else { 1.0 },
+        slowdown: |second| if second > 40.0 && second % 40.0 < 10.0 { 5.0 } else { 1.0 },
         seconds: 195,
         ..greedy.clone()
     };
@@ -49,7 +49,7 @@ fn runs() -> Vec<Run> {
         run(
             "reports",
             "The same demand, and the upstream reports its load",
-            Scenario { reports: true, ..greedy.clone() },
+            Scenario { reports_load: true, ..greedy.clone() },
             (60.0, 180.0),
         ),
         run("slows-down", "Upstream four times as slow for 5 s", slows_down, (120.0, 150.0)),
@@ -70,7 +70,7 @@ fn main() -> io::Result<()> {
     println!("run          factor  lowest highest  to base");
     for Run { name, title, scenario, steady } in runs() {
         let moments = run(&scenario);
-        let factors: Vec<f64> = between(&moments, steady).map(|moment| moment.factor).collect();
+        let factors: Vec<f64> = moments_between(&moments, steady).map(|moment| moment.factor).collect();
         let mean = factors.iter().sum::<f64>() / factors.len().max(1) as f64;
         let stray = |most: f64| (most / mean - 1.0) * 100.0;
         let (lowest, highest) =
@@ -79,7 +79,7 @@ fn main() -> io::Result<()> {
             "{name:12} {mean:6.2} {:+6.1}% {:+6.1}%  {}",
             stray(lowest.unwrap_or(mean)),
             stray(highest.unwrap_or(mean)),
-            times_to_base(&moments, scenario.slowness)
+            times_to_base(&moments, scenario.slowdown)
         );
         if let Some(directory) = directory {
             let file = PathBuf::from(directory).join(format!("{name}.svg"));
@@ -90,14 +90,14 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-fn between(moments: &[Moment], (from, to): (f64, f64)) -> impl Iterator<Item = &Moment> {
+fn moments_between(moments: &[TickState], (from, to): (f64, f64)) -> impl Iterator<Item = &TickState> {
     moments.iter().filter(move |moment| (from..to).contains(&moment.at))
 }
 
 /// Returns the time from each moment at which the upstream became slow until all limits were back at their base.
-fn times_to_base(moments: &[Moment], slowness: fn(f64) -> f64) -> String {
-    let starts = moments.windows(2).filter(|pair| slowness(pair[0].at) <= 1.0 && slowness(pair[1].at) > 1.0);
-    let time = |pair: &[Moment]| {
+fn times_to_base(moments: &[TickState], slowdown: fn(f64) -> f64) -> String {
+    let starts = moments.windows(2).filter(|pair| slowdown(pair[0].at) <= 1.0 && slowdown(pair[1].at) > 1.0);
+    let time = |pair: &[TickState]| {
         let start = pair[1].at;
         let base = moments.iter().find(|moment| moment.at >= start && moment.factor <= 1.0)?;
         Some(Duration::from_secs_f64(base.at - start))
@@ -110,12 +110,12 @@ fn times_to_base(moments: &[Moment], slowness: fn(f64) -> f64) -> String {
     times.join(", ")
 }
 
-fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
-    let series = |name, value: &dyn Fn(&Moment) -> Option<f64>| Series {
+fn panels(moments: &[TickState], scenario: &Scenario) -> Vec<Panel> {
+    let series = |name, value: &dyn Fn(&TickState) -> Option<f64>| Series {
         name,
         points: moments.iter().filter_map(|moment| Some((moment.at, value(moment)?))).collect(),
     };
-    let per_second = |moment: &Moment| f64::from(moment.passed.iter().sum::<u32>()) / 0.1;
+    let per_second = |moment: &TickState| f64::from(moment.passed.iter().sum::<u32>()) / 0.1;
     // A tenth of a second is too short to show a rate, so ten points are averaged.
     let smooth = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
         points
@@ -133,34 +133,34 @@ fn panels(moments: &[Moment], scenario: &Scenario) -> Vec<Panel> {
     vec![
         Panel {
             unit: "",
-            least: 1.0,
-            most: f64::from(scenario.stretch),
+            min: 1.0,
+            max: f64::from(scenario.max_multiple),
             series: vec![series("limits, as a multiple of the base limits", &|moment| Some(moment.factor))],
         },
         Panel {
             unit: "",
-            least: 0.0,
-            most: written * f64::from(scenario.stretch),
+            min: 0.0,
+            max: written * f64::from(scenario.max_multiple),
             series: vec![passed, limits],
         },
         Panel {
             unit: "mean, ms",
-            least: 0.0,
-            most: 200.0,
+            min: 0.0,
+            max: 200.0,
             series: vec![series("response time of the upstream", &|moment| {
                 moment.latency.map(|seconds| seconds * 1e3)
             })],
         },
         Panel {
             unit: "",
-            least: 0.0,
-            most: 100.0,
+            min: 0.0,
+            max: 100.0,
             series: vec![series("requests in flight", &|moment| Some(moment.in_flight as f64))],
         },
         Panel {
             unit: "times its threshold",
-            least: 0.0,
-            most: 2.0,
+            min: 0.0,
+            max: 2.0,
             series: vec![series("binding signal", &|moment| {
                 moment.assessment.binding().map(|level| level.pressure())
             })],

@@ -9,8 +9,8 @@
 #![expect(clippy::print_stdout, reason = "prints its results")]
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark")]
 
-#[path = "fleet/claims.rs"]
-mod claims;
+#[path = "fleet/admission_stats.rs"]
+mod admission_stats;
 #[path = "fleet/commands.rs"]
 mod commands;
 #[path = "fleet/demand.rs"]
@@ -21,8 +21,8 @@ mod experiment;
 mod faults;
 #[path = "fleet/histogram.rs"]
 mod histogram;
-#[path = "fleet/judge.rs"]
-mod judge;
+#[path = "fleet/leases.rs"]
+mod leases;
 #[path = "elastic/plot.rs"]
 mod plot;
 #[expect(dead_code, reason = "tests use all of it")]
@@ -41,14 +41,14 @@ use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 use weir::clock::Clock;
 use weir::limiter::leases::LeasePolicy;
-use weir::remote::channel::Place;
-use weir::store::settings::{Server as StoreServer, Topology};
+use weir::remote::channel::ServerAddress;
+use weir::store::settings::{SingleServer as StoreServer, Topology};
 
-use self::claims::Members;
-use self::commands::Style;
+use self::admission_stats::AdmissionStats;
+use self::commands::CommandStyle;
 use self::demand::{Demand, Pattern};
 use self::experiment::{Fleet, Outcome};
-use self::judge::Judge;
+use self::leases::FleetPart;
 use self::servers::Server;
 
 /// The program's allocator.
@@ -60,7 +60,7 @@ const WARM_UP: Duration = Duration::from_secs(3);
 
 /// Ways to share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum SharingMethod {
     Lease,
     Exact,
     Split,
@@ -68,7 +68,7 @@ enum Way {
     Pipeline,
 }
 
-impl Way {
+impl SharingMethod {
     const ALL: [(&'static str, Self); 5] = [
         ("lease", Self::Lease),
         ("exact", Self::Exact),
@@ -81,7 +81,7 @@ impl Way {
         Self::ALL.iter().find(|(_, way)| *way == self).map_or("", |(name, _)| name)
     }
 
-    const fn sharing(self) -> Option<LeasePolicy> {
+    const fn lease_policy(self) -> Option<LeasePolicy> {
         match self {
             Self::Lease => {
                 Some(LeasePolicy { is_exact: false, may_wait: true, priority: 0, is_max_min: false })
@@ -96,26 +96,26 @@ impl Way {
 
 /// Parameters of one row of the table.
 #[derive(Clone, Copy, Debug)]
-struct Cell {
-    way: Way,
+struct BenchCase {
+    method: SharingMethod,
     instances: usize,
     limit: u32,
     keys: u32,
     demand: f64,
     pattern: Pattern,
     wait: Duration,
-    lasts: Duration,
+    duration: Duration,
 }
 
 /// Work of Redis so far: calls of scripts and of counting commands, and CPU seconds.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+struct RedisUsage {
     calls: u64,
     seconds: f64,
 }
 
-impl Work {
-    fn of(server: &Server) -> Self {
+impl RedisUsage {
+    fn measure(server: &Server) -> Self {
         let of_command = |line: &str| {
             let counts = ["evalsha", "eval", "incr", "incrby"];
             let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
@@ -132,52 +132,60 @@ impl Work {
     }
 }
 
-impl Cell {
+impl BenchCase {
     fn run(&self, server: &Server) -> String {
         server.cli(&["flushall"]);
         let clock = Arc::new(Clock::start());
-        let limit = claims::limit(self.limit, self.way.sharing(), self.keys);
+        let limit = leases::fleet_limit(self.limit, self.method.lease_policy(), self.keys);
         let address = ([127, 0, 0, 1], server.port()).into();
-        let fleet = match self.way {
-            Way::Lease | Way::Exact | Way::Split => {
-                let place = Place::Tcp("127.0.0.1".into(), server.port());
-                let store = claims::store(Topology::Single(StoreServer { place, db: 0 }), "bench");
-                Fleet::Claims(claims::fleet(Members::all(self.instances), limit, &store, &clock), self.wait)
+        let fleet = match self.method {
+            SharingMethod::Lease | SharingMethod::Exact | SharingMethod::Split => {
+                let place = ServerAddress::Tcp("127.0.0.1".into(), server.port());
+                let store =
+                    leases::store_settings(Topology::Single(StoreServer { address: place, db: 0 }), "bench");
+                Fleet::Leases(
+                    leases::start_fleet(FleetPart::entire_fleet(self.instances), limit, &store, &clock),
+                    self.wait,
+                )
             }
-            Way::Incr => {
-                Fleet::Commands(commands::fleet(self.instances, Style::Incr, address), self.limit.into())
-            }
-            Way::Pipeline => Fleet::Commands(
-                commands::fleet(self.instances, Style::IncrByAndExpire, address),
+            SharingMethod::Incr => Fleet::Commands(
+                commands::start_fleet(self.instances, CommandStyle::Incr, address),
+                self.limit.into(),
+            ),
+            SharingMethod::Pipeline => Fleet::Commands(
+                commands::start_fleet(self.instances, CommandStyle::IncrByAndExpire, address),
                 self.limit.into(),
             ),
         };
         // With several keys, the demand is given in requests per second.
         let rate = if self.keys == 1 { f64::from(self.limit) * self.demand } else { self.demand };
         let demand = Demand { pattern: self.pattern, rate, keys: self.keys };
-        let judge = Judge::new((self.limit.into(), self.limit.into()), self.keys, (WARM_UP, self.lasts));
+        let judge =
+            AdmissionStats::new((self.limit.into(), self.limit.into()), self.keys, (WARM_UP, self.duration));
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let mut begun = None;
         let outcome = LocalSet::new().block_on(
             &runtime,
-            experiment::run(fleet, demand, judge, self.lasts, &clock, |at, _| {
+            experiment::run(fleet, demand, judge, self.duration, &clock, |at, _| {
                 if at >= WARM_UP && begun.is_none() {
-                    begun = Some(Work::of(server));
+                    begun = Some(RedisUsage::measure(server));
                 }
             }),
         );
-        let (before, after) = (begun.unwrap(), Work::of(server));
-        let seconds = (self.lasts - WARM_UP).as_secs_f64();
-        let work =
-            Work { calls: after.calls - before.calls, seconds: (after.seconds - before.seconds) / seconds };
-        self.row(&outcome, work)
+        let (before, after) = (begun.unwrap(), RedisUsage::measure(server));
+        let seconds = (self.duration - WARM_UP).as_secs_f64();
+        let work = RedisUsage {
+            calls: after.calls - before.calls,
+            seconds: (after.seconds - before.seconds) / seconds,
+        };
+        self.csv_row(&outcome, work)
     }
 
-    fn row(&self, outcome: &Outcome, work: Work) -> String {
-        let Outcome { judge, decisions, waits, crowded } = outcome;
+    fn csv_row(&self, outcome: &Outcome, work: RedisUsage) -> String {
+        let Outcome { stats: judge, decisions, waits, rejected_waits: crowded } = outcome;
         let mut row = format!(
             "{},{},{},{},{:.2},{:.4},",
-            self.way.name(),
+            self.method.name(),
             self.limit,
             self.keys,
             self.pattern,
@@ -186,7 +194,7 @@ impl Cell {
         );
         let violations =
             judge.violations().map_or_else(|| "-,-,-".into(), |[a, b, c]| format!("{a},{b},{c}"));
-        let seconds = (self.lasts - WARM_UP).as_secs_f64();
+        let seconds = (self.duration - WARM_UP).as_secs_f64();
         let _ = write!(
             row,
             "{violations},{:.1},{:.6},{},{},{:.4},{},{:.3},{:.0},{crowded}",
@@ -203,7 +211,7 @@ impl Cell {
     }
 }
 
-const HEAD: &str = "way,limit,keys,pattern,demand,used,violations_100ms,violations_1s,violations_10s,excess,calls_per_admitted,\
+const CSV_HEADER: &str = "way,limit,keys,pattern,demand,used,violations_100ms,violations_1s,violations_10s,excess,calls_per_admitted,\
                     p50_ns,p99_ns,waited,wait_p99_us,redis_cpu,offered_per_second,crowded";
 
 fn main() {
@@ -220,15 +228,24 @@ fn main() {
         return faults::run(instances, only.as_deref(), picture.as_deref());
     }
     let server = Server::start();
-    let mut csv = String::from(HEAD);
-    println!("{HEAD}");
+    let mut csv = String::from(CSV_HEADER);
+    println!("{CSV_HEADER}");
     for limit in numbers("--limits", "10,100,10000,300000,2000000") {
         for keys in numbers("--keys", "1") {
             for demand in numbers("--demand", "0.9,1.5") {
                 for pattern in Pattern::ALL.into_iter().filter(|it| patterns.contains(&it.to_string())) {
-                    for (_, way) in Way::ALL.into_iter().filter(|(name, _)| ways.contains(name)) {
+                    for (_, way) in SharingMethod::ALL.into_iter().filter(|(name, _)| ways.contains(name)) {
                         let (limit, keys) = (limit as u32, keys as u32);
-                        let cell = Cell { way, instances, limit, keys, demand, pattern, wait, lasts };
+                        let cell = BenchCase {
+                            method: way,
+                            instances,
+                            limit,
+                            keys,
+                            demand,
+                            pattern,
+                            wait,
+                            duration: lasts,
+                        };
                         let row = cell.run(&server);
                         println!("{row}");
                         let _ = write!(csv, "\n{row}");

@@ -32,12 +32,12 @@ const STEP: u64 = 1000;
 /// Number of rows of the printed table.
 const LINES: u64 = 10;
 
-struct Flooded {
+struct FloodedLimiter {
     limiter: Limiter,
-    meter: LimitHandle,
+    handle: LimitHandle,
 }
 
-impl Flooded {
+impl FloodedLimiter {
     fn new(max_keys: usize) -> Self {
         let limit = Limit::new(NonZeroU32::new(10).expect("a limit above 0"), Period::one(TimeUnit::Hour));
         let spec = LimitSpec {
@@ -48,14 +48,14 @@ impl Flooded {
         };
         let limiter = Limiter::new(LimiterSettings { max_keys, secret: [0x5eed, 0x5ec2e7] });
         let meter = limiter.install(&[spec], Timestamp::from_nanos(START))[0];
-        Self { limiter, meter }
+        Self { limiter, handle: meter }
     }
 
     /// Returns whether a request of client `number` is admitted.
-    fn takes(&self, number: u64, cost: u32, now: u64) -> bool {
+    fn is_admitted(&self, number: u64, cost: u32, now: u64) -> bool {
         let key = self.limiter.hasher().hash(&number.to_be_bytes());
         let check = Check {
-            handle: self.meter,
+            handle: self.handle,
             key,
             cost,
             enforcement: Enforcement::Enforced,
@@ -73,7 +73,7 @@ fn argument(name: &str, default: u64) -> u64 {
 }
 
 /// Resident memory in MiB.
-fn resident() -> u64 {
+fn resident_mib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) / 1024
@@ -82,21 +82,22 @@ fn resident() -> u64 {
 fn main() {
     let keys = argument("--keys", 100_000_000);
     let max_keys = argument("--max-keys", 1_000_000);
-    let flooded = Flooded::new(usize::try_from(max_keys).unwrap_or(usize::MAX));
-    let blocked = (0..BLOCKED).filter(|number| flooded.takes(*number, 10, START)).count();
+    let flooded = FloodedLimiter::new(usize::try_from(max_keys).unwrap_or(usize::MAX));
+    let blocked = (0..BLOCKED).filter(|number| flooded.is_admitted(*number, 10, START)).count();
     assert_eq!(blocked as u64, BLOCKED);
-    println!("{keys} keys, room for {max_keys}; {} MiB resident before", resident());
+    println!("{keys} keys, room for {max_keys}; {} MiB resident before", resident_mib());
     println!("| keys | ns | passed | in the table | shared | MiB | blocked that pass |");
     println!("|---|---|---|---|---|---|---|");
     let clock = Clock::start();
     for line in 0..LINES {
         let (from, to) = (keys / LINES * line, keys / LINES * (line + 1));
         let started = clock.now();
-        let passed = (from..to).filter(|key| flooded.takes(BLOCKED + key, 1, START + key * STEP)).count();
+        let passed =
+            (from..to).filter(|key| flooded.is_admitted(BLOCKED + key, 1, START + key * STEP)).count();
         let nanos = clock.now().since(started).as_nanos() / u128::from((to - from).max(1));
-        let freed = (0..BLOCKED).filter(|number| flooded.takes(*number, 10, START + to * STEP)).count();
+        let freed = (0..BLOCKED).filter(|number| flooded.is_admitted(*number, 10, START + to * STEP)).count();
         let (live, shared) = (flooded.limiter.live_keys(), flooded.limiter.overflows());
-        println!("| {to} | {nanos} | {passed} | {live} | {shared} | {} | {freed} |", resident());
+        println!("| {to} | {nanos} | {passed} | {live} | {shared} | {} | {freed} |", resident_mib());
         assert_eq!(freed, 0, "a blocked client was admitted");
     }
 }

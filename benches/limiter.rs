@@ -42,7 +42,7 @@ enum Load {
     /// Admitted: the limit is a million per second for each key, far above the load.
     Conforming,
     /// Rejected: the limit is one per hour for each key, and is used up.
-    Refused,
+    Rejected,
 }
 
 /// A limiter under measurement.
@@ -53,7 +53,7 @@ trait Contender: Sync {
 
 struct Weir {
     limiter: Limiter,
-    meter: LimitHandle,
+    handle: LimitHandle,
     clock: Option<Clock>,
 }
 
@@ -63,7 +63,7 @@ impl Weir {
             Limiter::new(LimiterSettings { max_keys, secret: [fastrand::u64(..), fastrand::u64(..)] });
         let (count, unit) = match load {
             Load::Conforming => (1_000_000, TimeUnit::Second),
-            Load::Refused => (1, TimeUnit::Hour),
+            Load::Rejected => (1, TimeUnit::Hour),
         };
         let limit = Limit::new(NonZeroU32::new(count).expect("a count above 0"), Period::one(unit));
         let quota = Quota::new(Algorithm::Gcra, limit, None).expect("a valid quota");
@@ -73,7 +73,7 @@ impl Weir {
             &[LimitSpec { identity: lineage, quota, on_change: OnChange::Keep, lease_policy: None }],
             now,
         )[0];
-        Self { limiter, meter, clock }
+        Self { limiter, handle: meter, clock }
     }
 }
 
@@ -85,7 +85,7 @@ impl Contender for Weir {
         };
         let key = self.limiter.hasher().hash_u32(address);
         let check = Check {
-            handle: self.meter,
+            handle: self.handle,
             key,
             cost: 1,
             enforcement: Enforcement::Enforced,
@@ -102,9 +102,9 @@ thread_local! {
 
 /// A clock that returns the tick set for the thread, so that governor can be measured without reading a real clock.
 #[derive(Clone)]
-struct Told;
+struct TickClock;
 
-impl GovernorClock for Told {
+impl GovernorClock for TickClock {
     type Instant = Nanos;
 
     fn now(&self) -> Nanos {
@@ -118,7 +118,7 @@ type Governor<C> =
 fn governor<C: GovernorClock>(load: Load, clock: C) -> Governor<C> {
     let quota = match load {
         Load::Conforming => GovernorQuota::per_second(NonZeroU32::new(1_000_000).expect("a count above 0")),
-        Load::Refused => GovernorQuota::per_hour(NonZeroU32::MIN),
+        Load::Rejected => GovernorQuota::per_hour(NonZeroU32::MIN),
     };
     RateLimiter::dashmap_with_clock(quota, clock)
 }
@@ -145,13 +145,13 @@ fn measure(contender: &impl Contender, sequences: &[Vec<u32>], first_tick: u64, 
     let barrier = Barrier::new(sequences.len());
     let run = |sequence: &[u32]| {
         barrier.wait();
-        let start = on_cpu();
+        let start = thread_cpu_nanos();
         let passed = sequence
             .iter()
             .zip(first_tick..)
             .filter(|(address, tick)| contender.decide(**address, *tick))
             .count();
-        let elapsed = on_cpu() - start;
+        let elapsed = thread_cpu_nanos() - start;
         let expected = if load == Load::Conforming { sequence.len() } else { 0 };
         assert_eq!(passed, expected, "unexpected share of admitted requests");
         elapsed as f64 / sequence.len() as f64
@@ -164,7 +164,7 @@ fn measure(contender: &impl Contender, sequences: &[Vec<u32>], first_tick: u64, 
 
 /// Returns the processor time of this thread in nanoseconds. On a shared machine this is more accurate than a clock,
 /// which also counts the time that the thread waits for a processor.
-fn on_cpu() -> u64 {
+fn thread_cpu_nanos() -> u64 {
     // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
     std::thread::yield_now();
     let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
@@ -214,9 +214,9 @@ fn compare_speed(plan: &Plan) {
     );
     println!("     keys  threads        load  clock      weir     governor  ratio");
     for &keys in &plan.keys {
-        for load in [Load::Conforming, Load::Refused] {
+        for load in [Load::Conforming, Load::Rejected] {
             let ours = Weir::new(keys as usize, load, None);
-            compare(&ours, &governor(load, Told), keys, load, "none", plan);
+            compare(&ours, &governor(load, TickClock), keys, load, "none", plan);
             let ours = Weir::new(keys as usize, load, Some(Clock::start()));
             compare(&ours, &governor(load, DefaultClock::default()), keys, load, "own", plan);
         }
@@ -230,23 +230,23 @@ fn resident() -> u64 {
 }
 
 /// Fills a limiter in a child process and returns the growth of its resident memory in bytes.
-fn growth(who: &str, keys: u32, capacity: u32) -> u64 {
+fn growth(contender: &str, keys: u32, capacity: u32) -> u64 {
     let before = resident();
-    if who == "weir" {
-        let weir = Weir::new(capacity as usize, Load::Refused, None);
+    if contender == "weir" {
+        let weir = Weir::new(capacity as usize, Load::Rejected, None);
         fill(&weir, keys);
         resident().saturating_sub(before)
     } else {
-        let governor = governor(Load::Refused, Told);
+        let governor = governor(Load::Rejected, TickClock);
         fill(&governor, keys);
         resident().saturating_sub(before)
     }
 }
 
 /// Returns the bytes per key of `capacity`. A separate process measures them, so that no freed memory is reused.
-fn bytes_per_key(who: &str, keys: u32, capacity: u32) -> Option<f64> {
+fn bytes_per_key(contender: &str, keys: u32, capacity: u32) -> Option<f64> {
     let program = env::current_exe().ok()?;
-    let fill = format!("{who},{keys},{capacity}");
+    let fill = format!("{contender},{keys},{capacity}");
     let output = Command::new(program).args(["--fill", &fill]).output().ok()?;
     let grown: f64 = String::from_utf8(output.stdout).ok()?.trim().parse().ok()?;
     Some(grown / f64::from(capacity))
@@ -277,7 +277,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn from(arguments: &[String]) -> Self {
+    fn from_arguments(arguments: &[String]) -> Self {
         let after = |name: &str| {
             let position = arguments.iter().position(|argument| argument == name)?;
             arguments.get(position + 1)
@@ -322,7 +322,7 @@ fn main() {
         println!("{}", growth(parts[0], number(1), number(2)));
         return;
     }
-    let plan = Plan::from(&arguments);
+    let plan = Plan::from_arguments(&arguments);
     compare_speed(&plan);
     compare_memory(&plan);
 }

@@ -27,12 +27,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tonic::codegen::Service as _;
 use tonic::{Request, Response, Status};
 use weir::limiter::timestamp::Timestamp;
-use weir::limiter::{Limiter, LimiterSettings as Table};
-use weir::rls::options::{Directory, load};
-use weir::rls::request::{Descriptor, Entry, Request as Question};
-use weir::rls::service::Service;
-use weir::rls::settings::Settings;
-use weir::rls::windows::Windows;
+use weir::limiter::{Limiter, LimiterSettings as SlotTable};
+use weir::rls::decider::RlsDecider;
+use weir::rls::options::{RulesDirectory, load_rules};
+use weir::rls::request::{RlsDescriptor, RlsEntry, RlsRequest as Question};
+use weir::rls::settings::RlsSettings;
+use weir::rls::unit_limits::UnitLimits;
 
 /// The allocator of the program.
 #[global_allocator]
@@ -45,13 +45,13 @@ const CALLS: usize = 500_000;
 fn main() {
     match env::args().nth(1).as_deref() {
         Some("echo") => echo(),
-        _ => [10, 1000].into_iter().for_each(rules),
+        _ => [10, 1000].into_iter().for_each(measure_decisions),
     }
 }
 
 /// Loads `count` domains with `count` descriptors each, and prints the time per decision.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-fn rules(count: usize) {
+fn measure_decisions(count: usize) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut bytes = 0;
     for domain in 0..count {
@@ -60,16 +60,21 @@ fn rules(count: usize) {
         std::fs::write(directory.path().join(format!("{domain}.yaml")), text).expect("the file is written");
     }
     let began = Instant::now();
-    let loaded = load(&Directory::new(directory.path()));
+    let loaded = load_rules(&RulesDirectory::new(directory.path()));
     let took = began.elapsed();
     println!("{count} domains of {count} descriptors: {bytes} bytes loaded in {took:.2?}");
-    let limiter = Limiter::new(Table { max_keys: 4_000_000, secret: [7, 11] });
-    let windows = Windows::install(&limiter, NOW).expect("a limit for each unit");
+    let limiter = Limiter::new(SlotTable { max_keys: 4_000_000, secret: [7, 11] });
+    let windows = UnitLimits::install(&limiter, NOW).expect("a limit for each unit");
     let rules = Some(loaded.expect("valid rules").rules);
-    let service =
-        Service { rules, settings: Arc::new(Settings::default()), windows, sharing: None, native: None };
+    let service = RlsDecider {
+        rules,
+        settings: Arc::new(RlsSettings::default()),
+        unit_limits: windows,
+        shared_limits: None,
+        native_policy: None,
+    };
     // Only 100 distinct requests, since few are frequent in real traffic, and memory latency is not the subject.
-    let questions: Vec<_> = (0..100).map(|n| question(n * 7919 % count, n * 104_729 % count)).collect();
+    let questions: Vec<_> = (0..100).map(|n| rls_request(n * 7919 % count, n * 104_729 % count)).collect();
     for round in 0..3 {
         let began = Instant::now();
         for question in questions.iter().cycle().take(CALLS) {
@@ -88,9 +93,9 @@ fn document(domain: usize, descriptors: usize) -> String {
     text
 }
 
-fn question(domain: usize, descriptor: usize) -> Question {
-    let entry = Entry { key: "key".to_owned(), value: format!("value-{descriptor}") };
-    let descriptors = vec![Descriptor { entries: vec![entry], ..Descriptor::default() }];
+fn rls_request(domain: usize, descriptor: usize) -> Question {
+    let entry = RlsEntry { key: "key".to_owned(), value: format!("value-{descriptor}") };
+    let descriptors = vec![RlsDescriptor { entries: vec![entry], ..RlsDescriptor::default() }];
     Question { domain: format!("domain-{domain}"), descriptors, hits_addend: 0 }
 }
 

@@ -25,7 +25,7 @@ const NOW: Timestamp = Timestamp::from_secs(1_795_248_000);
 
 /// Attribute by which the rules differ.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum MatcherKind {
     Exact,
     Prefix,
     Template,
@@ -34,7 +34,7 @@ enum Kind {
     Regex,
 }
 
-impl Kind {
+impl MatcherKind {
     const ALL: [Self; 6] = [Self::Exact, Self::Prefix, Self::Template, Self::Host, Self::Header, Self::Regex];
 
     /// Returns the `match` section of rule `n`.
@@ -69,7 +69,7 @@ impl Kind {
 }
 
 /// Returns `count` rules, loaded from a configuration file.
-fn bound(kind: Kind, count: usize) -> RuleSet {
+fn load_rule_set(kind: MatcherKind, count: usize) -> RuleSet {
     let rule = |n| {
         let matcher = kind.matcher(n);
         // Short, because 10,000 of them must fit into the maximum size of a configuration file.
@@ -93,18 +93,18 @@ fn measure(set: &RuleSet, requests: &[(Uri, HeaderMap)], selections: usize) -> f
         .iter()
         .map(|(uri, headers)| identify(&Method::GET, uri, headers, peer, &settings, NOW).expect("a request"))
         .collect();
-    let started = on_cpu();
+    let started = thread_cpu_nanos();
     for request in identified.iter().cycle().take(selections) {
         match black_box(set.select(black_box(request), Headroom::default())) {
             Selection::Limited(selected, _) => assert_eq!(selected.len(), 1, "each request matches one rule"),
             other => panic!("{other:?}"),
         }
     }
-    (on_cpu() - started) as f64 / selections as f64
+    (thread_cpu_nanos() - started) as f64 / selections as f64
 }
 
 /// Returns the processor time of this thread in nanoseconds.
-fn on_cpu() -> u64 {
+fn thread_cpu_nanos() -> u64 {
     // Yielding makes the kernel update the processor time, which otherwise lags by up to one timer tick.
     std::thread::yield_now();
     let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
@@ -138,14 +138,14 @@ fn main() {
     println!("Nanoseconds per selection, medians of {rounds} rounds. Warm: ten rules are asked for in turn;");
     println!("all: a thousand.");
     println!("  told apart by    rules      warm       all");
-    for kind in Kind::ALL {
+    for kind in MatcherKind::ALL {
         for &count in &counts {
-            let set = bound(kind, count);
+            let set = load_rule_set(kind, count);
             let figure = |asked: usize| {
                 // Requests match the rules in random order.
                 let mut random = fastrand::Rng::with_seed(7);
                 let requests: Vec<_> = (0..asked).map(|_| kind.request(random.usize(..count))).collect();
-                let runs = if matches!(kind, Kind::Regex) { selections / 100 } else { selections };
+                let runs = if matches!(kind, MatcherKind::Regex) { selections / 100 } else { selections };
                 median((0..rounds).map(|_| measure(&set, &requests, runs.max(100))).collect())
             };
             println!(

@@ -5,27 +5,27 @@
 //! an address that others can reach. The interface serves until the process exits, so that a graceful shutdown can be
 //! observed.
 
-mod act;
+mod actions;
 mod certs;
 mod clusters;
 mod config_dump;
-mod hosts;
+mod host_check;
 mod limits;
 mod query;
-mod reply;
+mod response;
 mod router;
 mod scrape;
-mod sharing;
+mod shared_limits;
 mod stats;
 mod status;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use self::reply::FullResponse;
+pub use self::response::FullResponse;
 pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
-use crate::config::reload::Status;
+use crate::config::reload::ReloadStatus;
 use crate::drain::DrainManager;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
@@ -60,16 +60,16 @@ impl Surface {
 
 /// A listener for clients, as the admin interface shows it.
 #[derive(Clone, Debug)]
-pub struct Listener {
+pub struct ListenerInfo {
     /// Name in metrics and logs.
     pub name: Box<str>,
     /// Bound address.
     pub address: ListenAddress,
 }
 
-impl Listener {
+impl ListenerInfo {
     /// Returns the bound address in Envoy's notation; a Unix socket is its path alone.
-    fn place(&self) -> String {
+    fn envoy_address(&self) -> String {
         match &self.address {
             ListenAddress::Tcp(address) => address.to_string(),
             ListenAddress::Unix(path) => path.display().to_string(),
@@ -93,17 +93,17 @@ pub trait Inspect: Send + Sync {
     fn client_tls(&self) -> Vec<Arc<TlsClient>>;
     /// Returns the configuration in force and the outcome of the last reload. It contains secrets, which the admin
     /// interface removes.
-    fn configuration(&self) -> Status;
+    fn configuration(&self) -> ReloadStatus;
     /// Returns the status of the state file, if one is configured.
     fn state_file(&self) -> Option<state_file::StateFileStatus>;
     /// Returns whether the store of shared limits is unreachable; `None` without a store.
-    fn is_store_away(&self) -> Option<bool>;
+    fn is_store_unreachable(&self) -> Option<bool>;
     /// Returns the headroom of elastic limits and the signals it is computed from; `None` without elastic limits.
-    fn elastic(&self) -> Option<Assessment>;
+    fn elastic_assessment(&self) -> Option<Assessment>;
 }
 
 /// Everything that the admin interface shows and controls.
-pub struct State {
+pub struct AdminState {
     /// The parts that change at run time.
     pub process: Box<dyn Inspect>,
     /// Process-wide metrics.
@@ -111,26 +111,26 @@ pub struct State {
     /// The limiter, which contains the counters.
     pub limiter: Arc<Limiter>,
     /// Maximum number of counters.
-    pub capacity: usize,
+    pub max_keys: usize,
     /// Graceful-shutdown state.
     pub drain: Arc<DrainManager>,
     /// Log levels.
-    pub levels: LevelHandle,
+    pub log_levels: LevelHandle,
     /// Access log, if configured.
     pub access_log: Option<AccessLog>,
     /// Start time of the process.
-    pub started: Timestamp,
+    pub start_time: Timestamp,
     /// Number of worker threads.
     pub workers: usize,
     /// Host names accepted in `Host`, in lower case, in addition to IP addresses and `localhost`.
-    pub hosts: Box<[Box<str>]>,
+    pub allowed_hosts: Box<[Box<str>]>,
     /// Listeners for clients.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<ListenerInfo>,
     /// Cached numbers of counters per limit; initially empty.
-    pub keys: KeyCounts,
+    pub key_counts: KeyCounts,
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for AdminState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State").field("listeners", &self.listeners).finish_non_exhaustive()
     }

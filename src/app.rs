@@ -2,15 +2,15 @@
 
 mod admin_port;
 mod central;
-mod crowding;
-mod ending;
 mod generation;
 mod instances;
-mod keeping;
-mod pressure;
-mod rate_limits;
-mod reloading;
-mod sharing;
+mod reload;
+mod resource_limits;
+mod rls_runtime;
+mod shutdown;
+mod state_saver;
+mod store_thread;
+mod table_full_alert;
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -21,16 +21,16 @@ use std::thread::JoinHandle;
 use tokio::task::JoinSet;
 
 use self::admin_port::AdminPort;
-use self::central::Central;
-use self::ending::Signals;
+use self::central::CentralSource;
 use self::generation::Generations;
-use self::instances::Instances;
-use self::keeping::Keeping;
-use self::rate_limits::RateLimits;
+use self::instances::InstanceResolver;
+use self::rls_runtime::RlsRuntime;
+use self::shutdown::TerminationSignals;
+use self::state_saver::StateSaver;
 use crate::admin;
 use crate::clock::Clock;
-use crate::config::reload::{Handle, Reloader};
-use crate::config::{Config, Problem, bootstrap};
+use crate::config::reload::{ReloadHandle, Reloader};
+use crate::config::{Config, Diagnostic, load_bootstrap};
 use crate::drain::DrainManager;
 use crate::limiter::{self, Limiter};
 use crate::listener;
@@ -51,38 +51,38 @@ use crate::worker::{ThreadGroup, WorkerFailed};
 
 /// Why the process cannot serve.
 #[derive(Debug)]
-pub enum Error {
+pub enum AppError {
     /// Every problem of the configuration.
-    Configuration(Vec<Problem>),
+    Configuration(Vec<Diagnostic>),
     /// A failed system operation: what was attempted, and the error.
     System(String, std::io::Error),
     /// A thread of this name has failed. The others have been drained.
     Thread(Box<str>),
 }
 
-impl Error {
-    fn system(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
-        move |error| Self::System(doing.into(), error)
+impl AppError {
+    fn system(context: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::System(context.into(), error)
     }
 }
 
 /// A listener and its sockets, one per worker.
-type Bound = (listener::ListenerSettings, Vec<Socket>);
+type BoundListener = (listener::ListenerSettings, Vec<Socket>);
 
 /// Everything that is started once and lives until the process ends.
-struct Running {
+struct RunningApp {
     shared: Arc<ProxyState>,
     generations: Arc<Generations>,
-    rate_limits: Option<Arc<RateLimits>>,
-    reload: Handle,
-    keeping: Option<Keeping>,
-    log_guard: Option<access_log::Guard>,
-    span_guard: Option<spans::Guard>,
+    rls_runtime: Option<Arc<RlsRuntime>>,
+    reload: ReloadHandle,
+    state_saver: Option<StateSaver>,
+    access_log_guard: Option<access_log::AccessLogGuard>,
+    tracer_guard: Option<spans::TracerGuard>,
 }
 
 /// The source of the configuration.
 #[derive(Clone, Copy, Debug)]
-pub enum Origin<'a> {
+pub enum ConfigOrigin<'a> {
     /// A file, which is followed.
     File(&'a Path),
     /// The text itself.
@@ -94,62 +94,64 @@ pub enum Origin<'a> {
 /// # Errors
 /// Returns an [`Error`] if the configuration is invalid, or a socket, file or thread cannot be created; no
 /// request has been served then. Also returns one if a thread has failed while serving.
-pub fn run(origin: Origin<'_>, levels: LevelHandle) -> Result<(), Error> {
-    panics::watch();
+pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError> {
+    panics::install_hook();
     let clock = Arc::new(Clock::start());
-    let (config, reloader, central) = begin(origin)?;
+    let (config, reloader, central) = load_config(origin)?;
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
     let main = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(Error::system("cannot start a runtime"))?;
+        .map_err(AppError::system("cannot start a runtime"))?;
     let _guard = main.enter();
-    let signals = Signals::listen().map_err(Error::system("cannot listen for signals"))?;
-    let mut bound = bind(&config)?;
-    let mut service = rate_limits::Sockets::bind(&config)?;
+    let signals = TerminationSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
+    let mut bound = bind_listeners(&config)?;
+    let mut rls_sockets = rls_runtime::RlsSockets::bind(&config)?;
     let admin = AdminPort::bind(&config.admin)?;
-    let running = compose(&config, clock, reloader.handle())?;
-    let addresses = announce(&bound);
-    let mut instances = Instances::new(&running.shared, &running.generations);
-    main.block_on(instances.begin());
-    let asked = service.as_mut().map(|sockets| &mut sockets.grpc);
-    let workers = start_workers(config.workers.get(), &mut bound, asked, &running)?;
+    let running = build_app(&config, clock, reloader.handle())?;
+    let addresses = report_listeners(&bound);
+    let mut instances = InstanceResolver::new(&running.shared, &running.generations);
+    main.block_on(instances.resolve_at_startup());
+    let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);
+    let workers = start_workers(config.workers.get(), &mut bound, grpc_sockets, &running)?;
     let admin = admin.serve(&config, addresses, levels, &running)?;
-    if let (Some(running), Some(sockets), Some(options)) = (&running.rate_limits, service, &config.rls) {
+    if let (Some(running), Some(sockets), Some(options)) = (&running.rls_runtime, rls_sockets, &config.rls) {
         running.start(sockets, options, &admin)?;
     }
-    let keeper = central.map(|central| central.follow(&running)).transpose()?;
-    reloading::start(reloader, &running, keeper)?;
+    let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
+    reload::start(reloader, &running, central_handle)?;
     let ended = main.block_on(async {
-        let crews = (&*workers, &*admin);
-        let serving = ending::serve_and_drain(&running.shared.drain, config.drain, signals, crews);
+        let thread_groups = (&*workers, &*admin);
+        let serving = shutdown::serve_and_drain(&running.shared.drain, config.drain, signals, thread_groups);
         tokio::select! {
             ended = serving => ended,
-            () = ending::keep_clock(&running.shared.clock) => Ok(()),
+            () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),
             () = run_headroom_controller(&running.shared) => Ok(()),
-            () = reloading::on_signals(&running) => Ok(()),
-            () = crowding::watch(&running.shared, config.max_keys) => Ok(()),
-            () = pressure::watch(&running.shared.overload) => Ok(()),
-            () = instances.follow() => Ok(()),
+            () = reload::handle_signals(&running) => Ok(()),
+            () = table_full_alert::watch(&running.shared, config.max_keys) => Ok(()),
+            () = resource_limits::watch_memory(&running.shared.overload) => Ok(()),
+            () = instances.run() => Ok(()),
         }
     });
     running.reload.stop();
-    running.rate_limits.iter().for_each(|service| service.finish());
-    running.keeping.iter().for_each(Keeping::finish);
-    drop(running.log_guard);
-    drop(running.span_guard);
-    ended.map_err(Error::Thread)
+    running.rls_runtime.iter().for_each(|service| service.finish());
+    running.state_saver.iter().for_each(StateSaver::finish);
+    drop(running.access_log_guard);
+    drop(running.tracer_guard);
+    ended.map_err(AppError::Thread)
 }
 
 /// Loads the configuration at startup, and creates what follows its source.
-fn begin(origin: Origin<'_>) -> Result<(Config, Reloader, Option<Central>), Error> {
-    let whole = |(config, reloader)| (config, reloader, None);
+fn load_config(origin: ConfigOrigin<'_>) -> Result<(Config, Reloader, Option<CentralSource>), AppError> {
+    let without_central = |(config, reloader)| (config, reloader, None);
     match origin {
-        Origin::Text(text) => Reloader::start_with(text).map(whole).map_err(Error::Configuration),
-        Origin::File(path) => match bootstrap(path).map_err(Error::Configuration)? {
-            None => Reloader::start(path).map(whole).map_err(Error::Configuration),
+        ConfigOrigin::Text(text) => {
+            Reloader::start_with_text(text).map(without_central).map_err(AppError::Configuration)
+        }
+        ConfigOrigin::File(path) => match load_bootstrap(path).map_err(AppError::Configuration)? {
+            None => Reloader::start(path).map(without_central).map_err(AppError::Configuration),
             Some(settings) => {
                 let (config, reloader, central) = central::start(path, settings)?;
                 Ok((config, reloader, Some(central)))
@@ -159,47 +161,55 @@ fn begin(origin: Origin<'_>) -> Result<(Config, Reloader, Option<Central>), Erro
 }
 
 /// Binds every listener, so that a port in use is found before anything is served.
-fn bind(config: &Config) -> Result<Vec<Bound>, Error> {
+fn bind_listeners(config: &Config) -> Result<Vec<BoundListener>, AppError> {
     let bind_one = |settings: &listener::ListenerSettings| {
         let sockets = socket::bind(&settings.address, config.workers.get())
-            .map_err(Error::system(format!("cannot listen on {}", settings.address)))?;
+            .map_err(AppError::system(format!("cannot listen on {}", settings.address)))?;
         Ok((settings.clone(), sockets))
     };
     config.listeners.iter().map(bind_one).collect()
 }
 
-fn announce(bound: &[Bound]) -> Vec<admin::Listener> {
-    let address_of = |(settings, sockets): &Bound| {
+fn report_listeners(bound: &[BoundListener]) -> Vec<admin::ListenerInfo> {
+    let address_of = |(settings, sockets): &BoundListener| {
         let address = sockets.first().and_then(|socket| socket.address().ok());
         let address = address.unwrap_or_else(|| settings.address.clone());
         tracing::info!(listener = %settings.name, %address, "listening");
-        admin::Listener { name: settings.name.clone(), address }
+        admin::ListenerInfo { name: settings.name.clone(), address }
     };
     bound.iter().map(address_of).collect()
 }
 
-fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running, Error> {
+fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result<RunningApp, AppError> {
     let now = clock.now();
-    let mut keeper = config.state.as_ref().map(StateFile::new);
-    let limiter = match keeper.as_mut().and_then(|keeper| keeper.restore(config.max_keys, now)) {
+    let mut state_file = config.state_file.as_ref().map(StateFile::new);
+    let limiter = match state_file.as_mut().and_then(|keeper| keeper.restore(config.max_keys, now)) {
         Some(limiter) => limiter,
-        None => Limiter::new(limiter::LimiterSettings { max_keys: config.max_keys, secret: secret()? }),
+        None => {
+            Limiter::new(limiter::LimiterSettings { max_keys: config.max_keys, secret: generate_secret()? })
+        }
     };
     let limiter = Arc::new(limiter);
     let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.name).collect();
     let metrics = Metrics::new(&names);
-    let generations = Generations::first(config, &limiter, &clock, &metrics)
+    let generations = Generations::new(config, &limiter, &clock, &metrics)
         .map(Arc::new)
-        .map_err(Error::system("cannot set up TLS"))?;
+        .map_err(AppError::system("cannot set up TLS"))?;
     let tracing =
         config.tracing.as_ref().map(|settings| Tracer::start(settings, metrics.spans())).transpose();
-    let (tracer, span_guard) = tracing.map_err(Error::system("cannot start a thread for spans"))?.unzip();
+    let (tracer, tracer_guard) =
+        tracing.map_err(AppError::system("cannot start a thread for spans"))?.unzip();
     let log = config.access_log.as_ref().map(AccessLog::open).transpose();
-    let (access_log, log_guard) = log.map_err(Error::system("cannot open the access log"))?.unzip();
-    metrics.config_started(1, clock.now());
-    let overload = OverloadManager::new(&config.overload, pressure::descriptors(), pressure::memory());
+    let (access_log, access_log_guard) = log.map_err(AppError::system("cannot open the access log"))?.unzip();
+    metrics.record_initial_config(1, clock.now());
+    let overload = OverloadManager::new(
+        &config.overload,
+        resource_limits::raise_descriptor_limit(),
+        resource_limits::available_memory(),
+    );
     tracing::info!(connections = overload.max_connections(), "maximum number of downstream connections");
-    let (store_handle, queue) = config.store.as_ref().map(|_| store::handle::Handle::new(&limiter)).unzip();
+    let (store_handle, queue) =
+        config.store.as_ref().map(|_| store::handle::StoreHandle::new(&limiter)).unzip();
     let shared = Arc::new(ProxyState {
         generation: Arc::clone(generations.engine.current()),
         limiter,
@@ -213,20 +223,26 @@ fn compose(config: &Config, clock: Arc<Clock>, reload: Handle) -> Result<Running
         overload: Arc::new(overload),
         warned_of_untrusted_proxy: AtomicBool::new(false),
     });
-    let rate_limits = RateLimits::compose(config, &generations, &shared)?.map(Arc::new);
-    let keeping = config.state.as_ref().zip(keeper);
-    let keeping = keeping.map(|(settings, keeper)| Keeping::start(settings, keeper, &shared)).transpose()?;
+    let rls_runtime = RlsRuntime::from_config(config, &generations, &shared)?.map(Arc::new);
+    let state_saver = config.state_file.as_ref().zip(state_file);
+    let state_saver =
+        state_saver.map(|(settings, keeper)| StateSaver::start(settings, keeper, &shared)).transpose()?;
     if let Some((settings, queue)) = config.store.as_ref().zip(queue) {
-        sharing::start(settings, queue, secret()?, (&shared, &generations, rate_limits.as_ref()))?;
+        store_thread::start(
+            settings,
+            queue,
+            generate_secret()?,
+            (&shared, &generations, rls_runtime.as_ref()),
+        )?;
     }
-    Ok(Running { shared, generations, rate_limits, reload, keeping, log_guard, span_guard })
+    Ok(RunningApp { shared, generations, rls_runtime, reload, state_saver, access_log_guard, tracer_guard })
 }
 
 /// Draws the secret that keys are hashed with, if no state file contains one.
-fn secret() -> Result<[u64; 2], Error> {
+fn generate_secret() -> Result<[u64; 2], AppError> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret).map_err(|error| {
-        Error::System("cannot generate a random secret".to_owned(), std::io::Error::other(error))
+        AppError::System("cannot generate a random secret".to_owned(), std::io::Error::other(error))
     })?;
     let (low, high) = secret.split_at(8);
     let word = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -234,9 +250,9 @@ fn secret() -> Result<[u64; 2], Error> {
 }
 
 /// Starts a thread outside of the runtimes.
-fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, AppError> {
     let named = std::thread::Builder::new().name(name.to_owned());
-    named.spawn(run).map_err(Error::system("cannot start a thread"))
+    named.spawn(run).map_err(AppError::system("cannot start a thread"))
 }
 
 /// Serves every socket on this thread until all have ended.
@@ -258,28 +274,28 @@ async fn serve_all<S, F: Future<Output = ()> + 'static>(
 /// (`asked`).
 fn start_workers(
     workers: usize,
-    bound: &mut [Bound],
-    mut asked: Option<&mut Vec<Socket>>,
-    running: &Running,
-) -> Result<Arc<ThreadGroup>, Error> {
-    let crew = Arc::new(ThreadGroup::default());
+    bound: &mut [BoundListener],
+    mut grpc_sockets: Option<&mut Vec<Socket>>,
+    running: &RunningApp,
+) -> Result<Arc<ThreadGroup>, AppError> {
+    let threads = Arc::new(ThreadGroup::default());
     let start = |index: usize| {
-        let mine =
+        let own_listeners =
             bound.iter_mut().filter_map(|(settings, sockets)| Some((settings.clone(), sockets.pop()?)));
-        let (mine, shared) = (mine.collect(), Arc::clone(&running.shared));
-        let port = running.rate_limits.as_ref().map(|service| Arc::clone(&service.port));
-        let asked = port.zip(asked.as_mut().and_then(|sockets| sockets.pop()));
+        let (own_listeners, shared) = (own_listeners.collect(), Arc::clone(&running.shared));
+        let port = running.rls_runtime.as_ref().map(|service| Arc::clone(&service.grpc_port));
+        let grpc_socket = port.zip(grpc_sockets.as_mut().and_then(|sockets| sockets.pop()));
         let work = move || async move {
-            let proxying = proxy::run(shared, mine);
-            match asked {
+            let proxying = proxy::run(shared, own_listeners);
+            match grpc_socket {
                 None => proxying.await,
                 Some((port, socket)) => {
                     tokio::try_join!(proxying, rls::server::run(port, socket)).map(|((), ())| ())
                 }
             }
         };
-        crew.spawn(format!("worker-{index}"), work).map_err(Error::system("cannot start a worker"))
+        threads.spawn(format!("worker-{index}"), work).map_err(AppError::system("cannot start a worker"))
     };
     (0..workers).try_for_each(start)?;
-    Ok(crew)
+    Ok(threads)
 }

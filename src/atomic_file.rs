@@ -19,7 +19,7 @@ pub(crate) enum LockAttempt {
     /// It may, for as long as the lock is open.
     Acquired(File),
     /// Another process holds the lock.
-    Taken,
+    WouldBlock,
 }
 
 /// Locks `path` for this process.
@@ -29,7 +29,7 @@ pub(crate) fn try_lock(path: &Path) -> io::Result<LockAttempt> {
     let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(lock)?;
     match lock.try_lock() {
         Ok(()) => Ok(LockAttempt::Acquired(lock)),
-        Err(TryLockError::WouldBlock) => Ok(LockAttempt::Taken),
+        Err(TryLockError::WouldBlock) => Ok(LockAttempt::WouldBlock),
         Err(TryLockError::Error(error)) => Err(error),
     }
 }

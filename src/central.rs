@@ -13,4 +13,4 @@ pub mod settings;
 
 mod client;
 mod envelope;
-mod pacing;
+mod poll_interval;

@@ -27,12 +27,12 @@ pub struct Cli {
     ///
     /// Defaults to `text`, or to the LOG_FORMAT variable for `weir rls`.
     #[arg(long, global = true, value_enum, value_name = "FORMAT", env = "WEIR_LOG_FORMAT")]
-    pub log_format: Option<LogFormat>,
+    pub log_format: Option<LogFormatArg>,
 }
 
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub enum LogFormatArg {
     /// Readable text.
     #[default]
     Text,
@@ -78,7 +78,7 @@ pub enum Command {
     Import {
         /// The format to import.
         #[command(subcommand)]
-        from: Import,
+        from: ImportFormat,
     },
     /// Print a completion script for a shell.
     Completions {
@@ -90,7 +90,7 @@ pub enum Command {
 
 /// Formats that can be imported.
 #[derive(Debug, Subcommand)]
-pub enum Import {
+pub enum ImportFormat {
     /// Files of envoyproxy/ratelimit, as rules for Envoy's calls in their domains.
     EnvoyRatelimit {
         /// Files to import; a domain may be in several.
@@ -106,19 +106,19 @@ pub enum Import {
 }
 
 /// Name of the reference's executable, which manifests run by its path.
-const RATELIMIT: &str = "ratelimit";
+const REFERENCE_EXECUTABLE: &str = "ratelimit";
 
 impl Cli {
     /// Parses the command line of this process. If the executable is called `ratelimit`, it is parsed as
     /// `weir rls`, and arguments are ignored as the reference ignores them.
-    pub fn of_process() -> Self {
-        Self::of(std::env::args_os())
+    pub fn from_process_args() -> Self {
+        Self::from_args(std::env::args_os())
     }
 
-    fn of(arguments: impl IntoIterator<Item = OsString>) -> Self {
+    fn from_args(arguments: impl IntoIterator<Item = OsString>) -> Self {
         let mut arguments = arguments.into_iter().peekable();
         let name = arguments.peek().and_then(|program| Path::new(program).file_name());
-        if name == Some(OsStr::new(RATELIMIT)) {
+        if name == Some(OsStr::new(REFERENCE_EXECUTABLE)) {
             return Self::parse_from(["weir", "rls"]);
         }
         Self::parse_from(arguments)
@@ -130,29 +130,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_definition_is_valid() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn run_knows_where_its_configuration_is() {
+    fn run_defaults_to_the_standard_config_path() {
         let cli = Cli::parse_from(["weir", "run", "--log-format", "json"]);
-        assert_eq!(cli.log_format, Some(LogFormat::Json));
+        assert_eq!(cli.log_format, Some(LogFormatArg::Json));
         assert!(matches!(cli.command, Command::Run { config } if config.to_str() == Some(DEFAULT_CONFIG)));
     }
 
     #[test]
-    fn a_program_called_ratelimit_is_the_rate_limit_service_whatever_its_arguments() {
-        let of = |arguments: &[&str]| Cli::of(arguments.iter().map(OsString::from)).command;
+    fn executable_named_ratelimit_runs_rls_and_ignores_arguments() {
+        let command = |arguments: &[&str]| Cli::from_args(arguments.iter().map(OsString::from)).command;
         for arguments in [&["/bin/ratelimit"][..], &["ratelimit", "--flag"], &["./ratelimit", "run"]] {
-            assert!(matches!(of(arguments), Command::Rls { print_config: false }), "{arguments:?}");
+            assert!(matches!(command(arguments), Command::Rls { print_config: false }), "{arguments:?}");
         }
-        assert!(matches!(of(&["/opt/ratelimit/weir", "run"]), Command::Run { .. }));
+        assert!(matches!(command(&["/opt/ratelimit/weir", "run"]), Command::Run { .. }));
     }
 
     #[test]
-    fn check_wants_a_file() {
+    fn check_requires_a_file() {
         assert!(Cli::try_parse_from(["weir", "check"]).is_err());
         assert!(Cli::try_parse_from(["weir", "check", "a.yaml", "b.yaml"]).is_ok());
         assert!(Cli::try_parse_from(["weir", "check", "--against", "a.yaml"]).is_err());

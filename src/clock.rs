@@ -13,16 +13,16 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::limiter::timestamp::Timestamp;
 
 /// Maximum difference at which two clocks count as equal.
-const TOLERATED: Duration = Duration::from_secs(1);
+const TOLERANCE: Duration = Duration::from_secs(1);
 
 /// Maximum lead over the wall clock that is corrected, so that windows begin at the expected time again.
-const MAX_WORKED_OFF: Duration = Duration::from_secs(3600);
+const MAX_CORRECTED_LEAD: Duration = Duration::from_secs(3600);
 
 /// Correction of the lead per comparison. With one comparison per second, time runs 6 % slower meanwhile.
-const STEP: Duration = Duration::from_millis(60);
+const CORRECTION_STEP: Duration = Duration::from_millis(60);
 
 /// Time for which the clock stands still during a correction; longer than two atomic stores take.
-const MARGIN: Duration = Duration::from_millis(10);
+const CORRECTION_PAUSE: Duration = Duration::from_millis(10);
 
 /// The process's clock.
 #[derive(Debug)]
@@ -32,13 +32,13 @@ pub struct Clock {
     anchor: AtomicU64,
     /// Lower bound of the time, in nanoseconds since the epoch; it holds while `anchor` changes.
     floor: AtomicU64,
-    /// Lead of the clock over the wall clock, in nanoseconds; 0 if at most [`TOLERATED`].
+    /// Lead of the clock over the wall clock, in nanoseconds; 0 if at most [`TOLERANCE`].
     lead: AtomicU64,
 }
 
 /// Outcome of a comparison with the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
+pub enum ClockComparison {
     /// The clocks agree, or the difference is unchanged.
     Same,
     /// The clock was advanced by this much.
@@ -53,7 +53,7 @@ impl Clock {
     pub fn start() -> Self {
         Self {
             started: Instant::now(),
-            anchor: AtomicU64::new(wall().as_nanos()),
+            anchor: AtomicU64::new(wall_clock().as_nanos()),
             floor: AtomicU64::new(0),
             lead: AtomicU64::new(0),
         }
@@ -68,49 +68,53 @@ impl Clock {
     }
 
     /// Returns the wall-clock time at `now`, accurate to about a second. It decreases if the wall clock is set back.
-    pub fn civil(&self, now: Timestamp) -> Timestamp {
+    pub fn civil_time_at(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(now.as_nanos().saturating_sub(self.lead.load(Ordering::Relaxed)))
     }
 
     /// Returns the wall-clock time, accurate to about a second.
     pub fn civil_now(&self) -> Timestamp {
-        self.civil(self.now())
+        self.civil_time_at(self.now())
     }
 
     /// Compares with the wall clock. Advances this clock if it is more than a second behind, and notes the lead if it
     /// is ahead. Must be called once a second.
-    pub fn compare(&self) -> Comparison {
-        self.compare_with(wall())
+    pub fn compare_with_wall_clock(&self) -> ClockComparison {
+        self.compare_with_time(wall_clock())
     }
 
-    fn compare_with(&self, wall: Timestamp) -> Comparison {
+    fn compare_with_time(&self, wall: Timestamp) -> ClockComparison {
         let now = self.now();
         let (behind, ahead) = (wall.since(now), now.since(wall));
-        if behind > TOLERATED {
+        if behind > TOLERANCE {
             self.lead.store(0, Ordering::Relaxed);
-            self.anchor.fetch_add(nanos(behind), Ordering::Relaxed);
-            return Comparison::CaughtUp(behind);
+            self.anchor.fetch_add(saturating_nanos(behind), Ordering::Relaxed);
+            return ClockComparison::CaughtUp(behind);
         }
-        if ahead <= TOLERATED {
+        if ahead <= TOLERANCE {
             self.lead.store(0, Ordering::Relaxed);
-            return Comparison::Same;
+            return ClockComparison::Same;
         }
-        let before = Duration::from_nanos(self.lead.swap(nanos(ahead), Ordering::Relaxed));
-        if ahead <= MAX_WORKED_OFF {
+        let before = Duration::from_nanos(self.lead.swap(saturating_nanos(ahead), Ordering::Relaxed));
+        if ahead <= MAX_CORRECTED_LEAD {
             self.slow_down(now);
         }
-        if ahead > before.saturating_add(TOLERATED) { Comparison::Ahead(ahead) } else { Comparison::Same }
+        if ahead > before.saturating_add(TOLERANCE) {
+            ClockComparison::Ahead(ahead)
+        } else {
+            ClockComparison::Same
+        }
     }
 
     /// Sets the time back by [`STEP`]. Callers see the time stand still for a moment and never go backwards.
     fn slow_down(&self, now: Timestamp) {
-        self.floor.store(now.saturating_add(MARGIN).as_nanos(), Ordering::Relaxed);
+        self.floor.store(now.saturating_add(CORRECTION_PAUSE).as_nanos(), Ordering::Relaxed);
         // Release order: a thread that saw the new anchor without the floor would compute an earlier time.
-        self.anchor.fetch_sub(nanos(STEP), Ordering::Release);
+        self.anchor.fetch_sub(saturating_nanos(CORRECTION_STEP), Ordering::Release);
     }
 }
 
-fn nanos(duration: Duration) -> u64 {
+fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -132,7 +136,7 @@ impl Stopwatch {
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the clock")]
-fn wall() -> Timestamp {
+fn wall_clock() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp::EPOCH.saturating_add(since_epoch)
 }

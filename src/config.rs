@@ -5,41 +5,41 @@
 //! it finds, with their positions. `reload` repeats these steps whenever the file changes.
 
 mod applicability;
-mod at;
 mod changes;
 mod compile;
-mod contents;
+mod config_path;
+mod content_hashes;
+mod data_files;
 pub mod defaults;
+pub mod diagnostic;
 pub mod environment;
-mod files;
 pub mod parse;
-pub mod problem;
 pub mod raw;
 mod redact;
 pub mod reload;
 mod schema;
-mod shape;
+mod schema_check;
 mod source;
-mod texts;
+mod source_texts;
 mod tree;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use self::at::At;
-pub use self::changes::changes;
-use self::contents::Contents;
-use self::files::Files;
+pub use self::changes::describe_changes;
+use self::config_path::ConfigPath;
+use self::content_hashes::ContentHashes;
+use self::data_files::DataFiles;
 #[cfg(any(test, fuzzing))]
-pub(crate) use self::files::fuzzing;
-pub use self::problem::Problem;
-use self::problem::Report;
-pub use self::redact::redacted;
-pub use self::schema::published as schema;
-use self::texts::{CENTRAL, Rest, Together};
+pub(crate) use self::data_files::fuzzing;
+pub use self::diagnostic::Diagnostic;
+use self::diagnostic::Diagnostics;
+pub use self::redact::redact;
+pub use self::schema::published_schema as schema;
+use self::source_texts::{CENTRAL_KEY, MergedTexts, RestOfConfig};
 #[cfg(any(test, fuzzing))]
-use crate::central::document::Document;
+use crate::central::document::FetchedDocument;
 use crate::engine::PolicySpec;
 use crate::limiter::elastic::signal::SignalSet;
 use crate::telemetry::{access_log, spans};
@@ -49,11 +49,11 @@ use crate::{central, drain, listener, overload, remote, rls, state_file, store, 
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Source of the rest of the configuration; `None` if all of it is in one file.
-    pub central: Option<central::settings::Settings>,
+    pub central: Option<central::settings::CentralSettings>,
     /// Listeners for clients; at least one, unless `rls` is configured.
     pub listeners: Vec<listener::ListenerSettings>,
     /// TLS settings of the listeners, in the same order; `None` for plaintext.
-    pub tls: Vec<Option<tls::server::TlsServerSettings>>,
+    pub listener_tls: Vec<Option<tls::server::TlsServerSettings>>,
     /// Number of worker threads.
     pub workers: NonZeroUsize,
     /// Services that requests are forwarded to; at least one if there are listeners.
@@ -63,9 +63,9 @@ pub struct Config {
     /// The admin port.
     pub admin: AdminSettings,
     /// The access log; `None` if disabled.
-    pub access_log: Option<access_log::Settings>,
+    pub access_log: Option<access_log::AccessLogSettings>,
     /// Export of spans; `None` if tracing is not configured.
-    pub tracing: Option<spans::Settings>,
+    pub tracing: Option<spans::TracingSettings>,
     /// Graceful shutdown.
     pub drain: drain::DrainSettings,
     /// Overload protection: limits on connections and requests in flight.
@@ -73,21 +73,21 @@ pub struct Config {
     /// Maximum number of counters in the limiter.
     pub max_keys: usize,
     /// File in which counters survive restarts; `None` if they do not.
-    pub state: Option<state_file::StateFileSettings>,
+    pub state_file: Option<state_file::StateFileSettings>,
     /// Store of the limits that instances share; `None` if not configured.
-    pub store: Option<store::settings::Settings>,
+    pub store: Option<store::settings::StoreSettings>,
     /// How requests are decided: identification, rules and local replies.
     pub policy: PolicySpec,
     /// Signals that elastic limits follow.
-    pub elastic: SignalSet,
+    pub elastic_signals: SignalSet,
     /// Envoy's rate limit service; `None` if it is not offered.
-    pub rls: Option<rls::options::Options>,
+    pub rls: Option<rls::options::RlsOptions>,
     /// Remote rate limit services that rules use.
-    pub services: Vec<remote::service::Settings>,
+    pub remote_services: Vec<remote::service::RemoteServiceSettings>,
     /// Notes on settings that are valid but questionable, in the order of the file.
-    pub notices: Vec<Problem>,
+    pub notices: Vec<Diagnostic>,
     /// Hashes of contents that the other fields do not show, for comparing configurations.
-    contents: Contents,
+    content_hashes: ContentHashes,
 }
 
 /// Settings of the admin port.
@@ -96,35 +96,36 @@ pub struct AdminSettings {
     /// Address of the listener that serves every endpoint.
     pub address: SocketAddr,
     /// Address of a second listener that serves only `GET /ready` and `/metrics`.
-    pub probes: Option<SocketAddr>,
+    pub probe_address: Option<SocketAddr>,
     /// Whether the file sets the address. If a default address is in use already, startup continues with a
     /// warning; an explicit one fails it.
-    pub explicit: bool,
+    pub is_explicit: bool,
     /// Host names, in lower case, that requests may use in addition to IP addresses and `localhost`.
-    pub hosts: Box<[Box<str>]>,
+    pub allowed_hosts: Box<[Box<str>]>,
 }
 
 /// Reads where the rest of the configuration comes from, if the file at `path` is a bootstrap.
 ///
 /// # Errors
 /// Returns every problem of the bootstrap that can be found without the rest.
-pub fn bootstrap(path: &Path) -> Result<Option<central::settings::Settings>, Vec<Problem>> {
-    let text = source::read(path).map_err(|problem| vec![problem])?;
+pub fn load_bootstrap(path: &Path) -> Result<Option<central::settings::CentralSettings>, Vec<Diagnostic>> {
+    let text = source::read_text(path).map_err(|problem| vec![problem])?;
     // Avoids compiling twice: most configurations are not a bootstrap.
-    let is_one = text.contains(CENTRAL) && tree::parse(&text, path)?.value.get(CENTRAL).is_some();
-    if !is_one {
+    let is_bootstrap =
+        text.contains(CENTRAL_KEY) && tree::parse(&text, path)?.value.get(CENTRAL_KEY).is_some();
+    if !is_bootstrap {
         return Ok(None);
     }
-    from_text(&text, path, &source::variable).map(|config| config.central)
+    from_text(&text, path, &source::environment_variable).map(|config| config.central)
 }
 
 /// Reads, checks and compiles the file at `path`.
 ///
 /// # Errors
 /// Returns every problem of the file, in line order.
-pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
-    let text = source::read(path).map_err(|problem| vec![problem])?;
-    from_text(&text, path, &source::variable)
+pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
+    let text = source::read_text(path).map_err(|problem| vec![problem])?;
+    from_text(&text, path, &source::environment_variable)
 }
 
 /// Checks and compiles `text`, the content of `file`. `environment` supplies the values of variables. Of a
@@ -138,8 +139,8 @@ pub fn from_text(
     text: &str,
     file: &Path,
     environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<Config, Vec<Problem>> {
-    with_files(text, file, Rest::Unknown, environment, &mut Files::default())
+) -> Result<Config, Vec<Diagnostic>> {
+    from_text_with_files(text, file, RestOfConfig::Unavailable, environment, &mut DataFiles::default())
 }
 
 /// Checks and compiles the bootstrap `text`, the content of `file`, together with a fetched document.
@@ -147,43 +148,48 @@ pub fn from_text(
 /// # Errors
 /// Returns every problem of both.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn from_both(text: &str, file: &Path, document: &Document) -> Result<Config, Vec<Problem>> {
-    with_files(text, file, Rest::Document(document), &|_| None, &mut Files::default())
+pub(crate) fn from_bootstrap_and_document(
+    text: &str,
+    file: &Path,
+    document: &FetchedDocument,
+) -> Result<Config, Vec<Diagnostic>> {
+    from_text_with_files(text, file, RestOfConfig::Document(document), &|_| None, &mut DataFiles::default())
 }
 
 /// Checks and compiles `text` together with `rest`, reusing data files that `files` has read before.
-fn with_files(
+fn from_text_with_files(
     text: &str,
     file: &Path,
-    rest: Rest<'_>,
+    rest: RestOfConfig<'_>,
     environment: &dyn Fn(&str) -> Option<String>,
-    files: &mut Files,
-) -> Result<Config, Vec<Problem>> {
-    let Together { mut value, texts, misplaced } = texts::together(text, file, rest)?;
-    let mut report = Report::new(&texts);
-    misplaced.into_iter().for_each(|problem| report.elsewhere(At::ROOT, problem));
-    texts::check(&value, rest, &mut report);
-    let references = source::substitute(&mut value, environment, &mut report);
-    if !shape::check(&mut value, &references, &mut report) {
-        return Err(report.problems());
+    files: &mut DataFiles,
+) -> Result<Config, Vec<Diagnostic>> {
+    let MergedTexts { mut value, texts, misplaced_keys: misplaced } =
+        source_texts::merge_texts(text, file, rest)?;
+    let mut report = Diagnostics::new(&texts);
+    misplaced.into_iter().for_each(|problem| report.add_diagnostic(ConfigPath::ROOT, problem));
+    source_texts::check_bootstrap(&value, rest, &mut report);
+    let references = source::substitute_variables(&mut value, environment, &mut report);
+    if !schema_check::check(&mut value, &references, &mut report) {
+        return Err(report.into_errors());
     }
     let config = match serde_yaml::from_value(value) {
         Ok(raw) => {
-            files.begin(file);
+            files.start_compilation(file);
             let config = compile::compile(&raw, file, files, &mut report);
-            files.finish();
-            config.map(|config| Config { contents: Contents::of(&raw, files), ..config })
+            files.finish_compilation();
+            config.map(|config| Config { content_hashes: ContentHashes::compute(&raw, files), ..config })
         }
         Err(error) => {
             // Not expected, because the shape has been checked; reported so that such a file is not silently
             // accepted.
-            report.value(At::ROOT, error.to_string());
+            report.add_value_error(ConfigPath::ROOT, error.to_string());
             None
         }
     };
     match config {
-        Some(config) if report.is_clean() => Ok(Config { notices: report.notes(), ..config }),
-        _ => Err(report.problems()),
+        Some(config) if report.has_no_errors() => Ok(Config { notices: report.into_notes(), ..config }),
+        _ => Err(report.into_errors()),
     }
 }
 

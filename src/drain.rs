@@ -25,7 +25,7 @@ impl Default for DrainSettings {
 
 /// Phase of a graceful shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum DrainPhase {
     /// Normal operation.
     #[default]
     Serving,
@@ -34,46 +34,46 @@ pub enum Phase {
     /// Listeners and idle connections are closed, and responses carry `connection: close`.
     Draining,
     /// Requests that are still in flight are aborted.
-    Ended,
+    Terminated,
 }
 
 /// State of a graceful shutdown and of readiness, shared by the whole process.
 #[derive(Debug)]
 pub struct DrainManager {
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<DrainPhase>,
     exit: watch::Sender<bool>,
-    healthy: watch::Sender<bool>,
+    is_healthy: watch::Sender<bool>,
 }
 
 impl Default for DrainManager {
     fn default() -> Self {
         Self {
-            phase: watch::Sender::new(Phase::Serving),
+            phase: watch::Sender::new(DrainPhase::Serving),
             exit: watch::Sender::new(false),
-            healthy: watch::Sender::new(true),
+            is_healthy: watch::Sender::new(true),
         }
     }
 }
 
 impl DrainManager {
     /// Returns the current phase.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> DrainPhase {
         *self.phase.borrow()
     }
 
     /// Advances to `phase`. Does nothing if that phase or a later one has been reached.
-    pub fn advance(&self, phase: Phase) {
-        self.phase.send_if_modified(|now| {
-            let moved = phase > *now;
-            *now = phase.max(*now);
+    pub fn advance(&self, phase: DrainPhase) {
+        self.phase.send_if_modified(|current| {
+            let moved = phase > *current;
+            *current = phase.max(*current);
             moved
         });
     }
 
     /// Waits until `phase` or a later one has been reached.
-    pub async fn reached(&self, phase: Phase) {
+    pub async fn wait_for_phase(&self, phase: DrainPhase) {
         // The sender lives as long as `self`, so waiting cannot fail.
-        let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
+        let _ = self.phase.subscribe().wait_for(|current| *current >= phase).await;
     }
 
     /// Requests that the process exit, as a SIGTERM does.
@@ -82,31 +82,31 @@ impl DrainManager {
     }
 
     /// Waits until an exit has been requested.
-    pub async fn exit_requested(&self) {
-        let _ = self.exit.subscribe().wait_for(|asked| *asked).await;
+    pub async fn wait_for_exit_request(&self) {
+        let _ = self.exit.subscribe().wait_for(|is_requested| *is_requested).await;
     }
 
     /// Sets readiness on behalf of an operator: `POST /healthcheck/fail` and `POST /healthcheck/ok`.
-    pub fn set_healthy(&self, healthy: bool) {
-        self.healthy.send_replace(healthy);
+    pub fn set_healthy(&self, is_healthy: bool) {
+        self.is_healthy.send_replace(is_healthy);
     }
 
     /// Returns a watch for changes of readiness from now on.
     pub fn readiness(&self) -> Readiness {
-        Readiness { phase: self.phase.subscribe(), healthy: self.healthy.subscribe() }
+        Readiness { phase: self.phase.subscribe(), is_healthy: self.is_healthy.subscribe() }
     }
 
     /// Whether `/ready` succeeds: normal operation, and not marked unhealthy by an operator.
     pub fn is_ready(&self) -> bool {
-        *self.healthy.borrow() && self.phase() == Phase::Serving
+        *self.is_healthy.borrow() && self.phase() == DrainPhase::Serving
     }
 }
 
 /// Watch for changes of [`Drain::is_ready`].
 #[derive(Debug)]
 pub struct Readiness {
-    phase: watch::Receiver<Phase>,
-    healthy: watch::Receiver<bool>,
+    phase: watch::Receiver<DrainPhase>,
+    is_healthy: watch::Receiver<bool>,
 }
 
 impl Readiness {
@@ -116,7 +116,7 @@ impl Readiness {
         // The senders belong to the `Drain`, which outlives every caller, so waiting cannot fail.
         tokio::select! {
             _ = self.phase.changed() => {}
-            _ = self.healthy.changed() => {}
+            _ = self.is_healthy.changed() => {}
         }
     }
 }
@@ -126,17 +126,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_never_go_back() {
+    fn drain_phase_never_goes_back() {
         let drain = DrainManager::default();
         assert!(drain.is_ready());
-        drain.advance(Phase::Draining);
-        drain.advance(Phase::NotReady);
-        assert_eq!(drain.phase(), Phase::Draining);
+        drain.advance(DrainPhase::Draining);
+        drain.advance(DrainPhase::NotReady);
+        assert_eq!(drain.phase(), DrainPhase::Draining);
         assert!(!drain.is_ready());
     }
 
     #[test]
-    fn an_operator_can_fail_and_restore_health() {
+    fn readiness_can_be_failed_and_restored_by_an_operator() {
         let drain = DrainManager::default();
         drain.set_healthy(false);
         assert!(!drain.is_ready());

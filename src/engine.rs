@@ -61,8 +61,8 @@ impl PolicySpec {
     }
 
     /// Returns the policy for limits that have been installed as `meters`.
-    fn bind(&self, generation: u64, meters: &[LimitHandle], limiter: &Limiter) -> Arc<Policy> {
-        let rules = RuleSet::bind(self.rules.clone(), meters, limiter.hasher());
+    fn bind(&self, generation: u64, handles: &[LimitHandle], limiter: &Limiter) -> Arc<Policy> {
+        let rules = RuleSet::bind(self.rules.clone(), handles, limiter.hasher());
         limiter.share_bans(rules.shared_bans());
         Arc::new(Policy {
             generation,
@@ -87,16 +87,16 @@ impl<S> Engine<S> {
         limiter: &Arc<Limiter>,
         permanent: &[LimitSpec],
         now: Timestamp,
-        first: impl FnOnce(Arc<Policy>) -> Result<S, E>,
+        create_snapshot: impl FnOnce(Arc<Policy>) -> Result<S, E>,
     ) -> Result<Self, E> {
         let mut specs = limit_specs_for(&spec.rules, &limiter.instance_counts());
-        let of_rules = specs.len();
+        let rule_limit_count = specs.len();
         specs.extend_from_slice(permanent);
-        let meters = limiter.install(&specs, now);
-        limiter.retire_others(&meters, now);
-        let (meters, permanent) = meters.split_at(of_rules);
-        let policy = spec.bind(1, meters, limiter);
-        let snapshot = first(Arc::clone(&policy))?;
+        let handles = limiter.install(&specs, now);
+        limiter.retire_others(&handles, now);
+        let (handles, permanent) = handles.split_at(rule_limit_count);
+        let policy = spec.bind(1, handles, limiter);
+        let snapshot = create_snapshot(Arc::clone(&policy))?;
         Ok(Self {
             current: Arc::new(ArcSwap::from_pointee(snapshot)),
             limiter: Arc::clone(limiter),
@@ -112,25 +112,30 @@ impl<S> Engine<S> {
         &self,
         spec: &PolicySpec,
         now: impl Fn() -> Timestamp,
-        next: impl FnOnce(Arc<Policy>, &S) -> S,
+        create_snapshot: impl FnOnce(Arc<Policy>, &S) -> S,
     ) -> u64 {
         let mut policy = self.policy.lock();
         *self.spec.lock() = spec.clone();
-        let after = spec.install(policy.generation + 1, &self.limiter, now());
-        let snapshot = next(Arc::clone(&after), &self.current.load());
+        let new_policy = spec.install(policy.generation + 1, &self.limiter, now());
+        let snapshot = create_snapshot(Arc::clone(&new_policy), &self.current.load());
         self.current.store(Arc::new(snapshot));
-        let before = std::mem::replace(&mut *policy, after);
+        let old_policy = std::mem::replace(&mut *policy, new_policy);
         let permanent = self.permanent.iter().copied();
-        let kept: Vec<_> = permanent.chain(policy.limit_handles()).chain(before.limit_handles()).collect();
-        self.limiter.retire_others(&kept, now());
+        let retained: Vec<_> =
+            permanent.chain(policy.limit_handles()).chain(old_policy.limit_handles()).collect();
+        self.limiter.retire_others(&retained, now());
         policy.generation
     }
 
     /// Applies the current specification again, with the limiter's present state of the fleet. Returns the new
     /// generation.
-    pub fn rebind(&self, now: impl Fn() -> Timestamp, next: impl FnOnce(Arc<Policy>, &S) -> S) -> u64 {
+    pub fn rebind(
+        &self,
+        now: impl Fn() -> Timestamp,
+        create_snapshot: impl FnOnce(Arc<Policy>, &S) -> S,
+    ) -> u64 {
         let spec = self.spec.lock().clone();
-        self.apply(&spec, now, next)
+        self.apply(&spec, now, create_snapshot)
     }
 
     /// Returns the snapshot in force; [`Self::apply`] replaces its content.

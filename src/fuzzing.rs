@@ -6,21 +6,21 @@
 
 mod configuration;
 mod document;
-mod fields;
+mod headers;
 mod keys;
 mod paths;
-mod rate_limits;
-mod state;
+mod rls;
+mod state_file;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use self::configuration::{configuration, data_file, value};
 pub use self::document::document;
-pub use self::fields::{cost, forwarded, host, load_report, proxy_protocol, token, trace};
+pub use self::headers::{cost, forwarded, host, load_report, proxy_protocol, token, trace};
 pub use self::keys::keys;
 pub use self::paths::path;
-pub use self::rate_limits::rate_limits;
-pub use self::state::state;
+pub use self::rls::rate_limits;
+pub use self::state_file::state;
 pub use crate::http1::client::fuzzing::{answer, chunks};
 pub use crate::http1::server::fuzzing::request;
 pub use crate::proxy::fuzzing::steering;
@@ -52,7 +52,7 @@ pub const TARGETS: [(&str, Target); 19] = [
 ];
 
 /// Returns a header map with one line of header `name` for each line of `data` that is a valid value.
-fn lines_of(name: &HeaderName, data: &[u8]) -> HeaderMap {
+fn header_lines(name: &HeaderName, data: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in data.split(|byte| *byte == b'\n').take(256) {
         if let Ok(value) = HeaderValue::from_bytes(line.trim_ascii()) {
@@ -63,7 +63,7 @@ fn lines_of(name: &HeaderName, data: &[u8]) -> HeaderMap {
 }
 
 /// Splits off the first byte, which selects a variant of the target.
-fn steered(data: &[u8]) -> (u8, &[u8]) {
+fn split_selector(data: &[u8]) -> (u8, &[u8]) {
     data.split_first().map_or((0, data), |(first, rest)| (*first, rest))
 }
 

@@ -23,7 +23,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use self::connection_slots::{ConnectionSlots, SharedStage, Stage, TrackedStream};
-use crate::drain::{DrainManager, Phase};
+use crate::drain::{DrainManager, DrainPhase};
 
 /// A complete response.
 pub type FullResponse = Response<Full<Bytes>>;
@@ -62,14 +62,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `listener` with `answer` until the drain has reached its last phase. `answer` may only wait for the request's
 /// body, and must bound how much of it it reads.
-pub async fn serve<A, F>(listener: TcpListener, drain: Arc<DrainManager>, answer: A)
+pub async fn serve<A, F>(listener: TcpListener, drain: Arc<DrainManager>, handler: A)
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = FullResponse> + Send + 'static,
 {
-    let mut seats = ConnectionSlots::default();
+    let mut slots = ConnectionSlots::default();
     let mut connections = JoinSet::new();
-    let ended = drain.reached(Phase::Ended);
+    let ended = drain.wait_for_phase(DrainPhase::Terminated);
     tokio::pin!(ended);
     loop {
         tokio::select! {
@@ -77,10 +77,10 @@ where
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
             stream = accept(&listener) => {
-                let claim = SharedStage::default();
-                let has_made_room = seats.evict_if_full(MAX_CONNECTIONS);
-                let serving = serve_connection(stream, claim.clone(), Arc::clone(&drain), answer.clone());
-                seats.add(connections.spawn(serving), claim);
+                let stage = SharedStage::default();
+                let has_made_room = slots.evict_if_full(MAX_CONNECTIONS);
+                let serving = serve_connection(stream, stage.clone(), Arc::clone(&drain), handler.clone());
+                slots.add(connections.spawn(serving), stage);
                 if has_made_room {
                     // Yields, so that the aborted task ends and the connections accepted earlier are served.
                     yield_now().await;
@@ -108,19 +108,19 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-async fn serve_connection<A, F>(stream: TcpStream, claim: SharedStage, drain: Arc<DrainManager>, answer: A)
+async fn serve_connection<A, F>(stream: TcpStream, stage: SharedStage, drain: Arc<DrainManager>, handler: A)
 where
     A: Fn(Request<Incoming>) -> F,
     F: Future<Output = FullResponse>,
 {
-    let stream = TokioIo::new(TrackedStream::new(stream, claim.clone()));
+    let stream = TokioIo::new(TrackedStream::new(stream, stage.clone()));
     let service = service_fn(|request| {
-        claim.set(Stage::HandlingRequest);
-        let reply = timeout(BODY_TIMEOUT, answer(request));
-        let claim = claim.clone();
+        stage.set(Stage::HandlingRequest);
+        let reply = timeout(BODY_TIMEOUT, handler(request));
+        let stage = stage.clone();
         async move {
             let reply = reply.await.unwrap_or_else(|_| timed_out());
-            claim.set(Stage::SendingResponse);
+            stage.set(Stage::SendingResponse);
             Ok::<_, Infallible>(reply)
         }
     });
@@ -134,7 +134,7 @@ where
         // An error of this client is of no interest to others.
         _ = connection.as_mut() => return,
         () = sleep(MAX_CONNECTION_AGE) => {}
-        () = drain.reached(Phase::Ended) => {}
+        () = drain.wait_for_phase(DrainPhase::Terminated) => {}
     }
     connection.as_mut().graceful_shutdown();
     let _ = timeout(LAST_REQUEST_TIMEOUT, connection).await;

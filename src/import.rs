@@ -7,28 +7,28 @@ pub mod envoy_ratelimit;
 pub mod local_ratelimit;
 
 mod actions;
-mod buckets;
-mod routes;
+mod match_fields;
+mod rule_text;
+mod token_bucket;
 mod tree;
-mod writing;
 
 use std::fmt;
 
 /// Why a file cannot be imported, e.g. `limits.yaml:3:5: descriptor has empty key`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ImportError {
     /// The file, as it was named.
     pub file: String,
     /// Line and column, from 1; `None` for the file as a whole.
-    pub place: Option<(usize, usize)>,
+    pub position: Option<(usize, usize)>,
     /// What is wrong.
     pub message: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ImportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.file)?;
-        if let Some((line, column)) = self.place {
+        if let Some((line, column)) = self.position {
             write!(f, "{line}:{column}:")?;
         }
         // The reference reports several type errors on separate lines; a problem is printed on one.

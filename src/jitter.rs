@@ -39,18 +39,18 @@ mod tests {
     const HUNDRED: Duration = Duration::from_secs(100);
 
     #[test]
-    fn jitter_stays_within_its_span_and_differs() {
+    fn jitter_stays_within_its_range_and_varies() {
         let drawn = |draw: fn(Duration) -> Duration| (0..100).map(|_| draw(HUNDRED)).collect();
         let spans = [
             (drawn(jittered), 90.0, 110.0),
             (drawn(full_jitter), 0.0, 100.0),
             (drawn(equal_jitter), 50.0, 100.0),
         ];
-        for (drawn, least, most) in spans {
+        for (drawn, min, max) in spans {
             let drawn: HashSet<Duration> = drawn;
-            assert!(drawn.iter().all(|time| (least..=most).contains(&time.as_secs_f64())), "{drawn:?}");
+            assert!(drawn.iter().all(|time| (min..=max).contains(&time.as_secs_f64())), "{drawn:?}");
             assert!(drawn.len() > 90, "{drawn:?}");
-            let middle = Duration::from_secs_f64(f64::midpoint(least, most));
+            let middle = Duration::from_secs_f64(f64::midpoint(min, max));
             assert!(drawn.iter().any(|time| *time < middle) && drawn.iter().any(|time| *time > middle));
         }
     }

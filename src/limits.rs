@@ -1,7 +1,7 @@
 //! Applies the limits of a request, wherever they are counted.
 //!
 //! Each rule's limit has a source ([`LimitSource`]). Limits that this process counts are checked at once, by
-//! [`Pending::check`]. Limits of other rate limit services are queried next ([`Undecided`]), while the caller holds the
+//! [`Pending::check`]. Limits of other rate limit services are queried next ([`RlsError`]), while the caller holds the
 //! request. The result is [`Limits`]: decided, recorded in the metrics, and ready to be settled and shown. If the
 //! request is rejected later, its charges are refunded through its [`Settlement`]. This module does not depend on
 //! connections or bodies.
@@ -33,7 +33,7 @@ use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::{CheckRole, SelectedCheck, SideEffects};
-pub use crate::store::supply::Waiting;
+pub use crate::store::lease_wait::LeaseWaits;
 use crate::throttle;
 
 /// The limits of a request after the local decision; the store or another service may still have to be queried.
@@ -95,7 +95,7 @@ pub struct AppliedLimits {
     decided_at: Timestamp,
     remote: RemoteState,
     /// The checks that wait for units of the store.
-    awaited_leases: Waiting,
+    awaited_leases: LeaseWaits,
 }
 
 impl PendingLimits {
@@ -113,7 +113,7 @@ impl PendingLimits {
     ) -> Self {
         let decision = check(&view.limiter, &selected, now);
         let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
-        let short = Waiting::default();
+        let short = LeaseWaits::default();
         let mut limits = AppliedLimits {
             selected,
             shadow_rules,
@@ -123,7 +123,7 @@ impl PendingLimits {
             awaited_leases: short,
         };
         if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease) {
-            leases::supply(view, &mut limits, now);
+            leases::acquire_leases(view, &mut limits, now);
         }
         limits.record_if_decided(view);
         Self(limits)
@@ -185,7 +185,7 @@ impl PendingLimits {
         self.0.remote.queries().iter().map(|query| query.rule)
     }
 
-    /// Returns the rejection by a rule that [`Short::resolve`] has returned.
+    /// Returns the rejection by a rule that [`LeaseNeed::resolve`] has returned.
     pub fn rejection(&mut self, rule: RuleIndex, retry_after: Duration) -> LimitRejection<'_> {
         LimitRejection { limits: &mut self.0, rule, retry_after, reason: RejectionReason::Limit }
     }
@@ -211,7 +211,7 @@ impl AppliedLimits {
     /// Returns the state of a request to which no limit applies.
     pub fn none(at: Timestamp) -> Self {
         let (selected, shadow_rules) = (SmallVec::new(), Vec::new());
-        let (decision, short) = (Decision::default(), Waiting::default());
+        let (decision, short) = (Decision::default(), LeaseWaits::default());
         Self {
             selected,
             shadow_rules,

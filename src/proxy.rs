@@ -57,7 +57,7 @@ pub struct ProxyState {
     /// The rate limit counters.
     pub limiter: Arc<Limiter>,
     /// The store that counts shared limits, if one is configured.
-    pub store: Option<store::handle::Handle>,
+    pub store: Option<store::handle::StoreHandle>,
     /// The clock of the process.
     pub clock: Arc<Clock>,
     /// The state of graceful shutdown.
@@ -91,5 +91,5 @@ pub struct Generation {
     /// TLS configuration by listener.
     pub tls: Box<[Option<Arc<TlsServer>>]>,
     /// Rate limit services that count limits of rules.
-    pub rate_limit_services: Box<[remote::service::Settings]>,
+    pub rate_limit_services: Box<[remote::service::RemoteServiceSettings]>,
 }

@@ -5,23 +5,23 @@
 //! no clock, and record no metrics. The `desk` connects them with the network (`server`, `doors`) and with the source
 //! of the rules (`source`). Rules of Weir's own configuration that have a domain apply, too (`native`).
 
-pub mod answer;
-pub mod desk;
+pub mod decider;
 pub mod document;
-pub mod doors;
+pub mod handler;
+pub mod http_endpoints;
 pub mod json;
 pub mod options;
 pub mod quota;
 pub mod request;
+pub mod response;
 pub mod rules;
 pub mod server;
-pub mod service;
 pub mod settings;
-pub mod sharing;
+pub mod shared_limits;
 pub mod source;
 pub mod stats;
 pub mod unit;
-pub mod windows;
+pub mod unit_limits;
 
-mod matching;
+mod descriptor_match;
 mod native;

@@ -87,7 +87,7 @@ struct EarlyDenial {
 struct RequestKey {
     key: KeyHash,
     /// Whether every part of the key is present. All requests that lack a part share one key.
-    is_whole: bool,
+    is_complete: bool,
     /// Whether the rule is enforced for this key.
     is_enforced: bool,
     hasher: KeyHasher,
@@ -234,9 +234,9 @@ impl RuleSet {
     }
 
     /// Returns those of `candidates` whose rule is of this kind.
-    fn of_kind(&self, candidates: &[u32], wanted: ActionKind) -> impl Iterator<Item = usize> {
+    fn of_kind(&self, candidates: &[u32], kind: ActionKind) -> impl Iterator<Item = usize> {
         let indices = candidates.iter().map(|candidate| *candidate as usize);
-        indices.filter(move |index| self.kinds[*index] == wanted)
+        indices.filter(move |index| self.kinds[*index] == kind)
     }
 
     /// Matches the rules at `candidates`, which must be ascending.
@@ -289,7 +289,7 @@ impl RuleSet {
             Match::Unclear(_, ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
         let hasher = if limiting.shared().is_some() { self.fleet_hasher } else { self.hasher };
-        let (key, is_whole) = match (limiting.key.hash(request, route, hasher), limiting.on_missing) {
+        let (key, is_complete) = match (limiting.key.hash(request, route, hasher), limiting.on_missing) {
             (Ok(key), _) => (key, true),
             (Err(IncompleteKey::Ambiguous(ambiguity)), _) => {
                 return stop(Denial::Ambiguous(ambiguity));
@@ -300,8 +300,8 @@ impl RuleSet {
         };
         let key = RequestKey {
             key,
-            is_whole,
-            is_enforced: limiting.is_enforced(is_whole.then_some((request, route))),
+            is_complete,
+            is_enforced: limiting.is_enforced(is_complete.then_some((request, route))),
             hasher,
         };
         let remote = match &limiting.source {
@@ -332,7 +332,7 @@ impl RuleSet {
         &self,
         index: usize,
         limiting: &LimitAction,
-        RequestKey { key, is_whole, is_enforced, hasher }: RequestKey,
+        RequestKey { key, is_complete, is_enforced, hasher }: RequestKey,
         (request, route): (&Attributes<'_>, Route<'_>),
         headroom: Headroom,
         selected: &mut SmallVec<[SelectedCheck; 2]>,
@@ -370,7 +370,7 @@ impl RuleSet {
             let limit = &limiting.limits[usize::from(limit)];
             let key = match &limit.nested {
                 Some(nested) if nested.is_wider() && request.client.ip.is_ipv4() => continue,
-                Some(nested) if is_whole => {
+                Some(nested) if is_complete => {
                     let own = nested.key.as_ref().and_then(|own| own.hash(request, route, hasher).ok());
                     own.unwrap_or(key)
                 }

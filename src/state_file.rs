@@ -165,7 +165,7 @@ impl StateFile {
         if self.lock.is_none() {
             self.lock = Some(match file::try_lock(&self.path) {
                 Ok(LockAttempt::Acquired(claim)) => claim,
-                Ok(LockAttempt::Taken) => return Err("another process has locked it".to_owned()),
+                Ok(LockAttempt::WouldBlock) => return Err("another process has locked it".to_owned()),
                 Err(error) => return Err(error.to_string()),
             });
         }

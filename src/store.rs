@@ -4,10 +4,10 @@
 //! and use them from memory. [`desk::Desk`] schedules the queries; it performs no I/O and reads no clock, so
 //! simulations run the same code. [`handle::Handle`] is the workers' interface.
 
-pub mod desk;
 pub mod handle;
+pub mod lease_wait;
 pub mod protocol;
 pub mod redis;
+pub mod scheduler;
 pub mod settings;
-pub mod supply;
 pub mod task;

@@ -4,7 +4,7 @@
 //! each worker. Log lines and spans that cannot be written in time are dropped and counted.
 
 pub mod access_log;
-pub mod count;
+pub mod atomic_counter;
 pub mod histogram;
 pub mod logging;
 pub mod metrics;
@@ -15,9 +15,9 @@ pub mod statsd;
 use crate::limiter::timestamp::Timestamp;
 
 /// Formats a timestamp as RFC 3339 in UTC, with milliseconds.
-pub fn rfc3339(moment: Timestamp) -> String {
-    let nanos = i128::from(moment.as_nanos());
+pub fn rfc3339(timestamp: Timestamp) -> String {
+    let nanos = i128::from(timestamp.as_nanos());
     // Every timestamp is within jiff's range, which extends to the year 9999.
-    let moment = jiff::Timestamp::from_nanosecond(nanos).unwrap_or(jiff::Timestamp::MAX);
-    format!("{moment:.3}")
+    let timestamp = jiff::Timestamp::from_nanosecond(nanos).unwrap_or(jiff::Timestamp::MAX);
+    format!("{timestamp:.3}")
 }

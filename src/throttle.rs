@@ -27,10 +27,10 @@ pub fn resolve(decision: &Decision) -> ThrottleAction {
         Duration::ZERO => ThrottleAction::Forward,
         delay => ThrottleAction::Delay(delay),
     };
-    for (by, verdict) in decision.verdicts().iter().enumerate().filter(|(_, verdict)| verdict.rejects()) {
+    for (index, verdict) in decision.verdicts().iter().enumerate().filter(|(_, verdict)| verdict.rejects()) {
         let wait = verdict.retry_after();
         if !matches!(action, ThrottleAction::Reject { retry_after, .. } if wait <= retry_after) {
-            action = ThrottleAction::Reject { position: by, retry_after: wait };
+            action = ThrottleAction::Reject { position: index, retry_after: wait };
         }
     }
     action

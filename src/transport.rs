@@ -54,11 +54,11 @@ impl Transport {
     }
 
     /// Returns a transport that reads `again` first, then `rest`.
-    pub fn with_prefix(again: Vec<u8>, rest: Self) -> Self {
-        if again.is_empty() {
-            rest
+    pub fn with_prefix(prefix: Vec<u8>, inner: Self) -> Self {
+        if prefix.is_empty() {
+            inner
         } else {
-            Self::Prefixed(Box::new(PrefixedTransport { prefix: again, position: 0, inner: rest }))
+            Self::Prefixed(Box::new(PrefixedTransport { prefix, position: 0, inner }))
         }
     }
 

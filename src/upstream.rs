@@ -40,7 +40,7 @@ use self::endpoints::Endpoints;
 use self::error::UpstreamError;
 use self::host::UpstreamHost;
 pub use self::settings::{UpstreamAddress, UpstreamSettings};
-use crate::telemetry::metrics::{Metrics, Overflow};
+use crate::telemetry::metrics::{Metrics, UpstreamOverflow};
 
 /// Permit for a retry, released when dropped.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl RequestScarcity {
 
     /// Records that a request was aborted because its client was too slow.
     pub fn record_slow_client(&self) {
-        self.cluster.metrics.overflowed(Overflow::ClientRate);
+        self.cluster.metrics.record_overflow(UpstreamOverflow::ClientRate);
     }
 }
 
@@ -144,7 +144,7 @@ impl Upstream {
         let share = u64::from(breaker.used(Resource::Request)).saturating_mul(budget) / 100;
         let permit = breaker.acquire_retry(u32::try_from(share).unwrap_or(u32::MAX));
         if permit.is_none() {
-            self.cluster.metrics.overflowed(Overflow::Retries);
+            self.cluster.metrics.record_overflow(UpstreamOverflow::Retries);
         }
         permit.map(RetryPermit)
     }

@@ -130,14 +130,14 @@ impl FileWatch {
     }
 
     /// Replaces the set of watched directories.
-    pub fn watch_directories(&mut self, wanted: HashSet<PathBuf>) {
+    pub fn watch_directories(&mut self, directories: HashSet<PathBuf>) {
         let Some(watcher) = &mut self.watcher else { return };
-        for gone in self.directories.difference(&wanted) {
+        for gone in self.directories.difference(&directories) {
             // Fails if the directory has been removed.
             let _ = watcher.unwatch(gone);
         }
-        self.directories.retain(|directory| wanted.contains(directory));
-        for new in wanted {
+        self.directories.retain(|directory| directories.contains(directory));
+        for new in directories {
             // A directory that cannot be watched is covered by polling, and tried again at the next change.
             if !self.directories.contains(&new) && watcher.watch(&new, RecursiveMode::NonRecursive).is_ok() {
                 self.directories.insert(new);
@@ -165,8 +165,8 @@ impl FileWatch {
     }
 
     /// Waits until an event or a waker, or for at most `longest`.
-    pub fn wait(&self, longest: Duration) -> WaitResult {
-        match self.wakes.recv_timeout(longest) {
+    pub fn wait(&self, max_wait: Duration) -> WaitResult {
+        match self.wakes.recv_timeout(max_wait) {
             Ok(()) => WaitResult::Notified,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => WaitResult::TimedOut,
         }
@@ -179,10 +179,15 @@ impl FileWatch {
 
     /// Waits until there have been no events for a while. The wait also ends when `settling` is over and no file
     /// accepted by `is_ours` is open for writing, or when `ends` returns true.
-    pub fn settle(&self, settling: &Debounce, is_ours: impl Fn(&Path) -> bool, ends: impl Fn() -> bool) {
+    pub fn settle(
+        &self,
+        settling: &Debounce,
+        is_ours: impl Fn(&Path) -> bool,
+        is_stopped: impl Fn() -> bool,
+    ) {
         let began = Stopwatch::start();
         let mut quiet = began;
-        while !ends() {
+        while !is_stopped() {
             let is_open = self.open.has(&is_ours);
             let left = settling.left(began.elapsed(), quiet.elapsed(), is_open);
             if left.is_zero() {
@@ -247,7 +252,7 @@ mod tests {
 
     use super::*;
 
-    fn is_reason(kind: EventKind, path: &str) -> bool {
+    fn triggers_reload(kind: EventKind, path: &str) -> bool {
         concerns(&Event::new(kind).add_path(path.into()), Some(&names()))
     }
 
@@ -256,24 +261,38 @@ mod tests {
     }
 
     #[test]
-    fn reading_the_file_is_no_reason_to_read_it() {
-        assert!(!is_reason(EventKind::Access(AccessKind::Open(AccessMode::Any)), "/etc/weir/weir.yaml"));
-        assert!(!is_reason(EventKind::Access(AccessKind::Close(AccessMode::Read)), "/etc/weir/weir.yaml"));
-        assert!(is_reason(EventKind::Access(AccessKind::Close(AccessMode::Write)), "/etc/weir/weir.yaml"));
+    fn read_access_does_not_trigger_a_reload() {
+        assert!(!triggers_reload(
+            EventKind::Access(AccessKind::Open(AccessMode::Any)),
+            "/etc/weir/weir.yaml"
+        ));
+        assert!(!triggers_reload(
+            EventKind::Access(AccessKind::Close(AccessMode::Read)),
+            "/etc/weir/weir.yaml"
+        ));
+        assert!(triggers_reload(
+            EventKind::Access(AccessKind::Close(AccessMode::Write)),
+            "/etc/weir/weir.yaml"
+        ));
     }
 
     #[test]
-    fn only_the_file_and_the_links_of_a_config_map_are_reasons() {
+    fn only_watched_files_and_config_map_links_trigger_a_reload() {
         let renamed = EventKind::Modify(ModifyKind::Name(RenameMode::To));
-        assert!(is_reason(renamed, "/etc/weir/weir.yaml") && is_reason(renamed, "/etc/weir/..data"));
-        assert!(!is_reason(EventKind::Create(CreateKind::File), "/etc/weir/weir.yaml.swp"));
-        assert!(!is_reason(EventKind::Modify(ModifyKind::Data(DataChange::Any)), "/etc/weir/access.log"));
+        assert!(
+            triggers_reload(renamed, "/etc/weir/weir.yaml") && triggers_reload(renamed, "/etc/weir/..data")
+        );
+        assert!(!triggers_reload(EventKind::Create(CreateKind::File), "/etc/weir/weir.yaml.swp"));
+        assert!(!triggers_reload(
+            EventKind::Modify(ModifyKind::Data(DataChange::Any)),
+            "/etc/weir/access.log"
+        ));
         assert!(concerns(&Event::new(EventKind::Other), Some(&names())));
-        assert!(is_reason(renamed, "/elsewhere/list.txt"));
+        assert!(triggers_reload(renamed, "/elsewhere/list.txt"));
     }
 
     #[test]
-    fn a_file_is_open_from_the_first_write_to_its_close_or_to_the_one_in_its_place() {
+    fn file_counts_as_open_from_first_write_to_close_rename_or_removal() {
         let written = EventKind::Modify(ModifyKind::Data(DataChange::Any));
         let ends = [
             EventKind::Access(AccessKind::Close(AccessMode::Write)),
@@ -294,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn many_wakes_are_one() {
+    fn wakes_are_coalesced() {
         let watch = FileWatch::without_events();
         for _ in 0..10 {
             watch.waker().wake();
@@ -304,13 +323,13 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_polled() {
+    fn missing_directory_is_polled_without_events() {
         assert!(FileWatch::for_file(Path::new("/nonexistent/weir.yaml")).directories.is_empty());
         assert_eq!(FileWatch::for_file(Path::new("Cargo.toml")).directories.len(), 1);
     }
 
     #[test]
-    fn where_everything_counts_any_name_is_a_reason_and_reading_is_none() {
+    fn directory_watch_triggers_on_any_change_but_no_read() {
         let event = |kind| Event::new(kind).add_path("/etc/ratelimit/config/any.yaml".into());
         assert!(concerns(&event(EventKind::Create(CreateKind::File)), None));
         assert!(!concerns(&event(EventKind::Access(AccessKind::Open(AccessMode::Any))), None));

@@ -42,16 +42,16 @@ impl ThreadGroup {
         W: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<(), WorkerFailed>>,
     {
-        let shift = ThreadGuard::start(self, &name);
+        let guard = ThreadGuard::start(self, &name);
         let run = move || {
             // Moves the whole `Shift` into the closure, so that it is dropped when the thread ends.
-            let mut shift = shift;
+            let mut guard = guard;
             // A local runtime cannot be sent between threads, so it is created on its own.
             let mut builder = Builder::new_current_thread();
             builder.enable_all().event_interval(EVENT_INTERVAL).global_queue_interval(EVENT_INTERVAL);
             match builder.build_local(LocalOptions::default()) {
                 Ok(runtime) => match runtime.block_on(work()) {
-                    Ok(()) => shift.is_done = true,
+                    Ok(()) => guard.is_done = true,
                     Err(WorkerFailed(why)) => tracing::error!(why, "a worker has failed"),
                 },
                 Err(error) => tracing::error!(%error, "cannot start a worker's runtime"),
@@ -63,14 +63,14 @@ impl ThreadGroup {
     /// Waits until no thread is running.
     pub async fn wait_for_exit(&self) {
         // The sender lives as long as `self`, so waiting cannot fail.
-        let _ = self.state.subscribe().wait_for(|standing| standing.running == 0).await;
+        let _ = self.state.subscribe().wait_for(|state| state.running == 0).await;
     }
 
     /// Waits until a thread has failed, and returns the name of the first that did.
     pub async fn wait_for_failure(&self) -> Box<str> {
-        let mut standing = self.state.subscribe();
-        let failed = standing.wait_for(|standing| standing.failed.is_some()).await;
-        failed.ok().and_then(|standing| standing.failed.clone()).unwrap_or_default()
+        let mut state = self.state.subscribe();
+        let failed = state.wait_for(|state| state.failed.is_some()).await;
+        failed.ok().and_then(|state| state.failed.clone()).unwrap_or_default()
     }
 
     /// Returns the name of the first thread that failed, if any.
@@ -87,18 +87,18 @@ struct ThreadGuard {
 }
 
 impl ThreadGuard {
-    fn start(crew: &Arc<ThreadGroup>, name: &str) -> Self {
-        crew.state.send_modify(|standing| standing.running += 1);
-        Self { group: Arc::clone(crew), name: name.into(), is_done: false }
+    fn start(group: &Arc<ThreadGroup>, name: &str) -> Self {
+        group.state.send_modify(|state| state.running += 1);
+        Self { group: Arc::clone(group), name: name.into(), is_done: false }
     }
 }
 
 impl Drop for ThreadGuard {
     fn drop(&mut self) {
-        self.group.state.send_modify(|standing| {
-            standing.running -= 1;
+        self.group.state.send_modify(|state| {
+            state.running -= 1;
             if !self.is_done {
-                standing.failed.get_or_insert_with(|| self.name.clone());
+                state.failed.get_or_insert_with(|| self.name.clone());
             }
         });
     }
@@ -108,55 +108,57 @@ impl Drop for ThreadGuard {
 mod tests {
     use super::*;
 
-    async fn soon(condition: impl Future<Output = ()>) {
+    async fn with_timeout(condition: impl Future<Output = ()>) {
         tokio::time::timeout(std::time::Duration::from_secs(10), condition).await.expect("timed out");
     }
 
     #[tokio::test]
-    async fn whoever_has_done_its_work_has_not_failed() {
-        let crew = Arc::new(ThreadGroup::default());
+    async fn worker_that_completes_is_not_a_failure() {
+        let group = Arc::new(ThreadGroup::default());
         for index in 0..3 {
-            crew.spawn(format!("worker-{index}"), || async { Ok(()) }).unwrap();
+            group.spawn(format!("worker-{index}"), || async { Ok(()) }).unwrap();
         }
-        soon(crew.wait_for_exit()).await;
-        assert_eq!(crew.first_failure(), None);
+        with_timeout(group.wait_for_exit()).await;
+        assert_eq!(group.first_failure(), None);
     }
 
     #[tokio::test]
-    async fn a_worker_that_gives_up_has_failed() {
-        let crew = Arc::new(ThreadGroup::default());
-        crew.spawn("worker-0".to_owned(), || async { Err(WorkerFailed("as a test")) }).unwrap();
-        soon(crew.wait_for_exit()).await;
-        assert_eq!(crew.first_failure().as_deref(), Some("worker-0"));
+    async fn worker_that_returns_an_error_is_a_failure() {
+        let group = Arc::new(ThreadGroup::default());
+        group.spawn("worker-0".to_owned(), || async { Err(WorkerFailed("as a test")) }).unwrap();
+        with_timeout(group.wait_for_exit()).await;
+        assert_eq!(group.first_failure().as_deref(), Some("worker-0"));
     }
 
     #[tokio::test]
-    async fn a_task_that_panics_ends_alone() {
-        let crew = Arc::new(ThreadGroup::default());
-        let (tell, told) = tokio::sync::oneshot::channel();
-        crew.spawn("worker-0".to_owned(), || async {
-            // Connections and streams also run as detached tasks.
-            drop(tokio::task::spawn_local(async { panic!("panic of a test") }));
-            tokio::task::yield_now().await;
-            drop(tokio::task::spawn_local(async { tell.send(()).expect("a waiting receiver") }));
-            told.await.map_err(|_| WorkerFailed("the other task has gone, too"))
-        })
-        .unwrap();
-        soon(crew.wait_for_exit()).await;
-        assert_eq!(crew.first_failure(), None);
+    async fn panic_of_a_task_does_not_fail_its_worker() {
+        let group = Arc::new(ThreadGroup::default());
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        group
+            .spawn("worker-0".to_owned(), || async {
+                // Connections and streams also run as detached tasks.
+                drop(tokio::task::spawn_local(async { panic!("panic of a test") }));
+                tokio::task::yield_now().await;
+                drop(tokio::task::spawn_local(async { sender.send(()).expect("a waiting receiver") }));
+                receiver.await.map_err(|_| WorkerFailed("the other task has gone, too"))
+            })
+            .unwrap();
+        with_timeout(group.wait_for_exit()).await;
+        assert_eq!(group.first_failure(), None);
     }
 
     #[tokio::test]
-    async fn a_worker_that_panics_is_noticed_while_the_others_go_on() {
-        let crew = Arc::new(ThreadGroup::default());
-        let (end, ending) = tokio::sync::oneshot::channel::<()>();
-        crew.spawn("worker-0".to_owned(), || async {
-            ending.await.map_err(|_| WorkerFailed("nobody has ended it"))
-        })
-        .unwrap();
-        crew.spawn("worker-1".to_owned(), || async { panic!("panic of a test") }).unwrap();
-        soon(async { assert_eq!(&*crew.wait_for_failure().await, "worker-1") }).await;
-        assert!(end.send(()).is_ok(), "the other worker is still running");
-        soon(crew.wait_for_exit()).await;
+    async fn worker_panic_is_reported_while_other_workers_run() {
+        let group = Arc::new(ThreadGroup::default());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        group
+            .spawn("worker-0".to_owned(), || async {
+                stopped.await.map_err(|_| WorkerFailed("nobody has ended it"))
+            })
+            .unwrap();
+        group.spawn("worker-1".to_owned(), || async { panic!("panic of a test") }).unwrap();
+        with_timeout(async { assert_eq!(&*group.wait_for_failure().await, "worker-1") }).await;
+        assert!(stop.send(()).is_ok(), "the other worker is still running");
+        with_timeout(group.wait_for_exit()).await;
     }
 }

@@ -5,9 +5,9 @@
 //! meaning of plain scalars depends on the [`Dialect`].
 
 mod build;
-mod core;
+mod core_schema;
 mod events;
-mod go;
+mod go_schema;
 mod merge;
 mod scalar;
 
@@ -16,7 +16,7 @@ use std::fmt;
 use std::rc::Rc;
 
 pub(crate) use self::events::{Event, Events, ScalarStyle};
-pub(crate) use self::scalar::{Kind, Scalar};
+pub(crate) use self::scalar::{Scalar, ScalarKind};
 
 /// A position in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,15 +65,15 @@ impl Dialect {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     /// Position of the value; for an aliased value, the position of the alias.
-    pub(crate) at: Position,
+    pub(crate) position: Position,
     /// Whether the value comes from an alias. Values inside it have no position under this node.
     pub(crate) is_alias: bool,
-    pub(crate) value: Value,
+    pub(crate) value: NodeValue,
 }
 
 /// The content of a node.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum NodeValue {
     Scalar(Scalar),
     List(Rc<[Node]>),
     Map(Rc<Map>),
@@ -90,7 +90,7 @@ pub(crate) struct Map {
 }
 
 /// Maximum number of keys that are searched linearly, which is faster than hashing.
-const MAX_UNINDEXED: usize = 16;
+const MAX_UNINDEXED_ENTRIES: usize = 16;
 
 impl Map {
     pub(crate) fn entries(&self) -> &[(Node, Node)] {
@@ -98,12 +98,12 @@ impl Map {
     }
 
     /// Returns the entry with this key, compared as written.
-    pub(crate) fn entry(&self, key: &str) -> Option<&(Node, Node)> {
-        if self.entries.len() <= MAX_UNINDEXED {
+    pub(crate) fn get_key_value(&self, key: &str) -> Option<&(Node, Node)> {
+        if self.entries.len() <= MAX_UNINDEXED_ENTRIES {
             return self
                 .entries
                 .iter()
-                .find(|(given, _)| given.written().is_some_and(|given| &**given == key));
+                .find(|(given, _)| given.scalar_text().is_some_and(|given| &**given == key));
         }
         self.entries.get(*self.index.get(key)?)
     }
@@ -111,12 +111,12 @@ impl Map {
     fn push(&mut self, key: Node, value: Node) {
         self.entries.push((key, value));
         let unindexed = match self.entries.len() {
-            0..=MAX_UNINDEXED => return,
-            length if length == MAX_UNINDEXED + 1 => 0,
+            0..=MAX_UNINDEXED_ENTRIES => return,
+            length if length == MAX_UNINDEXED_ENTRIES + 1 => 0,
             length => length - 1,
         };
         for index in unindexed..self.entries.len() {
-            if let Some(text) = self.entries[index].0.written() {
+            if let Some(text) = self.entries[index].0.scalar_text() {
                 self.index.entry(Rc::clone(text)).or_insert(index);
             }
         }
@@ -125,17 +125,17 @@ impl Map {
 
 impl Node {
     /// Returns the text of a scalar as written.
-    pub(crate) fn written(&self) -> Option<&Rc<str>> {
+    pub(crate) fn scalar_text(&self) -> Option<&Rc<str>> {
         match &self.value {
-            Value::Scalar(scalar) => Some(&scalar.text),
-            Value::List(_) | Value::Map(_) | Value::Tagged(_) => None,
+            NodeValue::Scalar(scalar) => Some(&scalar.text),
+            NodeValue::List(_) | NodeValue::Map(_) | NodeValue::Tagged(_) => None,
         }
     }
 
     /// Returns the text of a scalar that means text.
     pub(crate) fn as_text(&self) -> Option<&str> {
         match &self.value {
-            Value::Scalar(Scalar { text, kind: Kind::Text }) => Some(text),
+            NodeValue::Scalar(Scalar { text, kind: ScalarKind::Text }) => Some(text),
             _ => None,
         }
     }
@@ -143,49 +143,49 @@ impl Node {
 
 /// An error of a text.
 #[derive(Debug)]
-pub(crate) struct Error {
-    pub(crate) at: Position,
+pub(crate) struct YamlError {
+    pub(crate) position: Position,
     /// The keys and indices of the path to the error; empty if it does not help.
-    pub(crate) path: Vec<Step>,
-    pub(crate) problem: Problem,
+    pub(crate) path: Vec<PathSegment>,
+    pub(crate) kind: YamlErrorKind,
 }
 
 /// A step of a path into a document.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum PathSegment {
     Key(Rc<str>),
     Item(usize),
 }
 
 /// What is wrong with a text.
 #[derive(Debug)]
-pub(crate) enum Problem {
+pub(crate) enum YamlErrorKind {
     /// Invalid YAML.
     Syntax(String),
     DuplicateKey {
         key: Rc<str>,
         first_line: usize,
     },
-    KeyIsNoText,
-    SecondDocument,
+    NonTextKey,
+    MultipleDocuments,
     TooDeep(usize),
     TooManyValues,
     /// An integer beyond the supported types, in decimal digits.
-    HugeNumber(String),
+    IntegerOutOfRange(String),
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for YamlErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Syntax(text) => f.write_str(text),
             Self::DuplicateKey { key, .. } => write!(f, "duplicate key `{key}`"),
-            Self::KeyIsNoText => f.write_str("a key must be text"),
-            Self::SecondDocument => {
+            Self::NonTextKey => f.write_str("a key must be text"),
+            Self::MultipleDocuments => {
                 f.write_str("a second YAML document, expected one: remove the `---` between them")
             }
             Self::TooDeep(max) => write!(f, "nested more than {max} levels deep"),
             Self::TooManyValues => f.write_str("aliases expand to more than a million values"),
-            Self::HugeNumber(number) => write!(f, "integer does not fit into 64 bits, got {number}"),
+            Self::IntegerOutOfRange(number) => write!(f, "integer does not fit into 64 bits, got {number}"),
         }
     }
 }
@@ -194,6 +194,6 @@ impl fmt::Display for Problem {
 ///
 /// # Errors
 /// Returns all duplicate keys, or the one error that prevents reading.
-pub(crate) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<Error>> {
+pub(crate) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<YamlError>> {
     build::parse(text, dialect)
 }

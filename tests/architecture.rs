@@ -18,11 +18,11 @@ mod wildcards;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use circles::largest_circles;
-use source::{Source, all_sources, files, line_of, program, root, shown, text_of};
+use circles::largest_cycles;
+use source::{Source, all_sources, display_path, files, line_of, program_sources, read_text, root};
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-const TABLE: [(&str, &[&str]); 36] = [
+const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -223,28 +223,28 @@ const EVERYTHING: &[&str] = &[
 const CORE: [&str; 7] = ["identify", "rules", "limiter", "throttle", "response", "engine", "headers"];
 
 /// Words that must not occur in the core.
-const IMPURE: [&str; 8] =
+const IMPURE_WORDS: [&str; 8] =
     ["tokio", "hyper", "hyper_util", "arc_swap", "tracing", "notify", "TcpStream", "TcpListener"];
 
-const MOST_LINES_OF_A_FILE: usize = 500;
-const MOST_LINES_OF_A_FUNCTION: usize = 80;
+const MAX_FILE_LINES: usize = 500;
+const MAX_FUNCTION_LINES: usize = 80;
 
 /// Maximum number of files of one module in an import cycle.
-const MAX_CIRCLE: usize = 3;
+const MAX_CYCLE: usize = 3;
 
 /// Modules with a larger import cycle, and its size. Entries are only ever lowered or removed.
-const LARGER_CIRCLES: [(&str, usize); 0] = [];
+const CYCLE_EXCEPTIONS: [(&str, usize); 0] = [];
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 
 /// Returns the modules that each module imports, without itself.
 fn edges(sources: &[Source]) -> Edges {
     let mut edges = Edges::new();
-    for source in sources.iter().filter(|source| source.owner() != "lib") {
-        let imported = edges.entry(source.owner().to_owned()).or_default();
+    for source in sources.iter().filter(|source| source.top_module() != "lib") {
+        let imported = edges.entry(source.top_module().to_owned()).or_default();
         let paths = source.absolute_paths().into_iter();
         let tops = paths.filter_map(|path| path.into_iter().next());
-        imported.extend(tops.filter(|top| top != source.owner()));
+        imported.extend(tops.filter(|top| top != source.top_module()));
     }
     edges
 }
@@ -252,7 +252,7 @@ fn edges(sources: &[Source]) -> Edges {
 /// Returns every import that the table does not allow.
 fn forbidden_imports(edges: &Edges) -> Vec<String> {
     let allowed = |from: &str, to: &str| {
-        TABLE.iter().any(|(importer, imported)| *importer == from && imported.contains(&to))
+        ALLOWED_IMPORTS.iter().any(|(importer, imported)| *importer == from && imported.contains(&to))
     };
     let pairs = edges.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)));
     pairs.filter(|(from, to)| !allowed(from, to)).map(|(from, to)| format!("{from} imports {to}")).collect()
@@ -270,7 +270,7 @@ fn mutual_imports(edges: &Edges) -> Vec<String> {
 /// Returns the uses of I/O, clocks, threads, metrics and the runtime in a file.
 fn impurities(source: &Source) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    let words = source.tokens().into_iter().filter(|token| IMPURE.contains(&token.text));
+    let words = source.tokens().into_iter().filter(|token| IMPURE_WORDS.contains(&token.text));
     found.extend(words.map(|token| token.text.to_owned()));
     let outside =
         source.paths_from("std").into_iter().filter(|path| match path[1..].first().map(String::as_str) {
@@ -281,7 +281,7 @@ fn impurities(source: &Source) -> Vec<String> {
         });
     found.extend(outside.map(|path| path.join("::")));
     for words in [["::", "now", "("].as_slice(), &["metrics", "::"]] {
-        if source.has(words) {
+        if source.has_tokens(words) {
             found.push(words.concat());
         }
     }
@@ -289,7 +289,7 @@ fn impurities(source: &Source) -> Vec<String> {
 }
 
 /// Returns what a file of the configuration imports from the shell other than settings.
-fn more_than_settings(source: &Source) -> Vec<String> {
+fn non_settings_imports(source: &Source) -> Vec<String> {
     const SETTINGS: [(&str, &[&str]); 14] = [
         ("listener", &["ListenerSettings", "ListenAddress", "ListenerLimits", "ProxyProtocol"]),
         ("upstream", &["settings", "UpstreamSettings", "UpstreamAddress"]),
@@ -318,15 +318,15 @@ fn more_than_settings(source: &Source) -> Vec<String> {
     found
 }
 
-fn unfinished(source: &Source) -> Vec<String> {
+fn unfinished_code(source: &Source) -> Vec<String> {
     let phrases: [&[&str]; 5] =
         [&["todo", "!"], &["unimplemented", "!"], &[".", "unwrap", "("], &["dbg", "!"], &["::", "unwrap"]];
-    let found = phrases.into_iter().filter(|phrase| source.has(phrase));
+    let found = phrases.into_iter().filter(|phrase| source.has_tokens(phrase));
     found.map(|phrase| format!("{}: {}", source.path, phrase.concat())).collect()
 }
 
 /// Returns attributes that silence a lint with `allow`. `expect` has a reason, and warns when it is not needed.
-fn silenced(source: &Source) -> Vec<String> {
+fn allow_attributes(source: &Source) -> Vec<String> {
     let tokens = source.tokens();
     let found = tokens.windows(3).filter(|words| {
         matches!(words[0].text, "[" | "," | "(") && words[1].text == "allow" && words[2].text == "("
@@ -337,7 +337,7 @@ fn silenced(source: &Source) -> Vec<String> {
 fn long_functions(source: &Source) -> Vec<String> {
     let functions = source.functions().into_iter();
     functions
-        .filter(|function| function.lines > MOST_LINES_OF_A_FUNCTION)
+        .filter(|function| function.lines > MAX_FUNCTION_LINES)
         .map(|function| {
             format!("{}:{}: {} has {} lines", source.path, function.line, function.name, function.lines)
         })
@@ -345,86 +345,95 @@ fn long_functions(source: &Source) -> Vec<String> {
 }
 
 #[track_caller]
-fn none(what: &str, found: &[String]) {
+fn assert_none(what: &str, found: &[String]) {
     assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
 }
 
 #[test]
-fn every_module_has_its_row_and_the_table_leads_down() {
-    let lib = program().into_iter().find(|source| source.path == "src/lib.rs").expect("src/lib.rs");
+fn import_table_lists_every_module_from_the_top_down() {
+    let lib = program_sources().into_iter().find(|source| source.path == "src/lib.rs").expect("src/lib.rs");
     let tokens = lib.tokens();
     let declared: BTreeSet<&str> =
         tokens.windows(2).filter(|pair| pair[0].text == "mod").map(|pair| pair[1].text).collect();
-    let rows: BTreeSet<&str> = TABLE.iter().map(|(row, _)| *row).filter(|row| *row != "main").collect();
+    let rows: BTreeSet<&str> =
+        ALLOWED_IMPORTS.iter().map(|(row, _)| *row).filter(|row| *row != "main").collect();
     assert_eq!(declared, rows);
-    for (index, (row, imported)) in TABLE.iter().enumerate() {
-        let below: Vec<&str> = TABLE[index + 1..].iter().map(|(row, _)| *row).collect();
+    for (index, (row, imported)) in ALLOWED_IMPORTS.iter().enumerate() {
+        let below: Vec<&str> = ALLOWED_IMPORTS[index + 1..].iter().map(|(row, _)| *row).collect();
         assert!(imported.iter().all(|name| below.contains(name)), "{row} imports a row above it");
     }
 }
 
 #[test]
 fn modules_import_only_what_the_table_allows() {
-    none("imports that the table does not allow", &forbidden_imports(&edges(&program())));
+    assert_none("imports that the table does not allow", &forbidden_imports(&edges(&program_sources())));
 }
 
 #[test]
 fn no_two_modules_import_each_other() {
-    none("mutual imports", &mutual_imports(&edges(&program())));
+    assert_none("mutual imports", &mutual_imports(&edges(&program_sources())));
 }
 
 #[test]
-fn files_of_a_module_import_one_another_in_small_circles_only() {
-    let mut largest = largest_circles(&program());
+fn import_cycles_within_a_module_are_small() {
+    let mut largest = largest_cycles(&program_sources());
     let mut found = Vec::new();
-    for (module, size) in LARGER_CIRCLES {
+    for (module, size) in CYCLE_EXCEPTIONS {
         let circle = largest.remove(module).unwrap_or_default();
         if circle.len() < size {
             found.push(format!("{module}: {} instead of {size}: tighten the table", circle.len()));
         } else if circle.len() > size {
-            found.push(format!("{module}: {} instead of {size}: {}", circle.len(), shown_circle(&circle)));
+            found.push(format!("{module}: {} instead of {size}: {}", circle.len(), format_cycle(&circle)));
         }
     }
-    let too_large = largest.values().filter(|circle| circle.len() > MAX_CIRCLE);
-    found.extend(too_large.map(|circle| format!("{}: {}", circle.len(), shown_circle(circle))));
-    none("import cycles above the maximum size", &found);
+    let too_large = largest.values().filter(|circle| circle.len() > MAX_CYCLE);
+    found.extend(too_large.map(|circle| format!("{}: {}", circle.len(), format_cycle(circle))));
+    assert_none("import cycles above the maximum size", &found);
 }
 
-fn shown_circle(circle: &[Vec<String>]) -> String {
+fn format_cycle(circle: &[Vec<String>]) -> String {
     circle.iter().map(|path| path.join("::")).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn the_configuration_takes_only_settings_from_the_shell() {
-    let config: Vec<Source> = program().into_iter().filter(|source| source.owner() == "config").collect();
-    none("imports other than settings", &config.iter().flat_map(more_than_settings).collect::<Vec<_>>());
+fn config_imports_only_settings_from_outer_modules() {
+    let config: Vec<Source> =
+        program_sources().into_iter().filter(|source| source.top_module() == "config").collect();
+    assert_none(
+        "imports other than settings",
+        &config.iter().flat_map(non_settings_imports).collect::<Vec<_>>(),
+    );
 }
 
 #[test]
-fn what_is_new_to_an_enum_of_rules_is_asked_for_by_the_compiler() {
-    none("wildcard arms", &program().iter().flat_map(wildcards::wildcard_arms).collect::<Vec<_>>());
+fn matches_on_rule_enums_have_no_wildcard_arm() {
+    assert_none(
+        "wildcard arms",
+        &program_sources().iter().flat_map(wildcards::wildcard_arms).collect::<Vec<_>>(),
+    );
 }
 
 #[test]
-fn main_takes_only_logging_from_telemetry() {
-    let main = program().into_iter().find(|source| source.owner() == "main").expect("src/main.rs");
+fn main_imports_only_logging_from_telemetry() {
+    let main =
+        program_sources().into_iter().find(|source| source.top_module() == "main").expect("src/main.rs");
     let taken = main.absolute_paths().into_iter().filter(|path| path[0] == "telemetry");
     assert!(taken.into_iter().all(|path| path.get(1).is_some_and(|name| name == "logging")));
 }
 
 #[test]
-fn the_core_is_pure() {
-    let program = program();
-    let core: Vec<&Source> = program.iter().filter(|source| CORE.contains(&source.owner())).collect();
+fn core_modules_are_pure() {
+    let program = program_sources();
+    let core: Vec<&Source> = program.iter().filter(|source| CORE.contains(&source.top_module())).collect();
     assert!(core.len() >= 20, "only {} files found", core.len());
     let mut found: Vec<_> = core.into_iter().flat_map(impurities).collect();
     // An atomic replacement of the policy, which never blocks.
     found.retain(|impurity| impurity != "src/engine.rs: arc_swap");
-    none("impure code in the core", &found);
+    assert_none("impure code in the core", &found);
 }
 
 #[test]
-fn what_decides_for_envoy_is_pure_but_for_its_doors() {
+fn rls_decisions_are_pure_except_for_servers_and_sources() {
     const SHELL: [&str; 5] = [
         "src/rls/desk",
         "src/rls/doors",
@@ -433,29 +442,32 @@ fn what_decides_for_envoy_is_pure_but_for_its_doors() {
         // Names settings of the shell.
         "src/rls/options",
     ];
-    pure_but_for("rls", &SHELL, 15);
+    assert_pure_except("rls", &SHELL, 15);
 }
 
 #[test]
-fn limits_are_pure_but_for_other_services_and_the_store() {
+fn limits_are_pure_except_for_remote_and_store_access() {
     // `view` holds the connections to them, and requests wait for the store.
-    pure_but_for("limits", &["src/limits/remote", "src/limits/shared", "src/limits/view"], 4);
+    assert_pure_except("limits", &["src/limits/remote", "src/limits/shared", "src/limits/view"], 4);
 }
 
 /// Checks that `module` is pure, except files whose paths begin with one of `shell`. At least `least` files must remain.
 #[track_caller]
-fn pure_but_for(module: &str, shell: &[&str], least: usize) {
-    let program = program();
+fn assert_pure_except(module: &str, shell: &[&str], min_files: usize) {
+    let program = program_sources();
     let is_shell = |source: &&Source| shell.iter().any(|shell| source.path.starts_with(shell));
-    let pure: Vec<_> =
-        program.iter().filter(|source| source.owner() == module).filter(|source| !is_shell(source)).collect();
-    assert!(pure.len() >= least, "only {} files found", pure.len());
-    none("impure code", &pure.into_iter().flat_map(impurities).collect::<Vec<_>>());
+    let pure: Vec<_> = program
+        .iter()
+        .filter(|source| source.top_module() == module)
+        .filter(|source| !is_shell(source))
+        .collect();
+    assert!(pure.len() >= min_files, "only {} files found", pure.len());
+    assert_none("impure code", &pure.into_iter().flat_map(impurities).collect::<Vec<_>>());
 }
 
 #[test]
 fn x_forwarded_for_is_read_in_one_place() {
-    let program = program();
+    let program = program_sources();
     let holders = program
         .iter()
         .filter(|source| source.strings.iter().any(|(_, said)| said.eq_ignore_ascii_case("x-forwarded-for")));
@@ -467,22 +479,25 @@ fn no_file_and_no_function_is_too_long() {
     let mut found = Vec::new();
     for directory in ["src", "tests", "benches"] {
         for path in files(directory, "rs") {
-            let lines = text_of(&path).lines().count();
-            if lines > MOST_LINES_OF_A_FILE {
-                found.push(format!("{} has {lines} lines", shown(&path)));
+            let lines = read_text(&path).lines().count();
+            if lines > MAX_FILE_LINES {
+                found.push(format!("{} has {lines} lines", display_path(&path)));
             }
             if path.ends_with("mod.rs") {
-                found.push(format!("{}: a module is `name.rs` beside `name/`", shown(&path)));
+                found.push(format!("{}: a module is `name.rs` beside `name/`", display_path(&path)));
             }
         }
         found.extend(all_sources(directory).iter().flat_map(long_functions));
     }
-    none("too long, or in the wrong place", &found);
+    assert_none("too long, or in the wrong place", &found);
 }
 
 #[test]
-fn nothing_is_unfinished_or_silenced() {
-    none("unfinished", &program().iter().flat_map(unfinished).collect::<Vec<_>>());
-    none("`allow` instead of `expect`", &all_sources("src").iter().flat_map(silenced).collect::<Vec<_>>());
+fn no_unfinished_code_and_no_allow_attributes() {
+    assert_none("unfinished", &program_sources().iter().flat_map(unfinished_code).collect::<Vec<_>>());
+    assert_none(
+        "`allow` instead of `expect`",
+        &all_sources("src").iter().flat_map(allow_attributes).collect::<Vec<_>>(),
+    );
     assert!(root().join("Cargo.toml").is_file());
 }

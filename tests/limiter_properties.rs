@@ -58,13 +58,13 @@ fn nanos_of(quota: &Quota, hundredths: u32) -> u64 {
 /// Runs the requests in order and returns those that were admitted.
 fn admitted(quota: &Quota, requests: &[(u64, u32)]) -> Vec<(u64, u32)> {
     let mut counter = Counter::new(*quota);
-    let passes = |(at, cost): &&(u64, u32)| counter.ask(*cost, *at) == Outcome::Conform;
+    let passes = |(at, cost): &&(u64, u32)| counter.try_charge(*cost, *at) == Outcome::Conform;
     requests.iter().filter(passes).copied().collect()
 }
 
 /// Returns the maximum number of units admitted between two moments, both included, as docs/reference/algorithms.md states for
 /// each algorithm.
-fn bound(quota: &Quota, from: u64, to: u64) -> u128 {
+fn max_admitted(quota: &Quota, from: u64, to: u64) -> u128 {
     let (count, period) = (u128::from(quota.limit().count.get()), u128::from(quota.limit().period.nanos()));
     let span = u128::from(to - from);
     match (quota.algorithm(), u128::from(quota.precision())) {
@@ -101,16 +101,16 @@ proptest! {
             let mut sum = 0_u128;
             for &(at, cost) in &passed[first..] {
                 sum += u128::from(cost);
-                prop_assert!(sum <= bound(&quota, passed[first].0, at), "{sum} units admitted from request {first} on");
+                prop_assert!(sum <= max_admitted(&quota, passed[first].0, at), "{sum} units admitted from request {first} on");
             }
         }
     }
 
     #[test]
-    fn waiting_as_told_is_enough_and_never_too_long(quota in quotas(), steps in steps()) {
+    fn retry_after_is_sufficient_and_not_too_long(quota in quotas(), steps in steps()) {
         let mut counter = Counter::new(quota);
         for (at, cost) in requests(&quota, &steps) {
-            match counter.ask(cost, at) {
+            match counter.try_charge(cost, at) {
                 Outcome::Conform => {}
                 Outcome::Exceed { retry_after: Some(wait) } => {
                     prop_assert!(wait > Duration::ZERO);
@@ -155,7 +155,7 @@ proptest! {
         }
         let latest = requests.iter().map(|(at, _)| *at).max().unwrap_or(START);
         let sum: u128 = admitted(&quota, &requests).iter().map(|(_, cost)| u128::from(*cost)).sum();
-        prop_assert!(sum <= bound(&quota, START, latest));
+        prop_assert!(sum <= max_admitted(&quota, START, latest));
     }
 
     #[test]
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_given_back_was_never_taken(quota in quotas(), steps in steps(), amount in 0_i64..40) {
+    fn refund_undoes_a_charge(quota in quotas(), steps in steps(), amount in 0_i64..40) {
         let mut counter = Counter::new(quota);
         for (at, cost) in requests(&quota, &steps) {
             let before = counter.usage(at);
@@ -184,19 +184,19 @@ proptest! {
             back.charge(amount, at);
             back.charge(-amount, at);
             prop_assert_eq!(back.usage(at), before);
-            counter.ask(cost, at);
+            counter.try_charge(cost, at);
         }
     }
 
     #[test]
-    fn a_forgotten_counter_was_full_again(quota in quotas(), steps in steps()) {
+    fn unused_counter_behaves_like_a_new_one(quota in quotas(), steps in steps()) {
         let mut counter = Counter::new(quota);
         for (at, cost) in requests(&quota, &steps) {
             if counter.is_unused(at) {
                 prop_assert_eq!(counter.peek(cost, at).1, Counter::new(quota).peek(cost, at).1);
                 prop_assert_eq!(counter.usage(at).used, 0);
             }
-            counter.ask(cost, at);
+            counter.try_charge(cost, at);
         }
     }
 
@@ -208,12 +208,12 @@ proptest! {
             let used = counter.usage(at).used;
             let converted = counter.compact_state(at).and_then(|state| algorithm::convert(state, &from, &to, now));
             prop_assert_eq!(algorithm::usage(converted, &to, now).used, used);
-            counter.ask(cost, at);
+            counter.try_charge(cost, at);
         }
     }
 
     #[test]
-    fn refused_requests_charge_nobody(first in quotas(), second in quotas(), steps in steps()) {
+    fn rejected_requests_are_not_charged(first in quotas(), second in quotas(), steps in steps()) {
         let requests = requests(&first, &steps);
         let (with_refused, meters) = limiter(&[first, second], 1000);
         let (without, other_meters) = limiter(&[first, second], 1000);
@@ -236,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flood_of_keys_frees_nobody(quota in quotas(), flood in 50_u32..400) {
+    fn flood_of_keys_does_not_reset_exhausted_keys(quota in quotas(), flood in 50_u32..400) {
         let (limiter, meters) = limiter(&[quota], 16);
         let now = Timestamp::from_nanos(START);
         let most = if quota.algorithm().has_burst() { quota.burst() } else { quota.limit().count }.get().min(60);
@@ -282,7 +282,7 @@ fn checks(limiter: &Limiter, meters: &[LimitHandle], key: &[u8], cost: u32) -> V
 }
 
 #[test]
-fn eight_threads_at_once_take_exactly_the_quota() {
+fn concurrent_threads_admit_exactly_the_quota() {
     for algorithm in Algorithm::RATES {
         let limit = Limit::new(NonZeroU32::new(1000).unwrap(), Period::one(TimeUnit::Day));
         let quota = Quota::new(algorithm, limit, None).unwrap();

@@ -3,10 +3,10 @@
 
 #[path = "rls/counting.rs"]
 mod counting;
-#[path = "rls/desk.rs"]
-mod desk;
 #[path = "rls/documents.rs"]
 mod documents;
+#[path = "rls/fixture.rs"]
+mod fixture;
 #[path = "rls/imported.rs"]
 mod imported;
 #[path = "rls/matching.rs"]

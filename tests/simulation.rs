@@ -14,15 +14,15 @@ mod model;
 mod requests;
 #[path = "simulation/rules.rs"]
 mod rules;
-#[path = "simulation/used.rs"]
-mod used;
+#[path = "simulation/usage.rs"]
+mod usage;
 
 use std::collections::HashMap;
 use std::fmt;
 
-use bans::Banned;
+use bans::BanModel;
 use fastrand::Rng;
-use model::Counter;
+use model::CounterModel;
 use rules::Rules;
 use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
@@ -34,16 +34,16 @@ use weir::limiter::{LimitHandle, Limiter, LimiterSettings};
 const START: u64 = 1_795_248_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 const STEPS: usize = 1500;
-const MAX_WAITING: usize = 30;
+const MAX_PENDING: usize = 30;
 
 /// Identity of a limit, which it keeps across changes, and a key.
 type Id = (u64, u32);
 
 /// Expected state of a process, which the next one restores from the saved state.
 #[derive(Clone)]
-struct Shadow {
-    counters: HashMap<Id, Counter>,
-    bans: HashMap<Id, Banned>,
+struct ExpectedState {
+    counters: HashMap<Id, CounterModel>,
+    bans: HashMap<Id, BanModel>,
     rules: Rules,
 }
 
@@ -58,7 +58,7 @@ struct PendingRequest {
     units_per_request: u64,
     at: u64,
     /// Whether a refund is still possible: the units have not changed since then.
-    gives_back: bool,
+    is_refundable: bool,
 }
 
 struct Simulation {
@@ -70,10 +70,10 @@ struct Simulation {
     max_keys: usize,
     limiter: Limiter,
     handles: Vec<LimitHandle>,
-    shadow: Shadow,
-    waiting: Vec<PendingRequest>,
+    expected: ExpectedState,
+    pending: Vec<PendingRequest>,
     /// The most recent saved state, the expected state at that time, and the time.
-    saved: (Vec<(SavedPart, Vec<u8>)>, Shadow, u64),
+    saved: (Vec<(SavedPart, Vec<u8>)>, ExpectedState, u64),
     /// Whether a restored table had no room for all counters. From then on the bans are unknown.
     bans_lost: bool,
 }
@@ -90,7 +90,8 @@ impl Simulation {
         let max_keys = [16, 40, 400, 20_000][rng.usize(..4)];
         let rules = Rules::random(&mut rng);
         let limiter = Limiter::new(LimiterSettings { max_keys, secret: [rng.u64(..), rng.u64(..)] });
-        let nothing = Shadow { counters: HashMap::new(), bans: HashMap::new(), rules: Rules::default() };
+        let nothing =
+            ExpectedState { counters: HashMap::new(), bans: HashMap::new(), rules: Rules::default() };
         let mut simulation = Self {
             seed,
             step: 0,
@@ -100,8 +101,8 @@ impl Simulation {
             max_keys,
             limiter,
             handles: Vec::new(),
-            shadow: Shadow { counters: HashMap::new(), bans: HashMap::new(), rules },
-            waiting: Vec::new(),
+            expected: ExpectedState { counters: HashMap::new(), bans: HashMap::new(), rules },
+            pending: Vec::new(),
             saved: (Vec::new(), nothing, 0),
             bans_lost: false,
         };
@@ -113,7 +114,7 @@ impl Simulation {
     fn run(&mut self) {
         for step in 0..STEPS {
             self.step = step;
-            self.pass_time();
+            self.advance_time();
             match self.rng.u32(..1000) {
                 0..900 => self.request(),
                 900..970 => self.settle(),
@@ -126,7 +127,7 @@ impl Simulation {
     }
 
     /// Advances the time, mostly by the gap between two requests of a client that exceeds its limits.
-    fn pass_time(&mut self) {
+    fn advance_time(&mut self) {
         self.now += match self.rng.u32(..100) {
             0..40 => 0,
             40..90 => self.rng.u64(..SECOND),
@@ -138,40 +139,40 @@ impl Simulation {
     }
 
     /// Whether keys share counters, so that requests may be rejected because of other clients.
-    fn is_crowded(&self) -> bool {
+    fn is_overflowing(&self) -> bool {
         self.limiter.overflowing_shards().0 > 0
     }
 
     fn reload(&mut self) {
-        let before = self.shadow.rules.clone();
+        let before = self.expected.rules.clone();
         let mut after = before.clone();
         after.change(&mut self.rng);
         // Waiting requests of a removed limit would be settled on the limit that replaces it.
         let goes = |waiting: &PendingRequest| after.limit(waiting.id.0).is_none();
-        while let Some(index) = self.waiting.iter().position(goes) {
+        while let Some(index) = self.pending.iter().position(goes) {
             self.settle_at(index);
         }
-        self.shadow.rules = after;
-        self.follow(&before);
+        self.expected.rules = after;
+        self.apply_rule_change(&before);
         self.install();
     }
 
     /// Applies the change to the expected counters and bans: kept, converted or dropped with their limits.
-    fn follow(&mut self, before: &Rules) {
-        let (after, now) = (&self.shadow.rules, self.now);
+    fn apply_rule_change(&mut self, before: &Rules) {
+        let (after, now) = (&self.expected.rules, self.now);
         let both = |id: u64| Some((before.limit(id)?.1, after.limit(id)?));
-        for waiting in &mut self.waiting {
+        for waiting in &mut self.pending {
             let Some((from, (rule, to))) = both(waiting.id.0) else { continue };
             let goes_on =
                 rule.on_change == OnChange::Keep && model::has_compatible_refunds(&from.quota, &to.quota);
-            waiting.gives_back &= from.quota == to.quota || goes_on;
+            waiting.is_refundable &= from.quota == to.quota || goes_on;
         }
-        self.shadow.bans.retain(|(id, _), banned| {
+        self.expected.bans.retain(|(id, _), banned| {
             let from = both(*id).and_then(|(from, _)| from.ban);
-            from.into_iter().for_each(|from| banned.change(from, now));
+            from.into_iter().for_each(|from| banned.prepare_reload(from, now));
             from.is_some()
         });
-        self.shadow.counters.retain(|(id, _), counter| match both(*id) {
+        self.expected.counters.retain(|(id, _), counter| match both(*id) {
             Some((from, (rule, to))) => {
                 counter.convert(&from.quota, &to.quota, rule.on_change, now);
                 true
@@ -182,7 +183,7 @@ impl Simulation {
 
     fn install(&mut self) {
         let now = Timestamp::from_nanos(self.now);
-        self.handles = self.limiter.install(&self.shadow.rules.specs(), now);
+        self.handles = self.limiter.install(&self.expected.rules.specs(), now);
         self.limiter.retire_others(&self.handles, now);
         // A request at the very moment of a change counts as having arrived before it.
         self.now += 1;
@@ -195,12 +196,12 @@ impl Simulation {
             Ok::<(), ()>(())
         });
         assert!(written.is_ok(), "{self}: {written:?}");
-        self.saved = (parts, self.shadow.clone(), self.now);
+        self.saved = (parts, self.expected.clone(), self.now);
     }
 
     /// Orderly restart: all requests complete, then the state is saved and restored.
     fn restart(&mut self) {
-        while !self.waiting.is_empty() {
+        while !self.pending.is_empty() {
             self.settle();
         }
         self.save();
@@ -209,9 +210,9 @@ impl Simulation {
 
     /// Starts a process from the most recent saved state, possibly with another clock, table size and other rules.
     fn crash(&mut self) {
-        self.waiting.clear();
+        self.pending.clear();
         let (parts, shadow, at) = self.saved.clone();
-        self.shadow = shadow;
+        self.expected = shadow;
         if self.rng.u32(..3) == 0 {
             self.now = self.now.saturating_sub(self.rng.u64(..2 * 86_400 * SECOND)).max(START);
         }
@@ -228,18 +229,18 @@ impl Simulation {
         let Ok(restored) = restored else { return };
         self.limiter = restored.limiter;
         self.bans_lost |= restored.overflowed > 0;
-        let (before, now) = (self.shadow.rules.clone(), self.now);
-        for ((id, _), counter) in &mut self.shadow.counters {
+        let (before, now) = (self.expected.rules.clone(), self.now);
+        for ((id, _), counter) in &mut self.expected.counters {
             let Some((_, limit)) = before.limit(*id) else { continue };
             counter.restore(&limit.quota, (at, now));
             if restored.overflowed > 0 {
-                counter.spoil(&limit.quota, now);
+                counter.mark_shared(&limit.quota, now);
             }
         }
-        self.shadow.bans.values_mut().for_each(|ban| ban.rebase((at, now)));
+        self.expected.bans.values_mut().for_each(|ban| ban.rebase((at, now)));
         if self.rng.bool() {
-            self.shadow.rules.change(&mut self.rng);
-            self.follow(&before);
+            self.expected.rules.change(&mut self.rng);
+            self.apply_rule_change(&before);
         }
         self.install();
         self.save();
@@ -247,7 +248,7 @@ impl Simulation {
 }
 
 #[test]
-fn nothing_that_may_never_happen_happens() {
+fn limiter_keeps_its_guarantees_in_random_runs() {
     let number = |name: &str| std::env::var_os(name).and_then(|number| number.to_str()?.parse::<u64>().ok());
     let seeds = match number("WEIR_SEED") {
         Some(seed) => seed..seed + 1,

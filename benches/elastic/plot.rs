@@ -9,7 +9,7 @@ const TOP: f64 = 52.0;
 const HEIGHT: f64 = 96.0;
 const GAP: f64 = 36.0;
 /// Height of the time axis below the last panel.
-const FOOT: f64 = 24.0;
+const AXIS_HEIGHT: f64 = 24.0;
 const COLOURS: [&str; 2] = ["#1f6feb", "#8b949e"];
 
 /// One curve of a panel.
@@ -24,15 +24,15 @@ pub(crate) struct Series {
 pub(crate) struct Panel {
     /// Unit after the name in the legend; may be empty.
     pub(crate) unit: &'static str,
-    pub(crate) least: f64,
-    pub(crate) most: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
     pub(crate) series: Vec<Series>,
 }
 
 /// Returns the chart as SVG. All panels share one time axis at the bottom.
 pub(crate) fn svg(title: &str, panels: &[Panel]) -> String {
     let bottom = TOP + panels.len() as f64 * (HEIGHT + GAP) - GAP;
-    let height = bottom + FOOT;
+    let height = bottom + AXIS_HEIGHT;
     let points = panels.iter().flat_map(|panel| &panel.series).flat_map(|series| &series.points);
     let seconds = points.map(|(second, _)| *second).fold(1.0, f64::max);
     let mut text = format!(
@@ -46,7 +46,7 @@ pub(crate) fn svg(title: &str, panels: &[Panel]) -> String {
         grid(&mut text, panel, top, seconds, x);
         draw(&mut text, panel, top, x);
     }
-    for second in marks(seconds) {
+    for second in axis_seconds(seconds) {
         let (at, below) = (x(second), bottom + 16.0);
         let _ = writeln!(
             text,
@@ -58,7 +58,7 @@ pub(crate) fn svg(title: &str, panels: &[Panel]) -> String {
 }
 
 /// Returns the labelled seconds of the time axis: every 20th second of runs above 100 s, otherwise every 10th.
-fn marks(seconds: f64) -> impl Iterator<Item = f64> {
+fn axis_seconds(seconds: f64) -> impl Iterator<Item = f64> {
     let step = if seconds > 100.0 { 20.0 } else { 10.0 };
     (0..).map(move |number| f64::from(number) * step).take_while(move |second| *second <= seconds + 0.5)
 }
@@ -66,12 +66,12 @@ fn marks(seconds: f64) -> impl Iterator<Item = f64> {
 /// Draws the grid. Writing to a `String` cannot fail, so results are ignored here and below.
 fn grid(text: &mut String, panel: &Panel, top: f64, seconds: f64, x: impl Fn(f64) -> f64) {
     let (right, bottom) = (WIDTH - RIGHT, top + HEIGHT);
-    for second in marks(seconds) {
+    for second in axis_seconds(seconds) {
         let at = x(second);
         let _ = writeln!(text, "<path d=\"M{at:.1} {top:.1}V{bottom:.1}\" stroke=\"#eaeef2\"/>");
     }
     for step in 0..=2 {
-        let value = panel.least + (panel.most - panel.least) * f64::from(step) / 2.0;
+        let value = panel.min + (panel.max - panel.min) * f64::from(step) / 2.0;
         let at = panel.y(value, top);
         let _ = writeln!(text, "<path d=\"M{LEFT} {at:.1}H{right}\" stroke=\"#d0d7de\"/>");
         let (left, at) = (LEFT - 8.0, at + 4.0);
@@ -94,7 +94,7 @@ fn draw(text: &mut String, panel: &Panel, top: f64, x: impl Fn(f64) -> f64) {
             text,
             "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.2\" stroke-linejoin=\"round\"/>"
         );
-        let name = panel.name_of(series);
+        let name = panel.legend(series);
         let _ = writeln!(text, "<text x=\"{legend:.1}\" y=\"{above:.1}\" fill=\"{colour}\">{name}</text>");
         legend += 6.2 * name.chars().count() as f64 + 20.0;
     }
@@ -102,14 +102,14 @@ fn draw(text: &mut String, panel: &Panel, top: f64, x: impl Fn(f64) -> f64) {
 
 impl Panel {
     fn y(&self, value: f64, top: f64) -> f64 {
-        let part = (value.clamp(self.least, self.most) - self.least) / (self.most - self.least);
+        let part = (value.clamp(self.min, self.max) - self.min) / (self.max - self.min);
         top + HEIGHT - part * HEIGHT
     }
 
-    fn name_of(&self, series: &Series) -> String {
+    fn legend(&self, series: &Series) -> String {
         let highest = series.points.iter().map(|(_, value)| *value).fold(f64::MIN, f64::max);
         let unit = if self.unit.is_empty() { String::new() } else { format!(", {}", self.unit) };
-        let cut = if highest > self.most { format!(" (up to {highest:.0})") } else { String::new() };
+        let cut = if highest > self.max { format!(" (up to {highest:.0})") } else { String::new() };
         format!("{}{unit}{cut}", series.name)
     }
 }

@@ -15,7 +15,7 @@ const MAX_WAITING: usize = 2048;
 
 /// Commands for a request that is counted in a fixed window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Style {
+pub(crate) enum CommandStyle {
     /// One `INCR`.
     Incr,
     /// `INCRBY` and `EXPIRE`, as envoyproxy/ratelimit sends them.
@@ -24,29 +24,29 @@ pub(crate) enum Style {
 
 /// One instance: the sending end of its connection's queue.
 #[derive(Debug)]
-pub(crate) struct Instance(mpsc::Sender<Asked>);
+pub(crate) struct CommandInstance(mpsc::Sender<CountRequest>);
 
 #[derive(Debug)]
-struct Asked {
+struct CountRequest {
     key: u32,
     second: u64,
     counted: oneshot::Sender<u64>,
 }
 
-impl Instance {
+impl CommandInstance {
     /// Counts a request in this second. Returns `None` if the queue is full.
     pub(crate) fn count(&self, key: u32, second: u64) -> Option<oneshot::Receiver<u64>> {
         let (counted, count) = oneshot::channel();
-        self.0.try_send(Asked { key, second, counted }).ok().map(|()| count)
+        self.0.try_send(CountRequest { key, second, counted }).ok().map(|()| count)
     }
 }
 
 /// Starts `of` instances, each with its own connection; one thread runs all of them.
-pub(crate) fn fleet(of: usize, style: Style, server: SocketAddr) -> Vec<Instance> {
-    let (instances, queues): (Vec<_>, Vec<_>) = (0..of)
+pub(crate) fn start_fleet(count: usize, style: CommandStyle, server: SocketAddr) -> Vec<CommandInstance> {
+    let (instances, queues): (Vec<_>, Vec<_>) = (0..count)
         .map(|_| {
             let (sender, queue) = mpsc::channel(MAX_WAITING);
-            (Instance(sender), queue)
+            (CommandInstance(sender), queue)
         })
         .unzip();
     std::thread::spawn(move || {
@@ -61,7 +61,7 @@ pub(crate) fn fleet(of: usize, style: Style, server: SocketAddr) -> Vec<Instance
 }
 
 /// Pipelines the commands of all queued requests, and passes the count in each reply to its request.
-async fn serve(mut queue: mpsc::Receiver<Asked>, style: Style, server: SocketAddr) {
+async fn serve(mut queue: mpsc::Receiver<CountRequest>, style: CommandStyle, server: SocketAddr) {
     let mut stream = TcpStream::connect(server).await.expect("a connection");
     stream.set_nodelay(true).expect("TCP_NODELAY");
     let mut waiting: VecDeque<oneshot::Sender<u64>> = VecDeque::new();
@@ -74,7 +74,7 @@ async fn serve(mut queue: mpsc::Receiver<Asked>, style: Style, server: SocketAdd
                 let Some(asked) = asked else { return };
                 commands.clear();
                 let mut next = Some(asked);
-                while let Some(Asked { key, second, counted }) = next {
+                while let Some(CountRequest { key, second, counted }) = next {
                     write_commands(&mut commands, style, &format!("c:{key}:{second}"));
                     waiting.push_back(counted);
                     next = queue.try_recv().ok();
@@ -90,7 +90,7 @@ async fn serve(mut queue: mpsc::Receiver<Asked>, style: Style, server: SocketAdd
                         let counted = waiting.pop_front().expect("a request");
                         let _ = counted.send(line.parse().expect("a number"));
                     }
-                    is_count = !is_count || matches!(style, Style::Incr);
+                    is_count = !is_count || matches!(style, CommandStyle::Incr);
                     done += end + 1;
                 }
                 replies.drain(..done);
@@ -99,11 +99,11 @@ async fn serve(mut queue: mpsc::Receiver<Asked>, style: Style, server: SocketAdd
     }
 }
 
-fn write_commands(commands: &mut String, style: Style, key: &str) {
+fn write_commands(commands: &mut String, style: CommandStyle, key: &str) {
     let length = key.len();
     let _ = match style {
-        Style::Incr => write!(commands, "*2\r\n$4\r\nINCR\r\n${length}\r\n{key}\r\n"),
-        Style::IncrByAndExpire => write!(
+        CommandStyle::Incr => write!(commands, "*2\r\n$4\r\nINCR\r\n${length}\r\n{key}\r\n"),
+        CommandStyle::IncrByAndExpire => write!(
             commands,
             "*3\r\n$6\r\nINCRBY\r\n${length}\r\n{key}\r\n$1\r\n1\r\n*3\r\n$6\r\nEXPIRE\r\n${length}\r\n{key}\r\n$1\r\n1\r\n"
         ),

@@ -22,12 +22,12 @@ impl Pattern {
     pub(crate) const ALL: [Self; 4] = [Self::Even, Self::Zipf, Self::Shifting, Self::Bursts];
 
     /// Returns the fraction of the fleet's demand that one of `of` instances has at a given time.
-    fn part(self, instance: usize, of: usize, at: Duration) -> f64 {
-        let all = of as f64;
+    fn share(self, instance: usize, fleet_size: usize, at: Duration) -> f64 {
+        let all = fleet_size as f64;
         match self {
             Self::Even => 1.0 / all,
             Self::Zipf => {
-                let sum: f64 = (1..=of).map(|rank| 1.0 / rank as f64).sum();
+                let sum: f64 = (1..=fleet_size).map(|rank| 1.0 / rank as f64).sum();
                 1.0 / (instance + 1) as f64 / sum
             }
             Self::Shifting => {
@@ -72,7 +72,7 @@ impl Demand {
         elapsed: Duration,
         rng: &mut Rng,
     ) -> u64 {
-        let mean = self.rate * self.pattern.part(instance, of, at) * elapsed.as_secs_f64();
+        let mean = self.rate * self.pattern.share(instance, of, at) * elapsed.as_secs_f64();
         mean as u64 + u64::from(rng.f64() < mean.fract())
     }
 

@@ -10,40 +10,40 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 use weir::clock::Clock;
 use weir::limiter::timestamp::Timestamp;
-use weir::store::supply::Waiting;
+use weir::store::lease_wait::LeaseWaits;
 
-use crate::claims::{self, Decided};
+use crate::admission_stats::AdmissionStats;
 use crate::commands;
 use crate::demand::Demand;
 use crate::histogram::Histogram;
-use crate::judge::Judge;
+use crate::leases::{self, RequestOutcome};
 
 /// Interval at which arrivals are drawn.
 const TICK: Duration = Duration::from_millis(1);
 /// Maximum number of waiting requests of the whole fleet.
 const MAX_WAITING: usize = 100_000;
 /// One decision in this many is timed.
-const TIMED: u32 = 8;
+const TIMED_ONE_IN: u32 = 8;
 
 /// Instances of a fleet, by how they decide.
 #[derive(Debug)]
 pub(crate) enum Fleet {
     /// Instances with leases or with a divided limit, and for how long a request may wait for the store.
-    Claims(Vec<claims::Instance>, Duration),
+    Leases(Vec<leases::LeaseInstance>, Duration),
     /// Instances that send commands for each request, and the limit per second.
-    Commands(Vec<commands::Instance>, u64),
+    Commands(Vec<commands::CommandInstance>, u64),
 }
 
 /// Measurements of one experiment.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) judge: Judge,
+    pub(crate) stats: AdmissionStats,
     /// Durations of decisions that did not wait for the store.
     pub(crate) decisions: Histogram,
     /// Waiting times of requests that waited for the store.
     pub(crate) waits: Histogram,
     /// Requests rejected because too many others were waiting.
-    pub(crate) crowded: u64,
+    pub(crate) rejected_waits: u64,
 }
 
 /// State of a run, shared with its waiting requests.
@@ -51,18 +51,18 @@ struct State {
     fleet: RefCell<Fleet>,
     clock: Arc<Clock>,
     started: Timestamp,
-    judge: RefCell<Judge>,
+    stats: RefCell<AdmissionStats>,
     waits: RefCell<Histogram>,
     waiting: Cell<usize>,
-    crowded: Cell<u64>,
+    rejected_waits: Cell<u64>,
 }
 
 /// Runs an experiment for `lasts`.
 pub(crate) async fn run(
     fleet: Fleet,
     demand: Demand,
-    judge: Judge,
-    lasts: Duration,
+    judge: AdmissionStats,
+    duration: Duration,
     clock: &Arc<Clock>,
     mut each_tick: impl FnMut(Duration, &mut Fleet),
 ) -> Outcome {
@@ -70,10 +70,10 @@ pub(crate) async fn run(
         fleet: RefCell::new(fleet),
         clock: Arc::clone(clock),
         started: clock.now(),
-        judge: RefCell::new(judge),
+        stats: RefCell::new(judge),
         waits: RefCell::new(Histogram::new()),
         waiting: Cell::new(0),
-        crowded: Cell::new(0),
+        rejected_waits: Cell::new(0),
     });
     let (mut decisions, mut rng) = (Histogram::new(), Rng::with_seed(17));
     let mut ticks = interval(TICK);
@@ -82,7 +82,7 @@ pub(crate) async fn run(
     loop {
         ticks.tick().await;
         let at = clock.now().since(state.started);
-        if at >= lasts {
+        if at >= duration {
             break;
         }
         each_tick(at, &mut state.fleet.borrow_mut());
@@ -90,7 +90,7 @@ pub(crate) async fn run(
         for instance in 0..of {
             for _ in 0..demand.arrivals((instance, of), at, at - last, &mut rng) {
                 let key = demand.key(&mut rng);
-                let is_timed = rng.u32(0..TIMED) == 0;
+                let is_timed = rng.u32(0..TIMED_ONE_IN) == 0;
                 state.arrive(instance, key, is_timed.then_some(&mut decisions));
             }
         }
@@ -99,15 +99,20 @@ pub(crate) async fn run(
     while state.waiting.get() > 0 {
         ticks.tick().await;
     }
-    let crowded = state.crowded.get();
+    let crowded = state.rejected_waits.get();
     let state = Rc::into_inner(state).expect("no waiting requests");
-    Outcome { judge: state.judge.into_inner(), decisions, waits: state.waits.into_inner(), crowded }
+    Outcome {
+        stats: state.stats.into_inner(),
+        decisions,
+        waits: state.waits.into_inner(),
+        rejected_waits: crowded,
+    }
 }
 
 impl Fleet {
     pub(crate) fn size(&self) -> usize {
         match self {
-            Self::Claims(instances, _) => instances.len(),
+            Self::Leases(instances, _) => instances.len(),
             Self::Commands(instances, _) => instances.len(),
         }
     }
@@ -117,48 +122,48 @@ impl State {
     fn arrive(self: &Rc<Self>, instance: usize, key: u32, timed: Option<&mut Histogram>) {
         let now = self.clock.now();
         let at = now.since(self.started);
-        self.judge.borrow_mut().offer(key, at);
+        self.stats.borrow_mut().record_arrival(key, at);
         match &*self.fleet.borrow() {
-            Fleet::Claims(instances, wait) => {
+            Fleet::Leases(instances, wait) => {
                 if instances[instance].is_killed() {
                     return;
                 }
                 let decided = decide(&instances[instance], key, *wait, now, timed);
                 match decided {
-                    Decided::Admitted => self.judge.borrow_mut().admit(key, at),
-                    Decided::Rejected => {}
-                    Decided::Waits(waiting) => self.hold(instance, key, waiting),
+                    RequestOutcome::Admitted => self.stats.borrow_mut().record_admission(key, at),
+                    RequestOutcome::Rejected => {}
+                    RequestOutcome::Waits(waiting) => self.await_store(instance, key, waiting),
                 }
             }
             Fleet::Commands(instances, limit) => {
                 match instances[instance].count(key, now.as_nanos() / 1_000_000_000) {
                     Some(count) => self.await_count(key, count, *limit),
-                    None => self.crowded.set(self.crowded.get() + 1),
+                    None => self.rejected_waits.set(self.rejected_waits.get() + 1),
                 }
             }
         }
     }
 
     /// Holds a request until the store responds, then decides it again.
-    fn hold(self: &Rc<Self>, instance: usize, key: u32, waiting: Waiting) {
-        if !self.enter() {
+    fn await_store(self: &Rc<Self>, instance: usize, key: u32, waiting: LeaseWaits) {
+        if !self.start_waiting() {
             return;
         }
         let state = Rc::clone(self);
         tokio::task::spawn_local(async move {
             let since = Instant::now();
-            waiting.done().await;
-            let Fleet::Claims(instances, _) = &*state.fleet.borrow() else { return };
+            waiting.wait_all().await;
+            let Fleet::Leases(instances, _) = &*state.fleet.borrow() else { return };
             let now = state.clock.now();
-            if let Decided::Admitted = instances[instance].decide(key, Duration::ZERO, now) {
-                state.judge.borrow_mut().admit(key, now.since(state.started));
+            if let RequestOutcome::Admitted = instances[instance].decide(key, Duration::ZERO, now) {
+                state.stats.borrow_mut().record_admission(key, now.since(state.started));
             }
-            state.leave(since);
+            state.finish_waiting(since);
         });
     }
 
     fn await_count(self: &Rc<Self>, key: u32, count: oneshot::Receiver<u64>, limit: u64) {
-        if !self.enter() {
+        if !self.start_waiting() {
             return;
         }
         let state = Rc::clone(self);
@@ -166,38 +171,38 @@ impl State {
             let since = Instant::now();
             if count.await.is_ok_and(|count| count <= limit) {
                 let at = state.clock.now().since(state.started);
-                state.judge.borrow_mut().admit(key, at);
+                state.stats.borrow_mut().record_admission(key, at);
             }
-            state.leave(since);
+            state.finish_waiting(since);
         });
     }
 
-    fn enter(&self) -> bool {
+    fn start_waiting(&self) -> bool {
         if self.waiting.get() >= MAX_WAITING {
-            self.crowded.set(self.crowded.get() + 1);
+            self.rejected_waits.set(self.rejected_waits.get() + 1);
             return false;
         }
         self.waiting.set(self.waiting.get() + 1);
         true
     }
 
-    fn leave(&self, since: Instant) {
+    fn finish_waiting(&self, since: Instant) {
         self.waits.borrow_mut().record(since.elapsed());
         self.waiting.set(self.waiting.get() - 1);
     }
 }
 
 fn decide(
-    instance: &claims::Instance,
+    instance: &leases::LeaseInstance,
     key: u32,
     wait: Duration,
     now: Timestamp,
     timed: Option<&mut Histogram>,
-) -> Decided {
+) -> RequestOutcome {
     let Some(histogram) = timed else { return instance.decide(key, wait, now) };
     let started = Instant::now();
     let decided = instance.decide(key, wait, now);
-    if !matches!(decided, Decided::Waits(_)) {
+    if !matches!(decided, RequestOutcome::Waits(_)) {
         histogram.record(started.elapsed());
     }
     decided

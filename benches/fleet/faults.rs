@@ -12,14 +12,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 use weir::clock::Clock;
-use weir::remote::channel::Place;
-use weir::store::settings::{Sentinel, Server as StoreServer, Settings, Topology};
+use weir::remote::channel::ServerAddress;
+use weir::store::settings::{SentinelSettings, SingleServer as StoreServer, StoreSettings, Topology};
 
-use crate::Way;
-use crate::claims::{self, Instance, Limit, Members};
+use crate::SharingMethod;
+use crate::admission_stats::AdmissionStats;
 use crate::demand::{Demand, Pattern};
 use crate::experiment::{self, Fleet};
-use crate::judge::Judge;
+use crate::leases::{self, FleetLimit, FleetPart, LeaseInstance};
 use crate::plot::{Panel, Series, svg};
 use crate::servers::{Group, Server};
 
@@ -27,36 +27,36 @@ use crate::servers::{Group, Server};
 const LIMIT: u32 = 10_000;
 const DEMAND: f64 = 1.5;
 const FAULT_AT: u64 = 8;
-const NAMES: [&str; 8] =
+const FAULTS: [&str; 8] =
     ["none", "killed", "frozen", "flushed", "failed_over", "third_killed", "doubled", "partitioned"];
 
 /// State of one experiment.
-struct Scene {
+struct FaultScenario {
     server: Option<Server>,
     group: Option<Group>,
     /// Whether the connection between a third of the instances and the server is cut.
-    is_cut: Arc<AtomicBool>,
+    is_partitioned: Arc<AtomicBool>,
     relay: Option<SocketAddr>,
-    newcomers: Option<mpsc::Receiver<Vec<Instance>>>,
+    newcomers: Option<mpsc::Receiver<Vec<LeaseInstance>>>,
     clock: Arc<Clock>,
-    limit: Limit,
+    limit: FleetLimit,
     instances: usize,
     /// Second of the last tick.
     second: Option<u64>,
 }
 
 /// Runs all experiments, or only the one with this name.
-pub(crate) fn run(instances: usize, only: Option<&str>, picture: Option<&str>) {
+pub(crate) fn run(instances: usize, only: Option<&str>, svg_file: Option<&str>) {
     println!("fault,used_before,used_meanwhile,used_after,full_again_after_s,excess,v100ms,v1s,v10s,seconds");
     let mut panels = Vec::new();
-    for name in NAMES.into_iter().filter(|name| only.is_none_or(|only| only == *name)) {
+    for name in FAULTS.into_iter().filter(|name| only.is_none_or(|only| only == *name)) {
         let seconds = experiment(name, instances);
         let points =
             seconds.iter().enumerate().skip(3).map(|(second, count)| (second as f64, f64::from(*count)));
-        let series = vec![Series { name: title(name), points: points.collect() }];
-        panels.push(Panel { unit: "admitted a second", least: 0.0, most: 2.0 * f64::from(LIMIT), series });
+        let series = vec![Series { name: chart_title(name), points: points.collect() }];
+        panels.push(Panel { unit: "admitted a second", min: 0.0, max: 2.0 * f64::from(LIMIT), series });
     }
-    if let Some(file) = picture {
+    if let Some(file) = svg_file {
         let title =
             format!("{instances} instances, one limit of {LIMIT} a second, {DEMAND} times the demand");
         std::fs::write(file, svg(&title, &panels)).unwrap();
@@ -64,7 +64,7 @@ pub(crate) fn run(instances: usize, only: Option<&str>, picture: Option<&str>) {
 }
 
 /// Returns the caption of the experiment with this name.
-fn title(name: &str) -> &'static str {
+fn chart_title(name: &str) -> &'static str {
     match name {
         "killed" => "the store is gone from second 8 to 38",
         "frozen" => "the store is frozen from second 8 to 18",
@@ -87,24 +87,24 @@ fn duration(name: &str) -> u64 {
 }
 
 fn experiment(name: &'static str, instances: usize) -> Vec<u32> {
-    let mut scene = Scene::new(name, instances);
-    let fleet = Fleet::Claims(scene.start(), Duration::from_millis(5));
+    let mut scene = FaultScenario::new(name, instances);
+    let fleet = Fleet::Leases(scene.start(), Duration::from_millis(5));
     let lasts = Duration::from_secs(FAULT_AT + duration(name) + 12);
-    let judge = Judge::new((LIMIT.into(), LIMIT.into()), 1, (Duration::from_secs(2), lasts));
+    let judge = AdmissionStats::new((LIMIT.into(), LIMIT.into()), 1, (Duration::from_secs(2), lasts));
     let demand = Demand { pattern: Pattern::Even, rate: f64::from(LIMIT) * DEMAND, keys: 1 };
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let clock = Arc::clone(&scene.clock);
     let each_tick = |at: Duration, fleet: &mut Fleet| scene.tick(name, at, fleet);
     let outcome =
         LocalSet::new().block_on(&runtime, experiment::run(fleet, demand, judge, lasts, &clock, each_tick));
-    report(name, &outcome.judge);
-    let mut seconds = outcome.judge.seconds();
+    report(name, &outcome.stats);
+    let mut seconds = outcome.stats.admissions_per_second();
     seconds.truncate(lasts.as_secs() as usize);
     seconds
 }
 
-fn report(name: &str, judge: &Judge) {
-    let seconds = judge.seconds();
+fn report(name: &str, judge: &AdmissionStats) {
+    let seconds = judge.admissions_per_second();
     let (begin, end) = (FAULT_AT as usize, (FAULT_AT + duration(name)) as usize);
     let used = |from: usize, to: usize| {
         let part = &seconds[from.min(seconds.len())..to.min(seconds.len())];
@@ -125,7 +125,7 @@ fn report(name: &str, judge: &Judge) {
     );
 }
 
-impl Scene {
+impl FaultScenario {
     fn new(name: &str, instances: usize) -> Self {
         let is_group = name == "failed_over";
         let server = (!is_group).then(Server::start);
@@ -135,50 +135,55 @@ impl Scene {
             relay: behind.map(|port| relay(port, &is_cut)),
             server,
             group: is_group.then(Group::start),
-            is_cut,
+            is_partitioned: is_cut,
             newcomers: None,
             clock: Arc::new(Clock::start()),
-            limit: claims::limit(LIMIT, Way::Lease.sharing(), 1),
+            limit: leases::fleet_limit(LIMIT, SharingMethod::Lease.lease_policy(), 1),
             instances,
             second: None,
         }
     }
 
-    fn store(&self, port: u16) -> Settings {
-        let place = |port| Place::Tcp("127.0.0.1".into(), port);
+    fn store(&self, port: u16) -> StoreSettings {
+        let place = |port| ServerAddress::Tcp("127.0.0.1".into(), port);
         let topology = match &self.group {
-            Some(group) => Topology::Sentinel(Sentinel {
+            Some(group) => Topology::Sentinel(SentinelSettings {
                 sentinels: vec![place(group.sentinel.port())],
                 master: "limits".into(),
                 credentials: weir::store::settings::Credentials::default(),
                 db: 0,
             }),
-            None => Topology::Single(StoreServer { place: place(port), db: 0 }),
+            None => Topology::Single(StoreServer { address: place(port), db: 0 }),
         };
-        claims::store(topology, "faults")
+        leases::store_settings(topology, "faults")
     }
 
-    fn start(&mut self) -> Vec<Instance> {
+    fn start(&mut self) -> Vec<LeaseInstance> {
         let port = self.server.as_ref().map_or(0, Server::port);
         let store = self.store(port);
         let Some(relay) = self.relay else {
-            return claims::fleet(Members::all(self.instances), self.limit, &store, &self.clock);
+            return leases::start_fleet(
+                FleetPart::entire_fleet(self.instances),
+                self.limit,
+                &store,
+                &self.clock,
+            );
         };
         // A third of the instances connects through the relay. Both parts wait until they know all instances.
         let whole = self.instances;
         let third = whole / 3;
         let (behind, limit, clock) = (self.store(relay.port()), self.limit, Arc::clone(&self.clock));
-        let cut = Members { first: 0, count: third, whole };
-        let cut = std::thread::spawn(move || claims::fleet(cut, limit, &behind, &clock));
-        let rest = Members { first: third, count: whole - third, whole };
-        let mut all = claims::fleet(rest, self.limit, &store, &self.clock);
+        let cut = FleetPart { first: 0, count: third, fleet_size: whole };
+        let cut = std::thread::spawn(move || leases::start_fleet(cut, limit, &behind, &clock));
+        let rest = FleetPart { first: third, count: whole - third, fleet_size: whole };
+        let mut all = leases::start_fleet(rest, self.limit, &store, &self.clock);
         all.extend(cut.join().unwrap());
         all
     }
 
     /// Begins or ends the fault if its second has come.
     fn tick(&mut self, name: &str, at: Duration, fleet: &mut Fleet) {
-        let Fleet::Claims(instances, _) = fleet else { return };
+        let Fleet::Leases(instances, _) = fleet else { return };
         if let Some(newcomers) = self.newcomers.as_ref().and_then(|newcomers| newcomers.try_recv().ok()) {
             instances.extend(newcomers);
         }
@@ -186,38 +191,43 @@ impl Scene {
             return;
         }
         if at.as_secs() == FAULT_AT {
-            self.begin(name, instances);
+            self.inject_fault(name, instances);
         } else if at.as_secs() == FAULT_AT + duration(name) {
-            self.end(name);
+            self.end_fault(name);
         }
     }
 
-    fn begin(&mut self, name: &str, instances: &mut [Instance]) {
+    fn inject_fault(&mut self, name: &str, instances: &mut [LeaseInstance]) {
         match name {
             "killed" => self.server.as_mut().unwrap().kill(),
             "frozen" => self.server.as_ref().unwrap().freeze(),
             "flushed" => drop(self.server.as_ref().unwrap().cli(&["flushall"])),
             "failed_over" => self.group.as_mut().unwrap().master.kill(),
-            "third_killed" => instances.iter_mut().step_by(3).for_each(Instance::kill),
+            "third_killed" => instances.iter_mut().step_by(3).for_each(LeaseInstance::kill),
             "doubled" => {
                 let (sender, receiver) = mpsc::channel();
                 let store = self.store(self.server.as_ref().unwrap().port());
                 let (limit, clock) = (self.limit, Arc::clone(&self.clock));
-                let newcomers =
-                    Members { first: self.instances, count: self.instances, whole: 2 * self.instances };
-                std::thread::spawn(move || sender.send(claims::fleet(newcomers, limit, &store, &clock)));
+                let newcomers = FleetPart {
+                    first: self.instances,
+                    count: self.instances,
+                    fleet_size: 2 * self.instances,
+                };
+                std::thread::spawn(move || {
+                    sender.send(leases::start_fleet(newcomers, limit, &store, &clock))
+                });
                 self.newcomers = Some(receiver);
             }
-            "partitioned" => self.is_cut.store(true, Ordering::Relaxed),
+            "partitioned" => self.is_partitioned.store(true, Ordering::Relaxed),
             _ => {}
         }
     }
 
-    fn end(&mut self, name: &str) {
+    fn end_fault(&mut self, name: &str) {
         match name {
             "killed" => self.server.as_mut().unwrap().restart(),
             "frozen" => self.server.as_ref().unwrap().thaw(),
-            "partitioned" => self.is_cut.store(false, Ordering::Relaxed),
+            "partitioned" => self.is_partitioned.store(false, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -237,8 +247,8 @@ fn relay(port: u16, is_cut: &Arc<AtomicBool>) -> SocketAddr {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
-                tokio::task::spawn_local(pass(from_client, to_server, Arc::clone(&is_cut)));
-                tokio::task::spawn_local(pass(from_server, to_client, Arc::clone(&is_cut)));
+                tokio::task::spawn_local(relay_bytes(from_client, to_server, Arc::clone(&is_cut)));
+                tokio::task::spawn_local(relay_bytes(from_server, to_client, Arc::clone(&is_cut)));
             }
         };
         LocalSet::new().block_on(&runtime, serve);
@@ -246,7 +256,7 @@ fn relay(port: u16, is_cut: &Arc<AtomicBool>) -> SocketAddr {
     address
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_cut: Arc<AtomicBool>) {
+async fn relay_bytes(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_cut: Arc<AtomicBool>) {
     let mut bytes = vec![0; 16_384];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
         while is_cut.load(Ordering::Relaxed) {

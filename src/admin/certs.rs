@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::State;
+use super::AdminState;
 use super::query::Query;
-use super::reply::{self, FullResponse};
+use super::response::{self, FullResponse};
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::rfc3339;
 use crate::tls::certificate::{AltName, CertificateInfo};
@@ -14,46 +14,47 @@ use crate::tls::server::{ClientVerification, TlsServerSettings};
 const DAY: u64 = 24 * 60 * 60;
 
 /// `GET /certs`
-pub(super) fn certs(state: &State, _: &Query<'_>) -> FullResponse {
+pub(super) fn certs(state: &AdminState, _: &Query<'_>) -> FullResponse {
     let now = state.process.wall_clock().as_secs();
-    let secured = state.process.server_tls();
+    let listeners = state.process.server_tls();
     let mut certificates: Vec<Value> =
-        secured.iter().flat_map(|server| shown(server.settings(), now)).collect();
-    certificates
-        .extend(state.process.client_tls().iter().filter_map(|client| presented(client.settings(), now)));
-    reply::json(&json!({ "certificates": certificates }))
+        listeners.iter().flat_map(|server| listener_certificates(server.settings(), now)).collect();
+    certificates.extend(
+        state.process.client_tls().iter().filter_map(|client| upstream_certificates(client.settings(), now)),
+    );
+    response::json(&json!({ "certificates": certificates }))
 }
 
 /// Returns one entry per certificate of a listener; each repeats the authorities that verify clients.
-fn shown(settings: &TlsServerSettings, now: u64) -> impl Iterator<Item = Value> {
+fn listener_certificates(settings: &TlsServerSettings, now: u64) -> impl Iterator<Item = Value> {
     let authorities: Vec<Value> = match &settings.client_verification {
         ClientVerification::Disabled => Vec::new(),
         ClientVerification::Enabled { authorities, file, .. } => {
-            authorities.info.iter().map(|facts| certificate(file, facts, now)).collect()
+            authorities.info.iter().map(|info| certificate_json(file, info, now)).collect()
         }
     };
     settings.key_pairs.iter().map(move |pair| {
-        json!({ "ca_cert": authorities, "cert_chain": [certificate(&pair.file, &pair.chain.info, now)] })
+        json!({ "ca_cert": authorities, "cert_chain": [certificate_json(&pair.file, &pair.chain.info, now)] })
     })
 }
 
 /// Returns the client certificate and the authorities of an upstream; `None` if there is no client certificate and the
 /// system's authorities, or none, are used.
-fn presented(settings: &client::TlsClientSettings, now: u64) -> Option<Value> {
+fn upstream_certificates(settings: &client::TlsClientSettings, now: u64) -> Option<Value> {
     let authorities: Vec<Value> = match &settings.verification {
         ServerVerification::System(_) | ServerVerification::Disabled => Vec::new(),
         ServerVerification::Configured { authorities, file } => {
-            authorities.info.iter().map(|facts| certificate(file, facts, now)).collect()
+            authorities.info.iter().map(|info| certificate_json(file, info, now)).collect()
         }
     };
-    let own = settings.key_pair.iter().map(|pair| certificate(&pair.file, &pair.chain.info, now));
+    let own = settings.key_pair.iter().map(|pair| certificate_json(&pair.file, &pair.chain.info, now));
     let own: Vec<Value> = own.collect();
-    let is_any = !authorities.is_empty() || !own.is_empty();
-    is_any.then(|| json!({ "ca_cert": authorities, "cert_chain": own }))
+    let has_any = !authorities.is_empty() || !own.is_empty();
+    has_any.then(|| json!({ "ca_cert": authorities, "cert_chain": own }))
 }
 
-fn certificate(path: &str, facts: &CertificateInfo, now: u64) -> Value {
-    let names: Vec<Value> = facts
+fn certificate_json(path: &str, info: &CertificateInfo, now: u64) -> Value {
+    let names: Vec<Value> = info
         .names
         .iter()
         .map(|name| match name {
@@ -65,10 +66,10 @@ fn certificate(path: &str, facts: &CertificateInfo, now: u64) -> Value {
         .collect();
     json!({
         "path": path,
-        "serial_number": facts.serial,
+        "serial_number": info.serial,
         "subject_alt_names": names,
-        "days_until_expiration": (facts.expires.saturating_sub(now) / DAY).to_string(),
-        "valid_from": rfc3339(Timestamp::from_secs(facts.valid_from)),
-        "expiration_time": rfc3339(Timestamp::from_secs(facts.expires)),
+        "days_until_expiration": (info.expires.saturating_sub(now) / DAY).to_string(),
+        "valid_from": rfc3339(Timestamp::from_secs(info.valid_from)),
+        "expiration_time": rfc3339(Timestamp::from_secs(info.expires)),
     })
 }

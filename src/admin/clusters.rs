@@ -7,54 +7,54 @@ use std::net::SocketAddr;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::State;
+use super::AdminState;
 use super::query::Query;
-use super::reply::{self, FullResponse};
+use super::response::{self, FullResponse};
 use crate::telemetry::metrics::{ClusterView, HostView, UpstreamCounts};
 
 /// Envoy's names of the circuit breaker thresholds.
-const LIMITS: [&str; 4] = ["max_connections", "max_pending_requests", "max_requests", "max_retries"];
+const THRESHOLD_NAMES: [&str; 4] = ["max_connections", "max_pending_requests", "max_requests", "max_retries"];
 
-type Counted = BTreeMap<Box<str>, UpstreamCounts>;
+type CountsByAddress = BTreeMap<Box<str>, UpstreamCounts>;
 
 /// `GET /clusters[?format=json]`
-pub(super) fn clusters(state: &State, query: &Query<'_>) -> FullResponse {
+pub(super) fn clusters(state: &AdminState, query: &Query<'_>) -> FullResponse {
     let views = state.process.upstreams();
-    let counted = |view: &ClusterView| state.metrics.endpoints(&view.name);
-    if query.wants_json() {
-        let statuses: Vec<_> = views.iter().map(|view| as_json(view, &counted(view))).collect();
-        return reply::json(&json!({ "cluster_statuses": statuses }));
+    let endpoint_counts = |view: &ClusterView| state.metrics.endpoint_counts(&view.name);
+    if query.is_json_requested() {
+        let statuses: Vec<_> = views.iter().map(|view| cluster_json(view, &endpoint_counts(view))).collect();
+        return response::json(&json!({ "cluster_statuses": statuses }));
     }
     let mut text = String::new();
     for view in &views {
-        as_text(view, &counted(view), &mut text);
+        write_text(view, &endpoint_counts(view), &mut text);
     }
-    reply::text(StatusCode::OK, text)
+    response::text(StatusCode::OK, text)
 }
 
-fn as_text(view: &ClusterView, counted: &Counted, text: &mut String) {
+fn write_text(view: &ClusterView, counts: &CountsByAddress, text: &mut String) {
     let name = &view.name;
     let mut line = |line: String| {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{name}::{line}");
     };
     line(format!("observability_name::{name}"));
-    for (number, most) in LIMITS.iter().zip(view.limits) {
-        line(format!("default_priority::{number}::{most}"));
+    for (threshold, max) in THRESHOLD_NAMES.iter().zip(view.limits) {
+        line(format!("default_priority::{threshold}::{max}"));
     }
     line("added_via_api::false".to_owned());
     for HostView { address, hostname, health } in &view.hosts {
-        for (number, value) in numbers(counted.get(address)) {
-            line(format!("{address}::{number}::{value}"));
+        for (stat, value) in endpoint_stats(counts.get(address)) {
+            line(format!("{address}::{stat}::{value}"));
         }
         line(format!("{address}::hostname::{hostname}"));
         line(format!("{address}::health_flags::{health}"));
     }
 }
 
-fn as_json(view: &ClusterView, counted: &Counted) -> Value {
+fn cluster_json(view: &ClusterView, counts: &CountsByAddress) -> Value {
     let host = |HostView { address, hostname, health }: &HostView| {
-        let numbers = numbers(counted.get(address));
+        let numbers = endpoint_stats(counts.get(address));
         let stats = numbers.map(|(name, value)| json!({ "name": name, "value": value.to_string() }));
         let status = match *health {
             "healthy" => json!({ "eds_health_status": "HEALTHY" }),
@@ -64,7 +64,7 @@ fn as_json(view: &ClusterView, counted: &Counted) -> Value {
             }),
         };
         json!({
-            "address": socket_of(address),
+            "address": address_json(address),
             "hostname": hostname,
             "health_status": status,
             "stats": stats,
@@ -72,7 +72,7 @@ fn as_json(view: &ClusterView, counted: &Counted) -> Value {
     };
     let hosts: Vec<_> = view.hosts.iter().map(host).collect();
     let thresholds: serde_json::Map<_, _> =
-        LIMITS.iter().zip(view.limits).map(|(name, most)| ((*name).to_owned(), json!(most))).collect();
+        THRESHOLD_NAMES.iter().zip(view.limits).map(|(name, max)| ((*name).to_owned(), json!(max))).collect();
     json!({
         "name": view.name,
         "added_via_api": false,
@@ -82,7 +82,7 @@ fn as_json(view: &ClusterView, counted: &Counted) -> Value {
 }
 
 /// Returns an address in the form of Envoy's JSON.
-fn socket_of(address: &str) -> Value {
+fn address_json(address: &str) -> Value {
     match (address.parse::<SocketAddr>(), address.strip_prefix("unix:")) {
         (Ok(socket), _) => {
             json!({ "socket_address": { "address": socket.ip(), "port_value": socket.port() } })
@@ -93,17 +93,17 @@ fn socket_of(address: &str) -> Value {
 }
 
 /// Returns the counts of an endpoint under Envoy's names and in Envoy's order.
-fn numbers(counted: Option<&UpstreamCounts>) -> [(&'static str, u64); 8] {
+fn endpoint_stats(counts: Option<&UpstreamCounts>) -> [(&'static str, u64); 8] {
     let none = UpstreamCounts::default();
-    let counted = counted.unwrap_or(&none);
+    let counts = counts.unwrap_or(&none);
     [
-        ("cx_active", counted.connections()),
-        ("cx_connect_fail", counted.failed.get()),
-        ("cx_total", counted.opened.get().saturating_add(counted.failed.get())),
-        ("rq_active", counted.in_flight()),
-        ("rq_error", counted.failures()),
-        ("rq_success", counted.successes()),
-        ("rq_timeout", counted.ended_as("timed_out")),
-        ("rq_total", counted.started.get()),
+        ("cx_active", counts.open_connections()),
+        ("cx_connect_fail", counts.connections_failed.get()),
+        ("cx_total", counts.connections_opened.get().saturating_add(counts.connections_failed.get())),
+        ("rq_active", counts.in_flight()),
+        ("rq_error", counts.failures()),
+        ("rq_success", counts.successes()),
+        ("rq_timeout", counts.outcome_count("timed_out")),
+        ("rq_total", counts.requests_started.get()),
     ]
 }

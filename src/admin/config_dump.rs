@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 
 use super::query::Query;
-use super::reply::{self, FullResponse};
-use super::{State, limits, status};
-use crate::config::redacted;
+use super::response::{self, FullResponse};
+use super::{AdminState, limits, status};
+use crate::config::redact;
 
 /// `GET /config_dump`: an array of configurations, as in Envoy.
-pub(super) fn dump(state: &State, _: &Query<'_>) -> FullResponse {
+pub(super) fn dump(state: &AdminState, _: &Query<'_>) -> FullResponse {
     let (policy, configuration) = (state.process.policy(), state.process.configuration());
     let rules: Vec<Value> = policy.rules.rules().iter().map(|rule| limits::summary(rule).into()).collect();
     let listeners: Vec<Value> = state
         .listeners
         .iter()
-        .map(|listener| json!({ "name": listener.name, "address": listener.place() }))
+        .map(|listener| json!({ "name": listener.name, "address": listener.envoy_address() }))
         .collect();
     let upstreams: Vec<_> = state
         .process
@@ -26,12 +26,12 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> FullResponse {
         })
         .collect();
     let fetched = configuration.document.as_ref().map(|document| {
-        json!({ "@type": "weir.v1.Fetched", "url": &*document.url, "yaml": redacted(&document.text) })
+        json!({ "@type": "weir.v1.Fetched", "url": &*document.url, "yaml": redact(&document.text) })
     });
     let file = json!({
         "@type": "weir.v1.File",
-        "status": status::config(&configuration),
-        "yaml": redacted(&configuration.text),
+        "status": status::config_status(&configuration),
+        "yaml": redact(&configuration.text),
     });
     let compiled = json!({
         "@type": "weir.v1.Compiled",
@@ -39,9 +39,9 @@ pub(super) fn dump(state: &State, _: &Query<'_>) -> FullResponse {
         "workers": state.workers,
         "listeners": listeners,
         "upstreams": upstreams,
-        "max_keys": state.capacity,
+        "max_keys": state.max_keys,
         "rules": rules,
     });
     let configs: Vec<_> = [file].into_iter().chain(fetched).chain([compiled]).collect();
-    reply::json(&json!({ "configs": configs }))
+    response::json(&json!({ "configs": configs }))
 }

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::State;
+use super::AdminState;
 use super::query::Query;
-use super::reply::{self, FullResponse};
-use super::scrape::keys;
-use super::sharing::Sharing;
+use super::response::{self, FullResponse};
+use super::scrape::keys_per_rule;
+use super::shared_limits::SharedLimitsView;
 use super::status;
 use crate::limiter::check_options::OnDenied;
 use crate::limiter::elastic::controller::Assessment;
@@ -16,40 +16,40 @@ use crate::rules::RuleIndex;
 use crate::rules::cost::Cost;
 use crate::rules::remote_limit::RemoteLimit;
 use crate::rules::rule::{Action, LimitAction, LimitSource, OnMissing, Rule, RuleLimit};
-use crate::telemetry::metrics::Decisions;
+use crate::telemetry::metrics::DecisionCounts;
 use crate::telemetry::rfc3339;
 
 /// `GET /limits`
-pub(super) fn limits(state: &State, _: &Query<'_>) -> FullResponse {
+pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
     let policy = state.process.policy();
-    let assessment = state.process.elastic();
-    let sharing = Sharing::of(state, &policy.rules);
-    let counted = policy.rules.rules().iter().enumerate().zip(keys(state, &policy));
+    let assessment = state.process.elastic_assessment();
+    let shared_limits = SharedLimitsView::from_state(state, &policy.rules);
+    let counted = policy.rules.rules().iter().enumerate().zip(keys_per_rule(state, &policy));
     let rules: Vec<Value> = counted
         .map(|((index, rule), counters)| {
-            let mut shown = summary(rule);
+            let mut fields = summary(rule);
             if matches!(rule.action, Action::Limit(_)) {
-                shown.insert("counters".to_owned(), counters.into());
+                fields.insert("counters".to_owned(), counters.into());
             }
-            if let Some((stretch, assessment)) = rule.elastic_range().zip(assessment) {
-                shown.insert("factor".to_owned(), stretch.factor_at(assessment.headroom).into());
+            if let Some((range, assessment)) = rule.elastic_range().zip(assessment) {
+                fields.insert("factor".to_owned(), range.factor_at(assessment.headroom).into());
             }
-            if let Some(sharing) = sharing.show(RuleIndex(index), rule) {
-                shown.insert("sharing".to_owned(), sharing);
+            if let Some(shared) = shared_limits.rule_json(RuleIndex(index), rule) {
+                fields.insert("sharing".to_owned(), shared);
             }
-            shown.insert("decisions".to_owned(), decisions(&state.metrics.decisions(&rule.name)));
-            shown.into()
+            fields.insert("decisions".to_owned(), decisions(&state.metrics.decisions(&rule.name)));
+            fields.into()
         })
         .collect();
-    let (crowded, shards) = state.limiter.overflowing_shards();
-    reply::json(&json!({
-        "config": status::config(&state.process.configuration()),
+    let (overflowing, shards) = state.limiter.overflowing_shards();
+    response::json(&json!({
+        "config": status::config_status(&state.process.configuration()),
         "table": {
             "live": state.limiter.live_keys(),
-            "capacity": state.capacity,
+            "capacity": state.max_keys,
             "overflows": state.limiter.overflows(),
             "shards": shards,
-            "crowded_shards": crowded,
+            "crowded_shards": overflowing,
         },
         "state": state.process.state_file().map(|file| json!({
             "file": file.file.display().to_string(),
@@ -69,9 +69,9 @@ pub(super) fn limits(state: &State, _: &Query<'_>) -> FullResponse {
 /// Headroom, and each signal with its threshold.
 fn elastic(assessment: &Assessment) -> Value {
     let signal = |level: &SignalLevel| {
-        let said =
+        let fields =
             json!({ "value": level.value, "threshold": level.threshold, "pressure": level.pressure() });
-        (level.signal.as_str().to_owned(), said)
+        (level.signal.as_str().to_owned(), fields)
     };
     json!({
         "headroom": assessment.headroom.fraction(),
@@ -83,53 +83,53 @@ fn elastic(assessment: &Assessment) -> Value {
 
 /// Returns a rule as compiled.
 pub(super) fn summary(rule: &Rule) -> Map<String, Value> {
-    let mut shown = Map::new();
-    shown.insert("name".to_owned(), (*rule.name).into());
+    let mut fields = Map::new();
+    fields.insert("name".to_owned(), (*rule.name).into());
     let action = match &rule.action {
         Action::Allow => "allow",
         Action::Deny => "deny",
         Action::Limit(_) => "limit",
     };
-    shown.insert("action".to_owned(), action.into());
+    fields.insert("action".to_owned(), action.into());
     if let Action::Limit(limiting) = &rule.action {
         if let Some(counter) = &limiting.counter {
-            shown.insert("counter".to_owned(), (**counter).into());
+            fields.insert("counter".to_owned(), (**counter).into());
         }
-        add_limiting(&mut shown, limiting);
+        add_limit_fields(&mut fields, limiting);
     }
-    shown
+    fields
 }
 
-fn add_limiting(shown: &mut Map<String, Value>, limiting: &LimitAction) {
+fn add_limit_fields(fields: &mut Map<String, Value>, limiting: &LimitAction) {
     let on_missing = match limiting.on_missing {
         OnMissing::Skip => "skip",
         OnMissing::Shared => "shared",
         OnMissing::Deny => "deny",
     };
     let limits: Vec<Value> = limiting.limits.iter().map(limit).collect();
-    shown.insert("key".to_owned(), limiting.key.to_string().into());
-    shown.insert("on_missing".to_owned(), on_missing.into());
-    shown.insert("cost".to_owned(), cost(&limiting.cost_model.cost));
-    shown.insert("throttle".to_owned(), limiting.throttle.to_string().into());
-    shown.insert("limits".to_owned(), limits.into());
+    fields.insert("key".to_owned(), limiting.key.to_string().into());
+    fields.insert("on_missing".to_owned(), on_missing.into());
+    fields.insert("cost".to_owned(), cost(&limiting.cost_model.cost));
+    fields.insert("throttle".to_owned(), limiting.throttle.to_string().into());
+    fields.insert("limits".to_owned(), limits.into());
     if !limiting.enforced_share.is_for_all() {
-        shown.insert("enforce".to_owned(), limiting.enforced_share.share().to_string().into());
+        fields.insert("enforce".to_owned(), limiting.enforced_share.share().to_string().into());
         if let Some(seed) = limiting.enforced_share.own_seed() {
-            shown.insert("enforce_seed".to_owned(), seed.into());
+            fields.insert("enforce_seed".to_owned(), seed.into());
         }
     }
-    if let Some(most) = limiting.in_flight {
-        shown.insert("in_flight".to_owned(), most.get().into());
+    if let Some(max) = limiting.in_flight {
+        fields.insert("in_flight".to_owned(), max.get().into());
     }
-    if let Some(Ban { initial_duration: first, max_duration: most }) = limiting.ban {
-        let (first, most) = (first.as_secs_f64(), most.as_secs_f64());
-        shown.insert("ban".to_owned(), json!({ "seconds": first, "most_seconds": most }));
+    if let Some(Ban { initial_duration: first, max_duration: max }) = limiting.ban {
+        let (first, max) = (first.as_secs_f64(), max.as_secs_f64());
+        fields.insert("ban".to_owned(), json!({ "seconds": first, "most_seconds": max }));
     }
     if let Some(scope) = scope(&limiting.source) {
-        shown.insert("scope".to_owned(), scope);
+        fields.insert("scope".to_owned(), scope);
     }
     if limiting.on_denied == OnDenied::Charge {
-        shown.insert("on_denied".to_owned(), "charge".into());
+        fields.insert("on_denied".to_owned(), "charge".into());
     }
 }
 
@@ -138,8 +138,8 @@ fn scope(source: &LimitSource) -> Option<Value> {
     match source {
         LimitSource::Local => None,
         LimitSource::Remote(remote) => {
-            let RemoteLimit { service_address: place, domain, on_error, .. } = &**remote;
-            Some(json!({ "rls": place, "domain": domain, "on_error": on_error.as_str() }))
+            let RemoteLimit { service_address: address, domain, on_error, .. } = &**remote;
+            Some(json!({ "rls": address, "domain": domain, "on_error": on_error.as_str() }))
         }
         LimitSource::Shared(shared) => Some(json!({
             "shared": shared.mode.as_str(),
@@ -163,7 +163,7 @@ fn limit(limit: &RuleLimit) -> Value {
 fn cost(cost: &Cost) -> Value {
     match cost {
         Cost::Fixed(units) => (*units).into(),
-        told => told.to_string().into(),
+        measured => measured.to_string().into(),
     }
 }
 
@@ -177,6 +177,6 @@ fn quota(quota: &Quota) -> Value {
     })
 }
 
-fn decisions(decisions: &Decisions) -> Value {
+fn decisions(decisions: &DecisionCounts) -> Value {
     decisions.iter().map(|(outcome, count)| (outcome.as_str().to_owned(), Value::from(count))).collect()
 }

@@ -20,11 +20,11 @@ impl<'a> Query<'a> {
 
     /// Returns the first value of the parameter `name`.
     pub(super) fn get(&self, name: &str) -> Option<Cow<'a, str>> {
-        self.pairs().find_map(|(given, value)| (given == name).then_some(value))
+        self.pairs().find_map(|(key, value)| (key == name).then_some(value))
     }
 
     /// Returns whether the client wants JSON (`format=json`, as in Envoy).
-    pub(super) fn wants_json(&self) -> bool {
+    pub(super) fn is_json_requested(&self) -> bool {
         self.get("format").as_deref() == Some("json")
     }
 }

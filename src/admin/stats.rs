@@ -3,9 +3,9 @@
 use http::StatusCode;
 use regex::RegexBuilder;
 
-use super::State;
+use super::AdminState;
 use super::query::Query;
-use super::reply::{self, FullResponse};
+use super::response::{self, FullResponse};
 use super::scrape::scrape;
 use crate::telemetry::metrics::StatsFilter;
 
@@ -13,30 +13,34 @@ use crate::telemetry::metrics::StatsFilter;
 const REGEX_SIZE_LIMIT: usize = 1 << 20;
 
 /// `GET /metrics`
-pub(super) fn metrics(state: &State, _: &Query<'_>) -> FullResponse {
-    reply::prometheus(state.metrics.render(&scrape(state)))
+pub(super) fn metrics(state: &AdminState, _: &Query<'_>) -> FullResponse {
+    response::prometheus(state.metrics.render(&scrape(state)))
 }
 
 /// `GET /stats[?filter=REGEX][&usedonly][&format=text|json|prometheus]`
-pub(super) fn stats(state: &State, query: &Query<'_>) -> FullResponse {
+pub(super) fn stats(state: &AdminState, query: &Query<'_>) -> FullResponse {
     let filter = match filter(query) {
         Ok(filter) => filter,
-        Err(error) => return reply::text(StatusCode::BAD_REQUEST, format!("Invalid regex: \"{error}\"\n")),
+        Err(error) => {
+            return response::text(StatusCode::BAD_REQUEST, format!("Invalid regex: \"{error}\"\n"));
+        }
     };
-    let stats = state.metrics.stats(&scrape(state), &filter);
+    let stats = state.metrics.envoy_stats(&scrape(state), &filter);
     match query.get("format").as_deref() {
-        None | Some("text") => reply::text(StatusCode::OK, stats.text()),
-        Some("json") => reply::json(&stats.json()),
-        Some("prometheus") => reply::prometheus(stats.prometheus()),
-        Some(_) => reply::text(StatusCode::BAD_REQUEST, "usage: /stats?format=text|json|prometheus\n"),
+        None | Some("text") => response::text(StatusCode::OK, stats.to_text()),
+        Some("json") => response::json(&stats.to_json()),
+        Some("prometheus") => response::prometheus(stats.to_prometheus()),
+        Some(_) => response::text(StatusCode::BAD_REQUEST, "usage: /stats?format=text|json|prometheus\n"),
     }
 }
 
 /// `GET /stats/prometheus[?filter=REGEX][&usedonly]`
-pub(super) fn prometheus(state: &State, query: &Query<'_>) -> FullResponse {
+pub(super) fn prometheus(state: &AdminState, query: &Query<'_>) -> FullResponse {
     match filter(query) {
-        Ok(filter) => reply::prometheus(state.metrics.stats(&scrape(state), &filter).prometheus()),
-        Err(error) => reply::text(StatusCode::BAD_REQUEST, format!("Invalid regex: \"{error}\"\n")),
+        Ok(filter) => {
+            response::prometheus(state.metrics.envoy_stats(&scrape(state), &filter).to_prometheus())
+        }
+        Err(error) => response::text(StatusCode::BAD_REQUEST, format!("Invalid regex: \"{error}\"\n")),
     }
 }
 

@@ -3,27 +3,27 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::State;
+use super::AdminState;
 use super::query::Query;
-use super::reply::{self, FullResponse};
-use crate::config::reload::Status;
+use super::response::{self, FullResponse};
+use crate::config::reload::ReloadStatus;
 use crate::listener::ListenAddress;
 use crate::telemetry::metrics::VERSION;
 use crate::telemetry::rfc3339;
 
 /// `GET /ready`
-pub(super) fn ready(state: &State, _: &Query<'_>) -> FullResponse {
+pub(super) fn ready(state: &AdminState, _: &Query<'_>) -> FullResponse {
     match state.drain.is_ready() {
-        true => reply::text(StatusCode::OK, "LIVE\n"),
-        false => reply::text(StatusCode::SERVICE_UNAVAILABLE, "DRAINING\n"),
+        true => response::text(StatusCode::OK, "LIVE\n"),
+        false => response::text(StatusCode::SERVICE_UNAVAILABLE, "DRAINING\n"),
     }
 }
 
 /// `GET /server_info`
-pub(super) fn server_info(state: &State, _: &Query<'_>) -> FullResponse {
-    let uptime = format!("{}s", state.process.now().since(state.started).as_secs());
+pub(super) fn server_info(state: &AdminState, _: &Query<'_>) -> FullResponse {
+    let uptime = format!("{}s", state.process.now().since(state.start_time).as_secs());
     let configuration = state.process.configuration();
-    reply::json(&json!({
+    response::json(&json!({
         "version": VERSION,
         "state": if state.drain.is_ready() { "LIVE" } else { "DRAINING" },
         "uptime_current_epoch": uptime,
@@ -35,17 +35,17 @@ pub(super) fn server_info(state: &State, _: &Query<'_>) -> FullResponse {
             "mode": "Serve",
         },
         "node": { "user_agent_name": "weir" },
-        "started": rfc3339(state.started),
+        "started": rfc3339(state.start_time),
         "workers": state.workers,
-        "config": config(&configuration),
+        "config": config_status(&configuration),
     }))
 }
 
 /// Returns the configuration's status, including the problems of a rejected reload.
-pub(super) fn config(configuration: &Status) -> Value {
-    let last = configuration.last.as_ref();
+pub(super) fn config_status(configuration: &ReloadStatus) -> Value {
+    let last = configuration.last_attempt.as_ref();
     let fetched = configuration.document.as_ref().map(|document| {
-        json!({ "url": &*document.url, "etag": document.validators.etag, "last_modified": document.validators.modified })
+        json!({ "url": &*document.url, "etag": document.validators.etag, "last_modified": document.validators.last_modified })
     });
     json!({
         "file": configuration.file.display().to_string(),
@@ -53,17 +53,17 @@ pub(super) fn config(configuration: &Status) -> Value {
         "generation": configuration.generation,
         "last_reload": {
             "outcome": last.map_or("started", |last| last.outcome.as_str()),
-            "at": last.map(|last| rfc3339(last.at)),
+            "at": last.map(|last| rfc3339(last.time)),
             "problems": last.map_or(&[][..], |last| &last.problems),
             "warnings": last.map_or(&[][..], |last| &last.warnings),
-            "needs_restart": configuration.needs_restart,
+            "needs_restart": configuration.restart_fields,
         },
     })
 }
 
 /// `GET /listeners[?format=json]`
-pub(super) fn listeners(state: &State, query: &Query<'_>) -> FullResponse {
-    if query.wants_json() {
+pub(super) fn listeners(state: &AdminState, query: &Query<'_>) -> FullResponse {
+    if query.is_json_requested() {
         let statuses: Vec<_> = state
             .listeners
             .iter()
@@ -78,8 +78,9 @@ pub(super) fn listeners(state: &State, query: &Query<'_>) -> FullResponse {
                 json!({ "name": listener.name, "local_address": address })
             })
             .collect();
-        return reply::json(&json!({ "listener_statuses": statuses }));
+        return response::json(&json!({ "listener_statuses": statuses }));
     }
-    let lines = state.listeners.iter().map(|listener| format!("{}::{}\n", listener.name, listener.place()));
-    reply::text(StatusCode::OK, lines.collect::<String>())
+    let lines =
+        state.listeners.iter().map(|listener| format!("{}::{}\n", listener.name, listener.envoy_address()));
+    response::text(StatusCode::OK, lines.collect::<String>())
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::keeping::Keeping;
-use super::rate_limits::RateLimits;
-use super::{Error, Running, serve_all};
-use crate::admin::{self, Inspect, KeyCounts, State, Surface};
-use crate::config::reload::{Handle, Status};
+use super::rls_runtime::RlsRuntime;
+use super::state_saver::StateSaver;
+use super::{AppError, RunningApp, serve_all};
+use crate::admin::{self, AdminState, Inspect, KeyCounts, Surface};
+use crate::config::reload::{ReloadHandle, ReloadStatus};
 use crate::config::{AdminSettings, Config};
 use crate::engine::Policy;
 use crate::limiter::elastic::controller::Assessment;
@@ -32,21 +32,21 @@ pub(super) struct AdminPort {
 impl AdminPort {
     /// Binds the configured addresses. Only an address in the configuration must be free: a second process on
     /// the host should not fail because of a default.
-    pub(super) fn bind(settings: &AdminSettings) -> Result<Self, Error> {
+    pub(super) fn bind(settings: &AdminSettings) -> Result<Self, AppError> {
         let mut sockets = Vec::new();
         let mut bind = |address: SocketAddr, surface| match socket::bind_tcp(address, 1) {
             Ok(bound) => {
                 sockets.extend(bound.into_iter().map(|socket| (socket, surface)));
                 Ok(())
             }
-            Err(error) if surface == Surface::Full && !settings.explicit => {
+            Err(error) if surface == Surface::Full && !settings.is_explicit => {
                 tracing::warn!(%address, %error, "no admin port: its default address is in use");
                 Ok(())
             }
-            Err(error) => Err(Error::System(format!("cannot listen on {address}"), error)),
+            Err(error) => Err(AppError::System(format!("cannot listen on {address}"), error)),
         };
         bind(settings.address, Surface::Full)?;
-        settings.probes.map_or(Ok(()), |address| bind(address, Surface::Probes))?;
+        settings.probe_address.map_or(Ok(()), |address| bind(address, Surface::Probes))?;
         Ok(Self { sockets })
     }
 
@@ -54,58 +54,58 @@ impl AdminPort {
     pub(super) fn serve(
         self,
         config: &Config,
-        listeners: Vec<admin::Listener>,
+        listeners: Vec<admin::ListenerInfo>,
         levels: LevelHandle,
-        running: &Running,
-    ) -> Result<Arc<ThreadGroup>, Error> {
+        running: &RunningApp,
+    ) -> Result<Arc<ThreadGroup>, AppError> {
         let shared = &running.shared;
-        let state = Arc::new(State {
-            process: Box::new(Process::of(running)),
+        let state = Arc::new(AdminState {
+            process: Box::new(ProcessInspector::new(running)),
             metrics: Arc::clone(&shared.metrics),
             limiter: Arc::clone(&shared.limiter),
-            capacity: config.max_keys,
+            max_keys: config.max_keys,
             drain: Arc::clone(&shared.drain),
-            levels,
+            log_levels: levels,
             access_log: shared.access_log.clone(),
-            started: shared.clock.now(),
+            start_time: shared.clock.now(),
             workers: config.workers.get(),
-            hosts: config.admin.hosts.clone(),
+            allowed_hosts: config.admin.allowed_hosts.clone(),
             listeners,
-            keys: KeyCounts::default(),
+            key_counts: KeyCounts::default(),
         });
-        let crew = Arc::new(ThreadGroup::default());
+        let threads = Arc::new(ThreadGroup::default());
         for (socket, surface) in &self.sockets {
             if let Ok(address) = socket.local_addr() {
                 tracing::info!(%address, surface = surface.as_str(), "admin listening");
             }
         }
         let serve_one = move |socket, surface| admin::serve(socket, Arc::clone(&state), surface);
-        let spawned = crew.spawn("admin".to_owned(), move || serve_all(self.sockets, serve_one));
-        spawned.map_err(Error::system("cannot start the admin port"))?;
-        Ok(crew)
+        let spawned = threads.spawn("admin".to_owned(), move || serve_all(self.sockets, serve_one));
+        spawned.map_err(AppError::system("cannot start the admin port"))?;
+        Ok(threads)
     }
 }
 
 /// The running process, as the admin port presents it.
-struct Process {
+struct ProcessInspector {
     shared: Arc<ProxyState>,
-    rate_limits: Option<Arc<RateLimits>>,
-    reload: Handle,
+    rls_runtime: Option<Arc<RlsRuntime>>,
+    reload: ReloadHandle,
     state_file: Option<Arc<Mutex<state_file::StateFileStatus>>>,
 }
 
-impl Process {
-    fn of(running: &Running) -> Self {
+impl ProcessInspector {
+    fn new(running: &RunningApp) -> Self {
         Self {
             shared: Arc::clone(&running.shared),
-            rate_limits: running.rate_limits.clone(),
+            rls_runtime: running.rls_runtime.clone(),
             reload: running.reload.clone(),
-            state_file: running.keeping.as_ref().map(Keeping::status),
+            state_file: running.state_saver.as_ref().map(StateSaver::status),
         }
     }
 }
 
-impl Inspect for Process {
+impl Inspect for ProcessInspector {
     fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
@@ -123,7 +123,7 @@ impl Inspect for Process {
     }
 
     fn server_tls(&self) -> Vec<Arc<TlsServer>> {
-        let service = self.rate_limits.as_ref().and_then(|service| service.port.security().tls.clone());
+        let service = self.rls_runtime.as_ref().and_then(|service| service.grpc_port.security().tls.clone());
         self.shared.generation.load().tls.iter().flatten().cloned().chain(service).collect()
     }
 
@@ -131,22 +131,22 @@ impl Inspect for Process {
         self.shared.generation.load().upstreams.iter().filter_map(|upstream| upstream.tls()).collect()
     }
 
-    fn configuration(&self) -> Status {
+    fn configuration(&self) -> ReloadStatus {
         self.reload.status()
     }
 
     /// Converted to wall-clock time; the status itself uses the clock of the limits.
     fn state_file(&self) -> Option<state_file::StateFileStatus> {
         let status = self.state_file.as_ref()?.lock().clone();
-        let last_saved = status.last_saved.map(|at| self.shared.clock.civil(at));
+        let last_saved = status.last_saved.map(|at| self.shared.clock.civil_time_at(at));
         Some(state_file::StateFileStatus { last_saved, ..status })
     }
 
-    fn is_store_away(&self) -> Option<bool> {
-        self.shared.store.as_ref().map(store::handle::Handle::is_away)
+    fn is_store_unreachable(&self) -> Option<bool> {
+        self.shared.store.as_ref().map(store::handle::StoreHandle::is_unreachable)
     }
 
-    fn elastic(&self) -> Option<Assessment> {
+    fn elastic_assessment(&self) -> Option<Assessment> {
         self.shared.elastic.assessment()
     }
 }

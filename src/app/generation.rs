@@ -11,7 +11,7 @@ use crate::engine::{Engine, Policy};
 use crate::limiter::Limiter;
 use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
-use crate::rls::windows::Windows;
+use crate::rls::unit_limits::UnitLimits;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::client::{self, TlsClient};
 use crate::tls::server::TlsServer;
@@ -32,7 +32,7 @@ pub(super) struct Generations {
 
 impl Generations {
     /// Applies the first configuration.
-    pub(super) fn first(
+    pub(super) fn new(
         config: &Config,
         limiter: &Arc<Limiter>,
         clock: &Arc<Clock>,
@@ -41,16 +41,16 @@ impl Generations {
         let runtime = Handle::try_current().ok();
         let listeners: Box<[Box<str>]> =
             config.listeners.iter().map(|listener| listener.name.clone()).collect();
-        let mut windows = config.rls.as_ref().map(|_| Windows::specs()).unwrap_or_default();
-        if let Some(scope) = config.rls.as_ref().and_then(|rls| rls.scope.as_ref()) {
-            windows.extend(Windows::shared_specs(scope.lease_policy()));
+        let mut limit_specs = config.rls.as_ref().map(|_| UnitLimits::specs()).unwrap_or_default();
+        if let Some(scope) = config.rls.as_ref().and_then(|rls| rls.shared_limit.as_ref()) {
+            limit_specs.extend(UnitLimits::shared_specs(scope.lease_policy()));
         }
         let first = |policy| {
-            let upstreams = clusters(config, &[], metrics, runtime.as_ref())?;
-            let tls = secured(config, &listeners, &[])?;
-            Ok(generation(config, policy, upstreams, tls, &Fallbacks::default()))
+            let upstreams = build_clusters(config, &[], metrics, runtime.as_ref())?;
+            let tls = build_listener_tls(config, &listeners, &[])?;
+            Ok(build_generation(config, policy, upstreams, tls, &Fallbacks::default()))
         };
-        let engine = Engine::start(&config.policy, limiter, &windows, clock.now(), first);
+        let engine = Engine::start(&config.policy, limiter, &limit_specs, clock.now(), first);
         let engine = engine.map_err(io::Error::other::<rustls::Error>)?;
         let (clock, metrics) = (Arc::clone(clock), Arc::clone(metrics));
         Ok(Self { engine, listeners, clock, metrics, runtime })
@@ -58,19 +58,19 @@ impl Generations {
 
     /// Returns the windows of Envoy's rate limit service, which persist through all generations; `None`
     /// without the service.
-    pub(super) fn windows(&self) -> Option<Windows> {
-        Windows::of(self.engine.permanent())
+    pub(super) fn rls_limits(&self) -> Option<UnitLimits> {
+        UnitLimits::from_handles(self.engine.permanent())
     }
 
     /// Returns the windows that the service shares with other instances; `None` if it does not share.
-    pub(super) fn shared_windows(&self) -> Option<Windows> {
-        Windows::shared_of(self.engine.permanent())
+    pub(super) fn shared_rls_limits(&self) -> Option<UnitLimits> {
+        UnitLimits::shared_from_handles(self.engine.permanent())
     }
 
     /// Applies a new configuration; returns its generation number.
     pub(super) fn apply(&self, config: &Config) -> u64 {
         let next = |policy, current: &Generation| {
-            let upstreams = clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
+            let upstreams = build_clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
             let upstreams = upstreams.unwrap_or_else(|error| {
                 tracing::error!(
                     %error,
@@ -78,11 +78,11 @@ impl Generations {
                 );
                 current.upstreams.clone()
             });
-            let tls = secured(config, &self.listeners, &current.tls).unwrap_or_else(|error| {
+            let tls = build_listener_tls(config, &self.listeners, &current.tls).unwrap_or_else(|error| {
                 tracing::error!(%error, "cannot set up TLS: the previous TLS settings stay in force");
                 current.tls.clone()
             });
-            generation(config, policy, upstreams, tls, &current.fallbacks)
+            build_generation(config, policy, upstreams, tls, &current.fallbacks)
         };
         self.engine.apply(&config.policy, || self.clock.now(), next)
     }
@@ -101,7 +101,7 @@ impl Generations {
     }
 }
 
-fn generation(
+fn build_generation(
     config: &Config,
     policy: Arc<Policy>,
     upstreams: Box<[Arc<Cluster>]>,
@@ -112,25 +112,25 @@ fn generation(
         fallbacks: Arc::new(Fallbacks::new(&policy, fallbacks)),
         policy,
         upstreams,
-        elastic: config.elastic,
+        elastic: config.elastic_signals,
         tls,
-        rate_limit_services: config.services.clone().into(),
+        rate_limit_services: config.remote_services.clone().into(),
     }
 }
 
 /// TLS of the bound listeners, according to `config`. A listener that is missing from it keeps its TLS until
 /// the restart that its removal needs. One with the same settings keeps its state.
-fn secured(
+fn build_listener_tls(
     config: &Config,
     listeners: &[Box<str>],
     before: &[Option<Arc<TlsServer>>],
 ) -> Result<Box<[Option<Arc<TlsServer>>]>, rustls::Error> {
     let one = |(index, name): (usize, &str)| {
         let before = before.get(index).and_then(Option::as_ref);
-        let Some(place) = config.listeners.iter().position(|listener| *listener.name == *name) else {
+        let Some(position) = config.listeners.iter().position(|listener| *listener.name == *name) else {
             return Ok(before.cloned());
         };
-        let settings = config.tls.get(place).and_then(Option::as_ref);
+        let settings = config.listener_tls.get(position).and_then(Option::as_ref);
         match (settings, before) {
             (None, _) => Ok(None),
             (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),
@@ -143,7 +143,7 @@ fn secured(
 
 /// Returns the upstreams of `config`. Unchanged ones of `before` are kept with their state, also if only
 /// their TLS settings differ. An upstream with other settings takes over what is known of its endpoints.
-fn clusters(
+fn build_clusters(
     config: &Config,
     before: &[Arc<Cluster>],
     metrics: &Metrics,

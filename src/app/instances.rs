@@ -17,35 +17,35 @@ use crate::limiter::Limiter;
 use crate::proxy::ProxyState;
 
 /// Turns between lookups of all names; the DNS of Kubernetes allows caching for five seconds.
-const REFRESH: u32 = 5;
+const TICKS_PER_REFRESH: u32 = 5;
 /// Duration of a turn; a name without an address yet is looked up in each turn.
-const TURN: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_secs(1);
 /// Timeout of a lookup.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time that startup waits for the first lookups.
-const BEGIN: Duration = Duration::from_secs(1);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Follows the names of the active rules.
-pub(super) struct Instances<'r> {
+pub(super) struct InstanceResolver<'r> {
     shared: &'r ProxyState,
     generations: &'r Generations,
-    names: Names,
+    names: InstanceNames,
 }
 
 /// The names whose lookup has failed, so that each failure is logged once.
 #[derive(Default)]
-struct Names {
+struct InstanceNames {
     failing: BTreeSet<Box<str>>,
 }
 
-impl<'r> Instances<'r> {
+impl<'r> InstanceResolver<'r> {
     pub(super) fn new(shared: &'r ProxyState, generations: &'r Generations) -> Self {
-        Self { shared, generations, names: Names::default() }
+        Self { shared, generations, names: InstanceNames::default() }
     }
 
     /// Looks up all names once.
-    pub(super) async fn begin(&mut self) {
-        if tokio::time::timeout(BEGIN, self.refresh()).await.is_err() {
+    pub(super) async fn resolve_at_startup(&mut self) {
+        if tokio::time::timeout(STARTUP_TIMEOUT, self.refresh()).await.is_err() {
             tracing::warn!(
                 "no DNS response for the names of instances yet: limits are not divided until then"
             );
@@ -53,36 +53,36 @@ impl<'r> Instances<'r> {
     }
 
     /// Looks up the names periodically.
-    pub(super) async fn follow(&mut self) {
-        for turn in (0..REFRESH).cycle() {
-            tokio::time::sleep(jittered(TURN)).await;
-            if turn == REFRESH - 1 || self.is_unknown() {
+    pub(super) async fn run(&mut self) {
+        for tick in (0..TICKS_PER_REFRESH).cycle() {
+            tokio::time::sleep(jittered(TICK)).await;
+            if tick == TICKS_PER_REFRESH - 1 || self.has_unresolved_names() {
                 self.refresh().await;
             }
         }
     }
 
-    fn in_force(&self) -> BTreeSet<Box<str>> {
+    fn active_names(&self) -> BTreeSet<Box<str>> {
         self.shared.generation.load().policy.rules.names_of_instances()
     }
 
     /// Whether a name of the active rules has no number yet, for example after a reload.
-    fn is_unknown(&self) -> bool {
+    fn has_unresolved_names(&self) -> bool {
         let known = self.shared.limiter.instance_counts().instances_by_name;
-        self.in_force().iter().any(|name| !known.contains_key(name))
+        self.active_names().iter().any(|name| !known.contains_key(name))
     }
 
     async fn refresh(&mut self) {
-        let names = self.in_force();
-        if self.names.refresh(&names, &self.shared.limiter, look_up).await {
+        let names = self.active_names();
+        if self.names.resolve_all(&names, &self.shared.limiter, look_up).await {
             self.generations.rebind();
         }
     }
 }
 
-impl Names {
+impl InstanceNames {
     /// Looks up `names`; returns whether a number has changed.
-    async fn refresh(
+    async fn resolve_all(
         &mut self,
         names: &BTreeSet<Box<str>>,
         limiter: &Arc<Limiter>,
@@ -93,9 +93,9 @@ impl Names {
         for name in names {
             let before = known.get(name).copied();
             let found = look_up(name).await.and_then(|found| {
-                count(&found).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address"))
+                count_instances(&found).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address"))
             });
-            self.say(name, before, found.as_ref());
+            self.log_result(name, before, found.as_ref());
             if let Some(number) = found.ok().or(before) {
                 numbers.insert(name.clone(), number);
             }
@@ -104,7 +104,7 @@ impl Names {
         limiter.set_instances_by_name(numbers)
     }
 
-    fn say(&mut self, name: &str, before: Option<NonZeroU32>, found: Result<&NonZeroU32, &io::Error>) {
+    fn log_result(&mut self, name: &str, before: Option<NonZeroU32>, found: Result<&NonZeroU32, &io::Error>) {
         match found {
             Ok(number) => {
                 if self.failing.remove(name) {
@@ -129,14 +129,14 @@ impl Names {
 
 /// Returns the number of instances with these addresses. An instance may have an address of each family, so
 /// the family with more addresses counts.
-fn count(addresses: &[IpAddr]) -> Option<NonZeroU32> {
+fn count_instances(addresses: &[IpAddr]) -> Option<NonZeroU32> {
     let distinct: BTreeSet<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
-    let of_v4 = distinct.iter().filter(|address| address.is_ipv4()).count();
-    NonZeroU32::new(u32::try_from(of_v4.max(distinct.len() - of_v4)).unwrap_or(u32::MAX))
+    let v4_count = distinct.iter().filter(|address| address.is_ipv4()).count();
+    NonZeroU32::new(u32::try_from(v4_count.max(distinct.len() - v4_count)).unwrap_or(u32::MAX))
 }
 
 async fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
-    let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host((name, 0))).await;
+    let found = tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name, 0))).await;
     Ok(found.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??.map(|address| address.ip()).collect())
 }
 
@@ -150,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_with_addresses_of_both_families_counts_once() {
-        let counted = |list: &[&str]| count(&addresses(list)).map(NonZeroU32::get);
+    fn dual_stack_instance_counts_once() {
+        let counted = |list: &[&str]| count_instances(&addresses(list)).map(NonZeroU32::get);
         assert_eq!(counted(&["10.0.0.1", "10.0.0.2", "10.0.0.1"]), Some(2));
         assert_eq!(counted(&["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2", "fd00::3"]), Some(3));
         assert_eq!(counted(&["fd00::1", "::ffff:10.0.0.1"]), Some(1));
@@ -159,30 +159,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_number_follows_the_name_and_stays_when_that_cannot_be_looked_up() {
+    async fn instance_count_follows_dns_and_survives_failed_lookups() {
         let limiter = Arc::new(Limiter::new(LimiterSettings { max_keys: 100, secret: [0; 2] }));
-        let mut names = Names::default();
+        let mut names = InstanceNames::default();
         let both: BTreeSet<Box<str>> = ["pods".into(), "others".into()].into();
         // Returns the numbers of `pods` and `others` after a response of the resolver.
-        let mut learn = async |in_force: &BTreeSet<Box<str>>, response: io::Result<Vec<IpAddr>>| {
+        let mut resolve = async |in_force: &BTreeSet<Box<str>>, response: io::Result<Vec<IpAddr>>| {
             let look_up = async |name: &str| match (name, &response) {
                 ("pods", Ok(found)) => Ok(found.clone()),
                 ("pods", Err(error)) => Err(error.kind().into()),
                 _ => Err(io::ErrorKind::TimedOut.into()),
             };
-            let is_new = names.refresh(in_force, &limiter, look_up).await;
+            let is_new = names.resolve_all(in_force, &limiter, look_up).await;
             let known = limiter.instance_counts().instances_by_name;
             (is_new, known.get("pods").map(|number| number.get()), known.contains_key("others"))
         };
         let fails = || Err(io::ErrorKind::NotFound.into());
-        assert_eq!(learn(&both, fails()).await, (false, None, false));
-        assert_eq!(learn(&both, Ok(addresses(&["10.0.0.1", "10.0.0.2"]))).await, (true, Some(2), false));
-        assert_eq!(learn(&both, Ok(addresses(&["10.0.0.2", "10.0.0.1"]))).await, (false, Some(2), false));
-        assert_eq!(learn(&both, fails()).await, (false, Some(2), false), "the last known number is kept");
-        assert_eq!(learn(&both, Ok(Vec::new())).await, (false, Some(2), false));
-        assert_eq!(learn(&both, Ok(addresses(&["10.0.0.9"]))).await, (true, Some(1), false));
+        assert_eq!(resolve(&both, fails()).await, (false, None, false));
+        assert_eq!(resolve(&both, Ok(addresses(&["10.0.0.1", "10.0.0.2"]))).await, (true, Some(2), false));
+        assert_eq!(resolve(&both, Ok(addresses(&["10.0.0.2", "10.0.0.1"]))).await, (false, Some(2), false));
+        assert_eq!(resolve(&both, fails()).await, (false, Some(2), false), "the last known number is kept");
+        assert_eq!(resolve(&both, Ok(Vec::new())).await, (false, Some(2), false));
+        assert_eq!(resolve(&both, Ok(addresses(&["10.0.0.9"]))).await, (true, Some(1), false));
         assert_eq!(
-            learn(&BTreeSet::new(), fails()).await,
+            resolve(&BTreeSet::new(), fails()).await,
             (true, None, false),
             "no rule uses the name any more"
         );

@@ -16,84 +16,84 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
-use super::document::{Document, Validators};
+use super::document::{FetchedDocument, Validators};
 use super::envelope;
-use super::settings::Settings;
+use super::settings::CentralSettings;
 use crate::telemetry::metrics::{FetchOutcome, VERSION};
 use crate::tls::AlpnProtocol;
 use crate::tls::client::TlsClient as Tls;
 use crate::transport::Transport;
 
 /// Maximum size of a document in bytes, the same as of a configuration file.
-pub(super) const LARGEST: usize = 1 << 20;
+pub(super) const MAX_DOCUMENT_SIZE: usize = 1 << 20;
 
 /// Maximum size of a body. An envelope may surround the document, in which a line break takes two bytes.
-const LARGEST_BODY: usize = 2 * LARGEST + 4096;
+const MAX_BODY_SIZE: usize = 2 * MAX_DOCUMENT_SIZE + 4096;
 
 /// Maximum length of a validator. A longer one is not sent back, so the document is fetched again each time.
-const LONGEST_VALIDATOR: usize = 1024;
+const MAX_VALIDATOR_LEN: usize = 1024;
 
 /// Time without a byte after which TCP keep-alive probes the server.
-const SILENCE: Duration = Duration::from_secs(15);
+const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
 const PREFER: &str = "prefer";
 
 /// Why no document was received.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum FetchError {
     /// Connecting failed, or the connection broke.
     #[error("cannot reach the server: {0}")]
     Unreachable(String),
     /// No complete response in time.
     #[error("no response within {0:?}")]
-    Late(Duration),
+    Timeout(Duration),
     /// A status code other than 200 and 304.
     #[error("the server responded with {0}{1}")]
     Status(StatusCode, &'static str),
     /// A response that is not a document.
     #[error("{0}")]
-    Unusable(String),
+    InvalidResponse(String),
 }
 
-impl Failure {
+impl FetchError {
     pub(super) fn outcome(&self) -> FetchOutcome {
         match self {
             Self::Unreachable(_) => FetchOutcome::Unreachable,
-            Self::Late(_) => FetchOutcome::TimedOut,
-            Self::Status(..) => FetchOutcome::Status,
-            Self::Unusable(_) => FetchOutcome::Unusable,
+            Self::Timeout(_) => FetchOutcome::TimedOut,
+            Self::Status(..) => FetchOutcome::BadStatus,
+            Self::InvalidResponse(_) => FetchOutcome::InvalidDocument,
         }
     }
 }
 
 /// A successful response.
 #[derive(Debug)]
-pub(super) enum Fetched {
+pub(super) enum FetchResult {
     /// The current document.
-    Document(Document),
+    Document(FetchedDocument),
     /// The document is unchanged from the one with the given validators.
     NotModified,
 }
 
 /// A client for one server.
 #[derive(Debug)]
-pub(super) struct Client {
-    settings: Arc<Settings>,
+pub(super) struct FetchClient {
+    settings: Arc<CentralSettings>,
     tls: Option<Tls>,
     connection: Option<SendRequest<Empty<Bytes>>>,
 }
 
-impl Client {
+impl FetchClient {
     /// Creates a client without a connection.
     ///
     /// # Errors
     /// Returns an error if TLS cannot be set up.
-    pub(super) fn new(settings: Arc<Settings>) -> io::Result<Self> {
+    pub(super) fn new(settings: Arc<CentralSettings>) -> io::Result<Self> {
         let tls = settings.tls.clone().map(Tls::new).transpose().map_err(io::Error::other)?;
         Ok(Self { settings, tls, connection: None })
     }
 
-    pub(super) fn settings(&self) -> &Settings {
+    pub(super) fn settings(&self) -> &CentralSettings {
         &self.settings
     }
 
@@ -103,12 +103,12 @@ impl Client {
         &mut self,
         known: &Validators,
         wait: Option<Duration>,
-    ) -> Result<Fetched, Failure> {
+    ) -> Result<FetchResult, FetchError> {
         let limit = self.settings.timeout + wait.unwrap_or_default();
-        let kept = self.connection.take().filter(|kept| !kept.is_closed());
+        let idle = self.connection.take().filter(|kept| !kept.is_closed());
         let exchange = async {
-            if let Some(kept) = kept
-                && let Ok(done) = self.exchange(kept, known, wait).await
+            if let Some(idle) = idle
+                && let Ok(done) = self.exchange(idle, known, wait).await
             {
                 return Ok(done);
             }
@@ -116,7 +116,8 @@ impl Client {
             let fresh = self.connect().await?;
             self.exchange(fresh, known, wait).await
         };
-        let (fetched, connection) = timeout(limit, exchange).await.unwrap_or(Err(Failure::Late(limit)))?;
+        let (fetched, connection) =
+            timeout(limit, exchange).await.unwrap_or(Err(FetchError::Timeout(limit)))?;
         self.connection = connection;
         fetched
     }
@@ -128,22 +129,26 @@ impl Client {
         mut connection: SendRequest<Empty<Bytes>>,
         known: &Validators,
         wait: Option<Duration>,
-    ) -> Result<(Result<Fetched, Failure>, Option<SendRequest<Empty<Bytes>>>), Failure> {
-        let request = self.request(known, wait)?;
-        connection.ready().await.map_err(|error| broken(&error))?;
-        let response = connection.send_request(request).await.map_err(|error| broken(&error))?;
-        let fetched = self.read(response).await;
+    ) -> Result<(Result<FetchResult, FetchError>, Option<SendRequest<Empty<Bytes>>>), FetchError> {
+        let request = self.build_request(known, wait)?;
+        connection.ready().await.map_err(|error| connection_error(&error))?;
+        let response = connection.send_request(request).await.map_err(|error| connection_error(&error))?;
+        let fetched = self.read_response(response).await;
         let is_reusable = fetched.is_ok();
         Ok((fetched, Some(connection).filter(|_| is_reusable)))
     }
 
-    fn request(&self, known: &Validators, wait: Option<Duration>) -> Result<Request<Empty<Bytes>>, Failure> {
-        let Settings { url, headers, .. } = &*self.settings;
+    fn build_request(
+        &self,
+        known: &Validators,
+        wait: Option<Duration>,
+    ) -> Result<Request<Empty<Bytes>>, FetchError> {
+        let CentralSettings { url, headers, .. } = &*self.settings;
         let mut request = Request::get(&*url.target)
             .header(HOST, url.authority())
             .header(USER_AGENT, format!("weir/{VERSION}"))
             .header(ACCEPT, "application/yaml, application/json;q=0.9, */*;q=0.8");
-        match (&known.etag, &known.modified) {
+        match (&known.etag, &known.last_modified) {
             (Some(etag), _) => request = request.header(IF_NONE_MATCH, &**etag),
             (None, Some(modified)) => request = request.header(IF_MODIFIED_SINCE, &**modified),
             (None, None) => {}
@@ -151,93 +156,95 @@ impl Client {
         if let Some(wait) = wait {
             request = request.header(PREFER, format!("wait={}", wait.as_secs()));
         }
-        let mut request = request.body(Empty::new()).map_err(|error| Failure::Unusable(error.to_string()))?;
+        let mut request =
+            request.body(Empty::new()).map_err(|error| FetchError::InvalidResponse(error.to_string()))?;
         request.headers_mut().extend(headers.clone());
         Ok(request)
     }
 
-    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, Failure> {
+    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, FetchError> {
         let url = &self.settings.url;
-        let unreachable = |error: io::Error| Failure::Unreachable(error.to_string());
+        let unreachable = |error: io::Error| FetchError::Unreachable(error.to_string());
         let stream = Transport::connect_tcp((&*url.host, url.port)).await.map_err(unreachable)?;
         // A connection lost without notice would otherwise be noticed only after the server's long-poll time.
-        stream.set_tcp_keepalive(SILENCE);
+        stream.set_tcp_keepalive(TCP_KEEPALIVE_IDLE);
         let stream = match &self.tls {
             None => stream,
             Some(tls) => {
                 let secured = tls.connect(stream, &url.host, AlpnProtocol::Http1).await;
-                secured.map_err(|failure| Failure::Unreachable(failure.to_string()))?.0.into()
+                secured.map_err(|failure| FetchError::Unreachable(failure.to_string()))?.0.into()
             }
         };
-        let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+        let (connection, driver) =
+            handshake(TokioIo::new(stream)).await.map_err(|error| connection_error(&error))?;
         drop(tokio::spawn(driver));
         Ok(connection)
     }
 
-    async fn read(&self, response: Response<Incoming>) -> Result<Fetched, Failure> {
+    async fn read_response(&self, response: Response<Incoming>) -> Result<FetchResult, FetchError> {
         let (head, body) = response.into_parts();
         match head.status {
             StatusCode::OK => {}
-            StatusCode::NOT_MODIFIED => return Ok(Fetched::NotModified),
-            other => return Err(Failure::Status(other, explained(other))),
+            StatusCode::NOT_MODIFIED => return Ok(FetchResult::NotModified),
+            other => return Err(FetchError::Status(other, status_hint(other))),
         }
         if let Some(coding) = head.headers.get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
             let text = format!("unexpected content coding of the document: {coding:?}");
-            return Err(Failure::Unusable(text));
+            return Err(FetchError::InvalidResponse(text));
         }
-        let is_marked = body.size_hint().exact().is_some() || head.headers.contains_key(TRANSFER_ENCODING);
-        if !is_marked {
+        let has_framing = body.size_hint().exact().is_some() || head.headers.contains_key(TRANSFER_ENCODING);
+        if !has_framing {
             let text =
                 "the response has neither Content-Length nor chunked framing: truncation would go unnoticed";
-            return Err(Failure::Unusable(text.to_owned()));
+            return Err(FetchError::InvalidResponse(text.to_owned()));
         }
-        let body = Limited::new(body, LARGEST_BODY).collect().await.map_err(|error| cut_off(&*error))?;
-        self.document(&head.headers, &body.to_bytes()).map(Fetched::Document)
+        let body = Limited::new(body, MAX_BODY_SIZE).collect().await.map_err(|error| body_error(&*error))?;
+        self.parse_document(&head.headers, &body.to_bytes()).map(FetchResult::Document)
     }
 
-    fn document(&self, headers: &HeaderMap, body: &[u8]) -> Result<Document, Failure> {
+    fn parse_document(&self, headers: &HeaderMap, body: &[u8]) -> Result<FetchedDocument, FetchError> {
         let Ok(body) = std::str::from_utf8(body) else {
-            return Err(Failure::Unusable("the document is not UTF-8 text".to_owned()));
+            return Err(FetchError::InvalidResponse("the document is not UTF-8 text".to_owned()));
         };
         let text = |name: HeaderName| -> Option<Box<str>> {
-            let value = headers.get(name)?.to_str().ok().filter(|value| value.len() <= LONGEST_VALIDATOR)?;
+            let value = headers.get(name)?.to_str().ok().filter(|value| value.len() <= MAX_VALIDATOR_LEN)?;
             Some(value.into())
         };
-        let (mut etag, modified) = (text(ETAG), text(LAST_MODIFIED));
-        let content = match envelope::open(body) {
+        let (mut etag, last_modified) = (text(ETAG), text(LAST_MODIFIED));
+        let content = match envelope::parse(body) {
             None => body.to_owned(),
             Some(opened) => {
                 etag = etag.or(Some(opened.etag));
                 opened.text
             }
         };
-        if content.len() > LARGEST {
+        if content.len() > MAX_DOCUMENT_SIZE {
             return Err(too_large());
         }
-        let validators = Validators { etag, modified };
-        Ok(Document { text: content.into(), url: self.settings.url.to_string().into(), validators })
+        let validators = Validators { etag, last_modified };
+        Ok(FetchedDocument { text: content.into(), url: self.settings.url.to_string().into(), validators })
     }
 }
 
-fn broken(error: &hyper::Error) -> Failure {
+fn connection_error(error: &hyper::Error) -> FetchError {
     use std::error::Error as _;
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    Failure::Unreachable(format!("{error}{cause}"))
+    FetchError::Unreachable(format!("{error}{cause}"))
 }
 
-fn cut_off(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Failure {
+fn body_error(error: &(dyn std::error::Error + Send + Sync + 'static)) -> FetchError {
     if error.is::<LengthLimitError>() {
         return too_large();
     }
-    Failure::Unusable(format!("the response is incomplete: {error}"))
+    FetchError::InvalidResponse(format!("the response is incomplete: {error}"))
 }
 
-fn too_large() -> Failure {
-    Failure::Unusable("the document is larger than 1 MiB".to_owned())
+fn too_large() -> FetchError {
+    FetchError::InvalidResponse("the document is larger than 1 MiB".to_owned())
 }
 
 /// Returns a hint on a status code, for operators.
-fn explained(status: StatusCode) -> &'static str {
+fn status_hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; check the credentials in `config.headers`",
         status if status.is_redirection() => "; redirects are not followed",

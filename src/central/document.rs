@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// A fetched document. Two documents are equal if their texts are.
 #[derive(Clone, Debug)]
-pub struct Document {
+pub struct FetchedDocument {
     /// The text.
     pub text: Arc<str>,
     /// The URL it comes from, without secrets, for display.
@@ -13,13 +13,13 @@ pub struct Document {
     pub validators: Validators,
 }
 
-impl PartialEq for Document {
+impl PartialEq for FetchedDocument {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
 
-impl Eq for Document {}
+impl Eq for FetchedDocument {}
 
 /// Validators that identify a version of a document (RFC 9110 section 8.8).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,12 +27,12 @@ pub struct Validators {
     /// Its ETag.
     pub etag: Option<Box<str>>,
     /// Its Last-Modified.
-    pub modified: Option<Box<str>>,
+    pub last_modified: Option<Box<str>>,
 }
 
 impl Validators {
     /// Whether a conditional request is possible.
-    pub fn any(&self) -> bool {
-        self.etag.is_some() || self.modified.is_some()
+    pub fn has_any(&self) -> bool {
+        self.etag.is_some() || self.last_modified.is_some()
     }
 }

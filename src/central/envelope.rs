@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// A file taken from its envelope.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Opened {
+pub(super) struct EnvelopeContent {
     /// The content of the file.
     pub(super) text: String,
     /// The revision of the repository, as the entity tag for `If-None-Match`.
@@ -14,13 +14,13 @@ pub(super) struct Opened {
 }
 
 #[derive(Deserialize)]
-struct Watched {
+struct WatchEnvelope {
     revision: u64,
-    entry: Entry,
+    entry: EnvelopeEntry,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct EnvelopeEntry {
     revision: u64,
     path: String,
     content: Option<Value>,
@@ -30,11 +30,11 @@ struct Entry {
 
 /// Returns the file in `body`, if that is such an envelope. A configuration never has a `revision` and a
 /// `path`.
-pub(super) fn open(body: &str) -> Option<Opened> {
-    let (revision, entry) = match serde_json::from_str::<Watched>(body) {
+pub(super) fn parse(body: &str) -> Option<EnvelopeContent> {
+    let (revision, entry) = match serde_json::from_str::<WatchEnvelope>(body) {
         Ok(watched) => (watched.revision, watched.entry),
         Err(_) => {
-            let entry: Entry = serde_json::from_str(body).ok()?;
+            let entry: EnvelopeEntry = serde_json::from_str(body).ok()?;
             (entry.revision, entry)
         }
     };
@@ -44,32 +44,32 @@ pub(super) fn open(body: &str) -> Option<Opened> {
         (None, Some(content)) => serde_json::to_string_pretty(&content).ok()?,
         (None, None) => return None,
     };
-    entry.path.starts_with('/').then(|| Opened { text, etag: format!("\"{revision}\"").into() })
+    entry.path.starts_with('/').then(|| EnvelopeContent { text, etag: format!("\"{revision}\"").into() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn opened(text: &str, etag: &str) -> Option<Opened> {
-        Some(Opened { text: text.to_owned(), etag: etag.into() })
+    fn content(text: &str, etag: &str) -> Option<EnvelopeContent> {
+        Some(EnvelopeContent { text: text.to_owned(), etag: etag.into() })
     }
 
     #[test]
-    fn an_entry_is_opened_with_its_revision() {
+    fn envelope_content_is_extracted_with_the_revision_as_etag() {
         let entry =
             r#"{"revision":3,"path":"/weir.yaml","type":"TEXT","content":"rules: []\n","url":"/api/v1/x"}"#;
-        assert_eq!(open(entry), opened("rules: []\n", "\"3\""));
+        assert_eq!(parse(entry), content("rules: []\n", "\"3\""));
         let watched = format!(r#"{{"revision":4,"entry":{entry}}}"#);
-        assert_eq!(open(&watched), opened("rules: []\n", "\"4\""));
+        assert_eq!(parse(&watched), content("rules: []\n", "\"4\""));
         let raw = r#"{"revision":3,"path":"/a.yaml","type":"YAML","rawContent":"rules: []"}"#;
-        assert_eq!(open(raw), opened("rules: []", "\"3\""));
+        assert_eq!(parse(raw), content("rules: []", "\"3\""));
         let json = r#"{"revision":3,"path":"/a.json","type":"JSON","content":{"rules":[]}}"#;
-        assert_eq!(open(json), opened("{\n  \"rules\": []\n}", "\"3\""));
+        assert_eq!(parse(json), content("{\n  \"rules\": []\n}", "\"3\""));
     }
 
     #[test]
-    fn anything_else_is_what_it_is() {
+    fn body_without_envelope_is_not_extracted() {
         for plain in [
             r#"{"rules":[]}"#,
             "rules: []",
@@ -77,7 +77,7 @@ mod tests {
             r#"{"revision":3,"path":"/a"}"#,
             r#"{"revision":3,"path":"a","content":""}"#,
         ] {
-            assert_eq!(open(plain), None, "{plain}");
+            assert_eq!(parse(plain), None, "{plain}");
         }
     }
 }

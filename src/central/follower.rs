@@ -8,57 +8,64 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::client::{Client, Failure, Fetched};
-use super::document::{Document, Validators};
-use super::pacing::{self, Ended};
-use super::settings::Settings;
+use super::client::{FetchClient, FetchError, FetchResult};
+use super::document::{FetchedDocument, Validators};
+use super::poll_interval::{self, PollOutcome};
+use super::settings::CentralSettings;
 use crate::clock::{Clock, Stopwatch};
 use crate::telemetry::metrics::{FetchMetrics, FetchOutcome};
 
 /// The server's response at startup.
 #[derive(Debug)]
-pub enum First {
+pub enum InitialFetch {
     /// A document.
-    Document(Document),
+    Document(FetchedDocument),
     /// The cached document is current.
-    Kept,
+    NotModified,
 }
 
 /// The follower of one document.
 #[derive(Debug)]
-pub struct Follower {
-    client: Client,
-    known: Option<Document>,
+pub struct DocumentFollower {
+    client: FetchClient,
+    last_document: Option<FetchedDocument>,
     /// The running document, if it came from the cache and the server has not confirmed it.
-    unconfirmed: Option<Document>,
+    unconfirmed: Option<FetchedDocument>,
     failures: u32,
     /// The last failure, which has been logged.
-    failure: Option<String>,
+    last_error: Option<String>,
     /// Outcomes of requests before metrics were available.
-    begun: Vec<FetchOutcome>,
+    initial_outcomes: Vec<FetchOutcome>,
 }
 
 /// What a follower needs from the process.
 #[derive(Debug)]
-pub struct Resources {
+pub struct FollowerResources {
     /// How the document is fetched; may change.
-    pub settings: watch::Receiver<Arc<Settings>>,
+    pub settings: watch::Receiver<Arc<CentralSettings>>,
     /// Causes the document to be fetched at once.
-    pub hurry: Arc<Notify>,
+    pub fetch_now: Arc<Notify>,
     /// Counters of fetches.
     pub metrics: FetchMetrics,
     /// Clock for the time stamps of metrics.
     pub clock: Arc<Clock>,
 }
 
-impl Follower {
+impl DocumentFollower {
     /// Creates a follower that has the cached document, if there is one.
     ///
     /// # Errors
     /// Returns an error if TLS cannot be set up.
-    pub fn new(settings: Settings, kept: Option<Document>) -> io::Result<Self> {
-        let client = Client::new(Arc::new(settings))?;
-        Ok(Self { client, known: kept, unconfirmed: None, failures: 0, failure: None, begun: Vec::new() })
+    pub fn new(settings: CentralSettings, cached: Option<FetchedDocument>) -> io::Result<Self> {
+        let client = FetchClient::new(Arc::new(settings))?;
+        Ok(Self {
+            client,
+            last_document: cached,
+            unconfirmed: None,
+            failures: 0,
+            last_error: None,
+            initial_outcomes: Vec::new(),
+        })
     }
 
     /// Requests the document until there is a response or `timeout` has passed. With a cached document only
@@ -66,60 +73,60 @@ impl Follower {
     ///
     /// # Errors
     /// Returns the last [`Failure`].
-    pub async fn first(&mut self) -> Result<First, Failure> {
+    pub async fn fetch_initial(&mut self) -> Result<InitialFetch, FetchError> {
         let limit = self.client.settings().timeout;
-        let mut last = Failure::Late(limit);
-        let asking = async {
+        let mut last = FetchError::Timeout(limit);
+        let attempts = async {
             loop {
-                match self.ask(None).await {
-                    Ok(Fetched::NotModified) => {
-                        self.begun.push(FetchOutcome::Unchanged);
-                        return Ok(First::Kept);
+                match self.fetch(None).await {
+                    Ok(FetchResult::NotModified) => {
+                        self.initial_outcomes.push(FetchOutcome::Unchanged);
+                        return Ok(InitialFetch::NotModified);
                     }
-                    Ok(Fetched::Document(document)) => {
-                        self.begun.push(FetchOutcome::Changed);
-                        self.known = Some(document.clone());
-                        return Ok(First::Document(document));
+                    Ok(FetchResult::Document(document)) => {
+                        self.initial_outcomes.push(FetchOutcome::Changed);
+                        self.last_document = Some(document.clone());
+                        return Ok(InitialFetch::Document(document));
                     }
                     Err(failure) => {
-                        self.begun.push(failure.outcome());
+                        self.initial_outcomes.push(failure.outcome());
                         self.failures = self.failures.saturating_add(1);
                         last = failure;
                     }
                 }
-                if self.known.is_some() {
+                if self.last_document.is_some() {
                     return Err(());
                 }
-                sleep(pacing::pause(Ended::Failed(self.failures), None, Duration::ZERO)).await;
+                sleep(poll_interval::pause(PollOutcome::Failed(self.failures), None, Duration::ZERO)).await;
             }
         };
-        let asked = timeout(limit, asking).await;
-        asked.unwrap_or(Err(())).map_err(|()| {
+        let result = timeout(limit, attempts).await;
+        result.unwrap_or(Err(())).map_err(|()| {
             self.failures = self.failures.max(1);
-            self.unconfirmed.clone_from(&self.known);
+            self.unconfirmed.clone_from(&self.last_document);
             last
         })
     }
 
     /// Notes that `kept` is running although the server has another document.
-    pub fn start_with(&mut self, kept: Document) {
-        self.unconfirmed = Some(kept);
+    pub fn set_unconfirmed(&mut self, cached: FetchedDocument) {
+        self.unconfirmed = Some(cached);
     }
 
     /// Follows the document for as long as it is polled; `deliver` receives each new version.
-    pub async fn run(mut self, resources: Resources, deliver: impl Fn(Document)) {
-        let Resources { mut settings, hurry, metrics, clock } = resources;
-        for outcome in std::mem::take(&mut self.begun) {
-            metrics.fetched(outcome, clock.civil_now());
+    pub async fn run(mut self, resources: FollowerResources, deliver: impl Fn(FetchedDocument)) {
+        let FollowerResources { mut settings, fetch_now, metrics, clock } = resources;
+        for outcome in std::mem::take(&mut self.initial_outcomes) {
+            metrics.record_fetch(outcome, clock.civil_now());
         }
-        metrics.from_cache(self.unconfirmed.is_some());
+        metrics.set_from_cache(self.unconfirmed.is_some());
         let mut may_wait = true;
         loop {
             tokio::select! {
-                () = self.round(may_wait, &metrics, &clock, &deliver) => may_wait = true,
-                () = hurry.notified() => may_wait = false,
+                () = self.poll_once(may_wait, &metrics, &clock, &deliver) => may_wait = true,
+                () = fetch_now.notified() => may_wait = false,
                 changed = settings.changed() => match changed {
-                    Ok(()) => self.renew(Arc::clone(&settings.borrow_and_update())),
+                    Ok(()) => self.apply_settings(Arc::clone(&settings.borrow_and_update())),
                     Err(_) => return pending().await,
                 },
             }
@@ -127,13 +134,13 @@ impl Follower {
     }
 
     /// Continues with new settings. Validators are kept, unless the URL has changed.
-    fn renew(&mut self, settings: Arc<Settings>) {
+    fn apply_settings(&mut self, settings: Arc<CentralSettings>) {
         if settings.url != self.client.settings().url
-            && let Some(known) = &mut self.known
+            && let Some(known) = &mut self.last_document
         {
             known.validators = Validators::default();
         }
-        match Client::new(settings) {
+        match FetchClient::new(settings) {
             Ok(client) => self.client = client,
             Err(error) => {
                 tracing::error!(
@@ -145,90 +152,90 @@ impl Follower {
     }
 
     /// Performs one request, and the pause after it.
-    async fn round(
+    async fn poll_once(
         &mut self,
         may_wait: bool,
         metrics: &FetchMetrics,
         clock: &Clock,
-        deliver: &impl Fn(Document),
+        deliver: &impl Fn(FetchedDocument),
     ) {
-        let interval = self.client.settings().interval;
+        let interval = self.client.settings().poll_interval;
         // No long poll after a failure: the next response should come at once, because it ends the failure.
         let wait = Some(self.client.settings().wait).filter(|wait| {
-            let has_condition = self.known.as_ref().is_some_and(|known| known.validators.any());
+            let has_condition = self.last_document.as_ref().is_some_and(|known| known.validators.has_any());
             may_wait && has_condition && self.failures == 0 && !wait.is_zero()
         });
-        let began = Stopwatch::start();
-        let ended = match self.ask(wait).await {
+        let started = Stopwatch::start();
+        let outcome = match self.fetch(wait).await {
             Ok(fetched) => {
-                self.recovered();
-                if self.take(fetched, metrics, clock, deliver) {
-                    Ended::Changed
+                self.record_success();
+                if self.handle_result(fetched, metrics, clock, deliver) {
+                    PollOutcome::Changed
                 } else {
-                    Ended::Unchanged(began.elapsed())
+                    PollOutcome::Unchanged(started.elapsed())
                 }
             }
             Err(failure) => {
-                metrics.fetched(failure.outcome(), clock.civil_now());
-                self.failed(&failure);
-                Ended::Failed(self.failures)
+                metrics.record_fetch(failure.outcome(), clock.civil_now());
+                self.record_failure(&failure);
+                PollOutcome::Failed(self.failures)
             }
         };
-        sleep(pacing::pause(ended, wait, interval)).await;
+        sleep(poll_interval::pause(outcome, wait, interval)).await;
     }
 
     /// Handles a response; returns whether there is a new document.
-    fn take(
+    fn handle_result(
         &mut self,
-        fetched: Fetched,
+        result: FetchResult,
         metrics: &FetchMetrics,
         clock: &Clock,
-        deliver: &impl Fn(Document),
+        deliver: &impl Fn(FetchedDocument),
     ) -> bool {
-        if let Fetched::Document(document) = fetched {
+        if let FetchResult::Document(document) = result {
             // A server may send the same content again, with a new validator or because it ignores
             // conditions.
-            if self.known.as_ref() != Some(&document) {
-                metrics.fetched(FetchOutcome::Changed, clock.civil_now());
-                self.known = Some(document.clone());
+            if self.last_document.as_ref() != Some(&document) {
+                metrics.record_fetch(FetchOutcome::Changed, clock.civil_now());
+                self.last_document = Some(document.clone());
                 deliver(document);
                 return true;
             }
-            self.known = Some(document);
+            self.last_document = Some(document);
         }
-        metrics.fetched(FetchOutcome::Unchanged, clock.civil_now());
-        if self.unconfirmed.is_some() && self.unconfirmed == self.known {
+        metrics.record_fetch(FetchOutcome::Unchanged, clock.civil_now());
+        if self.unconfirmed.is_some() && self.unconfirmed == self.last_document {
             self.unconfirmed = None;
-            metrics.from_cache(false);
+            metrics.set_from_cache(false);
         }
         false
     }
 
-    fn failed(&mut self, failure: &Failure) {
+    fn record_failure(&mut self, failure: &FetchError) {
         self.failures = self.failures.saturating_add(1);
-        let said = failure.to_string();
-        if self.failure.as_ref() != Some(&said) {
+        let message = failure.to_string();
+        if self.last_error.as_ref() != Some(&message) {
             let url = &self.client.settings().url;
-            tracing::warn!(%url, error = said, "cannot fetch the configuration, the last one stays in force");
+            tracing::warn!(%url, error = message, "cannot fetch the configuration, the last one stays in force");
         }
-        self.failure = Some(said);
+        self.last_error = Some(message);
     }
 
-    fn recovered(&mut self) {
+    fn record_success(&mut self) {
         if std::mem::take(&mut self.failures) > 0 {
             let url = &self.client.settings().url;
             tracing::info!(%url, "the configuration can be fetched again");
         }
-        self.failure = None;
+        self.last_error = None;
     }
 
-    async fn ask(&mut self, wait: Option<Duration>) -> Result<Fetched, Failure> {
-        let nothing = Validators::default();
-        let known = self.known.as_ref().map_or(&nothing, |known| &known.validators);
+    async fn fetch(&mut self, wait: Option<Duration>) -> Result<FetchResult, FetchError> {
+        let none = Validators::default();
+        let known = self.last_document.as_ref().map_or(&none, |known| &known.validators);
         match self.client.fetch(known, wait).await {
-            Ok(Fetched::NotModified) if !known.any() => {
+            Ok(FetchResult::NotModified) if !known.has_any() => {
                 let text = "304 response to an unconditional request";
-                Err(Failure::Unusable(text.to_owned()))
+                Err(FetchError::InvalidResponse(text.to_owned()))
             }
             fetched => fetched,
         }

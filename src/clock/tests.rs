@@ -4,12 +4,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// A clock with a simulated wall clock.
-struct Bench {
+struct SimulatedClock {
     clock: Clock,
     latest: Timestamp,
 }
 
-impl Bench {
+impl SimulatedClock {
     fn start() -> Self {
         let clock = Clock::start();
         Self { latest: clock.now(), clock }
@@ -23,65 +23,65 @@ impl Bench {
         now
     }
 
-    fn compare(&mut self, wall: Timestamp) -> Comparison {
-        let comparison = self.clock.compare_with(wall);
+    fn compare(&mut self, wall: Timestamp) -> ClockComparison {
+        let comparison = self.clock.compare_with_time(wall);
         self.now();
         comparison
     }
 
     /// Returns the difference between the civil time and `wall`.
-    fn error(&mut self, wall: Timestamp) -> Duration {
+    fn civil_time_error(&mut self, wall: Timestamp) -> Duration {
         let now = self.now();
-        let civil = self.clock.civil(now);
+        let civil = self.clock.civil_time_at(now);
         civil.since(wall).max(wall.since(civil))
     }
 }
 
 /// Tolerance of these tests; generous, because test machines stall.
-const ABOUT: Duration = Duration::from_secs(30);
+const TEST_TOLERANCE: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_wall_clock_that_is_ahead_as_after_a_suspend_is_caught_up_with() {
-    let mut bench = Bench::start();
+fn clock_catches_up_with_the_wall_clock_after_a_suspend() {
+    let mut bench = SimulatedClock::start();
     let wall = bench.now().saturating_add(HOUR);
-    let Comparison::CaughtUp(lead) = bench.compare(wall) else { panic!("expected to catch up an hour") };
-    assert!(HOUR - lead < ABOUT, "{lead:?}");
-    assert!(bench.now() >= wall && bench.error(wall) < ABOUT);
-    assert_eq!(bench.compare(wall), Comparison::Same);
+    let ClockComparison::CaughtUp(lead) = bench.compare(wall) else { panic!("expected to catch up an hour") };
+    assert!(HOUR - lead < TEST_TOLERANCE, "{lead:?}");
+    assert!(bench.now() >= wall && bench.civil_time_error(wall) < TEST_TOLERANCE);
+    assert_eq!(bench.compare(wall), ClockComparison::Same);
 }
 
 #[test]
-fn a_wall_clock_that_jumps_ahead_and_back_takes_the_civil_time_with_it_and_never_limits() {
+fn civil_time_follows_wall_clock_jumps_and_limiter_time_never_decreases() {
     for jump in [Duration::from_secs(90), HOUR, YEAR] {
-        let mut bench = Bench::start();
+        let mut bench = SimulatedClock::start();
         let wall = bench.now();
         bench.compare(wall.saturating_add(jump));
-        assert!(bench.error(wall.saturating_add(jump)) < ABOUT);
+        assert!(bench.civil_time_error(wall.saturating_add(jump)) < TEST_TOLERANCE);
         let ahead = bench.now();
-        let Comparison::Ahead(lead) = bench.compare(wall) else { panic!("backward jump not detected") };
-        assert!(lead >= jump && lead - jump < ABOUT, "{lead:?}");
-        assert!(bench.error(wall) < ABOUT, "{jump:?}");
+        let ClockComparison::Ahead(lead) = bench.compare(wall) else { panic!("backward jump not detected") };
+        assert!(lead >= jump && lead - jump < TEST_TOLERANCE, "{lead:?}");
+        assert!(bench.civil_time_error(wall) < TEST_TOLERANCE, "{jump:?}");
         assert!(bench.now() >= ahead, "the time of limits went backwards");
-        assert_eq!(bench.compare(wall), Comparison::Same, "reported once");
+        assert_eq!(bench.compare(wall), ClockComparison::Same, "reported once");
     }
 }
 
 #[test]
-fn a_wall_clock_that_was_wrong_at_the_start_and_is_set_back_is_followed() {
-    let mut bench = Bench::start();
-    let wall = Timestamp::from_nanos(bench.now().as_nanos() - nanos(HOUR));
-    assert!(matches!(bench.compare(wall), Comparison::Ahead(_)));
-    assert!(bench.error(wall) < ABOUT);
+fn civil_time_follows_a_wall_clock_that_is_set_back() {
+    let mut bench = SimulatedClock::start();
+    let wall = Timestamp::from_nanos(bench.now().as_nanos() - saturating_nanos(HOUR));
+    assert!(matches!(bench.compare(wall), ClockComparison::Ahead(_)));
+    assert!(bench.civil_time_error(wall) < TEST_TOLERANCE);
 }
 
 #[test]
-fn a_lead_of_minutes_is_worked_off_until_windows_begin_where_they_should() {
-    let mut bench = Bench::start();
+fn small_lead_over_the_wall_clock_is_corrected_gradually() {
+    let mut bench = SimulatedClock::start();
     let wall = bench.now();
     bench.compare(wall.saturating_add(Duration::from_secs(90)));
     let mut comparisons = 0;
     // The simulated wall clock stands still, so each comparison stands for a second.
-    while bench.clock.now().since(wall) > ABOUT {
+    while bench.clock.now().since(wall) > TEST_TOLERANCE {
         bench.compare(wall);
         bench.clock.floor.store(0, Ordering::Relaxed);
         bench.latest = Timestamp::EPOCH;
@@ -92,8 +92,8 @@ fn a_lead_of_minutes_is_worked_off_until_windows_begin_where_they_should() {
 }
 
 #[test]
-fn a_lead_of_a_year_is_left_alone() {
-    let mut bench = Bench::start();
+fn large_lead_over_the_wall_clock_is_not_corrected() {
+    let mut bench = SimulatedClock::start();
     let wall = bench.now();
     bench.compare(wall.saturating_add(YEAR));
     let anchor = bench.clock.anchor.load(Ordering::Relaxed);
@@ -101,12 +101,12 @@ fn a_lead_of_a_year_is_left_alone() {
         bench.compare(wall);
     }
     assert_eq!(bench.clock.anchor.load(Ordering::Relaxed), anchor);
-    assert!(bench.error(wall) < ABOUT);
+    assert!(bench.civil_time_error(wall) < TEST_TOLERANCE);
 }
 
 #[test]
-fn while_a_lead_is_worked_off_time_never_runs_backwards() {
-    let mut bench = Bench::start();
+fn clock_never_goes_backwards_during_a_correction() {
+    let mut bench = SimulatedClock::start();
     let wall = bench.now();
     bench.compare(wall.saturating_add(Duration::from_secs(600)));
     for _ in 0..50 {

@@ -3,22 +3,22 @@
 
 use serde_json::{Value, json};
 
-use super::at::At;
-use super::problem::{Fault, Report};
+use super::config_path::ConfigPath;
+use super::diagnostic::{Diagnostics, ValueError};
 use super::raw;
 use crate::rules::rule::Throttle;
 
 /// A kind of rule in which some keys have no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RuleKind {
     /// `action: allow` or `action: deny`.
-    Unlimited,
+    AllowOrDeny,
     /// `in_flight` without a limit.
-    InFlight,
+    InFlightOnly,
     /// `scope: {rls: …}`: another service decides, once, before the request is forwarded.
     Remote,
     /// `scope: {rls: …}` without `on_error: local`: the rule has no limits of its own.
-    RemoteAlone,
+    RemoteOnly,
     /// `scope: shared` in any form: the instances share the limit.
     Shared,
     /// `domain`: the rule also applies to Envoy's calls.
@@ -28,179 +28,222 @@ pub(super) enum Kind {
 }
 
 /// The rule as written, as far as the table needs it.
-pub(super) struct Given<'a> {
+pub(super) struct CheckedRule<'a> {
     pub(super) rule: &'a raw::Rule,
     pub(super) throttle: Throttle,
 }
 
 /// A key of rules, or some of its values.
-struct Row {
+struct ApplicabilityRow {
     /// Path of the key in a rule.
     path: &'static [&'static str],
     /// Description of the values that the row covers; empty for every value.
     values: &'static str,
     /// Whether a problem is reported for the value, and not for the key.
-    is_value: bool,
-    is_given: fn(&Given<'_>) -> bool,
-    void: &'static [Void],
+    is_reported_at_value: bool,
+    is_given: fn(&CheckedRule<'_>) -> bool,
+    exclusions: &'static [Exclusion],
 }
 
 /// A kind of rule in which a key has no meaning.
-struct Void {
-    kind: Kind,
+struct Exclusion {
+    kind: RuleKind,
     /// The reason, if the kind alone does not give it; may be empty.
     reason: &'static str,
     hint: &'static str,
 }
 
-const fn void(kind: Kind) -> Void {
-    Void { kind, reason: "", hint: "" }
+const fn excluded_in(kind: RuleKind) -> Exclusion {
+    Exclusion { kind, reason: "", hint: "" }
 }
 
-const ONCE: &str = "the rate limit service decides once, before the request is forwarded";
+const DECIDED_ONCE_REASON: &str = "the rate limit service decides once, before the request is forwarded";
 
 /// Marks a key that has no meaning if another service decides the limit.
-const fn remote(hint: &'static str) -> Void {
-    Void { kind: Kind::Remote, reason: ONCE, hint }
+const fn excluded_in_remote(hint: &'static str) -> Exclusion {
+    Exclusion { kind: RuleKind::Remote, reason: DECIDED_ONCE_REASON, hint }
 }
 
-const fn domain(reason: &'static str, hint: &'static str) -> Void {
-    Void { kind: Kind::Domain, reason, hint }
+const fn excluded_in_domain(reason: &'static str, hint: &'static str) -> Exclusion {
+    Exclusion { kind: RuleKind::Domain, reason, hint }
 }
 
-const NO_SCOPE: &str = "use a separate rule without `scope`";
-const ENDS: Void = domain("Envoy does not report how requests end", "use a separate rule without `domain`");
-const LOCAL: Void = Void {
-    kind: Kind::RemoteAlone,
+const WITHOUT_SCOPE_HINT: &str = "use a separate rule without `scope`";
+const REQUEST_END_UNKNOWN: Exclusion =
+    excluded_in_domain("Envoy does not report how requests end", "use a separate rule without `domain`");
+const NO_LOCAL_LIMIT: Exclusion = Exclusion {
+    kind: RuleKind::RemoteOnly,
     reason: "",
     hint: "add `on_error: local` to use it while that service is unavailable",
 };
-const OWN_ANSWER: &[Void] = &[Void { kind: Kind::Descriptors, reason: "", hint: "Envoy sends the response" }];
-const UNLIMITED: &[Void] = &[void(Kind::Unlimited)];
-const COUNTS: &[Void] = &[void(Kind::Unlimited), void(Kind::InFlight), remote(NO_SCOPE), ENDS];
-const LIMITS: &[Void] = &[void(Kind::Unlimited), LOCAL];
-const PARTICULARS: &[Void] = &[void(Kind::Unlimited), void(Kind::InFlight), LOCAL];
+const RESPONSE_EXCLUSIONS: &[Exclusion] =
+    &[Exclusion { kind: RuleKind::Descriptors, reason: "", hint: "Envoy sends the response" }];
+const ALLOW_OR_DENY_EXCLUSIONS: &[Exclusion] = &[excluded_in(RuleKind::AllowOrDeny)];
+const COUNTING_EXCLUSIONS: &[Exclusion] = &[
+    excluded_in(RuleKind::AllowOrDeny),
+    excluded_in(RuleKind::InFlightOnly),
+    excluded_in_remote(WITHOUT_SCOPE_HINT),
+    REQUEST_END_UNKNOWN,
+];
+const LIMIT_EXCLUSIONS: &[Exclusion] = &[excluded_in(RuleKind::AllowOrDeny), NO_LOCAL_LIMIT];
+const LIMIT_OPTION_EXCLUSIONS: &[Exclusion] =
+    &[excluded_in(RuleKind::AllowOrDeny), excluded_in(RuleKind::InFlightOnly), NO_LOCAL_LIMIT];
 
-const fn key(path: &'static [&'static str], is_given: fn(&Given<'_>) -> bool, void: &'static [Void]) -> Row {
-    Row { path, values: "", is_value: false, is_given, void }
+const fn key_row(
+    path: &'static [&'static str],
+    is_given: fn(&CheckedRule<'_>) -> bool,
+    void: &'static [Exclusion],
+) -> ApplicabilityRow {
+    ApplicabilityRow { path, values: "", is_reported_at_value: false, is_given, exclusions: void }
 }
 
-const fn values(
+const fn values_row(
     path: &'static [&'static str],
     values: &'static str,
-    is_given: fn(&Given<'_>) -> bool,
-    void: &'static [Void],
-) -> Row {
-    Row { path, values, is_value: true, is_given, void }
+    is_given: fn(&CheckedRule<'_>) -> bool,
+    void: &'static [Exclusion],
+) -> ApplicabilityRow {
+    ApplicabilityRow { path, values, is_reported_at_value: true, is_given, exclusions: void }
 }
 
-impl Row {
+impl ApplicabilityRow {
     /// Returns the row with its problems reported for the key.
-    const fn by_key(self) -> Self {
-        Self { is_value: false, ..self }
+    const fn reported_at_key(self) -> Self {
+        Self { is_reported_at_value: false, ..self }
     }
 }
 
 /// Keys and values that no row covers have a meaning in every kind of rule, or depend on other keys.
-const TABLE: &[Row] = &[
-    key(&["limit"], |given| given.rule.limit.is_some(), LIMITS),
-    key(&["limits"], |given| given.rule.limits.is_some(), LIMITS),
-    key(&["token_bucket"], |given| given.rule.token_bucket.is_some(), LIMITS),
-    key(&["burst"], |given| given.rule.burst.is_some(), PARTICULARS),
-    key(&["algorithm"], |given| given.rule.algorithm.is_some(), PARTICULARS),
-    key(&["timezone"], |given| given.rule.timezone.is_some(), PARTICULARS),
-    key(&["precision"], |given| given.rule.precision.is_some(), PARTICULARS),
-    key(&["on_change"], |given| given.rule.on_change.is_some(), PARTICULARS),
-    key(&["key"], |given| given.rule.key.is_some(), UNLIMITED),
-    values(
+const TABLE: &[ApplicabilityRow] = &[
+    key_row(&["limit"], |given| given.rule.limit.is_some(), LIMIT_EXCLUSIONS),
+    key_row(&["limits"], |given| given.rule.limits.is_some(), LIMIT_EXCLUSIONS),
+    key_row(&["token_bucket"], |given| given.rule.token_bucket.is_some(), LIMIT_EXCLUSIONS),
+    key_row(&["burst"], |given| given.rule.burst.is_some(), LIMIT_OPTION_EXCLUSIONS),
+    key_row(&["algorithm"], |given| given.rule.algorithm.is_some(), LIMIT_OPTION_EXCLUSIONS),
+    key_row(&["timezone"], |given| given.rule.timezone.is_some(), LIMIT_OPTION_EXCLUSIONS),
+    key_row(&["precision"], |given| given.rule.precision.is_some(), LIMIT_OPTION_EXCLUSIONS),
+    key_row(&["on_change"], |given| given.rule.on_change.is_some(), LIMIT_OPTION_EXCLUSIONS),
+    key_row(&["key"], |given| given.rule.key.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
+    values_row(
         &["key"],
         "with `prefixes`",
-        |given| has_several_networks(given.rule),
-        &[remote("use one rule for each prefix")],
+        |given| has_network_prefixes(given.rule),
+        &[excluded_in_remote("use one rule for each prefix")],
     ),
-    key(&["on_missing"], |given| given.rule.on_missing.is_some(), UNLIMITED),
-    key(&["counter"], |given| given.rule.counter.is_some(), &[void(Kind::Unlimited), remote(NO_SCOPE)]),
-    key(&["cost"], |given| given.rule.cost.is_some(), &[void(Kind::Unlimited), void(Kind::InFlight)]),
-    values(
+    key_row(&["on_missing"], |given| given.rule.on_missing.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
+    key_row(
+        &["counter"],
+        |given| given.rule.counter.is_some(),
+        &[excluded_in(RuleKind::AllowOrDeny), excluded_in_remote(WITHOUT_SCOPE_HINT)],
+    ),
+    key_row(
+        &["cost"],
+        |given| given.rule.cost.is_some(),
+        &[excluded_in(RuleKind::AllowOrDeny), excluded_in(RuleKind::InFlightOnly)],
+    ),
+    values_row(
         &["cost"],
         "by bodies or responses",
-        |given| is_told_later(given.rule),
-        &[remote("use a number or `{header: …}`")],
+        |given| is_cost_measured_later(given.rule),
+        &[excluded_in_remote("use a number or `{header: …}`")],
     ),
-    values(
+    values_row(
         &["cost"],
         "other than a number",
-        |given| matches!(given.rule.cost, Some(raw::Cost::Told(_))),
-        &[domain(
+        |given| matches!(given.rule.cost, Some(raw::Cost::Variable(_))),
+        &[excluded_in_domain(
             "Envoy sends neither headers nor bodies",
             "use a number, which is multiplied by `hits_addend` of the call",
         )],
     )
-    .by_key(),
-    key(&["count"], |given| given.rule.count.is_some(), COUNTS),
-    key(&["refund_on"], |given| given.rule.refund_on.is_some(), COUNTS),
-    key(
+    .reported_at_key(),
+    key_row(&["count"], |given| given.rule.count.is_some(), COUNTING_EXCLUSIONS),
+    key_row(&["refund_on"], |given| given.rule.refund_on.is_some(), COUNTING_EXCLUSIONS),
+    key_row(
         &["in_flight"],
         |given| given.rule.in_flight.is_some(),
-        &[void(Kind::Unlimited), remote(NO_SCOPE), ENDS],
+        &[excluded_in(RuleKind::AllowOrDeny), excluded_in_remote(WITHOUT_SCOPE_HINT), REQUEST_END_UNKNOWN],
     ),
-    key(&["scope"], |given| given.rule.scope.is_some(), UNLIMITED),
-    key(&["throttle"], |given| given.rule.throttle.is_some(), UNLIMITED),
-    values(
+    key_row(&["scope"], |given| given.rule.scope.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
+    key_row(&["throttle"], |given| given.rule.throttle.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
+    values_row(
         &["throttle"],
         "other than `hard`, `shadow`",
-        |given| is_more_than_a_word(given.rule),
-        &[void(Kind::InFlight)],
+        |given| is_throttle_beyond_hard_and_shadow(given.rule),
+        &[excluded_in(RuleKind::InFlightOnly)],
     )
-    .by_key(),
-    values(
+    .reported_at_key(),
+    values_row(
         &["throttle"],
         "other than `hard`, `shadow`",
         |given| !matches!(given.throttle, Throttle::Hard | Throttle::Shadow),
-        &[remote("use `hard` or `shadow`")],
+        &[excluded_in_remote("use `hard` or `shadow`")],
     ),
-    values(
+    values_row(
         &["throttle"],
         "that delays",
         |given| matches!(given.throttle, Throttle::Delay(_) | Throttle::Soft { delay: Some(_), .. }),
-        &[domain("Envoy cannot delay requests", "use `hard`, `shadow` or `soft 10%`")],
+        &[excluded_in_domain("Envoy cannot delay requests", "use `hard`, `shadow` or `soft 10%`")],
     ),
-    values(
+    values_row(
         &["throttle"],
         "`delay`",
         |given| matches!(given.throttle, Throttle::Delay(_)),
-        &[void(Kind::Shared)],
+        &[excluded_in(RuleKind::Shared)],
     ),
-    values(
+    values_row(
         &["throttle"],
         "`elastic`",
         |given| matches!(given.throttle, Throttle::Elastic(_)),
         &[
-            void(Kind::Shared),
-            domain("the headroom of upstreams behind Envoy is unknown", "use `hard`, `shadow` or `soft 10%`"),
+            excluded_in(RuleKind::Shared),
+            excluded_in_domain(
+                "the headroom of upstreams behind Envoy is unknown",
+                "use `hard`, `shadow` or `soft 10%`",
+            ),
         ],
     ),
-    key(&["enforce"], |given| given.rule.enforce.is_some(), UNLIMITED),
-    key(
+    key_row(&["enforce"], |given| given.rule.enforce.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
+    key_row(
         &["on_denied"],
         |given| given.rule.on_denied.is_some(),
-        &[void(Kind::Unlimited), void(Kind::InFlight), remote(NO_SCOPE)],
+        &[
+            excluded_in(RuleKind::AllowOrDeny),
+            excluded_in(RuleKind::InFlightOnly),
+            excluded_in_remote(WITHOUT_SCOPE_HINT),
+        ],
     ),
-    key(&["on_limit"], |given| given.rule.on_limit.is_some(), UNLIMITED),
-    key(&["on_limit", "status"], |given| answers(given.rule, |answer| answer.status.is_some()), OWN_ANSWER),
-    key(&["on_limit", "body"], |given| answers(given.rule, |answer| answer.body.is_some()), OWN_ANSWER),
-    key(&["on_limit", "headers"], |given| answers(given.rule, |answer| answer.headers.is_some()), OWN_ANSWER),
-    key(
+    key_row(&["on_limit"], |given| given.rule.on_limit.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
+    key_row(
+        &["on_limit", "status"],
+        |given| is_given_in_on_limit(given.rule, |answer| answer.status.is_some()),
+        RESPONSE_EXCLUSIONS,
+    ),
+    key_row(
+        &["on_limit", "body"],
+        |given| is_given_in_on_limit(given.rule, |answer| answer.body.is_some()),
+        RESPONSE_EXCLUSIONS,
+    ),
+    key_row(
+        &["on_limit", "headers"],
+        |given| is_given_in_on_limit(given.rule, |answer| answer.headers.is_some()),
+        RESPONSE_EXCLUSIONS,
+    ),
+    key_row(
         &["on_limit", "fallback"],
-        |given| answers(given.rule, |answer| answer.fallback.is_some()),
-        OWN_ANSWER,
+        |given| is_given_in_on_limit(given.rule, |answer| answer.fallback.is_some()),
+        RESPONSE_EXCLUSIONS,
     ),
-    key(&["on_limit", "ban"], |given| answers(given.rule, |answer| answer.ban.is_some()), &[remote("")]),
-    key(
+    key_row(
+        &["on_limit", "ban"],
+        |given| is_given_in_on_limit(given.rule, |answer| answer.ban.is_some()),
+        &[excluded_in_remote("")],
+    ),
+    key_row(
         &["domain"],
         |given| given.rule.domain.is_some(),
-        &[Void {
-            kind: Kind::Remote,
+        &[Exclusion {
+            kind: RuleKind::Remote,
             reason: "calls from Envoy cannot wait for another service",
             hint: "`scope.domain` is the domain sent to that service",
         }],
@@ -208,59 +251,66 @@ const TABLE: &[Row] = &[
 ];
 
 /// Reports every key of the rule at `at` that has no meaning in a rule of this kind.
-pub(super) fn check(given: &Given<'_>, kind: Kind, at: At<'_>, report: &mut Report<'_>) {
+pub(super) fn check(
+    given: &CheckedRule<'_>,
+    kind: RuleKind,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
     for row in TABLE.iter().filter(|row| (row.is_given)(given)) {
-        let Some(void) = row.void.iter().find(|void| void.kind == kind) else { continue };
-        let fault = fault(row, void, given.rule);
+        let Some(exclusion) = row.exclusions.iter().find(|void| void.kind == kind) else { continue };
+        let fault = exclusion_error(row, exclusion, given.rule);
         match row.path {
-            [outer, inner] => report.key(at.key(outer).key(inner), fault),
-            [key, ..] if !row.is_value => report.key(at.key(key), fault),
-            [key, ..] => report.value(at.key(key), fault),
+            [outer, inner] => report.add_key_error(at.key(outer).key(inner), fault),
+            [key, ..] if !row.is_reported_at_value => report.add_key_error(at.key(key), fault),
+            [key, ..] => report.add_value_error(at.key(key), fault),
             [] => {}
         }
     }
 }
 
-fn fault(row: &Row, void: &Void, rule: &raw::Rule) -> Fault {
+fn exclusion_error(row: &ApplicabilityRow, exclusion: &Exclusion, rule: &raw::Rule) -> ValueError {
     let name = row.path.last().copied().unwrap_or_default();
     let subject = match row.values {
         "with `prefixes`" => "`prefixes` have".to_owned(),
-        _ if row.is_value => "has".to_owned(),
+        _ if row.is_reported_at_value => "has".to_owned(),
         _ => format!("`{name}` has"),
     };
-    let place = match void.kind {
-        Kind::Unlimited if rule.action == Some(raw::Action::Allow) => "with `action: allow`",
-        Kind::Unlimited => "with `action: deny`",
-        Kind::InFlight => "without `limit`",
-        Kind::Remote => "with `scope: {rls: …}`",
-        Kind::RemoteAlone => "with `scope: {rls: …}`: the rate limit service sets the limit",
-        Kind::Shared => "with `scope: shared`",
-        Kind::Domain => "with `domain`",
-        Kind::Descriptors => "in a rule that matches descriptors",
+    let context = match exclusion.kind {
+        RuleKind::AllowOrDeny if rule.action == Some(raw::Action::Allow) => "with `action: allow`",
+        RuleKind::AllowOrDeny => "with `action: deny`",
+        RuleKind::InFlightOnly => "without `limit`",
+        RuleKind::Remote => "with `scope: {rls: …}`",
+        RuleKind::RemoteOnly => "with `scope: {rls: …}`: the rate limit service sets the limit",
+        RuleKind::Shared => "with `scope: shared`",
+        RuleKind::Domain => "with `domain`",
+        RuleKind::Descriptors => "in a rule that matches descriptors",
     };
-    let reason = if void.reason.is_empty() { String::new() } else { format!(": {}", void.reason) };
+    let reason = if exclusion.reason.is_empty() { String::new() } else { format!(": {}", exclusion.reason) };
     // Such a combination would have a meaning, but is not implemented.
-    if void.kind == Kind::Shared {
-        return Fault::new(format!("is not supported {place}"));
+    if exclusion.kind == RuleKind::Shared {
+        return ValueError::new(format!("is not supported {context}"));
     }
-    let fault = Fault::new(format!("{subject} no meaning {place}{reason}"));
-    if void.hint.is_empty() { fault } else { fault.hint(void.hint) }
+    let fault = ValueError::new(format!("{subject} no meaning {context}{reason}"));
+    if exclusion.hint.is_empty() { fault } else { fault.with_hint(exclusion.hint) }
 }
 
-fn answers(rule: &raw::Rule, is_given: fn(&raw::OnLimit) -> bool) -> bool {
+fn is_given_in_on_limit(rule: &raw::Rule, is_given: fn(&raw::OnLimit) -> bool) -> bool {
     rule.on_limit.as_ref().is_some_and(is_given)
 }
 
-fn is_told_later(rule: &raw::Rule) -> bool {
+fn is_cost_measured_later(rule: &raw::Rule) -> bool {
     match &rule.cost {
-        Some(raw::Cost::Told(told)) => {
-            told.request_bytes.is_some() || told.response_header.is_some() || told.response_bytes.is_some()
+        Some(raw::Cost::Variable(measured)) => {
+            measured.request_bytes.is_some()
+                || measured.response_header.is_some()
+                || measured.response_bytes.is_some()
         }
         Some(raw::Cost::Units(_)) | None => false,
     }
 }
 
-fn has_several_networks(rule: &raw::Rule) -> bool {
+fn has_network_prefixes(rule: &raw::Rule) -> bool {
     let several = |part: &raw::KeyPart| match part {
         raw::KeyPart::Named(named) => {
             named.client_ip.as_ref().is_some_and(|networks| networks.prefixes.is_some())
@@ -270,7 +320,7 @@ fn has_several_networks(rule: &raw::Rule) -> bool {
     rule.key.iter().flat_map(|key| key.items()).any(|(_, part)| several(part))
 }
 
-fn is_more_than_a_word(rule: &raw::Rule) -> bool {
+fn is_throttle_beyond_hard_and_shadow(rule: &raw::Rule) -> bool {
     rule.throttle.as_ref().is_some_and(|throttle| match throttle {
         raw::Throttle::Words(words) => !matches!(words.0.trim(), "hard" | "shadow"),
         raw::Throttle::Map(_) => true,
@@ -278,9 +328,11 @@ fn is_more_than_a_word(rule: &raw::Rule) -> bool {
 }
 
 /// The table as JSON Schema conditions on a rule, for editors. Covers only what the file's text alone shows.
-pub(super) fn conditions() -> Value {
+pub(super) fn schema_conditions() -> Value {
     let when = |kind, condition: Value| {
-        let is_void = |row: &&Row| row.values.is_empty() && row.void.iter().any(|void| void.kind == kind);
+        let is_void = |row: &&ApplicabilityRow| {
+            row.values.is_empty() && row.exclusions.iter().any(|void| void.kind == kind)
+        };
         let keys = TABLE.iter().filter(is_void).filter(|row| row.path.len() == 1);
         let forbidden: serde_json::Map<_, _> =
             keys.map(|row| (row.path[0].to_owned(), Value::Bool(false))).collect();
@@ -290,7 +342,11 @@ pub(super) fn conditions() -> Value {
         json!({ "properties": { "action": { "enum": ["allow", "deny"] } }, "required": ["action"] });
     let remote = json!({ "properties": { "scope": { "type": "object", "required": ["rls"] } }, "required": ["scope"] });
     let domain = json!({ "required": ["domain"] });
-    json!([when(Kind::Unlimited, unlimited), when(Kind::Remote, remote), when(Kind::Domain, domain)])
+    json!([
+        when(RuleKind::AllowOrDeny, unlimited),
+        when(RuleKind::Remote, remote),
+        when(RuleKind::Domain, domain)
+    ])
 }
 
 #[cfg(test)]
@@ -298,27 +354,27 @@ mod tests {
     use super::*;
 
     /// Returns the documentation's table, with one line for each row.
-    fn documented() -> String {
+    fn markdown_table() -> String {
         let columns = [
-            Kind::Unlimited,
-            Kind::InFlight,
-            Kind::Remote,
-            Kind::RemoteAlone,
-            Kind::Shared,
-            Kind::Domain,
-            Kind::Descriptors,
+            RuleKind::AllowOrDeny,
+            RuleKind::InFlightOnly,
+            RuleKind::Remote,
+            RuleKind::RemoteOnly,
+            RuleKind::Shared,
+            RuleKind::Domain,
+            RuleKind::Descriptors,
         ];
-        let mut lines: Vec<(String, Vec<Kind>)> = Vec::new();
+        let mut lines: Vec<(String, Vec<RuleKind>)> = Vec::new();
         for row in TABLE {
             let values = if row.values.is_empty() { String::new() } else { format!(" {}", row.values) };
             let name = format!("{}{values}", row.path.join("."));
-            let kinds = row.void.iter().map(|void| void.kind);
+            let kinds = row.exclusions.iter().map(|void| void.kind);
             match lines.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, known)) => known.extend(kinds),
                 None => lines.push((name, kinds.collect())),
             }
         }
-        let line = |(name, kinds): &(String, Vec<Kind>)| {
+        let line = |(name, kinds): &(String, Vec<RuleKind>)| {
             let marks = columns.map(|kind| if kinds.contains(&kind) { "–" } else { "✓" });
             format!("| {name} | {} |\n", marks.join(" | "))
         };
@@ -326,17 +382,17 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_has_the_table() {
+    fn documentation_contains_applicability_table() {
         let documentation = include_str!("../../docs/reference/rules.md");
         assert!(
-            documentation.contains(&documented()),
+            documentation.contains(&markdown_table()),
             "expected in docs/reference/rules.md:\n{}",
-            documented()
+            markdown_table()
         );
     }
 
     #[test]
-    fn every_key_of_the_table_is_one_of_a_rule() {
+    fn applicability_table_keys_exist_in_rule_schema() {
         let rule = &super::super::schema::schema()["$defs"]["Rule"]["properties"];
         for row in TABLE {
             assert!(rule.get(row.path[0]).is_some(), "{:?}", row.path);
@@ -344,8 +400,8 @@ mod tests {
     }
 
     #[test]
-    fn editors_are_told_what_has_no_meaning() {
-        let conditions = conditions();
+    fn schema_conditions_forbid_inapplicable_keys() {
+        let conditions = schema_conditions();
         let forbidden = |index: usize| conditions[index]["then"]["properties"].as_object().unwrap();
         assert!(forbidden(0).contains_key("limit") && forbidden(0).contains_key("on_limit"));
         assert!(forbidden(1).contains_key("counter") && !forbidden(1).contains_key("cost"));

@@ -11,32 +11,33 @@ use super::reload::restart_fields;
 use crate::engine::CarryOver;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::quota::Quota;
-use crate::rls::options::Options;
+use crate::rls::options::RlsOptions;
 use crate::rules::remote_limit::RemoteLimit;
 use crate::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit};
 
-const KEPT: &str = "counters kept";
-const AFRESH: &str = "counters reset";
-const DROPPED: &str = "counters dropped";
+const COUNTERS_KEPT: &str = "counters kept";
+const COUNTERS_RESET: &str = "counters reset";
+const COUNTERS_DROPPED: &str = "counters dropped";
 
 /// Returns the differences of `new` from `old`, one line each; empty if there are none.
-pub fn changes(old: &Config, new: &Config) -> Vec<String> {
+pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
     let mut lines = Vec::new();
     let carry_over = CarryOver::between(&old.policy, &new.policy);
-    let (before, after) = (places(&old.policy.rules), places(&new.policy.rules));
+    let (before, after) = (index_by_name(&old.policy.rules), index_by_name(&new.policy.rules));
     for rule in old.policy.rules.iter().filter(|rule| !after.contains_key(&*rule.name)) {
-        let counters = if carry_over.keeps(rule) { KEPT } else { DROPPED };
+        let counters = if carry_over.keeps_counters_of(rule) { COUNTERS_KEPT } else { COUNTERS_DROPPED };
         lines.push(format!("rule {}: removed; {counters}", rule.name));
     }
-    for (rule, refusal) in new.policy.rules.iter().zip(&new.policy.rejections) {
+    for (rule, rejection) in new.policy.rules.iter().zip(&new.policy.rejections) {
         let Some(&index) = before.get(&*rule.name) else {
-            let counters = if carry_over.keeps(rule) { format!("; {KEPT}") } else { String::new() };
-            lines.push(format!("rule {}: added, {}{counters}", rule.name, summary(rule)));
+            let counters =
+                if carry_over.keeps_counters_of(rule) { format!("; {COUNTERS_KEPT}") } else { String::new() };
+            lines.push(format!("rule {}: added, {}{counters}", rule.name, summarize_rule(rule)));
             continue;
         };
         let mut parts = Vec::new();
-        changes_of_rule(&old.policy.rules[index], rule, carry_over.keeps(rule), &mut parts);
-        if old.policy.rejections.get(index) != Some(refusal) {
+        describe_rule_changes(&old.policy.rules[index], rule, carry_over.keeps_counters_of(rule), &mut parts);
+        if old.policy.rejections.get(index) != Some(rejection) {
             parts.push("response to rejected requests changed".to_owned());
         }
         lines.extend(parts.into_iter().map(|part| format!("rule {}: {part}", rule.name)));
@@ -47,18 +48,21 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     }
     let sections = [
         ("config", old.central != new.central),
-        ("upstreams", are_others(old, new) || old.policy.routes != new.policy.routes),
+        ("upstreams", has_other_upstreams(old, new) || old.policy.routes != new.policy.routes),
         ("client_ip, geo, jwt", old.policy.identify != new.policy.identify),
-        ("elastic", old.elastic != new.elastic),
+        ("elastic", old.elastic_signals != new.elastic_signals),
         ("ratelimit_headers, ietf_headers", old.policy.response != new.policy.response),
-        ("rate limit services of rules", !have_same_services(old, new)),
-        ("rls", both_services(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
-        ("rules of rls", both_services(old, new).is_some_and(|(old, new)| new.has_other_rules_than(old))),
+        ("rate limit services of rules", !has_same_services(old, new)),
+        ("rls", rls_options_of_both(old, new).is_some_and(|(old, new)| new.differs_in_settings(old))),
+        (
+            "rules of rls",
+            rls_options_of_both(old, new).is_some_and(|(old, new)| new.has_different_rules(old)),
+        ),
     ];
     lines.extend(
         sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name}: changed")),
     );
-    lines.extend(new.contents.changes_since(&old.contents));
+    lines.extend(new.content_hashes.changes_since(&old.content_hashes));
     lines
         .extend(restart_fields(old, new).into_iter().map(|name| format!("{name}: changed; needs a restart")));
     lines
@@ -66,67 +70,72 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
 
 /// The rate limit service's options of both configurations. If only one has the service, that is listed as a
 /// change that needs a restart.
-fn both_services<'c>(old: &'c Config, new: &'c Config) -> Option<(&'c Options, &'c Options)> {
+fn rls_options_of_both<'c>(old: &'c Config, new: &'c Config) -> Option<(&'c RlsOptions, &'c RlsOptions)> {
     old.rls.as_ref().zip(new.rls.as_ref())
 }
 
-fn are_others(old: &Config, new: &Config) -> bool {
+fn has_other_upstreams(old: &Config, new: &Config) -> bool {
     old.upstreams != new.upstreams || old.upstream_tls != new.upstream_tls
 }
 
 /// Appends the differences of two rules of the same name; `keeps` is whether the counters of `new` exist
 /// already.
-fn changes_of_rule(old: &Rule, new: &Rule, keeps: bool, parts: &mut Vec<String>) {
+fn describe_rule_changes(old: &Rule, new: &Rule, keeps_counters: bool, parts: &mut Vec<String>) {
     if old.matcher != new.matcher {
-        parts.push(format!("match changed; {KEPT}"));
+        parts.push(format!("match changed; {COUNTERS_KEPT}"));
     }
     if old.except != new.except {
-        parts.push(format!("except changed; {KEPT}"));
+        parts.push(format!("except changed; {COUNTERS_KEPT}"));
     }
     if old.domain != new.domain {
         let name = |domain: &Option<Box<str>>| domain.as_deref().unwrap_or("none").to_owned();
-        parts.push(format!("domain {} → {}; {KEPT}", name(&old.domain), name(&new.domain)));
+        parts.push(format!("domain {} → {}; {COUNTERS_KEPT}", name(&old.domain), name(&new.domain)));
     }
     if old.counter() != new.counter() {
-        let counters = if keeps { KEPT } else { AFRESH };
+        let counters = if keeps_counters { COUNTERS_KEPT } else { COUNTERS_RESET };
         parts.push(format!("counter {} → {}; {counters}", old.counter(), new.counter()));
     }
     match (&old.action, &new.action) {
-        (Action::Limit(old), Action::Limit(new)) => changes_of_limits(old, new, keeps, parts),
+        (Action::Limit(old), Action::Limit(new)) => describe_limit_changes(old, new, keeps_counters, parts),
         (Action::Limit(_), Action::Allow | Action::Deny) => {
-            parts.push(format!("limit → {}; {DROPPED}", summary(new)));
+            parts.push(format!("limit → {}; {COUNTERS_DROPPED}", summarize_rule(new)));
         }
         (Action::Allow | Action::Deny, Action::Limit(_)) => {
-            parts.push(format!("{} → {}", action(&old.action), summary(new)));
+            parts.push(format!("{} → {}", action_name(&old.action), summarize_rule(new)));
         }
         (Action::Allow, Action::Allow) | (Action::Deny, Action::Deny) => {}
         (Action::Allow, Action::Deny) | (Action::Deny, Action::Allow) => {
-            parts.push(format!("{} → {}", action(&old.action), action(&new.action)));
+            parts.push(format!("{} → {}", action_name(&old.action), action_name(&new.action)));
         }
     }
 }
 
-fn changes_of_limits(old: &LimitAction, new: &LimitAction, keeps: bool, parts: &mut Vec<String>) {
+fn describe_limit_changes(
+    old: &LimitAction,
+    new: &LimitAction,
+    keeps_counters: bool,
+    parts: &mut Vec<String>,
+) {
     // Compared as text, as the limit identity does.
     let (from, to) = (old.key.to_string(), new.key.to_string());
     if from != to {
-        let counters = if keeps { KEPT } else { AFRESH };
+        let counters = if keeps_counters { COUNTERS_KEPT } else { COUNTERS_RESET };
         parts.push(format!("key {from} → {to}; {counters}"));
     }
-    quotas(old, new, keeps, parts);
-    let shown = |limiting: &LimitAction| {
-        let most = limiting.in_flight.map_or_else(|| "none".to_owned(), |most| most.to_string());
-        let LimitAction { throttle, enforced_share: enforce, cost_model: tariff, .. } = limiting;
-        [throttle.to_string(), enforce.to_string(), tariff.cost.to_string(), most]
+    describe_quota_changes(old, new, keeps_counters, parts);
+    let describe_options = |limiting: &LimitAction| {
+        let max_in_flight = limiting.in_flight.map_or_else(|| "none".to_owned(), |most| most.to_string());
+        let LimitAction { throttle, enforced_share: enforce, cost_model, .. } = limiting;
+        [throttle.to_string(), enforce.to_string(), cost_model.cost.to_string(), max_in_flight]
     };
-    let shown = shown(old).into_iter().zip(shown(new));
+    let shown = describe_options(old).into_iter().zip(describe_options(new));
     for (name, (old, new)) in ["throttle", "enforce", "cost", "in_flight"].into_iter().zip(shown) {
         if old != new {
             parts.push(format!("{name} {old} → {new}"));
         }
     }
     let others = [
-        ("scope", !are_kept_alike(old, new)),
+        ("scope", !has_same_source(old, new)),
         ("on_missing", old.on_missing != new.on_missing),
         (
             "count or refund_on",
@@ -142,14 +151,15 @@ fn changes_of_limits(old: &LimitAction, new: &LimitAction, keeps: bool, parts: &
 }
 
 /// Whether both use the same services with the same settings, in any order.
-fn have_same_services(old: &Config, new: &Config) -> bool {
-    let all_of =
-        |one: &Config, other: &Config| one.services.iter().all(|service| other.services.contains(service));
+fn has_same_services(old: &Config, new: &Config) -> bool {
+    let all_of = |one: &Config, other: &Config| {
+        one.remote_services.iter().all(|service| other.remote_services.contains(service))
+    };
     all_of(old, new) && all_of(new, old)
 }
 
 /// Whether the source of both limits is the same. Positions of services are ignored, because they may change.
-fn are_kept_alike(old: &LimitAction, new: &LimitAction) -> bool {
+fn has_same_source(old: &LimitAction, new: &LimitAction) -> bool {
     let of_same_service = |remote: &RemoteLimit| RemoteLimit { service: 0, ..remote.clone() };
     match (&old.source, &new.source) {
         (LimitSource::Remote(old), LimitSource::Remote(new)) => of_same_service(old) == of_same_service(new),
@@ -158,40 +168,46 @@ fn are_kept_alike(old: &LimitAction, new: &LimitAction) -> bool {
 }
 
 /// Pairs limits as the limiter does at a reload: first those with the same period, then the rest in order.
-fn quotas(old: &LimitAction, new: &LimitAction, keeps: bool, parts: &mut Vec<String>) {
+fn describe_quota_changes(
+    old: &LimitAction,
+    new: &LimitAction,
+    keeps_counters: bool,
+    parts: &mut Vec<String>,
+) {
     let mut left: Vec<&RuleLimit> = old.limits.iter().collect();
     let mut continued: Vec<Option<&RuleLimit>> = vec![None; new.limits.len()];
     for same_period in [true, false] {
-        for (limit, place) in new.limits.iter().zip(&mut continued).filter(|(_, place)| place.is_none()) {
+        for (limit, predecessor) in new.limits.iter().zip(&mut continued).filter(|(_, place)| place.is_none())
+        {
             let fits = |old: &&RuleLimit| {
                 let text = |limit: &RuleLimit| limit.own_key().map(ToString::to_string);
                 let keys = text(old) == text(limit);
                 keys && (!same_period || old.quota.window() == limit.quota.window())
             };
-            *place = left.iter().position(fits).map(|position| left.remove(position));
+            *predecessor = left.iter().position(fits).map(|position| left.remove(position));
         }
     }
     let counters = match new.on_change {
-        _ if !keeps => AFRESH,
-        OnChange::Keep => KEPT,
+        _ if !keeps_counters => COUNTERS_RESET,
+        OnChange::Keep => COUNTERS_KEPT,
         OnChange::Proportional => "counters scaled in proportion",
-        OnChange::Reset => AFRESH,
+        OnChange::Reset => COUNTERS_RESET,
     };
     for (limit, before) in new.limits.iter().zip(continued) {
         match before {
             Some(before) if before.quota != limit.quota => {
-                let [from, to] = described(&before.quota, &limit.quota);
+                let [from, to] = describe_quotas(&before.quota, &limit.quota);
                 parts.push(format!("{from} → {to}; {counters}"));
             }
             Some(_) => {}
             None => parts.push(format!("{} added", limit.quota.limit())),
         }
     }
-    parts.extend(left.iter().map(|limit| format!("{} removed; {DROPPED}", limit.quota.limit())));
+    parts.extend(left.iter().map(|limit| format!("{} removed; {COUNTERS_DROPPED}", limit.quota.limit())));
 }
 
 /// Formats two quotas with the properties in which they differ.
-fn described(old: &Quota, new: &Quota) -> [String; 2] {
+fn describe_quotas(old: &Quota, new: &Quota) -> [String; 2] {
     let both = [old, new];
     let has_bursts =
         both.iter().any(|quota| quota.algorithm().has_burst() && quota.burst() != quota.limit().count);
@@ -214,11 +230,11 @@ fn described(old: &Quota, new: &Quota) -> [String; 2] {
 }
 
 /// A short description of a rule.
-fn summary(rule: &Rule) -> String {
-    let Action::Limit(limiting) = &rule.action else { return action(&rule.action).to_owned() };
+fn summarize_rule(rule: &Rule) -> String {
+    let Action::Limit(limiting) = &rule.action else { return action_name(&rule.action).to_owned() };
     let mut limits: Vec<String> =
         limiting.limits.iter().map(|limit| limit.quota.limit().to_string()).collect();
-    limits.extend(limiting.in_flight.map(|most| format!("{most} in flight")));
+    limits.extend(limiting.in_flight.map(|max| format!("{max} in flight")));
     match &limiting.source {
         LimitSource::Local => {}
         LimitSource::Shared(shared) => limits.push(format!("shared ({})", shared.mode.as_str())),
@@ -229,7 +245,7 @@ fn summary(rule: &Rule) -> String {
     format!("{} by {}", limits.join(" and "), limiting.key)
 }
 
-const fn action(action: &Action) -> &'static str {
+const fn action_name(action: &Action) -> &'static str {
     match action {
         Action::Allow => "allow",
         Action::Deny => "deny",
@@ -238,6 +254,6 @@ const fn action(action: &Action) -> &'static str {
 }
 
 /// Returns the position of each rule by name.
-fn places(rules: &[Rule]) -> HashMap<&str, usize> {
+fn index_by_name(rules: &[Rule]) -> HashMap<&str, usize> {
     rules.iter().enumerate().map(|(index, rule)| (&*rule.name, index)).collect()
 }

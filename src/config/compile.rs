@@ -3,33 +3,33 @@
 //! An invalid part is replaced by a default or left out, so that the rest is still checked. The result is
 //! used only if nothing was reported.
 
-mod addresses;
 mod bootstrap;
-mod clients;
+mod client_limits;
+mod context;
+mod cost;
 mod counters;
-mod credentials;
 mod descriptors;
 mod domain;
 mod endpoints;
 mod geo;
 mod grpc;
 mod jwt;
+mod limit_scope;
 mod limits;
+mod listeners;
 mod matching;
-mod nested;
+mod nested_networks;
 mod networks;
 mod patterns;
 mod plans;
-mod rate_limits;
-mod refusal;
+mod rejection;
 mod remote_limit;
 mod retries;
+mod rls;
 mod rules;
-mod scope;
-mod shared;
-mod state;
+mod secret_headers;
+mod state_file;
 mod store_settings;
-mod tariff;
 mod throttle;
 mod tls;
 mod tracing;
@@ -45,12 +45,12 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use self::scope::{Asks, Scope};
-use super::at::At;
-use super::contents::Contents;
-use super::files::Files;
-use super::parse::{self, nearest};
-use super::problem::{Fault, Report, quoted};
+use self::context::{CompileContext, MatcherOwner};
+use super::config_path::ConfigPath;
+use super::content_hashes::ContentHashes;
+use super::data_files::DataFiles;
+use super::diagnostic::{Diagnostics, ValueError, quoted};
+use super::parse::{self, nearest_name};
 use super::raw::{self, OrOff};
 use super::{Config, defaults};
 use crate::engine::PolicySpec;
@@ -63,102 +63,108 @@ use crate::{drain, identify, response};
 pub(super) fn compile(
     raw: &raw::Root,
     file: &Path,
-    files: &mut Files,
-    report: &mut Report<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
 ) -> Option<Config> {
-    let root = At::ROOT;
-    required(raw, report);
-    let mut addresses = addresses::compile(raw, files, report);
-    let rls = rate_limits::compile(raw, &mut addresses.taken, files, report);
+    let root = ConfigPath::ROOT;
+    check_required_keys(raw, report);
+    let mut compiled_listeners = listeners::compile(raw, files, report);
+    let rls = rls::compile(raw, &mut compiled_listeners.used_addresses, files, report);
     let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
-    let access_log = access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
+    let access_log = compile_access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
-    let drain = drain(raw.drain.as_ref(), root.key("drain"), report);
-    let overload = clients::compile(raw.overload.as_ref(), root.key("overload"), report);
-    let mut identify = identify(raw, files, report);
-    let response = response(raw, report);
-    let state = state::compile(raw.state.as_ref(), file, root.key("state"), report);
+    let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
+    let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"), report);
+    let mut identify = compile_identify(raw, files, report);
+    let response = compile_limit_headers(raw, report);
+    let state = state_file::compile(raw.state.as_ref(), file, root.key("state"), report);
     let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files, report);
-    let written =
+    let is_given =
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
-    let mut scope = Scope {
+    let mut context = CompileContext {
         files,
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
-        has_places: written(|geo| &geo.database) || report.is_faulty(root.key("geo")),
-        has_systems: written(|geo| &geo.asn_database) || report.is_faulty(root.key("geo")),
-        has_plans: raw.plans.is_some() || report.is_faulty(root.key("plans")),
+        has_geo_database: is_given(|geo| &geo.database) || report.is_reported(root.key("geo")),
+        has_asn_database: is_given(|geo| &geo.asn_database) || report.is_reported(root.key("geo")),
+        has_plans: raw.plans.is_some() || report.is_reported(root.key("plans")),
         plans: None,
         plan_names: None,
-        has_tokens: raw.jwt.is_some() || report.is_faulty(root.key("jwt")),
-        has_certificates: tls::verifies_clients(raw),
-        has_service: raw.rls.is_some() || report.is_faulty(root.key("rls")),
-        asks: Asks::default(),
+        has_jwt: raw.jwt.is_some() || report.is_reported(root.key("jwt")),
+        has_client_certificates: tls::verifies_clients(raw),
+        has_rls: raw.rls.is_some() || report.is_reported(root.key("rls")),
+        matcher_owner: MatcherOwner::default(),
         ipv6_prefix: identify.ipv6_prefix,
-        has_store: raw.store.is_some() || report.is_faulty(root.key("store")),
-        has_shared_limits: rls.as_ref().is_some_and(|rls| rls.scope.is_some()),
-        services: Vec::new(),
-        claims: RefCell::default(),
+        has_store: raw.store.is_some() || report.is_reported(root.key("store")),
+        has_shared_limits: rls.as_ref().is_some_and(|rls| rls.shared_limit.is_some()),
+        remote_services: Vec::new(),
+        used_claims: RefCell::default(),
     };
-    scope.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut scope, report);
+    context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context, report);
     let rules = raw
         .rules
         .as_ref()
-        .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut scope, report));
-    plans::note_unnamed(raw.plans.as_ref(), scope.plans.as_deref(), &rules, root.key("plans"), report);
+        .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut context, report));
+    plans::note_plans_without_rule(
+        raw.plans.as_ref(),
+        context.plans.as_deref(),
+        &rules,
+        root.key("plans"),
+        report,
+    );
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
     if let (Some(raw), None) = (&raw.rules, raw.trailing_slash) {
-        trailing_slash::note(raw, root.key("rules"), &rules, report);
+        trailing_slash::note_bypassed_rules(raw, root.key("rules"), &rules, report);
     }
-    let upstreams = upstreams::compile(raw, &addresses.taken, &mut scope, report);
-    if store.is_some() && !scope.has_shared_limits {
-        let note = Fault::new("not used, because no limit needs the store");
-        report.note(root.key("store"), note.hint("set `scope: shared` on a rule, or remove `store`"));
+    let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
+    if store.is_some() && !context.has_shared_limits {
+        let note = ValueError::new("not used, because no limit needs the store");
+        report
+            .add_note(root.key("store"), note.with_hint("set `scope: shared` on a rule, or remove `store`"));
     }
-    let services = std::mem::take(&mut scope.services);
-    identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), scope, report).map(Arc::new);
-    let upstreams = upstreams.filter(|_| report.is_clean())?;
+    let services = std::mem::take(&mut context.remote_services);
+    identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
+    let upstreams = upstreams.filter(|_| report.has_no_errors())?;
     Some(Config {
         central,
-        listeners: addresses.listeners,
-        tls: addresses.tls,
-        workers: workers(raw.workers),
+        listeners: compiled_listeners.listeners,
+        listener_tls: compiled_listeners.tls,
+        workers: worker_count(raw.workers),
         upstreams: upstreams.settings,
         upstream_tls: upstreams.tls,
-        admin: addresses.admin,
+        admin: compiled_listeners.admin,
         access_log,
         tracing,
         drain,
         overload,
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
-        state,
+        state_file: state,
         store,
         policy: PolicySpec { identify, rules, rejections, routes: upstreams.routes, response },
-        elastic: signals(raw.elastic.as_ref()),
+        elastic_signals: compile_elastic_signals(raw.elastic.as_ref()),
         rls,
-        services,
+        remote_services: services,
         notices: Vec::new(),
-        contents: Contents::default(),
+        content_hashes: ContentHashes::default(),
     })
 }
 
 /// Requires `listeners` and `rules`, so that an empty or truncated file is not accepted as one without rules.
 /// A configuration with `rls` alone needs neither.
-fn required(raw: &raw::Root, report: &mut Report<'_>) {
-    let root = At::ROOT;
-    let is_service_alone =
-        raw.listeners.is_none() && (raw.rls.is_some() || report.is_faulty(root.key("rls")));
-    if is_service_alone {
+fn check_required_keys(raw: &raw::Root, report: &mut Diagnostics<'_>) {
+    let root = ConfigPath::ROOT;
+    let is_rls_only = raw.listeners.is_none() && (raw.rls.is_some() || report.is_reported(root.key("rls")));
+    if is_rls_only {
         return;
     }
     for (key, is_missing) in [("listeners", raw.listeners.is_none()), ("rules", raw.rules.is_none())] {
-        if is_missing && !report.is_faulty(root.key(key)) {
-            report.value(root.key(key), format!("missing, `{key}` is required"));
+        if is_missing && !report.is_reported(root.key(key)) {
+            report.add_value_error(root.key(key), format!("missing, `{key}` is required"));
         }
     }
 }
 
 /// `available_parallelism` takes the CPU quota of a container into account.
-fn workers(raw: Option<raw::Workers>) -> NonZeroUsize {
+fn worker_count(raw: Option<raw::Workers>) -> NonZeroUsize {
     match raw {
         Some(raw::Workers::Count(count)) => count,
         Some(raw::Workers::Auto(_)) | None => available_parallelism().unwrap_or(NonZeroUsize::MIN),
@@ -166,28 +172,39 @@ fn workers(raw: Option<raw::Workers>) -> NonZeroUsize {
 }
 
 /// Returns the configured signals, or all of them.
-fn signals(raw: Option<&raw::Elastic>) -> SignalSet {
+fn compile_elastic_signals(raw: Option<&raw::Elastic>) -> SignalSet {
     let Some(named) = raw.and_then(|raw| raw.signals.as_ref()) else { return SignalSet::ALL };
     named.items().map(|(_, signal)| *signal).collect()
 }
 
-fn drain(raw: Option<&raw::Drain>, at: At<'_>, report: &mut Report<'_>) -> drain::DrainSettings {
-    let unsaid = raw::Drain::default();
-    let raw::Drain { delay, timeout } = raw.unwrap_or(&unsaid);
+fn compile_drain(
+    raw: Option<&raw::Drain>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> drain::DrainSettings {
+    let empty = raw::Drain::default();
+    let raw::Drain { delay, timeout } = raw.unwrap_or(&empty);
     drain::DrainSettings {
-        delay: duration(delay.as_ref(), at.key("delay"), report).unwrap_or(defaults::DRAIN_DELAY),
-        timeout: duration(timeout.as_ref(), at.key("timeout"), report).unwrap_or(defaults::DRAIN_TIMEOUT),
+        delay: read_duration(delay.as_ref(), at.key("delay"), report).unwrap_or(defaults::DRAIN_DELAY),
+        timeout: read_duration(timeout.as_ref(), at.key("timeout"), report)
+            .unwrap_or(defaults::DRAIN_TIMEOUT),
     }
 }
 
-fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> identify::IdentifySettings {
-    let unsaid = raw::ClientIp::default();
-    let (raw, at) = (root.client_ip.as_ref().unwrap_or(&unsaid), At::ROOT.key("client_ip"));
+fn compile_identify(
+    root: &raw::Root,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> identify::IdentifySettings {
+    let empty = raw::ClientIp::default();
+    let (raw, at) = (root.client_ip.as_ref().unwrap_or(&empty), ConfigPath::ROOT.key("client_ip"));
     let mut proxies = |list: &Option<raw::ZeroOrMany<raw::Networks>>, key, chosen| {
         let at = at.key(key);
-        let set = list.as_ref().map_or_else(CidrSet::default, |list| networks::set(list, at, files, report));
+        let set = list
+            .as_ref()
+            .map_or_else(CidrSet::default, |list| networks::compile_set(list, at, files, report));
         if set.holds_a_family() {
-            report.note(at, format!("every peer is trusted, so any client can forge {chosen}"));
+            report.add_note(at, format!("every peer is trusted, so any client can forge {chosen}"));
         }
         set
     };
@@ -197,7 +214,7 @@ fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> ide
         "client_certificate_proxies",
         "the certificate that upstreams receive",
     );
-    let geo = geo::databases(root.geo.as_ref(), At::ROOT.key("geo"), files, report);
+    let geo = geo::load_databases(root.geo.as_ref(), ConfigPath::ROOT.key("geo"), files, report);
     identify::IdentifySettings {
         trusted_proxies,
         client_certificate_proxies,
@@ -207,104 +224,123 @@ fn identify(root: &raw::Root, files: &mut Files, report: &mut Report<'_>) -> ide
     }
 }
 
-fn response(raw: &raw::Root, report: &mut Report<'_>) -> response::LimitHeaderSettings {
+fn compile_limit_headers(raw: &raw::Root, report: &mut Diagnostics<'_>) -> response::LimitHeaderSettings {
     use response::Visibility;
-    let fault = Fault::new("expected one of full, limited, off, got true").meant(Some("full"));
+    let fault = ValueError::new("expected one of full, limited, off, got true").with_suggestion(Some("full"));
     let ratelimit_headers = match &raw.ratelimit_headers {
         None => Visibility::Full,
-        Some(raw) => *on(raw, fault, At::ROOT.key("ratelimit_headers"), report).unwrap_or(&Visibility::Off),
+        Some(raw) => *read_or_off(raw, fault, ConfigPath::ROOT.key("ratelimit_headers"), report)
+            .unwrap_or(&Visibility::Off),
     };
     response::LimitHeaderSettings { ratelimit_headers, ietf_headers: raw.ietf_headers.unwrap_or(false) }
 }
 
-fn access_log(
+fn compile_access_log(
     raw: Option<&OrOff<raw::AccessLog>>,
     file: &Path,
-    at: At<'_>,
-    report: &mut Report<'_>,
-) -> Option<access_log::Settings> {
-    let fault = Fault::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
-    let (path, at, format) = match on(raw?, fault.meant(Some("stdout")), at, report)? {
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<access_log::AccessLogSettings> {
+    let fault = ValueError::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
+    let (path, at, format) = match read_or_off(raw?, fault.with_suggestion(Some("stdout")), at, report)? {
         raw::AccessLog::Path(path) if path == "disabled" => return None,
-        raw::AccessLog::Path(path) => (path, at.same(), None),
+        raw::AccessLog::Path(path) => (path, at.single_item(), None),
         raw::AccessLog::Map(map) => (map.path.as_ref()?, at.key("path"), map.format),
     };
-    let sink = report.take(at, sink(path, file))?;
-    Some(access_log::Settings { sink, format: format.unwrap_or_default() })
+    let sink = report.ok_or_report(at, parse_sink(path, file))?;
+    Some(access_log::AccessLogSettings { sink, format: format.unwrap_or_default() })
 }
 
 /// Rejects bare words that resemble `stdout`, `stderr` or a switch, instead of using them as file names.
-fn sink(path: &str, file: &Path) -> Result<Sink, Fault> {
+fn parse_sink(path: &str, file: &Path) -> Result<Sink, ValueError> {
     const SWITCHES: [&str; 7] = ["off", "no", "none", "false", "null", "disable", "disabled"];
-    let refused = || Fault::new(format!("expected `stdout`, `stderr` or a file, got {}", quoted(path)));
+    let invalid = || ValueError::new(format!("expected `stdout`, `stderr` or a file, got {}", quoted(path)));
     let is_bare = !path.contains(['/', '.']);
     match path {
         "stdout" => Ok(Sink::Stdout),
         "stderr" => Ok(Sink::Stderr),
-        "" => Err(refused()),
-        "disabled" => Err(refused().hint("write `access_log: disabled`")),
-        _ if path.ends_with('/') => Err(refused().hint("a directory cannot be written to")),
+        "" => Err(invalid()),
+        "disabled" => Err(invalid().with_hint("write `access_log: disabled`")),
+        _ if path.ends_with('/') => Err(invalid().with_hint("a directory cannot be written to")),
         _ if is_bare && SWITCHES.contains(&path.to_lowercase().as_str()) => {
-            Err(refused().hint("did you mean `disabled`?"))
+            Err(invalid().with_hint("did you mean `disabled`?"))
         }
-        _ => match nearest(path, ["stdout", "stderr"]).filter(|_| is_bare) {
+        _ => match nearest_name(path, ["stdout", "stderr"]).filter(|_| is_bare) {
             Some(word) => {
-                Err(refused().hint(format!("did you mean `{word}`? a file of that name is `./{path}`")))
+                Err(invalid().with_hint(format!("did you mean `{word}`? a file of that name is `./{path}`")))
             }
-            None => Ok(Sink::File(beside(file, path))),
+            None => Ok(Sink::File(resolve_relative(file, path))),
         },
     }
 }
 
 /// Resolves `path` relative to the directory of `file`.
-fn beside(file: &Path, path: &str) -> std::path::PathBuf {
+fn resolve_relative(file: &Path, path: &str) -> std::path::PathBuf {
     file.parent().map_or_else(|| path.into(), |directory| directory.join(path))
 }
 
-fn duration(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Option<Duration> {
-    raw.and_then(|raw| report.take(at, parse::duration(&raw.0)))
+fn read_duration(
+    raw: Option<&raw::Duration>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Duration> {
+    raw.and_then(|raw| report.ok_or_report(at, parse::duration(&raw.0)))
 }
 
 /// Reads a timeout, which must not be zero: with zero, every operation would time out.
-fn timeout(raw: &Option<raw::Duration>, default: Duration, at: At<'_>, report: &mut Report<'_>) -> Duration {
-    positive(raw.as_ref(), at, report).unwrap_or(default)
+fn read_timeout(
+    raw: &Option<raw::Duration>,
+    default: Duration,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Duration {
+    read_nonzero_duration(raw.as_ref(), at, report).unwrap_or(default)
 }
 
-fn positive(raw: Option<&raw::Duration>, at: At<'_>, report: &mut Report<'_>) -> Option<Duration> {
-    let length = duration(raw, at, report)?;
+fn read_nonzero_duration(
+    raw: Option<&raw::Duration>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Duration> {
+    let length = read_duration(raw, at, report)?;
     if length.is_zero() {
-        report.value(at, "must be longer than 0, got 0");
+        report.add_value_error(at, "must be longer than 0, got 0");
     }
     Some(length)
 }
 
 /// Returns the value of a section that is turned on; `None` if it is turned off. `true` gives no value and is
 /// reported as `fault`.
-fn on<'r, T>(raw: &'r OrOff<T>, fault: Fault, at: At<'_>, report: &mut Report<'_>) -> Option<&'r T> {
+fn read_or_off<'r, T>(
+    raw: &'r OrOff<T>,
+    fault: ValueError,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<&'r T> {
     match raw {
         OrOff::On(raw) => Some(raw),
         OrOff::Switch(false) => None,
         OrOff::Switch(true) => {
-            report.value(at, fault);
+            report.add_value_error(at, fault);
             None
         }
     }
 }
 
 /// Returns the keys that are given.
-fn given<'k>(keys: impl IntoIterator<Item = (&'k str, bool)>) -> impl Iterator<Item = &'k str> {
+fn given_keys<'k>(keys: impl IntoIterator<Item = (&'k str, bool)>) -> impl Iterator<Item = &'k str> {
     keys.into_iter().filter_map(|(key, is_given)| is_given.then_some(key))
 }
 
 /// Applies `read` to each item at its position; leaves out items for which it returns `None`.
-fn each<'l, I, T, const MIN: usize>(
+fn map_items<'l, I, T, const MIN: usize>(
     list: &'l raw::List<I, MIN>,
-    at: At<'_>,
-    mut read: impl FnMut(&'l I, At<'_>) -> Option<T>,
+    at: ConfigPath<'_>,
+    mut read: impl FnMut(&'l I, ConfigPath<'_>) -> Option<T>,
 ) -> Vec<T> {
     let read = |(index, item)| match index {
         Some(index) => read(item, at.item(index)),
-        None => read(item, at.same()),
+        None => read(item, at.single_item()),
     };
     list.items().filter_map(read).collect()
 }

@@ -11,15 +11,15 @@ use http::Method;
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum size of a request's header section, in bytes; Envoy's default.
-pub const HEADER_SIZE: u32 = 60 * 1024;
+pub const MAX_HEADER_SIZE: u32 = 60 * 1024;
 /// [`HEADER_SIZE`] as written in the configuration.
-pub const HEADER_SIZE_TEXT: &str = "60KiB";
+pub const MAX_HEADER_SIZE_TEXT: &str = "60KiB";
 
 /// Maximum number of header fields of a request; Envoy's default. Browsers send about twenty.
-pub const MOST_HEADERS: u32 = 100;
+pub const MAX_HEADERS: u32 = 100;
 
 /// Maximum number of concurrent streams on an HTTP/2 connection. RFC 9113 section 6.5.2 recommends 100 or more.
-pub const MOST_STREAMS: u32 = 128;
+pub const MAX_CONCURRENT_STREAMS: u32 = 128;
 
 /// Maximum time that a connection may be without a request. Longer than the 600 s of large load balancers, so
 /// that they close first and never send a request on a connection that is being closed.
@@ -27,7 +27,7 @@ pub const LISTENER_IDLE_TIMEOUT: Duration = Duration::from_secs(620);
 
 /// Maximum number of concurrent TLS handshakes per worker. Each uses about 12 KiB until it has ended; a
 /// worker completes this many in less than a second.
-pub const HANDSHAKES: usize = 256;
+pub const MAX_HANDSHAKES: usize = 256;
 
 /// Timeout for connecting to the upstream. The service is nearby; this allows for one or two lost SYN
 /// packets.
@@ -47,49 +47,49 @@ pub const DNS_REFRESH: Duration = Duration::from_secs(5);
 pub const ENFORCE_SEED: &str = crate::rules::enforced_share::DEFAULT_SEED;
 
 /// Interval between health checks of an endpoint.
-pub const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+pub const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout of a health check: what a healthy service needs in the worst case.
-pub const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+pub const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Consecutive successful health checks that make an endpoint healthy.
-pub const HEALTHY_AFTER: u32 = 2;
+pub const HEALTHY_THRESHOLD: u32 = 2;
 /// Consecutive failed health checks that make an endpoint unhealthy, so that a single lost probe does not.
-pub const UNHEALTHY_AFTER: u32 = 3;
+pub const UNHEALTHY_THRESHOLD: u32 = 3;
 
 /// Consecutive failed requests after which an endpoint is ejected. This and the next two values are Envoy's
 /// defaults.
-pub const OUTLIER_FAILURES: u32 = 5;
+pub const OUTLIER_CONSECUTIVE_FAILURES: u32 = 5;
 /// Duration of an endpoint's first ejection.
-pub const EJECTION: Duration = Duration::from_secs(30);
+pub const BASE_EJECTION_TIME: Duration = Duration::from_secs(30);
 /// Maximum duration of an ejection.
-pub const EJECTION_MAX: Duration = Duration::from_secs(300);
+pub const MAX_EJECTION_TIME: Duration = Duration::from_secs(300);
 /// Maximum percentage of endpoints that may be ejected at a time. Above Envoy's 10 %, because the upstream of
 /// a sidecar has only a few endpoints.
-pub const MAX_EJECTED: u8 = 50;
+pub const MAX_EJECTION_PERCENT: u8 = 50;
 
 /// Protocols that connections may be upgraded to.
-pub const UPGRADES: [&str; 1] = ["websocket"];
+pub const UPGRADE_PROTOCOLS: [&str; 1] = ["websocket"];
 
 /// Panic threshold: percentage of healthy endpoints below which all endpoints are used; Envoy's default.
 pub const PANIC_THRESHOLD: u8 = 50;
 
 /// Maximum number of connections to an upstream, of requests that wait for one, and of requests in flight;
 /// Envoy's default for each.
-pub const MOST_UNDER_WAY: u32 = 1024;
+pub const CIRCUIT_BREAKER_MAX: u32 = 1024;
 /// Minimum transfer rate of a client, in bytes per second, for keeping its request when requests are scarce.
 /// Less than the slowest mobile networks carry, and enough to make holding many requests costly.
 pub const MIN_CLIENT_RATE: NonZeroU32 = NonZeroU32::new(1024).expect("not zero");
 /// [`MIN_CLIENT_RATE`] as written in the configuration.
 pub const MIN_CLIENT_RATE_TEXT: &str = "1KiB";
 /// Maximum number of concurrent retries; Envoy's default.
-pub const MOST_RETRIES: u32 = 3;
+pub const MAX_CONCURRENT_RETRIES: u32 = 3;
 
 /// Attempts at another endpoint after a failure to connect, if `retries` is not configured.
-pub const MOVES: u32 = 1;
+pub const CONNECT_RETRIES: u32 = 1;
 /// Attempts after the first, if `retries` is configured.
 pub const RETRIES: u32 = 2;
 /// Maximum pause before the first retry, and before any retry; Envoy's defaults.
-pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
+pub const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
 /// Retry budget: percentage of the requests in flight that may be retries; Envoy's default.
 pub const RETRY_BUDGET: u8 = 20;
 
@@ -105,9 +105,9 @@ pub const DRAIN_DELAY: Duration = Duration::ZERO;
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Share of requests that are traced.
-pub const SAMPLE: &str = "100%";
+pub const TRACE_SAMPLE: &str = "100%";
 /// Service name in traces.
-pub const SERVICE_NAME: &str = "weir";
+pub const TRACE_SERVICE_NAME: &str = "weir";
 
 /// Leading bits of an IPv6 address that identify a client: the size of a home's or host's prefix (RFC 6177).
 pub const IPV6_PREFIX: u8 = 64;
@@ -120,16 +120,16 @@ pub const JWT_LEEWAY: Duration = Duration::from_secs(60);
 pub const MAX_KEYS: usize = 1_000_000;
 
 /// Interval between writes of the state file: how much counting a crash may lose.
-pub const STATE_INTERVAL: Duration = Duration::from_secs(30);
+pub const STATE_FILE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Units that a request costs.
-pub const COST: u32 = 1;
+pub const REQUEST_COST: u32 = 1;
 
 /// Maximum duration of a ban, and the time that one is remembered after its end.
-pub const BAN_MAX: Duration = Duration::from_secs(86_400);
+pub const MAX_BAN: Duration = Duration::from_secs(86_400);
 
 /// Status code of a rejection (RFC 6585 section 4).
-pub const REFUSAL_STATUS: u16 = 429;
+pub const REJECTION_STATUS: u16 = 429;
 
 /// Status code of a degraded response from a file, which replaces the upstream's response.
 pub const FALLBACK_STATUS: u16 = 200;
@@ -138,27 +138,27 @@ pub const FALLBACK_STATUS: u16 = 200;
 pub const FALLBACK_METHODS: [Method; 2] = [Method::GET, Method::HEAD];
 
 /// Maximum age of a stored response that is served in place of a rejection.
-pub const OLDEST_KEPT: Duration = Duration::from_secs(86_400);
+pub const MAX_CACHED_AGE: Duration = Duration::from_secs(86_400);
 
 /// Maximum size of a stored response, in bytes: pages and documents, not downloads.
-pub const LARGEST_KEPT: u64 = 1 << 20;
+pub const MAX_CACHED_SIZE: u64 = 1 << 20;
 
 /// Minimum number of responses of the maximum size that a cache budget must hold, so that one response does
 /// not evict all others.
-pub const FEWEST_KEPT: u64 = 4;
+pub const MIN_CACHED_RESPONSES: u64 = 4;
 
 /// Maximum size of a file that is sent as a body, in bytes; it is kept in memory.
-pub const LARGEST_BODY: u64 = 1 << 20;
+pub const MAX_BODY_FILE_SIZE: u64 = 1 << 20;
 
 /// Maximum duration. A longer one is probably a mistake in the configuration.
-pub const LONGEST_DURATION: Duration = Duration::from_secs(365 * 86_400);
+pub const MAX_DURATION: Duration = Duration::from_secs(365 * 86_400);
 
 /// Maximum size of the configuration file, in bytes. Checked before parsing; ten thousand rules need about
 /// this much.
-pub const LARGEST_FILE: u64 = 1 << 20;
+pub const MAX_CONFIG_FILE_SIZE: u64 = 1 << 20;
 
 /// Maximum length of the name of a rule or listener, which is part of each of its metrics.
-pub const LONGEST_NAME: usize = 128;
+pub const MAX_NAME_LENGTH: usize = 128;
 
 /// Share of a limit from which on hits count as near it: `NEAR_LIMIT_RATIO` of envoyproxy/ratelimit.
 pub const NEAR_LIMIT: &str = "80%";
@@ -170,19 +170,19 @@ pub const REMAINING_HEADER: &str = "RateLimit-Remaining";
 /// envoyproxy/ratelimit.
 pub const RESET_HEADER: &str = "RateLimit-Reset";
 /// Maximum age of a connection: `GRPC_MAX_CONNECTION_AGE` of envoyproxy/ratelimit.
-pub const RLS_MAX_AGE: Duration = Duration::from_secs(86_400);
+pub const RLS_MAX_CONNECTION_AGE: Duration = Duration::from_secs(86_400);
 /// Time for calls in flight on a connection of that age: `GRPC_MAX_CONNECTION_AGE_GRACE` of
 /// envoyproxy/ratelimit.
-pub const RLS_GRACE: Duration = Duration::from_secs(3600);
+pub const RLS_CONNECTION_GRACE: Duration = Duration::from_secs(3600);
 /// Interval between StatsD reports: `STATS_FLUSH_INTERVAL` of envoyproxy/ratelimit.
 pub const STATSD_INTERVAL: Duration = Duration::from_secs(10);
 /// Node identifier sent to a management server: `CONFIG_GRPC_XDS_NODE_ID` of envoyproxy/ratelimit.
-pub const XDS_NODE: &str = "default";
+pub const XDS_NODE_ID: &str = "default";
 /// First and maximum pause before reconnecting to a management server: `XDS_CLIENT_BACKOFF_*` of
 /// envoyproxy/ratelimit.
 pub const XDS_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 /// Maximum size of a management server's response, in bytes.
-pub const XDS_LARGEST: u64 = 16 << 20;
+pub const XDS_MAX_RESPONSE_SIZE: u64 = 16 << 20;
 /// Timeout of a call to another rate limit service; Envoy's default.
 pub const REMOTE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Path of the metrics, where Prometheus expects them.
@@ -190,11 +190,11 @@ pub const METRICS_PATH: &str = "/metrics";
 /// Maximum time that a server may hold a long-polling request for the configuration.
 pub const CENTRAL_WAIT: Duration = Duration::from_secs(60);
 /// Upper bound of `config.wait`, whose default is [`CENTRAL_WAIT`].
-pub const CENTRAL_LONGEST_WAIT: Duration = Duration::from_secs(3600);
+pub const CENTRAL_MAX_WAIT: Duration = Duration::from_secs(3600);
 /// Interval between requests for the configuration.
 pub const CENTRAL_INTERVAL: Duration = Duration::from_secs(10);
 /// Lower bound of `config.interval`, whose default is [`CENTRAL_INTERVAL`].
-pub const CENTRAL_SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+pub const CENTRAL_MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout for a response with the configuration.
 pub const CENTRAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Prefix of every key in the store.
@@ -208,4 +208,4 @@ pub const SHARED_PRIORITY: u8 = 1;
 /// Upper bound of `scope.wait`, whose default is [`SHARED_WAIT`].
 pub const MAX_SHARED_WAIT: Duration = Duration::from_secs(1);
 /// Maximum length of the prefix, which is part of every key in the store.
-pub const MAX_STORE_PREFIX: usize = 64;
+pub const MAX_STORE_PREFIX_LENGTH: usize = 64;

@@ -5,63 +5,65 @@
 
 mod address;
 mod document_url;
+mod location;
 mod network;
-mod place;
 mod plan;
 mod protocol;
 mod redis_url;
 mod schedule;
 mod status;
 mod throttle;
-mod zone;
+mod time_zone;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub use self::address::{UpstreamPlace, collector, host, listen_address, listener_address, upstream_address};
+pub use self::address::{
+    UpstreamUrl, collector_url, host_name, listen_address, listener_address, upstream_address,
+};
 pub use self::document_url::document_url;
+pub use self::location::{asn, continent, country};
 pub use self::network::network;
-pub use self::place::{asn, continent, country};
-pub use self::plan::plan;
-pub use self::protocol::protocol;
+pub use self::plan::plan_name;
+pub use self::protocol::upgrade_protocol;
 pub use self::redis_url::{RedisServer, redis_url, sentinel_address};
 pub use self::schedule::schedule;
-pub use self::status::statuses;
-pub use self::throttle::{delay, factor, margin, share, throttle};
-pub use self::zone::zone;
-use super::problem::{Fault, quoted};
-use crate::config::defaults::LONGEST_DURATION;
+pub use self::status::status_range;
+pub use self::throttle::{delay, elastic_factor, margin, percentage, throttle};
+pub use self::time_zone::time_zone;
+use super::diagnostic::{ValueError, quoted};
+use crate::config::defaults::MAX_DURATION;
 use crate::limiter::quota::{Limit, Period, TimeUnit};
 
 /// Units of sizes: bytes, and powers of 1024.
-const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+const SIZE_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// Parses a rate, e.g. `100/s`, `10/30s` or `10 per minute`.
 ///
 /// # Errors
 /// Returns a [`Fault`] that names the part that cannot be read.
-pub fn rate(text: &str) -> Result<Limit, Fault> {
-    let Some((count, period)) = split_rate(text) else { return Err(not_a_rate(text)) };
+pub fn rate(text: &str) -> Result<Limit, ValueError> {
+    let Some((count, period)) = split_rate(text) else { return Err(invalid_rate(text)) };
     let (count, period) = (count.trim(), period.trim());
     if count.is_empty() {
-        return Err(Fault::new(format!("missing count before the period in {}", quoted(text))));
+        return Err(ValueError::new(format!("missing count before the period in {}", quoted(text))));
     }
     if !is_digits(count) {
-        return Err(bad_count(count, period));
+        return Err(invalid_count(count, period));
     }
-    Ok(Limit::new(whole(count, "count")?, self::period(period, text)?))
+    Ok(Limit::new(positive_number(count, "count")?, self::period(period, text)?))
 }
 
 /// Parses a duration, e.g. `250ms`, `5s` or `2h`. Zero needs a unit, too: `0s`.
 ///
 /// # Errors
 /// Returns a [`Fault`] that names the part that cannot be read.
-pub fn duration(text: &str) -> Result<Duration, Fault> {
+pub fn duration(text: &str) -> Result<Duration, ValueError> {
     let (count, name) = split_number(text.trim());
     if count.is_empty() || name.is_empty() {
-        let fault = Fault::new(format!("expected a duration such as `5s`, got {}", quoted(text)));
+        let fault = ValueError::new(format!("expected a duration such as `5s`, got {}", quoted(text)));
         return Err(if name.is_empty() && !count.is_empty() {
-            fault.hint(format!("add the unit, as in `{count}s`"))
+            fault.with_hint(format!("add the unit, as in `{count}s`"))
         } else {
             fault
         });
@@ -70,15 +72,15 @@ pub fn duration(text: &str) -> Result<Duration, Fault> {
     let unit = unit(name, units)?;
     let count: u64 = count.parse().unwrap_or(u64::MAX);
     let duration = Duration::from_nanos(unit.nanos().saturating_mul(count));
-    if duration > LONGEST_DURATION {
-        return Err(Fault::new(format!("longer than 365 days, got {}", quoted(text))));
+    if duration > MAX_DURATION {
+        return Err(ValueError::new(format!("longer than 365 days, got {}", quoted(text))));
     }
     Ok(duration)
 }
 
 /// Converts `duration` to a period in the largest unit of which it is a multiple; `None` if it is zero or not
 /// a whole number of milliseconds.
-pub fn whole_period(duration: Duration) -> Option<Period> {
+pub fn period_from_duration(duration: Duration) -> Option<Period> {
     let nanos = u64::try_from(duration.as_nanos()).ok()?;
     let units = TimeUnit::ALL.into_iter().filter(|unit| *unit <= TimeUnit::Day).rev();
     let period = |unit: TimeUnit| {
@@ -92,24 +94,24 @@ pub fn whole_period(duration: Duration) -> Option<Period> {
 ///
 /// # Errors
 /// Returns a [`Fault`] that names the part that cannot be read.
-pub fn size(text: &str) -> Result<u64, Fault> {
+pub fn size(text: &str) -> Result<u64, ValueError> {
     let (count, name) = split_number(text.trim());
     if count.is_empty() || name.is_empty() {
-        return Err(Fault::new(format!("expected a size such as `64KiB`, got {}", quoted(text))));
+        return Err(ValueError::new(format!("expected a size such as `64KiB`, got {}", quoted(text))));
     }
-    let Some((_, bytes)) = SIZES.into_iter().find(|(known, _)| *known == name) else {
-        let known = SIZES.map(|(known, _)| known).join(", ");
-        return Err(Fault::new(format!("unknown unit {}, expected one of {known}", quoted(name))));
+    let Some((_, bytes)) = SIZE_UNITS.into_iter().find(|(known, _)| *known == name) else {
+        let known = SIZE_UNITS.map(|(known, _)| known).join(", ");
+        return Err(ValueError::new(format!("unknown unit {}, expected one of {known}", quoted(name))));
     };
     let count: Option<u64> = count.parse().ok();
     count
         .and_then(|count| count.checked_mul(bytes))
-        .ok_or_else(|| Fault::new(format!("above 18446744073709551615 bytes, got {}", quoted(text))))
+        .ok_or_else(|| ValueError::new(format!("above 18446744073709551615 bytes, got {}", quoted(text))))
 }
 
 /// Formats `duration` as the configuration does, in the largest unit up to the hour of which it is a
 /// multiple.
-pub fn duration_text(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     for (unit, length) in [("h", 3_600_000), ("m", 60_000), ("s", 1000)] {
         if millis.is_multiple_of(length) && (millis > 0 || unit == "s") {
@@ -129,23 +131,23 @@ fn split_rate(text: &str) -> Option<(&str, &str)> {
     (period.is_empty() || period.starts_with(char::is_whitespace)).then_some((count, period))
 }
 
-fn not_a_rate(text: &str) -> Fault {
-    let fault = Fault::new(format!("expected a rate such as `100/s`, got {}", quoted(text)));
+fn invalid_rate(text: &str) -> ValueError {
+    let fault = ValueError::new(format!("expected a rate such as `100/s`, got {}", quoted(text)));
     match text.trim() {
-        count if is_digits(count) => fault.hint(format!("add the period, as in `{count}/s`")),
+        count if is_digits(count) => fault.with_hint(format!("add the period, as in `{count}/s`")),
         _ => fault,
     }
 }
 
-fn bad_count(count: &str, period: &str) -> Fault {
-    let fault = Fault::new(format!("expected a whole number before the period, got {}", quoted(count)));
+fn invalid_count(count: &str, period: &str) -> ValueError {
+    let fault = ValueError::new(format!("expected a whole number before the period, got {}", quoted(count)));
     match count.split_once('.') {
         Some((whole, tenths)) if is_digits(whole) && is_digits(tenths) && tenths.len() == 1 => {
             match self::period(period, period) {
                 Ok(period) if period.count() == NonZeroU32::MIN => {
                     let count = format!("{whole}{tenths}");
                     let count = count.trim_start_matches('0');
-                    fault.hint(format!("write `{count}/10{}`", period.unit().as_str()))
+                    fault.with_hint(format!("write `{count}/10{}`", period.unit().as_str()))
                 }
                 _ => fault,
             }
@@ -155,45 +157,49 @@ fn bad_count(count: &str, period: &str) -> Fault {
 }
 
 /// Parses a period, e.g. `s` or `30 seconds`; `rate` is the text that contains it, for messages.
-fn period(text: &str, rate: &str) -> Result<Period, Fault> {
+fn period(text: &str, rate: &str) -> Result<Period, ValueError> {
     let (count, name) = split_number(text);
     if name.is_empty() {
-        return Err(Fault::new(format!("missing unit after the count in {}", quoted(rate)))
-            .hint(format!("one of {}", names(TimeUnit::ALL))));
+        return Err(ValueError::new(format!("missing unit after the count in {}", quoted(rate)))
+            .with_hint(format!("one of {}", unit_names(TimeUnit::ALL))));
     }
     let unit = unit(name, TimeUnit::ALL)?;
-    let count = if count.is_empty() { NonZeroU32::MIN } else { whole(count, "count of the period")? };
+    let count =
+        if count.is_empty() { NonZeroU32::MIN } else { positive_number(count, "count of the period")? };
     Ok(Period::new(count, unit))
 }
 
 /// Returns the unit of this name among the `known` ones.
-fn unit(name: &str, known: impl IntoIterator<Item = TimeUnit> + Clone) -> Result<TimeUnit, Fault> {
-    let found = |name: &str| known.clone().into_iter().find(|unit| is_name_of(*unit, name));
-    if let Some(unit) = found(name) {
+fn unit(name: &str, known: impl IntoIterator<Item = TimeUnit> + Clone) -> Result<TimeUnit, ValueError> {
+    let unit_named = |name: &str| known.clone().into_iter().find(|unit| is_name_of(*unit, name));
+    if let Some(unit) = unit_named(name) {
         return Ok(unit);
     }
-    let fault =
-        Fault::new(format!("unknown unit {}, expected one of {}", quoted(name), names(known.clone())));
+    let fault = ValueError::new(format!(
+        "unknown unit {}, expected one of {}",
+        quoted(name),
+        unit_names(known.clone())
+    ));
     // No suggestion of one unit: a capital M may be meant as month or as minute.
     if name == "M" {
-        return Err(fault.hint("write `min` or `month`"));
+        return Err(fault.with_hint("write `min` or `month`"));
     }
     let lower = name.to_lowercase();
     let stem = lower.strip_suffix('s').unwrap_or(&lower);
-    let begun = |unit: &TimeUnit| stem.len() >= 3 && word(*unit).starts_with(stem);
-    match found(&lower).or_else(|| known.into_iter().find(begun)) {
-        Some(unit) => Err(fault.hint(format!("write `{}`", unit.as_str()))),
+    let has_stem = |unit: &TimeUnit| stem.len() >= 3 && unit_word(*unit).starts_with(stem);
+    match unit_named(&lower).or_else(|| known.into_iter().find(has_stem)) {
+        Some(unit) => Err(fault.with_hint(format!("write `{}`", unit.as_str()))),
         None => Err(fault),
     }
 }
 
 fn is_name_of(unit: TimeUnit, name: &str) -> bool {
     let is_minute = unit == TimeUnit::Minute && name == "m";
-    is_minute || name == unit.as_str() || name.strip_suffix('s').unwrap_or(name) == word(unit)
+    is_minute || name == unit.as_str() || name.strip_suffix('s').unwrap_or(name) == unit_word(unit)
 }
 
 /// Returns the unit's name as a word.
-pub(super) const fn word(unit: TimeUnit) -> &'static str {
+pub(super) const fn unit_word(unit: TimeUnit) -> &'static str {
     match unit {
         TimeUnit::Millisecond => "millisecond",
         TimeUnit::Second => "second",
@@ -206,7 +212,7 @@ pub(super) const fn word(unit: TimeUnit) -> &'static str {
     }
 }
 
-fn names(units: impl IntoIterator<Item = TimeUnit>) -> String {
+fn unit_names(units: impl IntoIterator<Item = TimeUnit>) -> String {
     units.into_iter().map(TimeUnit::as_str).collect::<Vec<_>>().join(", ")
 }
 
@@ -221,30 +227,33 @@ fn is_digits(text: &str) -> bool {
 }
 
 /// Parses a whole number from 1 to `u32::MAX`, the maximum of counters.
-fn whole(digits: &str, what: &str) -> Result<NonZeroU32, Fault> {
+fn positive_number(digits: &str, what: &str) -> Result<NonZeroU32, ValueError> {
     let significant = digits.trim_start_matches('0');
     if significant.is_empty() {
-        return Err(Fault::new(format!("{what} must be at least 1, got {}", quoted(digits))));
+        return Err(ValueError::new(format!("{what} must be at least 1, got {}", quoted(digits))));
     }
     significant
         .parse()
-        .map_err(|_| Fault::new(format!("{what} is above {}, got {}", u32::MAX, quoted(digits))))
+        .map_err(|_| ValueError::new(format!("{what} is above {}, got {}", u32::MAX, quoted(digits))))
 }
 
 /// Returns the nearest of the `known` names, if it is near enough to be what was meant.
-pub(super) fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'a str> {
+pub(super) fn nearest_name<'a>(
+    given: &str,
+    known: impl IntoIterator<Item = &'a str> + Clone,
+) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let given = plain(given);
     // One edit in names of up to five characters, one more for every three characters after that.
     let allowed = (given.chars().count() / 3).max(1);
-    let slip = known
+    let near_misspelling = known
         .clone()
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&given, &plain(name)), name))
         .filter(|(distance, _)| *distance <= allowed)
         .min_by_key(|(distance, _)| *distance);
     let mut containing = known.into_iter().filter(|name| name.split('_').any(|word| word == given));
-    match (slip, containing.next(), containing.next()) {
+    match (near_misspelling, containing.next(), containing.next()) {
         (Some((_, name)), ..) => Some(name),
         (None, Some(name), None) => Some(name),
         _ => None,

@@ -6,15 +6,15 @@
 //! file can still be checked.
 
 mod bootstrap;
+mod client_limits;
+mod cost;
 mod jwt;
-mod limits;
 mod plans;
-mod rate_limits;
+mod rls;
 mod rules;
 mod scope;
 pub(super) mod secret;
 mod store_settings;
-mod tariff;
 mod tls;
 mod upstreams;
 mod values;
@@ -26,10 +26,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::bootstrap::{Bootstrap, DocumentUrl};
+pub use self::client_limits::{Connections, ListenerLimits, Memory, Overload};
+pub use self::cost::{Cost, Count, GrpcStatus, OutcomePattern, StatusPattern, VariableCost};
 pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
-pub use self::limits::{Connections, ListenerLimits, Memory, Overload};
-pub use self::plans::{Badge, Members, NamedBadge, PlainBadge, Plans};
-pub use self::rate_limits::{
+pub use self::plans::{MemberAttribute, Members, NamedMemberAttribute, PlainMemberAttribute, Plans};
+pub use self::rls::{
     ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus, RlsScope,
     RlsScopeMap, RlsXds, Statsd,
 };
@@ -37,10 +38,9 @@ pub use self::rules::{
     Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit,
     PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, TrailingSlash, Wait,
 };
-pub use self::scope::{Entry as DescriptorEntry, Instances, Scope, ScopeMap, ScopeWord};
+pub use self::scope::{DescriptorEntry, Instances, Scope, ScopeMap, ScopeWord};
 pub use self::secret::{Secret, SecretOrFile};
 pub use self::store_settings::{Redis, RedisUrl, Sentinel, SentinelAddress, Store};
-pub use self::tariff::{Cost, Count, GrpcStatus, Refund, Status, ToldCost};
 pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
     Backoff, HealthCheck, OutlierMap, PerClient, Retries, Upstream, UpstreamLimits, UpstreamMap,
@@ -51,7 +51,7 @@ pub use self::values::{
     Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
-use super::parse::duration_text as shown;
+use super::parse::format_duration as shown;
 use crate::limiter::elastic::signal::Signal;
 use crate::listener::ProxyProtocol;
 use crate::response::Visibility;
@@ -291,10 +291,10 @@ pub struct Tracing {
     pub headers: Option<BTreeMap<String, Secret<String>>>,
     /// Share of requests that get a span, a percentage with up to two decimals. It applies to requests whose own
     /// headers do not decide whether the trace is sampled.
-    #[schemars(extend("default" = defaults::SAMPLE))]
+    #[schemars(extend("default" = defaults::TRACE_SAMPLE))]
     pub sample: Option<Percentage>,
     /// Name of the service in traces.
-    #[schemars(extend("default" = defaults::SERVICE_NAME))]
+    #[schemars(extend("default" = defaults::TRACE_SERVICE_NAME))]
     pub service_name: Option<String>,
 }
 
@@ -306,6 +306,6 @@ pub struct State {
     #[schemars(required)]
     pub file: Option<String>,
     /// Interval between two writes of the state file. Weir also writes it at the end of a drain.
-    #[schemars(extend("default" = shown(defaults::STATE_INTERVAL)))]
+    #[schemars(extend("default" = shown(defaults::STATE_FILE_INTERVAL)))]
     pub interval: Option<Duration>,
 }

@@ -8,17 +8,17 @@ use serde_json::Value as Schema;
 use serde_yaml::{Mapping, Value};
 
 use super::schema::{has_secret_keys, is_secret, schema};
-use super::shape::alternatives::Alternatives;
+use super::schema_check::alternatives::Alternatives;
 
 const HIDDEN: &str = "[redacted]";
 const HIDDEN_USER: &str = "[redacted]@";
 const HIDDEN_QUERY: &str = "?[redacted]";
 
 /// Values that are shown, because they reveal nothing: any value, no value, and the name of the rule.
-const PATTERNS: [&str; 3] = ["*", "!present", "{rule}"];
+const VISIBLE_PATTERNS: [&str; 3] = ["*", "!present", "{rule}"];
 
 /// A name that is not in the schema is suspicious if it contains one of these.
-const SUSPICIOUS: [&str; 9] = [
+const SUSPICIOUS_NAME_PARTS: [&str; 9] = [
     "password",
     "passwd",
     "passphrase",
@@ -31,82 +31,82 @@ const SUSPICIOUS: [&str; 9] = [
 ];
 
 /// Returns the document without its secrets, or a comment if it cannot be read.
-pub fn redacted(text: &str) -> String {
+pub fn redact(text: &str) -> String {
     let shown = serde_yaml::from_str(text)
-        .map(|value| shown(value, Some(schema())))
+        .map(|value| redact_value(value, Some(schema())))
         .and_then(|value| serde_yaml::to_string(&value));
     // The error is left out, because it may quote a line that contains a secret.
     shown.unwrap_or_else(|_| "# not shown: not valid YAML\n".to_owned())
 }
 
 /// Returns `value` without its secrets; `schema` is `None` below an unknown key.
-fn shown(value: Value, schema: Option<&Schema>) -> Value {
+fn redact_value(value: Value, schema: Option<&Schema>) -> Value {
     if schema.is_some_and(is_secret) {
-        return hidden(value);
+        return hide_values(value);
     }
-    let alternatives = schema.map(Alternatives::of);
-    let of_kind = |kind| alternatives.as_ref()?.one(kind);
-    match untagged(value) {
-        Value::Mapping(map) => Value::Mapping(shown_map(map, of_kind("object"))),
+    let alternatives = schema.map(Alternatives::from_schema);
+    let of_kind = |kind| alternatives.as_ref()?.of_type(kind);
+    match remove_tags(value) {
+        Value::Mapping(map) => Value::Mapping(redact_map(map, of_kind("object"))),
         Value::Sequence(items) => {
             // A single value may be written in place of a list, and a list in place of a single value.
             let items_are = of_kind("array").and_then(|list| list.get("items")).or(schema);
-            Value::Sequence(items.into_iter().map(|item| shown(item, items_are)).collect())
+            Value::Sequence(items.into_iter().map(|item| redact_value(item, items_are)).collect())
         }
-        value if alternatives.as_ref().is_some_and(Alternatives::are_secret) => hidden(value),
-        Value::String(text) => Value::String(without_credentials_in_urls(&text)),
+        value if alternatives.as_ref().is_some_and(Alternatives::has_secret) => hide_values(value),
+        Value::String(text) => Value::String(redact_urls(&text)),
         value => value,
     }
 }
 
-fn shown_map(map: Mapping, schema: Option<&Schema>) -> Mapping {
+fn redact_map(map: Mapping, schema: Option<&Schema>) -> Mapping {
     let properties = schema.and_then(|schema| schema.get("properties"));
     let others = schema.and_then(|schema| schema.get("additionalProperties"));
     let has_secret_keys = schema.is_some_and(has_secret_keys);
-    let mut secret = 0_usize;
+    let mut secret_count = 0_usize;
     let mut entries = Mapping::new();
     for (name, value) in map {
         let text = name.as_str();
         let known = text.and_then(|name| properties?.get(name));
         if known.is_none() && has_secret_keys {
-            secret += 1;
+            secret_count += 1;
             continue;
         }
         let value = match known {
-            None if text.is_some_and(is_suspicious) => hidden(value),
-            known => shown(value, known.or(others)),
+            None if text.is_some_and(is_suspicious_name) => hide_values(value),
+            known => redact_value(value, known.or(others)),
         };
         entries.insert(name, value);
     }
-    if secret > 0 {
-        entries.insert(HIDDEN.into(), format!("{secret} members").into());
+    if secret_count > 0 {
+        entries.insert(HIDDEN.into(), format!("{secret_count} members").into());
     }
     entries
 }
 
 /// Removes tags, so that a tagged value is checked like any other.
-fn untagged(value: Value) -> Value {
+fn remove_tags(value: Value) -> Value {
     match value {
-        Value::Tagged(tagged) => untagged(tagged.value),
+        Value::Tagged(tagged) => remove_tags(tagged.value),
         value => value,
     }
 }
 
-fn is_suspicious(name: &str) -> bool {
+fn is_suspicious_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace(['-', ' '], "_");
-    SUSPICIOUS.iter().any(|part| name.contains(part)) || name.contains("apikey")
+    SUSPICIOUS_NAME_PARTS.iter().any(|part| name.contains(part)) || name.contains("apikey")
 }
 
 /// Hides the values and keeps the structure. Patterns and the names of files with values stay visible.
-fn hidden(value: Value) -> Value {
-    match untagged(value) {
+fn hide_values(value: Value) -> Value {
+    match remove_tags(value) {
         Value::Null => Value::Null,
-        Value::String(text) if PATTERNS.contains(&&*text) => Value::String(text),
-        Value::Sequence(values) => Value::Sequence(values.into_iter().map(hidden).collect()),
+        Value::String(text) if VISIBLE_PATTERNS.contains(&&*text) => Value::String(text),
+        Value::Sequence(values) => Value::Sequence(values.into_iter().map(hide_values).collect()),
         Value::Mapping(map) => {
             let entry = |(name, value): (Value, Value)| match name.as_str() {
                 Some("file") => (name, value),
-                _ => (name, hidden(value)),
+                _ => (name, hide_values(value)),
             };
             Value::Mapping(map.into_iter().map(entry).collect())
         }
@@ -119,7 +119,7 @@ fn hidden(value: Value) -> Value {
 /// Hides what precedes the `@` in `redis://user:password@host` (RFC 3986 section 3.2.1), and the query of
 /// `https://host/?token=…`. A password may contain an unencoded `@` or `/`, so everything up to the last `@`
 /// is removed.
-fn without_credentials_in_urls(text: &str) -> String {
+fn redact_urls(text: &str) -> String {
     let word = |word: &str| {
         let Some((scheme, rest)) = word.find("://").map(|at| word.split_at(at + 3)) else {
             return word.to_owned();
@@ -136,8 +136,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_do_not_show_however_they_are_written() {
-        let shown = redacted(
+    fn secrets_are_redacted_in_every_yaml_form() {
+        let shown = redact(
             "store:\n  redis: rediss://weir:s3cr3t@cache:6379/0\n  # old: s3cr3t\n  password: |\n    s3cr3t\n    \
              more s3cr3t\n  tls: {client_secret: [s3cr3t, 's3cr3t'], key: tls.key}\n\
              rules:\n  - match: {header: {Authorization: s3cr3t, x-api-key: s3cr3t}}\n    key: [client_ip]\n",
@@ -148,19 +148,19 @@ mod tests {
     }
 
     #[test]
-    fn members_of_plans_are_counted_and_not_shown() {
+    fn plan_members_are_redacted_to_their_count() {
         let text = "plans: {of: {header: x-api-key}, members: {s3cr3t: pro, 's3cr3t 2': free, 7: pro}, default: free}";
-        let shown = redacted(text);
+        let shown = redact(text);
         assert!(
             !shown.contains("s3cr3t") && shown.contains("3 members") && shown.contains("default: free"),
             "{shown}"
         );
-        assert!(redacted("plans: {members: {file: keys.yaml}}").contains("file: keys.yaml"));
+        assert!(redact("plans: {members: {file: keys.yaml}}").contains("file: keys.yaml"));
     }
 
     #[test]
-    fn a_key_of_the_schema_shows_its_value_whatever_it_is_called() {
-        let shown = redacted(
+    fn public_schema_keys_are_shown_despite_suspicious_names() {
+        let shown = redact(
             "rules: [{name: a, token_bucket: {refill: 10, every: 1s}, key: {jwt: token}, client_token: s3cr3t}]\n\
              jwt: {public_key: {file: token.pem}, issuer: https://tokens.example}\n",
         );
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_the_schema_do_not_show_whatever_their_type() {
+    fn schema_secrets_are_redacted_whatever_their_type() {
         for text in [
             "jwt: {secret: 31415926}",
             "jwt: {secret: [31415926, {file: keys.txt}]}",
@@ -179,15 +179,15 @@ mod tests {
             "rls: {config: {xds: {headers: {x-team: [31415926]}}}}",
             "rules: {on_limit: {headers: {x-team: 31415926}}}",
         ] {
-            let shown = redacted(text);
+            let shown = redact(text);
             assert!(!shown.contains("31415926") && shown.contains(HIDDEN), "{shown}");
             assert_eq!(text.contains("keys.txt"), shown.contains("file: keys.txt"), "{shown}");
         }
     }
 
     #[test]
-    fn a_password_with_an_at_sign_goes_as_a_whole() {
-        let shown = without_credentials_in_urls;
+    fn url_credentials_and_query_are_redacted() {
+        let shown = redact_urls;
         assert_eq!(shown("a http://u:p@ss@h/x b@c"), "a http://[redacted]@h/x b@c");
         assert_eq!(shown("http://h/x y"), "http://h/x y");
         assert_eq!(shown("https://h/x?token=s3cr3t&a=b y?"), "https://h/x?[redacted] y?");
@@ -195,8 +195,8 @@ mod tests {
     }
 
     #[test]
-    fn values_of_headers_do_not_show_whatever_the_header_is_called() {
-        let shown = redacted(
+    fn header_values_are_redacted_whatever_the_header_name() {
+        let shown = redact(
             "rules:\n  - match: {header: {x-origin-verify: s3cr3t, x-b: ['~^s3cr3t$', \"*\"], x-c: {file: keys.txt}}}\n    \
              except:\n      - header: {authorization: \"!present\", x-probe: 53, file: s3cr3t}\n      \
              - header: !tag\n          x-d: &key !tag s3cr3t\n    key: {header: x-api-version}\n    cost: {header: x-cost}\n    \
@@ -211,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_yaml_is_not_shown() {
-        let shown = redacted("password: [s3cr3t");
+    fn invalid_yaml_is_not_shown() {
+        let shown = redact("password: [s3cr3t");
         assert!(!shown.contains("s3cr3t"), "{shown}");
     }
 }

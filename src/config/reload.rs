@@ -6,9 +6,9 @@
 //! compared, not events or times, so that any way of replacing a file works and no change is missed. Files
 //! that keep changing cost a bounded share of one CPU.
 
-mod reading;
-mod report;
+mod reload_log;
 mod restart;
+mod snapshot;
 mod status;
 
 use std::collections::HashSet;
@@ -19,15 +19,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::reading::{Found, Reading, Stamps, lines_cut_off, missing_end};
-use self::report::{hash, log, shortened};
+use self::reload_log::{hash_texts, log_reload, truncation_warning};
 pub use self::restart::restart_fields;
 use self::restart::without_data;
-use self::status::Shared;
-pub use self::status::{Attempt, Handle, Reload, Status};
-use super::files::Files;
-use super::{Config, Problem, Rest, source, with_files};
-use crate::central::document::Document;
+use self::snapshot::{FileStamps, SourceContents, SourceSnapshot, missing_end_marker, truncated_lines};
+use self::status::ReloadState;
+pub use self::status::{Reload, ReloadAttempt, ReloadHandle, ReloadStatus};
+use super::data_files::DataFiles;
+use super::{Config, Diagnostic, RestOfConfig, from_text_with_files, source};
+use crate::central::document::FetchedDocument;
 use crate::clock::Stopwatch;
 use crate::limiter::timestamp::Timestamp;
 use crate::watch::debounce::{self, Debounce};
@@ -35,30 +35,30 @@ use crate::watch::stamp::Stamp;
 use crate::watch::{FileWatch, WaitResult};
 
 /// Interval between checks of the file without a notification.
-const POLL: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum number of reads in a row of a file that keeps changing; the next check continues.
-const MOST_READS: usize = 10;
+const MAX_READS: usize = 10;
 
 /// Pause after work, as a multiple of its duration: files that are replaced all the time take a quarter of a
 /// CPU.
-const REST: u32 = 3;
+const IDLE_TO_BUSY_RATIO: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    settling: debounce::DebounceTimes,
-    poll: Duration,
+struct ReloadTiming {
+    debounce: debounce::DebounceTimes,
+    poll_interval: Duration,
 }
 
-impl Default for Pace {
+impl Default for ReloadTiming {
     fn default() -> Self {
-        Self { settling: debounce::DebounceTimes::default(), poll: POLL }
+        Self { debounce: debounce::DebounceTimes::default(), poll_interval: POLL_INTERVAL }
     }
 }
 
 /// The source of a configuration.
 #[derive(Debug)]
-enum Origin {
+enum ReloadOrigin {
     File(PathBuf),
     /// A bootstrap file, with a fetched document that is delivered.
     Central(PathBuf),
@@ -66,7 +66,7 @@ enum Origin {
     Text(Arc<str>),
 }
 
-impl Origin {
+impl ReloadOrigin {
     /// The file's name, which names of data files are relative to.
     fn path(&self) -> &Path {
         match self {
@@ -75,9 +75,9 @@ impl Origin {
         }
     }
 
-    fn read(&self) -> Result<String, Problem> {
+    fn read(&self) -> Result<String, Diagnostic> {
         match self {
-            Self::File(path) | Self::Central(path) => source::read(path),
+            Self::File(path) | Self::Central(path) => source::read_text(path),
             Self::Text(text) => Ok((**text).to_owned()),
         }
     }
@@ -86,20 +86,20 @@ impl Origin {
 /// Watches the configuration file and the data files that it names.
 #[derive(Debug)]
 pub struct Reloader {
-    origin: Origin,
+    origin: ReloadOrigin,
     watch: FileWatch,
-    pace: Pace,
-    shared: Arc<Shared>,
+    timing: ReloadTiming,
+    state: Arc<ReloadState>,
     /// The configuration at startup, for finding changes that need a restart.
-    started: Config,
-    files: Files,
-    running: Found,
+    startup_config: Config,
+    data_files: DataFiles,
+    running_contents: SourceContents,
     /// The stamp of the file with the running text.
     running_stamp: Option<Stamp>,
     /// The result of the last evaluation, for recognising that nothing has changed.
-    seen: Found,
+    last_contents: SourceContents,
     /// Time spent on reading and compiling since the last pause.
-    busy: Duration,
+    busy_time: Duration,
 }
 
 impl Reloader {
@@ -107,21 +107,29 @@ impl Reloader {
     ///
     /// # Errors
     /// Returns every problem of the file.
-    pub fn start(path: &Path) -> Result<(Config, Self), Vec<Problem>> {
+    pub fn start(path: &Path) -> Result<(Config, Self), Vec<Diagnostic>> {
         // Watching starts before reading, so that a change in between is noticed.
-        Self::with(Origin::File(path.to_owned()), None, FileWatch::for_file(path), Pace::default())
+        Self::start_from(
+            ReloadOrigin::File(path.to_owned()),
+            None,
+            FileWatch::for_file(path),
+            ReloadTiming::default(),
+        )
     }
 
     /// Starts with a bootstrap and a fetched document; further documents are [delivered](Handle::deliver).
     ///
     /// # Errors
     /// Returns every problem of both.
-    pub fn start_central(path: &Path, document: Document) -> Result<(Config, Self), Vec<Problem>> {
-        Self::with(
-            Origin::Central(path.to_owned()),
+    pub fn start_with_bootstrap(
+        path: &Path,
+        document: FetchedDocument,
+    ) -> Result<(Config, Self), Vec<Diagnostic>> {
+        Self::start_from(
+            ReloadOrigin::Central(path.to_owned()),
             Some(document),
             FileWatch::for_file(path),
-            Pace::default(),
+            ReloadTiming::default(),
         )
     }
 
@@ -129,58 +137,63 @@ impl Reloader {
     ///
     /// # Errors
     /// Returns every problem of the text.
-    pub fn start_with(text: &str) -> Result<(Config, Self), Vec<Problem>> {
+    pub fn start_with_text(text: &str) -> Result<(Config, Self), Vec<Diagnostic>> {
         let watch = FileWatch::for_directories(HashSet::new());
-        Self::with(Origin::Text(text.into()), None, watch, Pace::default())
+        Self::start_from(ReloadOrigin::Text(text.into()), None, watch, ReloadTiming::default())
     }
 
-    fn with(
-        origin: Origin,
-        document: Option<Document>,
+    fn start_from(
+        origin: ReloadOrigin,
+        document: Option<FetchedDocument>,
         mut watch: FileWatch,
-        pace: Pace,
-    ) -> Result<(Config, Self), Vec<Problem>> {
+        timing: ReloadTiming,
+    ) -> Result<(Config, Self), Vec<Diagnostic>> {
         let running_stamp = Stamp::from_path(origin.path());
         let text = origin.read().map_err(|problem| vec![problem])?;
-        let mut files = Files::default();
-        let rest = rest(document.as_ref());
-        let config = with_files(&text, origin.path(), rest, &source::variable, &mut files)?;
-        let data = files.marks();
+        let mut files = DataFiles::default();
+        let rest = rest_of_config(document.as_ref());
+        let config =
+            from_text_with_files(&text, origin.path(), rest, &source::environment_variable, &mut files)?;
+        let data = files.recorded_hashes();
         watch.watch_files(data.keys());
-        let status = Status {
+        let status = ReloadStatus {
             file: origin.path().to_owned(),
             generation: 1,
             text: text.as_str().into(),
-            text_hash: hash(&text, document.as_ref()),
+            text_hash: hash_texts(&text, document.as_ref()),
             document: document.clone(),
-            needs_restart: Vec::new(),
-            last: None,
+            restart_fields: Vec::new(),
+            last_attempt: None,
         };
-        let shared = Shared {
+        let shared = ReloadState {
             status: Mutex::new(status),
             document: Mutex::new(document.clone()),
-            requested: AtomicBool::new(false),
-            hurry: Arc::default(),
-            stopped: AtomicBool::new(false),
+            is_requested: AtomicBool::new(false),
+            fetch_notify: Arc::default(),
+            is_stopped: AtomicBool::new(false),
         };
         let reloader = Self {
             origin,
             watch,
-            pace,
-            shared: Arc::new(shared),
-            started: without_data(&config),
-            files,
-            running: Found { text: Ok(text.clone()), document: document.clone(), data: data.clone() },
+            timing,
+            state: Arc::new(shared),
+            startup_config: without_data(&config),
+            data_files: files,
+            running_contents: SourceContents {
+                text: Ok(text.clone()),
+                document: document.clone(),
+                data_hashes: data.clone(),
+            },
             running_stamp,
-            seen: Found { text: Ok(text), document, data },
-            busy: Duration::ZERO,
+            last_contents: SourceContents { text: Ok(text), document, data_hashes: data },
+            busy_time: Duration::ZERO,
         };
         Ok((config, reloader))
     }
 
     /// Returns a handle that controls the reloader from other threads.
-    pub fn handle(&self) -> Handle {
-        Handle { shared: Arc::clone(&self.shared), waker: self.watch.waker() }
+    pub fn handle(&self) -> ReloadHandle {
+        ReloadHandle { state: Arc::clone(&self.state), waker: self.watch.waker() }
     }
 
     /// Follows the file until [`Handle::stop`]. Blocks, so it needs a thread of its own.
@@ -188,49 +201,49 @@ impl Reloader {
     /// `apply` receives every outcome; the status shows an outcome once `apply` has returned.
     pub fn run(mut self, now: impl Fn() -> Timestamp, mut apply: impl FnMut(Reload)) {
         while !self.is_stopped() {
-            let woken = self.watch.wait(self.pace.poll);
-            let requested = self.shared.requested.swap(false, Ordering::AcqRel);
-            let settling = Debounce::start(self.pace.settling);
+            let woken = self.watch.wait(self.timing.poll_interval);
+            let requested = self.state.is_requested.swap(false, Ordering::AcqRel);
+            let debounce = Debounce::start(self.timing.debounce);
             if woken == WaitResult::Notified && !requested {
-                self.settle(&settling);
+                self.settle(&debounce);
             }
-            if let Some(reading) = self.look(requested, &settling) {
+            if let Some(snapshot) = self.read_if_changed(requested, &debounce) {
                 let began = Stopwatch::start();
-                if let Some(reload) = self.evaluate(&reading) {
+                if let Some(reload) = self.evaluate(&snapshot) {
                     let status = self.status_after(&reload, now());
                     apply(reload);
-                    *self.shared.status.lock() = status;
+                    *self.state.status.lock() = status;
                 }
-                self.busy += began.elapsed();
+                self.busy_time += began.elapsed();
             }
-            self.rest();
+            self.idle_after_work();
         }
     }
 
     fn is_stopped(&self) -> bool {
-        self.shared.stopped.load(Ordering::Acquire)
+        self.state.is_stopped.load(Ordering::Acquire)
     }
 
-    fn settle(&self, settling: &Debounce) {
-        self.watch.settle(settling, |_| true, || self.is_stopped());
+    fn settle(&self, debounce: &Debounce) {
+        self.watch.settle(debounce, |_| true, || self.is_stopped());
     }
 
     /// Pauses in proportion to the work done since the last pause, whatever happens meanwhile.
-    fn rest(&mut self) {
-        let lasts = std::mem::take(&mut self.busy).saturating_mul(REST);
-        self.pause(lasts);
+    fn idle_after_work(&mut self) {
+        let pause = std::mem::take(&mut self.busy_time).saturating_mul(IDLE_TO_BUSY_RATIO);
+        self.pause(pause);
     }
 
     /// Waits for `lasts`, or until stopped. Events during the pause are handled after it.
-    fn pause(&self, lasts: Duration) {
+    fn pause(&self, duration: Duration) {
         let began = Stopwatch::start();
         let mut woken = WaitResult::TimedOut;
         while !self.is_stopped() {
-            let left = lasts.saturating_sub(began.elapsed());
-            if left.is_zero() {
+            let remaining = duration.saturating_sub(began.elapsed());
+            if remaining.is_zero() {
                 break;
             }
-            if self.watch.wait(left) == WaitResult::Notified {
+            if self.watch.wait(remaining) == WaitResult::Notified {
                 woken = WaitResult::Notified;
             }
         }
@@ -241,165 +254,189 @@ impl Reloader {
 
     /// Reads the files; `None` if nothing has changed and no reload was requested, or if a file is being
     /// written.
-    fn look(&mut self, requested: bool, settling: &Debounce) -> Option<Reading> {
-        let mut reading = self.read();
-        for _ in 0..MOST_READS {
+    fn read_if_changed(&mut self, is_requested: bool, debounce: &Debounce) -> Option<SourceSnapshot> {
+        let mut snapshot = self.read_snapshot();
+        for _ in 0..MAX_READS {
             if self.is_stopped() {
                 return None;
             }
-            if reading.found == self.seen {
-                return requested.then_some(reading);
+            if snapshot.contents == self.last_contents {
+                return is_requested.then_some(snapshot);
             }
-            self.settle(settling);
-            let again = self.read();
+            self.settle(debounce);
+            let again = self.read_snapshot();
             let is_open = self.watch.has_open_files();
-            if again.found == reading.found && reading.is_steady && !is_open {
-                return self.has_rested(&again).then_some(again);
+            if again.contents == snapshot.contents && snapshot.is_stable && !is_open {
+                return self.is_unchanged_after_pause(&again).then_some(again);
             }
-            if settling.is_over() && !is_open && reading.is_confirmed_by(&again, self.origin.path()) {
+            if debounce.is_over() && !is_open && snapshot.is_confirmed_by(&again, self.origin.path()) {
                 // Changes since this reading are evaluated next.
                 self.watch.waker().wake();
-                return self.has_rested(&reading).then_some(reading);
+                return self.is_unchanged_after_pause(&snapshot).then_some(snapshot);
             }
-            reading = again;
+            snapshot = again;
         }
         self.watch.waker().wake();
         None
     }
 
     /// If the text may be truncated, pauses and returns whether it is still the same afterwards.
-    fn has_rested(&mut self, reading: &Reading) -> bool {
-        if self.cut_off(reading).is_none() {
+    fn is_unchanged_after_pause(&mut self, snapshot: &SourceSnapshot) -> bool {
+        if self.missing_lines(snapshot).is_none() {
             return true;
         }
-        self.pause(self.pace.settling.max_wait);
-        let rested = self.read().found.text == reading.found.text;
-        if !rested {
+        self.pause(self.timing.debounce.max_wait);
+        let is_unchanged = self.read_snapshot().contents.text == snapshot.contents.text;
+        if !is_unchanged {
             self.watch.waker().wake();
         }
-        rested
+        is_unchanged
     }
 
     /// Number of lines missing at the end of a text that was written over the running one. A file that was
     /// replaced by another is taken as complete.
-    fn cut_off(&self, reading: &Reading) -> Option<usize> {
-        let (Ok(running), Ok(text)) = (&self.running.text, &reading.found.text) else { return None };
-        let stamp = reading.stamps.get(self.origin.path())?.as_ref()?;
+    fn missing_lines(&self, snapshot: &SourceSnapshot) -> Option<usize> {
+        let (Ok(running), Ok(text)) = (&self.running_contents.text, &snapshot.contents.text) else {
+            return None;
+        };
+        let stamp = snapshot.stamps.get(self.origin.path())?.as_ref()?;
         self.running_stamp.filter(|running| running.is_same_file_as(stamp))?;
-        lines_cut_off(running, text)
+        truncated_lines(running, text)
     }
 
-    fn read(&mut self) -> Reading {
+    fn read_snapshot(&mut self) -> SourceSnapshot {
         let began = Stopwatch::start();
-        let stamps = self.stamps();
-        let document = self.shared.document.lock().clone();
-        let found = Found { text: self.origin.read(), document, data: self.files.look() };
-        let is_steady = self.stamps() == stamps;
-        self.busy += began.elapsed();
-        Reading { found, stamps, is_steady }
+        let stamps = self.current_stamps();
+        let document = self.state.document.lock().clone();
+        let found = SourceContents {
+            text: self.origin.read(),
+            document,
+            data_hashes: self.data_files.current_hashes(),
+        };
+        let is_steady = self.current_stamps() == stamps;
+        self.busy_time += began.elapsed();
+        SourceSnapshot { contents: found, stamps, is_stable: is_steady }
     }
 
-    fn stamps(&self) -> Stamps {
-        let paths = self.files.paths().chain([self.origin.path()]);
+    fn current_stamps(&self) -> FileStamps {
+        let paths = self.data_files.paths().chain([self.origin.path()]);
         paths.map(|path| (path.to_owned(), Stamp::from_path(path))).collect()
     }
 
     /// Compiles what was read; `None` if a data file is being written at the moment.
-    fn evaluate(&mut self, reading: &Reading) -> Option<Reload> {
-        let found = &reading.found;
-        let is_news = *found != self.seen;
-        let before = self.files.compilations();
+    fn evaluate(&mut self, snapshot: &SourceSnapshot) -> Option<Reload> {
+        let found = &snapshot.contents;
+        let is_changed = *found != self.last_contents;
+        let before = self.data_files.compilation_count();
         let compiled = match &found.text {
-            Ok(_) if *found == self.running => None,
+            Ok(_) if *found == self.running_contents => None,
             Ok(text) => Some(self.compile(text, found.document.as_ref())),
             Err(problem) => Some(Err(vec![problem.clone()])),
         };
         // The data files that were used may differ from those found, because the text may name other files
         // now.
-        let data = if self.files.compilations() == before { found.data.clone() } else { self.files.marks() };
-        let used = Found { text: found.text.clone(), document: found.document.clone(), data };
-        self.watch.watch_files(used.data.keys());
-        if !self.is_confirmed(reading, &used) {
+        let data = if self.data_files.compilation_count() == before {
+            found.data_hashes.clone()
+        } else {
+            self.data_files.recorded_hashes()
+        };
+        let used =
+            SourceContents { text: found.text.clone(), document: found.document.clone(), data_hashes: data };
+        self.watch.watch_files(used.data_hashes.keys());
+        if !self.is_confirmed(snapshot, &used) {
             self.watch.waker().wake();
             return None;
         }
         let reload = match compiled {
             None => Reload::Unchanged,
             // A file may have disappeared and returned, or be named again.
-            Some(Ok(_)) if used == self.running => Reload::Unchanged,
+            Some(Ok(_)) if used == self.running_contents => Reload::Unchanged,
             Some(Ok(config)) => {
-                let needs_restart = restart_fields(&self.started, &config);
-                let warnings = self.cut_off(reading).map(shortened).into_iter().collect();
-                self.running = used.clone();
-                self.running_stamp = reading.stamps.get(self.origin.path()).copied().flatten();
+                let needs_restart = restart_fields(&self.startup_config, &config);
+                let warnings = self.missing_lines(snapshot).map(truncation_warning).into_iter().collect();
+                self.running_contents = used.clone();
+                self.running_stamp = snapshot.stamps.get(self.origin.path()).copied().flatten();
                 let document = used.document.clone();
-                Reload::Applied { config: Box::new(config), document, needs_restart, warnings }
+                Reload::Applied {
+                    config: Box::new(config),
+                    document,
+                    restart_fields: needs_restart,
+                    warnings,
+                }
             }
             Some(Err(problems)) => Reload::Rejected { problems },
         };
-        self.seen = used;
-        if is_news {
-            log(self.origin.path(), &reload);
+        self.last_contents = used;
+        if is_changed {
+            log_reload(self.origin.path(), &reload);
         }
         Some(reload)
     }
 
-    fn compile(&mut self, text: &str, document: Option<&Document>) -> Result<Config, Vec<Problem>> {
-        let running = self.running.text.as_deref().unwrap_or_default();
-        let cut_off = missing_end(running, text, self.origin.path()).or_else(|| {
-            let (running, document) = self.running.document.as_ref().zip(document)?;
-            missing_end(&running.text, &document.text, Path::new(&*document.url))
+    fn compile(&mut self, text: &str, document: Option<&FetchedDocument>) -> Result<Config, Vec<Diagnostic>> {
+        let running = self.running_contents.text.as_deref().unwrap_or_default();
+        let cut_off = missing_end_marker(running, text, self.origin.path()).or_else(|| {
+            let (running, document) = self.running_contents.document.as_ref().zip(document)?;
+            missing_end_marker(&running.text, &document.text, Path::new(&*document.url))
         });
         if let Some(problem) = cut_off {
             return Err(vec![problem]);
         }
-        with_files(text, self.origin.path(), rest(document), &source::variable, &mut self.files)
+        from_text_with_files(
+            text,
+            self.origin.path(),
+            rest_of_config(document),
+            &source::environment_variable,
+            &mut self.data_files,
+        )
     }
 
     /// Whether the data files that were used are complete. Files with the same content as in `reading` are;
     /// others are read once more.
-    fn is_confirmed(&mut self, reading: &Reading, used: &Found) -> bool {
-        let is_known = |path: &PathBuf| reading.found.data.get(path) == used.data.get(path);
-        if used.data.keys().all(is_known) {
+    fn is_confirmed(&mut self, snapshot: &SourceSnapshot, used: &SourceContents) -> bool {
+        let is_known = |path: &PathBuf| snapshot.contents.data_hashes.get(path) == used.data_hashes.get(path);
+        if used.data_hashes.keys().all(is_known) {
             return true;
         }
-        let used = Reading { found: used.clone(), stamps: self.stamps_used(reading), is_steady: true };
-        self.pause(self.pace.settling.confirm);
-        let again = self.read();
+        let used =
+            SourceSnapshot { contents: used.clone(), stamps: self.used_stamps(snapshot), is_stable: true };
+        self.pause(self.timing.debounce.confirm);
+        let again = self.read_snapshot();
         !self.watch.has_open_files() && used.is_confirmed_by(&again, self.origin.path())
     }
 
     /// Returns the stamps of the files that were used.
-    fn stamps_used(&self, reading: &Reading) -> Stamps {
-        let mut stamps = reading.stamps.clone();
-        stamps.extend(self.files.stamps());
+    fn used_stamps(&self, snapshot: &SourceSnapshot) -> FileStamps {
+        let mut stamps = snapshot.stamps.clone();
+        stamps.extend(self.data_files.recorded_stamps());
         stamps
     }
 
-    fn status_after(&self, reload: &Reload, at: Timestamp) -> Status {
-        let mut status = self.shared.status.lock().clone();
-        let (mut problems, mut said) = (Vec::new(), Vec::new());
+    fn status_after(&self, reload: &Reload, at: Timestamp) -> ReloadStatus {
+        let mut status = self.state.status.lock().clone();
+        let (mut problems, mut status_warnings) = (Vec::new(), Vec::new());
         match reload {
-            Reload::Applied { needs_restart, warnings, .. } => {
-                said.clone_from(warnings);
+            Reload::Applied { restart_fields: needs_restart, warnings, .. } => {
+                status_warnings.clone_from(warnings);
                 status.generation += 1;
-                let text = self.running.text.as_deref().unwrap_or_default();
+                let text = self.running_contents.text.as_deref().unwrap_or_default();
                 status.text = text.into();
-                status.text_hash = hash(text, self.running.document.as_ref());
-                status.document.clone_from(&self.running.document);
-                status.needs_restart.clone_from(needs_restart);
+                status.text_hash = hash_texts(text, self.running_contents.document.as_ref());
+                status.document.clone_from(&self.running_contents.document);
+                status.restart_fields.clone_from(needs_restart);
             }
             Reload::Unchanged => {}
             Reload::Rejected { problems: found } => problems.extend(found.iter().map(ToString::to_string)),
         }
-        status.last = Some(Attempt { at, outcome: reload.outcome(), problems, warnings: said });
+        status.last_attempt =
+            Some(ReloadAttempt { time: at, outcome: reload.outcome(), problems, warnings: status_warnings });
         status
     }
 }
 
 /// Returns what a file is combined with.
-fn rest(document: Option<&Document>) -> Rest<'_> {
-    document.map_or(Rest::Nothing, Rest::Document)
+fn rest_of_config(document: Option<&FetchedDocument>) -> RestOfConfig<'_> {
+    document.map_or(RestOfConfig::Empty, RestOfConfig::Document)
 }
 
 #[cfg(test)]

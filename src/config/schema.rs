@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{applicability, raw};
 
 /// One reference to a variable and nothing else.
-const REFERENCE: &str = r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}$";
+const VARIABLE_PATTERN: &str = r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}$";
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let generator = SchemaSettings::draft2020_12().into_generator();
@@ -25,10 +25,10 @@ pub(super) fn schema() -> &'static Value {
 
 /// The schema of a file, as `weir schema` prints it for editors: where it wants a number, a boolean or one of
 /// some words, a variable may stand.
-pub fn published() -> Value {
+pub fn published_schema() -> Value {
     let mut schema = SCHEMA.clone();
     allow_variables(&mut schema);
-    schema["$defs"]["Rule"]["allOf"] = applicability::conditions();
+    schema["$defs"]["Rule"]["allOf"] = applicability::schema_conditions();
     separate_links(&mut schema);
     schema
 }
@@ -89,7 +89,10 @@ fn allow_variables(schema: &mut Value) {
                 // What editors show stays where they look for it.
                 let shown = ["description", "default"].map(|key| (key, plain.shift_remove(key)));
                 object.extend(shown.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
-                object.insert("anyOf".to_owned(), json!([plain, { "type": "string", "pattern": REFERENCE }]));
+                object.insert(
+                    "anyOf".to_owned(),
+                    json!([plain, { "type": "string", "pattern": VARIABLE_PATTERN }]),
+                );
             }
         }
         Value::Array(items) => items.iter_mut().for_each(allow_variables),
@@ -110,7 +113,7 @@ fn forbid_null(schema: &mut Value) {
             }
             if let Some(Value::Array(any)) = object.get_mut("anyOf") {
                 any.retain(|schema| schema.get("type").is_none_or(|kind| kind != "null"));
-                merge_only(object);
+                inline_single_alternative(object);
             }
             object.values_mut().for_each(forbid_null);
         }
@@ -120,7 +123,7 @@ fn forbid_null(schema: &mut Value) {
 }
 
 /// A choice of one is none.
-fn merge_only(object: &mut Map<String, Value>) {
+fn inline_single_alternative(object: &mut Map<String, Value>) {
     let Some(Value::Array(any)) = object.get("anyOf") else { return };
     if let [Value::Object(only)] = any.as_slice() {
         let only = only.clone();
@@ -136,14 +139,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_keys_that_are_secret_are_those_of_which_paths_are_cut() {
+    fn secret_keys_of_schema_match_redacted_paths() {
         assert!(has_secret_keys(&SCHEMA["$defs"]["Plans"]["properties"]["members"]));
         assert_eq!(SCHEMA.to_string().matches("propertyNames").count(), 1);
-        assert_eq!(raw::secret::SECRET_KEYS, "plans.members");
+        assert_eq!(raw::secret::SECRET_KEYED_MAP, "plans.members");
     }
 
     #[test]
-    fn descriptions_have_no_links_that_editors_cannot_open() {
+    fn schema_descriptions_have_no_markdown_links() {
         assert_eq!(without_links("a [b](c.md#d) e [f](g)."), "a b e f.");
         assert_eq!(without_links("a](b) [c]"), "a](b) [c]");
         let mut linked = json!({ "description": "See [x](y.md)." });
@@ -152,12 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn editors_let_variables_stand_for_numbers_and_words() {
-        let published = published();
+    fn published_schema_allows_variables_for_numbers_and_enums() {
+        let published = published_schema();
         let burst = &published["$defs"]["Rule"]["properties"]["burst"]["anyOf"];
         assert_eq!(burst[0]["type"], "integer");
         assert!(published["$defs"]["Rule"]["properties"]["burst"]["description"].is_string());
-        assert_eq!(burst[1]["pattern"], REFERENCE);
+        assert_eq!(burst[1]["pattern"], VARIABLE_PATTERN);
         assert_eq!(published["properties"]["ietf_headers"]["anyOf"][1]["type"], "string");
         assert_eq!(published["$defs"]["Rate"]["type"], "string");
     }

@@ -8,39 +8,39 @@ use std::string::FromUtf8Error;
 
 use serde_yaml::Value;
 
-use super::at::At;
-use super::defaults::LARGEST_FILE;
-use super::problem::{Fault, Problem, Report, quoted};
+use super::config_path::ConfigPath;
+use super::defaults::MAX_CONFIG_FILE_SIZE;
+use super::diagnostic::{Diagnostic, Diagnostics, ValueError, quoted};
 
 /// Returns an environment variable. With [`variables`] the only code that reads the environment.
 #[expect(clippy::disallowed_methods, reason = "the one reader of the environment; tests pass a map instead")]
-pub(super) fn variable(name: &str) -> Option<String> {
+pub(super) fn environment_variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
 /// Returns all environment variables that are UTF-8.
 #[expect(clippy::disallowed_methods, reason = "the one reader of the environment; tests pass a map instead")]
-pub(super) fn variables() -> BTreeMap<String, String> {
+pub(super) fn environment_variables() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
 /// Reads a file as text.
-pub(super) fn read(path: &Path) -> Result<String, Problem> {
-    let problem = |message: String| Problem::of_file(path, message);
-    let bytes = read_bytes(path).map_err(|error| problem(unreadable(path, &error)))?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > LARGEST_FILE {
+pub(super) fn read_text(path: &Path) -> Result<String, Diagnostic> {
+    let problem = |message: String| Diagnostic::for_file(path, message);
+    let bytes = read_bytes(path).map_err(|error| problem(describe_read_error(path, &error)))?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_CONFIG_FILE_SIZE {
         return Err(problem("larger than 1 MiB".to_owned()));
     }
     String::from_utf8(bytes).map_err(|error| {
-        let (line, column) = place_of(&error);
-        Problem { line, column, ..problem("not UTF-8 text".to_owned()) }
+        let (line, column) = utf8_error_position(&error);
+        Diagnostic { line, column, ..problem("not UTF-8 text".to_owned()) }
     })
 }
 
 /// Returns line and column, from 1, of the first byte that is not UTF-8.
-pub(super) fn place_of(error: &FromUtf8Error) -> (usize, usize) {
+pub(super) fn utf8_error_position(error: &FromUtf8Error) -> (usize, usize) {
     let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let valid = String::from_utf8_lossy(valid);
     let line = valid.rsplit('\n').next().unwrap_or_default();
@@ -53,12 +53,12 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::ErrorKind::IsADirectory.into());
     }
     let mut bytes = Vec::new();
-    File::open(path)?.take(LARGEST_FILE + 1).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_CONFIG_FILE_SIZE + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Describes why the file at `path` cannot be read.
-pub(super) fn unreadable(path: &Path, error: &io::Error) -> String {
+pub(super) fn describe_read_error(path: &Path, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound if path.is_symlink() => "broken symbolic link".to_owned(),
         io::ErrorKind::NotFound => "no such file".to_owned(),
@@ -73,67 +73,74 @@ pub(super) fn unreadable(path: &Path, error: &io::Error) -> String {
 ///
 /// Works on values, not on the text of the file: the content of a variable cannot add keys, and lines and
 /// columns do not change.
-pub(super) fn substitute(
+pub(super) fn substitute_variables(
     value: &mut Value,
     environment: &dyn Fn(&str) -> Option<String>,
-    report: &mut Report<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> HashSet<String> {
-    let mut substitution = Substitution { environment, report, whole: HashSet::new() };
-    substitution.walk(value, At::ROOT);
-    substitution.whole
+    let mut substitution =
+        VariableSubstitution { environment, diagnostics: report, single_references: HashSet::new() };
+    substitution.substitute_in(value, ConfigPath::ROOT);
+    substitution.single_references
 }
 
-struct Substitution<'a, 'r> {
+struct VariableSubstitution<'a, 'r> {
     environment: &'a dyn Fn(&str) -> Option<String>,
-    report: &'a mut Report<'r>,
-    whole: HashSet<String>,
+    diagnostics: &'a mut Diagnostics<'r>,
+    single_references: HashSet<String>,
 }
 
-impl Substitution<'_, '_> {
-    fn walk(&mut self, value: &mut Value, at: At<'_>) {
+impl VariableSubstitution<'_, '_> {
+    fn substitute_in(&mut self, value: &mut Value, at: ConfigPath<'_>) {
         match value {
-            Value::String(text) if text.contains("${") => match expand(text, self.environment) {
+            Value::String(text) if text.contains("${") => match expand_references(text, self.environment) {
                 Ok(expanded) => {
-                    if expanded.is_whole {
-                        self.whole.insert(at.to_string());
+                    if expanded.is_single_reference {
+                        self.single_references.insert(at.to_string());
                     }
                     *text = expanded.text;
                 }
                 Err(fault) => {
-                    self.report.value(at, discreet(fault, at));
+                    self.diagnostics.add_value_error(at, without_secret(fault, at));
                     *value = Value::Null;
                 }
             },
             Value::Sequence(items) => {
-                items.iter_mut().enumerate().for_each(|(index, item)| self.walk(item, at.item(index)));
+                items
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(index, item)| self.substitute_in(item, at.item(index)));
             }
             Value::Mapping(map) => {
                 for (key, value) in map.iter_mut() {
-                    self.walk(value, at.key(key.as_str().unwrap_or_default()));
+                    self.substitute_in(value, at.key(key.as_str().unwrap_or_default()));
                 }
             }
-            Value::Tagged(tagged) => self.walk(&mut tagged.value, at.same()),
+            Value::Tagged(tagged) => self.substitute_in(&mut tagged.value, at.single_item()),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
 }
 
 /// Removes the quoted value from a fault at a secret.
-fn discreet(fault: Fault, at: At<'_>) -> Fault {
+fn without_secret(fault: ValueError, at: ConfigPath<'_>) -> ValueError {
     if fault.message.contains('"') && at.to_string().contains("secret") {
-        return Fault { message: "invalid variable reference".to_owned(), hint: fault.hint };
+        return ValueError { message: "invalid variable reference".to_owned(), hint: fault.hint };
     }
     fault
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Expanded {
+struct ExpandedText {
     text: String,
     /// Whether the text is a single reference.
-    is_whole: bool,
+    is_single_reference: bool,
 }
 
-fn expand(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Expanded, Fault> {
+fn expand_references(
+    text: &str,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<ExpandedText, ValueError> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     let mut is_whole = false;
@@ -146,21 +153,24 @@ fn expand(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Ex
             continue;
         }
         let Some(end) = reference.find('}') else {
-            return Err(Fault::new(format!("`${{` without `}}` in {}", quoted(text)))
-                .hint("write `$${` for a literal `${`"));
+            return Err(ValueError::new(format!("`${{` without `}}` in {}", quoted(text)))
+                .with_hint("write `$${` for a literal `${`"));
         };
         is_whole = reference.len() == text.len() && end + 1 == text.len();
         expanded.push_str(before);
-        expanded.push_str(&look_up(&reference[2..end], environment)?);
+        expanded.push_str(&look_up_variable(&reference[2..end], environment)?);
         rest = &reference[end + 1..];
     }
     expanded.push_str(rest);
-    Ok(Expanded { text: expanded, is_whole })
+    Ok(ExpandedText { text: expanded, is_single_reference: is_whole })
 }
 
 /// Returns the value of `NAME` or `NAME:-default`. As in a shell, the default also replaces an empty
 /// variable.
-fn look_up(reference: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, Fault> {
+fn look_up_variable(
+    reference: &str,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<String, ValueError> {
     let (name, default) = match reference.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (reference, None),
@@ -168,18 +178,21 @@ fn look_up(reference: &str, environment: &dyn Fn(&str) -> Option<String>) -> Res
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     if !is_name {
-        return Err(Fault::new(format!("invalid variable name, got {}", quoted(name)))
-            .hint("write `$${` for a literal `${`"));
+        return Err(ValueError::new(format!("invalid variable name, got {}", quoted(name)))
+            .with_hint("write `$${` for a literal `${`"));
     }
     if default.is_some_and(|default| default.contains("${")) {
-        return Err(Fault::new(format!("a default cannot contain a variable, got {}", quoted(reference))));
+        return Err(ValueError::new(format!(
+            "a default cannot contain a variable, got {}",
+            quoted(reference)
+        )));
     }
     match (environment(name), default) {
         (Some(value), None) => Ok(value),
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
         (_, Some(default)) => Ok(default.to_owned()),
-        (None, None) => Err(Fault::new(format!("environment variable `{name}` is not set"))
-            .hint(format!("set it, or write `${{{name}:-default}}`"))),
+        (None, None) => Err(ValueError::new(format!("environment variable `{name}` is not set"))
+            .with_hint(format!("set it, or write `${{{name}:-default}}`"))),
     }
 }
 

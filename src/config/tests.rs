@@ -13,7 +13,7 @@ use crate::rules::rule::{Action, LimitAction, OnMissing, Throttle};
 use crate::telemetry::access_log::{Format, Sink};
 use crate::upstream::UpstreamAddress;
 
-const NEWCOMER: &str = "\
+const QUICK_START: &str = "\
 listeners:
   - address: 0.0.0.0:8080
 upstream:
@@ -25,9 +25,9 @@ rules:
     burst: 200
 ";
 
-const LEAST: &str = "listeners: 127.0.0.1:8080\nupstream: echo\n";
+const MINIMAL: &str = "listeners: 127.0.0.1:8080\nupstream: echo\n";
 
-fn with(environment: &[(&str, &str)], text: &str) -> Result<Config, Vec<String>> {
+fn load_with_environment(environment: &[(&str, &str)], text: &str) -> Result<Config, Vec<String>> {
     let environment: HashMap<_, _> = environment.iter().copied().collect();
     from_text(text, Path::new("/etc/weir/weir.yaml"), &|name| {
         environment.get(name).map(|value| (*value).to_owned())
@@ -36,19 +36,19 @@ fn with(environment: &[(&str, &str)], text: &str) -> Result<Config, Vec<String>>
 }
 
 fn config(text: &str) -> Config {
-    with(&[], text).unwrap()
+    load_with_environment(&[], text).unwrap()
 }
 
 /// The minimal configuration with a rule of these lines.
 fn with_rule(lines: &str) -> String {
-    let mut text = format!("{LEAST}rules:\n  - name: a\n");
+    let mut text = format!("{MINIMAL}rules:\n  - name: a\n");
     for line in lines.lines() {
         let _ = writeln!(text, "    {line}");
     }
     text
 }
 
-fn limiting(lines: &str) -> LimitAction {
+fn limit_action(lines: &str) -> LimitAction {
     match config(&with_rule(lines)).policy.rules.remove(0).action {
         Action::Limit(limiting) => limiting,
         other => panic!("{other:?}"),
@@ -60,12 +60,12 @@ fn quotas(lines: &str) -> Vec<String> {
     let quota = |limit: &crate::rules::rule::RuleLimit| {
         format!("{} {} {}", limit.quota.limit(), limit.quota.burst(), limit.quota.algorithm())
     };
-    limiting(lines).limits.iter().map(quota).collect()
+    limit_action(lines).limits.iter().map(quota).collect()
 }
 
 #[test]
-fn the_newcomers_file_is_a_configuration() {
-    let config = config(NEWCOMER);
+fn quick_start_config_is_valid() {
+    let config = config(QUICK_START);
     assert_eq!(config.listeners[0].address.to_string(), "0.0.0.0:8080");
     assert_eq!(&*config.listeners[0].name, "0.0.0.0:8080");
     assert_eq!(
@@ -78,8 +78,8 @@ fn the_newcomers_file_is_a_configuration() {
 }
 
 #[test]
-fn what_is_not_said_is_as_documented() {
-    let config = config(&format!("{LEAST}rules: []\n"));
+fn omitted_settings_have_documented_defaults() {
+    let config = config(&format!("{MINIMAL}rules: []\n"));
     let listener = &config.listeners[0];
     assert_eq!(
         (listener.header_timeout, listener.idle_timeout),
@@ -89,7 +89,7 @@ fn what_is_not_said_is_as_documented() {
     assert_eq!(config.upstreams[0].timeout, Duration::from_secs(15));
     assert_eq!(config.upstreams[0].idle_timeout, Duration::from_secs(300));
     assert_eq!(config.admin.address.to_string(), "127.0.0.1:9901");
-    assert!(!config.admin.explicit && config.admin.probes.is_none() && config.access_log.is_none());
+    assert!(!config.admin.is_explicit && config.admin.probe_address.is_none() && config.access_log.is_none());
     assert_eq!(config.drain, drain::DrainSettings::default());
     assert_eq!(config.policy.response, response::LimitHeaderSettings::default());
     assert_eq!(config.policy.identify.ipv6_prefix, identify::IdentifySettings::default().ipv6_prefix);
@@ -99,7 +99,7 @@ fn what_is_not_said_is_as_documented() {
 }
 
 #[test]
-fn a_default_written_out_is_the_default() {
+fn explicit_schema_defaults_equal_omitted_settings() {
     // Required keys of the sections.
     let needed = [
         ("config", "http: \"http://config.internal/\""),
@@ -110,7 +110,7 @@ fn a_default_written_out_is_the_default() {
         ("tracing", "otlp: \"http://127.0.0.1:4318\""),
     ];
     let with = |section: &str, more: &str| {
-        let mut text = format!("{LEAST}rules: [{{ name: a, key: {{ jwt: sub }}, limit: 1/s }}]\n");
+        let mut text = format!("{MINIMAL}rules: [{{ name: a, key: {{ jwt: sub }}, limit: 1/s }}]\n");
         for (name, least) in needed {
             let more = if name == section { more } else { "" };
             let _ = writeln!(text, "{name}: {{ {least}{more} }}");
@@ -139,8 +139,8 @@ fn a_default_written_out_is_the_default() {
 }
 
 #[test]
-fn a_single_value_stands_for_a_list() {
-    let many = config(NEWCOMER);
+fn single_value_is_read_as_a_list_of_one() {
+    let many = config(QUICK_START);
     let one = config(
         "listeners: { address: 0.0.0.0:8080 }\nupstream: 127.0.0.1:3000\nrules: { name: per-ip, key: client_ip, limit: 100/s, burst: 200 }\n",
     );
@@ -155,14 +155,14 @@ fn a_single_value_stands_for_a_list() {
 }
 
 #[test]
-fn booleans_of_yaml_1_1_stand_for_words() {
-    let config = config(&format!("{LEAST}rules: []\naccess_log: false\nratelimit_headers: false\n"));
+fn yaml_1_1_booleans_are_read_as_words() {
+    let config = config(&format!("{MINIMAL}rules: []\naccess_log: false\nratelimit_headers: false\n"));
     assert!(config.access_log.is_none());
     assert_eq!(config.policy.response.ratelimit_headers, Visibility::Off);
 }
 
 #[test]
-fn a_burst_is_the_count_unless_given() {
+fn default_burst_is_the_limit_count() {
     assert_eq!(quotas("limit: 10/s"), ["10/s 10 gcra"]);
     assert_eq!(quotas("limit: 10/s\nburst: 3\nalgorithm: token_bucket"), ["10/s 3 token_bucket"]);
     assert_eq!(
@@ -188,19 +188,20 @@ fn a_burst_is_the_count_unless_given() {
 }
 
 #[test]
-fn every_algorithm_can_be_named() {
+fn every_algorithm_can_be_configured() {
     for algorithm in Algorithm::ALL {
-        let [quota] = &*limiting(&format!("limit: 1/s\nalgorithm: {algorithm}")).limits else { panic!() };
+        let [quota] = &*limit_action(&format!("limit: 1/s\nalgorithm: {algorithm}")).limits else { panic!() };
         assert_eq!(quota.quota.algorithm(), algorithm);
     }
 }
 
 #[test]
-fn a_rule_without_a_key_has_one_counter_for_all() {
-    assert_eq!(limiting("limit: 1/s").key, limiting("limit: 1/s\nkey: []").key);
+fn rule_without_key_has_one_counter_for_all_requests() {
+    assert_eq!(limit_action("limit: 1/s").key, limit_action("limit: 1/s\nkey: []").key);
     let all = "key: [client_ip, route, path, method, host, { header: X-Key }, { cookie: c }, { query: q }]";
-    let limiting =
-        limiting(&format!("match: {{ path: /a }}\nlimit: 1/s\n{all}\non_missing: deny\nthrottle: shadow"));
+    let limiting = limit_action(&format!(
+        "match: {{ path: /a }}\nlimit: 1/s\n{all}\non_missing: deny\nthrottle: shadow"
+    ));
     assert_eq!(
         limiting.key.to_string(),
         "[client_ip, route, path, method, host, {header: x-key}, {cookie: c}, {query: q}]"
@@ -209,12 +210,12 @@ fn a_rule_without_a_key_has_one_counter_for_all() {
 }
 
 #[test]
-fn a_refusal_is_as_configured() {
+fn rejection_response_has_configured_status_body_and_headers() {
     let lines = "limit: 1/s\non_limit:\n  status: 503\n  body: { json: { b: 1, a: [~, x] } }\n  headers: { X-By: \"weir {rule}\" }";
-    let refusal = config(&with_rule(lines)).policy.rejections.remove(0);
-    assert_eq!((refusal.status.as_u16(), &refusal.body[..]), (503, &br#"{"b":1,"a":[null,"x"]}"#[..]));
-    assert_eq!(refusal.headers["content-type"], "application/json");
-    assert_eq!(refusal.headers["x-by"], "weir a");
+    let rejection = config(&with_rule(lines)).policy.rejections.remove(0);
+    assert_eq!((rejection.status.as_u16(), &rejection.body[..]), (503, &br#"{"b":1,"a":[null,"x"]}"#[..]));
+    assert_eq!(rejection.headers["content-type"], "application/json");
+    assert_eq!(rejection.headers["x-by"], "weir a");
     let text = config(&with_rule(
         "limit: 1/s\non_limit: { body: { text: no }, headers: { content-type: text/html } }",
     ));
@@ -223,8 +224,8 @@ fn a_refusal_is_as_configured() {
 }
 
 #[test]
-fn files_are_relative_to_the_file_that_names_them() {
-    let sink = |log: &str| config(&format!("{LEAST}rules: []\naccess_log: {log}\n")).access_log.unwrap();
+fn file_names_are_relative_to_the_config_file() {
+    let sink = |log: &str| config(&format!("{MINIMAL}rules: []\naccess_log: {log}\n")).access_log.unwrap();
     assert_eq!(sink("access.log").sink, Sink::File("/etc/weir/access.log".into()));
     assert_eq!(sink("/var/log/a").sink, Sink::File("/var/log/a".into()));
     assert_eq!(sink("{ path: stderr, format: json }").sink, Sink::Stderr);
@@ -233,12 +234,12 @@ fn files_are_relative_to_the_file_that_names_them() {
 }
 
 #[test]
-fn a_variable_may_become_a_number_or_a_word_as_is_wanted() {
+fn variable_is_converted_to_the_expected_type() {
     let environment = [("N", "7"), ("OFF", "false"), ("KEY", "12345"), ("UNIT", "min"), ("AUTO", "auto")];
     let text = with_rule(
         "limit: ${N}/${UNIT}\nburst: ${N}\nmatch: { header: { x-key: \"${KEY}\", x-flag: \"${OFF}\" } }\non_limit: { body: { json: { wait: \"${N}\", literal: \"$${N}\" } } }",
     ) + "access_log: ${OFF}\nworkers: ${AUTO}\nietf_headers: ${OFF}\ndrain: { delay: \"${NONE:-3s}\" }\n";
-    let config = with(&environment, &text).unwrap();
+    let config = load_with_environment(&environment, &text).unwrap();
     assert_eq!(config.policy.rules[0].limits()[0].quota.limit().to_string(), "7/min");
     assert_eq!(config.policy.rules[0].limits()[0].quota.burst().get(), 7);
     assert_eq!(&config.policy.rejections[0].body[..], br#"{"wait":7,"literal":"${N}"}"#);
@@ -251,20 +252,21 @@ fn a_variable_may_become_a_number_or_a_word_as_is_wanted() {
 fn a_variable_cannot_add_keys() {
     let environment = [("X", "1/s\n    burst: 5"), ("Y", "{ limit: 1/s }"), ("Z", "[1/s, 2/s]")];
     for name in ["X", "Y", "Z"] {
-        let problems = with(&environment, &with_rule(&format!("limits: ${{{name}}}"))).unwrap_err();
+        let problems =
+            load_with_environment(&environment, &with_rule(&format!("limits: ${{{name}}}"))).unwrap_err();
         assert_eq!(problems.len(), 1, "{problems:?}");
     }
 }
 
 #[test]
-fn ports_that_the_system_chooses_are_never_taken_twice() {
+fn several_listeners_may_use_port_zero() {
     let text = "listeners: [{ name: a, address: 127.0.0.1:0 }, { name: b, address: 127.0.0.1:0 }]\nupstream: echo\nadmin: { address: 127.0.0.1:0 }\nrules: []\n";
     assert_eq!(config(text).listeners.len(), 2);
 }
 
 #[test]
-fn ten_thousand_rules_load_and_ten_thousand_mistakes_are_told() {
-    let mut text = LEAST.to_owned() + "rules:\n";
+fn ten_thousand_rules_load_and_ten_thousand_errors_are_reported() {
+    let mut text = MINIMAL.to_owned() + "rules:\n";
     for index in 0..10_000 {
         let _ = writeln!(
             text,
@@ -272,7 +274,7 @@ fn ten_thousand_rules_load_and_ten_thousand_mistakes_are_told() {
         );
     }
     assert_eq!(config(&text).policy.rules.len(), 10_000);
-    let problems = with(&[], &text.replace("5/s", "5/x")).unwrap_err();
+    let problems = load_with_environment(&[], &text.replace("5/s", "5/x")).unwrap_err();
     assert_eq!(problems.len(), 10_000);
     assert!(problems[9_999].starts_with("/etc/weir/weir.yaml:10003:"), "{}", problems[9_999]);
 }
@@ -315,7 +317,7 @@ proptest! {
 
     /// Any edited file is either a valid configuration or has problems with positions.
     #[test]
-    fn a_garbled_file_is_read_or_refused(edits in edits()) {
+    fn garbled_config_is_valid_or_has_errors_with_positions(edits in edits()) {
         let mut text: Vec<char> = include_str!("../../config/gateway.yaml").chars().collect();
         for (at, length, piece) in edits {
             let at = at % text.len();

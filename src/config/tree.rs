@@ -6,15 +6,15 @@ use std::path::Path;
 use serde_yaml::value::{Tag, TaggedValue};
 use serde_yaml::{Number, Value};
 
-use super::at::{At, Step};
-use super::problem::{Problem, in_order, named};
-use super::raw::secret::shown_path;
+use super::config_path::{ConfigPath, ConfigPathSegment};
+use super::diagnostic::{Diagnostic, backquoted, sort_and_dedup};
+use super::raw::secret::redact_path;
 pub(super) use crate::yaml::Position;
-use crate::yaml::{self, Dialect, Kind, Node, Scalar};
+use crate::yaml::{self, Dialect, Node, Scalar, ScalarKind};
 
 /// A parsed file.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct ParsedText {
     /// The values, with merge keys applied.
     pub(super) value: Value,
     /// The positions of the values.
@@ -22,11 +22,11 @@ pub(super) struct Document {
 }
 
 /// Parses the only document in `text`.
-pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
-    let of_file = |at: Position, message: String| Problem {
+pub(super) fn parse(text: &str, file: &Path) -> Result<ParsedText, Vec<Diagnostic>> {
+    let of_file = |at: Position, message: String| Diagnostic {
         line: at.line,
         column: at.column,
-        ..Problem::of_file(file, message)
+        ..Diagnostic::for_file(file, message)
     };
     let root = match yaml::parse(text, Dialect::Core) {
         Ok(Some(root)) => root,
@@ -37,34 +37,39 @@ pub(super) fn parse(text: &str, file: &Path) -> Result<Document, Vec<Problem>> {
         }
         Err(errors) => {
             let described = errors.into_iter().map(|error| {
-                let (path, at) = (path(&error.path, At::ROOT), error.at);
-                let (message, hint) = describe(&error.problem, &path, text, at);
-                Problem { path: shown_path(&path).to_owned(), hint, ..of_file(at, message) }
+                let (path, at) = (format_path(&error.path, ConfigPath::ROOT), error.position);
+                let (message, hint) = describe_error(&error.kind, &path, text, at);
+                Diagnostic { path: redact_path(&path).to_owned(), hint, ..of_file(at, message) }
             });
-            return Err(in_order(described.collect()));
+            return Err(sort_and_dedup(described.collect()));
         }
     };
-    let mut value = value_of(&root);
+    let mut value = to_serde_value(&root);
     match value.apply_merge() {
-        Ok(()) => Ok(Document { value, positions: Positions(Some(root)) }),
+        Ok(()) => Ok(ParsedText { value, positions: Positions(Some(root)) }),
         Err(error) => Err(vec![of_file(Position::START, format!("not valid YAML: {error}"))]),
     }
 }
 
-fn path(steps: &[yaml::Step], at: At<'_>) -> String {
+fn format_path(steps: &[yaml::PathSegment], at: ConfigPath<'_>) -> String {
     match steps {
         [] => at.to_string(),
-        [yaml::Step::Key(key), rest @ ..] => path(rest, at.key(key)),
-        [yaml::Step::Item(index), rest @ ..] => path(rest, at.item(*index)),
+        [yaml::PathSegment::Key(key), rest @ ..] => format_path(rest, at.key(key)),
+        [yaml::PathSegment::Item(index), rest @ ..] => format_path(rest, at.item(*index)),
     }
 }
 
-fn describe(problem: &yaml::Problem, path: &str, text: &str, at: Position) -> (String, Option<String>) {
+fn describe_error(
+    problem: &yaml::YamlErrorKind,
+    path: &str,
+    text: &str,
+    at: Position,
+) -> (String, Option<String>) {
     match problem {
-        yaml::Problem::Syntax(message) => (format!("not valid YAML: {message}"), tab_hint(text, at)),
-        yaml::Problem::DuplicateKey { key, first_line } => {
-            let is_secret = shown_path(path) != path;
-            let name = if is_secret { String::new() } else { format!(" {}", named(key)) };
+        yaml::YamlErrorKind::Syntax(message) => (format!("not valid YAML: {message}"), tab_hint(text, at)),
+        yaml::YamlErrorKind::DuplicateKey { key, first_line } => {
+            let is_secret = redact_path(path) != path;
+            let name = if is_secret { String::new() } else { format!(" {}", backquoted(key)) };
             (format!("duplicate key{name}"), Some(format!("first in line {first_line}")))
         }
         problem => (problem.to_string(), None),
@@ -79,23 +84,23 @@ fn tab_hint(text: &str, at: Position) -> Option<String> {
 }
 
 /// Converts to the type that `serde_yaml` deserializes.
-fn value_of(node: &Node) -> Value {
+fn to_serde_value(node: &Node) -> Value {
     match &node.value {
-        yaml::Value::Scalar(Scalar { text, kind }) => match *kind {
-            Kind::Null => Value::Null,
-            Kind::Bool(said) => Value::Bool(said),
-            Kind::Int(number) => Value::Number(number.into()),
-            Kind::Large(number) => Value::Number(number.into()),
-            Kind::Float(number) => Value::Number(Number::from(number)),
-            Kind::Merge | Kind::Text => Value::String((**text).to_owned()),
+        yaml::NodeValue::Scalar(Scalar { text, kind }) => match *kind {
+            ScalarKind::Null => Value::Null,
+            ScalarKind::Bool(said) => Value::Bool(said),
+            ScalarKind::Int(number) => Value::Number(number.into()),
+            ScalarKind::LargeInt(number) => Value::Number(number.into()),
+            ScalarKind::Float(number) => Value::Number(Number::from(number)),
+            ScalarKind::Merge | ScalarKind::Text => Value::String((**text).to_owned()),
         },
-        yaml::Value::List(items) => Value::Sequence(items.iter().map(value_of).collect()),
-        yaml::Value::Map(map) => Value::Mapping(
-            map.entries().iter().map(|(key, value)| (value_of(key), value_of(value))).collect(),
+        yaml::NodeValue::List(items) => Value::Sequence(items.iter().map(to_serde_value).collect()),
+        yaml::NodeValue::Map(map) => Value::Mapping(
+            map.entries().iter().map(|(key, value)| (to_serde_value(key), to_serde_value(value))).collect(),
         ),
-        yaml::Value::Tagged(tagged) => {
+        yaml::NodeValue::Tagged(tagged) => {
             let (tag, node) = &**tagged;
-            Value::Tagged(Box::new(TaggedValue { tag: Tag::new(&**tag), value: value_of(node) }))
+            Value::Tagged(Box::new(TaggedValue { tag: Tag::new(&**tag), value: to_serde_value(node) }))
         }
     }
 }
@@ -106,40 +111,40 @@ pub(super) struct Positions(Option<Node>);
 
 /// The positions in a configuration of one text or two.
 #[derive(Debug)]
-pub(super) struct Texts<'a> {
-    base: Text<'a>,
-    rest: Option<Text<'a>>,
+pub(super) struct SourceTexts<'a> {
+    base: SourceText<'a>,
+    rest: Option<SourceText<'a>>,
     /// Top-level keys of the first text.
-    keys: HashSet<String>,
+    base_keys: HashSet<String>,
 }
 
 /// A text and its name.
 #[derive(Debug)]
-struct Text<'a> {
+struct SourceText<'a> {
     name: &'a Path,
     positions: Positions,
 }
 
-impl<'a> Texts<'a> {
+impl<'a> SourceTexts<'a> {
     /// Creates the positions of one text, called `name`.
-    pub(super) fn one(name: &'a Path, positions: Positions) -> Self {
-        Self { base: Text { name, positions }, rest: None, keys: HashSet::new() }
+    pub(super) fn single(name: &'a Path, positions: Positions) -> Self {
+        Self { base: SourceText { name, positions }, rest: None, base_keys: HashSet::new() }
     }
 
     /// Creates the positions of a text with the top-level keys `keys`, and another with all other keys.
-    pub(super) fn two(
+    pub(super) fn with_rest(
         base: (&'a Path, Positions),
         keys: HashSet<String>,
         rest: (&'a Path, Positions),
     ) -> Self {
-        let text = |(name, positions)| Text { name, positions };
-        Self { base: text(base), rest: Some(text(rest)), keys }
+        let text = |(name, positions)| SourceText { name, positions };
+        Self { base: text(base), rest: Some(text(rest)), base_keys: keys }
     }
 
     /// Returns the name and the positions of the text that contains `at`, or would contain it.
-    pub(super) fn of(&self, at: At<'_>) -> (&'a Path, &Positions) {
+    pub(super) fn text_at(&self, at: ConfigPath<'_>) -> (&'a Path, &Positions) {
         let text = match &self.rest {
-            Some(rest) if !at.top().is_some_and(|key| self.keys.contains(key)) => rest,
+            Some(rest) if !at.top_level_key().is_some_and(|key| self.base_keys.contains(key)) => rest,
             Some(_) | None => &self.base,
         };
         (text.name, &text.positions)
@@ -147,7 +152,7 @@ impl<'a> Texts<'a> {
 }
 
 /// The result of looking up a path.
-struct Found<'n> {
+struct LocatedNode<'n> {
     node: &'n Node,
     /// Position of its key, if it has one.
     key: Option<Position>,
@@ -157,37 +162,43 @@ struct Found<'n> {
 
 impl Positions {
     /// Returns the position of the value at `at`, or of the nearest value that contains it.
-    pub(super) fn value(&self, at: At<'_>) -> Position {
-        self.nearest(at).map_or(Position::START, |found| found.node.at)
+    pub(super) fn value_position(&self, at: ConfigPath<'_>) -> Position {
+        self.find_nearest(at).map_or(Position::START, |found| found.node.position)
     }
 
     /// Returns the position of the key at `at`, or of the nearest value that contains it.
-    pub(super) fn key(&self, at: At<'_>) -> Position {
-        self.nearest(at).map_or(Position::START, |found| found.key.unwrap_or(found.node.at))
+    pub(super) fn key_position(&self, at: ConfigPath<'_>) -> Position {
+        self.find_nearest(at).map_or(Position::START, |found| found.key.unwrap_or(found.node.position))
     }
 
     /// Values that come through an alias or a merge key have no position of their own.
-    fn nearest(&self, at: At<'_>) -> Option<Found<'_>> {
+    fn find_nearest(&self, at: ConfigPath<'_>) -> Option<LocatedNode<'_>> {
         let Some(parent) = at.parent() else {
-            return self.0.as_ref().map(|node| Found { node, key: None, is_exact: true });
+            return self.0.as_ref().map(|node| LocatedNode { node, key: None, is_exact: true });
         };
-        let around = self.nearest(parent)?;
-        if !around.is_exact || matches!(at.step(), Step::Root | Step::Same) {
+        let around = self.find_nearest(parent)?;
+        if !around.is_exact
+            || matches!(at.last_segment(), ConfigPathSegment::Root | ConfigPathSegment::SingleItem)
+        {
             return Some(around);
         }
         let holder = match &around.node.value {
-            yaml::Value::Tagged(tagged) => &tagged.1,
+            yaml::NodeValue::Tagged(tagged) => &tagged.1,
             _ => around.node,
         };
-        let inner = match (&holder.value, at.step()) {
+        let inner = match (&holder.value, at.last_segment()) {
             _ if holder.is_alias || around.node.is_alias => None,
-            (yaml::Value::Map(map), Step::Key(key)) => map.entry(key).map(|(key, node)| (node, Some(key.at))),
-            (yaml::Value::List(items), Step::Item(index)) => items.get(index).map(|node| (node, None)),
+            (yaml::NodeValue::Map(map), ConfigPathSegment::Key(key)) => {
+                map.get_key_value(key).map(|(key, node)| (node, Some(key.position)))
+            }
+            (yaml::NodeValue::List(items), ConfigPathSegment::Item(index)) => {
+                items.get(index).map(|node| (node, None))
+            }
             _ => None,
         };
         Some(match inner {
-            Some((node, key)) => Found { node, key, is_exact: true },
-            None => Found { is_exact: false, ..around },
+            Some((node, key)) => LocatedNode { node, key, is_exact: true },
+            None => LocatedNode { is_exact: false, ..around },
         })
     }
 }

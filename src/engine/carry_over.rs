@@ -20,21 +20,21 @@ impl CarryOver {
         let install = |specs: &[LimitSpec]| limiter.install(specs, Timestamp::default());
         let specs = limit_specs(&new.rules);
         let (before, after) = (install(&limit_specs(&old.rules)), install(&specs));
-        let known: HashSet<_> = before.iter().map(|meter| meter.id).collect();
-        let kept = counting(specs).zip(after).filter(|(_, meter)| known.contains(&meter.id));
-        Self(kept.filter_map(|(lineage, _)| lineage).collect())
+        let known: HashSet<_> = before.iter().map(|handle| handle.id).collect();
+        let retained = counter_identities(specs).zip(after).filter(|(_, handle)| known.contains(&handle.id));
+        Self(retained.filter_map(|(identity, _)| identity).collect())
     }
 
     /// Returns whether counters of `rule` survive; the rule may be from the old or the new policy.
-    pub fn keeps(&self, rule: &Rule) -> bool {
-        let mut lineages = counting(limit_specs(std::slice::from_ref(rule))).flatten();
-        lineages.any(|lineage| self.0.contains(&lineage))
+    pub fn keeps_counters_of(&self, rule: &Rule) -> bool {
+        let mut identities = counter_identities(limit_specs(std::slice::from_ref(rule))).flatten();
+        identities.any(|identity| self.0.contains(&identity))
     }
 }
 
 /// Returns the limit identity of each of `specs`; `None` for bans, which are not counters.
-fn counting(specs: Vec<LimitSpec>) -> impl Iterator<Item = Option<LimitIdentity>> {
-    specs.into_iter().map(|LimitSpec { identity: lineage, quota, .. }| {
-        (quota.algorithm().counter_kind() != CounterKind::Bans).then_some(lineage)
+fn counter_identities(specs: Vec<LimitSpec>) -> impl Iterator<Item = Option<LimitIdentity>> {
+    specs.into_iter().map(|LimitSpec { identity, quota, .. }| {
+        (quota.algorithm().counter_kind() != CounterKind::Bans).then_some(identity)
     })
 }

@@ -30,12 +30,12 @@ impl Engine<Arc<Policy>> {
         self.apply(spec, || START, |policy, _| policy)
     }
 
-    fn in_force(&self) -> Arc<Policy> {
+    fn current_policy(&self) -> Arc<Policy> {
         Arc::clone(&self.current.load())
     }
 
     /// Returns whether `policy` admits a request from 192.0.2.`host` to `path` at `now`.
-    fn passes(&self, policy: &Policy, (host, path): (u8, &str), now: Timestamp) -> bool {
+    fn admits(&self, policy: &Policy, (host, path): (u8, &str), now: Timestamp) -> bool {
         let (uri, headers) = (path.parse::<Uri>().unwrap(), HeaderMap::new());
         let peer = [192, 0, 2, host].into();
         let request = identify(&Method::GET, &uri, &headers, peer, &policy.identify, now).unwrap();
@@ -51,28 +51,28 @@ impl Engine<Arc<Policy>> {
 }
 
 #[test]
-fn a_request_that_began_before_a_reload_is_decided_by_the_limits_it_began_with() {
+fn request_that_began_before_a_reload_uses_the_limits_it_began_with() {
     let engine = start(&spec("  - { name: a, key: [], limit: 1/d }"), &[]);
-    let passes = |policy: &Policy| engine.passes(policy, (1, "/"), START);
-    let before = engine.in_force();
-    assert!(passes(&before));
+    let admits = |policy: &Policy| engine.admits(policy, (1, "/"), START);
+    let before = engine.current_policy();
+    assert!(admits(&before));
     assert_eq!(engine.replace(&spec("  - { name: a, key: path, limit: 1/d }")), 2);
-    assert!(!passes(&before), "the old limit is still in force and used up");
-    assert!(passes(&engine.in_force()) && !passes(&engine.in_force()));
+    assert!(!admits(&before), "the old limit is still in force and used up");
+    assert!(admits(&engine.current_policy()) && !admits(&engine.current_policy()));
     assert_eq!(engine.replace(&spec("  - { name: a, key: path, limit: 2/d }")), 3);
-    assert!(passes(&before), "two generations later the old limit is removed");
-    assert!(passes(&engine.in_force()) && !passes(&engine.in_force()));
+    assert!(admits(&before), "two generations later the old limit is removed");
+    assert!(admits(&engine.current_policy()) && !admits(&engine.current_policy()));
 }
 
 #[test]
-fn permanent_limits_outlive_every_policy_and_take_no_part_in_the_succession_of_rules() {
+fn permanent_limits_survive_reloads_and_do_not_continue_limits_of_rules() {
     let hourly = spec("  - { name: a, key: [], limit: 1/h }");
     let permanent = limit_specs(&spec("  - { name: permanent, key: [], limit: 1/h }").rules);
     let engine = start(&hourly, &permanent);
-    assert!(engine.passes(&engine.in_force(), (1, "/"), START));
+    assert!(engine.admits(&engine.current_policy(), (1, "/"), START));
     engine.replace(&spec("  - { name: a, key: [], limit: 1/d }"));
     assert!(
-        !engine.passes(&engine.in_force(), (1, "/"), START),
+        !engine.admits(&engine.current_policy(), (1, "/"), START),
         "the counter of the other period is continued"
     );
     let none = PolicySpec::default();
@@ -82,7 +82,7 @@ fn permanent_limits_outlive_every_policy_and_take_no_part_in_the_succession_of_r
 }
 
 #[test]
-fn recorded_requests_can_be_decided_again_on_a_clock_of_their_own() {
+fn recorded_requests_can_be_replayed_with_their_own_time() {
     let engine = start(
         &spec(
             "  - { name: health, action: allow, match: { path: /health } }
@@ -91,7 +91,7 @@ fn recorded_requests_can_be_decided_again_on_a_clock_of_their_own() {
         ),
         &[],
     );
-    let policy = engine.in_force();
+    let policy = engine.current_policy();
     let log = [
         (0, 1, "/", true),
         (1, 1, "/", true),
@@ -101,14 +101,14 @@ fn recorded_requests_can_be_decided_again_on_a_clock_of_their_own() {
         (3, 2, "/internal", false),
         (61, 1, "/", true),
     ];
-    for (second, host, path, passes) in log {
+    for (second, host, path, is_admitted) in log {
         let now = Timestamp::from_secs(1_000_020 + second);
-        assert_eq!(engine.passes(&policy, (host, path), now), passes, "{host} at {second}: {path}");
+        assert_eq!(engine.admits(&policy, (host, path), now), is_admitted, "{host} at {second}: {path}");
     }
 }
 
 #[test]
-fn counters_go_on_under_the_same_counter_and_key() {
+fn counters_survive_reload_with_the_same_counter_name_and_key() {
     let old = spec(
         "  - { name: a, key: client_ip, limit: 1/h }
   - { name: b, key: client_ip, limit: 1/h, on_limit: { ban: 1h } }
@@ -122,10 +122,10 @@ fn counters_go_on_under_the_same_counter_and_key() {
   - { name: d, key: client_ip, limit: 9/d }",
     );
     let carry_over = CarryOver::between(&old, &new);
-    let kept = |spec: &PolicySpec| -> Vec<String> {
-        let kept = spec.rules.iter().filter(|rule| carry_over.keeps(rule));
-        kept.map(|rule| rule.name.to_string()).collect()
+    let surviving = |spec: &PolicySpec| -> Vec<String> {
+        let rules = spec.rules.iter().filter(|rule| carry_over.keeps_counters_of(rule));
+        rules.map(|rule| rule.name.to_string()).collect()
     };
-    assert_eq!(kept(&old), ["c", "d"], "a ban without a limit has no counter");
-    assert_eq!(kept(&new), ["f", "d"]);
+    assert_eq!(surviving(&old), ["c", "d"], "a ban without a limit has no counter");
+    assert_eq!(surviving(&new), ["f", "d"]);
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::steered;
-use crate::config::{self, Problem, changes, parse};
+use super::split_selector;
+use crate::config::{self, Diagnostic, describe_changes, parse};
 use crate::tls::pem;
 
 /// A configuration is valid, or each of its problems has a position. Parsing is deterministic.
@@ -13,19 +13,23 @@ pub fn configuration(data: &[u8]) {
     let read = || config::from_text(text, file, &|name| (name == "SET").then(|| "1".to_owned()));
     match (read(), read()) {
         (Ok(one), Ok(other)) => {
-            one.notices.iter().for_each(|notice| has_its_place(notice, text));
-            assert_eq!(changes(&one, &other), Vec::<String>::new(), "the same text gives two configurations");
+            one.notices.iter().for_each(|notice| assert_has_location(notice, text));
+            assert_eq!(
+                describe_changes(&one, &other),
+                Vec::<String>::new(),
+                "the same text gives two configurations"
+            );
         }
         (Err(problems), Err(again)) => {
             assert!(!problems.is_empty(), "rejected without a problem");
-            problems.iter().for_each(|problem| has_its_place(problem, text));
+            problems.iter().for_each(|problem| assert_has_location(problem, text));
             assert_eq!(problems, again);
         }
         (one, other) => panic!("valid once, invalid once: {one:?}, {other:?}"),
     }
 }
 
-fn has_its_place(problem: &Problem, text: &str) {
+fn assert_has_location(problem: &Diagnostic, text: &str) {
     let shown = problem.to_string();
     assert!(!shown.contains(['\n', '\r']), "several lines: {shown:?}");
     if problem.file != Path::new("fuzz.yaml") {
@@ -43,7 +47,7 @@ pub fn value(data: &[u8]) {
         assert_eq!(parse::rate(&rate.to_string()), Ok(rate));
     }
     if let Ok(duration) = parse::duration(text) {
-        let shown = parse::duration_text(duration);
+        let shown = parse::format_duration(duration);
         assert_eq!(parse::duration(&shown), Ok(duration), "shown as {shown}");
     }
     if let Ok(network) = parse::network(text) {
@@ -56,26 +60,26 @@ pub fn value(data: &[u8]) {
     if let Ok(address) = parse::listener_address(text) {
         assert_eq!(parse::listener_address(&address.to_string()), Ok(address));
     }
-    for percentage in [parse::share, parse::margin] {
+    for percentage in [parse::percentage, parse::margin] {
         if let Ok(percent) = percentage(text) {
             assert_eq!(percentage(&percent.to_string()), Ok(percent));
         }
     }
-    if let Ok(statuses) = parse::statuses(text) {
+    if let Ok(statuses) = parse::status_range(text) {
         assert!(*statuses.start() >= 100 && statuses.end() <= &599 && !statuses.is_empty());
     }
-    let _ = (parse::size(text), parse::throttle(text), parse::schedule(text), parse::factor(text));
-    let _ = (parse::upstream_address(text), parse::zone(text), parse::plan(text), parse::asn(text));
+    let _ = (parse::size(text), parse::throttle(text), parse::schedule(text), parse::elastic_factor(text));
+    let _ = (parse::upstream_address(text), parse::time_zone(text), parse::plan_name(text), parse::asn(text));
     let _ = (parse::continent(text), parse::delay(text), parse::listen_address(text));
 }
 
 /// A data file is valid, or each of its errors has a position. The first byte selects the type of file.
 pub fn data_file(data: &[u8]) {
-    let (steer, content) = steered(data);
-    match steer & 7 {
+    let (selector, content) = split_selector(data);
+    match selector & 7 {
         0 => drop(pem::CertificateChain::from_pem(content)),
         1 => drop(pem::PrivateKey::from_pem(content)),
         2 => drop(pem::Authorities::from_pem(content)),
-        kind => config::fuzzing::data_file(kind, content),
+        kind => config::fuzzing::parse_data_file(kind, content),
     }
 }

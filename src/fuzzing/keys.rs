@@ -19,7 +19,8 @@ const SECOND: HeaderName = HeaderName::from_static("x-second");
 pub fn keys(data: &[u8]) {
     let middle = data.iter().position(|byte| *byte == 0).unwrap_or(data.len() / 2);
     let (one, other) = data.split_at(middle);
-    let Some((one, other)) = Request::of(one).zip(Request::of(other.strip_prefix(b"\0").unwrap_or(other)))
+    let Some((one, other)) = FuzzedRequest::from_lines(one)
+        .zip(FuzzedRequest::from_lines(other.strip_prefix(b"\0").unwrap_or(other)))
     else {
         return;
     };
@@ -33,9 +34,9 @@ pub fn keys(data: &[u8]) {
         Attribute::Path,
     ];
     let template = KeyTemplate(parts.into());
-    let Some((one, other)) = one.identified(&settings).zip(other.identified(&settings)) else { return };
+    let Some((one, other)) = one.attributes(&settings).zip(other.attributes(&settings)) else { return };
     let counter = |request: &Attributes<'_>| template.hash(request, Route(""), hasher);
-    let (by_one, by_other) = (values(&template.0, &one), values(&template.0, &other));
+    let (by_one, by_other) = (key_parts(&template.0, &one), key_parts(&template.0, &other));
     assert_eq!(counter(&one).is_ok(), by_one.is_some());
     if let (Some(by_one), Some(by_other)) = (by_one, by_other) {
         let same = counter(&one) == counter(&other);
@@ -44,13 +45,13 @@ pub fn keys(data: &[u8]) {
 }
 
 /// A request parsed from lines: its target, two headers, and cookies.
-struct Request {
+struct FuzzedRequest {
     uri: Uri,
     headers: HeaderMap,
 }
 
-impl Request {
-    fn of(data: &[u8]) -> Option<Self> {
+impl FuzzedRequest {
+    fn from_lines(data: &[u8]) -> Option<Self> {
         let mut lines = data.split(|byte| *byte == b'\n');
         let uri = Uri::try_from(lines.next()?).ok().filter(|uri| uri.path().starts_with('/'))?;
         let mut headers = HeaderMap::new();
@@ -60,13 +61,13 @@ impl Request {
         Some(Self { uri, headers })
     }
 
-    fn identified<'a>(&'a self, settings: &'a identify::IdentifySettings) -> Option<Attributes<'a>> {
+    fn attributes<'a>(&'a self, settings: &'a identify::IdentifySettings) -> Option<Attributes<'a>> {
         let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
         identify(&Method::GET, &self.uri, &self.headers, peer, settings, Timestamp::from_nanos(1)).ok()
     }
 }
 
 /// Returns the parts of the key.
-fn values(parts: &[Attribute], request: &Attributes<'_>) -> Option<Vec<Vec<u8>>> {
+fn key_parts(parts: &[Attribute], request: &Attributes<'_>) -> Option<Vec<Vec<u8>>> {
     parts.iter().map(|part| part.read(request, Route(""), <[u8]>::to_vec).ok()).collect()
 }

@@ -10,21 +10,21 @@ pub fn path(data: &[u8]) {
         return;
     }
     let Ok(normal) = normalise(path) else { return };
-    is_one_spelling(&normal);
+    assert_normalised(&normal);
     assert_eq!(
-        normalise(&spelt_out(&normal)).as_deref(),
+        normalise(&percent_encode_all(&normal)).as_deref(),
         Ok(&*normal),
         "percent-encoded, {path:?} is another path"
     );
     assert_eq!(
-        normalise(&wandering(&normal)).as_deref(),
+        normalise(&add_detours(&normal)).as_deref(),
         Ok(&*normal),
         "with dot segments, {path:?} is another path"
     );
 }
 
 /// Checks that `normal` is in normalised form.
-pub(super) fn is_one_spelling(normal: &str) {
+pub(super) fn assert_normalised(normal: &str) {
     assert_eq!(normalise(normal).as_deref(), Ok(normal), "normalising twice changes a path");
     let inside = normal.strip_prefix('/').unwrap_or_else(|| panic!("{normal:?} does not begin at the root"));
     let mut segments = inside.split('/').rev();
@@ -38,7 +38,7 @@ pub(super) fn is_one_spelling(normal: &str) {
 }
 
 /// Returns the path with every byte percent-encoded that may be.
-fn spelt_out(normal: &str) -> String {
+fn percent_encode_all(normal: &str) -> String {
     let octets = normal.as_bytes();
     let mut text = String::new();
     let mut skipped = 0;
@@ -63,6 +63,6 @@ fn spelt_out(normal: &str) -> String {
 }
 
 /// Returns the path with a detour inserted at every slash.
-fn wandering(normal: &str) -> String {
+fn add_detours(normal: &str) -> String {
     normal.replace('/', "//./%2e/elsewhere/%2E./")
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn raw_of(fields: &[(String, String)]) -> Headers {
+fn raw_headers(fields: &[(String, String)]) -> Headers {
     let mut raw = RawHeaders::default();
     for (name, value) in fields {
         raw.push(name.as_bytes(), value.as_bytes());
@@ -11,7 +11,7 @@ fn raw_of(fields: &[(String, String)]) -> Headers {
     raw.into()
 }
 
-fn map_of(fields: &[(String, String)]) -> Headers {
+fn mapped_headers(fields: &[(String, String)]) -> Headers {
     let field = |(name, value): &(String, String)| (name.parse().unwrap(), value.parse().unwrap());
     fields.iter().map(field).collect::<HeaderMap>().into()
 }
@@ -82,7 +82,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 impl Change {
-    fn make(&self, headers: &mut Headers) {
+    fn apply(&self, headers: &mut Headers) {
         match self {
             Self::Set(name, value) => headers.set(&name.parse().unwrap(), &value.parse().unwrap()),
             Self::Number(name, number) => headers.set_number(&name.parse().unwrap(), *number),
@@ -93,7 +93,7 @@ impl Change {
     }
 }
 
-fn same(raw: &Headers, mapped: &Headers) -> Result<(), TestCaseError> {
+fn check_equal(raw: &Headers, mapped: &Headers) -> Result<(), TestCaseError> {
     let map = mapped.clone().into_map();
     let others = [DATE, SET_COOKIE, TE, TRAILER, UPGRADE, CACHE_CONTROL, AGE];
     for name in map.keys().chain(&others) {
@@ -112,23 +112,23 @@ fn same(raw: &Headers, mapped: &Headers) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn both_forms_read_the_same_whatever_was_changed(
+    fn raw_and_mapped_headers_agree_after_changes(
         fields in fields(),
         changes in proptest::collection::vec(change(), 0..6),
     ) {
-        let (mut raw, mut mapped) = (raw_of(&fields), map_of(&fields));
-        same(&raw, &mapped)?;
+        let (mut raw, mut mapped) = (raw_headers(&fields), mapped_headers(&fields));
+        check_equal(&raw, &mapped)?;
         for change in changes {
-            change.make(&mut raw);
-            change.make(&mut mapped);
-            same(&raw, &mapped)?;
+            change.apply(&mut raw);
+            change.apply(&mut mapped);
+            check_equal(&raw, &mapped)?;
         }
     }
 
     /// The encoder copies raw headers unread, so they must hold none that it has to handle.
     #[test]
-    fn what_is_written_raw_is_neither_hop_by_hop_nor_about_the_body(fields in fields()) {
-        let mut raw = raw_of(&fields);
+    fn headers_written_raw_include_no_hop_by_hop_or_trailer_header(fields in fields()) {
+        let mut raw = raw_headers(&fields);
         let is_plain = matches!(raw.writable(), WritableHeaders::Raw(_));
         let is_special = |name: &HeaderName| is_hop_by_hop(name.as_str().as_bytes()) || *name == TRAILER;
         prop_assert_eq!(is_plain, !raw.clone().into_map().keys().any(is_special));
@@ -136,15 +136,16 @@ proptest! {
 }
 
 #[test]
-fn raw_fields_leave_as_they_came_and_ours_follow() {
-    let mut headers = raw_of(&[("X-One".into(), "1".into()), ("Warning".into(), "199 - \"a: b\"".into())]);
+fn raw_headers_are_written_unchanged_before_added_ones() {
+    let mut headers =
+        raw_headers(&[("X-One".into(), "1".into()), ("Warning".into(), "199 - \"a: b\"".into())]);
     headers.set_number(&AGE, 12);
     assert_eq!(written(&mut headers), "X-One: 1\r\nWarning: 199 - \"a: b\"\r\nage: 12\r\n");
     assert_eq!(headers.get(&WARNING), Some(&b"199 - \"a: b\""[..]));
 }
 
 #[test]
-fn a_length_is_read_and_not_written() {
+fn raw_content_length_is_readable_but_not_written() {
     let mut raw = RawHeaders::default();
     raw.push(b"a", b"1");
     raw.push_content_length(|raw| raw.push(b"Content-Length", b"12"));
@@ -159,15 +160,15 @@ fn a_length_is_read_and_not_written() {
 }
 
 #[test]
-fn a_field_of_the_same_name_is_replaced() {
+fn setting_a_header_replaces_all_of_its_name() {
     let mut headers =
-        raw_of(&[("X-A".into(), "1".into()), ("b".into(), "2".into()), ("x-a".into(), "3".into())]);
+        raw_headers(&[("X-A".into(), "1".into()), ("b".into(), "2".into()), ("x-a".into(), "3".into())]);
     headers.set(&"x-a".parse().unwrap(), &HeaderValue::from_static("4"));
     assert_eq!(written(&mut headers), "x-a: 4\r\nb: 2\r\n");
 }
 
 #[test]
-fn names_are_known_in_any_case() {
+fn hop_by_hop_headers_are_recognised_in_any_case() {
     for name in ["Connection", "Keep-Alive", "TE", "Transfer-Encoding", "Upgrade", "Proxy-Authenticate"] {
         assert!(is_hop_by_hop(name.as_bytes()), "{name}");
     }
@@ -180,7 +181,7 @@ fn names_are_known_in_any_case() {
 }
 
 #[test]
-fn what_means_something_in_a_head_is_no_trailer() {
+fn headers_with_a_meaning_in_a_head_are_not_trailers() {
     for name in ["host", "cookie", "set-cookie", "content-length", "te", "connection", "authorization"] {
         assert!(!may_be_trailer(&HeaderName::from_static(name)), "{name}");
     }

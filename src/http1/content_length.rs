@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn one_length_is_left_and_it_is_in_our_digits() {
+    fn equal_content_lengths_are_normalised_to_one() {
         assert_eq!(normalised(&[]).unwrap(), [""; 0]);
         for same in [&["5"][..], &["5", "5"], &["005"], &["5", "05", "0000000000000000000000000005"]] {
             assert_eq!(normalised(same).unwrap(), ["5"], "{same:?}");
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_length_is_an_error() {
+    fn invalid_content_length_is_rejected() {
         let wrong = [
             "",
             "+5",

@@ -20,8 +20,8 @@ pub type FieldSpans = SmallVec<[FieldSpan; 16]>;
 
 impl FieldSpan {
     /// Returns the position of `field`, which must be a part of `whole`.
-    pub fn locate(whole: &[u8], field: &httparse::Header<'_>) -> Self {
-        Self { name: span_of(whole, field.name.as_bytes()), value: span_of(whole, field.value) }
+    pub fn locate(head: &[u8], field: &httparse::Header<'_>) -> Self {
+        Self { name: span_of(head, field.name.as_bytes()), value: span_of(head, field.value) }
     }
 
     /// Returns the name and the value at this position of `head`.
@@ -68,11 +68,11 @@ pub fn to_header_map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, Malfo
 }
 
 /// Returns the position of `part` in `whole`, of which it must be a part unless it is empty.
-pub fn span_of(whole: &[u8], part: &[u8]) -> [u32; 2] {
+pub fn span_of(head: &[u8], part: &[u8]) -> [u32; 2] {
     if part.is_empty() {
         return [0, 0];
     }
-    let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
+    let start = (part.as_ptr() as usize).saturating_sub(head.as_ptr() as usize);
     [start, start + part.len()].map(|place| u32::try_from(place).unwrap_or(u32::MAX))
 }
 

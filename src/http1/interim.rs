@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn interim_responses_are_bounded_in_number_and_in_octets() {
+    fn interim_responses_are_bounded_in_number_and_bytes() {
         let interims = InterimResponses::default();
         for (octets, most) in
             [(10, 8), (MAX_HEADS_SIZE / 2, 2), (MAX_HEADS_SIZE, 1), (MAX_HEADS_SIZE + 1, 0), (usize::MAX, 0)]
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_forwarded_is_kept_and_only_for_clients_that_take_it() {
+    fn only_forwardable_interim_responses_are_kept_for_clients_that_accept_them() {
         let interims = InterimResponses::default();
         interims.start_request(false);
         push(&interims, 103, 10);

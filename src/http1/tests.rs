@@ -20,8 +20,8 @@ use super::decoder::{BodyDecoder, Piece};
 
 /// Result of decoding a body.
 #[derive(Clone, Debug, PartialEq)]
-enum Content {
-    Whole(Vec<u8>, HeaderMap),
+enum ReadBody {
+    Complete(Vec<u8>, HeaderMap),
     /// It ended too early, or its framing is malformed.
     Broken,
 }
@@ -34,7 +34,7 @@ struct Pieces<'a> {
 
 impl<'a> Pieces<'a> {
     fn new(bytes: &'a [u8], cuts: &[usize]) -> Self {
-        Self { pieces: cut(bytes, cuts).into_iter(), read: BytesMut::new() }
+        Self { pieces: split_at_cuts(bytes, cuts).into_iter(), read: BytesMut::new() }
     }
 
     /// Reads the next piece and returns whether there was one.
@@ -43,29 +43,29 @@ impl<'a> Pieces<'a> {
     }
 
     /// Returns the bytes that have not been decoded.
-    fn rest(self) -> Vec<u8> {
+    fn remaining(self) -> Vec<u8> {
         self.read.iter().chain(self.pieces.flatten()).copied().collect()
     }
 
     /// Decodes a body to its end.
-    fn content(&mut self, mut decoder: BodyDecoder) -> Content {
+    fn read_body(&mut self, mut decoder: BodyDecoder) -> ReadBody {
         let (mut content, mut trailers) = (Vec::new(), HeaderMap::new());
         loop {
             match decoder.decode(&mut self.read) {
                 Ok(Piece::Data(data)) => content.extend_from_slice(&data),
                 Ok(Piece::Trailers(fields)) => trailers = fields,
-                Ok(Piece::End) => return Content::Whole(content, trailers),
+                Ok(Piece::End) => return ReadBody::Complete(content, trailers),
                 Ok(Piece::NeedMore) if self.read_more() => {}
                 Ok(Piece::NeedMore) if decoder.ends_with_connection() => {
-                    return Content::Whole(content, trailers);
+                    return ReadBody::Complete(content, trailers);
                 }
-                Ok(Piece::NeedMore) | Err(_) => return Content::Broken,
+                Ok(Piece::NeedMore) | Err(_) => return ReadBody::Broken,
             }
         }
     }
 }
 
-fn cut<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
+fn split_at_cuts<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
     cuts.sort_unstable();
@@ -73,8 +73,8 @@ fn cut<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
 }
 
 /// Sends the pieces one by one, giving the other side time to read each, and then the end of the stream.
-async fn send(mut stream: impl tokio::io::AsyncWrite + Unpin, bytes: Vec<u8>, cuts: Vec<usize>) {
-    for piece in cut(&bytes, &cuts) {
+async fn send_in_pieces(mut stream: impl tokio::io::AsyncWrite + Unpin, bytes: Vec<u8>, cuts: Vec<usize>) {
+    for piece in split_at_cuts(&bytes, &cuts) {
         if stream.write_all(piece).await.is_err() {
             return;
         }
@@ -86,13 +86,13 @@ async fn send(mut stream: impl tokio::io::AsyncWrite + Unpin, bytes: Vec<u8>, cu
 }
 
 /// Returns a body as hyper reads it.
-async fn content(body: impl Body<Data = Bytes>) -> Content {
+async fn read_body(body: impl Body<Data = Bytes>) -> ReadBody {
     match body.collect().await {
         Ok(collected) => {
             let trailers = collected.trailers().cloned().unwrap_or_default();
-            Content::Whole(collected.to_bytes().to_vec(), trailers)
+            ReadBody::Complete(collected.to_bytes().to_vec(), trailers)
         }
-        Err(_) => Content::Broken,
+        Err(_) => ReadBody::Broken,
     }
 }
 
@@ -110,7 +110,7 @@ fn end_to_end(headers: &HeaderMap) -> Vec<(HeaderName, Vec<u8>)> {
 
 /// Whether a line after a last chunk ends in LF alone. This is allowed for lines of trailers, as in heads (RFC 9112
 /// section 2.2), but not for the empty line that ends a body; hyper does it the other way round.
-fn has_bare_trailers(bytes: &[u8]) -> bool {
+fn has_bare_lf_trailers(bytes: &[u8]) -> bool {
     // White space and extensions may follow the size of a chunk.
     let lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let mut trailers = lines.skip_while(|line| line.first() != Some(&b'0')).skip(1);
@@ -118,11 +118,11 @@ fn has_bare_trailers(bytes: &[u8]) -> bool {
 }
 
 /// Runs `task` to its end, together with the tasks that it starts on this thread.
-fn run<T>(task: impl Future<Output = T>) -> T {
+fn run_local<T>(task: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, task)
 }
 
-fn pair() -> (DuplexStream, DuplexStream) {
+fn duplex_pair() -> (DuplexStream, DuplexStream) {
     tokio::io::duplex(64 * 1024)
 }

@@ -12,7 +12,7 @@ const MAX_COPIED_SIZE: usize = 1024;
 /// Size at which the buffer takes no more pieces.
 const MAX_BUFFERED_SIZE: usize = 8 * 1024;
 /// Maximum capacity of a buffer that is kept for reuse.
-const MAX_KEPT_CAPACITY: usize = 16 * 1024;
+const MAX_RETAINED_CAPACITY: usize = 16 * 1024;
 
 /// Write buffer of a connection: copied bytes, then at most one large piece, then more copied bytes.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub struct WriteBuf {
     copied: Vec<u8>,
     written: usize,
     large: Bytes,
-    behind: Vec<u8>,
+    tail: Vec<u8>,
     /// Number of bytes written.
     bytes_written: u64,
     /// Whether written bytes may still be buffered in the stream: TLS accepts more than its socket takes.
@@ -36,7 +36,7 @@ impl WriteBuf {
 
     /// Returns the memory for reuse.
     pub fn into_buffer(self) -> Vec<u8> {
-        if self.copied.capacity() > MAX_KEPT_CAPACITY { Vec::new() } else { self.copied }
+        if self.copied.capacity() > MAX_RETAINED_CAPACITY { Vec::new() } else { self.copied }
     }
 
     /// Starts again from the first byte. Only if all bytes are still in the buffer.
@@ -48,7 +48,7 @@ impl WriteBuf {
     /// Returns the buffer to which small parts are appended.
     pub fn buffer_mut(&mut self) -> &mut Vec<u8> {
         if !self.large.is_empty() {
-            return &mut self.behind;
+            return &mut self.tail;
         }
         if self.written == self.copied.len() {
             self.copied.clear();
@@ -97,7 +97,7 @@ impl WriteBuf {
             let written = if self.large.is_empty() {
                 ready!(Pin::new(&mut *stream).poll_write(cx, copied))?
             } else {
-                let parts = [copied, &self.large, &self.behind].map(IoSlice::new);
+                let parts = [copied, &self.large, &self.tail].map(IoSlice::new);
                 ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &parts))?
             };
             if written == 0 {
@@ -128,8 +128,8 @@ impl WriteBuf {
         let large = octets.min(self.large.len());
         self.large.advance(large);
         if self.large.is_empty() {
-            std::mem::swap(&mut self.copied, &mut self.behind);
-            self.behind.clear();
+            std::mem::swap(&mut self.copied, &mut self.tail);
+            self.tail.clear();
             self.written = octets - large;
         }
     }

@@ -60,31 +60,31 @@ impl SharedStage {
 
 impl ConnectionSlots {
     /// Adds a connection.
-    pub(super) fn add(&mut self, connection: AbortHandle, claim: SharedStage) {
-        self.0.push((connection, claim));
+    pub(super) fn add(&mut self, connection: AbortHandle, stage: SharedStage) {
+        self.0.push((connection, stage));
     }
 
     /// Aborts the connection with the lowest priority if there are `most`. Returns whether one was aborted.
-    pub(super) fn evict_if_full(&mut self, most: usize) -> bool {
-        if self.0.len() < most {
+    pub(super) fn evict_if_full(&mut self, max: usize) -> bool {
+        if self.0.len() < max {
             return false;
         }
         self.0.retain(|(connection, _)| !connection.is_finished());
-        if self.0.len() < most {
+        if self.0.len() < max {
             return false;
         }
         // The newest connections have not had time to send a request. If all older ones have one, a client that keeps
         // connecting must not push out a probe before it has sent its own.
         let older = self.0.len() - self.0.len() / PROTECTED_FRACTION;
         // `min_by_key` returns the first of several equal ones, which is the oldest.
-        let least = (0..older).min_by_key(|place| self.0[*place].1.get());
-        least.inspect(|place| self.0.remove(*place).0.abort()).is_some()
+        let lowest = (0..older).min_by_key(|place| self.0[*place].1.get());
+        lowest.inspect(|place| self.0.remove(*place).0.abort()).is_some()
     }
 }
 
 impl<S> TrackedStream<S> {
-    pub(super) const fn new(stream: S, claim: SharedStage) -> Self {
-        Self { stream, stage: claim }
+    pub(super) const fn new(stream: S, stage: SharedStage) -> Self {
+        Self { stream, stage }
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     /// Adds a connection at each of `stages`, makes room once, and returns which ones are left.
-    async fn left(stages: &[Stage]) -> Vec<usize> {
+    async fn remaining_after_eviction(stages: &[Stage]) -> Vec<usize> {
         let (mut seats, mut tasks) = (ConnectionSlots::default(), JoinSet::new());
         let mut handles = Vec::new();
         for stage in stages {
@@ -157,29 +157,45 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_connection_without_a_request_makes_room() {
-        assert_eq!(left(&[Stage::HandlingRequest, Stage::Idle, Stage::Idle]).await, [0, 2]);
-        assert_eq!(left(&[Stage::HandlingRequest, Stage::SendingResponse, Stage::Idle]).await, [0, 1]);
-        assert_eq!(left(&[Stage::HandlingRequest, Stage::SendingResponse]).await, [0]);
-        assert_eq!(left(&[Stage::HandlingRequest, Stage::HandlingRequest]).await, [1]);
+    async fn oldest_idle_connection_is_evicted_first() {
+        assert_eq!(
+            remaining_after_eviction(&[Stage::HandlingRequest, Stage::Idle, Stage::Idle]).await,
+            [0, 2]
+        );
+        assert_eq!(
+            remaining_after_eviction(&[Stage::HandlingRequest, Stage::SendingResponse, Stage::Idle]).await,
+            [0, 1]
+        );
+        assert_eq!(remaining_after_eviction(&[Stage::HandlingRequest, Stage::SendingResponse]).await, [0]);
+        assert_eq!(remaining_after_eviction(&[Stage::HandlingRequest, Stage::HandlingRequest]).await, [1]);
     }
 
     #[tokio::test]
-    async fn a_new_connection_has_time_to_send_its_request() {
+    async fn new_connections_are_protected_from_eviction() {
         assert_eq!(
-            left(&[Stage::SendingResponse, Stage::HandlingRequest, Stage::HandlingRequest, Stage::Idle])
-                .await,
+            remaining_after_eviction(&[
+                Stage::SendingResponse,
+                Stage::HandlingRequest,
+                Stage::HandlingRequest,
+                Stage::Idle
+            ])
+            .await,
             [1, 2, 3]
         );
         assert_eq!(
-            left(&[Stage::HandlingRequest, Stage::HandlingRequest, Stage::HandlingRequest, Stage::Idle])
-                .await,
+            remaining_after_eviction(&[
+                Stage::HandlingRequest,
+                Stage::HandlingRequest,
+                Stage::HandlingRequest,
+                Stage::Idle
+            ])
+            .await,
             [1, 2, 3]
         );
     }
 
     #[tokio::test]
-    async fn a_connection_that_has_ended_leaves_its_seat_to_the_next() {
+    async fn finished_connection_frees_its_slot() {
         let (mut seats, mut tasks) = (ConnectionSlots::default(), JoinSet::new());
         seats.add(tasks.spawn(async {}), SharedStage::default());
         while tasks.join_next().await.is_some() {}

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_include_both_ends_and_nothing_beside() {
+    fn cidr_set_includes_exactly_its_networks() {
         let set = set(&["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"]);
         for inside in ["10.0.0.0", "10.255.255.255", "192.0.2.7", "2001:db8::1", "::ffff:10.1.2.3"] {
             assert!(set.contains(ip(inside)), "{inside}");
@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_and_touching_networks_become_one_range() {
+    fn overlapping_and_adjacent_networks_are_merged() {
         let set = set(&["10.0.0.0/9", "10.128.0.0/9", "10.1.0.0/16"]);
         assert_eq!(set.parts[0].v4.len(), 1);
         assert!(set.contains(ip("10.200.0.1")));
     }
 
     #[test]
-    fn everything_is_everything() {
+    fn cidr_set_of_all_addresses_contains_every_address() {
         let set = set(&["0.0.0.0/0", "::/0"]);
         assert!(set.contains(ip("255.255.255.255")) && set.contains(ip("ffff::")));
         assert!(set.holds_a_family());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_several_lists_has_what_any_of_them_has() {
+    fn cidr_set_from_ranges_is_their_union() {
         let list = |net: &str| Arc::new([net.parse::<IpNet>().unwrap()].into_iter().collect::<Ranges>());
         let both = CidrSet::from_ranges([list("10.0.0.0/8"), Arc::default(), list("2001:db8::/32")]);
         assert!(both.contains(ip("10.0.0.1")) && both.contains(ip("2001:db8::1")));
@@ -187,7 +187,7 @@ mod tests {
     proptest! {
         /// Compares the set with a linear search through all networks that tests both spellings of an IPv4 address.
         #[test]
-        fn a_set_is_the_union_of_its_networks(
+        fn cidr_set_matches_a_linear_search(
             networks in prop::collection::vec(network(), 0..40),
             low in 0_u32..2100,
         ) {

@@ -116,12 +116,12 @@ fn trimmed(text: &[u8]) -> &[u8] {
 
 /// Whether a value contains white space followed by another pair whose name is `wanted`. For Python's `http.cookies`,
 /// white space ends a value as a semicolon does.
-fn hides_pair(value: &[u8], wanted: impl Fn(&[u8]) -> bool) -> bool {
+fn hides_pair(value: &[u8], is_match: impl Fn(&[u8]) -> bool) -> bool {
     if !value.iter().any(|byte| is_space(*byte)) || is_one_string(value) {
         return false;
     }
     let Some(last) = value.iter().rposition(|byte| *byte == b'=') else { return false };
-    value[..last].split(|byte| *byte == b'=').filter_map(behind_space).any(wanted)
+    value[..last].split(|byte| *byte == b'=').filter_map(behind_space).any(is_match)
 }
 
 /// Returns the last word, if white space precedes it.

@@ -99,40 +99,40 @@ impl<'a> ParsedDescriptor<'a> {
 mod tests {
     use super::*;
 
-    fn with<T>(entries: &[(&str, &str)], ask: impl FnOnce(&Attributes<'_>) -> T) -> T {
+    fn with_attributes<T>(entries: &[(&str, &str)], inspect: impl FnOnce(&Attributes<'_>) -> T) -> T {
         let settings = IdentifySettings::default();
         let descriptor = ParsedDescriptor::new(entries.iter().copied());
-        ask(&descriptor.attributes(&settings, Timestamp::EPOCH))
+        inspect(&descriptor.attributes(&settings, Timestamp::EPOCH))
     }
 
     #[test]
-    fn entries_with_the_usual_names_say_who_asks_and_for_what() {
+    fn descriptor_entries_set_the_request_attributes() {
         let entries = [
             ("remote_address", "::ffff:192.0.2.7"),
             (":path", "/a/../login?next=%2F"),
             (":method", "POST"),
             (":authority", "API.example.com:8443"),
         ];
-        with(&entries, |request| {
+        with_attributes(&entries, |request| {
             assert_eq!(request.client_ip(), Some([192, 0, 2, 7].into()));
             assert_eq!((&*request.path, request.query), ("/login", Some("next=%2F")));
             assert_eq!(request.method, Some(&Method::POST));
             assert_eq!(request.host.as_str(), "api.example.com");
         });
-        with(&[("path", "/x"), ("method", "GET"), ("host", "h")], |request| {
+        with_attributes(&[("path", "/x"), ("method", "GET"), ("host", "h")], |request| {
             assert_eq!((&*request.path, request.host.as_str()), ("/x", "h"));
             assert_eq!(request.method, Some(&Method::GET));
         });
     }
 
     #[test]
-    fn what_no_entry_says_is_absent() {
+    fn attributes_without_a_descriptor_entry_are_absent() {
         for entries in [
             &[][..],
             &[("remote_address", "unix"), ("path", "login"), ("method", "a b")],
             &[("masked_remote_address", "192.0.2.0/24"), ("path", "/%00"), ("generic_key", "/x")],
         ] {
-            with(entries, |request| {
+            with_attributes(entries, |request| {
                 assert_eq!((request.client_ip(), request.method), (None, None), "{entries:?}");
                 assert_eq!((&*request.path, request.host.as_str()), ("", ""), "{entries:?}");
             });
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_comes_again_has_all_its_values() {
+    fn repeated_descriptor_key_has_all_its_values() {
         let entries = Entries(&[("a", "1"), ("b", "2"), ("a", "3")]);
         assert_eq!(entries.values("a").collect::<Vec<_>>(), ["1", "3"]);
         assert_eq!(entries.values("c").count(), 0);

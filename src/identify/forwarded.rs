@@ -90,12 +90,12 @@ mod tests {
     }
 
     #[test]
-    fn all_lines_are_read_from_the_last_to_the_first() {
+    fn forwarded_hops_are_read_from_last_to_first() {
         assert_eq!(hops(&["1.1.1.1, 2.2.2.2", "3.3.3.3"]), some(&["3.3.3.3", "2.2.2.2", "1.1.1.1"]));
     }
 
     #[test]
-    fn ports_brackets_quotes_and_mapped_addresses_are_understood() {
+    fn forwarded_hops_accept_ports_brackets_quotes_and_mapped_addresses() {
         assert_eq!(
             hops(&[
                 "192.0.2.1:4711,[2001:db8::1]:80,[2001:db8::2], 2001:db8::3 ,\"192.0.2.2\",::ffff:192.0.2.3"
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_an_unknown_hop() {
+    fn malformed_forwarded_hop_is_unknown() {
         for bad in [
             "",
             "unknown",
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn appending_keeps_every_line() {
+    fn appended_forwarded_header_keeps_every_line() {
         let mut headers = HeaderMap::new();
         headers.append(X_FORWARDED_FOR, "1.1.1.1, bogus".parse().unwrap());
         headers.append(X_FORWARDED_FOR, "2.2.2.2".parse().unwrap());

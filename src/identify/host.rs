@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_spelling_per_host() {
+    fn host_is_normalised_without_case_port_or_userinfo() {
         for (given, host) in [
             ("api.example.com", "api.example.com"),
             ("API.Example.COM.:8080", "api.example.com"),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_target_beats_the_header() {
+    fn request_target_host_beats_the_host_header() {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "header.test".parse().unwrap());
         assert_eq!(

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_a_path_is_one_path() {
+    fn equivalent_paths_are_normalised_alike() {
         for (given, normal) in [
             ("/", "/"),
             ("/admin", "/admin"),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn normalising_twice_changes_nothing() {
+    fn path_normalisation_is_idempotent() {
         for path in ["/a%252fb", "/%25%32%46", "/x//%2e/y", "/%c0%ae", "/a b"] {
             let once = normalise(path).unwrap().into_owned();
             assert_eq!(normalise(&once).unwrap(), once, "{path}");
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn broken_encodings_are_refused() {
+    fn malformed_path_encoding_is_rejected() {
         for path in ["/%", "/%4", "/%zz", "/%00", "/a%0", "/%+1"] {
             assert_eq!(normalise(path), Err(MalformedPath), "{path}");
         }
     }
 
     #[test]
-    fn a_path_in_normal_form_is_not_copied() {
+    fn normalised_path_is_borrowed() {
         assert!(matches!(normalise("/users/42/orders.json"), Ok(Cow::Borrowed(_))));
     }
 }

@@ -54,9 +54,9 @@ pub struct DelayPolicy {
 
 impl DelayPolicy {
     /// A delay of at most `most`, in whole milliseconds up to 49 days, for at most `queue` requests of a key at once.
-    pub fn new(most: Duration, queue: Option<u32>) -> Self {
+    pub fn new(max_delay: Duration, queue: Option<u32>) -> Self {
         Self {
-            max_delay_millis: u32::try_from(most.as_millis()).unwrap_or(u32::MAX),
+            max_delay_millis: u32::try_from(max_delay.as_millis()).unwrap_or(u32::MAX),
             max_queued: queue.unwrap_or(u32::MAX),
         }
     }

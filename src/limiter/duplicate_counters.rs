@@ -53,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn repeats_are_linked_to_the_nearest_earlier_position(
+        fn duplicate_counters_link_to_the_nearest_earlier_position(
             keys in prop::collection::vec(0_u64..6, 0..40),
         ) {
             let keys: Vec<_> = keys.into_iter().map(|key| Fingerprint::with_words([key, 0])).collect();

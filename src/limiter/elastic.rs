@@ -106,12 +106,12 @@ pub struct ElasticCosts {
 impl ElasticCosts {
     /// Computes the costs for a limit that may grow by `stretch`, with at most `most` shares per request; `None` if
     /// `most` is too small to express the factor exactly.
-    pub(super) fn new(stretch: ElasticRange, most: u64) -> Option<Self> {
-        let (numerator, denominator) = stretch.ratio();
-        let most = u32::try_from(most).unwrap_or(u32::MAX).min(u16::MAX.into());
+    pub(super) fn new(range: ElasticRange, max_units: u64) -> Option<Self> {
+        let (numerator, denominator) = range.ratio();
+        let most = u32::try_from(max_units).unwrap_or(u32::MAX).min(u16::MAX.into());
         let times = MIN_UNITS_PER_REQUEST.div_ceil(denominator).min(most / numerator);
         let price = |shares: u32| u16::try_from(shares.checked_mul(times)?).ok().and_then(NonZeroU16::new);
-        Some(Self { full: price(numerator)?, min: price(denominator)?, range: stretch })
+        Some(Self { full: price(numerator)?, min: price(denominator)?, range })
     }
 
     /// Cost of a request without headroom: the shares per configured request.
@@ -130,10 +130,10 @@ impl ElasticCosts {
         if headroom == Headroom::NONE {
             return self.full.into();
         }
-        let (full, least) = (u64::from(self.full.get()), u64::from(self.min.get()));
+        let (full, min) = (u64::from(self.full.get()), u64::from(self.min.get()));
         let (room, all) = (u64::from(headroom.0), u64::from(u16::MAX));
         // full / (1 + (full/least - 1) * room/all), multiplied out.
-        let price = (full * least * all).div_ceil(least * all + (full - least) * room);
+        let price = (full * min * all).div_ceil(min * all + (full - min) * room);
         u32::try_from(price).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX)
     }
 }
@@ -142,14 +142,14 @@ impl ElasticCosts {
 mod tests {
     use super::*;
 
-    fn stretch(hundredths: u32) -> ElasticRange {
+    fn elastic_range(hundredths: u32) -> ElasticRange {
         ElasticRange::from_hundredths(hundredths).unwrap()
     }
 
     #[test]
-    fn prices_are_exact_at_both_ends_and_fall_between_them() {
+    fn elastic_costs_are_exact_at_both_bounds_and_fall_between_them() {
         for hundredths in 101..=10_000 {
-            let prices = ElasticCosts::new(stretch(hundredths), u64::MAX).unwrap();
+            let prices = ElasticCosts::new(elastic_range(hundredths), u64::MAX).unwrap();
             assert_eq!(prices.at_headroom(Headroom::NONE), prices.full().into());
             let (full, least) = (u32::from(prices.full().get()), prices.at_headroom(Headroom::FULL).get());
             assert_eq!(full * 100, least * hundredths, "{hundredths}");
@@ -166,26 +166,29 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_as_fine_as_there_is_room_for() {
-        let full = |most| ElasticCosts::new(stretch(300), most).map(|prices| prices.full().get());
+    fn elastic_units_per_request_are_as_fine_as_the_limit_allows() {
+        let full = |most| ElasticCosts::new(elastic_range(300), most).map(|prices| prices.full().get());
         assert_eq!(full(u64::MAX), Some(192));
         assert_eq!(full(100), Some(99));
         assert_eq!(full(3), Some(3));
         assert_eq!(full(2), None);
-        assert_eq!(ElasticCosts::new(stretch(150), u64::MAX).map(|prices| prices.full().get()), Some(96));
+        assert_eq!(
+            ElasticCosts::new(elastic_range(150), u64::MAX).map(|prices| prices.full().get()),
+            Some(96)
+        );
     }
 
     #[test]
-    fn stretch_has_its_bounds_and_reads_as_written() {
+    fn elastic_range_is_bounded_and_displays_as_configured() {
         assert_eq!((ElasticRange::from_hundredths(100), ElasticRange::from_hundredths(10_001)), (None, None));
         assert_eq!(
-            (stretch(300).to_string(), stretch(150).to_string()),
+            (elastic_range(300).to_string(), elastic_range(150).to_string()),
             ("3x".to_owned(), "1.5x".to_owned())
         );
     }
 
     #[test]
-    fn headroom_keeps_within_its_bounds() {
+    fn headroom_is_clamped_to_zero_and_one() {
         let fractions =
             [-1.0, 0.0, 1.0, 7.0, f64::NAN].map(|fraction| Headroom::from_fraction(fraction).to_bits());
         assert_eq!(fractions, [0, 0, u16::MAX, u16::MAX, 0]);

@@ -65,7 +65,7 @@ pub enum LeaseOutcome {
     /// The store has no units for this time.
     Rejected(Duration),
     /// The limit is gone, or there is no room for the lease of another key.
-    Gone,
+    Unavailable,
 }
 
 /// The lease accounts of one shard.
@@ -106,38 +106,38 @@ impl Limiter {
     ) -> LeaseOutcome {
         let mut shard = self.table.lock(self.table.shard_of(key));
         let Some(quota) = shard.quota(meter).filter(|quota| quota.is_leased()).copied() else {
-            return LeaseOutcome::Gone;
+            return LeaseOutcome::Unavailable;
         };
         let quota = unconditional_count::quota_with_limit(quota, limit);
         if cost > quota.capacity() {
             // More than the limit can ever grant. Clients need a finite wait.
             return LeaseOutcome::Rejected(quota.refill());
         }
-        let is_exact = shard.quotas().lease_policy(meter).is_some_and(|sharing| sharing.is_exact);
+        let is_exact = shard.quotas().lease_policy(meter).is_some_and(|policy| policy.is_exact);
         let needed = shard.held_of(key, meter).saturating_add(cost.into());
         let held = LeaseState::from_counter(shard.state(shard.find(key), meter, now));
-        let Some(book) = shard.lease_account(key, meter, now) else { return LeaseOutcome::Gone };
-        book.limit = limit;
-        if book.is_for_other_quota(&quota) {
-            book.unpause();
+        let Some(account) = shard.lease_account(key, meter, now) else { return LeaseOutcome::Unavailable };
+        account.limit = limit;
+        if account.is_for_other_quota(&quota) {
+            account.unpause();
         }
-        let left = book.expire(held, now);
-        let held = book.replenish(left, needed, now);
+        let left = account.expire(held, now);
+        let held = account.replenish(left, needed, now);
         let units = held.units(now);
         if u64::from(units) < needed {
-            book.pause_after_partial_grant(now);
+            account.pause_after_partial_grant(now);
         }
         let outcome = if u64::from(units) >= needed {
-            LeaseOutcome::Ready(book.start_renewal(now))
-        } else if book.pauses_until > now {
-            LeaseOutcome::Rejected(book.pauses_until.since(now))
+            LeaseOutcome::Ready(account.start_renewal(now))
+        } else if account.pauses_until > now {
+            LeaseOutcome::Rejected(account.pauses_until.since(now))
         } else {
-            book.need(cost, &quota, is_exact);
-            LeaseOutcome::Requested(book.start_request(now))
+            account.need(cost, &quota, is_exact);
+            LeaseOutcome::Requested(account.start_request(now))
         };
         let held = match outcome {
             LeaseOutcome::Rejected(_) if units == 0 => {
-                LeaseState::Exhausted { until: book.pauses_until, rejected: cost }
+                LeaseState::Exhausted { until: account.pauses_until, rejected: cost }
             }
             _ => held,
         };
@@ -151,47 +151,47 @@ impl Limiter {
         let SharedCounter { limit: meter, key } = counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
-        let sharing = shard.quotas().lease_policy(meter);
-        let (Some(quota), Some(sharing)) = (quota, sharing) else {
+        let policy = shard.quotas().lease_policy(meter);
+        let (Some(quota), Some(sharing)) = (quota, policy) else {
             shard.lease_accounts_mut().remove(&key);
             return None;
         };
         let state = shard.state(shard.find(key), meter, now);
         let in_use = shard.held_of(key, meter);
-        let book = shard.lease_accounts_mut().get_mut(&key)?;
-        let quota = unconditional_count::quota_with_limit(quota, book.limit);
-        let (question, held) =
-            book.lease_request(counter, LeaseState::from_counter(state), (quota, sharing), in_use, now);
+        let account = shard.lease_accounts_mut().get_mut(&key)?;
+        let quota = unconditional_count::quota_with_limit(quota, account.limit);
+        let (request, held) =
+            account.lease_request(counter, LeaseState::from_counter(state), (quota, sharing), in_use, now);
         write_lease(&mut shard, (key, meter), held, now);
-        Some(question)
+        Some(request)
     }
 
     /// Stores what the store has granted. `sent` is when the query was sent: the lease expires by this process's clock,
     /// counted from then. Returns when to review the counter, if it holds units.
     pub fn apply_grant(
         &self,
-        question: &LeaseRequest,
+        request: &LeaseRequest,
         grant: LeaseGrant,
         (sent, now): (Timestamp, Timestamp),
     ) -> Option<Timestamp> {
-        let SharedCounter { limit: meter, key } = question.counter;
+        let SharedCounter { limit: meter, key } = request.counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
         let held = LeaseState::from_counter(shard.state(shard.find(key), meter, now));
-        let book = shard.lease_accounts_mut().get_mut(&key)?;
+        let account = shard.lease_accounts_mut().get_mut(&key)?;
         let Some(quota) = quota else {
             shard.lease_accounts_mut().remove(&key);
             return None;
         };
         // The wait that was computed for the previous limit says nothing about this one.
         let none = Duration::ZERO;
-        let grant = match book.is_for_other_quota(&quota) {
+        let grant = match account.is_for_other_quota(&quota) {
             true => LeaseGrant { wait: none, spread: none, pause: none, ..grant },
             false => grant,
         };
-        let held = book.apply_grant(question, grant, held, (sent, now));
-        let review = book.review_at(now);
-        let is_idle = book.is_idle(now);
+        let held = account.apply_grant(request, grant, held, (sent, now));
+        let review = account.review_at(now);
+        let is_idle = account.is_idle(now);
         if !write_lease(&mut shard, (key, meter), held, now) || is_idle {
             shard.lease_accounts_mut().remove(&key);
         }
@@ -199,33 +199,33 @@ impl Limiter {
     }
 
     /// Ends a query without a response. Units that it may have granted expire unspent.
-    pub fn abandon_request(&self, question: &LeaseRequest) {
-        let key = question.counter.key;
+    pub fn abandon_request(&self, request: &LeaseRequest) {
+        let key = request.counter.key;
         let mut shard = self.table.lock(self.table.shard_of(key));
-        if let Some(book) = shard.lease_accounts_mut().get_mut(&key) {
-            book.abandon_request(question);
+        if let Some(account) = shard.lease_accounts_mut().get_mut(&key) {
+            account.abandon_request(request);
         }
     }
 
     /// Cancels a query that was not sent; the next request that needs units starts another.
     pub fn cancel_request(&self, counter: SharedCounter) {
         let mut shard = self.table.lock(self.table.shard_of(counter.key));
-        if let Some(book) = shard.lease_accounts_mut().get_mut(&counter.key) {
-            book.cancel_request();
+        if let Some(account) = shard.lease_accounts_mut().get_mut(&counter.key) {
+            account.cancel_request();
         }
     }
 
     /// Reviews a counter: whether units are about to expire unspent, so that the store has to be queried, or the lease
     /// account can be removed.
-    pub fn review(&self, counter: SharedCounter, now: Timestamp) -> Review {
+    pub fn review(&self, counter: SharedCounter, now: Timestamp) -> LeaseReview {
         let SharedCounter { limit: meter, key } = counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
         let held = LeaseState::from_counter(shard.state(shard.find(key), meter, now));
         let in_use = shard.held_of(key, meter);
-        let Some(book) = shard.lease_accounts_mut().get_mut(&key) else { return Review::Done };
-        let (review, held) = book.review(held, in_use, now);
+        let Some(account) = shard.lease_accounts_mut().get_mut(&key) else { return LeaseReview::Done };
+        let (review, held) = account.review(held, in_use, now);
         write_lease(&mut shard, (key, meter), held, now);
-        if review == Review::Done {
+        if review == LeaseReview::Done {
             shard.lease_accounts_mut().remove(&key);
         }
         review
@@ -251,9 +251,9 @@ impl LeaseAccount {
 
 /// Result of a review of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Review {
+pub enum LeaseReview {
     /// Units are about to expire: query the store.
-    Ask,
+    Query,
     /// Review again at this time.
     Later(Timestamp),
     /// No units are held.

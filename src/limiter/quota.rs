@@ -153,15 +153,15 @@ impl Quota {
     }
 
     /// Creates a concurrency limit of `most` requests.
-    pub const fn in_flight(most: NonZeroU32) -> Self {
+    pub const fn in_flight(max_in_flight: NonZeroU32) -> Self {
         Self {
             interval: 0,
             tolerance: 0,
             interval_remainder: 0,
             tolerance_remainder: 0,
-            count: most,
+            count: max_in_flight,
             periods: NonZeroU32::MIN,
-            burst: most,
+            burst: max_in_flight,
             units_per_request: NonZeroU16::MIN,
             unit: TimeUnit::Second,
             algorithm: Algorithm::InFlight,
@@ -251,9 +251,9 @@ impl Quota {
     /// [`QuotaError::NoShares`] if count, burst or rate leave no room for shares.
     pub fn to_elastic(self, stretch: ElasticRange) -> Result<(Self, ElasticCosts), QuotaError> {
         let (count, burst) = (u64::from(self.count.get()), u64::from(self.burst.get()));
-        let most = (self.period_nanos() / count).min(u64::from(u32::MAX) / count.max(burst));
+        let max_units = (self.period_nanos() / count).min(u64::from(u32::MAX) / count.max(burst));
         let no_shares = QuotaError::TooLargeForElastic(stretch);
-        let prices = ElasticCosts::new(stretch, most).ok_or(no_shares)?;
+        let prices = ElasticCosts::new(stretch, max_units).ok_or(no_shares)?;
         let shares = u64::from(prices.full().get());
         let finer = |number: u64| u32::try_from(number * shares).ok().and_then(NonZeroU32::new);
         let units = finer(count).zip(finer(burst)).ok_or(no_shares)?;

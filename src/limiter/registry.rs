@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_stays_keeps_its_meter_when_others_come_and_go() {
+    fn limit_keeps_its_handle_when_others_are_added_or_removed() {
         let mut meters = LimitRegistry::default();
         let both = install(&mut meters, &specs(&[(10, TimeUnit::Second), (1000, TimeUnit::Day)]));
         let day = install(&mut meters, &specs(&[(1000, TimeUnit::Day)]));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_whose_period_changes_keeps_its_meter() {
+    fn limit_keeps_its_handle_when_its_period_changes() {
         let mut meters = LimitRegistry::default();
         let before = install(&mut meters, &specs(&[(10, TimeUnit::Hour)]));
         assert_eq!(install(&mut meters, &specs(&[(10, TimeUnit::Day)])), before);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_went_does_not_hand_its_counters_to_another_period() {
+    fn removed_limit_does_not_pass_its_counters_to_another_period() {
         let mut meters = LimitRegistry::default();
         let before = install(&mut meters, &specs(&[(10, TimeUnit::Hour), (99, TimeUnit::Day)]));
         assert_eq!(install(&mut meters, &specs(&[(10, TimeUnit::Hour)])), before[..1]);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_permits_and_bans_never_continue_each_other() {
+    fn rate_limits_permits_and_bans_never_share_a_handle() {
         let mut meters = LimitRegistry::default();
         let rate = install(&mut meters, &specs(&[(10, TimeUnit::Second)]))[0];
         let spec = |quota| [LimitSpec { quota, ..specs(&[(10, TimeUnit::Second)]).remove(0) }];

@@ -23,7 +23,7 @@ fn spec(rule: &str, key: &str, per_hour: u32) -> LimitSpec {
 }
 
 /// Installs one limit per element, each of a rule of its own.
-fn installed(limiter: &Limiter, per_hour: &[u32]) -> Vec<LimitHandle> {
+fn install_limits(limiter: &Limiter, per_hour: &[u32]) -> Vec<LimitHandle> {
     let specs: Vec<_> =
         per_hour.iter().enumerate().map(|(rule, count)| spec(&rule.to_string(), "[]", *count)).collect();
     limiter.install(&specs, START)
@@ -58,35 +58,35 @@ fn remaining(decision: &Decision) -> Vec<u32> {
 }
 
 #[test]
-fn no_checks_conform() {
+fn empty_check_list_is_admitted() {
     let decision = limiter(100).check(&[], START);
     assert!(!decision.is_rejected() && !decision.overflowed() && decision.verdicts().is_empty());
 }
 
 #[test]
-fn either_both_limits_are_charged_or_none() {
+fn rejected_request_charges_neither_limit() {
     let limiter = limiter(10_000);
-    let meters = installed(&limiter, &[10, 2]);
-    let ask = || {
+    let meters = install_limits(&limiter, &[10, 2]);
+    let request = || {
         let [first, second] = [meters[0], meters[1]].map(|meter| check(&limiter, meter, 1));
         limiter.check(&[first, second], START)
     };
-    assert_eq!(remaining(&ask()), [9, 1]);
-    assert_eq!(remaining(&ask()), [8, 0]);
-    let refused = ask();
-    assert!(refused.is_rejected());
-    assert!(!refused.verdicts()[0].rejects() && refused.verdicts()[1].rejects());
-    assert_eq!(refused.verdicts()[1].retry_after(), Duration::from_secs(1800));
-    assert_eq!(remaining(&refused), [8, 0]);
+    assert_eq!(remaining(&request()), [9, 1]);
+    assert_eq!(remaining(&request()), [8, 0]);
+    let rejected = request();
+    assert!(rejected.is_rejected());
+    assert!(!rejected.verdicts()[0].rejects() && rejected.verdicts()[1].rejects());
+    assert_eq!(rejected.verdicts()[1].retry_after(), Duration::from_secs(1800));
+    assert_eq!(remaining(&rejected), [8, 0]);
     assert_eq!(meters.iter().map(|meter| used(&limiter, *meter)).collect::<Vec<_>>(), [2, 2]);
 }
 
 #[test]
-fn refusal_leaves_remaining_of_the_others_unchanged_wherever_it_stands() {
-    for refusing in 0..4 {
+fn rejection_leaves_the_other_limits_unchanged_in_any_position() {
+    for rejecting in 0..4 {
         let limiter = limiter(10_000);
-        let counts: Vec<_> = (0..4).map(|index| if index == refusing { 1 } else { 5 }).collect();
-        let meters = installed(&limiter, &counts);
+        let counts: Vec<_> = (0..4).map(|index| if index == rejecting { 1 } else { 5 }).collect();
+        let meters = install_limits(&limiter, &counts);
         let checks: Vec<_> = meters.iter().map(|meter| check(&limiter, *meter, 1)).collect();
         let passed = remaining(&limiter.check(&checks, START));
         for _ in 0..3 {
@@ -98,9 +98,9 @@ fn refusal_leaves_remaining_of_the_others_unchanged_wherever_it_stands() {
 }
 
 #[test]
-fn a_shadow_limit_counts_but_never_refuses() {
+fn shadow_limit_counts_but_never_rejects() {
     let limiter = limiter(100);
-    let meter = installed(&limiter, &[2])[0];
+    let meter = install_limits(&limiter, &[2])[0];
     for over in [false, false, true, true] {
         let decision = limiter.check(&[shadow(&limiter, meter, 1)], START);
         assert!(!decision.is_rejected());
@@ -110,9 +110,9 @@ fn a_shadow_limit_counts_but_never_refuses() {
 }
 
 #[test]
-fn a_shadow_limit_that_is_over_is_not_in_the_way_of_others() {
+fn exceeded_shadow_limit_does_not_affect_other_limits() {
     let limiter = limiter(100);
-    let meters = installed(&limiter, &[1, 10]);
+    let meters = install_limits(&limiter, &[1, 10]);
     let checks = [shadow(&limiter, meters[0], 1), check(&limiter, meters[1], 1)];
     for sum in 1..=3 {
         assert!(!limiter.check(&checks, START).is_rejected());
@@ -121,18 +121,18 @@ fn a_shadow_limit_that_is_over_is_not_in_the_way_of_others() {
 }
 
 #[test]
-fn a_shadow_limit_is_not_charged_when_another_refuses() {
+fn shadow_limit_is_not_charged_when_another_limit_rejects() {
     let limiter = limiter(100);
-    let meters = installed(&limiter, &[10, 1]);
+    let meters = install_limits(&limiter, &[10, 1]);
     let checks = [shadow(&limiter, meters[0], 1), check(&limiter, meters[1], 1)];
     assert!(!limiter.check(&checks, START).is_rejected());
-    let refused = limiter.check(&checks, START);
-    assert!(refused.is_rejected());
-    assert_eq!((remaining(&refused), used(&limiter, meters[0])), (vec![9, 0], 1));
+    let rejected = limiter.check(&checks, START);
+    assert!(rejected.is_rejected());
+    assert_eq!((remaining(&rejected), used(&limiter, meters[0])), (vec![9, 0], 1));
 }
 
 #[test]
-fn meters_come_in_the_order_of_the_specs_and_count_apart() {
+fn limit_handles_follow_spec_order_and_count_separately() {
     let limiter = limiter(100);
     let meters = limiter.install(&[spec("b", "[]", 3), spec("a", "[]", 5), spec("a", "[]", 7)], START);
     for (meter, count) in meters.iter().zip([3, 5, 7]) {
@@ -141,7 +141,7 @@ fn meters_come_in_the_order_of_the_specs_and_count_apart() {
 }
 
 #[test]
-fn raising_a_limit_keeps_what_was_used() {
+fn raised_limit_keeps_used_units() {
     let limiter = limiter(100);
     let meter = limiter.install(&[spec("api", "[]", 10)], START)[0];
     assert!(passes(&limiter, meter, 10) && !passes(&limiter, meter, 1));
@@ -152,7 +152,7 @@ fn raising_a_limit_keeps_what_was_used() {
 }
 
 #[test]
-fn lowering_a_limit_below_what_was_used_refuses() {
+fn lowered_limit_below_its_usage_rejects() {
     let limiter = limiter(100);
     let meter = limiter.install(&[spec("api", "[]", 100)], START)[0];
     assert!(passes(&limiter, meter, 10));
@@ -165,7 +165,7 @@ fn lowering_a_limit_below_what_was_used_refuses() {
 }
 
 #[test]
-fn another_key_or_rule_is_a_new_lineage() {
+fn other_key_or_rule_is_a_new_limit_identity() {
     let limiter = limiter(100);
     let meter = limiter.install(&[spec("api", "[client_ip]", 10)], START)[0];
     assert!(passes(&limiter, meter, 10));
@@ -178,7 +178,7 @@ fn another_key_or_rule_is_a_new_lineage() {
 }
 
 #[test]
-fn the_old_generation_keeps_its_limits_until_it_is_retired() {
+fn old_generation_keeps_its_limits_until_retired() {
     let limiter = limiter(100);
     let old = limiter.install(&[spec("old", "[]", 1)], START)[0];
     assert!(passes(&limiter, old, 1));
@@ -191,9 +191,9 @@ fn the_old_generation_keeps_its_limits_until_it_is_retired() {
 }
 
 #[test]
-fn a_retired_meter_limits_nothing_and_forgets() {
+fn retired_limit_admits_everything_and_drops_its_counters() {
     let limiter = limiter(100);
-    let meters = installed(&limiter, &[10, 10]);
+    let meters = install_limits(&limiter, &[10, 10]);
     assert!(meters.iter().all(|meter| passes(&limiter, *meter, 4)));
     assert_eq!(limiter.live_keys(), 2);
     limiter.retire_others(&meters[..1], START);
@@ -206,14 +206,14 @@ fn a_retired_meter_limits_nothing_and_forgets() {
     assert!(!limiter.check(&both, START).is_rejected());
     assert!(limiter.check(&both, START).is_rejected());
     // The removed limit that is installed again, and the new one that reuses its slot, start unused.
-    let again = installed(&limiter, &[10, 10, 10]);
+    let again = install_limits(&limiter, &[10, 10, 10]);
     assert_eq!(again.iter().map(|meter| used(&limiter, *meter)).collect::<Vec<_>>(), [10, 0, 0]);
 }
 
 #[test]
-fn charges_never_refuse_and_can_be_given_back() {
+fn charges_are_never_rejected_and_can_be_refunded() {
     let limiter = limiter(100);
-    let meter = installed(&limiter, &[10])[0];
+    let meter = install_limits(&limiter, &[10])[0];
     let key = limiter.hasher().hash(b"client");
     limiter.charge(meter, key, 15, START);
     assert_eq!(used(&limiter, meter), 15);
@@ -224,9 +224,9 @@ fn charges_never_refuse_and_can_be_given_back() {
 }
 
 #[test]
-fn a_full_table_says_so_and_stays_bounded() {
+fn full_table_reports_overflow_and_stays_bounded() {
     let limiter = limiter(64);
-    let meter = installed(&limiter, &[1000])[0];
+    let meter = install_limits(&limiter, &[1000])[0];
     let overflowed = (0..2000_u32)
         .filter(|number| {
             let key = limiter.hasher().hash(&number.to_be_bytes());
@@ -242,9 +242,9 @@ fn a_full_table_says_so_and_stays_bounded() {
 }
 
 #[test]
-fn counters_are_counted_per_meter_while_in_use() {
+fn keys_per_limit_counts_only_counters_in_use() {
     let limiter = limiter(1000);
-    let meters = installed(&limiter, &[10, 10]);
+    let meters = install_limits(&limiter, &[10, 10]);
     for number in 0..6_u8 {
         let key = limiter.hasher().hash(&[number]);
         let checks = [meters[0], meters[1]].map(|meter| Check { key, ..check(&limiter, meter, 1) });

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_time_is_a_wall() {
+    fn timestamp_arithmetic_saturates() {
         let end = Timestamp::END;
         assert_eq!(end.saturating_add(Duration::from_secs(1)), end);
         assert_eq!(Timestamp::from_secs(u64::MAX), end);
@@ -81,13 +81,13 @@ mod tests {
     }
 
     #[test]
-    fn a_future_moment_is_no_time_ago() {
+    fn time_since_a_future_timestamp_is_zero() {
         assert_eq!(Timestamp::from_secs(1).since(Timestamp::from_secs(2)), Duration::ZERO);
         assert_eq!(Timestamp::from_secs(2).since(Timestamp::from_secs(1)), Duration::from_secs(1));
     }
 
     #[test]
-    fn milliseconds_are_whole_and_have_an_end() {
+    fn milliseconds_round_down_and_saturate() {
         assert_eq!(saturating_millis(Duration::from_micros(1999)), 1);
         assert_eq!(saturating_millis(Duration::MAX), u64::MAX);
     }

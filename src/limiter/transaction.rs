@@ -267,7 +267,7 @@ impl<'a> Transaction<'a> {
         limiter: &Limiter,
         now: Timestamp,
     ) -> bool {
-        let (mut overflowed, mut longest) = (false, Duration::ZERO);
+        let (mut overflowed, mut max_wait) = (false, Duration::ZERO);
         for position in range.clone() {
             let check = &self.checks[position];
             let charges = check
@@ -291,14 +291,14 @@ impl<'a> Transaction<'a> {
             if let Outcome::Exceed { retry_after: Some(wait) } =
                 evaluation::reevaluate(check, (counter, &quota), now)
             {
-                longest = longest.max(wait);
+                max_wait = max_wait.max(wait);
             }
             verdicts[position].counter = Some((quota, Some(next)));
         }
         // The charges extend the wait, and another limit of the rule may now be the one without room.
         for verdict in verdicts[range].iter_mut().filter(|verdict| verdict.rejects()) {
             if let Outcome::Exceed { retry_after: Some(wait) } = &mut verdict.outcome {
-                *wait = longest.max(*wait);
+                *wait = max_wait.max(*wait);
             }
         }
         overflowed

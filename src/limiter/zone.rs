@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_zone_is_known_once() {
+    fn time_zone_is_registered_once() {
         let [berlin, tokyo] = ["Europe/Berlin", "Asia/Tokyo"].map(|name| TimeZone::get(name).unwrap());
         let known = Zone::register(&berlin).unwrap();
         assert_ne!(Zone::register(&tokyo).unwrap(), known);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn universal_time_has_no_rules() {
+    fn utc_needs_no_registration() {
         for name in ["UTC", "utc"] {
             assert_eq!(Zone::register(&TimeZone::get(name).unwrap()), Some(Zone::UTC));
         }

@@ -15,13 +15,13 @@ use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
 use crate::rules::selection::CheckRole;
-use crate::store::supply::{Supply, Waiting};
+use crate::store::lease_wait::{LeaseDecision, LeaseWaits};
 use crate::throttle;
 
 /// Maximum attempts of a request to take units of a reserve before it is rejected; other requests may take them first.
 const MAX_ATTEMPTS: usize = 4;
 /// Minimum `retry-after` while the store is unreachable.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The limits of a request for which the store must be queried.
 #[derive(Debug)]
@@ -41,13 +41,13 @@ impl<'a> PendingLease<'a> {
     /// The rule that rejects the request, and its `retry-after`.
     pub async fn resolve(
         self,
-        hold: impl AsyncFnOnce(Waiting) -> Timestamp,
+        hold: impl AsyncFnOnce(LeaseWaits) -> Timestamp,
     ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
         let Self { view, limits } = self;
-        let waiting = std::mem::take(&mut limits.awaited_leases);
-        let now = hold(waiting).await;
+        let waits = std::mem::take(&mut limits.awaited_leases);
+        let now = hold(waits).await;
         limits.check_again(view, now);
-        supply(view, limits, now);
+        acquire_leases(view, limits, now);
         // A request waits only once.
         limits.awaited_leases.clear();
         limits.record_if_decided(view);
@@ -94,7 +94,7 @@ impl AppliedLimits {
     fn use_store_loss_fallback(&mut self, view: &LimitsView, position: usize) -> bool {
         let has_other = view.policy.rules.use_store_loss_fallback(&mut self.selected[position].check);
         if !has_other {
-            self.decision.reject(position, RETRY_AFTER);
+            self.decision.reject(position, MIN_RETRY_AFTER);
         }
         has_other
     }
@@ -104,28 +104,28 @@ impl AppliedLimits {
 /// `limits.short`. Checks that are not enforced follow once all others pass.
 // Out of line, because nearly no request calls this.
 #[inline(never)]
-pub(super) fn supply(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
+pub(super) fn acquire_leases(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
     if limits.decision.is_rejected() {
-        supply_enforced(view, limits, now);
+        acquire_enforced_leases(view, limits, now);
     }
     if !limits.decision.is_rejected() {
-        supply_observers(view, limits, now);
+        acquire_unenforced_leases(view, limits, now);
     }
 }
 
-fn supply_enforced(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
+fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
     for _ in 0..MAX_ATTEMPTS {
-        let short = limits.checks_awaiting_lease();
-        if short.is_empty() || limits.is_rejected_otherwise() {
+        let awaiting_lease = limits.checks_awaiting_lease();
+        if awaiting_lease.is_empty() || limits.is_rejected_otherwise() {
             return;
         }
         let mut rejected = SmallVec::<[(usize, Duration); 2]>::new();
-        for position in short {
-            match supply_one(view, limits, position, now) {
-                Supply::There => {}
-                Supply::Asked(lacking) => limits.awaited_leases.add(lacking),
-                Supply::Rejected(wait) => rejected.push((position, wait)),
-                Supply::Away => {
+        for position in awaiting_lease {
+            match acquire_lease(view, limits, position, now) {
+                LeaseDecision::Available => {}
+                LeaseDecision::Pending(wait) => limits.awaited_leases.add(wait),
+                LeaseDecision::Rejected(wait) => rejected.push((position, wait)),
+                LeaseDecision::Unavailable => {
                     limits.use_store_loss_fallback(view, position);
                 }
             }
@@ -142,40 +142,45 @@ fn supply_enforced(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp
     }
 }
 
-fn supply_one(view: &LimitsView, limits: &AppliedLimits, position: usize, now: Timestamp) -> Supply {
+fn acquire_lease(
+    view: &LimitsView,
+    limits: &AppliedLimits,
+    position: usize,
+    now: Timestamp,
+) -> LeaseDecision {
     let selected = &limits.selected[position];
-    let store = view.store.as_ref().filter(|store| !store.is_away());
+    let store = view.store.as_ref().filter(|store| !store.is_unreachable());
     let shared = view.policy.rules.get(selected.rule).and_then(Rule::shared);
     let (Some(store), Some(shared)) = (store, shared) else {
-        return Supply::Away;
+        return LeaseDecision::Unavailable;
     };
-    let (counter, claimed) =
+    let (counter, outcome) =
         (view.limiter.shared_counter(&selected.check), view.limiter.acquire_units(&selected.check, now));
     let wait = if limits.decision.verdicts()[position].rejects() { shared.wait } else { Duration::ZERO };
-    store.supply(counter, claimed, wait)
+    store.decide_lease(counter, outcome, wait)
 }
 
 /// Decides checks that are not enforced, such as of a rule in shadow mode, and that lack units. Each is checked alone,
 /// because the other checks of an admitted request have been charged. No request waits for them. If the store must be
 /// queried first, the request counts as conforming, because the store has not reported otherwise.
-fn supply_observers(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
+fn acquire_unenforced_leases(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
     for position in 0..limits.selected.len() {
         for _ in 0..MAX_ATTEMPTS {
             if !limits.decision.verdicts()[position].needs_lease() {
                 break;
             }
-            match supply_one(view, limits, position, now) {
-                Supply::There => {}
-                Supply::Rejected(wait) if !wait.is_zero() => {
+            match acquire_lease(view, limits, position, now) {
+                LeaseDecision::Available => {}
+                LeaseDecision::Rejected(wait) if !wait.is_zero() => {
                     limits.decision.reject(position, wait);
                     break;
                 }
-                Supply::Rejected(_) | Supply::Asked(_) => {
+                LeaseDecision::Rejected(_) | LeaseDecision::Pending(_) => {
                     limits.decision.allow(position);
                     break;
                 }
-                Supply::Away if limits.use_store_loss_fallback(view, position) => {}
-                Supply::Away => break,
+                LeaseDecision::Unavailable if limits.use_store_loss_fallback(view, position) => {}
+                LeaseDecision::Unavailable => break,
             }
             let decided = view.limiter.check(&[limits.selected[position].check], now);
             limits.decision.replace(position, decided.verdicts()[0]);

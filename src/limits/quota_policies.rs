@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_has_a_name_of_its_own() {
+    fn quota_policy_names_are_unique() {
         let rules = [
             rule("a", &[TimeUnit::Second, TimeUnit::Day, TimeUnit::Day], Some(3)),
             rule("a/s", &[TimeUnit::Minute], None),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_share_a_counter_have_its_policies_and_only_those_with_in_flight_its_permits() {
+    fn rules_with_a_shared_counter_report_its_quota_policies() {
         let sharing = |name: &str, in_flight| {
             let mut rule = rule(name, &[TimeUnit::Second, TimeUnit::Day], in_flight);
             let Action::Limit(limiting) = &mut rule.action else { unreachable!("not a limit action") };

@@ -17,7 +17,8 @@ use crate::headers::append_all;
 use crate::limiter::algorithm::CounterUsage;
 use crate::limiter::decision::Verdict;
 use crate::remote::service::{
-    Descriptor, Failure, Service, ServiceRequest, ServiceResponse, Status, Urgency,
+    RemoteService, ServiceDescriptor, ServiceDescriptorStatus, ServiceError, ServiceRequest, ServiceResponse,
+    Urgency,
 };
 use crate::response::ietf::{QuotaPolicy, QuotaUnit};
 use crate::response::rate_limit_headers::Notation;
@@ -67,12 +68,12 @@ pub struct ServiceResponses(Vec<QueryResult>);
 /// A query to one service, for all rules with the same service and domain.
 #[derive(Debug)]
 struct ServiceQuery {
-    service: Rc<Service>,
+    service: Rc<RemoteService>,
     domain: Box<str>,
     queries: Vec<RemoteQuery>,
 }
 
-type QueryResult = (Vec<RemoteQuery>, Result<ServiceResponse, Failure>);
+type QueryResult = (Vec<RemoteQuery>, Result<ServiceResponse, ServiceError>);
 
 /// Result for one rule; without a verdict if there was no response.
 struct RuleResponse {
@@ -82,7 +83,7 @@ struct RuleResponse {
 
 struct RemoteVerdict {
     rejects: bool,
-    status: Status,
+    status: ServiceDescriptorStatus,
     body: Bytes,
 }
 
@@ -178,9 +179,9 @@ impl ServiceQuery {
         let descriptors = self
             .queries
             .iter_mut()
-            .map(|query| Descriptor { entries: std::mem::take(&mut query.entries), hits: query.hits });
+            .map(|query| ServiceDescriptor { entries: std::mem::take(&mut query.entries), hits: query.hits });
         let request = ServiceRequest { domain: self.domain.into(), descriptors: descriptors.collect() };
-        let response = self.service.ask(request, urgency).await;
+        let response = self.service.should_rate_limit(request, urgency).await;
         (self.queries, response)
     }
 }
@@ -260,8 +261,9 @@ fn on_error(view: &LimitsView, rule: RuleIndex) -> OnError {
 }
 
 /// Returns whether the request is rejected because of this descriptor. If the service names no descriptor, all count.
-fn rejects(response: &ServiceResponse, status: &Status) -> bool {
-    response.is_over && (status.is_over || !response.statuses.iter().any(|status| status.is_over))
+fn rejects(response: &ServiceResponse, status: &ServiceDescriptorStatus) -> bool {
+    response.is_over_limit
+        && (status.is_over_limit || !response.statuses.iter().any(|status| status.is_over_limit))
 }
 
 /// Keeps the rejection with the longest wait, and the first of equals.
@@ -295,9 +297,12 @@ fn check_local_fallback(
     }
 }
 
-fn limit_status(rule: &str, status: &Status) -> Option<(Notation, QuotaPolicy, CounterUsage)> {
+fn limit_status(
+    rule: &str,
+    status: &ServiceDescriptorStatus,
+) -> Option<(Notation, QuotaPolicy, CounterUsage)> {
     let (count, window) = status.limit?;
-    let Status { remaining, reset, .. } = *status;
+    let ServiceDescriptorStatus { remaining, reset, .. } = *status;
     let usage = CounterUsage { used: count.saturating_sub(remaining), remaining, reset };
     let policy = QuotaPolicy::new(rule, count, QuotaUnit::Requests, Some(window));
     Some((Notation::from_count(rule, count, window), policy, usage))

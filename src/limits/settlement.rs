@@ -77,20 +77,20 @@ impl Settlement {
     /// be missing. Calls `note` with each settled check.
     pub fn settle(
         &mut self,
-        ending: &RequestEnd<'_>,
+        request_end: &RequestEnd<'_>,
         call: CallStatus,
         limiter: &Limiter,
         now: Timestamp,
-        mut note: impl FnMut(usize, SettledCounter),
+        mut record: impl FnMut(usize, SettledCounter),
     ) {
         self.ended = true;
-        if matches!(ending, RequestEnd::Rejected) {
+        if matches!(request_end, RequestEnd::Rejected) {
             // A rejected request is not in flight.
             self.permits.drain(..).for_each(|permit| limiter.release_permit(&permit));
         }
         for open in &mut self.open {
             let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
-            let due = tariff.final_charge(ending, call);
+            let due = tariff.final_charge(request_end, call);
             if call == CallStatus::Awaited && tariff.reads_calls() && due != FinalCharge::Nothing {
                 open.awaited = Some(due);
                 if tariff.counts_calls() {
@@ -99,7 +99,7 @@ impl Settlement {
                 }
             }
             if let Some(settled) = open.settle(due, limiter, now) {
-                note(open.position, settled);
+                record(open.position, settled);
             }
         }
     }
@@ -143,7 +143,7 @@ impl Settlement {
         sent: u64,
         limiter: &Limiter,
         now: Timestamp,
-        mut note: impl FnMut(usize, SettledCounter),
+        mut record: impl FnMut(usize, SettledCounter),
     ) {
         for open in self.open.iter_mut().filter(|open| !open.free) {
             let tariff = cost_model_of(&self.policy, open.rule);
@@ -154,7 +154,7 @@ impl Settlement {
             let due = due.filter(|due| *due > open.reservation.units());
             let settled = due.and_then(|due| limiter.settle(&mut open.reservation, due, now));
             if let Some(settled) = settled {
-                note(open.position, settled);
+                record(open.position, settled);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::quota_policies::QuotaPolicies;
 use crate::clock::Clock;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
-use crate::remote::service::{self, Service};
+use crate::remote::service::{self, RemoteService};
 use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
 use crate::response::rejection::{PreparedHeaders, RejectionResponse};
@@ -17,7 +17,7 @@ use crate::rules::outcome::DecisionOutcome;
 use crate::rules::remote_limit::RemoteLimit;
 use crate::rules::rule::{Action, LimitSource, Rule, RuleLimit};
 use crate::rules::selection::SelectedCheck;
-use crate::store::handle::Handle;
+use crate::store::handle::StoreHandle;
 use crate::telemetry::metrics::{Metrics, RuleMetrics};
 
 /// The limits of one configuration generation, as a worker uses them.
@@ -27,7 +27,7 @@ pub struct LimitsView {
     pub(super) limiter: Arc<Limiter>,
     pub(super) clock: Arc<Clock>,
     /// The store of shared limits, if configured.
-    pub(super) store: Option<Handle>,
+    pub(super) store: Option<StoreHandle>,
     metrics: Box<[RuleMetrics]>,
     /// Header notation of each rule's limits.
     notations: Box<[Box<[Notation]>]>,
@@ -35,7 +35,7 @@ pub struct LimitsView {
     pub(super) quota_policies: QuotaPolicies,
     /// Precomputed headers of each rule's rejections, if possible.
     prepared: Box<[Option<PreparedHeaders>]>,
-    services: Box<[Rc<Service>]>,
+    services: Box<[Rc<RemoteService>]>,
     default_rejection: RejectionResponse,
 }
 
@@ -49,7 +49,7 @@ pub struct LimitResources<'a> {
     /// Metrics in which decisions are recorded.
     pub metrics: &'a Metrics,
     /// The store of shared limits, if configured.
-    pub store: Option<&'a Handle>,
+    pub store: Option<&'a StoreHandle>,
 }
 
 impl LimitsView {
@@ -57,7 +57,7 @@ impl LimitsView {
     /// kept.
     pub fn new(
         policy: &Arc<Policy>,
-        services: &[service::Settings],
+        services: &[service::RemoteServiceSettings],
         before: Option<&Self>,
         LimitResources { limiter, clock, metrics, store }: LimitResources<'_>,
     ) -> Self {
@@ -116,7 +116,7 @@ impl LimitsView {
     }
 
     /// Returns the rule's remote limit and its service, if it has one.
-    pub(super) fn remote_limit(&self, rule: RuleIndex) -> Option<(&RemoteLimit, &Rc<Service>)> {
+    pub(super) fn remote_limit(&self, rule: RuleIndex) -> Option<(&RemoteLimit, &Rc<RemoteService>)> {
         let Action::Limit(limiting) = &self.policy.rules.get(rule)?.action else { return None };
         match &limiting.source {
             LimitSource::Remote(remote) => Some((remote, self.services.get(remote.service)?)),
@@ -126,9 +126,13 @@ impl LimitsView {
 }
 
 /// Creates a service and starts to connect to it.
-fn connect(settings: &service::Settings, clock: &Arc<Clock>, metrics: &Metrics) -> Rc<Service> {
-    let metrics = metrics.remote(&settings.place.to_string());
-    let service = Service::new(settings.clone(), Arc::clone(clock), metrics);
+fn connect(
+    settings: &service::RemoteServiceSettings,
+    clock: &Arc<Clock>,
+    metrics: &Metrics,
+) -> Rc<RemoteService> {
+    let metrics = metrics.remote(&settings.address.to_string());
+    let service = RemoteService::new(settings.clone(), Arc::clone(clock), metrics);
     tokio::task::spawn_local(service.connect());
     Rc::new(service)
 }

@@ -6,7 +6,7 @@ use tokio::io::AsyncReadExt;
 
 use super::proxy_protocol::{MAX_HEADER_LENGTH, ParseOutcome, Version, parse};
 use super::{AcceptedConnection, ProxyProtocol};
-use crate::telemetry::metrics::Preamble;
+use crate::telemetry::metrics::ProxyProtocolOutcome;
 use crate::transport::Transport;
 
 /// Bytes per read: enough for a header and what usually follows it.
@@ -18,11 +18,11 @@ pub async fn read(
     accepted: AcceptedConnection,
     mode: ProxyProtocol,
     is_trusted: bool,
-) -> (Preamble, Option<AcceptedConnection>) {
+) -> (ProxyProtocolOutcome, Option<AcceptedConnection>) {
     if !is_trusted {
         // A header from an untrusted peer is left in the stream, where it will be rejected as malformed HTTP.
         let kept = (mode != ProxyProtocol::Required).then_some(accepted);
-        return (Preamble::Untrusted, kept);
+        return (ProxyProtocolOutcome::Untrusted, kept);
     }
     let AcceptedConnection { mut stream, peer } = accepted;
     let mut bytes = Vec::new();
@@ -30,28 +30,30 @@ pub async fn read(
         match parse(&bytes) {
             ParseOutcome::Complete { header, length } => {
                 let outcome = match header.version {
-                    Version::V1 => Preamble::V1,
-                    Version::V2 => Preamble::V2,
+                    Version::V1 => ProxyProtocolOutcome::V1,
+                    Version::V2 => ProxyProtocolOutcome::V2,
                 };
                 let rest = bytes.split_off(length);
                 return (outcome, Some(with_prefix(stream, rest, header.source.unwrap_or(peer))));
             }
             ParseOutcome::Absent if mode == ProxyProtocol::Optional => {
-                return (Preamble::Absent, Some(with_prefix(stream, bytes, peer)));
+                return (ProxyProtocolOutcome::Absent, Some(with_prefix(stream, bytes, peer)));
             }
-            ParseOutcome::Absent => return (Preamble::Absent, None),
-            ParseOutcome::Malformed => return (Preamble::Malformed, None),
-            ParseOutcome::Partial if bytes.len() > MAX_HEADER_LENGTH => return (Preamble::Malformed, None),
+            ParseOutcome::Absent => return (ProxyProtocolOutcome::Absent, None),
+            ParseOutcome::Malformed => return (ProxyProtocolOutcome::Malformed, None),
+            ParseOutcome::Partial if bytes.len() > MAX_HEADER_LENGTH => {
+                return (ProxyProtocolOutcome::Malformed, None);
+            }
             ParseOutcome::Partial => {}
         }
         bytes.reserve(READ_SIZE);
         match stream.read_buf(&mut bytes).await {
-            Ok(0) | Err(_) => return (Preamble::Unfinished, None),
+            Ok(0) | Err(_) => return (ProxyProtocolOutcome::Incomplete, None),
             Ok(_) => {}
         }
     }
 }
 
-fn with_prefix(stream: Transport, rest: Vec<u8>, peer: SocketAddr) -> AcceptedConnection {
-    AcceptedConnection { stream: Transport::with_prefix(rest, stream), peer }
+fn with_prefix(stream: Transport, prefix: Vec<u8>, peer: SocketAddr) -> AcceptedConnection {
+    AcceptedConnection { stream: Transport::with_prefix(prefix, stream), peer }
 }

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_file_is_for_owner_and_group_and_goes_with_its_last_socket() {
+    fn unix_socket_has_mode_660_and_is_removed_with_its_last_listener() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
         let mut sockets = bind(&ListenAddress::Unix(path.as_path().into()), 3).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_dead_process_has_left_is_replaced() {
+    fn bind_replaces_only_a_stale_unix_socket() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
         let address = ListenAddress::Unix(path.as_path().into());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_a_successor_stays() {
+    fn closing_a_listener_keeps_the_unix_socket_of_its_successor() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
         let first = bind(&ListenAddress::Unix(path.as_path().into()), 1).unwrap();

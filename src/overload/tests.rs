@@ -11,7 +11,7 @@ fn client(number: u32) -> IpAddr {
 }
 
 #[test]
-fn half_of_the_descriptors_are_for_clients_unless_said_otherwise() {
+fn max_connections_defaults_to_half_of_the_file_descriptors() {
     assert_eq!(overload(&OverloadSettings::default()).max_connections(), 500);
     let settings = OverloadSettings { connections: NonZeroUsize::new(7), ..OverloadSettings::default() };
     assert_eq!(overload(&settings).max_connections(), 7);
@@ -36,7 +36,7 @@ fn a_permit_is_released_when_it_is_dropped() {
 }
 
 #[test]
-fn a_client_that_is_refused_leaves_nothing_behind() {
+fn rejected_client_is_not_counted() {
     let settings =
         OverloadSettings { connections_per_client: NonZeroU32::new(1), ..OverloadSettings::default() };
     let overload = overload(&settings);
@@ -51,7 +51,7 @@ fn a_client_that_is_refused_leaves_nothing_behind() {
 }
 
 #[test]
-fn bounds_hold_exactly_while_many_threads_come_and_go() {
+fn connections_per_client_never_exceed_the_limit_across_threads() {
     const MAX: u32 = 3;
     let settings = OverloadSettings {
         connections: NonZeroUsize::new(20),
@@ -65,13 +65,13 @@ fn bounds_hold_exactly_while_many_threads_come_and_go() {
             let (overload, inside) = (&overload, &inside);
             scope.spawn(move || {
                 for round in 0..2000_u32 {
-                    let who = (thread + round) % 4;
+                    let number = (thread + round) % 4;
                     // Eight threads cannot reach the limit on all connections.
                     let mut permit = overload.acquire_connection().unwrap();
-                    if permit.count_client(client(who)) {
-                        let there = inside[who as usize].fetch_add(1, Ordering::SeqCst) + 1;
+                    if permit.count_client(client(number)) {
+                        let there = inside[number as usize].fetch_add(1, Ordering::SeqCst) + 1;
                         assert!(there <= MAX, "{there} connections at once");
-                        inside[who as usize].fetch_sub(1, Ordering::SeqCst);
+                        inside[number as usize].fetch_sub(1, Ordering::SeqCst);
                     }
                     drop(permit);
                 }
@@ -94,7 +94,7 @@ fn nothing_is_shed_below_the_limit() {
 }
 
 #[test]
-fn memory_that_is_short_stays_so_until_some_is_given_back() {
+fn memory_overload_ends_only_below_its_lower_threshold() {
     let settings = OverloadSettings { memory: Some(MemoryLimit::Percent(50)), ..OverloadSettings::default() };
     let overload = OverloadManager::new(&settings, 1000, 2_000_000);
     assert!(overload.limits_memory());
@@ -107,6 +107,6 @@ fn memory_that_is_short_stays_so_until_some_is_given_back() {
 }
 
 #[test]
-fn where_nothing_is_set_no_request_is_counted() {
+fn requests_are_not_counted_without_a_limit() {
     assert!(matches!(overload(&OverloadSettings::default()).acquire_request(), Ok(None)));
 }

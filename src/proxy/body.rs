@@ -159,7 +159,7 @@ enum ResponseContent {
 #[derive(Debug)]
 struct PrefetchedBody {
     frames: VecDeque<Frame<Bytes>>,
-    rest: UpstreamResponseBody<RequestBody>,
+    remainder: UpstreamResponseBody<RequestBody>,
 }
 
 impl PrefetchedBody {
@@ -171,7 +171,7 @@ impl PrefetchedBody {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
         match self.frames.pop_front() {
             Some(frame) => Poll::Ready(Some(Ok(frame))),
-            None => Pin::new(&mut self.rest).poll_frame(cx),
+            None => Pin::new(&mut self.remainder).poll_frame(cx),
         }
     }
 }
@@ -184,8 +184,11 @@ impl ResponseBody {
     }
 
     /// Creates the body of an upstream's response.
-    pub(super) fn upstream(answer: UpstreamResponseBody<RequestBody>, context: Box<RequestContext>) -> Self {
-        Self::new(ResponseContent::Upstream(answer), context)
+    pub(super) fn upstream(
+        response: UpstreamResponseBody<RequestBody>,
+        context: Box<RequestContext>,
+    ) -> Self {
+        Self::new(ResponseContent::Upstream(response), context)
     }
 
     /// Creates an empty body whose request does not end with it, such as that of an upgrade.
@@ -231,7 +234,8 @@ impl ResponseBody {
             && let ResponseContent::Upstream(answer) =
                 mem::replace(&mut self.content, ResponseContent::Local(None))
         {
-            self.content = ResponseContent::Prefetched(Box::new(PrefetchedBody { frames, rest: answer }));
+            self.content =
+                ResponseContent::Prefetched(Box::new(PrefetchedBody { frames, remainder: answer }));
         }
         None
     }
@@ -259,7 +263,7 @@ impl ResponseBody {
         let is_in_flight = match &self.content {
             ResponseContent::Local(_) => false,
             ResponseContent::Upstream(answer) => answer.is_in_flight(),
-            ResponseContent::Prefetched(ahead) => ahead.rest.is_in_flight(),
+            ResponseContent::Prefetched(ahead) => ahead.remainder.is_in_flight(),
         };
         if let Some(context) = self.context.as_ref().filter(|_| !is_in_flight) {
             context.timer.waive_min_rate();
@@ -325,7 +329,7 @@ impl Body for ResponseBody {
         match &self.content {
             ResponseContent::Local(content) => content.is_none(),
             ResponseContent::Upstream(answer) => answer.is_end_stream(),
-            ResponseContent::Prefetched(ahead) => ahead.frames.is_empty() && ahead.rest.is_end_stream(),
+            ResponseContent::Prefetched(ahead) => ahead.frames.is_empty() && ahead.remainder.is_end_stream(),
         }
     }
 
@@ -336,7 +340,7 @@ impl Body for ResponseBody {
             }
             ResponseContent::Upstream(answer) => answer.size_hint(),
             ResponseContent::Prefetched(ahead) => {
-                let rest = ahead.rest.size_hint().exact();
+                let rest = ahead.remainder.size_hint().exact();
                 rest.map_or_else(SizeHint::default, |rest| {
                     SizeHint::with_exact(rest.saturating_add(ahead.prefetched_size()))
                 })

@@ -100,7 +100,7 @@ impl DownstreamConnection {
         }
         let is_admitted = self.permit.count_client(self.client_network());
         if !is_admitted {
-            self.worker.metrics.load_shed(LoadShed::Client);
+            self.worker.metrics.record_load_shed(LoadShed::Client);
         }
         is_admitted
     }

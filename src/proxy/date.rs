@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_date_is_that_of_the_second() {
+    fn date_header_follows_the_current_second() {
         let at = |nanos| Timestamp::from_nanos(nanos);
         let date = DateHeader::new(at(784_111_777_999_999_999));
         assert_eq!(written(&date), "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n");

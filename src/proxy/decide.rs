@@ -15,7 +15,7 @@ use super::timeouts::RequestTimer;
 use crate::headers::append_all;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{
-    self, AppliedLimits, DecisionSource, LimitRejection, PendingLimits, ServiceQueries, Waiting,
+    self, AppliedLimits, DecisionSource, LeaseWaits, LimitRejection, PendingLimits, ServiceQueries,
 };
 use crate::response::fallback::CachedResponse;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -117,8 +117,8 @@ async fn await_leases(
 ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
     let Some(short) = pending.pending_lease(view) else { return Ok(None) };
     // Boxed for the same reason as above.
-    let hold_until = async |waiting: Waiting| {
-        hold_request(context, waiting.done()).await;
+    let hold_until = async |waiting: LeaseWaits| {
+        hold_request(context, waiting.wait_all()).await;
         context.forwarded_at
     };
     let delay = Box::pin(short.resolve(hold_until)).await?;

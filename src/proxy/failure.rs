@@ -60,7 +60,7 @@ impl ForwardFailure {
     }
 
     /// Returns how a request that got a local reply with `status` is charged.
-    pub(super) const fn ending(&self, status: StatusCode) -> RequestEnd<'static> {
+    pub(super) const fn request_end(&self, status: StatusCode) -> RequestEnd<'static> {
         let failure = match self {
             // Caused by the client: the upstream may still be processing the request.
             Self::RequestStalled

@@ -71,8 +71,8 @@ struct RuleCache {
 struct SizeWeighter;
 
 impl Weighter<Box<[u8]>, Arc<CachedResponse>> for SizeWeighter {
-    fn weight(&self, key: &Box<[u8]>, kept: &Arc<CachedResponse>) -> u64 {
-        (key.len() + kept.size()) as u64
+    fn weight(&self, key: &Box<[u8]>, response: &Arc<CachedResponse>) -> u64 {
+        (key.len() + response.size()) as u64
     }
 }
 

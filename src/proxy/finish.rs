@@ -12,22 +12,22 @@ use super::request_context::{LogRecord, RequestContext, ResponseFlag};
 use crate::limits::AppliedLimits;
 use crate::rules::cost::RequestEnd;
 use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
-use crate::telemetry::access_log::Entry;
-use crate::telemetry::spans::{Decision, Notes};
+use crate::telemetry::access_log::AccessLogEntry;
+use crate::telemetry::spans::{SpanDecision, SpanDetails};
 
 /// Settles what the request reserved, once its outcome is known, and updates the client's remaining units in `limits`.
-pub(super) fn settle(context: &mut RequestContext, ending: &RequestEnd<'_>, limits: &mut AppliedLimits) {
+pub(super) fn settle(context: &mut RequestContext, request_end: &RequestEnd<'_>, limits: &mut AppliedLimits) {
     let received = context.bytes_received();
     if let Some(settlement) = &mut context.settlement {
-        let call = grpc::call_status(context.is_grpc, ending);
+        let call = grpc::call_status(context.is_grpc, request_end);
         let shared = &context.connection.worker.shared;
         let now = shared.clock.now();
         // The upstream may have received the client's deadline too, and may give up first.
         let is_past = context.deadline.is_some_and(|deadline| deadline <= now);
-        let gave_up = is_past && ending.may_be_by_deadline(call);
-        let ending = if gave_up { &RequestEnd::Abandoned } else { ending };
+        let gave_up = is_past && request_end.may_be_by_deadline(call);
+        let request_end = if gave_up { &RequestEnd::Abandoned } else { request_end };
         let mut note = |position, settled| limits.record_settlement(position, settled, now);
-        settlement.settle(ending, call, &shared.limiter, now, &mut note);
+        settlement.settle(request_end, call, &shared.limiter, now, &mut note);
         settlement.charge_bytes(received, 0, &shared.limiter, now, &mut note);
     }
 }
@@ -103,13 +103,17 @@ fn log(context: &RequestContext, duration: Duration) {
     let Some(record) = &context.log else { return };
     let shared = &context.connection.worker.shared;
     let flag = if context.is_complete { context.flag } else { ResponseFlag::DownstreamClosed };
-    let entry = Entry {
-        start: shared.clock.civil(context.started_at),
+    let entry = AccessLogEntry {
+        start: shared.clock.civil_time_at(context.started_at),
         method: &record.method,
         path: &record.target,
         protocol: record.protocol,
         status: context.status,
-        flags: if context.retries_exhausted { flag.as_str_retries_exhausted() } else { flag.as_str() },
+        response_flags: if context.retries_exhausted {
+            flag.as_str_retries_exhausted()
+        } else {
+            flag.as_str()
+        },
         attempts: record.upstream.as_ref().map_or(0, |_| context.retries.saturating_add(1)),
         bytes_received: context.bytes_received(),
         bytes_sent: context.bytes_sent,
@@ -127,22 +131,22 @@ fn log(context: &RequestContext, duration: Duration) {
         log.log(&entry);
     }
     let Some((tracer, trace)) = shared.tracer.as_ref().zip(record.trace.as_deref()) else { return };
-    let notes = Notes {
+    let notes = SpanDetails {
         is_secure: context.connection.tls.is_some(),
         route: record.route.as_deref(),
         decision: decision(context, record),
         peer: context.connection.peer,
     };
-    tracer.end(trace, &entry, &notes);
+    tracer.end_span(trace, &entry, &notes);
 }
 
-fn decision(context: &RequestContext, record: &LogRecord) -> Option<Decision> {
+fn decision(context: &RequestContext, record: &LogRecord) -> Option<SpanDecision> {
     let delay = context.forwarded_at.since(context.started_at);
     match context.flag {
-        ResponseFlag::RateLimited => Some(Decision::Limited),
-        ResponseFlag::Denied => Some(Decision::Denied),
-        _ if !delay.is_zero() => Some(Decision::Delayed(delay)),
+        ResponseFlag::RateLimited => Some(SpanDecision::Limited),
+        ResponseFlag::Denied => Some(SpanDecision::Denied),
+        _ if !delay.is_zero() => Some(SpanDecision::Delayed(delay)),
         // Rules are selected once the client is known.
-        _ => record.client.map(|_| Decision::Allowed),
+        _ => record.client.map(|_| SpanDecision::Allowed),
     }
 }

@@ -55,11 +55,12 @@ fn call_timeout(headers: &HeaderMap) -> Option<Duration> {
 /// Returns the shortest timeout that the client sends, for gRPC or for Connect ("Connect Protocol Reference", Timeout).
 /// An unreadable value counts as zero, as the upstream may read it in any way.
 fn deadline(headers: &HeaderMap) -> Option<Duration> {
-    let told = |name: &HeaderName, read: fn(&[u8]) -> Option<Duration>| {
+    let timeout_of = |name: &HeaderName, read: fn(&[u8]) -> Option<Duration>| {
         let values = headers.get_all(name).iter();
         values.map(|value| read(value.as_bytes()).unwrap_or_default()).min()
     };
-    let (grpc, connect) = (told(&GRPC_TIMEOUT, parse_timeout), told(&CONNECT_TIMEOUT, milliseconds));
+    let (grpc, connect) =
+        (timeout_of(&GRPC_TIMEOUT, parse_timeout), timeout_of(&CONNECT_TIMEOUT, milliseconds));
     grpc.into_iter().chain(connect).min()
 }
 
@@ -113,8 +114,8 @@ const fn grpc_status(status: StatusCode) -> GrpcStatus {
 
 /// Returns what the end of a request tells about the status of a call. The status is in the headers, follows from a
 /// local reply, or will come with the end of the response. `is_call`: the request is a gRPC call.
-pub(super) fn call_status(is_call: bool, ending: &RequestEnd<'_>) -> CallStatus {
-    match *ending {
+pub(super) fn call_status(is_call: bool, request_end: &RequestEnd<'_>) -> CallStatus {
+    match *request_end {
         RequestEnd::Responded { headers, .. } => {
             match GrpcStatus::from_field_value(headers.get(&GRPC_STATUS)) {
                 Some(status) => CallStatus::Known(status),
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_have_one_unit_and_few_digits() {
+    fn grpc_timeout_has_up_to_eight_digits_and_one_unit() {
         let read = |text: &str| parse_timeout(text.as_bytes());
         assert_eq!(read("2H"), Some(Duration::from_secs(7200)));
         assert_eq!(read("100m"), Some(Duration::from_millis(100)));
@@ -169,20 +170,20 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_printable_whatever_they_say() {
+    fn grpc_message_is_percent_encoded() {
         let text = Bytes::from_static("100 % zu schnell, Grüße\n".as_bytes());
         assert_eq!(grpc_message(&text).unwrap(), "100 %25 zu schnell, Gr%C3%BC%C3%9Fe");
         assert_eq!(grpc_message(&Bytes::from_static(b" \n")), None);
     }
 
     #[test]
-    fn a_refusal_by_a_limit_is_an_exhausted_resource() {
+    fn status_429_maps_to_resource_exhausted_and_503_to_unavailable() {
         assert_eq!(grpc_status(StatusCode::TOO_MANY_REQUESTS).as_str(), "8");
         assert_eq!(grpc_status(StatusCode::SERVICE_UNAVAILABLE).as_str(), "14");
     }
 
     #[test]
-    fn only_calls_are_calls() {
+    fn grpc_call_requires_http2_and_the_grpc_media_type() {
         let call = |version, media_type: &str| {
             let request = http::Request::post("/p.S/M").version(version).header(CONTENT_TYPE, media_type);
             is_grpc_call(&request.body(()).unwrap().into_parts().0)

@@ -83,7 +83,7 @@ pub(super) fn prepare_request(
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
     upgrades: &[Box<str>],
-    apart: Option<&mut FieldLines>,
+    field_lines: Option<&mut FieldLines>,
 ) -> UpgradeAndOverrides {
     if head.uri.authority().is_some() {
         sanitize::to_origin_form(head);
@@ -104,7 +104,7 @@ pub(super) fn prepare_request(
     }
     let overrides =
         if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
-    forwarded::set_forwarded_headers(headers, flags, hop, apart);
+    forwarded::set_forwarded_headers(headers, flags, hop, field_lines);
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, upgrade.clone());

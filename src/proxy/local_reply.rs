@@ -85,10 +85,10 @@ pub(super) fn malformed(
 /// Responds to a request that is shed. If memory is short, its connection is closed too.
 pub(super) fn overloaded(
     context: Box<RequestContext>,
-    by: LoadShed,
+    reason: LoadShed,
     pending: PendingBody,
 ) -> DownstreamResponse {
-    let close = by == LoadShed::Memory && context.owns_connection();
+    let close = reason == LoadShed::Memory && context.owns_connection();
     let body = &Bytes::from_static(b"overloaded\n");
     let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::Overloaded);
     let mut reply = build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending);
@@ -223,7 +223,7 @@ pub(super) fn upstream_failed(
     failure: &ForwardFailure,
 ) -> DownstreamResponse {
     let (status, flag, text) = failure_reply(failure);
-    finish::settle(&mut context, &failure.ending(status), limits);
+    finish::settle(&mut context, &failure.request_end(status), limits);
     context.respond_with(status, flag);
     context.timer.response_started();
     let is_read = context.upload_is_complete();

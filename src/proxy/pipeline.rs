@@ -61,7 +61,7 @@ pub(super) fn handle(
         Ok(flags) => flags,
         Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
     };
-    let (civil, settings) = (worker.shared.clock.civil(now), &view.policy.identify);
+    let (civil, settings) = (worker.shared.clock.civil_time_at(now), &view.policy.identify);
     let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil);
     let Ok(mut attributes) = identified else {
         return ready(local_reply::malformed(context, InvalidRequest::Malformed));
@@ -145,7 +145,7 @@ fn admit(
     context.upgrade.stream = stream;
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
     if let Err(by) = admission {
-        worker.metrics.load_shed(by);
+        worker.metrics.record_load_shed(by);
     }
     (context, admission)
 }
@@ -219,8 +219,8 @@ fn prepare(
             context.timer.require_min_rate(Rc::clone(scarcity), !context.is_grpc);
         }
     }
-    let mut ours = FieldLines::default();
-    let added = can_serialize_directly(context, pending, upstream).then_some(&mut ours);
+    let mut added_headers = FieldLines::default();
+    let added = can_serialize_directly(context, pending, upstream).then_some(&mut added_headers);
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(&mut head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
@@ -233,7 +233,7 @@ fn prepare(
     }
     // HTTP/2 has no raw headers.
     let wants_map = !context.owns_connection();
-    (OutgoingRequest { head, added_headers: ours, wants_map }, asked.overrides)
+    (OutgoingRequest { head, added_headers, parse_to_map: wants_map }, asked.overrides)
 }
 
 /// Whether headers added to the request may be kept in wire format, because nothing else reads them.

@@ -68,9 +68,9 @@ impl DownstreamIo {
 
     /// Sends a last response to a client whose request never became complete. It is lost if the socket cannot take it
     /// at once.
-    pub(super) fn write_raw(&mut self, answer: &[u8]) {
+    pub(super) fn write_raw(&mut self, response: &[u8]) {
         let mut cx = Context::from_waker(Waker::noop());
-        let _ = Pin::new(&mut self.transport).poll_write(&mut cx, answer);
+        let _ = Pin::new(&mut self.transport).poll_write(&mut cx, response);
         let _ = Pin::new(&mut self.transport).poll_flush(&mut cx);
     }
 

@@ -79,7 +79,7 @@ async fn copy_both_ways(
     let carried = {
         let mut copying = pin!(copy_bidirectional(&mut downstream, &mut upstream));
         poll_fn(|cx| {
-            timer.wake_by(cx.waker());
+            timer.register_waker(cx.waker());
             if timer.expired() == Some(TimeoutKind::StreamIdle) {
                 return Poll::Ready(None);
             }

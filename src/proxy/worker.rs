@@ -17,7 +17,7 @@ use super::headers::{Hop, RequestHeaderFlags};
 use super::timeouts::{CoarseClock, ConnectionTimeouts, TICK};
 use super::view::GenerationView;
 use super::{Generation, ProxyState};
-use crate::drain::Phase;
+use crate::drain::DrainPhase;
 use crate::listener::socket::Socket;
 use crate::listener::{self, AcceptedConnection};
 use crate::telemetry::metrics::WorkerMetrics;
@@ -77,7 +77,7 @@ async fn serve(
             let handle = |accepted: AcceptedConnection| {
                 let permit = match shared.overload.acquire_connection() {
                     Ok(permit) => permit,
-                    Err(limit) => return worker.metrics.load_shed(limit),
+                    Err(limit) => return worker.metrics.record_load_shed(limit),
                 };
                 // Timed from acceptance, not from the first poll, so that the drain waits for it.
                 let timer = worker.coarse_clock.add_connection(timeouts);
@@ -89,17 +89,17 @@ async fn serve(
                 drop(tokio::task::spawn_local(serving));
             };
             let failed = || worker.metrics.accept_failed();
-            listener::serve(socket, shared.drain.reached(Phase::Draining), handle, failed).await;
+            listener::serve(socket, shared.drain.wait_for_phase(DrainPhase::Draining), handle, failed).await;
         });
     }
     while let Some(ended) = accepting.join_next().await {
         propagate_panic(ended)?;
-        if shared.drain.phase() < Phase::Draining {
+        if shared.drain.phase() < DrainPhase::Draining {
             return Err(WorkerFailed("a listener has stopped"));
         }
     }
     worker.coarse_clock.drain();
-    let ended = shared.drain.reached(Phase::Ended);
+    let ended = shared.drain.wait_for_phase(DrainPhase::Terminated);
     tokio::select! {
         () = worker.coarse_clock.until_all_closed() => {}
         () = ended => {}

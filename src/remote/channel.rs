@@ -17,22 +17,22 @@ use crate::tls::client::TlsClient;
 use crate::transport::Transport;
 
 /// Maximum time to establish a connection, including TLS.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval of keep-alive pings, and the maximum time for a response to one.
-const PING_EVERY: Duration = Duration::from_secs(30);
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ServerAddress {
     /// Port of a host, which is a name or an IP address.
     Tcp(Box<str>, u16),
     /// Path of a Unix socket.
     Unix(Box<std::path::Path>),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
@@ -47,27 +47,30 @@ impl fmt::Display for Place {
 ///
 /// # Errors
 /// If the host name is invalid.
-pub fn open(place: &Place, tls: Option<Arc<TlsClient>>) -> Result<Channel, tonic::transport::Error> {
-    let authority = match place {
-        Place::Tcp(..) => place.to_string(),
-        Place::Unix(_) => "localhost".to_owned(),
+pub fn connect_lazy(
+    address: &ServerAddress,
+    tls: Option<Arc<TlsClient>>,
+) -> Result<Channel, tonic::transport::Error> {
+    let authority = match address {
+        ServerAddress::Tcp(..) => address.to_string(),
+        ServerAddress::Unix(_) => "localhost".to_owned(),
     };
     let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
-        .connect_timeout(CONNECT)
-        .http2_keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);
-    let connector = Connector { place: place.clone(), tls };
+    let connector = ChannelConnector { address: address.clone(), tls };
     Ok(endpoint.connect_with_connector_lazy(connector))
 }
 
 #[derive(Clone, Debug)]
-struct Connector {
-    place: Place,
+struct ChannelConnector {
+    address: ServerAddress,
     tls: Option<Arc<TlsClient>>,
 }
 
-impl Service<Uri> for Connector {
+impl Service<Uri> for ChannelConnector {
     type Response = TokioIo<Transport>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
@@ -77,15 +80,15 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let Self { place, tls } = self.clone();
-        Box::pin(async move { connect(&place, tls.as_deref()).await.map(TokioIo::new) })
+        let Self { address, tls } = self.clone();
+        Box::pin(async move { connect(&address, tls.as_deref()).await.map(TokioIo::new) })
     }
 }
 
-async fn connect(place: &Place, tls: Option<&TlsClient>) -> io::Result<Transport> {
-    let (host, stream): (&str, Transport) = match place {
-        Place::Tcp(host, port) => (host, Transport::connect_tcp((&**host, *port)).await?),
-        Place::Unix(path) => ("localhost", Transport::connect_unix(path).await?),
+async fn connect(address: &ServerAddress, tls: Option<&TlsClient>) -> io::Result<Transport> {
+    let (host, stream): (&str, Transport) = match address {
+        ServerAddress::Tcp(host, port) => (host, Transport::connect_tcp((&**host, *port)).await?),
+        ServerAddress::Unix(path) => ("localhost", Transport::connect_unix(path).await?),
     };
     match tls {
         None => Ok(stream),

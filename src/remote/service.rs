@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::channel::{self, Place};
+use super::channel::{self, ServerAddress};
 use super::wire;
 use crate::clock::Clock;
 use crate::limiter::timestamp::Timestamp;
@@ -26,21 +26,21 @@ use crate::telemetry::metrics::{RemoteMetrics, RemoteOutcome};
 use crate::tls::client::{self, TlsClient};
 
 /// Maximum requests of one worker in flight, and separately those in the background. Further ones fail.
-const MOST_WAITING: u32 = 1024;
+const MAX_IN_FLIGHT: u32 = 1024;
 /// Number of consecutive failures after which no requests are sent for [`REST`].
-const PATIENCE: u32 = 5;
-/// Pause after [`PATIENCE`] failures.
-const REST: Duration = Duration::from_secs(1);
+const MAX_CONSECUTIVE_FAILURES: u32 = 5;
+/// Pause after [`MAX_CONSECUTIVE_FAILURES`] failures.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum time to establish the first connection.
-const WARM_UP: Duration = Duration::from_secs(5);
+const WARM_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a response in bytes.
-const LARGEST: usize = 1 << 20;
+const MAX_RESPONSE_SIZE: usize = 1 << 20;
 
 /// Address and options of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RemoteServiceSettings {
     /// Address of the service.
-    pub place: Place,
+    pub address: ServerAddress,
     /// TLS settings; plain text if `None`.
     pub tls: Option<client::TlsClientSettings>,
     /// Maximum time for a response.
@@ -53,7 +53,7 @@ pub struct ServiceRequest {
     /// Domain of the descriptors.
     pub domain: String,
     /// Descriptors; at least one.
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<ServiceDescriptor>,
 }
 
 /// Whether a client's request waits for the response.
@@ -67,7 +67,7 @@ pub enum Urgency {
 
 /// A descriptor and its hits.
 #[derive(Clone, Debug)]
-pub struct Descriptor {
+pub struct ServiceDescriptor {
     /// Keys and values, in order.
     pub entries: Vec<(String, String)>,
     /// Number of hits.
@@ -78,9 +78,9 @@ pub struct Descriptor {
 #[derive(Clone, Debug, Default)]
 pub struct ServiceResponse {
     /// Whether the request is over a limit.
-    pub is_over: bool,
+    pub is_over_limit: bool,
     /// The status of each descriptor of the request, in order.
-    pub statuses: Vec<Status>,
+    pub statuses: Vec<ServiceDescriptorStatus>,
     /// Headers to add to the request to the upstream.
     pub request_headers: HeaderMap,
     /// Headers to add to the response to the client.
@@ -91,9 +91,9 @@ pub struct ServiceResponse {
 
 /// Status of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct ServiceDescriptorStatus {
     /// Whether the limit is exceeded.
-    pub is_over: bool,
+    pub is_over_limit: bool,
     /// The limit as a count and a window, if there is one.
     pub limit: Option<(u32, Duration)>,
     /// Remaining hits.
@@ -104,72 +104,72 @@ pub struct Status {
 
 /// Why there is no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum ServiceError {
     /// The maximum number of requests is in flight.
-    Crowded,
+    TooManyInFlight,
     /// The service is paused after failures.
-    Resting,
+    Paused,
     /// The response timed out.
-    Late,
+    Timeout,
     /// There is no connection, or it failed.
-    Away(Code),
+    Unreachable(Code),
     /// The service returned an error.
-    Call(Code),
+    Status(Code),
     /// The response does not match the request.
-    Meaningless,
+    InvalidResponse,
     /// No connection is possible, because TLS cannot be set up.
-    Unusable,
+    Misconfigured,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ServiceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Crowded => f.write_str("too many requests in flight"),
-            Self::Resting => f.write_str("not called after repeated failures"),
-            Self::Late => f.write_str("no response in time"),
-            Self::Away(code) => write!(f, "no connection: {code:?}"),
-            Self::Call(code) => write!(f, "error response: {code:?}"),
-            Self::Meaningless => f.write_str("the response does not match the request"),
-            Self::Unusable => f.write_str("cannot set up TLS"),
+            Self::TooManyInFlight => f.write_str("too many requests in flight"),
+            Self::Paused => f.write_str("not called after repeated failures"),
+            Self::Timeout => f.write_str("no response in time"),
+            Self::Unreachable(code) => write!(f, "no connection: {code:?}"),
+            Self::Status(code) => write!(f, "error response: {code:?}"),
+            Self::InvalidResponse => f.write_str("the response does not match the request"),
+            Self::Misconfigured => f.write_str("cannot set up TLS"),
         }
     }
 }
 
 /// A service, as one worker uses it.
 #[derive(Debug)]
-pub struct Service {
-    settings: Settings,
+pub struct RemoteService {
+    settings: RemoteServiceSettings,
     /// `None` if no connection is possible.
     channel: Option<Channel>,
-    waiting: Cell<u32>,
-    waiting_background: Cell<u32>,
+    in_flight: Cell<u32>,
+    in_flight_background: Cell<u32>,
     failures: Cell<u32>,
-    rests_until: Cell<Timestamp>,
+    paused_until: Cell<Timestamp>,
     clock: Arc<Clock>,
     metrics: Arc<RemoteMetrics>,
 }
 
-impl Service {
+impl RemoteService {
     /// Creates a client for a service. Must be called within a runtime.
-    pub fn new(settings: Settings, clock: Arc<Clock>, metrics: Arc<RemoteMetrics>) -> Self {
-        let opened = open(&settings);
+    pub fn new(settings: RemoteServiceSettings, clock: Arc<Clock>, metrics: Arc<RemoteMetrics>) -> Self {
+        let opened = open_channel(&settings);
         if let Err(error) = &opened {
-            tracing::error!(service = %settings.place, %error, "cannot call a rate limit service");
+            tracing::error!(service = %settings.address, %error, "cannot call a rate limit service");
         }
         Self {
             settings,
             channel: opened.ok(),
-            waiting: Cell::default(),
-            waiting_background: Cell::default(),
+            in_flight: Cell::default(),
+            in_flight_background: Cell::default(),
             failures: Cell::default(),
-            rests_until: Cell::default(),
+            paused_until: Cell::default(),
             clock,
             metrics,
         }
     }
 
     /// Returns the settings.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &RemoteServiceSettings {
         &self.settings
     }
 
@@ -180,7 +180,7 @@ impl Service {
             let Some(channel) = channel else { return };
             // The result of the health check does not matter; sending it opens the connection.
             let mut client = HealthClient::new(channel);
-            let _ = tokio::time::timeout(WARM_UP, client.check(HealthCheckRequest::default())).await;
+            let _ = tokio::time::timeout(WARM_UP_TIMEOUT, client.check(HealthCheckRequest::default())).await;
         }
     }
 
@@ -188,91 +188,106 @@ impl Service {
     ///
     /// # Errors
     /// Why there is no response.
-    pub async fn ask(&self, request: ServiceRequest, urgency: Urgency) -> Result<ServiceResponse, Failure> {
-        let began = self.clock.now();
-        let mut asking = Asking { service: self, began, has_ended: false };
-        let asked = match self.begin(began, urgency) {
-            Ok((channel, _waiting)) => self.call(channel, request).await,
+    pub async fn should_rate_limit(
+        &self,
+        request: ServiceRequest,
+        urgency: Urgency,
+    ) -> Result<ServiceResponse, ServiceError> {
+        let started = self.clock.now();
+        let mut call = ServiceCall { service: self, started, is_finished: false };
+        let result = match self.acquire_permit(started, urgency) {
+            Ok((channel, _guard)) => self.call(channel, request).await,
             Err(failure) => Err(failure),
         };
-        asking.end(asked.as_ref().map(|response| response.is_over).map_err(|failure| *failure));
-        asked
+        call.finish(result.as_ref().map(|response| response.is_over_limit).map_err(|failure| *failure));
+        result
     }
 
     /// Reserves a place among the requests in flight.
-    fn begin(&self, now: Timestamp, urgency: Urgency) -> Result<(Channel, Waiting<'_>), Failure> {
-        let channel = self.channel.clone().ok_or(Failure::Unusable)?;
+    fn acquire_permit(
+        &self,
+        now: Timestamp,
+        urgency: Urgency,
+    ) -> Result<(Channel, InFlightGuard<'_>), ServiceError> {
+        let channel = self.channel.clone().ok_or(ServiceError::Misconfigured)?;
         // After a pause, a single request probes the service.
-        let is_tried = self.failures.get() >= PATIENCE && self.waiting.get() > 0;
-        if now < self.rests_until.get() || is_tried {
-            return Err(Failure::Resting);
+        let is_probing = self.failures.get() >= MAX_CONSECUTIVE_FAILURES && self.in_flight.get() > 0;
+        if now < self.paused_until.get() || is_probing {
+            return Err(ServiceError::Paused);
         }
-        let waiting = match urgency {
-            Urgency::Awaited => &self.waiting,
+        let in_flight = match urgency {
+            Urgency::Awaited => &self.in_flight,
             // Only a request that waits probes the service.
-            Urgency::Background if self.failures.get() >= PATIENCE => return Err(Failure::Resting),
-            Urgency::Background => &self.waiting_background,
+            Urgency::Background if self.failures.get() >= MAX_CONSECUTIVE_FAILURES => {
+                return Err(ServiceError::Paused);
+            }
+            Urgency::Background => &self.in_flight_background,
         };
-        Waiting::begin(waiting).map(|waiting| (channel, waiting)).ok_or(Failure::Crowded)
+        InFlightGuard::acquire(in_flight)
+            .map(|waiting| (channel, waiting))
+            .ok_or(ServiceError::TooManyInFlight)
     }
 
-    async fn call(&self, channel: Channel, request: ServiceRequest) -> Result<ServiceResponse, Failure> {
+    async fn call(&self, channel: Channel, request: ServiceRequest) -> Result<ServiceResponse, ServiceError> {
         let descriptors = request.descriptors.len();
-        let mut request = tonic::Request::new(wire::request(request));
+        let mut request = tonic::Request::new(wire::request_to_proto(request));
         request.set_timeout(self.settings.timeout);
-        let mut client = RateLimitServiceClient::new(channel).max_decoding_message_size(LARGEST);
+        let mut client = RateLimitServiceClient::new(channel).max_decoding_message_size(MAX_RESPONSE_SIZE);
         match tokio::time::timeout(self.settings.timeout, client.should_rate_limit(request)).await {
             // tonic enforces the timeout, too, and reports it as a cancelled call.
-            Err(_) => Err(Failure::Late),
+            Err(_) => Err(ServiceError::Timeout),
             Ok(Err(status)) if matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded) => {
-                Err(Failure::Late)
+                Err(ServiceError::Timeout)
             }
             // An error with a source occurred on this side of the connection.
             Ok(Err(status)) if status.code() == Code::Unavailable || status.source().is_some() => {
-                Err(Failure::Away(status.code()))
+                Err(ServiceError::Unreachable(status.code()))
             }
-            Ok(Err(status)) => Err(Failure::Call(status.code())),
-            Ok(Ok(response)) => {
-                wire::response(response.into_inner(), descriptors).ok_or(Failure::Meaningless)
-            }
+            Ok(Err(status)) => Err(ServiceError::Status(status.code())),
+            Ok(Ok(response)) => wire::response_from_proto(response.into_inner(), descriptors)
+                .ok_or(ServiceError::InvalidResponse),
         }
     }
 
-    fn note(&self, asked: Result<bool, Failure>, now: Timestamp, took: Duration) {
-        let outcome = match asked {
+    fn record_outcome(&self, result: Result<bool, ServiceError>, now: Timestamp, took: Duration) {
+        let outcome = match result {
             Ok(false) => RemoteOutcome::Ok,
             Ok(true) => RemoteOutcome::OverLimit,
-            Err(Failure::Late) => RemoteOutcome::Late,
-            Err(Failure::Resting | Failure::Crowded | Failure::Unusable) => RemoteOutcome::Skipped,
-            Err(Failure::Away(_) | Failure::Call(_) | Failure::Meaningless) => RemoteOutcome::Failed,
+            Err(ServiceError::Timeout) => RemoteOutcome::TimedOut,
+            Err(ServiceError::Paused | ServiceError::TooManyInFlight | ServiceError::Misconfigured) => {
+                RemoteOutcome::Skipped
+            }
+            Err(ServiceError::Unreachable(_) | ServiceError::Status(_) | ServiceError::InvalidResponse) => {
+                RemoteOutcome::Failed
+            }
         };
-        self.metrics.asked(outcome, (outcome != RemoteOutcome::Skipped).then_some(took));
-        match asked {
-            Ok(_) => self.recovered(),
-            Err(failure @ (Failure::Late | Failure::Away(_))) => {
-                self.failed(failure, now.saturating_add(took))
+        self.metrics.record_call(outcome, (outcome != RemoteOutcome::Skipped).then_some(took));
+        match result {
+            Ok(_) => self.record_success(),
+            Err(failure @ (ServiceError::Timeout | ServiceError::Unreachable(_))) => {
+                self.record_failure(failure, now.saturating_add(took))
             }
             // The service is reachable; an error for one request implies nothing about the next.
-            Err(Failure::Call(_) | Failure::Meaningless) => {}
-            Err(Failure::Resting | Failure::Crowded | Failure::Unusable) => {}
+            Err(ServiceError::Status(_) | ServiceError::InvalidResponse) => {}
+            Err(ServiceError::Paused | ServiceError::TooManyInFlight | ServiceError::Misconfigured) => {}
         }
     }
 
-    fn recovered(&self) {
-        if self.failures.replace(0) >= PATIENCE {
-            tracing::info!(service = %self.settings.place, "the rate limit service responds again");
+    fn record_success(&self) {
+        if self.failures.replace(0) >= MAX_CONSECUTIVE_FAILURES {
+            tracing::info!(service = %self.settings.address, "the rate limit service responds again");
         }
     }
 
-    fn failed(&self, failure: Failure, now: Timestamp) {
+    fn record_failure(&self, failure: ServiceError, now: Timestamp) {
         let failures = self.failures.get().saturating_add(1);
         self.failures.set(failures);
-        if failures >= PATIENCE {
-            self.rests_until.set(now.saturating_add(REST));
+        if failures >= MAX_CONSECUTIVE_FAILURES {
+            self.paused_until.set(now.saturating_add(FAILURE_PAUSE));
         }
-        if failures == PATIENCE {
+        if failures == MAX_CONSECUTIVE_FAILURES {
             tracing::warn!(
-                service = %self.settings.place,
+                service = %self.settings.address,
                 %failure,
                 "the rate limit service does not respond"
             );
@@ -281,46 +296,46 @@ impl Service {
 }
 
 /// A request in flight. If it is dropped before it has ended, the client has disconnected.
-struct Asking<'s> {
-    service: &'s Service,
-    began: Timestamp,
-    has_ended: bool,
+struct ServiceCall<'s> {
+    service: &'s RemoteService,
+    started: Timestamp,
+    is_finished: bool,
 }
 
-impl Asking<'_> {
-    fn end(&mut self, asked: Result<bool, Failure>) {
-        let took = self.service.clock.now().since(self.began);
-        self.service.note(asked, self.began, took);
-        self.has_ended = true;
+impl ServiceCall<'_> {
+    fn finish(&mut self, result: Result<bool, ServiceError>) {
+        let took = self.service.clock.now().since(self.started);
+        self.service.record_outcome(result, self.started, took);
+        self.is_finished = true;
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for ServiceCall<'_> {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.service.metrics.asked(RemoteOutcome::Abandoned, None);
+        if !self.is_finished {
+            self.service.metrics.record_call(RemoteOutcome::Abandoned, None);
         }
     }
 }
 
 /// A place among the requests in flight, released on drop.
-struct Waiting<'s>(&'s Cell<u32>);
+struct InFlightGuard<'s>(&'s Cell<u32>);
 
-impl<'s> Waiting<'s> {
-    fn begin(all: &'s Cell<u32>) -> Option<Self> {
-        let now = all.get();
-        all.set(if now < MOST_WAITING { now + 1 } else { return None });
-        Some(Self(all))
+impl<'s> InFlightGuard<'s> {
+    fn acquire(in_flight: &'s Cell<u32>) -> Option<Self> {
+        let now = in_flight.get();
+        in_flight.set(if now < MAX_IN_FLIGHT { now + 1 } else { return None });
+        Some(Self(in_flight))
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get().saturating_sub(1));
     }
 }
 
-fn open(settings: &Settings) -> Result<Channel, Box<dyn Error>> {
+fn open_channel(settings: &RemoteServiceSettings) -> Result<Channel, Box<dyn Error>> {
     let tls = settings.tls.clone().map(|tls| TlsClient::new(tls).map(Arc::new)).transpose()?;
-    Ok(channel::open(&settings.place, tls)?)
+    Ok(channel::connect_lazy(&settings.address, tls)?)
 }

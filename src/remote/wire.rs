@@ -15,41 +15,45 @@ use envoy_types::pb::google::protobuf;
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRAILER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::service::{Descriptor, ServiceRequest, ServiceResponse, Status};
+use super::service::{ServiceDescriptor, ServiceDescriptorStatus, ServiceRequest, ServiceResponse};
 use crate::headers::is_hop_by_hop;
 use crate::limiter::quota::{self, Period};
 
 /// Maximum headers that a response may add for one side, and their total size in bytes, because header sections are
 /// bounded.
-const MOST_ADDED: usize = 64;
-const MOST_OCTETS: usize = 16 * 1024;
+const MAX_ADDED_HEADERS: usize = 64;
+const MAX_ADDED_HEADER_BYTES: usize = 16 * 1024;
 
 /// Converts a request. If the hits of the descriptors differ, each descriptor has its own, and the request has the
 /// maximum: a service that reads only that field then counts too much rather than too little.
-pub(super) fn request(asked: ServiceRequest) -> RateLimitRequest {
-    let hits = || asked.descriptors.iter().map(|descriptor| descriptor.hits);
-    let most = hits().max().unwrap_or(0);
-    let agree = hits().all(|hits| hits == most);
+pub(super) fn request_to_proto(request: ServiceRequest) -> RateLimitRequest {
+    let hits = || request.descriptors.iter().map(|descriptor| descriptor.hits);
+    let max_hits = hits().max().unwrap_or(0);
+    let is_uniform = hits().all(|hits| hits == max_hits);
     RateLimitRequest {
-        domain: asked.domain,
-        descriptors: asked.descriptors.into_iter().map(|one| descriptor(one, agree)).collect(),
-        hits_addend: most,
+        domain: request.domain,
+        descriptors: request
+            .descriptors
+            .into_iter()
+            .map(|one| descriptor_to_proto(one, is_uniform))
+            .collect(),
+        hits_addend: max_hits,
     }
 }
 
-fn descriptor(descriptor: Descriptor, agree: bool) -> RateLimitDescriptor {
+fn descriptor_to_proto(descriptor: ServiceDescriptor, is_uniform: bool) -> RateLimitDescriptor {
     let entry = |(key, value)| Entry { key, value };
     let hits = protobuf::UInt64Value { value: descriptor.hits.into() };
     RateLimitDescriptor {
         entries: descriptor.entries.into_iter().map(entry).collect(),
-        hits_addend: (!agree).then_some(hits),
+        hits_addend: (!is_uniform).then_some(hits),
         ..RateLimitDescriptor::default()
     }
 }
 
 /// Converts the response for `descriptors` descriptors; `None` if their number differs or there is no overall code.
-pub(super) fn response(wire: RateLimitResponse, descriptors: usize) -> Option<ServiceResponse> {
-    let is_over = match wire.overall_code() {
+pub(super) fn response_from_proto(wire: RateLimitResponse, descriptors: usize) -> Option<ServiceResponse> {
+    let is_over_limit = match wire.overall_code() {
         Code::Ok => false,
         Code::OverLimit => true,
         Code::Unknown => return None,
@@ -58,25 +62,25 @@ pub(super) fn response(wire: RateLimitResponse, descriptors: usize) -> Option<Se
         return None;
     }
     Some(ServiceResponse {
-        is_over,
-        statuses: wire.statuses.iter().map(status).collect(),
-        request_headers: headers(&wire.request_headers_to_add)?,
-        response_headers: headers(&wire.response_headers_to_add)?,
+        is_over_limit,
+        statuses: wire.statuses.iter().map(status_from_proto).collect(),
+        request_headers: headers_from_proto(&wire.request_headers_to_add)?,
+        response_headers: headers_from_proto(&wire.response_headers_to_add)?,
         body: Bytes::from(wire.raw_body),
     })
 }
 
-fn status(wire: &DescriptorStatus) -> Status {
-    Status {
-        is_over: wire.code() == Code::OverLimit,
-        limit: wire.current_limit.as_ref().and_then(limit),
+fn status_from_proto(wire: &DescriptorStatus) -> ServiceDescriptorStatus {
+    ServiceDescriptorStatus {
+        is_over_limit: wire.code() == Code::OverLimit,
+        limit: wire.current_limit.as_ref().and_then(limit_from_proto),
         remaining: wire.limit_remaining,
-        reset: wire.duration_until_reset.map(duration).unwrap_or_default(),
+        reset: wire.duration_until_reset.map(duration_from_proto).unwrap_or_default(),
     }
 }
 
 /// Returns the count and the window of a limit.
-fn limit(wire: &RateLimit) -> Option<(u32, Duration)> {
+fn limit_from_proto(wire: &RateLimit) -> Option<(u32, Duration)> {
     let unit = match wire.unit() {
         Unit::Unknown => return None,
         Unit::Second => quota::TimeUnit::Second,
@@ -91,30 +95,30 @@ fn limit(wire: &RateLimit) -> Option<(u32, Duration)> {
 }
 
 /// Converts a duration; a negative one becomes zero.
-fn duration(wire: protobuf::Duration) -> Duration {
+fn duration_from_proto(wire: protobuf::Duration) -> Duration {
     let nanos = u32::try_from(wire.nanos).unwrap_or(0).min(999_999_999);
     u64::try_from(wire.seconds).map_or(Duration::ZERO, |seconds| Duration::new(seconds, nanos))
 }
 
 /// Returns whether a service may add this header. Headers about framing or the connection are excluded, because they
 /// could move the end of a message.
-fn may_be_added(name: &HeaderName) -> bool {
-    let is_of_message = matches!(*name, CONTENT_LENGTH | EXPECT | HOST | TRAILER);
-    !is_of_message && !is_hop_by_hop(name.as_str().as_bytes())
+fn is_addable(name: &HeaderName) -> bool {
+    let is_framing = matches!(*name, CONTENT_LENGTH | EXPECT | HOST | TRAILER);
+    !is_framing && !is_hop_by_hop(name.as_str().as_bytes())
 }
 
 /// Converts the headers that may be added; `None` if they exceed the maximum.
-fn headers(wire: &[WireHeader]) -> Option<HeaderMap> {
+fn headers_from_proto(wire: &[WireHeader]) -> Option<HeaderMap> {
     let read = |header: &WireHeader| {
-        let name = HeaderName::try_from(&header.key).ok().filter(may_be_added)?;
-        let octets = if header.raw_value.is_empty() { header.value.as_bytes() } else { &header.raw_value };
-        Some((name, HeaderValue::from_bytes(octets).ok()?))
+        let name = HeaderName::try_from(&header.key).ok().filter(is_addable)?;
+        let bytes = if header.raw_value.is_empty() { header.value.as_bytes() } else { &header.raw_value };
+        Some((name, HeaderValue::from_bytes(bytes).ok()?))
     };
-    let (mut headers, mut octets) = (HeaderMap::new(), 0_usize);
+    let (mut headers, mut bytes) = (HeaderMap::new(), 0_usize);
     for (name, value) in wire.iter().filter_map(read) {
-        octets = octets.saturating_add(name.as_str().len()).saturating_add(value.len());
+        bytes = bytes.saturating_add(name.as_str().len()).saturating_add(value.len());
         headers.append(name, value);
-        if headers.len() > MOST_ADDED || octets > MOST_OCTETS {
+        if headers.len() > MAX_ADDED_HEADERS || bytes > MAX_ADDED_HEADER_BYTES {
             return None;
         }
     }
@@ -126,7 +130,8 @@ mod tests {
     use super::*;
 
     fn service_request(hits: [u32; 2]) -> ServiceRequest {
-        let descriptor = |hits| Descriptor { entries: vec![("key".to_owned(), "value".to_owned())], hits };
+        let descriptor =
+            |hits| ServiceDescriptor { entries: vec![("key".to_owned(), "value".to_owned())], hits };
         ServiceRequest { domain: "edge".to_owned(), descriptors: hits.map(descriptor).into() }
     }
 
@@ -135,52 +140,55 @@ mod tests {
     }
 
     #[test]
-    fn hits_that_agree_are_said_once() {
-        let wire = request(service_request([3, 3]));
+    fn equal_hits_are_sent_once_for_the_request() {
+        let wire = request_to_proto(service_request([3, 3]));
         assert_eq!(wire.hits_addend, 3);
         assert!(wire.descriptors.iter().all(|descriptor| descriptor.hits_addend.is_none()));
     }
 
     #[test]
-    fn hits_that_differ_are_said_for_each_and_the_most_for_all() {
-        let wire = request(service_request([1, 3]));
+    fn different_hits_are_sent_per_descriptor_and_their_maximum_for_the_request() {
+        let wire = request_to_proto(service_request([1, 3]));
         let hits: Vec<_> = wire.descriptors.iter().map(|one| one.hits_addend.unwrap().value).collect();
         assert_eq!((wire.hits_addend, hits), (3, vec![1, 3]));
     }
 
     #[test]
-    fn an_answer_about_other_descriptors_is_none() {
+    fn response_with_another_number_of_statuses_or_no_code_is_rejected() {
         let wire = RateLimitResponse { overall_code: Code::Ok.into(), ..RateLimitResponse::default() };
-        assert!(response(wire.clone(), 0).is_some());
-        assert!(response(wire, 1).is_none());
+        assert!(response_from_proto(wire.clone(), 0).is_some());
+        assert!(response_from_proto(wire, 1).is_none());
         assert!(
-            response(RateLimitResponse::default(), 0).is_none(),
+            response_from_proto(RateLimitResponse::default(), 0).is_none(),
             "a response whose overall code is unknown"
         );
     }
 
     #[test]
-    fn fields_that_say_where_a_message_ends_are_not_added() {
+    fn framing_headers_of_a_response_are_not_added() {
         let given =
             [("x-tier", "gold"), ("Content-Length", "0"), ("transfer-encoding", "chunked"), ("x bad", "1")];
-        let added = headers(&given.map(|(key, value)| header(key, value)));
+        let added = headers_from_proto(&given.map(|(key, value)| header(key, value)));
         let tier = HeaderMap::from_iter([("x-tier".parse().unwrap(), "gold".parse().unwrap())]);
         assert_eq!(added, Some(tier));
     }
 
     #[test]
-    fn an_answer_with_more_fields_than_anybody_needs_is_none() {
+    fn response_with_too_many_or_too_large_headers_is_rejected() {
         let many =
             |count: usize| (0..count).map(|index| header(&format!("x-{index}"), "")).collect::<Vec<_>>();
-        assert_eq!(headers(&many(MOST_ADDED)).map(|headers| headers.len()), Some(MOST_ADDED));
-        assert_eq!(headers(&many(MOST_ADDED + 1)), None);
-        assert_eq!(headers(&many(30_000)), None, "more fields than a header map can hold");
-        assert_eq!(headers(&[header("x-large", &"x".repeat(MOST_OCTETS))]), None);
+        assert_eq!(
+            headers_from_proto(&many(MAX_ADDED_HEADERS)).map(|headers| headers.len()),
+            Some(MAX_ADDED_HEADERS)
+        );
+        assert_eq!(headers_from_proto(&many(MAX_ADDED_HEADERS + 1)), None);
+        assert_eq!(headers_from_proto(&many(30_000)), None, "more fields than a header map can hold");
+        assert_eq!(headers_from_proto(&[header("x-large", &"x".repeat(MAX_ADDED_HEADER_BYTES))]), None);
     }
 
     #[test]
-    fn a_negative_time_is_none() {
-        assert_eq!(duration(protobuf::Duration { seconds: -1, nanos: 5 }), Duration::ZERO);
-        assert_eq!(duration(protobuf::Duration { seconds: 1, nanos: -5 }), Duration::from_secs(1));
+    fn negative_duration_becomes_zero() {
+        assert_eq!(duration_from_proto(protobuf::Duration { seconds: -1, nanos: 5 }), Duration::ZERO);
+        assert_eq!(duration_from_proto(protobuf::Duration { seconds: 1, nanos: -5 }), Duration::from_secs(1));
     }
 }

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_limit_leads_and_all_are_listed() {
+    fn x_ratelimit_headers_lead_with_the_tightest_limit() {
         let (fast, slow) = (
             Notation::new("fast", &quota(10, TimeUnit::Second)),
             Notation::new("slow", &quota(1000, TimeUnit::Hour)),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_equals_leads() {
+    fn x_ratelimit_headers_lead_with_the_first_of_equal_limits() {
         let notations = [("a", quota(10, TimeUnit::Second)), ("b", quota(20, TimeUnit::Millisecond))]
             .map(|(n, q)| Notation::new(n, &q));
         let standings = notations.each_ref().map(|notation| LimitStatus {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_alone_is_written_the_same_way() {
+    fn x_ratelimit_headers_of_a_single_limit_have_the_same_form() {
         let notation = Notation::new("per-ip", &quota(10, TimeUnit::Second));
         let mut headers = Headers::default();
         write_envoy(
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_elastic_limit_is_written_as_large_as_it_is_now() {
+    fn x_ratelimit_headers_report_the_current_elastic_limit() {
         let notation = Notation::new("per-ip", &quota(10, TimeUnit::Second));
         let standing =
             LimitStatus { notation: &notation, elastic_count: Some(25), usage: usage(7, Duration::ZERO) };
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_no_headers() {
+    fn no_x_ratelimit_headers_without_a_limit() {
         let mut headers = Headers::default();
         write_envoy(&mut headers, &[]);
         let headers = headers.into_map();

@@ -180,7 +180,7 @@ mod tests {
     use crate::response::rate_limit_headers::{LimitStatus, write_envoy};
 
     #[test]
-    fn prepared_headers_are_those_that_would_be_written() {
+    fn prepared_rejection_headers_equal_those_written_individually() {
         let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(TimeUnit::Minute));
         let quota = Quota::new(Algorithm::Gcra, limit, None).unwrap();
         let notation = Notation::new("per-ip", &quota);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_wait_no_time() {
+    fn retry_after_is_rounded_up_to_at_least_one_second() {
         assert_eq!(limited_headers(&HeaderMap::new(), Duration::ZERO)[RETRY_AFTER], "1");
         assert_eq!(limited_headers(&HeaderMap::new(), Duration::from_millis(1001))[RETRY_AFTER], "2");
     }

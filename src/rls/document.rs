@@ -5,10 +5,10 @@
 
 use serde_json::{Map, Value as Json};
 
-use crate::yaml::{self, Dialect, Kind, Node, Position, Scalar, Value};
+use crate::yaml::{self, Dialect, Node, NodeValue, Position, Scalar, ScalarKind};
 
 /// Maximum size of a file in bytes; a thousand times the largest one known.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 /// Why a set of documents is rejected: `FILE: problem`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,12 +19,12 @@ pub struct LoadError {
     /// The problem, without the file.
     pub problem: String,
     /// Position of the problem, if known; the reference's texts rarely contain it.
-    pub(crate) place: Option<Position>,
+    pub(crate) position: Option<Position>,
 }
 
 /// One document.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Document {
+pub struct DomainDocument {
     /// Domain of the limits.
     pub domain: String,
     /// Top-level descriptors.
@@ -55,7 +55,7 @@ pub struct DescriptorDocument {
     /// Descriptors of the next level.
     pub descriptors: Vec<Self>,
     /// Position in the document, if known.
-    pub(crate) place: Option<Position>,
+    pub(crate) position: Option<Position>,
 }
 
 /// A limit as written.
@@ -73,7 +73,7 @@ pub struct LimitDocument {
     pub replaces: Vec<String>,
 }
 
-const KNOWN: [&str; 16] = [
+const KNOWN_KEYS: [&str; 16] = [
     "domain",
     "key",
     "value",
@@ -94,48 +94,48 @@ const KNOWN: [&str; 16] = [
 
 impl LoadError {
     pub(super) fn new(file: &str, problem: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), problem: problem.into(), place: None }
+        Self { file: file.to_owned(), problem: problem.into(), position: None }
     }
 
     /// Adds the position.
-    pub(super) fn at(self, place: Option<Position>) -> Self {
-        Self { place, ..self }
+    pub(super) fn with_position(self, position: Option<Position>) -> Self {
+        Self { position, ..self }
     }
 }
 
-impl Document {
+impl DomainDocument {
     /// Parses the first YAML document of `text`.
     ///
     /// # Errors
     /// [`LoadError`] for invalid YAML, unknown keys, and values of the wrong type.
     pub fn from_yaml(file: &str, text: &str) -> Result<Self, LoadError> {
-        let loading = |problem: String| LoadError::new(file, format!("error loading config file: {problem}"));
-        if text.len() > MOST_BYTES {
-            return Err(loading(format!("yaml: more than {MOST_BYTES} bytes, got {}", text.len())));
+        let loading_error =
+            |problem: String| LoadError::new(file, format!("error loading config file: {problem}"));
+        if text.len() > MAX_BYTES {
+            return Err(loading_error(format!("yaml: more than {MAX_BYTES} bytes, got {}", text.len())));
         }
         let parsed = yaml::parse(text, Dialect::Go).map_err(|errors| {
             let first = errors.first();
-            let problem =
-                first.map(|error| format!("yaml: line {}: {}", error.at.line, words(&error.problem)));
-            loading(problem.unwrap_or_default()).at(first.map(|error| error.at))
+            let problem = first
+                .map(|error| format!("yaml: line {}: {}", error.position.line, yaml_error_text(&error.kind)));
+            loading_error(problem.unwrap_or_default()).with_position(first.map(|error| error.position))
         });
         let Some(root) = parsed? else { return Ok(Self::default()) };
-        let mut reader = Reader::default();
+        let mut reader = DocumentReader::default();
         match &root.value {
-            Value::Map(map) => validate(map.entries())
-                .map_err(|(place, problem)| LoadError::new(file, problem).at(Some(place)))?,
-            Value::Scalar(Scalar { kind: Kind::Null, .. }) => {}
-            _ => reader.mismatch(&root, "map[interface {}]interface {}"),
+            NodeValue::Map(map) => validate(map.entries())
+                .map_err(|(position, problem)| LoadError::new(file, problem).with_position(Some(position)))?,
+            NodeValue::Scalar(Scalar { kind: ScalarKind::Null, .. }) => {}
+            _ => reader.record_mismatch(&root, "map[interface {}]interface {}"),
         }
         let document = Self {
-            domain: reader.text(get(&root, "domain")),
-            descriptors: reader.descriptors(get(&root, "descriptors")),
+            domain: reader.read_text(get(&root, "domain")),
+            descriptors: reader.read_descriptors(get(&root, "descriptors")),
         };
         match reader.mismatches.as_slice() {
             [] => Ok(document),
-            problems => {
-                Err(loading(format!("yaml: unmarshal errors:\n{}", problems.join("\n"))).at(reader.first))
-            }
+            problems => Err(loading_error(format!("yaml: unmarshal errors:\n{}", problems.join("\n")))
+                .with_position(reader.first_position)),
         }
     }
 }
@@ -144,30 +144,33 @@ impl Document {
 fn validate(entries: &[(Node, Node)]) -> Result<(), (Position, String)> {
     for (key, value) in entries {
         let Some(name) = key.as_text() else {
-            return Err((key.at, format!("config error, key is not of type string: {}", printed(key))));
+            return Err((
+                key.position,
+                format!("config error, key is not of type string: {}", format_like_go(key)),
+            ));
         };
-        if !KNOWN.contains(&name) {
-            return Err((key.at, format!("config error, unknown key '{name}'")));
+        if !KNOWN_KEYS.contains(&name) {
+            return Err((key.position, format!("config error, unknown key '{name}'")));
         }
         match &value.value {
             // The keys of metadata are free.
             _ if name == "metadata" => {}
-            Value::Map(map) => validate(map.entries())?,
-            Value::List(items) => {
+            NodeValue::Map(map) => validate(map.entries())?,
+            NodeValue::List(items) => {
                 for item in items.iter() {
-                    let Value::Map(map) = &item.value else {
-                        let text = printed(item);
+                    let NodeValue::Map(map) = &item.value else {
+                        let text = format_like_go(item);
                         let problem =
                             format!("config error, yaml file contains list of type other than map: {text}");
-                        return Err((item.at, problem));
+                        return Err((item.position, problem));
                     };
                     validate(map.entries())?;
                 }
             }
-            Value::Scalar(Scalar { kind: Kind::Float(_) | Kind::Large(_), .. }) => {
-                return Err((value.at, "error checking config".to_owned()));
+            NodeValue::Scalar(Scalar { kind: ScalarKind::Float(_) | ScalarKind::LargeInt(_), .. }) => {
+                return Err((value.position, "error checking config".to_owned()));
             }
-            Value::Scalar(_) | Value::Tagged(_) => {}
+            NodeValue::Scalar(_) | NodeValue::Tagged(_) => {}
         }
     }
     Ok(())
@@ -175,190 +178,193 @@ fn validate(entries: &[(Node, Node)]) -> Result<(), (Position, String)> {
 
 /// Collects type errors.
 #[derive(Debug, Default)]
-struct Reader {
+struct DocumentReader {
     mismatches: Vec<String>,
     /// Position of the first type error.
-    first: Option<Position>,
+    first_position: Option<Position>,
 }
 
-impl Reader {
-    fn descriptors(&mut self, node: Option<&Node>) -> Vec<DescriptorDocument> {
-        self.list(node, "[]config.YamlDescriptor", |reader, node| reader.descriptor(node))
+impl DocumentReader {
+    fn read_descriptors(&mut self, node: Option<&Node>) -> Vec<DescriptorDocument> {
+        self.read_list(node, "[]config.YamlDescriptor", |reader, node| reader.read_descriptor(node))
     }
 
-    fn descriptor(&mut self, node: &Node) -> DescriptorDocument {
+    fn read_descriptor(&mut self, node: &Node) -> DescriptorDocument {
         DescriptorDocument {
-            key: self.text(get(node, "key")),
-            value: self.text(get(node, "value")),
-            rate_limit: get(node, "rate_limit").and_then(|limit| self.limit(limit)),
-            shadow_mode: self.flag(get(node, "shadow_mode")),
-            quota_mode: self.flag(get(node, "quota_mode")),
-            detailed_metric: self.flag(get(node, "detailed_metric")),
-            value_to_metric: self.flag(get(node, "value_to_metric")),
-            share_threshold: self.flag(get(node, "share_threshold")),
-            metadata: get(node, "metadata").and_then(|metadata| self.metadata(metadata)),
-            descriptors: self.descriptors(get(node, "descriptors")),
-            place: Some(node.at),
+            key: self.read_text(get(node, "key")),
+            value: self.read_text(get(node, "value")),
+            rate_limit: get(node, "rate_limit").and_then(|limit| self.read_limit(limit)),
+            shadow_mode: self.read_bool(get(node, "shadow_mode")),
+            quota_mode: self.read_bool(get(node, "quota_mode")),
+            detailed_metric: self.read_bool(get(node, "detailed_metric")),
+            value_to_metric: self.read_bool(get(node, "value_to_metric")),
+            share_threshold: self.read_bool(get(node, "share_threshold")),
+            metadata: get(node, "metadata").and_then(|metadata| self.read_metadata(metadata)),
+            descriptors: self.read_descriptors(get(node, "descriptors")),
+            position: Some(node.position),
         }
     }
 
-    fn limit(&mut self, node: &Node) -> Option<LimitDocument> {
+    fn read_limit(&mut self, node: &Node) -> Option<LimitDocument> {
         match &node.value {
-            Value::Map(_) => Some(LimitDocument {
-                requests_per_unit: self.count(get(node, "requests_per_unit")),
-                unit: self.text(get(node, "unit")),
-                unlimited: self.flag(get(node, "unlimited")),
-                name: self.text(get(node, "name")),
-                replaces: self.list(get(node, "replaces"), "[]config.yamlReplaces", |reader, entry| {
-                    reader.text(get(entry, "name"))
+            NodeValue::Map(_) => Some(LimitDocument {
+                requests_per_unit: self.read_u32(get(node, "requests_per_unit")),
+                unit: self.read_text(get(node, "unit")),
+                unlimited: self.read_bool(get(node, "unlimited")),
+                name: self.read_text(get(node, "name")),
+                replaces: self.read_list(get(node, "replaces"), "[]config.yamlReplaces", |reader, entry| {
+                    reader.read_text(get(entry, "name"))
                 }),
             }),
-            Value::Scalar(Scalar { kind: Kind::Null, .. }) => None,
+            NodeValue::Scalar(Scalar { kind: ScalarKind::Null, .. }) => None,
             _ => {
-                self.mismatch(node, "config.YamlRateLimit");
+                self.record_mismatch(node, "config.YamlRateLimit");
                 None
             }
         }
     }
 
-    fn metadata(&mut self, node: &Node) -> Option<Map<String, Json>> {
-        match json(node) {
+    fn read_metadata(&mut self, node: &Node) -> Option<Map<String, Json>> {
+        match metadata_to_json(node) {
             Json::Object(fields) => Some(fields),
             Json::Null => None,
             _ => {
-                self.mismatch(node, "map[string]interface {}");
+                self.record_mismatch(node, "map[string]interface {}");
                 None
             }
         }
     }
 
     /// Numbers and booleans keep their text.
-    fn text(&mut self, node: Option<&Node>) -> String {
+    fn read_text(&mut self, node: Option<&Node>) -> String {
         match node.map(|node| (node, &node.value)) {
-            None | Some((_, Value::Scalar(Scalar { kind: Kind::Null, .. }))) => String::new(),
-            Some((_, Value::Scalar(scalar))) => (*scalar.text).to_owned(),
-            Some((node, _)) => self.mismatched(node, "string"),
+            None | Some((_, NodeValue::Scalar(Scalar { kind: ScalarKind::Null, .. }))) => String::new(),
+            Some((_, NodeValue::Scalar(scalar))) => (*scalar.text).to_owned(),
+            Some((node, _)) => self.default_on_mismatch(node, "string"),
         }
     }
 
-    fn flag(&mut self, node: Option<&Node>) -> bool {
+    fn read_bool(&mut self, node: Option<&Node>) -> bool {
         match node.map(|node| (node, &node.value)) {
-            None | Some((_, Value::Scalar(Scalar { kind: Kind::Null, .. }))) => false,
-            Some((_, Value::Scalar(Scalar { kind: Kind::Bool(said), .. }))) => *said,
-            Some((node, _)) => self.mismatched(node, "bool"),
+            None | Some((_, NodeValue::Scalar(Scalar { kind: ScalarKind::Null, .. }))) => false,
+            Some((_, NodeValue::Scalar(Scalar { kind: ScalarKind::Bool(flag), .. }))) => *flag,
+            Some((node, _)) => self.default_on_mismatch(node, "bool"),
         }
     }
 
-    fn count(&mut self, node: Option<&Node>) -> u32 {
+    fn read_u32(&mut self, node: Option<&Node>) -> u32 {
         match node.map(|node| (node, &node.value)) {
-            None | Some((_, Value::Scalar(Scalar { kind: Kind::Null, .. }))) => 0,
-            Some((node, Value::Scalar(Scalar { kind: Kind::Int(number), .. }))) => {
-                u32::try_from(*number).unwrap_or_else(|_| self.mismatched(node, "uint32"))
+            None | Some((_, NodeValue::Scalar(Scalar { kind: ScalarKind::Null, .. }))) => 0,
+            Some((node, NodeValue::Scalar(Scalar { kind: ScalarKind::Int(number), .. }))) => {
+                u32::try_from(*number).unwrap_or_else(|_| self.default_on_mismatch(node, "uint32"))
             }
-            Some((node, _)) => self.mismatched(node, "uint32"),
+            Some((node, _)) => self.default_on_mismatch(node, "uint32"),
         }
     }
 
-    fn list<T>(
+    fn read_list<T>(
         &mut self,
         node: Option<&Node>,
-        wanted: &str,
-        mut read: impl FnMut(&mut Self, &Node) -> T,
+        expected: &str,
+        mut read_item: impl FnMut(&mut Self, &Node) -> T,
     ) -> Vec<T> {
         match node.map(|node| (node, &node.value)) {
-            None | Some((_, Value::Scalar(Scalar { kind: Kind::Null, .. }))) => Vec::new(),
-            Some((_, Value::List(items))) => items.iter().map(|item| read(self, item)).collect(),
-            Some((node, _)) => self.mismatched(node, wanted),
+            None | Some((_, NodeValue::Scalar(Scalar { kind: ScalarKind::Null, .. }))) => Vec::new(),
+            Some((_, NodeValue::List(items))) => items.iter().map(|item| read_item(self, item)).collect(),
+            Some((node, _)) => self.default_on_mismatch(node, expected),
         }
     }
 
-    fn mismatched<T: Default>(&mut self, node: &Node, wanted: &str) -> T {
-        self.mismatch(node, wanted);
+    fn default_on_mismatch<T: Default>(&mut self, node: &Node, expected: &str) -> T {
+        self.record_mismatch(node, expected);
         T::default()
     }
 
-    fn mismatch(&mut self, node: &Node, wanted: &str) {
+    fn record_mismatch(&mut self, node: &Node, expected: &str) {
         let value = match &node.value {
-            Value::Scalar(Scalar { text, .. }) if text.chars().count() > 10 => {
+            NodeValue::Scalar(Scalar { text, .. }) if text.chars().count() > 10 => {
                 format!(" `{}...`", text.chars().take(7).collect::<String>())
             }
-            Value::Scalar(Scalar { text, .. }) => format!(" `{text}`"),
-            Value::List(_) | Value::Map(_) | Value::Tagged(_) => String::new(),
+            NodeValue::Scalar(Scalar { text, .. }) => format!(" `{text}`"),
+            NodeValue::List(_) | NodeValue::Map(_) | NodeValue::Tagged(_) => String::new(),
         };
-        let (line, tag) = (node.at.line, tag(node));
-        self.first.get_or_insert(node.at);
-        self.mismatches.push(format!("  line {line}: cannot unmarshal {tag}{value} into {wanted}"));
+        let (line, tag) = (node.position.line, yaml_tag(node));
+        self.first_position.get_or_insert(node.position);
+        self.mismatches.push(format!("  line {line}: cannot unmarshal {tag}{value} into {expected}"));
     }
 }
 
 fn get<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
-    let Value::Map(map) = &node.value else { return None };
-    map.entry(name).map(|(_, value)| value)
+    let NodeValue::Map(map) = &node.value else { return None };
+    map.get_key_value(name).map(|(_, value)| value)
 }
 
-fn words(problem: &yaml::Problem) -> String {
+fn yaml_error_text(problem: &yaml::YamlErrorKind) -> String {
     match problem {
-        yaml::Problem::TooManyValues => "document contains excessive aliasing".to_owned(),
-        yaml::Problem::TooDeep(max) => format!("exceeded max depth of {max}"),
+        yaml::YamlErrorKind::TooManyValues => "document contains excessive aliasing".to_owned(),
+        yaml::YamlErrorKind::TooDeep(max) => format!("exceeded max depth of {max}"),
         problem => problem.to_string(),
     }
 }
 
 /// Returns the YAML tag of a value, for messages.
-fn tag(node: &Node) -> &'static str {
+fn yaml_tag(node: &Node) -> &'static str {
     match &node.value {
-        Value::Scalar(scalar) => match scalar.kind {
-            Kind::Null => "!!null",
-            Kind::Bool(_) => "!!bool",
-            Kind::Int(_) | Kind::Large(_) => "!!int",
-            Kind::Float(_) => "!!float",
-            Kind::Merge => "!!merge",
-            Kind::Text => "!!str",
+        NodeValue::Scalar(scalar) => match scalar.kind {
+            ScalarKind::Null => "!!null",
+            ScalarKind::Bool(_) => "!!bool",
+            ScalarKind::Int(_) | ScalarKind::LargeInt(_) => "!!int",
+            ScalarKind::Float(_) => "!!float",
+            ScalarKind::Merge => "!!merge",
+            ScalarKind::Text => "!!str",
         },
-        Value::List(_) => "!!seq",
-        Value::Map(_) => "!!map",
-        Value::Tagged(tagged) => tag(&tagged.1),
+        NodeValue::List(_) => "!!seq",
+        NodeValue::Map(_) => "!!map",
+        NodeValue::Tagged(tagged) => yaml_tag(&tagged.1),
     }
 }
 
 /// Returns a value as Go prints it.
-fn printed(node: &Node) -> String {
+fn format_like_go(node: &Node) -> String {
     match &node.value {
-        Value::Scalar(scalar) => match scalar.kind {
-            Kind::Null => "<nil>".to_owned(),
-            Kind::Bool(said) => said.to_string(),
-            Kind::Int(number) => number.to_string(),
-            Kind::Large(number) => number.to_string(),
-            Kind::Float(number) => number.to_string(),
-            Kind::Merge | Kind::Text => (*scalar.text).to_owned(),
+        NodeValue::Scalar(scalar) => match scalar.kind {
+            ScalarKind::Null => "<nil>".to_owned(),
+            ScalarKind::Bool(flag) => flag.to_string(),
+            ScalarKind::Int(number) => number.to_string(),
+            ScalarKind::LargeInt(number) => number.to_string(),
+            ScalarKind::Float(number) => number.to_string(),
+            ScalarKind::Merge | ScalarKind::Text => (*scalar.text).to_owned(),
         },
-        Value::List(items) => format!("[{}]", items.iter().map(printed).collect::<Vec<_>>().join(" ")),
-        Value::Map(map) => {
+        NodeValue::List(items) => {
+            format!("[{}]", items.iter().map(format_like_go).collect::<Vec<_>>().join(" "))
+        }
+        NodeValue::Map(map) => {
             let entries = map.entries().iter();
-            let entries: Vec<_> =
-                entries.map(|(key, value)| format!("{}:{}", printed(key), printed(value))).collect();
+            let entries: Vec<_> = entries
+                .map(|(key, value)| format!("{}:{}", format_like_go(key), format_like_go(value)))
+                .collect();
             format!("map[{}]", entries.join(" "))
         }
-        Value::Tagged(tagged) => printed(&tagged.1),
+        NodeValue::Tagged(tagged) => format_like_go(&tagged.1),
     }
 }
 
 /// Converts metadata to JSON.
-fn json(node: &Node) -> Json {
+fn metadata_to_json(node: &Node) -> Json {
     match &node.value {
-        Value::Scalar(scalar) => match scalar.kind {
-            Kind::Null => Json::Null,
-            Kind::Bool(said) => Json::Bool(said),
-            Kind::Int(number) => number.into(),
-            Kind::Large(number) => number.into(),
-            Kind::Float(number) => number.into(),
-            Kind::Merge | Kind::Text => Json::String((*scalar.text).to_owned()),
+        NodeValue::Scalar(scalar) => match scalar.kind {
+            ScalarKind::Null => Json::Null,
+            ScalarKind::Bool(flag) => Json::Bool(flag),
+            ScalarKind::Int(number) => number.into(),
+            ScalarKind::LargeInt(number) => number.into(),
+            ScalarKind::Float(number) => number.into(),
+            ScalarKind::Merge | ScalarKind::Text => Json::String((*scalar.text).to_owned()),
         },
-        Value::List(items) => items.iter().map(json).collect(),
-        Value::Map(map) => {
+        NodeValue::List(items) => items.iter().map(metadata_to_json).collect(),
+        NodeValue::Map(map) => {
             let entries = map.entries().iter();
-            Json::Object(entries.map(|(key, value)| (printed(key), json(value))).collect())
+            Json::Object(entries.map(|(key, value)| (format_like_go(key), metadata_to_json(value))).collect())
         }
-        Value::Tagged(tagged) => json(&tagged.1),
+        NodeValue::Tagged(tagged) => metadata_to_json(&tagged.1),
     }
 }

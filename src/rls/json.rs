@@ -6,28 +6,28 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, Code, CurrentLimit, Status};
-use super::request::{Descriptor, Entry, Override, Request};
-use super::unit::Unit;
+use super::request::{LimitOverride, RlsDescriptor, RlsEntry, RlsRequest};
+use super::response::{Code, CurrentLimit, RlsDescriptorStatus, RlsResponse};
+use super::unit::RlsUnit;
 
 /// Parses a request.
 ///
 /// # Errors
 /// The parser's error.
-pub fn request(text: &[u8]) -> Result<Request, serde_json::Error> {
-    let Question { domain, descriptors, hits_addend } = serde_json::from_slice(text)?;
-    Ok(Request {
+pub fn parse_request(text: &[u8]) -> Result<RlsRequest, serde_json::Error> {
+    let JsonRequest { domain, descriptors, hits_addend } = serde_json::from_slice(text)?;
+    Ok(RlsRequest {
         domain: domain.unwrap_or_default(),
-        descriptors: descriptors.into_iter().flatten().map(Asked::descriptor).collect(),
+        descriptors: descriptors.into_iter().flatten().map(JsonDescriptor::into_descriptor).collect(),
         hits_addend: hits_addend.map_or(0, |hits| hits.0),
     })
 }
 
 /// Converts a response to JSON.
-pub fn answer(answer: &Answer) -> Value {
+pub fn response_to_json(answer: &RlsResponse) -> Value {
     let mut fields = Map::new();
-    fields.insert("overallCode".to_owned(), code(answer.overall));
-    fields.insert("statuses".to_owned(), answer.statuses.iter().map(status).collect());
+    fields.insert("overallCode".to_owned(), code_to_json(answer.overall_code));
+    fields.insert("statuses".to_owned(), answer.statuses.iter().map(status_to_json).collect());
     if !answer.headers.is_empty() {
         let header = |(name, value): &(std::sync::Arc<str>, String)| json!({"key": &**name, "value": value});
         fields.insert("responseHeadersToAdd".to_owned(), answer.headers.iter().map(header).collect());
@@ -38,11 +38,11 @@ pub fn answer(answer: &Answer) -> Value {
     fields.into()
 }
 
-fn status(status: &Status) -> Value {
+fn status_to_json(status: &RlsDescriptorStatus) -> Value {
     let mut fields = Map::new();
-    fields.insert("code".to_owned(), code(status.code));
+    fields.insert("code".to_owned(), code_to_json(status.code));
     if let Some(limit) = &status.current_limit {
-        fields.insert("currentLimit".to_owned(), current_limit(limit));
+        fields.insert("currentLimit".to_owned(), limit_to_json(limit));
     }
     if status.limit_remaining > 0 {
         fields.insert("limitRemaining".to_owned(), status.limit_remaining.into());
@@ -53,7 +53,7 @@ fn status(status: &Status) -> Value {
     fields.into()
 }
 
-fn current_limit(limit: &CurrentLimit) -> Value {
+fn limit_to_json(limit: &CurrentLimit) -> Value {
     let mut fields = Map::new();
     if !limit.name.is_empty() {
         fields.insert("name".to_owned(), (*limit.name).into());
@@ -68,7 +68,7 @@ fn current_limit(limit: &CurrentLimit) -> Value {
     fields.into()
 }
 
-fn code(code: Code) -> Value {
+fn code_to_json(code: Code) -> Value {
     match code {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",
@@ -78,50 +78,50 @@ fn code(code: Code) -> Value {
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Question {
+struct JsonRequest {
     domain: Option<String>,
-    descriptors: Option<Vec<Asked>>,
+    descriptors: Option<Vec<JsonDescriptor>>,
     #[serde(alias = "hits_addend")]
-    hits_addend: Option<Whole<u32>>,
+    hits_addend: Option<WholeNumber<u32>>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Asked {
-    entries: Option<Vec<AskedEntry>>,
-    limit: Option<AskedLimit>,
+struct JsonDescriptor {
+    entries: Option<Vec<JsonEntry>>,
+    limit: Option<JsonLimit>,
     #[serde(alias = "hits_addend")]
-    hits_addend: Option<Whole<u64>>,
+    hits_addend: Option<WholeNumber<u64>>,
     #[serde(alias = "is_negative_hits")]
     is_negative_hits: Option<bool>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AskedEntry {
+struct JsonEntry {
     key: Option<String>,
     value: Option<String>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct AskedLimit {
+struct JsonLimit {
     #[serde(alias = "requests_per_unit")]
-    requests_per_unit: Option<Whole<u32>>,
-    unit: Option<AskedUnit>,
+    requests_per_unit: Option<WholeNumber<u32>>,
+    unit: Option<JsonUnit>,
 }
 
-impl Asked {
-    fn descriptor(self) -> Descriptor {
-        let entry = |AskedEntry { key, value }| Entry {
+impl JsonDescriptor {
+    fn into_descriptor(self) -> RlsDescriptor {
+        let entry = |JsonEntry { key, value }| RlsEntry {
             key: key.unwrap_or_default(),
             value: value.unwrap_or_default(),
         };
-        let limit = |limit: AskedLimit| Override {
+        let limit = |limit: JsonLimit| LimitOverride {
             requests_per_unit: limit.requests_per_unit.map_or(0, |count| count.0),
             unit: limit.unit.and_then(|unit| unit.0),
         };
-        Descriptor {
+        RlsDescriptor {
             entries: self.entries.into_iter().flatten().map(entry).collect(),
             limit: self.limit.map(limit),
             hits_addend: self.hits_addend.map(|hits| hits.0),
@@ -131,18 +131,18 @@ impl Asked {
 }
 
 /// A whole number, as ProtoJSON permits it: as a number, as text, or as a floating-point number without a fraction.
-struct Whole<T>(T);
+struct WholeNumber<T>(T);
 
-impl<'de, T: TryFrom<u64>> Deserialize<'de> for Whole<T> {
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for WholeNumber<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = deserializer.deserialize_any(WholeVisitor)?;
+        let number = deserializer.deserialize_any(WholeNumberVisitor)?;
         T::try_from(number).map(Self).map_err(|_| D::Error::custom(format!("number is too large: {number}")))
     }
 }
 
-struct WholeVisitor;
+struct WholeNumberVisitor;
 
-impl Visitor<'_> for WholeVisitor {
+impl Visitor<'_> for WholeNumberVisitor {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -165,35 +165,38 @@ impl Visitor<'_> for WholeVisitor {
 }
 
 /// A unit by name or by number. An unknown number is kept as `None` and rejected later with an invalid request.
-struct AskedUnit(Option<Unit>);
+struct JsonUnit(Option<RlsUnit>);
 
-impl<'de> Deserialize<'de> for AskedUnit {
+impl<'de> Deserialize<'de> for JsonUnit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(UnitVisitor)
+        deserializer.deserialize_any(JsonUnitVisitor)
     }
 }
 
-struct UnitVisitor;
+struct JsonUnitVisitor;
 
-impl Visitor<'_> for UnitVisitor {
-    type Value = AskedUnit;
+impl Visitor<'_> for JsonUnitVisitor {
+    type Value = JsonUnit;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a unit of time")
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<AskedUnit, E> {
-        Ok(AskedUnit(Unit::of_request(number)))
+    fn visit_u64<E>(self, number: u64) -> Result<JsonUnit, E> {
+        Ok(JsonUnit(RlsUnit::from_request_number(number)))
     }
 
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<AskedUnit, E> {
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<JsonUnit, E> {
         match name {
-            "UNKNOWN" => Ok(AskedUnit(None)),
+            "UNKNOWN" => Ok(JsonUnit(None)),
             // Requests have no week, and names are case-sensitive.
-            _ => match Unit::named(name).filter(|unit| *unit != Unit::Week && unit.as_str() == name) {
-                Some(unit) => Ok(AskedUnit(Some(unit))),
-                None => Err(E::custom(format!("unknown unit: {name}"))),
-            },
+            _ => {
+                match RlsUnit::from_name(name).filter(|unit| *unit != RlsUnit::Week && unit.as_str() == name)
+                {
+                    Some(unit) => Ok(JsonUnit(Some(unit))),
+                    None => Err(E::custom(format!("unknown unit: {name}"))),
+                }
+            }
         }
     }
 }
@@ -204,31 +207,34 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Result<Request, String> {
-        request(text.as_bytes()).map_err(|error| error.to_string())
+    fn parse(text: &str) -> Result<RlsRequest, String> {
+        parse_request(text.as_bytes()).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn names_of_fields_are_taken_in_either_case_and_numbers_in_every_form() {
+    fn json_request_accepts_snake_and_camel_case_and_every_form_of_numbers() {
         let one = r#"{"domain":"d","hitsAddend":2,"descriptors":[{"entries":[{"key":"k","value":"v"}],
             "limit":{"requestsPerUnit":"7","unit":"HOUR"},"hitsAddend":"3","isNegativeHits":true}]}"#;
         let other = r#"{"domain":"d","hits_addend":2.0,"descriptors":[{"entries":[{"key":"k","value":"v"}],
             "limit":{"requests_per_unit":7e0,"unit":3},"hits_addend":3,"is_negative_hits":true}]}"#;
-        let request = read(one).unwrap();
-        assert_eq!(read(other).unwrap(), request);
+        let request = parse(one).unwrap();
+        assert_eq!(parse(other).unwrap(), request);
         let descriptor = &request.descriptors[0];
         assert_eq!((request.hits_addend, descriptor.hits_addend), (2, Some(3)));
-        assert_eq!(descriptor.limit, Some(Override { requests_per_unit: 7, unit: Some(Unit::Hour) }));
+        assert_eq!(descriptor.limit, Some(LimitOverride { requests_per_unit: 7, unit: Some(RlsUnit::Hour) }));
     }
 
     #[test]
-    fn nothing_is_what_is_left_out() {
-        assert_eq!(read("{}").unwrap(), Request::default());
-        assert_eq!(read(r#"{"domain":null,"descriptors":[{"entries":null}]}"#).unwrap().descriptors.len(), 1);
+    fn json_request_fields_that_are_omitted_have_defaults() {
+        assert_eq!(parse("{}").unwrap(), RlsRequest::default());
+        assert_eq!(
+            parse(r#"{"domain":null,"descriptors":[{"entries":null}]}"#).unwrap().descriptors.len(),
+            1
+        );
     }
 
     #[test]
-    fn what_is_not_a_question_is_refused() {
+    fn invalid_json_requests_are_rejected() {
         for text in [
             "",
             "[]",
@@ -243,26 +249,26 @@ mod tests {
             r#"{"descriptors":[{"limit":{"unit":"hour"}}]}"#,
             r#"{} {}"#,
         ] {
-            assert!(read(text).is_err(), "{text}");
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn an_answer_leaves_out_what_is_nothing() {
-        let limit = CurrentLimit { requests_per_unit: 5, unit: Some(Unit::Minute), name: "".into() };
-        let over = Status {
+    fn json_response_omits_default_values() {
+        let limit = CurrentLimit { requests_per_unit: 5, unit: Some(RlsUnit::Minute), name: "".into() };
+        let over_limit = RlsDescriptorStatus {
             code: Code::OverLimit,
             current_limit: Some(limit),
             limit_remaining: 0,
             duration_until_reset: Some(Duration::from_secs(12)),
         };
-        let statuses = vec![Status::default(), over];
-        let whole = Answer { overall: Code::OverLimit, statuses, ..Answer::default() };
-        let wanted = json!({"overallCode": "OVER_LIMIT", "statuses": [{"code": "OK"}, {
+        let statuses = vec![RlsDescriptorStatus::default(), over_limit];
+        let response = RlsResponse { overall_code: Code::OverLimit, statuses, ..RlsResponse::default() };
+        let expected = json!({"overallCode": "OVER_LIMIT", "statuses": [{"code": "OK"}, {
             "code": "OVER_LIMIT",
             "currentLimit": {"requestsPerUnit": 5, "unit": "MINUTE"},
             "durationUntilReset": "12s",
         }]});
-        assert_eq!(answer(&whole), wanted);
+        assert_eq!(response_to_json(&response), expected);
     }
 }

@@ -3,39 +3,39 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use super::doors::Door;
-pub use super::server::Settings as Connections;
-use super::settings::Settings;
-pub use super::source::directory::Directory;
-pub use super::source::xds::Settings as Xds;
-pub use super::source::{Loaded, load};
-pub use crate::remote::channel::Place;
+pub use super::http_endpoints::HttpEndpoint;
+pub use super::server::RlsConnectionSettings as Connections;
+use super::settings::RlsSettings;
+pub use super::source::directory::RulesDirectory;
+pub use super::source::xds::XdsSettings as Xds;
+pub use super::source::{LoadedRules, load_rules};
+pub use crate::remote::channel::ServerAddress;
 use crate::rules::shared_limit::SharedLimit;
 use crate::telemetry::statsd;
 use crate::{listener, tls};
 
 /// The service as configured.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RlsOptions {
     /// Listeners; a change takes a restart.
-    pub ports: Ports,
+    pub ports: RlsPorts,
     /// TLS settings of the gRPC listener; plain text if `None`.
     pub tls: Option<tls::server::TlsServerSettings>,
     /// Names of which a client certificate must have one; if empty, any verified certificate is accepted.
     pub client_names: Arc<[Box<str>]>,
     /// Settings of the decisions.
-    pub decisions: Arc<Settings>,
+    pub decision_settings: Arc<RlsSettings>,
     /// How instances share the limits of documents; `None` to count per instance. A change takes a restart.
-    pub scope: Option<SharedLimit>,
+    pub shared_limit: Option<SharedLimit>,
     /// Directory with the rules' documents; `None` if there is none.
-    pub directory: Option<Directory>,
+    pub directory: Option<RulesDirectory>,
     /// Management server that sends the rules, instead of a directory.
     pub xds: Option<Arc<Xds>>,
     /// The rules when the configuration was read; `None` if they could not be loaded and are not required.
-    pub loaded: Option<Loaded>,
+    pub loaded_rules: Option<LoadedRules>,
 }
 
-impl Options {
+impl RlsOptions {
     /// Returns whether settings other than listeners and rules differ.
     pub fn differs_in_settings(&self, other: &Self) -> bool {
         let parts = |options: &Self| {
@@ -46,32 +46,32 @@ impl Options {
                 options.xds.clone(),
             )
         };
-        parts(self) != parts(other) || self.decisions != other.decisions
+        parts(self) != parts(other) || self.decision_settings != other.decision_settings
     }
 
     /// Returns whether the rules differ.
-    pub fn has_other_rules_than(&self, other: &Self) -> bool {
-        match (&self.loaded, &other.loaded) {
-            (Some(loaded), Some(others)) => !loaded.is_same_as(others),
+    pub fn has_different_rules(&self, other: &Self) -> bool {
+        match (&self.loaded_rules, &other.loaded_rules) {
+            (Some(loaded), Some(others)) => !loaded.has_same_content(others),
             (loaded, others) => loaded.is_some() != others.is_some(),
         }
     }
 
     /// Removes rules and certificates, so that they are not kept in memory.
     pub fn without_data(self) -> Self {
-        Self { tls: None, loaded: None, xds: None, ..self }
+        Self { tls: None, loaded_rules: None, xds: None, ..self }
     }
 }
 
 /// Listeners and outputs of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ports {
+pub struct RlsPorts {
     /// Address of the gRPC listener.
     pub grpc: listener::ListenAddress,
     /// HTTP/1.1 listeners and their functions.
-    pub doors: Vec<(SocketAddr, Door)>,
+    pub http_endpoints: Vec<(SocketAddr, HttpEndpoint)>,
     /// Destination of statistics in StatsD format.
-    pub statsd: Option<statsd::Settings>,
+    pub statsd: Option<statsd::StatsdSettings>,
     /// Settings of gRPC connections.
     pub connections: Connections,
 }

@@ -6,28 +6,28 @@
 //! before the tokens for it have been given up elsewhere (`bucket`): assignments that may be in force together never
 //! exceed the limit.
 
-mod bound;
 mod bucket;
+mod bucket_limit;
 mod division;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::bound::limit;
-use self::bucket::Bucket;
-use super::rules::Rules;
+use self::bucket::QuotaBucket;
+use self::bucket_limit::find_bucket_limit;
+use super::rules::DescriptorRules;
 use crate::limiter::timestamp::Timestamp;
 
 /// Validity of an assignment. Envoy reports every 5 s, so a few reports may be lost.
-pub const TIME_TO_LIVE: Duration = Duration::from_secs(20);
+pub const ASSIGNMENT_TIME_TO_LIVE: Duration = Duration::from_secs(20);
 
 /// Maximum number of buckets.
 const MAX_BUCKETS: usize = 100_000;
 /// Maximum clients per bucket.
-const MAX_CLIENTS: usize = 10_000;
+const MAX_CLIENTS_PER_BUCKET: usize = 10_000;
 /// Maximum clients of all buckets together, counted once per bucket; each takes about 200 bytes.
-const MAX_SHARES: usize = 200_000;
+const MAX_TOTAL_CLIENTS: usize = 200_000;
 
 /// Identity of a client: one stream.
 pub type StreamId = u64;
@@ -37,7 +37,7 @@ pub type BucketId = BTreeMap<String, String>;
 
 /// Usage of a bucket since the last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct BucketUsage {
     /// The bucket.
     pub bucket: BucketId,
     /// Time since the last report; zero in the first one.
@@ -50,17 +50,17 @@ pub struct Usage {
 
 /// Which requests an Envoy may admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
+pub enum AssignedStrategy {
     /// All requests.
     AllowAll,
     /// No requests.
     DenyAll,
     /// A token bucket.
-    Tokens {
+    TokenBucket {
         /// Capacity of the bucket, and tokens added per period.
-        count: u32,
+        tokens: u32,
         /// Period.
-        per: Duration,
+        period: Duration,
     },
 }
 
@@ -68,119 +68,121 @@ pub enum Strategy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     /// The client.
-    pub to: StreamId,
+    pub client: StreamId,
     /// The bucket.
     pub bucket: BucketId,
-    /// The strategy for the next [`TIME_TO_LIVE`]; `None` if no rule applies to the bucket any more.
-    pub strategy: Option<Strategy>,
+    /// The strategy for the next [`ASSIGNMENT_TIME_TO_LIVE`]; `None` if no rule applies to the bucket any more.
+    pub strategy: Option<AssignedStrategy>,
 }
 
 /// A bucket of one domain.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct BucketKey {
     domain: Box<str>,
     bucket: BucketId,
 }
 
 /// All buckets and their clients.
 #[derive(Debug, Default)]
-pub struct Quotas {
-    buckets: HashMap<Arc<Key>, Bucket>,
+pub struct QuotaBuckets {
+    buckets: HashMap<Arc<BucketKey>, QuotaBucket>,
     /// The buckets of each client.
-    streams: HashMap<StreamId, HashSet<Arc<Key>>>,
+    streams: HashMap<StreamId, HashSet<Arc<BucketKey>>>,
     /// Number of clients of all buckets.
-    shares: usize,
+    total_clients: usize,
     last_sweep: Timestamp,
 }
 
-impl Quotas {
+impl QuotaBuckets {
     /// Processes a report and returns the assignments to send, in order. The reporter gets an assignment for each
     /// reported bucket to which a rule applies. Other clients get one if their share changes.
-    pub fn report(
+    pub fn process_report(
         &mut self,
-        rules: &Rules,
-        (from, domain): (StreamId, &str),
-        usages: Vec<Usage>,
+        rules: &DescriptorRules,
+        (reporter, domain): (StreamId, &str),
+        usages: Vec<BucketUsage>,
         now: Timestamp,
     ) -> Vec<Assignment> {
         self.sweep(now);
         let mut assignments = Vec::new();
         for usage in usages {
-            let bound = limit(rules, domain, &usage.bucket);
-            let key = Key { domain: domain.into(), bucket: usage.bucket.clone() };
-            let Some(bound) = bound else {
+            let limit = find_bucket_limit(rules, domain, &usage.bucket);
+            let key = BucketKey { domain: domain.into(), bucket: usage.bucket.clone() };
+            let Some(limit) = limit else {
                 // A rule applied before, so the assignment is withdrawn.
-                if self.give_up(&key, from) {
-                    assignments.push(Assignment { to: from, bucket: usage.bucket, strategy: None });
+                if self.remove_client(&key, reporter) {
+                    assignments.push(Assignment { client: reporter, bucket: usage.bucket, strategy: None });
                 }
                 continue;
             };
-            let Some(bucket) = self.admit(key, from) else { continue };
-            let assigned = bucket.report(from, &usage, bound, now);
-            assignments.extend(assigned.into_iter().map(|(to, tokens)| Assignment {
-                to,
+            let Some(bucket) = self.join_bucket(key, reporter) else { continue };
+            let assigned_tokens = bucket.record_report(reporter, &usage, limit, now);
+            assignments.extend(assigned_tokens.into_iter().map(|(client, tokens)| Assignment {
+                client,
                 bucket: usage.bucket.clone(),
-                strategy: Some(bound.strategy(tokens)),
+                strategy: Some(limit.strategy(tokens)),
             }));
         }
         assignments
     }
 
     /// Returns the bucket of `key` if `from` is a client of it or can become one.
-    fn admit(&mut self, key: Key, from: StreamId) -> Option<&mut Bucket> {
-        let (known, clients) =
-            self.buckets.get(&key).map_or((false, 0), |bucket| (bucket.has(from), bucket.clients()));
-        let has_room = clients < MAX_CLIENTS
-            && self.shares < MAX_SHARES
+    fn join_bucket(&mut self, key: BucketKey, reporter: StreamId) -> Option<&mut QuotaBucket> {
+        let (is_known, clients) = self
+            .buckets
+            .get(&key)
+            .map_or((false, 0), |bucket| (bucket.has_client(reporter), bucket.client_count()));
+        let has_room = clients < MAX_CLIENTS_PER_BUCKET
+            && self.total_clients < MAX_TOTAL_CLIENTS
             && (clients > 0 || self.buckets.len() < MAX_BUCKETS);
-        if !known && !has_room {
+        if !is_known && !has_room {
             return None;
         }
         let key = Arc::new(key);
-        self.shares += usize::from(!known);
+        self.total_clients += usize::from(!is_known);
         // Also for a known client, which may have left and returned.
-        self.streams.entry(from).or_default().insert(Arc::clone(&key));
+        self.streams.entry(reporter).or_default().insert(Arc::clone(&key));
         Some(self.buckets.entry(key).or_default())
     }
 
     /// Removes a client from a bucket; returns whether it was there.
-    fn give_up(&mut self, key: &Key, from: StreamId) -> bool {
+    fn remove_client(&mut self, key: &BucketKey, client: StreamId) -> bool {
         let Some(bucket) = self.buckets.get_mut(key) else { return false };
-        let was_there = bucket.forget(from);
-        if bucket.clients() == 0 {
+        let was_client = bucket.remove_client(client);
+        if bucket.client_count() == 0 {
             self.buckets.remove(key);
         }
-        self.shares -= usize::from(was_there);
-        if let Some(keys) = self.streams.get_mut(&from) {
+        self.total_clients -= usize::from(was_client);
+        if let Some(keys) = self.streams.get_mut(&client) {
             keys.remove(key);
         }
-        was_there
+        was_client
     }
 
     /// Handles the end of a client's stream. Its assignments count until they expire, because the client may still use
     /// them.
-    pub fn leave(&mut self, stream: StreamId) {
+    pub fn close_stream(&mut self, stream: StreamId) {
         for key in self.streams.remove(&stream).into_iter().flatten() {
             if let Some(bucket) = self.buckets.get_mut(&key) {
-                bucket.leave(stream);
+                bucket.mark_as_left(stream);
             }
         }
     }
 
-    /// Removes expired clients; runs at most once per [`TIME_TO_LIVE`].
+    /// Removes expired clients; runs at most once per [`ASSIGNMENT_TIME_TO_LIVE`].
     fn sweep(&mut self, now: Timestamp) {
-        if now.since(self.last_sweep) < TIME_TO_LIVE {
+        if now.since(self.last_sweep) < ASSIGNMENT_TIME_TO_LIVE {
             return;
         }
         self.last_sweep = now;
         self.buckets.retain(|key, bucket| {
             for stream in bucket.sweep(now) {
-                self.shares -= 1;
+                self.total_clients -= 1;
                 if let Some(keys) = self.streams.get_mut(&stream) {
                     keys.remove(key);
                 }
             }
-            bucket.clients() > 0
+            bucket.client_count() > 0
         });
     }
 }

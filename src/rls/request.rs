@@ -1,11 +1,11 @@
 //! Requests: `RateLimitRequest` as plain data.
 
-use super::answer::Undecided;
-use super::unit::Unit;
+use super::response::RlsError;
+use super::unit::RlsUnit;
 
 /// Maximum size of a message in bytes. Envoy's request headers have up to 60 KiB by default, and each descriptor may
 /// repeat one of them. Most Envoys fail open when the service returns an error, so a long header must not cause one.
-pub const MAX_MESSAGE: usize = 1 << 20;
+pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 /// Maximum descriptors of a request. Envoy sends one for each `rate_limits` of a route and its virtual host: a handful.
 /// All counters of a request are locked together, so this also bounds how long other requests wait for the locks.
@@ -16,22 +16,22 @@ pub const MAX_ENTRIES: usize = 64;
 
 /// A request: whether a client's request is within the limits of all of these descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct RlsRequest {
     /// Domain of the limits.
     pub domain: String,
     /// Descriptors; each has its own counters.
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<RlsDescriptor>,
     /// Hits for each descriptor without its own number; 0 means unset, which is 1.
     pub hits_addend: u32,
 }
 
 /// An ordered list of entries, which is looked up and counted as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Descriptor {
+pub struct RlsDescriptor {
     /// Entries; if empty, no limit applies.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RlsEntry>,
     /// A limit that comes with the request and replaces the configured one.
-    pub limit: Option<Override>,
+    pub limit: Option<LimitOverride>,
     /// Number of hits; 0 checks without counting.
     pub hits_addend: Option<u64>,
     /// Whether the hits are refunded.
@@ -40,7 +40,7 @@ pub struct Descriptor {
 
 /// One entry of a descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Entry {
+pub struct RlsEntry {
     /// Key; not empty, by convention.
     pub key: String,
     /// Value; may be empty.
@@ -49,58 +49,58 @@ pub struct Entry {
 
 /// A limit in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Override {
+pub struct LimitOverride {
     /// Hits per unit.
     pub requests_per_unit: u32,
     /// Unit of time; `None` if the request has UNKNOWN or an invalid unit.
-    pub unit: Option<Unit>,
+    pub unit: Option<RlsUnit>,
 }
 
-impl Request {
+impl RlsRequest {
     /// Checks the maximum numbers of descriptors and entries.
-    pub(super) fn check_size(&self) -> Result<(), Undecided> {
+    pub(super) fn check_size(&self) -> Result<(), RlsError> {
         if self.descriptors.len() > MAX_DESCRIPTORS {
-            return Err(Undecided::TooManyDescriptors(self.descriptors.len()));
+            return Err(RlsError::TooManyDescriptors(self.descriptors.len()));
         }
         match self.descriptors.iter().position(|descriptor| descriptor.entries.len() > MAX_ENTRIES) {
-            Some(index) => Err(Undecided::TooManyEntries(index, self.descriptors[index].entries.len())),
+            Some(index) => Err(RlsError::TooManyEntries(index, self.descriptors[index].entries.len())),
             None => Ok(()),
         }
     }
 
     /// Returns the hits of one of the descriptors.
-    pub(super) fn hits(&self, descriptor: &Descriptor) -> Hits {
+    pub(super) fn hits(&self, descriptor: &RlsDescriptor) -> HitsAddend {
         let count = descriptor.hits_addend.unwrap_or_else(|| self.hits_addend.max(1).into());
-        Hits { count, are_given_back: descriptor.is_negative_hits }
+        HitsAddend { count, is_refund: descriptor.is_negative_hits }
     }
 }
 
 /// Hits to count or to refund.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hits {
+pub(super) struct HitsAddend {
     count: u64,
-    are_given_back: bool,
+    is_refund: bool,
 }
 
-impl Hits {
+impl HitsAddend {
     /// Returns the amount to add to a counter.
-    pub(super) fn amount(self) -> i64 {
+    pub(super) fn signed_amount(self) -> i64 {
         let amount = i64::try_from(self.count).unwrap_or(i64::MAX);
-        if self.are_given_back { -amount } else { amount }
+        if self.is_refund { -amount } else { amount }
     }
 
     /// Returns the cost of a check, which cannot be negative.
     pub(super) fn cost(self) -> u32 {
-        u32::try_from(self.counted()).unwrap_or(u32::MAX)
+        u32::try_from(self.counted_hits()).unwrap_or(u32::MAX)
     }
 
     /// Returns whether the hits are refunded.
-    pub(super) const fn are_given_back(self) -> bool {
-        self.are_given_back
+    pub(super) const fn is_refund(self) -> bool {
+        self.is_refund
     }
 
     /// Returns the hits for statistics, which never decrease.
-    pub(super) const fn counted(self) -> u64 {
-        if self.are_given_back { 0 } else { self.count }
+    pub(super) const fn counted_hits(self) -> u64 {
+        if self.is_refund { 0 } else { self.count }
     }
 }

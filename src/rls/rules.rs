@@ -12,51 +12,51 @@ use foldhash::fast::FixedState;
 use serde_json::{Map, Value};
 
 use self::wildcard::Wildcard;
-use super::document::{DescriptorDocument, Document, LimitDocument, LoadError};
-use super::unit::Unit;
+use super::document::{DescriptorDocument, DomainDocument, LimitDocument, LoadError};
+use super::unit::RlsUnit;
 use crate::yaml::Position;
 
 /// Maximum nesting of descriptors; documents from YAML have less.
-const DEEPEST: usize = 100;
+const MAX_DEPTH: usize = 100;
 
 /// The limits of all domains.
 #[derive(Debug, Default)]
-pub struct Rules {
-    domains: HashMap<Box<str>, Level, FixedState>,
+pub struct DescriptorRules {
+    domains: HashMap<Box<str>, DescriptorLevel, FixedState>,
 }
 
 /// Index of a level. Its keys are from the configuration only, so clients cannot cause collisions.
-type Index = HashMap<Box<str>, usize, FixedState>;
+type NodeIndex = HashMap<Box<str>, usize, FixedState>;
 
 /// Position of a descriptor and its problem.
-type Faulty = (Option<Position>, String);
+type LocatedError = (Option<Position>, String);
 
 /// One level of a tree.
 #[derive(Debug, Default)]
-pub(super) struct Level {
-    nodes: Vec<Node>,
+pub(super) struct DescriptorLevel {
+    nodes: Vec<DescriptorNode>,
     /// Node by key, or by key and value joined by `_`.
-    index: Index,
+    index: NodeIndex,
     wildcards: Vec<(Wildcard, usize)>,
 }
 
 /// A node for entries with a certain key, and possibly value.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct DescriptorNode {
     /// Name in statistics.
-    pub(super) composite: Box<str>,
-    pub(super) rule: Option<Rule>,
+    pub(super) composite_key: Box<str>,
+    pub(super) rule: Option<DescriptorRule>,
     /// Replacement for the value in the counter's key, if all values share one counter.
-    pub(super) shared: Option<Box<str>>,
+    pub(super) shared_value: Option<Box<str>>,
     pub(super) value_to_metric: bool,
-    pub(super) below: Level,
+    pub(super) children: DescriptorLevel,
 }
 
 /// A limit.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct DescriptorRule {
     /// The rate; `None` if unlimited.
-    pub(super) rate: Option<Rate>,
+    pub(super) rate: Option<UnitRate>,
     pub(super) name: Arc<str>,
     pub(super) replaces: Box<[Box<str>]>,
     pub(super) shadow_mode: bool,
@@ -69,12 +69,12 @@ pub(super) struct Rule {
 
 /// Hits per unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rate {
+pub(super) struct UnitRate {
     pub(super) requests_per_unit: u32,
-    pub(super) unit: Unit,
+    pub(super) unit: RlsUnit,
 }
 
-impl Rules {
+impl DescriptorRules {
     /// Parses files, given by name and text, in the order of their names.
     ///
     /// # Errors
@@ -86,21 +86,21 @@ impl Rules {
         let mut files: Vec<_> = files.into_iter().collect();
         // Makes the order of wildcards deterministic if several files have the same domain.
         files.sort_by_key(|(name, _)| *name);
-        let read = |(name, text)| Ok((name, Document::from_yaml(name, text)?));
+        let read = |(name, text)| Ok((name, DomainDocument::from_yaml(name, text)?));
         let documents = files.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        Self::load(documents, merge_domains)
+        Self::from_documents(documents, merge_domains)
     }
 
     /// Compiles documents in the given order; each has the name under which its problems are reported.
     ///
     /// # Errors
     /// The first [`LoadError`]; no document is loaded then.
-    pub fn load<'a>(
-        documents: impl IntoIterator<Item = (&'a str, Document)>,
+    pub fn from_documents<'a>(
+        documents: impl IntoIterator<Item = (&'a str, DomainDocument)>,
         merge_domains: bool,
     ) -> Result<Self, LoadError> {
         let mut rules = Self::default();
-        for (file, Document { domain, descriptors }) in documents {
+        for (file, DomainDocument { domain, descriptors }) in documents {
             if domain.is_empty() {
                 return Err(LoadError::new(file, "config file cannot have empty domain"));
             }
@@ -109,8 +109,8 @@ impl Rules {
             }
             let parent = format!("{domain}.");
             let level = rules.domains.entry(domain.into()).or_default();
-            let loaded = level.load(&parent, descriptors, 1);
-            loaded.map_err(|(place, problem)| LoadError::new(file, problem).at(place))?;
+            let loaded = level.add_descriptors(&parent, descriptors, 1);
+            loaded.map_err(|(position, problem)| LoadError::new(file, problem).with_position(position))?;
         }
         Ok(rules)
     }
@@ -128,24 +128,24 @@ impl Rules {
         lines.concat()
     }
 
-    pub(super) fn domain(&self, name: &str) -> Option<&Level> {
+    pub(super) fn domain(&self, name: &str) -> Option<&DescriptorLevel> {
         self.domains.get(name)
     }
 }
 
-impl Level {
-    fn load(
+impl DescriptorLevel {
+    fn add_descriptors(
         &mut self,
         parent: &str,
         descriptors: Vec<DescriptorDocument>,
         depth: usize,
-    ) -> Result<(), Faulty> {
+    ) -> Result<(), LocatedError> {
         for descriptor in descriptors {
-            let place = descriptor.place;
-            if depth > DEEPEST {
-                return Err((place, format!("descriptors nested more than {DEEPEST} levels deep")));
+            let position = descriptor.position;
+            if depth > MAX_DEPTH {
+                return Err((position, format!("descriptors nested more than {MAX_DEPTH} levels deep")));
             }
-            let (composite, node) = self.node(parent, descriptor, depth)?;
+            let (composite, node) = self.build_node(parent, descriptor, depth)?;
             if composite.contains('*') {
                 self.wildcards.push((Wildcard::new(&composite), self.nodes.len()));
             }
@@ -155,31 +155,31 @@ impl Level {
         Ok(())
     }
 
-    fn node(
+    fn build_node(
         &self,
         parent: &str,
         document: DescriptorDocument,
         depth: usize,
-    ) -> Result<(Box<str>, Node), Faulty> {
-        let faulty = |problem| (document.place, problem);
-        let composite = composite(&document).map_err(faulty)?;
+    ) -> Result<(Box<str>, DescriptorNode), LocatedError> {
+        let located_error = |problem| (document.position, problem);
+        let composite = composite_key(&document).map_err(located_error)?;
         let stat_key = format!("{parent}{composite}");
         if self.index.contains_key(composite.as_str()) {
-            return Err(faulty(format!("duplicate descriptor composite key '{stat_key}'")));
+            return Err(located_error(format!("duplicate descriptor composite key '{stat_key}'")));
         }
         if document.share_threshold && !composite.contains('*') {
-            return Err(faulty(format!(
+            return Err(located_error(format!(
                 "share_threshold can only be used with wildcard values (containing '*'), \
                  but found key '{composite}'"
             )));
         }
         let pattern = if document.value.is_empty() { &document.key } else { &document.value };
-        let shared = document.share_threshold.then(|| pattern.as_str().into());
+        let shared_value = document.share_threshold.then(|| pattern.as_str().into());
         let rule = match &document.rate_limit {
-            Some(limit) => Some(Rule {
-                rate: rate(limit).map_err(faulty)?,
+            Some(limit) => Some(DescriptorRule {
+                rate: parse_rate(limit).map_err(located_error)?,
                 name: limit.name.as_str().into(),
-                replaces: replaces(limit).map_err(faulty)?,
+                replaces: parse_replaces(limit).map_err(located_error)?,
                 shadow_mode: document.shadow_mode,
                 quota_mode: document.quota_mode,
                 detailed_metric: document.detailed_metric,
@@ -188,15 +188,18 @@ impl Level {
             }),
             None => None,
         };
-        let mut below = Self::default();
-        below.load(&format!("{stat_key}."), document.descriptors, depth + 1)?;
+        let mut children = Self::default();
+        children.add_descriptors(&format!("{stat_key}."), document.descriptors, depth + 1)?;
         let composite: Box<str> = composite.into();
         let value_to_metric = document.value_to_metric;
-        Ok((composite.clone(), Node { composite, rule, shared, value_to_metric, below }))
+        Ok((
+            composite.clone(),
+            DescriptorNode { composite_key: composite, rule, shared_value, value_to_metric, children },
+        ))
     }
 
     /// Returns the node for an entry; `joined` is its key and value joined by `_`.
-    pub(super) fn find(&self, key: &str, joined: &str) -> Option<&Node> {
+    pub(super) fn find_node(&self, key: &str, joined: &str) -> Option<&DescriptorNode> {
         let wildcard = || {
             let matching = self.wildcards.iter().find(|(wildcard, _)| wildcard.matches(joined));
             matching.map(|(_, index)| *index)
@@ -214,7 +217,7 @@ impl Level {
         for node in &self.nodes {
             if let Some(rule) = &node.rule {
                 let (unit, count) = match rule.rate {
-                    Some(Rate { requests_per_unit, unit }) => (unit.as_str(), requests_per_unit),
+                    Some(UnitRate { requests_per_unit, unit }) => (unit.as_str(), requests_per_unit),
                     None => ("UNKNOWN", 0),
                 };
                 lines.push(format!(
@@ -222,12 +225,12 @@ impl Level {
                     rule.stat_key, rule.shadow_mode, rule.quota_mode
                 ));
             }
-            node.below.dump(lines);
+            node.children.dump(lines);
         }
     }
 }
 
-fn composite(document: &DescriptorDocument) -> Result<String, String> {
+fn composite_key(document: &DescriptorDocument) -> Result<String, String> {
     match (document.key.as_str(), document.value.as_str()) {
         ("", _) => Err("descriptor has empty key".to_owned()),
         (key, "") => Ok(key.to_owned()),
@@ -235,16 +238,16 @@ fn composite(document: &DescriptorDocument) -> Result<String, String> {
     }
 }
 
-fn rate(limit: &LimitDocument) -> Result<Option<Rate>, String> {
-    match (Unit::named(&limit.unit), limit.unlimited) {
+fn parse_rate(limit: &LimitDocument) -> Result<Option<UnitRate>, String> {
+    match (RlsUnit::from_name(&limit.unit), limit.unlimited) {
         (Some(_), true) => Err("should not specify rate limit unit when unlimited".to_owned()),
         (None, true) => Ok(None),
-        (Some(unit), false) => Ok(Some(Rate { requests_per_unit: limit.requests_per_unit, unit })),
+        (Some(unit), false) => Ok(Some(UnitRate { requests_per_unit: limit.requests_per_unit, unit })),
         (None, false) => Err(format!("invalid rate limit unit '{}'", limit.unit)),
     }
 }
 
-fn replaces(limit: &LimitDocument) -> Result<Box<[Box<str>]>, String> {
+fn parse_replaces(limit: &LimitDocument) -> Result<Box<[Box<str>]>, String> {
     let name = |name: &String| match name.as_str() {
         "" => Err("should not have an empty replaces entry".to_owned()),
         name if name == limit.name => Err("replaces should not contain name of same descriptor".to_owned()),

@@ -1,15 +1,15 @@
 //! The gRPC listener of the rate limit service. Like the proxy, each worker accepts, shakes hands and responds by
 //! itself.
 
-mod budget;
 mod calls;
 mod connection;
+mod connection_limiter;
 mod health;
-mod outbox;
+mod message_reader;
 mod quota;
 mod ratelimit;
-mod receiving;
-mod reports;
+mod report_reader;
+mod response_queue;
 mod wire;
 
 use std::num::NonZeroUsize;
@@ -25,14 +25,14 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tonic_health::pb::health_server::HealthServer;
 
-use self::budget::Budget;
-use self::calls::Load;
-use self::health::Health;
-use self::quota::{Quota, Streams};
-use self::ratelimit::RateLimit;
-use self::receiving::Receiving;
-use super::desk::Desk;
-use crate::drain::Phase;
+use self::calls::WorkerCalls;
+use self::connection_limiter::ConnectionLimiter;
+use self::health::GrpcHealth;
+use self::message_reader::MessageReader;
+use self::quota::{GrpcQuota, QuotaStreams};
+use self::ratelimit::GrpcRateLimit;
+use super::handler::RlsHandler;
+use crate::drain::DrainPhase;
 use crate::listener::socket::Socket;
 use crate::listener::{self, AcceptedConnection};
 use crate::tls::handshake_limiter::HandshakeLimiter;
@@ -41,32 +41,32 @@ use crate::worker::WorkerFailed;
 
 /// Settings of gRPC connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RlsConnectionSettings {
     /// Age after which a connection is closed gracefully, varied by about 10 %, so that clients resolve the service
     /// again.
     pub max_age: Duration,
     /// Maximum time for the calls in flight then.
     pub grace: Duration,
     /// Maximum connections; `None` for a share of the process's file descriptors.
-    pub max: Option<NonZeroUsize>,
+    pub max_connections: Option<NonZeroUsize>,
 }
 
 /// The listener's state, shared by all workers.
 #[derive(Debug)]
-pub struct Port {
-    desk: Arc<Desk>,
-    settings: Settings,
-    security: ArcSwap<Security>,
-    budget: Arc<Budget>,
+pub struct GrpcPort {
+    handler: Arc<RlsHandler>,
+    settings: RlsConnectionSettings,
+    security: ArcSwap<PortSecurity>,
+    connection_limiter: Arc<ConnectionLimiter>,
     /// Quotas of all workers, because limits are divided among all clients.
-    quotas: Arc<Mutex<Streams>>,
+    quota_streams: Arc<Mutex<QuotaStreams>>,
     /// Total size of incomplete messages of all streams, in bytes.
-    incomplete: Arc<AtomicUsize>,
+    incomplete_bytes: Arc<AtomicUsize>,
 }
 
 /// TLS of connections.
 #[derive(Clone, Debug, Default)]
-pub struct Security {
+pub struct PortSecurity {
     /// TLS configuration; plain text if `None`.
     pub tls: Option<Arc<Tls>>,
     /// Names of which a client certificate must have one; if empty, any verified certificate is accepted.
@@ -75,81 +75,94 @@ pub struct Security {
 
 /// The gRPC services of a connection.
 #[derive(Clone, Debug)]
-struct Services {
-    rate_limit: RateLimitServiceServer<RateLimit>,
-    quota: RateLimitQuotaServiceServer<Quota>,
-    health: HealthServer<Health>,
+struct GrpcServices {
+    rate_limit: RateLimitServiceServer<GrpcRateLimit>,
+    quota: RateLimitQuotaServiceServer<GrpcQuota>,
+    health: HealthServer<GrpcHealth>,
     /// Total size of incomplete messages of all streams, in bytes.
-    incomplete: Arc<AtomicUsize>,
+    incomplete_bytes: Arc<AtomicUsize>,
 }
 
-impl Port {
+impl GrpcPort {
     /// Creates the state of a listener for `desk`, with at most `max` connections unless the settings have another
     /// number.
-    pub fn new(desk: Arc<Desk>, settings: Settings, security: Security, max: usize) -> Self {
+    pub fn new(
+        handler: Arc<RlsHandler>,
+        settings: RlsConnectionSettings,
+        security: PortSecurity,
+        max_connections: usize,
+    ) -> Self {
         let security = ArcSwap::from_pointee(security);
-        let budget = Budget::new(settings.max.map_or(max, NonZeroUsize::get));
-        Self { desk, settings, security, budget, quotas: Arc::default(), incomplete: Arc::default() }
+        let connection_limiter =
+            ConnectionLimiter::new(settings.max_connections.map_or(max_connections, NonZeroUsize::get));
+        Self {
+            handler,
+            settings,
+            security,
+            connection_limiter,
+            quota_streams: Arc::default(),
+            incomplete_bytes: Arc::default(),
+        }
     }
 
     /// Replaces the TLS settings for new connections.
-    pub fn secure(&self, security: Security) {
+    pub fn set_security(&self, security: PortSecurity) {
         self.security.store(Arc::new(security));
     }
 
     /// Returns the TLS settings for new connections.
-    pub fn security(&self) -> Arc<Security> {
+    pub fn security(&self) -> Arc<PortSecurity> {
         self.security.load_full()
     }
 
-    fn services(&self) -> Services {
-        Services {
-            rate_limit: RateLimitServiceServer::new(RateLimit(Arc::clone(&self.desk))),
-            quota: RateLimitQuotaServiceServer::new(Quota {
-                desk: Arc::clone(&self.desk),
-                streams: Arc::clone(&self.quotas),
+    fn services(&self) -> GrpcServices {
+        GrpcServices {
+            rate_limit: RateLimitServiceServer::new(GrpcRateLimit(Arc::clone(&self.handler))),
+            quota: RateLimitQuotaServiceServer::new(GrpcQuota {
+                handler: Arc::clone(&self.handler),
+                streams: Arc::clone(&self.quota_streams),
             }),
-            incomplete: Arc::clone(&self.incomplete),
-            health: HealthServer::new(Health(Arc::clone(&self.desk))),
+            incomplete_bytes: Arc::clone(&self.incomplete_bytes),
+            health: HealthServer::new(GrpcHealth(Arc::clone(&self.handler))),
         }
     }
 }
 
 /// State that the connections of one worker share.
 #[derive(Debug, Default)]
-struct Shared {
-    handshakes: HandshakeLimiter,
-    receiving: Receiving,
-    load: Rc<Load>,
+struct GrpcWorker {
+    handshake_limiter: HandshakeLimiter,
+    message_reader: MessageReader,
+    calls: Rc<WorkerCalls>,
 }
 
 /// Serves `socket` on this thread until the graceful shutdown has ended.
 ///
 /// # Errors
 /// If serving stops before that.
-pub async fn run(port: Arc<Port>, socket: Socket) -> Result<(), WorkerFailed> {
-    let drain = Arc::clone(port.desk.drain());
+pub async fn run(port: Arc<GrpcPort>, socket: Socket) -> Result<(), WorkerFailed> {
+    let drain = Arc::clone(port.handler.drain());
     let services = port.services();
-    let shared = Rc::<Shared>::default();
+    let worker = Rc::<GrpcWorker>::default();
     let connections = Rc::new(std::cell::RefCell::new(JoinSet::new()));
     let handle = |accepted: AcceptedConnection| {
         // The connection is closed; a load balancer in front connects elsewhere.
-        let Some(place) = port.budget.enter() else { return };
-        let (port, shared) = (Arc::clone(&port), Rc::clone(&shared));
-        let serving = connection::serve(port, shared, services.clone(), accepted, place);
+        let Some(permit) = port.connection_limiter.acquire() else { return };
+        let (port, worker) = (Arc::clone(&port), Rc::clone(&worker));
+        let serving = connection::serve(port, worker, services.clone(), accepted, permit);
         let mut connections = connections.borrow_mut();
         while connections.try_join_next().is_some() {}
         connections.spawn_local(serving);
     };
-    listener::serve(socket, drain.reached(Phase::Draining), handle, || {}).await;
-    if drain.phase() < Phase::Draining {
+    listener::serve(socket, drain.wait_for_phase(DrainPhase::Draining), handle, || {}).await;
+    if drain.phase() < DrainPhase::Draining {
         return Err(WorkerFailed("the listener of the rate limit service has stopped"));
     }
     let mut connections = connections.take();
-    let all_gone = async { while connections.join_next().await.is_some() {} };
+    let all_closed = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
-        () = all_gone => {}
-        () = drain.reached(Phase::Ended) => {}
+        () = all_closed => {}
+        () = drain.wait_for_phase(DrainPhase::Terminated) => {}
     }
     Ok(())
 }

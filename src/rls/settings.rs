@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 /// Settings of the service. The defaults are the reference's.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct RlsSettings {
     /// `SHADOW_MODE`: the overall code is always OK.
     pub shadow_mode: bool,
     /// `QUOTA_MODE`: all limits are quotas, which reject only together.
@@ -16,7 +16,7 @@ pub struct Settings {
     /// `NEAR_LIMIT_RATIO`: share of a limit from which hits count as near it.
     pub near_limit_ratio: f32,
     /// `LIMIT_RESPONSE_HEADERS_ENABLED`, with the names of the headers.
-    pub headers: Option<HeaderNames>,
+    pub header_names: Option<HeaderNames>,
     /// `RESPONSE_DYNAMIC_METADATA`.
     pub dynamic_metadata: bool,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: unhealthy until rules have been loaded.
@@ -43,7 +43,7 @@ pub enum Smoothing {
     /// All at once, at the end of a window.
     #[default]
     #[serde(rename = "fixed_window")]
-    Windows,
+    FixedWindow,
     /// Evenly over time (GCRA).
     Gcra,
 }
@@ -72,13 +72,13 @@ pub struct HeaderNames {
     pub reset: Arc<str>,
 }
 
-impl Default for Settings {
+impl Default for RlsSettings {
     fn default() -> Self {
         Self {
             shadow_mode: false,
             quota_mode: false,
             near_limit_ratio: 0.8,
-            headers: None,
+            header_names: None,
             dynamic_metadata: false,
             needs_rules: false,
             counting: Counting::default(),
@@ -97,12 +97,12 @@ impl Default for HeaderNames {
     }
 }
 
-impl Settings {
+impl RlsSettings {
     pub(super) fn counting_of(&self, domain: &str) -> Counting {
         self.domains.get(domain).and_then(|own| own.counting).unwrap_or(self.counting)
     }
 
     pub(super) fn smoothing_of(&self, domain: &str) -> Smoothing {
-        self.domains.get(domain).map_or(Smoothing::Windows, |own| own.smoothing)
+        self.domains.get(domain).map_or(Smoothing::FixedWindow, |own| own.smoothing)
     }
 }

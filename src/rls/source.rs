@@ -17,29 +17,29 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::directory::{Directory, Listing};
-use super::desk::Desk;
-use super::document::{Document, LoadError};
-use super::rules::Rules;
+use self::directory::{DirectoryListing, RulesDirectory};
+use super::document::{DomainDocument, LoadError};
+use super::handler::RlsHandler;
+use super::rules::DescriptorRules;
 use crate::clock::Stopwatch;
 use crate::watch::debounce::{Debounce, DebounceTimes};
 use crate::watch::{FileWatch, WaitResult, Waker};
 
 /// Interval between checks without an event.
-const POLL: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Minimum total size in bytes for which parsing on several threads pays off.
-const MUCH: usize = 1 << 20;
+const MIN_PARALLEL_BYTES: usize = 1 << 20;
 
 /// Maximum reads in one check of files that change meanwhile; then the next check tries again.
-const MOST_READS: usize = 10;
+const MAX_READS: usize = 10;
 
 /// Ratio of rest to work: files that are replaced continuously use a quarter of a CPU.
-const REST: u32 = 3;
+const IDLE_RATIO: u32 = 3;
 
 /// Why rules cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum RulesError {
     /// A file cannot be read.
     #[error("{0}")]
     Unreadable(String),
@@ -50,60 +50,67 @@ pub enum Error {
 
 /// Rules, and a mark of their source.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedRules {
     /// The rules.
-    pub rules: Arc<Rules>,
-    mark: Mark,
+    pub rules: Arc<DescriptorRules>,
+    hash: DirectoryHash,
 }
 
 /// Names and texts of files, or why they cannot be read.
-type Texts = Result<Vec<(String, String)>, String>;
+type FileTexts = Result<Vec<(String, String)>, String>;
 
-impl Loaded {
+impl LoadedRules {
     /// Returns whether both were compiled from the same content.
-    pub fn is_same_as(&self, other: &Self) -> bool {
-        self.mark == other.mark
+    pub fn has_same_content(&self, other: &Self) -> bool {
+        self.hash == other.hash
     }
 }
 
 /// Mark of the files' content, to detect changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mark {
+struct DirectoryHash {
     content: Result<u64, String>,
-    merged: bool,
+    merge_domains: bool,
 }
 
 /// Loads the rules in `directory`.
 ///
 /// # Errors
 /// The first [`Error`].
-pub fn load(directory: &Directory) -> Result<Loaded, Error> {
+pub fn load_rules(directory: &RulesDirectory) -> Result<LoadedRules, RulesError> {
     let listing = directory.list();
-    let texts = listing.and_then(|listing| listing.read()).map_err(Error::Unreadable)?;
-    let mark = Mark { content: Ok(hash(&texts)), merged: directory.merge_domains };
+    let texts = listing.and_then(|listing| listing.read()).map_err(RulesError::Unreadable)?;
+    let hash = DirectoryHash { content: Ok(hash_texts(&texts)), merge_domains: directory.merge_domains };
     let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    Ok(Loaded { rules: Arc::new(parse(&texts, directory.merge_domains, threads)?), mark })
+    Ok(LoadedRules { rules: Arc::new(parse_rules(&texts, directory.merge_domains, threads)?), hash })
 }
 
 /// Compiles files, which must be sorted by name, with this many threads, because parsing YAML takes most of the time.
-fn parse(texts: &[(String, String)], merge_domains: bool, threads: NonZeroUsize) -> Result<Rules, LoadError> {
-    let documents = documents(texts, threads)?;
-    Rules::load(texts.iter().map(|(name, _)| name.as_str()).zip(documents), merge_domains)
+fn parse_rules(
+    texts: &[(String, String)],
+    merge_domains: bool,
+    threads: NonZeroUsize,
+) -> Result<DescriptorRules, LoadError> {
+    let documents = parse_documents(texts, threads)?;
+    DescriptorRules::from_documents(texts.iter().map(|(name, _)| name.as_str()).zip(documents), merge_domains)
 }
 
-fn documents(files: &[(String, String)], threads: NonZeroUsize) -> Result<Vec<Document>, LoadError> {
+fn parse_documents(
+    files: &[(String, String)],
+    threads: NonZeroUsize,
+) -> Result<Vec<DomainDocument>, LoadError> {
     let read = |part: &[(String, String)]| -> Result<Vec<_>, LoadError> {
-        part.iter().map(|(name, text)| Document::from_yaml(name, text)).collect()
+        part.iter().map(|(name, text)| DomainDocument::from_yaml(name, text)).collect()
     };
     let bytes: usize = files.iter().map(|(_, text)| text.len()).sum();
-    if threads == NonZeroUsize::MIN || bytes < MUCH {
+    if threads == NonZeroUsize::MIN || bytes < MIN_PARALLEL_BYTES {
         return read(files);
     }
     thread::scope(|scope| {
         let parts = files.chunks(files.len().div_ceil(threads.get()));
-        let reading: Vec<_> = parts.map(|part| scope.spawn(move || read(part))).collect();
+        let handles: Vec<_> = parts.map(|part| scope.spawn(move || read(part))).collect();
         let mut documents = Vec::with_capacity(files.len());
-        for part in reading {
+        for part in handles {
             documents.extend(part.join().unwrap_or_else(|panic| resume_unwind(panic))?);
         }
         Ok(documents)
@@ -111,7 +118,7 @@ fn documents(files: &[(String, String)], threads: NonZeroUsize) -> Result<Vec<Do
 }
 
 /// Returns a hash of the files' content. It need not resist collisions, because the files are trusted.
-fn hash(texts: &[(String, String)]) -> u64 {
+fn hash_texts(texts: &[(String, String)]) -> u64 {
     let mut hasher = DefaultHasher::new();
     texts.hash(&mut hasher);
     hasher.finish()
@@ -119,123 +126,123 @@ fn hash(texts: &[(String, String)]) -> u64 {
 
 /// Watches a directory and applies its rules to a desk.
 #[derive(Debug)]
-pub struct Follower {
+pub struct DirectoryFollower {
     watch: FileWatch,
-    wanted: Arc<Mutex<Wanted>>,
-    desk: Arc<Desk>,
+    followed: Arc<Mutex<FollowedDirectory>>,
+    handler: Arc<RlsHandler>,
     /// Mark of the last content, whether it is in force or was rejected.
-    seen: Option<Mark>,
-    listing: Option<Listing>,
+    last_hash: Option<DirectoryHash>,
+    listing: Option<DirectoryListing>,
     /// Time spent working since the last rest.
-    busy: Duration,
+    work_time: Duration,
 }
 
 /// Target of the follower, shared with its handles.
 #[derive(Debug)]
-struct Wanted {
-    directory: Directory,
+struct FollowedDirectory {
+    directory: RulesDirectory,
     is_stopped: bool,
 }
 
-/// Controls a [`Follower`].
+/// Controls a [`DocumentFollower`].
 #[derive(Clone, Debug)]
-pub struct Handle {
-    wanted: Arc<Mutex<Wanted>>,
+pub struct DirectoryFollowerHandle {
+    followed: Arc<Mutex<FollowedDirectory>>,
     waker: Waker,
 }
 
-impl Handle {
+impl DirectoryFollowerHandle {
     /// Replaces the watched directory.
-    pub fn follow(&self, directory: Directory) {
-        self.wanted.lock().directory = directory;
+    pub fn follow(&self, directory: RulesDirectory) {
+        self.followed.lock().directory = directory;
         self.waker.wake();
     }
 
-    /// Ends [`Follower::run`].
+    /// Ends [`DocumentFollower::run`].
     pub fn stop(&self) {
-        self.wanted.lock().is_stopped = true;
+        self.followed.lock().is_stopped = true;
         self.waker.wake();
     }
 }
 
-impl Follower {
+impl DirectoryFollower {
     /// Creates a follower of `directory`. `loaded` is what is in force at `desk`.
-    pub fn new(directory: Directory, loaded: Option<&Loaded>, desk: Arc<Desk>) -> Self {
+    pub fn new(directory: RulesDirectory, loaded: Option<&LoadedRules>, handler: Arc<RlsHandler>) -> Self {
         Self {
-            watch: FileWatch::for_directories(directory.watched(None)),
-            wanted: Arc::new(Mutex::new(Wanted { directory, is_stopped: false })),
-            seen: loaded.map(|loaded| loaded.mark.clone()),
-            desk,
+            watch: FileWatch::for_directories(directory.paths_to_watch(None)),
+            followed: Arc::new(Mutex::new(FollowedDirectory { directory, is_stopped: false })),
+            last_hash: loaded.map(|loaded| loaded.hash.clone()),
+            handler,
             listing: None,
-            busy: Duration::ZERO,
+            work_time: Duration::ZERO,
         }
     }
 
     /// Returns a handle.
-    pub fn handle(&self) -> Handle {
-        Handle { wanted: Arc::clone(&self.wanted), waker: self.watch.waker() }
+    pub fn handle(&self) -> DirectoryFollowerHandle {
+        DirectoryFollowerHandle { followed: Arc::clone(&self.followed), waker: self.watch.waker() }
     }
 
     /// Watches until [`Handle::stop`]. This blocks, so it needs a thread of its own.
     pub fn run(mut self) {
-        let mut woken = WaitResult::Notified;
+        let mut wait_result = WaitResult::Notified;
         loop {
             let directory = {
-                let wanted = self.wanted.lock();
-                if wanted.is_stopped {
+                let followed = self.followed.lock();
+                if followed.is_stopped {
                     return;
                 }
-                wanted.directory.clone()
+                followed.directory.clone()
             };
-            self.look(&directory, woken);
-            self.rest();
-            woken = self.watch.wait(POLL);
+            self.apply_changes(&directory, wait_result);
+            self.pause_after_work();
+            wait_result = self.watch.wait(POLL_INTERVAL);
         }
     }
 
     fn is_stopped(&self) -> bool {
-        self.wanted.lock().is_stopped
+        self.followed.lock().is_stopped
     }
 
     /// Rests in proportion to the work done. Events in the meantime are processed afterwards.
-    fn rest(&mut self) {
-        let lasts = std::mem::take(&mut self.busy).saturating_mul(REST);
-        let began = Stopwatch::start();
-        let mut woken = WaitResult::TimedOut;
-        while !self.is_stopped() && began.elapsed() < lasts {
-            if self.watch.wait(lasts.saturating_sub(began.elapsed())) == WaitResult::Notified {
-                woken = WaitResult::Notified;
+    fn pause_after_work(&mut self) {
+        let pause = std::mem::take(&mut self.work_time).saturating_mul(IDLE_RATIO);
+        let started = Stopwatch::start();
+        let mut wait_result = WaitResult::TimedOut;
+        while !self.is_stopped() && started.elapsed() < pause {
+            if self.watch.wait(pause.saturating_sub(started.elapsed())) == WaitResult::Notified {
+                wait_result = WaitResult::Notified;
             }
         }
-        if woken == WaitResult::Notified {
+        if wait_result == WaitResult::Notified {
             self.watch.waker().wake();
         }
     }
 
     /// Applies the files' content if it has changed.
-    fn look(&mut self, directory: &Directory, woken: WaitResult) {
-        let Some((mark, texts)) = self.read(directory, woken) else { return };
-        if self.seen.as_ref() == Some(&mark) {
+    fn apply_changes(&mut self, directory: &RulesDirectory, wait_result: WaitResult) {
+        let Some((hash, texts)) = self.read_if_changed(directory, wait_result) else { return };
+        if self.last_hash.as_ref() == Some(&hash) {
             return;
         }
-        let began = Stopwatch::start();
-        self.take_over(directory, mark, texts);
-        self.busy += began.elapsed();
+        let started = Stopwatch::start();
+        self.load_and_apply(directory, hash, texts);
+        self.work_time += started.elapsed();
     }
 
-    fn take_over(&mut self, directory: &Directory, mark: Mark, texts: Texts) {
+    fn load_and_apply(&mut self, directory: &RulesDirectory, hash: DirectoryHash, texts: FileTexts) {
         let parsed = texts
-            .map_err(Error::Unreadable)
+            .map_err(RulesError::Unreadable)
             // On one thread only, because there is traffic now.
             .and_then(|texts| {
-                parse(&texts, directory.merge_domains, NonZeroUsize::MIN).map_err(Error::Invalid)
+                parse_rules(&texts, directory.merge_domains, NonZeroUsize::MIN).map_err(RulesError::Invalid)
             });
-        self.seen = Some(mark);
-        self.desk.stats().loaded(parsed.is_ok());
+        self.last_hash = Some(hash);
+        self.handler.stats().record_config_load(parsed.is_ok());
         let path = directory.path.display();
         match parsed {
             Ok(rules) => {
-                self.desk.set_rules(Arc::new(rules));
+                self.handler.set_rules(Arc::new(rules));
                 tracing::info!(directory = %path, "rate limit rules loaded");
             }
             Err(error) => {
@@ -249,36 +256,42 @@ impl Follower {
     }
 
     /// Returns the files' content, if it may have changed and no file was read during a write.
-    fn read(&mut self, directory: &Directory, woken: WaitResult) -> Option<(Mark, Texts)> {
+    fn read_if_changed(
+        &mut self,
+        directory: &RulesDirectory,
+        wait_result: WaitResult,
+    ) -> Option<(DirectoryHash, FileTexts)> {
         let settling = Debounce::start(DebounceTimes::default());
         let mut listing = directory.list();
-        if woken == WaitResult::TimedOut && listing.is_ok() && listing.as_ref().ok() == self.listing.as_ref()
+        if wait_result == WaitResult::TimedOut
+            && listing.is_ok()
+            && listing.as_ref().ok() == self.listing.as_ref()
         {
             return None;
         }
-        for _ in 0..MOST_READS {
+        for _ in 0..MAX_READS {
             if self.is_stopped() {
                 return None;
             }
-            self.watch.watch_directories(directory.watched(listing.as_ref().ok()));
-            let began = Stopwatch::start();
+            self.watch.watch_directories(directory.paths_to_watch(listing.as_ref().ok()));
+            let started = Stopwatch::start();
             let texts = listing.clone().and_then(|listing| listing.read());
-            self.busy += began.elapsed();
+            self.work_time += started.elapsed();
             self.settle(&settling, listing.as_ref().ok());
             let later = directory.list();
-            let is_at_rest = later == listing;
-            let is_whole = match (&listing, &later) {
-                (Ok(listing), Ok(later)) => settling.is_over() && listing.is_whole_by(later),
+            let is_unchanged = later == listing;
+            let is_consistent = match (&listing, &later) {
+                (Ok(listing), Ok(later)) => settling.is_over() && listing.is_consistent_with(later),
                 _ => false,
             };
-            if is_at_rest || is_whole {
-                if !is_at_rest {
+            if is_unchanged || is_consistent {
+                if !is_unchanged {
                     // Later changes are processed next.
                     self.watch.waker().wake();
                 }
                 self.listing = listing.ok();
-                let content = texts.as_ref().map(|texts| hash(texts)).map_err(Clone::clone);
-                return Some((Mark { content, merged: directory.merge_domains }, texts));
+                let content = texts.as_ref().map(|texts| hash_texts(texts)).map_err(Clone::clone);
+                return Some((DirectoryHash { content, merge_domains: directory.merge_domains }, texts));
             }
             listing = later;
         }
@@ -286,8 +299,8 @@ impl Follower {
         None
     }
 
-    fn settle(&self, settling: &Debounce, listing: Option<&Listing>) {
-        let is_ours = |path: &Path| listing.is_some_and(|listing| listing.has(path));
-        self.watch.settle(settling, is_ours, || self.is_stopped());
+    fn settle(&self, settling: &Debounce, listing: Option<&DirectoryListing>) {
+        let is_listed = |path: &Path| listing.is_some_and(|listing| listing.has_file(path));
+        self.watch.settle(settling, is_listed, || self.is_stopped());
     }
 }

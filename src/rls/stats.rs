@@ -7,7 +7,7 @@ use crate::rules::outcome::DecisionOutcome;
 
 /// All values of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct RlsRequestStats {
     /// Values for each descriptor with a limit, in order.
     pub descriptors: Vec<DescriptorStats>,
     /// `ratelimit.service.rate_limit.DOMAIN.domain_not_found`: descriptors of a domain that is not configured.
@@ -15,7 +15,7 @@ pub struct Stats {
     /// `ratelimit.service.global_shadow_mode`: whether the response is OK only because of that mode.
     pub global_shadow_mode: bool,
     /// Outcomes of native rules, one for each matching descriptor.
-    pub rules: Vec<(RuleIndex, DecisionOutcome)>,
+    pub rule_outcomes: Vec<(RuleIndex, DecisionOutcome)>,
 }
 
 /// `ratelimit.service.rate_limit.KEY.*` of one descriptor. There is no local cache, so `over_limit_with_local_cache`
@@ -40,25 +40,25 @@ pub struct DescriptorStats {
 
 /// Values of a counter before and after a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Crossing {
+pub(super) struct LimitCrossing {
     pub(super) before: u64,
     pub(super) after: u64,
     pub(super) hits: u64,
     pub(super) limit: u32,
     /// Threshold from which hits are near the limit.
-    pub(super) near: u32,
+    pub(super) near_threshold: u32,
 }
 
-impl Crossing {
+impl LimitCrossing {
     /// Returns the hits above the limit; all, if the counter had reached it before.
-    pub(super) fn over(self) -> u64 {
+    pub(super) fn over_limit_hits(self) -> u64 {
         let limit = u64::from(self.limit);
         if self.before >= limit { self.hits } else { self.after.saturating_sub(limit) }
     }
 
     /// Returns the hits near the limit.
-    pub(super) fn near(self) -> u64 {
-        let (limit, near) = (u64::from(self.limit), u64::from(self.near));
+    pub(super) fn near_limit_hits(self) -> u64 {
+        let (limit, near) = (u64::from(self.limit), u64::from(self.near_threshold));
         if self.after > limit {
             return if self.before >= limit { 0 } else { limit - self.before.max(near) };
         }

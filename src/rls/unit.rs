@@ -9,7 +9,7 @@ use crate::limiter::timestamp::Timestamp;
 /// `RateLimitResponse.RateLimit.Unit` without `UNKNOWN`, with its numbers. `RateLimitUnit`, the type in requests, has
 /// the same numbers and no week.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Unit {
+pub enum RlsUnit {
     /// 1 s.
     Second = 1,
     /// 60 s.
@@ -26,7 +26,7 @@ pub enum Unit {
     Week,
 }
 
-impl Unit {
+impl RlsUnit {
     /// All units, by number.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Month, Self::Year, Self::Week];
@@ -45,17 +45,17 @@ impl Unit {
     }
 
     /// Returns the unit of this name, in any letter case.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.as_str().eq_ignore_ascii_case(name))
     }
 
     /// Returns the unit that has this number in requests.
-    pub fn of_request(number: u64) -> Option<Self> {
+    pub fn from_request_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| *unit as u64 == number && *unit != Self::Week)
     }
 
     /// Returns the unit of the same length as `period`, if there is one.
-    pub fn as_long_as(period: Period) -> Option<Self> {
+    pub fn from_period(period: Period) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| Duration::from_secs(unit.seconds()) == period.duration())
     }
 
@@ -65,7 +65,7 @@ impl Unit {
     }
 
     /// Returns the time until the window that contains `now` ends, rounded up to whole seconds; never zero.
-    pub const fn until_reset(self, now: Timestamp) -> Duration {
+    pub const fn time_until_reset(self, now: Timestamp) -> Duration {
         Duration::from_secs(self.seconds() - now.as_secs() % self.seconds())
     }
 

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_written_as_the_network_that_it_is_counted_by() {
+    fn client_attribute_text_is_its_counted_network() {
         let network = |ipv4, ipv6| Attribute::ClientNetwork { ipv4, ipv6 };
         for (part, peer, written) in [
             (Attribute::ClientIp, "192.0.2.7", "192.0.2.7"),
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn other_parts_are_written_as_they_came() {
+    fn attribute_text_is_the_request_value() {
         let header = Attribute::Header(HeaderName::from_static("x-key"));
         for (part, key, written) in [
             (&header, &b"acme"[..], "acme"),

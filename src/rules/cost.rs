@@ -196,12 +196,12 @@ impl CostModel {
     /// Returns how far a reported cost may put a counter in debt: without bound if the rule has a maximum cost per
     /// request.
     pub fn debt_limit(&self) -> DebtLimit {
-        let most = match &self.cost {
+        let max_units = match &self.cost {
             Cost::Fixed(units) => Some(*units),
             Cost::Header(told) | Cost::ResponseHeader(told) => told.max_units,
             Cost::RequestBytes(measure) | Cost::ResponseBytes(measure) => measure.max_units,
         };
-        if most.is_some() { DebtLimit::Unlimited } else { DebtLimit::OneBurst }
+        if max_units.is_some() { DebtLimit::Unlimited } else { DebtLimit::OneBurst }
     }
 
     /// Whether the status of a gRPC call decides what the request is charged.
@@ -216,8 +216,8 @@ impl CostModel {
 
     /// Returns what a request with this ending is charged, apart from costs by body size. While the status of a `call`
     /// is awaited, it is assumed to change nothing.
-    pub fn final_charge(&self, ending: &RequestEnd<'_>, call: CallStatus) -> FinalCharge {
-        let (status, headers) = match *ending {
+    pub fn final_charge(&self, end: &RequestEnd<'_>, call: CallStatus) -> FinalCharge {
+        let (status, headers) = match *end {
             RequestEnd::Abandoned => return FinalCharge::AsReserved,
             RequestEnd::Rejected => return FinalCharge::Nothing,
             RequestEnd::Failed { failure, .. } if self.refunds.cover(failure) => return FinalCharge::Nothing,
@@ -229,7 +229,7 @@ impl CostModel {
         if !counts || self.refunds.statuses.contain(status) {
             return FinalCharge::Nothing;
         }
-        let due = match (&self.cost, ending) {
+        let due = match (&self.cost, end) {
             (Cost::ResponseHeader(told), RequestEnd::Responded { headers, .. }) => {
                 FinalCharge::Units(told.units_from(headers.get_all(&told.name)))
             }
@@ -265,8 +265,8 @@ impl HeaderCost {
     fn units_from<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> u32 {
         let items = lines.flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
         // RFC 9110, section 5.6.1.2: a recipient ignores empty list elements.
-        let told = items.filter(|item| !item.is_empty()).map(|item| number(item).unwrap_or(u32::MAX)).max();
-        told.unwrap_or(self.default).min(self.max_units.unwrap_or(u32::MAX))
+        let units = items.filter(|item| !item.is_empty()).map(|item| number(item).unwrap_or(u32::MAX)).max();
+        units.unwrap_or(self.default).min(self.max_units.unwrap_or(u32::MAX))
     }
 }
 

@@ -42,7 +42,7 @@ impl EnforcedShare {
 
     /// Whether the rule is enforced for every key.
     pub fn is_for_all(&self) -> bool {
-        self.share == Percent::WHOLE
+        self.share == Percent::ONE_HUNDRED
     }
 
     /// Whether the rule is enforced for the key with this encoding.
@@ -54,7 +54,7 @@ impl EnforcedShare {
 impl Default for EnforcedShare {
     /// All keys.
     fn default() -> Self {
-        Self::new(Percent::WHOLE, DEFAULT_SEED)
+        Self::new(Percent::ONE_HUNDRED, DEFAULT_SEED)
     }
 }
 

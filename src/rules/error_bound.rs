@@ -18,14 +18,14 @@ pub struct FleetState {
     /// Numbers of instances by which limits are divided.
     pub instance_counts: InstanceCounts,
     /// Whether the store is unreachable.
-    pub is_away: bool,
+    pub is_unreachable: bool,
 }
 
 impl SharedLimit {
     /// Returns the replacement of the store while it is unreachable; `None` while it is reachable, and for limits that
     /// are never counted there.
     pub fn store_loss_policy(&self, fleet: &FleetState) -> Option<OnStoreLoss> {
-        (fleet.is_away && self.mode != Mode::Split).then_some(self.on_store_loss)
+        (fleet.is_unreachable && self.mode != Mode::Split).then_some(self.on_store_loss)
     }
 
     /// Returns the number of instances by which the limit is divided.
@@ -101,7 +101,11 @@ mod tests {
         SharedLimit { mode, wait, on_store_loss, fairness, priority: 0, instances }
     }
 
-    fn bound(shared: SharedLimit, (algorithm, count, burst): (Algorithm, u32, u32), is_away: bool) -> f64 {
+    fn bound(
+        shared: SharedLimit,
+        (algorithm, count, burst): (Algorithm, u32, u32),
+        is_unreachable: bool,
+    ) -> f64 {
         let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Second));
         let burst = NonZeroU32::new(burst).filter(|_| algorithm.has_burst());
         let quota = Quota::new(algorithm, limit, burst).unwrap();
@@ -109,11 +113,11 @@ mod tests {
         let (limits, source) = (Box::new([limit]), LimitSource::Shared(shared));
         let limiting = LimitAction { limits, source, ..LimitAction::default() };
         let divisors = InstanceCounts { members: NonZeroU32::new(4).unwrap(), ..InstanceCounts::single() };
-        limiting.error_bound(&FleetState { instance_counts: divisors, is_away }).unwrap()
+        limiting.error_bound(&FleetState { instance_counts: divisors, is_unreachable }).unwrap()
     }
 
     #[test]
-    fn what_the_store_counts_is_exceeded_by_what_arrives_late_at_most() {
+    fn store_counted_limit_is_exceeded_at_most_by_late_charges() {
         let lease = || shared(Mode::Lease, OnStoreLoss::Split);
         let exact = || shared(Mode::Exact, OnStoreLoss::Split);
         assert_eq!(bound(lease(), (Algorithm::Gcra, 1000, 1000), false), 0.0);
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_store_it_is_what_the_rule_gives_up() {
+    fn error_bound_without_the_store_follows_on_store_loss() {
         let of = |loss, is_away| bound(shared(Mode::Lease, loss), (Algorithm::Gcra, 100, 50), is_away);
         let away = [OnStoreLoss::Split, OnStoreLoss::Local, OnStoreLoss::Allow, OnStoreLoss::Deny]
             .map(|loss| of(loss, true));
@@ -135,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_divided_is_exceeded_where_there_are_more_instances_than_units() {
+    fn split_limit_is_exceeded_when_instances_outnumber_units() {
         let split = || shared(Mode::Split, OnStoreLoss::Split);
         assert_eq!(bound(split(), (Algorithm::Gcra, 100, 10), true), 0.0, "not counted by the store");
         assert_eq!(bound(split(), (Algorithm::Gcra, 100, 1), false), 3.0, "four instances, one unit each");

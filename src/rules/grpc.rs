@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_are_those_of_grpc() {
+    fn grpc_status_names_and_codes_round_trip() {
         let status = |name| GrpcStatus::from_name(name);
         assert_eq!(status("unauthenticated"), Some(GrpcStatus::UNAUTHENTICATED));
         assert_eq!(status("UNAVAILABLE"), GrpcStatus::from_code(14));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_nobody_knows_is_unknown() {
+    fn unrecognised_grpc_status_is_unknown() {
         let of = |value: &str| GrpcStatus::from_field_value(Some(value.as_bytes()));
         assert_eq!(of("16"), Some(GrpcStatus::UNAUTHENTICATED));
         for odd in ["17", "255", "256", "-1", "", "0x10", "18446744073709551616", "ok"] {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_what_was_put_in() {
+    fn grpc_status_set_contains_exactly_its_statuses() {
         let some: GrpcStatuses = [0, 7, 16].into_iter().filter_map(GrpcStatus::from_code).collect();
         let found = (0..17).filter(|code| some.contain(GrpcStatus::from_code(*code).unwrap()));
         assert_eq!(found.collect::<Vec<_>>(), [0, 7, 16]);

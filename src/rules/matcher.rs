@@ -124,11 +124,11 @@ impl Matcher {
     }
 }
 
-fn has_exactly(request: &Attributes<'_>, wanted: &[EntryPattern]) -> bool {
+fn has_exactly(request: &Attributes<'_>, required: &[EntryPattern]) -> bool {
     let Some(said) = request.descriptor else { return false };
     let each = |((key, patterns), (given, value)): (&EntryPattern, &(&str, &str))| {
         let matches = |pattern: &HeaderPattern| pattern.matches_any(std::iter::once(value.as_bytes()));
         **key == **given && patterns.iter().any(matches)
     };
-    wanted.len() == said.0.len() && wanted.iter().zip(said.0).all(each)
+    required.len() == said.0.len() && required.iter().zip(said.0).all(each)
 }

@@ -38,13 +38,17 @@ impl DecisionOutcome {
     ];
 
     /// Returns the outcome of a rule's checks; `None` if another rule rejected what this one would have admitted.
-    pub fn from_verdicts(selected: &[SelectedCheck], verdicts: &[Verdict], refused: bool) -> Option<Self> {
+    pub fn from_verdicts(
+        selected: &[SelectedCheck],
+        verdicts: &[Verdict],
+        is_rejected: bool,
+    ) -> Option<Self> {
         // Fast path: almost every rule has one check, and almost every check conforms.
         if let [verdict] = verdicts
             && !verdict.exceeds()
             && verdict.delay().is_zero()
         {
-            return (!refused).then_some(Self::Allowed);
+            return (!is_rejected).then_some(Self::Allowed);
         }
         let any = |is: fn(&Verdict) -> bool| verdicts.iter().any(is);
         let banned = selected
@@ -57,7 +61,7 @@ impl DecisionOutcome {
             Some(Self::Limited)
         } else if any(|verdict| verdict.exceeds() && verdict.enforcement == Enforcement::Shadow) {
             Some(Self::Shadow)
-        } else if refused {
+        } else if is_rejected {
             None
         } else if any(Verdict::marks) {
             Some(Self::Soft)

@@ -342,21 +342,21 @@ mod tests {
     }
 
     #[test]
-    fn exact_is_exact() {
+    fn exact_path_pattern_matches_only_its_path() {
         assert!(matches("/login", "/login"));
         assert!(!matches("/login", "/login/") && !matches("/login", "/Login") && !matches("/login", "/"));
         assert!(matches("/a%20b", "/a b") && matches("/x//y", "/x/y"));
     }
 
     #[test]
-    fn a_prefix_is_everything_below_it() {
+    fn prefix_path_pattern_matches_everything_below_it() {
         assert!(matches("/p/*", "/p/") && matches("/p/*", "/p/a/b"));
         assert!(!matches("/p/*", "/p") && !matches("/p/*", "/pq"));
         assert!(matches("/*", "/") && matches("/*", "/anything"));
     }
 
     #[test]
-    fn a_template_hole_is_one_segment() {
+    fn path_template_parameter_matches_one_segment() {
         assert!(matches("/users/{id}", "/users/42"));
         assert!(!matches("/users/{id}", "/users/") && !matches("/users/{id}", "/users/42/orders"));
         assert!(matches("/users/{id}/orders/{order}", "/users/42/orders/7"));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_end_of_a_path_is_of_the_same_route() {
+    fn pattern_with_toggled_trailing_slash_keeps_its_route() {
         let other = |pattern: &str| PathPattern::parse(pattern).unwrap().with_other_end();
         for (pattern, path) in [
             ("/login", "/login/"),
@@ -385,12 +385,12 @@ mod tests {
     }
 
     #[test]
-    fn a_regex_is_unanchored() {
+    fn path_regex_is_unanchored() {
         assert!(matches("~\\.php$", "/x/index.php") && !matches("~^/api", "/x/api"));
     }
 
     #[test]
-    fn mistakes_in_paths_are_named() {
+    fn path_pattern_errors_name_the_mistake() {
         let error = |text: &str| PathPattern::parse(text).unwrap_err();
         assert_eq!(error("login"), PatternError::NoSlash);
         assert_eq!(error("/a*"), PatternError::Star);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_match_without_case_or_port() {
+    fn host_pattern_ignores_case_and_port() {
         let host = |pattern: &str, host: &str| HostPattern::parse(pattern).unwrap().matches(host);
         assert!(host("API.example.com:8080", "api.example.com"));
         assert!(host("*.example.com", "a.b.example.com") && !host("*.example.com", "example.com"));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn any_value_of_a_repeated_header_matches() {
+    fn header_pattern_matches_any_value_of_a_repeated_header() {
         let mut headers = http::HeaderMap::new();
         headers.append("x-a", "one".parse().unwrap());
         headers.append("x-a", "two".parse().unwrap());

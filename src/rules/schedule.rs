@@ -59,10 +59,10 @@ pub struct Times {
 /// a result expires at midnight at the latest. So it fits into one word: 35 bits for the first second (until the year
 /// 2554), 28 bits for the number of seconds, and one bit for the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CachedAnswer {
+struct CachedResult {
     from: u64,
     until: u64,
-    answer: bool,
+    is_active: bool,
 }
 
 impl Days {
@@ -90,21 +90,21 @@ impl Schedule {
     #[inline]
     pub fn contains(&self, now: Timestamp) -> bool {
         let seconds = now.as_secs();
-        let known = CachedAnswer::unpack(self.known.load(Ordering::Relaxed));
-        if known.from <= seconds && seconds < known.until { known.answer } else { self.learn(seconds) }
+        let known = CachedResult::unpack(self.known.load(Ordering::Relaxed));
+        if known.from <= seconds && seconds < known.until { known.is_active } else { self.learn(seconds) }
     }
 
     /// Computes the result from the time zones and caches it for as long as it is valid.
     #[cold]
     fn learn(&self, now: u64) -> bool {
-        let always = CachedAnswer { from: 0, until: u64::MAX, answer: false };
-        let known = self.spans.iter().map(|span| span.at(now)).fold(always, |all, one| CachedAnswer {
+        let always = CachedResult { from: 0, until: u64::MAX, is_active: false };
+        let known = self.spans.iter().map(|span| span.at(now)).fold(always, |all, one| CachedResult {
             from: all.from.max(one.from),
             until: all.until.min(one.until),
-            answer: all.answer | one.answer,
+            is_active: all.is_active | one.is_active,
         });
         self.known.store(known.pack(), Ordering::Relaxed);
-        known.answer
+        known.is_active
     }
 }
 
@@ -116,7 +116,7 @@ impl Clone for Schedule {
 
 impl ScheduleSpan {
     /// Returns the result for `now`, in seconds since the epoch, and a range around it in which it is valid.
-    fn at(&self, now: u64) -> CachedAnswer {
+    fn at(&self, now: u64) -> CachedResult {
         // `u64` seconds can exceed the range of jiff's timestamps.
         let moment = i64::try_from(now).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
         let moment = moment.unwrap_or(jiff::Timestamp::MAX);
@@ -125,10 +125,10 @@ impl ScheduleSpan {
         let (before, after) = self.edges_around(second);
         // Times computed from the local reading are wrong beyond a change of the zone's offset.
         let (since, up_to) = same_offset(&self.zone, moment);
-        CachedAnswer {
+        CachedResult {
             from: now.saturating_sub(second - before).max(since),
             until: now.saturating_add(after - second).min(up_to),
-            answer: self.shows(weekday(local), second),
+            is_active: self.shows(weekday(local), second),
         }
     }
 
@@ -160,20 +160,20 @@ impl ScheduleSpan {
     }
 }
 
-impl CachedAnswer {
+impl CachedResult {
     const LENGTH: u32 = 28;
 
     const fn pack(self) -> u64 {
-        let most = (1 << Self::LENGTH) - 1;
+        let max_length = (1 << Self::LENGTH) - 1;
         let length = self.until.saturating_sub(self.from);
-        let length = if length > most { most } else { length };
-        self.from << (Self::LENGTH + 1) | length << 1 | self.answer as u64
+        let length = if length > max_length { max_length } else { length };
+        self.from << (Self::LENGTH + 1) | length << 1 | self.is_active as u64
     }
 
     const fn unpack(word: u64) -> Self {
         let from = word >> (Self::LENGTH + 1);
         let length = (word >> 1) & ((1 << Self::LENGTH) - 1);
-        Self { from, until: from + length, answer: word & 1 == 1 }
+        Self { from, until: from + length, is_active: word & 1 == 1 }
     }
 }
 

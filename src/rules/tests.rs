@@ -34,7 +34,7 @@ fn rule(name: &str, patterns: &[&str], action: Action) -> Rule {
     Rule { name: name.into(), matcher: paths(patterns), except: Box::default(), action, domain: None }
 }
 
-fn allowing(pattern: &str) -> Rule {
+fn allow(pattern: &str) -> Rule {
     rule("allow", &[pattern], Action::Allow)
 }
 
@@ -60,18 +60,18 @@ fn limit(name: &str, patterns: &[&str], key: &[Attribute], counts: &[u32]) -> Ru
 }
 
 /// Rules, and the limiter that they are bound to.
-struct Bound {
+struct BoundRules {
     rules: RuleSet,
     limiter: Limiter,
 }
 
-fn bound(rules: Vec<Rule>) -> Bound {
+fn bound(rules: Vec<Rule>) -> BoundRules {
     let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [7, 11] });
     let meters = limiter.install(&limit_specs(&rules), START);
-    Bound { rules: RuleSet::bind(rules, &meters, limiter.hasher()), limiter }
+    BoundRules { rules: RuleSet::bind(rules, &meters, limiter.hasher()), limiter }
 }
 
-impl Bound {
+impl BoundRules {
     fn select(&self, uri: &str) -> Selection {
         self.select_with(uri, &[])
     }
@@ -88,7 +88,7 @@ impl Bound {
         self.rules.select(&request, Headroom::NONE)
     }
 
-    fn limited(&self, uri: &str) -> Vec<SelectedCheck> {
+    fn limit_checks(&self, uri: &str) -> Vec<SelectedCheck> {
         match self.select(uri) {
             Selection::Limited(selected, _) => selected.to_vec(),
             other @ (Selection::Exempt(_) | Selection::Denied(..)) => {
@@ -98,7 +98,7 @@ impl Bound {
     }
 
     fn decide(&self, uri: &str) -> Decision {
-        let checks: Vec<_> = self.limited(uri).iter().map(|selected| selected.check).collect();
+        let checks: Vec<_> = self.limit_checks(uri).iter().map(|selected| selected.check).collect();
         self.limiter.check(&checks, START)
     }
 
@@ -108,29 +108,29 @@ impl Bound {
 }
 
 /// Returns the names of the rules whose limits apply, each with the limit's position.
-fn names<'a>(bound: &'a Bound, uri: &str) -> Vec<(&'a str, usize)> {
+fn names<'a>(bound: &'a BoundRules, uri: &str) -> Vec<(&'a str, usize)> {
     let name = |selected: SelectedCheck| {
         (&*bound.rules.get(selected.rule).unwrap().name, selected.role.reported_limit().unwrap())
     };
-    bound.limited(uri).into_iter().map(name).collect()
+    bound.limit_checks(uri).into_iter().map(name).collect()
 }
 
 #[test]
-fn allow_beats_deny_beats_limit_in_any_file_order() {
+fn allow_beats_deny_beats_limit_in_any_rule_order() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     for order in orders {
-        let rules = [allowing("/a/b/c"), deny("/a/b/*"), limit("limit", &["/a/*"], &[], &[5])];
+        let rules = [allow("/a/b/c"), deny("/a/b/*"), limit("limit", &["/a/*"], &[], &[5])];
         let bound = bound(order.iter().map(|index: &usize| rules[*index].clone()).collect());
         let at = |rule| RuleIndex(order.iter().position(|index| *index == rule).unwrap());
         assert!(matches!(bound.select("/a/b/c"), Selection::Exempt(rule) if rule == at(0)), "{order:?}");
         assert!(matches!(bound.select("/a/b/d"), Selection::Denied(rule, _) if rule == at(1)), "{order:?}");
         assert_eq!(names(&bound, "/a/c"), [("limit", 0)]);
-        assert!(bound.limited("/").is_empty());
+        assert!(bound.limit_checks("/").is_empty());
     }
 }
 
 #[test]
-fn every_matching_limit_applies_in_file_order() {
+fn matching_limits_apply_in_file_order() {
     let bound = bound(vec![
         limit("all", &[], &[], &[5, 6]),
         limit("other", &["/b/*"], &[], &[5]),
@@ -142,12 +142,12 @@ fn every_matching_limit_applies_in_file_order() {
 }
 
 #[test]
-fn a_rule_does_not_apply_where_its_exception_does() {
+fn rule_is_skipped_if_an_except_matches() {
     for action in [Action::Allow, Action::Deny, limiting(&[], OnMissing::Skip, &[5])] {
         let except = [paths(&["/a/open/*"]), paths(&["/a/free"])].into();
         let bound = bound(vec![Rule { except, ..rule("rule", &["/a/*"], action) }]);
         for uri in ["/a/open/1", "/a/free", "/b"] {
-            assert!(bound.limited(uri).is_empty(), "{uri}");
+            assert!(bound.limit_checks(uri).is_empty(), "{uri}");
         }
         let applies = !matches!(bound.select("/a/1"), Selection::Limited(limits, _) if limits.is_empty());
         assert!(applies);
@@ -155,14 +155,14 @@ fn a_rule_does_not_apply_where_its_exception_does() {
 }
 
 #[test]
-fn all_of_an_exception_must_hold() {
+fn except_requires_all_its_conditions() {
     let except = Matcher { methods: [Method::POST].into(), ..paths(&["/a/open"]) };
     let bound = bound(vec![Rule { except: [except].into(), ..deny("/a/*") }]);
     assert!(matches!(bound.select("/a/open"), Selection::Denied(..)));
 }
 
 #[test]
-fn a_rule_whose_key_is_missing_is_skipped_shared_or_denied() {
+fn on_missing_skips_shares_or_denies() {
     let by_user = |on_missing| {
         let user = [Attribute::Query("user".into())];
         bound(vec![
@@ -182,18 +182,18 @@ fn a_rule_whose_key_is_missing_is_skipped_shared_or_denied() {
 
     let deny = by_user(OnMissing::Deny);
     assert!(matches!(deny.select("/"), Selection::Denied(RuleIndex(1), Denial::Forbidden)));
-    assert_eq!(deny.limited("/?user=1").len(), 3);
+    assert_eq!(deny.limit_checks("/?user=1").len(), 3);
 }
 
 #[test]
-fn allow_goes_before_a_missing_key_that_denies() {
+fn allow_rule_beats_on_missing_deny() {
     let user = [Attribute::Query("user".into())];
-    let bound = bound(vec![rule("users", &[], limiting(&user, OnMissing::Deny, &[2])), allowing("/health")]);
+    let bound = bound(vec![rule("users", &[], limiting(&user, OnMissing::Deny, &[2])), allow("/health")]);
     assert!(matches!(bound.select("/health"), Selection::Exempt(RuleIndex(1))));
 }
 
 #[test]
-fn a_route_counts_all_paths_of_its_template_together() {
+fn route_key_counts_all_paths_of_a_template_together() {
     let bound = bound(vec![limit("routes", &["/users/{id}", "/*"], &[Attribute::Route], &[2])]);
     assert!(bound.passes("/users/1") && bound.passes("/users/2") && !bound.passes("/users/3"));
     // The route is the first pattern that matches.
@@ -201,16 +201,16 @@ fn a_route_counts_all_paths_of_its_template_together() {
 }
 
 #[test]
-fn a_path_key_counts_each_path_apart() {
+fn path_key_counts_each_path_separately() {
     let bound = bound(vec![limit("paths", &["/users/{id}"], &[Attribute::Path], &[1])]);
     assert!(bound.passes("/users/1") && bound.passes("/users/2"));
     assert!(!bound.passes("/users/1") && !bound.passes("/users/%32"));
 }
 
 #[test]
-fn limits_of_one_rule_have_meters_of_their_own() {
+fn limits_of_one_rule_have_separate_handles() {
     let bound = bound(vec![limit("api", &[], &[Attribute::ClientIp], &[3, 5])]);
-    let [first, second] = bound.limited("/").try_into().unwrap();
+    let [first, second] = bound.limit_checks("/").try_into().unwrap();
     assert_ne!(first.check.handle, second.check.handle);
     assert_eq!(first.check.key, second.check.key);
     bound.limiter.charge(first.check.handle, first.check.key, 2, START);
@@ -221,7 +221,7 @@ fn limits_of_one_rule_have_meters_of_their_own() {
 }
 
 #[test]
-fn same_limits_of_two_rules_count_apart() {
+fn equal_limits_of_two_rules_count_separately() {
     let bound = bound(vec![
         limit("a", &["/a"], &[Attribute::ClientIp], &[1]),
         limit("b", &["/b"], &[Attribute::ClientIp], &[1]),
@@ -230,9 +230,9 @@ fn same_limits_of_two_rules_count_apart() {
 }
 
 #[test]
-fn meters_are_bound_in_the_order_of_their_specs() {
+fn limit_handles_are_bound_in_spec_order() {
     let rules = vec![
-        allowing("/allowed"),
+        allow("/allowed"),
         limit("a", &["/a"], &[Attribute::ClientIp, Attribute::Path], &[1, 2]),
         deny("/denied"),
         limit("b", &["/b"], &[], &[3]),
@@ -245,7 +245,7 @@ fn meters_are_bound_in_the_order_of_their_specs() {
         let usage = |selected: SelectedCheck| {
             bound.limiter.usage(selected.check.handle, selected.check.key, START).unwrap().remaining
         };
-        bound.limited(uri).into_iter().map(usage).collect()
+        bound.limit_checks(uri).into_iter().map(usage).collect()
     };
     assert_eq!((counts("/a"), counts("/b")), (vec![1, 2], vec![3]));
     let meters = |index| bound.rules.limit_handles(RuleIndex(index)).count();
@@ -253,7 +253,7 @@ fn meters_are_bound_in_the_order_of_their_specs() {
 }
 
 #[test]
-fn a_rule_applies_only_within_its_schedule() {
+fn rule_applies_only_within_its_schedule() {
     use super::schedule::{Days, Schedule, ScheduleSpan, Times};
     // A limit that applies from 01:00 to 06:00 only.
     let night = ScheduleSpan {

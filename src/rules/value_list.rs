@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_contains_what_was_put_in_and_nothing_else() {
+    fn value_list_contains_exactly_its_values() {
         let values: Vec<String> = (0..1000).map(|n| format!("key-{n}")).collect();
         let list = ValueList::new(values.iter().map(String::as_bytes), [1, 2]);
         assert!(values.iter().all(|value| list.contains(value.as_bytes())));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_is_shown() {
+    fn debug_output_of_a_value_list_hides_values() {
         let list = ValueList::new([&b"hush"[..]], [1, 2]);
         assert_eq!(format!("{list:?}"), "ValueList { len: 1, .. }");
     }

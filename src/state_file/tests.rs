@@ -55,7 +55,7 @@ fn read(bytes: &[u8]) -> Result<u64, StateFileError> {
 }
 
 /// Returns a temporary directory with the settings and the keeper of a state file in it.
-fn kept() -> (TempDir, StateFileSettings, StateFile) {
+fn new_state_file() -> (TempDir, StateFileSettings, StateFile) {
     let directory = tempfile::tempdir().unwrap();
     let settings =
         StateFileSettings { file: directory.path().join("state"), interval: Duration::from_secs(30) };
@@ -64,13 +64,13 @@ fn kept() -> (TempDir, StateFileSettings, StateFile) {
 }
 
 /// Returns how many writes succeeded and how many failed.
-fn times(keeper: &StateFile) -> (u64, u64) {
+fn save_counts(keeper: &StateFile) -> (u64, u64) {
     let status = keeper.status();
     let status = status.lock();
     (status.saved, status.failed)
 }
 
-fn names(directory: &Path) -> Vec<String> {
+fn file_names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
     let mut names: Vec<_> =
         entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
@@ -79,8 +79,8 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_saved_is_restored_by_the_next_one() {
-    let (directory, settings, mut keeper) = kept();
+fn saved_counters_are_restored_by_the_next_process() {
+    let (directory, settings, mut keeper) = new_state_file();
     assert!(keeper.restore(MAX_KEYS, NOW).is_none(), "no state file yet");
     keeper.save(&limiter(3), NOW);
     let status = keeper.status().lock().clone();
@@ -90,33 +90,33 @@ fn what_is_saved_is_restored_by_the_next_one() {
     let mut next = StateFile::new(&settings);
     assert!(next.restore(MAX_KEYS, NOW).is_some_and(|limiter| limiter.live_keys() == 3));
     assert_eq!(next.status().lock().restored, 3);
-    assert_eq!(names(directory.path()), ["state", "state.lock"]);
+    assert_eq!(file_names(directory.path()), ["state", "state.lock"]);
 }
 
 #[test]
-fn only_the_owner_can_read_it() {
-    let (directory, _, mut keeper) = kept();
+fn state_file_is_readable_by_its_owner_only() {
+    let (directory, _, mut keeper) = new_state_file();
     keeper.save(&limiter(1), NOW);
-    for name in names(directory.path()) {
+    for name in file_names(directory.path()) {
         let mode = fs::metadata(directory.path().join(&name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
 }
 
 #[test]
-fn what_is_left_of_a_crash_is_in_nobodys_way() {
-    let (directory, settings, mut keeper) = kept();
+fn temporary_state_file_of_a_crash_is_replaced() {
+    let (directory, settings, mut keeper) = new_state_file();
     fs::write(directory.path().join("state.next"), "half a state").unwrap();
     fs::set_permissions(directory.path().join("state.next"), fs::Permissions::from_mode(0o644)).unwrap();
     keeper.save(&limiter(2), NOW);
-    assert_eq!(names(directory.path()), ["state", "state.lock"]);
+    assert_eq!(file_names(directory.path()), ["state", "state.lock"]);
     assert_eq!(read(&fs::read(&settings.file).unwrap()).unwrap(), 2);
     assert_eq!(fs::metadata(&settings.file).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
-fn of_two_processes_with_one_file_one_writes_until_it_ends() {
-    let (_directory, settings, mut first) = kept();
+fn state_file_is_locked_by_one_process() {
+    let (_directory, settings, mut first) = new_state_file();
     first.save(&limiter(1), NOW);
     let mut second = StateFile::new(&settings);
     assert!(second.restore(MAX_KEYS, NOW).is_some(), "the second process can read the file");
@@ -131,12 +131,12 @@ fn of_two_processes_with_one_file_one_writes_until_it_ends() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_over_the_one_before() {
-    let (directory, settings, mut keeper) = kept();
+fn damaged_state_file_is_set_aside() {
+    let (directory, settings, mut keeper) = new_state_file();
     for content in ["one", "two"] {
         fs::write(&settings.file, content).unwrap();
         assert!(keeper.restore(MAX_KEYS, NOW).is_none());
-        assert_eq!(names(directory.path()), ["state.damaged", "state.lock"]);
+        assert_eq!(file_names(directory.path()), ["state.damaged", "state.lock"]);
         assert_eq!(fs::read_to_string(directory.path().join("state.damaged")).unwrap(), content);
     }
     let mut other = StateFile::new(&settings);
@@ -146,34 +146,34 @@ fn a_damaged_file_is_set_aside_over_the_one_before() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_fails_nothing_and_is_found_when_it_comes() {
-    let (directory, mut settings, _) = kept();
+fn missing_state_directory_is_used_once_it_exists() {
+    let (directory, mut settings, _) = new_state_file();
     settings.file = directory.path().join("later").join("state");
     assert!(settings.obstacle().is_some());
     let mut keeper = StateFile::new(&settings);
     assert!(keeper.restore(MAX_KEYS, NOW).is_none());
     keeper.save(&limiter(1), NOW);
-    assert_eq!(times(&keeper), (0, 2));
+    assert_eq!(save_counts(&keeper), (0, 2));
     fs::create_dir(directory.path().join("later")).unwrap();
     assert!(settings.obstacle().is_none());
     keeper.save(&limiter(1), NOW);
-    assert_eq!(times(&keeper), (1, 2));
+    assert_eq!(save_counts(&keeper), (1, 2));
 }
 
 #[test]
-fn a_directory_in_its_place_stays_one() {
-    let (directory, settings, mut keeper) = kept();
+fn directory_in_place_of_the_state_file_is_kept() {
+    let (directory, settings, mut keeper) = new_state_file();
     fs::create_dir(&settings.file).unwrap();
     assert!(settings.obstacle().is_some());
     assert!(keeper.restore(MAX_KEYS, NOW).is_none());
     keeper.save(&limiter(1), NOW);
     assert_eq!(keeper.status().lock().failed, 1);
     assert!(settings.file.is_dir());
-    assert_eq!(names(directory.path()), ["state", "state.lock"]);
+    assert_eq!(file_names(directory.path()), ["state", "state.lock"]);
 }
 
 #[test]
-fn what_is_no_state_is_said_to_be_none() {
+fn invalid_state_file_is_reported_with_its_reason() {
     let whole = written(&limiter(3));
     let of_version = |version| [&whole[..12], &[version], &whole[13..]].concat();
     let of = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
@@ -192,7 +192,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_file_of_which_a_byte_is_different_or_missing_is_never_read(
+    fn state_file_with_a_changed_or_missing_byte_is_rejected(
         place in any::<prop::sample::Index>(),
         other in 1_u8..=255,
         cut in any::<bool>(),
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn a_file_of_which_a_part_is_missing_doubled_or_elsewhere_is_never_read(
+    fn state_file_with_a_moved_or_repeated_part_is_rejected(
         from in any::<prop::sample::Index>(),
         to in any::<prop::sample::Index>(),
         length in 1_usize..200,

@@ -14,66 +14,69 @@ const MAX_QUEUED: usize = 65_536;
 
 /// A counter to query, and the request that waits for the response.
 #[derive(Debug)]
-pub struct Want {
+pub struct QueuedCounter {
     /// The counter.
     pub counter: SharedCounter,
     /// Whether to query the counter; if not, a query is already in flight.
-    pub asks: bool,
+    pub needs_query: bool,
     /// Completed when the store has responded.
     pub waiter: Option<oneshot::Sender<()>>,
 }
 
 /// Sending end of the queue.
 #[derive(Clone, Debug)]
-pub struct Handle {
-    wants: mpsc::Sender<Want>,
-    is_away: Arc<AtomicBool>,
+pub struct StoreHandle {
+    sender: mpsc::Sender<QueuedCounter>,
+    is_unreachable: Arc<AtomicBool>,
     limiter: Arc<Limiter>,
 }
 
-impl Handle {
-    /// Creates a handle and the receiving end of its queue. The store counts as unreachable until [`Self::set_away`] is
+impl StoreHandle {
+    /// Creates a handle and the receiving end of its queue. The store counts as unreachable until [`Self::set_unreachable`] is
     /// called.
-    pub fn new(limiter: &Arc<Limiter>) -> (Self, mpsc::Receiver<Want>) {
-        let (wants, queue) = mpsc::channel(MAX_QUEUED);
-        (Self { wants, is_away: Arc::new(AtomicBool::new(true)), limiter: Arc::clone(limiter) }, queue)
+    pub fn new(limiter: &Arc<Limiter>) -> (Self, mpsc::Receiver<QueuedCounter>) {
+        let (sender, queue) = mpsc::channel(MAX_QUEUED);
+        (
+            Self { sender, is_unreachable: Arc::new(AtomicBool::new(true)), limiter: Arc::clone(limiter) },
+            queue,
+        )
     }
 
     /// Returns whether the store is unreachable, in which case the configured fallback applies.
-    pub fn is_away(&self) -> bool {
-        self.is_away.load(Ordering::Relaxed)
+    pub fn is_unreachable(&self) -> bool {
+        self.is_unreachable.load(Ordering::Relaxed)
     }
 
     /// Sets whether the store is unreachable.
-    pub fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, Ordering::Relaxed);
+    pub fn set_unreachable(&self, is_unreachable: bool) {
+        self.is_unreachable.store(is_unreachable, Ordering::Relaxed);
     }
 
     /// Queries a counter for which no request waits.
     ///
     /// A separate task sends the message, because waking the store's thread takes a system call, which takes longer
     /// than the decision of the request in progress.
-    pub fn want(&self, counter: SharedCounter) {
-        let want = Want { counter, asks: true, waiter: None };
+    pub fn query(&self, counter: SharedCounter) {
+        let queued = QueuedCounter { counter, needs_query: true, waiter: None };
         match runtime::Handle::try_current() {
             Ok(runtime) => {
                 let handle = self.clone();
-                drop(runtime.spawn(async move { handle.send(want) }));
+                drop(runtime.spawn(async move { handle.enqueue(queued) }));
             }
-            Err(_) => self.send(want),
+            Err(_) => self.enqueue(queued),
         }
     }
 
     /// Queries a counter if `asks`. The receiver completes when the store has responded.
-    pub fn wait(&self, counter: SharedCounter, asks: bool) -> oneshot::Receiver<()> {
+    pub fn wait_for_response(&self, counter: SharedCounter, needs_query: bool) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
-        self.send(Want { counter, asks, waiter: Some(sender) });
+        self.enqueue(QueuedCounter { counter, needs_query, waiter: Some(sender) });
         receiver
     }
 
-    fn send(&self, want: Want) {
-        let (counter, asks) = (want.counter, want.asks);
-        if self.wants.try_send(want).is_err() && asks {
+    fn enqueue(&self, queued: QueuedCounter) {
+        let (counter, needs_query) = (queued.counter, queued.needs_query);
+        if self.sender.try_send(queued).is_err() && needs_query {
             self.limiter.cancel_request(counter);
         }
     }

@@ -20,7 +20,7 @@ const VERSION: u32 = 2;
 /// In a Cluster, groups are spread over the servers. A single server benefits from larger calls rather than from more
 /// of them: with 16 groups, 96 instances had 1536 calls in flight while a server was busy. Responses then arrived after
 /// their leases had expired, and requests queried for others.
-pub const fn groups(topology: &Topology) -> u16 {
+pub const fn group_count(topology: &Topology) -> u16 {
     match topology {
         Topology::Single(_) | Topology::Sentinel(_) => 2,
         Topology::Cluster(_) => 16,
@@ -28,7 +28,7 @@ pub const fn groups(topology: &Topology) -> u16 {
 }
 
 /// Returns the group of a counter, which is less than `groups`.
-pub fn group(counter: SharedCounter, groups: u16) -> u16 {
+pub fn group_index(counter: SharedCounter, groups: u16) -> u16 {
     (counter.name() % u128::from(groups)) as u16
 }
 
@@ -49,11 +49,11 @@ pub fn ban_key(prefix: &str, group: u16, counter: SharedCounter) -> String {
 
 /// Encodes a query about a ban. `began` is the time since a ban began; the store begins it unless one is running.
 pub fn encode_ban(
-    Ban { initial_duration: first, max_duration: most }: Ban,
+    Ban { initial_duration: first, max_duration: max }: Ban,
     began: Option<Duration>,
 ) -> String {
     let ago = began.map_or_else(|| "-1".to_owned(), |ago| micros(ago).to_string());
-    format!("x {} {} {ago}", micros(first), micros(most))
+    format!("x {} {} {ago}", micros(first), micros(max))
 }
 
 /// Returns the keys of the fleet's secret and of its instances.
@@ -63,32 +63,32 @@ pub fn fleet_keys(prefix: &str) -> [String; 2] {
 
 /// The instance that queries the store.
 #[derive(Clone, Copy, Debug)]
-pub struct Asker {
+pub struct InstanceInfo {
     /// Random number that identifies the instance.
-    pub instance: u32,
+    pub id: u32,
     /// Weight under contention.
     pub weight: f64,
     /// Lead of the store's clock over this process's, in nanoseconds.
-    pub ahead: i64,
+    pub clock_lead: i64,
 }
 
 /// Encodes a query for the script.
-pub fn encode(question: &LeaseRequest, asker: Asker, now: Timestamp) -> String {
-    let LeaseRequest { lease_policy: sharing, needed, wanted, demanded, owed, .. } = *question;
-    let (returned, granted_at) = question.returned;
-    let [valid, elapsed, period] = [question.valid, question.elapsed, question.period].map(micros);
-    let (priority, fair, weight) = (sharing.priority, u8::from(sharing.is_max_min), asker.weight);
-    let demand = format!("{needed} {wanted} {demanded} {elapsed} {returned} {granted_at} {owed} {period}");
-    match question.kind {
+pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Timestamp) -> String {
+    let LeaseRequest { lease_policy: policy, needed, requested, demanded, owed, .. } = *request;
+    let (returned, granted_at) = request.returned;
+    let [valid, elapsed, period] = [request.valid, request.elapsed, request.period].map(micros);
+    let (priority, fair, weight) = (policy.priority, u8::from(policy.is_max_min), instance.weight);
+    let demand = format!("{needed} {requested} {demanded} {elapsed} {returned} {granted_at} {owed} {period}");
+    match request.kind {
         StoreCounterKind::Bucket { interval, burst } => {
             format!("b {interval} {burst} {valid} {priority} {fair} {weight} {demand}")
         }
         StoreCounterKind::Window { count, quota } => {
             let mut text = format!("w {count} {valid} {priority} {weight} {demand}");
-            let there = offset(now, asker.ahead);
-            for mark in LeaseRequest::window_bounds(&quota, there) {
+            let store_now = to_store_time(now, instance.clock_lead);
+            for bound in LeaseRequest::window_bounds(&quota, store_now) {
                 // The last mark of all exceeds the precision of a double.
-                let _ = write!(text, " {}", (mark.as_nanos() / 1000).min(1 << 52));
+                let _ = write!(text, " {}", (bound.as_nanos() / 1000).min(1 << 52));
             }
             text
         }
@@ -99,20 +99,20 @@ pub fn encode(question: &LeaseRequest, asker: Asker, now: Timestamp) -> String {
             format!("r {count} {} {burst} {valid} {priority} {weight} {demand}", micros(every))
         }
         StoreCounterKind::Permits { count, used, held } => {
-            let (instance, sent) = (asker.instance, now.as_nanos() / 1000);
-            format!("p {count} {valid} {instance} {used} {wanted} {held} {sent}")
+            let (instance, sent) = (instance.id, now.as_nanos() / 1000);
+            format!("p {count} {valid} {instance} {used} {requested} {held} {sent}")
         }
     }
 }
 
 /// Decodes the result of one query. `at` is the store's time in microseconds. `None` if the result is invalid.
-pub fn decode(reply: &[i64], at: u64) -> Option<LeaseGrant> {
+pub fn decode_grant(reply: &[i64], store_time: u64) -> Option<LeaseGrant> {
     let &[granted, valid, wait, spread, pause, remaining] = reply else { return None };
     let micros = |number: i64| Some(Duration::from_micros(u64::try_from(number).ok()?));
     Some(LeaseGrant {
         granted: u32::try_from(granted).ok()?,
         valid: micros(valid)?,
-        granted_at: at,
+        granted_at: store_time,
         wait: micros(wait)?,
         spread: micros(spread)?,
         pause: micros(pause)?,
@@ -120,8 +120,8 @@ pub fn decode(reply: &[i64], at: u64) -> Option<LeaseGrant> {
     })
 }
 
-fn offset(now: Timestamp, ahead: i64) -> Timestamp {
-    Timestamp::from_nanos(now.as_nanos().saturating_add_signed(ahead))
+fn to_store_time(now: Timestamp, clock_lead: i64) -> Timestamp {
+    Timestamp::from_nanos(now.as_nanos().saturating_add_signed(clock_lead))
 }
 
 fn micros(duration: Duration) -> u128 {

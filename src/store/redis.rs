@@ -25,37 +25,37 @@ pub use redis::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{Sleep, sleep};
 
-use self::cluster::Cluster;
-use self::connection::Connection;
-use self::connector::Connector;
+use self::cluster::RedisCluster;
+use self::connection::RedisConnection;
+use self::connector::RedisConnector;
 pub use self::error::CallError;
-use self::node::{Node, Target};
+use self::node::{NodeTarget, RedisNode};
 pub use self::slot::{SLOTS, slot};
-use super::settings::{Settings, Topology};
+use super::settings::{StoreSettings, Topology};
 use crate::jitter::{backoff, equal_jitter};
 
 /// Maximum calls of one client in flight; further ones are rejected.
 const MAX_CALLS: usize = 1024;
 
 /// Base of the exponential backoff between attempts to connect to a server; the maximum follows.
-const PAUSE: Duration = Duration::from_millis(50);
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+const BASE_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Timer of a call.
-type Deadline<'d> = Pin<&'d mut Sleep>;
+type CallDeadline<'d> = Pin<&'d mut Sleep>;
 
 /// Client of the store. The first call must be made within a runtime; dropping the client ends its tasks.
 #[derive(Debug)]
-pub struct Client {
-    servers: Servers,
+pub struct RedisClient {
+    servers: RedisServers,
     timeout: Duration,
-    calls: Semaphore,
+    call_permits: Semaphore,
 }
 
 #[derive(Debug)]
-enum Servers {
-    One(Node),
-    Cluster(Cluster),
+enum RedisServers {
+    Single(RedisNode),
+    Cluster(RedisCluster),
 }
 
 /// A script with its SHA-1, by which servers that have executed it can call it.
@@ -67,7 +67,7 @@ pub struct Script {
 
 /// One call of a script.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub struct ScriptCall<'a> {
     /// The script.
     pub script: &'a Script,
     /// Keys; all in one slot.
@@ -80,23 +80,23 @@ pub struct Call<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RunId(Arc<str>);
 
-impl Client {
+impl RedisClient {
     /// Creates a client with these settings; `instance` is its name for the server. It connects on the first call.
     ///
     /// # Errors
     /// If TLS cannot be set up.
-    pub fn new(settings: &Settings, instance: &str) -> Result<Self, rustls::Error> {
-        let connector = Arc::new(Connector::new(settings, instance)?);
+    pub fn new(settings: &StoreSettings, instance: &str) -> Result<Self, rustls::Error> {
+        let connector = Arc::new(RedisConnector::new(settings, instance)?);
         let servers = match &settings.topology {
             Topology::Single(server) => {
-                Servers::One(Node::new(Target::Server(server.place.clone()), connector))
+                RedisServers::Single(RedisNode::new(NodeTarget::Server(server.address.clone()), connector))
             }
             Topology::Sentinel(sentinel) => {
-                Servers::One(Node::new(Target::Master(sentinel.clone()), connector))
+                RedisServers::Single(RedisNode::new(NodeTarget::Master(sentinel.clone()), connector))
             }
-            Topology::Cluster(seeds) => Servers::Cluster(Cluster::new(seeds.clone(), connector)),
+            Topology::Cluster(seeds) => RedisServers::Cluster(RedisCluster::new(seeds.clone(), connector)),
         };
-        Ok(Self { servers, timeout: settings.timeout, calls: Semaphore::new(MAX_CALLS) })
+        Ok(Self { servers, timeout: settings.timeout, call_permits: Semaphore::new(MAX_CALLS) })
     }
 
     /// Returns the server process that would receive a call with `key`.
@@ -104,11 +104,13 @@ impl Client {
     /// # Errors
     /// Why the process is not known.
     pub async fn run_id(&self, key: &str) -> Result<RunId, CallError> {
-        let _permit = self.calls.try_acquire().map_err(|_| CallError::Busy)?;
+        let _permit = self.call_permits.try_acquire().map_err(|_| CallError::Busy)?;
         let connection = async {
             match &self.servers {
-                Servers::One(node) => node.connection().await,
-                Servers::Cluster(cluster) => cluster.node(slot(key.as_bytes())).await?.connection().await,
+                RedisServers::Single(node) => node.connection().await,
+                RedisServers::Cluster(cluster) => {
+                    cluster.node(slot(key.as_bytes())).await?.connection().await
+                }
             }
         };
         let connected = tokio::time::timeout(self.timeout, connection).await;
@@ -119,30 +121,36 @@ impl Client {
     ///
     /// # Errors
     /// Why there is no result. The script may have been executed nevertheless.
-    pub async fn call(&self, call: Call<'_>) -> Result<(Value, RunId), CallError> {
-        let _permit = self.calls.try_acquire().map_err(|_| CallError::Busy)?;
-        let mut deadline: Deadline<'_> = pin!(sleep(self.timeout));
+    pub async fn call(&self, call: ScriptCall<'_>) -> Result<(Value, RunId), CallError> {
+        let _permit = self.call_permits.try_acquire().map_err(|_| CallError::Busy)?;
+        let mut deadline: CallDeadline<'_> = pin!(sleep(self.timeout));
         match &self.servers {
-            Servers::One(node) => {
-                let connection = bounded(node.connection(), &mut deadline).await??;
+            RedisServers::Single(node) => {
+                let connection = with_deadline(node.connection(), &mut deadline).await??;
                 let called = connection.call(call, false, &mut deadline).await;
-                finished(called.map_err(|error| error.into_error()), &connection)
+                complete_call(called.map_err(|error| error.into_error()), &connection)
             }
-            Servers::Cluster(cluster) => cluster.call(call, &mut deadline).await,
+            RedisServers::Cluster(cluster) => cluster.call(call, &mut deadline).await,
         }
     }
 }
 
 /// Evaluates a call. A connection to a replica is closed, because another server may have become the master.
-fn finished(called: Result<Value, CallError>, connection: &Connection) -> Result<(Value, RunId), CallError> {
+fn complete_call(
+    called: Result<Value, CallError>,
+    connection: &RedisConnection,
+) -> Result<(Value, RunId), CallError> {
     if let Err(error @ (CallError::Timeout | CallError::ReadOnly)) = &called {
-        connection.give_up(error.clone());
+        connection.close(error.clone());
     }
     called.map(|value| (value, connection.run_id().clone()))
 }
 
 /// Awaits `future` until the deadline.
-async fn bounded<F: Future>(future: F, deadline: &mut Deadline<'_>) -> Result<F::Output, CallError> {
+async fn with_deadline<F: Future>(
+    future: F,
+    deadline: &mut CallDeadline<'_>,
+) -> Result<F::Output, CallError> {
     tokio::select! {
         biased;
         output = future => Ok(output),
@@ -171,8 +179,8 @@ impl fmt::Display for RunId {
 }
 
 /// Returns the pause before the next attempt to connect, after this many consecutive `failures`.
-fn pause(failures: u32) -> Duration {
-    equal_jitter(backoff(PAUSE, MAX_PAUSE, failures.saturating_add(1)))
+fn retry_delay(failures: u32) -> Duration {
+    equal_jitter(backoff(BASE_RETRY_DELAY, MAX_RETRY_DELAY, failures.saturating_add(1)))
 }
 
 #[cfg(test)]
@@ -180,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_is_known_by_its_hash() {
+    fn script_hash_is_that_of_script_load() {
         // As `redis-cli SCRIPT LOAD 'return 1'` prints it.
         assert_eq!(&*Script::new("return 1").sha1, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }

@@ -4,12 +4,12 @@ use std::fmt;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use crate::remote::channel::Place;
+use crate::remote::channel::ServerAddress;
 use crate::tls::client;
 
 /// Settings of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct StoreSettings {
     /// The servers and their roles.
     pub topology: Topology,
     /// Credentials for the servers; Sentinels have separate ones.
@@ -30,27 +30,27 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// One server.
-    Single(Server),
+    Single(SingleServer),
     /// The master that Sentinels name.
-    Sentinel(Sentinel),
+    Sentinel(SentinelSettings),
     /// A Cluster; these are the servers from which to discover it.
-    Cluster(Vec<Place>),
+    Cluster(Vec<ServerAddress>),
 }
 
 /// A server and its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct SingleServer {
     /// Address of the server.
-    pub place: Place,
+    pub address: ServerAddress,
     /// Number of the database.
     pub db: u16,
 }
 
 /// A replicated server, located through Sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sentinel {
+pub struct SentinelSettings {
     /// Addresses of the Sentinels; at least one.
-    pub sentinels: Vec<Place>,
+    pub sentinels: Vec<ServerAddress>,
     /// Name of the master.
     pub master: Box<str>,
     /// Credentials for the Sentinels.

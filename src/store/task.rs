@@ -9,11 +9,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::desk::{Batch, Desk, Reply};
-use super::handle::{Handle, Want};
-use super::protocol::{self, Asker};
-use super::redis::{Call, CallError, Client, Script, Value};
-use super::settings::Settings;
+use super::handle::{QueuedCounter, StoreHandle};
+use super::protocol::{self, InstanceInfo};
+use super::redis::{CallError, RedisClient, Script, ScriptCall, Value};
+use super::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
+use super::settings::StoreSettings;
 use crate::clock::Clock;
 use crate::jitter::{backoff, equal_jitter};
 use crate::limiter::key::KeyHasher;
@@ -22,54 +22,54 @@ use crate::limiter::{Fleet, Limiter};
 use crate::telemetry::metrics::{StoreMetrics, StoreOutcome};
 
 /// Interval between two registrations of an instance in a small fleet.
-const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Maximum registrations per second of a whole fleet, as far as [`MAX_HEARTBEAT`] permits.
-const FLEET_HEARTBEATS: u32 = 32;
+const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum registrations per second of a whole fleet, as far as [`MAX_HEARTBEAT_INTERVAL`] permits.
+const MAX_FLEET_HEARTBEATS_PER_SECOND: u32 = 32;
 /// Maximum interval between two registrations of an instance.
-const MAX_HEARTBEAT: Duration = Duration::from_secs(4);
+const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(4);
 /// Maximum delay before a ban is reported to the store.
-const BANS: Duration = Duration::from_millis(100);
+const MAX_BAN_REPORT_DELAY: Duration = Duration::from_millis(100);
 /// Number of missed registrations after which an instance counts as gone.
-const MISSED_HEARTBEATS: u32 = 4;
+const MAX_MISSED_HEARTBEATS: u32 = 4;
 /// Base of the exponential backoff between attempts to reach an unreachable store; the maximum follows.
-const PROBE: Duration = Duration::from_millis(40);
-const MAX_PROBE: Duration = Duration::from_secs(2);
+const BASE_PROBE_DELAY: Duration = Duration::from_millis(40);
+const MAX_PROBE_DELAY: Duration = Duration::from_secs(2);
 
 /// Resources of the task.
 #[derive(Debug)]
-pub struct Resources {
+pub struct StoreTaskResources {
     /// The limiter with the counters.
     pub limiter: Arc<Limiter>,
     /// The process's clock.
     pub clock: Arc<Clock>,
     /// The workers' handle to the store.
-    pub handle: Handle,
+    pub handle: StoreHandle,
     /// Metrics of calls.
     pub metrics: StoreMetrics,
     /// Receiving end of the handle's queue.
-    pub queue: mpsc::Receiver<Want>,
+    pub queue: mpsc::Receiver<QueuedCounter>,
     /// Random values: the fleet's secret, if it has none yet, and the number of this instance.
     pub random: ([u64; 2], u32),
 }
 
 /// Client and scripts of the store.
-struct Calls {
-    client: Client,
+struct StoreCalls {
+    client: RedisClient,
     prefix: Box<str>,
-    counting: Script,
-    registering: Script,
+    lease_script: Script,
+    membership_script: Script,
 }
 
 /// State of the task.
-struct Task<F> {
-    store: Arc<Calls>,
+struct StoreTask<F> {
+    store: Arc<StoreCalls>,
     limiter: Arc<Limiter>,
     clock: Arc<Clock>,
-    handle: Handle,
+    handle: StoreHandle,
     metrics: StoreMetrics,
-    desk: Desk,
+    scheduler: LeaseScheduler,
     waiters: BTreeMap<SharedCounter, Vec<oneshot::Sender<()>>>,
-    calls: JoinSet<Done>,
+    in_flight: JoinSet<CompletedCall>,
     instance: String,
     random: ([u64; 2], u32),
     /// Consecutive failed registrations.
@@ -77,96 +77,109 @@ struct Task<F> {
     next_heartbeat: Instant,
     is_registering: bool,
     /// Fleet size in the last reply. A change takes effect when two consecutive replies agree.
-    told: u32,
-    joined: F,
+    reported_instances: u32,
+    on_fleet_change: F,
 }
 
 /// Result of a call.
-enum Done {
-    Asked(Batch, Result<Reply, CallError>),
+enum CompletedCall {
+    Leased(LeaseBatch, Result<BatchReply, CallError>),
     Registered(Result<([u64; 2], u32), CallError>),
 }
 
 /// Communicates with the store while it is polled. `joined` is called with the fleet's secret and size when they are
 /// known, and whenever they change.
-pub async fn run(settings: &Settings, resources: Resources, joined: impl FnMut(Fleet)) {
-    let Resources { limiter, clock, handle, metrics, queue, random } = resources;
+pub async fn run(
+    settings: &StoreSettings,
+    resources: StoreTaskResources,
+    on_fleet_change: impl FnMut(Fleet),
+) {
+    let StoreTaskResources { limiter, clock, handle, metrics, queue, random } = resources;
     let instance = settings.instance.as_deref().map_or_else(|| format!("{:08x}", random.1), str::to_owned);
-    let client = match Client::new(settings, &instance) {
+    let client = match RedisClient::new(settings, &instance) {
         Ok(client) => client,
         Err(error) => {
             tracing::error!(%error, "cannot set up TLS for the store: limits are not shared");
             return;
         }
     };
-    let store = Arc::new(Calls {
+    let store = Arc::new(StoreCalls {
         client,
         prefix: settings.prefix.clone(),
-        counting: Script::new(protocol::SCRIPT),
-        registering: Script::new(include_str!("members.lua")),
+        lease_script: Script::new(protocol::SCRIPT),
+        membership_script: Script::new(include_str!("members.lua")),
     });
     let weight = f64::from(settings.weight.get());
-    let task = Task {
+    let task = StoreTask {
         store,
         limiter,
         clock,
         handle,
         metrics,
-        desk: Desk::new(Asker { instance: random.1, weight, ahead: 0 }, protocol::groups(&settings.topology)),
+        scheduler: LeaseScheduler::new(
+            InstanceInfo { id: random.1, weight, clock_lead: 0 },
+            protocol::group_count(&settings.topology),
+        ),
         waiters: BTreeMap::new(),
-        calls: JoinSet::new(),
+        in_flight: JoinSet::new(),
         instance,
         random,
         failures: 0,
         next_heartbeat: Instant::now(),
         is_registering: false,
-        told: 0,
-        joined,
+        reported_instances: 0,
+        on_fleet_change,
     };
     task.run(queue).await;
 }
 
-impl<F: FnMut(Fleet)> Task<F> {
-    async fn run(mut self, mut queue: mpsc::Receiver<Want>) {
+impl<F: FnMut(Fleet)> StoreTask<F> {
+    async fn run(mut self, mut queue: mpsc::Receiver<QueuedCounter>) {
         loop {
             let now = self.clock.now();
-            let due = self.desk.review(&self.limiter, now);
-            if !self.handle.is_away() {
-                self.limiter.take_unreported_bans().into_iter().for_each(|counter| self.desk.ban(counter));
-                self.limiter.take_unreported_debts().into_iter().for_each(|counter| self.desk.review_at(counter, now));
+            let due = self.scheduler.review_due(&self.limiter, now);
+            if !self.handle.is_unreachable() {
+                self.limiter
+                    .take_unreported_bans()
+                    .into_iter()
+                    .for_each(|counter| self.scheduler.enqueue_ban(counter));
+                self.limiter
+                    .take_unreported_debts()
+                    .into_iter()
+                    .for_each(|counter| self.scheduler.schedule_review(counter, now));
             }
-            self.send();
-            let after = due.map_or(HEARTBEAT, |due| due.since(self.clock.now()));
-            let after = if self.limiter.has_shared_bans() { after.min(BANS) } else { after };
+            self.start_calls();
+            let after = due.map_or(MIN_HEARTBEAT_INTERVAL, |due| due.since(self.clock.now()));
+            let after = if self.limiter.has_shared_bans() { after.min(MAX_BAN_REPORT_DELAY) } else { after };
             let wake = self.next_heartbeat.min(Instant::now() + after);
             tokio::select! {
                 want = queue.recv() => {
                     let Some(want) = want else { return };
-                    self.want(want);
+                    self.handle_queued(want);
                     while let Ok(want) = queue.try_recv() {
-                        self.want(want);
+                        self.handle_queued(want);
                     }
                 }
-                Some(done) = self.calls.join_next() => {
+                Some(done) = self.in_flight.join_next() => {
                     if let Ok(done) = done {
-                        self.done(done);
+                        self.handle_completed(done);
                     }
                 }
-                () = sleep_until(wake) => self.heartbeat(),
+                () = sleep_until(wake) => self.send_heartbeat(),
             }
         }
     }
 
-    fn want(&mut self, want: Want) {
-        let Want { counter, asks, waiter } = want;
-        if self.handle.is_away() {
-            if asks {
+    fn handle_queued(&mut self, want: QueuedCounter) {
+        let QueuedCounter { counter, needs_query, waiter } = want;
+        if self.handle.is_unreachable() {
+            if needs_query {
                 self.limiter.cancel_request(counter);
             }
             return;
         }
-        if asks {
-            self.desk.want(counter);
+        if needs_query {
+            self.scheduler.enqueue(counter);
         }
         if let Some(waiter) = waiter {
             self.waiters.entry(counter).or_default().push(waiter);
@@ -174,164 +187,177 @@ impl<F: FnMut(Fleet)> Task<F> {
     }
 
     /// Starts all calls that are due.
-    fn send(&mut self) {
+    fn start_calls(&mut self) {
         let waiters = &mut self.waiters;
         // Skips queries whose requests have all stopped waiting: the response of a busy store would be too late, and
         // later requests query again.
-        let mut given_up = |counter| {
-            let is_given_up =
+        let mut is_abandoned = |counter| {
+            let has_no_waiter =
                 waiters.get(&counter).is_some_and(|all| all.iter().all(oneshot::Sender::is_closed));
-            if is_given_up {
+            if has_no_waiter {
                 waiters.remove(&counter);
             }
-            is_given_up
+            has_no_waiter
         };
-        while let Some(batch) = self.desk.next(&self.limiter, self.clock.now(), &mut given_up) {
+        while let Some(batch) = self.scheduler.next_batch(&self.limiter, self.clock.now(), &mut is_abandoned)
+        {
             let store = Arc::clone(&self.store);
             let generation = format!("{:016x}", self.random.0[0] ^ self.clock.now().as_nanos());
-            self.calls.spawn_local(async move {
-                let replied = store.ask(&batch, generation).await;
-                Done::Asked(batch, replied)
+            self.in_flight.spawn_local(async move {
+                let replied = store.request_leases(&batch, generation).await;
+                CompletedCall::Leased(batch, replied)
             });
         }
     }
 
-    fn done(&mut self, done: Done) {
+    fn handle_completed(&mut self, done: CompletedCall) {
         match done {
-            Done::Asked(batch, Ok(reply)) => {
+            CompletedCall::Leased(batch, Ok(reply)) => {
                 let now = self.clock.now();
-                self.metrics.called(StoreOutcome::Ok, now.since(batch.sent));
+                self.metrics.record_call(StoreOutcome::Ok, now.since(batch.sent_at));
                 let metrics = &self.metrics;
-                self.desk.reply(&batch, &reply, (&self.limiter, now), |question, grant| {
-                    metrics.asked(grant.granted, question.returned.0);
+                self.scheduler.apply_reply(&batch, &reply, (&self.limiter, now), |request, grant| {
+                    metrics.record_lease_request(grant.granted, request.returned.0);
                 });
-                self.resume(&batch);
+                self.wake_waiters(&batch);
             }
-            Done::Asked(batch, Err(error)) => {
-                self.metrics.called(error.outcome(), Duration::ZERO);
-                self.desk.fail(&batch, &self.limiter, self.clock.now());
-                self.lost(&error);
-                self.resume(&batch);
+            CompletedCall::Leased(batch, Err(error)) => {
+                self.metrics.record_call(error.outcome(), Duration::ZERO);
+                self.scheduler.apply_failure(&batch, &self.limiter, self.clock.now());
+                self.mark_unreachable(&error);
+                self.wake_waiters(&batch);
             }
-            Done::Registered(Ok((secret, instances))) => {
+            CompletedCall::Registered(Ok((secret, instances))) => {
                 self.is_registering = false;
-                self.registered(secret, instances);
-                self.next_heartbeat = Instant::now() + self.interval();
+                self.handle_registration(secret, instances);
+                self.next_heartbeat = Instant::now() + self.heartbeat_interval();
             }
-            Done::Registered(Err(error)) => {
+            CompletedCall::Registered(Err(error)) => {
                 self.is_registering = false;
-                self.lost(&error);
+                self.mark_unreachable(&error);
                 self.failures = self.failures.saturating_add(1);
-                self.next_heartbeat = Instant::now() + equal_jitter(backoff(PROBE, MAX_PROBE, self.failures));
+                self.next_heartbeat =
+                    Instant::now() + equal_jitter(backoff(BASE_PROBE_DELAY, MAX_PROBE_DELAY, self.failures));
             }
         }
     }
 
     /// Wakes the requests that wait for these counters, so that they decide again.
-    fn resume(&mut self, batch: &Batch) {
-        for question in &batch.questions {
-            for waiter in self.waiters.remove(&question.counter).into_iter().flatten() {
+    fn wake_waiters(&mut self, batch: &LeaseBatch) {
+        for request in &batch.requests {
+            for waiter in self.waiters.remove(&request.counter).into_iter().flatten() {
                 // The request may be gone.
                 let _ = waiter.send(());
             }
         }
     }
 
-    fn lost(&mut self, error: &CallError) {
-        if !self.handle.is_away() {
+    fn mark_unreachable(&mut self, error: &CallError) {
+        if !self.handle.is_unreachable() {
             tracing::warn!(%error, "the store is unavailable: shared limits use `on_store_loss`");
-            self.handle.set_away(true);
-            self.metrics.up(false);
+            self.handle.set_unreachable(true);
+            self.metrics.set_up(false);
             self.next_heartbeat = Instant::now();
         }
         self.waiters.clear();
     }
 
-    fn heartbeat(&mut self) {
+    fn send_heartbeat(&mut self) {
         if self.is_registering || Instant::now() < self.next_heartbeat {
             return;
         }
         self.is_registering = true;
-        let interval = self.interval();
+        let interval = self.heartbeat_interval();
         self.next_heartbeat = Instant::now() + interval;
         let store = Arc::clone(&self.store);
         let (instance, fleet) = (self.instance.clone(), self.limiter.fleet());
-        let secret = if self.told > 0 { fleet.hasher.secret() } else { self.random.0 };
-        self.calls.spawn_local(async move {
-            Done::Registered(store.register(&instance, secret, interval * MISSED_HEARTBEATS).await)
+        let secret = if self.reported_instances > 0 { fleet.hasher.secret() } else { self.random.0 };
+        self.in_flight.spawn_local(async move {
+            CompletedCall::Registered(
+                store.register(&instance, secret, interval * MAX_MISSED_HEARTBEATS).await,
+            )
         });
     }
 
     /// Returns the interval between registrations, which grows with the fleet to bound the load on the store.
-    fn interval(&self) -> Duration {
-        (HEARTBEAT * self.told / FLEET_HEARTBEATS).clamp(HEARTBEAT, MAX_HEARTBEAT)
+    fn heartbeat_interval(&self) -> Duration {
+        (MIN_HEARTBEAT_INTERVAL * self.reported_instances / MAX_FLEET_HEARTBEATS_PER_SECOND)
+            .clamp(MIN_HEARTBEAT_INTERVAL, MAX_HEARTBEAT_INTERVAL)
     }
 
-    fn registered(&mut self, secret: [u64; 2], instances: u32) {
+    fn handle_registration(&mut self, secret: [u64; 2], instances: u32) {
         self.failures = 0;
         let fleet = self.limiter.fleet();
         let instances = NonZeroU32::new(instances).unwrap_or(NonZeroU32::MIN);
         let is_new = fleet.hasher.secret() != secret;
-        let has_changed = fleet.instances != instances && (self.told == instances.get() || self.told == 0);
-        self.told = instances.get();
+        let has_changed = fleet.instances != instances
+            && (self.reported_instances == instances.get() || self.reported_instances == 0);
+        self.reported_instances = instances.get();
         if is_new || has_changed {
-            (self.joined)(Fleet { hasher: KeyHasher::new(secret), instances });
+            (self.on_fleet_change)(Fleet { hasher: KeyHasher::new(secret), instances });
         }
-        if self.handle.is_away() {
+        if self.handle.is_unreachable() {
             tracing::info!(%instances, "the store is available: limits are shared");
-            self.handle.set_away(false);
-            self.metrics.up(true);
+            self.handle.set_unreachable(false);
+            self.metrics.set_up(true);
         }
-        self.metrics.size(self.limiter.fleet().instances.get(), self.limiter.shared_counter_count());
+        self.metrics.set_sizes(self.limiter.fleet().instances.get(), self.limiter.shared_counter_count());
     }
 }
 
-impl Calls {
-    async fn ask(&self, batch: &Batch, new: String) -> Result<Reply, CallError> {
+impl StoreCalls {
+    async fn request_leases(
+        &self,
+        batch: &LeaseBatch,
+        new_generation: String,
+    ) -> Result<BatchReply, CallError> {
         let keys = batch.keys(&self.prefix);
-        let run = self.client.run_id(&keys[0]).await?;
-        let args: Vec<_> = batch.arguments(&run, new).into_iter().map(String::into_bytes).collect();
-        let call = Call { script: &self.counting, keys: &keys, args: &args };
-        let (value, ran) = self.client.call(call).await?;
-        if ran != run {
+        let run_id = self.client.run_id(&keys[0]).await?;
+        let args: Vec<_> =
+            batch.arguments(&run_id, new_generation).into_iter().map(String::into_bytes).collect();
+        let call = ScriptCall { script: &self.lease_script, keys: &keys, args: &args };
+        let (value, executed_by) = self.client.call(call).await?;
+        if executed_by != run_id {
             // Another process than the one named in the arguments executed the call and may lack its data. Its grant is
             // discarded.
             return Err(CallError::Unreachable("another server has taken over".to_owned()));
         }
-        reply_of(value).ok_or_else(|| CallError::Other("malformed reply of the script".to_owned()))
+        parse_reply(value).ok_or_else(|| CallError::Other("malformed reply of the script".to_owned()))
     }
 
     async fn register(
         &self,
         instance: &str,
         [first, second]: [u64; 2],
-        lapse: Duration,
+        ttl: Duration,
     ) -> Result<([u64; 2], u32), CallError> {
         let keys = protocol::fleet_keys(&self.prefix);
         let secret = format!("{first:016x}{second:016x}");
-        let lapse = lapse.as_millis().to_string();
-        let args = [secret.into_bytes(), instance.as_bytes().to_vec(), lapse.into_bytes()];
-        let (value, _) =
-            self.client.call(Call { script: &self.registering, keys: &keys, args: &args }).await?;
-        fleet_of(value).ok_or_else(|| CallError::Other("malformed secret of the fleet".to_owned()))
+        let ttl = ttl.as_millis().to_string();
+        let args = [secret.into_bytes(), instance.as_bytes().to_vec(), ttl.into_bytes()];
+        let (value, _) = self
+            .client
+            .call(ScriptCall { script: &self.membership_script, keys: &keys, args: &args })
+            .await?;
+        parse_fleet(value).ok_or_else(|| CallError::Other("malformed secret of the fleet".to_owned()))
     }
 }
 
-fn reply_of(value: Value) -> Option<Reply> {
+fn parse_reply(value: Value) -> Option<BatchReply> {
     let Value::Array(values) = value else { return None };
     let mut values = values.into_iter();
-    let generation = text_of(values.next()?)?.into();
-    let at = text_of(values.next()?)?.parse().ok()?;
+    let generation = parse_text(values.next()?)?.into();
+    let store_time = parse_text(values.next()?)?.parse().ok()?;
     let numbers = |value| {
         let Value::Array(list) = value else { return None };
         let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
         list.into_iter().map(number).collect::<Option<Vec<_>>>()
     };
     let grants = values.map(numbers).collect::<Option<Vec<_>>>()?;
-    Some(Reply { generation, at, grants })
+    Some(BatchReply { generation, store_time, grants })
 }
 
-fn text_of(value: Value) -> Option<String> {
+fn parse_text(value: Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(text),
@@ -339,10 +365,10 @@ fn text_of(value: Value) -> Option<String> {
     }
 }
 
-fn fleet_of(value: Value) -> Option<([u64; 2], u32)> {
+fn parse_fleet(value: Value) -> Option<([u64; 2], u32)> {
     let Value::Array(values) = value else { return None };
     let [secret, Value::Int(instances)] = <[Value; 2]>::try_from(values).ok()? else { return None };
-    let secret = text_of(secret)?;
+    let secret = parse_text(secret)?;
     let word = |range| u64::from_str_radix(secret.get(range)?, 16).ok();
     Some(([word(0..16)?, word(16..32)?], u32::try_from(instances).unwrap_or(u32::MAX)))
 }

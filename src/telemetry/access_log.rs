@@ -20,18 +20,18 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
-use self::output::{Control, Output};
+use self::output::{LogOutput, OutputControl};
 use crate::limiter::timestamp::Timestamp;
 
 /// Maximum number of queued lines. They take at most 40 MB, with all lines at their maximum, and usually 1 MB.
-const QUEUED_LINES: usize = 4096;
+const MAX_QUEUED_LINES: usize = 4096;
 
 /// Maximum time that shutdown waits for the last lines.
-const LAST_LINES: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Settings of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct AccessLogSettings {
     /// Destination of lines.
     pub sink: Sink,
     /// Format of lines.
@@ -62,7 +62,7 @@ pub enum Format {
 
 /// Contents of one line. Bytes are as received; the formatter escapes them.
 #[derive(Clone, Debug)]
-pub struct Entry<'a> {
+pub struct AccessLogEntry<'a> {
     /// Arrival time of the request's header section.
     pub start: Timestamp,
     /// Method.
@@ -74,7 +74,7 @@ pub struct Entry<'a> {
     /// Status code of the response, if there was one.
     pub status: Option<StatusCode>,
     /// Envoy's response flags, such as `RL`; empty for none.
-    pub flags: &'static str,
+    pub response_flags: &'static str,
     /// Bytes of the request body.
     pub bytes_received: u64,
     /// Bytes of the response body.
@@ -105,32 +105,32 @@ pub struct Entry<'a> {
 #[derive(Clone, Debug)]
 pub struct AccessLog {
     queue: NonBlocking,
-    full: ErrorCounter,
-    control: Arc<Control>,
+    overflow_counter: ErrorCounter,
+    control: Arc<OutputControl>,
     format: Format,
 }
 
 /// Writes the queued lines when dropped, for a limited time.
 #[must_use = "the access log stops when this is dropped"]
 #[derive(Debug)]
-pub struct Guard(Option<WorkerGuard>);
+pub struct AccessLogGuard(Option<WorkerGuard>);
 
 impl AccessLog {
     /// Opens the log. The guard must be kept until the last request has been logged.
     ///
     /// # Errors
     /// Any error of opening the file.
-    pub fn open(settings: &Settings) -> io::Result<(Self, Guard)> {
+    pub fn open(settings: &AccessLogSettings) -> io::Result<(Self, AccessLogGuard)> {
         let control = Arc::default();
-        let output = Output::open(settings.sink.clone(), Arc::clone(&control))?;
+        let output = LogOutput::open(settings.sink.clone(), Arc::clone(&control))?;
         Ok(Self::new(output, control, settings.format))
     }
 
     /// Writes a line for one request; never waits.
-    pub fn log(&self, entry: &Entry<'_>) {
+    pub fn log(&self, entry: &AccessLogEntry<'_>) {
         let line = match self.format {
-            Format::Envoy => line::envoy(entry),
-            Format::Json => line::json(entry),
+            Format::Envoy => line::format_envoy(entry),
+            Format::Json => line::format_json(entry),
         };
         // Never fails: if the queue is full, the line is dropped and counted there.
         let _ = io::Write::write_all(&mut self.queue.clone(), &line);
@@ -138,28 +138,32 @@ impl AccessLog {
 
     /// Reopens the file before the next line (SIGUSR1), for log rotation. Has no effect on standard output and error.
     pub fn reopen(&self) {
-        self.control.reopen.store(true, Ordering::Release);
+        self.control.is_reopen_requested.store(true, Ordering::Release);
         // An empty line wakes the thread without writing, so that a rotated file is closed at once.
         let _ = io::Write::write_all(&mut self.queue.clone(), &[]);
     }
 
     /// Returns the number of lines lost since the start, because the queue was full or writing failed.
-    pub fn dropped(&self) -> u64 {
-        (self.full.dropped_lines() as u64).saturating_add(self.control.lost.get())
+    pub fn dropped_lines(&self) -> u64 {
+        (self.overflow_counter.dropped_lines() as u64).saturating_add(self.control.lost_lines.get())
     }
 
-    fn new<W: io::Write + Send + 'static>(writer: W, control: Arc<Control>, format: Format) -> (Self, Guard) {
+    fn new<W: io::Write + Send + 'static>(
+        writer: W,
+        control: Arc<OutputControl>,
+        format: Format,
+    ) -> (Self, AccessLogGuard) {
         let (queue, guard) = NonBlockingBuilder::default()
-            .buffered_lines_limit(QUEUED_LINES)
+            .buffered_lines_limit(MAX_QUEUED_LINES)
             .lossy(true)
             .thread_name("access-log")
             .finish(writer);
-        let full = queue.error_counter();
-        (Self { queue, full, control, format }, Guard(Some(guard)))
+        let overflow_counter = queue.error_counter();
+        (Self { queue, overflow_counter, control, format }, AccessLogGuard(Some(guard)))
     }
 }
 
-impl Drop for Guard {
+impl Drop for AccessLogGuard {
     /// Drops the appender's guard on another thread. That guard waits without limit if its thread is stalled, and
     /// prints to standard output, which may be what is stalled.
     fn drop(&mut self) {
@@ -170,7 +174,7 @@ impl Drop for Guard {
             let _ = done.send(());
         });
         if flusher.is_ok() {
-            let _ = wait.recv_timeout(LAST_LINES);
+            let _ = wait.recv_timeout(FLUSH_TIMEOUT);
         }
     }
 }

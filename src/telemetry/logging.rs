@@ -14,7 +14,7 @@ use tracing_subscriber::{Layer, Registry, reload};
 
 /// Format of log messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
+pub enum LogMessageFormat {
     /// A human-readable line.
     #[default]
     Text,
@@ -27,13 +27,13 @@ pub enum LogFormat {
 pub enum LoggingError {
     /// Not a log level.
     #[error("unknown log level, expected one of trace, debug, info, warn, error, off, got \"{0}\"")]
-    Level(String),
+    UnknownLevel(String),
     /// Not in the form `target=level`.
     #[error("expected target and level as in weir::proxy=debug, got \"{0}\"")]
-    Pair(String),
+    InvalidTarget(String),
     /// A subscriber is already installed, or has been removed.
     #[error("it is already set up")]
-    Installed,
+    AlreadyInstalled,
 }
 
 /// Handle for changing log levels at runtime.
@@ -52,8 +52,8 @@ impl LevelHandle {
     /// # Errors
     /// [`LoggingError::Level`] if `level` is unknown.
     pub fn set_level(&self, level: &str) -> Result<(), LoggingError> {
-        let level = level_of(level)?;
-        self.0.reload(Targets::new().with_default(level)).map_err(|_| LoggingError::Installed)
+        let level = parse_level(level)?;
+        self.0.reload(Targets::new().with_default(level)).map_err(|_| LoggingError::AlreadyInstalled)
     }
 
     /// Sets the level of a module and its submodules, such as `weir::proxy`, in addition to existing levels.
@@ -61,13 +61,13 @@ impl LevelHandle {
     /// # Errors
     /// [`LoggingError::Level`] if `level` is unknown, or [`LoggingError::Pair`] if `target` is invalid.
     pub fn set_target(&self, target: &str, level: &str) -> Result<(), LoggingError> {
-        let level = level_of(level)?;
-        if target.is_empty() || target.len() > LONGEST_TARGET || !target.bytes().all(is_of_path) {
-            return Err(LoggingError::Pair(target.to_owned()));
+        let level = parse_level(level)?;
+        if target.is_empty() || target.len() > MAX_TARGET_LENGTH || !target.bytes().all(is_target_byte) {
+            return Err(LoggingError::InvalidTarget(target.to_owned()));
         }
         self.0
             .modify(|targets| *targets = std::mem::take(targets).with_target(target, level))
-            .map_err(|_| LoggingError::Installed)
+            .map_err(|_| LoggingError::AlreadyInstalled)
     }
 
     /// Returns the levels in effect, in the format that [`init`] reads.
@@ -84,9 +84,9 @@ impl LevelHandle {
 }
 
 /// Maximum length of a target, in bytes. Targets are stored, so their size must be bounded.
-const LONGEST_TARGET: usize = 128;
+const MAX_TARGET_LENGTH: usize = 128;
 
-const fn is_of_path(byte: u8) -> bool {
+const fn is_target_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':' | b'-')
 }
 
@@ -95,9 +95,9 @@ const fn is_of_path(byte: u8) -> bool {
 ///
 /// # Errors
 /// [`LoggingError`] if `level` is invalid, or logging has been set up before.
-pub fn init(level: &str, format: LogFormat) -> Result<LevelHandle, LoggingError> {
+pub fn init(level: &str, format: LogMessageFormat) -> Result<LevelHandle, LoggingError> {
     let (subscriber, handle) = subscriber(level, format, io::stderr)?;
-    tracing::subscriber::set_global_default(subscriber).map_err(|_| LoggingError::Installed)?;
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| LoggingError::AlreadyInstalled)?;
     Ok(handle)
 }
 
@@ -107,18 +107,18 @@ pub fn init(level: &str, format: LogFormat) -> Result<LevelHandle, LoggingError>
 /// [`LoggingError`] if `level` is invalid.
 pub fn subscriber<W>(
     level: &str,
-    format: LogFormat,
+    format: LogMessageFormat,
     writer: W,
 ) -> Result<(impl Subscriber + Send + Sync, LevelHandle), LoggingError>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let (filter, handle) = reload::Layer::new(targets(level)?);
+    let (filter, handle) = reload::Layer::new(parse_targets(level)?);
     let lines = tracing_subscriber::fmt::layer().with_writer(writer);
     let lines = match format {
-        LogFormat::Text if io::stderr().is_terminal() => lines.compact().boxed(),
-        LogFormat::Text => lines.compact().with_ansi(false).boxed(),
-        LogFormat::Json => {
+        LogMessageFormat::Text if io::stderr().is_terminal() => lines.compact().boxed(),
+        LogMessageFormat::Text => lines.compact().with_ansi(false).boxed(),
+        LogMessageFormat::Json => {
             lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
         }
     };
@@ -126,19 +126,19 @@ where
 }
 
 /// Parses a list of levels. [`Targets`] would accept a misspelt level as the name of a module.
-fn targets(spec: &str) -> Result<Targets, LoggingError> {
+fn parse_targets(spec: &str) -> Result<Targets, LoggingError> {
     let mut targets = Targets::new();
     for part in spec.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         targets = match part.split_once('=') {
-            Some((target, level)) => targets.with_target(target.trim(), level_of(level.trim())?),
-            None => targets.with_default(level_of(part)?),
+            Some((target, level)) => targets.with_target(target.trim(), parse_level(level.trim())?),
+            None => targets.with_default(parse_level(part)?),
         };
     }
     Ok(targets)
 }
 
 /// Parses a level; Envoy's names are accepted as well.
-fn level_of(name: &str) -> Result<LevelFilter, LoggingError> {
+fn parse_level(name: &str) -> Result<LevelFilter, LoggingError> {
     match name.to_ascii_lowercase().as_str() {
         "trace" => Ok(LevelFilter::TRACE),
         "debug" => Ok(LevelFilter::DEBUG),
@@ -146,7 +146,7 @@ fn level_of(name: &str) -> Result<LevelFilter, LoggingError> {
         "warn" | "warning" => Ok(LevelFilter::WARN),
         "error" | "critical" => Ok(LevelFilter::ERROR),
         "off" => Ok(LevelFilter::OFF),
-        _ => Err(LoggingError::Level(name.to_owned())),
+        _ => Err(LoggingError::UnknownLevel(name.to_owned())),
     }
 }
 
@@ -157,9 +157,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Lines {
+    impl io::Write for CapturedLog {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -170,23 +170,23 @@ mod tests {
         }
     }
 
-    impl Lines {
-        fn text(&self) -> String {
+    impl CapturedLog {
+        fn to_text(&self) -> String {
             String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
         }
     }
 
-    fn logged(format: LogFormat, log: impl FnOnce(&LevelHandle)) -> String {
-        let lines = Lines::default();
+    fn captured_log(format: LogMessageFormat, log: impl FnOnce(&LevelHandle)) -> String {
+        let lines = CapturedLog::default();
         let writer = lines.clone();
         let (subscriber, handle) = subscriber("info", format, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || log(&handle));
-        lines.text()
+        lines.to_text()
     }
 
     #[test]
-    fn levels_change_while_running() {
-        let text = logged(LogFormat::Text, |handle| {
+    fn log_levels_can_change_at_runtime() {
+        let text = captured_log(LogMessageFormat::Text, |handle| {
             tracing::debug!("before");
             handle.set_level("debug").unwrap();
             tracing::debug!("after");
@@ -197,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn one_module_can_be_louder_than_the_rest() {
-        let text = logged(LogFormat::Text, |handle| {
+    fn log_level_can_be_set_for_one_module() {
+        let text = captured_log(LogMessageFormat::Text, |handle| {
             handle.set_target("weir::proxy", "trace").unwrap();
             assert_eq!(handle.describe(), "info,weir::proxy=trace");
             tracing::trace!(target: "weir::proxy::service", "loud");
@@ -208,8 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn json_lines_have_time_level_and_fields() {
-        let text = logged(LogFormat::Json, |_| tracing::info!(rule = "per-ip", "limited \"so\"\n"));
+    fn json_log_lines_have_time_level_and_fields() {
+        let text =
+            captured_log(LogMessageFormat::Json, |_| tracing::info!(rule = "per-ip", "limited \"so\"\n"));
         let line: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
         assert_eq!((&line["level"], &line["rule"]), (&"INFO".into(), &"per-ip".into()));
         assert_eq!(line["message"], "limited \"so\"\n");
@@ -217,9 +218,9 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_level_is_no_module() {
-        assert_eq!(targets("debgu"), Err(LoggingError::Level("debgu".to_owned())));
-        assert_eq!(targets("info,weir=loud"), Err(LoggingError::Level("loud".to_owned())));
-        assert!(targets("warning,weir::proxy=debug").is_ok());
+    fn misspelt_log_level_is_an_error() {
+        assert_eq!(parse_targets("debgu"), Err(LoggingError::UnknownLevel("debgu".to_owned())));
+        assert_eq!(parse_targets("info,weir=loud"), Err(LoggingError::UnknownLevel("loud".to_owned())));
+        assert!(parse_targets("warning,weir::proxy=debug").is_ok());
     }
 }

@@ -4,14 +4,14 @@
 //! request path performs no look-up, lock or allocation. A scrape sums all counters and renders them under Weir's or
 //! Envoy's names. No other module defines metric names.
 
-mod arrival;
+mod connection_setup;
 mod envoy;
 mod exporter;
 mod families;
 mod fetches;
 mod process;
-mod rate_limits;
 mod remote;
+mod rls;
 mod rule;
 mod store;
 mod upstream;
@@ -23,23 +23,23 @@ use std::sync::{Arc, OnceLock};
 use metrics::Counter;
 use parking_lot::Mutex;
 
-pub use self::arrival::Preamble;
-pub use self::envoy::{Stats, StatsFilter};
-use self::exporter::Exporter;
+pub use self::connection_setup::ProxyProtocolOutcome;
+pub use self::envoy::{EnvoyStats, StatsFilter};
+use self::exporter::PrometheusExporter;
 pub use self::fetches::{FetchMetrics, FetchOutcome};
 pub use self::process::resident_memory;
-pub use self::rate_limits::{Hits, Origin, RateLimits, sanitized};
-use self::remote::Remotes;
+use self::remote::RemoteRegistry;
 pub use self::remote::{RemoteMetrics, RemoteOutcome};
-use self::rule::Rules;
-pub use self::rule::{DecisionOutcome, Decisions, RuleMetrics};
+pub use self::rls::{DescriptorHits, NameOrigin, RlsStats, sanitized};
+use self::rule::RuleRegistry;
+pub use self::rule::{DecisionCounts, DecisionOutcome, RuleMetrics};
 pub use self::store::{StoreMetrics, StoreOutcome};
-use self::upstream::Upstreams;
+use self::upstream::UpstreamRegistry;
 pub use self::upstream::{
-    ClusterMetrics, ClusterView, EndpointMetrics, HostView, Overflow, UpstreamCounts, UpstreamOutcome,
+    ClusterMetrics, ClusterView, EndpointMetrics, HostView, UpstreamCounts, UpstreamOutcome, UpstreamOverflow,
 };
+pub use self::worker::{InProgressGuard, WorkerMetrics};
 use self::worker::{ListenerCounts, WorkerCounts};
-pub use self::worker::{Span, WorkerMetrics};
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 
@@ -77,25 +77,25 @@ pub struct Scrape {
     /// Current time.
     pub now: Timestamp,
     /// Start time of the process.
-    pub started: Timestamp,
+    pub start_time: Timestamp,
     /// Whether the process is live, as in Envoy's `server.live`; false if it was declared unhealthy or is draining.
     pub is_live: bool,
     /// Number of counters per rule.
-    pub keys: BTreeMap<Box<str>, u64>,
+    pub keys_per_rule: BTreeMap<Box<str>, u64>,
     /// Number of counters in the table.
-    pub entries: usize,
+    pub table_entries: usize,
     /// Capacity of the table.
-    pub capacity: usize,
+    pub table_capacity: usize,
     /// Number of charges to overflow counters.
-    pub overflows: u64,
+    pub table_overflows: u64,
     /// Number of lost access log lines.
     pub access_log_dropped: u64,
     /// Statistics of the state file, if there is one.
-    pub saves: Option<Saves>,
+    pub state_file: Option<StateFileSample>,
     /// State of elastic limits; `None` if there are none.
-    pub elastic: Option<Elastic>,
+    pub elastic: Option<ElasticSample>,
     /// Limits shared with other instances.
-    pub shared_limits: Vec<SharedLimit>,
+    pub shared_limits: Vec<SharedLimitSample>,
     /// Certificates of the listeners, by file, with their expiry in seconds since 1970.
     pub certificates: BTreeMap<Box<str>, u64>,
     /// Upstreams and their endpoints.
@@ -104,7 +104,7 @@ pub struct Scrape {
 
 /// A rule's limit that is shared with other instances.
 #[derive(Clone, Debug)]
-pub struct SharedLimit {
+pub struct SharedLimitSample {
     /// Name of the rule.
     pub rule: Box<str>,
     /// Number of instances, as far as is known.
@@ -115,7 +115,7 @@ pub struct SharedLimit {
 
 /// State of elastic limits.
 #[derive(Clone, Debug, Default)]
-pub struct Elastic {
+pub struct ElasticSample {
     /// Assessment by the controller.
     pub assessment: Assessment,
     /// Name of each elastic rule, with the current multiple of its configured limit.
@@ -133,13 +133,13 @@ pub struct SpanMetrics {
 
 /// Statistics of the state file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Saves {
+pub struct StateFileSample {
     /// Number of successful writes.
-    pub saved: u64,
+    pub saves: u64,
     /// Number of failed writes.
-    pub failed: u64,
+    pub failed_saves: u64,
     /// Time of the last successful write.
-    pub last: Option<Timestamp>,
+    pub last_saved: Option<Timestamp>,
     /// Number of counters in the file.
     pub counters: u64,
     /// Size of the file, in bytes.
@@ -147,19 +147,19 @@ pub struct Saves {
 }
 
 /// Sums over all workers at one moment, from which every output is rendered.
-struct Totals<'a> {
+struct MetricTotals<'a> {
     workers: usize,
     /// Names of the listeners.
-    names: &'a [Box<str>],
+    listener_names: &'a [Box<str>],
     counts: WorkerCounts,
     upstreams: Vec<(Box<str>, UpstreamCounts)>,
     clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
-    rules: Vec<(Box<str>, Decisions)>,
+    rules: Vec<(Box<str>, DecisionCounts)>,
 }
 
-impl Totals<'_> {
+impl MetricTotals<'_> {
     fn listeners(&self) -> impl Iterator<Item = (&str, &ListenerCounts)> {
-        self.names.iter().map(|name| &**name).zip(&self.counts.listeners)
+        self.listener_names.iter().map(|name| &**name).zip(&self.counts.listeners)
     }
 }
 
@@ -168,11 +168,11 @@ impl Totals<'_> {
 pub struct Metrics {
     listeners: Box<[Box<str>]>,
     workers: Mutex<Vec<Arc<WorkerCounts>>>,
-    rules: Mutex<Rules>,
-    upstreams: Mutex<Upstreams>,
-    rate_limits: OnceLock<Arc<RateLimits>>,
-    remotes: Mutex<Remotes>,
-    exporter: Exporter,
+    rules: Mutex<RuleRegistry>,
+    upstreams: Mutex<UpstreamRegistry>,
+    rls: OnceLock<Arc<RlsStats>>,
+    remotes: Mutex<RemoteRegistry>,
+    exporter: PrometheusExporter,
 }
 
 impl Metrics {
@@ -184,9 +184,9 @@ impl Metrics {
             workers: Mutex::default(),
             rules: Mutex::default(),
             upstreams: Mutex::default(),
-            rate_limits: OnceLock::new(),
+            rls: OnceLock::new(),
             remotes: Mutex::default(),
-            exporter: Exporter::new(),
+            exporter: PrometheusExporter::new(),
         })
     }
 
@@ -199,11 +199,11 @@ impl Metrics {
 
     /// Returns the counters of a rule; they continue across reloads. Takes a lock, so call it at configuration time.
     pub fn rule(&self, name: &str) -> RuleMetrics {
-        self.rules.lock().get_or_add(name)
+        self.rules.lock().get_or_insert(name)
     }
 
     /// Returns the counts of a rule so far; zeros if it was never registered.
-    pub fn decisions(&self, rule: &str) -> Decisions {
+    pub fn decisions(&self, rule: &str) -> DecisionCounts {
         self.rules.lock().get(rule).map(RuleMetrics::decisions).unwrap_or_default()
     }
 
@@ -219,35 +219,35 @@ impl Metrics {
     }
 
     /// Returns the sum of the counts of all upstreams.
-    pub fn upstreams(&self) -> UpstreamCounts {
+    pub fn upstream_totals(&self) -> UpstreamCounts {
         let mut all = UpstreamCounts::default();
-        self.upstreams.lock().totals().iter().for_each(|(_, counts)| all.absorb(counts));
+        self.upstreams.lock().totals().iter().for_each(|(_, counts)| all.merge(counts));
         all
     }
 
     /// Returns the counts of the endpoints of one upstream, by address.
-    pub fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamCounts> {
+    pub fn endpoint_counts(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamCounts> {
         self.upstreams.lock().endpoints(upstream)
     }
 
     /// Records that the first configuration is in effect.
-    pub fn config_started(&self, generation: u64, now: Timestamp) {
-        self.exporter.successful.set(1.0);
-        self.exporter.success_time.set(now.as_secs_f64());
+    pub fn record_initial_config(&self, generation: u64, now: Timestamp) {
+        self.exporter.reload_successful.set(1.0);
+        self.exporter.reload_success_time.set(now.as_secs_f64());
         self.exporter.generation.set(generation as f64);
     }
 
     /// Records a reload; `generation` is the one in effect afterwards.
-    pub fn config_reload(&self, outcome: ReloadOutcome, generation: u64, now: Timestamp) {
+    pub fn record_config_reload(&self, outcome: ReloadOutcome, generation: u64, now: Timestamp) {
         self.exporter.reloads[outcome as usize].increment(1);
         match outcome {
-            ReloadOutcome::Applied | ReloadOutcome::Unchanged => self.config_started(generation, now),
-            ReloadOutcome::Rejected => self.exporter.successful.set(0.0),
+            ReloadOutcome::Applied | ReloadOutcome::Unchanged => self.record_initial_config(generation, now),
+            ReloadOutcome::Rejected => self.exporter.reload_successful.set(0.0),
         }
     }
 
     /// Sets whether the configuration in effect has changes that require a restart.
-    pub fn config_restart_pending(&self, is_pending: bool) {
+    pub fn set_config_restart_pending(&self, is_pending: bool) {
         self.exporter.restart_pending.set(f64::from(u8::from(is_pending)));
     }
 
@@ -267,39 +267,46 @@ impl Metrics {
     }
 
     /// Returns the statistics of Envoy's rate limit service, and includes them in the output from now on.
-    pub fn rate_limits(&self) -> Arc<RateLimits> {
-        Arc::clone(self.rate_limits.get_or_init(Arc::default))
+    pub fn rls_stats(&self) -> Arc<RlsStats> {
+        Arc::clone(self.rls.get_or_init(Arc::default))
     }
 
     /// Returns the metrics of the rate limit service at `place`, which all workers share; they continue across reloads.
-    pub fn remote(&self, place: &str) -> Arc<RemoteMetrics> {
-        Arc::clone(self.remotes.lock().entry(place.into()).or_default())
+    pub fn remote(&self, address: &str) -> Arc<RemoteMetrics> {
+        Arc::clone(self.remotes.lock().entry(address.into()).or_default())
     }
 
     /// Renders all metrics in Prometheus' text format under Weir's names. Statistics of the rate limit service have the
     /// names of envoyproxy/ratelimit.
     pub fn render(&self, scrape: &Scrape) -> String {
         let mut text = self.exporter.render(&self.totals(), &self.remotes.lock(), scrape);
-        if let Some(rate_limits) = self.rate_limits.get() {
-            text.push_str(&rate_limits.render());
+        if let Some(rls) = self.rls.get() {
+            text.push_str(&rls.render());
         }
         text
     }
 
     /// Returns the metrics under Envoy's names, as far as Envoy has them.
-    pub fn stats(&self, scrape: &Scrape, filter: &StatsFilter) -> Stats {
-        envoy::stats(&self.totals(), scrape, filter)
+    pub fn envoy_stats(&self, scrape: &Scrape, filter: &StatsFilter) -> EnvoyStats {
+        envoy::all_stats(&self.totals(), scrape, filter)
     }
 
-    fn totals(&self) -> Totals<'_> {
+    fn totals(&self) -> MetricTotals<'_> {
         let rules = self.rules.lock().decisions();
         let workers = self.workers.lock();
         let mut counts = WorkerCounts::new(self.listeners.len());
-        workers.iter().for_each(|worker| counts.absorb(worker));
+        workers.iter().for_each(|worker| counts.merge(worker));
         let mut upstreams = self.upstreams.lock();
-        let (of_upstreams, clusters) = (upstreams.totals(), upstreams.clusters());
+        let (upstream_totals, clusters) = (upstreams.totals(), upstreams.clusters());
         let names = &self.listeners;
-        Totals { workers: workers.len(), names, counts, upstreams: of_upstreams, clusters, rules }
+        MetricTotals {
+            workers: workers.len(),
+            listener_names: names,
+            counts,
+            upstreams: upstream_totals,
+            clusters,
+            rules,
+        }
     }
 }
 

@@ -8,21 +8,21 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Process-wide, like the panic hook.
-static COUNTED: AtomicU64 = AtomicU64::new(0);
-static WATCHING: Once = Once::new();
+static PANIC_COUNT: AtomicU64 = AtomicU64::new(0);
+static HOOK_INSTALLATION: Once = Once::new();
 
 /// Starts counting panics. Further calls have no effect.
-pub fn watch() {
-    WATCHING.call_once(|| {
-        let before = panic::take_hook();
+pub fn install_hook() {
+    HOOK_INSTALLATION.call_once(|| {
+        let previous_hook = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            COUNTED.fetch_add(1, Ordering::Relaxed);
-            before(panic);
+            PANIC_COUNT.fetch_add(1, Ordering::Relaxed);
+            previous_hook(panic);
         }));
     });
 }
 
 /// Returns the number of panics since the start of counting.
-pub fn counted() -> u64 {
-    COUNTED.load(Ordering::Relaxed)
+pub fn count() -> u64 {
+    PANIC_COUNT.load(Ordering::Relaxed)
 }

@@ -20,10 +20,10 @@ use opentelemetry::InstrumentationScope;
 use opentelemetry_sdk::error::OTelSdkError;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SpanProcessor as _};
 
-use self::context::{Context, Incoming};
-use self::exporter::Exporter;
-pub use self::span::{Decision, Notes};
-use super::access_log::Entry;
+use self::context::{IncomingTrace, TraceContext};
+use self::exporter::OtlpExporter;
+pub use self::span::{SpanDecision, SpanDetails};
+use super::access_log::AccessLogEntry;
 use super::metrics::{SpanMetrics, VERSION};
 use crate::limiter::percent::Percent;
 use crate::tls::client;
@@ -31,7 +31,7 @@ use crate::tls::client;
 /// Maximum number of queued spans. They take at most 16 MB, with all texts at their maximum, and usually 2 MB.
 const MAX_QUEUED_SPANS: usize = 2048;
 /// Maximum number of spans in one request to the collector.
-const MAX_BATCH: usize = 512;
+const MAX_BATCH_SIZE: usize = 512;
 /// Maximum time a span waits for its batch to fill.
 const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time that shutdown waits for the last spans.
@@ -39,7 +39,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Settings of the span export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct TracingSettings {
     /// Collector that receives the spans.
     pub collector: Collector,
     /// TLS to the collector, if its address requires it.
@@ -47,15 +47,15 @@ pub struct Settings {
     /// Headers sent with every batch, usually for authentication.
     pub headers: HeaderMap,
     /// Share of requests that get a span, unless an earlier hop has decided.
-    pub sample: Percent,
+    pub sampling_ratio: Percent,
     /// Service name of the spans.
     pub service_name: Box<str>,
 }
 
-impl Settings {
+impl TracingSettings {
     /// Whether the other settings differ at most in what can change without a restart.
-    pub fn is_same_but_for_sample(&self, other: &Self) -> bool {
-        let Self { collector, tls, headers, service_name, sample: _ } = self;
+    pub fn is_same_except_sampling_ratio(&self, other: &Self) -> bool {
+        let Self { collector, tls, headers, service_name, sampling_ratio: _ } = self;
         (collector, tls, headers, service_name)
             == (&other.collector, &other.tls, &other.headers, &other.service_name)
     }
@@ -78,25 +78,25 @@ pub struct Collector {
 #[derive(Debug)]
 pub struct Tracer {
     /// Share of sampled requests, in hundredths of a percent.
-    sample: AtomicU32,
+    sampling_ratio: AtomicU32,
     processor: BatchSpanProcessor,
     scope: InstrumentationScope,
-    counts: Arc<Counts>,
+    export_state: Arc<SpanExportState>,
 }
 
 /// Number of queued spans, and counters of exported and dropped ones.
 #[derive(Debug)]
-struct Counts {
+struct SpanExportState {
     queued: AtomicUsize,
     metrics: SpanMetrics,
-    shutting_down: AtomicBool,
+    is_shutting_down: AtomicBool,
 }
 
-impl Counts {
+impl SpanExportState {
     /// Reserves a place in the queue; returns `false` and counts a dropped span if the queue is full.
     fn enqueue(&self) -> bool {
-        let more = |queued| (queued < MAX_QUEUED_SPANS).then_some(queued + 1);
-        let is_queued = self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        let increment = |queued| (queued < MAX_QUEUED_SPANS).then_some(queued + 1);
+        let is_queued = self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment).is_ok();
         if !is_queued {
             self.metrics.dropped.increment(1);
         }
@@ -108,14 +108,14 @@ impl Counts {
     }
 
     /// Counts a batch of `all` spans, of which `dropped` were lost and the others exported.
-    fn record(&self, all: u64, dropped: u64) {
-        let dropped = dropped.min(all);
-        self.metrics.exported.increment(all - dropped);
+    fn record_batch(&self, total: u64, dropped: u64) {
+        let dropped = dropped.min(total);
+        self.metrics.exported.increment(total - dropped);
         self.metrics.dropped.increment(dropped);
     }
 
     fn is_shutting_down(&self) -> bool {
-        self.shutting_down.load(Ordering::Relaxed)
+        self.is_shutting_down.load(Ordering::Relaxed)
     }
 }
 
@@ -124,42 +124,45 @@ impl Tracer {
     ///
     /// # Errors
     /// If no runtime can be created, or TLS cannot be set up.
-    pub fn start(settings: &Settings, metrics: SpanMetrics) -> io::Result<(Arc<Self>, Guard)> {
-        let counts =
-            Arc::new(Counts { queued: AtomicUsize::new(0), metrics, shutting_down: AtomicBool::new(false) });
-        let exporter = Exporter::new(settings, Arc::clone(&counts))?;
+    pub fn start(settings: &TracingSettings, metrics: SpanMetrics) -> io::Result<(Arc<Self>, TracerGuard)> {
+        let export_state = Arc::new(SpanExportState {
+            queued: AtomicUsize::new(0),
+            metrics,
+            is_shutting_down: AtomicBool::new(false),
+        });
+        let exporter = OtlpExporter::new(settings, Arc::clone(&export_state))?;
         let batches = BatchConfigBuilder::default()
             .with_max_queue_size(MAX_QUEUED_SPANS)
-            .with_max_export_batch_size(MAX_BATCH)
+            .with_max_export_batch_size(MAX_BATCH_SIZE)
             .with_scheduled_delay(BATCH_INTERVAL)
             .build();
         let tracer = Arc::new(Self {
-            sample: AtomicU32::new(settings.sample.hundredths()),
+            sampling_ratio: AtomicU32::new(settings.sampling_ratio.hundredths()),
             processor: BatchSpanProcessor::builder(exporter).with_batch_config(batches).build(),
             scope: InstrumentationScope::builder("weir").with_version(VERSION).build(),
-            counts,
+            export_state,
         });
-        let guard = Guard(Arc::clone(&tracer));
+        let guard = TracerGuard(Arc::clone(&tracer));
         Ok((tracer, guard))
     }
 
     /// Sets the share of requests that get a span.
-    pub fn set_sample(&self, sample: Percent) {
-        self.sample.store(sample.hundredths(), Ordering::Relaxed);
+    pub fn set_sampling_ratio(&self, ratio: Percent) {
+        self.sampling_ratio.store(ratio.hundredths(), Ordering::Relaxed);
     }
 
     /// Returns the trace context of a request with these headers; `random` supplies a trace ID and a span ID if needed.
     /// `None` if an earlier hop decided against sampling: then the headers are forwarded unchanged.
-    pub fn begin(&self, headers: &HeaderMap, random: (u128, u64)) -> Option<Box<Context>> {
-        let share = Percent::from_hundredths(self.sample.load(Ordering::Relaxed));
-        Context::new(Incoming::of(headers), share, random).map(Box::new)
+    pub fn start_span(&self, headers: &HeaderMap, random: (u128, u64)) -> Option<Box<TraceContext>> {
+        let ratio = Percent::from_hundredths(self.sampling_ratio.load(Ordering::Relaxed));
+        TraceContext::new(IncomingTrace::from_headers(headers), ratio, random).map(Box::new)
     }
 
     /// Queues the span of a completed request, or drops it if the queue is full; never waits.
-    pub fn end(&self, context: &Context, entry: &Entry<'_>, notes: &Notes<'_>) {
+    pub fn end_span(&self, context: &TraceContext, entry: &AccessLogEntry<'_>, details: &SpanDetails<'_>) {
         // The processor has the same bound, but does not report how many spans it drops.
-        if context.sampled && self.counts.enqueue() {
-            self.processor.on_end(span::span(context, entry, notes, &self.scope));
+        if context.is_sampled && self.export_state.enqueue() {
+            self.processor.on_end(span::build_span(context, entry, details, &self.scope));
         }
     }
 }
@@ -167,11 +170,11 @@ impl Tracer {
 /// Exports the queued spans when dropped, for at most [`SHUTDOWN_TIMEOUT`].
 #[must_use = "the export of spans stops when this is dropped"]
 #[derive(Debug)]
-pub struct Guard(Arc<Tracer>);
+pub struct TracerGuard(Arc<Tracer>);
 
-impl Drop for Guard {
+impl Drop for TracerGuard {
     fn drop(&mut self) {
-        self.0.counts.shutting_down.store(true, Ordering::Relaxed);
+        self.0.export_state.is_shutting_down.store(true, Ordering::Relaxed);
         if let Err(OTelSdkError::Timeout(_)) = self.0.processor.shutdown_with_timeout(SHUTDOWN_TIMEOUT) {
             tracing::warn!("the last spans were not exported in time");
         }

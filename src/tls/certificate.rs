@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_tells_whom_it_is_for_and_until_when() {
+    fn certificate_info_has_names_subject_and_validity() {
         let mut params = CertificateParams::new(["A.example".to_owned(), "192.0.2.7".to_owned()]).unwrap();
         params.subject_alt_names.push(SanType::URI("spiffe://a/b".try_into().unwrap()));
         params.serial_number = Some(SerialNumber::from_slice(&[1, 0xab]));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_no_certificate() {
+    fn truncated_certificate_is_rejected() {
         let key = KeyPair::generate().unwrap();
         let certificate =
             CertificateParams::new(["a.example".to_owned()]).unwrap().self_signed(&key).unwrap();

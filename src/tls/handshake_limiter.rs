@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     /// Polls once; returns the output if it is ready.
-    fn once<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(output) => Some(output),
             Poll::Pending => None,
@@ -161,44 +161,46 @@ mod tests {
     #[test]
     fn handshakes_queue_first_come_first_served() {
         let limiter = HandshakeLimiter::default();
-        let one = once(pin!(limiter.acquire(1))).unwrap();
+        let one = poll_once(pin!(limiter.acquire(1))).unwrap();
         let (mut second, mut third) = (pin!(limiter.acquire(1)), pin!(limiter.acquire(1)));
-        assert!(once(second.as_mut()).is_none() && once(third.as_mut()).is_none());
+        assert!(poll_once(second.as_mut()).is_none() && poll_once(third.as_mut()).is_none());
         drop(one);
-        assert!(once(third.as_mut()).is_none(), "the third handshake is behind the second");
-        let two = once(second.as_mut()).unwrap();
-        assert!(once(third.as_mut()).is_none());
+        assert!(poll_once(third.as_mut()).is_none(), "the third handshake is behind the second");
+        let two = poll_once(second.as_mut()).unwrap();
+        assert!(poll_once(third.as_mut()).is_none());
         drop(two);
-        assert!(once(third.as_mut()).is_some());
+        assert!(poll_once(third.as_mut()).is_some());
     }
 
     #[test]
-    fn the_oldest_handshake_is_aborted_after_a_while_and_only_for_others() {
+    fn oldest_handshake_is_aborted_only_if_others_queue() {
         let limiter = HandshakeLimiter::default();
-        let (old, young) = (once(pin!(limiter.acquire(2))).unwrap(), once(pin!(limiter.acquire(2))).unwrap());
+        let (old, young) =
+            (poll_once(pin!(limiter.acquire(2))).unwrap(), poll_once(pin!(limiter.acquire(2))).unwrap());
         (0..MIN_TICKS * 3).for_each(|_| limiter.tick());
-        let keeps =
-            |permit: &HandshakePermit<'_>| once(pin!(permit.run(std::future::pending::<()>()))).is_none();
+        let keeps = |permit: &HandshakePermit<'_>| {
+            poll_once(pin!(permit.run(std::future::pending::<()>()))).is_none()
+        };
         assert!(keeps(&old) && keeps(&young), "no handshake is queued");
         let mut next = pin!(limiter.acquire(2));
-        assert!(once(next.as_mut()).is_none());
+        assert!(poll_once(next.as_mut()).is_none());
         limiter.tick();
         assert!(!keeps(&old) && keeps(&young), "one handshake is aborted for one that waits");
         drop(old);
-        assert!(once(next.as_mut()).is_some());
+        assert!(poll_once(next.as_mut()).is_some());
     }
 
     #[test]
-    fn a_client_that_leaves_the_queue_leaves_its_turn_to_the_next() {
+    fn cancelled_handshake_passes_its_turn_to_the_next() {
         let limiter = HandshakeLimiter::default();
-        let one = once(pin!(limiter.acquire(1))).unwrap();
+        let one = poll_once(pin!(limiter.acquire(1))).unwrap();
         let mut third = pin!(limiter.acquire(1));
         {
             let mut second = pin!(limiter.acquire(1));
-            assert!(once(second.as_mut()).is_none() && once(third.as_mut()).is_none());
+            assert!(poll_once(second.as_mut()).is_none() && poll_once(third.as_mut()).is_none());
             drop(one);
         }
-        assert!(once(third.as_mut()).is_some());
+        assert!(poll_once(third.as_mut()).is_some());
         assert_eq!(limiter.waiting.get(), 0);
     }
 }

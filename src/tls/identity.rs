@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spiffe_identity_is_the_only_uri() {
+    fn spiffe_id_requires_a_single_uri() {
         assert_eq!(identity(&["spiffe://a/ns/b"], None).spiffe(), Some("spiffe://a/ns/b"));
         assert_eq!(identity(&["spiffe://a/b", "spiffe://a/c"], None).spiffe(), None);
         assert_eq!(identity(&["https://a/b"], None).spiffe(), None);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forwarded_certificate_is_written_as_envoy_writes_it() {
+    fn x_forwarded_client_cert_has_the_format_of_envoy() {
         let one = identity(&["spiffe://a/b"], Some("Weirs"));
         assert_eq!(
             one.to_forwarded_client_cert(),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_passes_for_another_field() {
+    fn x_forwarded_client_cert_values_are_quoted() {
         let sly = identity(&["spiffe://a/b;URI=spiffe://root"], Some("x\";URI=spiffe://root"));
         let text = sly.to_forwarded_client_cert();
         let (_, subject) = text.split_once("Subject=\"").unwrap();

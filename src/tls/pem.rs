@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_all_certificates_of_a_file_in_order() {
+    fn certificate_chain_is_read_in_order() {
         let ((one, _), (two, key)) = (pair(), pair());
         let chain = CertificateChain::from_pem(format!("{one}{key}{two}").as_bytes()).unwrap();
         assert_eq!(chain.certificates.len(), 2);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_nobody_can_sign_with_is_told_apart() {
+    fn unusable_private_keys_are_classified() {
         let (certificate, key) = pair();
         assert!(PrivateKey::from_pem(key.as_bytes()).is_ok());
         let ed25519 = KeyPair::generate_for(&PKCS_ED25519).unwrap().serialize_pem();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn authorities_are_the_same_if_their_certificates_are() {
+    fn authorities_are_compared_by_their_certificates() {
         let ((one, _), (two, _)) = (pair(), pair());
         let read = |text: &str| Authorities::from_pem(text.as_bytes()).unwrap();
         assert_eq!(read(&one), read(&format!("# a comment\n{one}")));

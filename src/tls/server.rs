@@ -165,7 +165,7 @@ pub enum ServerHandshakeError {
     /// The client's certificate is missing or invalid.
     ClientCertificate,
     /// The client sent an alert: it rejects the server's certificate, or found another error.
-    Refused,
+    AlertReceived,
     /// The handshake timed out.
     TimedOut,
     /// It was aborted in favour of a queued handshake, or timed out in the queue.
@@ -181,7 +181,7 @@ impl ServerHandshakeError {
         Self::NotTls,
         Self::Incompatible,
         Self::ClientCertificate,
-        Self::Refused,
+        Self::AlertReceived,
         Self::TimedOut,
         Self::Crowded,
         Self::Other,
@@ -194,7 +194,7 @@ impl ServerHandshakeError {
             Self::NotTls => "not_tls",
             Self::Incompatible => "incompatible",
             Self::ClientCertificate => "client_certificate",
-            Self::Refused => "refused",
+            Self::AlertReceived => "refused",
             Self::TimedOut => "timed_out",
             Self::Crowded => "crowded",
             Self::Other => "other",
@@ -209,7 +209,7 @@ impl ServerHandshakeError {
             Some(Tls::InvalidMessage(_) | Tls::PeerSentOversizedRecord) => Self::NotTls,
             Some(Tls::PeerIncompatible(_) | Tls::NoApplicationProtocol) => Self::Incompatible,
             Some(Tls::NoCertificatesPresented | Tls::InvalidCertificate(_)) => Self::ClientCertificate,
-            Some(Tls::AlertReceived(_)) => Self::Refused,
+            Some(Tls::AlertReceived(_)) => Self::AlertReceived,
             Some(_) => Self::Other,
         }
     }

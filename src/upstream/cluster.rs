@@ -167,7 +167,7 @@ impl Cluster {
         drop(ejections);
         let Some(time) = ejected else { return };
         self.bump_epoch();
-        self.metrics.ejected();
+        self.metrics.record_ejection();
         tracing::warn!(
             upstream = %self.settings.name,
             endpoint = %host.name,

@@ -74,7 +74,7 @@ async fn handshake(
 fn into_io(failure: ClientHandshakeError) -> io::Error {
     let kind = match failure.kind {
         ClientHandshakeErrorKind::Closed => io::ErrorKind::ConnectionReset,
-        ClientHandshakeErrorKind::Untrusted | ClientHandshakeErrorKind::Refused => {
+        ClientHandshakeErrorKind::Untrusted | ClientHandshakeErrorKind::AlertReceived => {
             io::ErrorKind::PermissionDenied
         }
         ClientHandshakeErrorKind::NotTls | ClientHandshakeErrorKind::Incompatible => {
@@ -93,6 +93,6 @@ struct HandshakeRecorder<'a> {
 
 impl Drop for HandshakeRecorder<'_> {
     fn drop(&mut self) {
-        self.metrics.handshake(self.outcome);
+        self.metrics.record_handshake(self.outcome);
     }
 }

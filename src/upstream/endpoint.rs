@@ -37,7 +37,7 @@ use crate::http1::client::response_head::ResponseHead;
 use crate::http1::client::upload::Http1Upload;
 use crate::http1::decoder::BodyDecoder;
 use crate::http1::interim::InterimResponses;
-use crate::telemetry::metrics::{EndpointMetrics, Overflow};
+use crate::telemetry::metrics::{EndpointMetrics, UpstreamOverflow};
 use crate::tls::AlpnProtocol;
 use crate::tls::client::TlsClient;
 use crate::transport::Transport;
@@ -136,7 +136,7 @@ impl Endpoint {
                 if full == LimitReached::ClientShare {
                     Ok(None)
                 } else {
-                    Err(self.overflow(Overflow::Requests))
+                    Err(self.overflow(UpstreamOverflow::Requests))
                 }
             }
         }
@@ -150,7 +150,7 @@ impl Endpoint {
     pub async fn connect(&self, client: IpAddr, call: bool) -> Result<PooledConnection, UpstreamError> {
         let in_flight = match self.start_request(client, call) {
             Ok(in_flight) => in_flight,
-            Err(LimitReached::Requests) => return Err(self.overflow(Overflow::Requests)),
+            Err(LimitReached::Requests) => return Err(self.overflow(UpstreamOverflow::Requests)),
             Err(LimitReached::ClientShare) => {
                 let in_flight = self.wait_for_share(client, call).await?;
                 if let Some(kind) = self.checkout_idle(call) {
@@ -159,18 +159,18 @@ impl Endpoint {
                 in_flight
             }
         };
-        let kind = if self.speaks_http2(call) {
+        let kind = if self.uses_http2(call) {
             ConnectionKind::Http2(self.http2_pool.acquire(&async || self.open_http2().await).await?)
         } else {
-            let (connection, is_kept) = self.open_http1().await?;
-            ConnectionKind::Http1 { connection, is_reused: is_kept }
+            let (connection, is_reused) = self.open_http1().await?;
+            ConnectionKind::Http1 { connection, is_reused }
         };
         Ok(PooledConnection { in_flight, kind })
     }
 
     /// Returns a connection with room for a request, if there is one.
     fn checkout_idle(&self, call: bool) -> Option<ConnectionKind> {
-        match self.speaks_http2(call) {
+        match self.uses_http2(call) {
             true => self.http2_pool.try_acquire().map(ConnectionKind::Http2),
             false => self
                 .http1_pool
@@ -194,12 +194,12 @@ impl Endpoint {
     ) -> Result<Option<InFlightRequest>, UpstreamError> {
         let breaker = &self.cluster.breaker;
         let Some(_waiting) = breaker.acquire(Resource::OverShare) else {
-            return Err(self.overflow(Overflow::Client));
+            return Err(self.overflow(UpstreamOverflow::Client));
         };
         let beginning = self.share_waiters.wait_for(|| self.start_request(client, call).ok());
         tokio::time::timeout(self.connect_timeout(), beginning)
             .await
-            .map_err(|_| self.overflow(Overflow::Client))
+            .map_err(|_| self.overflow(UpstreamOverflow::Client))
     }
 
     /// Sends a request and waits for the response's header section; the body is streamed. Interim responses are
@@ -221,8 +221,8 @@ impl Endpoint {
         let PooledConnection { in_flight, kind } = line;
         let mut response = match kind {
             ConnectionKind::Echo => echo::respond(request, body),
-            ConnectionKind::Http1 { connection, is_reused: is_kept } => {
-                self.send_by_http1(connection, is_kept, request, body, interims).await?
+            ConnectionKind::Http1 { connection, is_reused } => {
+                self.send_by_http1(connection, is_reused, request, body, interims).await?
             }
             // Boxed, because its future is large and HTTP/1.1 requests do not need it.
             ConnectionKind::Http2(permit) => {
@@ -252,7 +252,7 @@ impl Endpoint {
     async fn send_by_http1<B>(
         &self,
         mut connection: Box<Http1Connection>,
-        is_kept: bool,
+        is_reused: bool,
         request: &OutgoingRequest,
         body: B,
         interims: &InterimResponses,
@@ -268,17 +268,17 @@ impl Endpoint {
             std::mem::take(&mut connection.conn.buffer),
         );
         let to_head = request.head.method == Method::HEAD;
-        let mut waiting = ResponseHeadReader::new(to_head, request.wants_map, interims);
+        let mut waiting = ResponseHeadReader::new(to_head, request.parse_to_map, interims);
         // A request that cannot be repeated must not be sent on a connection that has been closed without notice yet.
-        let is_gone = is_kept && !upload.is_repeatable() && !connection.conn.stream.peek_has_no_input();
+        let is_gone = is_reused && !upload.is_repeatable() && !connection.conn.stream.peek_has_no_input();
         let sent = match is_gone {
             true => Err(NoResponse::Reset(io::ErrorKind::UnexpectedEof.into())),
             false => poll_fn(|cx| connection.conn.poll_head(&mut upload, &mut waiting, cx)).await,
         };
         let head = match sent {
             // The upstream had closed the connection already, or was about to.
-            Err(NoResponse::Reset(_)) if is_kept && upload.may_retry() => {
-                self.metrics.retried();
+            Err(NoResponse::Reset(_)) if is_reused && upload.may_retry() => {
+                self.metrics.request_retried();
                 drop(connection);
                 upload.rewind();
                 waiting.reset();
@@ -334,7 +334,7 @@ impl Endpoint {
         let breaker = &self.cluster.breaker;
         let UpstreamSettings { balance, limits, .. } = self.cluster.settings();
         // Multiplexed requests have no other bound.
-        let is_bounded = breaker.counts_requests() || self.speaks_http2(call);
+        let is_bounded = breaker.counts_requests() || self.uses_http2(call);
         let is_counted = is_bounded || breaker.has_shares() || limits.min_client_rate.is_some();
         if *balance != Balance::LeastRequest && !is_counted {
             return Ok(None);
@@ -343,7 +343,7 @@ impl Endpoint {
         Ok(Some(InFlightRequest::start(&self.host, permit, &self.share_waiters)))
     }
 
-    fn speaks_http2(&self, call: bool) -> bool {
+    fn uses_http2(&self, call: bool) -> bool {
         call || self.cluster.settings().http2
     }
 
@@ -370,8 +370,8 @@ impl Endpoint {
     ) -> Result<T, UpstreamError> {
         match tokio::time::timeout(self.connect_timeout(), room).await {
             Ok(Ok(room)) => Ok(room),
-            Ok(Err(_)) => Err(self.overflow(Overflow::Pending)),
-            Err(_) => Err(self.overflow(Overflow::Connections)),
+            Ok(Err(_)) => Err(self.overflow(UpstreamOverflow::Pending)),
+            Err(_) => Err(self.overflow(UpstreamOverflow::Connections)),
         }
     }
 
@@ -391,8 +391,8 @@ impl Endpoint {
         settings.connect_timeout.min(settings.timeout)
     }
 
-    fn overflow(&self, limit: Overflow) -> UpstreamError {
-        self.cluster.metrics.overflowed(limit);
+    fn overflow(&self, limit: UpstreamOverflow) -> UpstreamError {
+        self.cluster.metrics.record_overflow(limit);
         UpstreamError::Overflow
     }
 }

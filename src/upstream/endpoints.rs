@@ -16,7 +16,7 @@ use crate::telemetry::metrics::Metrics;
 pub(super) struct Endpoints {
     current: RefCell<EndpointSet>,
     /// Position of the next endpoint in round-robin order.
-    turn: Cell<usize>,
+    next_index: Cell<usize>,
     random: RefCell<fastrand::Rng>,
     metrics: Arc<Metrics>,
 }
@@ -37,7 +37,7 @@ impl Endpoints {
         let turn = Cell::new(random.usize(..));
         let endpoints = Self {
             current: RefCell::new(EndpointSet { epoch: 0, all: Vec::new(), usable: Vec::new() }),
-            turn,
+            next_index: turn,
             random: RefCell::new(random),
             metrics: Arc::clone(metrics),
         };
@@ -82,8 +82,8 @@ impl Endpoints {
     ) -> Option<&'s Rc<Endpoint>> {
         let mut first = None;
         for _ in 0..usable.len() {
-            let turn = self.turn.get();
-            self.turn.set(turn.wrapping_add(1));
+            let turn = self.next_index.get();
+            self.next_index.set(turn.wrapping_add(1));
             let picked = usable.get(turn % usable.len());
             if tried.is_empty() || picked.is_some_and(|picked| !picked.is_among(tried)) {
                 return picked;
@@ -133,8 +133,10 @@ impl Endpoints {
         let (hosts, tls) = (cluster.hosts(), cluster.tls());
         let mut seen = self.current.borrow_mut();
         let endpoint = |host: &Arc<UpstreamHost>| {
-            let kept =
-                seen.all.iter().find(|endpoint| endpoint.is_of(host) && endpoint.is_secured_by(tls.as_ref()));
+            let kept = seen
+                .all
+                .iter()
+                .find(|endpoint| endpoint.is_for(host) && endpoint.is_secured_by(tls.as_ref()));
             let fresh = || {
                 let metrics = self.metrics.endpoint(&settings.name, &host.name);
                 Rc::new(Endpoint::new(cluster, host, tls.clone(), metrics))
@@ -161,11 +163,11 @@ impl Endpoint {
         self.host().is_usable()
     }
 
-    fn is_of(&self, host: &Arc<UpstreamHost>) -> bool {
+    fn is_for(&self, host: &Arc<UpstreamHost>) -> bool {
         Arc::ptr_eq(self.host(), host)
     }
 
     fn is_among(&self, hosts: &[Arc<UpstreamHost>]) -> bool {
-        hosts.iter().any(|host| self.is_of(host))
+        hosts.iter().any(|host| self.is_for(host))
     }
 }

@@ -23,8 +23,8 @@ pub(super) struct TransportHalf(Rc<RefCell<Transport>>);
 
 impl TransportHalf {
     /// Splits a transport into two halves, for use on one thread.
-    pub(super) fn split(whole: Transport) -> (Self, Self) {
-        let shared = Rc::new(RefCell::new(whole));
+    pub(super) fn split(transport: Transport) -> (Self, Self) {
+        let shared = Rc::new(RefCell::new(transport));
         (Self(Rc::clone(&shared)), Self(shared))
     }
 

@@ -76,7 +76,7 @@ impl CheckHistory {
             Err(error) => {
                 self.successes = 0;
                 self.failures = self.failures.saturating_add(1);
-                cluster.metrics.check_failed();
+                cluster.metrics.record_failed_health_check();
                 if (is_first || self.failures >= settings.unhealthy) && host.set_flag(FAILED_CHECK) {
                     cluster.bump_epoch();
                     tracing::warn!(%upstream, endpoint = %host.name, %error, "endpoint is unhealthy");
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_read_once_its_line_is_whole() {
+    fn health_check_status_is_read_from_a_complete_status_line() {
         assert_eq!(status_of(b"HTTP/1.1 204 No Content\r\n"), Some(204));
         assert_eq!(status_of(b"HTTP/1.0 503\r\nx: y"), Some(503));
         for not_yet in [&b""[..], b"HTTP/1.1 204 No", b"SSH-2.0-x\r\n", b"HTTP/1.1 2\n", b"HTTP/2 200\n"] {

@@ -29,7 +29,7 @@ pub(super) struct Http1Pool {
     waiting: Cell<u32>,
     returned: Notify,
     /// Whether the next returned connection is closed in favour of other pools, if requests of both wait.
-    others_turn: Cell<bool>,
+    yields_next: Cell<bool>,
 }
 
 /// What a waiting request obtained.
@@ -57,7 +57,7 @@ impl Http1Pool {
             breaker: Arc::clone(breaker),
             waiting: Cell::new(0),
             returned: Notify::new(),
-            others_turn: Cell::new(false),
+            yields_next: Cell::new(false),
         }
     }
 
@@ -137,7 +137,7 @@ impl Http1Pool {
     fn is_for_local_waiter(&self) -> bool {
         let ours = self.waiting.get();
         let others = self.breaker.used(Resource::Pending) > ours;
-        let wanted = ours > 0 && !(others && self.others_turn.replace(!self.others_turn.get()));
+        let wanted = ours > 0 && !(others && self.yields_next.replace(!self.yields_next.get()));
         if wanted {
             self.returned.notify_one();
         }

@@ -13,13 +13,13 @@ pub struct OutgoingRequest {
     pub added_headers: FieldLines,
     /// Whether to parse the response's headers into a map at once, because they will be needed. Affects performance
     /// only.
-    pub wants_map: bool,
+    pub parse_to_map: bool,
 }
 
 impl From<request::Parts> for OutgoingRequest {
     /// Without additional headers.
     fn from(head: request::Parts) -> Self {
-        Self { head, added_headers: FieldLines::default(), wants_map: true }
+        Self { head, added_headers: FieldLines::default(), parse_to_map: true }
     }
 }
 

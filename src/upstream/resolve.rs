@@ -163,37 +163,37 @@ mod tests {
         Ok(octets.iter().map(|octet| ([10, 0, 0, *octet], 1).into()).collect())
     }
 
-    fn places(cluster: &Cluster) -> Vec<String> {
+    fn host_names(cluster: &Cluster) -> Vec<String> {
         cluster.hosts().iter().map(|host| host.name.to_string()).collect()
     }
 
-    fn named() -> Arc<Cluster> {
+    fn cluster_with_names() -> Arc<Cluster> {
         Cluster::new(settings(&[("10.0.0.9", 1), ("app.test", 1)]), None, None, &Metrics::new(&[]))
     }
 
     #[test]
-    fn an_upstream_is_where_its_names_were_last_heard_to_be() {
-        let (cluster, mut heard) = (named(), ResolvedNames::default());
+    fn hosts_follow_the_last_successful_lookup() {
+        let (cluster, mut heard) = (cluster_with_names(), ResolvedNames::default());
         let mut hear = |found| {
             let heard_of = heard.record_lookup("app.test", 1, found).is_ok();
             cluster.set_hosts(heard.targets(&cluster), true);
             heard_of
         };
         assert!(hear(at(&[2, 1])));
-        assert_eq!(places(&cluster), ["10.0.0.9:1", "10.0.0.1:1", "10.0.0.2:1"]);
+        assert_eq!(host_names(&cluster), ["10.0.0.9:1", "10.0.0.1:1", "10.0.0.2:1"]);
         let kept = Arc::clone(&cluster.hosts()[2]);
         let epoch = cluster.epoch();
         assert!(hear(at(&[1, 2])) && cluster.epoch() == epoch, "the order does not matter");
         assert!(hear(at(&[2, 3])));
-        assert_eq!(places(&cluster), ["10.0.0.9:1", "10.0.0.2:1", "10.0.0.3:1"]);
+        assert_eq!(host_names(&cluster), ["10.0.0.9:1", "10.0.0.2:1", "10.0.0.3:1"]);
         assert!(Arc::ptr_eq(&kept, &cluster.hosts()[1]));
         assert!(!hear(Err(io::ErrorKind::TimedOut.into())) && !hear(at(&[])));
-        assert_eq!(places(&cluster).len(), 3, "known addresses stay in use");
+        assert_eq!(host_names(&cluster).len(), 3, "known addresses stay in use");
     }
 
     #[test]
-    fn a_resolver_that_fails_after_a_reload_takes_nothing_away() {
-        let before = named();
+    fn failed_lookup_after_a_reload_keeps_addresses() {
+        let before = cluster_with_names();
         let mut heard = ResolvedNames::default();
         heard.record_lookup("app.test", 1, at(&[1])).unwrap();
         before.set_hosts(heard.targets(&before), true);
@@ -201,6 +201,6 @@ mod tests {
         let mut heard = ResolvedNames::from_cluster(&after);
         assert!(heard.record_lookup("app.test", 1, Err(io::ErrorKind::TimedOut.into())).is_err());
         after.set_hosts(heard.targets(&after), true);
-        assert_eq!(places(&after), ["10.0.0.9:1", "10.0.0.1:1"]);
+        assert_eq!(host_names(&after), ["10.0.0.9:1", "10.0.0.1:1"]);
     }
 }

@@ -1,8 +1,8 @@
 //! How long to wait for files to settle after a change.
 //!
 //! A change is processed once there have been no events for a while. If files are written continuously, the wait ends
-//! [`Pace::longest`] after the first event, as soon as no file is open for writing. Content read in that case must be
-//! read again a moment later before it counts: see [`Pace::confirm`].
+//! [`ReloadTiming::longest`] after the first event, as soon as no file is open for writing. Content read in that case must be
+//! read again a moment later before it counts: see [`ReloadTiming::confirm`].
 
 use std::time::Duration;
 
@@ -39,35 +39,35 @@ impl Default for DebounceTimes {
 /// The wait for one change, starting at its first event.
 #[derive(Clone, Copy, Debug)]
 pub struct Debounce {
-    pace: DebounceTimes,
+    times: DebounceTimes,
     since: Stopwatch,
 }
 
 impl Debounce {
     /// Starts at the first event.
-    pub fn start(pace: DebounceTimes) -> Self {
-        Self { pace, since: Stopwatch::start() }
+    pub fn start(times: DebounceTimes) -> Self {
+        Self { times, since: Stopwatch::start() }
     }
 
     /// Returns whether the maximum wait has elapsed.
     pub fn is_over(&self) -> bool {
-        self.since.elapsed() >= self.pace.max_wait
+        self.since.elapsed() >= self.times.max_wait
     }
 
     /// Returns whether to continue waiting for a file that is open for writing.
     fn awaits_writers(&self) -> bool {
-        self.since.elapsed() < self.pace.max_open_wait
+        self.since.elapsed() < self.times.max_open_wait
     }
 
     /// Returns how long to wait for the next event. `began` is the time since this wait began, `quiet` the time since
     /// the last event.
     pub(super) fn left(&self, began: Duration, quiet: Duration, is_open: bool) -> Duration {
         let (needed, most) = if is_open && self.awaits_writers() {
-            (self.pace.quiet.saturating_mul(OPEN_QUIET), self.pace.max_open_wait)
+            (self.times.quiet.saturating_mul(OPEN_QUIET), self.times.max_open_wait)
         } else {
-            (self.pace.quiet, self.pace.max_wait)
+            (self.times.quiet, self.times.max_wait)
         };
-        let in_time = most.saturating_sub(self.since.elapsed()).max(self.pace.confirm.saturating_sub(began));
+        let in_time = most.saturating_sub(self.since.elapsed()).max(self.times.confirm.saturating_sub(began));
         needed.saturating_sub(quiet).min(in_time)
     }
 }

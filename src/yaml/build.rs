@@ -4,74 +4,80 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::events::{self, Event, Events, ScalarStyle};
-use super::{Dialect, Error, Kind, Map, Node, Position, Problem, Scalar, Step, Value, merge};
+use super::{
+    Dialect, Map, Node, NodeValue, PathSegment, Position, Scalar, ScalarKind, YamlError, YamlErrorKind, merge,
+};
 
 /// A node, with its number of values and depth for limiting aliases.
 #[derive(Clone, Debug)]
-struct Weighed {
+struct SizedNode {
     node: Node,
-    values: usize,
+    value_count: usize,
     depth: usize,
 }
 
 /// A map or a list that is still open.
 #[derive(Debug)]
-struct Open {
+struct OpenCollection {
     /// 0 if there is no anchor.
     anchor: usize,
     tag: Option<String>,
-    at: Position,
-    values: usize,
+    position: Position,
+    value_count: usize,
     depth: usize,
-    content: Content,
+    content: CollectionContent,
 }
 
 #[derive(Debug)]
-enum Content {
+enum CollectionContent {
     List(Vec<Node>),
     Map(Map, Option<Node>),
 }
 
 #[derive(Debug)]
-struct Builder {
+struct TreeBuilder {
     dialect: Dialect,
-    open: Vec<Open>,
-    anchored: HashMap<usize, Weighed>,
-    values: usize,
-    documents: usize,
+    open: Vec<OpenCollection>,
+    anchored: HashMap<usize, SizedNode>,
+    value_count: usize,
+    document_count: usize,
     root: Option<Node>,
     /// Errors that do not prevent reading the rest.
-    errors: Vec<Error>,
+    errors: Vec<YamlError>,
 }
 
 /// Why reading ends.
-enum End {
+enum ParseEnd {
     /// The document is complete.
-    Document,
-    Error(Error),
+    Complete,
+    Error(YamlError),
 }
 
-pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<Error>> {
-    let mut builder = Builder {
+pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<YamlError>> {
+    let mut builder = TreeBuilder {
         dialect,
         open: Vec::new(),
         anchored: HashMap::new(),
-        values: 0,
-        documents: 0,
+        value_count: 0,
+        document_count: 0,
         root: None,
         errors: Vec::new(),
     };
-    for next in Events::of(text) {
-        match next.map_err(End::Error).and_then(|(event, at)| builder.step(event, at)) {
+    for next in Events::new(text) {
+        match next.map_err(ParseEnd::Error).and_then(|(event, at)| builder.handle_event(event, at)) {
             Ok(()) => {}
-            Err(End::Document) => break,
+            Err(ParseEnd::Complete) => break,
             // A syntax error is less useful than the errors found before it.
-            Err(End::Error(Error { problem: Problem::Syntax(_), .. })) if !builder.errors.is_empty() => break,
-            Err(End::Error(Error { problem: Problem::TooDeep(_), at, .. })) => {
-                builder.errors.push(builder.too_deep(at));
+            Err(ParseEnd::Error(YamlError { kind: YamlErrorKind::Syntax(_), .. }))
+                if !builder.errors.is_empty() =>
+            {
                 break;
             }
-            Err(End::Error(error)) => {
+            Err(ParseEnd::Error(YamlError { kind: YamlErrorKind::TooDeep(_), position: at, .. })) => {
+                builder.errors.push(builder.too_deep_error(at));
+                break;
+            }
+            Err(ParseEnd::Error(error)) => {
                 builder.errors.push(error);
                 break;
             }
@@ -80,47 +86,53 @@ pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<Er
     if builder.errors.is_empty() { Ok(builder.root) } else { Err(builder.errors) }
 }
 
-impl Builder {
-    fn step(&mut self, event: Event<'_>, at: Position) -> Result<(), End> {
+impl TreeBuilder {
+    fn handle_event(&mut self, event: Event<'_>, at: Position) -> Result<(), ParseEnd> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let tag = tag.as_deref().map(events::name);
-                self.scalar((&text, style), tag.as_deref(), anchor, at)
+                let tag = tag.as_deref().map(events::tag_name);
+                self.add_scalar((&text, style), tag.as_deref(), anchor, at)
             }
             Event::Alias(_) | Event::MappingStart(..) | Event::SequenceStart(..)
-                if self.wants_key() && self.dialect == Dialect::Core =>
+                if self.is_key_expected() && self.dialect == Dialect::Core =>
             {
-                Err(self.error(at, Problem::KeyIsNoText))
+                Err(self.end_with_error(at, YamlErrorKind::NonTextKey))
             }
             Event::Alias(anchor) => {
-                let Some(Weighed { node, values, depth }) = self.anchored.get(&anchor).cloned() else {
-                    return Err(self.error(
+                let Some(SizedNode { node, value_count: values, depth }) =
+                    self.anchored.get(&anchor).cloned()
+                else {
+                    return Err(self.end_with_error(
                         at,
-                        Problem::Syntax("an alias refers to a value that contains it".to_owned()),
+                        YamlErrorKind::Syntax("an alias refers to a value that contains it".to_owned()),
                     ));
                 };
-                let node = Node { at, is_alias: true, ..node };
-                self.finished(Weighed { node, values, depth }, 0)
+                let node = Node { position: at, is_alias: true, ..node };
+                self.add_node(SizedNode { node, value_count: values, depth }, 0)
             }
             Event::MappingStart(_, anchor, tag) => {
-                let tag = tag.as_deref().map(events::name);
-                self.enter(anchor, tag, at, Content::Map(Map::default(), None))
+                let tag = tag.as_deref().map(events::tag_name);
+                self.open_collection(anchor, tag, at, CollectionContent::Map(Map::default(), None))
             }
             Event::SequenceStart(_, anchor, tag) => {
-                let tag = tag.as_deref().map(events::name);
-                self.enter(anchor, tag, at, Content::List(Vec::new()))
+                let tag = tag.as_deref().map(events::tag_name);
+                self.open_collection(anchor, tag, at, CollectionContent::List(Vec::new()))
             }
-            Event::MappingEnd | Event::SequenceEnd => self.leave(),
+            Event::MappingEnd | Event::SequenceEnd => self.close_collection(),
             Event::DocumentStart(..) => {
-                self.documents += 1;
-                if self.documents > 1 { Err(self.error(at, Problem::SecondDocument)) } else { Ok(()) }
+                self.document_count += 1;
+                if self.document_count > 1 {
+                    Err(self.end_with_error(at, YamlErrorKind::MultipleDocuments))
+                } else {
+                    Ok(())
+                }
             }
-            Event::DocumentEnd if self.dialect == Dialect::Go => Err(End::Document),
+            Event::DocumentEnd if self.dialect == Dialect::Go => Err(ParseEnd::Complete),
             Event::StreamEnd => {
                 // An empty document has its position at the end of the text.
-                if let Some(Node { at: missing, value: Value::Scalar(scalar), .. }) = &mut self.root
+                if let Some(Node { position: missing, value: NodeValue::Scalar(scalar), .. }) = &mut self.root
                     && scalar.text.is_empty()
-                    && scalar.kind == Kind::Null
+                    && scalar.kind == ScalarKind::Null
                 {
                     *missing = at;
                 }
@@ -130,104 +142,116 @@ impl Builder {
         }
     }
 
-    fn wants_key(&self) -> bool {
-        matches!(self.open.last(), Some(Open { content: Content::Map(_, None), .. }))
+    fn is_key_expected(&self) -> bool {
+        matches!(self.open.last(), Some(OpenCollection { content: CollectionContent::Map(_, None), .. }))
     }
 
-    fn scalar(
+    fn add_scalar(
         &mut self,
         (text, style): (&str, ScalarStyle),
         tag: Option<&str>,
         anchor: usize,
         at: Position,
-    ) -> Result<(), End> {
-        let is_key = self.wants_key();
+    ) -> Result<(), ParseEnd> {
+        let is_key = self.is_key_expected();
         // The parser reports a missing value only at the start of the next token.
         let is_missing = !is_key && text.is_empty() && style == ScalarStyle::Plain;
-        let at = if is_missing { self.around().unwrap_or(at) } else { at };
-        let scalar = Scalar::read(text, style, tag, self.dialect);
-        let scalar = scalar.map_err(|problem| self.error(at, problem))?;
-        let value = self.tagged(Value::Scalar(scalar), tag, at);
-        let node = Node { at, is_alias: false, value };
-        self.finished(Weighed { node, values: 1, depth: 0 }, anchor)
+        let at = if is_missing { self.enclosing_position().unwrap_or(at) } else { at };
+        let scalar = Scalar::parse(text, style, tag, self.dialect);
+        let scalar = scalar.map_err(|problem| self.end_with_error(at, problem))?;
+        let value = self.wrap_in_tag(NodeValue::Scalar(scalar), tag, at);
+        let node = Node { position: at, is_alias: false, value };
+        self.add_node(SizedNode { node, value_count: 1, depth: 0 }, anchor)
     }
 
     /// Returns the position of the key whose value is about to start, or of the enclosing list.
-    fn around(&self) -> Option<Position> {
+    fn enclosing_position(&self) -> Option<Position> {
         let open = self.open.last()?;
         match &open.content {
-            Content::Map(_, key) => key.as_ref().map(|key| key.at),
-            Content::List(_) => Some(open.at),
+            CollectionContent::Map(_, key) => key.as_ref().map(|key| key.position),
+            CollectionContent::List(_) => Some(open.position),
         }
     }
 
-    fn enter(
+    fn open_collection(
         &mut self,
         anchor: usize,
         tag: Option<String>,
         at: Position,
-        content: Content,
-    ) -> Result<(), End> {
+        content: CollectionContent,
+    ) -> Result<(), ParseEnd> {
         if self.open.len() == self.dialect.max_depth() {
-            return Err(End::Error(self.too_deep(at)));
+            return Err(ParseEnd::Error(self.too_deep_error(at)));
         }
-        self.open.push(Open { anchor, tag, at, values: 1, depth: 1, content });
+        self.open.push(OpenCollection { anchor, tag, position: at, value_count: 1, depth: 1, content });
         Ok(())
     }
 
-    fn leave(&mut self) -> Result<(), End> {
-        let Some(Open { anchor, tag, at, values, depth, content }) = self.open.pop() else { return Ok(()) };
-        let value = match content {
-            Content::List(items) => Value::List(items.into()),
-            Content::Map(map, _) if self.dialect == Dialect::Go => {
-                let map = merge::merged(map).map_err(|problem| self.error(at, problem))?;
-                Value::Map(Rc::new(map))
-            }
-            Content::Map(map, _) => Value::Map(Rc::new(map)),
+    fn close_collection(&mut self) -> Result<(), ParseEnd> {
+        let Some(OpenCollection { anchor, tag, position: at, value_count: values, depth, content }) =
+            self.open.pop()
+        else {
+            return Ok(());
         };
-        let value = self.tagged(value, tag.as_deref(), at);
+        let value = match content {
+            CollectionContent::List(items) => NodeValue::List(items.into()),
+            CollectionContent::Map(map, _) if self.dialect == Dialect::Go => {
+                let map =
+                    merge::expand_merge_keys(map).map_err(|problem| self.end_with_error(at, problem))?;
+                NodeValue::Map(Rc::new(map))
+            }
+            CollectionContent::Map(map, _) => NodeValue::Map(Rc::new(map)),
+        };
+        let value = self.wrap_in_tag(value, tag.as_deref(), at);
         // The values inside have already been counted one by one.
-        self.values = self.values.saturating_sub(values - 1);
-        self.finished(Weighed { node: Node { at, is_alias: false, value }, values, depth }, anchor)
+        self.value_count = self.value_count.saturating_sub(values - 1);
+        self.add_node(
+            SizedNode { node: Node { position: at, is_alias: false, value }, value_count: values, depth },
+            anchor,
+        )
     }
 
     /// Wraps a value in its tag, unless the tag is one of YAML's own.
-    fn tagged(&self, value: Value, tag: Option<&str>, at: Position) -> Value {
+    fn wrap_in_tag(&self, value: NodeValue, tag: Option<&str>, at: Position) -> NodeValue {
         let own = tag.and_then(|tag| tag.strip_prefix('!'));
         match own.filter(|_| self.dialect == Dialect::Core) {
             Some(name) => {
                 let name = if name.is_empty() { "!" } else { name };
-                Value::Tagged(Rc::new((name.into(), Node { at, is_alias: false, value })))
+                NodeValue::Tagged(Rc::new((name.into(), Node { position: at, is_alias: false, value })))
             }
             None => value,
         }
     }
 
-    fn finished(&mut self, weighed: Weighed, anchor: usize) -> Result<(), End> {
-        self.values = self.values.saturating_add(weighed.values);
-        if self.values > self.dialect.max_values() {
-            let problem = Problem::TooManyValues;
-            return Err(End::Error(Error { at: Position::START, path: Vec::new(), problem }));
+    fn add_node(&mut self, sized: SizedNode, anchor: usize) -> Result<(), ParseEnd> {
+        self.value_count = self.value_count.saturating_add(sized.value_count);
+        if self.value_count > self.dialect.max_values() {
+            let problem = YamlErrorKind::TooManyValues;
+            return Err(ParseEnd::Error(YamlError {
+                position: Position::START,
+                path: Vec::new(),
+                kind: problem,
+            }));
         }
-        if self.open.len() + weighed.depth > self.dialect.max_depth() {
-            return Err(End::Error(self.too_deep(weighed.node.at)));
+        if self.open.len() + sized.depth > self.dialect.max_depth() {
+            return Err(ParseEnd::Error(self.too_deep_error(sized.node.position)));
         }
         if anchor > 0 {
-            self.anchored.insert(anchor, weighed.clone());
+            self.anchored.insert(anchor, sized.clone());
         }
         let Some(open) = self.open.last_mut() else {
-            self.root = Some(weighed.node);
+            self.root = Some(sized.node);
             return Ok(());
         };
-        open.values = open.values.saturating_add(weighed.values);
-        open.depth = open.depth.max(weighed.depth + 1);
+        open.value_count = open.value_count.saturating_add(sized.value_count);
+        open.depth = open.depth.max(sized.depth + 1);
         match &mut open.content {
-            Content::List(items) => items.push(weighed.node),
-            Content::Map(map, key) => match key.take() {
-                Some(key) => map.push(key, weighed.node),
+            CollectionContent::List(items) => items.push(sized.node),
+            CollectionContent::Map(map, key) => match key.take() {
+                Some(key) => map.push(key, sized.node),
                 None => {
-                    *key = Some(weighed.node);
-                    self.note_duplicate();
+                    *key = Some(sized.node);
+                    self.record_duplicate_key();
                 }
             },
         }
@@ -235,33 +259,39 @@ impl Builder {
     }
 
     /// Reports the key just read if the map has it already.
-    fn note_duplicate(&mut self) {
+    fn record_duplicate_key(&mut self) {
         if self.dialect == Dialect::Go {
             return;
         }
-        let Some(Open { content: Content::Map(map, Some(key)), .. }) = self.open.last() else { return };
-        let Some(text) = key.written() else { return };
-        if let Some((first, _)) = map.entry(text) {
-            let problem = Problem::DuplicateKey { key: Rc::clone(text), first_line: first.at.line };
-            let error = Error { at: key.at, path: self.path(), problem };
+        let Some(OpenCollection { content: CollectionContent::Map(map, Some(key)), .. }) = self.open.last()
+        else {
+            return;
+        };
+        let Some(text) = key.scalar_text() else { return };
+        if let Some((first, _)) = map.get_key_value(text) {
+            let problem =
+                YamlErrorKind::DuplicateKey { key: Rc::clone(text), first_line: first.position.line };
+            let error = YamlError { position: key.position, path: self.current_path(), kind: problem };
             self.errors.push(error);
         }
     }
 
-    fn too_deep(&self, at: Position) -> Error {
-        Error { at, path: Vec::new(), problem: Problem::TooDeep(self.dialect.max_depth()) }
+    fn too_deep_error(&self, at: Position) -> YamlError {
+        YamlError { position: at, path: Vec::new(), kind: YamlErrorKind::TooDeep(self.dialect.max_depth()) }
     }
 
-    fn error(&self, at: Position, problem: Problem) -> End {
-        let path = if matches!(problem, Problem::Syntax(_)) { Vec::new() } else { self.path() };
-        End::Error(Error { at, path, problem })
+    fn end_with_error(&self, at: Position, problem: YamlErrorKind) -> ParseEnd {
+        let path = if matches!(problem, YamlErrorKind::Syntax(_)) { Vec::new() } else { self.current_path() };
+        ParseEnd::Error(YamlError { position: at, path, kind: problem })
     }
 
     /// Returns the path of the value that is being read.
-    fn path(&self) -> Vec<Step> {
-        let step = |open: &Open| match &open.content {
-            Content::List(items) => Some(Step::Item(items.len())),
-            Content::Map(_, key) => key.as_ref().and_then(Node::written).map(|key| Step::Key(Rc::clone(key))),
+    fn current_path(&self) -> Vec<PathSegment> {
+        let step = |open: &OpenCollection| match &open.content {
+            CollectionContent::List(items) => Some(PathSegment::Item(items.len())),
+            CollectionContent::Map(_, key) => {
+                key.as_ref().and_then(Node::scalar_text).map(|key| PathSegment::Key(Rc::clone(key)))
+            }
         };
         self.open.iter().filter_map(step).collect()
     }

@@ -3,7 +3,7 @@
 use granit_parser::{ErrorKind, Marker, Parser, ScanError, StrInput, Tag};
 use serde::de::IgnoredAny;
 
-use super::{Error, Position, Problem};
+use super::{Position, YamlError, YamlErrorKind};
 
 pub(crate) use granit_parser::{Event, ScalarStyle};
 
@@ -11,7 +11,7 @@ pub(crate) use granit_parser::{Event, ScalarStyle};
 const MAX_DEPTH: usize = 128;
 
 /// Maximum number of bytes after an error that are used for its message.
-const MAX_AFTER_ERROR: usize = 1 << 10;
+const MAX_BYTES_AFTER_ERROR: usize = 1 << 10;
 
 /// Iterator over the events of a text, up to its end or the first error.
 pub(crate) struct Events<'t> {
@@ -21,7 +21,7 @@ pub(crate) struct Events<'t> {
 
 impl<'t> Events<'t> {
     /// Creates the iterator; skips a byte order mark.
-    pub(crate) fn of(text: &'t str) -> Self {
+    pub(crate) fn new(text: &'t str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         // Makes the parser accept the same texts as libyaml.
         let options = granit_parser::options! {
@@ -33,7 +33,7 @@ impl<'t> Events<'t> {
     }
 
     /// Restores the empty text of a missing value, for which the parser reports `~`.
-    fn as_written(&self, event: Event<'t>, start: &Marker) -> Event<'t> {
+    fn restore_missing_scalar(&self, event: Event<'t>, start: &Marker) -> Event<'t> {
         let is_written = || {
             let at = start.byte_offset().and_then(|start| self.text.get(start..));
             at.is_some_and(|text| text.starts_with('~'))
@@ -48,15 +48,15 @@ impl<'t> Events<'t> {
 
     /// Describes a syntax error with `serde_yaml`, which has the better messages. Passes only the text that
     /// has been parsed, because the rest may be crafted to take minutes.
-    fn error(&self, error: &ScanError) -> Error {
+    fn describe_error(&self, error: &ScanError) -> YamlError {
         if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
-            let problem = Problem::TooDeep(MAX_DEPTH);
-            return Error { at: position(error.marker()), path: Vec::new(), problem };
+            let problem = YamlErrorKind::TooDeep(MAX_DEPTH);
+            return YamlError { position: marker_position(error.marker()), path: Vec::new(), kind: problem };
         }
         let read = error.marker().byte_offset().unwrap_or(self.text.len());
         let (read, rest) = self.text.split_at_checked(read).unwrap_or((self.text, ""));
         let line = rest.lines().next().unwrap_or_default();
-        let needed = line.char_indices().nth(MAX_AFTER_ERROR).map_or(line.len(), |(end, _)| end);
+        let needed = line.char_indices().nth(MAX_BYTES_AFTER_ERROR).map_or(line.len(), |(end, _)| end);
         let read = &self.text[..read.len() + needed];
         let described = serde_yaml::from_str::<IgnoredAny>(read).err().and_then(|error| {
             let at = error.location()?;
@@ -64,32 +64,32 @@ impl<'t> Events<'t> {
             let at = Position { line: at.line(), column: at.column() };
             Some((at, error.to_string().replacen(&here, "", 1)))
         });
-        let (at, problem) = described.unwrap_or_else(|| (position(error.marker()), error.info()));
-        Error { at, path: Vec::new(), problem: Problem::Syntax(problem) }
+        let (at, problem) = described.unwrap_or_else(|| (marker_position(error.marker()), error.info()));
+        YamlError { position: at, path: Vec::new(), kind: YamlErrorKind::Syntax(problem) }
     }
 }
 
 impl<'t> Iterator for Events<'t> {
-    type Item = Result<(Event<'t>, Position), Error>;
+    type Item = Result<(Event<'t>, Position), YamlError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         Some(match self.parser.next()? {
             Ok((event, span)) => {
                 let start =
                     span.tag_start.filter(|tag| tag.index() < span.start.index()).unwrap_or(span.start);
-                Ok((self.as_written(event, &span.start), position(&start)))
+                Ok((self.restore_missing_scalar(event, &span.start), marker_position(&start)))
             }
-            Err(error) => Err(self.error(&error)),
+            Err(error) => Err(self.describe_error(&error)),
         })
     }
 }
 
 /// Returns the full name of a tag.
-pub(super) fn name(tag: &Tag) -> String {
+pub(super) fn tag_name(tag: &Tag) -> String {
     [tag.handle(), tag.suffix()].concat()
 }
 
 /// Converts a marker, which counts lines from 1 and columns from 0.
-fn position(marker: &Marker) -> Position {
+fn marker_position(marker: &Marker) -> Position {
     Position { line: marker.line().max(1), column: marker.col() + 1 }
 }

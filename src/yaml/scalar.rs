@@ -3,26 +3,26 @@
 use std::rc::Rc;
 
 use super::events::ScalarStyle;
-use super::{Dialect, Problem, core, go};
+use super::{Dialect, YamlErrorKind, core_schema, go_schema};
 
 /// The prefix of YAML's own tags.
-const OWN: &str = "tag:yaml.org,2002:";
+const YAML_TAG_PREFIX: &str = "tag:yaml.org,2002:";
 
 /// A scalar, with its text and meaning.
 #[derive(Clone, Debug)]
 pub(crate) struct Scalar {
     pub(crate) text: Rc<str>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ScalarKind,
 }
 
 /// The meaning of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum ScalarKind {
     Null,
     Bool(bool),
     Int(i64),
     /// An integer above `i64::MAX`.
-    Large(u64),
+    LargeInt(u64),
     Float(f64),
     /// `<<`, in Go's YAML.
     Merge,
@@ -30,27 +30,29 @@ pub(crate) enum Kind {
 }
 
 impl Scalar {
-    pub(super) fn read(
+    pub(super) fn parse(
         text: &str,
         style: ScalarStyle,
         tag: Option<&str>,
         dialect: Dialect,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, YamlErrorKind> {
         let is_plain = style == ScalarStyle::Plain;
-        let kind = match (tag.map(|tag| (tag, tag.strip_prefix(OWN))), dialect) {
-            (None, Dialect::Core) if is_plain => core::plain(text)?,
-            (Some((tag, _)), Dialect::Core) if is_plain && tag.starts_with('!') => core::plain(text)?,
-            (Some((_, Some(wanted @ ("null" | "bool" | "int" | "float")))), Dialect::Core) => {
-                core::tagged(text, wanted)?
+        let kind = match (tag.map(|tag| (tag, tag.strip_prefix(YAML_TAG_PREFIX))), dialect) {
+            (None, Dialect::Core) if is_plain => core_schema::resolve_plain(text)?,
+            (Some((tag, _)), Dialect::Core) if is_plain && tag.starts_with('!') => {
+                core_schema::resolve_plain(text)?
             }
-            (None, Dialect::Go) if is_plain => go::plain(text),
-            (Some((_, Some("str" | "binary") | None)), Dialect::Go) => Kind::Text,
-            (Some((_, Some(wanted))), Dialect::Go)
-                if is_plain || matches!(wanted, "int" | "float" | "bool" | "null") =>
+            (Some((_, Some(tag_name @ ("null" | "bool" | "int" | "float")))), Dialect::Core) => {
+                core_schema::resolve_tagged(text, tag_name)?
+            }
+            (None, Dialect::Go) if is_plain => go_schema::resolve_plain(text),
+            (Some((_, Some("str" | "binary") | None)), Dialect::Go) => ScalarKind::Text,
+            (Some((_, Some(tag_name))), Dialect::Go)
+                if is_plain || matches!(tag_name, "int" | "float" | "bool" | "null") =>
             {
-                go::plain(text)
+                go_schema::resolve_plain(text)
             }
-            _ => Kind::Text,
+            _ => ScalarKind::Text,
         };
         Ok(Self { text: text.into(), kind })
     }

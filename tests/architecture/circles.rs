@@ -10,12 +10,12 @@ use super::source::Source;
 type Imports = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
 /// Files of one import cycle, sorted.
-type Circle = Vec<Vec<String>>;
+type ImportCycle = Vec<Vec<String>>;
 
 /// Returns the largest import cycle of each top-level module that has one; the first one if several have that size.
-pub(super) fn largest_circles(sources: &[Source]) -> BTreeMap<String, Circle> {
-    let mut largest = BTreeMap::<String, Circle>::new();
-    for circle in circles(&imports(sources)) {
+pub(super) fn largest_cycles(sources: &[Source]) -> BTreeMap<String, ImportCycle> {
+    let mut largest = BTreeMap::<String, ImportCycle>::new();
+    for circle in cycles(&imports(sources)) {
         let known = largest.entry(circle[0][0].clone()).or_default();
         if circle.len() > known.len() {
             *known = circle;
@@ -38,7 +38,8 @@ fn imports(sources: &[Source]) -> Imports {
             })
             .collect();
         let all = paths.iter().chain(&through_modules);
-        let imported = all.filter_map(|path| file_of(path, &files)).filter(|to| counts(&from, to)).collect();
+        let imported =
+            all.filter_map(|path| file_of(path, &files)).filter(|to| is_relevant(&from, to)).collect();
         imports.insert(from, imported);
     }
     imports
@@ -55,12 +56,12 @@ fn file_of(path: &[String], files: &BTreeSet<Vec<String>>) -> Option<Vec<String>
 }
 
 /// Whether an import counts: both files are in one top-level module, and neither is below the other.
-fn counts(from: &[String], to: &[String]) -> bool {
+fn is_relevant(from: &[String], to: &[String]) -> bool {
     from[0] == to[0] && !from.starts_with(to) && !to.starts_with(from)
 }
 
 /// Returns the strongly connected components with more than one file.
-fn circles(imports: &Imports) -> Vec<Circle> {
+fn cycles(imports: &Imports) -> Vec<ImportCycle> {
     let reached: BTreeMap<&Vec<String>, BTreeSet<&Vec<String>>> =
         imports.keys().map(|file| (file, reachable(file, imports))).collect();
     let mut seen = BTreeSet::new();
@@ -94,15 +95,15 @@ mod tests {
 
     use super::*;
 
-    fn largest(files: &[(&str, &str)]) -> Option<Vec<String>> {
+    fn largest_cycle(files: &[(&str, &str)]) -> Option<Vec<String>> {
         let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
-        let (_, circle) = largest_circles(&sources).pop_first()?;
+        let (_, circle) = largest_cycles(&sources).pop_first()?;
         Some(circle.iter().map(|path| path.join("::")).collect())
     }
 
     #[test]
-    fn circles_are_found_however_long_and_however_the_imports_are_written() {
-        let circle = largest(&[
+    fn import_cycles_are_found_for_any_length_and_syntax() {
+        let circle = largest_cycle(&[
             ("src/a.rs", "mod b; mod c; mod d; mod e;"),
             ("src/a/b.rs", "use super::c::{self, X};"),
             ("src/a/c.rs", "fn f() { crate::a::d::g() }"),
@@ -114,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn parents_and_other_modules_do_not_count() {
+    fn imports_of_parents_and_other_modules_form_no_cycle() {
         let files = [
             ("src/a.rs", "mod b; use self::b::X;"),
             ("src/a/b.rs", "use super::Y; use crate::c::Z;"),
             ("src/c.rs", "use crate::a::b::X;"),
         ];
-        assert_eq!(largest(&files), None);
+        assert_eq!(largest_cycle(&files), None);
     }
 }

@@ -7,11 +7,11 @@ use serde_yaml::Value as Yaml;
 use weir::config;
 
 use super::reference;
-use super::source::{Source, files, root, shown, text_of};
+use super::source::{Source, display_path, files, read_text, root};
 
 /// A fenced block of a document.
 #[derive(Debug, PartialEq, Eq)]
-struct Block {
+struct CodeBlock {
     /// Line of the opening fence.
     line: usize,
     /// Info string after the fence, e.g. `yaml fragment`.
@@ -26,17 +26,17 @@ fn documents() -> Vec<std::path::PathBuf> {
 }
 
 fn document(name: &str) -> String {
-    text_of(&root().join(name))
+    read_text(&root().join(name))
 }
 
-fn blocks(text: &str) -> Vec<Block> {
+fn code_blocks(text: &str) -> Vec<CodeBlock> {
     let mut blocks = Vec::new();
-    let mut open: Option<Block> = None;
+    let mut open: Option<CodeBlock> = None;
     for (index, line) in text.lines().enumerate() {
         let fence = line.trim_start().strip_prefix("```");
         match (open.take(), fence) {
             (None, Some(info)) => {
-                open = Some(Block { line: index + 1, info: info.trim().to_owned(), text: String::new() });
+                open = Some(CodeBlock { line: index + 1, info: info.trim().to_owned(), text: String::new() });
             }
             (None, None) => {}
             (Some(block), Some(_)) => blocks.push(block),
@@ -51,7 +51,7 @@ fn blocks(text: &str) -> Vec<Block> {
 }
 
 /// Returns the problems of a configuration, without environment variables.
-fn problems(text: &str, name: &str) -> Vec<String> {
+fn load_errors(text: &str, name: &str) -> Vec<String> {
     match config::from_text(text, Path::new(name), &|_| None) {
         Ok(_) => Vec::new(),
         Err(problems) => problems.iter().map(ToString::to_string).collect(),
@@ -59,7 +59,7 @@ fn problems(text: &str, name: &str) -> Vec<String> {
 }
 
 /// Returns the cells of all table rows, including header and delimiter rows.
-pub(super) fn rows(text: &str) -> Vec<Vec<String>> {
+pub(super) fn table_rows(text: &str) -> Vec<Vec<String>> {
     let tables = text.lines().filter_map(|line| line.trim().strip_prefix('|')?.strip_suffix('|'));
     // A pipe inside a cell is written `\|`.
     tables
@@ -69,12 +69,12 @@ pub(super) fn rows(text: &str) -> Vec<Vec<String>> {
 }
 
 /// Returns the content of a cell that consists of one code span.
-pub(super) fn code(cell: &str) -> Option<&str> {
+pub(super) fn inline_code(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`').filter(|code| !code.contains('`'))
 }
 
 fn assert_loads(text: &str, name: &str) {
-    let problems = problems(text, name);
+    let problems = load_errors(text, name);
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
@@ -82,14 +82,14 @@ fn assert_loads(text: &str, name: &str) {
 fn every_yaml_block_of_the_documents_loads() {
     let mut loaded = 0;
     for path in documents() {
-        for block in blocks(&text_of(&path)) {
+        for block in code_blocks(&read_text(&path)) {
             if block.info == "yaml" {
                 loaded += 1;
-                assert_loads(&block.text, &format!("{}, block of line {}", shown(&path), block.line));
+                assert_loads(&block.text, &format!("{}, block of line {}", display_path(&path), block.line));
             }
             let is_known = !block.info.starts_with("yaml")
                 || ["yaml", "yaml fragment", "yaml recipe"].contains(&&*block.info);
-            assert!(is_known, "{}:{}: unknown info string {}", shown(&path), block.line, block.info);
+            assert!(is_known, "{}:{}: unknown info string {}", display_path(&path), block.line, block.info);
         }
     }
     assert!(loaded >= 3, "only {loaded} blocks found");
@@ -100,7 +100,7 @@ fn every_example_configuration_loads() {
     let examples = files("config", "yaml");
     assert!(!examples.is_empty());
     for path in examples {
-        assert_loads(&text_of(&path), &shown(&path));
+        assert_loads(&read_text(&path), &display_path(&path));
     }
 }
 
@@ -108,13 +108,13 @@ fn every_example_configuration_loads() {
 fn the_configuration_inside_every_manifest_loads() {
     let mut loaded = 0;
     for path in files("deploy", "yaml") {
-        for manifest in text_of(&path).split("\n---\n") {
+        for manifest in read_text(&path).split("\n---\n") {
             let manifest: Yaml = serde_yaml::from_str(manifest).expect("a manifest in YAML");
             if let Some(text) =
                 manifest.get("data").and_then(|data| data.get("weir.yaml")).and_then(Yaml::as_str)
             {
                 loaded += 1;
-                assert_loads(text, &format!("{}, weir.yaml", shown(&path)));
+                assert_loads(text, &format!("{}, weir.yaml", display_path(&path)));
             }
         }
     }
@@ -129,10 +129,10 @@ fn the_default_configuration_of_the_chart_loads() {
 }
 
 #[test]
-fn the_defaults_are_those_the_program_uses() {
+fn documented_defaults_are_those_of_the_program() {
     let text = "listeners: 127.0.0.1:0\nupstream: echo\nrules: []\n";
     let loaded = config::from_text(text, Path::new("least.yaml"), &|_| None).expect("a minimal file");
-    let written = reference::defaults();
+    let written = reference::documented_defaults();
     let duration = |key: &str| {
         let text = written.get(key).unwrap_or_else(|| panic!("{key} has no default"));
         config::parse::duration(text).unwrap_or_else(|fault| panic!("{key}: {}", fault.message))
@@ -154,8 +154,8 @@ fn the_defaults_are_those_the_program_uses() {
 }
 
 #[test]
-fn every_metric_and_every_admin_path_is_described() {
-    let pages = files("docs/operations", "md").into_iter().map(|page| text_of(&page));
+fn every_metric_and_admin_path_is_documented() {
+    let pages = files("docs/operations", "md").into_iter().map(|page| read_text(&page));
     let operations = pages.collect::<String>() + &document("docs/rate-limit-service.md");
     let strings = |path: &str| Source::new(path, &document(path)).without_tests().strings;
     let metrics = strings("src/telemetry/metrics/families.rs").into_iter().map(|(_, said)| said);
@@ -172,44 +172,47 @@ fn every_metric_and_every_admin_path_is_described() {
 }
 
 #[test]
-fn links_between_documents_lead_somewhere() {
+fn links_between_documents_resolve() {
     for path in documents() {
-        let text = text_of(&path);
+        let text = read_text(&path);
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let file = target.split('#').next().unwrap_or_default();
             if !file.is_empty() && !file.contains("://") {
                 let to = path.parent().unwrap_or_else(|| root()).join(file);
-                assert!(to.exists(), "{}: broken link {target}", shown(&path));
+                assert!(to.exists(), "{}: broken link {target}", display_path(&path));
             }
         }
     }
 }
 
-mod readers {
+mod parser_tests {
     //! Tests of the readers: every check above must be able to fail.
 
     use super::*;
 
     #[test]
-    fn blocks_have_their_place_and_kind() {
+    fn code_blocks_have_line_and_info_string() {
         let text = "a\n```yaml\nb: 1\n```\n\n```yaml fragment\nc\n```\n```sh\nd\n```\n";
         let found: Vec<_> =
-            blocks(text).into_iter().map(|block| (block.line, block.info, block.text)).collect();
+            code_blocks(text).into_iter().map(|block| (block.line, block.info, block.text)).collect();
         let expected = [(2, "yaml", "b: 1\n"), (6, "yaml fragment", "c\n"), (9, "sh", "d\n")];
         assert_eq!(found, expected.map(|(line, info, text)| (line, info.to_owned(), text.to_owned())));
     }
 
     #[test]
-    fn a_block_with_a_mistake_does_not_load() {
-        assert_eq!(problems("listeners: 127.0.0.1:0\nupstream: echo\nrules: []\n", "x.yaml"), [""; 0]);
-        let found = problems("listeners: 127.0.0.1:0\nupstream: ecko\nrules: []\n", "x.yaml");
+    fn invalid_configuration_in_a_code_block_is_reported() {
+        assert_eq!(load_errors("listeners: 127.0.0.1:0\nupstream: echo\nrules: []\n", "x.yaml"), [""; 0]);
+        let found = load_errors("listeners: 127.0.0.1:0\nupstream: ecko\nrules: []\n", "x.yaml");
         assert_eq!(found, ["x.yaml:2:11: upstream: missing port in \"ecko\" (as in `127.0.0.1:8080`)"]);
     }
 
     #[test]
-    fn rows_are_read_cell_by_cell() {
+    fn table_rows_are_split_into_cells() {
         let text = "| key | default |\n|---|---|\n| `a.b` | `1s` | or `a \\| b` |\nno row\n";
-        assert_eq!(rows(text)[2], ["`a.b`", "`1s`", "or `a | b`"]);
-        assert_eq!((code("`1s`"), code("1s"), code("`a` or `b`")), (Some("1s"), None, None));
+        assert_eq!(table_rows(text)[2], ["`a.b`", "`1s`", "or `a | b`"]);
+        assert_eq!(
+            (inline_code("`1s`"), inline_code("1s"), inline_code("`a` or `b`")),
+            (Some("1s"), None, None)
+        );
     }
 }

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use super::source::{files, root, shown, text_of};
+use super::source::{display_path, files, read_text, root};
 
 /// Maximum number of words in a sentence.
-const MAX_WORDS: usize = 40;
+const MAX_SENTENCE_WORDS: usize = 40;
 /// Maximum number of personifying words per thousand words.
-const MAX_PERSONS: f64 = 1.0;
-const PERSONS: [&str; 6] = ["whoever", "whomever", "nobody", "somebody", "everybody", "anybody"];
+const MAX_PERSONS_PER_MILLE: f64 = 1.0;
+const PERSON_WORDS: [&str; 6] = ["whoever", "whomever", "nobody", "somebody", "everybody", "anybody"];
 
 /// Terms for which operators search the documentation.
-const TERMS: [&str; 56] = [
+const REQUIRED_TERMS: [&str; 56] = [
     "access log",
     "adaptive",
     "allow list",
@@ -134,7 +134,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the numbers of table rows that a blank line has separated from their table.
-fn torn_tables(text: &str) -> Vec<usize> {
+fn broken_tables(text: &str) -> Vec<usize> {
     let lines: Vec<&str> = text.lines().collect();
     let is_row = |index: usize| lines.get(index).is_some_and(|line| line.starts_with('|'));
     let is_ruler = |index: usize| {
@@ -152,57 +152,60 @@ fn torn_tables(text: &str) -> Vec<usize> {
 fn no_sentence_of_the_documentation_is_longer_than_forty_words() {
     let mut long = Vec::new();
     for path in documents() {
-        for (line, paragraph) in paragraphs(&text_of(&path)) {
+        for (line, paragraph) in paragraphs(&read_text(&path)) {
             for sentence in sentences(&paragraph) {
                 let count = words(sentence).count();
-                if count > MAX_WORDS {
-                    long.push(format!("{}:{line}: {count} words: {sentence}", shown(&path)));
+                if count > MAX_SENTENCE_WORDS {
+                    long.push(format!("{}:{line}: {count} words: {sentence}", display_path(&path)));
                 }
             }
         }
     }
-    assert!(long.is_empty(), "sentences above {MAX_WORDS} words:\n{}", long.join("\n"));
+    assert!(long.is_empty(), "sentences above {MAX_SENTENCE_WORDS} words:\n{}", long.join("\n"));
 }
 
 #[test]
 fn no_table_of_the_documentation_is_broken() {
     let mut broken = Vec::new();
     for path in documents() {
-        broken
-            .extend(torn_tables(&text_of(&path)).into_iter().map(|line| format!("{}:{line}", shown(&path))));
+        broken.extend(
+            broken_tables(&read_text(&path))
+                .into_iter()
+                .map(|line| format!("{}:{line}", display_path(&path))),
+        );
     }
     assert!(broken.is_empty(), "broken tables: {broken:?}");
 }
 
 /// Fails if the texts contain too many personifying words.
-fn assert_no_persons(texts: impl Iterator<Item = (std::path::PathBuf, Vec<(usize, String)>)>) {
+fn assert_few_person_words(texts: impl Iterator<Item = (std::path::PathBuf, Vec<(usize, String)>)>) {
     let (mut persons, mut all) = (Vec::new(), 0);
     for (path, lines) in texts {
         for (line, text) in lines {
             for word in words(&text) {
                 all += 1;
-                if PERSONS.contains(&word.to_ascii_lowercase().as_str()) {
-                    persons.push(format!("{}:{line}: {word}", shown(&path)));
+                if PERSON_WORDS.contains(&word.to_ascii_lowercase().as_str()) {
+                    persons.push(format!("{}:{line}: {word}", display_path(&path)));
                 }
             }
         }
     }
     let share = persons.len() as f64 * 1000.0 / f64::from(all);
-    assert!(share < MAX_PERSONS, "{share:.2} personifying words per thousand: {persons:#?}");
+    assert!(share < MAX_PERSONS_PER_MILLE, "{share:.2} personifying words per thousand: {persons:#?}");
 }
 
 #[test]
-fn components_are_no_persons_in_the_documentation() {
+fn documentation_does_not_personify_components() {
     let lines = |text: &str| prose(text).into_iter().map(|(line, text)| (line, text.to_owned())).collect();
-    assert_no_persons(documents().into_iter().map(|path| (path.clone(), lines(&text_of(&path)))));
+    assert_few_person_words(documents().into_iter().map(|path| (path.clone(), lines(&read_text(&path)))));
 }
 
-fn is_linked(path: &std::path::Path) -> bool {
+fn is_symlinked(path: &std::path::Path) -> bool {
     path.ancestors().any(std::path::Path::is_symlink)
 }
 
 #[test]
-fn components_are_no_persons_in_comments() {
+fn comments_do_not_personify_components() {
     let comment = |(index, line): (usize, &str)| {
         let text = line.trim_start().strip_prefix("//")?;
         Some((index + 1, text.trim_start_matches(['/', '!']).to_owned()))
@@ -210,24 +213,24 @@ fn components_are_no_persons_in_comments() {
     let comments = |text: &str| text.lines().enumerate().filter_map(comment).collect();
     let sources = ["src", "tests", "benches"].into_iter().flat_map(|folder| files(folder, "rs"));
     // This file contains the words themselves, and `tests/interleavings` has symbolic links to files of src.
-    let sources = sources.filter(|path| !path.ends_with("architecture/language.rs") && !is_linked(path));
-    assert_no_persons(sources.map(|path| (path.clone(), comments(&text_of(&path)))));
+    let sources = sources.filter(|path| !path.ends_with("architecture/language.rs") && !is_symlinked(path));
+    assert_few_person_words(sources.map(|path| (path.clone(), comments(&read_text(&path)))));
 }
 
 #[test]
-fn the_documentation_has_the_terms_that_are_searched_for() {
+fn documentation_has_the_required_terms() {
     let text: String =
-        documents().iter().map(|path| text_of(path).to_lowercase().replace('\n', " ")).collect();
-    let missing: Vec<_> = TERMS.iter().filter(|term| !text.contains(&term.to_lowercase())).collect();
+        documents().iter().map(|path| read_text(path).to_lowercase().replace('\n', " ")).collect();
+    let missing: Vec<_> = REQUIRED_TERMS.iter().filter(|term| !text.contains(&term.to_lowercase())).collect();
     assert!(missing.is_empty(), "missing terms: {missing:?}");
 }
 
 #[test]
-fn the_book_has_every_page() {
-    let summary = text_of(&root().join("docs/SUMMARY.md"));
+fn book_summary_lists_every_page() {
+    let summary = read_text(&root().join("docs/SUMMARY.md"));
     let listed: BTreeSet<&str> =
         summary.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
-    let pages = files("docs", "md").into_iter().map(|path| shown(&path).replace("docs/", ""));
+    let pages = files("docs", "md").into_iter().map(|path| display_path(&path).replace("docs/", ""));
     let unlisted: Vec<_> = pages
         .filter(|page| !["SUMMARY.md", "configuration.md", "operations.md"].contains(&page.as_str()))
         .filter(|page| !listed.contains(page.as_str()))
@@ -235,7 +238,7 @@ fn the_book_has_every_page() {
     assert!(unlisted.is_empty(), "not in docs/SUMMARY.md: {unlisted:?}");
 }
 
-mod readers {
+mod parser_tests {
     //! Tests of the readers: every check above must be able to fail.
 
     use super::*;
@@ -254,7 +257,7 @@ mod readers {
     }
 
     #[test]
-    fn sentences_end_where_another_begins() {
+    fn paragraphs_are_split_into_sentences() {
         assert_eq!(
             sentences("One e.g. two. Three: `four` (five). 6"),
             ["One e.g. two.", "Three:", "`four` (five).", "6"]
@@ -262,8 +265,8 @@ mod readers {
     }
 
     #[test]
-    fn a_table_that_a_blank_line_breaks_is_found() {
-        assert_eq!(torn_tables("\n| a |\n|---|\n| b |\n"), [0_usize; 0]);
-        assert_eq!(torn_tables("| a |\n|---|\n\n| b |\n| c |\n"), [4]);
+    fn table_broken_by_a_blank_line_is_found() {
+        assert_eq!(broken_tables("\n| a |\n|---|\n| b |\n"), [0_usize; 0]);
+        assert_eq!(broken_tables("| a |\n|---|\n\n| b |\n| c |\n"), [4]);
     }
 }

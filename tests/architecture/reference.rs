@@ -12,15 +12,15 @@ use std::{env, fs};
 use serde_json::Value;
 use weir::config;
 
-use super::documents::{code, rows};
-use super::source::{files, shown, text_of};
+use super::documents::{inline_code, table_rows};
+use super::source::{display_path, files, read_text};
 
 const BEGIN: &str = "<!-- keys:";
 const END: &str = "<!-- end -->";
 
 /// A configuration key, from the JSON Schema.
 #[derive(Clone, Debug, Default)]
-struct Key {
+struct SchemaKey {
     default: Option<String>,
     description: String,
     is_required: bool,
@@ -28,7 +28,7 @@ struct Key {
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(config::schema);
 
-impl Key {
+impl SchemaKey {
     fn new(parent: &Value, name: &str, property: &Value) -> Self {
         let text = |name| property.get(name).and_then(Value::as_str);
         let required = parent.get("required").and_then(Value::as_array);
@@ -61,60 +61,62 @@ impl Key {
 }
 
 /// Returns every key by its path, such as `rules[].on_limit.status`.
-fn keys_of_the_schema() -> BTreeMap<String, Key> {
+fn schema_keys() -> BTreeMap<String, SchemaKey> {
     let mut keys = BTreeMap::new();
-    gather(&SCHEMA, "", &mut keys);
+    collect_keys(&SCHEMA, "", &mut keys);
     keys
 }
 
-fn gather(schema: &Value, path: &str, keys: &mut BTreeMap<String, Key>) {
+fn collect_keys(schema: &Value, path: &str, keys: &mut BTreeMap<String, SchemaKey>) {
     if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
         let target = SCHEMA.pointer(reference.trim_start_matches('#'));
-        gather(target.unwrap_or_else(|| panic!("unresolved reference {reference}")), path, keys);
+        collect_keys(target.unwrap_or_else(|| panic!("unresolved reference {reference}")), path, keys);
     }
     for choice in ["anyOf", "oneOf"].into_iter().filter_map(|choice| schema.get(choice)?.as_array()).flatten()
     {
-        gather(choice, path, keys);
+        collect_keys(choice, path, keys);
     }
     if let Some(items) = schema.get("items") {
-        gather(items, &format!("{}[]", path.trim_end_matches("[]")), keys);
+        collect_keys(items, &format!("{}[]", path.trim_end_matches("[]")), keys);
     }
     for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let known = keys.entry(path.clone()).or_default();
         if known.description.is_empty() {
-            *known = Key::new(schema, name, property);
+            *known = SchemaKey::new(schema, name, property);
         }
-        gather(property, &path, keys);
+        collect_keys(property, &path, keys);
     }
 }
 
 /// Returns the canonical path of a key. A list of one item may be written as the item, so `listeners.address` and
 /// `listeners[].address` are one key. The keys of `upstream` and of each entry of `upstreams` are the same.
-fn plain(path: &str) -> String {
+fn normalised_path(path: &str) -> String {
     path.replace("[]", "").replace("upstreams.", "upstream.")
 }
 
 /// Returns the keys that need a row. The rows of `match` also document `except` and the `match` of an upstream.
-fn described_keys() -> BTreeMap<String, Key> {
+fn described_keys() -> BTreeMap<String, SchemaKey> {
     let stands_for_itself =
         |path: &str| !path.starts_with("rules.except.") && !path.starts_with("upstream.match.");
-    let keys = keys_of_the_schema().into_iter().map(|(path, key)| (plain(&path), key));
+    let keys = schema_keys().into_iter().map(|(path, key)| (normalised_path(&path), key));
     keys.filter(|(path, _)| stands_for_itself(path)).collect()
 }
 
 /// Returns a page with generated tables, and the keys in them.
-fn generated(page: &str, text: &str, keys: &BTreeMap<String, Key>) -> (String, Vec<String>) {
+fn generate_tables(page: &str, text: &str, keys: &BTreeMap<String, SchemaKey>) -> (String, Vec<String>) {
     let (mut written, mut paths, mut is_table) = (String::new(), Vec::new(), false);
     for line in text.lines() {
         is_table = line.starts_with(BEGIN) || is_table && line != END;
-        let path = line.split('|').nth(1).and_then(|cell| code(cell.trim())).filter(|_| is_table);
+        let path = line.split('|').nth(1).and_then(|cell| inline_code(cell.trim())).filter(|_| is_table);
         match path {
             Some(path) => {
-                let key = keys.get(&plain(path)).unwrap_or_else(|| panic!("{page}: unknown key `{path}`"));
+                let key = keys
+                    .get(&normalised_path(path))
+                    .unwrap_or_else(|| panic!("{page}: unknown key `{path}`"));
                 let (default, meaning) = key.cells();
                 written += &format!("| `{path}` | {default} | {meaning} |\n");
-                paths.push(plain(path));
+                paths.push(normalised_path(path));
             }
             None => written += &format!("{line}\n"),
         }
@@ -124,9 +126,11 @@ fn generated(page: &str, text: &str, keys: &BTreeMap<String, Key>) -> (String, V
 }
 
 /// Returns the documented default of each key.
-pub(super) fn defaults() -> BTreeMap<String, String> {
-    let tables = files("docs/reference", "md").into_iter().flat_map(|page| rows(&text_of(&page)));
-    let default = |row: Vec<String>| Some((plain(code(row.first()?)?), code(row.get(1)?)?.to_owned()));
+pub(super) fn documented_defaults() -> BTreeMap<String, String> {
+    let tables = files("docs/reference", "md").into_iter().flat_map(|page| table_rows(&read_text(&page)));
+    let default = |row: Vec<String>| {
+        Some((normalised_path(inline_code(row.first()?)?), inline_code(row.get(1)?)?.to_owned()))
+    };
     tables.filter_map(default).collect()
 }
 
@@ -135,8 +139,8 @@ fn tables_of_the_reference_are_generated_from_the_schema() {
     let keys = described_keys();
     let mut missing: Vec<_> = keys.keys().cloned().collect();
     for path in files("docs/reference", "md") {
-        let text = text_of(&path);
-        let (written, paths) = generated(&shown(&path), &text, &keys);
+        let text = read_text(&path);
+        let (written, paths) = generate_tables(&display_path(&path), &text, &keys);
         for path in paths {
             let position = missing.iter().position(|other| *other == path);
             missing.swap_remove(position.unwrap_or_else(|| panic!("`{path}` has two rows")));
@@ -145,23 +149,23 @@ fn tables_of_the_reference_are_generated_from_the_schema() {
             fs::write(&path, &written).unwrap();
         }
         let differs = text.lines().zip(written.lines()).find(|(old, new)| old != new);
-        let is_blessed = text_of(Path::new(&path)) == written;
-        assert!(is_blessed, "{} is not up to date, run with WEIR_BLESS=1: {differs:?}", shown(&path));
+        let is_blessed = read_text(Path::new(&path)) == written;
+        assert!(is_blessed, "{} is not up to date, run with WEIR_BLESS=1: {differs:?}", display_path(&path));
     }
     assert!(missing.is_empty(), "keys without a row in docs/reference: {missing:?}");
 }
 
-mod readers {
+mod parser_tests {
     use super::*;
 
     #[test]
-    fn a_default_that_is_no_value_is_taken_off_the_description() {
-        let key = |default: Option<&str>, description: &str, is_required| Key {
+    fn textual_default_is_split_from_the_description() {
+        let key = |default: Option<&str>, description: &str, is_required| SchemaKey {
             default: default.map(ToOwned::to_owned),
             description: description.to_owned(),
             is_required,
         };
-        let cells = |key: Key| key.cells();
+        let cells = |key: SchemaKey| key.cells();
         assert_eq!(cells(key(Some("5s"), "A time.", false)), ("`5s`".into(), "A time.".into()));
         assert_eq!(cells(key(None, "A. Default: all of b.", false)), ("all of b".into(), "A.".into()));
         assert_eq!(cells(key(None, "A|b.", true)), ("required".into(), "A\\|b.".into()));
@@ -169,11 +173,11 @@ mod readers {
     }
 
     #[test]
-    fn cells_are_generated_and_all_else_stays() {
+    fn generation_replaces_only_the_cells_of_key_tables() {
         let keys = described_keys();
         let text =
             "# T\n| `a` | b |\n<!-- keys: x -->\n| key |\n| `rules[].name` | wrong | old |\n<!-- end -->\n";
-        let (written, paths) = generated("x.md", text, &keys);
+        let (written, paths) = generate_tables("x.md", text, &keys);
         assert_eq!(paths, ["rules.name"]);
         assert!(
             written.starts_with("# T\n| `a` | b |\n<!-- keys: x -->\n| key |\n| `rules[].name` | ")
@@ -182,8 +186,8 @@ mod readers {
     }
 
     #[test]
-    fn keys_of_lists_and_maps_are_found_by_their_paths() {
-        let keys = keys_of_the_schema();
+    fn schema_keys_include_those_of_lists_and_maps() {
+        let keys = schema_keys();
         let default = |key: &str| keys.get(key).unwrap_or_else(|| panic!("no {key}")).default.as_deref();
         assert_eq!(default("listeners[].address"), None);
         assert_eq!(default("rules[].on_limit.status"), Some("429"));

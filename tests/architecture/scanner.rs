@@ -8,7 +8,7 @@ fn paths(path: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn paths_are_found_however_they_are_written() {
+fn paths_are_found_in_any_syntax() {
     let text = "pub use crate::a::b; use crate::{c, d::{self, e as f}, g::*};\n\
                 fn x(y: &crate::h::I) -> u8 { if true { crate::j::k(crate::l) } else { 1 } }";
     let found = ["a::b", "c", "d", "d::e", "g::*", "h::I", "j::k", "l"];
@@ -16,13 +16,13 @@ fn paths_are_found_however_they_are_written() {
 }
 
 #[test]
-fn super_counts_from_where_the_file_is() {
+fn super_paths_are_resolved_from_the_file() {
     assert_eq!(paths("src/one.rs", "use super::two::Three;"), ["two::Three"]);
     assert_eq!(paths("src/one/inner.rs", "use super::two; use super::super::three;"), ["one::two", "three"]);
 }
 
 #[test]
-fn comments_strings_and_tests_do_not_count() {
+fn comments_strings_and_tests_are_ignored() {
     let text = "// use crate::a;\n/* crate::b /* crate::c */ crate::d */\n\
                 const S: &str = \"crate::e \\\" crate::f\"; const R: &str = r#\"crate::\"g\"#;\n\
                 const Q: char = '\"'; fn lives<'a>(x: &'a str) { crate::h::i(x) }\n\
@@ -31,7 +31,7 @@ fn comments_strings_and_tests_do_not_count() {
 }
 
 #[test]
-fn what_the_table_does_not_allow_is_found() {
+fn forbidden_and_mutual_imports_are_found() {
     let one = Source::new("src/limiter/store.rs", "use crate::{rules::Rule, limiter::key};");
     let other = Source::new("src/rules.rs", "fn f() { crate::limiter::check() }");
     let edges = edges(&[one, other]);
@@ -53,19 +53,19 @@ fn impurities_are_found() {
 }
 
 #[test]
-fn more_than_settings_is_found() {
+fn non_settings_imports_are_found() {
     let text = "use crate::{listener, upstream::UpstreamAddress}; fn f() { listener::bind(); access_log::Sink::Stdout }";
-    let found = more_than_settings(&Source::new("src/config.rs", text));
+    let found = non_settings_imports(&Source::new("src/config.rs", text));
     assert_eq!(found, ["src/config.rs: listener::bind"]);
 }
 
 #[test]
-fn unfinished_and_silenced_code_is_found() {
+fn unfinished_code_and_allow_attributes_are_found() {
     let text = "#[allow(dead_code)]\nfn f() { todo!(); x.unwrap(); y.unwrap_or(1); map(Option::unwrap) }\n\
                 #![cfg_attr(test, allow(unused))]";
     let source = Source::new("src/a.rs", text);
-    assert_eq!(unfinished(&source).len(), 3);
-    assert_eq!(silenced(&source), ["src/a.rs:1", "src/a.rs:3"]);
+    assert_eq!(unfinished_code(&source).len(), 3);
+    assert_eq!(allow_attributes(&source), ["src/a.rs:1", "src/a.rs:3"]);
 }
 
 #[test]

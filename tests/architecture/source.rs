@@ -56,21 +56,21 @@ pub(super) fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
 }
 
 /// Returns the path of a file for messages, relative to the root of the project.
-pub(super) fn shown(path: &Path) -> String {
+pub(super) fn display_path(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).to_string_lossy().replace('\\', "/")
 }
 
-pub(super) fn text_of(path: &Path) -> String {
+pub(super) fn read_text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Returns every source file below `directory`, including tests.
 pub(super) fn all_sources(directory: &str) -> Vec<Source> {
-    files(directory, "rs").iter().map(|path| Source::new(&shown(path), &text_of(path))).collect()
+    files(directory, "rs").iter().map(|path| Source::new(&display_path(path), &read_text(path))).collect()
 }
 
 /// Returns every source file of the program, without tests.
-pub(super) fn program() -> Vec<Source> {
+pub(super) fn program_sources() -> Vec<Source> {
     let sources = all_sources("src").into_iter();
     sources
         .filter(|source| !source.path.ends_with("/tests.rs") && !source.path.contains("/tests/"))
@@ -80,15 +80,15 @@ pub(super) fn program() -> Vec<Source> {
 
 impl Source {
     pub(super) fn new(path: &str, text: &str) -> Self {
-        let (code, strings) = strip(text);
+        let (code, strings) = split_code_and_strings(text);
         Self { path: path.to_owned(), code, strings }
     }
 
     /// Removes items that are compiled for tests only.
     pub(super) fn without_tests(mut self) -> Self {
-        const MARK: &str = "#[cfg(test)]";
-        while let Some(start) = self.code.find(MARK) {
-            let end = item_end(&self.code, start + MARK.len());
+        const CFG_TEST: &str = "#[cfg(test)]";
+        while let Some(start) = self.code.find(CFG_TEST) {
+            let end = item_end(&self.code, start + CFG_TEST.len());
             let blank = blanked(&self.code[start..end]);
             self.code.replace_range(start..end, &blank);
             self.strings.retain(|(at, _)| !(start..end).contains(at));
@@ -106,7 +106,7 @@ impl Source {
     }
 
     /// Returns the top-level module of the file, or `main` or `lib`.
-    pub(super) fn owner(&self) -> &str {
+    pub(super) fn top_module(&self) -> &str {
         let below = self.path.strip_prefix("src/").unwrap_or(&self.path);
         below.split(['/', '.']).next().unwrap_or(below)
     }
@@ -124,11 +124,11 @@ impl Source {
             let is_start = index == 0 || tokens[index - 1].text != "::";
             let (before, next) = match token.text {
                 "crate" | "weir" if is_start => (Vec::new(), index + 1),
-                "super" if is_start => self.past_supers(&tokens, index),
+                "super" if is_start => self.resolve_supers(&tokens, index),
                 _ => continue,
             };
             if text(&tokens, next) == "::" {
-                read_tree(&tokens, next + 1, &before, &mut paths);
+                read_use_tree(&tokens, next + 1, &before, &mut paths);
             }
         }
         paths
@@ -140,14 +140,14 @@ impl Source {
         let mut paths = Vec::new();
         for (index, token) in tokens.iter().enumerate() {
             if token.text == first && text(&tokens, index + 1) == "::" {
-                read_tree(&tokens, index, &[], &mut paths);
+                read_use_tree(&tokens, index, &[], &mut paths);
             }
         }
         paths
     }
 
     /// Resolves the chain of `super` at `start`. Returns the module and the index after the chain.
-    fn past_supers(&self, tokens: &[Token<'_>], start: usize) -> (Vec<String>, usize) {
+    fn resolve_supers(&self, tokens: &[Token<'_>], start: usize) -> (Vec<String>, usize) {
         let mut index = start;
         while text(tokens, index + 1) == "::" && text(tokens, index + 2) == "super" {
             index += 2;
@@ -158,7 +158,7 @@ impl Source {
     }
 
     /// Whether the code contains this sequence of tokens.
-    pub(super) fn has(&self, words: &[&str]) -> bool {
+    pub(super) fn has_tokens(&self, words: &[&str]) -> bool {
         self.tokens()
             .windows(words.len())
             .any(|window| window.iter().zip(words).all(|(token, word)| token.text == *word))
@@ -214,7 +214,12 @@ fn tokens(code: &str) -> Vec<Token<'_>> {
 }
 
 /// Adds a path for each leaf of the path or use tree at `index`. Returns the index after it.
-fn read_tree(tokens: &[Token<'_>], index: usize, before: &[String], paths: &mut Vec<Vec<String>>) -> usize {
+fn read_use_tree(
+    tokens: &[Token<'_>],
+    index: usize,
+    before: &[String],
+    paths: &mut Vec<Vec<String>>,
+) -> usize {
     let mut path = before.to_vec();
     let mut index = index;
     loop {
@@ -222,7 +227,7 @@ fn read_tree(tokens: &[Token<'_>], index: usize, before: &[String], paths: &mut 
             "{" => {
                 index += 1;
                 while !matches!(text(tokens, index), "}" | "") {
-                    index = read_tree(tokens, index, &path, paths);
+                    index = read_use_tree(tokens, index, &path, paths);
                     // Skips a new name after `as`.
                     while !matches!(text(tokens, index), "," | "}" | "") {
                         index += 1;
@@ -290,7 +295,7 @@ fn blanked(text: &str) -> String {
 }
 
 /// Blanks comments and contents of literals, and collects the string literals.
-fn strip(text: &str) -> (String, Vec<(usize, String)>) {
+fn split_code_and_strings(text: &str) -> (String, Vec<(usize, String)>) {
     let mut code = String::with_capacity(text.len());
     let mut strings = Vec::new();
     while code.len() < text.len() {

@@ -3,14 +3,16 @@
 
 use super::source::{Source, Token, line_of};
 
-const CONSIDERED: [&str; 6] = ["Action", "Algorithm", "Attribute", "AttributeSource", "Counts", "Params"];
+const EXHAUSTIVE_ENUMS: [&str; 6] =
+    ["Action", "Algorithm", "Attribute", "AttributeSource", "Counts", "Params"];
 
 /// Returns every wildcard arm in a `match` over one of the [`CONSIDERED`] enums.
 pub(super) fn wildcard_arms(source: &Source) -> Vec<String> {
     let tokens = source.tokens();
-    let is_declared = |name: &&str| source.has(&["enum", name]) || source.has(&["enum", name, "<"]);
-    let has_own = CONSIDERED.iter().any(is_declared);
-    let is_considered = |name: &str| CONSIDERED.contains(&name) || (has_own && name == "Self");
+    let is_declared =
+        |name: &&str| source.has_tokens(&["enum", name]) || source.has_tokens(&["enum", name, "<"]);
+    let has_own = EXHAUSTIVE_ENUMS.iter().any(is_declared);
+    let is_considered = |name: &str| EXHAUSTIVE_ENUMS.contains(&name) || (has_own && name == "Self");
     let mut found = Vec::new();
     for start in (0..tokens.len()).filter(|index| tokens[*index].text == "match") {
         let patterns = patterns(&tokens, start);
@@ -45,9 +47,9 @@ fn patterns<'t>(tokens: &'t [Token<'t>], start: usize) -> Vec<&'t [Token<'t>]> {
 }
 
 /// Returns the first index from `at` on for which `is_it` holds, on the same bracket level.
-fn find(tokens: &[Token<'_>], mut at: usize, is_it: impl Fn(usize) -> bool) -> Option<usize> {
+fn find(tokens: &[Token<'_>], mut at: usize, is_match: impl Fn(usize) -> bool) -> Option<usize> {
     while at < tokens.len() {
-        if is_it(at) {
+        if is_match(at) {
             return Some(at);
         }
         match tokens[at].text {
@@ -91,7 +93,7 @@ fn is_wildcard(pattern: &[Token<'_>]) -> bool {
 }
 
 #[test]
-fn arms_for_the_rest_are_found() {
+fn wildcard_arms_are_found() {
     let text = "
         fn f(a: Algorithm, x: Other) {
             match a { Algorithm::Gcra => { 1 } Algorithm::Ban => (2, 3), _ => 4 };

@@ -1,4 +1,4 @@
-//! Simulation of an upstream, of clients that send whatever is admitted, and of the limiter and controller between
+//! Run of an upstream, of clients that send whatever is admitted, and of the limiter and controller between
 //! them.
 //!
 //! The upstream is a queue with several servers. Its service times are log-normal, and a scenario scales them over
@@ -36,15 +36,15 @@ pub(crate) struct Scenario {
     /// Spread of the service times: the standard deviation of their logarithm.
     pub(crate) spread: f64,
     /// Factor by which service times are longer, at a second of the simulation.
-    pub(crate) slowness: fn(f64) -> f64,
+    pub(crate) slowdown: fn(f64) -> f64,
     /// Fraction of the servers that work, at a second of the simulation.
     pub(crate) working: fn(f64) -> f64,
     /// Whether the upstream reports its load.
-    pub(crate) reports: bool,
+    pub(crate) reports_load: bool,
     /// Base limit of each client, per second.
     pub(crate) limit: u32,
     /// Maximum of the elastic limit, as a multiple of the base limit.
-    pub(crate) stretch: u32,
+    pub(crate) max_multiple: u32,
     /// Demand of each client: requests per second, at a second of the simulation.
     pub(crate) clients: Vec<fn(f64) -> f64>,
     /// Duration in seconds.
@@ -62,11 +62,11 @@ impl Scenario {
             servers: 16,
             service: 0.0177,
             spread: 0.5,
-            slowness: |_| 1.0,
+            slowdown: |_| 1.0,
             working: |_| 1.0,
-            reports: false,
+            reports_load: false,
             limit: 100,
-            stretch: 3,
+            max_multiple: 3,
             clients: vec![|_| 500.0; 4],
             seconds: 180,
             signals: SignalSet::ALL,
@@ -76,7 +76,7 @@ impl Scenario {
 
 /// State at one tick of a simulation.
 #[derive(Clone, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct TickState {
     /// Seconds since the start.
     pub(crate) at: f64,
     /// Limits in force, as a multiple of the base limits.
@@ -88,7 +88,7 @@ pub(crate) struct Moment {
     /// Mean response time of the responses in this tick, in seconds.
     pub(crate) latency: Option<f64>,
     /// Admitted requests in this tick, by client.
-    pub(crate) passed: Vec<u32>,
+    pub(crate) admitted: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,7 +100,7 @@ enum Event {
 struct Client {
     rate: fn(f64) -> f64,
     state: Option<CounterState>,
-    passed: u32,
+    admitted: u32,
 }
 
 struct Simulation {
@@ -108,19 +108,19 @@ struct Simulation {
     random: fastrand::Rng,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     quota: Quota,
-    prices: ElasticCosts,
+    costs: ElasticCosts,
     clients: Vec<Client>,
     /// Requests in process: the time at which each will be done, and its arrival time.
     working: BinaryHeap<Reverse<(u64, u64)>>,
     waiting: VecDeque<u64>,
     headroom: Headroom,
-    tally: Tally,
+    measurements: TickMeasurements,
 }
 
 /// Measurements of the current tick.
 #[derive(Default)]
-struct Tally {
-    answers: Samples,
+struct TickMeasurements {
+    response_times: Samples,
     latencies: f64,
     ended: u64,
     failed: u64,
@@ -130,24 +130,24 @@ struct Tally {
 }
 
 /// Runs `scenario` to its end.
-pub(crate) fn run(scenario: &Scenario) -> Vec<Moment> {
+pub(crate) fn run(scenario: &Scenario) -> Vec<TickState> {
     let limit = NonZeroU32::new(scenario.limit).expect("a limit above 0");
     let limit = Limit::new(limit, Period::one(TimeUnit::Second));
     let burst = NonZeroU32::new(scenario.limit.div_ceil(10));
     let written = Quota::new(Algorithm::Gcra, limit, burst).expect("a valid quota");
-    let stretch = ElasticRange::from_hundredths(scenario.stretch * 100).expect("a maximum above 1x");
+    let stretch = ElasticRange::from_hundredths(scenario.max_multiple * 100).expect("a maximum above 1x");
     let (quota, prices) = written.to_elastic(stretch).expect("a quota that can be elastic");
-    let client = |rate: &fn(f64) -> f64| Client { rate: *rate, state: None, passed: 0 };
+    let client = |rate: &fn(f64) -> f64| Client { rate: *rate, state: None, admitted: 0 };
     let mut simulation = Simulation {
         random: fastrand::Rng::with_seed(scenario.seed),
         events: (0..scenario.clients.len()).map(|client| Reverse((0, Event::Arrival(client)))).collect(),
         quota,
-        prices,
+        costs: prices,
         clients: scenario.clients.iter().map(client).collect(),
         working: BinaryHeap::new(),
         waiting: VecDeque::new(),
         headroom: Headroom::NONE,
-        tally: Tally::default(),
+        measurements: TickMeasurements::default(),
         scenario: scenario.clone(),
     };
     let mut controller = Controller::default();
@@ -156,48 +156,48 @@ pub(crate) fn run(scenario: &Scenario) -> Vec<Moment> {
 }
 
 impl Simulation {
-    fn tick(&mut self, end: u64, controller: &mut Controller) -> Moment {
+    fn tick(&mut self, end: u64, controller: &mut Controller) -> TickState {
         while let Some(Reverse((now, event))) =
             self.events.peek().copied().filter(|Reverse((at, _))| *at < end)
         {
             self.events.pop();
-            self.account(now);
+            self.record_busy_time(now);
             match event {
-                Event::Done => self.done(now),
+                Event::Done => self.finish_request(now),
                 Event::Arrival(client) => self.arrive(client, now),
             }
         }
-        self.account(end);
-        self.give_up(end);
-        let tally = std::mem::take(&mut self.tally);
-        self.tally.busy_until = end;
+        self.record_busy_time(end);
+        self.apply_timeouts(end);
+        let tally = std::mem::take(&mut self.measurements);
+        self.measurements.busy_until = end;
         let in_flight = self.working.len() + self.waiting.len();
         let busy = tally.busy / (self.scenario.servers as f64 * TICK.as_nanos() as f64);
         let reading = UpstreamMeasurement {
             in_flight: in_flight as u64,
-            response_times: tally.answers,
+            response_times: tally.response_times,
             ended: tally.ended,
             failed: tally.failed,
-            utilization: (self.scenario.reports && tally.ended > 0).then_some(busy),
+            utilization: (self.scenario.reports_load && tally.ended > 0).then_some(busy),
             cpu: None,
         };
         let assessment =
             controller.assess(&reading, self.scenario.signals, Timestamp::from_nanos(START + end));
         self.headroom = assessment.headroom;
-        Moment {
+        TickState {
             at: end as f64 / SECOND,
-            factor: self.prices.range().factor_at(self.headroom),
+            factor: self.costs.range().factor_at(self.headroom),
             assessment,
             in_flight,
             latency: (tally.ended > 0).then(|| tally.latencies / tally.ended as f64),
-            passed: self.clients.iter_mut().map(|client| std::mem::take(&mut client.passed)).collect(),
+            admitted: self.clients.iter_mut().map(|client| std::mem::take(&mut client.admitted)).collect(),
         }
     }
 
-    fn account(&mut self, now: u64) {
-        let passed = now.saturating_sub(self.tally.busy_until) as f64;
-        self.tally.busy += passed * self.working.len() as f64;
-        self.tally.busy_until = now;
+    fn record_busy_time(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.measurements.busy_until) as f64;
+        self.measurements.busy += passed * self.working.len() as f64;
+        self.measurements.busy_until = now;
     }
 
     fn arrive(&mut self, client: usize, now: u64) {
@@ -205,45 +205,45 @@ impl Simulation {
         let gap = -(1.0 - self.random.f64()).ln() / rate;
         self.events.push(Reverse((now + (gap * SECOND) as u64, Event::Arrival(client))));
         let asking = &mut self.clients[client];
-        let price = self.prices.at_headroom(self.headroom).get();
+        let price = self.costs.at_headroom(self.headroom).get();
         let (next, outcome) = evaluate(asking.state, &self.quota, price, Timestamp::from_nanos(START + now));
         if outcome != Outcome::Conform {
             return;
         }
         asking.state = Some(next);
-        asking.passed += 1;
+        asking.admitted += 1;
         if self.has_free_server(now) {
-            self.work(now, now);
+            self.start_request(now, now);
         } else {
             self.waiting.push_back(now);
         }
     }
 
-    fn work(&mut self, came: u64, now: u64) {
+    fn start_request(&mut self, arrived: u64, now: u64) {
         let (one, other) = (1.0 - self.random.f64(), self.random.f64());
         let normal = (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos();
-        let slowness = (self.scenario.slowness)(now as f64 / SECOND);
+        let slowness = (self.scenario.slowdown)(now as f64 / SECOND);
         let seconds = self.scenario.service * (normal * self.scenario.spread).exp() * slowness;
         let done = now + (seconds * SECOND) as u64;
-        self.working.push(Reverse((done, came)));
+        self.working.push(Reverse((done, arrived)));
         self.events.push(Reverse((done, Event::Done)));
     }
 
-    fn done(&mut self, now: u64) {
+    fn finish_request(&mut self, now: u64) {
         if let Some(Reverse((_, came))) = self.working.pop() {
             let took = now - came;
-            self.tally.ended += 1;
-            self.tally.latencies += took as f64 / SECOND;
+            self.measurements.ended += 1;
+            self.measurements.latencies += took as f64 / SECOND;
             if took > TIMEOUT {
-                self.tally.failed += 1;
+                self.measurements.failed += 1;
             } else {
-                self.tally.answers.add(Duration::from_nanos(took));
+                self.measurements.response_times.add(Duration::from_nanos(took));
             }
         }
         while self.has_free_server(now)
             && let Some(came) = self.waiting.pop_front()
         {
-            self.work(came, now);
+            self.start_request(came, now);
         }
     }
 
@@ -253,12 +253,12 @@ impl Simulation {
     }
 
     /// Applies the request timeout: the proxy closes the connections of requests that have waited too long.
-    fn give_up(&mut self, now: u64) {
+    fn apply_timeouts(&mut self, now: u64) {
         while self.waiting.front().is_some_and(|came| now - came > TIMEOUT) {
             self.waiting.pop_front();
-            self.tally.ended += 1;
-            self.tally.failed += 1;
-            self.tally.latencies += TIMEOUT as f64 / SECOND;
+            self.measurements.ended += 1;
+            self.measurements.failed += 1;
+            self.measurements.latencies += TIMEOUT as f64 / SECOND;
         }
     }
 }

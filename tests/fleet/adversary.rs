@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 
 use crate::model::Model;
-use crate::runs::asked;
+use crate::runs::env_parameter;
 
 const START: u64 = 1_795_248_000_000_000;
 
@@ -28,13 +28,13 @@ struct Lease {
 
 /// Admissions as the limit counts them.
 #[derive(Default)]
-struct Truth {
+struct ExactCounter {
     level: f64,
     at: u64,
     spent: VecDeque<(u64, u64)>,
 }
 
-impl Truth {
+impl ExactCounter {
     /// Records the admission of `units` at `now`. Returns the units beyond the limit.
     fn admit(&mut self, limit: Limit, units: u64, now: u64) -> f64 {
         match limit {
@@ -44,15 +44,15 @@ impl Truth {
                 self.level - burst as f64
             }
             Limit::Window { count, length } => {
-                self.keep(units, now, now - now % length);
-                self.all() - count as f64
+                self.record_spent(units, now, now - now % length);
+                self.spent_units() - count as f64
             }
             Limit::Sliding { count, length } => {
-                self.keep(units, now, now - length + 1);
-                self.all() - count as f64
+                self.record_spent(units, now, now - length + 1);
+                self.spent_units() - count as f64
             }
             Limit::Refill { count, every, burst } => {
-                self.keep(units, now, now - 20 * every);
+                self.record_spent(units, now, now - 20 * every);
                 let mut sum = 0;
                 let spans = self.spent.iter().rev().map(|(at, units)| {
                     sum += units;
@@ -63,14 +63,14 @@ impl Truth {
         }
     }
 
-    fn keep(&mut self, units: u64, now: u64, from: u64) {
+    fn record_spent(&mut self, units: u64, now: u64, from: u64) {
         self.spent.push_back((now, units));
         while self.spent.front().is_some_and(|(at, _)| *at < from) {
             self.spent.pop_front();
         }
     }
 
-    fn all(&self) -> f64 {
+    fn spent_units(&self) -> f64 {
         self.spent.iter().map(|(_, units)| *units).sum::<u64>() as f64
     }
 }
@@ -81,18 +81,18 @@ struct Attack {
     store: Model,
     replica: Model,
     run: u32,
-    known: String,
+    known_generation: String,
     /// Two limits, often the same one; each lease belongs to one of them.
     limits: [Limit; 2],
     is_changing: bool,
     leases: Vec<Lease>,
-    truth: Truth,
+    counter: ExactCounter,
     /// One lease in this many is spent early instead of right before it expires; 1 spends none early.
-    patience: u32,
+    early_spend_divisor: u32,
     /// Of ten requests to the store, how many return units.
-    returns: u32,
+    returns_of_ten: u32,
     /// Divisor of the maximum number of units that a request to the store may want.
-    modesty: u64,
+    request_divisor: u64,
 }
 
 impl Attack {
@@ -118,20 +118,20 @@ impl Attack {
             store: Model::default(),
             replica: Model::default(),
             run: 1,
-            known: "-".into(),
+            known_generation: "-".into(),
             limits: [first, second],
             is_changing,
             leases: Vec::new(),
-            truth: Truth::default(),
-            modesty: [1, 4, 20][rng.usize(0..3)],
-            returns: [1, 5, 9][rng.usize(0..3)],
-            patience: [1, 2, 20][rng.usize(0..3)],
+            counter: ExactCounter::default(),
+            request_divisor: [1, 4, 20][rng.usize(0..3)],
+            returns_of_ten: [1, 5, 9][rng.usize(0..3)],
+            early_spend_divisor: [1, 2, 20][rng.usize(0..3)],
             rng,
         }
     }
 
     /// Two limits in force admit together up to the higher rate and the higher burst.
-    fn bound(&self) -> Limit {
+    fn effective_limit(&self) -> Limit {
         match self.limits {
             [Limit::Bucket { interval, burst }, Limit::Bucket { interval: other, burst: of_other }] => {
                 Limit::Bucket { interval: interval.min(other), burst: burst.max(of_other) }
@@ -151,10 +151,10 @@ impl Attack {
             // With two limits in force, the loss of one of them cannot be distinguished from that of the other, so data
             // is never lost.
             match self.rng.u32(if self.is_changing { 2 } else { 0 }..200) {
-                0 => self.lose(),
+                0 => self.flush_store(),
                 1 => self.fail_over(),
                 2..12 => self.replica = self.store.clone(),
-                _ => self.ask(),
+                _ => self.call_store(),
             }
         }
         excess
@@ -167,8 +167,8 @@ impl Attack {
     }
 
     /// Flushes the store. An instance that knew the old generation makes the next call.
-    fn lose(&mut self) {
-        if self.known != "-" {
+    fn flush_store(&mut self) {
+        if self.known_generation != "-" {
             self.store.flush();
         }
     }
@@ -177,26 +177,26 @@ impl Attack {
     fn spend_until(&mut self, next: u64) -> f64 {
         let mut excess = f64::MIN;
         self.leases.sort_by_key(|claim| claim.until);
-        let (bound, patience) = (self.bound(), self.patience);
+        let (bound, patience) = (self.effective_limit(), self.early_spend_divisor);
         let is_run_on_it = self.rng.u32(0..30) == 0;
         for claim in &mut self.leases {
             if claim.until > next && !is_run_on_it && (patience == 1 || self.rng.u32(0..patience) > 0) {
                 continue;
             }
             let at = if claim.until > next { self.now } else { claim.until - 1 };
-            let at = at.max(self.now).max(self.truth.at);
+            let at = at.max(self.now).max(self.counter.at);
             if at >= claim.until {
                 continue;
             }
-            self.truth.at = if matches!(bound, Limit::Bucket { .. }) { self.truth.at } else { at };
-            excess = excess.max(self.truth.admit(bound, claim.units, at));
+            self.counter.at = if matches!(bound, Limit::Bucket { .. }) { self.counter.at } else { at };
+            excess = excess.max(self.counter.admit(bound, claim.units, at));
             claim.units = 0;
         }
         self.leases.retain(|claim| claim.units > 0 && claim.until > next);
         excess
     }
 
-    fn ask(&mut self) {
+    fn call_store(&mut self) {
         let of = self.rng.usize(0..2);
         let limit = self.limits[of];
         let (most, capacity) = match limit {
@@ -208,14 +208,14 @@ impl Attack {
         let valid = [most, most, most / 7, 20_000.min(most)][self.rng.usize(0..4)].min(1_000_000);
         let (mut returned, mut granted_at) = (0, 0);
         let mine = |claim: &&mut Lease| claim.limit_index == of;
-        if self.rng.u32(0..10) < self.returns
+        if self.rng.u32(0..10) < self.returns_of_ten
             && let Some(claim) = self.leases.iter_mut().find(mine)
         {
             (returned, granted_at) = (self.rng.u64(1..=claim.units), claim.granted_at);
             claim.units -= returned;
             self.leases.retain(|claim| claim.units > 0);
         }
-        let wanted = self.rng.u64(0..=capacity.div_ceil(self.modesty));
+        let wanted = self.rng.u64(0..=capacity.div_ceil(self.request_divisor));
         let needed = if self.rng.bool() { wanted.min(1) } else { 0 };
         let rest = format!("{needed} {wanted} {wanted} 1000 {returned} {granted_at} 0 300000");
         let question = match limit {
@@ -228,12 +228,12 @@ impl Attack {
             Limit::Refill { count, every, burst } => format!("r {count} {every} {burst} {valid} 1 1 {rest}"),
         };
         let keys = ["generation".to_owned(), "key".to_owned()];
-        let args = [self.known.clone(), self.run.to_string(), self.now.to_string(), question];
+        let args = [self.known_generation.clone(), self.run.to_string(), self.now.to_string(), question];
         // The validity of a lease starts when the request is sent, so transit time counts.
         let sent = self.now;
         self.now += self.rng.u64(0..500);
         let (generation, grants) = self.store.call(&keys, &args, self.now);
-        self.known = generation;
+        self.known_generation = generation;
         let [granted, valid, ..] = grants[0];
         let is_lost = self.rng.u32(0..10) == 0;
         if granted > 0 && valid > 0 && !is_lost {
@@ -244,8 +244,8 @@ impl Attack {
 }
 
 #[test]
-fn no_way_to_spend_claims_exceeds_the_limit() {
-    let seeds = asked("WEIR_SEEDS").unwrap_or(1000);
+fn adversarial_lease_use_never_exceeds_the_limit() {
+    let seeds = env_parameter("WEIR_SEEDS").unwrap_or(1000);
     for seed in 0..seeds {
         let attack = Attack::new(seed);
         let limits = attack.limits;
@@ -255,7 +255,7 @@ fn no_way_to_spend_claims_exceeds_the_limit() {
 }
 
 #[test]
-fn what_time_has_given_back_is_not_given_back_again_however_often_it_is_asked() {
+fn returned_units_that_have_drained_already_are_not_credited_again() {
     let mut store = Model::default();
     let mut ask = |millis: u64, wanted: u64, (returned, granted): (u64, u64)| {
         let granted_at = START + granted * 1000;

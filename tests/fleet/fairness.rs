@@ -1,7 +1,7 @@
 //! Distribution of a limit that is too small for all instances.
 
 use crate::plan::{Faults, LEASE, Outcome, Pattern, Plan, Role, gcra};
-use crate::runs::calm;
+use crate::runs::no_faults;
 use crate::world::run;
 
 /// Twelve instances that demand twice the limit.
@@ -17,7 +17,7 @@ fn contended() -> Plan {
         wait: 5000,
         millis: 12_000,
         warm_up: 4_000_000,
-        faults: calm(),
+        faults: no_faults(),
         second_tier: None,
         change: None,
         seed: 1,
@@ -25,8 +25,8 @@ fn contended() -> Plan {
 }
 
 /// Returns the fraction of its requests that each instance has admitted.
-fn parts(outcome: &Outcome) -> Vec<f64> {
-    outcome.got.iter().map(|(wanted, got)| *got as f64 / *wanted as f64).collect()
+fn admitted_fractions(outcome: &Outcome) -> Vec<f64> {
+    outcome.requests_and_admissions.iter().map(|(wanted, got)| *got as f64 / *wanted as f64).collect()
 }
 
 fn is_near(value: f64, expected: f64) -> bool {
@@ -34,68 +34,68 @@ fn is_near(value: f64, expected: f64) -> bool {
 }
 
 #[test]
-fn proportional_shares_are_the_same_part_of_every_demand() {
+fn proportional_sharing_admits_the_same_fraction_of_every_demand() {
     for pattern in [Pattern::Even, Pattern::Zipf] {
         let outcome = run(Plan { pattern, ..contended() });
-        let parts = parts(&outcome);
+        let parts = admitted_fractions(&outcome);
         assert!(parts.iter().all(|part| is_near(*part, 0.5)), "{pattern:?}: {parts:?}");
     }
 }
 
 #[test]
-fn max_min_shares_give_small_demands_in_full_and_large_ones_alike() {
+fn max_min_sharing_admits_small_demands_in_full_and_large_ones_equally() {
     let mut plan = Plan { pattern: Pattern::Zipf, millis: 20_000, warm_up: 10_000_000, ..contended() };
     plan.lease_policy.is_max_min = true;
     let outcome = run(plan);
     // The demands are 7734 per second, 3867, 2578 and so on. The share is 1158 each. Demands below it are served in
     // full: from the seventh instance on, which demands 1105.
-    let parts = parts(&outcome);
-    let [first, second, third] = [0, 1, 2].map(|number| outcome.got[number].1 as f64);
-    assert!(is_near(second, first) && is_near(third, first), "{:?}", outcome.got);
+    let parts = admitted_fractions(&outcome);
+    let [first, second, third] = [0, 1, 2].map(|number| outcome.requests_and_admissions[number].1 as f64);
+    assert!(is_near(second, first) && is_near(third, first), "{:?}", outcome.requests_and_admissions);
     assert!(parts[6..].iter().all(|part| *part > 0.9), "{parts:?}");
 }
 
 #[test]
-fn an_instance_of_three_times_the_weight_gets_three_times_as_much() {
+fn lease_share_is_proportional_to_the_weight() {
     let heavy = |number| Role { weight: if number < 3 { 3.0 } else { 1.0 }, ..Role::USUAL };
     let outcome = run(Plan { role: heavy, ..contended() });
     // 12,000 divided by a total weight of 3 x 3 + 9 x 1; each instance demands 2000.
-    let a_second = |number: usize| outcome.got[number].1 as f64 / 8.0;
+    let a_second = |number: usize| outcome.requests_and_admissions[number].1 as f64 / 8.0;
     let (heavy, light): (Vec<_>, Vec<_>) = (0..12).map(a_second).partition(|units| *units > 1300.0);
-    assert_eq!(heavy.len(), 3, "{:?}", outcome.got);
+    assert_eq!(heavy.len(), 3, "{:?}", outcome.requests_and_admissions);
     assert!(heavy.iter().all(|units| is_near(*units, 2000.0)), "{heavy:?}");
     assert!(light.iter().all(|units| is_near(*units, 667.0)), "{light:?}");
 }
 
 #[test]
-fn what_is_of_a_higher_priority_is_served_first() {
+fn higher_priority_is_served_first() {
     let ranked = |number| Role { priority: Some(if number < 4 { 0 } else { 2 }), ..Role::USUAL };
     let outcome = run(Plan { role: ranked, ..contended() });
     // Four instances demand two thirds of the limit and get it; eight share the rest.
-    let parts = parts(&outcome);
+    let parts = admitted_fractions(&outcome);
     assert!(parts[..4].iter().all(|part| *part > 0.97), "{parts:?}");
     assert!(parts[4..].iter().all(|part| is_near(*part, 0.25)), "{parts:?}");
 }
 
 #[test]
-fn a_newcomer_has_its_share_within_a_second() {
+fn new_instance_gets_its_share_within_a_second() {
     let new = |number| Role { from: if number == 11 { 6000 } else { 0 }, ..Role::USUAL };
     let outcome = run(Plan { role: new, millis: 7000, warm_up: 6_000_000, ..contended() });
-    let newcomer = parts(&outcome)[11];
+    let newcomer = admitted_fractions(&outcome)[11];
     assert!(newcomer > 0.4, "the newcomer gets {newcomer} of its demand, all others get half of theirs");
 }
 
 #[test]
-fn no_instance_starves_where_a_share_is_one_request_a_second() {
+fn no_instance_starves_at_one_request_per_second() {
     let plan = Plan { instances: 96, quota: gcra(100, 100), demand: 1.5, millis: 64_000, ..contended() };
     let outcome = run(plan);
-    let parts = parts(&outcome);
+    let parts = admitted_fractions(&outcome);
     assert!(parts.iter().all(|part| (0.45..0.9).contains(part)), "{parts:?}");
 }
 
 #[test]
-fn a_contended_limit_takes_few_calls_though_the_store_is_slow() {
-    let faults = Faults { delay: 2000, ..calm() };
+fn contended_limit_needs_few_calls_of_a_slow_store() {
+    let faults = Faults { delay: 2000, ..no_faults() };
     let plan =
         Plan { instances: 24, quota: gcra(75_000, 75_000), demand: 1.5, millis: 6000, faults, ..contended() };
     let Outcome { calls, admitted, .. } = run(plan);

@@ -7,7 +7,7 @@ use weir::limiter::quota::Quota;
 use weir::limiter::reservation::ChargeTiming;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter};
-use weir::store::desk::Desk;
+use weir::store::scheduler::LeaseScheduler;
 
 /// Maximum number of times that a request takes units from the reserve.
 const MAX_ATTEMPTS: usize = 3;
@@ -35,7 +35,12 @@ pub(crate) fn check(limiter: &Limiter, limit: (Quota, LeasePolicy), charging: Ch
 }
 
 /// Decides a request. Returns `None` if it has to wait for the store.
-pub(crate) fn decide(limiter: &Limiter, desk: &mut Desk, check: &Check, now: Timestamp) -> Option<bool> {
+pub(crate) fn decide(
+    limiter: &Limiter,
+    scheduler: &mut LeaseScheduler,
+    check: &Check,
+    now: Timestamp,
+) -> Option<bool> {
     for _ in 0..MAX_ATTEMPTS {
         let verdict = limiter.check(&[*check], now).verdicts()[0];
         if !verdict.exceeds() {
@@ -46,12 +51,12 @@ pub(crate) fn decide(limiter: &Limiter, desk: &mut Desk, check: &Check, now: Tim
         }
         let claimed = limiter.acquire_units(check, now);
         if let LeaseOutcome::Ready(true) | LeaseOutcome::Requested(true) = claimed {
-            desk.want(limiter.shared_counter(check));
+            scheduler.enqueue(limiter.shared_counter(check));
         }
         match claimed {
             LeaseOutcome::Ready(_) => {}
             LeaseOutcome::Requested(_) => return None,
-            LeaseOutcome::Rejected(_) | LeaseOutcome::Gone => return Some(false),
+            LeaseOutcome::Rejected(_) | LeaseOutcome::Unavailable => return Some(false),
         }
     }
     Some(false)

@@ -14,7 +14,7 @@ pub(crate) struct Model {
     values: HashMap<String, (Vec<f64>, f64)>,
     generations: HashMap<String, (String, String, f64)>,
     /// Number of times that each group has started with full limits.
-    pub(crate) begun: HashMap<String, u32>,
+    pub(crate) full_starts: HashMap<String, u32>,
     /// Statistics of the buckets.
     pub(crate) unit_flow: UnitFlow,
 }
@@ -69,7 +69,7 @@ impl StoreRequest {
 impl StoreRequest {
     /// Returns the time for which `units` must last an instance that gets the fraction `part` of the units it wants in
     /// advance; zero if it wants none in advance.
-    fn paced(&self, units: f64, part: f64) -> f64 {
+    fn paced_duration(&self, units: f64, part: f64) -> f64 {
         if self.wanted <= self.needed {
             return 0.0;
         }
@@ -81,7 +81,7 @@ impl StoreRequest {
 struct Call<'a> {
     model: &'a mut Model,
     now: f64,
-    born: f64,
+    generation_start: f64,
 }
 
 impl Model {
@@ -98,12 +98,12 @@ impl Model {
             Some(same) => same.clone(),
         };
         if !self.generations.contains_key(&keys[0]) {
-            let begun = self.begun.entry(keys[0].clone()).or_default();
+            let begun = self.full_starts.entry(keys[0].clone()).or_default();
             *begun += u32::from(known == "-");
         }
         let (id, born) = (generation.0.clone(), generation.2);
         self.generations.insert(keys[0].clone(), generation);
-        let mut call = Call { model: self, now, born };
+        let mut call = Call { model: self, now, generation_start: born };
         let replies = keys[1..].iter().zip(&args[3..]).map(|(key, question)| {
             let list: Vec<f64> = question[2..].split(' ').map(|word| word.parse().unwrap()).collect();
             match &question[..1] {
@@ -124,7 +124,7 @@ impl Model {
     }
 }
 
-fn note_demand(demand: &mut Demand, elapsed: f64, over: f64, q: &StoreRequest) {
+fn record_demand(demand: &mut Demand, elapsed: f64, over: f64, q: &StoreRequest) {
     let fading = (-elapsed / over).exp();
     demand.iter_mut().for_each(|of| *of *= fading);
     demand[q.priority] += q.demanded * q.weight * SECOND / over;
@@ -147,7 +147,7 @@ fn reserved(demand: &Demand, (rate, interval): (f64, f64), tolerance: f64, q: &S
     (tolerance / 8.0 * q.priority as f64).min((tolerance - interval).max(0.0))
 }
 
-fn ahead(slack: f64) -> f64 {
+fn prefetch_fraction(slack: f64) -> f64 {
     (8.0 * slack).min(1.0)
 }
 
@@ -160,7 +160,7 @@ fn demand_of(list: &[f64]) -> Demand {
 }
 
 /// Returns a full bucket.
-fn whole(now: f64, interval: f64, rate: f64) -> Vec<f64> {
+fn full_bucket(now: f64, interval: f64, rate: f64) -> Vec<f64> {
     let mut list = vec![now, 0.0, 0.0, now, interval, rate, 0.0, 0.0, 0.0, 0.0, 0.0];
     list.extend([now, 0.0].repeat(SLICES));
     list
@@ -186,7 +186,7 @@ impl Call<'_> {
         let over = (60.0 * SECOND).min(SECOND.max(100.0 * interval));
         let text = self.load(key);
         let is_known = text.is_some();
-        let s = text.unwrap_or_else(|| whole(now, interval, rate));
+        let s = text.unwrap_or_else(|| full_bucket(now, interval, rate));
         let elapsed = (now - s[0]).max(0.0);
         self.model.unit_flow.idle += (elapsed - s[1]).max(0.0) / interval;
         let (mut backlog, mut busy_until) = ((s[1] - elapsed).max(0.0), s[3]);
@@ -198,8 +198,8 @@ impl Call<'_> {
             longest = (longest * ratio.max(1.0)).min(longest.max(full));
             slices = [now, 0.0].repeat(SLICES);
         }
-        if self.born > 0.0 && (!is_known || s[0] < self.born) {
-            backlog = backlog.max(full - (now - self.born));
+        if self.generation_start > 0.0 && (!is_known || s[0] < self.generation_start) {
+            backlog = backlog.max(full - (now - self.generation_start));
         }
         slices[1] = slices[1].min(backlog);
         let is_new = backlog == 0.0;
@@ -209,9 +209,9 @@ impl Call<'_> {
             slices.rotate_right(2);
             (slices[0], slices[1]) = (now, backlog);
         }
-        backlog -= self.give_back(&q, interval, &mut slices);
+        backlog -= self.return_units(&q, interval, &mut slices);
         let mut demand = demand_of(&s[6..]);
-        note_demand(&mut demand, elapsed, over, &q);
+        record_demand(&mut demand, elapsed, over, &q);
         backlog += (q.owed * interval).min((2.0 * full - backlog).max(0.0));
         let tolerance = full - claim_valid.max(longest);
         let slack = (1.0 - backlog / tolerance.max(interval)).max(0.0);
@@ -232,12 +232,12 @@ impl Call<'_> {
             wait = (backlog + q.needed * interval - (tolerance - reserved)).ceil();
             spread = SECOND.min(demand[PRIORITIES] * interval);
             if part < 1.0 && slack < 0.5 {
-                wait = wait.max(q.paced(q.needed, part));
+                wait = wait.max(q.paced_duration(q.needed, part));
             }
         } else {
-            granted = room.min(q.needed.max((q.wanted * part * ahead(slack)).floor()));
+            granted = room.min(q.needed.max((q.wanted * part * prefetch_fraction(slack)).floor()));
             if part < 1.0 && (slack < 0.5 || granted > q.needed) {
-                pause = q.paced(granted, part);
+                pause = q.paced_duration(granted, part);
             }
         }
         backlog += granted * interval;
@@ -259,7 +259,7 @@ impl Call<'_> {
     }
 
     /// Returns units to the bucket, at most by its lowest level since they were granted. The result is in microseconds.
-    fn give_back(&mut self, q: &StoreRequest, interval: f64, slices: &mut [f64]) -> f64 {
+    fn return_units(&mut self, q: &StoreRequest, interval: f64, slices: &mut [f64]) -> f64 {
         if q.returned <= 0.0 {
             return 0.0;
         }
@@ -295,12 +295,12 @@ impl Call<'_> {
         if s[0] != stop {
             used = (used - count).max(0.0);
         }
-        if self.born > start && (!is_known || s[2] < self.born) {
+        if self.generation_start > start && (!is_known || s[2] < self.generation_start) {
             used = used.max(count);
         }
         let over = (60.0 * SECOND).min(SECOND.max((stop - start) / 4.0));
         let mut demand = demand_of(&s[3..]);
-        note_demand(&mut demand, (now - s[2]).max(0.0), over, &q);
+        record_demand(&mut demand, (now - s[2]).max(0.0), over, &q);
         if q.granted_at >= start {
             used = (used - q.returned).max(0.0);
         }
@@ -341,8 +341,8 @@ impl Call<'_> {
         let pairs = s[6..].chunks(2).map(|pair| (pair[0], pair[1]));
         let mut counts: Vec<(f64, f64)> = pairs.filter(|(index, _)| *index >= oldest).collect();
         let mut used: f64 = counts.iter().map(|(_, units)| units).sum();
-        if self.born > 0.0 && (!is_known || s[0] < self.born) {
-            let lost = (self.born / part_length).floor();
+        if self.generation_start > 0.0 && (!is_known || s[0] < self.generation_start) {
+            let lost = (self.generation_start / part_length).floor();
             if lost >= oldest {
                 counts.insert(0, (lost, (count - used).max(0.0)));
                 used = used.max(count);
@@ -350,7 +350,7 @@ impl Call<'_> {
         }
         let mut demand = demand_of(&s[1..]);
         let over = (60.0 * SECOND).min(SECOND.max(length / 4.0));
-        note_demand(&mut demand, (now - s[0]).max(0.0), over, &q);
+        record_demand(&mut demand, (now - s[0]).max(0.0), over, &q);
         let of_claim = (q.granted_at / part_length).floor();
         let mut returned = q.returned;
         for (index, units) in counts.iter_mut().rev() {
@@ -404,8 +404,8 @@ impl Call<'_> {
         let is_known = text.is_some();
         let s = text.unwrap_or_else(|| vec![now, 0.0, now, 0.0, 0.0, 0.0, 0.0, 0.0]);
         let (mut since, mut missing) = (s[0], s[1]);
-        if self.born > 0.0 && (!is_known || s[2] < self.born) {
-            (since, missing) = (self.born, burst);
+        if self.generation_start > 0.0 && (!is_known || s[2] < self.generation_start) {
+            (since, missing) = (self.generation_start, burst);
         }
         let refills = ((now - since) / every).floor().max(0.0);
         missing = (missing - refills * count).max(0.0);
@@ -415,7 +415,7 @@ impl Call<'_> {
         }
         let mut demand = demand_of(&s[3..]);
         let over = (60.0 * SECOND).min(SECOND.max(every));
-        note_demand(&mut demand, (now - s[2]).max(0.0), over, &q);
+        record_demand(&mut demand, (now - s[2]).max(0.0), over, &q);
         if q.granted_at >= since {
             missing = (missing - q.returned).max(0.0);
         }
@@ -472,7 +472,7 @@ impl Call<'_> {
                 last = last.max(holder[2]);
             }
         }
-        if self.born > 0.0 && now < self.born + valid && !is_known {
+        if self.generation_start > 0.0 && now < self.generation_start + valid && !is_known {
             others = others.max(count - used);
         }
         let free = (count - others).max(0.0);

@@ -9,37 +9,37 @@ use weir::limiter::quota::Quota;
 use weir::limiter::reservation::{ChargeTiming, Reservation};
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, Limiter, LimiterSettings};
-use weir::store::desk::{Batch, Desk, Reply};
-use weir::store::protocol::Asker;
+use weir::store::protocol::InstanceInfo;
+use weir::store::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
 
 use crate::instance::{check, decide};
 use crate::model::Model;
 use crate::plan::LEASE;
-use crate::runs::asked;
+use crate::runs::env_parameter;
 
 /// 2026-11-21T08:00:00Z, in milliseconds.
 const START: u64 = 1_795_248_000_000;
 const MILLIS: u64 = 12_000;
 
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct PermitPlan {
     instances: usize,
     limit: u32,
     /// Requests per second that arrive at one instance.
     arrivals: f64,
     /// Maximum duration of a request, in milliseconds.
-    served: u64,
+    max_duration: u64,
     /// One message in this many is lost.
-    lost: Option<u32>,
+    lost_one_in: Option<u32>,
     /// Maximum delay of a message, in milliseconds.
     delay: u64,
     /// Milliseconds between two kills of an instance.
-    kill: Option<u64>,
+    kill_interval: Option<u64>,
 }
 
-struct Instance {
+struct PermitInstance {
     limiter: Limiter,
-    desk: Desk,
+    scheduler: LeaseScheduler,
     check: Check,
     /// Requests in flight, with the time at which they end.
     serving: Vec<(u64, Reservation)>,
@@ -48,31 +48,31 @@ struct Instance {
 }
 
 enum Message {
-    Question(usize, u32, Batch),
-    Reply(usize, u32, Batch, Reply),
-    Lost(usize, u32, Batch),
+    Request(usize, u32, LeaseBatch),
+    Reply(usize, u32, LeaseBatch, BatchReply),
+    Lost(usize, u32, LeaseBatch),
 }
 
-struct World {
-    plan: Plan,
+struct PermitSimulation {
+    plan: PermitPlan,
     rng: Rng,
     now: u64,
-    instances: Vec<Instance>,
+    instances: Vec<PermitInstance>,
     store: Model,
     messages: BTreeMap<(u64, u64), Message>,
     serial: u64,
-    most: usize,
+    max_in_flight: usize,
     admitted: u64,
     arrived: u64,
 }
 
-impl Instance {
+impl PermitInstance {
     fn new(number: u32, limit: u32) -> Self {
         let limiter = Limiter::new(LimiterSettings { max_keys: 1000, secret: [17, 42] });
         let quota = Quota::in_flight(NonZeroU32::new(limit).unwrap());
         let check = check(&limiter, (quota, LEASE), ChargeTiming::WhileInFlight);
-        let desk = Desk::new(Asker { instance: number, weight: 1.0, ahead: 0 }, 2);
-        Self { limiter, desk, check, serving: Vec::new(), waiting: Vec::new(), number }
+        let desk = LeaseScheduler::new(InstanceInfo { id: number, weight: 1.0, clock_lead: 0 }, 2);
+        Self { limiter, scheduler: desk, check, serving: Vec::new(), waiting: Vec::new(), number }
     }
 
     fn finish(&mut self, now: u64) {
@@ -91,17 +91,19 @@ fn time(millis: u64) -> Timestamp {
     Timestamp::from_nanos((START + millis) * 1_000_000)
 }
 
-impl World {
-    fn new(plan: Plan, seed: u64) -> Self {
+impl PermitSimulation {
+    fn new(plan: PermitPlan, seed: u64) -> Self {
         Self {
             plan,
             rng: Rng::with_seed(seed),
             now: 0,
-            instances: (0..plan.instances).map(|number| Instance::new(number as u32, plan.limit)).collect(),
+            instances: (0..plan.instances)
+                .map(|number| PermitInstance::new(number as u32, plan.limit))
+                .collect(),
             store: Model::default(),
             messages: BTreeMap::new(),
             serial: 0,
-            most: 0,
+            max_in_flight: 0,
             admitted: 0,
             arrived: 0,
         }
@@ -114,7 +116,7 @@ impl World {
                 let message = entry.remove();
                 self.handle(message);
             }
-            if self.plan.kill.is_some_and(|every| now % every == every - 1) {
+            if self.plan.kill_interval.is_some_and(|every| now % every == every - 1) {
                 self.kill();
             }
             for number in 0..self.plan.instances {
@@ -129,15 +131,15 @@ impl World {
                 self.send(number);
             }
             let in_flight = self.instances.iter().map(|instance| instance.serving.len()).sum();
-            self.most = self.most.max(in_flight);
+            self.max_in_flight = self.max_in_flight.max(in_flight);
         }
         self
     }
 
     fn attempt(&mut self, number: usize, since: u64) {
-        let ends = self.now + self.rng.u64(1..=self.plan.served);
+        let ends = self.now + self.rng.u64(1..=self.plan.max_duration);
         let instance = &mut self.instances[number];
-        match decide(&instance.limiter, &mut instance.desk, &instance.check, time(self.now)) {
+        match decide(&instance.limiter, &mut instance.scheduler, &instance.check, time(self.now)) {
             None => instance.waiting.push(since),
             Some(false) => {}
             Some(true) => {
@@ -152,46 +154,46 @@ impl World {
     fn kill(&mut self) {
         let place = self.rng.usize(0..self.plan.instances);
         let number = self.instances[place].number + 1000;
-        self.instances[place] = Instance::new(number, self.plan.limit);
+        self.instances[place] = PermitInstance::new(number, self.plan.limit);
     }
 
-    fn post(&mut self, after: u64, message: Message) {
+    fn schedule(&mut self, after: u64, message: Message) {
         self.serial += 1;
         self.messages.insert((self.now + after, self.serial), message);
     }
 
     fn is_lost(&mut self) -> bool {
-        self.plan.lost.is_some_and(|of| self.rng.u32(0..of) == 0)
+        self.plan.lost_one_in.is_some_and(|of| self.rng.u32(0..of) == 0)
     }
 
     fn send(&mut self, place: usize) {
         let now = time(self.now);
         let instance = &mut self.instances[place];
-        instance.desk.review(&instance.limiter, now);
+        instance.scheduler.review_due(&instance.limiter, now);
         let number = instance.number;
         while let Some(batch) = self.instances[place].next(now) {
             let delay = self.rng.u64(1..=self.plan.delay);
             if self.is_lost() {
-                self.post(50, Message::Lost(place, number, batch));
+                self.schedule(50, Message::Lost(place, number, batch));
             } else {
-                self.post(delay, Message::Question(place, number, batch));
+                self.schedule(delay, Message::Request(place, number, batch));
             }
         }
     }
 
     fn handle(&mut self, message: Message) {
         match message {
-            Message::Question(place, number, batch) => {
+            Message::Request(place, number, batch) => {
                 let args = batch.arguments(1, format!("{number}.{}", self.serial));
                 let at = (START + self.now) * 1000;
                 let (generation, grants) = self.store.call(&batch.keys("weir"), &args, at);
                 let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
-                let reply = Reply { generation: generation.into(), at, grants };
+                let reply = BatchReply { generation: generation.into(), store_time: at, grants };
                 let delay = self.rng.u64(1..=self.plan.delay);
                 if self.is_lost() {
-                    self.post(50, Message::Lost(place, number, batch));
+                    self.schedule(50, Message::Lost(place, number, batch));
                 } else {
-                    self.post(delay, Message::Reply(place, number, batch, reply));
+                    self.schedule(delay, Message::Reply(place, number, batch, reply));
                 }
             }
             Message::Reply(place, number, batch, reply) => {
@@ -199,7 +201,12 @@ impl World {
                 if instance.number != number {
                     return;
                 }
-                instance.desk.reply(&batch, &reply, (&instance.limiter, time(self.now)), |_, _| {});
+                instance.scheduler.apply_reply(
+                    &batch,
+                    &reply,
+                    (&instance.limiter, time(self.now)),
+                    |_, _| {},
+                );
                 // Requests that have waited for 20 ms or more have been rejected.
                 let (waiting, now) = (std::mem::take(&mut instance.waiting), self.now);
                 for since in waiting.into_iter().filter(|since| now - since < 20) {
@@ -209,48 +216,63 @@ impl World {
             Message::Lost(place, number, batch) => {
                 let instance = &mut self.instances[place];
                 if instance.number == number {
-                    instance.desk.fail(&batch, &instance.limiter, time(self.now));
+                    instance.scheduler.apply_failure(&batch, &instance.limiter, time(self.now));
                 }
             }
         }
     }
 }
 
-impl Instance {
-    fn next(&mut self, now: Timestamp) -> Option<Batch> {
-        self.desk.next(&self.limiter, now, &mut |_| false)
+impl PermitInstance {
+    fn next(&mut self, now: Timestamp) -> Option<LeaseBatch> {
+        self.scheduler.next_batch(&self.limiter, now, &mut |_| false)
     }
 }
 
-fn random(seed: u64) -> Plan {
+fn random_plan(seed: u64) -> PermitPlan {
     let mut rng = Rng::with_seed(seed);
-    Plan {
+    PermitPlan {
         instances: rng.usize(1..9),
         limit: [3, 20, 200][rng.usize(0..3)],
         arrivals: [5.0, 40.0, 400.0][rng.usize(0..3)],
-        served: [5, 100, 2000][rng.usize(0..3)],
-        lost: [None, Some(20), Some(4)][rng.usize(0..3)],
+        max_duration: [5, 100, 2000][rng.usize(0..3)],
+        lost_one_in: [None, Some(20), Some(4)][rng.usize(0..3)],
         delay: [1, 5, 40][rng.usize(0..3)],
-        kill: [None, Some(700)][rng.usize(0..2)],
+        kill_interval: [None, Some(700)][rng.usize(0..2)],
     }
 }
 
 #[test]
-fn a_fleet_has_no_more_in_flight_than_the_limit() {
-    for seed in 0..asked("WEIR_SEEDS").unwrap_or(60) {
-        let plan = random(seed);
-        let world = World::new(plan, seed).run();
-        assert!(world.most <= plan.limit as usize, "seed {seed}: {} of {plan:?}", world.most);
+fn fleet_in_flight_never_exceeds_the_limit() {
+    for seed in 0..env_parameter("WEIR_SEEDS").unwrap_or(60) {
+        let plan = random_plan(seed);
+        let world = PermitSimulation::new(plan, seed).run();
+        assert!(
+            world.max_in_flight <= plan.limit as usize,
+            "seed {seed}: {} of {plan:?}",
+            world.max_in_flight
+        );
     }
 }
 
 #[test]
-fn a_fleet_has_as_many_in_flight_as_the_limit_allows() {
-    let plan =
-        Plan { instances: 8, limit: 40, arrivals: 200.0, served: 100, lost: None, delay: 2, kill: None };
-    let world = World::new(plan, 1).run();
+fn fleet_in_flight_reaches_the_limit() {
+    let plan = PermitPlan {
+        instances: 8,
+        limit: 40,
+        arrivals: 200.0,
+        max_duration: 100,
+        lost_one_in: None,
+        delay: 2,
+        kill_interval: None,
+    };
+    let world = PermitSimulation::new(plan, 1).run();
     // 1600 requests per second arrive and take 50 ms each, so the limit has room for half of them. The demand moves
     // between the even and the odd instances every half second.
     let part = world.admitted as f64 / world.arrived as f64;
-    assert!(world.most > 35 && part > 0.3, "{} in flight at most, {part} admitted", world.most);
+    assert!(
+        world.max_in_flight > 35 && part > 0.3,
+        "{} in flight at most, {part} admitted",
+        world.max_in_flight
+    );
 }

@@ -25,13 +25,13 @@ pub(crate) enum Pattern {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
     /// One message in this many is lost, and one is duplicated.
-    pub(crate) lost: Option<u32>,
+    pub(crate) lost_one_in: Option<u32>,
     /// Maximum delay of a message, in microseconds.
     pub(crate) delay: u64,
     /// Maximum difference of clock rates, in parts per thousand.
     pub(crate) drift: i64,
     /// Milliseconds between two crashes, each of an instance or the store.
-    pub(crate) crash: Option<u64>,
+    pub(crate) crash_interval: Option<u64>,
 }
 
 /// Properties in which instances differ.
@@ -119,11 +119,11 @@ pub(crate) struct Outcome {
     /// Maximum number of units beyond the bound.
     pub(crate) excess: f64,
     /// Number of times that an instance spent or returned units that it did not have.
-    pub(crate) unlawful: u64,
+    pub(crate) invalid_uses: u64,
     /// Smallest fraction of its demand that an instance got, relative to the mean.
     pub(crate) worst_share: f64,
     /// Requests of each instance, and how many of them were admitted.
-    pub(crate) got: Vec<(u64, u64)>,
+    pub(crate) requests_and_admissions: Vec<(u64, u64)>,
     /// Units by their outcome.
     pub(crate) unit_flow: UnitFlow,
 }

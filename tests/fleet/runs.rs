@@ -10,27 +10,33 @@ use crate::world::run;
 
 /// Returns the value of an environment variable that adjusts a test run.
 #[expect(clippy::disallowed_methods, reason = "tests are asked for more this way")]
-pub(crate) fn asked<T: FromStr>(variable: &str) -> Option<T> {
+pub(crate) fn env_parameter<T: FromStr>(variable: &str) -> Option<T> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-pub(crate) fn calm() -> Faults {
-    Faults { lost: None, delay: asked("WEIR_DELAY").unwrap_or(300), drift: 0, crash: None }
+pub(crate) fn no_faults() -> Faults {
+    Faults {
+        lost_one_in: None,
+        delay: env_parameter("WEIR_DELAY").unwrap_or(300),
+        drift: 0,
+        crash_interval: None,
+    }
 }
 
 #[test]
 #[ignore = "prints a table"]
 fn table() {
-    let only: Option<String> = asked("WEIR_LIMIT");
-    let wait = asked("WEIR_WAIT").unwrap_or(5000);
+    let only: Option<String> = env_parameter("WEIR_LIMIT");
+    let wait = env_parameter("WEIR_WAIT").unwrap_or(5000);
     let limits =
         [(10, 1), (100, 1), (1000, 1), (10_000, 1), (300_000, 1), (2_000_000, 1), (10, 100), (100, 1000)];
     for (limit, keys) in limits {
         if only.as_ref().is_some_and(|only| *only != format!("{limit}x{keys}")) {
             continue;
         }
-        for demand in
-            [0.9, 1.5].into_iter().filter(|it| asked("WEIR_DEMAND").is_none_or(|only: f64| only == *it))
+        for demand in [0.9, 1.5]
+            .into_iter()
+            .filter(|it| env_parameter("WEIR_DEMAND").is_none_or(|only: f64| only == *it))
         {
             for pattern in [Pattern::Even, Pattern::Zipf, Pattern::Shifting, Pattern::Bursts] {
                 let millis = match (limit, keys) {
@@ -49,7 +55,7 @@ fn table() {
                     wait,
                     millis,
                     warm_up: 4_000_000,
-                    faults: calm(),
+                    faults: no_faults(),
                     second_tier: None,
                     change: None,
                     seed: 1,
@@ -74,7 +80,7 @@ fn table() {
 }
 
 /// Returns the random parameters of the run with this seed.
-fn random(seed: u64) -> Plan {
+fn random_plan(seed: u64) -> Plan {
     let mut rng = Rng::with_seed(seed);
     let limit = [5, 20, 100, 1000, 20_000][rng.usize(0..5)];
     let mut burst = |limit: u32| (limit * [1, 1, 2, 5][rng.usize(0..4)] / [1, 1, 4][rng.usize(0..3)]).max(2);
@@ -100,10 +106,10 @@ fn random(seed: u64) -> Plan {
         millis: 2500,
         warm_up: 0,
         faults: Faults {
-            lost: [None, Some(20), Some(4)][rng.usize(0..3)],
+            lost_one_in: [None, Some(20), Some(4)][rng.usize(0..3)],
             delay: [200, 2000, 40_000][rng.usize(0..3)],
             drift: [0, 10][rng.usize(0..2)],
-            crash: [None, Some(100), Some(700)][rng.usize(0..3)],
+            crash_interval: [None, Some(100), Some(700)][rng.usize(0..3)],
         },
         second_tier: None,
         change,
@@ -112,29 +118,32 @@ fn random(seed: u64) -> Plan {
 }
 
 #[test]
-fn a_fleet_admits_no_more_than_one_instance_would() {
-    let (seeds, only) = (asked("WEIR_SEEDS").unwrap_or(300), asked::<u64>("WEIR_SEED"));
+fn fleet_admits_no_more_than_a_single_instance() {
+    let (seeds, only) = (env_parameter("WEIR_SEEDS").unwrap_or(300), env_parameter::<u64>("WEIR_SEED"));
     for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
-        let plan = random(seed);
+        let plan = random_plan(seed);
         let outcome = run(plan);
         // Units granted for a waiting request may take 20 ms to arrive.
         let late = if plan.lease_policy.is_exact { 0.02 * rate(&plan.quota) } else { 0.0 };
         assert!(
-            outcome.excess <= late + 1e-6 && outcome.unlawful == 0,
+            outcome.excess <= late + 1e-6 && outcome.invalid_uses == 0,
             "seed {seed}: {outcome:?} of {plan:?}"
         );
     }
 }
 
 #[test]
-fn regions_that_claim_from_a_global_store_admit_no_more_than_one_instance_would() {
-    for seed in 0..asked("WEIR_SEEDS").unwrap_or(100) {
-        let plan =
-            Plan { second_tier: Some([100_000, 500_000][seed as usize % 2]), instances: 3, ..random(seed) };
+fn regional_stores_admit_no_more_than_a_single_instance() {
+    for seed in 0..env_parameter("WEIR_SEEDS").unwrap_or(100) {
+        let plan = Plan {
+            second_tier: Some([100_000, 500_000][seed as usize % 2]),
+            instances: 3,
+            ..random_plan(seed)
+        };
         if plan.lease_policy.is_exact {
             continue;
         }
         let outcome = run(plan);
-        assert!(outcome.excess <= 1e-6 && outcome.unlawful == 0, "seed {seed}: {outcome:?} of {plan:?}");
+        assert!(outcome.excess <= 1e-6 && outcome.invalid_uses == 0, "seed {seed}: {outcome:?} of {plan:?}");
     }
 }

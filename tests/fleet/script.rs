@@ -11,35 +11,35 @@ use crate::servers::{Flavour, Server};
 
 /// A reply of the server.
 #[derive(Debug)]
-enum Value {
+enum RespValue {
     Text(String),
     Number(i64),
     List(Vec<Self>),
 }
 
 /// One connection (RESP2).
-struct Connection(BufReader<TcpStream>);
+struct RespConnection(BufReader<TcpStream>);
 
-impl Connection {
+impl RespConnection {
     fn open(server: &Server) -> Self {
         Self(BufReader::new(TcpStream::connect(("127.0.0.1", server.port())).unwrap()))
     }
 
-    fn call(&mut self, words: &[&str]) -> Value {
+    fn call(&mut self, words: &[&str]) -> RespValue {
         let mut text = format!("*{}\r\n", words.len());
         words.iter().for_each(|word| text += &format!("${}\r\n{word}\r\n", word.len()));
         self.0.get_mut().write_all(text.as_bytes()).unwrap();
         self.read()
     }
 
-    fn read(&mut self) -> Value {
+    fn read(&mut self) -> RespValue {
         let line = self.line();
         let (kind, rest) = line.split_at(1);
         match kind {
-            ":" => Value::Number(rest.parse().unwrap()),
-            "$" => Value::Text(self.line()),
-            "+" => Value::Text(rest.to_owned()),
-            "*" => Value::List((0..rest.parse::<usize>().unwrap()).map(|_| self.read()).collect()),
+            ":" => RespValue::Number(rest.parse().unwrap()),
+            "$" => RespValue::Text(self.line()),
+            "+" => RespValue::Text(rest.to_owned()),
+            "*" => RespValue::List((0..rest.parse::<usize>().unwrap()).map(|_| self.read()).collect()),
             _ => panic!("{line}"),
         }
     }
@@ -51,19 +51,19 @@ impl Connection {
     }
 }
 
-fn text(value: &Value) -> &str {
-    if let Value::Text(text) = value { text } else { panic!("{value:?}") }
+fn text(value: &RespValue) -> &str {
+    if let RespValue::Text(text) = value { text } else { panic!("{value:?}") }
 }
 
-fn numbers(value: &Value) -> Vec<i64> {
-    let Value::List(list) = value else { panic!("{value:?}") };
+fn numbers(value: &RespValue) -> Vec<i64> {
+    let RespValue::List(list) = value else { panic!("{value:?}") };
     list.iter()
-        .map(|value| if let Value::Number(number) = value { *number } else { panic!("{value:?}") })
+        .map(|value| if let RespValue::Number(number) = value { *number } else { panic!("{value:?}") })
         .collect()
 }
 
 /// Generates a request of a random kind; about half of them concern counters that are nearly used up.
-fn question(rng: &mut Rng, now: u64, granted: u64) -> String {
+fn random_request(rng: &mut Rng, now: u64, granted: u64) -> String {
     let needed = [0, 1, 1, 3][rng.usize(0..4)];
     let wanted = needed + [0, 0, 5, 60][rng.usize(0..4)];
     let returned = [0, 0, 1, 7][rng.usize(0..4)];
@@ -93,24 +93,24 @@ fn question(rng: &mut Rng, now: u64, granted: u64) -> String {
 }
 
 #[test]
-fn on_redis_the_script_does_what_its_model_does() {
-    compare(&Flavour::Redis.start());
+fn script_on_redis_matches_its_model() {
+    compare_with_model(&Flavour::Redis.start());
 }
 
 #[test]
-fn on_valkey_the_script_does_what_its_model_does() {
-    compare(&Flavour::Valkey.start());
+fn script_on_valkey_matches_its_model() {
+    compare_with_model(&Flavour::Valkey.start());
 }
 
-fn compare(server: &Server) {
-    let mut connection = Connection::open(server);
+fn compare_with_model(server: &Server) {
+    let mut connection = RespConnection::open(server);
     let mut model = Model::default();
     let mut rng = Rng::with_seed(7);
     let (mut known, mut run, mut granted, mut replies) = ("-".to_owned(), 1_u32, 0, 0);
     for call in 0..4000 {
         let counters = rng.usize(1..5);
         let kinds: Vec<_> =
-            (0..counters).map(|_| question(&mut rng, now_of(&mut connection), granted)).collect();
+            (0..counters).map(|_| random_request(&mut rng, server_time(&mut connection), granted)).collect();
         let mut keys = vec!["{weir.0}:generation".to_owned()];
         // Each kind has its own counters, as each limit has.
         keys.extend(kinds.iter().map(|kind| format!("{{weir.0}}:{}{}", &kind[..1], rng.u8(0..3))));
@@ -128,7 +128,7 @@ fn compare(server: &Server) {
         let count = keys.len().to_string();
         let mut words = vec!["EVAL", SCRIPT, &count];
         words.extend(keys.iter().chain(&args).map(String::as_str));
-        let Value::List(reply) = connection.call(&words) else { panic!("expected a list") };
+        let RespValue::List(reply) = connection.call(&words) else { panic!("expected a list") };
         let at: u64 = text(&reply[1]).parse().unwrap();
         let (generation, expected) = model.call(&keys, &args, at);
         assert_eq!(text(&reply[0]), generation, "call {call}");
@@ -142,7 +142,7 @@ fn compare(server: &Server) {
 }
 
 #[test]
-fn a_ban_is_twice_as_long_each_time_over_the_whole_fleet() {
+fn ban_duration_doubles_across_the_fleet() {
     let mut model = Model::default();
     let keys = ["{weir.0}:generation", "{weir.0}:a:ban"].map(str::to_owned);
     let mut ask = |began: i64, second: u64| {
@@ -160,8 +160,8 @@ fn a_ban_is_twice_as_long_each_time_over_the_whole_fleet() {
     assert_eq!(ask(0, 1_251), (0, 10), "the history of bans has expired");
 }
 
-fn now_of(connection: &mut Connection) -> u64 {
-    let Value::List(parts) = connection.call(&["TIME"]) else { panic!("expected the time") };
+fn server_time(connection: &mut RespConnection) -> u64 {
+    let RespValue::List(parts) = connection.call(&["TIME"]) else { panic!("expected the time") };
     let [seconds, micros] = [0, 1].map(|part| text(&parts[part]).parse::<u64>().unwrap());
     seconds * 1_000_000 + micros
 }

@@ -12,8 +12,8 @@ use weir::limiter::leases::{LeasePolicy, LeaseRequest, SharedCounter, StoreCount
 use weir::limiter::reservation::ChargeTiming;
 use weir::limiter::timestamp::Timestamp;
 use weir::limiter::{Check, Limiter, LimiterSettings};
-use weir::store::desk::{Batch, Desk, Reply};
-use weir::store::protocol::{self, Asker};
+use weir::store::protocol::{self, InstanceInfo};
+use weir::store::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
 
 use crate::instance::{check, decide, spec};
 use crate::model::Model;
@@ -26,10 +26,10 @@ const START: u64 = 1_795_248_000_000_000;
 
 enum Event {
     /// A call arrives at the store.
-    Asked(usize, u64, Vec<String>, Vec<String>),
+    CallArrived(usize, u64, Vec<String>, Vec<String>),
     /// A reply arrives at the instance.
-    Replied(usize, u64, Reply),
-    Lost(usize, u64),
+    ReplyArrived(usize, u64, BatchReply),
+    ReplyTimedOut(usize, u64),
     Review(usize),
     Expired(usize, u64, u64),
     /// An instance of a region spends a unit of this key that was granted to the region.
@@ -38,9 +38,9 @@ enum Event {
 
 struct Instance {
     limiter: Limiter,
-    desk: Desk,
+    scheduler: LeaseScheduler,
     check: Check,
-    calls: HashMap<u64, Batch>,
+    calls: HashMap<u64, LeaseBatch>,
     waiting: Vec<(u64, u64)>,
     drift: i64,
     /// Number of restarts. Messages for an earlier process are dropped.
@@ -73,24 +73,24 @@ impl Bucket {
     }
 }
 
-struct World {
+struct FleetSimulation {
     plan: Plan,
     rng: Rng,
     now: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
-    bodies: HashMap<u64, Event>,
+    pending_events: HashMap<u64, Event>,
     serial: u64,
     instances: Vec<Instance>,
     store: Model,
     run: u64,
-    truth: HashMap<u64, Bucket>,
-    alone: HashMap<u64, Bucket>,
+    fleet_buckets: HashMap<u64, Bucket>,
+    single_instance_buckets: HashMap<u64, Bucket>,
     outcome: Outcome,
-    got: Vec<(u64, u64)>,
+    requests_and_admissions: Vec<(u64, u64)>,
     /// Generation key of each counter key's group.
     groups: Vec<String>,
     /// Leases of each instance with units neither spent nor returned.
-    held: Vec<Vec<HeldLease>>,
+    held_leases: Vec<Vec<HeldLease>>,
     sent: HashMap<(usize, u64), u64>,
 }
 
@@ -104,10 +104,10 @@ impl Instance {
         let limiter = Limiter::new(LimiterSettings { max_keys: 10_000, secret: [17, 42] });
         let sharing = lease_policy(number, plan);
         let check = check(&limiter, (plan.quota, sharing), ChargeTiming::OnArrival);
-        let asker = Asker { instance: number as u32, weight: (plan.role)(number).weight, ahead: 0 };
+        let asker = InstanceInfo { id: number as u32, weight: (plan.role)(number).weight, clock_lead: 0 };
         Self {
             limiter,
-            desk: Desk::new(asker, GROUPS),
+            scheduler: LeaseScheduler::new(asker, GROUPS),
             check,
             calls: HashMap::new(),
             waiting: Vec::new(),
@@ -129,14 +129,14 @@ impl Instance {
     }
 
     /// Returns the time of the instance's clock.
-    fn clock(&self, now: u64) -> Timestamp {
+    fn local_time(&self, now: u64) -> Timestamp {
         let passed = (now - START) as i64;
         let passed = passed + passed * self.drift / 1000;
         Timestamp::from_nanos((START as i64 + passed) as u64 * 1000)
     }
 }
 
-impl World {
+impl FleetSimulation {
     fn new(plan: Plan) -> Self {
         let mut rng = Rng::with_seed(plan.seed);
         let drift = plan.faults.drift;
@@ -146,7 +146,7 @@ impl World {
         let groups = (0..plan.keys)
             .map(|key| {
                 let counter = instances[0].limiter.shared_counter(&instances[0].check(key));
-                protocol::generation_key("weir", protocol::group(counter, GROUPS))
+                protocol::generation_key("weir", protocol::group_index(counter, GROUPS))
             })
             .collect();
         Self {
@@ -154,25 +154,25 @@ impl World {
             rng,
             now: START,
             events: BinaryHeap::new(),
-            bodies: HashMap::new(),
+            pending_events: HashMap::new(),
             serial: 0,
             instances,
             store: Model::default(),
             run: 1,
-            truth: HashMap::new(),
-            alone: HashMap::new(),
+            fleet_buckets: HashMap::new(),
+            single_instance_buckets: HashMap::new(),
             outcome: Outcome::default(),
-            got: vec![(0, 0); plan.instances],
+            requests_and_admissions: vec![(0, 0); plan.instances],
             groups,
-            held: (0..plan.instances).map(|_| Vec::new()).collect(),
+            held_leases: (0..plan.instances).map(|_| Vec::new()).collect(),
             sent: HashMap::new(),
         }
     }
 
-    fn post(&mut self, at: u64, event: Event) {
+    fn schedule(&mut self, at: u64, event: Event) {
         self.serial += 1;
         self.events.push(Reverse((at, self.serial)));
-        self.bodies.insert(self.serial, event);
+        self.pending_events.insert(self.serial, event);
     }
 
     fn delay(&mut self) -> u64 {
@@ -184,7 +184,7 @@ impl World {
             let end = START + (milli + 1) * 1000;
             for number in 0..self.plan.instances {
                 if self.instances[number].changes_at <= milli {
-                    let now = self.instances[number].clock(self.now);
+                    let now = self.instances[number].local_time(self.now);
                     let sharing = lease_policy(number, &self.plan);
                     self.instances[number].change(&self.plan, sharing, now);
                 }
@@ -194,36 +194,38 @@ impl World {
                     let key = self.rng.u64(0..self.plan.keys);
                     self.arrive(number, key);
                 }
-                self.pump(number);
+                self.send_calls(number);
             }
             while let Some(Reverse((at, serial))) =
                 self.events.peek().copied().filter(|Reverse((at, _))| *at < end)
             {
                 self.events.pop();
                 self.now = at;
-                let event = self.bodies.remove(&serial).unwrap();
+                let event = self.pending_events.remove(&serial).unwrap();
                 self.handle(event);
             }
             self.now = end;
             self.crash(milli);
         }
-        let least = self.got.iter().filter(|(wanted, _)| *wanted > 0);
+        let least = self.requests_and_admissions.iter().filter(|(wanted, _)| *wanted > 0);
         self.outcome.unit_flow = self.store.unit_flow;
-        self.outcome.got = self.got.clone();
+        self.outcome.requests_and_admissions = self.requests_and_admissions.clone();
         self.outcome.worst_share =
             least.map(|(wanted, got)| *got as f64 / *wanted as f64).fold(1.0, f64::min);
         self.outcome
     }
 
     fn crash(&mut self, milli: u64) {
-        let Some(every) = self.plan.faults.crash.filter(|every| milli % every == every - 1) else { return };
+        let Some(every) = self.plan.faults.crash_interval.filter(|every| milli % every == every - 1) else {
+            return;
+        };
         let _ = every;
         if self.rng.bool() {
             let number = self.rng.usize(0..self.plan.instances);
             let drift = self.instances[number].drift;
             let epoch = self.instances[number].epoch + 1_000_000;
             self.instances[number] = Instance::new(number, &self.plan, drift, epoch);
-            self.held[number].clear();
+            self.held_leases[number].clear();
         } else {
             self.run += 1;
             if self.rng.bool() {
@@ -233,7 +235,7 @@ impl World {
     }
 
     /// Whether the warm-up is over, in which the initial burst is used up.
-    fn is_warm(&self) -> bool {
+    fn is_measured(&self) -> bool {
         self.now >= START + self.plan.warm_up
     }
 
@@ -250,20 +252,20 @@ impl World {
 
     fn arrive(&mut self, number: usize, key: u64) {
         let (rate, burst) = (self.rate(), self.burst());
-        let is_warm = u64::from(self.is_warm());
-        let alone = self.alone.entry(key).or_default();
+        let is_warm = u64::from(self.is_measured());
+        let alone = self.single_instance_buckets.entry(key).or_default();
         alone.drain(self.now, rate);
         if alone.level + 1.0 <= burst + 1e-9 {
             alone.level += 1.0;
             self.outcome.possible += is_warm;
         }
-        self.got[number].0 += u64::from(self.is_warm());
+        self.requests_and_admissions[number].0 += u64::from(self.is_measured());
         if !self.attempt(number, key) {
             let until = self.now + self.plan.wait;
             if self.plan.wait > 0 {
                 let epoch = self.instances[number].epoch;
                 self.instances[number].waiting.push((key, until));
-                self.post(until, Event::Expired(number, epoch, key));
+                self.schedule(until, Event::Expired(number, epoch, key));
             }
         }
     }
@@ -271,8 +273,8 @@ impl World {
     /// Decides a request. Returns `false` if it has to wait for the store.
     fn attempt(&mut self, number: usize, key: u64) -> bool {
         let instance = &mut self.instances[number];
-        let (check, now) = (instance.check(key), instance.clock(self.now));
-        let decided = decide(&instance.limiter, &mut instance.desk, &check, now);
+        let (check, now) = (instance.check(key), instance.local_time(self.now));
+        let decided = decide(&instance.limiter, &mut instance.scheduler, &check, now);
         if decided == Some(true) {
             self.admit(number, key);
         }
@@ -283,18 +285,18 @@ impl World {
     fn spend(&mut self, number: usize, key: u64) {
         let instance = &self.instances[number];
         let counter = instance.limiter.shared_counter(&instance.check(key));
-        let (now, held) = (self.now, &mut self.held[number]);
+        let (now, held) = (self.now, &mut self.held_leases[number]);
         let spendable = held.iter_mut().filter(|it| it.counter == counter && it.units > 0 && now < it.until);
         match spendable.min_by_key(|it| it.granted_at) {
             Some(it) => it.units -= 1,
-            None => self.outcome.unlawful += 1,
+            None => self.outcome.invalid_uses += 1,
         }
     }
 
     /// Returns units. They must have been granted to this instance then or later, under this limit, and not been spent.
-    fn give_back(&mut self, number: usize, question: &LeaseRequest) {
+    fn return_units(&mut self, number: usize, question: &LeaseRequest) {
         let (mut units, since) = question.returned;
-        let (now, held) = (self.now, &mut self.held[number]);
+        let (now, held) = (self.now, &mut self.held_leases[number]);
         held.sort_by_key(|it| (it.until > now, it.granted_at));
         for it in held
             .iter_mut()
@@ -303,123 +305,125 @@ impl World {
             let back = it.units.min(units);
             (it.units, units) = (it.units - back, units - back);
         }
-        self.outcome.unlawful += u64::from(units > 0);
+        self.outcome.invalid_uses += u64::from(units > 0);
         held.retain(|it| it.units > 0 && it.until + 20_000_000 > now);
     }
 
-    fn note_grants(&mut self, number: usize, sent: u64, batch: &Batch, reply: &Reply) {
-        for (question, grant) in batch.questions.iter().zip(&reply.grants) {
+    fn record_grants(&mut self, number: usize, sent: u64, batch: &LeaseBatch, reply: &BatchReply) {
+        for (question, grant) in batch.requests.iter().zip(&reply.grants) {
             let valid = if question.valid.is_zero() { 20_000 } else { grant[1] as u64 };
-            self.held[number].push(HeldLease {
+            self.held_leases[number].push(HeldLease {
                 counter: question.counter,
                 kind: question.kind,
                 units: grant[0] as u32,
                 until: sent + valid,
-                granted_at: reply.at,
+                granted_at: reply.store_time,
             });
         }
     }
 
     fn admit(&mut self, number: usize, key: u64) {
         self.spend(number, key);
-        let is_warm = u64::from(self.is_warm());
+        let is_warm = u64::from(self.is_measured());
         self.outcome.admitted += is_warm;
-        self.got[number].1 += is_warm;
+        self.requests_and_admissions[number].1 += is_warm;
         match self.plan.second_tier {
             None => self.count(key),
             // Spends as many units as possible at one moment.
-            Some(longest) => self.post(self.now.next_multiple_of(longest), Event::Spent(key)),
+            Some(longest) => self.schedule(self.now.next_multiple_of(longest), Event::Spent(key)),
         }
     }
 
     /// Counts a spent unit against the limit.
     fn count(&mut self, key: u64) {
         let (rate, burst) = (self.rate(), self.burst());
-        let bucket = self.truth.entry(key).or_default();
+        let bucket = self.fleet_buckets.entry(key).or_default();
         bucket.drain(self.now, rate);
         bucket.level += 1.0;
         // A store that has lost its data starts with full limits, unless the first call is by an instance that knew them.
-        let begun = self.store.begun.get(&self.groups[key as usize]).copied().unwrap_or(1);
+        let begun = self.store.full_starts.get(&self.groups[key as usize]).copied().unwrap_or(1);
         let late = rate * self.plan.second_tier.unwrap_or(0) as f64 / 1e6;
         let excess = bucket.level - late - burst * f64::from(begun.max(1));
         self.outcome.excess = self.outcome.excess.max(excess);
     }
 
     /// Sends the pending requests of an instance to the store.
-    fn pump(&mut self, number: usize) {
+    fn send_calls(&mut self, number: usize) {
         loop {
-            let is_warm = self.is_warm();
+            let is_warm = self.is_measured();
             let instance = &mut self.instances[number];
-            let now = instance.clock(self.now);
-            let Some(batch) = instance.desk.next(&instance.limiter, now, &mut |_| false) else { break };
+            let now = instance.local_time(self.now);
+            let Some(batch) = instance.scheduler.next_batch(&instance.limiter, now, &mut |_| false) else {
+                break;
+            };
             let keys = batch.keys("weir");
             let args = batch.arguments(self.run, format!("{number}.{}", self.serial));
             self.outcome.calls += u64::from(is_warm);
             let id = instance.epoch + self.serial;
-            let questions = batch.questions.clone();
+            let questions = batch.requests.clone();
             instance.calls.insert(id, batch);
             self.sent.insert((number, id), self.now);
-            questions.iter().for_each(|question| self.give_back(number, question));
-            let (there, lost) = (self.delay(), self.plan.faults.lost);
+            questions.iter().for_each(|question| self.return_units(number, question));
+            let (there, lost) = (self.delay(), self.plan.faults.lost_one_in);
             let is_lost = lost.is_some_and(|of| self.rng.u32(0..of) == 0);
             if !is_lost {
-                self.post(self.now + there, Event::Asked(number, id, keys.clone(), args.clone()));
+                self.schedule(self.now + there, Event::CallArrived(number, id, keys.clone(), args.clone()));
             }
             if lost.is_some_and(|of| self.rng.u32(0..of) == 0) {
                 let again = self.delay();
-                self.post(self.now + there + again, Event::Asked(number, id, keys, args));
+                self.schedule(self.now + there + again, Event::CallArrived(number, id, keys, args));
             }
-            self.post(self.now + 50_000, Event::Lost(number, id));
+            self.schedule(self.now + 50_000, Event::ReplyTimedOut(number, id));
         }
         self.schedule_review(number);
     }
 
     fn schedule_review(&mut self, number: usize) {
         let instance = &mut self.instances[number];
-        let now = instance.clock(self.now);
-        let due = instance.desk.review(&instance.limiter, now);
+        let now = instance.local_time(self.now);
+        let due = instance.scheduler.review_due(&instance.limiter, now);
         if let Some(at) = due.filter(|_| instance.review != due) {
             instance.review = due;
             let after = at.since(now).as_micros() as u64;
-            self.post(self.now + after + 1, Event::Review(number));
+            self.schedule(self.now + after + 1, Event::Review(number));
         }
     }
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Asked(number, id, keys, args) => {
+            Event::CallArrived(number, id, keys, args) => {
                 let (generation, grants) = self.store.call(&keys, &args, self.now);
                 let grants = grants.into_iter().map(|grant| grant.to_vec()).collect();
-                let reply = Reply { generation: generation.into(), at: self.now, grants };
-                let lost = self.plan.faults.lost;
+                let reply = BatchReply { generation: generation.into(), store_time: self.now, grants };
+                let lost = self.plan.faults.lost_one_in;
                 if lost.is_none_or(|of| self.rng.u32(0..of) != 0) {
                     let back = self.delay();
-                    self.post(self.now + back, Event::Replied(number, id, reply));
+                    self.schedule(self.now + back, Event::ReplyArrived(number, id, reply));
                 }
             }
-            Event::Replied(number, id, reply) => {
+            Event::ReplyArrived(number, id, reply) => {
                 let instance = &mut self.instances[number];
-                let now = instance.clock(self.now);
+                let now = instance.local_time(self.now);
                 let Some(batch) = instance.calls.remove(&id) else { return };
                 let sent = self.sent[&(number, id)];
-                self.note_grants(number, sent, &batch, &reply);
+                self.record_grants(number, sent, &batch, &reply);
                 let instance = &mut self.instances[number];
-                instance.desk.reply(&batch, &reply, (&instance.limiter, now), |_, _| {});
-                let counters: Vec<_> = batch.questions.iter().map(|it| it.counter).collect();
-                self.resume(number, &counters);
-                self.pump(number);
+                instance.scheduler.apply_reply(&batch, &reply, (&instance.limiter, now), |_, _| {});
+                let counters: Vec<_> = batch.requests.iter().map(|it| it.counter).collect();
+                self.retry_waiting(number, &counters);
+                self.send_calls(number);
             }
-            Event::Lost(number, id) => {
+            Event::ReplyTimedOut(number, id) => {
                 let instance = &mut self.instances[number];
-                let now = instance.clock(self.now);
+                let now = instance.local_time(self.now);
                 let Some(batch) = instance.calls.remove(&id) else { return };
-                instance.desk.fail(&batch, &instance.limiter, now);
-                self.pump(number);
+                instance.scheduler.apply_failure(&batch, &instance.limiter, now);
+                self.send_calls(number);
             }
             Event::Review(number) => {
                 self.instances[number].review = None;
                 self.schedule_review(number);
-                self.pump(number);
+                self.send_calls(number);
             }
             Event::Spent(key) => self.count(key),
             Event::Expired(number, epoch, key) => {
@@ -433,7 +437,7 @@ impl World {
     }
 
     /// Decides waiting requests for these counters again.
-    fn resume(&mut self, number: usize, counters: &[SharedCounter]) {
+    fn retry_waiting(&mut self, number: usize, counters: &[SharedCounter]) {
         let waiting = std::mem::take(&mut self.instances[number].waiting);
         for (key, until) in waiting {
             let instance = &self.instances[number];
@@ -449,5 +453,5 @@ impl World {
 
 /// Runs an experiment.
 pub(crate) fn run(plan: Plan) -> Outcome {
-    World::new(plan).run()
+    FleetSimulation::new(plan).run()
 }

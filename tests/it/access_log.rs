@@ -1,7 +1,7 @@
 //! Access log: one line per request, in a file.
 
-mod flags;
 mod rejected;
+mod response_flags;
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -12,17 +12,17 @@ use std::{fs, io};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::origin::refusing;
+use crate::support::origin::refusing_address;
 use crate::support::{Client, Origin, Request, Weir, config, get, wait};
 
 const RULES: &str = "rules: [{ name: once, match: { path: /limited }, key: [], limit: 1/d }, { name: no, match: { path: /no }, action: deny }]";
 
-struct Log {
+struct AccessLogFile {
     _directory: TempDir,
     path: PathBuf,
 }
 
-impl Log {
+impl AccessLogFile {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("access.log");
@@ -47,27 +47,27 @@ impl Log {
 }
 
 /// Whether any value in `line`, at any depth, equals `wanted`.
-fn holds(line: &Value, wanted: &Value) -> bool {
+fn contains_value(line: &Value, wanted: &Value) -> bool {
     match line {
-        Value::Object(map) => map.values().any(|value| holds(value, wanted)),
-        Value::Array(list) => list.iter().any(|value| holds(value, wanted)),
+        Value::Object(map) => map.values().any(|value| contains_value(value, wanted)),
+        Value::Array(list) => list.iter().any(|value| contains_value(value, wanted)),
         value => value == wanted,
     }
 }
 
 #[test]
-fn envoys_format_is_envoys() {
-    let (log, origin) = (Log::new(), Origin::hello());
+fn envoy_format_matches_envoys_default_format() {
+    let (log, origin) = (AccessLogFile::new(), Origin::hello());
     let weir = Weir::start(&config(origin.address(), &log.setting("envoy")));
     let mut client = Client::connect(weir.address());
-    client.ask(&Request::post("/free?a=b", "1234567").header("user-agent", "tester/1.0"));
+    client.fetch(&Request::post("/free?a=b", "1234567").header("user-agent", "tester/1.0"));
     client.get("/limited");
     client.get("/limited");
     let lines = log.lines(3);
     assert_eq!(lines.len(), 3);
     assert!(lines[0].starts_with('['), "{}", lines[0]);
     assert!(lines[0].contains("Z] \"POST /free?a=b HTTP/1.1\" 200 - 7 5 "), "{}", lines[0]);
-    let id = origin.seen()[0].head.get("x-request-id").unwrap().to_owned();
+    let id = origin.requests()[0].head.get("x-request-id").unwrap().to_owned();
     let end = format!("\"tester/1.0\" \"{id}\" \"test.local\" \"{}\"", origin.address());
     assert!(lines[0].ends_with(&end), "{}", lines[0]);
     assert!(lines[1].contains("\"GET /limited HTTP/1.1\" 200 - 0 5 "), "{}", lines[1]);
@@ -77,9 +77,9 @@ fn envoys_format_is_envoys() {
 }
 
 #[test]
-fn an_upstream_that_is_away_has_its_flag() {
-    let log = Log::new();
-    let (_socket, address) = refusing();
+fn unreachable_upstream_sets_flag_uf() {
+    let log = AccessLogFile::new();
+    let (_socket, address) = refusing_address();
     let weir = Weir::start(&config(address, &log.setting("envoy")));
     assert_eq!(get(weir.address(), "/").status, 503);
     let lines = log.lines(1);
@@ -87,8 +87,8 @@ fn an_upstream_that_is_away_has_its_flag() {
 }
 
 #[test]
-fn json_lines_are_json_and_name_the_rule() {
-    let (log, origin) = (Log::new(), Origin::hello());
+fn json_format_names_the_rule() {
+    let (log, origin) = (AccessLogFile::new(), Origin::hello());
     let weir = Weir::start(&config(origin.address(), &log.setting("json")));
     let mut client = Client::connect(weir.address());
     for target in ["/free", "/limited", "/limited", "/no"] {
@@ -99,25 +99,29 @@ fn json_lines_are_json_and_name_the_rule() {
         [(0, "/free", 200), (1, "/limited", 200), (2, "/limited", 429), (3, "/no", 403)]
     {
         for wanted in [target.into(), status.into(), "GET".into(), "127.0.0.1".into()] {
-            assert!(holds(&lines[line], &wanted), "no {wanted} in {:#}", lines[line]);
+            assert!(contains_value(&lines[line], &wanted), "no {wanted} in {:#}", lines[line]);
         }
     }
-    assert!(holds(&lines[2], &"RL".into()) && holds(&lines[2], &"once".into()), "{:#}", lines[2]);
-    assert!(holds(&lines[3], &"no".into()), "{:#}", lines[3]);
-    assert!(!holds(&lines[0], &"RL".into()), "{:#}", lines[0]);
+    assert!(
+        contains_value(&lines[2], &"RL".into()) && contains_value(&lines[2], &"once".into()),
+        "{:#}",
+        lines[2]
+    );
+    assert!(contains_value(&lines[3], &"no".into()), "{:#}", lines[3]);
+    assert!(!contains_value(&lines[0], &"RL".into()), "{:#}", lines[0]);
 }
 
 #[test]
-fn nobody_can_write_a_line_of_their_own() {
+fn requests_cannot_inject_log_lines() {
     for format in ["envoy", "json"] {
-        let (log, origin) = (Log::new(), Origin::hello());
+        let (log, origin) = (AccessLogFile::new(), Origin::hello());
         let weir = Weir::start(&config(origin.address(), &log.setting(format)));
         let mut client = Client::connect(weir.address());
         client.send(
             b"GET /%0d%0aforged HTTP/1.1\r\nhost: test.local\r\nuser-agent: a\" \"b\\ \x1b[31m\xff\r\n\r\n",
         );
         // A proxy may reject control characters in a header with 400. The assertions are only about the log.
-        client.answer("GET");
+        client.read_response("GET");
         get(weir.address(), "/last");
         let lines = log.lines(1);
         assert!(lines.len() <= 2 && lines.iter().all(|line| !line.starts_with("forged")), "{lines:?}");
@@ -126,8 +130,8 @@ fn nobody_can_write_a_line_of_their_own() {
 }
 
 #[test]
-fn lines_survive_a_drain() {
-    let log = Log::new();
+fn all_lines_are_written_before_exit() {
+    let log = AccessLogFile::new();
     let mut weir = Weir::start(&config("echo", &log.setting("envoy")));
     let mut client = Client::connect(weir.address());
     for _ in 0..100 {
@@ -139,23 +143,23 @@ fn lines_survive_a_drain() {
 }
 
 #[test]
-fn a_plain_path_will_do() {
-    let log = Log::new();
+fn path_alone_selects_the_envoy_format() {
+    let log = AccessLogFile::new();
     let weir = Weir::start(&config("echo", &format!("access_log: {}\n", log.path.display())));
     get(weir.address(), "/");
     assert!(log.lines(1)[0].contains("\"GET / HTTP/1.1\" 200 - "));
 }
 
 #[test]
-fn without_a_word_about_it_there_is_none() {
+fn no_access_log_by_default() {
     let weir = Weir::start(&config("echo", ""));
     assert_eq!(get(weir.address(), "/a-path-to-look-for").status, 200);
     assert!(weir.log().iter().all(|line| !line.contains("/a-path-to-look-for")));
 }
 
 #[test]
-fn a_fifo_without_a_reader_stops_nothing_and_gets_lines_once_there_is_one() {
-    let log = Log::new();
+fn fifo_without_reader_does_not_block_and_gets_lines_from_a_later_reader() {
+    let log = AccessLogFile::new();
     assert!(Command::new("mkfifo").arg(&log.path).status().unwrap().success());
     let mut weir = Weir::start(&config("echo", &log.setting("envoy")));
     let dropped = || weir.metric("weir_access_log_dropped_total", &[]);

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::support::wait::within;
-use crate::support::{Client, Origin, Request, Weir, ask, config, get, metrics};
+use crate::support::{Client, Origin, Request, Weir, config, fetch, get, metrics};
 
-const POSTS: [&str; 5] =
+const POST_ENDPOINTS: [&str; 5] =
     ["/healthcheck/fail", "/healthcheck/ok", "/drain_listeners", "/logging", "/quitquitquit"];
 
 /// Starts a proxy that has sent three responses with 200 and two with 429.
-fn seasoned(origin: &Origin) -> Weir {
+fn start_with_traffic(origin: &Origin) -> Weir {
     let rules = "rules: [{ name: per-path, key: [path], limit: 3/d }]";
     let weir = Weir::start(&config(origin.address(), rules));
     let mut client = Client::connect(weir.address());
@@ -19,19 +19,19 @@ fn seasoned(origin: &Origin) -> Weir {
 }
 
 #[test]
-fn what_acts_takes_post_only() {
+fn mutating_endpoints_accept_post_only() {
     let mut weir = Weir::start(&config("echo", ""));
-    for path in POSTS {
+    for path in POST_ENDPOINTS {
         let answer = weir.admin_get(path);
         assert_eq!(answer.status, 405, "{path}");
-        assert!(answer.head.lists("allow", "POST"), "{path}: no `allow: POST`");
+        assert!(answer.head.has_token("allow", "POST"), "{path}: no `allow: POST`");
     }
     assert_eq!(weir.admin_get("/ready").status, 200);
     assert!(weir.is_running());
 }
 
 #[test]
-fn what_shows_takes_no_post() {
+fn read_only_endpoints_reject_post() {
     let weir = Weir::start(&config("echo", ""));
     for path in ["/ready", "/metrics", "/server_info", "/limits"] {
         assert_eq!(weir.admin_post(path).status, 405, "{path}");
@@ -39,7 +39,7 @@ fn what_shows_takes_no_post() {
 }
 
 #[test]
-fn what_is_not_there_is_a_404() {
+fn unknown_path_is_404() {
     let weir = Weir::start(&config("echo", ""));
     for path in ["/nowhere", "/metricsx", "/ready/", "/../etc/passwd"] {
         assert_eq!(weir.admin_get(path).status, 404, "{path}");
@@ -48,11 +48,11 @@ fn what_is_not_there_is_a_404() {
 }
 
 #[test]
-fn ready_says_live() {
+fn ready_endpoint_responds_live() {
     let weir = Weir::start(&config("echo", ""));
     let answer = weir.admin_get("/ready");
     assert_eq!((answer.status, answer.body.text().trim()), (200, "LIVE"));
-    let head = ask(weir.admin_surface("full"), &Request::new("HEAD", "/ready"));
+    let head = fetch(weir.admin_address("full"), &Request::new("HEAD", "/ready"));
     assert_eq!(head.status, 200);
 }
 
@@ -73,7 +73,7 @@ fn server_info_names_version_state_and_generation() {
 #[test]
 fn metrics_count_requests_decisions_and_keys() {
     let origin = Origin::hello();
-    let weir = seasoned(&origin);
+    let weir = start_with_traffic(&origin);
     let answer = weir.admin_get("/metrics");
     assert_eq!(answer.status, 200);
     assert!(answer.header("content-type").starts_with("text/plain"));
@@ -93,7 +93,7 @@ fn metrics_count_requests_decisions_and_keys() {
 #[test]
 fn metrics_are_well_formed() {
     let origin = Origin::hello();
-    let weir = seasoned(&origin);
+    let weir = start_with_traffic(&origin);
     for path in ["/metrics", "/stats/prometheus"] {
         let text = weir.admin_get(path).body.text();
         let mut types = std::collections::HashSet::new();
@@ -111,14 +111,14 @@ fn metrics_are_well_formed() {
 }
 
 #[test]
-fn no_client_grows_a_metric() {
+fn client_input_does_not_add_time_series() {
     let weir = Weir::start(&config("echo", "rules: [{ name: a, key: [path], limit: 3/d }]"));
     let mut client = Client::connect(weir.address());
     client.get("/warm-up");
     let lines = || weir.admin_get("/metrics").body.text().lines().count();
     let before = lines();
     for n in 0..100 {
-        client.ask(&Request::new(&format!("METHOD{n}"), &format!("/{n}")).host(&format!("host-{n}.test")));
+        client.fetch(&Request::new(&format!("METHOD{n}"), &format!("/{n}")).host(&format!("host-{n}.test")));
     }
     assert_eq!(lines(), before);
 }
@@ -126,7 +126,7 @@ fn no_client_grows_a_metric() {
 #[test]
 fn stats_have_envoys_names() {
     let origin = Origin::hello();
-    let weir = seasoned(&origin);
+    let weir = start_with_traffic(&origin);
     let text = weir.admin_get("/stats").body.text();
     assert!(text.lines().all(|line| line.is_empty() || line.contains(": ")), "{text}");
     for name in ["server.live", "server.uptime", "downstream_rq_2xx", "downstream_rq_4xx", "upstream_rq_2xx"]
@@ -139,11 +139,11 @@ fn stats_have_envoys_names() {
 }
 
 #[test]
-fn what_is_active_returns_to_nothing_however_it_ended() {
+fn active_gauges_return_to_zero_after_aborted_requests() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf ")?;
         turn.wire.drain();
-        Ok(crate::support::Then::Close)
+        Ok(crate::support::AfterResponse::Close)
     });
     let rules = "rules: [{ name: a, match: { path: /limited }, key: [], limit: 1/d }]";
     let weir = Weir::start(&config(origin.address(), rules));
@@ -166,9 +166,9 @@ fn what_is_active_returns_to_nothing_however_it_ended() {
 }
 
 #[test]
-fn clusters_listeners_and_certs_say_where_traffic_goes() {
+fn clusters_and_listeners_endpoints_show_addresses() {
     let origin = Origin::hello();
-    let weir = seasoned(&origin);
+    let weir = start_with_traffic(&origin);
     let clusters = weir.admin_get("/clusters").body.text();
     assert!(clusters.contains(&origin.address().to_string()), "{clusters}");
     let listeners = weir.admin_get("/listeners").body.text();
@@ -177,15 +177,15 @@ fn clusters_listeners_and_certs_say_where_traffic_goes() {
 }
 
 #[test]
-fn limits_show_each_rule_and_what_it_did() {
+fn limits_endpoint_shows_each_rule() {
     let origin = Origin::hello();
-    let weir = seasoned(&origin);
+    let weir = start_with_traffic(&origin);
     let limits = weir.admin_get("/limits").body.text();
     assert!(limits.contains("per-path") && limits.contains("3/d"), "{limits}");
 }
 
 #[test]
-fn the_page_is_there_for_people() {
+fn root_path_serves_html_page() {
     let weir = Weir::start(&config("echo", "rules: [{ name: per-path, key: [path], limit: 3/d }]"));
     let answer = weir.admin_get("/");
     assert_eq!(answer.status, 200);
@@ -207,14 +207,14 @@ fn the_probes_address_serves_probes_only() {
         config("echo", "").replace("{ address: 127.0.0.1:0 }\nupstream", &format!("{probes}\nupstream"));
     assert!(yaml.contains("probes"), "{yaml}");
     let mut weir = Weir::start(&yaml);
-    let address = weir.admin_surface("probes");
+    let address = weir.admin_address("probes");
     assert_eq!(get(address, "/ready").status, 200);
     assert!(metrics::has(&get(address, "/metrics").body.text(), "weir_config_reloads_total"));
     for path in ["/", "/server_info", "/config_dump", "/limits", "/stats"] {
         assert_eq!(get(address, path).status, 404, "{path}");
     }
-    for path in POSTS {
-        let status = ask(address, &Request::post(path, "")).status;
+    for path in POST_ENDPOINTS {
+        let status = fetch(address, &Request::post(path, "")).status;
         assert!([404, 405].contains(&status), "{path}: {status}");
     }
     assert_eq!(weir.admin_get("/ready").status, 200);
@@ -222,7 +222,7 @@ fn the_probes_address_serves_probes_only() {
 }
 
 #[test]
-fn the_configuration_is_shown_without_its_secrets() {
+fn config_dump_redacts_url_credentials() {
     let rules = "rules: [{ name: per-path, key: [path], limit: 3/d, on_limit: { headers: { x-help: \"https://user:hunter2@example.com/\" } } }]";
     let weir = Weir::start(&config("echo", rules));
     let answer = weir.admin_get("/config_dump");
@@ -233,65 +233,65 @@ fn the_configuration_is_shown_without_its_secrets() {
 }
 
 #[test]
-fn the_admin_port_is_not_for_web_pages_elsewhere() {
+fn cross_origin_post_is_rejected() {
     // A web page in an operator's browser can make it POST to the loopback interface. With DNS rebinding the host is
     // that of the page.
     let mut weir = Weir::start(&config("echo", ""));
     let foreign =
         Request::post("/quitquitquit", "").host("localhost").header("origin", "https://evil.example");
-    let status = ask(weir.admin_surface("full"), &foreign).status;
+    let status = fetch(weir.admin_address("full"), &foreign).status;
     assert!([400, 403].contains(&status), "{status}");
     assert!(weir.is_running());
 }
 
 /// With DNS rebinding, a foreign page could read responses of the admin port under its own host name.
 #[test]
-fn the_admin_port_answers_no_host_but_addresses_localhost_and_configured_names() {
+fn unknown_host_is_rejected_against_dns_rebinding() {
     let text = config("echo", "").replace(
         "admin: { address: 127.0.0.1:0 }",
         "admin: { address: 127.0.0.1:0, probes: 127.0.0.1:0, hosts: weir.internal }",
     );
     let weir = Weir::start(&text);
-    let full = weir.admin_surface("full");
+    let full = weir.admin_address("full");
     for path in ["/", "/help", "/config_dump", "/limits", "/stats", "/clusters", "/listeners", "/server_info"]
     {
         for host in ["evil.example", "evil.example:9901", "127.0.0.1.evil.example"] {
-            let answer = ask(full, &Request::get(path).host(host));
+            let answer = fetch(full, &Request::get(path).host(host));
             assert_eq!(answer.status, 403, "{path} for {host}");
             assert!(answer.body.text().contains("admin.hosts"), "{}", answer.body.text());
         }
         for host in ["127.0.0.1", "localhost:9901", "[::1]:9901", "weir.internal", "Weir.Internal:9901"] {
-            assert_eq!(ask(full, &Request::get(path).host(host)).status, 200, "{path} for {host}");
+            assert_eq!(fetch(full, &Request::get(path).host(host)).status, 200, "{path} for {host}");
         }
     }
-    let posted = ask(full, &Request::post("/healthcheck/fail", "").host("evil.example"));
+    let posted = fetch(full, &Request::post("/healthcheck/fail", "").host("evil.example"));
     assert_eq!(posted.status, 403);
-    for surface in [full, weir.admin_surface("probes")] {
+    for surface in [full, weir.admin_address("probes")] {
         for path in ["/ready", "/metrics"] {
-            let scraped = ask(surface, &Request::get(path).host("weir.default.svc"));
+            let scraped = fetch(surface, &Request::get(path).host("weir.default.svc"));
             assert_eq!(scraped.status, 200, "{path} is served for any host");
         }
     }
 }
 
 #[test]
-fn silent_connections_keep_no_probe_waiting() {
+fn idle_connections_do_not_block_probes() {
     let weir = Weir::start(&config("echo", ""));
-    let admin = weir.admin_surface("full");
+    let admin = weir.admin_address("full");
     let silent: Vec<_> = (0..600).map(|_| Client::connect(admin)).collect();
     for _ in 0..5 {
         let mut probe = Client::connect(admin);
-        probe.send(Request::get("/ready").bytes());
-        let answer = within(Duration::from_secs(3), || probe.try_answer("GET").ok());
+        probe.send(Request::get("/ready").to_bytes());
+        let answer = within(Duration::from_secs(3), || probe.try_read_response("GET").ok());
         assert_eq!(answer.map(|answer| answer.status), Some(200));
     }
     drop(silent);
 }
 
 #[test]
-fn the_admin_port_survives_garbage() {
+fn garbage_bytes_only_close_the_connection() {
     let weir = Weir::start(&config("echo", ""));
-    let mut client = Client::connect(weir.admin_surface("full"));
+    let mut client = Client::connect(weir.admin_address("full"));
     let _ = client.wire.send(b"\x80\x81\xff\xfe\r\n\r\n");
     client.wire.drain();
     assert!(client.is_closed());
@@ -299,21 +299,21 @@ fn the_admin_port_survives_garbage() {
 }
 
 #[test]
-fn probes_are_answered_while_the_workers_are_busy() {
+fn probes_respond_while_workers_are_busy() {
     let origin = Origin::start(|turn| {
         turn.wire.drain();
-        Ok(crate::support::Then::Close)
+        Ok(crate::support::AfterResponse::Close)
     });
     let weir = Weir::start(&config(origin.address(), ""));
     let waiting: Vec<_> = (0..200).map(|_| Client::connect(weir.address())).collect();
     for client in &waiting {
-        client.send(Request::get("/").bytes());
+        client.send(Request::get("/").to_bytes());
     }
     assert_eq!(weir.admin_get("/ready").status, 200);
 }
 
 #[test]
-fn the_dump_of_the_configuration_has_no_values_of_headers() {
+fn config_dump_redacts_header_values() {
     let rules = "rules:\n  - { name: a, match: { header: { x-origin-verify: s3cr3t, x-b: \"*\" } }, \
                  except: { header: { x-probe: s3cr3t, x-c: \"!present\" } }, limit: 1/s, \
                  on_limit: { headers: { x-support-key: s3cr3t, x-rule: \"{rule}\" } } }";

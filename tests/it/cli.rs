@@ -28,11 +28,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-fn all_of(output: &Output) -> String {
+fn combined_output(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-fn file(directory: &TempDir, name: &str, yaml: &str) -> String {
+fn write_file(directory: &TempDir, name: &str, yaml: &str) -> String {
     let path = directory.path().join(name);
     fs::write(&path, yaml).unwrap();
     path.to_str().unwrap().to_owned()
@@ -47,11 +47,11 @@ fn problems(output: &Output, file: &str) -> Vec<(u32, String)> {
         column.parse::<u32>().ok()?;
         Some((line.parse().ok()?, rest.to_owned()))
     };
-    all_of(output).lines().filter_map(place).collect()
+    combined_output(output).lines().filter_map(place).collect()
 }
 
 #[test]
-fn help_names_the_commands() {
+fn help_lists_the_subcommands() {
     let output = run(["--help"]);
     assert_eq!(output.status.code(), Some(0));
     for command in ["run", "check"] {
@@ -61,7 +61,7 @@ fn help_names_the_commands() {
 }
 
 #[test]
-fn version_is_the_crates() {
+fn version_matches_the_crate() {
     let output = run(["--version"]);
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(text(&output.stdout).trim(), format!("weir {}", env!("CARGO_PKG_VERSION")));
@@ -79,23 +79,26 @@ fn bad_usage_exits_2() {
 }
 
 #[test]
-fn check_is_silent_on_stderr_and_exits_0_for_a_good_file() {
+fn check_exits_0_without_stderr_for_a_valid_file() {
     let directory = tempfile::tempdir().unwrap();
-    let good =
-        file(&directory, "good.yaml", &config("echo", "rules: [{ name: a, key: [client_ip], limit: 10/s }]"));
+    let good = write_file(
+        &directory,
+        "good.yaml",
+        &config("echo", "rules: [{ name: a, key: [client_ip], limit: 10/s }]"),
+    );
     let output = run(["check", &good]);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
 #[test]
-fn check_names_every_problem_with_its_place() {
+fn check_reports_every_error_with_its_location() {
     let directory = tempfile::tempdir().unwrap();
-    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
+    let bad = write_file(&directory, "bad.yaml", THREE_PROBLEMS);
     let output = run(["check", &bad]);
     assert_eq!(output.status.code(), Some(2));
     let problems = problems(&output, &bad);
     let lines: Vec<_> = problems.iter().map(|(line, _)| *line).collect();
-    assert_eq!(lines, [8, 9, 10], "{}", all_of(&output));
+    assert_eq!(lines, [8, 9, 10], "{}", combined_output(&output));
     assert!(
         problems[0].1.starts_with("rules[0].limit: ") && problems[0].1.contains("fortnight"),
         "{problems:?}"
@@ -107,19 +110,19 @@ fn check_names_every_problem_with_its_place() {
 #[test]
 fn check_takes_several_files_and_reports_each() {
     let directory = tempfile::tempdir().unwrap();
-    let good = file(&directory, "good.yaml", &config("echo", ""));
-    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
-    let worse = file(&directory, "worse.yaml", "listeners: {\n");
+    let good = write_file(&directory, "good.yaml", &config("echo", ""));
+    let bad = write_file(&directory, "bad.yaml", THREE_PROBLEMS);
+    let worse = write_file(&directory, "worse.yaml", "listeners: {\n");
     let output = run(["check", &good, &bad, &worse, "/nonexistent/weir.yaml"]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(problems(&output, &good).len(), 0);
     assert_eq!(problems(&output, &bad).len(), 3);
-    assert!(!problems(&output, &worse).is_empty(), "{}", all_of(&output));
-    assert!(all_of(&output).contains("/nonexistent/weir.yaml"), "{}", all_of(&output));
+    assert!(!problems(&output, &worse).is_empty(), "{}", combined_output(&output));
+    assert!(combined_output(&output).contains("/nonexistent/weir.yaml"), "{}", combined_output(&output));
 }
 
 #[test]
-fn check_says_what_another_file_would_change() {
+fn check_against_lists_changes() {
     let directory = tempfile::tempdir().unwrap();
     let running = "
 rules:
@@ -139,8 +142,8 @@ rules:
   - { name: new, key: { header: x-key }, limits: [1/s, 9/min] }
   - { name: gone, match: { path: /gone }, limit: 1/s }
 ";
-    let running = file(&directory, "running.yaml", &config("echo", running));
-    let next = file(&directory, "next.yaml", &config("127.0.0.1:3000", next));
+    let running = write_file(&directory, "running.yaml", &config("echo", running));
+    let next = write_file(&directory, "next.yaml", &config("127.0.0.1:3000", next));
     let output = run(["check", "--against", &running, &next]);
     let expected = "\
 rule old: removed; counters dropped
@@ -160,14 +163,14 @@ drain: changed; needs a restart
         (output.status.code(), text(&output.stdout).as_str()),
         (Some(0), expected),
         "{}",
-        all_of(&output)
+        combined_output(&output)
     );
     let same = run(["check", "--against", &running, &running]);
     assert_eq!((same.status.code(), text(&same.stdout).as_str()), (Some(0), "nothing changes\n"));
 }
 
 #[test]
-fn check_compares_what_is_kept_out_of_sight() {
+fn check_against_detects_changed_secrets_and_data_files() {
     let rules = |plans: &str, secret: &str| {
         format!(
             "\
@@ -184,8 +187,8 @@ rules:
     };
     let place = |plans: &str, secret: &str, files: &[(&str, &str)]| {
         let directory = tempfile::tempdir().unwrap();
-        files.iter().for_each(|(name, content)| drop(file(&directory, name, content)));
-        let path = file(&directory, "weir.yaml", &config("echo", &rules(plans, secret)));
+        files.iter().for_each(|(name, content)| drop(write_file(&directory, name, content)));
+        let path = write_file(&directory, "weir.yaml", &config("echo", &rules(plans, secret)));
         (directory, path)
     };
     let changes = |old: &str, new: &str| text(&run(["check", "--against", old, new]).stdout);
@@ -209,13 +212,13 @@ rules:
 }
 
 #[test]
-fn check_tells_where_limits_go_that_others_keep() {
+fn check_against_detects_changed_rls_scopes() {
     let directory = tempfile::tempdir().unwrap();
     let rule = |name: &str, port: u16, more: &str| {
         format!("  - {{ name: {name}, scope: {{ rls: '127.0.0.1:{port}', domain: d{more} }} }}\n")
     };
     let place = |name: &str, rules: &[String]| {
-        file(&directory, name, &config("echo", &format!("rules:\n{}", rules.concat())))
+        write_file(&directory, name, &config("echo", &format!("rules:\n{}", rules.concat())))
     };
     let changes = |next: &[String]| {
         let running = place("running.yaml", &[rule("a", 1, ""), rule("b", 2, ""), rule("c", 1, "")]);
@@ -231,25 +234,29 @@ fn check_tells_where_limits_go_that_others_keep() {
 }
 
 #[test]
-fn check_compares_only_what_is_valid() {
+fn check_against_requires_both_files_to_be_valid() {
     let directory = tempfile::tempdir().unwrap();
-    let good = file(&directory, "good.yaml", &config("echo", ""));
-    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
+    let good = write_file(&directory, "good.yaml", &config("echo", ""));
+    let bad = write_file(&directory, "bad.yaml", THREE_PROBLEMS);
     for (running, next) in [(&good, &bad), (&bad, &good)] {
         let output = run(["check", "--against", running, next]);
         assert_eq!(output.status.code(), Some(2));
-        assert_eq!(problems(&output, &bad).len(), 3, "{}", all_of(&output));
+        assert_eq!(problems(&output, &bad).len(), 3, "{}", combined_output(&output));
     }
 }
 
 #[test]
-fn run_refuses_a_bad_configuration_with_all_its_problems() {
+fn run_rejects_an_invalid_configuration_with_all_errors() {
     let directory = tempfile::tempdir().unwrap();
-    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
+    let bad = write_file(&directory, "bad.yaml", THREE_PROBLEMS);
     let output = run(["run", "-c", &bad]);
     assert_eq!(output.status.code(), Some(2));
     for word in ["fortnight", "brust", "1.2.3.400"] {
-        assert!(all_of(&output).contains(word), "{word} is not reported: {}", all_of(&output));
+        assert!(
+            combined_output(&output).contains(word),
+            "{word} is not reported: {}",
+            combined_output(&output)
+        );
     }
 }
 
@@ -258,7 +265,7 @@ fn a_missing_file_exits_2_and_is_named() {
     for command in [["run", "-c"].as_slice(), &["check"]] {
         let output = run(command.iter().copied().chain(["/nonexistent/weir.yaml"]));
         assert_eq!(output.status.code(), Some(2), "{command:?}");
-        assert!(all_of(&output).contains("/nonexistent/weir.yaml"), "{}", all_of(&output));
+        assert!(combined_output(&output).contains("/nonexistent/weir.yaml"), "{}", combined_output(&output));
     }
 }
 
@@ -273,51 +280,52 @@ fn a_port_in_use_exits_1_and_is_named() {
         yaml.replacen("127.0.0.1:0", &address, 1),
         yaml.replace("admin: { address: 127.0.0.1:0", &format!("admin: {{ address: \"{address}\"")),
     ] {
-        let path = file(&directory, "weir.yaml", &taken);
+        let path = write_file(&directory, "weir.yaml", &taken);
         let output = run(["run", "-c", &path]);
-        assert_eq!(output.status.code(), Some(1), "{}", all_of(&output));
-        assert!(all_of(&output).contains(&address), "{}", all_of(&output));
-        assert!(!all_of(&output).contains("panicked"), "{}", all_of(&output));
+        assert_eq!(output.status.code(), Some(1), "{}", combined_output(&output));
+        assert!(combined_output(&output).contains(&address), "{}", combined_output(&output));
+        assert!(!combined_output(&output).contains("panicked"), "{}", combined_output(&output));
     }
 }
 
 #[test]
-fn environment_variables_stand_in_values() {
+fn environment_variables_are_substituted_in_values() {
     let directory = tempfile::tempdir().unwrap();
     let yaml = config("echo", "rules: [{ name: a, key: [], limit: \"${WEIR_TEST_LIMIT:-10/s}\" }]");
-    let path = file(&directory, "weir.yaml", &yaml);
+    let path = write_file(&directory, "weir.yaml", &yaml);
     assert_eq!(run(["check", &path]).status.code(), Some(0));
     let output =
         crate::support::weir::command(["check", &path]).env("WEIR_TEST_LIMIT", "10/fortnight").output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(all_of(&output).contains("fortnight"), "{}", all_of(&output));
+    assert!(combined_output(&output).contains("fortnight"), "{}", combined_output(&output));
 }
 
 #[test]
-fn nothing_printed_depends_on_a_terminal() {
+fn output_to_a_pipe_has_no_escape_sequences() {
     let directory = tempfile::tempdir().unwrap();
-    let bad = file(&directory, "bad.yaml", THREE_PROBLEMS);
+    let bad = write_file(&directory, "bad.yaml", THREE_PROBLEMS);
     for output in [run(["check", &bad]), run(["run", "-c", &bad]), run(["--help"])] {
-        assert!(!all_of(&output).contains('\u{1b}'), "escape sequences in a pipe");
+        assert!(!combined_output(&output).contains('\u{1b}'), "escape sequences in a pipe");
     }
 }
 
 #[test]
-fn every_example_passes_its_own_check() {
+fn every_example_configuration_passes_check() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let directory = tempfile::tempdir().unwrap();
     let mut examples: Vec<PathBuf> = yaml_files(&root.join("config"));
     for manifest in yaml_files(&root.join("deploy")) {
-        for (index, yaml) in embedded(&fs::read_to_string(&manifest).unwrap()).into_iter().enumerate() {
+        for (index, yaml) in embedded_configs(&fs::read_to_string(&manifest).unwrap()).into_iter().enumerate()
+        {
             let name = format!("{}-{index}.yaml", manifest.file_stem().unwrap().to_string_lossy());
-            examples.push(file(&directory, &name, &yaml).into());
+            examples.push(write_file(&directory, &name, &yaml).into());
         }
     }
     assert!(examples.len() >= 2, "{examples:?}");
     for example in examples {
         let output = run(["check", example.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(0), "{example:?}: {}", all_of(&output));
+        assert_eq!(output.status.code(), Some(0), "{example:?}: {}", combined_output(&output));
     }
 }
 
@@ -327,7 +335,7 @@ fn yaml_files(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the `weir.yaml: |` blocks of a manifest, without their indentation.
-fn embedded(manifest: &str) -> Vec<String> {
+fn embedded_configs(manifest: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut lines = manifest.lines().peekable();
     while let Some(line) = lines.next() {
@@ -346,7 +354,7 @@ fn embedded(manifest: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_link_called_ratelimit_is_the_rate_limit_service_whatever_its_arguments() {
+fn symlink_named_ratelimit_runs_the_rate_limit_service() {
     let directory = tempfile::tempdir().unwrap();
     let link = directory.path().join("ratelimit");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weir"), &link).unwrap();
@@ -359,7 +367,7 @@ fn a_link_called_ratelimit_is_the_rate_limit_service_whatever_its_arguments() {
 }
 
 #[test]
-fn a_path_that_a_slash_at_its_end_gets_around_is_noted() {
+fn check_notes_paths_that_a_trailing_slash_bypasses() {
     let notes = |rules: &str| {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("weir.yaml");

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use weir::config::{Config, Problem, from_text, load};
+use weir::config::{Config, Diagnostic, from_text, load};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config")
@@ -24,12 +24,12 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
-fn check(path: &Path) -> Result<Config, Vec<Problem>> {
+fn check(path: &Path) -> Result<Config, Vec<Diagnostic>> {
     let text = fs::read_to_string(path).unwrap();
     from_text(&text, Path::new(path.file_name().unwrap()), &environment)
 }
 
-fn lines(problems: &[Problem]) -> String {
+fn lines(problems: &[Diagnostic]) -> String {
     problems.iter().map(|problem| format!("{problem}\n")).collect()
 }
 
@@ -41,7 +41,7 @@ fn files() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_mistake_is_told_as_expected() {
+fn every_mistake_has_the_expected_message() {
     let bless = std::env::var_os("WEIR_BLESS").is_some();
     let mut different = Vec::new();
     for path in files() {
@@ -60,7 +60,7 @@ fn every_mistake_is_told_as_expected() {
 }
 
 #[test]
-fn a_file_is_refused_unless_it_is_only_worth_a_note() {
+fn files_are_rejected_unless_they_only_have_notes() {
     for path in files() {
         let is_note = path.file_name().unwrap().to_string_lossy().starts_with("note_");
         assert_eq!(check(&path).is_ok(), is_note, "{}", path.display());
@@ -68,7 +68,7 @@ fn a_file_is_refused_unless_it_is_only_worth_a_note() {
 }
 
 #[test]
-fn messages_keep_to_the_house_style() {
+fn messages_follow_the_style_rules() {
     for problem in files().iter().filter_map(|path| check(path).err()).flatten() {
         let message = &problem.message;
         assert!(!message.ends_with('.'), "{problem}");
@@ -79,14 +79,14 @@ fn messages_keep_to_the_house_style() {
 }
 
 #[test]
-fn nothing_stops_at_the_first_mistake() {
+fn all_errors_are_reported_at_once() {
     let problems = check(&directory().join("all_at_once.yaml")).unwrap_err();
     assert!(problems.len() >= 25, "{}", lines(&problems));
     assert!(problems.is_sorted_by_key(|problem| (problem.line, problem.column)));
 }
 
 #[test]
-fn every_prefix_of_a_file_is_refused_or_whole_up_to_its_last_rule() {
+fn file_truncated_before_its_rules_is_rejected() {
     let text =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("config/quickstart.yaml")).unwrap();
     let rules = text.find("\nrules:").unwrap();
@@ -111,7 +111,7 @@ fn every_shipped_configuration_is_valid() {
 }
 
 #[test]
-fn files_that_cannot_be_read_say_why() {
+fn unreadable_files_report_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let said = |path: &Path| load(path).unwrap_err()[0].message.clone();
     assert_eq!(said(&directory.path().join("none.yaml")), "no such file");

@@ -3,41 +3,41 @@
 mod costs;
 mod deadlines;
 mod responses;
-mod settling;
-mod shared;
+mod settlement;
+mod shared_counters;
 
 use std::time::Duration;
 
-use crate::support::{Client, Origin, Request, Then, Weir, config, config_with, wait};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, config_with, wait};
 
 /// Starts a proxy in front of `origin` with this rule.
-fn with_rule(origin: &Origin, rule: &str) -> Weir {
+fn start_with_rule(origin: &Origin, rule: &str) -> Weir {
     Weir::start(&config(origin.address(), &format!("rules:\n  - {rule}\n")))
 }
 
 /// Starts such a proxy with a request timeout of 300 ms.
-fn impatient(origin: &Origin, rule: &str) -> Weir {
+fn start_with_short_timeout(origin: &Origin, rule: &str) -> Weir {
     let upstream = format!("{{ address: \"{}\", timeout: 300ms }}", origin.address());
     Weir::start(&config_with(crate::support::LISTENER, &upstream, &format!("rules:\n  - {rule}\n")))
 }
 
 /// Returns an upstream that responds as the path says: `/401` with 401, `/late` never, `/close` by closing. The request
 /// header `x-answer: NAME: VALUE` adds a response header.
-fn obedient() -> Origin {
+fn scripted_upstream() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
         let header = turn.head.get("x-answer").map(|header| format!("{header}\r\n")).unwrap_or_default();
         match turn.head.word(1).trim_start_matches('/').to_owned().as_str() {
             "late" => {
                 wait::pause(Duration::from_secs(2));
-                Ok(Then::Close)
+                Ok(AfterResponse::Close)
             }
-            "close" => Ok(Then::Close),
+            "close" => Ok(AfterResponse::Close),
             status => {
                 let length = if status == "204" { "" } else { "content-length: 2\r\n" };
                 let body = if status == "204" { "" } else { "ok" };
                 turn.send(format!("HTTP/1.1 {status} Told\r\n{length}{header}\r\n{body}"))?;
-                Ok(Then::Keep)
+                Ok(AfterResponse::Keep)
             }
         }
     })
@@ -50,5 +50,5 @@ fn statuses(weir: &Weir, paths: &[&str]) -> Vec<u16> {
 
 /// Returns the remaining units according to the response to `request`.
 fn remaining(weir: &Weir, request: &Request) -> u64 {
-    Client::connect(weir.address()).ask(request).number("x-ratelimit-remaining")
+    Client::connect(weir.address()).fetch(request).numeric_header("x-ratelimit-remaining")
 }

@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use crate::support::origin::Then;
-use crate::support::{Client, Origin, Request, Weir, at_once, config, wait};
+use crate::support::origin::AfterResponse;
+use crate::support::{Client, Origin, Request, Weir, config, run_concurrently, wait};
 
 /// A base limit of 20 per day that grows up to 60. Only `/counted` is counted.
 const RULES: &str = "rules:
@@ -18,7 +18,7 @@ const RULES: &str = "rules:
     throttle: elastic 3x
 ";
 
-fn elastic(origin: &Origin, signal: &str) -> Weir {
+fn start_elastic(origin: &Origin, signal: &str) -> Weir {
     Weir::start(&config(origin.address(), &format!("elastic: {{ signals: {signal} }}\n{RULES}")))
 }
 
@@ -27,16 +27,16 @@ fn factor(weir: &Weir) -> f64 {
 }
 
 /// Returns how many of 80 requests with this key are admitted.
-fn passing(weir: &Weir, key: &str) -> usize {
+fn count_admitted(weir: &Weir, key: &str) -> usize {
     let mut client = Client::connect(weir.address());
     let statuses: Vec<_> =
-        (0..80).map(|_| client.ask(&Request::get("/counted").header("x-key", key)).status).collect();
+        (0..80).map(|_| client.fetch(&Request::get("/counted").header("x-key", key)).status).collect();
     assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
     statuses.iter().filter(|status| **status == 200).count()
 }
 
 #[test]
-fn an_upstream_that_reports_room_gives_clients_more_and_one_that_reports_none_what_was_written() {
+fn limit_follows_the_reported_upstream_utilization() {
     let percent = Arc::new(AtomicU32::new(10));
     let reported = Arc::clone(&percent);
     let origin = Origin::start(move |turn| {
@@ -45,15 +45,15 @@ fn an_upstream_that_reports_room_gives_clients_more_and_one_that_reports_none_wh
         turn.send(format!(
             "HTTP/1.1 200 OK\r\nendpoint-load-metrics: TEXT cpu_utilization={utilization}\r\ncontent-length: 0\r\n\r\n"
         ))?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let weir = elastic(&origin, "utilization");
+    let weir = start_elastic(&origin, "utilization");
     let mut client = Client::connect(weir.address());
     wait::until_true("the limit to grow", || {
         assert_eq!(client.get("/free").status, 200);
         factor(&weir) >= 1.6
     });
-    let grown = passing(&weir, "one");
+    let grown = count_admitted(&weir, "one");
     assert!((31..=60).contains(&grown), "{grown}");
     let shown = weir.admin_json("/limits");
     assert_eq!(shown["elastic"]["binding"], "utilization", "{shown:#}");
@@ -64,8 +64,8 @@ fn an_upstream_that_reports_room_gives_clients_more_and_one_that_reports_none_wh
         assert_eq!(client.get("/free").status, 200);
         factor(&weir) <= 1.0
     });
-    assert_eq!(passing(&weir, "two"), 20, "exactly the base limit");
-    assert_eq!(passing(&weir, "one"), 0, "this key has already used more than the base limit");
+    assert_eq!(count_admitted(&weir, "two"), 20, "exactly the base limit");
+    assert_eq!(count_admitted(&weir, "one"), 0, "this key has already used more than the base limit");
     let answer = client.get("/free");
     assert_eq!(
         answer.header("endpoint-load-metrics"),
@@ -75,7 +75,7 @@ fn an_upstream_that_reports_room_gives_clients_more_and_one_that_reports_none_wh
 }
 
 #[test]
-fn an_upstream_that_answers_nobody_leaves_what_was_written() {
+fn unresponsive_upstream_contracts_the_limit_to_its_base() {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let held = Arc::clone(&gate);
     let origin = Origin::start(move |turn| {
@@ -85,18 +85,18 @@ fn an_upstream_that_answers_nobody_leaves_what_was_written() {
             drop(opened.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
         }
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let weir = elastic(&origin, "in_flight");
+    let weir = start_elastic(&origin, "in_flight");
     wait::until_true("the limit to grow", || factor(&weir) >= 1.3);
     let contracted = AtomicBool::new(false);
-    let statuses = at_once(61, |index| {
+    let statuses = run_concurrently(61, |index| {
         if index > 0 {
             return Client::connect(weir.address()).get("/free/slow").status;
         }
         wait::until_true("the limit to shrink", || factor(&weir) <= 1.0);
         contracted.store(true, Ordering::SeqCst);
-        let passed = passing(&weir, "one");
+        let passed = count_admitted(&weir, "one");
         *gate.0.lock().unwrap() = true;
         gate.1.notify_all();
         assert_eq!(passed, 20);
@@ -110,14 +110,14 @@ fn an_upstream_that_answers_nobody_leaves_what_was_written() {
 }
 
 #[test]
-fn headroom_is_kept_only_while_a_rule_is_elastic() {
+fn headroom_is_tracked_only_while_a_rule_is_elastic() {
     let origin = Origin::hello();
     let hard = config(origin.address(), &RULES.replace("elastic 3x", "hard"));
     let stretchy = config(origin.address(), RULES);
     let weir = Weir::start(&hard);
     assert!(weir.admin_json("/limits")["elastic"].is_null());
     assert!(!weir.admin_get("/metrics").body.text().contains("weir_elastic"));
-    assert_eq!(passing(&weir, "one"), 20);
+    assert_eq!(count_admitted(&weir, "one"), 20);
 
     weir.reload(&stretchy);
     wait::until_true("signals", || weir.admin_json("/limits")["elastic"]["signals"]["in_flight"].is_object());
@@ -126,5 +126,5 @@ fn headroom_is_kept_only_while_a_rule_is_elastic() {
 
     weir.reload(&hard);
     wait::until_true("no elastic state", || weir.admin_json("/limits")["elastic"].is_null());
-    assert_eq!(passing(&weir, "two"), 20);
+    assert_eq!(count_admitted(&weir, "two"), 20);
 }

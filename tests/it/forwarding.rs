@@ -1,80 +1,81 @@
 //! Forwarding of requests and responses, in every form that HTTP/1.1 allows.
 
 mod bodies;
-mod broken;
-mod exchanges;
+mod content_length;
 mod faults;
 mod headers;
-mod interim;
-mod lengths;
+mod http1_upstream;
+mod interim_responses;
+mod truncated_responses;
 
 use std::sync::Mutex;
 
-use crate::support::{Client, Origin, Request, Then, Weir, config, get};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, get};
 
 const NO_CONTENT: &str = "HTTP/1.1 204 No Content\r\nx-mark: here\r\n\r\n";
 
-fn through(origin: &Origin) -> Weir {
+fn start_proxy(origin: &Origin) -> Weir {
     Weir::start(&config(origin.address(), ""))
 }
 
 #[test]
-fn a_get_reaches_the_upstream_and_its_answer_comes_back() {
-    let origin = Origin::answering("HTTP/1.1 201 Created\r\ncontent-length: 5\r\nx-mark: here\r\n\r\nhello");
-    let weir = through(&origin);
+fn get_is_forwarded_and_its_response_returned() {
+    let origin =
+        Origin::responding_with("HTTP/1.1 201 Created\r\ncontent-length: 5\r\nx-mark: here\r\n\r\nhello");
+    let weir = start_proxy(&origin);
     let answer = get(weir.address(), "/a?b=c");
     assert_eq!((answer.status, answer.body.text().as_str()), (201, "hello"));
     assert_eq!(answer.header("x-mark"), "here");
-    assert_eq!(origin.only().head.line, "GET /a?b=c HTTP/1.1");
+    assert_eq!(origin.only_request().head.line, "GET /a?b=c HTTP/1.1");
 }
 
 #[test]
-fn a_post_brings_its_body() {
+fn post_body_is_forwarded() {
     let origin = Origin::hello();
-    let weir = through(&origin);
-    let answer = Client::connect(weir.address()).ask(&Request::post("/form", "name=value"));
+    let weir = start_proxy(&origin);
+    let answer = Client::connect(weir.address()).fetch(&Request::post("/form", "name=value"));
     assert_eq!(answer.status, 200);
-    let seen = origin.only();
+    let seen = origin.only_request();
     assert_eq!((seen.head.line.as_str(), seen.body.text().as_str()), ("POST /form HTTP/1.1", "name=value"));
 }
 
 #[test]
-fn every_method_and_status_passes_as_it_is() {
+fn methods_and_status_codes_are_forwarded_unchanged() {
     let origin = Origin::start(|turn| {
         turn.body()?;
         let status = turn.head.word(1).trim_start_matches('/').to_owned();
         turn.send(format!("HTTP/1.1 {status} Whatever\r\ncontent-length: 0\r\n\r\n"))?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     let mut client = Client::connect(weir.address());
     for (method, status) in
         [("PUT", 202), ("DELETE", 404), ("PATCH", 500), ("OPTIONS", 299), ("PROPFIND", 207), ("GET", 599)]
     {
-        let answer = client.ask(&Request::new(method, &format!("/{status}")));
+        let answer = client.fetch(&Request::new(method, &format!("/{status}")));
         assert_eq!(answer.status, status);
-        assert_eq!(origin.last().head.word(0), method);
+        assert_eq!(origin.last_request().head.word(0), method);
     }
 }
 
 #[test]
-fn head_keeps_the_length_and_has_no_body() {
-    let origin = Origin::answering("HTTP/1.1 200 OK\r\ncontent-length: 1234\r\n\r\n");
-    let weir = through(&origin);
+fn head_response_keeps_content_length_without_a_body() {
+    let origin = Origin::responding_with("HTTP/1.1 200 OK\r\ncontent-length: 1234\r\n\r\n");
+    let weir = start_proxy(&origin);
     let mut client = Client::connect(weir.address());
     for _ in 0..2 {
-        let answer = client.ask(&Request::new("HEAD", "/"));
+        let answer = client.fetch(&Request::new("HEAD", "/"));
         assert_eq!((answer.status, answer.header("content-length")), (200, "1234"));
-        assert_eq!(origin.last().head.word(0), "HEAD");
+        assert_eq!(origin.last_request().head.word(0), "HEAD");
     }
 }
 
 #[test]
-fn answers_that_never_have_a_body_have_none() {
+fn responses_204_and_304_have_no_body() {
     let not_modified = "HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\nx-mark: here\r\n\r\n";
     for (answer, status) in [(NO_CONTENT, 204), (not_modified, 304)] {
-        let origin = Origin::answering(answer);
-        let weir = through(&origin);
+        let origin = Origin::responding_with(answer);
+        let weir = start_proxy(&origin);
         let mut client = Client::connect(weir.address());
         for _ in 0..2 {
             let answer = client.get("/");
@@ -86,35 +87,36 @@ fn answers_that_never_have_a_body_have_none() {
 }
 
 #[test]
-fn a_client_that_asks_for_it_gets_its_connection_closed() {
+fn connection_close_of_the_client_is_obeyed() {
     let origin = Origin::hello();
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     let mut client = Client::connect(weir.address());
-    let answer = client.ask(&Request::get("/").header("connection", "close"));
+    let answer = client.fetch(&Request::get("/").header("connection", "close"));
     assert_eq!(answer.status, 200);
-    assert!(answer.head.lists("connection", "close"));
+    assert!(answer.head.has_token("connection", "close"));
     assert!(client.is_closed());
-    assert!(!origin.only().head.lists("connection", "close"), "`close` was forwarded");
+    assert!(!origin.only_request().head.has_token("connection", "close"), "`close` was forwarded");
 }
 
 #[test]
-fn an_http_1_0_client_gets_a_plain_answer_and_a_close() {
-    let origin =
-        Origin::answering("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
-    let weir = through(&origin);
+fn http_1_0_response_is_not_chunked_and_closes_the_connection() {
+    let origin = Origin::responding_with(
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    );
+    let weir = start_proxy(&origin);
     let mut client = Client::connect(weir.address());
     client.send("GET /old HTTP/1.0\r\nhost: test.local\r\n\r\n");
-    let answer = client.answer("GET");
+    let answer = client.read_response("GET");
     assert_eq!((answer.status, answer.body.text().as_str()), (200, "hello"));
     assert_eq!(answer.head.get("transfer-encoding"), None, "HTTP/1.0 has no chunked coding");
     assert!(client.is_closed());
-    assert_eq!(origin.only().head.line, "GET /old HTTP/1.1");
+    assert_eq!(origin.only_request().head.line, "GET /old HTTP/1.1");
 }
 
 #[test]
 fn sequential_requests_share_one_upstream_connection() {
     let origin = Origin::hello();
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     let mut client = Client::connect(weir.address());
     for _ in 0..100 {
         assert_eq!(client.get("/").status, 200);
@@ -123,9 +125,9 @@ fn sequential_requests_share_one_upstream_connection() {
 }
 
 #[test]
-fn clients_that_come_one_after_the_other_share_upstream_connections() {
+fn sequential_clients_share_upstream_connections() {
     let origin = Origin::hello();
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     for _ in 0..50 {
         assert_eq!(get(weir.address(), "/").status, 200);
     }
@@ -137,14 +139,14 @@ fn pipelined_requests_are_answered_in_order() {
     let origin = Origin::start(|turn| {
         let target = turn.head.word(1).to_owned();
         turn.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{target}", target.len()))?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     let mut client = Client::connect(weir.address());
-    let all: Vec<u8> = (0..20).flat_map(|n| Request::get(&format!("/{n}")).bytes()).collect();
+    let all: Vec<u8> = (0..20).flat_map(|n| Request::get(&format!("/{n}")).to_bytes()).collect();
     client.send(all);
     for n in 0..20 {
-        assert_eq!(client.answer("GET").body.text(), format!("/{n}"));
+        assert_eq!(client.read_response("GET").body.text(), format!("/{n}"));
     }
 }
 
@@ -165,10 +167,10 @@ fn two_workers_serve_from_one_port() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), "workers: 2"));
     let failures = Mutex::new(Vec::new());
-    crate::support::at_once(8, |_| {
+    crate::support::run_concurrently(8, |_| {
         let mut client = Client::connect(weir.address());
         for _ in 0..50 {
-            match client.try_ask(&Request::get("/")) {
+            match client.try_fetch(&Request::get("/")) {
                 Ok(answer) if answer.status == 200 => {}
                 other => failures.lock().unwrap().push(format!("{other:?}")),
             }
@@ -178,13 +180,13 @@ fn two_workers_serve_from_one_port() {
 }
 
 #[test]
-fn the_echo_upstream_shows_what_it_was_asked() {
+fn echo_upstream_returns_the_request() {
     let weir = Weir::start(&config("echo", ""));
     let answer = get(weir.address(), "/try?it=out");
     assert_eq!(answer.status, 200);
     let text = answer.body.text();
     assert!(text.contains("GET /try?it=out"), "{text}");
     assert!(text.to_ascii_lowercase().contains("host: test.local"), "{text}");
-    let answer = Client::connect(weir.address()).ask(&Request::post("/", "a body to be seen again"));
+    let answer = Client::connect(weir.address()).fetch(&Request::post("/", "a body to be seen again"));
     assert!(answer.body.text().contains("a body to be seen again"), "{}", answer.body.text());
 }

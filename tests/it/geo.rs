@@ -7,56 +7,57 @@ use tempfile::TempDir;
 
 use crate::support::{Client, Request, Weir, config, wait};
 
-const TRUST: &str = "client_ip: { trusted_proxies: [127.0.0.1] }";
+const TRUSTED_PROXIES: &str = "client_ip: { trusted_proxies: [127.0.0.1] }";
 
 /// Returns the path of a file in `tests/data`; the README there describes the contents.
-fn data(name: &str) -> PathBuf {
+fn test_data_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-fn geo() -> String {
+fn geo_config() -> String {
     format!(
         "geo: {{ database: {}, asn_database: {} }}",
-        data("country.mmdb").display(),
-        data("asn.mmdb").display()
+        test_data_path("country.mmdb").display(),
+        test_data_path("asn.mmdb").display()
     )
 }
 
-fn with_rules(rules: &str) -> Weir {
-    Weir::start(&config("echo", &format!("{TRUST}\n{}\nrules:\n{rules}\n", geo())))
+fn start_with_rules(rules: &str) -> Weir {
+    Weir::start(&config("echo", &format!("{TRUSTED_PROXIES}\n{}\nrules:\n{rules}\n", geo_config())))
 }
 
 /// Sends requests from these addresses in order, and returns the status codes.
 fn statuses(weir: &Weir, clients: &[&str]) -> Vec<u16> {
     let mut connection = Client::connect(weir.address());
-    clients.iter().map(|client| connection.ask(&Request::get("/").from(client)).status).collect()
+    clients.iter().map(|client| connection.fetch(&Request::get("/").forwarded_for(client)).status).collect()
 }
 
 /// A proxy whose databases are beside its configuration, where a test can replace them.
-struct Replaceable {
+struct ReplaceableDatabases {
     weir: Weir,
     directory: TempDir,
 }
 
-impl Replaceable {
+impl ReplaceableDatabases {
     fn start(rules: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        Self::place(directory.path(), "country.mmdb", "places.mmdb");
-        Self::place(directory.path(), "asn.mmdb", "systems.mmdb");
+        Self::copy_database(directory.path(), "country.mmdb", "places.mmdb");
+        Self::copy_database(directory.path(), "asn.mmdb", "systems.mmdb");
         let file = directory.path().join("weir.yaml");
         let settings = "geo: { database: places.mmdb, asn_database: systems.mmdb }";
-        fs::write(&file, config("echo", &format!("{TRUST}\n{settings}\nrules:\n{rules}\n"))).unwrap();
+        fs::write(&file, config("echo", &format!("{TRUSTED_PROXIES}\n{settings}\nrules:\n{rules}\n")))
+            .unwrap();
         Self { weir: Weir::start_file(&file), directory }
     }
 
     /// Replaces a database atomically.
     fn replace(&self, with: &str, name: &str) {
-        Self::place(self.directory.path(), with, name);
+        Self::copy_database(self.directory.path(), with, name);
     }
 
-    fn place(directory: &Path, from: &str, name: &str) {
+    fn copy_database(directory: &Path, from: &str, name: &str) {
         let next = directory.join("next");
-        fs::copy(data(from), &next).unwrap();
+        fs::copy(test_data_path(from), &next).unwrap();
         fs::rename(&next, directory.join(name)).unwrap();
     }
 
@@ -74,8 +75,8 @@ impl Replaceable {
 }
 
 #[test]
-fn a_country_is_denied_and_nobody_else() {
-    let weir = with_rules("  - { name: no, match: { country: [br, IN] }, action: deny }");
+fn country_can_be_denied() {
+    let weir = start_with_rules("  - { name: no, match: { country: [br, IN] }, action: deny }");
     assert_eq!(
         statuses(&weir, &["198.51.100.7", "198.51.100.130", "2001:db8:2::1", "::ffff:198.51.100.7"]),
         [403; 4]
@@ -84,8 +85,8 @@ fn a_country_is_denied_and_nobody_else() {
 }
 
 #[test]
-fn continents_and_systems_match_too_and_all_fields_must_hold() {
-    let weir = with_rules(
+fn continent_and_asn_match_and_all_fields_must_hold() {
+    let weir = start_with_rules(
         "  - { name: africa-asia, match: { continent: [AF, AS] }, action: deny }\n  \
            - { name: system, match: { asn: [AS64500, 64999], country: FR }, action: deny }",
     );
@@ -95,14 +96,14 @@ fn continents_and_systems_match_too_and_all_fields_must_hold() {
 }
 
 #[test]
-fn an_exception_for_a_country_lets_only_it_through() {
-    let weir = with_rules("  - { name: only-home, except: { country: DE }, action: deny }");
+fn except_country_admits_only_that_country() {
+    let weir = start_with_rules("  - { name: only-home, except: { country: DE }, action: deny }");
     assert_eq!(statuses(&weir, &["192.0.2.1", "192.0.2.130", "203.0.113.200"]), [200, 403, 403]);
 }
 
 #[test]
-fn from_this_country_at_most_three_a_minute() {
-    let weir = with_rules(
+fn country_and_schedule_select_requests_to_limit() {
+    let weir = start_with_rules(
         "  - name: brazil\n    match: { country: BR, schedule: \"00:00-24:00 America/Sao_Paulo\" }\n    limit: 3/d",
     );
     let one_after_the_other =
@@ -112,23 +113,23 @@ fn from_this_country_at_most_three_a_minute() {
 }
 
 #[test]
-fn countries_continents_and_systems_are_counted_apart() {
-    let weir = with_rules("  - { name: a, key: country, limit: 1/d }");
+fn country_continent_and_asn_are_keys() {
+    let weir = start_with_rules("  - { name: a, key: country, limit: 1/d }");
     assert_eq!(
         statuses(&weir, &["192.0.2.1", "192.0.2.2", "2001:db8:1::1", "192.0.2.130"]),
         [200, 429, 429, 200]
     );
-    let weir = with_rules("  - { name: a, key: continent, limit: 1/d }");
+    let weir = start_with_rules("  - { name: a, key: continent, limit: 1/d }");
     assert_eq!(statuses(&weir, &["192.0.2.1", "192.0.2.130", "203.0.113.1"]), [200, 429, 200]);
-    let weir = with_rules("  - { name: a, key: [asn], limit: 1/d }");
+    let weir = start_with_rules("  - { name: a, key: [asn], limit: 1/d }");
     assert_eq!(statuses(&weir, &["192.0.2.1", "192.0.2.200", "198.51.100.1"]), [200, 429, 200]);
 }
 
 #[test]
-fn a_client_of_no_known_country_lacks_that_part_of_the_key() {
+fn unknown_country_is_a_missing_key_part() {
     for (on_missing, expected) in [("skip", [200; 3]), ("shared", [200, 429, 429]), ("deny", [403; 3])] {
         let rule = format!("  - {{ name: a, key: country, limit: 1/d, on_missing: {on_missing} }}");
-        let weir = with_rules(&rule);
+        let weir = start_with_rules(&rule);
         // One address is in the database without a country, two are not in it.
         assert_eq!(
             statuses(&weir, &["203.0.113.130", "203.0.113.200", "10.1.1.1"]),
@@ -140,22 +141,22 @@ fn a_client_of_no_known_country_lacks_that_part_of_the_key() {
 }
 
 #[test]
-fn a_client_cannot_choose_where_it_comes_from() {
+fn untrusted_x_forwarded_for_does_not_set_the_country() {
     let rules = "rules: [{ name: no, match: { country: BR }, action: deny }]";
-    let weir = Weir::start(&config("echo", &format!("{}\n{rules}", geo())));
+    let weir = Weir::start(&config("echo", &format!("{}\n{rules}", geo_config())));
     assert_eq!(statuses(&weir, &["198.51.100.7"]), [200]);
 }
 
 #[test]
-fn a_replaced_database_is_used_at_once_and_counters_stay() {
-    let place = Replaceable::start(
+fn replaced_database_is_reloaded_and_counters_are_retained() {
+    let place = ReplaceableDatabases::start(
         "  - { name: no, match: { country: BR }, action: deny }\n  \
          - { name: counted, match: { path: /counted }, key: country, limit: 2/d }\n  \
          - { name: system, match: { asn: 64503 }, action: deny }",
     );
     let counted = |client: &str| {
-        let request = Request::get("/counted").from(client);
-        Client::connect(place.weir.address()).ask(&request).status
+        let request = Request::get("/counted").forwarded_for(client);
+        Client::connect(place.weir.address()).fetch(&request).status
     };
     assert_eq!([counted("192.0.2.1"), counted("192.0.2.130")], [200, 200]);
     place.replace("country-moved.mmdb", "places.mmdb");
@@ -170,8 +171,8 @@ fn a_replaced_database_is_used_at_once_and_counters_stay() {
 }
 
 #[test]
-fn a_damaged_database_keeps_the_old_one_and_everybody_can_see_it() {
-    let place = Replaceable::start("  - { name: no, match: { country: BR }, action: deny }");
+fn damaged_database_is_rejected_and_reported() {
+    let place = ReplaceableDatabases::start("  - { name: no, match: { country: BR }, action: deny }");
     let damage = |content: &[u8]| {
         let before = place.weir.rejected_reloads();
         let next = place.directory.path().join("next");
@@ -180,10 +181,10 @@ fn a_damaged_database_keeps_the_old_one_and_everybody_can_see_it() {
         place.until_rejected(before);
         assert_eq!((place.status("198.51.100.7"), place.status("192.0.2.1")), (403, 200));
     };
-    let whole = fs::read(data("country-moved.mmdb")).unwrap();
+    let whole = fs::read(test_data_path("country-moved.mmdb")).unwrap();
     damage(&whole[..whole.len() / 2]);
     damage(b"<html>quota exceeded</html>");
-    damage(&fs::read(data("asn.mmdb")).unwrap());
+    damage(&fs::read(test_data_path("asn.mmdb")).unwrap());
     let problem = "geo.database: no countries in this database of type \"GeoLite2-ASN\"";
     let info = place.weir.admin_json("/server_info");
     let shown = info["config"]["last_reload"]["problems"][0].as_str().unwrap();
@@ -199,8 +200,8 @@ fn a_damaged_database_keeps_the_old_one_and_everybody_can_see_it() {
 }
 
 #[test]
-fn a_database_that_goes_away_is_kept_in_memory() {
-    let place = Replaceable::start("  - { name: no, match: { country: BR }, action: deny }");
+fn deleted_database_stays_in_use() {
+    let place = ReplaceableDatabases::start("  - { name: no, match: { country: BR }, action: deny }");
     let before = place.weir.rejected_reloads();
     fs::remove_file(place.directory.path().join("places.mmdb")).unwrap();
     place.until_rejected(before);
@@ -208,11 +209,14 @@ fn a_database_that_goes_away_is_kept_in_memory() {
 }
 
 #[test]
-fn no_process_starts_with_a_database_of_the_wrong_kind() {
+fn database_of_the_wrong_type_fails_check_and_start() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("weir.yaml");
-    fs::write(&file, config("echo", &format!("geo: {{ database: {} }}", data("asn.mmdb").display())))
-        .unwrap();
+    fs::write(
+        &file,
+        config("echo", &format!("geo: {{ database: {} }}", test_data_path("asn.mmdb").display())),
+    )
+    .unwrap();
     let path = file.to_str().unwrap();
     for command in [vec!["check", path], vec!["run", "-c", path]] {
         let output = crate::support::weir::run(command);

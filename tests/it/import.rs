@@ -12,7 +12,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-fn file(directory: &TempDir, name: &str, text: &str) -> String {
+fn write_file(directory: &TempDir, name: &str, text: &str) -> String {
     let path = directory.path().join(name);
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
@@ -27,13 +27,13 @@ fn assert_imports(arguments: &[&str], expected: &[&str]) {
         assert!(rules.contains(expected), "no {expected} in:\n{rules}");
     }
     let directory = TempDir::new().unwrap();
-    let pasted = file(&directory, "weir.yaml", &format!("{SERVICE}{rules}"));
+    let pasted = write_file(&directory, "weir.yaml", &format!("{SERVICE}{rules}"));
     let checked = run(["check", &pasted]);
     assert_eq!((checked.status.code(), text(&checked.stdout)), (Some(0), ""));
 }
 
 #[test]
-fn files_of_the_reference_become_rules_that_check_accepts() {
+fn envoy_ratelimit_files_are_converted_to_valid_rules() {
     let directory = TempDir::new().unwrap();
     let limits = "
 domain: edge
@@ -42,7 +42,7 @@ descriptors:
     rate_limit: { unit: minute, requests_per_unit: 10 }
 ";
     let more = limits.replace("edge", "inner").replace("remote_address", "tenant");
-    let [limits, more] = [file(&directory, "a.yaml", limits), file(&directory, "b.yaml", &more)];
+    let [limits, more] = [write_file(&directory, "a.yaml", limits), write_file(&directory, "b.yaml", &more)];
     assert_imports(
         &["envoy-ratelimit", &limits, &more],
         &["name: edge.remote_address", "limit: 10/m", "key: [{ descriptor: tenant }]", "domain: inner"],
@@ -50,14 +50,14 @@ descriptors:
 }
 
 #[test]
-fn a_filter_of_envoys_becomes_rules_that_check_accepts() {
+fn local_ratelimit_filter_is_converted_to_valid_rules() {
     let directory = TempDir::new().unwrap();
     let filter = r#"{ "typed_config": {
   "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
   "stat_prefix": "edge", "token_bucket": { "max_tokens": 20, "tokens_per_fill": 5, "fill_interval": "1s" },
   "filter_enabled": { "default_value": { "numerator": 100 } },
   "filter_enforced": { "default_value": { "numerator": 100 } } } }"#;
-    let filter = file(&directory, "filter.json", filter);
+    let filter = write_file(&directory, "filter.json", filter);
     assert_imports(
         &["local-ratelimit", &filter],
         &["- name: edge\n    limit: 5/s\n    burst: 20\n    algorithm: token_bucket\n"],
@@ -65,10 +65,10 @@ fn a_filter_of_envoys_becomes_rules_that_check_accepts() {
 }
 
 #[test]
-fn what_cannot_be_imported_is_told_with_its_place_and_exits_2() {
+fn invalid_input_exits_2_with_its_location() {
     let directory = TempDir::new().unwrap();
-    let wrong = file(&directory, "wrong.yaml", "domain: edge\ndescriptors:\n  - value: x\n");
-    let nothing = file(&directory, "nothing.yaml", "a: b\n");
+    let wrong = write_file(&directory, "wrong.yaml", "domain: edge\ndescriptors:\n  - value: x\n");
+    let nothing = write_file(&directory, "nothing.yaml", "a: b\n");
     for (arguments, expected) in [
         (["envoy-ratelimit", &wrong], format!("{wrong}:3:5: descriptor has empty key\n")),
         (

@@ -9,17 +9,17 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Request, Weir, ask, config, wait};
+use crate::support::{Request, Weir, config, fetch, wait};
 
 const SECRET: &str = "a secret that is known to everybody";
 
-fn data(name: &str) -> String {
+fn read_test_data(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/jwt").join(name);
     fs::read_to_string(path).unwrap()
 }
 
-fn ec(name: &str) -> EncodingKey {
-    EncodingKey::from_ec_pem(data(name).as_bytes()).unwrap()
+fn ec_key(name: &str) -> EncodingKey {
+    EncodingKey::from_ec_pem(read_test_data(name).as_bytes()).unwrap()
 }
 
 #[expect(clippy::disallowed_methods, reason = "tokens hold by the clock on the wall")]
@@ -35,14 +35,14 @@ fn token(algorithm: Algorithm, kid: Option<&str>, key: &EncodingKey, claims: &Va
     encode(&header, &payload, key).unwrap()
 }
 
-fn hmac(claims: &Value) -> String {
+fn hmac_token(claims: &Value) -> String {
     token(Algorithm::HS256, None, &EncodingKey::from_secret(SECRET.as_bytes()), claims)
 }
 
 /// A directory with the configuration and the files that it names.
-struct Place(TempDir);
+struct JwtDirectory(TempDir);
 
-impl Place {
+impl JwtDirectory {
     fn new(files: &[(&str, &str)]) -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         for (name, content) in files {
@@ -65,8 +65,8 @@ impl Place {
     }
 }
 
-fn start(jwt: &str, rule: &str) -> (Weir, Place) {
-    let place = Place::new(&[]);
+fn start(jwt: &str, rule: &str) -> (Weir, JwtDirectory) {
+    let place = JwtDirectory::new(&[]);
     (place.start(jwt, rule), place)
 }
 
@@ -75,15 +75,15 @@ fn bearer(token: &str) -> Request {
 }
 
 fn status(weir: &Weir, token: &str) -> u16 {
-    ask(weir.address(), &bearer(token)).status
+    fetch(weir.address(), &bearer(token)).status
 }
 
 /// Sends two requests under `limit: 1/d`: `[200, 429]` means that the token is counted, `[200, 200]` that it is not.
-fn twice(weir: &Weir, token: &str) -> [u16; 2] {
+fn status_twice(weir: &Weir, token: &str) -> [u16; 2] {
     [status(weir, token), status(weir, token)]
 }
 
-fn by_secret(more: &str) -> String {
+fn secret_config(more: &str) -> String {
     format!("secret: {SECRET}, {more}")
 }
 
@@ -91,66 +91,66 @@ const PER_SUB: &str = "key: { jwt: sub }, limit: 1/d";
 const PER_SUB_OR_DENY: &str = "key: { jwt: sub }, limit: 1/d, on_missing: deny";
 
 #[test]
-fn each_user_of_a_token_has_a_limit_of_their_own() {
-    let (weir, _place) = start(&by_secret("leeway: 0s"), PER_SUB);
-    let of = |sub: &str, more: u64| hmac(&json!({ "sub": sub, "jti": more }));
-    assert_eq!(twice(&weir, &of("ada", 1)), [200, 429]);
+fn each_subject_has_its_own_counter() {
+    let (weir, _place) = start(&secret_config("leeway: 0s"), PER_SUB);
+    let of = |sub: &str, more: u64| hmac_token(&json!({ "sub": sub, "jti": more }));
+    assert_eq!(status_twice(&weir, &of("ada", 1)), [200, 429]);
     assert_eq!(status(&weir, &of("ada", 2)), 429, "tokens of one user share a counter");
-    assert_eq!(twice(&weir, &of("eve", 1)), [200, 429]);
+    assert_eq!(status_twice(&weir, &of("eve", 1)), [200, 429]);
 }
 
 #[test]
-fn claims_may_be_numbers_and_deep_inside() {
+fn nested_and_numeric_claims_are_keys() {
     let (weir, _place) =
-        start(&by_secret("leeway: 0s"), "key: { jwt: org.id }, limit: 1/d, on_missing: deny");
-    assert_eq!(twice(&weir, &hmac(&json!({ "org": { "id": 7 } }))), [200, 429]);
-    assert_eq!(status(&weir, &hmac(&json!({ "org": { "id": 8 } }))), 200);
-    assert_eq!(status(&weir, &hmac(&json!({ "org.id": true }))), 200);
+        start(&secret_config("leeway: 0s"), "key: { jwt: org.id }, limit: 1/d, on_missing: deny");
+    assert_eq!(status_twice(&weir, &hmac_token(&json!({ "org": { "id": 7 } }))), [200, 429]);
+    assert_eq!(status(&weir, &hmac_token(&json!({ "org": { "id": 8 } }))), 200);
+    assert_eq!(status(&weir, &hmac_token(&json!({ "org.id": true }))), 200);
     for absent in [json!({}), json!({ "org": 7 }), json!({ "org": { "id": [7] } }), json!({ "id": 7 })] {
-        assert_eq!(status(&weir, &hmac(&absent)), 403, "{absent}");
+        assert_eq!(status(&weir, &hmac_token(&absent)), 403, "{absent}");
     }
 }
 
 #[test]
-fn every_kind_of_public_key_will_do() {
-    let rsa = EncodingKey::from_rsa_pem(data("rsa.pem").as_bytes()).unwrap();
-    let ed = EncodingKey::from_ed_pem(data("ed.pem").as_bytes()).unwrap();
+fn all_public_key_algorithms_are_supported() {
+    let rsa = EncodingKey::from_rsa_pem(read_test_data("rsa.pem").as_bytes()).unwrap();
+    let ed = EncodingKey::from_ed_pem(read_test_data("ed.pem").as_bytes()).unwrap();
     for (file, algorithm, key) in [
         ("rsa.pub.pem", Algorithm::RS256, rsa.clone()),
         ("rsa.pub.pem", Algorithm::PS512, rsa),
-        ("ec.pub.pem", Algorithm::ES256, ec("ec.pem")),
-        ("p384.pub.pem", Algorithm::ES384, ec("p384.pem")),
+        ("ec.pub.pem", Algorithm::ES256, ec_key("ec.pem")),
+        ("p384.pub.pem", Algorithm::ES384, ec_key("p384.pem")),
         ("ed.pub.pem", Algorithm::EdDSA, ed),
     ] {
-        let place = Place::new(&[("key.pem", &data(file))]);
+        let place = JwtDirectory::new(&[("key.pem", &read_test_data(file))]);
         let weir = place.start("public_key: { file: key.pem }", PER_SUB_OR_DENY);
         let good = token(algorithm, None, &key, &json!({ "sub": "ada" }));
-        assert_eq!(twice(&weir, &good), [200, 429], "{algorithm:?}");
-        assert_eq!(status(&weir, &hmac(&json!({ "sub": "ada" }))), 403, "{algorithm:?}");
+        assert_eq!(status_twice(&weir, &good), [200, 429], "{algorithm:?}");
+        assert_eq!(status(&weir, &hmac_token(&json!({ "sub": "ada" }))), 403, "{algorithm:?}");
     }
 }
 
 #[test]
-fn a_token_that_does_not_hold_is_an_absent_key() {
-    let forged = token(Algorithm::ES256, None, &ec("other.pem"), &json!({ "sub": "ada" }));
+fn invalid_token_is_a_missing_key() {
+    let forged = token(Algorithm::ES256, None, &ec_key("other.pem"), &json!({ "sub": "ada" }));
     for (on_missing, expected) in [("skip", [200, 200]), ("shared", [200, 429]), ("deny", [403, 403])] {
-        let place = Place::new(&[("key.pem", &data("ec.pub.pem"))]);
+        let place = JwtDirectory::new(&[("key.pem", &read_test_data("ec.pub.pem"))]);
         let rule = format!("{PER_SUB}, on_missing: {on_missing}");
         let weir = place.start("public_key: { file: key.pem }", &rule);
-        assert_eq!(twice(&weir, &forged), expected, "{on_missing}");
-        let good = token(Algorithm::ES256, None, &ec("ec.pem"), &json!({ "sub": "ada" }));
-        assert_eq!(twice(&weir, &good), [200, 429], "{on_missing}");
+        assert_eq!(status_twice(&weir, &forged), expected, "{on_missing}");
+        let good = token(Algorithm::ES256, None, &ec_key("ec.pem"), &json!({ "sub": "ada" }));
+        assert_eq!(status_twice(&weir, &good), [200, 429], "{on_missing}");
     }
 }
 
 #[test]
-fn a_token_that_others_may_read_in_another_way_is_answered_400() {
-    let ada = hmac(&json!({ "sub": "ada" }));
+fn ambiguous_authorization_header_is_rejected_with_400() {
+    let ada = hmac_token(&json!({ "sub": "ada" }));
     for rule in [PER_SUB, "match: { jwt: { sub: ada } }, limit: 1/d"] {
-        let (weir, _place) = start(&by_secret("leeway: 0s"), rule);
+        let (weir, _place) = start(&secret_config("leeway: 0s"), rule);
         let ask = |lines: &[&str]| {
             let with = |request: Request, line: &&str| request.header("authorization", line);
-            ask(weir.address(), &lines.iter().fold(Request::get("/"), with)).status
+            fetch(weir.address(), &lines.iter().fold(Request::get("/"), with)).status
         };
         let good = format!("Bearer {ada}");
         assert_eq!([ask(&[&good]), ask(&[&good])], [200, 429], "{rule}");
@@ -170,12 +170,13 @@ fn a_token_that_others_may_read_in_another_way_is_answered_400() {
 }
 
 #[test]
-fn an_expired_or_early_token_is_refused() {
-    let (weir, _place) = start(&by_secret("leeway: 30s, issuer: us, audience: [api, web]"), PER_SUB_OR_DENY);
+fn expired_or_not_yet_valid_token_is_rejected() {
+    let (weir, _place) =
+        start(&secret_config("leeway: 30s, issuer: us, audience: [api, web]"), PER_SUB_OR_DENY);
     let with = |claims: Value| {
         let mut all = json!({ "iss": "us", "aud": "web" });
         all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
-        hmac(&all)
+        hmac_token(&all)
     };
     assert_eq!(status(&weir, &with(json!({ "sub": "in time" }))), 200);
     assert_eq!(status(&weir, &with(json!({ "sub": "just late", "exp": now() - 5 }))), 200);
@@ -194,18 +195,18 @@ fn an_expired_or_early_token_is_refused() {
 }
 
 #[test]
-fn a_token_expires_while_weir_remembers_it() {
+fn cached_token_expires() {
     let (weir, _place) =
-        start(&by_secret("leeway: 0s"), "key: { jwt: sub }, limit: 1000/s, on_missing: deny");
-    let brief = hmac(&json!({ "sub": "ada", "exp": now() + 2 }));
-    assert_eq!(twice(&weir, &brief), [200, 200]);
+        start(&secret_config("leeway: 0s"), "key: { jwt: sub }, limit: 1000/s, on_missing: deny");
+    let brief = hmac_token(&json!({ "sub": "ada", "exp": now() + 2 }));
+    assert_eq!(status_twice(&weir, &brief), [200, 200]);
     wait::until_true("the token to expire", || status(&weir, &brief) == 403);
 }
 
 #[test]
-fn an_unsigned_token_and_a_public_key_as_secret_are_refused() {
-    let pem = data("ec.pub.pem");
-    let place = Place::new(&[("key.pem", &pem)]);
+fn alg_none_and_algorithm_confusion_are_rejected() {
+    let pem = read_test_data("ec.pub.pem");
+    let place = JwtDirectory::new(&[("key.pem", &pem)]);
     let weir = place.start("public_key: { file: key.pem }", PER_SUB_OR_DENY);
     let confused = EncodingKey::from_secret(pem.as_bytes());
     assert_eq!(status(&weir, &token(Algorithm::HS256, None, &confused, &json!({ "sub": "ada" }))), 403);
@@ -218,22 +219,22 @@ fn an_unsigned_token_and_a_public_key_as_secret_are_refused() {
 }
 
 #[test]
-fn what_a_trusted_gateway_has_verified_is_believed() {
+fn trusted_payload_is_accepted_without_verification() {
     let (weir, _place) = start("trusted: true, header: x-jwt-payload", PER_SUB_OR_DENY);
-    let with = |value: &str| ask(weir.address(), &Request::get("/").header("x-jwt-payload", value)).status;
+    let with = |value: &str| fetch(weir.address(), &Request::get("/").header("x-jwt-payload", value)).status;
     assert_eq!([with("eyJzdWIiOiJhZGEifQ"), with("eyJzdWIiOiJhZGEifQ==")], [200, 429]);
-    let whole = token(Algorithm::ES256, None, &ec("other.pem"), &json!({ "sub": "eve" }));
+    let whole = token(Algorithm::ES256, None, &ec_key("other.pem"), &json!({ "sub": "eve" }));
     assert_eq!([with(&whole), with(&whole)], [200, 429]);
     assert_eq!(status(&weir, &whole), 403, "the token is in another header");
 }
 
 #[test]
-fn a_token_may_come_in_a_cookie() {
-    let (weir, _place) = start(&by_secret("cookie: session"), PER_SUB_OR_DENY);
-    let cookie = format!("theme=dark; session={}", hmac(&json!({ "sub": "ada" })));
-    let ask = |cookie: &str| ask(weir.address(), &Request::get("/").header("cookie", cookie)).status;
+fn token_is_read_from_a_cookie() {
+    let (weir, _place) = start(&secret_config("cookie: session"), PER_SUB_OR_DENY);
+    let cookie = format!("theme=dark; session={}", hmac_token(&json!({ "sub": "ada" })));
+    let ask = |cookie: &str| fetch(weir.address(), &Request::get("/").header("cookie", cookie)).status;
     assert_eq!([ask(&cookie), ask(&cookie)], [200, 429]);
-    let token = hmac(&json!({ "sub": "ada" }));
+    let token = hmac_token(&json!({ "sub": "ada" }));
     let (first, rest) = token.split_at(1);
     let byte = first.as_bytes()[0];
     for spelling in [
@@ -250,7 +251,7 @@ fn a_token_may_come_in_a_cookie() {
 
 fn jwks(keys: &[(&str, &str)]) -> String {
     let jwk = |(kid, file): &(&str, &str)| {
-        let mut jwk = Jwk::from_encoding_key(&ec(file), Algorithm::ES256).unwrap();
+        let mut jwk = Jwk::from_encoding_key(&ec_key(file), Algorithm::ES256).unwrap();
         jwk.common.key_id = Some((*kid).to_owned());
         jwk
     };
@@ -258,12 +259,12 @@ fn jwks(keys: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn keys_are_rotated_while_weir_runs_and_a_damaged_set_changes_nothing() {
-    let place = Place::new(&[("jwks.json", &jwks(&[("old", "other.pem")]))]);
+fn jwks_is_reloaded_and_a_damaged_one_rejected() {
+    let place = JwtDirectory::new(&[("jwks.json", &jwks(&[("old", "other.pem")]))]);
     let weir = place.start("jwks: { file: jwks.json }", "key: { jwt: sub }, limit: 1000/s, on_missing: deny");
-    let old = token(Algorithm::ES256, Some("old"), &ec("other.pem"), &json!({ "sub": "ada" }));
-    let new = token(Algorithm::ES256, Some("new"), &ec("ec.pem"), &json!({ "sub": "ada" }));
-    assert_eq!((twice(&weir, &old), twice(&weir, &new)), ([200, 200], [403, 403]));
+    let old = token(Algorithm::ES256, Some("old"), &ec_key("other.pem"), &json!({ "sub": "ada" }));
+    let new = token(Algorithm::ES256, Some("new"), &ec_key("ec.pem"), &json!({ "sub": "ada" }));
+    assert_eq!((status_twice(&weir, &old), status_twice(&weir, &new)), ([200, 200], [403, 403]));
 
     let before = weir.generation();
     place.replace("jwks.json", &jwks(&[("old", "other.pem"), ("new", "ec.pem")]));
@@ -286,19 +287,19 @@ fn keys_are_rotated_while_weir_runs_and_a_damaged_set_changes_nothing() {
 }
 
 #[test]
-fn nothing_that_is_shown_holds_a_secret_or_a_token() {
+fn secrets_and_tokens_are_never_shown() {
     let log = tempfile::tempdir().unwrap();
     let lines = log.path().join("access.log");
-    let place = Place::new(&[]);
+    let place = JwtDirectory::new(&[]);
     let rules = format!(
         "access_log: {{ path: {}, format: json }}\njwt: {{ secret: {SECRET} }}\nrules: [{{ name: a, {PER_SUB} }}]",
         lines.display()
     );
     place.replace("weir.yaml", &config("echo", &rules));
     let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
-    let token = hmac(&json!({ "sub": "ada" }));
-    assert_eq!(twice(&weir, &token), [200, 429]);
-    weir.reload_in_vain(&config("echo", &rules.replace(SECRET, &format!("'{SECRET}${{'"))));
+    let token = hmac_token(&json!({ "sub": "ada" }));
+    assert_eq!(status_twice(&weir, &token), [200, 429]);
+    weir.assert_reload_rejected(&config("echo", &rules.replace(SECRET, &format!("'{SECRET}${{'"))));
     let mut shown = wait::until("two lines", || {
         let text = fs::read_to_string(&lines).unwrap_or_default();
         (text.lines().count() >= 2).then_some(text)
@@ -313,8 +314,8 @@ fn nothing_that_is_shown_holds_a_secret_or_a_token() {
 }
 
 #[test]
-fn a_rule_may_be_for_those_whose_token_says_so() {
-    let place = Place::new(&[]);
+fn rules_match_claims() {
+    let place = JwtDirectory::new(&[]);
     let rules = format!(
         "jwt: {{ secret: {SECRET} }}\nrules:\n  - {{ name: staff, match: {{ jwt: {{ staff: true }} }}, action: allow }}\n  \
          - {{ name: nobody, match: {{ jwt: {{ sub: \"!present\" }} }}, action: deny }}\n  \
@@ -323,26 +324,27 @@ fn a_rule_may_be_for_those_whose_token_says_so() {
     place.replace("weir.yaml", &config("echo", &rules));
     let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
     let of = |sub: &str, plan: &str, level: u8, staff: bool| {
-        hmac(&json!({ "sub": sub, "plan": { "name": plan }, "level": level, "staff": staff }))
+        hmac_token(&json!({ "sub": sub, "plan": { "name": plan }, "level": level, "staff": staff }))
     };
-    assert_eq!(twice(&weir, &of("ada", "free", 1, false)), [200, 429]);
-    assert_eq!(twice(&weir, &of("bob", "trial", 1, false)), [200, 429]);
-    assert_eq!(twice(&weir, &of("cyd", "pro", 1, false)), [200, 200]);
-    assert_eq!(twice(&weir, &of("dan", "free", 2, false)), [200, 200]);
-    assert_eq!(twice(&weir, &of("eve", "free", 1, true)), [200, 200]);
-    assert_eq!(status(&weir, &hmac(&json!({}))), 403);
-    assert_eq!(ask(weir.address(), &Request::get("/")).status, 403);
+    assert_eq!(status_twice(&weir, &of("ada", "free", 1, false)), [200, 429]);
+    assert_eq!(status_twice(&weir, &of("bob", "trial", 1, false)), [200, 429]);
+    assert_eq!(status_twice(&weir, &of("cyd", "pro", 1, false)), [200, 200]);
+    assert_eq!(status_twice(&weir, &of("dan", "free", 2, false)), [200, 200]);
+    assert_eq!(status_twice(&weir, &of("eve", "free", 1, true)), [200, 200]);
+    assert_eq!(status(&weir, &hmac_token(&json!({}))), 403);
+    assert_eq!(fetch(weir.address(), &Request::get("/")).status, 403);
 }
 
 #[test]
-fn keys_from_a_file_are_exempt_or_denied_and_followed() {
-    let place = Place::new(&[("partners.txt", "# partners\nalpha-1#x\nbeta\n"), ("revoked.txt", "gamma\n")]);
+fn api_keys_from_files_are_matched_and_reloaded() {
+    let place =
+        JwtDirectory::new(&[("partners.txt", "# partners\nalpha-1#x\nbeta\n"), ("revoked.txt", "gamma\n")]);
     let rules = "rules:\n  - { name: revoked, match: { header: { x-api-key: { file: revoked.txt } } }, action: deny }\n  \
          - { name: partners, match: { header: { x-api-key: [root, { file: partners.txt }] } }, action: allow }\n  \
          - { name: all, key: [], limit: 1/d }";
     place.replace("weir.yaml", &config("echo", rules));
     let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
-    let with = |key: &str| ask(weir.address(), &Request::get("/").header("x-api-key", key)).status;
+    let with = |key: &str| fetch(weir.address(), &Request::get("/").header("x-api-key", key)).status;
     assert_eq!([with("other"), with("other")], [200, 429], "other keys are limited");
     assert_eq!(
         ["alpha-1#x", "beta", "root", "gamma", "alpha-1", "# partners"].map(with),
@@ -357,8 +359,8 @@ fn keys_from_a_file_are_exempt_or_denied_and_followed() {
 }
 
 #[test]
-fn a_plan_may_belong_to_whoever_a_token_is_for() {
-    let place = Place::new(&[]);
+fn plan_is_assigned_by_claim() {
+    let place = JwtDirectory::new(&[]);
     let rules = format!(
         "jwt: {{ secret: {SECRET} }}\nplans: {{ of: {{ jwt: sub }}, members: {{ ada: pro }}, default: free }}\nrules:\n  \
          - {{ name: free, match: {{ plan: free }}, key: [], limit: 1/d }}\n  \
@@ -366,7 +368,7 @@ fn a_plan_may_belong_to_whoever_a_token_is_for() {
     );
     place.replace("weir.yaml", &config("echo", &rules));
     let weir = Weir::start_file(&place.0.path().join("weir.yaml"));
-    let [ada, eve] = ["ada", "eve"].map(|sub| hmac(&json!({ "sub": sub })));
+    let [ada, eve] = ["ada", "eve"].map(|sub| hmac_token(&json!({ "sub": sub })));
     let asked = [&ada, &eve, &ada, &ada, &eve].map(|token| status(&weir, token));
     assert_eq!(asked, [200, 200, 200, 429, 429]);
 }

@@ -7,59 +7,59 @@ use crate::support::{Client, Origin, Request, Weir, config, config_with};
 
 const MEGABYTE: usize = 1_000_000;
 
-fn rejecting(origin: &Origin) -> Weir {
+fn start_exhausted(origin: &Origin) -> Weir {
     let weir = Weir::start(&config(origin.address(), "rules: [{ name: all, key: [], limit: 1/d }]"));
     assert_eq!(Client::connect(weir.address()).get("/").status, 200);
     weir
 }
 
 #[test]
-fn a_rejected_upload_gets_its_429_though_it_is_written_to_its_end_before_that_is_read() {
+fn upload_written_completely_before_reading_gets_429() {
     let origin = Origin::hello();
-    let weir = rejecting(&origin);
+    let weir = start_exhausted(&origin);
     for size in [3 * MEGABYTE / 10, MEGABYTE, 5 * MEGABYTE, 20 * MEGABYTE] {
         let mut client = Client::connect(weir.address());
-        let written = client.wire.send(Request::post("/", vec![b'x'; size]).bytes());
+        let written = client.wire.send(Request::post("/", vec![b'x'; size]).to_bytes());
         assert!(written.is_ok(), "{size} bytes: {written:?}");
-        let answer = client.try_answer("POST");
+        let answer = client.try_read_response("POST");
         assert!(answer.as_ref().is_ok_and(|answer| answer.status == 429), "{size} bytes: {answer:?}");
     }
-    assert_eq!(origin.seen().len(), 1);
+    assert_eq!(origin.requests().len(), 1);
 }
 
 #[test]
-fn a_rejected_upload_may_take_seconds() {
+fn slow_rejected_upload_gets_429() {
     let origin = Origin::hello();
-    let weir = rejecting(&origin);
+    let weir = start_exhausted(&origin);
     let mut client = Client::connect(weir.address());
     client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\n");
     for _ in 0..5 {
         pause(Duration::from_millis(500));
         client.send([b'x'; 200_000]);
     }
-    assert_eq!(client.answer("POST").status, 429);
+    assert_eq!(client.read_response("POST").status, 429);
 }
 
 #[test]
-fn a_client_that_waits_for_permission_gets_its_429_at_once() {
+fn expect_100_continue_gets_429_at_once() {
     let origin = Origin::hello();
-    let weir = rejecting(&origin);
+    let weir = start_exhausted(&origin);
     let mut client = Client::connect(weir.address());
     client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\nexpect: 100-continue\r\n\r\n");
-    let answer = client.answer("POST");
+    let answer = client.read_response("POST");
     assert_eq!((answer.status, answer.interim.len()), (429, 0));
 }
 
 /// Rejected clients that never close hold a bounded number of connections.
 #[test]
-fn connections_that_linger_are_bounded_and_the_oldest_ends_first() {
+fn lingering_connections_are_bounded_and_the_oldest_closes_first() {
     let origin = Origin::hello();
-    let weir = rejecting(&origin);
+    let weir = start_exhausted(&origin);
     let unread = "POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\n";
     let mut clients: Vec<_> = (0..150).map(|_| Client::connect(weir.address())).collect();
     for client in &mut clients {
         client.send(unread);
-        assert_eq!(client.answer("POST").status, 429);
+        assert_eq!(client.read_response("POST").status, 429);
     }
     let open = || weir.metric("weir_downstream_connections", &[]);
     until_true("the oldest connections to close", || open() <= 128.0);
@@ -69,7 +69,7 @@ fn connections_that_linger_are_bounded_and_the_oldest_ends_first() {
 
 /// A client with IPv6 can use more addresses than the maximum number of lingering connections, so its network counts.
 #[test]
-fn connections_that_linger_are_bounded_for_the_network_of_an_ipv6_client() {
+fn lingering_connections_are_bounded_per_ipv6_network() {
     let origin = Origin::hello();
     let weir = Weir::start(&config_with(
         "{ address: 127.0.0.1:0, proxy_protocol: optional }",
@@ -81,7 +81,7 @@ fn connections_that_linger_are_bounded_for_the_network_of_an_ipv6_client() {
     for (number, client) in clients.iter_mut().enumerate() {
         client.send(format!("PROXY TCP6 2001:db8::{number:x} ::1 1 2\r\n"));
         client.send("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 1000000\r\n\r\n");
-        assert_eq!(client.answer("POST").status, 429);
+        assert_eq!(client.read_response("POST").status, 429);
     }
     let open = || weir.metric("weir_downstream_connections", &[]);
     // Sooner than the time after which idle lingering connections end.

@@ -6,27 +6,27 @@ use crate::support::wire::Head;
 use crate::support::{Client, Origin, Weir, config, get};
 
 /// Name of a case for the report, and its bytes.
-type Case = (&'static str, Vec<u8>);
+type MalformedCase = (&'static str, Vec<u8>);
 
-fn case(name: &'static str, bytes: impl AsRef<[u8]>) -> Case {
+fn case(name: &'static str, bytes: impl AsRef<[u8]>) -> MalformedCase {
     (name, bytes.as_ref().to_vec())
 }
 
 /// Returns a POST with these headers in addition to Host.
-fn post(name: &'static str, lines: &str, body: &str) -> Case {
+fn post(name: &'static str, lines: &str, body: &str) -> MalformedCase {
     case(name, format!("POST /p HTTP/1.1\r\nhost: a.test\r\n{lines}\r\n\r\n{body}"))
 }
 
 /// Returns a GET with this target.
-fn target(name: &'static str, target: &str) -> Case {
+fn target(name: &'static str, target: &str) -> MalformedCase {
     case(name, format!("GET {target} HTTP/1.1\r\nhost: a.test\r\n\r\n"))
 }
 
 /// Sends each case on its own connection, and checks that all are rejected.
-fn assert_all_refused(cases: &[Case]) {
+fn assert_all_rejected(cases: &[MalformedCase]) {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
-    let whole = || origin.seen().iter().filter(|seen| seen.complete).count();
+    let whole = || origin.requests().iter().filter(|seen| seen.complete).count();
     let mut wrong = Vec::new();
     for (name, bytes) in cases {
         let before = whole();
@@ -43,17 +43,17 @@ fn assert_all_refused(cases: &[Case]) {
             wrong.push(format!("{name}: the connection stayed open"));
         }
         if whole() > before {
-            wrong.push(format!("{name}: the upstream saw {:?}", origin.last().head));
+            wrong.push(format!("{name}: the upstream saw {:?}", origin.last_request().head));
         }
     }
     assert_eq!(get(weir.address(), "/fine").status, 200, "the proxy no longer serves requests");
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(whole(), 1, "the upstream saw {:#?}", origin.seen());
+    assert_eq!(whole(), 1, "the upstream saw {:#?}", origin.requests());
 }
 
 #[test]
-fn a_request_line_that_is_none_is_refused() {
-    assert_all_refused(&[
+fn invalid_request_lines_are_rejected() {
+    assert_all_rejected(&[
         case("garbage", b"\x80\x81\xff\xfe\r\n\r\n"),
         case("a TLS hello", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03abcdefgh\r\n\r\n"),
         case("a PROXY line", "PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\nGET / HTTP/1.1\r\nhost: a.test\r\n\r\n"),
@@ -68,8 +68,8 @@ fn a_request_line_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_target_that_is_none_is_refused() {
-    assert_all_refused(&[
+fn invalid_targets_are_rejected() {
+    assert_all_rejected(&[
         target("no slash", "p"),
         target("an authority", "a.test:80"),
         target("an asterisk", "*"),
@@ -83,9 +83,9 @@ fn a_target_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_host_that_is_none_is_refused() {
+fn invalid_hosts_are_rejected() {
     let host = |name, lines: &str| case(name, format!("GET / HTTP/1.1\r\n{lines}\r\n"));
-    assert_all_refused(&[
+    assert_all_rejected(&[
         host("no host", ""),
         host("two hosts", "host: a.test\r\nhost: b.test\r\n"),
         host("the same host twice", "host: a.test\r\nhost: a.test\r\n"),
@@ -99,7 +99,7 @@ fn a_host_that_is_none_is_refused() {
 }
 
 /// Returns spellings of a host with a character that is not allowed there, and others that do not contain a host.
-fn unlikely_hosts() -> Vec<String> {
+fn invalid_hosts() -> Vec<String> {
     let bytes = (0x21..0x7f_u8).map(char::from).filter(|byte| !byte.is_ascii_alphanumeric());
     // These characters end the authority of an absolute target, so they cannot occur inside it.
     let inside = bytes.filter(|byte| !['/', '?', '#'].contains(byte)).map(|byte| format!("api.test{byte}x"));
@@ -121,17 +121,17 @@ fn unlikely_hosts() -> Vec<String> {
 }
 
 #[test]
-fn an_absolute_target_passes_the_same_check_as_host() {
+fn authority_of_an_absolute_target_is_validated_like_host() {
     let origin = Origin::hello();
     let rules = "rules: [{ name: no, match: { host: api.test }, action: deny }]";
     let weir = Weir::start(&config(origin.address(), rules));
     let status = |request: String| {
         let mut client = Client::connect(weir.address());
         client.send(request);
-        client.answer("GET").status
+        client.read_response("GET").status
     };
     let (mut rejected, mut wrong) = (0, Vec::new());
-    for host in unlikely_hosts() {
+    for host in invalid_hosts() {
         if status(format!("GET /p HTTP/1.1\r\nhost: {host}\r\n\r\n")) != 400 {
             continue;
         }
@@ -148,9 +148,9 @@ fn an_absolute_target_passes_the_same_check_as_host() {
 }
 
 #[test]
-fn a_length_that_is_none_is_refused() {
+fn invalid_content_length_is_rejected() {
     let length = |name, value: &str| post(name, &format!("content-length: {value}"), "hello");
-    assert_all_refused(&[
+    assert_all_rejected(&[
         length("a word", "five"),
         length("a plus", "+5"),
         length("a minus", "-5"),
@@ -165,9 +165,9 @@ fn a_length_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_transfer_coding_that_could_be_misread_is_refused() {
+fn ambiguous_transfer_encoding_is_rejected() {
     let coded = |name, lines: &str| post(name, lines, "5\r\nhello\r\n0\r\n\r\n");
-    assert_all_refused(&[
+    assert_all_rejected(&[
         coded("chunked twice", "transfer-encoding: chunked\r\ntransfer-encoding: chunked"),
         coded("chunked twice in one line", "transfer-encoding: chunked, chunked"),
         coded("gzip too", "transfer-encoding: gzip, chunked"),
@@ -187,9 +187,9 @@ fn a_transfer_coding_that_could_be_misread_is_refused() {
 }
 
 #[test]
-fn a_header_line_that_is_none_is_refused() {
+fn invalid_header_lines_are_rejected() {
     let line = |name, line: &str| case(name, format!("GET / HTTP/1.1\r\nhost: a.test\r\n{line}\r\n\r\n"));
-    assert_all_refused(&[
+    assert_all_rejected(&[
         line("a folded line", "x-a: b\r\n folded"),
         line("no colon", "x-a"),
         line("no name", ": b"),
@@ -204,10 +204,10 @@ fn a_header_line_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_head_beyond_all_measure_is_refused() {
+fn oversized_header_sections_are_rejected() {
     let lines = |count: usize| (0..count).map(|n| format!("x-{n}: b\r\n")).collect::<String>();
     let head = |name, lines: &str| case(name, format!("GET / HTTP/1.1\r\nhost: a.test\r\n{lines}\r\n"));
-    assert_all_refused(&[
+    assert_all_rejected(&[
         head("a value of 100 KB", &format!("x-a: {}\r\n", "b".repeat(100_000))),
         head("a name of 66 KB", &format!("x-{}: b\r\n", "a".repeat(66_000))),
         head("70 KB in lines", &format!("x-a: {}\r\n", "b".repeat(980)).repeat(70)),
@@ -216,9 +216,9 @@ fn a_head_beyond_all_measure_is_refused() {
 }
 
 #[test]
-fn chunks_that_are_none_are_refused_and_never_complete_a_request() {
+fn invalid_chunks_are_rejected_without_completing_a_request() {
     let chunks = |name, body: &str| post(name, "transfer-encoding: chunked", body);
-    assert_all_refused(&[
+    assert_all_rejected(&[
         chunks("a bare LF after an extension", "5;\nhello\r\n0\r\n\r\n"),
         chunks("a bare LF after the size", "5\nhello\r\n0\r\n\r\n"),
         chunks("a bare LF after the data", "5\r\nhello\n0\r\n\r\n"),
@@ -234,19 +234,19 @@ fn chunks_that_are_none_are_refused_and_never_complete_a_request() {
 }
 
 #[test]
-fn garbage_after_a_good_request_leaves_its_answer_alone() {
+fn garbage_after_a_valid_request_gets_400_after_its_response() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     let mut client = Client::connect(weir.address());
     client.send("GET /one HTTP/1.1\r\nhost: a.test\r\n\r\nnot a request\r\n\r\n");
-    assert_eq!(client.answer("GET").status, 200);
-    assert_eq!(client.answer("GET").status, 400);
+    assert_eq!(client.read_response("GET").status, 200);
+    assert_eq!(client.read_response("GET").status, 400);
     assert!(client.is_closed());
-    assert_eq!(origin.only().head.word(1), "/one");
+    assert_eq!(origin.only_request().head.word(1), "/one");
 }
 
 #[test]
-fn what_only_looks_like_http_2_is_turned_away() {
+fn invalid_http2_preface_closes_the_connection() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     for rest in ["SM\r\n\r\nGET / HTTP/1.1\r\nhost: a.test\r\n\r\n", "XX\r\n\r\n", "\r\n"] {
@@ -255,11 +255,11 @@ fn what_only_looks_like_http_2_is_turned_away() {
         client.wire.drain();
         assert!(client.is_closed(), "{rest:?}");
     }
-    assert_eq!(origin.seen().len(), 0);
+    assert_eq!(origin.requests().len(), 0);
 }
 
 #[test]
-fn length_and_chunks_together_are_read_as_chunks_or_refused_and_end_the_connection() {
+fn request_with_length_and_chunked_closes_the_connection() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     for lines in
@@ -267,17 +267,17 @@ fn length_and_chunks_together_are_read_as_chunks_or_refused_and_end_the_connecti
     {
         let mut client = Client::connect(weir.address());
         client.send(format!("POST /p HTTP/1.1\r\nhost: a.test\r\n{lines}\r\n\r\n5\r\nhello\r\n0\r\n\r\n"));
-        let answer = client.answer("POST");
+        let answer = client.read_response("POST");
         assert!([200, 400].contains(&answer.status));
         assert!(client.is_closed(), "RFC 9112 section 6.1: the connection MUST be closed");
     }
-    for seen in origin.seen() {
+    for seen in origin.requests() {
         assert_eq!((seen.head.get("content-length"), seen.body.text().as_str()), (None, "hello"));
     }
 }
 
 #[test]
-fn a_fragment_is_refused_or_left_behind() {
+fn fragment_in_the_target_cannot_bypass_a_rule() {
     let origin = Origin::hello();
     let rules = "rules: [{ name: no, match: { path: /p }, action: deny }]";
     let weir = Weir::start(&config(origin.address(), rules));
@@ -285,11 +285,11 @@ fn a_fragment_is_refused_or_left_behind() {
     assert!([400, 403].contains(&status), "{status}: a fragment circumvents a rule");
     let status = get(weir.address(), "/q#f").status;
     assert!([200, 400].contains(&status), "{status}");
-    assert!(origin.seen().iter().all(|seen| seen.head.word(1) == "/q"));
+    assert!(origin.requests().iter().all(|seen| seen.head.word(1) == "/q"));
 }
 
 #[test]
-fn a_hidden_request_behind_a_body_is_never_run() {
+fn request_smuggled_behind_a_body_is_not_executed() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     let hidden = "GET /hidden HTTP/1.1\r\nhost: a.test\r\n\r\n";
@@ -300,11 +300,11 @@ fn a_hidden_request_behind_a_body_is_never_run() {
         body.len()
     ));
     client.wire.drain();
-    assert!(origin.seen().iter().all(|seen| seen.head.word(1) != "/hidden"));
+    assert!(origin.requests().iter().all(|seen| seen.head.word(1) != "/hidden"));
 }
 
 #[test]
-fn nothing_behind_a_broken_body_is_a_request() {
+fn bytes_after_a_malformed_body_are_not_parsed_as_a_request() {
     let origin = Origin::hello();
     let weir =
         Weir::start(&config(origin.address(), "rules: [{ name: no, match: { path: /deny }, action: deny }]"));
@@ -314,33 +314,33 @@ fn nothing_behind_a_broken_body_is_a_request() {
         client.send(format!(
             "POST /deny HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n{begun}"
         ));
-        assert_eq!(client.answer("POST").status, 403);
+        assert_eq!(client.read_response("POST").status, 403);
         // The connection may be closed already.
         let _ = client.wire.send(format!("{rest}GET /hidden HTTP/1.1\r\nhost: a.test\r\n\r\n"));
         assert!(!matches!(client.wire.read_head(), Ok(Some(_))), "a response to bytes after {begun:?}");
         assert!(client.is_closed());
     }
-    assert_eq!(origin.seen().len(), 0);
+    assert_eq!(origin.requests().len(), 0);
     assert_eq!(weir.metric("weir_panics_total", &[]), 0.0);
 }
 
 #[test]
-fn the_answer_to_a_broken_body_says_that_the_connection_ends() {
+fn malformed_body_gets_400_with_connection_close() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     let mut client = Client::connect(weir.address());
     client.send("POST / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nx\r\n");
-    let answer = client.answer("POST");
+    let answer = client.read_response("POST");
     assert_eq!((answer.status, answer.header("connection")), (400, "close"));
     assert!(client.is_closed());
 }
 
 #[test]
-fn an_error_says_nothing_about_our_insides() {
+fn error_response_reveals_no_implementation_details() {
     let weir = Weir::start(&config("echo", ""));
     let mut client = Client::connect(weir.address());
     client.send("GET /%00 HTTP/1.1\r\nhost: a.test\r\n\r\n");
-    let answer = client.answer("GET");
+    let answer = client.read_response("GET");
     assert_eq!(answer.status, 400);
     let text = format!("{:?} {}", answer.head, answer.body.text()).to_ascii_lowercase();
     for word in ["hyper", "rust", "malformed {", "src/"] {
@@ -349,10 +349,10 @@ fn an_error_says_nothing_about_our_insides() {
 }
 
 #[test]
-fn empty_lines_before_a_request_are_overlooked() {
+fn empty_lines_before_a_request_are_ignored() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     let mut client = Client::connect(weir.address());
     client.send("\r\nGET /one HTTP/1.1\r\nhost: a.test\r\n\r\n");
-    assert_eq!(client.answer("GET").status, 200);
+    assert_eq!(client.read_response("GET").status, 200);
 }

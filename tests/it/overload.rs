@@ -6,10 +6,12 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use crate::support::wait::{until, until_true};
-use crate::support::{Client, Origin, Request, Then, Weir, ask, at_once, config, config_with, get};
+use crate::support::{
+    AfterResponse, Client, Origin, Request, Weir, config, config_with, fetch, get, run_concurrently,
+};
 
 #[test]
-fn connections_beyond_the_bound_are_closed_and_places_are_given_back() {
+fn connections_over_the_limit_are_closed_and_permits_returned() {
     let weir = Weir::start(&config("echo", "overload: { connections: 2 }"));
     let mut clients = [Client::connect(weir.address()), Client::connect(weir.address())];
     assert!(clients.iter_mut().all(|client| client.get("/").status == 200));
@@ -17,35 +19,35 @@ fn connections_beyond_the_bound_are_closed_and_places_are_given_back() {
     assert!(clients.iter_mut().all(|client| client.get("/").status == 200));
     let [one, _other] = clients;
     drop(one);
-    until_true("a free permit", || Client::connect(weir.address()).try_ask(&Request::get("/")).is_ok());
+    until_true("a free permit", || Client::connect(weir.address()).try_fetch(&Request::get("/")).is_ok());
     let turned_away = weir.metric("weir_overload_turned_away_total", &[("limit", "connections")]);
     assert!(turned_away >= 1.0, "{turned_away}");
 }
 
 #[test]
-fn a_client_has_as_many_connections_as_it_may_and_others_have_theirs() {
+fn connections_per_client_are_limited() {
     let weir = Weir::start(&config("echo", "workers: 2\noverload: { connections_per_client: 3 }"));
     let served = Mutex::new(Vec::new());
-    let admitted = at_once(20, |_| {
+    let admitted = run_concurrently(20, |_| {
         let mut client = Client::connect_from("127.0.0.1", weir.address());
-        let is_served = client.try_ask(&Request::get("/")).is_ok();
+        let is_served = client.try_fetch(&Request::get("/")).is_ok();
         served.lock().unwrap().push(client);
         is_served
     });
     assert_eq!(admitted.iter().filter(|is_served| **is_served).count(), 3);
     assert_eq!(Client::connect_from("127.0.0.2", weir.address()).get("/").status, 200);
     drop(served);
-    until_true("a free permit", || get_from_first(&weir));
+    until_true("a free permit", || is_first_client_served(&weir));
     let turned_away = weir.metric("weir_overload_turned_away_total", &[("limit", "connections_per_client")]);
     assert!(turned_away >= 17.0, "{turned_away}");
 }
 
-fn get_from_first(weir: &Weir) -> bool {
-    Client::connect_from("127.0.0.1", weir.address()).try_ask(&Request::get("/")).is_ok()
+fn is_first_client_served(weir: &Weir) -> bool {
+    Client::connect_from("127.0.0.1", weir.address()).try_fetch(&Request::get("/")).is_ok()
 }
 
 #[test]
-fn requests_beyond_the_bound_are_told_so_and_charge_nothing() {
+fn requests_over_the_limit_get_503_and_are_not_charged() {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
     let origin = Origin::start(move |turn| {
@@ -53,7 +55,7 @@ fn requests_beyond_the_bound_are_told_so_and_charge_nothing() {
             released.lock().unwrap().recv().unwrap();
         }
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
@@ -64,8 +66,8 @@ fn requests_beyond_the_bound_are_told_so_and_charge_nothing() {
     );
     let weir = Weir::start(&config(origin.address(), &rest));
     let slow = Client::connect(weir.address());
-    slow.send(Request::get("/slow").bytes());
-    origin.until("the slow request", |seen| seen.head.word(1) == "/slow");
+    slow.send(Request::get("/slow").to_bytes());
+    origin.until_request("the slow request", |seen| seen.head.word(1) == "/slow");
     for _ in 0..3 {
         let answer = get(weir.address(), "/");
         assert_eq!((answer.status, answer.header("x-envoy-overloaded")), (503, "true"));
@@ -73,7 +75,7 @@ fn requests_beyond_the_bound_are_told_so_and_charge_nothing() {
     }
     release.send(()).unwrap();
     let mut slow = slow;
-    assert_eq!(slow.answer("GET").status, 200);
+    assert_eq!(slow.read_response("GET").status, 200);
     until_true("a free request permit, and one unit left", || get(weir.address(), "/").status == 200);
     assert_eq!(get(weir.address(), "/").status, 429);
     let is_flagged =
@@ -83,7 +85,7 @@ fn requests_beyond_the_bound_are_told_so_and_charge_nothing() {
 }
 
 #[test]
-fn when_memory_is_short_requests_are_turned_away_and_their_connections_closed() {
+fn requests_are_shed_and_connections_closed_over_the_memory_limit() {
     // Every Weir process uses more than 2 MiB.
     let weir = Weir::start(&config("echo", "overload: { memory: 2MiB }"));
     let answer = until("a measurement of memory", || {
@@ -97,20 +99,20 @@ fn when_memory_is_short_requests_are_turned_away_and_their_connections_closed() 
 }
 
 #[test]
-fn descriptors_that_run_out_keep_nobody_waiting_who_has_one_and_come_back() {
+fn file_descriptor_exhaustion_does_not_affect_open_connections() {
     let weir = Weir::start(&config("echo", "overload: { connections: 100000 }"));
     let mut early = Client::connect(weir.address());
     assert_eq!(early.get("/").status, 200);
     let open = weir.metric("process_open_fds", &[]);
-    weir.limit_descriptors(open as u64 + 5);
+    weir.limit_file_descriptors(open as u64 + 5);
     // The kernel completes these connections, but Weir cannot accept most of them.
     let mut crowd: Vec<_> = (0..50).map(|_| Client::connect(weir.address())).collect();
-    crowd.iter().for_each(|client| client.send(Request::get("/").bytes()));
+    crowd.iter().for_each(|client| client.send(Request::get("/").to_bytes()));
     until_true("a line in the log", || weir.log().iter().any(|line| line.contains("cannot accept")));
     assert_eq!(early.get("/").status, 200, "open connections are served");
     // Each closed connection makes room for another one, so that all are served in the end.
     for client in &mut crowd {
-        assert_eq!(client.answer("GET").status, 200);
+        assert_eq!(client.read_response("GET").status, 200);
         client.wire.stream().shutdown(Shutdown::Both).unwrap();
     }
     assert_eq!(get(weir.address(), "/").status, 200);
@@ -122,7 +124,7 @@ fn descriptors_that_run_out_keep_nobody_waiting_who_has_one_and_come_back() {
 }
 
 #[test]
-fn heads_that_trickle_from_many_keep_nobody_waiting_and_are_let_go() {
+fn slow_header_sections_time_out_without_blocking_others() {
     let origin = Origin::hello();
     let listener = "{ address: 127.0.0.1:0, header_timeout: 2s }";
     let weir = Weir::start(&config_with(listener, &format!("{{ address: \"{}\" }}", origin.address()), ""));
@@ -145,7 +147,7 @@ fn heads_that_trickle_from_many_keep_nobody_waiting_and_are_let_go() {
 }
 
 #[test]
-fn bodies_that_stand_still_for_many_keep_nobody_waiting_and_are_let_go() {
+fn stalled_uploads_time_out_without_blocking_others() {
     let origin = Origin::hello();
     let upstream = format!("{{ address: \"{}\", idle_timeout: 2s }}", origin.address());
     let weir = Weir::start(&config_with("{ address: 127.0.0.1:0 }", &upstream, ""));
@@ -157,15 +159,15 @@ fn bodies_that_stand_still_for_many_keep_nobody_waiting_and_are_let_go() {
         assert_eq!(get(weir.address(), "/").status, 200);
     }
     for client in &mut slow {
-        assert_eq!(client.try_answer("POST").unwrap().status, 408);
+        assert_eq!(client.try_read_response("POST").unwrap().status, 408);
         assert!(client.is_closed());
     }
-    let whole = origin.seen().iter().filter(|seen| seen.complete && seen.head.word(0) == "POST").count();
+    let whole = origin.requests().iter().filter(|seen| seen.complete && seen.head.word(0) == "POST").count();
     assert_eq!(whole, 0);
 }
 
 #[test]
-fn idle_connections_are_cheap_and_keep_nobody_waiting() {
+fn idle_connections_use_little_memory_and_block_no_requests() {
     const IDLE: usize = 400;
     let weir = Weir::start(&config("echo", ""));
     let resident = || weir.metric("process_resident_memory_bytes", &[]);
@@ -180,18 +182,18 @@ fn idle_connections_are_cheap_and_keep_nobody_waiting() {
     let each = (resident() - before) / IDLE as f64;
     assert!(each < 20.0 * 1024.0, "{each} bytes per idle connection");
     assert!(idle.iter_mut().all(|client| client.get("/").status == 200));
-    assert_eq!(ask(weir.address(), &Request::get("/")).status, 200);
+    assert_eq!(fetch(weir.address(), &Request::get("/")).status, 200);
 }
 
 #[test]
-fn memory_is_given_back_by_a_thread_of_its_own_where_nobody_comes_by_to_do_it() {
+fn allocator_returns_memory_in_a_background_thread() {
     let weir = Weir::start(&config(Origin::hello().address(), ""));
     // The threads of the allocator have names.
     until_true("the thread", || weir.threads().iter().any(|name| name == "jemalloc_bg_thd"));
 }
 
 #[test]
-fn nothing_has_panicked_and_that_is_said() {
+fn panics_metric_exists_and_is_zero() {
     let weir = Weir::start(&config("echo", ""));
     assert_eq!(get(weir.address(), "/").status, 200);
     assert_eq!(weir.metric("weir_panics_total", &[]), 0.0);

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use crate::support::{Client, Request, Weir, config, wait};
 
 /// A complete configuration: free users 100 per hour, pro users 10,000.
-const SENTENCE: &str = "\
+const FREE_AND_PRO: &str = "\
 plans:
   of: { header: x-api-key }
   members: { file: keys.yaml }
@@ -18,12 +18,12 @@ rules:
 ";
 
 /// A proxy and the directory with its file of members.
-struct Place {
+struct PlanProxy {
     weir: Weir,
     directory: TempDir,
 }
 
-impl Place {
+impl PlanProxy {
     fn start(members: &str, rest: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("keys.yaml"), members).unwrap();
@@ -32,7 +32,7 @@ impl Place {
         Self { weir: Weir::start_file(&file), directory }
     }
 
-    fn replace(&self, members: &str) {
+    fn replace_members(&self, members: &str) {
         let next = self.directory.path().join("next");
         fs::write(&next, members).unwrap();
         fs::rename(&next, self.directory.path().join("keys.yaml")).unwrap();
@@ -43,18 +43,18 @@ impl Place {
         statuses(&self.weir, keys)
     }
 
-    fn passing(&self, key: &str, requests: usize) -> usize {
+    fn count_admitted(&self, key: &str, requests: usize) -> usize {
         self.statuses(&vec![key; requests]).iter().filter(|status| **status == 200).count()
     }
 }
 
-fn with_key(key: &str) -> Request {
+fn request_with_key(key: &str) -> Request {
     if key.is_empty() { Request::get("/") } else { Request::get("/").header("x-api-key", key) }
 }
 
 fn statuses(weir: &Weir, keys: &[&str]) -> Vec<u16> {
     let mut client = Client::connect(weir.address());
-    keys.iter().map(|key| client.ask(&with_key(key)).status).collect()
+    keys.iter().map(|key| client.fetch(&request_with_key(key)).status).collect()
 }
 
 /// A rule that rejects every client that is not on the plan `pro`.
@@ -64,40 +64,40 @@ rules: [{ name: only-pro, except: { plan: pro }, action: deny }]
 ";
 
 #[test]
-fn free_users_100_an_hour_pro_users_10000() {
-    let place = Place::start("alice: pro\nbob: free\n", SENTENCE);
+fn each_plan_has_its_own_limit() {
+    let place = PlanProxy::start("alice: pro\nbob: free\n", FREE_AND_PRO);
     let mut client = Client::connect(place.weir.address());
     assert_eq!(
-        client.ask(&with_key("alice")).head.get("x-ratelimit-limit"),
+        client.fetch(&request_with_key("alice")).head.get("x-ratelimit-limit"),
         Some("10000, 10000;w=3600;name=\"pro\"")
     );
     assert_eq!(
-        client.ask(&with_key("carol")).head.get("x-ratelimit-limit"),
+        client.fetch(&request_with_key("carol")).head.get("x-ratelimit-limit"),
         Some("100, 100;w=3600;name=\"free\"")
     );
-    assert_eq!(place.passing("bob", 110), 100);
+    assert_eq!(place.count_admitted("bob", 110), 100);
     // Unknown keys are free users too, each with its own limit of 100.
-    assert_eq!(place.passing("dave", 110), 100);
-    assert_eq!(place.passing("alice", 150), 150);
+    assert_eq!(place.count_admitted("dave", 110), 100);
+    assert_eq!(place.count_admitted("alice", 150), 150);
 }
 
 #[test]
-fn ten_thousand_an_hour_is_where_pro_ends() {
-    let place = Place::start("alice: pro\n", SENTENCE);
-    let passed = place.passing("alice", 10_050);
+fn pro_plan_is_limited_to_10000_per_hour() {
+    let place = PlanProxy::start("alice: pro\n", FREE_AND_PRO);
+    let passed = place.count_admitted("alice", 10_050);
     // Units that are replenished while the requests are sent are admitted too: three per second.
     assert!((10_000..10_050).contains(&passed), "{passed}");
 }
 
 #[test]
-fn a_plan_is_a_key_and_absent_without_a_default() {
+fn plan_is_a_key_and_missing_without_a_default() {
     let rest = "\
 plans: { of: { cookie: session }, members: { a: pro, b: pro, c: gold } }
 rules: [{ name: per-plan, key: plan, limit: 1/d, on_missing: deny }]
 ";
     let weir = Weir::start(&config("echo", rest));
     let mut client = Client::connect(weir.address());
-    let mut ask = |cookie: &str| client.ask(&Request::get("/").header("cookie", cookie)).status;
+    let mut ask = |cookie: &str| client.fetch(&Request::get("/").header("cookie", cookie)).status;
     assert_eq!([ask("session=a"), ask("session=b"), ask("session=c")], [200, 429, 200]);
     assert_eq!([ask("session=d"), ask("other=a")], [403, 403]);
     for spelling in ["session=%61", "session=\"\\141\"", "%73ession=a"] {
@@ -106,44 +106,44 @@ rules: [{ name: per-plan, key: plan, limit: 1/d, on_missing: deny }]
 }
 
 #[test]
-fn nobody_takes_on_a_plan_by_sending_a_second_key() {
-    let place = Place::start("alice: pro\n", ONLY_PRO);
+fn second_api_key_cannot_gain_a_plan() {
+    let place = PlanProxy::start("alice: pro\n", ONLY_PRO);
     let mut client = Client::connect(place.weir.address());
-    assert_eq!(client.ask(&with_key("alice")).status, 200);
+    assert_eq!(client.fetch(&request_with_key("alice")).status, 200);
     for (other, status) in [("mallory", 400), ("alice", 200)] {
-        assert_eq!(client.ask(&with_key("alice").header("x-api-key", other)).status, status);
+        assert_eq!(client.fetch(&request_with_key("alice").header("x-api-key", other)).status, status);
     }
     assert_eq!(place.statuses(&["", "Alice", "alice ", "alic"]), [403, 403, 200, 403]);
 }
 
 #[test]
-fn members_that_change_take_effect_and_counters_stay() {
+fn changed_members_are_reloaded_and_counters_retained() {
     let rest = "\
 plans: { of: { header: x-api-key }, members: { file: keys.yaml }, default: free }
 rules:
   - { name: free, match: { plan: free }, key: { header: x-api-key }, limit: 2/d }
   - { name: pro, match: { plan: pro }, key: { header: x-api-key }, limit: 3/d }
 ";
-    let place = Place::start("alice: pro\n", rest);
+    let place = PlanProxy::start("alice: pro\n", rest);
     assert_eq!(place.statuses(&["alice", "bob", "bob", "bob"]), [200, 200, 200, 429]);
     let before = place.weir.generation();
-    place.replace("alice: pro\nbob: pro\n");
+    place.replace_members("alice: pro\nbob: pro\n");
     place.weir.until_reloaded(before);
     assert_eq!(place.statuses(&["bob", "bob", "bob", "bob"]), [200, 200, 200, 429]);
     assert_eq!(place.statuses(&["alice", "alice", "alice"]), [200, 200, 429], "the counter is kept");
     // Back on the free plan, the units used under it are still counted.
     let before = place.weir.generation();
-    place.replace("{}\n");
+    place.replace_members("{}\n");
     place.weir.until_reloaded(before);
     assert_eq!(place.statuses(&["bob", "alice"]), [429, 200]);
 }
 
 #[test]
-fn damaged_members_keep_the_old_ones_and_no_key_is_shown() {
-    let place = Place::start("sk_live_alice: pro\n", ONLY_PRO);
+fn damaged_members_file_is_rejected_without_revealing_keys() {
+    let place = PlanProxy::start("sk_live_alice: pro\n", ONLY_PRO);
     let spoil = |members: &str| {
         let before = place.weir.rejected_reloads();
-        place.replace(members);
+        place.replace_members(members);
         wait::until_true("the rejection", || place.weir.rejected_reloads() > before);
         assert_eq!(place.statuses(&["sk_live_alice", "sk_live_bob"]), [200, 403]);
     };
@@ -154,21 +154,24 @@ fn damaged_members_keep_the_old_ones_and_no_key_is_shown() {
     let info = place.weir.admin_json("/server_info");
     let shown = info["config"]["last_reload"]["problems"][0].as_str().unwrap();
     assert!(shown.ends_with("keys.yaml:2:1: duplicate key (first in line 1)"), "{shown}");
-    place.replace("sk_live_bob: pro\n");
+    place.replace_members("sk_live_bob: pro\n");
     wait::until_true("the new members", || place.statuses(&["sk_live_alice", "sk_live_bob"]) == [403, 200]);
     assert_no_key_is_shown(&place.weir, "sk_live");
 }
 
 #[test]
-fn keys_in_the_configuration_are_shown_nowhere() {
+fn inline_members_are_never_shown() {
     let rest = "\
 plans: { of: { header: x-api-key }, members: { sk_live_alice: pro } }
 rules: [{ name: only-pro, except: { plan: pro }, action: deny }]
 ";
     let weir = Weir::start(&config("echo", rest));
     assert_eq!(statuses(&weir, &["sk_live_alice", "sk_live_bob"]), [200, 403]);
-    weir.reload_in_vain(&config("echo", &rest.replace("sk_live_alice: pro", "sk_live_alice: [1]")));
-    weir.reload_in_vain(&config("echo", &rest.replace("sk_live_alice: pro", "sk_live_a: x, sk_live_a: x")));
+    weir.assert_reload_rejected(&config("echo", &rest.replace("sk_live_alice: pro", "sk_live_alice: [1]")));
+    weir.assert_reload_rejected(&config(
+        "echo",
+        &rest.replace("sk_live_alice: pro", "sk_live_a: x, sk_live_a: x"),
+    ));
     assert_no_key_is_shown(&weir, "sk_live");
 }
 
@@ -180,9 +183,9 @@ fn assert_no_key_is_shown(weir: &Weir, key: &str) {
 }
 
 #[test]
-fn a_hundred_thousand_members_are_read_and_found() {
+fn one_hundred_thousand_members_are_supported() {
     let members: String = (0..100_000).map(|n| format!("key-{n:06}: {}\n", ["free", "pro"][n % 2])).collect();
-    let place = Place::start(&members, ONLY_PRO);
+    let place = PlanProxy::start(&members, ONLY_PRO);
     assert_eq!(
         place.statuses(&["key-000000", "key-000001", "key-099998", "key-099999", "key-100001"]),
         [403, 200, 403, 200, 403]
@@ -190,8 +193,8 @@ fn a_hundred_thousand_members_are_read_and_found() {
 }
 
 #[test]
-fn a_second_key_takes_nobody_off_their_plan() {
-    let place = Place::start(
+fn second_api_key_cannot_escape_a_plan() {
+    let place = PlanProxy::start(
         "{ a: slow, b: fast }",
         "plans: { of: { header: x-api-key }, members: { file: keys.yaml } }\n\
          rules: [{ name: slow, match: { plan: slow }, limit: 1/d }]\n",
@@ -199,8 +202,8 @@ fn a_second_key_takes_nobody_off_their_plan() {
     assert_eq!(place.statuses(&["a", "a", "b", ""]), [200, 429, 200, 200]);
     for other in ["b", "unknown"] {
         for lines in [["a", other], [other, "a"]] {
-            let request = with_key(lines[0]).header("x-api-key", lines[1]);
-            assert_eq!(Client::connect(place.weir.address()).ask(&request).status, 400, "{lines:?}");
+            let request = request_with_key(lines[0]).header("x-api-key", lines[1]);
+            assert_eq!(Client::connect(place.weir.address()).fetch(&request).status, 400, "{lines:?}");
         }
     }
 }

@@ -9,9 +9,9 @@ use http::HeaderMap;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use tempfile::TempDir;
 
-use crate::support::h2::H2;
+use crate::support::h2::H2Client;
 use crate::support::h2_origin::H2Origin;
-use crate::support::{Client, Origin, Request, Then, Weir, at_once, config, wait};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, run_concurrently, wait};
 
 /// Pages with recipes, one per heading.
 const GUIDES: [&str; 13] = [
@@ -39,12 +39,12 @@ fn recipe(heading: &str) -> &'static str {
 }
 
 /// A proxy with the configuration of a recipe, and the files that it names.
-struct Kitchen {
+struct RecipeProxy {
     weir: Weir,
     directory: TempDir,
 }
 
-impl Deref for Kitchen {
+impl Deref for RecipeProxy {
     type Target = Weir;
 
     fn deref(&self) -> &Weir {
@@ -52,13 +52,13 @@ impl Deref for Kitchen {
     }
 }
 
-impl Kitchen {
+impl RecipeProxy {
     fn start(heading: &str, origin: &Origin, files: &[(&str, &str)]) -> Self {
-        Self::start_beside("", heading, origin, files)
+        Self::start_with("", heading, origin, files)
     }
 
     /// Starts a recipe with an additional line of YAML.
-    fn start_beside(line: &str, heading: &str, origin: &Origin, files: &[(&str, &str)]) -> Self {
+    fn start_with(line: &str, heading: &str, origin: &Origin, files: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (name, content) in files {
             fs::write(directory.path().join(name), content).unwrap();
@@ -76,9 +76,9 @@ impl Kitchen {
     }
 
     /// Sends a request `times` times on one connection, and returns the status codes.
-    fn ask(&self, times: usize, request: &Request) -> Vec<u16> {
+    fn statuses(&self, times: usize, request: &Request) -> Vec<u16> {
         let mut client = Client::connect(self.address());
-        (0..times).map(|_| client.ask(request).status).collect()
+        (0..times).map(|_| client.fetch(request).status).collect()
     }
 
     fn decisions(&self, rule: &str, outcome: &str) -> f64 {
@@ -86,63 +86,69 @@ impl Kitchen {
     }
 }
 
-fn times(status: u16, count: usize) -> Vec<u16> {
+fn repeated_status(status: u16, count: usize) -> Vec<u16> {
     vec![status; count]
 }
 
 /// Returns an upstream that responds with the status code in the request header `x-status`.
-fn obedient() -> Origin {
+fn scripted_upstream() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
         let status = turn.head.get("x-status").unwrap_or("200").to_owned();
         turn.send(format!("HTTP/1.1 {status} As Told\r\ncontent-length: 2\r\n\r\nok"))?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     })
 }
 
 #[test]
-fn ten_failed_logins_an_hour() {
-    let origin = obedient();
-    let weir = Kitchen::start("Limit failed logins per IP address", &origin, &[]);
+fn failed_logins_are_limited_per_ip() {
+    let origin = scripted_upstream();
+    let weir = RecipeProxy::start("Limit failed logins per IP address", &origin, &[]);
     let (right, wrong) =
         (Request::post("/login", "x"), Request::post("/login", "x").header("x-status", "401"));
-    assert_eq!(weir.ask(20, &right), times(200, 20));
-    assert_eq!(weir.ask(10, &wrong), times(401, 10));
-    assert_eq!(weir.ask(2, &wrong), times(429, 2));
-    assert_eq!(weir.ask(1, &right), times(429, 1));
-    assert_eq!(Client::connect_from("127.0.0.9", weir.address()).ask(&right).status, 200);
-    assert_eq!(weir.ask(1, &Request::get("/login")), times(200, 1));
+    assert_eq!(weir.statuses(20, &right), repeated_status(200, 20));
+    assert_eq!(weir.statuses(10, &wrong), repeated_status(401, 10));
+    assert_eq!(weir.statuses(2, &wrong), repeated_status(429, 2));
+    assert_eq!(weir.statuses(1, &right), repeated_status(429, 1));
+    assert_eq!(Client::connect_from("127.0.0.9", weir.address()).fetch(&right).status, 200);
+    assert_eq!(weir.statuses(1, &Request::get("/login")), repeated_status(200, 1));
 }
 
 #[test]
-fn a_thousand_guesses_at_once_are_ten() {
-    let origin = obedient();
-    let weir = Kitchen::start("Limit failed logins per IP address", &origin, &[]);
+fn failed_logins_are_limited_under_concurrency() {
+    let origin = scripted_upstream();
+    let weir = RecipeProxy::start("Limit failed logins per IP address", &origin, &[]);
     let wrong = Request::post("/login", "x").header("x-status", "403");
-    let statuses = at_once(8, |_| weir.ask(125, &wrong)).concat();
+    let statuses = run_concurrently(8, |_| weir.statuses(125, &wrong)).concat();
     assert_eq!(statuses.iter().filter(|status| **status == 403).count(), 10);
 }
 
 #[test]
-fn ten_failed_logins_answered_200() {
+fn failed_logins_are_counted_by_response_header_or_redirect() {
     let origin = Origin::start(|turn| {
         turn.body()?;
         let told = turn.head.get("x-told").unwrap_or_default().to_owned();
         let status = if told.starts_with("location") { 303 } else { 200 };
         turn.send(format!("HTTP/1.1 {status} Told\r\n{told}\r\ncontent-length: 0\r\n\r\n"))?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let weir = Kitchen::start("Count failed logins by response header or redirect", &origin, &[]);
+    let weir = RecipeProxy::start("Count failed logins by response header or redirect", &origin, &[]);
     let login = |told: &str| Request::post("/login", "x").header("x-told", told);
-    assert_eq!(weir.ask(20, &login("x-login: ok")), times(200, 20));
-    assert_eq!(weir.ask(11, &login("x-login: failed")), [times(200, 10), times(429, 1)].concat());
+    assert_eq!(weir.statuses(20, &login("x-login: ok")), repeated_status(200, 20));
+    assert_eq!(
+        weir.statuses(11, &login("x-login: failed")),
+        [repeated_status(200, 10), repeated_status(429, 1)].concat()
+    );
     let form = |told: &str| Request::post("/form", "x").header("x-told", told);
-    assert_eq!(weir.ask(20, &form("location: /home")), times(303, 20));
-    assert_eq!(weir.ask(11, &form("location: /form?again")), [times(303, 10), times(429, 1)].concat());
+    assert_eq!(weir.statuses(20, &form("location: /home")), repeated_status(303, 20));
+    assert_eq!(
+        weir.statuses(11, &form("location: /form?again")),
+        [repeated_status(303, 10), repeated_status(429, 1)].concat()
+    );
 }
 
 #[test]
-fn ten_rejected_calls() {
+fn rejected_grpc_calls_are_limited() {
     let upstream = H2Origin::start(None, |request, mut respond| async move {
         let status = request.headers()["x-status"].clone();
         let response = http::Response::builder().header("content-type", "application/grpc");
@@ -150,10 +156,10 @@ fn ten_rejected_calls() {
         stream.send_trailers(HeaderMap::from_iter([("grpc-status".parse().unwrap(), status)]))
     });
     let weir = Weir::start(&config(upstream.address(), recipe("Limit rejected gRPC calls")));
-    let mut client = H2::connect(weir.address());
+    let mut client = H2Client::connect(weir.address());
     let mut call = |status: &str| {
         let request = client.call().header("x-status", status);
-        let whole = client.ask(request);
+        let whole = client.fetch(request);
         let fields = whole.trailers.as_ref().unwrap_or(&whole.headers);
         fields["grpc-status"].to_str().unwrap().to_owned()
     };
@@ -163,48 +169,66 @@ fn ten_rejected_calls() {
 }
 
 #[test]
-fn one_budget_for_exports_and_others() {
-    let origin = obedient();
+fn cheap_and_expensive_requests_share_a_budget() {
+    let origin = scripted_upstream();
     let heading = "One budget for cheap and expensive requests";
     // All requests must be in one window of a minute.
     wait::until_true("all requests to be in one minute", || {
-        let weir = Kitchen::start(heading, &origin, &[]);
+        let weir = RecipeProxy::start(heading, &origin, &[]);
         let of = |path: &str| Request::get(path).header("x-api-key", "7");
         let found = [
-            weir.ask(1, &of("/export/a")),
-            weir.ask(50, &of("/")),
-            weir.ask(1, &of("/")),
-            weir.ask(1, &of("/export/a")),
-            weir.ask(1, &Request::get("/export/a").header("x-api-key", "8")),
+            weir.statuses(1, &of("/export/a")),
+            weir.statuses(50, &of("/")),
+            weir.statuses(1, &of("/")),
+            weir.statuses(1, &of("/export/a")),
+            weir.statuses(1, &Request::get("/export/a").header("x-api-key", "8")),
         ];
-        found == [times(200, 1), times(200, 50), times(429, 1), times(429, 1), times(200, 1)]
+        found
+            == [
+                repeated_status(200, 1),
+                repeated_status(200, 50),
+                repeated_status(429, 1),
+                repeated_status(429, 1),
+                repeated_status(200, 1),
+            ]
     });
 }
 
 #[test]
-fn free_users_and_pro() {
-    let origin = obedient();
-    let weir = Kitchen::start("Free and paid API keys", &origin, &[("members.yaml", "rich: pro\n")]);
+fn free_and_paid_api_keys_have_different_limits() {
+    let origin = scripted_upstream();
+    let weir = RecipeProxy::start("Free and paid API keys", &origin, &[("members.yaml", "rich: pro\n")]);
     let with = |key: &str| Request::get("/").header("x-api-key", key);
-    assert_eq!(weir.ask(101, &with("poor")), [times(200, 100), times(429, 1)].concat());
-    assert_eq!(weir.ask(101, &with("other")), [times(200, 100), times(429, 1)].concat());
-    assert_eq!(weir.ask(101, &Request::get("/")), [times(200, 100), times(429, 1)].concat());
-    assert_eq!(weir.ask(150, &with("rich")), times(200, 150));
     assert_eq!(
-        Client::connect(weir.address()).ask(&with("rich")).head.get("x-ratelimit-limit").unwrap(),
+        weir.statuses(101, &with("poor")),
+        [repeated_status(200, 100), repeated_status(429, 1)].concat()
+    );
+    assert_eq!(
+        weir.statuses(101, &with("other")),
+        [repeated_status(200, 100), repeated_status(429, 1)].concat()
+    );
+    assert_eq!(
+        weir.statuses(101, &Request::get("/")),
+        [repeated_status(200, 100), repeated_status(429, 1)].concat()
+    );
+    assert_eq!(weir.statuses(150, &with("rich")), repeated_status(200, 150));
+    assert_eq!(
+        Client::connect(weir.address()).fetch(&with("rich")).head.get("x-ratelimit-limit").unwrap(),
         "10000, 10000;w=3600;name=\"pro\""
     );
     weir.replace("members.yaml", "rich: pro\npoor: pro\n");
-    wait::until_true("the customer to get the plan `pro`", || weir.ask(1, &with("poor")) == times(200, 1));
+    wait::until_true("the customer to get the plan `pro`", || {
+        weir.statuses(1, &with("poor")) == repeated_status(200, 1)
+    });
 }
 
 #[test]
-fn two_hundred_dollars_a_day() {
-    let origin = obedient();
-    let weir = Kitchen::start("Limit an amount of money per day", &origin, &[]);
+fn amount_of_money_per_day_is_limited() {
+    let origin = scripted_upstream();
+    let weir = RecipeProxy::start("Limit an amount of money per day", &origin, &[]);
     let of = |customer: &str| Request::post("/purchases", "x").header("x-customer", customer);
     let buy = |cents: &str, status: &str| {
-        weir.ask(1, &of("7").header("x-amount-cents", cents).header("x-status", status))[0]
+        weir.statuses(1, &of("7").header("x-amount-cents", cents).header("x-status", status))[0]
     };
     assert_eq!(buy("20000", "402"), 402, "declined, and refunded");
     assert_eq!(buy("20000", "503"), 503, "failed, and refunded");
@@ -213,19 +237,22 @@ fn two_hundred_dollars_a_day() {
     assert_eq!(buy("4999.5", "201"), 201, "rounded up");
     assert_eq!(buy("1", "200"), 429);
     // A missing amount uses the whole limit, an invalid or repeated one is rejected, and so is a missing customer.
-    assert_eq!([1, 2].map(|_| weir.ask(1, &of("8"))[0]), [200, 429], "the whole limit");
-    assert_eq!(weir.ask(1, &of("9").header("x-amount-cents", "1e1"))[0], 429);
-    assert_eq!(weir.ask(1, &of("9").header("x-amount-cents", "1").header("x-amount-cents", "20001"))[0], 429);
-    assert_eq!(weir.ask(1, &Request::post("/purchases", "x").header("x-amount-cents", "1"))[0], 403);
+    assert_eq!([1, 2].map(|_| weir.statuses(1, &of("8"))[0]), [200, 429], "the whole limit");
+    assert_eq!(weir.statuses(1, &of("9").header("x-amount-cents", "1e1"))[0], 429);
+    assert_eq!(
+        weir.statuses(1, &of("9").header("x-amount-cents", "1").header("x-amount-cents", "20001"))[0],
+        429
+    );
+    assert_eq!(weir.statuses(1, &Request::post("/purchases", "x").header("x-amount-cents", "1"))[0], 403);
 }
 
 #[test]
-fn ten_per_cent_over() {
-    let origin = obedient();
-    let weir = Kitchen::start("Soft limit: mark requests before rejecting them", &origin, &[]);
+fn soft_limit_marks_requests_before_rejecting() {
+    let origin = scripted_upstream();
+    let weir = RecipeProxy::start("Soft limit: mark requests before rejecting them", &origin, &[]);
     let mut client = Client::connect(weir.address());
     let request = Request::get("/").header("x-api-key", "7");
-    let answers: Vec<_> = (0..111).map(|_| client.ask(&request)).collect();
+    let answers: Vec<_> = (0..111).map(|_| client.fetch(&request)).collect();
     let (passed, refused) = answers.split_at(110);
     assert!(passed.iter().all(|answer| answer.status == 200));
     assert_eq!(refused[0].status, 429);
@@ -234,18 +261,18 @@ fn ten_per_cent_over() {
     assert!(passed[..100].iter().all(|answer| mark(answer).is_none()));
     assert!(passed[100..].iter().all(|answer| mark(answer).as_deref() == Some("per-key")));
     let marked =
-        origin.seen().iter().filter(|seen| seen.head.get("x-weir-over-limit") == Some("per-key")).count();
+        origin.requests().iter().filter(|seen| seen.head.get("x-weir-over-limit") == Some("per-key")).count();
     assert_eq!(marked, 10);
     let outcomes = ["allowed", "soft", "limited"].map(|outcome| weir.decisions("per-key", outcome));
     assert_eq!(outcomes, [100.0, 10.0, 1.0]);
 }
 
 #[test]
-fn more_while_there_is_room() {
-    let origin = obedient();
+fn elastic_limit_admits_more_with_upstream_capacity() {
+    let origin = scripted_upstream();
     // Does not use the signal `cpu`: other tests keep the CPU busy.
     let signals = "elastic: { signals: in_flight }";
-    let weir = Kitchen::start_beside(
+    let weir = RecipeProxy::start_with(
         signals,
         "Elastic limit: admit more while the upstream has capacity",
         &origin,
@@ -253,7 +280,7 @@ fn more_while_there_is_room() {
     );
     wait::until_true("growth", || weir.admin_json("/limits")["rules"][0]["factor"].as_f64() > Some(2.0));
     let begun = wait::now();
-    let statuses = weir.ask(400, &Request::get("/").header("x-api-key", "7"));
+    let statuses = weir.statuses(400, &Request::get("/").header("x-api-key", "7"));
     let passed = statuses.iter().filter(|status| **status == 200).count();
     // Admissions under the base limit: a burst of 100, and 100 per second.
     let base = 101.0 + begun.elapsed().as_secs_f64() * 100.0;
@@ -261,11 +288,11 @@ fn more_while_there_is_room() {
 }
 
 #[test]
-fn slower_instead_of_refused() {
-    let origin = obedient();
-    let weir = Kitchen::start("Delay requests instead of rejecting them", &origin, &[]);
+fn requests_are_delayed_instead_of_rejected() {
+    let origin = scripted_upstream();
+    let weir = RecipeProxy::start("Delay requests instead of rejecting them", &origin, &[]);
     let begun = wait::now();
-    let statuses = at_once(40, |_| weir.ask(1, &Request::get("/import"))).concat();
+    let statuses = run_concurrently(40, |_| weir.statuses(1, &Request::get("/import"))).concat();
     let passed = statuses.iter().filter(|status| **status == 200).count();
     assert!(passed >= 16, "{statuses:?}");
     assert!(statuses.contains(&429), "{statuses:?}");
@@ -274,53 +301,55 @@ fn slower_instead_of_refused() {
 }
 
 #[test]
-fn four_reports_at_a_time() {
+fn concurrent_reports_are_limited_per_customer() {
     let origin = Origin::start(|turn| {
         if turn.head.word(1) == "/reports/slow" {
             // The response stays incomplete until the client disconnects.
             turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no")?;
-            turn.wire.ends();
-            return Ok(Then::Close);
+            turn.wire.is_closed();
+            return Ok(AfterResponse::Close);
         }
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let weir = Kitchen::start("Four concurrent reports per customer", &origin, &[]);
+    let weir = RecipeProxy::start("Four concurrent reports per customer", &origin, &[]);
     let with = |path: &str, customer: &str| Request::get(path).header("x-customer", customer);
-    let mut under_way: Vec<_> = (0..4)
+    let mut in_flight: Vec<_> = (0..4)
         .map(|_| {
             let mut client = Client::connect(weir.address());
-            client.send(with("/reports/slow", "7").bytes());
+            client.send(with("/reports/slow", "7").to_bytes());
             assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
             client
         })
         .collect();
-    assert_eq!(weir.ask(3, &with("/reports/quick", "7")), times(429, 3));
-    assert_eq!(weir.ask(1, &with("/reports/quick", "8")), times(200, 1));
-    drop(under_way.pop());
-    wait::until_true("a free permit", || weir.ask(1, &with("/reports/quick", "7")) == times(200, 1));
-    assert_eq!(weir.ask(5, &with("/reports/quick", "7")), times(200, 5));
+    assert_eq!(weir.statuses(3, &with("/reports/quick", "7")), repeated_status(429, 3));
+    assert_eq!(weir.statuses(1, &with("/reports/quick", "8")), repeated_status(200, 1));
+    drop(in_flight.pop());
+    wait::until_true("a free permit", || {
+        weir.statuses(1, &with("/reports/quick", "7")) == repeated_status(200, 1)
+    });
+    assert_eq!(weir.statuses(5, &with("/reports/quick", "7")), repeated_status(200, 5));
 }
 
 #[test]
-fn who_does_not_listen_is_shut_out() {
-    let origin = obedient();
-    let weir = Kitchen::start("Ban a client that exceeds its limit", &origin, &[]);
+fn client_over_its_limit_is_banned() {
+    let origin = scripted_upstream();
+    let weir = RecipeProxy::start("Ban a client that exceeds its limit", &origin, &[]);
     let mut client = Client::connect(weir.address());
     wait::until_true("a rejection", || client.get("/").status == 429);
     for _ in 0..5 {
         let answer = client.get("/");
         assert_eq!(answer.status, 429);
-        assert!((540..=600).contains(&answer.number("retry-after")), "{:?}", answer.head);
+        assert!((540..=600).contains(&answer.numeric_header("retry-after")), "{:?}", answer.head);
     }
     assert_eq!((weir.decisions("scrapers", "limited"), weir.decisions("scrapers", "banned")), (1.0, 5.0));
     assert_eq!(Client::connect_from("127.0.0.9", weir.address()).get("/").status, 200);
 }
 
 #[test]
-fn a_tenth_of_the_clients_is_limited() {
-    let origin = obedient();
-    let weir = Kitchen::start("Enforce a limit for a share of clients (canary)", &origin, &[]);
+fn canary_limits_a_share_of_clients() {
+    let origin = scripted_upstream();
+    let weir = RecipeProxy::start("Enforce a limit for a share of clients (canary)", &origin, &[]);
     let limited = |client: usize| {
         let from = format!("127.0.{}.{}", 1 + client / 200, 1 + client % 200);
         let mut client = Client::connect_from(&from, weir.address());
@@ -335,14 +364,14 @@ fn a_tenth_of_the_clients_is_limited() {
 }
 
 #[test]
-fn one_canary_on_every_instance_and_a_second_one() {
-    let origin = obedient();
+fn canary_seed_selects_the_same_or_another_share() {
+    let origin = scripted_upstream();
     let heading = "Select the same or another share of clients";
-    let instances = [(), ()].map(|()| Kitchen::start(heading, &origin, &[]));
-    let canary = |instance: &Kitchen, method: &str| -> Vec<u32> {
+    let instances = [(), ()].map(|()| RecipeProxy::start(heading, &origin, &[]));
+    let canary = |instance: &RecipeProxy, method: &str| -> Vec<u32> {
         let is_limited = |customer: &u32| {
             let request = Request::new(method, "/").header("x-customer", &customer.to_string());
-            instance.ask(4, &request)[3] == 429
+            instance.statuses(4, &request)[3] == 429
         };
         (0..100).filter(is_limited).collect()
     };
@@ -354,10 +383,10 @@ fn one_canary_on_every_instance_and_a_second_one() {
 }
 
 #[test]
-fn each_user_of_a_token() {
-    let origin = obedient();
+fn users_are_limited_by_jwt_claim() {
+    let origin = scripted_upstream();
     let public = include_str!("../data/jwt/ec.pub.pem");
-    let weir = Kitchen::start("Limit each user by JWT claim", &origin, &[("issuer.pem", public)]);
+    let weir = RecipeProxy::start("Limit each user by JWT claim", &origin, &[("issuer.pem", public)]);
     let sign = |secret: &str, user: &str| {
         let key = EncodingKey::from_ec_pem(secret.as_bytes()).unwrap();
         // 2100-01-01
@@ -366,24 +395,24 @@ fn each_user_of_a_token() {
         Request::get("/").header("authorization", &format!("Bearer {token}"))
     };
     let ours = include_str!("../data/jwt/ec.pem");
-    let ask = |from: &str, request: &Request| Client::connect_from(from, weir.address()).ask(request);
-    assert_eq!(ask("127.0.0.1", &sign(ours, "ann")).number("x-ratelimit-remaining"), 999);
-    assert_eq!(ask("127.0.0.2", &sign(ours, "ann")).number("x-ratelimit-remaining"), 998);
-    assert_eq!(ask("127.0.0.2", &sign(ours, "bob")).number("x-ratelimit-remaining"), 999);
+    let ask = |from: &str, request: &Request| Client::connect_from(from, weir.address()).fetch(request);
+    assert_eq!(ask("127.0.0.1", &sign(ours, "ann")).numeric_header("x-ratelimit-remaining"), 999);
+    assert_eq!(ask("127.0.0.2", &sign(ours, "ann")).numeric_header("x-ratelimit-remaining"), 998);
+    assert_eq!(ask("127.0.0.2", &sign(ours, "bob")).numeric_header("x-ratelimit-remaining"), 999);
     assert_eq!(ask("127.0.0.1", &sign(include_str!("../data/jwt/other.pem"), "ann")).status, 403);
     assert_eq!(ask("127.0.0.1", &Request::get("/")).status, 403);
 }
 
 #[test]
-fn an_old_page_rather_than_none() {
-    let origin = obedient();
+fn last_good_response_is_served_when_rate_limited() {
+    let origin = scripted_upstream();
     let heading = "Serve the last good response when rate limited";
-    let weir = Kitchen::start(heading, &origin, &[("busy.html", "<p>busy")]);
+    let weir = RecipeProxy::start(heading, &origin, &[("busy.html", "<p>busy")]);
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/catalogue/1").body.text(), "ok");
     // Sends faster than the limit. Responses to rejected requests have a Warning header.
     let mut refused = |request: fn(usize) -> Request| {
-        let mut answers = (0..5000).map(|n| client.ask(&request(n)));
+        let mut answers = (0..5000).map(|n| client.fetch(&request(n)));
         answers.find(|answer| answer.head.get("warning").is_some()).unwrap()
     };
     let kept = refused(|_| Request::get("/catalogue/1"));
@@ -391,24 +420,24 @@ fn an_old_page_rather_than_none() {
     // Nothing is stored for a page that was never requested.
     let busy = refused(|n| Request::get(&format!("/catalogue/new-{n}")));
     assert_eq!((busy.status, &*busy.body.text()), (200, "<p>busy"));
-    let mut posts = (0..5000).map(|_| client.ask(&Request::post("/catalogue/1", "x")).status);
+    let mut posts = (0..5000).map(|_| client.fetch(&Request::post("/catalogue/1", "x")).status);
     assert!(posts.any(|status| status == 429), "a rejected POST gets 429");
 }
 
 #[test]
-fn envoy_asks_us() {
-    let origin = obedient();
+fn rules_for_envoys_rate_limit_filter_are_applied() {
+    let origin = scripted_upstream();
     let service = "rls: { address: 127.0.0.1:0, http: 127.0.0.1:0 }";
     let heading = "Rules for Envoy's rate limit filter";
-    let kitchen = Kitchen::start_beside(service, heading, &origin, &[]);
+    let kitchen = RecipeProxy::start_with(service, heading, &origin, &[]);
     let question = |client: &str| {
         let entry = |key: &str, value: &str| format!(r#"{{"key":"{key}","value":"{value}"}}"#);
         let entries = [entry("route", "login"), entry("remote_address", client)].join(",");
         Request::post("/json", format!(r#"{{"domain":"edge","descriptors":[{{"entries":[{entries}]}}]}}"#))
     };
-    let http = kitchen.door("http");
+    let http = kitchen.rls_address("http");
     let asked = |times: usize, client: &str| -> Vec<u16> {
-        (0..times).map(|_| crate::support::ask(http, &question(client)).status).collect()
+        (0..times).map(|_| crate::support::fetch(http, &question(client)).status).collect()
     };
     // At most one minute ends meanwhile.
     let passed = asked(25, "192.0.2.1").into_iter().filter(|status| *status == 200).count();
@@ -418,24 +447,24 @@ fn envoy_asks_us() {
 }
 
 /// Recipes that are tested elsewhere: this one needs a configuration server, as in tests/it/config_over_http.rs.
-const TRIED_ELSEWHERE: [&str; 1] = ["Fetch the configuration from a web server"];
+const TESTED_ELSEWHERE: [&str; 1] = ["Fetch the configuration from a web server"];
 
 #[test]
-fn every_recipe_is_tried() {
+fn every_recipe_is_tested() {
     let tests = [include_str!("recipes.rs"), include_str!("recipes/core.rs")].concat();
     let headings = GUIDES.iter().flat_map(|page| page.lines());
     let untried = headings.filter_map(|line| line.strip_prefix("## "));
     let untried: Vec<_> = untried
-        .filter(|heading| !TRIED_ELSEWHERE.contains(heading) && !tests.contains(&format!("\"{heading}\"")))
+        .filter(|heading| !TESTED_ELSEWHERE.contains(heading) && !tests.contains(&format!("\"{heading}\"")))
         .collect();
     assert!(untried.is_empty(), "recipes without a test: {untried:?}");
 }
 
 #[test]
-fn lists_of_who_may_and_who_may_not() {
-    let origin = obedient();
+fn networks_from_files_are_allowed_or_denied() {
+    let origin = scripted_upstream();
     let files = [("partners.txt", "127.0.0.5\n"), ("unwanted.txt", "127.0.0.6/32 # known\n")];
-    let weir = Kitchen::start("Allow and block networks from files", &origin, &files);
+    let weir = RecipeProxy::start("Allow and block networks from files", &origin, &files);
     let from = |address: &str, path: &str| Client::connect_from(address, weir.address()).get(path);
     assert_eq!(from("127.0.0.5", "/").head.get("x-ratelimit-limit"), None);
     assert_eq!(from("127.0.0.6", "/").status, 403);

@@ -1,34 +1,34 @@
 //! Hot reload during traffic: counters are kept, and rejected configurations have no effect on clients.
 
+mod edge_cases;
 mod files;
-mod unrest;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use crate::support::{Client, Origin, Request, Weir, ask, config, get, metrics, wait};
+use crate::support::{Client, Origin, Request, Weir, config, fetch, get, metrics, wait};
 
 /// Returns a rule with one counter per `x-key`.
-fn keyed(limit: &str) -> String {
+fn rule_per_key(limit: &str) -> String {
     format!("rules: [{{ name: per-key, key: [{{ header: x-key }}], limit: {limit} }}]")
 }
 
-fn with_key(key: &str) -> Request {
+fn request_with_key(key: &str) -> Request {
     Request::get("/").header("x-key", key)
 }
 
 /// Starts a proxy whose key `used` has used this many units.
-fn after(units: usize, rules: &str) -> Weir {
+fn start_with_used_units(units: usize, rules: &str) -> Weir {
     let weir = Weir::start(&config("echo", rules));
     let mut client = Client::connect(weir.address());
     for _ in 0..units {
-        assert_eq!(client.ask(&with_key("used")).status, 200);
+        assert_eq!(client.fetch(&request_with_key("used")).status, 200);
     }
     weir
 }
 
 #[test]
-fn twenty_reloads_under_load_fail_no_request_and_forget_no_counter() {
+fn reloads_under_load_fail_no_request_and_retain_counters() {
     let rules = |n: u64| {
         format!(
             "{}\n  - {{ name: other, match: {{ path: /other }}, key: [], limit: {n}/d }}",
@@ -37,8 +37,10 @@ fn twenty_reloads_under_load_fail_no_request_and_forget_no_counter() {
     };
     let weir = Weir::start(&config("echo", &rules(1)));
     let mut client = Client::connect(weir.address());
-    let spent =
-        (0..101).map(|_| client.ask(&with_key("spent")).status).filter(|status| *status == 200).count();
+    let spent = (0..101)
+        .map(|_| client.fetch(&request_with_key("spent")).status)
+        .filter(|status| *status == 200)
+        .count();
     assert_eq!(spent, 100);
     let (done, served) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -51,7 +53,11 @@ fn twenty_reloads_under_load_fail_no_request_and_forget_no_counter() {
                         0 | 1 => ("spent".to_owned(), 429),
                         _ => (format!("{connection}-{n}"), 200),
                     };
-                    assert_eq!(client.ask(&with_key(&key)).status, expected, "request {n} with key {key}");
+                    assert_eq!(
+                        client.fetch(&request_with_key(&key)).status,
+                        expected,
+                        "request {n} with key {key}"
+                    );
                     served.fetch_add(1, Ordering::Relaxed);
                     if done.load(Ordering::Relaxed) {
                         return;
@@ -74,58 +80,58 @@ fn twenty_reloads_under_load_fail_no_request_and_forget_no_counter() {
 }
 
 #[test]
-fn a_raised_limit_keeps_what_was_used() {
-    let weir = after(10, &keyed("10/d"));
-    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
-    weir.reload(&config("echo", &keyed("100/d")));
-    let answer = ask(weir.address(), &with_key("used"));
+fn raised_limit_keeps_used_units() {
+    let weir = start_with_used_units(10, &rule_per_key("10/d"));
+    assert_eq!(fetch(weir.address(), &request_with_key("used")).status, 429);
+    weir.reload(&config("echo", &rule_per_key("100/d")));
+    let answer = fetch(weir.address(), &request_with_key("used"));
     assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (200, "89"));
 }
 
 #[test]
-fn a_lowered_limit_keeps_what_was_used() {
-    let weir = after(10, &keyed("100/d"));
-    weir.reload(&config("echo", &keyed("5/d")));
-    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
-    assert_eq!(ask(weir.address(), &with_key("fresh")).header("x-ratelimit-remaining"), "4");
+fn lowered_limit_keeps_used_units() {
+    let weir = start_with_used_units(10, &rule_per_key("100/d"));
+    weir.reload(&config("echo", &rule_per_key("5/d")));
+    assert_eq!(fetch(weir.address(), &request_with_key("used")).status, 429);
+    assert_eq!(fetch(weir.address(), &request_with_key("fresh")).header("x-ratelimit-remaining"), "4");
 }
 
 #[test]
-fn a_limit_that_goes_down_and_up_again_gives_nothing_away() {
-    let weir = after(10, &keyed("20/d"));
-    weir.reload(&config("echo", &keyed("2/d")));
-    weir.reload(&config("echo", &keyed("20/d")));
-    assert_eq!(ask(weir.address(), &with_key("used")).header("x-ratelimit-remaining"), "9");
+fn lowering_and_raising_a_limit_keeps_used_units() {
+    let weir = start_with_used_units(10, &rule_per_key("20/d"));
+    weir.reload(&config("echo", &rule_per_key("2/d")));
+    weir.reload(&config("echo", &rule_per_key("20/d")));
+    assert_eq!(fetch(weir.address(), &request_with_key("used")).header("x-ratelimit-remaining"), "9");
 }
 
 #[test]
-fn a_fixed_window_keeps_what_was_used() {
+fn raised_fixed_window_limit_keeps_used_units() {
     let rule = |limit: &str| {
         format!("rules: [{{ name: a, key: [{{ header: x-key }}], limit: {limit}, algorithm: fixed_window }}]")
     };
-    let weir = after(10, &rule("10/year"));
+    let weir = start_with_used_units(10, &rule("10/year"));
     weir.reload(&config("echo", &rule("15/year")));
-    assert_eq!(ask(weir.address(), &with_key("used")).header("x-ratelimit-remaining"), "4");
+    assert_eq!(fetch(weir.address(), &request_with_key("used")).header("x-ratelimit-remaining"), "4");
 }
 
 #[test]
-fn a_rule_that_moves_in_the_file_keeps_its_counters() {
-    let weir = after(10, &keyed("10/d"));
+fn reordered_rule_keeps_its_counters() {
+    let weir = start_with_used_units(10, &rule_per_key("10/d"));
     let other = "{ name: other, match: { path: /other }, key: [], limit: 1/d }";
     let rules = format!("rules: [{other}, {{ name: per-key, key: [{{ header: x-key }}], limit: 10/d }}]");
     weir.reload(&config("echo", &rules));
-    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
+    assert_eq!(fetch(weir.address(), &request_with_key("used")).status, 429);
 }
 
 #[test]
-fn a_rule_under_another_name_starts_afresh() {
-    let weir = after(10, &keyed("10/d"));
-    weir.reload(&config("echo", &keyed("10/d").replace("per-key", "renamed")));
-    assert_eq!(ask(weir.address(), &with_key("used")).header("x-ratelimit-remaining"), "9");
+fn renamed_rule_starts_with_new_counters() {
+    let weir = start_with_used_units(10, &rule_per_key("10/d"));
+    weir.reload(&config("echo", &rule_per_key("10/d").replace("per-key", "renamed")));
+    assert_eq!(fetch(weir.address(), &request_with_key("used")).header("x-ratelimit-remaining"), "9");
 }
 
 #[test]
-fn rules_come_and_go_without_a_restart() {
+fn rules_are_added_and_removed_without_a_restart() {
     let weir = Weir::start(&config("echo", ""));
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/").status, 200);
@@ -147,22 +153,22 @@ fn a_reload_reaches_every_worker() {
 }
 
 #[test]
-fn another_upstream_takes_over() {
+fn upstream_address_is_reloaded() {
     let (old, new) = (Origin::hello(), Origin::hello());
     let weir = Weir::start(&config(old.address(), ""));
     let mut client = Client::connect(weir.address());
     assert_eq!(client.get("/old").status, 200);
     weir.reload(&config(new.address(), ""));
     assert_eq!(client.get("/new").status, 200);
-    assert_eq!((old.only().head.word(1), new.only().head.word(1)), ("/old", "/new"));
+    assert_eq!((old.only_request().head.word(1), new.only_request().head.word(1)), ("/old", "/new"));
 }
 
 #[test]
-fn another_patience_with_the_upstream_takes_over() {
+fn upstream_timeout_is_reloaded() {
     let origin = Origin::start(|turn| {
         wait::pause(std::time::Duration::from_millis(1500));
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
-        Ok(crate::support::Then::Keep)
+        Ok(crate::support::AfterResponse::Keep)
     });
     let weir = Weir::start(&config(origin.address(), ""));
     assert_eq!(get(weir.address(), "/").status, 200);
@@ -172,19 +178,19 @@ fn another_patience_with_the_upstream_takes_over() {
 }
 
 #[test]
-fn another_refusal_takes_over_and_the_counter_stays() {
-    let weir = after(2, &keyed("2/d"));
-    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
-    weir.reload(&config("echo", &keyed("2/d, on_limit: { status: 503, body: { text: another } }")));
-    let answer = ask(weir.address(), &with_key("used"));
+fn rejection_response_is_reloaded_and_the_counter_retained() {
+    let weir = start_with_used_units(2, &rule_per_key("2/d"));
+    assert_eq!(fetch(weir.address(), &request_with_key("used")).status, 429);
+    weir.reload(&config("echo", &rule_per_key("2/d, on_limit: { status: 503, body: { text: another } }")));
+    let answer = fetch(weir.address(), &request_with_key("used"));
     assert_eq!((answer.status, answer.body.text().as_str()), (503, "another"));
 }
 
 #[test]
-fn other_settings_take_effect_too() {
+fn client_ip_and_header_settings_are_reloaded() {
     let rules = "rules: [{ name: a, key: [client_ip], limit: 1/d }]";
     let weir = Weir::start(&config("echo", rules));
-    let forwarded = |ip: &str| ask(weir.address(), &Request::get("/").from(ip));
+    let forwarded = |ip: &str| fetch(weir.address(), &Request::get("/").forwarded_for(ip));
     assert_eq!((forwarded("192.0.2.1").status, forwarded("192.0.2.2").status), (200, 429));
     let settings = "client_ip: { trusted_proxies: [127.0.0.1] }\nratelimit_headers: off\nietf_headers: true";
     weir.reload(&config("echo", &format!("{settings}\n{rules}")));
@@ -194,34 +200,34 @@ fn other_settings_take_effect_too() {
 }
 
 #[test]
-fn a_bad_file_changes_nothing_and_is_told_about() {
-    let weir = after(10, &keyed("10/d"));
-    weir.reload_in_vain(&config("echo", &keyed("10/fortnight")));
-    assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
+fn invalid_configuration_is_rejected_and_reported() {
+    let weir = start_with_used_units(10, &rule_per_key("10/d"));
+    weir.assert_reload_rejected(&config("echo", &rule_per_key("10/fortnight")));
+    assert_eq!(fetch(weir.address(), &request_with_key("used")).status, 429);
     assert_eq!(weir.admin_get("/ready").status, 200, "an invalid file does not affect readiness");
     for page in ["/server_info", "/limits"] {
         assert!(weir.admin_get(page).body.text().contains("fortnight"), "{page} does not show the problem");
     }
     wait::until_true("the problem in the log", || weir.log().iter().any(|line| line.contains("fortnight")));
-    weir.reload(&config("echo", &keyed("20/d")));
-    assert_eq!(ask(weir.address(), &with_key("used")).header("x-ratelimit-remaining"), "9");
+    weir.reload(&config("echo", &rule_per_key("20/d")));
+    assert_eq!(fetch(weir.address(), &request_with_key("used")).header("x-ratelimit-remaining"), "9");
     assert!(!weir.admin_get("/server_info").body.text().contains("fortnight"), "the problem is still shown");
 }
 
 #[test]
-fn a_file_with_nothing_in_it_is_not_a_file_without_rules() {
-    let weir = after(10, &keyed("10/d"));
-    let whole = config("echo", &keyed("10/d"));
+fn empty_or_incomplete_file_is_rejected() {
+    let weir = start_with_used_units(10, &rule_per_key("10/d"));
+    let whole = config("echo", &rule_per_key("10/d"));
     let without_rules =
         whole.lines().filter(|line| !line.starts_with("rules:")).collect::<Vec<_>>().join("\n");
     for yaml in ["", "\n", "# nothing\n", "{}", "[]", "listeners", &without_rules] {
-        weir.reload_in_vain(yaml);
-        assert_eq!(ask(weir.address(), &with_key("used")).status, 429);
+        weir.assert_reload_rejected(yaml);
+        assert_eq!(fetch(weir.address(), &request_with_key("used")).status, 429);
     }
 }
 
 #[test]
-fn a_change_that_needs_a_restart_says_so() {
+fn change_that_needs_a_restart_is_reported() {
     let weir = Weir::start(&config("echo", ""));
     let pending = || weir.admin_json("/server_info")["config"].to_string();
     assert!(!pending().contains("listeners"), "{}", pending());
@@ -240,7 +246,7 @@ fn a_change_that_needs_a_restart_says_so() {
 }
 
 #[test]
-fn counters_of_reloads_are_there_from_the_start() {
+fn reload_metrics_exist_from_the_start() {
     let weir = Weir::start(&config("echo", ""));
     assert!(metrics::has(&weir.admin_get("/metrics").body.text(), "weir_config_reloads_total"));
     assert_eq!(weir.rejected_reloads(), 0.0);

@@ -1,28 +1,28 @@
 //! Envoy's rate limit service, called as Envoy calls it.
 
-mod bounds;
-mod desk;
-mod doors;
+mod client;
+mod endpoints;
 mod envoy;
 mod health;
 mod modes;
 mod native;
 mod quota;
+mod quota_streams;
 mod reload;
+mod request_limits;
 mod scenarios;
 mod sharing;
-mod streams;
 mod xds;
 
 use std::path::Path;
 
-use desk::Client;
-pub(crate) use desk::{Code, descriptor};
+use client::RlsClient;
+pub(crate) use client::{Code, descriptor};
 
 use crate::support::Weir;
 
 /// Name and text of a file of rules.
-pub(crate) type File<'a> = (&'a str, &'a str);
+pub(crate) type RuleFile<'a> = (&'a str, &'a str);
 
 /// Returns a configuration with only the service, whose rules are in `directory`.
 pub(crate) fn config(directory: &Path, rest: &str) -> String {
@@ -35,36 +35,36 @@ pub(crate) fn config(directory: &Path, rest: &str) -> String {
 
 /// The service, with its rules in a directory of its own.
 #[derive(Debug)]
-pub(crate) struct Service {
+pub(crate) struct RlsService {
     pub(crate) weir: Weir,
-    pub(crate) client: Client,
+    pub(crate) client: RlsClient,
     directory: tempfile::TempDir,
 }
 
-impl Service {
-    pub(crate) fn start(files: &[File<'_>]) -> Self {
-        Self::with(files, "")
+impl RlsService {
+    pub(crate) fn start(files: &[RuleFile<'_>]) -> Self {
+        Self::start_with(files, "")
     }
 
     /// Starts the service with further settings of `rls`, indented by two.
-    pub(crate) fn with(files: &[File<'_>], rest: &str) -> Self {
+    pub(crate) fn start_with(files: &[RuleFile<'_>], rest: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
             std::fs::write(directory.path().join(name), text).unwrap();
         }
         let weir = Weir::start(&config(directory.path(), rest));
-        let client = Client::connect(weir.door("grpc"));
+        let client = RlsClient::connect(weir.rls_address("grpc"));
         Self { weir, client, directory }
     }
 
     /// Returns the directory of the rules.
-    pub(crate) fn rules(&self) -> &Path {
+    pub(crate) fn rules_directory(&self) -> &Path {
         self.directory.path()
     }
 
     /// Returns a counter of `/stats`; 0 if it does not exist.
     pub(crate) fn stat(&self, name: &str) -> u64 {
-        let stats = crate::support::get(self.weir.door("debug"), "/stats").body.text();
+        let stats = crate::support::get(self.weir.rls_address("debug"), "/stats").body.text();
         let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         line.map_or(0, |count| count.parse().unwrap())
     }

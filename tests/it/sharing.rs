@@ -1,6 +1,6 @@
 //! Shared limits: several proxies and a real Redis.
 
-mod divided;
+mod split;
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::servers::{Cluster, Group, Server};
-use crate::support::{Origin, Request, Then, Weir, ask, at_once, config, wait};
+use crate::support::{AfterResponse, Origin, Request, Weir, config, fetch, run_concurrently, wait};
 
 /// Starts a proxy that shares limits through this store; `rules` is a YAML list.
-fn sharing(store: &str, rules: &str) -> Weir {
-    sharing_to("echo", store, rules)
+fn start_sharing(store: &str, rules: &str) -> Weir {
+    start_sharing_with_upstream("echo", store, rules)
 }
 
-fn sharing_to(upstream: impl Display, store: &str, rules: &str) -> Weir {
+fn start_sharing_with_upstream(upstream: impl Display, store: &str, rules: &str) -> Weir {
     let weir =
         Weir::start(&config(upstream, &format!("store: {{ redis: {store}, timeout: 2s }}\nrules:\n{rules}")));
     wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
     weir
 }
 
-fn get(weir: &Weir, key: &str) -> u16 {
-    ask(weir.address(), &Request::get("/").header("x-key", key)).status
+fn status_for_key(weir: &Weir, key: &str) -> u16 {
+    fetch(weir.address(), &Request::get("/").header("x-key", key)).status
 }
 
 /// Returns how many of `requests` requests are admitted, sent one after the other to the proxies in turn.
-fn passing(fleet: &[Weir], key: &str, requests: usize) -> usize {
-    (0..requests).filter(|turn| get(&fleet[turn % fleet.len()], key) == 200).count()
+fn count_admitted(fleet: &[Weir], key: &str, requests: usize) -> usize {
+    (0..requests).filter(|turn| status_for_key(&fleet[turn % fleet.len()], key) == 200).count()
 }
 
 /// A rule with a period so long that no unit is replenished during a test.
@@ -38,85 +38,85 @@ const TEN_A_DAY: &str =
     "  - { name: keyed, key: [{ header: x-key }], limit: 10/d, scope: { shared: lease, wait: 1s } }\n";
 
 #[test]
-fn instances_count_one_limit_together_by_key() {
+fn instances_share_one_limit_per_key() {
     let store = Server::start();
-    let fleet: Vec<_> = (0..3).map(|_| sharing(&store.url(), TEN_A_DAY)).collect();
-    let [one, other] = ["a", "b"].map(|key| passing(&fleet, key, 40));
+    let fleet: Vec<_> = (0..3).map(|_| start_sharing(&store.url(), TEN_A_DAY)).collect();
+    let [one, other] = ["a", "b"].map(|key| count_admitted(&fleet, key, 40));
     // A part of the burst is held back for outstanding leases.
     assert!((5..=10).contains(&one) && (5..=10).contains(&other), "{one}, {other}");
 }
 
 #[test]
-fn an_exact_limit_is_counted_request_by_request() {
+fn exact_mode_admits_exactly_the_limit() {
     let store = Server::start();
     for algorithm in ["gcra", "token_bucket", "fixed_window", "sliding_window", "sliding_log"] {
         let rule = format!(
             "  - {{ name: '{algorithm}', key: [{{ header: x-key }}], limit: 10/d, algorithm: {algorithm}, \
              scope: {{ shared: exact, wait: 1s }} }}\n"
         );
-        let fleet: Vec<_> = (0..2).map(|_| sharing(&store.url(), &rule)).collect();
-        assert_eq!(passing(&fleet, "a", 30), 10, "{algorithm}");
+        let fleet: Vec<_> = (0..2).map(|_| start_sharing(&store.url(), &rule)).collect();
+        assert_eq!(count_admitted(&fleet, "a", 30), 10, "{algorithm}");
     }
 }
 
 #[test]
-fn a_newcomer_and_a_restarted_instance_find_what_the_others_have_used() {
+fn new_instance_sees_units_used_by_others() {
     let store = Server::start();
     let rule = TEN_A_DAY.replace("lease", "exact");
-    let first = [sharing(&store.url(), &rule)];
-    assert_eq!(passing(&first, "a", 10), 10);
+    let first = [start_sharing(&store.url(), &rule)];
+    assert_eq!(count_admitted(&first, "a", 10), 10);
     drop(first);
-    assert_eq!(passing(&[sharing(&store.url(), &rule)], "a", 5), 0);
+    assert_eq!(count_admitted(&[start_sharing(&store.url(), &rule)], "a", 5), 0);
 }
 
 #[test]
-fn a_shared_limit_in_shadow_mode_counts_what_is_over_it_and_nothing_else() {
+fn shadow_mode_counts_only_requests_over_the_limit() {
     let store = Server::start();
     let rule =
         "  - { name: looks-on, key: [{ header: x-key }], limit: 1000/d, throttle: shadow, scope: shared }\n";
-    let fleet = [sharing(&store.url(), rule)];
-    assert_eq!(passing(&fleet, "a", 100), 100);
+    let fleet = [start_sharing(&store.url(), rule)];
+    assert_eq!(count_admitted(&fleet, "a", 100), 100);
     let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
     assert_eq!(shadow, 0.0, "a tenth of the limit was used");
     let rule = rule.replace("1000/d", "5/d");
-    let fleet = [sharing(&store.url(), &rule)];
-    assert_eq!(passing(&fleet, "b", 100), 100);
+    let fleet = [start_sharing(&store.url(), &rule)];
+    assert_eq!(count_admitted(&fleet, "b", 100), 100);
     let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
     assert!((80.0..=98.0).contains(&shadow), "{shadow} of 100 requests over a limit of 5");
 }
 
 #[test]
-fn a_shared_limit_in_shadow_mode_is_within_its_limit_beside_an_enforced_one_that_waits_for_the_store() {
+fn shadow_mode_is_within_its_limit_while_an_enforced_rule_waits_for_the_store() {
     let store = Server::start();
     let enforced =
         "  - { name: enforced, key: [{ header: x-key }], limit: 9/d, scope: { shared: lease, wait: 1s } }\n";
     let shadow =
         "  - { name: looks-on, key: [{ header: x-key }], limit: 9/d, throttle: shadow, scope: shared }\n";
-    let fleet = [sharing(&store.url(), &format!("{enforced}{shadow}"))];
+    let fleet = [start_sharing(&store.url(), &format!("{enforced}{shadow}"))];
     // The first request of a key finds no leased units of either limit.
     for key in 0..20 {
-        assert_eq!(get(&fleet[0], &format!("key-{key}")), 200);
+        assert_eq!(status_for_key(&fleet[0], &format!("key-{key}")), 200);
     }
     let shadow = fleet[0].metric("weir_decisions_total", &[("rule", "looks-on"), ("outcome", "shadow")]);
     assert_eq!(shadow, 0.0, "one of nine units was used");
 }
 
 #[test]
-fn a_cluster_of_servers_counts_as_one() {
+fn redis_cluster_counts_as_one_store() {
     let store = Cluster::start();
     let urls = format!("[{}]", store.servers.each_ref().map(Server::url).join(", "));
-    let fleet: Vec<_> = (0..2).map(|_| sharing(&urls, &TEN_A_DAY.replace("lease", "exact"))).collect();
+    let fleet: Vec<_> = (0..2).map(|_| start_sharing(&urls, &TEN_A_DAY.replace("lease", "exact"))).collect();
     for key in ["a", "b", "c", "d", "e", "f"] {
-        assert_eq!(passing(&fleet, key, 20), 10, "{key}");
+        assert_eq!(count_admitted(&fleet, key, 20), 10, "{key}");
     }
 }
 
 #[test]
-fn after_a_failover_no_more_passes_than_one_server_would_have_let_pass() {
+fn failover_does_not_admit_more_than_the_limit() {
     let mut group = Group::start();
-    let weir = sharing(&group.yaml(), &TEN_A_DAY.replace("lease", "exact"));
+    let weir = start_sharing(&group.yaml(), &TEN_A_DAY.replace("lease", "exact"));
     let fleet = [weir];
-    assert_eq!(passing(&fleet, "a", 5), 5);
+    assert_eq!(count_admitted(&fleet, "a", 5), 5);
     group.master.kill();
     group.await_master(&group.replica);
     let mut newcomers = 0;
@@ -124,13 +124,17 @@ fn after_a_failover_no_more_passes_than_one_server_would_have_let_pass() {
         newcomers += 1;
         // Until the store is back, each instance counts the limit on its own.
         fleet[0].metric("weir_store_up", &[]) == 1.0
-            && get(&fleet[0], &format!("newcomer {newcomers}")) == 429
+            && status_for_key(&fleet[0], &format!("newcomer {newcomers}")) == 429
     });
-    assert_eq!(passing(&fleet, "a", 10), 0, "the replica may lack the last writes, so buckets start empty");
+    assert_eq!(
+        count_admitted(&fleet, "a", 10),
+        0,
+        "the replica may lack the last writes, so buckets start empty"
+    );
 }
 
 #[test]
-fn without_the_store_each_rule_does_what_it_says() {
+fn on_store_loss_decides_without_the_store() {
     let mut store = Server::start();
     let rules: String = ["split", "local", "deny", "allow"]
         .map(|loss| {
@@ -140,7 +144,7 @@ fn without_the_store_each_rule_does_what_it_says() {
             )
         })
         .concat();
-    let fleet = [sharing(&store.url(), &rules), sharing(&store.url(), &rules)];
+    let fleet = [start_sharing(&store.url(), &rules), start_sharing(&store.url(), &rules)];
     wait::until_true("two instances", || {
         fleet.iter().all(|weir| weir.metric("weir_store_instances", &[]) == 2.0)
     });
@@ -151,37 +155,37 @@ fn without_the_store_each_rule_does_what_it_says() {
     });
     let passed = |loss: &str| {
         let path = format!("/{loss}");
-        let passes = |turn: &usize| ask(fleet[turn % 2].address(), &Request::get(&path)).status == 200;
+        let passes = |turn: &usize| fetch(fleet[turn % 2].address(), &Request::get(&path)).status == 200;
         (0..60).filter(passes).count()
     };
     assert_eq!(passed("split"), 10, "each instance admits half of the limit");
     assert_eq!(passed("local"), 20, "each instance admits the whole limit");
     assert_eq!(passed("deny"), 0);
     assert_eq!(passed("allow"), 60);
-    let marked = ask(fleet[0].address(), &Request::get("/allow"));
+    let marked = fetch(fleet[0].address(), &Request::get("/allow"));
     assert_eq!(marked.header("x-weir-over-limit"), "allow");
 }
 
 #[test]
-fn a_store_that_comes_back_without_its_data_begins_empty() {
+fn restarted_store_without_data_begins_with_empty_buckets() {
     let mut store = Server::start();
-    let fleet = [sharing(&store.url(), &TEN_A_DAY.replace("lease", "exact"))];
-    assert_eq!(passing(&fleet, "a", 5), 5);
+    let fleet = [start_sharing(&store.url(), &TEN_A_DAY.replace("lease", "exact"))];
+    assert_eq!(count_admitted(&fleet, "a", 5), 5);
     store.restart();
     wait::until_true("the store", || {
-        fleet[0].metric("weir_store_up", &[]) == 1.0 && get(&fleet[0], "b") == 429
+        fleet[0].metric("weir_store_up", &[]) == 1.0 && status_for_key(&fleet[0], "b") == 429
     });
-    assert_eq!(passing(&fleet, "a", 10), 0, "earlier use is unknown, so nothing is admitted");
+    assert_eq!(count_admitted(&fleet, "a", 10), 0, "earlier use is unknown, so nothing is admitted");
 }
 
 #[test]
-fn a_frozen_store_delays_no_request_for_longer_than_its_rule_waits() {
+fn frozen_store_delays_requests_by_at_most_wait() {
     let store = Server::start();
     let rule = "  - { name: all, key: [], limit: 10/d, scope: { shared: lease, wait: 10ms } }\n";
-    let weir = sharing(&store.url(), rule);
+    let weir = start_sharing(&store.url(), rule);
     store.freeze();
     for _ in 0..50 {
-        let (status, took) = timed(|| ask(weir.address(), &Request::get("/")).status);
+        let (status, took) = timed(|| fetch(weir.address(), &Request::get("/")).status);
         assert!([200, 429].contains(&status), "{status}");
         assert!(took < Duration::from_secs(1), "{took:?}");
     }
@@ -190,7 +194,7 @@ fn a_frozen_store_delays_no_request_for_longer_than_its_rule_waits() {
 }
 
 #[test]
-fn clients_are_told_what_is_left_for_all_instances() {
+fn rate_limit_headers_show_what_remains_for_all_instances() {
     let store = Server::start();
     let rules: String =
         [("gcra", ""), ("window", ", algorithm: fixed_window"), ("log", ", algorithm: sliding_log")]
@@ -201,48 +205,48 @@ fn clients_are_told_what_is_left_for_all_instances() {
                 )
             })
             .concat();
-    let fleet = [sharing(&store.url(), &rules), sharing(&store.url(), &rules)];
+    let fleet = [start_sharing(&store.url(), &rules), start_sharing(&store.url(), &rules)];
     for (name, reset) in
         [("gcra", 86_400 * 9 / 10..=86_400 * 9 / 10), ("window", 1..=86_400), ("log", 86_400..=86_400)]
     {
-        let ask = |turn: usize| ask(fleet[turn % 2].address(), &Request::get(&format!("/{name}")));
+        let ask = |turn: usize| fetch(fleet[turn % 2].address(), &Request::get(&format!("/{name}")));
         for turn in 0..8 {
-            assert_eq!(ask(turn).number("x-ratelimit-remaining"), 9 - turn as u64, "{name}, {turn}");
+            assert_eq!(ask(turn).numeric_header("x-ratelimit-remaining"), 9 - turn as u64, "{name}, {turn}");
         }
         let ninth = ask(8);
-        assert_eq!((ninth.number("x-ratelimit-remaining"), ninth.status), (1, 200), "{name}");
+        assert_eq!((ninth.numeric_header("x-ratelimit-remaining"), ninth.status), (1, 200), "{name}");
         assert!(
-            reset.contains(&ninth.number("x-ratelimit-reset")),
+            reset.contains(&ninth.numeric_header("x-ratelimit-reset")),
             "{name}: {}",
-            ninth.number("x-ratelimit-reset")
+            ninth.numeric_header("x-ratelimit-reset")
         );
         assert_eq!(ask(9).status, 200, "{name}");
         let rejected = ask(10);
-        assert_eq!((rejected.number("x-ratelimit-remaining"), rejected.status), (0, 429), "{name}");
-        assert!((1..=90_000).contains(&rejected.number("retry-after")), "{name}");
+        assert_eq!((rejected.numeric_header("x-ratelimit-remaining"), rejected.status), (0, 429), "{name}");
+        assert!((1..=90_000).contains(&rejected.numeric_header("retry-after")), "{name}");
     }
 }
 
 #[test]
-fn a_client_that_one_instance_bans_is_banned_by_all() {
+fn ban_applies_on_all_instances() {
     let store = Server::start();
     for algorithm in ["gcra", "sliding_log", "fixed_window"] {
         let rule = format!(
             "  - {{ name: a, key: [{{ header: x-key }}], limit: 1000/s, algorithm: {algorithm}, \
              cost: {{ header: x-cost }}, on_limit: {{ ban: 10m }}, scope: {{ shared: exact, wait: 1s }} }}\n"
         );
-        let fleet = [sharing(&store.url(), &rule), sharing(&store.url(), &rule)];
+        let fleet = [start_sharing(&store.url(), &rule), start_sharing(&store.url(), &rule)];
         let ask = |weir: &Weir, key: &str, cost: &str| {
-            ask(weir.address(), &Request::get("/").header("x-key", key).header("x-cost", cost))
+            fetch(weir.address(), &Request::get("/").header("x-key", key).header("x-cost", cost))
         };
         let is_banned = |weir: &Weir, cost: &str| {
             let response = ask(weir, algorithm, cost);
-            response.status == 429 && response.number("retry-after") > 500
+            response.status == 429 && response.numeric_header("retry-after") > 500
         };
         // Part of the limit is left, so a request with a lower cost does not exceed it on any instance.
         wait::until_true("a ban", || is_banned(&fleet[0], "600"));
         wait::until_true("another key", || ask(&fleet[1], "somebody else", "1").status == 200);
-        let newcomer = sharing(&store.url(), &rule);
+        let newcomer = start_sharing(&store.url(), &rule);
         for weir in [&fleet[1], &newcomer] {
             wait::until_true("the same ban", || is_banned(weir, "1"));
             let banned = [("rule", "a"), ("outcome", "banned")];
@@ -252,7 +256,7 @@ fn a_client_that_one_instance_bans_is_banned_by_all() {
 }
 
 /// Returns the sharing state of the rule at `index`, from `/limits`.
-fn standing(weir: &Weir, index: usize) -> Value {
+fn sharing_state(weir: &Weir, index: usize) -> Value {
     weir.admin_json("/limits")["rules"][index]["sharing"].clone()
 }
 
@@ -261,7 +265,7 @@ fn error_bound(weir: &Weir, rule: &str) -> f64 {
 }
 
 #[test]
-fn operators_see_what_counts_a_shared_limit_and_what_is_left_of_it() {
+fn limits_endpoint_shows_sharing_state_and_error_bound() {
     let mut store = Server::start();
     let rules: String = [
         ("one", "key: [], scope: { shared: exact, wait: 1s, on_store_loss: local }"),
@@ -271,13 +275,13 @@ fn operators_see_what_counts_a_shared_limit_and_what_is_left_of_it() {
     ]
     .map(|(name, rest)| format!("  - {{ name: {name}, limit: 100/d, {rest} }}\n"))
     .concat();
-    let fleet = [sharing(&store.url(), &rules), sharing(&store.url(), &rules)];
+    let fleet = [start_sharing(&store.url(), &rules), start_sharing(&store.url(), &rules)];
     wait::until_true("two instances", || {
         fleet.iter().all(|weir| weir.metric("weir_store_instances", &[]) == 2.0)
     });
-    assert_eq!(passing(&fleet, "a", 10), 10);
-    assert_eq!(passing(&fleet[1..], "b", 15), 15);
-    let [one, each, parts, here] = [0, 1, 2, 3].map(|rule| standing(&fleet[1], rule));
+    assert_eq!(count_admitted(&fleet, "a", 10), 10);
+    assert_eq!(count_admitted(&fleet[1..], "b", 15), 15);
+    let [one, each, parts, here] = [0, 1, 2, 3].map(|rule| sharing_state(&fleet[1], rule));
     assert_eq!(
         (&one["store"], &one["in_force"], &one["instances"]),
         (&"up".into(), &"exact".into(), &2.into())
@@ -292,8 +296,8 @@ fn operators_see_what_counts_a_shared_limit_and_what_is_left_of_it() {
     let late = 0.02 * 100.0 / 86_400.0;
     assert!((error_bound(&fleet[1], "one") - late).abs() < 1e-9);
     store.kill();
-    wait::until_true("the loss", || standing(&fleet[1], 0)["store"] == "away");
-    let [one, each] = [0, 1].map(|rule| standing(&fleet[1], rule));
+    wait::until_true("the loss", || sharing_state(&fleet[1], 0)["store"] == "away");
+    let [one, each] = [0, 1].map(|rule| sharing_state(&fleet[1], rule));
     assert_eq!(
         (&one["in_force"], &one["error_bound"]),
         (&"local".into(), &200.0.into()),
@@ -305,43 +309,46 @@ fn operators_see_what_counts_a_shared_limit_and_what_is_left_of_it() {
 }
 
 #[test]
-fn counters_of_many_keys_are_counted_and_ten_of_them_shown() {
+fn limits_endpoint_shows_the_ten_busiest_counters() {
     let store = Server::start();
-    let weir = sharing(&store.url(), &TEN_A_DAY.replace("lease", "exact").replace("10/d", "1/d"));
+    let weir = start_sharing(&store.url(), &TEN_A_DAY.replace("lease", "exact").replace("10/d", "1/d"));
     for key in 0..30 {
         // An exhausted counter is remembered, so that further requests do not call the store.
-        assert_eq!([get(&weir, &key.to_string()), get(&weir, &key.to_string())], [200, 429]);
+        assert_eq!(
+            [status_for_key(&weir, &key.to_string()), status_for_key(&weir, &key.to_string())],
+            [200, 429]
+        );
     }
-    let limit = &standing(&weir, 0)["limits"][0];
+    let limit = &sharing_state(&weir, 0)["limits"][0];
     assert_eq!(limit["counters"], 30);
     assert_eq!(limit["busiest"].as_array().unwrap().len(), 10);
 }
 
 #[test]
-fn no_more_requests_are_in_flight_in_all_instances_than_the_limit() {
+fn in_flight_limit_spans_all_instances() {
     let go = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&go);
     let origin = Origin::start(move |turn| {
         wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
     for mode in ["lease", "exact"] {
         let store = Server::start();
         go.store(false, Ordering::SeqCst);
         let rule =
             format!("  - {{ name: a, key: [], in_flight: 3, scope: {{ shared: {mode}, wait: 1s }} }}\n");
-        let fleet = [0, 1].map(|_| sharing_to(origin.address(), &store.url(), &rule));
-        let (before, rejected) = (origin.seen().len(), AtomicUsize::new(0));
-        let statuses = at_once(9, |turn| {
+        let fleet = [0, 1].map(|_| start_sharing_with_upstream(origin.address(), &store.url(), &rule));
+        let (before, rejected) = (origin.requests().len(), AtomicUsize::new(0));
+        let statuses = run_concurrently(9, |turn| {
             if turn == 0 {
                 wait::until_true("all decisions", || {
-                    origin.seen().len() - before + rejected.load(Ordering::SeqCst) == 8
+                    origin.requests().len() - before + rejected.load(Ordering::SeqCst) == 8
                 });
                 go.store(true, Ordering::SeqCst);
                 return 0;
             }
-            let status = ask(fleet[turn % 2].address(), &Request::get("/")).status;
+            let status = fetch(fleet[turn % 2].address(), &Request::get("/")).status;
             rejected.fetch_add(usize::from(status == 429), Ordering::SeqCst);
             status
         });

@@ -16,8 +16,8 @@ pub(crate) mod wire;
 
 use std::fmt::Display;
 
-pub(crate) use client::{Client, Request, Response, ask, get};
-pub(crate) use origin::{Origin, Then};
+pub(crate) use client::{Client, Request, Response, fetch, get};
+pub(crate) use origin::{AfterResponse, Origin};
 pub(crate) use weir::Weir;
 
 /// A listener entry with a port chosen by the system.
@@ -38,7 +38,7 @@ pub(crate) fn config_with(listener: &str, upstream: &str, rest: &str) -> String 
 }
 
 /// Runs `work` on `count` threads concurrently and returns the results.
-pub(crate) fn at_once<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(crate) fn run_concurrently<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let work = &work;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || work(index))).collect();

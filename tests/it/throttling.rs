@@ -3,16 +3,16 @@
 mod bans;
 mod delay;
 mod in_flight;
-mod soft;
+mod soft_limits;
 
 use crate::support::{Client, Origin, Weir, config};
 
 /// Starts a proxy in front of `origin` with these rules.
-fn with_rules(origin: &Origin, rules: &[&str]) -> Weir {
-    Weir::start(&rules_for(origin, rules))
+fn start_with_rules(origin: &Origin, rules: &[&str]) -> Weir {
+    Weir::start(&config_with_rules(origin, rules))
 }
 
-fn rules_for(origin: &Origin, rules: &[&str]) -> String {
+fn config_with_rules(origin: &Origin, rules: &[&str]) -> String {
     let rules: String = rules.iter().map(|rule| format!("  - {rule}\n")).collect();
     config(origin.address(), &format!("rules:\n{rules}"))
 }

@@ -1,7 +1,7 @@
 //! TLS to clients, tested with curl and openssl, and certificates that are added and removed.
 
-mod clients;
-mod crowds;
+mod client_certificates;
+mod handshake_limits;
 mod rotation;
 mod upstream;
 
@@ -14,21 +14,21 @@ use crate::support::pki::Authority;
 use crate::support::{Origin, Weir, config_with};
 
 /// A proxy with a certificate for `app.example`, and what a client needs to connect.
-struct Secured {
+struct TlsProxy {
     directory: TempDir,
     authority: Authority,
     origin: Origin,
     weir: Weir,
 }
 
-impl Secured {
+impl TlsProxy {
     /// Starts a proxy. `more` is added to the section `tls`; in it, `DIR` stands for the directory of the certificates.
     fn start(more: &str, rest: &str) -> Self {
-        Self::patient("1s", more, rest)
+        Self::start_with_header_timeout("1s", more, rest)
     }
 
     /// Starts such a proxy with this header timeout, which also applies to handshakes.
-    fn patient(header_timeout: &str, more: &str, rest: &str) -> Self {
+    fn start_with_header_timeout(header_timeout: &str, more: &str, rest: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("authority");
         authority.write(&directory.path().join("ca.crt"));
@@ -96,14 +96,14 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn curl_is_served_over_both_versions_of_http_and_the_upstream_told_so() {
-    let secured = Secured::start("", "");
+fn curl_is_served_over_http1_and_http2_with_x_forwarded_proto() {
+    let secured = TlsProxy::start("", "");
     for (version, flag) in [("2", "--http2"), ("1.1", "--http1.1")] {
         let said =
             text(&secured.curl("app.example", &[flag, "--write-out", " %{http_code} %{http_version}"]));
         assert!(said.ends_with(&format!(" 200 {version}")), "{said}");
     }
-    for seen in secured.origin.seen() {
+    for seen in secured.origin.requests() {
         assert_eq!(seen.head.get("x-forwarded-proto"), Some("https"));
         assert_eq!(seen.head.get("x-forwarded-client-cert"), None);
     }
@@ -111,8 +111,8 @@ fn curl_is_served_over_both_versions_of_http_and_the_upstream_told_so() {
 }
 
 #[test]
-fn both_versions_of_tls_are_spoken_and_none_below() {
-    let secured = Secured::start("", "");
+fn tls_1_2_and_1_3_are_accepted_and_older_versions_rejected() {
+    let secured = TlsProxy::start("", "");
     for version in ["-tls1_3", "-tls1_2"] {
         let said = secured.openssl(&[version, "-servername", "app.example", "-verify_return_error"]);
         assert!(said.contains("HTTP/1.1 200 OK") && said.contains("Verify return code: 0"), "{said}");
@@ -122,8 +122,8 @@ fn both_versions_of_tls_are_spoken_and_none_below() {
 }
 
 #[test]
-fn clients_get_the_certificate_of_the_name_they_ask_for() {
-    let secured = Secured::start(", certificates: [{ certificate: DIR/wild.crt, key: DIR/wild.key }]", "");
+fn certificate_is_selected_by_sni() {
+    let secured = TlsProxy::start(", certificates: [{ certificate: DIR/wild.crt, key: DIR/wild.key }]", "");
     for (asked, subject) in
         [("app.example", "app.example"), ("b.wild.example", "*.wild.example"), ("other", "app.example")]
     {
@@ -139,8 +139,8 @@ fn clients_get_the_certificate_of_the_name_they_ask_for() {
 }
 
 #[test]
-fn a_session_is_resumed_whichever_worker_gets_it() {
-    let secured = Secured::start("", "workers: 2\n");
+fn sessions_are_resumed_on_any_worker() {
+    let secured = TlsProxy::start("", "workers: 2\n");
     for version in ["-tls1_3", "-tls1_2"] {
         let said = secured.openssl(&[version, "-sess_out", "session"]);
         assert!(said.contains("New, TLS"), "{said}");
@@ -153,8 +153,8 @@ fn a_session_is_resumed_whichever_worker_gets_it() {
 }
 
 #[test]
-fn operators_see_certificates_and_how_long_they_hold() {
-    let secured = Secured::start(", client_ca: DIR/ca.crt, client_auth: optional", "");
+fn certs_endpoint_and_metric_show_expiry() {
+    let secured = TlsProxy::start(", client_ca: DIR/ca.crt, client_auth: optional", "");
     let certs = secured.weir.admin_json("/certs");
     let shown = &certs["certificates"][0];
     let (own, authority) = (&shown["cert_chain"][0], &shown["ca_cert"][0]);

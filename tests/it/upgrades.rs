@@ -9,7 +9,9 @@ use socket2::SockRef;
 use tungstenite::{Message, WebSocket};
 
 use crate::support::wire::Framing;
-use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, config, config_with, get, wait};
+use crate::support::{
+    AfterResponse, Client, LISTENER, Origin, Request, Weir, config, config_with, get, wait,
+};
 
 /// Starts a WebSocket server that echoes messages, and closes when the client does.
 pub(crate) fn echo_server() -> SocketAddr {
@@ -30,7 +32,7 @@ pub(crate) fn echo_server() -> SocketAddr {
     address
 }
 
-fn connect(address: SocketAddr) -> Result<WebSocket<TcpStream>, u16> {
+fn connect_websocket(address: SocketAddr) -> Result<WebSocket<TcpStream>, u16> {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(wait::DEADLINE)).unwrap();
     match tungstenite::client(format!("ws://{address}/chat"), stream) {
@@ -45,17 +47,17 @@ fn connect(address: SocketAddr) -> Result<WebSocket<TcpStream>, u16> {
     }
 }
 
-pub(crate) fn says(socket: &mut WebSocket<impl Read + Write>, text: &str) {
+pub(crate) fn assert_echoed(socket: &mut WebSocket<impl Read + Write>, text: &str) {
     socket.send(Message::text(text)).unwrap();
     assert_eq!(socket.read().unwrap(), Message::text(text));
 }
 
 #[test]
-fn messages_pass_both_ways_until_either_side_closes() {
+fn websocket_messages_are_forwarded_both_ways() {
     let weir = Weir::start(&config(echo_server(), ""));
-    let mut socket = connect(weir.address()).unwrap();
+    let mut socket = connect_websocket(weir.address()).unwrap();
     for text in ["one", "two", &"three".repeat(100_000)] {
-        says(&mut socket, text);
+        assert_echoed(&mut socket, text);
     }
     socket.close(None).unwrap();
     while socket.read().is_ok() {}
@@ -64,22 +66,22 @@ fn messages_pass_both_ways_until_either_side_closes() {
 }
 
 #[test]
-fn a_tunnel_is_a_request_like_any_other_to_its_limits() {
+fn tunnel_counts_as_a_request_and_holds_its_permit() {
     let rules = "rules:\n- { name: few, key: [client_ip], limit: 100/d, in_flight: 1 }\n";
     let weir = Weir::start(&config(echo_server(), rules));
-    let mut socket = connect(weir.address()).unwrap();
-    says(&mut socket, "hello");
-    assert_eq!(connect(weir.address()).unwrap_err(), 429, "the tunnel holds its permit");
+    let mut socket = connect_websocket(weir.address()).unwrap();
+    assert_echoed(&mut socket, "hello");
+    assert_eq!(connect_websocket(weir.address()).unwrap_err(), 429, "the tunnel holds its permit");
     drop(socket);
-    wait::until("the permit", || connect(weir.address()).ok());
+    wait::until("the permit", || connect_websocket(weir.address()).ok());
 }
 
 #[test]
-fn what_went_through_a_tunnel_that_breaks_off_has_its_price() {
+fn bytes_of_an_aborted_tunnel_are_charged() {
     let rules = "rules:\n- { name: octets, limit: 100000/d, cost: { response_bytes: 1B } }\n";
     let weir = Weir::start(&config(echo_server(), rules));
-    let mut socket = connect(weir.address()).unwrap();
-    says(&mut socket, &"x".repeat(200 << 10));
+    let mut socket = connect_websocket(weir.address()).unwrap();
+    assert_echoed(&mut socket, &"x".repeat(200 << 10));
     // The connection is reset, not closed.
     SockRef::from(socket.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
     drop(socket);
@@ -88,16 +90,16 @@ fn what_went_through_a_tunnel_that_breaks_off_has_its_price() {
 }
 
 #[test]
-fn a_refused_upgrade_is_refused_in_http() {
+fn denied_upgrade_is_403() {
     let weir = Weir::start(&config(echo_server(), "rules: [{ name: no, action: deny }]"));
-    assert_eq!(connect(weir.address()).unwrap_err(), 403);
+    assert_eq!(connect_websocket(weir.address()).unwrap_err(), 403);
 }
 
 #[test]
-fn what_is_sent_behind_the_heads_is_not_lost() {
+fn bytes_right_after_the_upgrade_are_forwarded() {
     let origin = Origin::start(|turn| {
         assert_eq!(turn.head.get("upgrade"), Some("WebSocket"));
-        assert!(turn.head.lists("connection", "upgrade"));
+        assert!(turn.head.has_token("connection", "upgrade"));
         assert_eq!(turn.head.get("x-hop"), None);
         turn.send(
             "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nfrom afar",
@@ -105,7 +107,7 @@ fn what_is_sent_behind_the_heads_is_not_lost() {
         let heard = turn.wire.read_body(Framing::Length(8), |_| {})?;
         assert_eq!(heard.text(), "at once!");
         turn.send(" and back")?;
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
     let weir = Weir::start(&config(origin.address(), ""));
     let mut client = TcpStream::connect(weir.address()).unwrap();
@@ -123,61 +125,61 @@ fn what_is_sent_behind_the_heads_is_not_lost() {
 }
 
 #[test]
-fn only_web_sockets_leave_http() {
+fn only_websocket_upgrades_are_forwarded() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     for protocol in ["h2c", "TLS/1.0", "websocket, h2c", "foo"] {
         let request =
             Request::get("/").header("connection", "upgrade, http2-settings").header("upgrade", protocol);
         let mut client = Client::connect(weir.address());
-        assert_eq!(client.ask(&request.header("http2-settings", "AAMAAABk")).status, 200, "{protocol}");
-        let seen = origin.last().head;
+        assert_eq!(client.fetch(&request.header("http2-settings", "AAMAAABk")).status, 200, "{protocol}");
+        let seen = origin.last_request().head;
         assert_eq!(
             (seen.get("upgrade"), seen.get("connection"), seen.get("http2-settings")),
             (None, None, None)
         );
     }
     let bodied = Request::post("/", "x").header("connection", "upgrade").header("upgrade", "websocket");
-    assert_eq!(crate::support::ask(weir.address(), &bodied).status, 200);
-    assert_eq!(origin.last().head.get("upgrade"), None);
+    assert_eq!(crate::support::fetch(weir.address(), &bodied).status, 200);
+    assert_eq!(origin.last_request().head.get("upgrade"), None);
 }
 
 #[test]
-fn an_upstream_that_switches_unasked_is_not_followed() {
+fn unsolicited_101_is_502() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")?;
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
     let weir = Weir::start(&config(origin.address(), ""));
     assert_eq!(get(weir.address(), "/").status, 502);
 }
 
 #[test]
-fn an_upstream_that_stays_with_http_is_answered_for_in_http() {
+fn upstream_may_decline_the_upgrade() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
-    assert_eq!(connect(weir.address()).unwrap_err(), 200);
+    assert_eq!(connect_websocket(weir.address()).unwrap_err(), 200);
 }
 
 #[test]
-fn a_tunnel_in_which_nothing_moves_is_closed() {
+fn idle_tunnel_is_closed() {
     let upstream = format!("{{ address: \"{}\", idle_timeout: 500ms }}", echo_server());
     let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
-    let mut socket = connect(weir.address()).unwrap();
+    let mut socket = connect_websocket(weir.address()).unwrap();
     for _ in 0..4 {
         wait::pause(Duration::from_millis(250));
-        says(&mut socket, "still here");
+        assert_echoed(&mut socket, "still here");
     }
     assert!(socket.read().is_err(), "the idle tunnel is not closed");
 }
 
 #[test]
-fn a_drain_leaves_tunnels_until_its_deadline() {
+fn drain_keeps_tunnels_until_its_timeout() {
     let mut weir = Weir::start(&config(echo_server(), "drain: { timeout: 1500ms }"));
-    let mut socket = connect(weir.address()).unwrap();
+    let mut socket = connect_websocket(weir.address()).unwrap();
     weir.terminate();
     wait::until_true("the listener to be closed", || TcpStream::connect(weir.address()).is_err());
-    says(&mut socket, "goodbye");
+    assert_echoed(&mut socket, "goodbye");
     assert!(socket.read().is_err(), "the tunnel is open after the shutdown timeout");
     assert_eq!(weir.wait_exit().code(), Some(0));
 }

@@ -1,7 +1,7 @@
 //! Several upstreams and several endpoints: selection of the endpoint for each request.
 
+mod failover;
 mod faults;
-mod moves;
 mod retries;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,30 +12,30 @@ use std::time::Duration;
 
 use crate::support::h2_origin::H2Origin;
 use crate::support::wait::until_true;
-use crate::support::{Client, Origin, Request, Then, Weir, at_once, get};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, get, run_concurrently};
 
 /// Returns a configuration without rules and with this text for the upstreams.
 fn config(upstreams: &str) -> String {
     format!("listeners: 127.0.0.1:0\nworkers: 1\nadmin: {{ address: 127.0.0.1:0 }}\n{upstreams}\nrules: []\n")
 }
 
-fn named(name: &str) -> Origin {
-    Origin::answering(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len()))
+fn named_upstream(name: &str) -> Origin {
+    Origin::responding_with(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len()))
 }
 
 /// Returns an upstream that never responds.
-fn hanging() -> Origin {
+fn hanging_upstream() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
         // Waits until the proxy closes the connection.
         let _ = turn.wire.read_head();
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     })
 }
 
 #[test]
 fn the_first_upstream_that_matches_takes_the_request() {
-    let (api, rest) = (named("api"), named("rest"));
+    let (api, rest) = (named_upstream("api"), named_upstream("rest"));
     let weir = Weir::start(&config(&format!(
         "upstreams:\n  - {{ name: api, match: {{ path: /api/* }}, address: '{}' }}\n  - {{ name: rest, address: '{}' }}",
         api.address(),
@@ -47,7 +47,7 @@ fn the_first_upstream_that_matches_takes_the_request() {
     {
         assert_eq!(client.get(path).body.text(), name, "{path}");
     }
-    assert_eq!(api.last().head.line, "GET /x/../api/ HTTP/1.1", "the target is forwarded unchanged");
+    assert_eq!(api.last_request().head.line, "GET /x/../api/ HTTP/1.1", "the target is forwarded unchanged");
     let answered =
         |name| weir.metric("weir_upstream_requests_total", &[("upstream", name), ("outcome", "answered")]);
     assert_eq!((answered("api"), answered("rest")), (3.0, 2.0));
@@ -56,8 +56,8 @@ fn the_first_upstream_that_matches_takes_the_request() {
 }
 
 #[test]
-fn what_no_upstream_takes_is_not_found() {
-    let api = named("api");
+fn no_matching_upstream_is_404() {
+    let api = named_upstream("api");
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
     let weir = Weir::start(&config(&format!(
@@ -66,22 +66,22 @@ fn what_no_upstream_takes_is_not_found() {
         log.display()
     )));
     assert_eq!(get(weir.address(), "/other").status, 404);
-    assert!(api.seen().is_empty());
+    assert!(api.requests().is_empty());
     until_true("a line of the log", || {
         std::fs::read_to_string(&log).unwrap_or_default().contains(" 404 NR ")
     });
 }
 
 #[test]
-fn endpoints_take_turns() {
-    let origins = [named("a"), named("b"), named("c")];
+fn endpoints_are_balanced_round_robin() {
+    let origins = [named_upstream("a"), named_upstream("b"), named_upstream("c")];
     let addresses = origins.each_ref().map(|origin| format!("'{}'", origin.address())).join(", ");
     let weir = Weir::start(&config(&format!("upstream: {{ address: [{addresses}] }}")));
     let mut client = Client::connect(weir.address());
     for _ in 0..9 {
         assert_eq!(client.get("/").status, 200);
     }
-    assert_eq!(origins.each_ref().map(|origin| origin.seen().len()), [3, 3, 3]);
+    assert_eq!(origins.each_ref().map(|origin| origin.requests().len()), [3, 3, 3]);
     assert_eq!(origins.each_ref().map(Origin::connections), [1, 1, 1]);
 }
 
@@ -90,19 +90,19 @@ fn addresses(origins: &[Origin]) -> String {
 }
 
 /// Returns an upstream that responds with the current value of `status`.
-fn moody(status: &Arc<AtomicU16>) -> Origin {
+fn upstream_with_status(status: &Arc<AtomicU16>) -> Origin {
     let status = Arc::clone(status);
     Origin::start(move |turn| {
         turn.body()?;
         turn.send(format!("HTTP/1.1 {} X\r\ncontent-length: 0\r\n\r\n", status.load(Ordering::SeqCst)))?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     })
 }
 
 #[test]
-fn an_endpoint_that_fails_requests_is_left_out_and_comes_back() {
+fn failing_endpoint_is_ejected_and_returns() {
     let status = Arc::new(AtomicU16::new(500));
-    let origins = [moody(&status), named("good")];
+    let origins = [upstream_with_status(&status), named_upstream("good")];
     let weir = Weir::start(&config(&format!(
         "upstream: {{ address: [{}], outliers: {{ failures: 3, ejection: 1s }} }}",
         addresses(&origins)
@@ -121,9 +121,9 @@ fn an_endpoint_that_fails_requests_is_left_out_and_comes_back() {
 }
 
 #[test]
-fn the_last_endpoint_is_never_left_out() {
+fn last_endpoint_is_never_ejected() {
     let status = Arc::new(AtomicU16::new(500));
-    let origins = [moody(&status), moody(&status)];
+    let origins = [upstream_with_status(&status), upstream_with_status(&status)];
     let weir = Weir::start(&config(&format!(
         "upstream: {{ address: [{}], outliers: {{ failures: 1, max_ejected: 100% }}, panic_threshold: 0% }}",
         addresses(&origins)
@@ -134,9 +134,9 @@ fn the_last_endpoint_is_never_left_out() {
 }
 
 #[test]
-fn health_checks_decide_who_gets_requests() {
+fn health_checks_remove_and_restore_endpoints() {
     let status = Arc::new(AtomicU16::new(503));
-    let origins = [moody(&status), named("good")];
+    let origins = [upstream_with_status(&status), named_upstream("good")];
     let check =
         "{ path: '/health?deep', host: app.test, interval: 50ms, timeout: 1s, healthy: 2, unhealthy: 2 }";
     let weir = Weir::start(&config(&format!(
@@ -147,12 +147,12 @@ fn health_checks_decide_who_gets_requests() {
     until_true("the first check", || healthy() == 1.0);
     let mut client = Client::connect(weir.address());
     assert!((0..10).all(|_| client.get("/").status == 200));
-    let asked = &origins[0].seen()[0];
+    let asked = &origins[0].requests()[0];
     assert_eq!(
         (asked.head.line.as_str(), asked.head.get("host")),
         ("GET /health?deep HTTP/1.1", Some("app.test"))
     );
-    assert!(origins[0].seen().iter().all(|seen| seen.head.line.starts_with("GET /health")));
+    assert!(origins[0].requests().iter().all(|seen| seen.head.line.starts_with("GET /health")));
     status.store(200, Ordering::SeqCst);
     until_true("the endpoint to become healthy", || healthy() == 2.0);
     until_true("requests", || client.get("/mark").body.text().is_empty());
@@ -161,7 +161,7 @@ fn health_checks_decide_who_gets_requests() {
 }
 
 #[test]
-fn one_that_speaks_nothing_but_http_2_is_asked_by_http_2_how_it_is() {
+fn health_check_of_an_http2_upstream_uses_http2() {
     let status = Arc::new(AtomicU16::new(503));
     let answer = Arc::clone(&status);
     let origin = H2Origin::start(None, move |request, mut respond| {
@@ -187,9 +187,9 @@ fn one_that_speaks_nothing_but_http_2_is_asked_by_http_2_how_it_is() {
 }
 
 #[test]
-fn where_most_endpoints_are_ill_all_are_used() {
+fn panic_threshold_uses_all_endpoints() {
     let ill = Arc::new(AtomicU16::new(503));
-    let origins = [moody(&ill), moody(&ill), named("good")];
+    let origins = [upstream_with_status(&ill), upstream_with_status(&ill), named_upstream("good")];
     let check = "{ path: /health, interval: 1h }";
     let weir = Weir::start(&config(&format!(
         "upstream: {{ address: [{}], health_check: {check}, outliers: false }}",
@@ -202,8 +202,8 @@ fn where_most_endpoints_are_ill_all_are_used() {
 }
 
 #[test]
-fn the_endpoint_with_fewer_requests_under_way_is_preferred() {
-    let (slow, fast) = (hanging(), named("fast"));
+fn least_request_prefers_the_endpoint_with_fewer_in_flight() {
+    let (slow, fast) = (hanging_upstream(), named_upstream("fast"));
     let weir = Weir::start(&config(&format!(
         "upstream: {{ address: ['{}', '{}'], balance: least_request }}",
         slow.address(),
@@ -212,35 +212,35 @@ fn the_endpoint_with_fewer_requests_under_way_is_preferred() {
     let address = weir.address();
     // Until the slow endpoint has one request; from then on the other one always has fewer requests.
     let mut waiting = Vec::new();
-    while slow.seen().is_empty() {
+    while slow.requests().is_empty() {
         let client = Client::connect(address);
-        client.send(Request::get("/").bytes());
-        until_true("the request", || slow.seen().len() + fast.seen().len() > waiting.len());
+        client.send(Request::get("/").to_bytes());
+        until_true("the request", || slow.requests().len() + fast.requests().len() > waiting.len());
         waiting.push(client);
     }
     let mut client = Client::connect(address);
     assert!((0..20).all(|_| client.get("/").body.text() == "fast"));
-    assert_eq!(slow.seen().len(), 1);
+    assert_eq!(slow.requests().len(), 1);
 }
 
 /// Returns an upstream that responds after 5 ms, and stores its maximum number of concurrent requests in `most`.
 #[expect(clippy::disallowed_methods, reason = "an upstream that takes its time")]
-fn counting(most: &Arc<AtomicUsize>) -> Origin {
-    let (most, now) = (Arc::clone(most), AtomicUsize::new(0));
+fn concurrency_recording_upstream(max_concurrent: &Arc<AtomicUsize>) -> Origin {
+    let (most, now) = (Arc::clone(max_concurrent), AtomicUsize::new(0));
     Origin::start(move |turn| {
         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         turn.body()?;
         std::thread::sleep(Duration::from_millis(5));
         now.fetch_sub(1, Ordering::SeqCst);
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     })
 }
 
 #[test]
-fn connections_are_bounded_over_all_workers_and_requests_wait_for_one() {
+fn connection_limit_spans_all_workers_and_requests_wait() {
     let most = Arc::new(AtomicUsize::new(0));
-    let origin = counting(&most);
+    let origin = concurrency_recording_upstream(&most);
     let weir = Weir::start(
         &config(&format!(
             "upstream: {{ address: '{}', limits: {{ connections: 3 }}, connect_timeout: 30s, timeout: 30s }}",
@@ -248,7 +248,7 @@ fn connections_are_bounded_over_all_workers_and_requests_wait_for_one() {
         ))
         .replace("workers: 1", "workers: 2"),
     );
-    let statuses = at_once(24, |_| {
+    let statuses = run_concurrently(24, |_| {
         let mut client = Client::connect(weir.address());
         (0..5).map(|_| client.get("/").status).collect::<Vec<_>>()
     });
@@ -258,8 +258,8 @@ fn connections_are_bounded_over_all_workers_and_requests_wait_for_one() {
 }
 
 #[test]
-fn what_is_over_the_limits_is_refused_at_once_and_says_so() {
-    let origin = hanging();
+fn circuit_breaker_rejects_at_once_with_503_and_flag_uo() {
+    let origin = hanging_upstream();
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
     for (limits, place) in [("connections: 1, pending: 0", "pending"), ("requests: 1", "requests")] {
@@ -268,14 +268,14 @@ fn what_is_over_the_limits_is_refused_at_once_and_says_so() {
             origin.address(),
             log.display()
         )));
-        let before = origin.seen().len();
+        let before = origin.requests().len();
         let holding = Client::connect(weir.address());
-        holding.send(Request::get("/").bytes());
-        until_true("the first request", || origin.seen().len() > before);
+        holding.send(Request::get("/").to_bytes());
+        until_true("the first request", || origin.requests().len() > before);
         let refused = get(weir.address(), "/");
         assert_eq!((refused.status, refused.header("x-envoy-overloaded")), (503, "true"));
         assert_eq!(weir.metric("weir_upstream_overflows_total", &[("limit", place)]), 1.0);
-        assert_eq!(origin.seen().len(), before + 1);
+        assert_eq!(origin.requests().len(), before + 1);
         until_true("a line of the log", || {
             std::fs::read_to_string(&log).unwrap_or_default().contains(" 503 UO ")
         });
@@ -313,8 +313,8 @@ fn an_upstream_may_be_a_unix_socket() {
 }
 
 #[test]
-fn a_reload_moves_requests_and_keeps_connections_that_are_still_wanted() {
-    let (one, other) = (named("one"), named("other"));
+fn reload_changes_routing_and_keeps_connections() {
+    let (one, other) = (named_upstream("one"), named_upstream("other"));
     let text = |path: &str| {
         config(&format!(
             "upstreams:\n  - {{ name: one, match: {{ path: {path} }}, address: '{}' }}\n  - {{ name: other, address: '{}' }}",
@@ -331,8 +331,8 @@ fn a_reload_moves_requests_and_keeps_connections_that_are_still_wanted() {
 }
 
 #[test]
-fn a_reload_with_other_settings_lets_nobody_in_who_was_left_out() {
-    let origins = [moody(&Arc::new(AtomicU16::new(500))), named("good")];
+fn reload_keeps_endpoints_ejected() {
+    let origins = [upstream_with_status(&Arc::new(AtomicU16::new(500))), named_upstream("good")];
     let text = |timeout: &str| {
         config(&format!(
             "upstream: {{ address: [{}], timeout: {timeout}, outliers: {{ failures: 2, ejection: 1h }} }}",

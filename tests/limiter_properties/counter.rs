@@ -23,10 +23,10 @@ impl Counter {
     }
 
     /// Charges the request if it conforms.
-    pub(super) fn ask(&mut self, cost: u32, now: u64) -> Outcome {
+    pub(super) fn try_charge(&mut self, cost: u32, now: u64) -> Outcome {
         let (next, outcome) = self.peek(cost, now);
         if outcome == Outcome::Conform {
-            self.keep(next, now);
+            self.store_state(next, now);
         }
         outcome
     }
@@ -34,7 +34,7 @@ impl Counter {
     pub(super) fn charge(&mut self, amount: i64, now: u64) {
         let next =
             algorithm::charge(self.compact_state(now), &self.quota, amount, Timestamp::from_nanos(now));
-        self.keep(next, now);
+        self.store_state(next, now);
     }
 
     pub(super) fn usage(&self, now: u64) -> CounterUsage {
@@ -55,7 +55,7 @@ impl Counter {
         if self.quota.needs_history() { (&self.history).into() } else { self.state.into() }
     }
 
-    fn keep(&mut self, next: CounterState, now: u64) {
+    fn store_state(&mut self, next: CounterState, now: u64) {
         if self.quota.needs_history() {
             self.history.apply_state(next, &self.quota, Timestamp::from_nanos(now), true);
         } else {

@@ -43,7 +43,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_client_that_hammers_at_twice_the_limit_is_never_admitted(
+    fn charged_rejections_block_a_client_at_twice_the_limit(
         quota in quotas(&Algorithm::RATES),
         times in 2_u64..6,
         phase in 0_u64..SECOND,
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_that_hammers_at_the_limit_is_not_admitted_once_it_was_rejected(
+    fn charged_rejections_block_a_rejected_client_at_the_limit(
         // Fixed windows and refill buckets settle debts at the end of a window, which takes longer than one rejection.
         quota in quotas(&[
             Algorithm::Gcra,
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_that_comes_when_it_is_told_is_admitted_though_its_rejection_was_charged(
+    fn retry_after_is_sufficient_with_charged_rejections(
         quota in quotas(&Algorithm::RATES),
         steps in prop::collection::vec(0_u64..400, 1..60),
     ) {
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn a_late_cost_is_paid_at_the_limits_rate(quota in quotas(&Algorithm::RATES), rounds in 2_u32..50) {
+    fn late_cost_is_paid_off_at_the_rate_of_the_limit(quota in quotas(&Algorithm::RATES), rounds in 2_u32..50) {
         let (limiter, meters) = limiter(&[quota], 100);
         let count = quota.limit().count.get();
         let key = limiter.hasher().hash(b"client");

@@ -13,16 +13,16 @@ pub(super) fn window_of(quota: &Quota, at: u64) -> u64 {
         (Algorithm::FixedWindow, TimeUnit::Day) => days / count,
         // 1970-01-01 was a Thursday.
         (Algorithm::FixedWindow, TimeUnit::Week) => (days + 3) / (7 * count),
-        (Algorithm::FixedWindow, TimeUnit::Month) => months(days) / count,
-        (Algorithm::FixedWindow, TimeUnit::Year) => months(days) / (12 * count),
+        (Algorithm::FixedWindow, TimeUnit::Month) => month_of_day(days) / count,
+        (Algorithm::FixedWindow, TimeUnit::Year) => month_of_day(days) / (12 * count),
         _ => at / period.nanos(),
     }
 }
 
 /// Returns the number of months from January of year 0 to the month of this day, which is counted from the epoch.
-fn months(mut days: u64) -> u64 {
+fn month_of_day(mut days: u64) -> u64 {
     for month in 1970 * 12.. {
-        let length = length(month);
+        let length = days_in_month(month);
         if days < length {
             return month;
         }
@@ -31,7 +31,7 @@ fn months(mut days: u64) -> u64 {
     unreachable!("the iterator is infinite")
 }
 
-fn length(month: u64) -> u64 {
+fn days_in_month(month: u64) -> u64 {
     let year = month / 12;
     let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     match month % 12 {

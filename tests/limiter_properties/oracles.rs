@@ -11,10 +11,10 @@ use super::marks::window_of;
 use super::{requests, steps};
 
 /// Charges: the time in nanoseconds since the epoch, and the units.
-type Charged = [(u64, u32)];
+type Charges = [(u64, u32)];
 
 /// Returns the exact number of units in use at `now`, as a multiple of 1/[`whole`] units.
-fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
+fn used(quota: &Quota, charged: &Charges, now: u64) -> u128 {
     let (period, count) = (quota.window().nanos(), u128::from(quota.limit().count.get()));
     match (quota.algorithm(), u64::from(quota.precision())) {
         // A level that drains at the rate of the limit.
@@ -27,7 +27,7 @@ fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
             }
             level
         }
-        (Algorithm::RefillBucket, _) => refilled(quota, charged, now),
+        (Algorithm::RefillBucket, _) => missing_tokens(quota, charged, now),
         // Each window that ends pays for one count of units.
         (Algorithm::FixedWindow, _) => {
             let (mut level, mut last) = (0_u128, 0);
@@ -39,14 +39,14 @@ fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
             level
         }
         (Algorithm::SlidingLog, _) => {
-            let dates = dates(quota, charged, 1, period - 1);
+            let dates = effective_times(quota, charged, 1, period - 1);
             dates.iter().map(|at| u128::from(at + period > now)).sum()
         }
         // A unit counts fully for `precision` sub-windows from the start of its own, and fades out linearly during the
         // next one.
         (Algorithm::SlidingWindow, precision) => {
             let tick = period.div_ceil(precision);
-            let dates = dates(quota, charged, tick, precision * tick);
+            let dates = effective_times(quota, charged, tick, precision * tick);
             let left = |at: &u64| u128::from((at + (precision + 1) * tick).saturating_sub(now).min(tick));
             dates.iter().map(left).sum()
         }
@@ -58,7 +58,7 @@ fn used(quota: &Quota, charged: &Charged, now: u64) -> u128 {
 
 /// Returns the time from which each unit counts: that of its charge, or later if the unit one count before it still
 /// counts fully at that time.
-fn dates(quota: &Quota, charged: &Charged, tick: u64, full: u64) -> Vec<u64> {
+fn effective_times(quota: &Quota, charged: &Charges, tick: u64, full: u64) -> Vec<u64> {
     let count = quota.limit().count.get() as usize;
     let mut dates: Vec<u64> = Vec::new();
     for (at, cost) in charged {
@@ -71,7 +71,7 @@ fn dates(quota: &Quota, charged: &Charged, tick: u64, full: u64) -> Vec<u64> {
 }
 
 /// Returns the missing tokens of a bucket whose clock starts when the first token is taken.
-fn refilled(quota: &Quota, charged: &Charged, now: u64) -> u128 {
+fn missing_tokens(quota: &Quota, charged: &Charges, now: u64) -> u128 {
     let (period, count) = (quota.window().nanos(), u128::from(quota.limit().count.get()));
     let (mut missing, mut next) = (0_u128, 0);
     for (at, cost) in charged.iter().copied().chain([(now, 0)]) {
@@ -86,7 +86,7 @@ fn refilled(quota: &Quota, charged: &Charged, now: u64) -> u128 {
     missing
 }
 
-fn whole(quota: &Quota) -> u128 {
+fn denominator(quota: &Quota) -> u128 {
     let period = quota.window().nanos();
     match quota.algorithm() {
         Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::RefillBucket => 1,
@@ -95,9 +95,9 @@ fn whole(quota: &Quota) -> u128 {
     }
 }
 
-fn admits(quota: &Quota, charged: &Charged, cost: u32, now: u64) -> bool {
-    used(quota, charged, now) + u128::from(cost) * whole(quota)
-        <= u128::from(quota.burst().get()) * whole(quota)
+fn admits(quota: &Quota, charged: &Charges, cost: u32, now: u64) -> bool {
+    used(quota, charged, now) + u128::from(cost) * denominator(quota)
+        <= u128::from(quota.burst().get()) * denominator(quota)
 }
 
 /// Generates quotas that do not round: of token buckets those whose tokens are a whole number of nanoseconds apart.
@@ -129,18 +129,18 @@ proptest! {
         let mut counter = Counter::new(quota);
         let mut charged = Vec::new();
         for (now, cost) in requests(&quota, &steps) {
-            let passes = counter.ask(cost, now) == Outcome::Conform;
+            let passes = counter.try_charge(cost, now) == Outcome::Conform;
             prop_assert_eq!(passes, admits(&quota, &charged, cost, now), "{} of {:?} at {}", cost, quota, now);
             if passes {
                 charged.push((now, cost));
             }
-            let exact = used(&quota, &charged, now).div_ceil(whole(&quota));
+            let exact = used(&quota, &charged, now).div_ceil(denominator(&quota));
             prop_assert_eq!(u128::from(counter.usage(now).used), exact);
         }
     }
 
     #[test]
-    fn a_token_bucket_falls_short_by_at_most_a_nanosecond_a_credit(
+    fn token_bucket_rounds_by_at_most_one_nanosecond_per_credit(
         quota in any_quotas(&[Algorithm::TokenBucket]), steps in steps(),
     ) {
         let mut counter = Counter::new(quota);
@@ -149,18 +149,18 @@ proptest! {
         for (now, cost) in requests(&quota, &steps) {
             // Each evaluation may credit tokens, and rounds.
             short += nanosecond;
-            if counter.ask(cost, now) == Outcome::Conform {
+            if counter.try_charge(cost, now) == Outcome::Conform {
                 prop_assert!(admits(&quota, &charged, cost, now), "{} of {:?} at {}", cost, quota, now);
                 charged.push((now, cost));
             } else {
-                let needed = used(&quota, &charged, now) + short + u128::from(cost) * whole(&quota);
-                prop_assert!(needed > u128::from(quota.burst().get()) * whole(&quota), "rejected a cost of {}", cost);
+                let needed = used(&quota, &charged, now) + short + u128::from(cost) * denominator(&quota);
+                prop_assert!(needed > u128::from(quota.burst().get()) * denominator(&quota), "rejected a cost of {}", cost);
             }
         }
     }
 
     #[test]
-    fn debts_count_like_everything_else(quota in quotas(), steps in steps()) {
+    fn debts_are_counted_by_every_algorithm(quota in quotas(), steps in steps()) {
         let mut counter = Counter::new(quota);
         let mut charged = Vec::new();
         for (index, (now, cost)) in requests(&quota, &steps).into_iter().enumerate() {
@@ -174,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn a_counter_is_unused_from_the_moment_on_that_nothing_counts(quota in quotas(), steps in steps()) {
+    fn counter_is_unused_once_no_units_count(quota in quotas(), steps in steps()) {
         let mut counter = Counter::new(quota);
         let mut charged = Vec::new();
         for (now, cost) in requests(&quota, &steps) {
@@ -184,14 +184,14 @@ proptest! {
             if whole_again > now && quota.algorithm() != Algorithm::FixedWindow {
                 prop_assert!(!counter.is_unused(whole_again - 1), "{} reports the reset too late", quota.algorithm());
             }
-            if counter.ask(cost, now) == Outcome::Conform {
+            if counter.try_charge(cost, now) == Outcome::Conform {
                 charged.push((now, cost));
             }
         }
     }
 
     #[test]
-    fn a_log_never_admits_more_than_its_count_in_any_span(
+    fn sliding_log_admits_at_most_its_count_per_period(
         count in 1_u32..30,
         steps in steps(),
         back in prop::collection::vec(0_u64..20, 120),
@@ -203,7 +203,7 @@ proptest! {
         let (mut charged, mut latest) = (Vec::new(), 0);
         for ((now, cost), back) in requests(&quota, &steps).into_iter().zip(back) {
             // Threads may read the clock in one order and reach the counter in another.
-            if counter.ask(cost, now - back) == Outcome::Conform {
+            if counter.try_charge(cost, now - back) == Outcome::Conform {
                 latest = latest.max(now - back);
                 charged.push((latest, cost));
             }
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn a_precise_window_never_admits_more_than_its_count_in_all_but_one_sub_window(
+    fn precise_sliding_window_admits_at_most_its_count_per_period_less_a_sub_window(
         count in 1_u32..30,
         precision in 2_u8..=60,
         steps in steps(),
@@ -226,7 +226,7 @@ proptest! {
         let mut counter = Counter::new(quota);
         let all = requests(&quota, &steps);
         let charged: Vec<_> =
-            all.into_iter().filter(|(now, cost)| counter.ask(*cost, *now) == Outcome::Conform).collect();
+            all.into_iter().filter(|(now, cost)| counter.try_charge(*cost, *now) == Outcome::Conform).collect();
         let span = limit.period.nanos() / u64::from(precision) * u64::from(precision - 1);
         for (first, (from, _)) in charged.iter().enumerate() {
             let within = charged[first..].iter().filter(|(at, _)| at - from < span);
@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn a_counter_without_memory_for_a_history_is_stricter_and_never_more_generous(
+    fn counter_without_history_is_never_more_permissive(
         precise in any::<bool>(), count in 1_u32..30, steps in steps(),
     ) {
         let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Minute));

@@ -5,60 +5,60 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use weir::import::{envoy_ratelimit, local_ratelimit};
-use weir::rls::answer::Code;
-use weir::rls::request::{Descriptor, Entry, Request};
-use weir::rls::settings::{Counting, Settings};
+use weir::rls::request::{RlsDescriptor, RlsEntry, RlsRequest};
+use weir::rls::response::Code;
+use weir::rls::settings::{Counting, RlsSettings};
 
-use crate::desk::Desk;
+use crate::fixture::RlsFixture;
 use crate::native;
 
 const KEYS: [&str; 2] = ["a", "b"];
 const VALUES: [&str; 7] = ["", "x", "xy", "x*", "*y", "*", "~x"];
-const ASKED: [&str; 6] = ["", "x", "xy", "xay", "z", "~x"];
+const REQUESTED_VALUES: [&str; 6] = ["", "x", "xy", "xay", "z", "~x"];
 
 /// A node of a document.
 #[derive(Clone, Debug)]
-struct Node {
+struct DocumentNode {
     key: &'static str,
     value: &'static str,
     limit: Limit,
     shadow: bool,
-    shares: bool,
-    below: Vec<Self>,
+    share_threshold: bool,
+    children: Vec<Self>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     None,
     Unlimited,
-    Of(u32, &'static str),
+    PerUnit(u32, &'static str),
 }
 
-fn nodes() -> impl Strategy<Value = Vec<Node>> {
+fn document_nodes() -> impl Strategy<Value = Vec<DocumentNode>> {
     let limit = || {
         prop_oneof![
             2 => Just(Limit::None),
             1 => Just(Limit::Unlimited),
             6 => (0_u32..5, prop::sample::select(vec!["second", "minute", "hour", "week", "year"]))
-                .prop_map(|(count, unit)| Limit::Of(count, unit)),
+                .prop_map(|(count, unit)| Limit::PerUnit(count, unit)),
         ]
     };
-    let node = move |below: BoxedStrategy<Vec<Node>>| {
+    let node = move |below: BoxedStrategy<Vec<DocumentNode>>| {
         let named = (prop::sample::select(KEYS.to_vec()), prop::sample::select(VALUES.to_vec()));
         let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.3));
         (named, limit(), flags, below).prop_map(|((key, value), limit, (shadow, shares), below)| {
             let shares = shares && value.contains('*');
-            Node { key, value, limit, shadow, shares, below }
+            DocumentNode { key, value, limit, shadow, share_threshold: shares, children: below }
         })
     };
-    let level = |below: BoxedStrategy<Vec<Node>>| {
+    let level = |below: BoxedStrategy<Vec<DocumentNode>>| {
         prop::collection::vec(node(below), 0..6).prop_map(without_duplicates).boxed()
     };
     level(level(level(Just(Vec::new()).boxed())))
 }
 
-fn without_duplicates(nodes: Vec<Node>) -> Vec<Node> {
-    let mut kept: Vec<Node> = Vec::new();
+fn without_duplicates(nodes: Vec<DocumentNode>) -> Vec<DocumentNode> {
+    let mut kept: Vec<DocumentNode> = Vec::new();
     for node in nodes {
         if !kept.iter().any(|other| (other.key, other.value) == (node.key, node.value)) {
             kept.push(node);
@@ -67,15 +67,15 @@ fn without_duplicates(nodes: Vec<Node>) -> Vec<Node> {
     kept
 }
 
-fn written(nodes: &[Node]) -> String {
-    let node = |node: &Node| {
+fn to_yaml(nodes: &[DocumentNode]) -> String {
+    let node = |node: &DocumentNode| {
         let limit = match node.limit {
             Limit::None => "null".to_owned(),
             Limit::Unlimited => "{unlimited: true}".to_owned(),
-            Limit::Of(count, unit) => format!("{{unit: {unit}, requests_per_unit: {count}}}"),
+            Limit::PerUnit(count, unit) => format!("{{unit: {unit}, requests_per_unit: {count}}}"),
         };
-        let Node { key, value, shadow, shares, below, .. } = node;
-        let below = written(below);
+        let DocumentNode { key, value, shadow, share_threshold: shares, children: below, .. } = node;
+        let below = to_yaml(below);
         format!(
             "{{key: {key}, value: '{value}', rate_limit: {limit}, shadow_mode: {shadow}, \
              share_threshold: {shares}, descriptors: {below}}}"
@@ -85,27 +85,28 @@ fn written(nodes: &[Node]) -> String {
 }
 
 #[derive(Clone, Debug)]
-struct Question {
-    after: u64,
-    descriptors: Vec<Descriptor>,
+struct TimedRequest {
+    delay: u64,
+    descriptors: Vec<RlsDescriptor>,
 }
 
-fn questions() -> impl Strategy<Value = Vec<Question>> {
+fn timed_requests() -> impl Strategy<Value = Vec<TimedRequest>> {
     let key = prop::sample::select(vec!["a", "a", "b", "b", "c"]);
-    let entry = (key, prop::sample::select(ASKED.to_vec()))
-        .prop_map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() });
-    let descriptor = (prop::collection::vec(entry, 1..4), 1_u64..3).prop_map(|(entries, hits)| Descriptor {
-        entries,
-        hits_addend: Some(hits),
-        ..Descriptor::default()
+    let entry = (key, prop::sample::select(REQUESTED_VALUES.to_vec()))
+        .prop_map(|(key, value)| RlsEntry { key: key.to_owned(), value: value.to_owned() });
+    let descriptor = (prop::collection::vec(entry, 1..4), 1_u64..3).prop_map(|(entries, hits)| {
+        RlsDescriptor { entries, hits_addend: Some(hits), ..RlsDescriptor::default() }
     });
     let after = prop_oneof![6 => Just(0_u64), 2 => Just(1), 1 => Just(45), 1 => Just(400_000)];
     let question = (after, prop::collection::vec(descriptor, 1..4));
-    prop::collection::vec(question.prop_map(|(after, descriptors)| Question { after, descriptors }), 1..60)
+    prop::collection::vec(
+        question.prop_map(|(after, descriptors)| TimedRequest { delay: after, descriptors }),
+        1..60,
+    )
 }
 
 /// Returns imported rules as a whole configuration.
-fn pasted(rules: &str) -> String {
+fn as_configuration(rules: &str) -> String {
     format!("listeners: 127.0.0.1:0\nupstream: echo\n{rules}")
 }
 
@@ -113,29 +114,29 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn imported_rules_refuse_what_the_original_refuses(nodes in nodes(), questions in questions()) {
-        let yaml = format!("domain: d\ndescriptors: {}\n", written(&nodes));
+    fn imported_rules_reject_what_the_original_rejects(nodes in document_nodes(), questions in timed_requests()) {
+        let yaml = format!("domain: d\ndescriptors: {}\n", to_yaml(&nodes));
         let rules = envoy_ratelimit::import(&[("f", &yaml)]).unwrap();
         // If the import reports a difference, outcomes may differ.
         prop_assume!(!rules.contains("occurs several times"));
-        let settings = Settings { counting: Counting::AllOrNothing, ..Settings::default() };
-        let mut original = Desk::with(&yaml, settings.clone());
-        let mut imported = native::with_configuration(&pasted(&rules), settings);
-        for Question { after, descriptors } in questions {
-            original.pass(after);
-            imported.pass(after);
-            let request = Request { domain: "d".into(), descriptors, hits_addend: 0 };
-            let over = |desk: &Desk| desk.try_ask(&request).map_or(Code::Ok, |answer| answer.overall);
+        let settings = RlsSettings { counting: Counting::AllOrNothing, ..RlsSettings::default() };
+        let mut original = RlsFixture::with_settings(&yaml, settings.clone());
+        let mut imported = native::fixture_with_configuration(&as_configuration(&rules), settings);
+        for TimedRequest { delay, descriptors } in questions {
+            original.advance(delay);
+            imported.advance(delay);
+            let request = RlsRequest { domain: "d".into(), descriptors, hits_addend: 0 };
+            let over = |desk: &RlsFixture| desk.try_decide(&request).map_or(Code::Ok, |answer| answer.overall_code);
             prop_assert_eq!(over(&imported), over(&original), "{:?}\n{}", request, rules);
         }
     }
 }
 
-fn samples(ending: &str) -> Vec<PathBuf> {
+fn samples(suffix: &str) -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rls/imports");
     let mut files: Vec<_> =
         fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()).collect();
-    files.retain(|path| path.to_str().expect("a file name in UTF-8").ends_with(ending));
+    files.retain(|path| path.to_str().expect("a file name in UTF-8").ends_with(suffix));
     files.sort();
     assert!(!files.is_empty());
     files
@@ -144,7 +145,7 @@ fn samples(ending: &str) -> Vec<PathBuf> {
 /// Compares the import of each `NAME.ratelimit.yaml` and `NAME.local.yaml` with `NAME.….rules`. `WEIR_BLESS=1` rewrites
 /// those files; review the difference before committing it.
 #[test]
-fn samples_become_the_rules_beside_them() {
+fn import_samples_match_the_expected_rules() {
     let bless = std::env::var_os("WEIR_BLESS").is_some();
     let mut different = Vec::new();
     for path in samples(".yaml").into_iter().chain(samples(".json")) {
@@ -169,12 +170,12 @@ fn samples_become_the_rules_beside_them() {
 }
 
 #[test]
-fn what_is_imported_is_a_configuration() {
+fn imported_rules_load_as_a_configuration() {
     let mut loaded = 0;
     for path in samples(".rules") {
         let rules = fs::read_to_string(&path).unwrap();
         if rules.contains("rules:") {
-            native::with_configuration(&pasted(&rules), Settings::default());
+            native::fixture_with_configuration(&as_configuration(&rules), RlsSettings::default());
             loaded += 1;
         }
     }
@@ -182,7 +183,7 @@ fn what_is_imported_is_a_configuration() {
 }
 
 #[test]
-fn files_that_share_a_domain_are_one_level() {
+fn files_that_share_a_domain_are_merged_on_import() {
     let first =
         "{domain: d, descriptors: [{key: a, value: 'x*', rate_limit: {unit: day, requests_per_unit: 1}}]}";
     let second = "{domain: d, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 2}}]}";
@@ -192,7 +193,7 @@ fn files_that_share_a_domain_are_one_level() {
 }
 
 #[test]
-fn every_file_that_cannot_be_imported_is_named_with_the_place() {
+fn import_errors_name_every_file_and_position() {
     let files =
         [("a", "domain: d\ndescriptors:\n  - kee: x\n"), ("b", "domain: d\n  x: [\n"), ("c", "domain: d")];
     let problems = envoy_ratelimit::import(&files).unwrap_err();
@@ -206,7 +207,7 @@ fn every_file_that_cannot_be_imported_is_named_with_the_place() {
 }
 
 #[test]
-fn what_is_no_configuration_of_the_filter_is_said_to_be_none() {
+fn import_of_an_invalid_local_ratelimit_filter_is_rejected() {
     let error = |text: &str| local_ratelimit::import("f", text).unwrap_err()[0].to_string();
     assert_eq!(error("static_resources: {}"), "f: no envoy.filters.http.local_ratelimit in the file");
     assert_eq!(error(""), "f: empty, expected an Envoy configuration");

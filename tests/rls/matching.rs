@@ -1,45 +1,46 @@
 //! Selection of the limit that applies to a descriptor.
 
-use weir::rls::answer::{Code, Status, Undecided};
-use weir::rls::request::Request;
-use weir::rls::unit::Unit;
+use weir::rls::request::RlsRequest;
+use weir::rls::response::{Code, RlsDescriptorStatus, RlsError};
+use weir::rls::unit::RlsUnit;
 
-use crate::desk::{Desk, START, descriptor, limited, remaining};
+use crate::fixture::{RlsFixture, START, descriptor, remaining, with_limit_override};
 
-fn rules(descriptors: &str) -> Desk {
-    Desk::new(&format!("domain: d\ndescriptors:\n{descriptors}"))
+fn fixture(descriptors: &str) -> RlsFixture {
+    RlsFixture::new(&format!("domain: d\ndescriptors:\n{descriptors}"))
 }
 
 /// Returns a limit of `count` per day.
-fn day(count: u32) -> String {
+fn daily_limit(count: u32) -> String {
     format!("rate_limit: {{unit: day, requests_per_unit: {count}}}")
 }
 
 #[test]
 fn an_unknown_domain_has_no_limits() {
-    let answer = rules("- key: hello").ask_all("foo", vec![descriptor("hello=world")]);
-    assert_eq!((answer.overall, answer.statuses), (Code::Ok, vec![Status::default()]));
+    let answer = fixture("- key: hello").decide("foo", vec![descriptor("hello=world")]);
+    assert_eq!((answer.overall_code, answer.statuses), (Code::Ok, vec![RlsDescriptorStatus::default()]));
     assert_eq!(answer.stats.domain_not_found, 1);
 }
 
 #[test]
-fn a_limit_is_told_with_what_is_left_of_it() {
-    let desk = rules("- {key: key1, value: foo, rate_limit: {name: n, unit: minute, requests_per_unit: 50}}");
+fn status_reports_limit_and_remaining() {
+    let desk =
+        fixture("- {key: key1, value: foo, rate_limit: {name: n, unit: minute, requests_per_unit: 50}}");
     let status = desk.status("key1=foo");
     let limit = status.current_limit.unwrap();
-    assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (50, Some(Unit::Minute), "n"));
+    assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (50, Some(RlsUnit::Minute), "n"));
     assert_eq!((status.limit_remaining, status.duration_until_reset.unwrap().as_secs()), (49, 58));
 }
 
 #[test]
 fn exact_beats_wildcard_and_wildcard_beats_bare() {
-    let desk = rules(&format!(
+    let desk = fixture(&format!(
         "- {{key: k, {}}}\n- {{key: k, value: 'a*', {}}}\n- {{key: k, value: 'ab*', {}}}\n- {{key: k, value: \
          abc, {}}}",
-        day(1),
-        day(2),
-        day(3),
-        day(4)
+        daily_limit(1),
+        daily_limit(2),
+        daily_limit(3),
+        daily_limit(4)
     ));
     let limits = ["k=abc", "k=abd", "k=b", "k="].map(|entries| desk.limit(entries));
     // Of two matching wildcards the first one in the file applies, not the longest.
@@ -47,12 +48,12 @@ fn exact_beats_wildcard_and_wildcard_beats_bare() {
 }
 
 #[test]
-fn wildcards_stand_anywhere_in_a_value_and_at_any_depth() {
-    let desk = rules(&format!(
+fn wildcards_match_anywhere_in_a_value_and_at_any_depth() {
+    let desk = fixture(&format!(
         "- {{key: k, value: 'foo*', {0}}}\n- {{key: k, value: 'bar*b', {0}}}\n- {{key: k, value: \
          'a*bc*d', {0}}}\n- key: n\n  value: 'x*'\n  descriptors: [{{key: m, value: '*y', {0}}}]\n- {{key: e, \
          value: foo, {0}}}",
-        day(9)
+        daily_limit(9)
     ));
     for meets in ["k=foo", "k=foo1", "k=barb", "k=barab", "k=abcd", "k=a-bc-d", "n=x1,m=1y", "n=x,m=y"] {
         assert_eq!(desk.limit(meets), Some(9), "{meets}");
@@ -63,12 +64,12 @@ fn wildcards_stand_anywhere_in_a_value_and_at_any_depth() {
 }
 
 #[test]
-fn depth_must_be_equal() {
-    let desk = rules(&format!(
+fn descriptor_depth_must_match() {
+    let desk = fixture(&format!(
         "- {{key: key2, value: value2, {0}}}\n- {{key: key2, value: value3}}\n- key: key5\n  {0}\n  \
          descriptors: [{{key: subkey5, value: right, {1}}}]",
-        day(5),
-        day(6)
+        daily_limit(5),
+        daily_limit(6)
     ));
     assert_eq!(desk.limit("key2=value2"), Some(5));
     assert_eq!(desk.limit("key2=value2,subkey=x"), None);
@@ -80,22 +81,22 @@ fn depth_must_be_equal() {
 }
 
 #[test]
-fn nothing_is_tried_twice() {
-    let below = format!("descriptors: [{{key: n, {}}}]", day(7));
-    let desk = rules(&format!("- {{key: k, value: v}}\n- key: k\n  {below}"));
+fn descriptor_matching_does_not_backtrack() {
+    let below = format!("descriptors: [{{key: n, {}}}]", daily_limit(7));
+    let desk = fixture(&format!("- {{key: k, value: v}}\n- key: k\n  {below}"));
     assert_eq!(desk.limit("k=other,n=1"), Some(7));
     // The exact node has no children and hides the bare one, which has some.
     assert_eq!(desk.limit("k=v,n=1"), None);
 }
 
 #[test]
-fn a_key_with_an_underscore_is_a_key_with_a_value() {
-    assert_eq!(rules(&format!("- {{key: foo_bar, {}}}", day(3))).limit("foo=bar"), Some(3));
+fn key_with_an_underscore_matches_key_and_value() {
+    assert_eq!(fixture(&format!("- {{key: foo_bar, {}}}", daily_limit(3))).limit("foo=bar"), Some(3));
 }
 
 #[test]
 fn every_value_of_a_bare_key_and_of_a_wildcard_has_its_own_counter() {
-    let desk = rules(&format!("- {{key: k, {0}}}\n- {{key: w, value: 'v*', {0}}}", day(10)));
+    let desk = fixture(&format!("- {{key: k, {0}}}\n- {{key: w, value: 'v*', {0}}}", daily_limit(10)));
     for entries in ["k=a", "k=b", "w=v1", "w=v2"] {
         assert_eq!(desk.status(entries).limit_remaining, 9, "{entries}");
     }
@@ -103,11 +104,11 @@ fn every_value_of_a_bare_key_and_of_a_wildcard_has_its_own_counter() {
 }
 
 #[test]
-fn values_that_share_a_threshold_share_a_counter_also_further_down() {
-    let desk = rules(&format!(
+fn share_threshold_shares_counters_at_any_depth() {
+    let desk = fixture(&format!(
         "- {{key: files, value: 'files/*', share_threshold: true, {0}}}\n- key: t\n  value: 't*'\n  \
          share_threshold: true\n  descriptors: [{{key: n, {0}}}]",
-        day(10)
+        daily_limit(10)
     ));
     for count in 1..=10 {
         assert_eq!(desk.status("files=files/a.pdf").limit_remaining, 10 - count);
@@ -122,65 +123,68 @@ fn values_that_share_a_threshold_share_a_counter_also_further_down() {
 
 #[test]
 fn unlimited_is_never_counted() {
-    let desk = rules("- {key: k, rate_limit: {unlimited: true}}");
-    let answer = desk.ask("k=v");
-    let expected = Status { limit_remaining: u32::MAX, ..Status::default() };
+    let desk = fixture("- {key: k, rate_limit: {unlimited: true}}");
+    let answer = desk.decide_one("k=v");
+    let expected = RlsDescriptorStatus { limit_remaining: u32::MAX, ..RlsDescriptorStatus::default() };
     assert_eq!((answer.statuses, answer.stats.descriptors.len()), (vec![expected], 0));
     assert_eq!(desk.limiter.live_keys(), 0);
 }
 
 #[test]
 fn a_limit_that_is_replaced_neither_applies_nor_counts() {
-    let desk = rules(
+    let desk = fixture(
         "- {key: all, rate_limit: {name: base, unit: day, requests_per_unit: 1}}\n- {key: vip, rate_limit: \
          {name: vip, unit: day, requests_per_unit: 9, replaces: [{name: base}, {name: other}]}}\n- {key: free, \
          rate_limit: {unlimited: true, replaces: [{name: base}]}}",
     );
-    let both = desk.ask_all("d", vec![descriptor("all=1"), descriptor("vip=1")]);
-    assert_eq!((both.overall, both.statuses[0].clone()), (Code::Ok, Status::default()));
+    let both = desk.decide("d", vec![descriptor("all=1"), descriptor("vip=1")]);
+    assert_eq!((both.overall_code, both.statuses[0].clone()), (Code::Ok, RlsDescriptorStatus::default()));
     assert_eq!(remaining(&both), [0, 8]);
-    let free = desk.ask_all("d", vec![descriptor("all=1"), descriptor("free=1")]);
+    let free = desk.decide("d", vec![descriptor("all=1"), descriptor("free=1")]);
     assert_eq!(remaining(&free), [0, u32::MAX]);
     assert_eq!(desk.status("all=1").limit_remaining, 0);
     assert_eq!(desk.status("all=1").code, Code::OverLimit);
 }
 
 #[test]
-fn a_limit_in_the_request_takes_the_place_of_the_configured_one() {
-    let desk = rules(&format!("- {{key: k, shadow_mode: true, {}}}", day(1)));
+fn limit_override_replaces_the_configured_limit() {
+    let desk = fixture(&format!("- {{key: k, shadow_mode: true, {}}}", daily_limit(1)));
     let ask = |entries, count, unit| {
-        let answer = desk.ask_all("d", vec![limited(entries, count, Some(unit))]);
+        let answer = desk.decide("d", vec![with_limit_override(entries, count, Some(unit))]);
         assert_eq!(&*answer.stats.descriptors[0].key, &format!("d.{}", entries.replace('=', "_")));
         (answer.statuses[0].code, answer.statuses[0].limit_remaining)
     };
-    assert_eq!(ask("k=v", 10, Unit::Day), (Code::Ok, 9));
-    assert_eq!(ask("k=v", 42, Unit::Hour), (Code::Ok, 41));
-    assert_eq!(ask("k=w", 10, Unit::Day), (Code::Ok, 9));
-    assert_eq!(ask("unknown=x", 0, Unit::Day), (Code::OverLimit, 0));
-    let elsewhere = desk.ask_all("other", vec![limited("k=v", 10, Some(Unit::Day))]);
-    assert_eq!(elsewhere.statuses, [Status::default()]);
+    assert_eq!(ask("k=v", 10, RlsUnit::Day), (Code::Ok, 9));
+    assert_eq!(ask("k=v", 42, RlsUnit::Hour), (Code::Ok, 41));
+    assert_eq!(ask("k=w", 10, RlsUnit::Day), (Code::Ok, 9));
+    assert_eq!(ask("unknown=x", 0, RlsUnit::Day), (Code::OverLimit, 0));
+    let elsewhere = desk.decide("other", vec![with_limit_override("k=v", 10, Some(RlsUnit::Day))]);
+    assert_eq!(elsewhere.statuses, [RlsDescriptorStatus::default()]);
 }
 
 #[test]
-fn a_limit_in_the_request_without_a_unit_is_an_error_and_counts_nothing() {
-    let desk = rules(&format!("- {{key: k, {}}}", day(5)));
-    let descriptors = vec![descriptor("k=v"), limited("k=v", 10, None)];
-    let refused = desk.try_ask(&Request { domain: "d".into(), descriptors, hits_addend: 0 });
-    assert_eq!(refused.unwrap_err(), Undecided::NoUnit(1));
+fn limit_override_without_a_unit_is_an_error() {
+    let desk = fixture(&format!("- {{key: k, {}}}", daily_limit(5)));
+    let descriptors = vec![descriptor("k=v"), with_limit_override("k=v", 10, None)];
+    let refused = desk.try_decide(&RlsRequest { domain: "d".into(), descriptors, hits_addend: 0 });
+    assert_eq!(refused.unwrap_err(), RlsError::NoUnit(1));
     assert_eq!(desk.limiter.live_keys(), 0);
 }
 
 #[test]
-fn a_descriptor_without_entries_meets_no_limit() {
-    assert_eq!(rules(&format!("- {{key: k, {}}}", day(5))).status(""), Status::default());
+fn descriptor_without_entries_matches_no_limit() {
+    assert_eq!(
+        fixture(&format!("- {{key: k, {}}}", daily_limit(5))).status(""),
+        RlsDescriptorStatus::default()
+    );
 }
 
 #[test]
-fn questions_that_ask_nothing_are_refused_in_the_words_of_the_reference() {
-    let mut desk = rules("- key: k");
-    let words = |desk: &Desk, domain: &str, descriptors| {
-        let request = Request { domain: domain.to_owned(), descriptors, hits_addend: 0 };
-        desk.try_ask(&request).unwrap_err().to_string()
+fn empty_requests_are_rejected_with_the_text_of_envoyproxy_ratelimit() {
+    let mut desk = fixture("- key: k");
+    let words = |desk: &RlsFixture, domain: &str, descriptors| {
+        let request = RlsRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 };
+        desk.try_decide(&request).unwrap_err().to_string()
     };
     assert_eq!(words(&desk, "", vec![descriptor("k=v")]), "rate limit domain must not be empty");
     assert_eq!(words(&desk, "d", Vec::new()), "rate limit descriptor list must not be empty");

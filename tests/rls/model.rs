@@ -4,25 +4,25 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use weir::rls::answer::Code;
-use weir::rls::request::{Descriptor, Request};
-use weir::rls::settings::{Counting, Settings};
-use weir::rls::unit::Unit;
+use weir::rls::request::{RlsDescriptor, RlsRequest};
+use weir::rls::response::Code;
+use weir::rls::settings::{Counting, RlsSettings};
+use weir::rls::unit::RlsUnit;
 
-use crate::desk::{Desk, descriptor};
+use crate::fixture::{RlsFixture, descriptor};
 
 /// Key, value and limit of each rule, in order of preference.
-const RULES: [(&str, &str, u32, Unit); 5] = [
-    ("a", "x", 3, Unit::Second),
-    ("a", "y*", 5, Unit::Minute),
-    ("a", "", 7, Unit::Second),
-    ("b", "", 4, Unit::Minute),
-    ("c", "z", 0, Unit::Week),
+const RULES: [(&str, &str, u32, RlsUnit); 5] = [
+    ("a", "x", 3, RlsUnit::Second),
+    ("a", "y*", 5, RlsUnit::Minute),
+    ("a", "", 7, RlsUnit::Second),
+    ("b", "", 4, RlsUnit::Minute),
+    ("c", "z", 0, RlsUnit::Week),
 ];
-const ASKED: [&str; 8] = ["a=x", "a=y", "a=y1", "a=other", "b=1", "b=2", "c=z", "c=free"];
+const DESCRIPTORS: [&str; 8] = ["a=x", "a=y", "a=y1", "a=other", "b=1", "b=2", "c=z", "c=free"];
 
 fn rules() -> String {
-    let rule = |(key, value, count, unit): &(&str, &str, u32, Unit)| {
+    let rule = |(key, value, count, unit): &(&str, &str, u32, RlsUnit)| {
         let unit = unit.as_str();
         format!(
             "- {{key: {key}, value: '{value}', rate_limit: {{unit: {unit}, requests_per_unit: {count}}}}}\n"
@@ -31,9 +31,9 @@ fn rules() -> String {
     format!("domain: d\ndescriptors:\n{}", RULES.iter().map(rule).collect::<String>())
 }
 
-fn limit_of(asked: &str) -> Option<(u32, Unit)> {
-    let (key, value) = asked.split_once('=').expect("an entry `key=value`");
-    let fits = |(of, wanted, ..): &&(&str, &str, u32, Unit)| {
+fn limit_of(entries: &str) -> Option<(u32, RlsUnit)> {
+    let (key, value) = entries.split_once('=').expect("an entry `key=value`");
+    let fits = |(of, wanted, ..): &&(&str, &str, u32, RlsUnit)| {
         *of == key
             && match wanted.strip_suffix('*') {
                 Some(prefix) => value.starts_with(prefix),
@@ -44,42 +44,43 @@ fn limit_of(asked: &str) -> Option<(u32, Unit)> {
 }
 
 #[derive(Clone, Debug)]
-struct Question {
-    after: u64,
-    asked: Vec<(usize, u8, bool)>,
+struct TimedDescriptors {
+    delay: u64,
+    descriptors: Vec<(usize, u8, bool)>,
 }
 
-fn questions() -> impl Strategy<Value = Vec<Question>> {
+fn timed_descriptors() -> impl Strategy<Value = Vec<TimedDescriptors>> {
     // No descriptor occurs twice in one request, since the reference reads all counters before it writes any.
-    let asked = prop::collection::btree_map(0..ASKED.len(), (0_u8..4, prop::bool::weighted(0.1)), 1..4);
+    let asked = prop::collection::btree_map(0..DESCRIPTORS.len(), (0_u8..4, prop::bool::weighted(0.1)), 1..4);
     let question = (prop_oneof![5 => Just(0_u64), 2 => Just(1), 1 => Just(30)], asked);
-    let question = question.prop_map(|(after, asked)| Question {
-        after,
-        asked: asked.into_iter().map(|(index, (hits, back))| (index, hits, back)).collect(),
+    let question = question.prop_map(|(after, asked)| TimedDescriptors {
+        delay: after,
+        descriptors: asked.into_iter().map(|(index, (hits, back))| (index, hits, back)).collect(),
     });
     prop::collection::vec(question, 1..60)
 }
 
 /// Returns the result of the reference for each descriptor: whether it is over its limit, and the remaining units.
-fn model(
+fn reference_decision(
     counters: &mut HashMap<String, i64>,
     now: u64,
-    asked: &[(usize, u8, bool)],
-    stops: bool,
+    descriptors: &[(usize, u8, bool)],
+    only_over: bool,
 ) -> Vec<(bool, u32)> {
-    let key =
-        |index: usize, unit: Unit| format!("{}_{}", ASKED[index], now / unit.seconds() * unit.seconds());
+    let key = |index: usize, unit: RlsUnit| {
+        format!("{}_{}", DESCRIPTORS[index], now / unit.seconds() * unit.seconds())
+    };
     let amount = |hits: u8, back: bool| if back { -i64::from(hits) } else { i64::from(hits) };
     let would_be_over = |counters: &HashMap<String, i64>, (index, hits, back): (usize, u8, bool)| {
-        limit_of(ASKED[index]).is_some_and(|(count, unit)| {
+        limit_of(DESCRIPTORS[index]).is_some_and(|(count, unit)| {
             let before = counters.get(&key(index, unit)).copied().unwrap_or(0);
             (before + amount(hits, back)).max(0) > i64::from(count)
         })
     };
-    let over: Vec<bool> = asked.iter().map(|asked| would_be_over(counters, *asked)).collect();
-    let holds = stops && over.contains(&true);
-    let each = asked.iter().zip(&over).map(|((index, hits, back), over)| {
-        let Some((count, unit)) = limit_of(ASKED[*index]) else { return (false, 0) };
+    let over: Vec<bool> = descriptors.iter().map(|asked| would_be_over(counters, *asked)).collect();
+    let holds = only_over && over.contains(&true);
+    let each = descriptors.iter().zip(&over).map(|((index, hits, back), over)| {
+        let Some((count, unit)) = limit_of(DESCRIPTORS[*index]) else { return (false, 0) };
         let counter = counters.entry(key(*index, unit)).or_default();
         if !holds || *over {
             *counter = (*counter + amount(*hits, *back)).max(0);
@@ -95,27 +96,27 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_service_decides_as_the_reference_does(questions in questions(), stops: bool) {
+    fn service_decides_like_envoyproxy_ratelimit(questions in timed_descriptors(), stops: bool) {
         let counting = if stops { Counting::OnlyOver } else { Counting::Everything };
-        let mut desk = Desk::with(&rules(), Settings { counting, ..Settings::default() });
+        let mut desk = RlsFixture::with_settings(&rules(), RlsSettings { counting, ..RlsSettings::default() });
         let mut counters = HashMap::new();
-        for Question { after, asked } in questions {
-            desk.pass(after);
-            let descriptors = asked.iter().map(|(index, hits, back)| Descriptor {
+        for TimedDescriptors { delay, descriptors } in questions {
+            desk.advance(delay);
+            let sent = descriptors.iter().map(|(index, hits, back)| RlsDescriptor {
                 hits_addend: Some((*hits).into()),
                 is_negative_hits: *back,
-                ..descriptor(ASKED[*index])
+                ..descriptor(DESCRIPTORS[*index])
             });
-            let request = Request { domain: "d".into(), descriptors: descriptors.collect(), hits_addend: 0 };
-            let answer = desk.try_ask(&request).unwrap();
-            let expected = model(&mut counters, desk.now.as_secs(), &asked, stops);
+            let request = RlsRequest { domain: "d".into(), descriptors: sent.collect(), hits_addend: 0 };
+            let answer = desk.try_decide(&request).unwrap();
+            let expected = reference_decision(&mut counters, desk.now.as_secs(), &descriptors, stops);
             let found: Vec<(bool, u32)> = answer
                 .statuses
                 .iter()
                 .map(|status| (status.code == Code::OverLimit, status.limit_remaining))
                 .collect();
             prop_assert_eq!(&found, &expected);
-            prop_assert_eq!(answer.overall == Code::OverLimit, expected.iter().any(|(over, _)| *over));
+            prop_assert_eq!(answer.overall_code == Code::OverLimit, expected.iter().any(|(over, _)| *over));
         }
     }
 }

@@ -2,16 +2,16 @@
 
 use weir::telemetry::metrics::sanitized;
 
-use crate::desk::{Desk, hits};
+use crate::fixture::{RlsFixture, with_hits};
 
-fn limit_of(count: u32) -> Desk {
+fn fixture_with_limit(count: u32) -> RlsFixture {
     let limit = format!("{{unit: day, requests_per_unit: {count}}}");
-    Desk::new(&format!("{{domain: d, descriptors: [{{key: k, rate_limit: {limit}}}]}}"))
+    RlsFixture::new(&format!("{{domain: d, descriptors: [{{key: k, rate_limit: {limit}}}]}}"))
 }
 
 /// Each row: limit, units counted before and hits; then the hits over the limit, near it and within it.
 #[test]
-fn hits_are_near_the_limit_from_eight_tenths_of_it() {
+fn near_limit_hits_start_at_80_percent_of_the_limit() {
     let rows = [
         ((15, 10, 1), (0, 0, 1)),
         ((15, 12, 1), (0, 1, 1)),
@@ -26,9 +26,9 @@ fn hits_are_near_the_limit_from_eight_tenths_of_it() {
         ((0, 0, 3), (3, 0, 0)),
     ];
     for ((limit, before, asked), expected) in rows {
-        let desk = limit_of(limit);
-        desk.ask_all("d", vec![hits("k=v", before)]);
-        let answer = desk.ask_all("d", vec![hits("k=v", asked)]);
+        let desk = fixture_with_limit(limit);
+        desk.decide("d", vec![with_hits("k=v", before)]);
+        let answer = desk.decide("d", vec![with_hits("k=v", asked)]);
         let stats = &answer.stats.descriptors[0];
         let found = (stats.over_limit, stats.near_limit, stats.within_limit);
         assert_eq!(found, expected, "{limit}: {before} and {asked}");
@@ -37,9 +37,9 @@ fn hits_are_near_the_limit_from_eight_tenths_of_it() {
 }
 
 #[test]
-fn names_show_the_values_that_the_configuration_shows() {
+fn stat_names_include_configured_values() {
     let limit = "rate_limit: {unit: day, requests_per_unit: 9}";
-    let desk = Desk::new(&format!(
+    let desk = RlsFixture::new(&format!(
         "domain: d\ndescriptors:\n- {{key: bare, {limit}}}\n- {{key: exact, value: v, {limit}}}\n\
          - {{key: wild, value: 'foo*', {limit}}}\n- {{key: metric, value_to_metric: true, {limit}}}\n\
          - {{key: both, value: 'x*', value_to_metric: true, share_threshold: true, {limit}}}\n\
@@ -60,12 +60,12 @@ fn names_show_the_values_that_the_configuration_shows() {
         ("mid=1,leaf=2", "d.mid_1.leaf"),
     ];
     for (entries, key) in rows {
-        assert_eq!(&*desk.ask(entries).stats.descriptors[0].key, key, "{entries}");
+        assert_eq!(&*desk.decide_one(entries).stats.descriptors[0].key, key, "{entries}");
     }
 }
 
 #[test]
-fn names_lose_what_statsd_would_misread() {
+fn stat_names_are_sanitized_for_statsd() {
     assert_eq!(sanitized("d.a:b|c_d.e"), "d.a_b_c_d.e");
     assert_eq!(sanitized("d.ip_10.0.0.255.path_1.2.3"), "d.ip_10_0_0_255.path_1.2.3");
     assert_eq!(sanitized("d.ip_256.0.0.1"), "d.ip_256.0.0.1");

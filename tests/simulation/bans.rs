@@ -4,7 +4,7 @@ use weir::limiter::quota::Ban;
 
 /// One key under one ban.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Banned {
+pub(crate) struct BanModel {
     end: u64,
     /// Number of times that the duration has been doubled.
     doubled: u32,
@@ -12,9 +12,9 @@ pub(crate) struct Banned {
     may_be_forgotten: bool,
 }
 
-impl Banned {
+impl BanModel {
     /// Returns the ban that begins at `now`, and the alternative that is also permitted.
-    pub(crate) fn begin(before: Option<Self>, ban: Ban, now: u64) -> [Self; 2] {
+    pub(crate) fn start(before: Option<Self>, ban: Ban, now: u64) -> [Self; 2] {
         let after = |doubled: u32| {
             let length =
                 u64::try_from(u128::from(nanos(ban.initial_duration)) << doubled).unwrap_or(u64::MAX);
@@ -30,7 +30,7 @@ impl Banned {
     }
 
     /// Prepares for a reload, which may change `ban_max`.
-    pub(crate) fn change(&mut self, from: Ban, now: u64) {
+    pub(crate) fn prepare_reload(&mut self, from: Ban, now: u64) {
         self.may_be_forgotten |= self.is_past(from, now);
     }
 
@@ -38,12 +38,12 @@ impl Banned {
         now > self.end.saturating_add(nanos(ban.max_duration))
     }
 
-    pub(crate) fn runs(&self, now: u64) -> bool {
+    pub(crate) fn is_active(&self, now: u64) -> bool {
         now < self.end
     }
 
     /// Returns the remaining nanoseconds at `now`.
-    pub(crate) fn rest(&self, now: u64) -> u64 {
+    pub(crate) fn remaining(&self, now: u64) -> u64 {
         self.end.saturating_sub(now)
     }
 

@@ -5,26 +5,26 @@ use weir::limiter::algorithm::conversion::OnChange;
 use weir::limiter::quota::Quota;
 use weir::limiter::reservation::DebtLimit;
 
-use super::used::{Bound, Used, capacity};
+use super::usage::{BoundKind, ModelUsage, capacity};
 
 #[derive(Clone, Debug)]
-pub(crate) struct Counter {
-    lower: Used,
-    upper: Used,
+pub(crate) struct CounterModel {
+    lower: ModelUsage,
+    upper: ModelUsage,
     /// Units that rounding may have charged the client in addition to `most`.
-    slack: u64,
+    rounding: u64,
     /// Until this time the counter may contain charges of others that shared it.
-    spoilt_until: u64,
+    shared_until: u64,
 }
 
-impl Counter {
+impl CounterModel {
     pub(crate) fn new(quota: &Quota) -> Self {
-        let used = Used::new(quota, 0, 0);
+        let used = ModelUsage::new(quota, 0, 0);
         Self {
             lower: used.clone(),
-            upper: used.at_most(quota, 0),
-            slack: u64::from(rounds(quota)),
-            spoilt_until: 0,
+            upper: used.into_upper_bound(quota, 0),
+            rounding: u64::from(has_rounding(quota)),
+            shared_until: 0,
         }
     }
 
@@ -35,12 +35,12 @@ impl Counter {
 
     /// Whether there is certainly room for `units` more, so that a rejection would be wrong.
     pub(crate) fn must_have_room(&self, quota: &Quota, units: u64, now: u64) -> bool {
-        self.spoilt_until <= now && self.upper.fits(quota, units + self.slack, now)
+        self.shared_until <= now && self.upper.fits(quota, units + self.rounding, now)
     }
 
     pub(crate) fn charge(&mut self, quota: &Quota, units: u64, now: u64) {
-        self.lower.charge(quota, units, now, Bound::Lower);
-        self.upper.charge(quota, units, now, Bound::Upper);
+        self.lower.charge(quota, units, now, BoundKind::Lower);
+        self.upper.charge(quota, units, now, BoundKind::Upper);
     }
 
     /// Charges units even if they exceed the limit, as far as `debt` permits.
@@ -49,22 +49,22 @@ impl Counter {
             DebtLimit::Unlimited => u64::MAX,
             DebtLimit::OneBurst => (2 * capacity(quota)).saturating_sub(used),
         };
-        let at_least = match self.spoilt_until <= now {
-            true => room(self.upper.units(quota, now, Bound::Upper) + self.slack),
+        let at_least = match self.shared_until <= now {
+            true => room(self.upper.units(quota, now, BoundKind::Upper) + self.rounding),
             // Other clients may have used up the room.
             false => 0,
         };
-        let at_most = room(self.lower.units(quota, now, Bound::Lower));
-        self.lower.charge(quota, units.min(at_least), now, Bound::Lower);
-        self.upper.charge(quota, units.min(at_most), now, Bound::Upper);
+        let at_most = room(self.lower.units(quota, now, BoundKind::Lower));
+        self.lower.charge(quota, units.min(at_least), now, BoundKind::Lower);
+        self.upper.charge(quota, units.min(at_most), now, BoundKind::Upper);
     }
 
     /// Refunds units of a request. `shares` is the number of units per request at the time of the charge.
     pub(crate) fn refund(&mut self, quota: &Quota, (units, shares): (u64, u64), times: (u64, u64)) {
         let now = u64::from(quota.units_per_request().get());
-        self.lower.refund(quota, (units * now).div_ceil(shares), times, Bound::Lower);
-        self.upper.refund(quota, units * now / shares, times, Bound::Upper);
-        self.slack += u64::from(rounds(quota));
+        self.lower.refund(quota, (units * now).div_ceil(shares), times, BoundKind::Lower);
+        self.upper.refund(quota, units * now / shares, times, BoundKind::Upper);
+        self.rounding += u64::from(has_rounding(quota));
     }
 
     /// Applies a change of the quota.
@@ -72,21 +72,21 @@ impl Counter {
         if from == to || from.algorithm() == Algorithm::InFlight {
             return;
         }
-        if self.spoilt_until > now {
-            self.spoil(to, now);
+        if self.shared_until > now {
+            self.mark_shared(to, now);
         }
         match on_change {
-            OnChange::Reset => *self = Self { spoilt_until: self.spoilt_until, ..Self::new(to) },
+            OnChange::Reset => *self = Self { shared_until: self.shared_until, ..Self::new(to) },
             // Each window that has ended paid for one count of the old quota.
             OnChange::Keep if has_compatible_counters(from, to) => {
-                self.upper.pass_to(from, now);
+                self.upper.advance_to(from, now);
                 // A debt in the compact form is paid by the new count.
-                if self.upper.units(from, now, Bound::Upper) > capacity(from) {
-                    self.upper = self.upper.clone().at_most(to, now);
+                if self.upper.units(from, now, BoundKind::Upper) > capacity(from) {
+                    self.upper = self.upper.clone().into_upper_bound(to, now);
                 }
             }
             OnChange::Keep => {
-                self.carry(
+                self.carry_over(
                     (from, to),
                     (to.units_per_request().get().into(), from.units_per_request().get().into()),
                     (now, now),
@@ -95,18 +95,18 @@ impl Counter {
             OnChange::Proportional => {
                 let ratio = (capacity(to), capacity(from));
                 let mut least = self.lower.clone();
-                least.scale(ratio, Bound::Lower);
+                least.scale(ratio, BoundKind::Lower);
                 let goes_on = has_compatible_counters(from, to) && from.needs_history();
                 if goes_on && !self.upper.is_aggregate() {
-                    self.upper.scale(ratio, Bound::Upper);
+                    self.upper.scale(ratio, BoundKind::Upper);
                 } else {
-                    self.carry((from, to), ratio, (now, now));
+                    self.carry_over((from, to), ratio, (now, now));
                 }
                 // The units that expire together in `most` may be a history in the limiter, whose units expire one by
                 // one.
                 if goes_on {
                     self.lower = least;
-                    self.slack += 1;
+                    self.rounding += 1;
                 }
             }
         }
@@ -116,26 +116,27 @@ impl Counter {
     pub(crate) fn restore(&mut self, quota: &Quota, (then, now): (u64, u64)) {
         if now < then {
             // Its clock is behind, so no time has passed.
-            self.carry((quota, quota), (1, 1), (then, now));
+            self.carry_over((quota, quota), (1, 1), (then, now));
         } else {
             self.upper.aggregate(quota, then);
         }
     }
 
     /// Notes a charge that may have gone to a counter shared with others.
-    pub(crate) fn spoil(&mut self, quota: &Quota, now: u64) {
+    pub(crate) fn mark_shared(&mut self, quota: &Quota, now: u64) {
         // The maximum time for which the combined debts of those sharing the counter may last.
         let whole =
             u64::try_from(quota.refill().max(quota.window().duration()).as_nanos()).unwrap_or(u64::MAX);
-        self.spoilt_until = now.saturating_add(whole.saturating_mul(400));
+        self.shared_until = now.saturating_add(whole.saturating_mul(400));
     }
 
-    fn carry(&mut self, (from, to): (&Quota, &Quota), ratio: (u64, u64), (then, now): (u64, u64)) {
-        let least = self.lower.units(from, then, Bound::Lower) * ratio.0 / ratio.1;
-        let most = ((self.upper.units(from, then, Bound::Upper) + self.slack) * ratio.0).div_ceil(ratio.1);
-        self.lower = Used::new(to, least, now).at_least();
-        self.upper = Used::new(to, most, now).at_most(to, now);
-        self.slack = u64::from(rounds(to));
+    fn carry_over(&mut self, (from, to): (&Quota, &Quota), ratio: (u64, u64), (then, now): (u64, u64)) {
+        let least = self.lower.units(from, then, BoundKind::Lower) * ratio.0 / ratio.1;
+        let most =
+            ((self.upper.units(from, then, BoundKind::Upper) + self.rounding) * ratio.0).div_ceil(ratio.1);
+        self.lower = ModelUsage::new(to, least, now).into_lower_bound();
+        self.upper = ModelUsage::new(to, most, now).into_upper_bound(to, now);
+        self.rounding = u64::from(has_rounding(to));
     }
 }
 
@@ -143,20 +144,20 @@ impl Counter {
 pub(crate) fn has_compatible_counters(from: &Quota, to: &Quota) -> bool {
     !from.algorithm().has_burst()
         && from.units_per_request() == to.units_per_request()
-        && is_same_time(from, to)
+        && has_same_windows(from, to)
 }
 
 /// Whether a charge under one quota can be refunded under the other.
 pub(crate) fn has_compatible_refunds(from: &Quota, to: &Quota) -> bool {
-    is_same_time(from, to) && (!from.algorithm().has_burst() || from.limit() == to.limit())
+    has_same_windows(from, to) && (!from.algorithm().has_burst() || from.limit() == to.limit())
 }
 
-fn is_same_time(from: &Quota, to: &Quota) -> bool {
+fn has_same_windows(from: &Quota, to: &Quota) -> bool {
     let like = |quota: &Quota| (quota.algorithm(), quota.window(), quota.precision());
     like(from) == like(to)
 }
 
 /// Whether a unit is a number of nanoseconds that may not be whole.
-fn rounds(quota: &Quota) -> bool {
+fn has_rounding(quota: &Quota) -> bool {
     quota.algorithm().has_burst()
 }

@@ -10,10 +10,10 @@ use weir::limiter::quota::Quota;
 use weir::limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
 use weir::limiter::timestamp::Timestamp;
 
-use super::bans::Banned;
-use super::model::Counter;
+use super::bans::BanModel;
+use super::model::CounterModel;
 use super::rules::{ChargeRule, Limit, Rule, Throttle};
-use super::{Id, MAX_WAITING, PendingRequest, Simulation};
+use super::{Id, MAX_PENDING, PendingRequest, Simulation};
 
 /// One check of a request, with what the model needs to verify the result.
 struct CheckedLimit {
@@ -53,26 +53,26 @@ impl Simulation {
     pub(crate) fn request(&mut self) {
         let client = self.rng.u32(..self.clients);
         let cost = if self.rng.u32(..50) == 0 { 40 } else { self.rng.u32(1..4) };
-        let asked = self.asked(client, cost);
-        if self.waiting.len() + asked.len() > MAX_WAITING {
+        let checked = self.random_checks(client, cost);
+        if self.pending.len() + checked.len() > MAX_PENDING {
             return;
         }
-        let checks: Vec<_> = asked.iter().map(|asked| asked.check).collect();
-        let (before, was_crowded) = (self.usages(&checks), self.is_crowded());
+        let checks: Vec<_> = checked.iter().map(|asked| asked.check).collect();
+        let (before, was_crowded) = (self.usages(&checks), self.is_overflowing());
         let decision = self.limiter.check(&checks, Timestamp::from_nanos(self.now));
-        let crowded = was_crowded || self.is_crowded();
-        for (asked, verdict) in asked.iter().zip(decision.verdicts()) {
+        let crowded = was_crowded || self.is_overflowing();
+        for (asked, verdict) in checked.iter().zip(decision.verdicts()) {
             self.assert_verdict(asked, verdict, decision.is_rejected(), crowded);
         }
         if decision.is_rejected() {
-            let charged = self.apply_rejection(&asked, &decision, crowded);
+            let charged = self.apply_rejection(&checked, &decision, crowded);
             let after = self.usages(&checks);
             // A ban that needs a slot in a crowded table may evict an unused counter.
             let made_room = crowded && checks.iter().any(|check| check.options.is_some());
             for (position, (before, after)) in before.iter().zip(&after).enumerate() {
-                let may_change = made_room || asked[position].is_ban() || charged.contains(&position);
+                let may_change = made_room || checked[position].is_ban() || charged.contains(&position);
                 let what = || {
-                    let told = asked.iter().zip(decision.verdicts()).map(|(asked, verdict)| {
+                    let told = checked.iter().zip(decision.verdicts()).map(|(asked, verdict)| {
                         let Check {
                             handle: meter,
                             cost,
@@ -89,7 +89,7 @@ impl Simulation {
                     });
                     format!(
                         "{:?}, {before:?}, {after:?}{}",
-                        asked[position].check.handle.id,
+                        checked[position].check.handle.id,
                         told.collect::<String>()
                     )
                 };
@@ -97,21 +97,21 @@ impl Simulation {
             }
             return;
         }
-        for (asked, verdict) in asked.iter().zip(decision.verdicts()) {
+        for (asked, verdict) in checked.iter().zip(decision.verdicts()) {
             if !asked.is_ban() && !verdict.exceeds() {
                 self.admit(asked, crowded);
             }
         }
     }
 
-    fn asked(&mut self, client: u32, cost: u32) -> Vec<CheckedLimit> {
+    fn random_checks(&mut self, client: u32, cost: u32) -> Vec<CheckedLimit> {
         let key = self.limiter.hasher().hash(&client.to_be_bytes());
         let mut meters = self.handles.iter();
         let mut all = Vec::new();
-        for (group, rule) in (0..).zip(self.shadow.rules.rules()) {
+        for (group, rule) in (0..).zip(self.expected.rules.rules()) {
             let applies = self.rng.bool();
             for (limit, meter) in rule.limits_and_ban().zip(&mut meters) {
-                let ways = ways(rule, limit);
+                let ways = check_mode(rule, limit);
                 let terms = CheckOptions { group, role: ways.role, on_denied: rule.on_denied };
                 let check = Check {
                     handle: *meter,
@@ -122,7 +122,7 @@ impl Simulation {
                         limit.units(cost, &mut self.rng)
                     },
                     enforcement: ways.enforcement,
-                    charge_timing: ways.charging,
+                    charge_timing: ways.charge_timing,
                     options: rule.has_options().then_some(terms),
                 };
                 let refunds = rule.charge_rule == ChargeRule::Refunds && !limit.is_permit();
@@ -134,65 +134,71 @@ impl Simulation {
     }
 
     /// Verifies one verdict: no admission without room, and no rejection if there is certainly room.
-    fn assert_verdict(&self, asked: &CheckedLimit, verdict: &Verdict, refused: bool, crowded: bool) {
-        let (quota, now) = (asked.quota(), self.now);
-        if asked.is_ban() {
-            let runs = self.shadow.bans.get(&asked.id).is_some_and(|ban| ban.runs(now));
+    fn assert_verdict(&self, checked: &CheckedLimit, verdict: &Verdict, rejected: bool, overflowing: bool) {
+        let (quota, now) = (checked.quota(), self.now);
+        if checked.is_ban() {
+            let runs = self.expected.bans.get(&checked.id).is_some_and(|ban| ban.is_active(now));
             let is_right = self.bans_lost || verdict.exceeds() == runs;
-            assert!(is_right, "{self}: {:?}, {verdict:?}", self.shadow.bans.get(&asked.id));
+            assert!(is_right, "{self}: {:?}, {verdict:?}", self.expected.bans.get(&checked.id));
             return;
         }
-        let held = if asked.is_affected_by_holds() { self.held(asked.id, quota) } else { 0 };
-        let counter = self.counter(asked);
+        let held = if checked.is_affected_by_holds() { self.held_units(checked.id, quota) } else { 0 };
+        let counter = self.counter(checked);
         let what =
-            || format!("{self}: {} of {quota:?} beside {held} of {counter:?}: {verdict:?}", asked.units());
+            || format!("{self}: {} of {quota:?} beside {held} of {counter:?}: {verdict:?}", checked.units());
         if verdict.exceeds() {
-            let is_wrong = !crowded && counter.must_have_room(quota, held + asked.units(), now);
+            let is_wrong = !overflowing && counter.must_have_room(quota, held + checked.units(), now);
             assert!(!is_wrong, "wrongly rejected {}", what());
         } else {
-            let waits = matches!(asked.check.options, Some(CheckOptions { role: CounterRole::Delay(_), .. }));
+            let waits =
+                matches!(checked.check.options, Some(CheckOptions { role: CounterRole::Delay(_), .. }));
             // For a request that was delayed and then rejected by another limit, the verdict does not state the delay.
             let then = now + u64::try_from(verdict.delay().as_nanos()).unwrap_or(u64::MAX);
-            let is_right = (refused && waits) || counter.has_room(quota, held + asked.units(), then);
+            let is_right = (rejected && waits) || counter.has_room(quota, held + checked.units(), then);
             assert!(is_right, "wrongly admitted {}", what());
         }
     }
 
-    fn admit(&mut self, asked: &CheckedLimit, crowded: bool) {
-        let (quota, now) = (asked.quota(), self.now);
-        let reservation = Reservation::new(&asked.check, Timestamp::from_nanos(now)).in_units_of(quota);
+    fn admit(&mut self, checked: &CheckedLimit, crowded: bool) {
+        let (quota, now) = (checked.quota(), self.now);
+        let reservation = Reservation::new(&checked.check, Timestamp::from_nanos(now)).in_units_of(quota);
         let debt = if self.rng.bool() { DebtLimit::OneBurst } else { DebtLimit::Unlimited };
         let waiting = PendingRequest {
-            id: asked.id,
+            id: checked.id,
             reservation: reservation.with_debt_limit(debt),
             debt_limit: debt,
-            charge_timing: asked.check.charge_timing,
+            charge_timing: checked.check.charge_timing,
             units_per_request: quota.units_per_request().get().into(),
             at: now,
-            gives_back: true,
+            is_refundable: true,
         };
-        match asked.check.charge_timing {
+        match checked.check.charge_timing {
             ChargeTiming::OnArrival => {
-                let mut counter = self.counter(asked);
-                counter.charge(quota, asked.units(), now);
+                let mut counter = self.counter(checked);
+                counter.charge(quota, checked.units(), now);
                 if crowded {
-                    counter.spoil(quota, now);
+                    counter.mark_shared(quota, now);
                 }
-                self.shadow.counters.insert(asked.id, counter);
-                self.waiting.extend(asked.refunds.then_some(waiting));
+                self.expected.counters.insert(checked.id, counter);
+                self.pending.extend(checked.refunds.then_some(waiting));
             }
             ChargeTiming::OnResponse | ChargeTiming::WhileInFlight => {
-                self.shadow.counters.entry(asked.id).or_insert_with(|| Counter::new(quota));
-                self.waiting.push(waiting);
+                self.expected.counters.entry(checked.id).or_insert_with(|| CounterModel::new(quota));
+                self.pending.push(waiting);
             }
         }
     }
 
     /// Applies the consequences of a rejection to the rejecting rules. Returns the positions of the charged checks.
-    fn apply_rejection(&mut self, asked: &[CheckedLimit], decision: &Decision, crowded: bool) -> Vec<usize> {
+    fn apply_rejection(
+        &mut self,
+        checked: &[CheckedLimit],
+        decision: &Decision,
+        crowded: bool,
+    ) -> Vec<usize> {
         let group_of = |asked: &CheckedLimit| asked.check.options.map(|terms| terms.group);
         let (mut from, mut charged) = (0, Vec::new());
-        for group in asked.chunk_by(|a, b| group_of(a) == group_of(b)) {
+        for group in checked.chunk_by(|a, b| group_of(a) == group_of(b)) {
             let range = from..from + group.len();
             from = range.end;
             let verdicts = &decision.verdicts()[range.clone()];
@@ -201,9 +207,10 @@ impl Simulation {
             if group_of(&group[0]).is_none() || is_banned || refusing().next().is_none() {
                 continue;
             }
-            if self
-                .is_over(&refusing().map(|(asked, verdict)| (asked, *verdict)).collect::<Vec<_>>(), crowded)
-            {
+            if self.is_limited_by_charges(
+                &refusing().map(|(asked, verdict)| (asked, *verdict)).collect::<Vec<_>>(),
+                crowded,
+            ) {
                 charged.extend(self.charge_denied(group, range.clone(), crowded));
                 if let Some(ban) = group.iter().find(|asked| asked.is_ban()) {
                     self.start_ban(ban, crowded);
@@ -214,16 +221,16 @@ impl Simulation {
     }
 
     /// Whether the rejection is due to charged units, and not only to held ones that may yet be released.
-    fn is_over(&self, refusing: &[(&CheckedLimit, Verdict)], crowded: bool) -> bool {
-        let fits = |asked: &CheckedLimit, fits: fn(&Counter, &Quota, u64, u64) -> bool| {
+    fn is_limited_by_charges(&self, refusing: &[(&CheckedLimit, Verdict)], crowded: bool) -> bool {
+        let fits = |asked: &CheckedLimit, fits: fn(&CounterModel, &Quota, u64, u64) -> bool| {
             asked.may_be_blocked_by_holds()
                 && fits(&self.counter(asked), asked.quota(), asked.units(), self.now)
         };
         let over = refusing
             .iter()
             .any(|(asked, verdict)| !asked.may_be_blocked_by_holds() || !verdict.retry_after().is_zero());
-        let must = refusing.iter().any(|(asked, _)| !fits(asked, Counter::has_room));
-        let may_not = refusing.iter().all(|(asked, _)| fits(asked, Counter::must_have_room));
+        let must = refusing.iter().any(|(asked, _)| !fits(asked, CounterModel::has_room));
+        let may_not = refusing.iter().all(|(asked, _)| fits(asked, CounterModel::must_have_room));
         // A check that has begun a ban reports the ban as its wait.
         assert!(over || !must, "{self}: a rejection due to charged units has no consequences");
         assert!(crowded || !over || !may_not, "{self}: a rejection due to held units has consequences");
@@ -239,42 +246,42 @@ impl Simulation {
             if charges && counts && !asked.is_ban() {
                 let mut counter = self.counter(asked);
                 if crowded {
-                    counter.spoil(asked.quota(), self.now);
+                    counter.mark_shared(asked.quota(), self.now);
                 }
                 counter.charge_late(asked.quota(), asked.units(), self.now, DebtLimit::OneBurst);
-                self.shadow.counters.insert(asked.id, counter);
+                self.expected.counters.insert(asked.id, counter);
                 charged.push(position);
             }
         }
         charged
     }
 
-    fn start_ban(&mut self, asked: &CheckedLimit, crowded: bool) {
-        let (now, Some(ban)) = (self.now, asked.limit.ban) else { return };
-        let next = Banned::begin(self.shadow.bans.get(&asked.id).copied(), ban, now);
-        let usage = self.usages(&[asked.check]).remove(0);
+    fn start_ban(&mut self, checked: &CheckedLimit, crowded: bool) {
+        let (now, Some(ban)) = (self.now, checked.limit.ban) else { return };
+        let next = BanModel::start(self.expected.bans.get(&checked.id).copied(), ban, now);
+        let usage = self.usages(&[checked.check]).remove(0);
         let (runs, rest) = usage.map_or((false, 0), |usage| (usage.used > 0, usage.reset.as_nanos()));
         // In a full table no ban begins, even before keys have to share counters.
         let may_be_full = self.limiter.live_keys() >= self.max_keys / 2;
         assert!(runs || crowded || may_be_full, "{self}: no ban began");
         if runs {
-            let begun = next.into_iter().find(|next| rest == u128::from(next.rest(now)));
+            let begun = next.into_iter().find(|next| rest == u128::from(next.remaining(now)));
             assert!(begun.is_some() || self.bans_lost, "{self}: {rest} in place of {next:?} at {now}");
-            self.shadow.bans.insert(asked.id, begun.unwrap_or(next[0]));
+            self.expected.bans.insert(checked.id, begun.unwrap_or(next[0]));
         }
     }
 
-    fn counter(&self, asked: &CheckedLimit) -> Counter {
-        let known = self.shadow.counters.get(&asked.id).cloned();
-        known.unwrap_or_else(|| Counter::new(asked.quota()))
+    fn counter(&self, checked: &CheckedLimit) -> CounterModel {
+        let known = self.expected.counters.get(&checked.id).cloned();
+        known.unwrap_or_else(|| CounterModel::new(checked.quota()))
     }
 
     /// Returns the units that other requests hold, in units of the quota.
-    fn held(&self, id: Id, quota: &Quota) -> u64 {
+    fn held_units(&self, id: Id, quota: &Quota) -> u64 {
         let mut held: Vec<(u64, u64)> = Vec::new();
         let holding =
             |waiting: &&PendingRequest| waiting.id == id && waiting.charge_timing != ChargeTiming::OnArrival;
-        for waiting in self.waiting.iter().filter(holding) {
+        for waiting in self.pending.iter().filter(holding) {
             let units = u64::from(waiting.reservation.units());
             match held.iter_mut().find(|(shares, _)| *shares == waiting.units_per_request) {
                 Some((_, sum)) => *sum += units,
@@ -292,16 +299,16 @@ impl Simulation {
 
     /// Completes a random request: it counts, does not count, or reports its cost.
     pub(crate) fn settle(&mut self) {
-        if !self.waiting.is_empty() {
-            let index = self.rng.usize(..self.waiting.len());
+        if !self.pending.is_empty() {
+            let index = self.rng.usize(..self.pending.len());
             self.settle_at(index);
         }
     }
 
     pub(crate) fn settle_at(&mut self, index: usize) {
-        let mut waiting = self.waiting.swap_remove(index);
+        let mut waiting = self.pending.swap_remove(index);
         let units = waiting.reservation.units();
-        let limit = self.shadow.rules.limit(waiting.id.0).map(|(_, limit)| limit.clone());
+        let limit = self.expected.rules.limit(waiting.id.0).map(|(_, limit)| limit.clone());
         let is_permit = waiting.charge_timing == ChargeTiming::WhileInFlight;
         let due = match self.rng.u32(..6) {
             _ if is_permit => 0,
@@ -309,13 +316,13 @@ impl Simulation {
             3 => units * self.rng.u32(1..40),
             _ => units,
         };
-        let was_crowded = self.is_crowded();
+        let was_crowded = self.is_overflowing();
         let settled = self.limiter.settle(&mut waiting.reservation, due, Timestamp::from_nanos(self.now));
         assert!(settled.is_some() || limit.is_none(), "{self}: an installed limit is missing");
-        let crowded = was_crowded || self.is_crowded();
-        if let (Some(limit), Some(counter)) = (limit, self.shadow.counters.get_mut(&waiting.id)) {
+        let crowded = was_crowded || self.is_overflowing();
+        if let (Some(limit), Some(counter)) = (limit, self.expected.counters.get_mut(&waiting.id)) {
             if crowded {
-                counter.spoil(&limit.quota, self.now);
+                counter.mark_shared(&limit.quota, self.now);
             }
             waiting.settle(counter, &limit.quota, (units.into(), due.into()), self.now);
         }
@@ -324,7 +331,7 @@ impl Simulation {
 
 impl PendingRequest {
     /// Applies the completion to the counter: `due` units are to be charged instead of the reserved ones.
-    fn settle(&self, counter: &mut Counter, quota: &Quota, (units, due): (u64, u64), now: u64) {
+    fn settle(&self, counter: &mut CounterModel, quota: &Quota, (units, due): (u64, u64), now: u64) {
         let in_force = u64::from(quota.units_per_request().get());
         let charge = match self.charge_timing {
             ChargeTiming::WhileInFlight => return,
@@ -338,19 +345,19 @@ impl PendingRequest {
                 now,
                 self.debt_limit,
             );
-        } else if due < units && self.charge_timing == ChargeTiming::OnArrival && self.gives_back {
+        } else if due < units && self.charge_timing == ChargeTiming::OnArrival && self.is_refundable {
             counter.refund(quota, (units - due, self.units_per_request), (self.at, now));
         }
     }
 }
 
-struct Ways {
+struct CheckMode {
     role: CounterRole,
     enforcement: Enforcement,
-    charging: ChargeTiming,
+    charge_timing: ChargeTiming,
 }
 
-fn ways(rule: &Rule, limit: &Limit) -> Ways {
+fn check_mode(rule: &Rule, limit: &Limit) -> CheckMode {
     let charging = match rule.charge_rule {
         _ if limit.ban.is_some() => ChargeTiming::OnArrival,
         _ if limit.is_permit() => ChargeTiming::WhileInFlight,
@@ -367,5 +374,5 @@ fn ways(rule: &Rule, limit: &Limit) -> Ways {
         }
         Throttle::Delay(_) => (CounterRole::Limit, Enforcement::Enforced),
     };
-    Ways { role, enforcement, charging }
+    CheckMode { role, enforcement, charge_timing: charging }
 }

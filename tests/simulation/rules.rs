@@ -141,9 +141,9 @@ impl Rules {
         }
         rng.shuffle(&mut self.rules);
         for index in 0..self.rules.len() {
-            self.rules[index].on_change = random_change(rng);
+            self.rules[index].on_change = random_on_change(rng);
             if rng.u32(..6) == 0 {
-                self.change_ways(index, rng);
+                self.change_settings(index, rng);
             }
             match rng.u32(..6) {
                 0 => self.change_key(index),
@@ -157,19 +157,19 @@ impl Rules {
     }
 
     fn add_rule(&mut self, rng: &mut Rng) {
-        let name = self.id();
+        let name = self.new_id();
         self.rules.push(Rule {
             name,
             key: "[client_ip]",
             throttle: Throttle::Hard,
             charge_rule: ChargeRule::OnArrival,
             on_denied: OnDenied::Free,
-            on_change: random_change(rng),
+            on_change: random_on_change(rng),
             ban: None,
             limits: Vec::new(),
         });
         let index = self.rules.len() - 1;
-        self.change_ways(index, rng);
+        self.change_settings(index, rng);
         for _ in 0..rng.usize(1..=2) {
             self.add_limit(index, rng);
         }
@@ -180,15 +180,15 @@ impl Rules {
         let rule = &mut self.rules[index];
         rule.key = if rule.key == "[client_ip]" { "[header x-key]" } else { "[client_ip]" };
         for limit in 0..self.rules[index].limits.len() {
-            self.rules[index].limits[limit].id = self.id();
+            self.rules[index].limits[limit].id = self.new_id();
         }
-        let id = self.id();
+        let id = self.new_id();
         self.rules[index].ban.iter_mut().for_each(|ban| ban.id = id);
     }
 
     /// Changes everything except the limits.
-    fn change_ways(&mut self, index: usize, rng: &mut Rng) {
-        let (id, ban) = (self.id(), random_ban(rng));
+    fn change_settings(&mut self, index: usize, rng: &mut Rng) {
+        let (id, ban) = (self.new_id(), random_ban(rng));
         let rule = &mut self.rules[index];
         rule.throttle = match rng.u32(..8) {
             0 => Throttle::Shadow,
@@ -218,7 +218,7 @@ impl Rules {
 
     fn add_limit(&mut self, index: usize, rng: &mut Rng) {
         let period = random_period(rng);
-        let id = self.id();
+        let id = self.new_id();
         let rule = &mut self.rules[index];
         if rule.limits.len() < MAX_LIMITS && rule.limits.iter().all(|limit| limit.quota.window() != period) {
             let (quota, prices) =
@@ -259,7 +259,7 @@ impl Rules {
         rng.shuffle(&mut self.rules[index].limits);
     }
 
-    fn id(&mut self) -> u64 {
+    fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
@@ -315,7 +315,7 @@ fn random_ban(rng: &mut Rng) -> Ban {
     Ban { initial_duration: first, max_duration: first * rng.u32(1..20) }
 }
 
-fn random_change(rng: &mut Rng) -> OnChange {
+fn random_on_change(rng: &mut Rng) -> OnChange {
     match rng.u32(..4) {
         0 => OnChange::Proportional,
         1 => OnChange::Reset,

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
-use weir::remote::channel::Place;
-use weir::store::redis::{Call, CallError, Client, RunId, Script, Value};
-use weir::store::settings::{Credentials, Sentinel, Server as One, Settings, Topology};
+use weir::remote::channel::ServerAddress;
+use weir::store::redis::{CallError, RedisClient, RunId, Script, ScriptCall, Value};
+use weir::store::settings::{Credentials, SentinelSettings, SingleServer as One, StoreSettings, Topology};
 
 use crate::servers::{Cluster, Group, Server};
 use crate::support::wait;
 
 /// Result of a call.
-pub(crate) type Called = Result<(Value, RunId), CallError>;
+pub(crate) type StoreCallResult = Result<(Value, RunId), CallError>;
 
 /// A call to be made, and where its result goes.
-type Job = (Script, String, String, std_mpsc::Sender<Called>);
+type Job = (Script, String, String, std_mpsc::Sender<StoreCallResult>);
 
 /// Capacity of the queue of calls, more than any test needs.
 const MAX_JOBS: usize = 2048;
@@ -38,17 +38,18 @@ pub(crate) fn echo() -> Script {
 }
 
 impl Caller {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: StoreSettings) -> Self {
         let (jobs, mut queue) = mpsc::channel::<Job>(MAX_JOBS);
         std::thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let client = Arc::new(Client::new(&settings, "test").unwrap());
+                let client = Arc::new(RedisClient::new(&settings, "test").unwrap());
                 while let Some((script, key, argument, called)) = queue.recv().await {
                     let client = Arc::clone(&client);
                     tokio::spawn(async move {
                         let (keys, args) = ([key], [argument.into_bytes()]);
-                        let result = client.call(Call { script: &script, keys: &keys, args: &args }).await;
+                        let result =
+                            client.call(ScriptCall { script: &script, keys: &keys, args: &args }).await;
                         // The test may have ended, and the receiver with it.
                         let _ = called.send(result);
                     });
@@ -59,15 +60,20 @@ impl Caller {
     }
 
     /// Starts a call. Its result arrives at the receiver.
-    pub(crate) fn begin(&self, script: &Script, key: &str, argument: &str) -> std_mpsc::Receiver<Called> {
+    pub(crate) fn start_call(
+        &self,
+        script: &Script,
+        key: &str,
+        argument: &str,
+    ) -> std_mpsc::Receiver<StoreCallResult> {
         let (called, result) = std_mpsc::channel();
         self.jobs.blocking_send((script.clone(), key.to_owned(), argument.to_owned(), called)).unwrap();
         result
     }
 
     /// Calls `script` with a key and an argument.
-    pub(crate) fn call(&self, script: &Script, key: &str, argument: &str) -> Called {
-        self.begin(script, key, argument).recv().unwrap()
+    pub(crate) fn call(&self, script: &Script, key: &str, argument: &str) -> StoreCallResult {
+        self.start_call(script, key, argument).recv().unwrap()
     }
 
     /// Increments a key and returns its value.
@@ -85,7 +91,7 @@ impl Caller {
     /// # Panics
     ///
     /// If there is no such error within the deadline.
-    pub(crate) fn fails(&self, what: &str, is_expected: impl Fn(&CallError) -> bool) -> CallError {
+    pub(crate) fn await_error(&self, what: &str, is_expected: impl Fn(&CallError) -> bool) -> CallError {
         let mut last = None;
         let failed = wait::within(wait::DEADLINE, || {
             last = self.increment("weir:fails").err();
@@ -95,7 +101,7 @@ impl Caller {
     }
 
     /// Repeats a call until it succeeds.
-    pub(crate) fn recovers(&self) {
+    pub(crate) fn await_success(&self) {
         wait::until("a result", || self.increment("weir:recovers").ok());
     }
 }
@@ -122,8 +128,8 @@ pub(crate) fn text(value: &Value) -> &str {
 }
 
 /// Returns settings for these servers.
-pub(crate) fn settings(topology: Topology) -> Settings {
-    Settings {
+pub(crate) fn settings(topology: Topology) -> StoreSettings {
+    StoreSettings {
         topology,
         credentials: Credentials::default(),
         tls: None,
@@ -135,13 +141,13 @@ pub(crate) fn settings(topology: Topology) -> Settings {
 }
 
 /// Returns the address of a port of the loopback interface.
-pub(crate) fn place(port: u16) -> Place {
-    Place::Tcp("127.0.0.1".into(), port)
+pub(crate) fn server_address(port: u16) -> ServerAddress {
+    ServerAddress::Tcp("127.0.0.1".into(), port)
 }
 
 /// Returns settings for one server.
-pub(crate) fn one(server: &Server) -> Settings {
-    settings(Topology::Single(One { place: place(server.port()), db: 0 }))
+pub(crate) fn single_server(server: &Server) -> StoreSettings {
+    settings(Topology::Single(One { address: server_address(server.port()), db: 0 }))
 }
 
 /// Returns a user and its password.
@@ -150,14 +156,14 @@ pub(crate) fn credentials(username: Option<&str>, password: &str) -> Credentials
 }
 
 /// Returns settings for a Cluster, with one of its servers as the seed.
-pub(crate) fn clustered(cluster: &Cluster) -> Settings {
-    settings(Topology::Cluster(vec![place(cluster.servers[0].port())]))
+pub(crate) fn cluster_settings(cluster: &Cluster) -> StoreSettings {
+    settings(Topology::Cluster(vec![server_address(cluster.servers[0].port())]))
 }
 
 /// Returns settings for the master that a sentinel names.
-pub(crate) fn watched(group: &Group) -> Settings {
-    settings(Topology::Sentinel(Sentinel {
-        sentinels: vec![place(group.sentinel.port())],
+pub(crate) fn sentinel_settings(group: &Group) -> StoreSettings {
+    settings(Topology::Sentinel(SentinelSettings {
+        sentinels: vec![server_address(group.sentinel.port())],
         master: "limits".into(),
         credentials: Credentials::default(),
         db: 0,

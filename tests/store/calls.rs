@@ -4,17 +4,17 @@ use std::fs;
 use std::path::Path;
 
 use weir::store::redis::{CallError, Script};
-use weir::store::settings::{Server as One, Topology};
+use weir::store::settings::{SingleServer as One, Topology};
 use weir::telemetry::metrics::StoreOutcome;
 
 use super::flavour;
-use crate::caller::{Caller, credentials, echo, info, one, run_id_of, settings, text};
+use crate::caller::{Caller, credentials, echo, info, run_id_of, settings, single_server, text};
 use crate::servers::Server;
 
 #[test]
 fn a_script_is_sent_once_and_then_called_by_its_hash() {
     let server = flavour().start();
-    let caller = Caller::new(one(&server));
+    let caller = Caller::new(single_server(&server));
     for expected in 1..=5 {
         assert_eq!(caller.increment("weir:a"), Ok(expected));
     }
@@ -26,13 +26,13 @@ fn a_script_is_sent_once_and_then_called_by_its_hash() {
 }
 
 #[test]
-fn a_response_comes_with_the_process_that_executed_the_call() {
+fn response_carries_the_run_id_of_the_server() {
     let mut server = flavour().start();
-    let caller = Caller::new(one(&server));
+    let caller = Caller::new(single_server(&server));
     let first = caller.run_id("weir:a").unwrap();
     assert_eq!(first, run_id_of(&server));
     server.restart();
-    caller.recovers();
+    caller.await_success();
     let second = caller.run_id("weir:a").unwrap();
     assert!(second == run_id_of(&server) && second != first);
 }
@@ -40,10 +40,10 @@ fn a_response_comes_with_the_process_that_executed_the_call() {
 #[test]
 fn calls_share_one_connection_and_have_their_own_responses() {
     let server = flavour().start();
-    let caller = Caller::new(one(&server));
+    let caller = Caller::new(single_server(&server));
     let echo = echo();
     let begun: Vec<_> = (0..500)
-        .map(|number: u32| (number.to_string(), caller.begin(&echo, "weir:a", &number.to_string())))
+        .map(|number: u32| (number.to_string(), caller.start_call(&echo, "weir:a", &number.to_string())))
         .collect();
     for (argument, called) in begun {
         assert_eq!(text(&called.recv().unwrap().unwrap().0), argument);
@@ -53,15 +53,15 @@ fn calls_share_one_connection_and_have_their_own_responses() {
 }
 
 #[test]
-fn a_server_is_told_the_password() {
+fn password_is_sent_to_the_server() {
     let server = with_password();
-    let right = Caller::new(weir::store::settings::Settings {
+    let right = Caller::new(weir::store::settings::StoreSettings {
         credentials: credentials(None, "secret"),
-        ..one(&server)
+        ..single_server(&server)
     });
     assert_eq!(right.increment("weir:a"), Ok(1));
     for password in [Some("wrong"), None] {
-        let mut settings = one(&server);
+        let mut settings = single_server(&server);
         settings.credentials.password = password.map(Into::into);
         let error = Caller::new(settings).increment("weir:a").unwrap_err();
         let CallError::NotPermitted(reason) = &error else { panic!("{error:?}") };
@@ -71,14 +71,14 @@ fn a_server_is_told_the_password() {
 }
 
 #[test]
-fn a_password_that_is_made_right_is_tried_again() {
+fn authentication_is_retried_after_a_failure() {
     let server = with_password();
-    let mut settings = one(&server);
+    let mut settings = single_server(&server);
     settings.credentials = credentials(None, "other");
     let caller = Caller::new(settings);
     assert!(matches!(caller.increment("weir:a"), Err(CallError::NotPermitted(_))));
     server.cli(&["config", "set", "requirepass", "other"]);
-    caller.recovers();
+    caller.await_success();
 }
 
 fn with_password() -> Server {
@@ -107,8 +107,8 @@ fn set_user(server: &Server, words: &[String]) {
 }
 
 /// Makes the calls that Weir makes.
-fn work(server: &Server) -> Result<(), CallError> {
-    let mut settings = one(server);
+fn run_scripts(server: &Server) -> Result<(), CallError> {
+    let mut settings = single_server(server);
     settings.credentials = credentials(Some("weir"), "secret");
     let caller = Caller::new(settings);
     let scripts = [
@@ -123,7 +123,7 @@ fn work(server: &Server) -> Result<(), CallError> {
 }
 
 #[test]
-fn the_scripts_use_no_command_beside_those_that_the_documentation_permits() {
+fn scripts_use_only_documented_commands() {
     let permitted = documented_user();
     for script in [include_str!("../../src/store/script.lua"), include_str!("../../src/store/members.lua")] {
         for call in script.split("redis.call('").skip(1) {
@@ -134,11 +134,11 @@ fn the_scripts_use_no_command_beside_those_that_the_documentation_permits() {
 }
 
 #[test]
-fn a_user_that_is_permitted_what_the_documentation_says_can_share_limits() {
+fn documented_acl_user_has_exactly_the_required_permissions() {
     let server = flavour().start();
     let words = documented_user();
     set_user(&server, &words);
-    work(&server).unwrap();
+    run_scripts(&server).unwrap();
     for (index, word) in words.iter().enumerate().filter(|(_, word)| word.starts_with('+')) {
         // CLIENT SETNAME is optional. The others are only needed for another database, Sentinel or Cluster.
         let others = ["+client|setname", "+select", "+role", "+cluster|slots", "+asking"];
@@ -148,27 +148,27 @@ fn a_user_that_is_permitted_what_the_documentation_says_can_share_limits() {
         let mut fewer = words.clone();
         fewer.remove(index);
         set_user(&server, &fewer);
-        let error = work(&server).unwrap_err();
+        let error = run_scripts(&server).unwrap_err();
         assert!(matches!(error, CallError::NotPermitted(_)), "without {word}: {error:?}");
         assert_eq!(error.outcome(), StoreOutcome::Rejected);
     }
     set_user(&server, &words);
-    let mut settings = one(&server);
+    let mut settings = single_server(&server);
     settings.credentials = credentials(Some("weir"), "secret");
     let error = Caller::new(settings).increment("other:a").unwrap_err();
     assert!(matches!(error, CallError::NotPermitted(_)), "a key with another prefix: {error:?}");
 }
 
 #[test]
-fn keys_are_in_the_database_that_is_configured() {
+fn keys_are_in_the_configured_database() {
     let server = flavour().start();
-    let mut third = one(&server);
+    let mut third = single_server(&server);
     let Topology::Single(place) = &mut third.topology else { panic!() };
     place.db = 3;
     assert_eq!(Caller::new(third).increment("weir:a"), Ok(1));
     assert_eq!(server.cli(&["-n", "3", "get", "weir:a"]), "1");
     assert_eq!(server.cli(&["-n", "0", "exists", "weir:a"]), "0");
-    let mut none = one(&server);
+    let mut none = single_server(&server);
     let Topology::Single(place) = &mut none.topology else { panic!() };
     place.db = 99;
     let error = Caller::new(none).increment("weir:a").unwrap_err();
@@ -176,7 +176,7 @@ fn keys_are_in_the_database_that_is_configured() {
 }
 
 #[test]
-fn a_server_may_be_at_a_socket_in_the_file_system() {
+fn server_is_reached_over_a_unix_socket() {
     let server = flavour().with_login(
         |directory, port| {
             let socket = directory.join("socket").display().to_string();
@@ -185,8 +185,8 @@ fn a_server_may_be_at_a_socket_in_the_file_system() {
         &[],
     );
     let socket = server.directory().join("socket");
-    let place = weir::remote::channel::Place::Unix(socket.into());
-    let caller = Caller::new(settings(Topology::Single(One { place, db: 0 })));
+    let place = weir::remote::channel::ServerAddress::Unix(socket.into());
+    let caller = Caller::new(settings(Topology::Single(One { address: place, db: 0 })));
     assert_eq!(caller.increment("weir:a"), Ok(1));
     assert_eq!(server.cli(&["get", "weir:a"]), "1");
 }

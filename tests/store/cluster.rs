@@ -4,12 +4,12 @@ use weir::store::redis::CallError;
 use weir::telemetry::metrics::StoreOutcome;
 
 use super::flavour;
-use crate::caller::{Caller, clustered, info, run_id_of};
+use crate::caller::{Caller, cluster_settings, info, run_id_of};
 use crate::servers::{Cluster, Server};
 use crate::support::wait;
 
 /// Returns a key in a slot of each server.
-fn keys(cluster: &Cluster) -> [String; 3] {
+fn key_of_each_server(cluster: &Cluster) -> [String; 3] {
     [0, 1, 2].map(|server| {
         let owned = (0..).map(|number| format!("weir:{number}")).find(|key| cluster.owner(key) == server);
         owned.unwrap()
@@ -22,11 +22,11 @@ fn redirects(server: &Server) -> u64 {
 }
 
 #[test]
-fn a_call_goes_to_the_server_that_has_the_slot_of_its_key() {
+fn cluster_call_goes_to_the_owner_of_the_slot() {
     let cluster = flavour().cluster();
-    let keys = keys(&cluster);
+    let keys = key_of_each_server(&cluster);
     let before = cluster.servers.each_ref().map(redirects);
-    let caller = Caller::new(clustered(&cluster));
+    let caller = Caller::new(cluster_settings(&cluster));
     for (key, server) in keys.iter().zip(&cluster.servers) {
         assert_eq!(caller.run_id(key), Ok(run_id_of(server)));
     }
@@ -34,10 +34,10 @@ fn a_call_goes_to_the_server_that_has_the_slot_of_its_key() {
 }
 
 #[test]
-fn a_slot_that_has_moved_is_followed_and_remembered() {
+fn moved_slot_is_followed_and_remembered() {
     let cluster = flavour().cluster();
-    let caller = Caller::new(clustered(&cluster));
-    let [key, ..] = keys(&cluster);
+    let caller = Caller::new(cluster_settings(&cluster));
+    let [key, ..] = key_of_each_server(&cluster);
     assert_eq!(caller.run_id(&key), Ok(run_id_of(&cluster.servers[0])));
     cluster.move_slot(&cluster.slot(&key), 1);
     let before = redirects(&cluster.servers[0]);
@@ -48,10 +48,10 @@ fn a_slot_that_has_moved_is_followed_and_remembered() {
 }
 
 #[test]
-fn a_key_that_moves_is_called_where_it_is() {
+fn migrating_key_is_followed_by_ask_redirects() {
     let cluster = flavour().cluster();
-    let caller = Caller::new(clustered(&cluster));
-    let [key, ..] = keys(&cluster);
+    let caller = Caller::new(cluster_settings(&cluster));
+    let [key, ..] = key_of_each_server(&cluster);
     assert_eq!(caller.increment(&key), Ok(1));
     let slot = cluster.slot(&key);
     let [from, to, _] = &cluster.servers;
@@ -68,10 +68,10 @@ fn a_key_that_moves_is_called_where_it_is() {
 }
 
 #[test]
-fn a_server_that_is_gone_takes_its_slots_with_it_until_it_is_back() {
+fn slots_of_a_failed_server_are_unreachable_until_it_returns() {
     let mut cluster = flavour().cluster();
-    let caller = Caller::new(clustered(&cluster));
-    let keys = keys(&cluster);
+    let caller = Caller::new(cluster_settings(&cluster));
+    let keys = key_of_each_server(&cluster);
     keys.iter().for_each(|key| assert_eq!(caller.increment(key), Ok(1)));
     cluster.servers[2].kill();
     let lost = wait::until("a loss", || caller.increment(&keys[2]).err());
@@ -88,10 +88,10 @@ fn a_server_that_is_gone_takes_its_slots_with_it_until_it_is_back() {
 }
 
 #[test]
-fn a_replica_that_takes_the_place_of_its_master_is_found() {
+fn promoted_replica_is_found() {
     let mut cluster = flavour().cluster();
-    let caller = Caller::new(clustered(&cluster));
-    let keys = keys(&cluster);
+    let caller = Caller::new(cluster_settings(&cluster));
+    let keys = key_of_each_server(&cluster);
     let replica = cluster.add_replica(2);
     assert_eq!(caller.run_id(&keys[2]), Ok(run_id_of(&cluster.servers[2])));
     cluster.servers[2].kill();
@@ -101,9 +101,9 @@ fn a_replica_that_takes_the_place_of_its_master_is_found() {
 }
 
 #[test]
-fn a_server_that_is_in_no_cluster_is_none_of_a_cluster() {
+fn server_without_cluster_mode_is_an_error() {
     let server = flavour().start();
-    let seed = vec![crate::caller::place(server.port())];
+    let seed = vec![crate::caller::server_address(server.port())];
     let caller = Caller::new(crate::caller::settings(weir::store::settings::Topology::Cluster(seed)));
     let error = caller.increment("weir:a").unwrap_err();
     assert!(error.to_string().contains("cluster support disabled"), "{error}");

@@ -5,14 +5,14 @@ use weir::store::settings::Topology;
 use weir::telemetry::metrics::StoreOutcome;
 
 use super::flavour;
-use crate::caller::{Caller, credentials, place, run_id_of, watched};
+use crate::caller::{Caller, credentials, run_id_of, sentinel_settings, server_address};
 use crate::servers::free_port;
 use crate::support::wait;
 
 #[test]
-fn a_master_that_is_gone_is_replaced_by_the_one_that_the_sentinel_names() {
+fn sentinel_failover_of_a_failed_master_is_followed() {
     let mut group = flavour().group();
-    let caller = Caller::new(watched(&group));
+    let caller = Caller::new(sentinel_settings(&group));
     assert_eq!(caller.run_id("weir:a"), Ok(run_id_of(&group.master)));
     group.master.kill();
     let lost = wait::until("a loss", || caller.increment("weir:a").err());
@@ -23,9 +23,9 @@ fn a_master_that_is_gone_is_replaced_by_the_one_that_the_sentinel_names() {
 }
 
 #[test]
-fn a_master_that_is_replaced_while_it_lives_is_left_before_it_learns_of_it() {
+fn sentinel_failover_of_a_live_master_is_followed_at_once() {
     let group = flavour().group();
-    let caller = Caller::new(watched(&group));
+    let caller = Caller::new(sentinel_settings(&group));
     assert!(caller.increment("weir:a").is_ok());
     let expected = run_id_of(&group.replica);
     assert_eq!(group.sentinel.cli(&["sentinel", "failover", "limits"]), "OK");
@@ -36,27 +36,27 @@ fn a_master_that_is_replaced_while_it_lives_is_left_before_it_learns_of_it() {
 }
 
 #[test]
-fn a_sentinel_that_is_gone_is_missed_only_when_the_master_is() {
+fn sentinel_is_needed_only_to_find_the_master() {
     let mut group = flavour().group();
-    let mut settings = watched(&group);
+    let mut settings = sentinel_settings(&group);
     let Topology::Sentinel(sentinel) = &mut settings.topology else { panic!() };
     // No sentinel listens on this port.
-    sentinel.sentinels.insert(0, place(free_port()));
+    sentinel.sentinels.insert(0, server_address(free_port()));
     let caller = Caller::new(settings);
     assert!(caller.increment("weir:a").is_ok());
     group.sentinel.kill();
     assert!(caller.increment("weir:a").is_ok());
     group.master.cli(&["client", "kill", "type", "normal"]);
-    let lost = caller.fails("a loss", |error| matches!(error, CallError::Unreachable(_)));
+    let lost = caller.await_error("a loss", |error| matches!(error, CallError::Unreachable(_)));
     assert_eq!(lost.outcome(), StoreOutcome::Unreachable);
     group.sentinel.restart();
-    caller.recovers();
+    caller.await_success();
 }
 
 #[test]
-fn a_master_that_no_sentinel_knows_is_named_in_the_error() {
+fn unknown_master_name_is_in_the_error() {
     let group = flavour().group();
-    let mut settings = watched(&group);
+    let mut settings = sentinel_settings(&group);
     let Topology::Sentinel(sentinel) = &mut settings.topology else { panic!() };
     sentinel.master = "other".into();
     let error = Caller::new(settings).increment("weir:a").unwrap_err();
@@ -67,7 +67,7 @@ fn a_master_that_no_sentinel_knows_is_named_in_the_error() {
 }
 
 #[test]
-fn a_user_of_sentinels_is_permitted_what_the_documentation_says() {
+fn documented_sentinel_permissions_are_sufficient() {
     let words = ["+sentinel|master", "+sentinel|get-master-addr-by-name", "+subscribe", "&*"];
     let page =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations/shared-store.md"))
@@ -76,7 +76,7 @@ fn a_user_of_sentinels_is_permitted_what_the_documentation_says() {
     let group = flavour().group();
     let user = ["acl", "setuser", "weir", "on", ">secret", "resetchannels", "-@all"];
     assert_eq!(group.sentinel.cli(&[user.as_slice(), &words].concat()), "OK");
-    let mut settings = watched(&group);
+    let mut settings = sentinel_settings(&group);
     let Topology::Sentinel(sentinel) = &mut settings.topology else { panic!() };
     sentinel.credentials = credentials(Some("weir"), "secret");
     let clients = || group.sentinel.cli(&["client", "list"]);

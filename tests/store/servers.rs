@@ -78,24 +78,24 @@ impl Flavour {
 
     /// Starts a Cluster of three masters.
     pub(crate) fn cluster(self) -> Cluster {
-        Cluster::of(self)
+        Cluster::start_flavour(self)
     }
 
     /// Starts a master, a replica and a sentinel.
     pub(crate) fn group(self) -> Group {
-        Group::of(self)
+        Group::start_flavour(self)
     }
 
     /// Returns the program: Debian's Redis, or the Valkey that `tests/run` has installed.
     fn program(self) -> PathBuf {
         match self {
             Self::Redis => "redis-server".into(),
-            Self::Valkey => valkey(),
+            Self::Valkey => valkey_program(),
         }
     }
 }
 
-fn valkey() -> PathBuf {
+fn valkey_program() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let below = |directory: PathBuf| fs::read_dir(directory).into_iter().flatten().flatten();
     let packages = below(target.join("venv/lib")).map(|version| version.path().join("site-packages"));
@@ -124,7 +124,7 @@ impl Server {
             let arguments = arguments(directory.path(), port);
             let child = run(flavour, &arguments, directory.path());
             let mut server = Self { child, port, flavour, arguments, login: login.to_vec(), directory };
-            if server.is_up() {
+            if server.wait_until_up() {
                 return server;
             }
         }
@@ -132,7 +132,7 @@ impl Server {
     }
 
     /// Waits until the server accepts connections. Returns `false` if its process has ended.
-    fn is_up(&mut self) -> bool {
+    fn wait_until_up(&mut self) -> bool {
         wait::until("a server", || {
             if self.child.try_wait().unwrap().is_some() {
                 return Some(false);
@@ -197,7 +197,7 @@ impl Server {
         let mut arguments = self.arguments.clone();
         arguments.extend(options.iter().map(|&option| option.to_owned()));
         self.child = run(self.flavour, &arguments, self.directory.path());
-        assert!(self.is_up(), "does not start again");
+        assert!(self.wait_until_up(), "does not start again");
     }
 
     fn pid(&self) -> Pid {

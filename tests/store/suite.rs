@@ -2,8 +2,8 @@
 
 mod calls;
 mod cluster;
-mod losses;
-mod refusals;
+mod error_replies;
+mod outages;
 mod sentinel;
 
 use crate::servers::Flavour;

@@ -5,9 +5,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use weir::remote::channel::Place;
+use weir::remote::channel::ServerAddress;
 use weir::store::redis::CallError;
-use weir::store::settings::{Server as One, Settings, Topology};
+use weir::store::settings::{SingleServer as One, StoreSettings, Topology};
 use weir::tls::client::{ServerVerification, TlsClientSettings as Tls};
 use weir::tls::pem::Authorities;
 
@@ -38,47 +38,47 @@ fn server(authority: &Authority, host: &str) -> Server {
 }
 
 /// Returns settings for the server at `localhost`, which trust certificates of `authority`.
-fn secured(port: u16, authority: &Authority, directory: &Path) -> Settings {
+fn tls_settings(port: u16, authority: &Authority, directory: &Path) -> StoreSettings {
     let file = authority.write(&directory.join("trusted.crt"));
     let authorities = Authorities::from_pem(&std::fs::read(&file).unwrap()).unwrap();
     let trust =
         ServerVerification::Configured { authorities: Arc::new(authorities), file: "trusted.crt".into() };
-    let place = Place::Tcp("localhost".into(), port);
-    let mut settings = settings(Topology::Single(One { place, db: 0 }));
+    let place = ServerAddress::Tcp("localhost".into(), port);
+    let mut settings = settings(Topology::Single(One { address: place, db: 0 }));
     settings.tls = Some(Tls { verification: trust, key_pair: None, name: None });
     settings
 }
 
 #[test]
-fn a_server_is_reached_over_tls_and_known_by_its_certificate() {
+fn store_tls_verifies_the_server_certificate() {
     let (authority, other) = (Authority::new("own"), Authority::new("other"));
     let directory = tempfile::tempdir().unwrap();
     let right = server(&authority, "localhost");
-    let caller = Caller::new(secured(right.port(), &authority, directory.path()));
+    let caller = Caller::new(tls_settings(right.port(), &authority, directory.path()));
     assert_eq!(caller.increment("weir:a"), Ok(1));
-    let failure = |settings: Settings| {
+    let failure = |settings: StoreSettings| {
         let error = Caller::new(settings).increment("weir:a").unwrap_err();
         assert!(matches!(error, CallError::Unreachable(_)), "{error:?}");
         error.to_string()
     };
-    let unknown = failure(secured(right.port(), &other, directory.path()));
+    let unknown = failure(tls_settings(right.port(), &other, directory.path()));
     assert!(unknown.contains("authority"), "{unknown}");
     let misnamed = server(&authority, "elsewhere.test");
-    let wrong = failure(secured(misnamed.port(), &authority, directory.path()));
+    let wrong = failure(tls_settings(misnamed.port(), &authority, directory.path()));
     assert!(wrong.contains("name"), "{wrong}");
-    let mut plain = secured(right.port(), &authority, directory.path());
+    let mut plain = tls_settings(right.port(), &authority, directory.path());
     plain.tls = None;
     failure(plain);
 }
 
 #[test]
-fn no_protocol_is_negotiated_with_the_store() {
+fn store_tls_offers_no_alpn() {
     let authority = Authority::new("own");
     let directory = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("localhost:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let caller = Caller::new(secured(port, &authority, directory.path()));
-    let _call = caller.begin(&echo(), "weir:a", "");
+    let caller = Caller::new(tls_settings(port, &authority, directory.path()));
+    let _call = caller.start_call(&echo(), "weir:a", "");
     let mut stream = accept(&listener);
     let mut acceptor = rustls::server::Acceptor::default();
     let accepted = loop {

@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 
-use super::each;
+use super::map_items;
 use super::rules::check_name;
-use crate::config::at::At;
-use crate::config::parse::nearest;
-use crate::config::problem::{Fault, Report, named};
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
+use crate::config::parse::nearest_name;
 use crate::config::raw;
 use crate::limiter::quota::Quota;
 use crate::limiter::reservation::ChargeTiming;
@@ -20,17 +20,21 @@ use crate::response::rejection::RejectionResponse;
 use crate::rules::rule::{Action, LimitAction, LimitSource, Rule, RuleLimit, Throttle};
 
 /// Reads the counter that the rule at `at` names.
-pub(super) fn name(raw: &raw::Rule, at: At<'_>, report: &mut Report<'_>) -> Option<Box<str>> {
+pub(super) fn read_name(
+    raw: &raw::Rule,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Box<str>> {
     let counter = raw.counter.as_deref()?;
-    report.take(at.key("counter"), check_name(counter))?;
+    report.ok_or_report(at.key("counter"), check_name(counter))?;
     Some(counter.into())
 }
 
 /// A rule and its line.
 #[derive(Clone, Copy)]
-struct Sharing<'r> {
+struct CounterUser<'r> {
     rule: &'r Rule,
-    limiting: &'r LimitAction,
+    action: &'r LimitAction,
     line: usize,
 }
 
@@ -38,27 +42,27 @@ struct Sharing<'r> {
 pub(super) fn check(
     raw: &raw::ZeroOrMany<raw::Rule>,
     rules: &[(Rule, RejectionResponse)],
-    at: At<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
 ) {
-    let mut counters: HashMap<&str, Vec<Sharing<'_>>> = HashMap::new();
+    let mut counters: HashMap<&str, Vec<CounterUser<'_>>> = HashMap::new();
     let mut compiled = rules.iter();
-    each(raw, at, |raw, at| {
+    map_items(raw, at, |raw, at| {
         let (rule, _) = compiled.next()?;
         let Action::Limit(limiting) = &rule.action else { return None };
-        let sharing = Sharing { rule, limiting, line: report.line(at.key("name")) };
+        let user = CounterUser { rule, action: limiting, line: report.line_of(at.key("name")) };
         let others = counters.entry(rule.counter()).or_default();
         // A rule with problems is not compared: they are reported already, and may be the reason for a
         // difference.
-        let is_comparable = raw.name.is_some() && !report.is_faulty(at);
+        let is_comparable = raw.name.is_some() && !report.is_reported(at);
         if let Some(first) = others.first().filter(|_| is_comparable) {
-            compare(*first, sharing, at, report);
+            compare_definitions(*first, user, at, report);
         }
         for other in others.iter().filter(|_| is_comparable) {
-            compare_beside(*other, sharing, at, report);
+            compare_optional_settings(*other, user, at, report);
         }
         if is_comparable {
-            others.push(sharing);
+            others.push(user);
         }
         Some(())
     });
@@ -66,101 +70,117 @@ pub(super) fn check(
 }
 
 /// Reports what a rule does not have in common with the first rule of its counter.
-fn compare(first: Sharing<'_>, other: Sharing<'_>, at: At<'_>, report: &mut Report<'_>) {
-    let (one, two) = (first.limiting, other.limiting);
+fn compare_definitions(
+    first: CounterUser<'_>,
+    other: CounterUser<'_>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    let (one, two) = (first.action, other.action);
     let aspects = [
         ("key", one.key.to_string(), two.key.to_string()),
-        ("limits", limits(one), limits(two)),
-        ("throttle", throttle(one.throttle), throttle(two.throttle)),
+        ("limits", format_limits(one), format_limits(two)),
+        ("throttle", format_throttle(one.throttle), format_throttle(two.throttle)),
         ("enforce", one.enforced_share.to_string(), two.enforced_share.to_string()),
         (
             "on_change",
             format!("{:?}", one.on_change).to_lowercase(),
             format!("{:?}", two.on_change).to_lowercase(),
         ),
-        ("scope", scope(one), scope(two)),
+        ("scope", format_scope(one), format_scope(two)),
     ];
     for (what, one, two) in aspects.into_iter().filter(|(_, one, two)| one != two) {
-        differ(what, (first, &one), (other, &two), at, report);
+        report_difference(what, (first, &one), (other, &two), at, report);
     }
 }
 
 /// Reports differences between two rules of a counter in settings that may be absent from either.
-fn compare_beside(earlier: Sharing<'_>, later: Sharing<'_>, at: At<'_>, report: &mut Report<'_>) {
-    let most = |sharing: Sharing<'_>| sharing.limiting.in_flight.map(NonZeroU32::get);
-    if let (Some(one), Some(two)) = (most(earlier), most(later))
+fn compare_optional_settings(
+    earlier: CounterUser<'_>,
+    later: CounterUser<'_>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    let max_in_flight = |sharing: CounterUser<'_>| sharing.action.in_flight.map(NonZeroU32::get);
+    if let (Some(one), Some(two)) = (max_in_flight(earlier), max_in_flight(later))
         && one != two
     {
-        differ("in_flight", (earlier, &one.to_string()), (later, &two.to_string()), at, report);
+        report_difference("in_flight", (earlier, &one.to_string()), (later, &two.to_string()), at, report);
     }
-    let delays = |sharing: Sharing<'_>| matches!(sharing.limiting.throttle, Throttle::Delay(_));
-    let holds =
-        |sharing: Sharing<'_>| sharing.limiting.cost_model.charge_timing() == ChargeTiming::OnResponse;
-    for (delaying, holding) in [(earlier, later), (later, earlier)] {
-        if delays(delaying) && holds(holding) {
-            let fault = Fault::new(format!(
+    let delays = |sharing: CounterUser<'_>| matches!(sharing.action.throttle, Throttle::Delay(_));
+    let charges_on_response =
+        |sharing: CounterUser<'_>| sharing.action.cost_model.charge_timing() == ChargeTiming::OnResponse;
+    for (delaying, charging) in [(earlier, later), (later, earlier)] {
+        if delays(delaying) && charges_on_response(charging) {
+            let fault = ValueError::new(format!(
                 "rule {} in line {} delays requests, but the charges of rule {} in line {} to the same \
                  counter {} depend on the response",
-                named(&delaying.rule.name),
+                backquoted(&delaying.rule.name),
                 delaying.line,
-                named(&holding.rule.name),
-                holding.line,
-                named(later.rule.counter()),
+                backquoted(&charging.rule.name),
+                charging.line,
+                backquoted(later.rule.counter()),
             ));
-            report.value(at.key(place(later.rule)), fault.hint("delays are computed before the response"));
+            report.add_value_error(
+                at.key(counter_yaml_key(later.rule)),
+                fault.with_hint("delays are computed before the response"),
+            );
         }
     }
 }
 
-fn differ(
+fn report_difference(
     what: &str,
-    (first, one): (Sharing<'_>, &str),
-    (other, two): (Sharing<'_>, &str),
-    at: At<'_>,
-    report: &mut Report<'_>,
+    (first, one): (CounterUser<'_>, &str),
+    (other, two): (CounterUser<'_>, &str),
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
 ) {
-    let fault = Fault::new(format!(
+    let fault = ValueError::new(format!(
         "rules sharing counter {} need the same `{what}`: {} in line {} has {one}, {} in line {} has {two}",
-        named(other.rule.counter()),
-        named(&first.rule.name),
+        backquoted(other.rule.counter()),
+        backquoted(&first.rule.name),
         first.line,
-        named(&other.rule.name),
+        backquoted(&other.rule.name),
         other.line,
     ));
-    report.value(at.key(place(other.rule)), fault.hint("use another `counter` to count separately"));
+    report.add_value_error(
+        at.key(counter_yaml_key(other.rule)),
+        fault.with_hint("use another `counter` to count separately"),
+    );
 }
 
 /// Returns the key of a rule that names its counter.
-fn place(rule: &Rule) -> &'static str {
+fn counter_yaml_key(rule: &Rule) -> &'static str {
     if rule.counter() == &*rule.name { "name" } else { "counter" }
 }
 
 /// Adds a note for a counter that only one rule charges, because its name may be misspelt.
 fn note_unshared(
     raw: &raw::ZeroOrMany<raw::Rule>,
-    counters: &HashMap<&str, Vec<Sharing<'_>>>,
-    at: At<'_>,
-    report: &mut Report<'_>,
+    counters: &HashMap<&str, Vec<CounterUser<'_>>>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
 ) {
-    each(raw, at, |raw, at| {
+    map_items(raw, at, |raw, at| {
         let counter = raw.counter.as_deref()?;
-        let alone = counters.get(counter).is_some_and(|rules| rules.len() == 1);
-        if alone && raw.name.as_deref() != Some(counter) {
+        let is_alone = counters.get(counter).is_some_and(|rules| rules.len() == 1);
+        if is_alone && raw.name.as_deref() != Some(counter) {
             let others = counters.keys().copied().filter(|other| *other != counter);
-            let note = Fault::new(format!("no other rule charges the counter {}", named(counter)));
-            report.note(at.key("counter"), note.meant(nearest(counter, others)));
+            let note = ValueError::new(format!("no other rule charges the counter {}", backquoted(counter)));
+            report.add_note(at.key("counter"), note.with_suggestion(nearest_name(counter, others)));
         }
         Some(())
     });
 }
 
-fn limits(limiting: &LimitAction) -> String {
-    let shown: Vec<String> = limiting.limits.iter().map(limit).collect();
+fn format_limits(limiting: &LimitAction) -> String {
+    let shown: Vec<String> = limiting.limits.iter().map(format_limit).collect();
     if shown.is_empty() { "none".to_owned() } else { shown.join(" and ") }
 }
 
-fn limit(limit: &RuleLimit) -> String {
-    let mut text = quota(&limit.quota);
+fn format_limit(limit: &RuleLimit) -> String {
+    let mut text = format_quota(&limit.quota);
     if let Some(raised) = &limit.quota_with_margin {
         text += &format!(", raised to {}", raised.limit());
     }
@@ -170,7 +190,7 @@ fn limit(limit: &RuleLimit) -> String {
     text
 }
 
-fn quota(quota: &Quota) -> String {
+fn format_quota(quota: &Quota) -> String {
     let algorithm = quota.algorithm();
     let mut text = format!("{}, {algorithm}", quota.limit());
     if algorithm.has_burst() {
@@ -187,7 +207,7 @@ fn quota(quota: &Quota) -> String {
 
 /// Formats the part of `throttle` that changes the counters or makes a rule charge without enforcing. Whether
 /// excess requests are delayed or rejected may differ between rules.
-fn throttle(throttle: Throttle) -> String {
+fn format_throttle(throttle: Throttle) -> String {
     match throttle {
         Throttle::Hard | Throttle::Delay(_) => "hard".to_owned(),
         Throttle::Soft { margin, .. } => Throttle::Soft { margin, delay: None }.to_string(),
@@ -195,7 +215,7 @@ fn throttle(throttle: Throttle) -> String {
     }
 }
 
-fn scope(limiting: &LimitAction) -> String {
+fn format_scope(limiting: &LimitAction) -> String {
     match &limiting.source {
         LimitSource::Local => "local".to_owned(),
         LimitSource::Remote(remote) => format!("rls {}", remote.service_address),

@@ -2,31 +2,37 @@
 
 use std::sync::Arc;
 
-use super::scope::Scope;
-use crate::config::at::At;
-use crate::config::files::databases::{PLACES, SYSTEMS};
-use crate::config::files::{Files, Kind};
-use crate::config::problem::{Fault, Report};
+use super::context::CompileContext;
+use crate::config::config_path::ConfigPath;
+use crate::config::data_files::geo_databases::{ASN_DATABASE, LOCATION_DATABASE};
+use crate::config::data_files::{DataFileKind, DataFiles};
+use crate::config::diagnostic::{Diagnostics, ValueError};
 use crate::config::{parse, raw};
 use crate::identify::geo::GeoDatabases;
 use crate::rules::pattern::HeaderPattern;
 
 /// Loads the databases of the section `geo` at `at`.
-pub(super) fn databases(
+pub(super) fn load_databases(
     raw: Option<&raw::Geo>,
-    at: At<'_>,
-    files: &mut Files,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
 ) -> GeoDatabases {
     let Some(raw) = raw else { return GeoDatabases::default() };
-    if raw.database.is_none() && raw.asn_database.is_none() && !report.is_faulty(at) {
-        report.value(at, "empty map, expected `database`, `asn_database` or both");
+    if raw.database.is_none() && raw.asn_database.is_none() && !report.is_reported(at) {
+        report.add_value_error(at, "empty map, expected `database`, `asn_database` or both");
     }
     GeoDatabases {
-        locations: database(raw.database.as_deref(), &PLACES, at.key("database"), files, report),
-        autonomous_systems: database(
+        locations: load_database(
+            raw.database.as_deref(),
+            &LOCATION_DATABASE,
+            at.key("database"),
+            files,
+            report,
+        ),
+        autonomous_systems: load_database(
             raw.asn_database.as_deref(),
-            &SYSTEMS,
+            &ASN_DATABASE,
             at.key("asn_database"),
             files,
             report,
@@ -34,64 +40,73 @@ pub(super) fn databases(
     }
 }
 
-fn database<T: Send + Sync + 'static>(
+fn load_database<T: Send + Sync + 'static>(
     name: Option<&str>,
-    kind: &Kind<T>,
-    at: At<'_>,
-    files: &mut Files,
-    report: &mut Report<'_>,
+    kind: &DataFileKind<T>,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
 ) -> Option<Arc<T>> {
     files.load(name?, kind, at, report)
 }
 
 /// Compiles a country of a matcher.
-pub(super) fn country(
+pub(super) fn compile_country(
     raw: &raw::Country,
-    at: At<'_>,
-    _: &Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    _: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Option<HeaderPattern> {
-    Some(HeaderPattern::Exact(report.take(at, parse::country(&raw.0))?.to_string().into()))
+    Some(HeaderPattern::Exact(report.ok_or_report(at, parse::country(&raw.0))?.to_string().into()))
 }
 
 /// Compiles a continent of a matcher.
-pub(super) fn continent(
+pub(super) fn compile_continent(
     raw: &raw::Continent,
-    at: At<'_>,
-    _: &Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    _: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Option<HeaderPattern> {
-    Some(HeaderPattern::Exact(report.take(at, parse::continent(&raw.0))?.code().into()))
+    Some(HeaderPattern::Exact(report.ok_or_report(at, parse::continent(&raw.0))?.code().into()))
 }
 
 /// Compiles an autonomous system of a matcher.
-pub(super) fn system(
+pub(super) fn compile_asn(
     raw: &raw::Asn,
-    at: At<'_>,
-    _: &Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    _: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Option<HeaderPattern> {
     let number = match raw {
         raw::Asn::Number(number) => *number,
-        raw::Asn::Text(text) => report.take(at, parse::asn(text))?.0,
+        raw::Asn::Text(text) => report.ok_or_report(at, parse::asn(text))?.0,
     };
     Some(HeaderPattern::Number(number))
 }
 
 /// Reports that `what` at `at` needs a database of countries and continents, if there is none.
-pub(super) fn places_for(at: At<'_>, what: &str, scope: &Scope<'_>, report: &mut Report<'_>) {
-    if !scope.has_places {
-        report.value(at, needs(what, "geo.database"));
+pub(super) fn require_geo_database(
+    at: ConfigPath<'_>,
+    what: &str,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    if !context.has_geo_database {
+        report.add_value_error(at, missing_section(what, "geo.database"));
     }
 }
 
 /// Reports that the setting at `at` needs a database of autonomous systems, if there is none.
-pub(super) fn systems_for(at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) {
-    if !scope.has_systems {
-        report.value(at, needs("asn", "geo.asn_database"));
+pub(super) fn require_asn_database(
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    if !context.has_asn_database {
+        report.add_value_error(at, missing_section("asn", "geo.asn_database"));
     }
 }
 
-fn needs(what: &str, section: &str) -> Fault {
-    Fault::new(format!("`{what}` needs `{section}`, and there is none"))
+fn missing_section(what: &str, section: &str) -> ValueError {
+    ValueError::new(format!("`{what}` needs `{section}`, and there is none"))
 }

@@ -2,39 +2,39 @@
 
 use std::sync::Arc;
 
-use super::each;
-use crate::config::at::At;
-use crate::config::files::Files;
-use crate::config::files::networks::NETWORKS;
+use super::map_items;
+use crate::config::config_path::ConfigPath;
+use crate::config::data_files::DataFiles;
+use crate::config::data_files::networks::NETWORKS;
+use crate::config::diagnostic::Diagnostics;
 use crate::config::parse;
-use crate::config::problem::Report;
 use crate::config::raw;
 use crate::identify::cidr::{CidrSet, Ranges};
 
 /// Compiles all networks of `list` into one set.
-pub(super) fn set<const MIN: usize>(
+pub(super) fn compile_set<const MIN: usize>(
     list: &raw::List<raw::Networks, MIN>,
-    at: At<'_>,
-    files: &mut Files,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
 ) -> CidrSet {
-    let mut written = Vec::new();
-    let mut read: Vec<Arc<Ranges>> = Vec::new();
-    each(list, at, |networks, at| {
+    let mut inline = Vec::new();
+    let mut ranges: Vec<Arc<Ranges>> = Vec::new();
+    map_items(list, at, |networks, at| {
         match networks {
-            raw::Networks::One(network) => written.push(report.take(at, parse::network(&network.0))?),
+            raw::Networks::One(network) => inline.push(report.ok_or_report(at, parse::network(&network.0))?),
             raw::Networks::File(raw::FileName { file }) => {
                 let list = files.load(file.as_deref()?, &NETWORKS, at.key("file"), report)?;
                 if list.is_empty() {
-                    report.note(at.key("file"), "the file has no networks, so it matches no address");
+                    report.add_note(at.key("file"), "the file has no networks, so it matches no address");
                 }
-                read.push(list);
+                ranges.push(list);
             }
         }
         Some(())
     });
-    if !written.is_empty() {
-        read.push(Arc::new(written.into_iter().collect()));
+    if !inline.is_empty() {
+        ranges.push(Arc::new(inline.into_iter().collect()));
     }
-    CidrSet::from_ranges(read)
+    CidrSet::from_ranges(ranges)
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::each;
-use super::scope::Scope;
-use crate::config::at::At;
-use crate::config::files::values::VALUES;
-use crate::config::problem::{Fault, Report, quoted};
+use super::context::CompileContext;
+use super::map_items;
+use crate::config::config_path::ConfigPath;
+use crate::config::data_files::header_values::VALUES;
+use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
 use crate::config::raw;
 use crate::identify::jwt::claim::ClaimName;
 use crate::rules::attribute::Attribute;
@@ -14,18 +14,18 @@ use crate::rules::matcher::Condition;
 use crate::rules::pattern::HeaderPattern;
 
 /// Compiles one pattern of a header.
-pub(super) fn of_header(
+pub(super) fn compile_header_pattern(
     raw: &raw::HeaderValues,
-    at: At<'_>,
-    scope: &mut Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Option<HeaderPattern> {
     match raw {
-        raw::HeaderValues::Pattern(pattern) => parse(&pattern.0, at, report),
+        raw::HeaderValues::Pattern(pattern) => parse_pattern(&pattern.0, at, report),
         raw::HeaderValues::File(raw::FileName { file }) => {
-            let list = scope.files.load(file.as_deref()?, &VALUES, at.key("file"), report)?;
+            let list = context.files.load(file.as_deref()?, &VALUES, at.key("file"), report)?;
             if list.is_empty() {
-                report.note(at.key("file"), "the file has no values, so it matches no request");
+                report.add_note(at.key("file"), "the file has no values, so it matches no request");
             }
             Some(HeaderPattern::InList(list))
         }
@@ -33,22 +33,22 @@ pub(super) fn of_header(
 }
 
 /// Compiles `jwt` of a matcher.
-pub(super) fn of_claims(
+pub(super) fn compile_claims(
     map: &BTreeMap<String, raw::OneOrMany<raw::ClaimPattern>>,
-    at: At<'_>,
-    scope: &Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Vec<Condition> {
-    if map.is_empty() && !report.is_faulty(at) {
-        report.value(at, "empty map, expected at least one claim");
+    if map.is_empty() && !report.is_reported(at) {
+        report.add_value_error(at, "empty map, expected at least one claim");
     }
     let read = |(name, patterns): (&String, &raw::OneOrMany<raw::ClaimPattern>)| {
         let at = at.key(name);
-        let claim = claim(name, at, scope, report)?;
-        let patterns = each(patterns, at, |raw, at| match raw {
+        let claim = register_claim(name, at, context, report)?;
+        let patterns = map_items(patterns, at, |raw, at| match raw {
             raw::ClaimPattern::Flag(flag) => Some(HeaderPattern::Exact(flag.to_string().into())),
             raw::ClaimPattern::Number(number) => Some(HeaderPattern::Exact(number.to_string().into())),
-            raw::ClaimPattern::Text(text) => parse(text, at, report),
+            raw::ClaimPattern::Text(text) => parse_pattern(text, at, report),
         });
         Some(Condition { attribute: Attribute::Jwt(claim), patterns: patterns.into() })
     };
@@ -56,19 +56,31 @@ pub(super) fn of_claims(
 }
 
 /// Parses the name of a claim, and registers the claim as used.
-pub(super) fn claim(name: &str, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<ClaimName> {
-    if !scope.has_tokens {
-        let fault = Fault::new("claims need the section `jwt`, and there is none");
-        report.key(at, fault.hint("add `jwt` with the keys that verify tokens"));
+pub(super) fn register_claim(
+    name: &str,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<ClaimName> {
+    if !context.has_jwt {
+        let fault = ValueError::new("claims need the section `jwt`, and there is none");
+        report.add_key_error(at, fault.with_hint("add `jwt` with the keys that verify tokens"));
     }
     let Some(claim) = ClaimName::new(name) else {
-        report.key(at, "empty, expected a claim name");
+        report.add_key_error(at, "empty, expected a claim name");
         return None;
     };
-    scope.claims.borrow_mut().push(claim.clone());
+    context.used_claims.borrow_mut().push(claim.clone());
     Some(claim)
 }
 
-pub(super) fn parse(text: &str, at: At<'_>, report: &mut Report<'_>) -> Option<HeaderPattern> {
-    report.take(at, HeaderPattern::parse(text).map_err(|error| format!("{error}, got {}", quoted(text))))
+pub(super) fn parse_pattern(
+    text: &str,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<HeaderPattern> {
+    report.ok_or_report(
+        at,
+        HeaderPattern::parse(text).map_err(|error| format!("{error}, got {}", quoted(text))),
+    )
 }

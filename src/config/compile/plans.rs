@@ -4,12 +4,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::matching::{claim_part, named_part, plain_part};
-use super::scope::Scope;
-use crate::config::at::At;
-use crate::config::files::members::{MEMBERS, secret};
-use crate::config::parse::{self, nearest};
-use crate::config::problem::{Fault, Report, listed, quoted};
+use super::context::CompileContext;
+use super::matching::{compile_claim_part, compile_named_part, compile_plain_part};
+use crate::config::config_path::ConfigPath;
+use crate::config::data_files::members::{MEMBERS, random_secret};
+use crate::config::diagnostic::{Diagnostics, ValueError, backquoted_list, quoted};
+use crate::config::parse::{self, nearest_name};
 use crate::config::raw;
 use crate::response::rejection::RejectionResponse;
 use crate::rules::attribute::Attribute;
@@ -18,68 +18,79 @@ use crate::rules::pattern::HeaderPattern;
 use crate::rules::rule::{Action, Rule, Throttle};
 
 /// Maximum number of notes on plans that no rule names; the rest is counted in one note.
-const MAX_TOLD: usize = 10;
+const MAX_NOTES: usize = 10;
 
 /// Compiles the section `plans` at `at`.
 pub(super) fn compile(
     raw: Option<&raw::Plans>,
-    at: At<'_>,
-    scope: &mut Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Option<Arc<Plans>> {
     let raw = raw?;
-    let of = raw.of.as_ref().and_then(|badge| of(badge, at.key("of"), scope, report));
-    let members = raw.members.as_ref().and_then(|raw| members(raw, at.key("members"), scope, report));
+    let attribute = raw.of.as_ref().and_then(|badge| compile_attribute(badge, at.key("of"), context, report));
+    let members = raw.members.as_ref().and_then(|raw| load_members(raw, at.key("members"), context, report));
     let default = match &raw.default {
-        Some(name) => Some(report.take(at.key("default"), parse::plan(&name.0))?),
+        Some(name) => Some(report.ok_or_report(at.key("default"), parse::plan_name(&name.0))?),
         None => None,
     };
-    let is_written = raw.members.as_ref().is_some_and(|members| members.file.is_none());
-    if is_written && !report.is_faulty(at) {
-        scope.plan_names = Some(names(raw));
+    let is_inline = raw.members.as_ref().is_some_and(|members| members.file.is_none());
+    if is_inline && !report.is_reported(at) {
+        context.plan_names = Some(plan_names(raw));
     }
-    Some(Arc::new(Plans { attribute: of?, members: members?, default }))
+    Some(Arc::new(Plans { attribute: attribute?, members: members?, default }))
 }
 
-fn of(raw: &raw::Badge, at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Attribute> {
+fn compile_attribute(
+    raw: &raw::MemberAttribute,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Attribute> {
     match raw {
-        raw::Badge::Plain(raw::PlainBadge::Host) => plain_part(raw::PlainKey::Host, at, scope, report),
-        raw::Badge::Plain(raw::PlainBadge::Country) => plain_part(raw::PlainKey::Country, at, scope, report),
-        raw::Badge::Plain(raw::PlainBadge::Continent) => {
-            plain_part(raw::PlainKey::Continent, at, scope, report)
+        raw::MemberAttribute::Plain(raw::PlainMemberAttribute::Host) => {
+            compile_plain_part(raw::PlainKey::Host, at, context, report)
         }
-        raw::Badge::Named(raw::NamedBadge { jwt: Some(claim), .. }) => {
-            claim_part(claim, at.key("jwt"), scope, report)
+        raw::MemberAttribute::Plain(raw::PlainMemberAttribute::Country) => {
+            compile_plain_part(raw::PlainKey::Country, at, context, report)
         }
-        raw::Badge::Named(named) => named_part([&named.header, &named.cookie, &named.query], at, report),
+        raw::MemberAttribute::Plain(raw::PlainMemberAttribute::Continent) => {
+            compile_plain_part(raw::PlainKey::Continent, at, context, report)
+        }
+        raw::MemberAttribute::Named(raw::NamedMemberAttribute { jwt: Some(claim), .. }) => {
+            compile_claim_part(claim, at.key("jwt"), context, report)
+        }
+        raw::MemberAttribute::Named(named) => {
+            compile_named_part([&named.header, &named.cookie, &named.query], at, report)
+        }
     }
 }
 
-fn members(
+fn load_members(
     raw: &raw::Members,
-    at: At<'_>,
-    scope: &mut Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    context: &mut CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Option<Arc<Members>> {
     if let Some(file) = &raw.file {
-        if !raw.written.is_empty() {
-            report.value(at, "both `file` and members, expected one of them");
+        if !raw.inline_members.is_empty() {
+            report.add_value_error(at, "both `file` and members, expected one of them");
         }
-        return scope.files.load(file, &MEMBERS, at.key("file"), report);
+        return context.files.load(file, &MEMBERS, at.key("file"), report);
     }
-    let mut builder = MembersBuilder::new(report.take(at, secret())?);
-    for (member, plan) in &raw.written {
+    let mut builder = MembersBuilder::new(report.ok_or_report(at, random_secret())?);
+    for (member, plan) in &raw.inline_members {
         let at = at.key(member);
-        let Some(plan) = report.take(at, parse::plan(&plan.0)) else { continue };
-        report.take(at, builder.add(member, &plan).map_err(|error| error.to_string()));
+        let Some(plan) = report.ok_or_report(at, parse::plan_name(&plan.0)) else { continue };
+        report.ok_or_report(at, builder.add(member, &plan).map_err(|error| error.to_string()));
     }
     // The keys of a map are unique, so there are no duplicate members.
     builder.close().ok().map(Arc::new)
 }
 
 /// Returns the names of all plans in the configuration.
-fn names(raw: &raw::Plans) -> Vec<String> {
-    let written = raw.members.iter().flat_map(|members| members.written.values());
+fn plan_names(raw: &raw::Plans) -> Vec<String> {
+    let written = raw.members.iter().flat_map(|members| members.inline_members.values());
     let mut names: Vec<String> = written.chain(&raw.default).map(|name| name.0.clone()).collect();
     names.sort_unstable();
     names.dedup();
@@ -88,12 +99,12 @@ fn names(raw: &raw::Plans) -> Vec<String> {
 
 /// Adds a note for each plan that has clients but is named by no rule, if other rules match by plan. Clients
 /// on such a plan are unlimited, which is easily overlooked. `at` is the section.
-pub(super) fn note_unnamed(
+pub(super) fn note_plans_without_rule(
     raw: Option<&raw::Plans>,
     plans: Option<&Plans>,
     rules: &[(Rule, RejectionResponse)],
-    at: At<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
 ) {
     let (Some(raw), Some(plans)) = (raw, plans) else { return };
     let matchers = rules.iter().flat_map(|(rule, _)| rule.except.iter().chain([&rule.matcher]));
@@ -113,63 +124,68 @@ pub(super) fn note_unnamed(
     if named.is_empty() || rules.iter().any(limits_all) {
         return;
     }
-    let note =
-        |note: String| Fault::new(note).hint("add a rule that names it in `match.plan` or `except.plan`");
+    let note = |note: String| {
+        ValueError::new(note).with_hint("add a rule that names it in `match.plan` or `except.plan`")
+    };
     if let Some(default) = plans.default.as_deref().filter(|default| !named.contains(default)) {
-        let who = format!(
+        let message = format!(
             "no rule names the plan {}, so clients that are not members are unlimited",
             quoted(default)
         );
-        report.note(at.key("default"), note(who));
+        report.add_note(at.key("default"), note(message));
     }
     let members_at = at.key("members");
-    let (mut told, mut more) = (0, 0);
+    let (mut noted, mut omitted) = (0, 0);
     for (plan, count) in plans.members.counts().filter(|(plan, count)| *count > 0 && !named.contains(plan)) {
-        if told == MAX_TOLD {
-            more += 1;
+        if noted == MAX_NOTES {
+            omitted += 1;
             continue;
         }
-        told += 1;
-        let who = match count {
+        noted += 1;
+        let subject = match count {
             1 => "its only member is".to_owned(),
             several => format!("its {several} members are"),
         };
-        let fault = note(format!("no rule names the plan {}, so {who} unlimited", quoted(plan)));
+        let fault = note(format!("no rule names the plan {}, so {subject} unlimited", quoted(plan)));
         let member = raw.members.as_ref().and_then(|members| {
-            members.written.iter().find(|(_, written)| *written.0 == *plan).map(|(member, _)| member)
+            members.inline_members.iter().find(|(_, written)| *written.0 == *plan).map(|(member, _)| member)
         });
         match member {
-            Some(member) => report.note(members_at.key(member), fault),
-            None => report.note(members_at.key("file"), fault),
+            Some(member) => report.add_note(members_at.key(member), fault),
+            None => report.add_note(members_at.key("file"), fault),
         }
     }
-    if more > 0 {
-        report.note(members_at, format!("no rule names {more} other plans either"));
+    if omitted > 0 {
+        report.add_note(members_at, format!("no rule names {omitted} other plans either"));
     }
 }
 
 /// Compiles a plan of a matcher.
-pub(super) fn pattern(
+pub(super) fn compile_pattern(
     raw: &raw::PlanName,
-    at: At<'_>,
-    scope: &Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Option<HeaderPattern> {
-    let plan = report.take(at, parse::plan(&raw.0))?;
-    let known = scope.plan_names.as_deref().unwrap_or_default();
-    if scope.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
+    let plan = report.ok_or_report(at, parse::plan_name(&raw.0))?;
+    let known = context.plan_names.as_deref().unwrap_or_default();
+    if context.plan_names.is_some() && !known.iter().any(|known| **known == *plan) {
         let names = || known.iter().map(String::as_str);
-        let fault = Fault::new(format!("no client has the plan {}", quoted(&plan)));
-        let fault = fault.hint(format!("known plans: {}", listed(names())));
-        report.value(at, fault.meant(nearest(&plan, names())));
+        let fault = ValueError::new(format!("no client has the plan {}", quoted(&plan)));
+        let fault = fault.with_hint(format!("known plans: {}", backquoted_list(names())));
+        report.add_value_error(at, fault.with_suggestion(nearest_name(&plan, names())));
     }
     Some(HeaderPattern::Exact(plan))
 }
 
 /// Returns the plans; reports that the setting at `at` needs them, if there are none.
-pub(super) fn plans_for(at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> Option<Arc<Plans>> {
-    if !scope.has_plans {
-        report.value(at, "`plan` needs `plans`, and there is none");
+pub(super) fn require_plans(
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Arc<Plans>> {
+    if !context.has_plans {
+        report.add_value_error(at, "`plan` needs `plans`, and there is none");
     }
-    scope.plans.clone()
+    context.plans.clone()
 }

@@ -1,8 +1,8 @@
 //! Handling of requests above a limit, and the combinations of its settings.
 
-use super::{positive, timeout};
-use crate::config::at::At;
-use crate::config::problem::{Fault, Report};
+use super::{read_nonzero_duration, read_timeout};
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, ValueError};
 use crate::config::{defaults, parse, raw};
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::check_options::DelayPolicy;
@@ -14,24 +14,33 @@ use crate::rules::enforced_share::EnforcedShare;
 use crate::rules::key::KeyTemplate;
 use crate::rules::rule::{RuleLimit, Throttle};
 
-pub(super) fn compile(raw: Option<&raw::Throttle>, at: At<'_>, report: &mut Report<'_>) -> Throttle {
+pub(super) fn compile(
+    raw: Option<&raw::Throttle>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Throttle {
     match raw {
         None => Throttle::default(),
-        Some(raw::Throttle::Words(words)) => report.take(at, parse::throttle(&words.0)).unwrap_or_default(),
-        Some(raw::Throttle::Map(map)) => from_map(map, at, report),
+        Some(raw::Throttle::Words(words)) => {
+            report.ok_or_report(at, parse::throttle(&words.0)).unwrap_or_default()
+        }
+        Some(raw::Throttle::Map(map)) => compile_map(map, at, report),
     }
 }
 
-fn from_map(map: &raw::ThrottleMap, at: At<'_>, report: &mut Report<'_>) -> Throttle {
-    let soft = map.soft.as_ref().and_then(|soft| report.take(at.key("soft"), parse::margin(&soft.0)));
-    let elastic = map.elastic.as_ref().and_then(|raw| report.take(at.key("elastic"), parse::factor(&raw.0)));
+fn compile_map(map: &raw::ThrottleMap, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Throttle {
+    let soft = map.soft.as_ref().and_then(|soft| report.ok_or_report(at.key("soft"), parse::margin(&soft.0)));
+    let elastic = map
+        .elastic
+        .as_ref()
+        .and_then(|raw| report.ok_or_report(at.key("elastic"), parse::elastic_factor(&raw.0)));
     let (wait, wait_at) = match &map.wait {
         Some(wait) => (wait.max.as_ref(), at.key("wait")),
         None => (map.delay.as_ref(), at.key("delay")),
     };
     let wait_at = if map.wait.is_some() { wait_at.key("max") } else { wait_at };
-    let delay = wait.and_then(|wait| report.take(wait_at, parse::delay(&wait.0)));
-    if report.is_faulty(at.same()) {
+    let delay = wait.and_then(|wait| report.ok_or_report(wait_at, parse::delay(&wait.0)));
+    if report.is_reported(at.single_item()) {
         return Throttle::default();
     }
     let (first, other) = match (soft, elastic, &map.wait, &map.delay) {
@@ -43,18 +52,18 @@ fn from_map(map: &raw::ThrottleMap, at: At<'_>, report: &mut Report<'_>) -> Thro
         _ => ("", None),
     };
     if let Some(other) = other {
-        let fault = Fault::new(format!("both `{first}` and `{other}`, expected one of them"));
-        report.key(
+        let fault = ValueError::new(format!("both `{first}` and `{other}`, expected one of them"));
+        report.add_key_error(
             at.key(other),
             match (first, other) {
-                ("delay", "wait") => fault.hint("they mean the same"),
-                ("soft", "wait") => fault.hint("use `delay` with `soft`"),
+                ("delay", "wait") => fault.with_hint("they mean the same"),
+                ("soft", "wait") => fault.with_hint("use `delay` with `soft`"),
                 _ => fault,
             },
         );
     }
     if map.queue.is_some() && (delay.is_none() || soft.is_some()) {
-        report.key(at.key("queue"), "`queue` needs `delay` or `wait`, without `soft`");
+        report.add_key_error(at.key("queue"), "`queue` needs `delay` or `wait`, without `soft`");
     }
     match (soft, elastic, delay) {
         (Some(margin), None, delay) => Throttle::Soft { margin, delay },
@@ -62,42 +71,57 @@ fn from_map(map: &raw::ThrottleMap, at: At<'_>, report: &mut Report<'_>) -> Thro
         (None, None, Some(delay)) => Throttle::Delay(DelayPolicy::new(delay, map.queue)),
         _ if other.is_some() => Throttle::default(),
         _ => {
-            let fault = Fault::new("missing, expected `soft`, `delay`, `wait` or `elastic`");
-            report.value(at, fault.hint("`throttle: hard` rejects requests over the limit"));
+            let fault = ValueError::new("missing, expected `soft`, `delay`, `wait` or `elastic`");
+            report.add_value_error(at, fault.with_hint("`throttle: hard` rejects requests over the limit"));
             Throttle::default()
         }
     }
 }
 
 /// Adapts the limits to the throttle: raises soft and elastic limits, and reports limits that cannot delay.
-pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, report: &mut Report<'_>) {
+pub(super) fn apply_to_limits(
+    throttle: Throttle,
+    limits: &mut [RuleLimit],
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
     for limit in limits {
         let algorithm = limit.quota.algorithm();
         match throttle {
             // The clock of this bucket restarts whenever the bucket is full, so a larger bucket may reject a
             // request that the configured one admits.
             Throttle::Soft { .. } | Throttle::Elastic(_) if algorithm == Algorithm::RefillBucket => {
-                let fault = Fault::new("a `token_bucket` with refills supports neither `soft` nor `elastic`");
-                report.value(at.same(), fault.hint("use `limit` with `algorithm: token_bucket`"));
+                let fault =
+                    ValueError::new("a `token_bucket` with refills supports neither `soft` nor `elastic`");
+                report.add_value_error(
+                    at.single_item(),
+                    fault.with_hint("use `limit` with `algorithm: token_bucket`"),
+                );
                 return;
             }
             Throttle::Soft { margin, .. } => match limit.quota.with_margin(margin) {
                 Some(raised) => limit.quota_with_margin = Some(raised),
                 None => {
                     let written = limit.quota.limit();
-                    report.value(at.same(), format!("{margin} above {written} exceeds the maximum limit"));
+                    report.add_value_error(
+                        at.single_item(),
+                        format!("{margin} above {written} exceeds the maximum limit"),
+                    );
                 }
             },
             Throttle::Delay(_) if !algorithm.can_delay() => {
-                let fault = Fault::new(format!("{algorithm} does not support `delay`"));
-                report.value(at.same(), fault.hint("use gcra, token_bucket or leaky_bucket"));
+                let fault = ValueError::new(format!("{algorithm} does not support `delay`"));
+                report.add_value_error(
+                    at.single_item(),
+                    fault.with_hint("use gcra, token_bucket or leaky_bucket"),
+                );
                 return;
             }
-            Throttle::Elastic(stretch) => match limit.quota.to_elastic(stretch) {
-                Ok((quota, prices)) => (limit.quota, limit.elastic_costs) = (quota, Some(prices)),
+            Throttle::Elastic(factor) => match limit.quota.to_elastic(factor) {
+                Ok((quota, costs)) => (limit.quota, limit.elastic_costs) = (quota, Some(costs)),
                 Err(error) => {
                     let written = limit.quota.limit();
-                    report.value(at.same(), format!("{error}, got {written}"));
+                    report.add_value_error(at.single_item(), format!("{error}, got {written}"));
                 }
             },
             Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) => {}
@@ -107,68 +131,84 @@ pub(super) fn fit(throttle: Throttle, limits: &mut [RuleLimit], at: At<'_>, repo
 
 /// Reports `delay` for a charge that depends on the response: a delayed request is charged before it is
 /// forwarded.
-pub(super) fn check_charging(throttle: Throttle, tariff: &CostModel, at: At<'_>, report: &mut Report<'_>) {
-    if matches!(throttle, Throttle::Delay(_)) && tariff.charge_timing() == ChargeTiming::OnResponse {
-        let fault = Fault::new("`delay` cannot be combined with charges that depend on the response");
-        report.value(at, fault.hint("remove `count` and `cost.response_header`"));
+pub(super) fn check_charge_timing(
+    throttle: Throttle,
+    cost_model: &CostModel,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    if matches!(throttle, Throttle::Delay(_)) && cost_model.charge_timing() == ChargeTiming::OnResponse {
+        let fault = ValueError::new("`delay` cannot be combined with charges that depend on the response");
+        report.add_value_error(at, fault.with_hint("remove `count` and `cost.response_header`"));
     }
 }
 
 /// Compiles the share of keys for which the rule with this `key` is enforced.
-pub(super) fn enforce(
+pub(super) fn compile_enforced_share(
     raw: &raw::Rule,
     (throttle, key): (Throttle, &KeyTemplate),
-    at: At<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> EnforcedShare {
     let Some(raw) = &raw.enforce else { return EnforcedShare::default() };
     let enforce_at = at.key("enforce");
     if throttle == Throttle::Shadow {
-        report.key(
+        report.add_key_error(
             at.key("enforce"),
-            Fault::new("`enforce` has no meaning with `throttle: shadow`")
-                .hint("without `throttle`, `enforce: 10%` enforces the limit for a tenth of the keys"),
+            ValueError::new("`enforce` has no meaning with `throttle: shadow`")
+                .with_hint("without `throttle`, `enforce: 10%` enforces the limit for a tenth of the keys"),
         );
     }
     let (share, seed) = match raw {
-        raw::Enforce::Share(share) => (report.take(enforce_at.same(), parse::share(&share.0)), None),
+        raw::Enforce::Share(share) => {
+            (report.ok_or_report(enforce_at.single_item(), parse::percentage(&share.0)), None)
+        }
         raw::Enforce::Map(map) => {
             let share = map.share.as_ref();
             (
-                share.and_then(|share| report.take(enforce_at.key("share"), parse::share(&share.0))),
+                share.and_then(|share| {
+                    report.ok_or_report(enforce_at.key("share"), parse::percentage(&share.0))
+                }),
                 map.seed.as_deref(),
             )
         }
     };
     if seed == Some("") {
-        let fault = Fault::new("empty, expected text that selects the keys");
-        report.value(enforce_at.key("seed"), fault.hint(format!("`{}` by default", defaults::ENFORCE_SEED)));
+        let fault = ValueError::new("empty, expected text that selects the keys");
+        report.add_value_error(
+            enforce_at.key("seed"),
+            fault.with_hint(format!("`{}` by default", defaults::ENFORCE_SEED)),
+        );
     }
     let Some(share) = share else { return EnforcedShare::default() };
     let enforce = EnforcedShare::new(share, seed.unwrap_or(defaults::ENFORCE_SEED));
     let is_partial = !enforce.is_for_all() && share != Percent::from_hundredths(0);
-    if is_partial && key.0.is_empty() && !report.is_faulty(at.key("key")) {
-        let who = if enforce.includes(&[]) { "all requests" } else { "no request" };
-        let note = Fault::new(format!("the rule has a single key, so it is enforced for {who}"));
-        report.note(enforce_at, note.hint("`key: client_ip` gives each client its own key"));
+    if is_partial && key.0.is_empty() && !report.is_reported(at.key("key")) {
+        let requests = if enforce.includes(&[]) { "all requests" } else { "no request" };
+        let note = ValueError::new(format!("the rule has a single key, so it is enforced for {requests}"));
+        report.add_note(enforce_at, note.with_hint("`key: client_ip` gives each client its own key"));
     }
     enforce
 }
 
-pub(super) fn ban(raw: Option<&raw::OnLimit>, at: At<'_>, report: &mut Report<'_>) -> Option<Ban> {
+pub(super) fn compile_ban(
+    raw: Option<&raw::OnLimit>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Ban> {
     let raw = raw?;
-    let first = positive(raw.ban.as_ref(), at.key("ban"), report);
-    let most = timeout(&raw.ban_max, defaults::BAN_MAX, at.key("ban_max"), report);
-    if raw.ban.is_none() && raw.ban_max.is_some() && !report.is_faulty(at.key("ban")) {
-        report.key(at.key("ban_max"), "`ban_max` has no meaning without `ban`");
+    let first = read_nonzero_duration(raw.ban.as_ref(), at.key("ban"), report);
+    let max = read_timeout(&raw.ban_max, defaults::MAX_BAN, at.key("ban_max"), report);
+    if raw.ban.is_none() && raw.ban_max.is_some() && !report.is_reported(at.key("ban")) {
+        report.add_key_error(at.key("ban_max"), "`ban_max` has no meaning without `ban`");
     }
     let first = first?;
-    if first > most {
-        let (first, most) = (parse::duration_text(first), parse::duration_text(most));
-        let fault = Fault::new(format!("longer than `ban_max`, {first} > {most}"));
+    if first > max {
+        let (first, most) = (parse::format_duration(first), parse::format_duration(max));
+        let fault = ValueError::new(format!("longer than `ban_max`, {first} > {most}"));
         let hint =
             if raw.ban_max.is_none() { "set `ban_max`, which defaults to 24h" } else { "raise `ban_max`" };
-        report.value(at.key("ban"), fault.hint(hint));
+        report.add_value_error(at.key("ban"), fault.with_hint(hint));
     }
-    Some(Ban { initial_duration: first, max_duration: most })
+    Some(Ban { initial_duration: first, max_duration: max })
 }

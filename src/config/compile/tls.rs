@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::scope::Scope;
-use super::{each, on, patterns};
-use crate::config::at::At;
+use super::context::CompileContext;
+use super::{map_items, patterns, read_or_off};
+use crate::config::config_path::ConfigPath;
+use crate::config::data_files::DataFiles;
+use crate::config::data_files::certificates::{AUTHORITIES, CERTIFICATE_CHAIN, PRIVATE_KEY};
 use crate::config::defaults;
-use crate::config::files::Files;
-use crate::config::files::certificates::{AUTHORITIES, CHAIN, KEY};
-use crate::config::problem::{Fault, Report, quoted};
+use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
 use crate::config::raw::{self, OrOff};
 use crate::identify::certificate::CertificateName;
 use crate::listener::ProxyProtocol;
@@ -22,27 +22,27 @@ use crate::tls::server::{ClientVerification, TlsServerSettings};
 const CLIENTS: &str = "clients";
 
 /// Compiles the section `tls` of a listener at `at`.
-pub(super) fn server(
+pub(super) fn compile_server(
     raw: &raw::Tls,
-    at: At<'_>,
-    files: &mut Files,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
 ) -> Option<TlsServerSettings> {
     let mut pairs = Vec::new();
     if raw.certificate.is_some() || raw.key.is_some() {
         let named = (raw.certificate.as_deref(), raw.key.as_deref());
-        pairs.extend(pair(named, CLIENTS, at, files, report));
-    } else if raw.certificates.is_none() && !report.is_faulty(at) {
-        report.key(at, "no certificate, expected `certificate` and `key`, or `certificates`");
+        pairs.extend(load_key_pair(named, CLIENTS, at, files, report));
+    } else if raw.certificates.is_none() && !report.is_reported(at) {
+        report.add_key_error(at, "no certificate, expected `certificate` and `key`, or `certificates`");
     }
     if let Some(list) = &raw.certificates {
-        let read = |raw: &raw::Certificate, at: At<'_>| {
-            pair((raw.certificate.as_deref(), raw.key.as_deref()), CLIENTS, at, files, report)
+        let read = |raw: &raw::Certificate, at: ConfigPath<'_>| {
+            load_key_pair((raw.certificate.as_deref(), raw.key.as_deref()), CLIENTS, at, files, report)
         };
-        pairs.extend(each(list, at.key("certificates"), read));
+        pairs.extend(map_items(list, at.key("certificates"), read));
     }
-    let clients = clients(raw, at, files, report)?;
-    let handshakes = raw.handshakes.unwrap_or(defaults::HANDSHAKES);
+    let clients = compile_client_verification(raw, at, files, report)?;
+    let handshakes = raw.handshakes.unwrap_or(defaults::MAX_HANDSHAKES);
     (!pairs.is_empty()).then_some(TlsServerSettings {
         key_pairs: pairs,
         client_verification: clients,
@@ -51,29 +51,30 @@ pub(super) fn server(
 }
 
 /// Loads a certificate and its key; `refusing` names the peers that may reject the certificate, for messages.
-pub(super) fn pair(
+pub(super) fn load_key_pair(
     (certificate, key): (Option<&str>, Option<&str>),
-    refusing: &str,
-    at: At<'_>,
-    files: &mut Files,
-    report: &mut Report<'_>,
+    verifier: &str,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
 ) -> Option<CertificateKeyPair> {
     match (certificate, key) {
-        (Some(_), None) if !report.is_faulty(at.key("key")) => {
-            report.key(at, "`certificate` without its `key`")
+        (Some(_), None) if !report.is_reported(at.key("key")) => {
+            report.add_key_error(at, "`certificate` without its `key`")
         }
-        (None, Some(_)) if !report.is_faulty(at.key("certificate")) => {
-            report.key(at, "`key` without its `certificate`");
+        (None, Some(_)) if !report.is_reported(at.key("certificate")) => {
+            report.add_key_error(at, "`key` without its `certificate`");
         }
         _ => {}
     }
-    let chain = certificate.and_then(|name| files.load(name, &CHAIN, at.key("certificate"), report));
-    let key_read = key.and_then(|name| files.load(name, &KEY, at.key("key"), report));
+    let chain =
+        certificate.and_then(|name| files.load(name, &CERTIFICATE_CHAIN, at.key("certificate"), report));
+    let key_read = key.and_then(|name| files.load(name, &PRIVATE_KEY, at.key("key"), report));
     let (chain, key_read) = (chain?, key_read?);
-    note_times(&chain.info, refusing, at, files, report);
-    let file = files.path(certificate?).display().to_string();
+    note_validity(&chain.info, verifier, at, files, report);
+    let file = files.resolve_path(certificate?).display().to_string();
     let pair = CertificateKeyPair::new(chain, &key_read, file.into());
-    report.take(
+    report.ok_or_report(
         at.key("key"),
         pair.map_err(|mismatch| format!("{mismatch}, got {}", quoted(key.unwrap_or_default()))),
     )
@@ -81,30 +82,36 @@ pub(super) fn pair(
 
 /// Adds a note for a certificate that has expired or is not valid yet. Not a problem: verifying it is up to
 /// the peer, and a restart must not fail because of it.
-fn note_times(facts: &CertificateInfo, refusing: &str, at: At<'_>, files: &Files, report: &mut Report<'_>) {
+fn note_validity(
+    info: &CertificateInfo,
+    verifier: &str,
+    at: ConfigPath<'_>,
+    files: &DataFiles,
+    report: &mut Diagnostics<'_>,
+) {
     let now = files.now().as_secs();
-    if facts.expires < now {
-        report.note(
+    if info.expires < now {
+        report.add_note(
             at.key("certificate"),
-            format!("the certificate has expired, so {refusing} will reject it"),
+            format!("the certificate has expired, so {verifier} will reject it"),
         );
-    } else if facts.valid_from > now {
-        report.note(
+    } else if info.valid_from > now {
+        report.add_note(
             at.key("certificate"),
-            format!("the certificate is not valid yet, so {refusing} will reject it"),
+            format!("the certificate is not valid yet, so {verifier} will reject it"),
         );
     }
 }
 
-fn clients(
+fn compile_client_verification(
     raw: &raw::Tls,
-    at: At<'_>,
-    files: &mut Files,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
 ) -> Option<ClientVerification> {
     let Some(name) = raw.client_ca.as_deref() else {
-        if raw.client_auth.is_some() && !report.is_faulty(at.key("client_ca")) {
-            report.key(at.key("client_auth"), "`client_auth` has no meaning without `client_ca`");
+        if raw.client_auth.is_some() && !report.is_reported(at.key("client_ca")) {
+            report.add_key_error(at.key("client_auth"), "`client_auth` has no meaning without `client_ca`");
         }
         return Some(ClientVerification::Disabled);
     };
@@ -112,19 +119,20 @@ fn clients(
     let required = raw.client_auth != Some(raw::ClientAuth::Optional);
     Some(ClientVerification::Enabled {
         authorities,
-        file: files.path(name).display().to_string().into(),
+        file: files.resolve_path(name).display().to_string().into(),
         required,
     })
 }
 
 /// Compiles `proxy_protocol` of a listener.
-pub(super) fn proxy_protocol(
+pub(super) fn compile_proxy_protocol(
     raw: Option<&OrOff<ProxyProtocol>>,
-    at: At<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> ProxyProtocol {
-    let fault = Fault::new("expected one of disabled, optional, required, got true").meant(Some("required"));
-    *raw.and_then(|raw| on(raw, fault, at, report)).unwrap_or(&ProxyProtocol::Disabled)
+    let fault = ValueError::new("expected one of disabled, optional, required, got true")
+        .with_suggestion(Some("required"));
+    *raw.and_then(|raw| read_or_off(raw, fault, at, report)).unwrap_or(&ProxyProtocol::Disabled)
 }
 
 /// Whether any listener verifies client certificates.
@@ -138,27 +146,27 @@ pub(super) fn verifies_clients(root: &raw::Root) -> bool {
 }
 
 /// Compiles the certificate name of a key part.
-pub(super) fn name(
+pub(super) fn compile_name(
     name: CertificateName,
-    at: At<'_>,
-    scope: &Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Option<CertificateName> {
-    is_known(at, scope, report).then_some(name)
+    require_client_certificates(at, context, report).then_some(name)
 }
 
 /// Compiles `tls` of a matcher.
-pub(super) fn conditions(
+pub(super) fn compile_conditions(
     raw: &raw::CertificateNames,
-    at: At<'_>,
-    scope: &Scope<'_>,
-    report: &mut Report<'_>,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
 ) -> Vec<Condition> {
-    if !is_known(at, scope, report) {
+    if !require_client_certificates(at, context, report) {
         return Vec::new();
     }
-    if raw.spiffe.is_none() && raw.subject.is_none() && raw.dns.is_none() && !report.is_faulty(at) {
-        report.value(at, "empty map, expected `spiffe`, `subject` or `dns`");
+    if raw.spiffe.is_none() && raw.subject.is_none() && raw.dns.is_none() && !report.is_reported(at) {
+        report.add_value_error(at, "empty map, expected `spiffe`, `subject` or `dns`");
     }
     let kinds = [
         (CertificateName::Spiffe, "spiffe", &raw.spiffe),
@@ -167,15 +175,20 @@ pub(super) fn conditions(
     ];
     let mut read =
         |(name, key, list): (CertificateName, &'static str, &Option<raw::OneOrMany<raw::HeaderPattern>>)| {
-            let found = each(list.as_ref()?, at.key(key), |raw, at| patterns::parse(&raw.0, at, report));
+            let found =
+                map_items(list.as_ref()?, at.key(key), |raw, at| patterns::parse_pattern(&raw.0, at, report));
             Some(Condition { attribute: Attribute::Certificate(name), patterns: found.into() })
         };
     kinds.into_iter().filter_map(&mut read).collect()
 }
 
-fn is_known(at: At<'_>, scope: &Scope<'_>, report: &mut Report<'_>) -> bool {
-    if !scope.has_certificates {
-        report.key(at, "needs a listener with `tls.client_ca`, and there is none");
+fn require_client_certificates(
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> bool {
+    if !context.has_client_certificates {
+        report.add_key_error(at, "needs a listener with `tls.client_ca`, and there is none");
     }
-    scope.has_certificates
+    context.has_client_certificates
 }

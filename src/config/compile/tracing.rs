@@ -3,59 +3,67 @@
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{credentials, upstream_tls};
-use crate::config::at::At;
-use crate::config::files::Files;
-use crate::config::parse::UpstreamPlace;
-use crate::config::problem::{Fault, Report, quoted};
+use super::{secret_headers, upstream_tls};
+use crate::config::config_path::ConfigPath;
+use crate::config::data_files::DataFiles;
+use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::config::parse::UpstreamUrl;
 use crate::config::{defaults, parse, raw};
 use crate::limiter::percent::Percent;
-use crate::telemetry::spans::{Collector, Settings};
+use crate::telemetry::spans::{Collector, TracingSettings};
 use crate::upstream::UpstreamAddress;
 
 /// Headers that Weir sets itself, or that determine the framing of the request.
-const OURS: [HeaderName; 6] = [CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT];
+const RESERVED_HEADERS: [HeaderName; 6] =
+    [CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT];
 
 pub(super) fn compile(
     raw: Option<&raw::Tracing>,
-    at: At<'_>,
-    files: &mut Files,
-    report: &mut Report<'_>,
-) -> Option<Settings> {
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<TracingSettings> {
     let raw = raw?;
-    let collector = raw.otlp.as_ref().and_then(|otlp| report.take(at.key("otlp"), parse::collector(&otlp.0)));
-    let place = collector.as_ref().map(place);
-    let tls = place.and_then(|place| {
-        upstream_tls::client(raw.tls.as_deref(), &[place], (at, at.key("otlp")), files, report)
+    let collector =
+        raw.otlp.as_ref().and_then(|otlp| report.ok_or_report(at.key("otlp"), parse::collector_url(&otlp.0)));
+    let url = collector.as_ref().map(upstream_url);
+    let tls = url.and_then(|place| {
+        upstream_tls::compile_client(raw.tls.as_deref(), &[place], (at, at.key("otlp")), files, report)
     });
     let sample = match &raw.sample {
-        Some(share) => report.take(at.key("sample"), parse::share(&share.0)),
-        None => Some(Percent::WHOLE),
+        Some(share) => report.ok_or_report(at.key("sample"), parse::percentage(&share.0)),
+        None => Some(Percent::ONE_HUNDRED),
     };
-    let name = raw.service_name.as_deref().unwrap_or(defaults::SERVICE_NAME);
+    let name = raw.service_name.as_deref().unwrap_or(defaults::TRACE_SERVICE_NAME);
     if name.trim().is_empty() {
-        let fault = Fault::new(format!("expected a name, got {}", quoted(name)));
-        report.value(at.key("service_name"), fault);
+        let fault = ValueError::new(format!("expected a name, got {}", quoted(name)));
+        report.add_value_error(at.key("service_name"), fault);
     }
-    let headers = headers(raw, at.key("headers"), report);
-    Some(Settings { collector: collector?, tls, headers, sample: sample?, service_name: name.into() })
+    let headers = read_headers(raw, at.key("headers"), report);
+    Some(TracingSettings {
+        collector: collector?,
+        tls,
+        headers,
+        sampling_ratio: sample?,
+        service_name: name.into(),
+    })
 }
 
-fn place(collector: &Collector) -> UpstreamPlace {
+fn upstream_url(collector: &Collector) -> UpstreamUrl {
     let Collector { host, port, is_secure, .. } = collector;
-    UpstreamPlace { address: UpstreamAddress::Tcp { host: host.clone(), port: *port }, is_secure: *is_secure }
+    UpstreamUrl { address: UpstreamAddress::Tcp { host: host.clone(), port: *port }, is_secure: *is_secure }
 }
 
-fn headers(raw: &raw::Tracing, at: At<'_>, report: &mut Report<'_>) -> HeaderMap {
+fn read_headers(raw: &raw::Tracing, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> HeaderMap {
     let name = |name: &String| HeaderName::try_from(name).ok();
     let value = |value: &String| HeaderValue::try_from(value).ok();
     let mut headers = HeaderMap::new();
-    for (name, mut value) in credentials::headers(raw.headers.as_ref(), (name, value), at, report) {
+    for (name, mut value) in secret_headers::read_headers(raw.headers.as_ref(), (name, value), at, report) {
         value.set_sensitive(true);
         headers.insert(name, value);
     }
-    for ours in OURS.iter().filter(|ours| headers.contains_key(*ours)) {
-        report.key(at.key(ours.as_str()), format!("header `{ours}` cannot be overridden"));
+    for ours in RESERVED_HEADERS.iter().filter(|ours| headers.contains_key(*ours)) {
+        report.add_key_error(at.key(ours.as_str()), format!("header `{ours}` cannot be overridden"));
     }
     headers
 }

@@ -6,9 +6,9 @@
 
 use std::collections::HashSet;
 
-use super::each;
-use crate::config::at::At;
-use crate::config::problem::{Fault, Report};
+use super::map_items;
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, ValueError};
 use crate::config::raw;
 use crate::rules::pattern::PathPattern;
 use crate::rules::rule::{Action, Rule};
@@ -17,35 +17,44 @@ use crate::rules::rule::{Action, Rule};
 const MAX_NOTES: usize = 5;
 
 /// Adds a note for each path of `rules`, compiled from `raw`, that does not match with a trailing slash.
-pub(super) fn note(raw: &raw::ZeroOrMany<raw::Rule>, at: At<'_>, rules: &[Rule], report: &mut Report<'_>) {
+pub(super) fn note_bypassed_rules(
+    raw: &raw::ZeroOrMany<raw::Rule>,
+    at: ConfigPath<'_>,
+    rules: &[Rule],
+    report: &mut Diagnostics<'_>,
+) {
     let patterns = [
-        Patterns::of(rules.iter().filter(|rule| matches!(rule.action, Action::Deny))),
-        Patterns::of(rules.iter().filter(|rule| matches!(rule.action, Action::Limit(_)))),
+        RulePaths::from_rules(rules.iter().filter(|rule| matches!(rule.action, Action::Deny))),
+        RulePaths::from_rules(rules.iter().filter(|rule| matches!(rule.action, Action::Limit(_)))),
     ];
-    let mut missed = Vec::new();
-    each_path(raw, at, rules, &patterns, |slashed, _| missed.push(slashed));
-    if missed.len() > MAX_NOTES {
+    let mut bypassed = Vec::new();
+    for_each_bypassed_path(raw, at, rules, &patterns, |slashed, _| bypassed.push(slashed));
+    if bypassed.len() > MAX_NOTES {
         let note =
-            format!("{} paths do not match with a trailing slash, such as `{}`", missed.len(), missed[0]);
-        report.note(at, Fault::new(note).hint("set `trailing_slash: ignore` beside `rules` to match both"));
+            format!("{} paths do not match with a trailing slash, such as `{}`", bypassed.len(), bypassed[0]);
+        report.add_note(
+            at,
+            ValueError::new(note).with_hint("set `trailing_slash: ignore` beside `rules` to match both"),
+        );
         return;
     }
-    each_path(raw, at, rules, &patterns, |slashed, at| {
-        let note = Fault::new(format!("does not match `{slashed}`, which many services treat as the same"));
-        report.note(at, note.hint("set `trailing_slash: ignore` to match both"));
+    for_each_bypassed_path(raw, at, rules, &patterns, |slashed, at| {
+        let note =
+            ValueError::new(format!("does not match `{slashed}`, which many services treat as the same"));
+        report.add_note(at, note.with_hint("set `trailing_slash: ignore` to match both"));
     });
 }
 
 /// Calls `found` with each path that no pattern matches with a trailing slash, and its position.
-fn each_path(
+fn for_each_bypassed_path(
     raw: &raw::ZeroOrMany<raw::Rule>,
-    at: At<'_>,
+    at: ConfigPath<'_>,
     rules: &[Rule],
-    [denied, limited]: &[Patterns<'_>; 2],
-    mut found: impl FnMut(String, At<'_>),
+    [denied, limited]: &[RulePaths<'_>; 2],
+    mut found: impl FnMut(String, ConfigPath<'_>),
 ) {
     let mut rules = rules.iter();
-    each(raw, at, |raw, at| {
+    map_items(raw, at, |raw, at| {
         let patterns = match rules.next()?.action {
             Action::Allow => return None,
             Action::Deny => denied,
@@ -55,10 +64,10 @@ fn each_path(
         let matching = raw.matching.as_ref().filter(|matching| matching.trailing_slash.is_none())?;
         let paths = matching.path.as_ref()?;
         let at = at.key("match");
-        each(paths, at.key("path"), |path, at| {
+        map_items(paths, at.key("path"), |path, at| {
             let slashed = PathPattern::parse(&path.0).ok()?.with_other_end()?.example()?;
-            let is_missed = slashed.ends_with('/') && !patterns.match_any(&slashed);
-            is_missed.then(|| found(format!("{}/", path.0), at))
+            let is_bypassed = slashed.ends_with('/') && !patterns.matches_any(&slashed);
+            is_bypassed.then(|| found(format!("{}/", path.0), at))
         });
         Some(())
     });
@@ -66,14 +75,14 @@ fn each_path(
 
 /// The path patterns of rules of one kind.
 #[derive(Debug)]
-struct Patterns<'r> {
+struct RulePaths<'r> {
     /// In a set, because a file may contain thousands.
     exact: HashSet<String>,
     others: Vec<&'r PathPattern>,
 }
 
-impl<'r> Patterns<'r> {
-    fn of(rules: impl Iterator<Item = &'r Rule>) -> Self {
+impl<'r> RulePaths<'r> {
+    fn from_rules(rules: impl Iterator<Item = &'r Rule>) -> Self {
         let mut patterns = Self { exact: HashSet::new(), others: Vec::new() };
         for pattern in rules.flat_map(|rule| &rule.matcher.paths) {
             match pattern.example() {
@@ -86,7 +95,7 @@ impl<'r> Patterns<'r> {
         patterns
     }
 
-    fn match_any(&self, path: &str) -> bool {
+    fn matches_any(&self, path: &str) -> bool {
         self.exact.contains(path) || self.others.iter().any(|pattern| pattern.matches(path))
     }
 }

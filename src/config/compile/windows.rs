@@ -1,36 +1,51 @@
 //! Settings of window algorithms: the time zone of calendar windows, and the precision of sliding windows.
 
-use crate::config::at::At;
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, ValueError};
 use crate::config::parse;
-use crate::config::problem::{Fault, Report};
 use crate::config::raw;
 use crate::limiter::quota::{Params, TimeUnit};
 use crate::limiter::zone::Zone;
 use crate::rules::rule::RuleLimit;
 
 /// Applies `timezone` and `precision` of the rule at `at` to its limits.
-pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report: &mut Report<'_>) {
+pub(super) fn apply_to_limits(
+    raw: &raw::Rule,
+    limits: &mut [RuleLimit],
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
     let zone_at = at.key("timezone");
-    let zone = raw.timezone.as_ref().and_then(|name| report.take(zone_at.same(), zone(&name.0)));
+    let zone = raw
+        .timezone
+        .as_ref()
+        .and_then(|name| report.ok_or_report(zone_at.single_item(), register_zone(&name.0)));
     // The settings may belong to a limit or an algorithm that could not be read.
-    if limits.is_empty() || report.is_faulty(at.key("algorithm")) {
+    if limits.is_empty() || report.is_reported(at.key("algorithm")) {
         return;
     }
-    let follow_calendar = limits.iter().any(|limit| matches!(limit.quota.params(), Params::Calendar(_)));
-    if raw.timezone.is_some() && !follow_calendar {
-        let fault = Fault::new(format!("`timezone` has no meaning for {}", algorithm(limits)));
-        report.key(at.key("timezone"), fault.hint("only `algorithm: fixed_window` uses a time zone"));
+    let uses_calendar = limits.iter().any(|limit| matches!(limit.quota.params(), Params::Calendar(_)));
+    if raw.timezone.is_some() && !uses_calendar {
+        let fault = ValueError::new(format!("`timezone` has no meaning for {}", describe_algorithms(limits)));
+        report.add_key_error(
+            at.key("timezone"),
+            fault.with_hint("only `algorithm: fixed_window` uses a time zone"),
+        );
     }
     if raw.precision.is_some()
         && !limits.iter().any(|limit| matches!(limit.quota.params(), Params::SubWindows(_)))
     {
-        let fault = Fault::new(format!("`precision` has no meaning for {}", algorithm(limits)));
-        report.key(at.key("precision"), fault.hint("only `algorithm: sliding_window` has sub-windows"));
+        let fault =
+            ValueError::new(format!("`precision` has no meaning for {}", describe_algorithms(limits)));
+        report.add_key_error(
+            at.key("precision"),
+            fault.with_hint("only `algorithm: sliding_window` has sub-windows"),
+        );
     }
     let is_short = |limit: &RuleLimit| limit.quota.window().unit() < TimeUnit::Day;
-    if zone.is_some() && follow_calendar && limits.iter().all(is_short) {
+    if zone.is_some() && uses_calendar && limits.iter().all(is_short) {
         let note = "has no effect, windows of hours and less are the same in every time zone";
-        report.note(zone_at, note);
+        report.add_note(zone_at, note);
     }
     for limit in limits {
         let fitted = match limit.quota.params() {
@@ -42,12 +57,13 @@ pub(super) fn fit(raw: &raw::Rule, limits: &mut [RuleLimit], at: At<'_>, report:
     }
 }
 
-fn zone(name: &str) -> Result<Zone, Fault> {
-    Zone::register(&parse::zone(name)?).ok_or_else(|| Fault::new(format!("too many time zones, got {name}")))
+fn register_zone(name: &str) -> Result<Zone, ValueError> {
+    Zone::register(&parse::time_zone(name)?)
+        .ok_or_else(|| ValueError::new(format!("too many time zones, got {name}")))
 }
 
 /// Names the algorithms of limits to which a setting does not apply.
-fn algorithm(limits: &[RuleLimit]) -> String {
+fn describe_algorithms(limits: &[RuleLimit]) -> String {
     match limits {
         [limit] => limit.quota.algorithm().to_string(),
         _ => "any of `limits`".to_owned(),

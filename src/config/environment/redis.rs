@@ -4,15 +4,15 @@
 
 use serde_json::{Value, json};
 
-use super::Reader;
+use super::VariableReader;
 
 /// Returns the settings of the store; `None` if there is none.
-pub(super) fn store(env: &mut Reader<'_>) -> Option<Value> {
+pub(super) fn store_section(env: &mut VariableReader<'_>) -> Option<Value> {
     let url = env.text("REDIS_URL", "");
     if url.is_empty() || !matches!(env.text("BACKEND_TYPE", "redis"), "" | "redis") {
         return None;
     }
-    let is_secure = env.switch("REDIS_TLS", false);
+    let is_secure = env.boolean("REDIS_TLS", false);
     let scheme = if is_secure { "rediss" } else { "redis" };
     let mut store = json!({});
     let is_sentinel = match env.text("REDIS_TYPE", "SINGLE").to_ascii_uppercase().as_str() {
@@ -32,7 +32,11 @@ pub(super) fn store(env: &mut Reader<'_>) -> Option<Value> {
         "SENTINEL" => {
             // The master's name, followed by the sentinels.
             let Some((master, sentinels)) = url.split_once(',') else {
-                env.wrong("REDIS_URL", "MASTER,HOST:PORT,HOST:PORT with the addresses of sentinels", url);
+                env.report_invalid(
+                    "REDIS_URL",
+                    "MASTER,HOST:PORT,HOST:PORT with the addresses of sentinels",
+                    url,
+                );
                 return None;
             };
             let sentinels: Vec<_> = sentinels.split(',').map(str::trim).collect();
@@ -40,13 +44,13 @@ pub(super) fn store(env: &mut Reader<'_>) -> Option<Value> {
             true
         }
         _ => {
-            env.wrong("REDIS_TYPE", "SINGLE, SENTINEL or CLUSTER", env.text("REDIS_TYPE", ""));
+            env.report_invalid("REDIS_TYPE", "SINGLE, SENTINEL or CLUSTER", env.text("REDIS_TYPE", ""));
             return None;
         }
     };
-    credentials(env, &mut store, is_sentinel);
+    add_credentials(env, &mut store, is_sentinel);
     if is_secure {
-        store["tls"] = tls(env);
+        store["tls"] = tls_section(env);
     }
     Some(store)
 }
@@ -56,7 +60,7 @@ fn with_scheme(server: &str, scheme: &str) -> String {
 }
 
 /// Reads `PASSWORD` or `USER:PASSWORD`.
-fn credentials(env: &Reader<'_>, store: &mut Value, is_sentinel: bool) {
+fn add_credentials(env: &VariableReader<'_>, store: &mut Value, is_sentinel: bool) {
     let pair = |text: &str| match text.split_once(':') {
         Some((user, password)) => (Some(user.to_owned()), password.to_owned()),
         None => (None, text.to_owned()),
@@ -67,15 +71,15 @@ fn credentials(env: &Reader<'_>, store: &mut Value, is_sentinel: bool) {
         store["password"] = json!(password);
         user.into_iter().for_each(|user| store["username"] = json!(user));
     }
-    let of_sentinels = env.text("REDIS_SENTINEL_AUTH", "");
-    if is_sentinel && !of_sentinels.is_empty() {
-        let (user, password) = pair(of_sentinels);
+    let sentinel_auth = env.text("REDIS_SENTINEL_AUTH", "");
+    if is_sentinel && !sentinel_auth.is_empty() {
+        let (user, password) = pair(sentinel_auth);
         store["redis"]["sentinel_password"] = json!(password);
         user.into_iter().for_each(|user| store["redis"]["sentinel_username"] = json!(user));
     }
 }
 
-fn tls(env: &mut Reader<'_>) -> Value {
+fn tls_section(env: &mut VariableReader<'_>) -> Value {
     let files = [
         ("ca", "REDIS_TLS_CACERT"),
         ("certificate", "REDIS_TLS_CLIENT_CERT"),
@@ -87,7 +91,7 @@ fn tls(env: &mut Reader<'_>) -> Value {
 }
 
 /// Returns how limits are shared, if Weir's own variables set it.
-pub(super) fn scope(env: &Reader<'_>) -> Option<Value> {
+pub(super) fn scope_section(env: &VariableReader<'_>) -> Option<Value> {
     let keys =
         [("shared", "WEIR_SHARED"), ("wait", "WEIR_SHARED_WAIT"), ("on_store_loss", "WEIR_ON_STORE_LOSS")];
     let given = keys.map(|(key, name)| (key, env.text(name, "")));

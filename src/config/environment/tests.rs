@@ -1,17 +1,17 @@
 use super::*;
 
-fn read(variables: &[(&str, &str)]) -> Result<FromEnvironment, Vec<String>> {
+fn read(variables: &[(&str, &str)]) -> Result<EnvironmentConfig, Vec<String>> {
     let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     from_variables(&owned.collect())
 }
 
-fn rls_of(variables: &[(&str, &str)]) -> Value {
+fn rls_section_from(variables: &[(&str, &str)]) -> Value {
     serde_yaml::from_str::<Value>(&read(variables).unwrap().text).unwrap()["rls"].take()
 }
 
 #[test]
-fn without_variables_everything_is_as_the_reference_has_it() {
-    let rls = rls_of(&[]);
+fn environment_defaults_equal_reference_implementation() {
+    let rls = rls_section_from(&[]);
     assert_eq!(rls["address"], "0.0.0.0:8081");
     assert_eq!((&rls["http"], &rls["debug"]), (&json!("0.0.0.0:8080"), &json!("0.0.0.0:6070")));
     assert_eq!(rls["config"]["directory"], "/srv/runtime_data/current");
@@ -23,17 +23,17 @@ fn without_variables_everything_is_as_the_reference_has_it() {
 }
 
 #[test]
-fn the_directory_is_found_as_the_reference_finds_it() {
+fn rules_directory_follows_runtime_variables() {
     let root = [("RUNTIME_ROOT", "/data/"), ("RUNTIME_SUBDIRECTORY", "ratelimit")];
-    assert_eq!(rls_of(&root)["config"]["directory"], "/data/ratelimit");
+    assert_eq!(rls_section_from(&root)["config"]["directory"], "/data/ratelimit");
     let own = [root[0], root[1], ("RUNTIME_WATCH_ROOT", "false"), ("RUNTIME_APPDIRECTORY", "rules")];
-    assert_eq!(rls_of(&own)["config"]["directory"], "/data/ratelimit/rules");
-    assert_eq!(rls_of(&own)["config"]["prefix"], "");
+    assert_eq!(rls_section_from(&own)["config"]["directory"], "/data/ratelimit/rules");
+    assert_eq!(rls_section_from(&own)["config"]["prefix"], "");
 }
 
 #[test]
-fn what_is_set_is_taken_over() {
-    let rls = rls_of(&[
+fn environment_variables_set_config_keys() {
+    let rls = rls_section_from(&[
         ("GRPC_HOST", "::"),
         ("GRPC_PORT", "18081"),
         ("USE_PROMETHEUS", "1"),
@@ -62,14 +62,14 @@ fn what_is_set_is_taken_over() {
 }
 
 #[test]
-fn every_mistake_is_named_with_its_variable() {
+fn invalid_variables_are_reported_by_name() {
     let problems = read(&[("PORT", "many"), ("SHADOW_MODE", "yes"), ("NEAR_LIMIT_RATIO", "2")]).unwrap_err();
     assert_eq!(problems.len(), 3);
     assert!(problems.contains(&"SHADOW_MODE: expected true or false, got \"yes\"".to_owned()));
 }
 
 #[test]
-fn pairs_are_read_as_the_reference_reads_them_and_none_is_dropped_silently() {
+fn name_value_pairs_are_parsed_as_by_reference() {
     let of = |headers: &str| {
         let variables =
             [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", headers)];
@@ -92,14 +92,14 @@ fn pairs_are_read_as_the_reference_reads_them_and_none_is_dropped_silently() {
 }
 
 #[test]
-fn variables_of_stores_are_named_in_one_line() {
+fn ignored_store_variables_are_listed_in_one_notice() {
     let read = read(&[("REDIS_POOL_SIZE", "10"), ("MEMCACHE_HOST", "there"), ("HOME", "/")]).unwrap();
     let line = "variables ignored, because each instance decides in memory: MEMCACHE_HOST, REDIS_POOL_SIZE";
     assert_eq!(read.notices, [line]);
 }
 
 #[test]
-fn the_store_is_that_of_the_reference() {
+fn redis_variables_configure_store() {
     let of = |variables: &[(&str, &str)]| {
         let text = read(variables).unwrap().text;
         let read = serde_yaml::from_str::<Value>(&text).unwrap();
@@ -124,11 +124,11 @@ fn the_store_is_that_of_the_reference() {
 }
 
 #[test]
-fn durations_are_those_of_go() {
-    assert_eq!(go_duration("1h30m"), Some(5_400_000));
-    assert_eq!(go_duration("1.5s"), Some(1500));
-    assert_eq!(go_duration("250ms"), Some(250));
+fn go_durations_are_parsed() {
+    assert_eq!(parse_go_duration("1h30m"), Some(5_400_000));
+    assert_eq!(parse_go_duration("1.5s"), Some(1500));
+    assert_eq!(parse_go_duration("250ms"), Some(250));
     for wrong in ["", "5", "s", "1d", "1h30", "-1s"] {
-        assert_eq!(go_duration(wrong), None, "{wrong}");
+        assert_eq!(parse_go_duration(wrong), None, "{wrong}");
     }
 }

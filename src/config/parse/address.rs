@@ -3,24 +3,24 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use crate::config::problem::{Fault, quoted};
+use crate::config::diagnostic::{ValueError, quoted};
 use crate::listener;
 use crate::telemetry::spans::Collector;
 use crate::upstream::UpstreamAddress;
 
 /// The default port of `https`.
-const HTTPS: u16 = 443;
+const HTTPS_PORT: u16 = 443;
 /// The default port of OTLP over HTTP; `TRACES` is its path for spans.
-const OTLP: u16 = 4318;
-const TRACES: &str = "/v1/traces";
+const OTLP_PORT: u16 = 4318;
+const TRACES_PATH: &str = "/v1/traces";
 /// Maximum length of a socket's path on Linux, without the final NUL.
-const LONGEST_SOCKET_PATH: usize = 107;
+const MAX_SOCKET_PATH_LENGTH: usize = 107;
 
 /// Parses the address of a listener: host and port, or `unix:/path`.
 ///
 /// # Errors
 /// Returns the errors of [`listen_address`], or a [`Fault`] if the path is not valid for a socket.
-pub fn listener_address(text: &str) -> Result<listener::ListenAddress, Fault> {
+pub fn listener_address(text: &str) -> Result<listener::ListenAddress, ValueError> {
     match text.strip_prefix("unix:") {
         Some(path) => socket_path(path).map(listener::ListenAddress::Unix),
         None => listen_address(text).map(listener::ListenAddress::Tcp),
@@ -31,23 +31,23 @@ pub fn listener_address(text: &str) -> Result<listener::ListenAddress, Fault> {
 ///
 /// # Errors
 /// Returns a [`Fault`] if the host is not an IP address or `localhost`, or the port is missing.
-pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
+pub fn listen_address(text: &str) -> Result<SocketAddr, ValueError> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
     if text.starts_with("unix:") {
-        return Err(Fault::new(format!("expected an IP address and a port, got {}", quoted(text)))
-            .hint("a Unix socket is not supported here"));
+        return Err(ValueError::new(format!("expected an IP address and a port, got {}", quoted(text)))
+            .with_hint("a Unix socket is not supported here"));
     }
     if let Some(port) = text.strip_prefix(':').or_else(|| text.strip_prefix("*:"))
         && !port.contains(':')
     {
-        return Err(not_an_address(text).hint(format!("write `0.0.0.0:{port}` for all addresses")));
+        return Err(invalid_address(text).with_hint(format!("write `0.0.0.0:{port}` for all addresses")));
     }
     let (host, port) = split_port(text)?;
     match host {
         "localhost" => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)),
-        _ => Err(Fault::new(format!(
+        _ => Err(ValueError::new(format!(
             "expected an IP address or `localhost` before the port, got {}",
             quoted(text)
         ))),
@@ -56,7 +56,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, Fault> {
 
 /// The address of an upstream, and whether connections to it use TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamPlace {
+pub struct UpstreamUrl {
     /// The address.
     pub address: UpstreamAddress,
     /// Whether connections use TLS.
@@ -68,8 +68,8 @@ pub struct UpstreamPlace {
 ///
 /// # Errors
 /// Returns a [`Fault`] if the port is missing, the host is invalid, or the scheme is not supported.
-pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
-    let plain = |address| UpstreamPlace { address, is_secure: false };
+pub fn upstream_address(text: &str) -> Result<UpstreamUrl, ValueError> {
+    let plain = |address| UpstreamUrl { address, is_secure: false };
     if text == "echo" {
         return Ok(plain(UpstreamAddress::Echo));
     }
@@ -82,26 +82,31 @@ pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
         None => text,
     };
     if let Some((scheme, _)) = authority.split_once("://") {
-        return Err(Fault::new(format!("unknown scheme {}, expected `http` or `https`", quoted(scheme))));
+        return Err(ValueError::new(format!(
+            "unknown scheme {}, expected `http` or `https`",
+            quoted(scheme)
+        )));
     }
     if authority.contains(['/', '?', '#', '@']) {
-        return Err(not_an_address(text).hint("write only host and port, the path comes from the request"));
+        return Err(
+            invalid_address(text).with_hint("write only host and port, the path comes from the request")
+        );
     }
     let (host, port) = match secured {
-        Some(_) if has_no_port(authority) => (authority, HTTPS),
+        Some(_) if has_no_port(authority) => (authority, HTTPS_PORT),
         _ => split_port(authority)?,
     };
     if port == 0 {
-        return Err(Fault::new(format!("port must be at least 1, got {}", quoted(text))));
+        return Err(ValueError::new(format!("port must be at least 1, got {}", quoted(text))));
     }
-    let tcp = |host: Box<str>| UpstreamPlace {
+    let tcp = |host: Box<str>| UpstreamUrl {
         address: UpstreamAddress::Tcp { host, port },
         is_secure: secured.is_some(),
     };
     match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(inner) if inner.parse::<Ipv6Addr>().is_ok() => Ok(tcp(inner.into())),
         None if is_host(host) => Ok(tcp(host.to_ascii_lowercase().into())),
-        _ => Err(Fault::new(format!("expected a host before the port, got {}", quoted(text)))),
+        _ => Err(ValueError::new(format!("expected a host before the port, got {}", quoted(text)))),
     }
 }
 
@@ -110,25 +115,26 @@ pub fn upstream_address(text: &str) -> Result<UpstreamPlace, Fault> {
 ///
 /// # Errors
 /// Returns a [`Fault`] if it is not such a URL.
-pub fn collector(text: &str) -> Result<Collector, Fault> {
-    let refused =
-        || Fault::new(format!("expected `http://` or `https://`, a host and a port, got {}", quoted(text)));
+pub fn collector_url(text: &str) -> Result<Collector, ValueError> {
+    let invalid = || {
+        ValueError::new(format!("expected `http://` or `https://`, a host and a port, got {}", quoted(text)))
+    };
     let secured = text.strip_prefix("https://");
     let Some(rest) = secured.or_else(|| text.strip_prefix("http://")) else {
-        return Err(refused().hint("as in `http://127.0.0.1:4318`"));
+        return Err(invalid().with_hint("as in `http://127.0.0.1:4318`"));
     };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     if text.contains(['?', '#', '@']) || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(refused().hint("only a path can follow the port"));
+        return Err(invalid().with_hint("only a path can follow the port"));
     }
-    let usual = if secured.is_some() { HTTPS } else { OTLP };
-    let with_port = format!("{authority}:{usual}");
+    let default_port = if secured.is_some() { HTTPS_PORT } else { OTLP_PORT };
+    let with_port = format!("{authority}:{default_port}");
     let authority = if has_no_port(authority) { &with_port } else { authority };
     let UpstreamAddress::Tcp { host, port } = upstream_address(authority)?.address else {
-        return Err(refused());
+        return Err(invalid());
     };
     let path = path.trim_end_matches('/');
-    let path = if path.ends_with(TRACES) { path.into() } else { format!("{path}{TRACES}").into() };
+    let path = if path.ends_with(TRACES_PATH) { path.into() } else { format!("{path}{TRACES_PATH}").into() };
     Ok(Collector { host, port, path, is_secure: secured.is_some() })
 }
 
@@ -139,51 +145,53 @@ fn has_no_port(authority: &str) -> bool {
 
 /// Parses a socket's path. It must be absolute, because a relative one would depend on the working directory,
 /// and fit into a socket address (unix(7)).
-pub(super) fn socket_path(path: &str) -> Result<Box<Path>, Fault> {
+pub(super) fn socket_path(path: &str) -> Result<Box<Path>, ValueError> {
     if !path.starts_with('/') {
-        let fault = Fault::new(format!("expected an absolute path after `unix:`, got {}", quoted(path)));
-        return Err(fault.hint("as in `unix:/run/app.sock`"));
+        let fault = ValueError::new(format!("expected an absolute path after `unix:`, got {}", quoted(path)));
+        return Err(fault.with_hint("as in `unix:/run/app.sock`"));
     }
-    if path.len() > LONGEST_SOCKET_PATH || path.contains('\0') {
-        return Err(Fault::new(format!(
-            "socket path longer than {LONGEST_SOCKET_PATH} bytes or with a NUL, got {}",
+    if path.len() > MAX_SOCKET_PATH_LENGTH || path.contains('\0') {
+        return Err(ValueError::new(format!(
+            "socket path longer than {MAX_SOCKET_PATH_LENGTH} bytes or with a NUL, got {}",
             quoted(path)
         )));
     }
     Ok(Path::new(path).into())
 }
 
-fn split_port(text: &str) -> Result<(&str, u16), Fault> {
+fn split_port(text: &str) -> Result<(&str, u16), ValueError> {
     if text.parse::<Ipv6Addr>().is_ok() {
-        return Err(not_an_address(text).hint(format!("write `[{text}]:PORT`")));
+        return Err(invalid_address(text).with_hint(format!("write `[{text}]:PORT`")));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
-        return Err(Fault::new(format!("missing port in {}", quoted(text))).hint("as in `127.0.0.1:8080`"));
+        return Err(
+            ValueError::new(format!("missing port in {}", quoted(text))).with_hint("as in `127.0.0.1:8080`")
+        );
     };
     if host.is_empty() {
-        return Err(not_an_address(text).hint(format!("write `127.0.0.1:{port}`")));
+        return Err(invalid_address(text).with_hint(format!("write `127.0.0.1:{port}`")));
     }
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     match port.parse() {
         Ok(port) if digits => Ok((host, port)),
-        _ => Err(Fault::new(format!("expected a port from 0 to 65535, got {}", quoted(port)))),
+        _ => Err(ValueError::new(format!("expected a port from 0 to 65535, got {}", quoted(port)))),
     }
 }
 
-fn not_an_address(text: &str) -> Fault {
-    Fault::new(format!("expected an address such as `127.0.0.1:8080`, got {}", quoted(text)))
+fn invalid_address(text: &str) -> ValueError {
+    ValueError::new(format!("expected an address such as `127.0.0.1:8080`, got {}", quoted(text)))
 }
 
 /// Parses a host name; rejects IP addresses.
 ///
 /// # Errors
 /// Returns a [`Fault`] if it is not a host name.
-pub fn host(text: &str) -> Result<Box<str>, Fault> {
+pub fn host_name(text: &str) -> Result<Box<str>, ValueError> {
     if is_host(text) && text.parse::<IpAddr>().is_err() {
         return Ok(text.to_ascii_lowercase().into());
     }
-    let fault = Fault::new(format!("expected a host name, got {}", quoted(text)));
-    Err(if text.contains(':') { fault.hint("omit the port") } else { fault })
+    let fault = ValueError::new(format!("expected a host name, got {}", quoted(text)));
+    Err(if text.contains(':') { fault.with_hint("omit the port") } else { fault })
 }
 
 /// Whether `host` consists of letters, digits, `-`, `_` and `.`. Digits and dots alone must form an IPv4
@@ -201,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_to_listen_on_are_addresses() {
+    fn listen_address_requires_ip_or_localhost() {
         for (text, address) in [
             ("0.0.0.0:8080", "0.0.0.0:8080"),
             ("[::]:8080", "[::]:8080"),
@@ -228,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_may_be_a_file() {
+    fn listener_address_accepts_unix_socket() {
         let unix = |path: &str| Ok(listener::ListenAddress::Unix(Path::new(path).into()));
         assert_eq!(listener_address("unix:/run/weir.sock"), unix("/run/weir.sock"));
         assert_eq!(listener_address("[::]:80"), Ok(listener::ListenAddress::Tcp("[::]:80".parse().unwrap())));
@@ -238,18 +246,18 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_is_a_host_and_a_port() {
-        let place = |address, is_secure| Ok(UpstreamPlace { address, is_secure });
-        let tcp = |host: &str, port| place(UpstreamAddress::Tcp { host: host.into(), port }, false);
-        assert_eq!(upstream_address("echo"), place(UpstreamAddress::Echo, false));
+    fn upstream_address_forms_are_parsed() {
+        let upstream = |address, is_secure| Ok(UpstreamUrl { address, is_secure });
+        let tcp = |host: &str, port| upstream(UpstreamAddress::Tcp { host: host.into(), port }, false);
+        assert_eq!(upstream_address("echo"), upstream(UpstreamAddress::Echo, false));
         assert_eq!(upstream_address("127.0.0.1:3000"), tcp("127.0.0.1", 3000));
         assert_eq!(upstream_address("http://App_1.svc:80/"), tcp("app_1.svc", 80));
         assert_eq!(upstream_address("[::1]:80"), tcp("::1", 80));
         assert_eq!(
             upstream_address("unix:/run/app.sock"),
-            place(UpstreamAddress::Unix(Path::new("/run/app.sock").into()), false)
+            upstream(UpstreamAddress::Unix(Path::new("/run/app.sock").into()), false)
         );
-        let tls = |host: &str, port| place(UpstreamAddress::Tcp { host: host.into(), port }, true);
+        let tls = |host: &str, port| upstream(UpstreamAddress::Tcp { host: host.into(), port }, true);
         assert_eq!(upstream_address("https://App.example"), tls("app.example", 443));
         assert_eq!(upstream_address("https://app:8443/"), tls("app", 8443));
         assert_eq!(upstream_address("https://[::1]"), tls("::1", 443));

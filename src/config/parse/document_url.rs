@@ -1,38 +1,39 @@
 //! URLs of configuration documents.
 
 use super::upstream_address;
-use crate::central::settings::Url;
-use crate::config::problem::{Fault, quoted};
+use crate::central::settings::DocumentUrl;
+use crate::config::diagnostic::{ValueError, quoted};
 use crate::upstream::UpstreamAddress;
 
 /// Maximum length of a URL in bytes; servers reject longer ones.
-const LONGEST: usize = 8192;
+const MAX_URL_LENGTH: usize = 8192;
 
 /// Parses the URL of a document: `http://host[:port][/path][?query]`, or with `https`.
 ///
 /// # Errors
 /// Returns a [`Fault`] if it is not such a URL. The message does not quote parts that may be secret.
-pub fn document_url(text: &str) -> Result<Url, Fault> {
+pub fn document_url(text: &str) -> Result<DocumentUrl, ValueError> {
     let expected = "expected `http://` or `https://` and a host";
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     let is_secure = match scheme {
         "http" => false,
         "https" => true,
-        "" => return Err(Fault::new(expected).hint("as in `https://config.internal/weir.yaml`")),
-        _ => return Err(Fault::new(format!("unknown scheme {}, {expected}", quoted(scheme)))),
+        "" => return Err(ValueError::new(expected).with_hint("as in `https://config.internal/weir.yaml`")),
+        _ => return Err(ValueError::new(format!("unknown scheme {}, {expected}", quoted(scheme)))),
     };
     let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     if authority.contains('@') {
-        return Err(
-            Fault::new("credentials are not allowed in the URL").hint("use `headers: { authorization: … }`")
-        );
+        return Err(ValueError::new("credentials are not allowed in the URL")
+            .with_hint("use `headers: { authorization: … }`"));
     }
     if target.contains('#') {
-        return Err(Fault::new("a fragment (`#`) is not allowed in the URL"));
+        return Err(ValueError::new("a fragment (`#`) is not allowed in the URL"));
     }
-    if text.len() > LONGEST || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(Fault::new("not a URL: longer than 8 KiB, or contains spaces or non-ASCII characters")
-            .hint("percent-encode such characters"));
+    if text.len() > MAX_URL_LENGTH || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(ValueError::new(
+            "not a URL: longer than 8 KiB, or contains spaces or non-ASCII characters",
+        )
+        .with_hint("percent-encode such characters"));
     }
     let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
     let with_port = match has_port {
@@ -40,10 +41,10 @@ pub fn document_url(text: &str) -> Result<Url, Fault> {
         false => format!("{authority}:{}", if is_secure { 443 } else { 80 }),
     };
     let UpstreamAddress::Tcp { host, port } = upstream_address(&with_port)?.address else {
-        return Err(Fault::new(expected));
+        return Err(ValueError::new(expected));
     };
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
-    Ok(Url { host, port, target: target.into(), is_secure })
+    Ok(DocumentUrl { host, port, target: target.into(), is_https: is_secure })
 }
 
 #[cfg(test)]
@@ -51,8 +52,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_at_a_url() {
-        let read = |text: &str| document_url(text).map(|url| url.whole());
+    fn document_url_is_parsed_and_normalised() {
+        let read = |text: &str| document_url(text).map(|url| url.full_url());
         for (text, whole) in [
             ("http://h", "http://h/"),
             ("http://H:80/a/b.yaml", "http://h/a/b.yaml"),

@@ -1,24 +1,25 @@
 //! Protocols that a connection may be upgraded to (RFC 9110 section 7.8).
 
-use crate::config::problem::{Fault, quoted};
+use crate::config::diagnostic::{ValueError, quoted};
 
 /// Protocols that carry requests, which would pass through the tunnel without being checked.
-const OF_HTTP: [&str; 3] = ["h2", "h2c", "http"];
+const HTTP_PROTOCOLS: [&str; 3] = ["h2", "h2c", "http"];
 
 /// Parses a protocol, e.g. `websocket` or `spdy/3.1`, into lower case.
 ///
 /// # Errors
 /// Returns a [`Fault`] if it is not the name of a protocol, or is HTTP or TLS.
-pub fn protocol(text: &str) -> Result<Box<str>, Fault> {
+pub fn upgrade_protocol(text: &str) -> Result<Box<str>, ValueError> {
     let lower = text.to_ascii_lowercase();
     let (name, version) = lower.split_once('/').unwrap_or((&lower, "1"));
     if !is_token(name) || !is_token(version) {
-        let fault = Fault::new(format!("expected a protocol such as `websocket`, got {}", quoted(text)));
+        let fault = ValueError::new(format!("expected a protocol such as `websocket`, got {}", quoted(text)));
         return Err(fault);
     }
-    if OF_HTTP.contains(&name) || name == "tls" {
-        let fault = Fault::new(format!("upgrades to HTTP and TLS are not supported, got {}", quoted(text)));
-        return Err(fault.hint("rules cannot see the requests in such a connection"));
+    if HTTP_PROTOCOLS.contains(&name) || name == "tls" {
+        let fault =
+            ValueError::new(format!("upgrades to HTTP and TLS are not supported, got {}", quoted(text)));
+        return Err(fault.with_hint("rules cannot see the requests in such a connection"));
     }
     Ok(lower.into())
 }

@@ -2,12 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn said(text: &str) -> String {
+fn rate_error(text: &str) -> String {
     rate(text).unwrap_err().message
 }
 
 #[test]
-fn a_rate_may_be_written_in_many_ways() {
+fn rate_formats_are_accepted() {
     for (text, canonical) in [
         ("100/s", "100/s"),
         ("10/30s", "10/30s"),
@@ -32,7 +32,7 @@ fn a_rate_may_be_written_in_many_ways() {
 }
 
 #[test]
-fn a_rate_that_is_none_is_refused() {
+fn invalid_rates_are_rejected() {
     for text in [
         "",
         " ",
@@ -78,14 +78,14 @@ fn a_rate_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_refused_rate_says_what_is_wrong_with_it() {
-    assert_eq!(said("fast"), "expected a rate such as `100/s`, got \"fast\"");
-    assert_eq!(said("/s"), "missing count before the period in \"/s\"");
-    assert_eq!(said("10/30"), "missing unit after the count in \"10/30\"");
-    assert_eq!(said("0/s"), "count must be at least 1, got \"0\"");
-    assert_eq!(said("1/0s"), "count of the period must be at least 1, got \"0\"");
-    assert_eq!(said("5000000000/s"), "count is above 4294967295, got \"5000000000\"");
-    assert_eq!(said("x/s"), "expected a whole number before the period, got \"x\"");
+fn rate_error_names_the_mistake() {
+    assert_eq!(rate_error("fast"), "expected a rate such as `100/s`, got \"fast\"");
+    assert_eq!(rate_error("/s"), "missing count before the period in \"/s\"");
+    assert_eq!(rate_error("10/30"), "missing unit after the count in \"10/30\"");
+    assert_eq!(rate_error("0/s"), "count must be at least 1, got \"0\"");
+    assert_eq!(rate_error("1/0s"), "count of the period must be at least 1, got \"0\"");
+    assert_eq!(rate_error("5000000000/s"), "count is above 4294967295, got \"5000000000\"");
+    assert_eq!(rate_error("x/s"), "expected a whole number before the period, got \"x\"");
     let hint = |text: &str| rate(text).unwrap_err().hint;
     assert_eq!(hint("1.5/s"), Some("write `15/10s`".to_owned()));
     assert_eq!(hint("100"), Some("add the period, as in `100/s`".to_owned()));
@@ -96,7 +96,7 @@ fn a_refused_rate_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn a_duration_has_a_unit() {
+fn duration_requires_a_unit() {
     for (text, millis) in [
         ("250ms", 250),
         ("5s", 5_000),
@@ -128,14 +128,14 @@ fn a_duration_has_a_unit() {
 }
 
 #[test]
-fn a_duration_is_written_as_it_is_read() {
+fn formatted_duration_parses_back() {
     for text in ["0s", "250ms", "1500ms", "5s", "620s", "5m", "2h", "24h"] {
-        assert_eq!(duration_text(duration(text).unwrap()), text);
+        assert_eq!(format_duration(duration(text).unwrap()), text);
     }
 }
 
 #[test]
-fn a_size_is_in_powers_of_1024() {
+fn size_units_are_powers_of_1024() {
     for (text, bytes) in [("64KiB", 65_536), ("512B", 512), ("1 MiB", 1 << 20), ("2GiB", 2 << 30), ("0B", 0)]
     {
         assert_eq!(size(text), Ok(bytes), "{text}");
@@ -148,7 +148,7 @@ fn a_size_is_in_powers_of_1024() {
 }
 
 #[test]
-fn the_nearest_name_is_near() {
+fn nearest_name_suggests_only_similar_names() {
     let known = ["limit", "limits", "burst", "client_ip", "connect_timeout"];
     for (given, name) in [
         ("limt", Some("limit")),
@@ -159,7 +159,7 @@ fn the_nearest_name_is_near() {
         ("colour", None),
         ("", None),
     ] {
-        assert_eq!(nearest(given, known), name, "{given}");
+        assert_eq!(nearest_name(given, known), name, "{given}");
     }
 }
 
@@ -177,18 +177,18 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_written_is_read_or_refused(text in ".{0,40}") {
+    fn value_parsers_never_panic_on_any_text(text in ".{0,40}") {
         let _ = (rate(&text), duration(&text), size(&text), network(&text));
         let _ = (listen_address(&text), upstream_address(&text));
     }
 
     #[test]
-    fn whatever_looks_like_a_rate_is_read_or_refused(text in "[0-9]{0,30} ?(/|per| )? ?[0-9]{0,30} ?[a-zA-Zäµ]{0,8}") {
+    fn value_parsers_never_panic_on_rate_like_text(text in "[0-9]{0,30} ?(/|per| )? ?[0-9]{0,30} ?[a-zA-Zäµ]{0,8}") {
         let _ = (rate(&text), duration(&text), size(&text));
     }
 
     #[test]
-    fn whatever_looks_like_an_address_is_read_or_refused(text in "(http://)?[\\[\\]:.0-9a-f*/%]{0,30}(:[0-9]{0,7})?") {
+    fn value_parsers_never_panic_on_address_like_text(text in "(http://)?[\\[\\]:.0-9a-f*/%]{0,30}(:[0-9]{0,7})?") {
         let _ = (network(&text), listen_address(&text), upstream_address(&text));
     }
 }

@@ -3,44 +3,44 @@
 
 use std::time::Duration;
 
-use super::{duration, is_digits, nearest};
-use crate::config::problem::{Fault, quoted};
+use super::{duration, is_digits, nearest_name};
+use crate::config::diagnostic::{ValueError, quoted};
 use crate::limiter::check_options::DelayPolicy;
 use crate::limiter::elastic::ElasticRange;
 use crate::limiter::percent::Percent;
 use crate::rules::rule::Throttle;
 
-const EXPECTED: &str = "expected hard, shadow, soft 10%, delay 500ms or elastic 3x";
-const WORDS: [&str; 5] = ["hard", "shadow", "soft", "delay", "elastic"];
+const EXPECTED_THROTTLE: &str = "expected hard, shadow, soft 10%, delay 500ms or elastic 3x";
+const THROTTLE_NAMES: [&str; 5] = ["hard", "shadow", "soft", "delay", "elastic"];
 
 /// Maximum delay. Clients do not wait longer, and a delayed request occupies a connection and memory.
-const LONGEST_DELAY: Duration = Duration::from_secs(3600);
+const MAX_DELAY: Duration = Duration::from_secs(3600);
 /// Maximum margin; a larger one is better expressed as another limit.
-const LARGEST_MARGIN: Percent = Percent::from_hundredths(1000 * 100);
+const MAX_MARGIN: Percent = Percent::from_hundredths(1000 * 100);
 
 /// Parses `hard`, `shadow`, `soft 10%`, `delay 500ms` or `elastic 3x`.
 ///
 /// # Errors
 /// Returns a [`Fault`] that names the part that cannot be read.
-pub fn throttle(text: &str) -> Result<Throttle, Fault> {
+pub fn throttle(text: &str) -> Result<Throttle, ValueError> {
     let mut words = text.split_whitespace();
     let (word, value, rest) = (words.next().unwrap_or_default(), words.next(), words.next());
-    let unknown = || Fault::new(format!("unknown throttle {}, {EXPECTED}", quoted(text)));
+    let unknown = || ValueError::new(format!("unknown throttle {}, {EXPECTED_THROTTLE}", quoted(text)));
     if rest.is_some() {
-        return Err(unknown().hint("write several as a map, such as `{ soft: 10%, delay: 50ms }`"));
+        return Err(unknown().with_hint("write several as a map, such as `{ soft: 10%, delay: 50ms }`"));
     }
     match (word, value) {
         ("hard", None) => Ok(Throttle::Hard),
         ("shadow", None) => Ok(Throttle::Shadow),
         ("soft", Some(value)) => Ok(Throttle::Soft { margin: margin(value)?, delay: None }),
         ("delay", Some(value)) => Ok(Throttle::Delay(DelayPolicy::new(delay(value)?, None))),
-        ("elastic", Some(value)) => Ok(Throttle::Elastic(factor(value)?)),
-        ("soft", None) => Err(incomplete(text, "soft 10%")),
-        ("delay" | "wait", None) => Err(incomplete("delay", "delay 500ms")),
-        ("elastic", None) => Err(incomplete(text, "elastic 3x")),
-        ("wait", Some(value)) => Err(unknown().hint(format!("write `delay {value}`"))),
-        ("hard" | "shadow", Some(_)) => Err(unknown().hint(format!("write `{word}`"))),
-        _ => Err(unknown().meant(nearest(word, WORDS))),
+        ("elastic", Some(value)) => Ok(Throttle::Elastic(elastic_factor(value)?)),
+        ("soft", None) => Err(missing_value(text, "soft 10%")),
+        ("delay" | "wait", None) => Err(missing_value("delay", "delay 500ms")),
+        ("elastic", None) => Err(missing_value(text, "elastic 3x")),
+        ("wait", Some(value)) => Err(unknown().with_hint(format!("write `delay {value}`"))),
+        ("hard" | "shadow", Some(_)) => Err(unknown().with_hint(format!("write `{word}`"))),
+        _ => Err(unknown().with_suggestion(nearest_name(word, THROTTLE_NAMES))),
     }
 }
 
@@ -48,14 +48,15 @@ pub fn throttle(text: &str) -> Result<Throttle, Fault> {
 ///
 /// # Errors
 /// Returns a [`Fault`] if it is not such a percentage.
-pub fn margin(text: &str) -> Result<Percent, Fault> {
-    match percent(text)? {
+pub fn margin(text: &str) -> Result<Percent, ValueError> {
+    match unbounded_percentage(text)? {
         margin if margin.hundredths() == 0 => {
-            Err(Fault::new(format!("must be above 0%, got {}", quoted(text)))
-                .hint("`throttle: hard` has no margin"))
+            Err(ValueError::new(format!("must be above 0%, got {}", quoted(text)))
+                .with_hint("`throttle: hard` has no margin"))
         }
-        margin if margin > LARGEST_MARGIN => {
-            Err(Fault::new(format!("above {LARGEST_MARGIN}, got {}", quoted(text))).hint("raise the limit"))
+        margin if margin > MAX_MARGIN => {
+            Err(ValueError::new(format!("above {MAX_MARGIN}, got {}", quoted(text)))
+                .with_hint("raise the limit"))
         }
         margin => Ok(margin),
     }
@@ -65,9 +66,11 @@ pub fn margin(text: &str) -> Result<Percent, Fault> {
 ///
 /// # Errors
 /// Returns a [`Fault`] if it is not such a percentage.
-pub fn share(text: &str) -> Result<Percent, Fault> {
-    match percent(text)? {
-        share if share > Percent::WHOLE => Err(Fault::new(format!("above 100%, got {}", quoted(text)))),
+pub fn percentage(text: &str) -> Result<Percent, ValueError> {
+    match unbounded_percentage(text)? {
+        share if share > Percent::ONE_HUNDRED => {
+            Err(ValueError::new(format!("above 100%, got {}", quoted(text))))
+        }
         share => Ok(share),
     }
 }
@@ -76,11 +79,11 @@ pub fn share(text: &str) -> Result<Percent, Fault> {
 ///
 /// # Errors
 /// Returns a [`Fault`] if it is not such a duration.
-pub fn delay(text: &str) -> Result<Duration, Fault> {
+pub fn delay(text: &str) -> Result<Duration, ValueError> {
     match duration(text)? {
         Duration::ZERO => Err("must be longer than 0, got 0".into()),
-        delay if delay > LONGEST_DELAY => {
-            Err(Fault::new(format!("longer than an hour, got {}", quoted(text))))
+        delay if delay > MAX_DELAY => {
+            Err(ValueError::new(format!("longer than an hour, got {}", quoted(text))))
         }
         delay => Ok(delay),
     }
@@ -90,37 +93,37 @@ pub fn delay(text: &str) -> Result<Duration, Fault> {
 ///
 /// # Errors
 /// Returns a [`Fault`] if it is not such a factor.
-pub fn factor(text: &str) -> Result<ElasticRange, Fault> {
+pub fn elastic_factor(text: &str) -> Result<ElasticRange, ValueError> {
     let number = text.trim().strip_suffix('x');
-    let Some(hundredths) = number.and_then(hundredths) else {
-        let fault = Fault::new(format!("expected a factor such as `3x`, got {}", quoted(text)));
-        return Err(match hundredths_of(text) {
-            Some(_) => fault.hint(format!("write `{}x`", text.trim())),
+    let Some(hundredths) = number.and_then(parse_hundredths) else {
+        let fault = ValueError::new(format!("expected a factor such as `3x`, got {}", quoted(text)));
+        return Err(match trimmed_hundredths(text) {
+            Some(_) => fault.with_hint(format!("write `{}x`", text.trim())),
             None => fault,
         });
     };
     ElasticRange::from_hundredths(hundredths)
-        .ok_or_else(|| Fault::new(format!("must be above 1x and at most 100x, got {}", quoted(text))))
+        .ok_or_else(|| ValueError::new(format!("must be above 1x and at most 100x, got {}", quoted(text))))
 }
 
-fn percent(text: &str) -> Result<Percent, Fault> {
+fn unbounded_percentage(text: &str) -> Result<Percent, ValueError> {
     let number = text.trim().strip_suffix('%');
-    let Some(hundredths) = number.and_then(|number| hundredths(number.trim_end())) else {
-        let fault = Fault::new(format!("expected a percentage such as `10%`, got {}", quoted(text)));
-        return Err(match hundredths_of(text) {
-            Some(_) => fault.hint(format!("write `{}%`", text.trim())),
+    let Some(hundredths) = number.and_then(|number| parse_hundredths(number.trim_end())) else {
+        let fault = ValueError::new(format!("expected a percentage such as `10%`, got {}", quoted(text)));
+        return Err(match trimmed_hundredths(text) {
+            Some(_) => fault.with_hint(format!("write `{}%`", text.trim())),
             None => fault,
         });
     };
     Ok(Percent::from_hundredths(hundredths))
 }
 
-fn hundredths_of(text: &str) -> Option<u32> {
-    hundredths(text.trim())
+fn trimmed_hundredths(text: &str) -> Option<u32> {
+    parse_hundredths(text.trim())
 }
 
 /// Parses a number with at most two decimals, in hundredths; saturates at `u32::MAX`.
-fn hundredths(text: &str) -> Option<u32> {
+fn parse_hundredths(text: &str) -> Option<u32> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     if !is_digits(whole) || !is_digits(decimals) || decimals.len() > 2 {
         return None;
@@ -130,6 +133,7 @@ fn hundredths(text: &str) -> Option<u32> {
     Some(whole.saturating_mul(100).saturating_add(decimals))
 }
 
-fn incomplete(given: &str, whole: &str) -> Fault {
-    Fault::new(format!("missing value after {}", quoted(given.trim()))).hint(format!("write `{whole}`"))
+fn missing_value(given: &str, example: &str) -> ValueError {
+    ValueError::new(format!("missing value after {}", quoted(given.trim())))
+        .with_hint(format!("write `{example}`"))
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{Duration, OrOff, Secret, UpstreamTls};
 use crate::config::defaults;
-use crate::config::parse::duration_text as shown;
+use crate::config::parse::format_duration as shown;
 
 /// HTTP server from which Weir fetches the keys that are not in this file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

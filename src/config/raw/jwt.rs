@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::secret::SecretOrFile;
 use super::values::{Duration, FileName, OneOrMany};
 use crate::config::defaults;
-use crate::config::parse::duration_text as shown;
+use crate::config::parse::format_duration as shown;
 
 /// JSON Web Tokens of clients: where a request has its token, and how tokens are verified.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]

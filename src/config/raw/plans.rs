@@ -14,7 +14,7 @@ pub struct Plans {
     /// Attribute by which members of plans are identified: a map with one of `header`, `cookie`, `query` and `jwt`,
     /// or the word `host`, `country` or `continent`.
     #[schemars(required)]
-    pub of: Option<Badge>,
+    pub of: Option<MemberAttribute>,
     /// Members: a map from the identifying value to the name of a plan, or a map with only `file`. The identifying
     /// values are secrets and are never shown.
     #[schemars(required)]
@@ -26,17 +26,17 @@ pub struct Plans {
 /// Attribute by which members of plans are identified.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub enum Badge {
+pub enum MemberAttribute {
     /// `host`, `country` or `continent`.
-    Plain(PlainBadge),
+    Plain(PlainMemberAttribute),
     /// Map with one of `header`, `cookie`, `query` and `jwt`.
-    Named(NamedBadge),
+    Named(NamedMemberAttribute),
 }
 
 /// Attribute by which members of plans are identified, in one word.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum PlainBadge {
+pub enum PlainMemberAttribute {
     /// Host of the request.
     Host,
     /// Country of the client's address. Needs `geo.database`.
@@ -50,7 +50,7 @@ pub enum PlainBadge {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
-pub struct NamedBadge {
+pub struct NamedMemberAttribute {
     /// Name of a header; its value identifies the member.
     pub header: Option<String>,
     /// Name of a cookie; its value identifies the member.
@@ -70,5 +70,5 @@ pub struct Members {
     pub file: Option<String>,
     /// Map from identifying values to names of plans.
     #[serde(flatten)]
-    pub written: BTreeMap<String, PlanName>,
+    pub inline_members: BTreeMap<String, PlanName>,
 }

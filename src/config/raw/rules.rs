@@ -6,17 +6,17 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::cost::{Cost, Count, OutcomePattern};
 use super::jwt::ClaimPattern;
 use super::scope::Scope;
 use super::secret::Secret;
-use super::tariff::{Cost, Count, Refund};
 use super::tls::CertificateNames;
 use super::values::{
     Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks, OneOrMany,
     PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
 };
 use crate::config::defaults;
-use crate::config::parse::duration_text as shown;
+use crate::config::parse::format_duration as shown;
 use crate::identify::certificate::CertificateName;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::algorithm::conversion::OnChange;
@@ -101,7 +101,7 @@ pub struct Rule {
     /// Outcomes of requests for which the charge is refunded: status codes (`503`), classes (`5xx`) and ranges
     /// (`500-504`), `timeout`, `connect_failure`, `reset`, and names of gRPC statuses such as `unavailable`. Default:
     /// never.
-    pub refund_on: Option<OneOrMany<Refund>>,
+    pub refund_on: Option<OneOrMany<OutcomePattern>>,
     /// Maximum number of requests of a key in flight at once, 1 to 4294967295; in addition to a limit, or without
     /// one.
     #[schemars(range(min = 1, max = 4_294_967_295_u64))]
@@ -393,7 +393,7 @@ pub enum Action {
 #[serde(deny_unknown_fields)]
 pub struct OnLimit {
     /// Status code of the rejection, 400 to 599.
-    #[schemars(range(min = 400, max = 599), extend("default" = defaults::REFUSAL_STATUS))]
+    #[schemars(range(min = 400, max = 599), extend("default" = defaults::REJECTION_STATUS))]
     pub status: Option<u16>,
     /// Body of the rejection: a map with exactly one of `text`, `json`, `file` and `fallback`. Default: `too many
     /// requests`.
@@ -409,7 +409,7 @@ pub struct OnLimit {
     /// rule rejects all of them. Each further ban lasts twice as long as the one before, at most `ban_max`.
     pub ban: Option<Duration>,
     /// Maximum duration of a ban, and the time for which a ban is remembered after its end. Valid with `ban` only.
-    #[schemars(extend("default" = shown(defaults::BAN_MAX)))]
+    #[schemars(extend("default" = shown(defaults::MAX_BAN)))]
     pub ban_max: Option<Duration>,
 }
 
@@ -441,7 +441,7 @@ pub struct Fallback {
     /// responses are not stored. Default: `1MiB`.
     pub largest: Option<Size>,
     /// Maximum age of a stored response; older ones are not sent.
-    #[schemars(extend("default" = shown(defaults::OLDEST_KEPT)))]
+    #[schemars(extend("default" = shown(defaults::MAX_CACHED_AGE)))]
     pub max_age: Option<Duration>,
     /// Request headers on which no response to these requests depends, such as `[user-agent, referer]`; they are not
     /// part of the cache key. Not `authorization`, `connection`, `cookie`, `host` and `proxy-authorization`.

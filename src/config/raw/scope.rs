@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{Auto, Duration, OneOrMany, UpstreamAddress, UpstreamTls};
 use crate::config::defaults;
-use crate::config::parse::duration_text as shown;
+use crate::config::parse::format_duration as shown;
 use crate::rules::remote_limit::OnError;
 use crate::rules::shared_limit::{Fairness, MAX_PRIORITY, Mode, OnStoreLoss};
 
@@ -46,7 +46,7 @@ pub struct ScopeMap {
     /// Entries of the descriptor that Weir sends to the other rate limit service: names for the parts of `key` in
     /// their order, and fixed entries as `{ KEY: VALUE }`. Without it, the parts have the names that Envoy's own
     /// actions use.
-    pub descriptor: Option<OneOrMany<Entry>>,
+    pub descriptor: Option<OneOrMany<DescriptorEntry>>,
     /// Maximum time to wait for the response of the other rate limit service.
     #[schemars(extend("default" = shown(defaults::REMOTE_TIMEOUT)))]
     pub timeout: Option<Duration>,
@@ -107,7 +107,7 @@ pub struct InstancesDns {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
-pub enum Entry {
+pub enum DescriptorEntry {
     /// Key of the entry whose value is the next part of the rule's `key`.
     Name(#[schemars(extend("title" = "name"))] String),
     /// Fixed entry: a map of one key to its value.

@@ -9,11 +9,11 @@ use serde::Deserialize;
 use super::values::FileName;
 
 /// Path of the map whose keys are secrets: they identify members of plans.
-pub(in crate::config) const SECRET_KEYS: &str = "plans.members";
+pub(in crate::config) const SECRET_KEYED_MAP: &str = "plans.members";
 
 /// Returns a path with its secret part replaced.
-pub(in crate::config) fn shown_path(path: &str) -> &str {
-    match path.strip_prefix(SECRET_KEYS) {
+pub(in crate::config) fn redact_path(path: &str) -> &str {
+    match path.strip_prefix(SECRET_KEYED_MAP) {
         None | Some("" | ".file") => path,
         Some(_) => "plans.members[…]",
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{Duration, OneOrMany, SecretOrFile, UpstreamTls};
 use crate::config::defaults;
-use crate::config::parse::duration_text as shown;
+use crate::config::parse::format_duration as shown;
 
 /// Redis or Valkey server for limits that several instances share.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]

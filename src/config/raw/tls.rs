@@ -26,7 +26,7 @@ pub struct Tls {
     #[schemars(extend("default" = "required"))]
     pub client_auth: Option<ClientAuth>,
     /// Maximum number of TLS handshakes in flight on each worker, from 1 to 100000. Further clients are queued.
-    #[schemars(range(min = 1, max = 100_000), extend("default" = defaults::HANDSHAKES))]
+    #[schemars(range(min = 1, max = 100_000), extend("default" = defaults::MAX_HANDSHAKES))]
     pub handshakes: Option<usize>,
 }
 
@@ -81,7 +81,7 @@ pub enum Verify {
     /// `true`: the certificate is verified.
     Switch(#[schemars(extend("const" = true))] bool),
     /// `insecure`: the certificate is not verified.
-    Not(NotVerified),
+    Disabled(NotVerified),
 }
 
 /// Value that turns verification off.

@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Auto;
+use super::cost::OutcomePattern;
 use super::rules::Matcher;
-use super::tariff::Refund;
 use super::tls::UpstreamTls;
 use super::values::{Duration, OneOrMany, OrOff, Percentage, Size, UpstreamAddress};
 use crate::config::defaults;
-use crate::config::parse::duration_text as shown;
+use crate::config::parse::format_duration as shown;
 use crate::upstream::settings::Balance;
 
 /// An upstream: its address, or a map.
@@ -94,7 +94,7 @@ pub struct Retries {
     pub attempts: Option<u32>,
     /// Conditions for a retry, one or a list: `connect_failure`, `reset`, `timeout` (of one attempt), and status
     /// codes such as `503`, `5xx` and `502-504`. Default: `connect_failure`, `reset`, 503.
-    pub retry_on: Option<OneOrMany<Refund>>,
+    pub retry_on: Option<OneOrMany<OutcomePattern>>,
     /// Exponential backoff as `FIRST..MAX`: the maximum pause before the first retry, and before any retry. Pauses
     /// are random, from zero up to a maximum that doubles with each retry.
     #[schemars(extend("default" = "25ms..250ms"))]
@@ -121,16 +121,16 @@ pub struct Backoff(pub String);
 #[serde(deny_unknown_fields)]
 pub struct UpstreamLimits {
     /// Maximum number of open connections to the upstream, from 1 to 1000000.
-    #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
+    #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::CIRCUIT_BREAKER_MAX))]
     pub connections: Option<u32>,
     /// Maximum number of requests that wait for a connection, from 0 to 1000000.
-    #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
+    #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::CIRCUIT_BREAKER_MAX))]
     pub pending: Option<u32>,
     /// Maximum number of requests in flight to the upstream, from 1 to 1000000.
-    #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::MOST_UNDER_WAY))]
+    #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::CIRCUIT_BREAKER_MAX))]
     pub requests: Option<u32>,
     /// Maximum number of retries in flight, from 0 to 1000000, unless `upstream.retries.budget` allows more.
-    #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MOST_RETRIES))]
+    #[schemars(range(min = 0, max = 1_000_000), extend("default" = defaults::MAX_CONCURRENT_RETRIES))]
     pub retries: Option<u32>,
     /// Maximum number of requests of one client in flight to the upstream, from 1 to 1000000. `auto` is a share that
     /// depends on the [free capacity](upstream.md#fair-sharing-between-clients); `false` is no limit.
@@ -164,18 +164,18 @@ pub struct HealthCheck {
     /// Value of the `Host` header in probes. Needs `upstream.health_check.path`. Default: the endpoint's address.
     pub host: Option<String>,
     /// Interval between two probes of an endpoint, randomised by a tenth up or down.
-    #[schemars(extend("default" = shown(defaults::CHECK_INTERVAL)))]
+    #[schemars(extend("default" = shown(defaults::HEALTH_CHECK_INTERVAL)))]
     pub interval: Option<Duration>,
     /// Maximum time for one probe.
-    #[schemars(extend("default" = shown(defaults::CHECK_TIMEOUT)))]
+    #[schemars(extend("default" = shown(defaults::HEALTH_CHECK_TIMEOUT)))]
     pub timeout: Option<Duration>,
     /// Number of consecutive probes that must pass before an unhealthy endpoint receives requests again, from 1 to
     /// 1000.
-    #[schemars(range(min = 1, max = 1000), extend("default" = defaults::HEALTHY_AFTER))]
+    #[schemars(range(min = 1, max = 1000), extend("default" = defaults::HEALTHY_THRESHOLD))]
     pub healthy: Option<u32>,
     /// Number of consecutive probes that must fail before an endpoint receives no more requests, from 1 to 1000. The
     /// very first probe of an endpoint decides alone.
-    #[schemars(range(min = 1, max = 1000), extend("default" = defaults::UNHEALTHY_AFTER))]
+    #[schemars(range(min = 1, max = 1000), extend("default" = defaults::UNHEALTHY_THRESHOLD))]
     pub unhealthy: Option<u32>,
 }
 
@@ -185,17 +185,17 @@ pub struct HealthCheck {
 pub struct OutlierMap {
     /// Number of consecutive failures after which an endpoint is ejected, from 1 to 1000000. A failure is a response
     /// with a 5xx status code, or a request without a response.
-    #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::OUTLIER_FAILURES))]
+    #[schemars(range(min = 1, max = 1_000_000), extend("default" = defaults::OUTLIER_CONSECUTIVE_FAILURES))]
     pub failures: Option<u32>,
     /// Base duration of an ejection, multiplied by the endpoint's number of ejections. That number decreases by one
     /// for each such duration without another ejection.
-    #[schemars(extend("default" = shown(defaults::EJECTION)))]
+    #[schemars(extend("default" = shown(defaults::BASE_EJECTION_TIME)))]
     pub ejection: Option<Duration>,
     /// Maximum duration of an ejection; not shorter than `upstream.outliers.ejection`.
-    #[schemars(extend("default" = shown(defaults::EJECTION_MAX)))]
+    #[schemars(extend("default" = shown(defaults::MAX_EJECTION_TIME)))]
     pub ejection_max: Option<Duration>,
     /// Maximum share of the endpoints that may be ejected at the same time, a whole percentage. One endpoint may
     /// always be ejected, but never the last one.
-    #[schemars(extend("default" = format!("{}%", defaults::MAX_EJECTED)))]
+    #[schemars(extend("default" = format!("{}%", defaults::MAX_EJECTION_PERCENT)))]
     pub max_ejected: Option<Percentage>,
 }

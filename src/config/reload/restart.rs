@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::engine::PolicySpec;
-use crate::rls::options::{Options, Ports};
+use crate::rls::options::{RlsOptions, RlsPorts};
 use crate::rules::shared_limit::SharedLimit;
 use crate::telemetry::spans;
 
@@ -10,9 +10,9 @@ use crate::telemetry::spans;
 pub(super) fn without_data(config: &Config) -> Config {
     Config {
         policy: PolicySpec::default(),
-        tls: Vec::new(),
+        listener_tls: Vec::new(),
         upstream_tls: Vec::new(),
-        rls: config.rls.clone().map(Options::without_data),
+        rls: config.rls.clone().map(RlsOptions::without_data),
         ..config.clone()
     }
 }
@@ -24,30 +24,30 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
         ("workers", old.workers != new.workers),
         (
             "admin",
-            (&old.admin.hosts, old.admin.address, old.admin.probes)
-                != (&new.admin.hosts, new.admin.address, new.admin.probes),
+            (&old.admin.allowed_hosts, old.admin.address, old.admin.probe_address)
+                != (&new.admin.allowed_hosts, new.admin.address, new.admin.probe_address),
         ),
         ("drain", old.drain != new.drain),
         ("overload", old.overload != new.overload),
         ("access_log", old.access_log != new.access_log),
         ("tracing", !is_same_tracing(old.tracing.as_ref(), new.tracing.as_ref())),
-        ("rls", placed(old.rls.as_ref()) != placed(new.rls.as_ref())),
+        ("rls", ports_and_scope(old.rls.as_ref()) != ports_and_scope(new.rls.as_ref())),
         ("limiter.max_keys", old.max_keys != new.max_keys),
-        ("state", old.state != new.state),
+        ("state", old.state_file != new.state_file),
         ("store", old.store != new.store),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
 /// Returns the addresses of the service and how it shares limits.
-fn placed(rls: Option<&Options>) -> Option<(&Ports, Option<&SharedLimit>)> {
-    rls.map(|rls| (&rls.ports, rls.scope.as_ref()))
+fn ports_and_scope(rls: Option<&RlsOptions>) -> Option<(&RlsPorts, Option<&SharedLimit>)> {
+    rls.map(|rls| (&rls.ports, rls.shared_limit.as_ref()))
 }
 
 /// Compares the settings except the sampling share, which takes effect at once.
-fn is_same_tracing(old: Option<&spans::Settings>, new: Option<&spans::Settings>) -> bool {
+fn is_same_tracing(old: Option<&spans::TracingSettings>, new: Option<&spans::TracingSettings>) -> bool {
     match (old, new) {
-        (Some(old), Some(new)) => old.is_same_but_for_sample(new),
+        (Some(old), Some(new)) => old.is_same_except_sampling_ratio(new),
         (old, new) => old.is_none() && new.is_none(),
     }
 }

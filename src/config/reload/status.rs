@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::central::document::Document;
-use crate::config::{Config, Problem};
+use crate::central::document::FetchedDocument;
+use crate::config::{Config, Diagnostic};
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::metrics::ReloadOutcome;
 use crate::watch::Waker;
@@ -21,9 +21,9 @@ pub enum Reload {
         /// The configuration.
         config: Box<Config>,
         /// The fetched document, if the file is a bootstrap.
-        document: Option<Document>,
+        document: Option<FetchedDocument>,
         /// Changed keys that take effect only after a restart; everything else is to be applied now.
-        needs_restart: Vec<&'static str>,
+        restart_fields: Vec<&'static str>,
         /// Warnings for operators.
         warnings: Vec<String>,
     },
@@ -32,7 +32,7 @@ pub enum Reload {
     /// The configuration is invalid or cannot be read; the running one stays.
     Rejected {
         /// The reasons.
-        problems: Vec<Problem>,
+        problems: Vec<Diagnostic>,
     },
 }
 
@@ -49,7 +49,7 @@ impl Reload {
 
 /// State of the configuration, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct ReloadStatus {
     /// Path of the file.
     pub file: PathBuf,
     /// Number of the applied configuration, from 1 at startup.
@@ -59,18 +59,18 @@ pub struct Status {
     /// FNV-1a hash of the running text, for comparing instances.
     pub text_hash: u64,
     /// The fetched document, if the file is a bootstrap.
-    pub document: Option<Document>,
+    pub document: Option<FetchedDocument>,
     /// Keys of the running configuration that take effect only after a restart.
-    pub needs_restart: Vec<&'static str>,
+    pub restart_fields: Vec<&'static str>,
     /// The last reload; `None` before the first.
-    pub last: Option<Attempt>,
+    pub last_attempt: Option<ReloadAttempt>,
 }
 
 /// A reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct ReloadAttempt {
     /// Time of the reload.
-    pub at: Timestamp,
+    pub time: Timestamp,
     /// Its outcome.
     pub outcome: ReloadOutcome,
     /// The problems of a rejected configuration, as `weir check` prints them.
@@ -80,50 +80,50 @@ pub struct Attempt {
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) status: Mutex<Status>,
+pub(super) struct ReloadState {
+    pub(super) status: Mutex<ReloadStatus>,
     /// The document fetched last.
-    pub(super) document: Mutex<Option<Document>>,
-    pub(super) requested: AtomicBool,
+    pub(super) document: Mutex<Option<FetchedDocument>>,
+    pub(super) is_requested: AtomicBool,
     /// Causes the document to be fetched at once.
-    pub(super) hurry: Arc<Notify>,
-    pub(super) stopped: AtomicBool,
+    pub(super) fetch_notify: Arc<Notify>,
+    pub(super) is_stopped: AtomicBool,
 }
 
 /// Controls the reloader from other threads.
 #[derive(Clone, Debug)]
-pub struct Handle {
-    pub(super) shared: Arc<Shared>,
+pub struct ReloadHandle {
+    pub(super) state: Arc<ReloadState>,
     pub(super) waker: Waker,
 }
 
-impl Handle {
+impl ReloadHandle {
     /// Returns the running configuration and the outcome of the last reload.
-    pub fn status(&self) -> Status {
-        self.shared.status.lock().clone()
+    pub fn status(&self) -> ReloadStatus {
+        self.state.status.lock().clone()
     }
 
     /// Requests a reload, which produces an outcome even if nothing has changed.
-    pub fn request(&self) {
-        self.shared.requested.store(true, Ordering::Release);
-        self.shared.hurry.notify_one();
+    pub fn request_reload(&self) {
+        self.state.is_requested.store(true, Ordering::Release);
+        self.state.fetch_notify.notify_one();
         self.waker.wake();
     }
 
     /// Delivers a fetched document, which is merged with the bootstrap and applied if valid.
-    pub fn deliver(&self, document: Document) {
-        *self.shared.document.lock() = Some(document);
+    pub fn deliver_document(&self, document: FetchedDocument) {
+        *self.state.document.lock() = Some(document);
         self.waker.wake();
     }
 
     /// Returns the notification to fetch the document at once.
-    pub fn hurry(&self) -> Arc<Notify> {
-        Arc::clone(&self.shared.hurry)
+    pub fn fetch_notify(&self) -> Arc<Notify> {
+        Arc::clone(&self.state.fetch_notify)
     }
 
     /// Ends [`Reloader::run`].
     pub fn stop(&self) {
-        self.shared.stopped.store(true, Ordering::Release);
+        self.state.is_stopped.store(true, Ordering::Release);
         self.waker.wake();
     }
 }

@@ -8,17 +8,19 @@ use tempfile::TempDir;
 use super::*;
 use crate::telemetry::metrics::ReloadOutcome;
 
-mod unrest;
+mod unstable_files;
 
 /// Timeout that only a failing test reaches.
-const LONGEST: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Polls so rarely that only events can cause a reload.
-const BY_EVENTS: Pace = Pace { settling: settling(20), poll: Duration::from_secs(3600) };
+const BY_EVENTS: ReloadTiming =
+    ReloadTiming { debounce: debounce_times(20), poll_interval: Duration::from_secs(3600) };
 
-const BY_POLLING: Pace = Pace { settling: settling(2), poll: Duration::from_millis(5) };
+const BY_POLLING: ReloadTiming =
+    ReloadTiming { debounce: debounce_times(2), poll_interval: Duration::from_millis(5) };
 
-const fn settling(quiet: u64) -> debounce::DebounceTimes {
+const fn debounce_times(quiet: u64) -> debounce::DebounceTimes {
     debounce::DebounceTimes {
         quiet: Duration::from_millis(quiet),
         max_wait: Duration::from_millis(10 * quiet),
@@ -34,16 +36,21 @@ fn text(limit: &str) -> String {
 }
 
 /// A running reloader and its outcomes.
-struct Running {
-    handle: Handle,
-    said: Receiver<Reload>,
+struct RunningReloader {
+    handle: ReloadHandle,
+    reloads: Receiver<Reload>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Running {
-    fn start(path: &Path, pace: Pace) -> Self {
-        let watch = if pace.poll < LONGEST { FileWatch::without_events() } else { FileWatch::for_file(path) };
-        let (_, reloader) = Reloader::with(Origin::File(path.to_owned()), None, watch, pace).unwrap();
+impl RunningReloader {
+    fn start(path: &Path, pace: ReloadTiming) -> Self {
+        let watch = if pace.poll_interval < TEST_TIMEOUT {
+            FileWatch::without_events()
+        } else {
+            FileWatch::for_file(path)
+        };
+        let (_, reloader) =
+            Reloader::start_from(ReloadOrigin::File(path.to_owned()), None, watch, pace).unwrap();
         let handle = reloader.handle();
         let (sender, said) = channel();
         let thread = thread::spawn(move || {
@@ -54,12 +61,12 @@ impl Running {
                 },
             );
         });
-        Self { handle, said, thread: Some(thread) }
+        Self { handle, reloads: said, thread: Some(thread) }
     }
 
     /// Returns the next outcome.
     fn next(&self) -> Reload {
-        self.said.recv_timeout(LONGEST).unwrap()
+        self.reloads.recv_timeout(TEST_TIMEOUT).unwrap()
     }
 
     /// Returns the limit of the next applied configuration, ignoring rejected ones.
@@ -72,10 +79,10 @@ impl Running {
     }
 
     /// Returns the status once it shows `outcome`.
-    fn status_after(&self, outcome: ReloadOutcome) -> Status {
+    fn status_after(&self, outcome: ReloadOutcome) -> ReloadStatus {
         loop {
             let status = self.handle.status();
-            if status.last.as_ref().is_some_and(|last| last.outcome == outcome) {
+            if status.last_attempt.as_ref().is_some_and(|last| last.outcome == outcome) {
                 return status;
             }
             thread::yield_now();
@@ -83,7 +90,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningReloader {
     fn drop(&mut self) {
         self.handle.stop();
         if let Some(thread) = self.thread.take() {
@@ -92,7 +99,7 @@ impl Drop for Running {
     }
 }
 
-fn in_new_directory() -> (TempDir, PathBuf) {
+fn new_config_file() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.yaml");
     fs::write(&path, text("1/s")).unwrap();
@@ -106,9 +113,9 @@ fn replace(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_file_renamed_over_the_old_one_is_seen_again_and_again() {
-    let (_directory, path) = in_new_directory();
-    let running = Running::start(&path, BY_EVENTS);
+fn reload_applies_every_file_renamed_over_the_config() {
+    let (_directory, path) = new_config_file();
+    let running = RunningReloader::start(&path, BY_EVENTS);
     for limit in ["2/s", "3/s", "4/s"] {
         replace(&path, &text(limit));
         assert_eq!(running.next_limit(), limit);
@@ -117,9 +124,9 @@ fn a_file_renamed_over_the_old_one_is_seen_again_and_again() {
 }
 
 #[test]
-fn a_file_written_in_place_is_applied_whole_or_not_at_all() {
-    let (_directory, path) = in_new_directory();
-    let running = Running::start(&path, BY_EVENTS);
+fn reload_never_applies_a_partially_written_file() {
+    let (_directory, path) = new_config_file();
+    let running = RunningReloader::start(&path, BY_EVENTS);
     let whole = text("2/s");
     for end in [0, 10, whole.find("rules").unwrap(), whole.len()] {
         fs::write(&path, &whole[..end]).unwrap();
@@ -129,7 +136,7 @@ fn a_file_written_in_place_is_applied_whole_or_not_at_all() {
 
 /// Updates the files as the kubelet does: a new directory, and a link that is replaced by renaming.
 #[test]
-fn a_config_map_is_followed_through_its_links() {
+fn reload_follows_config_map_symlinks() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let publish = |version: &str, limit: &str| {
@@ -140,7 +147,7 @@ fn a_config_map_is_followed_through_its_links() {
     };
     publish("..2026_01", "1/s");
     symlink("..data/weir.yaml", root.join("weir.yaml")).unwrap();
-    let running = Running::start(&root.join("weir.yaml"), BY_EVENTS);
+    let running = RunningReloader::start(&root.join("weir.yaml"), BY_EVENTS);
     publish("..2026_02", "2/s");
     fs::remove_dir_all(root.join("..2026_01")).unwrap();
     assert_eq!(running.next_limit(), "2/s");
@@ -149,28 +156,28 @@ fn a_config_map_is_followed_through_its_links() {
 }
 
 #[test]
-fn a_bad_file_changes_nothing_but_the_status_and_a_good_one_clears_it() {
-    let (_directory, path) = in_new_directory();
-    let running = Running::start(&path, BY_EVENTS);
+fn reload_rejects_invalid_file_until_it_is_corrected() {
+    let (_directory, path) = new_config_file();
+    let running = RunningReloader::start(&path, BY_EVENTS);
     replace(&path, &text("2/fortnight"));
     let Reload::Rejected { problems } = running.next() else { panic!("an invalid file was applied") };
     assert_eq!(problems.len(), 1);
     let status = running.status_after(ReloadOutcome::Rejected);
     assert_eq!(status.generation, 1);
-    let last = status.last.unwrap();
-    assert_eq!(last.at, Timestamp::from_secs(7));
+    let last = status.last_attempt.unwrap();
+    assert_eq!(last.time, Timestamp::from_secs(7));
     assert!(last.problems[0].ends_with("expected one of ms, s, min, h, d, w, month, year"));
 
     replace(&path, &text("3/s"));
     assert_eq!(running.next_limit(), "3/s");
     let status = running.status_after(ReloadOutcome::Applied);
-    assert_eq!((status.generation, status.last.unwrap().problems.len()), (2, 0));
+    assert_eq!((status.generation, status.last_attempt.unwrap().problems.len()), (2, 0));
 }
 
 #[test]
-fn a_deleted_file_is_a_rejection_and_its_return_no_change() {
-    let (_directory, path) = in_new_directory();
-    let running = Running::start(&path, BY_EVENTS);
+fn reload_rejects_deleted_file_and_its_return_is_unchanged() {
+    let (_directory, path) = new_config_file();
+    let running = RunningReloader::start(&path, BY_EVENTS);
     let before = running.handle.status();
     fs::remove_file(&path).unwrap();
     let Reload::Rejected { problems } = running.next() else { panic!("a missing file was applied") };
@@ -182,39 +189,40 @@ fn a_deleted_file_is_a_rejection_and_its_return_no_change() {
 }
 
 #[test]
-fn without_events_the_file_is_looked_at_now_and_then() {
-    let (_directory, path) = in_new_directory();
-    let running = Running::start(&path, BY_POLLING);
+fn reload_polls_without_file_events() {
+    let (_directory, path) = new_config_file();
+    let running = RunningReloader::start(&path, BY_POLLING);
     replace(&path, &text("2/s"));
     assert_eq!(running.next_limit(), "2/s");
 }
 
 #[test]
-fn the_same_bad_text_is_told_once_however_often_it_is_read() {
-    let (_directory, path) = in_new_directory();
-    let running = Running::start(&path, BY_POLLING);
+fn reload_reports_the_same_invalid_text_once() {
+    let (_directory, path) = new_config_file();
+    let running = RunningReloader::start(&path, BY_POLLING);
     replace(&path, &text("soon"));
     assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);
     // Many polls later there is no other outcome.
-    assert!(running.said.recv_timeout(20 * BY_POLLING.poll).is_err());
-    running.handle.request();
+    assert!(running.reloads.recv_timeout(20 * BY_POLLING.poll_interval).is_err());
+    running.handle.request_reload();
     assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);
 }
 
 #[test]
-fn a_request_is_answered_even_if_nothing_has_changed() {
-    let (_directory, path) = in_new_directory();
-    let running = Running::start(&path, BY_EVENTS);
-    running.handle.request();
+fn reload_request_has_an_outcome_if_unchanged() {
+    let (_directory, path) = new_config_file();
+    let running = RunningReloader::start(&path, BY_EVENTS);
+    running.handle.request_reload();
     assert_eq!(running.next().outcome(), ReloadOutcome::Unchanged);
     assert_eq!(running.status_after(ReloadOutcome::Unchanged).generation, 1);
 }
 
 #[test]
-fn a_change_before_the_loop_starts_is_not_missed() {
-    let (_directory, path) = in_new_directory();
+fn reload_applies_change_made_before_run() {
+    let (_directory, path) = new_config_file();
     let (_, reloader) =
-        Reloader::with(Origin::File(path.clone()), None, FileWatch::for_file(&path), BY_EVENTS).unwrap();
+        Reloader::start_from(ReloadOrigin::File(path.clone()), None, FileWatch::for_file(&path), BY_EVENTS)
+            .unwrap();
     replace(&path, &text("2/s"));
     let handle = reloader.handle();
     reloader.run(
@@ -227,39 +235,39 @@ fn a_change_before_the_loop_starts_is_not_missed() {
 }
 
 #[test]
-fn what_takes_a_restart_is_named_until_the_restart() {
-    let (_directory, path) = in_new_directory();
-    let running = Running::start(&path, BY_EVENTS);
+fn reload_lists_fields_that_need_a_restart() {
+    let (_directory, path) = new_config_file();
+    let running = RunningReloader::start(&path, BY_EVENTS);
     let moved = text("2/s").replace("8080", "8081").replace("workers: 1", "workers: 2");
     replace(&path, &moved);
-    let Reload::Applied { needs_restart, .. } = running.next() else { panic!("not applied") };
+    let Reload::Applied { restart_fields: needs_restart, .. } = running.next() else { panic!("not applied") };
     assert_eq!(needs_restart, ["listeners", "workers"]);
     replace(&path, &moved.replace("2/s", "3/s"));
-    let Reload::Applied { needs_restart, .. } = running.next() else { panic!("not applied") };
+    let Reload::Applied { restart_fields: needs_restart, .. } = running.next() else { panic!("not applied") };
     assert_eq!(needs_restart, ["listeners", "workers"]);
     while running.handle.status().generation < 3 {
         thread::yield_now();
     }
-    assert_eq!(running.handle.status().needs_restart, ["listeners", "workers"]);
+    assert_eq!(running.handle.status().restart_fields, ["listeners", "workers"]);
     replace(&path, &text("3/s"));
-    let Reload::Applied { needs_restart, .. } = running.next() else { panic!("not applied") };
+    let Reload::Applied { restart_fields: needs_restart, .. } = running.next() else { panic!("not applied") };
     assert_eq!(needs_restart, [""; 0]);
 }
 
 /// A configuration with a rule for the clients in `list.txt`.
-fn in_new_directory_with_a_list(list: &str) -> (TempDir, PathBuf) {
-    let (directory, path) = in_new_directory();
+fn new_config_file_with_list(list: &str) -> (TempDir, PathBuf) {
+    let (directory, path) = new_config_file();
     fs::write(directory.path().join("list.txt"), list).unwrap();
     fs::write(&path, text("1/s") + "    match: { client_ip: { file: list.txt } }\n").unwrap();
     (directory, path)
 }
 
-fn holds_for(config: &Config, ip: &str) -> bool {
+fn matches_client_ip(config: &Config, ip: &str) -> bool {
     config.policy.rules[0].matcher.client_ip.as_ref().unwrap().contains(ip.parse().unwrap())
 }
 
 /// Returns the next applied configuration, ignoring rejected ones.
-fn next_config(running: &Running) -> Box<Config> {
+fn next_config(running: &RunningReloader) -> Box<Config> {
     loop {
         if let Reload::Applied { config, .. } = running.next() {
             return config;
@@ -268,16 +276,16 @@ fn next_config(running: &Running) -> Box<Config> {
 }
 
 #[test]
-fn a_data_file_that_changes_is_a_reload_although_the_text_is_the_same() {
+fn reload_applies_changed_data_file() {
     for pace in [BY_EVENTS, BY_POLLING] {
-        let (directory, path) = in_new_directory_with_a_list("10.0.0.0/8\n");
-        let running = Running::start(&path, pace);
+        let (directory, path) = new_config_file_with_list("10.0.0.0/8\n");
+        let running = RunningReloader::start(&path, pace);
         let list = directory.path().join("list.txt");
         for network in ["11.0.0.0/8", "12.0.0.0/8"] {
             replace(&list, network);
             let config = next_config(&running);
-            assert!(holds_for(&config, network.split('/').next().unwrap()));
-            assert!(!holds_for(&config, "10.0.0.1"));
+            assert!(matches_client_ip(&config, network.split('/').next().unwrap()));
+            assert!(!matches_client_ip(&config, "10.0.0.1"));
         }
         while running.handle.status().generation < 3 {
             thread::yield_now();
@@ -286,9 +294,9 @@ fn a_data_file_that_changes_is_a_reload_although_the_text_is_the_same() {
 }
 
 #[test]
-fn a_bad_data_file_is_rejected_and_the_old_one_coming_back_is_no_change() {
-    let (directory, path) = in_new_directory_with_a_list("10.0.0.0/8\n");
-    let running = Running::start(&path, BY_EVENTS);
+fn reload_rejects_invalid_data_file_until_it_is_restored() {
+    let (directory, path) = new_config_file_with_list("10.0.0.0/8\n");
+    let running = RunningReloader::start(&path, BY_EVENTS);
     let list = directory.path().join("list.txt");
     replace(&list, "10.0.0.0/8\n10.0.0.0/x\n");
     let Reload::Rejected { problems } = running.next() else { panic!("an invalid list was applied") };
@@ -302,21 +310,21 @@ fn a_bad_data_file_is_rejected_and_the_old_one_coming_back_is_no_change() {
 }
 
 #[test]
-fn a_file_that_is_awaited_is_taken_when_it_comes() {
-    let (directory, path) = in_new_directory();
-    let running = Running::start(&path, BY_EVENTS);
+fn reload_applies_data_file_once_it_appears() {
+    let (directory, path) = new_config_file();
+    let running = RunningReloader::start(&path, BY_EVENTS);
     let elsewhere = directory.path().join("lists");
     fs::create_dir(&elsewhere).unwrap();
     replace(&path, &(text("1/s") + "    match: { client_ip: { file: lists/late.txt } }\n"));
     assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);
     fs::write(elsewhere.join("late.txt"), "10.0.0.0/8").unwrap();
-    assert!(holds_for(&next_config(&running), "10.0.0.1"));
+    assert!(matches_client_ip(&next_config(&running), "10.0.0.1"));
 }
 
 #[test]
-fn a_text_that_goes_back_to_what_runs_is_no_change() {
-    let (_directory, path) = in_new_directory_with_a_list("10.0.0.0/8\n");
-    let running = Running::start(&path, BY_EVENTS);
+fn reload_of_reverted_text_is_unchanged() {
+    let (_directory, path) = new_config_file_with_list("10.0.0.0/8\n");
+    let running = RunningReloader::start(&path, BY_EVENTS);
     let before = fs::read_to_string(&path).unwrap();
     replace(&path, &before.replace("list.txt", "none.txt"));
     assert_eq!(running.next().outcome(), ReloadOutcome::Rejected);

@@ -9,12 +9,12 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
-fn expanded(text: &str) -> String {
-    expand(text, &environment).unwrap().text
+fn expand_text(text: &str) -> String {
+    expand_references(text, &environment).unwrap().text
 }
 
 #[test]
-fn variables_stand_for_their_values() {
+fn variables_are_substituted_in_text() {
     for (text, value) in [
         ("${ONE}", "1"),
         ("a${ONE}b${ONE}", "a1b1"),
@@ -29,18 +29,18 @@ fn variables_stand_for_their_values() {
         ("$ONE $$ $", "$ONE $$ $"),
         ("~\\.php$", "~\\.php$"),
     ] {
-        assert_eq!(expanded(text), value, "{text}");
+        assert_eq!(expand_text(text), value, "{text}");
     }
 }
 
 #[test]
-fn what_a_variable_holds_is_not_expanded_again() {
-    assert_eq!(expanded("${DOLLAR}"), "${ONE}");
+fn variable_values_are_not_expanded_again() {
+    assert_eq!(expand_text("${DOLLAR}"), "${ONE}");
 }
 
 #[test]
-fn only_one_reference_and_nothing_else_is_the_whole_value() {
-    let is_whole = |text: &str| expand(text, &environment).unwrap().is_whole;
+fn single_variable_reference_is_recognised() {
+    let is_whole = |text: &str| expand_references(text, &environment).unwrap().is_single_reference;
     assert!(is_whole("${ONE}") && is_whole("${NONE:-x}"));
     for text in ["${ONE}${ONE}", "${EMPTY}${ONE}", " ${ONE}", "${ONE} ", "$${ONE}", "${ONE}s"] {
         assert!(!is_whole(text), "{text}");
@@ -48,36 +48,36 @@ fn only_one_reference_and_nothing_else_is_the_whole_value() {
 }
 
 #[test]
-fn broken_references_are_named() {
-    let fault = |text: &str| expand(text, &environment).unwrap_err().message;
+fn invalid_variable_references_are_rejected() {
+    let fault = |text: &str| expand_references(text, &environment).unwrap_err().message;
     assert_eq!(fault("${NONE}"), "environment variable `NONE` is not set");
     assert_eq!(fault("a ${ONE"), "`${` without `}` in \"a ${ONE\"");
     for text in ["${}", "${1}", "${a-b}", "${ ONE }", "${:-x}", "${ONE:+x}", "${NONE:-${ONE}}"] {
-        assert!(expand(text, &environment).is_err(), "{text}");
+        assert!(expand_references(text, &environment).is_err(), "{text}");
     }
 }
 
 #[test]
-fn the_environment_itself_can_be_read() {
-    assert!(variable("PATH").is_some());
-    assert_eq!(variable("WEIR_TEST_SURELY_NOT_SET"), None);
+fn process_environment_variables_are_read() {
+    assert!(environment_variable("PATH").is_some());
+    assert_eq!(environment_variable("WEIR_TEST_SURELY_NOT_SET"), None);
 }
 
 #[test]
-fn a_file_at_the_size_limit_is_read_and_one_byte_more_is_not() {
+fn config_file_above_size_limit_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.yaml");
-    let most = usize::try_from(LARGEST_FILE).unwrap();
-    fs::write(&path, vec![b'#'; most]).unwrap();
-    assert_eq!(read(&path).unwrap().len(), most);
-    fs::write(&path, vec![b'#'; most + 1]).unwrap();
-    assert_eq!(read(&path).unwrap_err().message, "larger than 1 MiB");
+    let max_size = usize::try_from(MAX_CONFIG_FILE_SIZE).unwrap();
+    fs::write(&path, vec![b'#'; max_size]).unwrap();
+    assert_eq!(read_text(&path).unwrap().len(), max_size);
+    fs::write(&path, vec![b'#'; max_size + 1]).unwrap();
+    assert_eq!(read_text(&path).unwrap_err().message, "larger than 1 MiB");
 }
 
 #[test]
-fn a_link_to_itself_is_a_problem() {
+fn config_file_symlink_loop_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.yaml");
     std::os::unix::fs::symlink(&path, &path).unwrap();
-    assert!(read(&path).is_err());
+    assert!(read_text(&path).is_err());
 }

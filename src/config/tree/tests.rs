@@ -3,76 +3,79 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::at::At;
+use crate::config::config_path::ConfigPath;
 
-fn document(text: &str) -> Document {
+fn parse_valid(text: &str) -> ParsedText {
     parse(text, Path::new("weir.yaml")).unwrap()
 }
 
-fn said(text: &str) -> Vec<String> {
+fn error_messages(text: &str) -> Vec<String> {
     parse(text, Path::new("w")).unwrap_err().iter().map(ToString::to_string).collect()
 }
 
-fn place(position: Position) -> (usize, usize) {
+fn line_and_column(position: Position) -> (usize, usize) {
     (position.line, position.column)
 }
 
 #[test]
-fn every_key_and_value_has_its_place() {
+fn every_key_and_value_has_a_position() {
     let positions =
-        document("a: 1\nb:\n  - c: x\n    d: [y, \"z\"]\n  - {e: *no}\n".replace("*no", "w").as_str())
+        parse_valid("a: 1\nb:\n  - c: x\n    d: [y, \"z\"]\n  - {e: *no}\n".replace("*no", "w").as_str())
             .positions;
-    let root = At::ROOT;
+    let root = ConfigPath::ROOT;
     let b = root.key("b");
     let (first, second) = (b.item(0), b.item(1));
     let d = first.key("d");
-    assert_eq!(place(positions.value(root.key("a"))), (1, 4));
-    assert_eq!(place(positions.key(root.key("b"))), (2, 1));
-    assert_eq!(place(positions.value(b)), (3, 3));
-    assert_eq!(place(positions.value(first)), (3, 5));
-    assert_eq!(place(positions.key(d)), (4, 5));
-    assert_eq!(place(positions.value(d.item(1))), (4, 12));
-    assert_eq!(place(positions.value(second.key("e"))), (5, 9));
+    assert_eq!(line_and_column(positions.value_position(root.key("a"))), (1, 4));
+    assert_eq!(line_and_column(positions.key_position(root.key("b"))), (2, 1));
+    assert_eq!(line_and_column(positions.value_position(b)), (3, 3));
+    assert_eq!(line_and_column(positions.value_position(first)), (3, 5));
+    assert_eq!(line_and_column(positions.key_position(d)), (4, 5));
+    assert_eq!(line_and_column(positions.value_position(d.item(1))), (4, 12));
+    assert_eq!(line_and_column(positions.value_position(second.key("e"))), (5, 9));
 }
 
 #[test]
-fn what_has_no_place_has_that_of_what_is_around_it() {
-    let positions = document("base: &b\n  x: {y: 1}\nuse:\n  <<: *b\nalias: *b\n").positions;
-    let root = At::ROOT;
+fn aliased_and_unknown_values_have_position_of_container() {
+    let positions = parse_valid("base: &b\n  x: {y: 1}\nuse:\n  <<: *b\nalias: *b\n").positions;
+    let root = ConfigPath::ROOT;
     let (using, alias) = (root.key("use"), root.key("alias"));
     let x = alias.key("x");
-    assert_eq!(place(positions.value(using.key("x"))), place(positions.value(using)));
-    assert_eq!(place(positions.value(x.key("y"))), (5, 8));
-    assert_eq!(place(positions.value(root.key("nowhere"))), (1, 1));
-    assert_eq!(place(Positions::default().value(root.key("nowhere"))), (1, 1));
+    assert_eq!(
+        line_and_column(positions.value_position(using.key("x"))),
+        line_and_column(positions.value_position(using))
+    );
+    assert_eq!(line_and_column(positions.value_position(x.key("y"))), (5, 8));
+    assert_eq!(line_and_column(positions.value_position(root.key("nowhere"))), (1, 1));
+    assert_eq!(line_and_column(Positions::default().value_position(root.key("nowhere"))), (1, 1));
 }
 
 #[test]
-fn a_missing_value_is_where_its_key_is() {
-    let positions = document("a:\n\n\nb: 1\nc:\n  -\n  - 2\n").positions;
-    let root = At::ROOT;
-    assert_eq!(place(positions.value(root.key("a"))), (1, 1));
-    assert_eq!(place(positions.value(root.key("c").item(0))), (6, 3));
+fn missing_value_has_position_of_its_key() {
+    let positions = parse_valid("a:\n\n\nb: 1\nc:\n  -\n  - 2\n").positions;
+    let root = ConfigPath::ROOT;
+    assert_eq!(line_and_column(positions.value_position(root.key("a"))), (1, 1));
+    assert_eq!(line_and_column(positions.value_position(root.key("c").item(0))), (6, 3));
 }
 
 #[test]
-fn columns_count_characters_whatever_the_bytes() {
-    let positions = document("\u{feff}{ä: \"öü\", b: 1}\r\n").positions;
-    let root = At::ROOT;
-    assert_eq!(place(positions.key(root.key("b"))), (1, 11));
-    assert_eq!(place(positions.value(root.key("b"))), (1, 14));
+fn columns_count_characters_not_bytes() {
+    let positions = parse_valid("\u{feff}{ä: \"öü\", b: 1}\r\n").positions;
+    let root = ConfigPath::ROOT;
+    assert_eq!(line_and_column(positions.key_position(root.key("b"))), (1, 11));
+    assert_eq!(line_and_column(positions.value_position(root.key("b"))), (1, 14));
 }
 
 #[test]
 fn merge_keys_are_merged() {
-    let value = document("base: &b {x: 1, y: 2}\nuse: {<<: *b, y: 3}\n").value;
+    let value = parse_valid("base: &b {x: 1, y: 2}\nuse: {<<: *b, y: 3}\n").value;
     assert_eq!(value["use"]["x"], 1);
     assert_eq!(value["use"]["y"], 3);
 }
 
 #[test]
-fn all_duplicates_are_named() {
-    let problems = said("a: 1\nb: {c: 1, c: 2}\na: 2\n");
+fn all_duplicate_keys_are_reported() {
+    let problems = error_messages("a: 1\nb: {c: 1, c: 2}\na: 2\n");
     assert_eq!(
         problems,
         ["w:2:11: b.c: duplicate key `c` (first in line 2)", "w:3:1: a: duplicate key `a` (first in line 1)",]
@@ -80,7 +83,7 @@ fn all_duplicates_are_named() {
 }
 
 #[test]
-fn what_is_not_yaml_has_a_place() {
+fn invalid_yaml_is_reported_with_position() {
     for text in
         ["a: [", "a: \"", "{", "a: b: c", "\t- a", "a: @", "%FOO", "a: &", "- a\nb", "*x", "a: |\n\t x\n y"]
     {
@@ -88,14 +91,14 @@ fn what_is_not_yaml_has_a_place() {
             assert!(problems[0].line > 0, "{text:?}: {}", problems[0]);
         }
     }
-    assert_eq!(said("a: [\n")[0].split(": ").next(), Some("w:2:1"));
+    assert_eq!(error_messages("a: [\n")[0].split(": ").next(), Some("w:2:1"));
 }
 
 /// Each of these inputs costs a naive parser minutes, gigabytes or a stack overflow.
 #[test]
-fn monstrous_files_are_refused_at_once() {
+fn deeply_nested_yaml_is_rejected_quickly() {
     let mebibyte = 1 << 20;
-    let started = start();
+    let started = start_timer();
     for (open, close) in [
         ("[", "]"),
         ("{a: ", "}"),
@@ -116,14 +119,14 @@ fn monstrous_files_are_refused_at_once() {
         stairs.push_str(&" ".repeat(depth));
         stairs.push_str("a:\n");
     }
-    assert!(said(&stairs)[0].ends_with("nested more than 64 levels deep"));
+    assert!(error_messages(&stairs)[0].ends_with("nested more than 64 levels deep"));
     assert!(started() < Duration::from_secs(20), "{:?}", started());
 }
 
 #[test]
-fn long_but_shallow_files_are_read_in_time() {
+fn long_shallow_yaml_is_parsed_quickly() {
     let mebibyte = 1 << 20;
-    let started = start();
+    let started = start_timer();
     let long = format!("{}[{}]", "[".repeat(60), "a,".repeat(mebibyte / 2 - 70)) + &"]".repeat(60);
     assert!(parse(&long, Path::new("w")).is_ok());
     assert!(parse(&format!("a: \"{}\"", "x".repeat(mebibyte)), Path::new("w")).is_ok());
@@ -134,29 +137,29 @@ fn long_but_shallow_files_are_read_in_time() {
 }
 
 #[expect(clippy::disallowed_methods, reason = "measures how long the parser takes")]
-fn start() -> impl Fn() -> Duration {
+fn start_timer() -> impl Fn() -> Duration {
     let started = Instant::now();
     move || started.elapsed()
 }
 
 #[test]
-fn aliases_that_multiply_are_refused() {
+fn multiplying_yaml_aliases_are_rejected() {
     let mut text = "a: &a [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
     for (from, to) in ["ab", "bc", "cd", "de", "ef", "fg", "gh"].map(|pair| pair.split_at(1)) {
         text.push_str(&format!("{to}: &{to} [{}]\n", vec![format!("*{from}"); 10].join(",")));
     }
-    assert_eq!(said(&text), ["w:1:1: aliases expand to more than a million values"]);
+    assert_eq!(error_messages(&text), ["w:1:1: aliases expand to more than a million values"]);
 }
 
 /// Parses a text with `serde_yaml` alone.
-fn by_serde(text: &str) -> Option<Value> {
+fn parse_with_serde_yaml(text: &str) -> Option<Value> {
     let mut value: Value = serde_yaml::from_str(text).ok()?;
     value.apply_merge().ok()?;
     Some(value)
 }
 
 #[test]
-fn every_configuration_is_what_serde_yaml_reads() {
+fn parsed_example_configs_equal_serde_yaml() {
     let mut seen = 0;
     for directory in ["config", "tests/config"] {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
@@ -165,7 +168,7 @@ fn every_configuration_is_what_serde_yaml_reads() {
             let Ok(text) = std::fs::read_to_string(&path) else { continue };
             let text = text.trim_start_matches('\u{feff}');
             let Ok(document) = parse(text, &path) else { continue };
-            assert_eq!(Some(document.value), by_serde(text), "{}", path.display());
+            assert_eq!(Some(document.value), parse_with_serde_yaml(text), "{}", path.display());
             seen += 1;
         }
     }
@@ -174,12 +177,12 @@ fn every_configuration_is_what_serde_yaml_reads() {
 
 proptest! {
     #[test]
-    fn a_text_that_both_read_is_the_same_to_both(
-        pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 0..24),
+    fn parsed_yaml_equals_serde_yaml(
+        pieces in prop::collection::vec(prop::sample::select(&YAML_PIECES[..]), 0..24),
     ) {
         let text = pieces.concat();
         // libyaml does not accept a block scalar in the first column as a whole document.
-        if let (Ok(document), Some(value)) = (parse(&text, Path::new("w")), by_serde(&text))
+        if let (Ok(document), Some(value)) = (parse(&text, Path::new("w")), parse_with_serde_yaml(&text))
             && !value.is_string()
         {
             prop_assert_eq!(format!("{:?}", document.value), format!("{value:?}"), "{}", text);
@@ -187,17 +190,17 @@ proptest! {
     }
 
     #[test]
-    fn a_scalar_is_what_serde_yaml_reads(text in "[-+.~0-9a-fA-FxoblnuytrsifNI_eE]{0,12}|[-+]?(0x|0o|0b)?[0-9]{1,45}") {
+    fn parsed_yaml_scalar_equals_serde_yaml(text in "[-+.~0-9a-fA-FxoblnuytrsifNI_eE]{0,12}|[-+]?(0x|0o|0b)?[0-9]{1,45}") {
         let tagged = ["", "!!int ", "!!float ", "!!bool ", "!!null ", "!!str ", "!own ", "! "];
         for text in tagged.map(|tag| format!("a: {tag}{text}")) {
             let ours = parse(&text, Path::new("w")).ok().map(|document| format!("{:?}", document.value));
-            prop_assert_eq!(ours, by_serde(&text).map(|value| format!("{value:?}")), "{}", text);
+            prop_assert_eq!(ours, parse_with_serde_yaml(&text).map(|value| format!("{value:?}")), "{}", text);
         }
     }
 }
 
 /// Pieces of YAML syntax.
-const PIECES: [&str; 40] = [
+const YAML_PIECES: [&str; 40] = [
     "a", "b: ", "c:\n", "\n", "  ", " ", "- ", "[", "]", "{", "}", ", ", "? ", "&x ", "*x", "&y ", "*y",
     "<<: ", "'", "\"", "|\n", ">-\n", "#", "\t", "1", "-0x1f", "01", ".5e3", "true", "~", "!!str ", "!own ",
     "---", "...", ":", "\\", "%", "ä", "\r\n", "null",

@@ -7,7 +7,7 @@ use super::*;
 /// Result of decoding a body: its content so far, how it ended if it did, and the bytes left.
 type Outcome = (Vec<u8>, Option<Result<HeaderMap, MalformedMessage>>, Vec<u8>);
 
-fn in_pieces(bytes: &[u8], cuts: &[usize]) -> Outcome {
+fn decode_in_pieces(bytes: &[u8], cuts: &[usize]) -> Outcome {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
     cuts.sort_unstable();
@@ -32,41 +32,41 @@ fn in_pieces(bytes: &[u8], cuts: &[usize]) -> Outcome {
     (content, None, Vec::new())
 }
 
-fn read(text: &str) -> Outcome {
-    in_pieces(text.as_bytes(), &[])
+fn decode(text: &str) -> Outcome {
+    decode_in_pieces(text.as_bytes(), &[])
 }
 
-fn assert_broken(text: &str) {
-    let (_, end, _) = read(text);
+fn assert_rejected(text: &str) {
+    let (_, end, _) = decode(text);
     assert!(matches!(end, Some(Err(_))), "{text:?}: {end:?}");
 }
 
 #[test]
-fn chunks_are_put_together_and_extensions_dropped() {
-    let (content, end, rest) = read("5\r\nhello\r\n6 ; a=\"b;c\" \r\n world\r\n00 ;x\r\n\r\nnext");
+fn chunks_are_joined_and_extensions_dropped() {
+    let (content, end, rest) = decode("5\r\nhello\r\n6 ; a=\"b;c\" \r\n world\r\n00 ;x\r\n\r\nnext");
     assert_eq!(content, b"hello world");
     assert_eq!((end, rest), (Some(Ok(HeaderMap::new())), b"next".to_vec()));
 }
 
 #[test]
-fn trailers_come_at_the_end() {
-    let (content, end, rest) = read("A\r\n0123456789\r\n0\r\nx-a: 1\r\nX-A: 2\r\n\r\nnext");
+fn chunked_trailers_are_decoded() {
+    let (content, end, rest) = decode("A\r\n0123456789\r\n0\r\nx-a: 1\r\nX-A: 2\r\n\r\nnext");
     assert_eq!((content.as_slice(), rest.as_slice()), (&b"0123456789"[..], &b"next"[..]));
     let fields = end.unwrap().unwrap();
     assert_eq!(fields.get_all("x-a").iter().collect::<Vec<_>>(), ["1", "2"]);
 }
 
 #[test]
-fn a_body_that_has_not_ended_has_not() {
+fn incomplete_chunked_body_has_no_end() {
     for text in
         ["", "5", "5\r\n", "5\r\nhel", "5\r\nhello", "5\r\nhello\r\n", "0\r\n", "0\r\n\r", "0\r\na: b\r\n"]
     {
-        assert_eq!(read(text).1, None, "{text:?}");
+        assert_eq!(decode(text).1, None, "{text:?}");
     }
 }
 
 #[test]
-fn what_two_readers_could_take_for_different_ends_is_refused() {
+fn ambiguous_chunk_framing_is_rejected() {
     for text in [
         "\r\n",
         "g\r\n",
@@ -85,26 +85,26 @@ fn what_two_readers_could_take_for_different_ends_is_refused() {
         "0\r\na: b\n\nHTTP/1.1 200 OK\r\n\r\n",
         "0\r\na: b\r\n c\r\n\r\n",
     ] {
-        assert_broken(text);
+        assert_rejected(text);
     }
 }
 
 #[test]
-fn lines_and_trailers_have_bounds() {
-    assert_broken(&format!("5;{}", "x".repeat(MAX_SIZE_LINE_LENGTH)));
-    assert_broken(&"0".repeat(MAX_SIZE_LINE_LENGTH + 1));
-    assert_broken(&format!("0\r\na: {}", "x".repeat(MAX_TRAILERS_SIZE)));
-    assert_broken(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(MAX_TRAILERS + 1)));
+fn chunk_size_lines_and_trailers_are_bounded() {
+    assert_rejected(&format!("5;{}", "x".repeat(MAX_SIZE_LINE_LENGTH)));
+    assert_rejected(&"0".repeat(MAX_SIZE_LINE_LENGTH + 1));
+    assert_rejected(&format!("0\r\na: {}", "x".repeat(MAX_TRAILERS_SIZE)));
+    assert_rejected(&format!("0\r\n{}\r\n", "a: b\r\n".repeat(MAX_TRAILERS + 1)));
     let many = "1;ext\r\nx\r\n".repeat(MAX_SIZE_LINE_LENGTH);
     assert_eq!(
-        read(&many),
+        decode(&many),
         (vec![b'x'; MAX_SIZE_LINE_LENGTH], None, Vec::new()),
         "the maximum applies to each size line, not to their sum"
     );
 }
 
 #[test]
-fn the_largest_size_is_not_yet_too_large() {
+fn maximum_chunk_size_is_accepted() {
     let mut read = BytesMut::from("ffffffffffffffff\r\nab");
     let mut chunked = ChunkedDecoder::default();
     assert_eq!(chunked.decode(&mut read), Ok(Piece::Data(Bytes::from_static(b"ab"))));
@@ -116,7 +116,7 @@ const EXAMPLE: &[u8] =
 
 proptest! {
     #[test]
-    fn however_it_is_cut_it_reads_the_same(
+    fn chunked_body_is_decoded_the_same_in_pieces(
         overwritten in proptest::option::of((0..EXAMPLE.len(), any::<u8>())),
         cuts in proptest::collection::vec(any::<usize>(), 0..8),
     ) {
@@ -124,19 +124,19 @@ proptest! {
         if let Some((place, byte)) = overwritten {
             bytes[place] = byte;
         }
-        prop_assert_eq!(in_pieces(&bytes, &cuts), in_pieces(&bytes, &[]));
+        prop_assert_eq!(decode_in_pieces(&bytes, &cuts), decode_in_pieces(&bytes, &[]));
     }
 
     #[test]
-    fn whatever_comes_is_read_or_refused(
+    fn random_bytes_are_decoded_or_rejected_the_same_in_pieces(
         bytes in proptest::collection::vec(proptest::sample::select(&b"05aF;\r\n :x"[..]), 0..40),
         cuts in proptest::collection::vec(any::<usize>(), 0..8),
     ) {
-        prop_assert_eq!(in_pieces(&bytes, &cuts), in_pieces(&bytes, &[]));
+        prop_assert_eq!(decode_in_pieces(&bytes, &cuts), decode_in_pieces(&bytes, &[]));
     }
 
     #[test]
-    fn what_is_cut_into_chunks_is_whole_again(
+    fn encoded_chunks_decode_to_the_same_body(
         chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..6),
         cuts in proptest::collection::vec(any::<usize>(), 0..8),
     ) {
@@ -148,21 +148,21 @@ proptest! {
         }
         bytes.extend_from_slice(b"0\r\n\r\nnext");
         let wanted = (chunks.concat(), Some(Ok(HeaderMap::new())), b"next".to_vec());
-        prop_assert_eq!(in_pieces(&bytes, &cuts), wanted);
+        prop_assert_eq!(decode_in_pieces(&bytes, &cuts), wanted);
     }
 }
 
 #[test]
-fn all_extensions_together_have_a_limit() {
+fn total_size_of_chunk_extensions_is_bounded() {
     let chunk = |octets: usize| format!("1;{}\r\nx\r\n", "e".repeat(octets - 1));
     let (within, over) = (chunk(1024).repeat(16), chunk(1024).repeat(17));
-    assert_eq!(read(&format!("{within}0\r\n\r\n")).0.len(), 16);
-    assert_broken(&format!("{over}0\r\n\r\n"));
+    assert_eq!(decode(&format!("{within}0\r\n\r\n")).0.len(), 16);
+    assert_rejected(&format!("{over}0\r\n\r\n"));
 }
 
 /// Decoding on after an error could find the end of the message in the wrong place.
 #[test]
-fn behind_an_error_there_is_nothing() {
+fn chunked_decoder_stays_failed_after_an_error() {
     for (first, then) in [("5\r\nhello\r", "\n5\rXab\r\n0\r\n\r\n"), ("0\r\nabcdefgh", "ijk\r\n\r\n")] {
         let (mut chunked, mut read) = (ChunkedDecoder::default(), BytesMut::from(first));
         while !matches!(chunked.decode(&mut read).expect(first), Piece::NeedMore) {}

@@ -12,9 +12,9 @@ use crate::http1::malformed::MalformedMessage;
 #[derive(Debug, PartialEq)]
 enum ReadOutcome {
     /// These bytes hold no complete head.
-    Part(Vec<u8>),
+    Incomplete(Vec<u8>),
     /// A complete head, with its body as far as it was received.
-    Whole(Box<(ResponseHead, DecodedBody)>),
+    Complete(Box<(ResponseHead, DecodedBody)>),
 }
 
 /// Result of decoding a body.
@@ -22,9 +22,9 @@ enum ReadOutcome {
 struct DecodedBody {
     content: Vec<u8>,
     trailers: Option<HeaderMap>,
-    over: bool,
+    is_complete: bool,
     /// The bytes left, which may belong to the next response.
-    rest: Vec<u8>,
+    remainder: Vec<u8>,
 }
 
 /// Checks that a response is decoded the same whether its bytes arrive at once or in pieces. The first byte of `data`
@@ -38,7 +38,7 @@ pub fn answer(data: &[u8]) {
         (Ok(whole), Ok(pieces)) => assert_eq!(whole, pieces, "split into pieces, a response differs"),
         (Err(_), Err(_)) => {}
         // With pieces, a head is only parsed once it may have ended, so an error may not have been found yet.
-        (Err(_), Ok(ReadOutcome::Part(rest))) if !has_empty_line(&rest) => {}
+        (Err(_), Ok(ReadOutcome::Incomplete(rest))) if !has_empty_line(&rest) => {}
         (whole, pieces) => panic!("at once {whole:?}, in pieces {pieces:?}"),
     }
 }
@@ -64,7 +64,7 @@ pub fn chunks(data: &[u8]) {
     for at_once in [1, step, encoded.len()] {
         let body = body(BodyDecoder::Chunked(ChunkedDecoder::default()), &encoded, at_once);
         let body = body.unwrap_or_else(|error| panic!("an encoded body gives {error:?}"));
-        assert!(body.over && body.trailers.is_none() && body.rest == b"next");
+        assert!(body.is_complete && body.trailers.is_none() && body.remainder == b"next");
         assert_eq!(body.content, data, "chunked framing changes the content");
     }
     // The same bytes decoded as a chunked body of some other sender.
@@ -89,7 +89,7 @@ fn read(data: &[u8], to_head: bool, step: usize) -> Result<ReadOutcome, Malforme
         if let Some(head) = reader.decode(&mut buffer)? {
             break head;
         }
-        let Some(piece) = pieces.next() else { return Ok(ReadOutcome::Part(buffer.to_vec())) };
+        let Some(piece) = pieces.next() else { return Ok(ReadOutcome::Incomplete(buffer.to_vec())) };
         buffer.extend_from_slice(piece);
     };
     let rest: Vec<u8> = buffer.iter().copied().chain(pieces.flatten().copied()).collect();
@@ -103,7 +103,7 @@ fn read(data: &[u8], to_head: bool, step: usize) -> Result<ReadOutcome, Malforme
         "a connection is reused although its end delimits the body"
     );
     let body = body(length, &rest, step)?;
-    Ok(ReadOutcome::Whole(Box::new((head, body))))
+    Ok(ReadOutcome::Complete(Box::new((head, body))))
 }
 
 fn body(mut length: BodyDecoder, data: &[u8], step: usize) -> Result<DecodedBody, MalformedMessage> {
@@ -118,18 +118,18 @@ fn body(mut length: BodyDecoder, data: &[u8], step: usize) -> Result<DecodedBody
             }
             Piece::Trailers(trailers) => {
                 read.trailers = Some(trailers);
-                read.over = true;
+                read.is_complete = true;
             }
-            Piece::End => read.over = true,
+            Piece::End => read.is_complete = true,
             Piece::NeedMore => match pieces.next() {
                 Some(piece) => buffer.extend_from_slice(piece),
                 None => break,
             },
         }
-        if read.over {
+        if read.is_complete {
             break;
         }
     }
-    read.rest = buffer.iter().copied().chain(pieces.flatten().copied()).collect();
+    read.remainder = buffer.iter().copied().chain(pieces.flatten().copied()).collect();
     Ok(read)
 }

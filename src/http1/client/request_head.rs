@@ -11,7 +11,12 @@ use crate::http1::framing::{self, BodyFraming};
 const TYPICAL_HEAD_SIZE: usize = 1024;
 
 /// Writes a head, with the headers `ours` after those of the request, and returns the framing of the body.
-pub fn write(parts: &request::Parts, ours: &FieldLines, body: &impl Body, out: &mut Vec<u8>) -> BodyFraming {
+pub fn write(
+    parts: &request::Parts,
+    added_headers: &FieldLines,
+    body: &impl Body,
+    out: &mut Vec<u8>,
+) -> BodyFraming {
     out.reserve(TYPICAL_HEAD_SIZE);
     out.extend_from_slice(parts.method.as_str().as_bytes());
     out.push(b' ');
@@ -27,7 +32,7 @@ pub fn write(parts: &request::Parts, ours: &FieldLines, body: &impl Body, out: &
             _ => write_field(name.as_str().as_bytes(), value.as_bytes(), out),
         }
     }
-    out.extend_from_slice(ours.as_bytes());
+    out.extend_from_slice(added_headers.as_bytes());
     match &coding {
         BodyFraming::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         // Without a body, a length is sent only if the client sent one.

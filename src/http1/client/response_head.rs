@@ -42,7 +42,7 @@ pub struct ResponseHeadDecoder<'a> {
     /// The request was HEAD, so the response has no body, whatever its headers say.
     to_head: bool,
     /// Whether headers are parsed into a map at once; otherwise they stay raw.
-    wants_map: bool,
+    parse_to_map: bool,
     /// Where interim responses are stored; `None` drops them.
     interims: Option<&'a InterimResponses>,
     /// Number of bytes known not to hold a complete head.
@@ -60,8 +60,8 @@ struct StatusLine {
 impl<'a> ResponseHeadDecoder<'a> {
     /// Creates a decoder for the response to one request. `to_head`: its method is HEAD. `wants_map`: headers are
     /// parsed into a map rather than kept raw.
-    pub fn new(to_head: bool, wants_map: bool) -> Self {
-        Self { to_head, wants_map, interims: None, scanned: 0 }
+    pub fn new(to_head: bool, parse_to_map: bool) -> Self {
+        Self { to_head, parse_to_map, interims: None, scanned: 0 }
     }
 
     /// Returns the decoder with a place to store interim responses.
@@ -98,14 +98,14 @@ impl<'a> ResponseHeadDecoder<'a> {
         &self,
         start: &StatusLine,
         head: &Bytes,
-        places: &[FieldSpan],
+        spans: &[FieldSpan],
     ) -> Result<ResponseHead, MalformedMessage> {
         let status = start.status;
         // A 204 response must not have a `Content-Length` (RFC 9110 section 8.6).
         let is_lengthless = status == StatusCode::NO_CONTENT;
-        let (headers, framing) = match self.wants_map {
-            true => mapped(head, places, is_lengthless)?,
-            false => raw(head, places, is_lengthless)?,
+        let (headers, framing) = match self.parse_to_map {
+            true => mapped(head, spans, is_lengthless)?,
+            false => raw(head, spans, is_lengthless)?,
         };
         let length = framing.body_decoder(start.is_http11)?;
         let bodiless = self.to_head
@@ -126,14 +126,14 @@ impl<'a> ResponseHeadDecoder<'a> {
 /// Parses all headers into a map, and their framing information.
 fn mapped(
     head: &Bytes,
-    places: &[FieldSpan],
+    spans: &[FieldSpan],
     is_lengthless: bool,
 ) -> Result<(Headers, ResponseFraming), MalformedMessage> {
-    let mut headers = HeaderMap::with_capacity(places.len() + ADDED_FIELDS);
+    let mut headers = HeaderMap::with_capacity(spans.len() + ADDED_FIELDS);
     let mut framing = ResponseFraming::default();
     // Most lengths are in normal form already and need not be rewritten.
     let mut is_written = true;
-    for place in places {
+    for place in spans {
         let (name, value) = place.field(head)?;
         let is_first = framing.content_length.is_none();
         match framing.record_header(name.as_str().as_bytes(), value.as_bytes())? {
@@ -154,12 +154,12 @@ fn mapped(
 /// As [`mapped`], but keeps the headers raw.
 fn raw(
     head: &Bytes,
-    places: &[FieldSpan],
+    spans: &[FieldSpan],
     is_lengthless: bool,
 ) -> Result<(Headers, ResponseFraming), MalformedMessage> {
     let mut headers = RawHeaders::with_capacity(head.len());
     let mut framing = ResponseFraming::default();
-    for place in places {
+    for place in spans {
         let (name, value) = place.name_and_value(head);
         let is_first = framing.content_length.is_none();
         // Most lines are in normal form already and are copied as a whole.
@@ -189,9 +189,9 @@ fn raw(
 }
 
 /// Parses the headers of an interim response into a map, without framing headers: it has no body.
-fn interim(head: &Bytes, places: &[FieldSpan]) -> Result<HeaderMap, MalformedMessage> {
-    let mut headers = HeaderMap::with_capacity(places.len());
-    for place in places {
+fn interim(head: &Bytes, spans: &[FieldSpan]) -> Result<HeaderMap, MalformedMessage> {
+    let mut headers = HeaderMap::with_capacity(spans.len());
+    for place in spans {
         let (name, value) = place.field(head)?;
         if !matches!(name, CONTENT_LENGTH | TRANSFER_ENCODING) {
             headers.append(name, value);
@@ -277,7 +277,7 @@ impl ResponseFraming {
 }
 
 /// Parses a complete head and stores the positions of its headers in `places`. `None` if the head is incomplete.
-fn parse(read: &[u8], places: &mut FieldSpans) -> Result<Option<StatusLine>, MalformedMessage> {
+fn parse(read: &[u8], spans: &mut FieldSpans) -> Result<Option<StatusLine>, MalformedMessage> {
     let mut room = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let parsed =
@@ -288,7 +288,7 @@ fn parse(read: &[u8], places: &mut FieldSpans) -> Result<Option<StatusLine>, Mal
     }
     let status =
         response.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(MalformedMessage::Status)?;
-    places.extend(response.headers.iter().map(|field| FieldSpan::locate(read, field)));
+    spans.extend(response.headers.iter().map(|field| FieldSpan::locate(read, field)));
     Ok(Some(StatusLine { status, is_http11: response.version == Some(1), end }))
 }
 

@@ -28,9 +28,9 @@ where
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     /// Creates an upload of which nothing has been sent; its bytes are written to `buffer`.
-    pub fn new(parts: &request::Parts, ours: &FieldLines, body: B, buffer: Vec<u8>) -> Self {
+    pub fn new(parts: &request::Parts, added_headers: &FieldLines, body: B, buffer: Vec<u8>) -> Self {
         let mut write_buf = WriteBuf::new(buffer);
-        let coding = request_head::write(parts, ours, &body, write_buf.buffer_mut());
+        let coding = request_head::write(parts, added_headers, &body, write_buf.buffer_mut());
         let repeatable = body.is_end_stream() && parts.method.is_idempotent();
         Self { encoder: Encoder::new(write_buf, coding, body), repeatable, broken: false }
     }

@@ -7,12 +7,12 @@ use super::*;
 
 /// Counts how often the stream is flushed.
 #[derive(Default)]
-struct Counting {
+struct FlushCounter {
     written: Vec<u8>,
     flushed: usize,
 }
 
-impl AsyncWrite for Counting {
+impl AsyncWrite for FlushCounter {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.written.extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
@@ -29,9 +29,9 @@ impl AsyncWrite for Counting {
 }
 
 /// Body whose end becomes known some time after its last byte.
-struct Late(Vec<Option<Frame<Bytes>>>);
+struct LateEndBody(Vec<Option<Frame<Bytes>>>);
 
-impl Body for Late {
+impl Body for LateEndBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -48,10 +48,10 @@ impl Body for Late {
 }
 
 #[test]
-fn the_end_of_a_message_is_told_though_no_byte_goes_out_with_it() {
+fn encoder_flushes_at_the_end_of_a_message_without_further_bytes() {
     let frames = vec![None, Some(Frame::data(Bytes::from_static(b"ok")))];
-    let mut sending = Encoder::new(WriteBuf::default(), BodyFraming::Length(2), Late(frames));
-    let (mut stream, mut cx) = (Counting::default(), Context::from_waker(Waker::noop()));
+    let mut sending = Encoder::new(WriteBuf::default(), BodyFraming::Length(2), LateEndBody(frames));
+    let (mut stream, mut cx) = (FlushCounter::default(), Context::from_waker(Waker::noop()));
     assert!(sending.poll(&mut stream, &mut cx).is_pending());
     assert_eq!((&*stream.written, stream.flushed), (&b"ok"[..], 1));
     assert!(matches!(sending.poll(&mut stream, &mut cx), Poll::Ready(Ok(()))));

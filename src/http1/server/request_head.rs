@@ -98,7 +98,7 @@ impl RequestHeadDecoder {
     /// # Errors
     /// If the bytes are not a valid head, or exceed the limits.
     pub fn decode(&mut self, read: &mut BytesMut) -> Result<bool, MalformedMessage> {
-        let longest = self.limits.size as usize;
+        let max_size = self.limits.size as usize;
         if self.scanned == 0 || may_be_complete(read, self.scanned) {
             let mut places = FieldSpans::new();
             if let Some(start) = parse(read, self.limits, &mut places)? {
@@ -113,22 +113,22 @@ impl RequestHeadDecoder {
             }
         }
         self.scanned = read.len();
-        if self.scanned > longest { Err(MalformedMessage::FieldsTooLarge) } else { Ok(false) }
+        if self.scanned > max_size { Err(MalformedMessage::FieldsTooLarge) } else { Ok(false) }
     }
 
     fn complete(
         &mut self,
         start: RequestLine,
         bytes: &Bytes,
-        places: &[FieldSpan],
+        spans: &[FieldSpan],
     ) -> Result<(), MalformedMessage> {
         let RequestLine { method, target, is_http11: is_1_1, end: _ } = start;
         let uri = Uri::from_maybe_shared(bytes.slice(range(target))).map_err(|_| MalformedMessage::Target)?;
         let mut headers = self.spare.take().unwrap_or_default();
-        headers.reserve(places.len());
+        headers.reserve(spans.len());
         let mut meaning =
             RequestFraming { is_http11: is_1_1, keep_alive: is_1_1, ..RequestFraming::default() };
-        for place in places {
+        for place in spans {
             let (name, value) = place.field(bytes)?;
             if meaning.record_header(&name, &value, &mut headers)? {
                 headers.append(name, value);
@@ -244,15 +244,15 @@ fn ends_in_chunks(value: &HeaderValue) -> bool {
 fn parse(
     read: &[u8],
     limits: HeadLimits,
-    places: &mut FieldSpans,
+    spans: &mut FieldSpans,
 ) -> Result<Option<RequestLine>, MalformedMessage> {
-    let most = limits.fields as usize;
+    let max_fields = limits.fields as usize;
     let mut usual = [const { MaybeUninit::uninit() }; STACK_FIELDS];
     let mut more;
-    let room = match usual.get_mut(..most) {
+    let room = match usual.get_mut(..max_fields) {
         Some(room) => room,
         None => {
-            more = vec![MaybeUninit::uninit(); most];
+            more = vec![MaybeUninit::uninit(); max_fields];
             &mut more[..]
         }
     };
@@ -273,7 +273,7 @@ fn parse(
     }
     let method = Method::from_bytes(request.method.unwrap_or_default().as_bytes());
     let method = method.map_err(|_| MalformedMessage::Head(httparse::Error::Token))?;
-    places.extend(request.headers.iter().map(|field| FieldSpan::locate(read, field)));
+    spans.extend(request.headers.iter().map(|field| FieldSpan::locate(read, field)));
     let target = span_of(read, target.as_bytes());
     Ok(Some(RequestLine { method, target, is_http11: request.version == Some(1), end }))
 }

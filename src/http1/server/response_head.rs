@@ -29,7 +29,7 @@ pub struct WrittenHead {
 
 /// Writes a head to `out` and returns how the response continues. `write_date` is called if there is no `Date` header.
 pub fn write(
-    asked: RequestInfo,
+    request: RequestInfo,
     status: StatusCode,
     headers: &mut Headers,
     body: &impl Body,
@@ -37,11 +37,11 @@ pub fn write(
     out: &mut Vec<u8>,
 ) -> WrittenHead {
     out.reserve(TYPICAL_HEAD_SIZE);
-    write_status_line(asked.is_http11, status, out);
-    let bodiless = asked.is_head || is_bodiless(status);
-    let coding = body_framing(asked, headers, bodiless, body);
+    write_status_line(request.is_http11, status, out);
+    let bodiless = request.is_head || is_bodiless(status);
+    let coding = body_framing(request, headers, bodiless, body);
     let mut keeps =
-        asked.keep_alive && coding != BodyFraming::Close && status != StatusCode::SWITCHING_PROTOCOLS;
+        request.keep_alive && coding != BodyFraming::Close && status != StatusCode::SWITCHING_PROTOCOLS;
     let (mut says_close, is_dated) = (false, headers.has_date());
     match headers.writable() {
         WritableHeaders::Raw(raw) => raw.write(out),
@@ -61,10 +61,10 @@ pub fn write(
     match &coding {
         BodyFraming::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         BodyFraming::Length(octets) if !bodiless => framing::write_content_length(*octets, out),
-        _ if asked.is_head => write_head_content_length(headers, body, out),
+        _ if request.is_head => write_head_content_length(headers, body, out),
         BodyFraming::Length(_) | BodyFraming::Close => {}
     }
-    match (asked.is_http11, keeps) {
+    match (request.is_http11, keeps) {
         (true, false) if !says_close && status != StatusCode::SWITCHING_PROTOCOLS => {
             out.extend_from_slice(b"connection: close\r\n");
         }
@@ -120,15 +120,15 @@ fn is_bodiless(status: StatusCode) -> bool {
     status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-fn body_framing(asked: RequestInfo, headers: &Headers, bodiless: bool, body: &impl Body) -> BodyFraming {
+fn body_framing(request: RequestInfo, headers: &Headers, bodiless: bool, body: &impl Body) -> BodyFraming {
     if bodiless || body.is_end_stream() {
         return BodyFraming::Length(0);
     }
     match body.size_hint().exact().or_else(|| length_of(headers)) {
         Some(octets) => BodyFraming::Length(octets),
-        None if asked.is_http11 => {
+        None if request.is_http11 => {
             let announced = || framing::announced_trailers(headers.get_all(&TRAILER));
-            BodyFraming::Chunked(if asked.accepts_trailers { announced() } else { Box::default() })
+            BodyFraming::Chunked(if request.accepts_trailers { announced() } else { Box::default() })
         }
         None => BodyFraming::Close,
     }

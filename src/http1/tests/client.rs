@@ -8,27 +8,30 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::io::AsyncReadExt as _;
 
-use super::{Content, Pieces, content, end_to_end, has_bare_trailers, messages, pair, run, send};
+use super::{
+    Pieces, ReadBody, duplex_pair, end_to_end, has_bare_lf_trailers, messages, read_body, run_local,
+    send_in_pieces,
+};
 use crate::http1::client::response_head::ResponseHeadDecoder;
 use crate::http1::malformed::MalformedMessage;
 
 /// A response.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct ParsedResponse {
     status: StatusCode,
     fields: Vec<(HeaderName, Vec<u8>)>,
-    content: Content,
+    content: ReadBody,
 }
 
 /// Returns the first final response as Weir reads it; `None` if there is none.
-fn as_we_read(
+fn read_by_weir(
     bytes: &[u8],
     cuts: &[usize],
     to_head: bool,
-    wants_map: bool,
-) -> Result<Option<Seen>, MalformedMessage> {
+    parse_to_map: bool,
+) -> Result<Option<ParsedResponse>, MalformedMessage> {
     let mut pieces = Pieces::new(bytes, cuts);
-    let mut reader = ResponseHeadDecoder::new(to_head, wants_map);
+    let mut reader = ResponseHeadDecoder::new(to_head, parse_to_map);
     let head = loop {
         if !pieces.read_more() {
             return Ok(None);
@@ -37,14 +40,14 @@ fn as_we_read(
             break head;
         }
     };
-    let content = pieces.content(head.decoder);
-    Ok(Some(Seen { status: head.status, fields: end_to_end(&head.headers.into_map()), content }))
+    let content = pieces.read_body(head.decoder);
+    Ok(Some(ParsedResponse { status: head.status, fields: end_to_end(&head.headers.into_map()), content }))
 }
 
 /// Returns the first final response as hyper reads it.
-fn as_hyper_reads(bytes: &[u8], cuts: &[usize], to_head: bool) -> Option<Seen> {
-    run(async {
-        let (client, mut server) = pair();
+fn read_by_hyper(bytes: &[u8], cuts: &[usize], to_head: bool) -> Option<ParsedResponse> {
+    run_local(async {
+        let (client, mut server) = duplex_pair();
         let (bytes, cuts) = (bytes.to_vec(), cuts.to_vec());
         tokio::task::spawn_local(async move {
             let mut request = Vec::new();
@@ -52,7 +55,7 @@ fn as_hyper_reads(bytes: &[u8], cuts: &[usize], to_head: bool) -> Option<Seen> {
                 && server.read_buf(&mut request).await.is_ok_and(|read| read > 0)
             {}
             let (receiving, sending) = tokio::io::split(server);
-            send(sending, bytes, cuts).await;
+            send_in_pieces(sending, bytes, cuts).await;
             drop(receiving);
         });
         let (mut sender, connection) =
@@ -62,15 +65,19 @@ fn as_hyper_reads(bytes: &[u8], cuts: &[usize], to_head: bool) -> Option<Seen> {
         let request =
             Request::builder().method(method).header("host", "a").body(Empty::<Bytes>::new()).unwrap();
         let (head, body) = sender.send_request(request).await.ok()?.into_parts();
-        Some(Seen { status: head.status, fields: end_to_end(&head.headers), content: content(body).await })
+        Some(ParsedResponse {
+            status: head.status,
+            fields: end_to_end(&head.headers),
+            content: read_body(body).await,
+        })
     })
 }
 
-fn is_broken(seen: &Option<Seen>) -> bool {
-    seen.as_ref().is_some_and(|seen| seen.content == Content::Broken)
+fn is_broken(seen: &Option<ParsedResponse>) -> bool {
+    seen.as_ref().is_some_and(|seen| seen.content == ReadBody::Broken)
 }
 
-fn has_no_length(bytes: &[u8]) -> bool {
+fn length_may_be_ignored(bytes: &[u8]) -> bool {
     let text = bytes.to_ascii_lowercase();
     let has = |what: &[u8]| text.windows(what.len()).any(|window| window == what);
     has(b" 204") || has(b" 304") || has(b" 101") || has(b"transfer-encoding")
@@ -101,7 +108,7 @@ fn responses() -> impl Strategy<Value = Vec<u8>> {
         "HTTP/1.1 100 Continue\r\n\r\n",
         "HTTP/1.1 103 Early\r\nlink: </a>\r\n\r\n",
     ]);
-    messages::bytes(
+    messages::message_bytes(
         (interim, messages::message(lines)).prop_map(|(interim, last)| vec![interim.to_owned(), last]),
     )
 }
@@ -110,29 +117,29 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200_000))]
 
     #[test]
-    fn a_response_is_the_one_that_hyper_reads(
+    fn responses_are_decoded_as_by_hyper(
         bytes in responses(),
         cuts in vec(any::<usize>(), 0..5),
         to_head: bool,
         wants_map: bool,
     ) {
-        let ours = match as_we_read(&bytes, &cuts, to_head, wants_map) {
+        let ours = match read_by_weir(&bytes, &cuts, to_head, wants_map) {
             // RFC 9112 section 6.1: a body with an unknown transfer coding could only be forwarded together with that
             // coding, which Weir does not do. hyper treats it as content.
             Err(MalformedMessage::TransferEncoding) => return Ok(()),
             // RFC 9112 section 6.3: invalid or differing lengths are an error. hyper ignores them if no body follows,
             // or if a transfer coding frames it.
-            Err(MalformedMessage::ContentLength) if to_head || has_no_length(&bytes) => return Ok(()),
+            Err(MalformedMessage::ContentLength) if to_head || length_may_be_ignored(&bytes) => return Ok(()),
             ours => ours,
         };
-        let mut theirs = as_hyper_reads(&bytes, &cuts, to_head);
+        let mut theirs = read_by_hyper(&bytes, &cuts, to_head);
         if matches!(ours, Err(MalformedMessage::ContentLength)) {
             // Some recipients read a length above 63 bits as negative. hyper accepts it and waits for a body that never
             // completes.
-            theirs.take_if(|theirs| theirs.content == Content::Broken);
+            theirs.take_if(|theirs| theirs.content == ReadBody::Broken);
         }
         let ours = ours.unwrap_or_default();
-        if has_bare_trailers(&bytes) && (is_broken(&ours) || is_broken(&theirs)) {
+        if has_bare_lf_trailers(&bytes) && (is_broken(&ours) || is_broken(&theirs)) {
             return Ok(());
         }
         prop_assert_eq!(ours, theirs, "{}", bytes.escape_ascii());

@@ -11,12 +11,12 @@ enum Framing {
     Length,
     /// The length is too large (`true`) or too small by one.
     WrongLength(bool),
-    LengthInOtherWords(&'static str),
+    LiteralLength(&'static str),
     Chunked {
         extension: &'static str,
         trailers: Vec<&'static str>,
     },
-    Both,
+    LengthAndChunked,
     Coding(&'static str),
 }
 
@@ -28,9 +28,9 @@ fn framing() -> impl Strategy<Value = Framing> {
         3 => Just(Framing::Length),
         1 => any::<bool>().prop_map(Framing::WrongLength),
         1 => select(vec!["005", "+5", "5 ", "5, 5", "5,6", "", "0x5", "18446744073709551616", "9223372036854775808"])
-            .prop_map(Framing::LengthInOtherWords),
+            .prop_map(Framing::LiteralLength),
         4 => (extension, vec(trailer, 0..3)).prop_map(|(extension, trailers)| Framing::Chunked { extension, trailers }),
-        1 => Just(Framing::Both),
+        1 => Just(Framing::LengthAndChunked),
         1 => select(vec!["gzip", "gzip, chunked", "Chunked", "chunked, gzip", "chunked, chunked", "identity", "", "xchunked"])
             .prop_map(Framing::Coding),
     ]
@@ -57,11 +57,11 @@ impl Framing {
                 let length = if *more { length + 1 } else { length.saturating_sub(1) };
                 (format!("content-length: {length}\r\n"), body.to_owned())
             }
-            Self::LengthInOtherWords(words) => (format!("content-length: {words}\r\n"), "hello".to_owned()),
+            Self::LiteralLength(words) => (format!("content-length: {words}\r\n"), "hello".to_owned()),
             Self::Chunked { extension, trailers } => {
                 ("Transfer-Encoding: chunked\r\n".to_owned(), chunks(body, size, extension, trailers))
             }
-            Self::Both => {
+            Self::LengthAndChunked => {
                 let fields = format!("content-length: {length}\r\ntransfer-encoding: chunked\r\n");
                 (fields, chunks(body, size, "", &[]))
             }
@@ -119,27 +119,27 @@ pub(super) fn message(lines: Vec<&'static str>) -> impl Strategy<Value = String>
 
 /// A corruption of the bytes of messages.
 #[derive(Clone, Debug)]
-enum Spoil {
+enum Corruption {
     Overwrite(Index, u8),
     Remove(Index),
     Insert(Index, &'static str),
-    Cut(Index),
+    Truncate(Index),
 }
 
-fn spoil() -> impl Strategy<Value = Spoil> {
+fn corruption() -> impl Strategy<Value = Corruption> {
     let piece =
         select(vec!["\r", "\n", "\r\n", " ", ":", ",", ";", "0", "\0", "\u{e9}", "\r\n\r\n", "x: y\r\n"]);
     prop_oneof![
-        (any::<Index>(), any::<u8>()).prop_map(|(place, byte)| Spoil::Overwrite(place, byte)),
-        any::<Index>().prop_map(Spoil::Remove),
-        (any::<Index>(), piece).prop_map(|(place, piece)| Spoil::Insert(place, piece)),
-        any::<Index>().prop_map(Spoil::Cut),
+        (any::<Index>(), any::<u8>()).prop_map(|(place, byte)| Corruption::Overwrite(place, byte)),
+        any::<Index>().prop_map(Corruption::Remove),
+        (any::<Index>(), piece).prop_map(|(place, piece)| Corruption::Insert(place, piece)),
+        any::<Index>().prop_map(Corruption::Truncate),
     ]
 }
 
 /// Generates the bytes of these messages, most of them unchanged and some corrupted.
-pub(super) fn bytes(messages: impl Strategy<Value = Vec<String>>) -> impl Strategy<Value = Vec<u8>> {
-    let spoilt = prop_oneof![2 => Just(Vec::new()), 1 => vec(spoil(), 1..3)];
+pub(super) fn message_bytes(messages: impl Strategy<Value = Vec<String>>) -> impl Strategy<Value = Vec<u8>> {
+    let spoilt = prop_oneof![2 => Just(Vec::new()), 1 => vec(corruption(), 1..3)];
     (messages, spoilt).prop_map(|(messages, spoilt)| {
         let mut bytes = messages.concat().into_bytes();
         for spoil in spoilt {
@@ -147,16 +147,16 @@ pub(super) fn bytes(messages: impl Strategy<Value = Vec<String>>) -> impl Strate
                 break;
             }
             match spoil {
-                Spoil::Overwrite(place, byte) => {
+                Corruption::Overwrite(place, byte) => {
                     let place = place.index(bytes.len());
                     bytes[place] = byte;
                 }
-                Spoil::Remove(place) => drop(bytes.remove(place.index(bytes.len()))),
-                Spoil::Insert(place, piece) => {
+                Corruption::Remove(place) => drop(bytes.remove(place.index(bytes.len()))),
+                Corruption::Insert(place, piece) => {
                     let place = place.index(bytes.len());
                     bytes.splice(place..place, piece.bytes());
                 }
-                Spoil::Cut(place) => bytes.truncate(place.index(bytes.len())),
+                Corruption::Truncate(place) => bytes.truncate(place.index(bytes.len())),
             }
         }
         bytes

@@ -13,7 +13,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::io::AsyncReadExt as _;
 
-use super::{Content, Pieces, content, end_to_end, has_bare_trailers, messages, pair, run, send};
+use super::{
+    Pieces, ReadBody, duplex_pair, end_to_end, has_bare_lf_trailers, messages, read_body, run_local,
+    send_in_pieces,
+};
 use crate::http1::head::may_be_complete;
 use crate::http1::malformed::MalformedMessage;
 use crate::http1::server::request_head::{HeadLimits, RequestHeadDecoder};
@@ -22,38 +25,38 @@ const LIMITS: HeadLimits = HeadLimits { size: 64 * 1024, fields: 100 };
 
 /// What was read from a connection.
 #[derive(Debug, PartialEq)]
-struct Seen {
-    requests: Vec<RequestSeen>,
+struct ParsedConnection {
+    requests: Vec<ConnectionRequest>,
     /// What follows is not a valid request, and an error response is sent.
     rejected: bool,
 }
 
 /// A request.
 #[derive(Debug, PartialEq)]
-struct RequestSeen {
+struct ConnectionRequest {
     line: (Method, Uri, Version),
     fields: Vec<(HeaderName, Vec<u8>)>,
-    content: Content,
+    content: ReadBody,
     /// Whether it has a `Connection` header.
     names_connection: bool,
 }
 
 /// Reason why Weir reads no further.
 #[derive(Debug, PartialEq)]
-enum End {
+enum StopReason {
     /// Nothing follows, or the last request does not keep the connection open.
     Clean,
     /// A body failed.
     Broken,
     Rejected(MalformedMessage),
     /// The last request had both a `Content-Length` and a `Transfer-Encoding`.
-    Both,
+    LengthAndTransferEncoding,
 }
 
 /// Returns the requests as Weir reads them, in order.
-fn as_we_read(pieces: &mut Pieces<'_>) -> (Seen, End) {
+fn read_by_weir(pieces: &mut Pieces<'_>) -> (ParsedConnection, StopReason) {
     let mut reader = RequestHeadDecoder::new(LIMITS);
-    let mut seen = Seen { requests: Vec::new(), rejected: false };
+    let mut seen = ParsedConnection { requests: Vec::new(), rejected: false };
     loop {
         while matches!(&pieces.read[..], [b'\n', ..] | [b'\r', b'\n', ..]) {
             pieces.read.advance(1);
@@ -62,37 +65,40 @@ fn as_we_read(pieces: &mut Pieces<'_>) -> (Seen, End) {
             Ok(is_whole) => is_whole,
             Err(malformed) => {
                 seen.rejected = true;
-                return (seen, End::Rejected(malformed));
+                return (seen, StopReason::Rejected(malformed));
             }
         };
         let Some(head) = reader.take_head().filter(|_| is_whole) else {
             if !pieces.read_more() {
-                return (seen, End::Clean);
+                return (seen, StopReason::Clean);
             }
             continue;
         };
-        let content = pieces.content(head.decoder);
+        let content = pieces.read_body(head.decoder);
         let names_connection = head.parts.headers.contains_key(CONNECTION);
-        let is_broken = content == Content::Broken;
+        let is_broken = content == ReadBody::Broken;
         let line = (head.parts.method, head.parts.uri, head.parts.version);
         let is_closed_for_both = !head.info.keep_alive && head.parts.headers.contains_key(TRANSFER_ENCODING);
-        seen.requests.push(RequestSeen {
+        seen.requests.push(ConnectionRequest {
             line,
             fields: end_to_end(&head.parts.headers),
             content,
             names_connection,
         });
         if is_broken {
-            return (seen, End::Broken);
+            return (seen, StopReason::Broken);
         }
         if !head.info.keep_alive {
-            return (seen, if is_closed_for_both { End::Both } else { End::Clean });
+            return (
+                seen,
+                if is_closed_for_both { StopReason::LengthAndTransferEncoding } else { StopReason::Clean },
+            );
         }
     }
 }
 
 /// Returns the requests as hyper reads them.
-fn as_hyper_reads(bytes: &[u8], cuts: &[usize]) -> Seen {
+fn read_by_hyper(bytes: &[u8], cuts: &[usize]) -> ParsedConnection {
     let requests = Rc::new(RefCell::new(Vec::new()));
     let noted = Rc::clone(&requests);
     let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
@@ -100,20 +106,20 @@ fn as_hyper_reads(bytes: &[u8], cuts: &[usize]) -> Seen {
         async move {
             let (head, body) = request.into_parts();
             let line = (head.method, head.uri, head.version);
-            let content = content(body).await;
+            let content = read_body(body).await;
             let names_connection = head.headers.contains_key(CONNECTION);
             let fields = end_to_end(&head.headers);
-            noted.borrow_mut().push(RequestSeen { line, fields, content, names_connection });
+            noted.borrow_mut().push(ConnectionRequest { line, fields, content, names_connection });
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
         }
     });
-    let answers = run(async {
-        let (client, server) = pair();
+    let answers = run_local(async {
+        let (client, server) = duplex_pair();
         let (mut receiving, sending) = tokio::io::split(client);
         let serving = hyper::server::conn::http1::Builder::new()
             .half_close(true)
             .serve_connection(TokioIo::new(server), service);
-        let sending = tokio::task::spawn_local(send(sending, bytes.to_vec(), cuts.to_vec()));
+        let sending = tokio::task::spawn_local(send_in_pieces(sending, bytes.to_vec(), cuts.to_vec()));
         let receiving = tokio::task::spawn_local(async move {
             let mut answers = Vec::new();
             let _ = receiving.read_to_end(&mut answers).await;
@@ -126,7 +132,7 @@ fn as_hyper_reads(bytes: &[u8], cuts: &[usize]) -> Seen {
     let rejected = [&b"HTTP/1.1 4"[..], b"HTTP/1.0 4"]
         .iter()
         .any(|start| answers.windows(10).any(|line| line == *start));
-    Seen { requests: requests.take(), rejected }
+    ParsedConnection { requests: requests.take(), rejected }
 }
 
 fn connections() -> impl Strategy<Value = Vec<u8>> {
@@ -147,47 +153,47 @@ fn connections() -> impl Strategy<Value = Vec<u8>> {
         "GET /\u{e9} HTTP/1.1",
         "GET / HTTP/1.1 ",
     ];
-    messages::bytes(vec(messages::message(lines), 1..4))
+    messages::message_bytes(vec(messages::message(lines), 1..4))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200_000))]
 
     #[test]
-    fn a_connection_has_the_requests_that_hyper_reads(bytes in connections(), cuts in vec(any::<usize>(), 0..5)) {
+    fn connections_are_decoded_as_by_hyper(bytes in connections(), cuts in vec(any::<usize>(), 0..5)) {
         let mut pieces = Pieces::new(&bytes, &cuts);
-        let (mut ours, end) = as_we_read(&mut pieces);
-        let mut theirs = as_hyper_reads(&bytes, &cuts);
+        let (mut ours, end) = read_by_weir(&mut pieces);
+        let mut theirs = read_by_hyper(&bytes, &cuts);
         match end {
             // RFC 9112 section 6.1: a server that decodes such a request must close the connection afterwards. hyper
             // keeps it open.
-            End::Both => {
+            StopReason::LengthAndTransferEncoding => {
                 theirs.requests.truncate(ours.requests.len());
                 theirs.rejected = false;
             }
             // Some recipients read a length above 63 bits as negative. hyper accepts it and waits for a body that never
             // completes.
-            End::Rejected(MalformedMessage::ContentLength)
-                if theirs.requests.last().is_some_and(|last| last.content == Content::Broken) =>
+            StopReason::Rejected(MalformedMessage::ContentLength)
+                if theirs.requests.last().is_some_and(|last| last.content == ReadBody::Broken) =>
             {
                 theirs.requests.pop();
                 theirs.rejected = true;
             }
             // While a head is incomplete, either may find out only later that it is malformed.
-            _ if !may_be_complete(&pieces.rest(), 0) => (ours.rejected, theirs.rejected) = (false, false),
+            _ if !may_be_complete(&pieces.remaining(), 0) => (ours.rejected, theirs.rejected) = (false, false),
             _ => {}
         }
-        let is_broken = |seen: &Seen| seen.requests.iter().any(|request| request.content == Content::Broken);
-        if has_bare_trailers(&bytes) && (is_broken(&ours) || is_broken(&theirs)) {
+        let is_broken = |seen: &ParsedConnection| seen.requests.iter().any(|request| request.content == ReadBody::Broken);
+        if has_bare_lf_trailers(&bytes) && (is_broken(&ours) || is_broken(&theirs)) {
             return Ok(());
         }
         // `Connection` is split as bytes, so that one member beyond ASCII does not hide another (RFC 9110 section
         // 5.6.1). hyper ignores such a value, so the two may disagree about whether another request follows.
-        let ends = |seen: &Seen| (seen.requests.len(), seen.rejected);
+        let ends = |seen: &ParsedConnection| (seen.requests.len(), seen.rejected);
         if !bytes.is_ascii() && ends(&ours) != ends(&theirs) {
             let shorter = ours.requests.len().min(theirs.requests.len());
-            ours = Seen { requests: ours.requests.drain(..shorter).collect(), rejected: false };
-            theirs = Seen { requests: theirs.requests.drain(..shorter).collect(), rejected: false };
+            ours = ParsedConnection { requests: ours.requests.drain(..shorter).collect(), rejected: false };
+            theirs = ParsedConnection { requests: theirs.requests.drain(..shorter).collect(), rejected: false };
             prop_assert!(ours.requests.last().is_some_and(|last| last.names_connection));
         }
         prop_assert_eq!(ours, theirs, "{}", bytes.escape_ascii());

@@ -7,13 +7,13 @@ use tokio::io::{AsyncReadExt as _, BufWriter};
 use super::*;
 
 /// Stream that takes at most `most` bytes per write, and is pending after each.
-struct Narrow {
+struct NarrowStream {
     taken: Vec<u8>,
     max: usize,
     stops: bool,
 }
 
-impl AsyncWrite for Narrow {
+impl AsyncWrite for NarrowStream {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.stops = !self.stops;
         if self.stops {
@@ -44,13 +44,13 @@ impl AsyncWrite for Narrow {
 
 proptest! {
     #[test]
-    fn everything_arrives_in_order_however_little_is_taken_at_a_time(
+    fn write_buf_keeps_order_under_partial_writes(
         sizes in proptest::collection::vec(prop_oneof![0..40_usize, MAX_COPIED_SIZE - 2..MAX_COPIED_SIZE + 3, 2000..9000_usize], 1..12),
         most in prop_oneof![1..20_usize, 500..5000_usize],
         eager: bool,
     ) {
         let mut write_buf = WriteBuf::default();
-        let mut narrow = Narrow { taken: Vec::new(), max: most, stops: false };
+        let mut narrow = NarrowStream { taken: Vec::new(), max: most, stops: false };
         let mut wanted = Vec::new();
         let mut cx = Context::from_waker(Waker::noop());
         write_buf.buffer_mut().extend_from_slice(b"head");
@@ -78,12 +78,12 @@ proptest! {
 }
 
 #[test]
-fn a_head_can_be_written_twice() {
+fn write_buf_rewinds_a_partly_written_head() {
     let mut write_buf = WriteBuf::default();
     let mut cx = Context::from_waker(Waker::noop());
     write_buf.buffer_mut().extend_from_slice(b"head");
     for taken in [2, 1024] {
-        let mut narrow = Narrow { taken: Vec::new(), max: taken, stops: true };
+        let mut narrow = NarrowStream { taken: Vec::new(), max: taken, stops: true };
         let _ = write_buf.poll_write(&mut narrow, &mut cx);
         assert_eq!(narrow.taken, b"head"[..taken.min(4)]);
         assert_eq!(write_buf.bytes_written(), taken.min(4) as u64);
@@ -93,17 +93,17 @@ fn a_head_can_be_written_twice() {
 }
 
 #[test]
-fn memory_is_used_again_but_not_what_was_in_it() {
+fn write_buf_reuses_memory_but_not_its_content() {
     let mut write_buf = WriteBuf::new(b"before".to_vec());
     assert!(write_buf.is_empty() && write_buf.buffer_mut().is_empty());
     write_buf.buffer_mut().extend_from_slice(b"now");
     assert!(write_buf.into_buffer().capacity() >= 6);
-    let grown = WriteBuf::new(Vec::with_capacity(MAX_KEPT_CAPACITY + 1));
+    let grown = WriteBuf::new(Vec::with_capacity(MAX_RETAINED_CAPACITY + 1));
     assert_eq!(grown.into_buffer().capacity(), 0);
 }
 
 #[tokio::test]
-async fn what_lies_with_the_stream_is_not_out_yet() {
+async fn write_buf_is_not_flushed_while_the_stream_buffers() {
     let (near, mut far) = tokio::io::duplex(4);
     let mut stream = BufWriter::new(near);
     let mut write_buf = WriteBuf::default();

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-type Read = Result<Option<String>, Ambiguity>;
+type CookieResult = Result<Option<String>, Ambiguity>;
 
-fn text(read: Result<Option<Cow<'_, [u8]>>, Ambiguity>) -> Read {
+fn text(read: Result<Option<Cow<'_, [u8]>>, Ambiguity>) -> CookieResult {
     Ok(read?.map(|value| String::from_utf8_lossy(&value).into_owned()))
 }
 
@@ -14,20 +14,20 @@ fn lines(lines: &[&[u8]]) -> HeaderMap {
     lines.iter().map(|line| (COOKIE, HeaderValue::from_bytes(line).unwrap())).collect()
 }
 
-fn key_of(line: &str) -> Read {
+fn key_of(line: &str) -> CookieResult {
     text(canonical_value(&lines(&[line.as_bytes()]), "sid"))
 }
 
-fn decoded_of(line: &str) -> Read {
+fn decoded_of(line: &str) -> CookieResult {
     text(decoded(&lines(&[line.as_bytes()]), "sid"))
 }
 
-fn some(value: &str) -> Read {
+fn some(value: &str) -> CookieResult {
     Ok(Some(value.to_owned()))
 }
 
 #[test]
-fn every_spelling_of_a_session_is_one_key() {
+fn equivalent_cookie_encodings_yield_one_key() {
     for value in [
         "abc",
         "%61bc",
@@ -58,7 +58,7 @@ fn every_spelling_of_a_session_is_one_key() {
 }
 
 #[test]
-fn values_that_no_server_reads_as_one_stay_apart() {
+fn distinct_cookie_values_yield_distinct_keys() {
     let values =
         ["abc", "abd", "ABC", "ab", "", "a b", "abc=", "a.b-c_d", "a:b/c", "%zz", "a%", "a%2", "%%", "100%"];
     let key_of = |value: &&str| key_of(&format!("sid={value}")).unwrap();
@@ -67,7 +67,7 @@ fn values_that_no_server_reads_as_one_stay_apart() {
 }
 
 #[test]
-fn a_value_is_decoded_as_most_servers_do() {
+fn cookie_value_is_decoded_as_common_servers_do() {
     for (value, read) in [
         ("s%3Aabc.d%2Fe%2B", "s:abc.d/e+"),
         ("a+b", "a+b"),
@@ -82,7 +82,7 @@ fn a_value_is_decoded_as_most_servers_do() {
 }
 
 #[test]
-fn every_spelling_of_a_name_is_one_name() {
+fn equivalent_cookie_name_spellings_match() {
     for name in [
         "sid",
         " sid ",
@@ -111,7 +111,7 @@ fn every_spelling_of_a_name_is_one_name() {
 }
 
 #[test]
-fn two_values_under_two_spellings_are_several_values() {
+fn different_values_of_equivalent_cookie_names_are_ambiguous() {
     for line in ["sid=a; sid=b", "sid=a; %73id=b", "sid=a; SID=b", "sid=a; sid=", "sid=%61; sid=%62"] {
         assert_eq!(key_of(line), Err(Ambiguity::Repeated), "{line}");
         assert_eq!(decoded_of(line), Err(Ambiguity::Repeated), "{line}");
@@ -124,7 +124,7 @@ fn two_values_under_two_spellings_are_several_values() {
 }
 
 #[test]
-fn white_space_that_only_a_reader_of_iso_8859_1_sees_is_none() {
+fn latin1_white_space_around_cookies_is_trimmed() {
     for line in [&b"sid=\xa0abc"[..], b"sid=abc\x85 \xa0", b"\xa0sid=abc", b"sid\xa0=\"abc\""] {
         assert_eq!(text(canonical_value(&lines(&[line]), "sid")), some("abc"), "{line:?}");
     }
@@ -134,7 +134,7 @@ fn white_space_that_only_a_reader_of_iso_8859_1_sees_is_none() {
 }
 
 #[test]
-fn a_pair_behind_white_space_may_be_another_cookie() {
+fn cookie_pair_after_white_space_is_ambiguous() {
     for line in [
         "x=1 sid=abc",
         "x=1\tsid=abc",
@@ -163,7 +163,7 @@ fn a_pair_behind_white_space_may_be_another_cookie() {
 }
 
 #[test]
-fn a_quote_that_is_not_closed_can_be_read_in_several_ways() {
+fn unclosed_cookie_quote_is_ambiguous() {
     for value in ["\"", "\"abc", "\"abcX", "\"a;b\"", "\"abc\" x"] {
         assert_eq!(key_of(&format!("sid={value}")), Err(Ambiguity::Quoted), "{value}");
         assert_eq!(decoded_of(&format!("sid={value}")), Err(Ambiguity::Quoted), "{value}");
@@ -172,7 +172,7 @@ fn a_quote_that_is_not_closed_can_be_read_in_several_ways() {
 }
 
 #[test]
-fn a_value_that_is_encoded_over_and_over_takes_linear_time() {
+fn nested_cookie_encoding_is_decoded_in_linear_time() {
     // Each decoded byte completes the encoding before it, some thirty thousand times.
     let nested = format!("sid={}5", "%3".repeat(100_000));
     assert_eq!(key_of(&nested), some("5"));
@@ -181,10 +181,10 @@ fn a_value_that_is_encoded_over_and_over_takes_linear_time() {
 }
 
 /// A server's function to read a value.
-type Reader = fn(&[u8]) -> Vec<u8>;
+type ServerDecoder = fn(&[u8]) -> Vec<u8>;
 
 /// Functions of various servers.
-const SERVERS: [Reader; 6] = [
+const SERVERS: [ServerDecoder; 6] = [
     // PHP, ASP.NET.
     |value| percent_decode(value).collect(),
     // Rack, CGI.
@@ -213,7 +213,7 @@ fn unquoted(value: &[u8]) -> &[u8] {
 }
 
 /// Generates a realistic session value and a spelling of it with encodings that servers remove.
-fn spelled() -> impl Strategy<Value = (String, String)> {
+fn equivalent_spellings() -> impl Strategy<Value = (String, String)> {
     let session = prop_oneof!["[a-zA-Z0-9._-]{1,8}", "[a-z0-9+/=:,{} ]{1,8}"]
         .prop_map(|session| session.trim().to_owned())
         .prop_filter("two cookies for Python", |session| !hides_pair(session.as_bytes(), |_| true));
@@ -238,7 +238,7 @@ fn spelled() -> impl Strategy<Value = (String, String)> {
 
 proptest! {
     #[test]
-    fn what_a_server_reads_as_one_value_is_one_key((session, spelled) in spelled()) {
+    fn cookie_spellings_a_server_decodes_alike_yield_one_key((session, spelled) in equivalent_spellings()) {
         let of = |value: &[u8]| {
             let line = [b"sid=", value].concat();
             text(canonical_value(&lines(&[&line]), "sid"))
@@ -252,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn plain_values_are_one_key_only_if_they_are_one(one in "[!#$&'()*,./:<>?@a-zA-Z0-9_~|{}=-]{0,6}", other in "[a-z0-9=:]{0,3}") {
+    fn plain_cookie_keys_are_equal_only_for_equal_values(one in "[!#$&'()*,./:<>?@a-zA-Z0-9_~|{}=-]{0,6}", other in "[a-z0-9=:]{0,3}") {
         prop_assert_eq!(key_of(&format!("sid={one}")) == key_of(&format!("sid={other}")), one == other);
     }
 }

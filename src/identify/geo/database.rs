@@ -43,10 +43,10 @@ pub enum DatabaseError {
     #[error("damaged MaxMind database: {0}")]
     Broken(String),
     /// It is valid, but does not contain the wanted data.
-    #[error("no {wanted} in this database")]
+    #[error("no {required} in this database")]
     Other {
         /// The wanted data.
-        wanted: DatabaseContent,
+        required: DatabaseContent,
         /// Type of database according to the file, such as `GeoLite2-ASN`.
         kind: String,
         /// Data it contains instead, if that is supported.
@@ -120,23 +120,23 @@ impl AsnDatabase {
 }
 
 impl Database {
-    fn open(bytes: Vec<u8>, wanted: DatabaseContent) -> Result<Self, DatabaseError> {
+    fn open(bytes: Vec<u8>, required: DatabaseContent) -> Result<Self, DatabaseError> {
         let reader = Reader::from_source(bytes).map_err(|error| match error {
             // The metadata at the end has a unique marker. Without the marker the file is another format, or truncated.
             MaxMindDbError::InvalidDatabase { offset: None, .. } => DatabaseError::Foreign,
             error => DatabaseError::Broken(error.to_string()),
         })?;
         let database = Self { reader };
-        if database.has(wanted)? {
+        if database.has(required)? {
             return Ok(database);
         }
-        let other = match wanted {
+        let other = match required {
             DatabaseContent::Locations => DatabaseContent::AutonomousSystems,
             DatabaseContent::AutonomousSystems => DatabaseContent::Locations,
         };
         let has = database.has(other)?.then_some(other);
         Err(DatabaseError::Other {
-            wanted,
+            required,
             kind: database.kind().to_owned(),
             has,
             record: database.first_record(),
@@ -174,26 +174,26 @@ impl Database {
     /// Reads all records; returns whether any of them contains `content`.
     fn has(&self, content: DatabaseContent) -> Result<bool, DatabaseError> {
         let broken = |error: MaxMindDbError| DatabaseError::Broken(error.to_string());
-        let most = (self.reader.metadata().node_count as usize).saturating_mul(MAX_NETWORKS_PER_NODE);
+        let max_networks = (self.reader.metadata().node_count as usize).saturating_mul(MAX_NETWORKS_PER_NODE);
         let mut seen = HashSet::new();
         let mut has = false;
         let networks = self.reader.networks(WithinOptions::default()).map_err(broken)?;
         for (index, found) in networks.enumerate() {
             let found = found.map_err(broken)?;
-            if index > most {
+            if index > max_networks {
                 return Err(DatabaseError::Broken("the search tree has a cycle".to_owned()));
             }
             // Many networks share a record.
             if !found.offset().is_some_and(|offset| seen.insert(offset)) {
                 continue;
             }
-            let says = match content {
+            let contains = match content {
                 DatabaseContent::Locations => location(&found).map(|place| place != GeoLocation::default()),
                 DatabaseContent::AutonomousSystems => {
                     autonomous_system(&found).map(|system| system.is_some())
                 }
             };
-            match says {
+            match contains {
                 Ok(says) => has |= says,
                 // A valid record in which the field has another meaning.
                 Err(MaxMindDbError::Decoding { .. }) => {}

@@ -7,7 +7,7 @@ fn file(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)).unwrap()
 }
 
-fn places(name: &str) -> LocationDatabase {
+fn open_locations(name: &str) -> LocationDatabase {
     LocationDatabase::open(file(name)).unwrap()
 }
 
@@ -16,15 +16,15 @@ fn ip(text: &str) -> IpAddr {
 }
 
 /// Returns `country/continent`, with a dash for an unknown one.
-fn found(places: &LocationDatabase, address: &str) -> String {
+fn location_text(places: &LocationDatabase, address: &str) -> String {
     let GeoLocation { country, continent } = places.find(ip(address));
     let country = country.map_or_else(|| "-".to_owned(), |country| country.to_string());
     format!("{country}/{}", continent.map_or("-", Continent::code))
 }
 
 #[test]
-fn a_country_database_says_where_addresses_are() {
-    let places = places("country.mmdb");
+fn country_database_locates_addresses() {
+    let places = open_locations("country.mmdb");
     for (address, expected) in [
         ("192.0.2.0", "DE/EU"),
         ("192.0.2.127", "DE/EU"),
@@ -34,34 +34,37 @@ fn a_country_database_says_where_addresses_are() {
         ("2001:db8:1::1", "DE/EU"),
         ("2001:db8:2:ffff::", "BR/SA"),
     ] {
-        assert_eq!(found(&places, address), expected, "{address}");
+        assert_eq!(location_text(&places, address), expected, "{address}");
     }
 }
 
 #[test]
-fn what_is_not_known_is_absent_and_the_registered_country_stands_in() {
-    let places = places("country.mmdb");
-    assert_eq!(found(&places, "198.51.100.200"), "NO/-");
-    assert_eq!(found(&places, "203.0.113.130"), "-/AN");
+fn geo_lookup_falls_back_to_the_registered_country() {
+    let places = open_locations("country.mmdb");
+    assert_eq!(location_text(&places, "198.51.100.200"), "NO/-");
+    assert_eq!(location_text(&places, "203.0.113.130"), "-/AN");
     for nowhere in ["203.0.113.200", "127.0.0.1", "2001:db8:3::1", "::1"] {
-        assert_eq!(found(&places, nowhere), "-/-", "{nowhere}");
+        assert_eq!(location_text(&places, nowhere), "-/-", "{nowhere}");
     }
 }
 
 #[test]
-fn a_city_database_knows_countries_too() {
-    assert_eq!(found(&places("city.mmdb"), "192.0.2.1"), "DE/EU");
-    assert_eq!(found(&places("city.mmdb"), "198.51.100.1"), "BR/SA");
+fn city_database_locates_countries() {
+    assert_eq!(location_text(&open_locations("city.mmdb"), "192.0.2.1"), "DE/EU");
+    assert_eq!(location_text(&open_locations("city.mmdb"), "198.51.100.1"), "BR/SA");
 }
 
 #[test]
-fn an_ipv6_client_is_nowhere_in_a_database_of_ipv4() {
-    let places = places("ipv4.mmdb");
-    assert_eq!((&*found(&places, "192.0.2.1"), &*found(&places, "2001:db8:1::1")), ("DE/EU", "-/-"));
+fn ipv4_database_has_no_location_for_ipv6() {
+    let places = open_locations("ipv4.mmdb");
+    assert_eq!(
+        (&*location_text(&places, "192.0.2.1"), &*location_text(&places, "2001:db8:1::1")),
+        ("DE/EU", "-/-")
+    );
 }
 
 #[test]
-fn an_asn_database_knows_systems() {
+fn asn_database_finds_autonomous_systems() {
     let systems = AsnDatabase::open(file("asn.mmdb")).unwrap();
     assert_eq!(systems.find(ip("192.0.2.255")), Some(Asn(64500)));
     assert_eq!(systems.find(ip("2001:db8:9::")), Some(Asn(64502)));
@@ -69,7 +72,7 @@ fn an_asn_database_knows_systems() {
 }
 
 #[test]
-fn numbers_of_systems_are_read_in_any_type_and_as_text() {
+fn asn_is_read_from_any_number_type_and_text() {
     let systems = AsnDatabase::open(file("asn-others.mmdb")).unwrap();
     for (address, number) in [
         ("192.0.2.1", 64500),
@@ -91,7 +94,7 @@ fn numbers_of_systems_are_read_in_any_type_and_as_text() {
 }
 
 #[test]
-fn a_database_whose_numbers_cannot_be_read_says_what_it_has() {
+fn asn_database_with_unreadable_numbers_reports_its_first_record() {
     let DatabaseError::Other { has: None, record: Some(record), .. } =
         AsnDatabase::open(file("asn-unreadable.mmdb")).unwrap_err()
     else {
@@ -101,10 +104,10 @@ fn a_database_whose_numbers_cannot_be_read_says_what_it_has() {
 }
 
 #[test]
-fn a_database_of_another_kind_says_what_it_has() {
-    let other = |wanted, kind: &str, has, record: &str| {
+fn database_of_another_kind_is_rejected_with_its_contents() {
+    let other = |required, kind: &str, has, record: &str| {
         let record = Some(record.to_owned());
-        DatabaseError::Other { wanted, kind: kind.to_owned(), has, record }
+        DatabaseError::Other { required, kind: kind.to_owned(), has, record }
     };
     assert_eq!(
         LocationDatabase::open(file("asn.mmdb")).unwrap_err(),
@@ -118,7 +121,7 @@ fn a_database_of_another_kind_says_what_it_has() {
     assert!(matches!(
         AsnDatabase::open(file("country.mmdb")).unwrap_err(),
         DatabaseError::Other {
-            wanted: DatabaseContent::AutonomousSystems,
+            required: DatabaseContent::AutonomousSystems,
             has: Some(DatabaseContent::Locations),
             ..
         }
@@ -136,7 +139,7 @@ fn a_database_of_another_kind_says_what_it_has() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_anywhere_is_refused() {
+fn truncated_geo_database_is_rejected() {
     let whole = file("country.mmdb");
     for length in 0..whole.len() {
         assert!(LocationDatabase::open(whole[..length].to_vec()).is_err(), "truncated at {length}");
@@ -150,28 +153,31 @@ fn a_file_that_is_cut_off_anywhere_is_refused() {
 }
 
 #[test]
-fn no_damage_makes_a_lookup_panic_or_hang() {
+fn corrupted_geo_database_never_panics_or_hangs() {
     let whole = file("country.mmdb");
-    let mut refused = 0;
+    let mut rejected = 0;
     for at in 0..whole.len() {
         for byte in [0x00, 0x20, 0x7f, 0xff] {
             let mut damaged = whole.clone();
             damaged[at] = byte;
             match LocationDatabase::open(damaged) {
-                Ok(places) => drop(["192.0.2.1", "203.0.113.1", "2001:db8:1::1"].map(|a| found(&places, a))),
-                Err(_) => refused += 1,
+                Ok(places) => {
+                    drop(["192.0.2.1", "203.0.113.1", "2001:db8:1::1"].map(|a| location_text(&places, a)))
+                }
+                Err(_) => rejected += 1,
             }
         }
     }
-    assert!(refused > whole.len() / 10, "{refused} of {}", whole.len() * 4);
+    assert!(rejected > whole.len() / 10, "{rejected} of {}", whole.len() * 4);
 }
 
 #[test]
-fn a_database_is_asked_once_for_each_request() {
-    let geo = GeoDatabases { locations: Some(Arc::new(places("country.mmdb"))), autonomous_systems: None };
-    let whereabouts = GeoLookup::new(&geo);
-    let first = whereabouts.location(ip("192.0.2.1"));
+fn geo_lookup_is_cached_per_request() {
+    let geo =
+        GeoDatabases { locations: Some(Arc::new(open_locations("country.mmdb"))), autonomous_systems: None };
+    let lookup = GeoLookup::new(&geo);
+    let first = lookup.location(ip("192.0.2.1"));
     // A second look-up would have another result.
-    assert_eq!(whereabouts.location(ip("198.51.100.7")), first);
-    assert_eq!(whereabouts.autonomous_system(ip("192.0.2.1")), None);
+    assert_eq!(lookup.location(ip("198.51.100.7")), first);
+    assert_eq!(lookup.autonomous_system(ip("192.0.2.1")), None);
 }

@@ -93,7 +93,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1000);
 
-    fn known(expires: Timestamp, sub: &str) -> VerifiedToken {
+    fn verified_token(expires: Timestamp, sub: &str) -> VerifiedToken {
         let payload: Map<String, Value> = [("sub".to_owned(), sub.into())].into_iter().collect();
         let claims = Arc::new(Claims::from_payload(&payload, &[ClaimName::new("sub").unwrap()]));
         VerifiedToken { not_before: Timestamp::EPOCH, expires, claims }
@@ -103,49 +103,49 @@ mod tests {
         (0..count).map(|n| cache.hash_token(format!("{name}-{n}").as_bytes())).collect()
     }
 
-    fn remembered(cache: &Cache, tokens: &[TokenHash]) -> usize {
+    fn cached_count(cache: &Cache, tokens: &[TokenHash]) -> usize {
         tokens.iter().filter(|token| cache.get(**token).is_some()).count()
     }
 
     #[test]
-    fn a_flood_of_forged_tokens_pushes_out_no_good_one() {
+    fn rejected_tokens_never_evict_accepted_ones() {
         let cache = Cache::new([1, 2]);
         let good = tokens(&cache, "good", 1000);
-        good.iter().for_each(|token| cache.accept(*token, known(Timestamp::END, "ada")));
+        good.iter().for_each(|token| cache.accept(*token, verified_token(Timestamp::END, "ada")));
         let forged = tokens(&cache, "forged", 100_000);
         forged.iter().for_each(|token| cache.reject(*token));
         assert!(good.iter().all(|token| matches!(cache.get(*token), Some(Some(_)))));
-        let rejected = remembered(&cache, &forged);
+        let rejected = cached_count(&cache, &forged);
         assert!((3000..=MAX_REJECTED).contains(&rejected), "{rejected}");
     }
 
     #[test]
-    fn no_more_is_kept_than_there_is_room_for() {
+    fn token_cache_is_bounded() {
         let cache = Cache::new([1, 2]);
         let many = tokens(&cache, "good", 100_000);
-        many.iter().for_each(|token| cache.accept(*token, known(Timestamp::END, "ada")));
-        let kept = remembered(&cache, &many);
-        assert!((MAX_ACCEPTED / 2..=MAX_ACCEPTED).contains(&kept), "{kept}");
+        many.iter().for_each(|token| cache.accept(*token, verified_token(Timestamp::END, "ada")));
+        let cached = cached_count(&cache, &many);
+        assert!((MAX_ACCEPTED / 2..=MAX_ACCEPTED).contains(&cached), "{cached}");
         let long = cache.hash_token(b"long");
-        cache.accept(long, known(Timestamp::END, &"x".repeat(MAX_CLAIMS_SIZE + 1)));
+        cache.accept(long, verified_token(Timestamp::END, &"x".repeat(MAX_CLAIMS_SIZE + 1)));
         assert!(cache.get(long).is_none());
     }
 
     #[test]
-    fn tokens_in_use_evict_those_that_are_not() {
+    fn token_cache_evicts_unused_tokens_first() {
         let cache = Cache::new([1, 2]);
         let stale = tokens(&cache, "stale", MAX_ACCEPTED);
-        stale.iter().for_each(|token| cache.accept(*token, known(NOW, "eve")));
+        stale.iter().for_each(|token| cache.accept(*token, verified_token(NOW, "eve")));
         let fresh = tokens(&cache, "fresh", 500);
         for _ in 0..3 {
             let missing = fresh.iter().filter(|token| cache.get(**token).is_none());
-            missing.for_each(|token| cache.accept(*token, known(Timestamp::END, "ada")));
+            missing.for_each(|token| cache.accept(*token, verified_token(Timestamp::END, "ada")));
         }
-        assert_eq!(remembered(&cache, &fresh), fresh.len());
+        assert_eq!(cached_count(&cache, &fresh), fresh.len());
     }
 
     #[test]
-    fn hashes_depend_on_the_secret() {
+    fn token_hash_depends_on_the_secret() {
         let hash = |secret| Cache::new(secret).hash_token(b"token");
         assert_eq!(hash([1, 2]), hash([1, 2]));
         assert_ne!(hash([1, 2]), hash([1, 3]));

@@ -46,8 +46,8 @@ fn find<'a>(name: &str, object: &'a Map<String, Value>) -> Option<&'a Value> {
 pub(super) struct Claims(Box<[Option<Box<str>>]>);
 
 impl Claims {
-    pub(super) fn from_payload(payload: &Map<String, Value>, wanted: &[ClaimName]) -> Self {
-        Self(wanted.iter().map(|claim| claim.find(payload).and_then(canonical)).collect())
+    pub(super) fn from_payload(payload: &Map<String, Value>, names: &[ClaimName]) -> Self {
+        Self(names.iter().map(|claim| claim.find(payload).and_then(canonical)).collect())
     }
 
     pub(super) fn get(&self, position: usize) -> Option<&str> {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dot_leads_into_an_object() {
+    fn dotted_claim_name_reads_a_nested_object() {
         assert_eq!(claim("org.id", r#"{"org":{"id":"a"}}"#).unwrap(), "a");
         assert_eq!(claim("a.b.c", r#"{"a":{"b":{"c":"x"}}}"#).unwrap(), "x");
         assert_eq!(claim("org.id", r#"{"org":"id"}"#), None);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_there_as_written_wins() {
+    fn literal_claim_name_beats_a_nested_one() {
         assert_eq!(claim("org.id", r#"{"org":{"id":"inner"},"org.id":"whole"}"#).unwrap(), "whole");
         assert_eq!(claim("https://e.com/plan", r#"{"https://e.com/plan":"pro"}"#).unwrap(), "pro");
         let namespaced = r#"{"https://e.com/app":{"plan":"pro"},"https://e":{"com/app.plan":"no"}}"#;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_one_text() {
+    fn claim_values_have_a_canonical_text() {
         for (value, text) in [
             ("\"text\"", "text"),
             ("\"\"", ""),

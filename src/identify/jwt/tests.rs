@@ -53,10 +53,10 @@ fn jwk(pem: &str, members: &Value) -> String {
 }
 
 fn verifier(trust: TokenTrust) -> Verifier {
-    with(trust, |_| {})
+    verifier_with(trust, |_| {})
 }
 
-fn with(trust: TokenTrust, change: impl FnOnce(&mut JwtSettings)) -> Verifier {
+fn verifier_with(trust: TokenTrust, change: impl FnOnce(&mut JwtSettings)) -> Verifier {
     let mut settings = JwtSettings {
         source: TokenSource::Header(AUTHORIZATION),
         trust,
@@ -72,7 +72,7 @@ fn signed(keys: impl IntoIterator<Item = VerificationKey>) -> TokenTrust {
     TokenTrust::Signed(keys.into_iter().collect())
 }
 
-fn by_secret() -> Verifier {
+fn secret_verifier() -> Verifier {
     verifier(signed([VerificationKey::from_secret(SECRET)]))
 }
 
@@ -100,21 +100,21 @@ impl Verifier {
 const ADA: Option<&str> = Some("ada");
 
 #[track_caller]
-fn assert_ada(verifier: &Verifier, token: &str) {
+fn assert_accepted(verifier: &Verifier, token: &str) {
     assert_eq!(verifier.sub(token).as_deref(), ADA);
     // From the cache.
     assert_eq!(verifier.sub(token).as_deref(), ADA);
 }
 
 #[track_caller]
-fn assert_nobody(verifier: &Verifier, token: &str) {
+fn assert_rejected(verifier: &Verifier, token: &str) {
     assert_eq!(verifier.sub(token), None);
     assert_eq!(verifier.sub(token), None);
 }
 
 /// RFC 7515, appendices A.1 and A.3.
 #[test]
-fn the_examples_of_the_rfc_are_verified() {
+fn rfc7515_example_tokens_are_verified() {
     const PAYLOAD: &str =
         "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
     let claims = ["iss", "http://example.com/is_root"].map(|name| ClaimName::new(name).unwrap());
@@ -145,7 +145,7 @@ fn the_examples_of_the_rfc_are_verified() {
 }
 
 #[test]
-fn every_kind_of_key_verifies_what_it_signed() {
+fn tokens_of_every_algorithm_are_verified() {
     let ec = |pem: &str| EncodingKey::from_ec_pem(pem.as_bytes()).unwrap();
     let rsa = || EncodingKey::from_rsa_pem(RSA.as_bytes()).unwrap();
     let secret = || EncodingKey::from_secret(SECRET);
@@ -169,40 +169,40 @@ fn every_kind_of_key_verifies_what_it_signed() {
         let token = sign(&json!({ "alg": name }), &json!({ "sub": "ada" }), &private, algorithm);
         for key in [public, VerificationKey::from_jwk(&jwk).unwrap()] {
             let verifier = verifier(signed([key]));
-            assert_ada(&verifier, &token);
+            assert_accepted(&verifier, &token);
             let (message, _) = token.rsplit_once('.').unwrap();
-            assert_nobody(&verifier, &format!("{message}.AAAA"));
-            assert_nobody(&verifier, &format!("{message}."));
+            assert_rejected(&verifier, &format!("{message}.AAAA"));
+            assert_rejected(&verifier, &format!("{message}."));
         }
     }
 }
 
 #[test]
-fn a_forged_token_says_nothing() {
-    assert_ada(&verifier(signed([pem(EC_PUBLIC)])), &es256(None, EC));
-    assert_nobody(&verifier(signed([pem(EC_PUBLIC)])), &es256(None, OTHER));
+fn token_with_a_wrong_signature_is_rejected() {
+    assert_accepted(&verifier(signed([pem(EC_PUBLIC)])), &es256(None, EC));
+    assert_rejected(&verifier(signed([pem(EC_PUBLIC)])), &es256(None, OTHER));
     // Another payload with the signature of the first token.
     let (ada, eve) = (hs256(&json!({ "sub": "ada" })), hs256(&json!({ "sub": "eve" })));
     let parts = |token: &str| token.split('.').map(str::to_owned).collect::<Vec<_>>();
     let (ada, eve) = (parts(&ada), parts(&eve));
-    assert_nobody(&by_secret(), &format!("{}.{}.{}", ada[0], ada[1], eve[2]));
-    assert_ada(&by_secret(), &format!("{}.{}.{}", ada[0], ada[1], ada[2]));
+    assert_rejected(&secret_verifier(), &format!("{}.{}.{}", ada[0], ada[1], eve[2]));
+    assert_accepted(&secret_verifier(), &format!("{}.{}.{}", ada[0], ada[1], ada[2]));
 }
 
 #[test]
-fn a_token_that_says_it_is_not_signed_is_not() {
+fn token_with_alg_none_is_rejected() {
     let payload = encode(&json!({ "sub": "ada" }));
     for alg in ["none", "None", "NONE", "nOnE", ""] {
         let header = encode(&json!({ "alg": alg }));
-        for verifier in [by_secret(), verifier(signed([pem(EC_PUBLIC)])), verifier(signed([]))] {
-            assert_nobody(&verifier, &format!("{header}.{payload}."));
-            assert_nobody(&verifier, &format!("{header}.{payload}"));
+        for verifier in [secret_verifier(), verifier(signed([pem(EC_PUBLIC)])), verifier(signed([]))] {
+            assert_rejected(&verifier, &format!("{header}.{payload}."));
+            assert_rejected(&verifier, &format!("{header}.{payload}"));
         }
     }
 }
 
 #[test]
-fn a_public_key_is_not_the_secret_of_an_hmac() {
+fn public_key_is_not_accepted_as_hmac_secret() {
     for public in [RSA_PUBLIC, EC_PUBLIC, ED_PUBLIC] {
         let verifier = verifier(signed([pem(public)]));
         let of_material = pem(public).material().try_get_as_bytes().map(<[u8]>::to_vec).ok();
@@ -211,43 +211,44 @@ fn a_public_key_is_not_the_secret_of_an_hmac() {
             for (name, algorithm) in [("HS256", Algorithm::HS256), ("HS512", Algorithm::HS512)] {
                 let key = EncodingKey::from_secret(&secret);
                 let token = sign(&json!({ "alg": name }), &json!({ "sub": "ada" }), &key, algorithm);
-                assert_nobody(&verifier, &token);
+                assert_rejected(&verifier, &token);
             }
         }
     }
 }
 
 #[test]
-fn a_key_is_used_for_its_algorithms_alone() {
+fn key_verifies_only_its_own_algorithms() {
     let only_512 =
         VerificationKey::from_secret(SECRET).only_for(&[Algorithm::HS512, Algorithm::RS256]).unwrap();
     assert_eq!(only_512.algorithms(), [Algorithm::HS512]);
-    assert_nobody(&verifier(signed([only_512])), &hs256(&json!({ "sub": "ada" })));
+    assert_rejected(&verifier(signed([only_512])), &hs256(&json!({ "sub": "ada" })));
     assert!(VerificationKey::from_secret(SECRET).only_for(&[Algorithm::ES256]).is_none());
 }
 
 #[test]
-fn a_token_holds_between_its_times() {
+fn token_is_valid_only_between_nbf_and_exp() {
     let second = |seconds: u64| Timestamp::from_secs(NOW.as_secs() + seconds);
     let token = hs256(&json!({ "sub": "ada", "nbf": NOW.as_secs() + 100, "exp": NOW.as_secs() + 200 }));
     let header = format!("Bearer {token}");
     // The same verifier, to test the cache as well.
-    let verifier = by_secret();
+    let verifier = secret_verifier();
     for (moment, holds) in [(39, false), (40, true), (100, true), (259, true), (260, false), (1000, false)] {
         for _ in 0..2 {
             assert_eq!(verifier.sub_of(&header, second(moment)).is_some(), holds, "{moment}");
-            assert_eq!(by_secret().sub_of(&header, second(moment)).is_some(), holds, "{moment} afresh");
+            assert_eq!(secret_verifier().sub_of(&header, second(moment)).is_some(), holds, "{moment} afresh");
         }
     }
-    let strict =
-        with(signed([VerificationKey::from_secret(SECRET)]), |settings| settings.leeway = Duration::ZERO);
+    let strict = verifier_with(signed([VerificationKey::from_secret(SECRET)]), |settings| {
+        settings.leeway = Duration::ZERO
+    });
     for (moment, holds) in [(99, false), (100, true), (199, true), (200, false)] {
         assert_eq!(strict.sub_of(&header, second(moment)).is_some(), holds, "{moment} without leeway");
     }
 }
 
 #[test]
-fn a_time_that_is_none_refuses_the_token() {
+fn token_with_a_malformed_time_is_rejected() {
     for (name, value) in [
         ("exp", json!("9999999999")),
         ("exp", json!(null)),
@@ -259,18 +260,18 @@ fn a_time_that_is_none_refuses_the_token() {
         ("nbf", json!(1e300)),
         ("nbf", json!(u64::MAX)),
     ] {
-        assert_nobody(&by_secret(), &hs256(&json!({ "sub": "ada", (name): value })));
+        assert_rejected(&secret_verifier(), &hs256(&json!({ "sub": "ada", (name): value })));
     }
     for (name, value) in [("exp", json!(1e300)), ("exp", json!(u64::MAX)), ("nbf", json!(-1.5))] {
-        assert_ada(&by_secret(), &hs256(&json!({ "sub": "ada", (name): value })));
+        assert_accepted(&secret_verifier(), &hs256(&json!({ "sub": "ada", (name): value })));
     }
 }
 
 #[test]
-fn a_token_of_another_issuer_or_for_another_audience_says_nothing() {
+fn token_of_another_issuer_or_audience_is_rejected() {
     let check = |issuers: &[&str], audiences: &[&str], payload: Value| {
         let boxed = |texts: &[&str]| texts.iter().map(|text| Box::from(*text)).collect();
-        let verifier = with(signed([VerificationKey::from_secret(SECRET)]), |settings| {
+        let verifier = verifier_with(signed([VerificationKey::from_secret(SECRET)]), |settings| {
             (settings.issuers, settings.audiences) = (boxed(issuers), boxed(audiences));
         });
         verifier.sub(&hs256(&payload)).is_some()
@@ -293,9 +294,9 @@ fn a_token_of_another_issuer_or_for_another_audience_says_nothing() {
 }
 
 #[test]
-fn what_is_no_token_says_nothing() {
+fn malformed_token_is_rejected() {
     let good = hs256(&json!({ "sub": "ada" }));
-    let verifier = by_secret();
+    let verifier = secret_verifier();
     for bad in [
         "",
         ".",
@@ -311,59 +312,59 @@ fn what_is_no_token_says_nothing() {
         &good.replace('.', ","),
         &format!("{good}="),
     ] {
-        assert_nobody(&verifier, bad);
+        assert_rejected(&verifier, bad);
     }
     let odd = |header: Value, payload: Value| {
         sign(&header, &payload, &EncodingKey::from_secret(SECRET), Algorithm::HS256)
     };
     let alg = json!({ "alg": "HS256" });
     for payload in [json!([]), json!("ada"), json!(null), json!(7)] {
-        assert_nobody(&verifier, &odd(alg.clone(), payload));
+        assert_rejected(&verifier, &odd(alg.clone(), payload));
     }
     for header in [json!({}), json!({ "alg": 7 }), json!([]), json!({ "alg": ["HS256"] })] {
-        assert_nobody(&verifier, &odd(header, json!({ "sub": "ada" })));
+        assert_rejected(&verifier, &odd(header, json!({ "sub": "ada" })));
     }
     let critical = json!({ "alg": "HS256", "crit": ["b64"], "b64": false });
-    assert_nobody(&verifier, &odd(critical, json!({ "sub": "ada" })));
-    assert_ada(&verifier, &good);
+    assert_rejected(&verifier, &odd(critical, json!({ "sub": "ada" })));
+    assert_accepted(&verifier, &good);
 }
 
 #[test]
-fn a_token_longer_than_any_gateway_takes_is_not_verified() {
+fn token_above_max_length_is_rejected() {
     let of = |length: usize| hs256(&json!({ "sub": "ada", "filler": "x".repeat(length) }));
     let fits = of(5900);
     assert!(fits.len() <= MAX_TOKEN_LENGTH && of(6200).len() > MAX_TOKEN_LENGTH);
-    assert_ada(&by_secret(), &fits);
-    assert_nobody(&by_secret(), &of(6200));
+    assert_accepted(&secret_verifier(), &fits);
+    assert_rejected(&secret_verifier(), &of(6200));
 }
 
 #[test]
-fn the_name_of_a_key_chooses_among_several() {
+fn kid_selects_the_verification_key() {
     let keys = |pairs: &[(&str, &str)]| {
         let key =
             |(id, pem): &(&str, &str)| VerificationKey::from_jwk(&jwk(pem, &json!({ "kid": id }))).unwrap();
         verifier(signed(pairs.iter().map(key).collect::<Vec<_>>()))
     };
     let set = keys(&[("old", OTHER), ("new", EC)]);
-    assert_ada(&set, &es256(Some("new"), EC));
-    assert_ada(&set, &es256(Some("old"), OTHER));
-    assert_nobody(&set, &es256(Some("old"), EC));
-    assert_nobody(&set, &es256(Some("unknown"), EC));
+    assert_accepted(&set, &es256(Some("new"), EC));
+    assert_accepted(&set, &es256(Some("old"), OTHER));
+    assert_rejected(&set, &es256(Some("old"), EC));
+    assert_rejected(&set, &es256(Some("unknown"), EC));
     // Without a name every key is tried,
-    assert_ada(&set, &es256(None, EC));
+    assert_accepted(&set, &es256(None, EC));
     // up to the maximum.
     let many = keys(&[("1", OTHER), ("2", OTHER), ("3", OTHER), ("4", OTHER), ("5", EC)]);
-    assert_nobody(&many, &es256(None, EC));
-    assert_ada(&many, &es256(Some("5"), EC));
+    assert_rejected(&many, &es256(None, EC));
+    assert_accepted(&many, &es256(Some("5"), EC));
     // Two keys may have the same name.
-    assert_ada(&keys(&[("a", OTHER), ("a", EC)]), &es256(Some("a"), EC));
+    assert_accepted(&keys(&[("a", OTHER), ("a", EC)]), &es256(Some("a"), EC));
     // A key without a name is tried for every token.
     let nameless = VerificationKey::from_jwk(&jwk(EC, &json!({}))).unwrap();
-    assert_ada(&verifier(signed([nameless])), &es256(Some("whatever"), EC));
+    assert_accepted(&verifier(signed([nameless])), &es256(Some("whatever"), EC));
 }
 
 #[test]
-fn a_key_that_expires_takes_what_is_remembered_with_it() {
+fn expired_key_invalidates_cached_tokens() {
     let expires = NOW.as_secs() + 10;
     let key = VerificationKey::from_jwk(&jwk(EC, &json!({ "exp": expires }))).unwrap();
     let verifier = verifier(signed([key]));
@@ -374,21 +375,21 @@ fn a_key_that_expires_takes_what_is_remembered_with_it() {
 }
 
 #[test]
-fn a_verified_token_is_believed_whoever_signed_it() {
+fn pre_verified_token_is_accepted_without_its_signature() {
     let trusted = verifier(TokenTrust::PreVerified);
-    assert_ada(&trusted, &es256(None, OTHER));
+    assert_accepted(&trusted, &es256(None, OTHER));
     let payload = encode(&json!({ "sub": "ada" }));
-    assert_ada(&trusted, &payload);
-    assert_ada(&trusted, &format!("{payload}=="));
+    assert_accepted(&trusted, &payload);
+    assert_accepted(&trusted, &format!("{payload}=="));
     let expired = json!({ "sub": "ada", "exp": NOW.as_secs() - 100 });
-    assert_nobody(&trusted, &encode(&expired));
+    assert_rejected(&trusted, &encode(&expired));
     for bad in ["", "a.b", "a.b.c.d", &payload[1..]] {
-        assert_nobody(&trusted, bad);
+        assert_rejected(&trusted, bad);
     }
 }
 
 #[test]
-fn keys_for_other_things_are_told_from_damaged_ones() {
+fn jwk_errors_distinguish_unsupported_from_damaged_keys() {
     let with = |members: Value| VerificationKey::from_jwk(&jwk(EC, &members)).map(drop);
     assert_eq!(with(json!({ "use": "sig", "key_ops": ["verify"], "alg": "ES256" })), Ok(()));
     for other in [
@@ -420,8 +421,8 @@ fn keys_for_other_things_are_told_from_damaged_ones() {
 }
 
 #[test]
-fn only_a_public_key_is_taken_for_one() {
-    for (text, said) in [
+fn pem_without_a_public_key_is_rejected() {
+    for (text, message) in [
         (EC, "a private key, expected a public key"),
         (RSA, "a private key, expected a public key"),
         ("-----BEGIN CERTIFICATE-----\n", "a certificate, expected a public key"),
@@ -433,13 +434,13 @@ fn only_a_public_key_is_taken_for_one() {
             "not a public key of RSA, P-256, P-384 or Ed25519",
         ),
     ] {
-        assert_eq!(VerificationKey::from_pem(text).unwrap_err().to_string(), said);
+        assert_eq!(VerificationKey::from_pem(text).unwrap_err().to_string(), message);
     }
 }
 
 #[test]
-fn nothing_secret_is_shown() {
-    let verifier = by_secret();
+fn verifier_debug_output_hides_secrets() {
+    let verifier = secret_verifier();
     verifier.sub(&hs256(&json!({ "sub": "ada" })));
     let shown = format!("{verifier:?}");
     let bytes = format!("{:?}", &SECRET[..5]);

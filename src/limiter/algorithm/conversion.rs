@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_of_ten_become_what_the_rule_says_of_a_hundred() {
+    fn on_change_converts_usage_between_all_algorithms() {
         for from in Algorithm::RATES {
             for to in Algorithm::RATES {
                 let quotas = [per_hour(from, 10), per_hour(to, 100)];
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_unit_is_rounded_against_the_client() {
+    fn proportional_conversion_rounds_used_units_up() {
         let lowered = |used| {
             let quotas = [per_hour(Algorithm::FixedWindow, 100), per_hour(Algorithm::FixedWindow, 3)];
             used_after(OnChange::Proportional, quotas, used)
@@ -145,22 +145,22 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_does_not_change_is_never_reset() {
+    fn unchanged_limit_keeps_its_usage() {
         let quota = per_hour(Algorithm::Gcra, 10);
         assert_eq!(used_after(OnChange::Reset, [quota, quota], 7), 7);
         assert_eq!(used_after(OnChange::Proportional, [quota, quota], 7), 7);
     }
 
     #[test]
-    fn what_is_under_way_stays_under_way() {
-        let most = |most| Quota::in_flight(NonZeroU32::new(most).unwrap());
+    fn in_flight_count_survives_a_limit_change() {
+        let limit = |most| Quota::in_flight(NonZeroU32::new(most).unwrap());
         for on_change in [OnChange::Keep, OnChange::Proportional, OnChange::Reset] {
-            assert_eq!(used_after(on_change, [most(10), most(100)], 4), 4);
+            assert_eq!(used_after(on_change, [limit(10), limit(100)], 4), 4);
         }
     }
 
     #[test]
-    fn a_history_keeps_its_times_where_only_the_count_changes() {
+    fn history_keeps_its_timestamps_when_only_the_count_changes() {
         let (from, to) = (per_hour(Algorithm::SlidingLog, 10), per_hour(Algorithm::SlidingLog, 20));
         let mut history = History::default();
         for minutes in [0, 10, 20] {
@@ -169,9 +169,9 @@ mod tests {
             history.apply_state(CounterState { word: 0, extra: used + 2 }, &from, now, true);
         }
         let later = Timestamp::from_secs(NOW.as_secs() + 60 * 65);
-        let mut kept = history.clone();
-        assert!(Change { from: &from, to: &to, on_change: OnChange::Keep }.carry_history(&mut kept));
-        assert_eq!(kept.compact_state(&to, later).extra, 4);
+        let mut carried = history.clone();
+        assert!(Change { from: &from, to: &to, on_change: OnChange::Keep }.carry_history(&mut carried));
+        assert_eq!(carried.compact_state(&to, later).extra, 4);
         assert!(
             Change { from: &from, to: &to, on_change: OnChange::Proportional }.carry_history(&mut history)
         );

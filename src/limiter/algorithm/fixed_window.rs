@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    fn end(count: u32, unit: TimeUnit, at: &str) -> String {
+    fn end_of_window(count: u32, unit: TimeUnit, at: &str) -> String {
         let now: jiff::Timestamp = at.parse().unwrap();
         let period = Period::new(NonZeroU32::new(count).unwrap(), unit);
         let end = boundary_after(period, Zone::UTC, now.as_nanosecond() as u64);
@@ -204,27 +204,27 @@ mod tests {
     }
 
     #[test]
-    fn windows_end_where_people_expect() {
+    fn fixed_windows_end_at_calendar_boundaries() {
         let at = "2024-02-28T13:37:42.5Z"; // a Wednesday of a leap year
-        assert_eq!(end(1, TimeUnit::Second, at), "2024-02-28T13:37:43Z");
-        assert_eq!(end(30, TimeUnit::Second, at), "2024-02-28T13:38:00Z");
-        assert_eq!(end(15, TimeUnit::Minute, at), "2024-02-28T13:45:00Z");
-        assert_eq!(end(1, TimeUnit::Hour, at), "2024-02-28T14:00:00Z");
-        assert_eq!(end(1, TimeUnit::Day, at), "2024-02-29T00:00:00Z");
-        assert_eq!(end(1, TimeUnit::Week, at), "2024-03-04T00:00:00Z");
-        assert_eq!(end(1, TimeUnit::Month, at), "2024-03-01T00:00:00Z");
-        assert_eq!(end(3, TimeUnit::Month, at), "2024-04-01T00:00:00Z");
-        assert_eq!(end(1, TimeUnit::Year, at), "2025-01-01T00:00:00Z");
+        assert_eq!(end_of_window(1, TimeUnit::Second, at), "2024-02-28T13:37:43Z");
+        assert_eq!(end_of_window(30, TimeUnit::Second, at), "2024-02-28T13:38:00Z");
+        assert_eq!(end_of_window(15, TimeUnit::Minute, at), "2024-02-28T13:45:00Z");
+        assert_eq!(end_of_window(1, TimeUnit::Hour, at), "2024-02-28T14:00:00Z");
+        assert_eq!(end_of_window(1, TimeUnit::Day, at), "2024-02-29T00:00:00Z");
+        assert_eq!(end_of_window(1, TimeUnit::Week, at), "2024-03-04T00:00:00Z");
+        assert_eq!(end_of_window(1, TimeUnit::Month, at), "2024-03-01T00:00:00Z");
+        assert_eq!(end_of_window(3, TimeUnit::Month, at), "2024-04-01T00:00:00Z");
+        assert_eq!(end_of_window(1, TimeUnit::Year, at), "2025-01-01T00:00:00Z");
     }
 
     #[test]
-    fn a_mark_belongs_to_the_window_it_opens() {
-        assert_eq!(end(1, TimeUnit::Week, "2024-03-04T00:00:00Z"), "2024-03-11T00:00:00Z");
-        assert_eq!(end(1, TimeUnit::Month, "2024-12-01T00:00:00Z"), "2025-01-01T00:00:00Z");
+    fn window_boundary_belongs_to_the_window_it_starts() {
+        assert_eq!(end_of_window(1, TimeUnit::Week, "2024-03-04T00:00:00Z"), "2024-03-11T00:00:00Z");
+        assert_eq!(end_of_window(1, TimeUnit::Month, "2024-12-01T00:00:00Z"), "2025-01-01T00:00:00Z");
     }
 
     #[test]
-    fn the_last_window_never_ends() {
+    fn last_window_ends_at_the_maximum_timestamp() {
         assert_eq!(boundary_after(Period::one(TimeUnit::Year), Zone::UTC, u64::MAX), u64::MAX);
         assert_eq!(boundary_after(Period::one(TimeUnit::Second), Zone::UTC, u64::MAX), u64::MAX);
     }

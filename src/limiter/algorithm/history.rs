@@ -372,10 +372,10 @@ impl History {
     }
 
     /// Doubles the capacity, but not beyond `most` entries.
-    fn make_room(&mut self, most: usize) {
+    fn make_room(&mut self, max_entries: usize) {
         if self.is_at_capacity() {
             let length = self.entries.len();
-            let more = length.max(FIRST_ENTRIES).min(most.saturating_sub(length)).max(1);
+            let more = length.max(FIRST_ENTRIES).min(max_entries.saturating_sub(length)).max(1);
             self.entries.reserve_exact(more);
         }
     }

@@ -12,10 +12,10 @@ const RETRY: Duration = Duration::from_secs(1);
 
 pub(super) fn evaluate(state: Option<CounterState>, quota: &Quota, cost: u32) -> (CounterState, Outcome) {
     let taken = taken(state);
-    let most = quota.burst().get();
-    match taken.checked_add(cost).filter(|taken| *taken <= most) {
+    let max_units = quota.burst().get();
+    match taken.checked_add(cost).filter(|taken| *taken <= max_units) {
         Some(taken) => (pack(taken), Outcome::Conform),
-        None => (pack(taken), Outcome::Exceed { retry_after: (cost <= most).then_some(RETRY) }),
+        None => (pack(taken), Outcome::Exceed { retry_after: (cost <= max_units).then_some(RETRY) }),
     }
 }
 

@@ -23,13 +23,13 @@ mod tests {
     const START: u64 = 1_795_248_000_000_000_000;
 
     /// Reference bucket. The level is in fractions of a unit, one unit being as many as the period has nanoseconds.
-    struct Bucket {
+    struct ReferenceLeakyBucket {
         level: u128,
         at: u64,
     }
 
-    impl Bucket {
-        fn takes(&mut self, quota: &Quota, cost: u32, now: u64) -> bool {
+    impl ReferenceLeakyBucket {
+        fn admits(&mut self, quota: &Quota, cost: u32, now: u64) -> bool {
             let drained = u128::from(now - self.at) * u128::from(quota.count());
             let level =
                 self.level.saturating_sub(drained) + u128::from(cost) * u128::from(quota.period_nanos());
@@ -43,7 +43,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_admits_what_a_bucket_with_a_level_admits(
+        fn leaky_bucket_matches_the_reference_bucket(
             count in 1_u32..50,
             periods in 1_u32..7,
             burst in 1_u32..60,
@@ -54,13 +54,13 @@ mod tests {
                 Period::new(NonZeroU32::new(periods).unwrap(), TimeUnit::Second),
             );
             let quota = Quota::new(Algorithm::LeakyBucket, limit, NonZeroU32::new(burst)).unwrap();
-            let mut bucket = Bucket { level: 0, at: START };
+            let mut bucket = ReferenceLeakyBucket { level: 0, at: START };
             let (mut state, mut now) = (None, START);
             for (step, cost) in requests {
                 // Hundredths of the time in which a unit drains.
                 now += step * quota.period_nanos() / u64::from(count) / 100;
                 let (next, outcome) = evaluate(state, &quota, cost, Timestamp::from_nanos(now));
-                prop_assert_eq!(outcome == Outcome::Conform, bucket.takes(&quota, cost, now));
+                prop_assert_eq!(outcome == Outcome::Conform, bucket.admits(&quota, cost, now));
                 if outcome == Outcome::Conform {
                     state = Some(next);
                 }

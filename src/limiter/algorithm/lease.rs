@@ -122,7 +122,7 @@ pub(in crate::limiter) fn fleet_usage(
 ) -> CounterUsage {
     let remaining = LeaseState::from_counter(state).units(now).saturating_add(beside).min(quota.capacity());
     let used = quota.capacity() - remaining;
-    CounterUsage { used, remaining, reset: until_whole(&quota.store_quota(), used, now) }
+    CounterUsage { used, remaining, reset: time_until_full(&quota.store_quota(), used, now) }
 }
 
 /// Time until more units are left, as far as is known here. Units leased to other instances may return sooner.
@@ -137,7 +137,7 @@ pub(in crate::limiter) fn time_until_more(
         (_, Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
             Some(drained(quota, lacking))
         }
-        (_, Algorithm::FixedWindow) => Some(until_whole(&quota.store_quota(), used, now)),
+        (_, Algorithm::FixedWindow) => Some(time_until_full(&quota.store_quota(), used, now)),
         // Only the store has the times at which the next units return.
         (_, Algorithm::RefillBucket | Algorithm::SlidingWindow | Algorithm::SlidingLog) => None,
         (_, Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_)) => None,
@@ -146,7 +146,7 @@ pub(in crate::limiter) fn time_until_more(
 
 /// Time until nothing of `quota` is used, of which `used` units are now; an upper bound where only the store has the
 /// exact time.
-fn until_whole(quota: &Quota, used: u32, now: Timestamp) -> Duration {
+fn time_until_full(quota: &Quota, used: u32, now: Timestamp) -> Duration {
     if used == 0 {
         return Duration::ZERO;
     }
@@ -186,20 +186,20 @@ mod tests {
     }
 
     #[test]
-    fn units_are_spent_until_the_claim_lapses() {
-        let claim = CounterState::from(LeaseState::Units(3, at(100)));
-        let (left, outcome) = evaluate(Some(claim), 2, at(99));
+    fn leased_units_are_spent_until_the_lease_expires() {
+        let lease = CounterState::from(LeaseState::Units(3, at(100)));
+        let (left, outcome) = evaluate(Some(lease), 2, at(99));
         assert_eq!(
             (LeaseState::from_counter(Some(left)), outcome),
             (LeaseState::Units(1, at(100)), Outcome::Conform)
         );
         assert!(needs_lease(evaluate(Some(left), 2, at(99)).1), "one unit does not cover a cost of two");
-        assert!(needs_lease(evaluate(Some(claim), 1, at(100)).1), "a lease expires");
+        assert!(needs_lease(evaluate(Some(lease), 1, at(100)).1), "a lease expires");
         assert!(needs_lease(evaluate(None, 1, at(0)).1), "no lease yet");
     }
 
     #[test]
-    fn a_rejection_by_the_store_is_remembered_and_counts_the_demand() {
+    fn store_rejection_is_cached_and_counts_demand() {
         let nothing = CounterState::from(LeaseState::Exhausted { until: at(50), rejected: 0 });
         let (next, outcome) = evaluate(Some(nothing), 4, at(20));
         assert_eq!(outcome, Outcome::Exceed { retry_after: Some(Duration::from_millis(30)) });
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_see_what_is_left_for_all() {
+    fn leased_usage_reports_fleet_wide_remaining() {
         let limit = Limit::new(NonZeroU32::new(10).unwrap(), Period::one(TimeUnit::Second));
         let quota = |algorithm| Quota::new(algorithm, limit, None).unwrap().leased().unwrap();
         let claim = Some(CounterState::from(LeaseState::Units(3, at(1_100))));
@@ -236,10 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_to_a_lapsed_claim_lapses_with_it() {
-        let claim = Some(CounterState::from(LeaseState::Units(3, at(100))));
-        assert_eq!(LeaseState::from_counter(Some(charge(claim, -2, at(99)))), LeaseState::Units(5, at(100)));
-        assert_eq!(LeaseState::from_counter(Some(charge(claim, -2, at(100)))).units(at(100)), 0);
-        assert_eq!(LeaseState::from_counter(Some(charge(claim, 9, at(99)))), LeaseState::Units(0, at(100)));
+    fn refund_to_an_expired_lease_is_dropped() {
+        let lease = Some(CounterState::from(LeaseState::Units(3, at(100))));
+        assert_eq!(LeaseState::from_counter(Some(charge(lease, -2, at(99)))), LeaseState::Units(5, at(100)));
+        assert_eq!(LeaseState::from_counter(Some(charge(lease, -2, at(100)))).units(at(100)), 0);
+        assert_eq!(LeaseState::from_counter(Some(charge(lease, 9, at(99)))), LeaseState::Units(0, at(100)));
     }
 }

@@ -132,12 +132,12 @@ mod tests {
     }
 
     /// Reference bucket: it ticks, and every tick adds its tokens.
-    struct Model {
+    struct ReferenceRefillBucket {
         tokens: u64,
         next: Option<u64>,
     }
 
-    impl Model {
+    impl ReferenceRefillBucket {
         fn tick(&mut self, quota: &Quota, now: u64) {
             while let Some(next) = self.next.filter(|next| *next <= now) {
                 self.tokens = (self.tokens + quota.count()).min(quota.capacity().into());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn three_tokens_come_at_once_every_six_seconds() {
+    fn refill_bucket_adds_all_tokens_at_once_per_period() {
         let quota = quota(3, 6, 10);
         let mut state = None;
         let mut drain = |millis| {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_for_as_many_refills_as_the_cost_needs() {
+    fn refill_bucket_wait_spans_the_refills_the_cost_needs() {
         let quota = quota(3, 6, 10);
         let (state, _) = evaluate(None, &quota, 10, at(0));
         let wait = |cost, millis| match evaluate(Some(state), &quota, cost, at(millis)).1 {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_gives_back_what_refills_have_not() {
+    fn refill_bucket_refund_excludes_refilled_tokens() {
         let quota = quota(3, 6, 10);
         let state = charge(None, &quota, 8, at(0));
         let missing = |amount, millis| {
@@ -205,14 +205,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_admits_what_a_bucket_that_ticks_admits(
+        fn refill_bucket_matches_the_reference_bucket(
             refill in 1_u32..20,
             seconds in 1_u32..7,
             more in 0_u32..40,
             requests in prop::collection::vec((0_u64..300, 0_u32..6), 1..200),
         ) {
             let quota = quota(refill, seconds, refill + more);
-            let mut model = Model { tokens: u64::from(quota.capacity()), next: None };
+            let mut model = ReferenceRefillBucket { tokens: u64::from(quota.capacity()), next: None };
             let (mut state, mut now) = (None, START);
             for (step, cost) in requests {
                 now += step * quota.period_nanos() / 100;

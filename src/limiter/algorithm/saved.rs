@@ -94,7 +94,7 @@ mod tests {
     use crate::limiter::algorithm::ban;
     use crate::limiter::quota::{Ban, Limit, Period, TimeUnit};
 
-    const THEN: Timestamp = Timestamp::from_secs(4_000_000_000);
+    const FUTURE: Timestamp = Timestamp::from_secs(4_000_000_000);
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
     fn ten_an_hour(algorithm: Algorithm) -> Quota {
@@ -103,26 +103,26 @@ mod tests {
     }
 
     #[test]
-    fn counters_from_the_future_are_as_full_as_they_were_and_no_longer_blocked_than_that() {
+    fn restored_counter_from_the_future_keeps_usage_and_resets_within_its_window() {
         for algorithm in Algorithm::RATES {
             let quota = ten_an_hour(algorithm);
-            let state = charge(None, &quota, 10, THEN);
-            let rebased = usage(rebase(state, &quota, (THEN, NOW)), &quota, NOW);
+            let state = charge(None, &quota, 10, FUTURE);
+            let rebased = usage(rebase(state, &quota, (FUTURE, NOW)), &quota, NOW);
             assert_eq!(rebased.used, 10, "{algorithm}");
             // Units in a sliding window expire at the end of the next window at the latest.
             let windows = if algorithm == Algorithm::SlidingWindow { 2 } else { 1 };
             assert!(rebased.reset <= windows * Duration::from_secs(3600), "{algorithm}: {:?}", rebased.reset);
-            let unused = charge(None, &quota, 0, THEN);
-            assert_eq!(rebase(unused, &quota, (THEN, NOW)), None);
+            let unused = charge(None, &quota, 0, FUTURE);
+            assert_eq!(rebase(unused, &quota, (FUTURE, NOW)), None);
         }
     }
 
     #[test]
-    fn of_two_counters_the_one_that_takes_both_places_is_never_emptier() {
+    fn merged_counter_is_at_least_as_full_as_both() {
         let precise = ten_an_hour(Algorithm::SlidingWindow).with_precision(6).unwrap();
         for quota in Algorithm::RATES.map(ten_an_hour).into_iter().chain([precise]) {
-            let later = THEN.saturating_add(Duration::from_secs(1800));
-            let (earlier, later_one) = (charge(None, &quota, 6, THEN), charge(None, &quota, 5, later));
+            let later = FUTURE.saturating_add(Duration::from_secs(1800));
+            let (earlier, later_one) = (charge(None, &quota, 6, FUTURE), charge(None, &quota, 5, later));
             for [a, b] in [[earlier, later_one], [later_one, earlier]] {
                 let both = merge_fuller(a, b, &quota, later);
                 for minutes in (0..150).step_by(5) {
@@ -135,18 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn a_ban_from_the_future_has_as_long_to_run_as_it_had() {
+    fn restored_ban_from_the_future_keeps_its_duration() {
         let quota = Quota::ban(Ban {
             initial_duration: Duration::from_secs(600),
             max_duration: Duration::from_secs(86_400),
         });
-        let (running, length) = ban::start_ban(None, &quota, THEN);
-        let rebased = rebase(running, &quota, (THEN, NOW));
+        let (running, length) = ban::start_ban(None, &quota, FUTURE);
+        let rebased = rebase(running, &quota, (FUTURE, NOW));
         assert_eq!(usage(rebased, &quota, NOW).reset, length);
     }
 
     #[test]
-    fn a_remainder_that_cannot_be_is_no_state() {
+    fn import_rejects_invalid_counter_bytes() {
         let quota = ten_an_hour(Algorithm::Gcra);
         let bytes = |extra| {
             let mut bytes = Vec::new();

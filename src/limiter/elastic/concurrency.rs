@@ -59,30 +59,30 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(100);
 
-    fn after(ticks: u32, in_flight: u64, gradient: f64, concurrency: &mut Concurrency) -> f64 {
+    fn limit_after(ticks: u32, in_flight: u64, gradient: f64, concurrency: &mut Concurrency) -> f64 {
         (0..ticks).for_each(|_| concurrency.adapt(in_flight, Some(gradient), TICK));
         concurrency.limit
     }
 
     #[test]
-    fn it_grows_to_twice_what_is_used_and_no_further() {
+    fn concurrency_limit_grows_to_at_most_twice_the_usage() {
         let mut concurrency = Concurrency::default();
-        assert!((after(600, 4, 1.5, &mut concurrency) - INITIAL_LIMIT).abs() < f64::EPSILON);
-        let limit = after(600, 200, 1.5, &mut concurrency);
+        assert!((limit_after(600, 4, 1.5, &mut concurrency) - INITIAL_LIMIT).abs() < f64::EPSILON);
+        let limit = limit_after(600, 200, 1.5, &mut concurrency);
         assert!((400.0..430.0).contains(&limit), "{limit}");
     }
 
     #[test]
-    fn slow_answers_shrink_it_to_its_least() {
+    fn slow_responses_shrink_the_concurrency_limit_to_its_minimum() {
         let mut concurrency = Concurrency::default();
-        after(600, 200, 1.5, &mut concurrency);
-        let limit = after(20, 200, 0.2, &mut concurrency);
+        limit_after(600, 200, 1.5, &mut concurrency);
+        let limit = limit_after(20, 200, 0.2, &mut concurrency);
         assert!(limit < 100.0, "{limit}");
-        assert!((after(600, 200, 0.2, &mut concurrency) - MIN_LIMIT).abs() < 1.0);
+        assert!((limit_after(600, 200, 0.2, &mut concurrency) - MIN_LIMIT).abs() < 1.0);
     }
 
     #[test]
-    fn it_stays_where_nothing_is_answered() {
+    fn concurrency_limit_is_unchanged_without_responses() {
         let mut concurrency = Concurrency::default();
         (0..50).for_each(|_| concurrency.adapt(500, None, TICK));
         assert!((concurrency.limit - INITIAL_LIMIT).abs() < f64::EPSILON);

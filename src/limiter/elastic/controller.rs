@@ -164,9 +164,9 @@ impl Controller {
         self.cpu.add(reading.cpu, elapsed);
         let levels = Signal::ALL.map(|signal| self.level(signal).filter(|_| signals.contains(signal)));
         let pressure = levels.iter().flatten().map(SignalLevel::pressure).fold(0.0, f64::max);
-        let answers_take =
+        let response_time =
             pace.map_or(0.0, |(now, _)| now * EFFECT_LATENCIES).min(MAX_EFFECT_TIME.as_secs_f64());
-        let effect = EFFECT.max(Duration::from_secs_f64(answers_take));
+        let effect = EFFECT.max(Duration::from_secs_f64(response_time));
         let trend = self.course.steer(pressure, effect, elapsed);
         Assessment { headroom: Headroom::from_fraction(self.course.headroom), trend, levels }
     }

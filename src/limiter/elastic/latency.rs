@@ -236,7 +236,7 @@ mod tests {
         samples
     }
 
-    fn after(latency: &mut Latency, ticks: u32, duration: Duration, as_written: bool) -> (f64, f64) {
+    fn latency_after(latency: &mut Latency, ticks: u32, duration: Duration, as_written: bool) -> (f64, f64) {
         for _ in 0..ticks {
             latency.learn(samples(50, duration), TICK, as_written);
         }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn logarithms_grow_with_durations_and_lead_back_to_them() {
+    fn latency_logarithm_is_monotonic_and_invertible() {
         let mut last = 0;
         for nanos in [1_u64, 2, 3, 1000, 1023, 1024, 1_000_000, 1_500_000, 60_000_000_000, u64::MAX] {
             let logarithm = logarithm(Duration::from_nanos(nanos));
@@ -258,9 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn a_few_slow_answers_do_not_speak_for_all() {
+    fn latency_ignores_a_few_slow_responses() {
         let mut latency = Latency::default();
-        after(&mut latency, 100, Duration::from_millis(10), true);
+        latency_after(&mut latency, 100, Duration::from_millis(10), true);
         let mut mixed = samples(99, Duration::from_millis(10));
         mixed.add(Duration::from_secs(10));
         for _ in 0..50 {
@@ -271,22 +271,22 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_rises_from_the_written_limits_on_until_it_has_caught_up_and_falls_always() {
+    fn usual_latency_rises_only_at_configured_limits_and_always_falls() {
         let mut latency = Latency::default();
         let slow = Duration::from_millis(20);
-        after(&mut latency, 100, Duration::from_millis(10), true);
-        let (_, before) = after(&mut latency, 10, Duration::from_millis(10), false);
-        let (now, usual) = after(&mut latency, 3000, slow, false);
+        latency_after(&mut latency, 100, Duration::from_millis(10), true);
+        let (_, before) = latency_after(&mut latency, 10, Duration::from_millis(10), false);
+        let (now, usual) = latency_after(&mut latency, 3000, slow, false);
         assert!((now / 0.020 - 1.0).abs() < 0.01 && usual == before, "{now} {usual}");
-        after(&mut latency, 1000, slow, true);
-        let (_, usual) = after(&mut latency, 10_000, slow, false);
+        latency_after(&mut latency, 1000, slow, true);
+        let (_, usual) = latency_after(&mut latency, 10_000, slow, false);
         assert!((0.018..0.0201).contains(&usual), "{usual}");
-        let (_, usual) = after(&mut latency, 1000, Duration::from_millis(10), false);
+        let (_, usual) = latency_after(&mut latency, 1000, Duration::from_millis(10), false);
         assert!((usual / 0.010 - 1.0).abs() < 0.01, "{usual}");
     }
 
     #[test]
-    fn few_answers_count_longer_and_silence_says_nothing() {
+    fn latency_needs_enough_recent_responses() {
         let mut latency = Latency::default();
         for _ in 0..29 {
             latency.learn(samples(1, Duration::from_millis(10)), Duration::from_secs(1), true);

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_what_was_put_into_it() {
+    fn signal_set_contains_exactly_its_signals() {
         assert!(Signal::ALL.into_iter().all(|signal| SignalSet::ALL.contains(signal)));
         let some: SignalSet = [Signal::Latency, Signal::Cpu, Signal::Cpu].into_iter().collect();
         let contained: Vec<_> = Signal::ALL.into_iter().filter(|signal| some.contains(*signal)).collect();

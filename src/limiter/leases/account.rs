@@ -6,7 +6,7 @@ mod permits;
 use std::time::Duration;
 
 use super::lease_request::{LeaseGrant, LeaseRequest, MAX_VALID, StoreCounterKind};
-use super::{LeasePolicy, Review, SharedCounter};
+use super::{LeasePolicy, LeaseReview, SharedCounter};
 use crate::limiter::algorithm::lease::{LeaseState, MAX_UNITS};
 use crate::limiter::quota::Quota;
 use crate::limiter::table::LimitId;
@@ -132,7 +132,7 @@ impl LeaseAccount {
 
     /// Whether the last query was about another limit.
     pub(super) fn is_for_other_quota(&self, quota: &Quota) -> bool {
-        self.quota.is_some_and(|asked| asked != *quota)
+        self.quota.is_some_and(|last| last != *quota)
     }
 
     /// Clears the time before which the store has no more units.
@@ -202,8 +202,8 @@ impl LeaseAccount {
     /// Computes the pause after a share is spent. The next share is due when all that was wanted would have been spent:
     /// an instance whose demand has grown spends its share sooner, and queries sooner.
     pub(super) fn pause_after_partial_grant(&mut self, now: Timestamp) {
-        if let Some((part, asked, latest)) = self.cut.take() {
-            let due = asked.saturating_add(now.since(asked).mul_f64(1.0 / part.clamp(MIN_PART, 1.0)));
+        if let Some((part, sent, latest)) = self.cut.take() {
+            let due = sent.saturating_add(now.since(sent).mul_f64(1.0 / part.clamp(MIN_PART, 1.0)));
             self.pauses_until = self.pauses_until.max(due.min(latest));
         }
     }
@@ -221,7 +221,7 @@ impl LeaseAccount {
         &mut self,
         counter: SharedCounter,
         held: LeaseState,
-        (quota, sharing): (Quota, LeasePolicy),
+        (quota, policy): (Quota, LeasePolicy),
         in_use: u64,
         now: Timestamp,
     ) -> (LeaseRequest, LeaseState) {
@@ -231,24 +231,24 @@ impl LeaseAccount {
             self.forfeits_until = now.saturating_add(2 * MAX_VALID);
         }
         let elapsed = now.since(self.requested_at);
-        let most = kind.max_validity(sharing.is_exact);
-        let period = most * 13 / 16;
+        let max_validity = kind.max_validity(policy.is_exact);
+        let period = max_validity * 13 / 16;
         let left = self.expire(held, now);
         let demanded = self.count_demand(left, now, period);
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
-        let ahead = (self.demand_rate * period.as_secs_f64()).min(kind.max_leasable(most));
+        let ahead = (self.demand_rate * period.as_secs_f64()).min(kind.max_leasable(max_validity));
         let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
-        let few = if sharing.may_wait { MIN_AHEAD } else { 0.0 };
-        let ahead = if ahead < few || has_too_much || sharing.is_exact { 0.0 } else { ahead };
-        let is_ahead = ahead > 0.0 || kind.is_permits() || !sharing.may_wait && !sharing.is_exact;
-        let valid = kind.valid_for(needed, is_ahead, sharing.is_exact);
+        let few = if policy.may_wait { MIN_AHEAD } else { 0.0 };
+        let ahead = if ahead < few || has_too_much || policy.is_exact { 0.0 } else { ahead };
+        let is_ahead = ahead > 0.0 || kind.is_permits() || !policy.may_wait && !policy.is_exact;
+        let valid = kind.valid_for(needed, is_ahead, policy.is_exact);
         self.lead = if kind.is_permits() { valid / 2 } else { MAX_LEAD.min(valid / 4) };
         self.seemed_too_much = false;
-        let (returned, left, wanted) = if let StoreCounterKind::Permits { held, .. } = &mut kind {
-            let wanted = permits::permits_to_request(in_use, needed);
+        let (returned, left, requested) = if let StoreCounterKind::Permits { held, .. } = &mut kind {
+            let requested = permits::permits_to_request(in_use, needed);
             // Permits beyond this are not used from now on, because the store may grant them to other instances.
-            *held = left.min(wanted);
-            (Lease::default(), *held, wanted)
+            *held = left.min(requested);
+            (Lease::default(), *held, requested)
         } else {
             let (returned, left) = self.units_to_return(left, now);
             let missing = (ahead as u32).saturating_sub(self.with_leases(left));
@@ -256,31 +256,32 @@ impl LeaseAccount {
         };
         let there = self.with_leases(left);
         self.looked = (there.into(), now);
-        self.look =
-            (most / LOOKS).max(MAX_LEAD).max(Duration::from_secs_f64(MIN_SPENT / self.demand_rate.max(1.0)));
+        self.look = (max_validity / LOOKS)
+            .max(MAX_LEAD)
+            .max(Duration::from_secs_f64(MIN_SPENT / self.demand_rate.max(1.0)));
         self.requested_at = now;
         self.is_requesting = true;
         self.is_permits = kind.is_permits();
-        let question = LeaseRequest {
+        let request = LeaseRequest {
             counter,
             kind,
-            lease_policy: sharing,
+            lease_policy: policy,
             valid,
             needed,
-            wanted,
+            requested,
             demanded,
             elapsed,
             returned: (returned.units, returned.granted_at),
             owed: std::mem::take(&mut self.owed),
             period,
         };
-        (question, self.slot(held, left, now))
+        (request, self.slot(held, left, now))
     }
 
     /// Returns what the slot is to contain after a grant.
     pub(super) fn apply_grant(
         &mut self,
-        question: &LeaseRequest,
+        request: &LeaseRequest,
         grant: LeaseGrant,
         held: LeaseState,
         (sent, now): (Timestamp, Timestamp),
@@ -288,14 +289,14 @@ impl LeaseAccount {
         self.is_requesting = false;
         self.remaining = Some(grant.remaining);
         let left = self.expire(held, now);
-        if grant.granted < question.min_units() {
-            let spread = grant.spread.mul_f64(question.spread_fraction());
+        if grant.granted < request.min_units() {
+            let spread = grant.spread.mul_f64(request.spread_fraction());
             self.pauses_until = now.saturating_add(grant.wait).saturating_add(spread);
-        } else if !grant.pause.is_zero() && grant.granted < question.wanted {
-            let of_period = grant.pause.as_secs_f64() / question.period.as_secs_f64();
-            let part = f64::from(grant.granted) / (f64::from(question.wanted) * of_period);
+        } else if !grant.pause.is_zero() && grant.granted < request.requested {
+            let of_period = grant.pause.as_secs_f64() / request.period.as_secs_f64();
+            let part = f64::from(grant.granted) / (f64::from(request.requested) * of_period);
             // Spread, so that instances do not query at the same moment.
-            let spread = MIN_PAUSE_FRACTION + (1.0 - MIN_PAUSE_FRACTION) * question.spread_fraction();
+            let spread = MIN_PAUSE_FRACTION + (1.0 - MIN_PAUSE_FRACTION) * request.spread_fraction();
             let latest = sent.saturating_add(grant.pause.mul_f64(spread));
             if grant.granted == 0 {
                 self.pauses_until = latest;
@@ -303,31 +304,31 @@ impl LeaseAccount {
                 self.cut = Some((part / spread, sent, latest));
             }
         }
-        let claim = Lease {
+        let lease = Lease {
             units: grant.granted,
-            until: sent.saturating_add(grant.spendable(question)),
+            until: sent.saturating_add(grant.spendable(request)),
             granted_at: grant.granted_at,
         };
-        if question.kind.is_permits() {
-            self.current = Lease { units: 0, ..claim };
-            return LeaseState::Units(grant.granted, claim.until);
+        if request.kind.is_permits() {
+            self.current = Lease { units: 0, ..lease };
+            return LeaseState::Units(grant.granted, lease.until);
         }
-        self.accounted = self.accounted.saturating_add(claim.units.into());
-        self.looked.0 += u64::from(claim.units);
-        if claim.units == 0 {
+        self.accounted = self.accounted.saturating_add(lease.units.into());
+        self.looked.0 += u64::from(lease.units);
+        if lease.units == 0 {
             return self.slot(held, left, now);
         }
-        if claim.until <= now {
-            self.lapsed.add(claim);
+        if lease.until <= now {
+            self.lapsed.add(lease);
             return self.slot(held, left, now);
         }
         if left > 0 || self.current.units > 0 {
-            self.next.add(claim);
+            self.next.add(lease);
             return LeaseState::Units(left, self.current.until);
         }
-        let reserve = self.reserve(claim.units, question.needed.into());
-        self.current = Lease { units: reserve, ..claim };
-        LeaseState::Units(claim.units - reserve, claim.until)
+        let reserve = self.reserve(lease.units, request.needed.into());
+        self.current = Lease { units: reserve, ..lease };
+        LeaseState::Units(lease.units - reserve, lease.until)
     }
 
     /// The request is not sent: requests that waited for it are rejected.
@@ -377,7 +378,12 @@ impl LeaseAccount {
 
     /// Reviews the units held: whether they are about to expire, or are more than will be spent. Returns also what the
     /// slot is to contain.
-    pub(super) fn review(&mut self, held: LeaseState, in_use: u64, now: Timestamp) -> (Review, LeaseState) {
+    pub(super) fn review(
+        &mut self,
+        held: LeaseState,
+        in_use: u64,
+        now: Timestamp,
+    ) -> (LeaseReview, LeaseState) {
         let left = self.expire(held, now);
         let slot = self.slot(held, left, now);
         if self.is_permits {
@@ -385,17 +391,21 @@ impl LeaseAccount {
         }
         let there = left.saturating_add(self.current.units);
         if self.is_requesting {
-            return (Review::Later(now.saturating_add(MAX_LEAD)), slot);
+            return (LeaseReview::Later(now.saturating_add(MAX_LEAD)), slot);
         }
         if self.owed > 0 {
             self.is_requesting = now >= self.pauses_until;
-            let review = if self.is_requesting { Review::Ask } else { Review::Later(self.pauses_until) };
+            let review =
+                if self.is_requesting { LeaseReview::Query } else { LeaseReview::Later(self.pauses_until) };
             return (review, slot);
         }
         let holds = there > 0 || self.next.units > 0;
         if !holds && self.lapsed.units == 0 {
-            let review =
-                if self.is_idle(now) { Review::Done } else { Review::Later(now.saturating_add(MEMORY)) };
+            let review = if self.is_idle(now) {
+                LeaseReview::Done
+            } else {
+                LeaseReview::Later(now.saturating_add(MEMORY))
+            };
             return (review, slot);
         }
         let is_look = now.since(self.looked.1) >= self.look;
@@ -411,7 +421,7 @@ impl LeaseAccount {
         }
         if self.is_quiet && is_little {
             let at = self.next.until.max(self.current.until);
-            return (Review::Later(if at > now { at } else { now.saturating_add(MEMORY) }), slot);
+            return (LeaseReview::Later(if at > now { at } else { now.saturating_add(MEMORY) }), slot);
         }
         let at = self.review_at(now).filter(|at| holds && *at > now && !self.has_too_much);
         self.is_requesting = at.is_none();
@@ -422,7 +432,7 @@ impl LeaseAccount {
         if is_look && !self.is_requesting {
             self.looked = (all.into(), now);
         }
-        (at.map_or(Review::Ask, Review::Later), slot)
+        (at.map_or(LeaseReview::Query, LeaseReview::Later), slot)
     }
 
     /// Whether the account can be removed.
@@ -434,7 +444,7 @@ impl LeaseAccount {
 
     /// Units that may be spent in addition to those in the slot.
     pub(super) fn held_back(&self, now: Timestamp) -> u32 {
-        let units = |claim: &Lease| if now < claim.until { claim.units } else { 0 };
+        let units = |lease: &Lease| if now < lease.until { lease.units } else { 0 };
         units(&self.current).saturating_add(units(&self.next))
     }
 
@@ -442,7 +452,7 @@ impl LeaseAccount {
     /// units left in the slot.
     fn units_to_return(&mut self, left: u32, now: Timestamp) -> (Lease, u32) {
         let mut returned = Lease::default();
-        let mut kept = left;
+        let mut retained = left;
         let there = left.saturating_add(self.current.units);
         let ends = self.current.until.since(now);
         let spendable = if ends <= self.lead {
@@ -451,9 +461,9 @@ impl LeaseAccount {
             self.spendable(there, now)
         };
         if f64::from(there) > spendable && there > 0 {
-            kept = (spendable as u32).min(left);
+            retained = (spendable as u32).min(left);
             self.current.units = 0;
-            returned.add(Lease { units: there - kept, ..self.current });
+            returned.add(Lease { units: there - retained, ..self.current });
             returned.add(std::mem::take(&mut self.next));
         } else if self.next.until.since(now) <= self.lead || there == 0 && self.is_quiet {
             returned.add(std::mem::take(&mut self.next));
@@ -470,7 +480,7 @@ impl LeaseAccount {
         if few.units >= many.units / 8 {
             returned.add(few);
         }
-        (returned, kept)
+        (returned, retained)
     }
 
     /// Returns the slot with `left` units or, if there are none, the pause.

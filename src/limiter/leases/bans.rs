@@ -59,7 +59,7 @@ impl Limiter {
     /// Returns the durations of bans kept with `counter`, and the time since the running one began; `None` if there are
     /// no bans.
     pub fn ban_of_counter(&self, counter: SharedCounter, now: Timestamp) -> Option<(Ban, Option<Duration>)> {
-        let (key, meter) = self.linked(counter)?;
+        let (key, meter) = self.linked_counter(counter)?;
         let shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(meter)?;
         let state = shard.state(shard.find(key), meter, now);
@@ -67,13 +67,20 @@ impl Limiter {
     }
 
     /// Applies a ban from the store: the key of `counter` is banned for `rest`, after `doubled` doublings.
-    pub fn apply_shared_ban(&self, counter: SharedCounter, (rest, doubled): (Duration, u32), now: Timestamp) {
-        let Some((key, meter)) = self.linked(counter).filter(|_| !rest.is_zero()) else { return };
+    pub fn apply_shared_ban(
+        &self,
+        counter: SharedCounter,
+        (remaining, doubled): (Duration, u32),
+        now: Timestamp,
+    ) {
+        let Some((key, meter)) = self.linked_counter(counter).filter(|_| !remaining.is_zero()) else {
+            return;
+        };
         let mut shard = self.table.lock(self.table.shard_of(key));
         if shard.quota(meter).is_none() {
             return;
         }
-        let (place, until) = (shard.find(key), now.saturating_add(rest));
+        let (place, until) = (shard.find(key), now.saturating_add(remaining));
         let next = ban::extended_until(shard.state(place, meter, now), until, doubled);
         // Without room for it, the next response of the store contains it again.
         shard.store_own_state(place, key, meter, next, now);
@@ -88,7 +95,10 @@ impl Limiter {
         }
     }
 
-    fn linked(&self, SharedCounter { limit: meter, key }: SharedCounter) -> Option<(Fingerprint, LimitId)> {
+    fn linked_counter(
+        &self,
+        SharedCounter { limit: meter, key }: SharedCounter,
+    ) -> Option<(Fingerprint, LimitId)> {
         let link = *self.bans.lock().links.get(&meter)?;
         Some((key.resalted(link.salts), link.other))
     }

@@ -54,7 +54,7 @@ mod tests {
     use crate::limiter::algorithm::conversion::OnChange;
     use crate::limiter::decision::Enforcement;
     use crate::limiter::key::KeyHasher;
-    use crate::limiter::leases::{LeaseGrant, LeasePolicy, Review};
+    use crate::limiter::leases::{LeaseGrant, LeasePolicy, LeaseReview};
     use crate::limiter::quota::{Limit, Period, Quota, TimeUnit};
     use crate::limiter::reservation::{ChargeTiming, Reservation};
     use crate::limiter::{Check, LimitIdentity, LimitSpec, LimiterSettings};
@@ -110,7 +110,7 @@ mod tests {
         limiter.settle(&mut reservation, 20, NOW);
         let counter = limiter.shared_counter(&check);
         assert_eq!(limiter.take_unreported_debts(), BTreeSet::from([counter]));
-        assert_eq!(limiter.review(counter, NOW), Review::Ask);
+        assert_eq!(limiter.review(counter, NOW), LeaseReview::Query);
         assert_eq!(limiter.lease_request(counter, NOW).unwrap().owed, 15);
         assert!(limiter.take_unreported_debts().is_empty());
     }
@@ -132,9 +132,11 @@ mod tests {
         limiter.settle(&mut Reservation::new(&check, NOW), 4, NOW);
         let counter = limiter.shared_counter(&check);
         assert_eq!(limiter.take_unreported_debts(), BTreeSet::from([counter]));
-        let Review::Later(at) = limiter.review(counter, NOW) else { panic!("reviewed during the pause") };
+        let LeaseReview::Later(at) = limiter.review(counter, NOW) else {
+            panic!("reviewed during the pause")
+        };
         assert!(at >= NOW.saturating_add(PAUSE));
-        assert_eq!(limiter.review(counter, at), Review::Ask);
+        assert_eq!(limiter.review(counter, at), LeaseReview::Query);
     }
 
     #[test]

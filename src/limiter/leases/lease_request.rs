@@ -33,7 +33,7 @@ pub struct LeaseRequest {
     /// Units for waiting requests; the store grants all of them or none.
     pub needed: u32,
     /// Units that would be spent within `period`, including `needed`.
-    pub wanted: u32,
+    pub requested: u32,
     /// Units demanded since the last query, spent or rejected.
     pub demanded: u32,
     /// Time since the last query.
@@ -139,7 +139,7 @@ impl StoreCounterKind {
     /// The store reduces a bucket's burst by what drains during the validity, and two fifths of the burst must be left.
     /// Units of a window have to be spent in the part of the window in which they were counted.
     fn max_valid(&self) -> Duration {
-        let most = match *self {
+        let max_validity = match *self {
             Self::Bucket { interval, burst } => {
                 Duration::from_secs_f64(interval * f64::from(burst - 1) * 0.6 / 1e6)
             }
@@ -148,7 +148,7 @@ impl StoreCounterKind {
             Self::Refill { every, .. } => every,
             Self::Permits { .. } => return PERMITS_VALID,
         };
-        if most < MIN_VALID { Duration::ZERO } else { most.min(MAX_VALID) }
+        if max_validity < MIN_VALID { Duration::ZERO } else { max_validity.min(MAX_VALID) }
     }
 
     /// Maximum validity of a lease; zero if leases are only for waiting requests and valid until they arrive.
@@ -240,8 +240,8 @@ impl LeaseRequest {
 impl LeaseGrant {
     /// Time for which the lease may be spent by this process's clock: an eighth less than by the store's, because the
     /// clocks may run at different rates (`clock` runs up to six per cent slower while it corrects a lead).
-    pub(super) fn spendable(&self, question: &LeaseRequest) -> Duration {
-        let valid = if question.valid.is_zero() { TO_ARRIVE } else { self.valid };
+    pub(super) fn spendable(&self, request: &LeaseRequest) -> Duration {
+        let valid = if request.valid.is_zero() { TO_ARRIVE } else { self.valid };
         valid * 7 / 8
     }
 }

@@ -44,47 +44,51 @@ pub struct SharedCounterStatus {
 impl Limiter {
     /// Returns the status of shared limits, each with at most `most` of its counters. Scans the whole table, with one
     /// shard locked at a time.
-    pub fn shared_limit_statuses(&self, most: usize, now: Timestamp) -> HashMap<LimitId, SharedLimitStatus> {
-        let mut standings = HashMap::<LimitId, SharedLimitStatus>::new();
+    pub fn shared_limit_statuses(
+        &self,
+        max_counters: usize,
+        now: Timestamp,
+    ) -> HashMap<LimitId, SharedLimitStatus> {
+        let mut statuses = HashMap::<LimitId, SharedLimitStatus>::new();
         for shard in 0..self.table.shards() {
             let shard = self.table.lock(shard);
-            for (key, book) in shard.lease_accounts() {
+            for (key, account) in shard.lease_accounts() {
                 let held =
-                    LeaseState::from_counter(shard.state(shard.find(*key), book.limit_id, now)).units(now);
+                    LeaseState::from_counter(shard.state(shard.find(*key), account.limit_id, now)).units(now);
                 // Permits of requests in flight are not available.
-                let in_use = u32::try_from(shard.held_of(*key, book.limit_id)).unwrap_or(u32::MAX);
-                let counter = SharedCounter { limit: book.limit_id, key: *key };
-                let counter = book.counter_status(counter, held.saturating_sub(in_use), now);
-                standings.entry(book.limit_id).or_default().add(counter, most);
+                let in_use = u32::try_from(shard.held_of(*key, account.limit_id)).unwrap_or(u32::MAX);
+                let counter = SharedCounter { limit: account.limit_id, key: *key };
+                let counter = account.counter_status(counter, held.saturating_sub(in_use), now);
+                statuses.entry(account.limit_id).or_default().add(counter, max_counters);
             }
         }
-        for standing in standings.values_mut() {
-            standing.shorten(most);
+        for standing in statuses.values_mut() {
+            standing.truncate(max_counters);
         }
-        standings
+        statuses
     }
 }
 
 impl SharedLimitStatus {
-    fn add(&mut self, counter: SharedCounterStatus, most: usize) {
+    fn add(&mut self, counter: SharedCounterStatus, max_counters: usize) {
         self.counters += 1;
         self.held += u64::from(counter.held);
         self.demand += counter.demand;
         self.busiest.push(counter);
         // Sorting at intervals keeps the list short, however many counters there are.
-        if self.busiest.len() > 2 * most {
-            self.shorten(most);
+        if self.busiest.len() > 2 * max_counters {
+            self.truncate(max_counters);
         }
     }
 
-    fn shorten(&mut self, most: usize) {
-        self.busiest.sort_unstable_by(SharedCounterStatus::busier);
-        self.busiest.truncate(most);
+    fn truncate(&mut self, max_counters: usize) {
+        self.busiest.sort_unstable_by(SharedCounterStatus::cmp_by_demand);
+        self.busiest.truncate(max_counters);
     }
 }
 
 impl SharedCounterStatus {
-    fn busier(&self, other: &Self) -> Ordering {
+    fn cmp_by_demand(&self, other: &Self) -> Ordering {
         let order = |one: &Self| (one.held, one.name);
         other.demand.total_cmp(&self.demand).then_with(|| order(other).cmp(&order(self)))
     }

@@ -104,7 +104,7 @@ mod tests {
     use crate::limiter::elastic::ElasticRange;
     use crate::limiter::quota::Limit;
 
-    fn again(quota: Quota) -> Option<Quota> {
+    fn round_trip(quota: Quota) -> Option<Quota> {
         let mut bytes = Vec::new();
         quota.write(&mut ByteWriter(&mut bytes));
         let mut input = ByteReader(&bytes);
@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn every_quota_comes_back_as_it_was() {
+    fn quota_serialization_round_trips() {
         let limit = |count, unit| Limit::new(NonZeroU32::new(count).unwrap(), Period::one(unit));
         for algorithm in Algorithm::RATES {
             for unit in TimeUnit::ALL {
                 let quota = Quota::new(algorithm, limit(3, unit), None).unwrap();
-                assert_eq!(again(quota), Some(quota));
+                assert_eq!(round_trip(quota), Some(quota));
             }
         }
         let burst = Quota::new(Algorithm::Gcra, limit(100, TimeUnit::Second), NonZeroU32::new(7)).unwrap();
@@ -131,17 +131,17 @@ mod tests {
         let daily = window(Algorithm::FixedWindow).in_zone(berlin).unwrap();
         let fine = window(Algorithm::SlidingWindow).with_precision(60).unwrap();
         for quota in [burst, elastic, ban, daily, fine] {
-            assert_eq!(again(quota), Some(quota));
+            assert_eq!(round_trip(quota), Some(quota));
         }
     }
 
     #[test]
-    fn what_is_under_way_does_not_come_back() {
-        assert_eq!(again(Quota::in_flight(NonZeroU32::new(5).unwrap())), None);
+    fn in_flight_quota_is_not_deserialized() {
+        assert_eq!(round_trip(Quota::in_flight(NonZeroU32::new(5).unwrap())), None);
     }
 
     #[test]
-    fn what_could_not_be_written_is_not_read() {
+    fn invalid_saved_quota_is_rejected() {
         let second = Period::one(TimeUnit::Second);
         let read = |algorithm, period, count, burst, shares| {
             let units = (NonZeroU32::new(count).unwrap(), NonZeroU32::new(burst).unwrap());

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_then_there_is_nothing() {
+    fn byte_reader_reads_what_was_written_and_then_ends() {
         let mut bytes = Vec::new();
         let mut out = ByteWriter(&mut bytes);
         out.u16(7);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_leads_past_the_end_is_nothing() {
+    fn byte_reader_rejects_lengths_past_the_end() {
         assert_eq!(ByteReader(&[255, 255, 255, 255, b'a']).text(), None);
         assert_eq!(ByteReader(&[4, 1, 2]).short(), None);
         assert_eq!(ByteReader(&[1, 0, 0, 0, 255]).text(), None);

@@ -52,7 +52,7 @@ pub struct Restorer {
     max_keys: usize,
     now: Timestamp,
     last: Option<SavedPart>,
-    begun: Option<RestoreProgress>,
+    progress: Option<RestoreProgress>,
 }
 
 /// State after the first part has been read.
@@ -68,7 +68,7 @@ struct RestoreProgress {
 impl Restorer {
     /// Restores into a table of `max_keys` counters, at `now`.
     pub const fn new(max_keys: usize, now: Timestamp) -> Self {
-        Self { max_keys, now, last: None, begun: None }
+        Self { max_keys, now, last: None, progress: None }
     }
 
     /// Processes the next part.
@@ -90,21 +90,21 @@ impl Restorer {
         self.last = Some(part);
         let input = ByteReader(bytes);
         let now = self.now;
-        let Some(begun) = &mut self.begun else {
-            self.begun = Some(read_header(input, self.max_keys).ok_or(RestoreError::Content)?);
+        let Some(progress) = &mut self.progress else {
+            self.progress = Some(read_header(input, self.max_keys).ok_or(RestoreError::Content)?);
             return Ok(());
         };
         if part > SavedPart::Limits && !had_counters {
-            let Limiter { table: store, registry: meters, .. } = &begun.restored.limiter;
+            let Limiter { table: store, registry: meters, .. } = &progress.restored.limiter;
             store.adopt_quotas(&meters.lock().quotas(), now);
         }
-        let is_whole = match part {
-            SavedPart::Limits => begun.limits(input),
-            SavedPart::Counters => begun.counters(input, now),
-            SavedPart::Overflow => begun.shared(input, now),
-            SavedPart::Head | SavedPart::End => begun.end(input),
+        let result = match part {
+            SavedPart::Limits => progress.limits(input),
+            SavedPart::Counters => progress.counters(input, now),
+            SavedPart::Overflow => progress.shared(input, now),
+            SavedPart::Head | SavedPart::End => progress.end(input),
         };
-        is_whole.ok_or(if part == SavedPart::End { RestoreError::Count } else { RestoreError::Content })
+        result.ok_or(if part == SavedPart::End { RestoreError::Count } else { RestoreError::Content })
     }
 
     /// Returns the limiter, if the last part was processed.
@@ -112,8 +112,8 @@ impl Restorer {
     /// # Errors
     /// [`Damage::Endless`].
     pub fn finish(self) -> Result<Restored, RestoreError> {
-        match (self.begun, self.last) {
-            (Some(begun), Some(SavedPart::End)) => Ok(begun.restored),
+        match (self.progress, self.last) {
+            (Some(progress), Some(SavedPart::End)) => Ok(progress.restored),
             _ => Err(RestoreError::MissingEnd),
         }
     }

@@ -20,8 +20,8 @@ pub(super) struct Histories {
 
 impl Histories {
     /// Creates storage without histories, for `most` bytes of them.
-    pub(super) const fn new(most: usize) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), bytes: 0, max_bytes: most }
+    pub(super) const fn new(max_bytes: usize) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), bytes: 0, max_bytes }
     }
 
     /// Returns the history with this number, which must be in use.

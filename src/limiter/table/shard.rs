@@ -82,14 +82,14 @@ pub(in crate::limiter) enum Placement {
 impl Shard {
     /// Creates a shard of up to `slots` slots and a few spare ones, at most `most` of them in use, with up to
     /// `histories` bytes of histories.
-    pub(in crate::limiter) fn new(slots: usize, most: usize, histories: usize) -> Self {
+    pub(in crate::limiter) fn new(slots: usize, max_entries: usize, histories: usize) -> Self {
         let mut shard = Self {
             groups: Box::default(),
             live: 0,
             capacity: 0,
             hand: 0,
             full_groups: slots.div_ceil(SLOTS_PER_GROUP),
-            max_entries: most.min(slots),
+            max_entries: max_entries.min(slots),
             quotas: QuotaTable::new(&[]),
             overflow: BTreeMap::new(),
             histories: Histories::new(histories),

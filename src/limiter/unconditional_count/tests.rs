@@ -22,19 +22,19 @@ fn limiter() -> (Limiter, LimitHandle) {
     (limiter, meter)
 }
 
-struct Bench {
+struct CountFixture {
     limiter: Limiter,
-    meter: LimitHandle,
+    handle: LimitHandle,
 }
 
-impl Bench {
+impl CountFixture {
     fn new() -> Self {
         let (limiter, meter) = limiter();
-        Self { limiter, meter }
+        Self { limiter, handle: meter }
     }
 
-    fn tally(&self, key: &str, amount: i64, limit: u32) -> CountOperation {
-        CountOperation { handle: self.meter, key: self.limiter.hasher().hash(key.as_bytes()), amount, limit }
+    fn operation(&self, key: &str, amount: i64, limit: u32) -> CountOperation {
+        CountOperation { handle: self.handle, key: self.limiter.hasher().hash(key.as_bytes()), amount, limit }
     }
 
     fn count(&self, tallies: &[CountOperation], counting: CountSelection) -> Vec<(u64, u64, bool)> {
@@ -43,14 +43,14 @@ impl Bench {
     }
 
     fn used(&self, key: &str) -> u32 {
-        self.limiter.usage(self.meter, self.limiter.hasher().hash(key.as_bytes()), START).unwrap().used
+        self.limiter.usage(self.handle, self.limiter.hasher().hash(key.as_bytes()), START).unwrap().used
     }
 }
 
 #[test]
-fn what_is_over_the_limit_goes_on_counting() {
-    let bench = Bench::new();
-    let tally = [bench.tally("a", 2, 3)];
+fn unconditional_count_continues_beyond_the_limit() {
+    let bench = CountFixture::new();
+    let tally = [bench.operation("a", 2, 3)];
     assert_eq!(bench.count(&tally, CountSelection::All), [(0, 2, false)]);
     assert_eq!(bench.count(&tally, CountSelection::All), [(2, 4, true)]);
     assert_eq!(bench.count(&tally, CountSelection::All), [(4, 6, true)]);
@@ -58,44 +58,44 @@ fn what_is_over_the_limit_goes_on_counting() {
 }
 
 #[test]
-fn nothing_is_counted_by_nothing_and_no_counter_comes_of_it() {
-    let bench = Bench::new();
-    assert_eq!(bench.count(&[bench.tally("a", 0, 0)], CountSelection::All), [(0, 0, false)]);
+fn count_of_zero_creates_no_counter() {
+    let bench = CountFixture::new();
+    assert_eq!(bench.count(&[bench.operation("a", 0, 0)], CountSelection::All), [(0, 0, false)]);
     assert_eq!(bench.limiter.live_keys(), 0);
 }
 
 #[test]
-fn units_are_given_back_down_to_an_unused_counter() {
-    let bench = Bench::new();
-    bench.count(&[bench.tally("a", 5, 10)], CountSelection::All);
-    assert_eq!(bench.count(&[bench.tally("a", -3, 10)], CountSelection::All), [(5, 2, false)]);
-    assert_eq!(bench.count(&[bench.tally("a", i64::MIN, 10)], CountSelection::All), [(2, 0, false)]);
+fn negative_count_stops_at_an_unused_counter() {
+    let bench = CountFixture::new();
+    bench.count(&[bench.operation("a", 5, 10)], CountSelection::All);
+    assert_eq!(bench.count(&[bench.operation("a", -3, 10)], CountSelection::All), [(5, 2, false)]);
+    assert_eq!(bench.count(&[bench.operation("a", i64::MIN, 10)], CountSelection::All), [(2, 0, false)]);
     assert_eq!(bench.used("a"), 0);
 }
 
 #[test]
-fn a_count_that_cannot_be_held_is_over_and_stays_so() {
-    let bench = Bench::new();
-    let most = [bench.tally("a", i64::MAX, u32::MAX)];
-    assert!(bench.count(&most, CountSelection::All)[0].2);
+fn count_saturates_and_stays_over_the_limit() {
+    let bench = CountFixture::new();
+    let max_count = [bench.operation("a", i64::MAX, u32::MAX)];
+    assert!(bench.count(&max_count, CountSelection::All)[0].2);
     assert_eq!(
-        bench.count(&[bench.tally("a", 1, u32::MAX)], CountSelection::All),
+        bench.count(&[bench.operation("a", 1, u32::MAX)], CountSelection::All),
         [(u64::from(u32::MAX), u64::from(u32::MAX) + 1, true)]
     );
 }
 
 #[test]
-fn where_only_those_over_count_the_others_read_as_before() {
-    let bench = Bench::new();
-    let both = [bench.tally("a", 2, 1), bench.tally("b", 2, 10)];
+fn count_selection_over_counts_only_exceeded_limits() {
+    let bench = CountFixture::new();
+    let both = [bench.operation("a", 2, 1), bench.operation("b", 2, 10)];
     assert_eq!(bench.count(&both, CountSelection::Over), [(0, 2, true), (0, 0, false)]);
     assert_eq!((bench.used("a"), bench.used("b")), (2, 0));
 }
 
 #[test]
-fn where_only_those_within_count_the_others_keep_their_value() {
-    let bench = Bench::new();
-    let both = [bench.tally("a", 2, 1), bench.tally("b", 2, 10)];
+fn count_selection_within_counts_only_limits_with_room() {
+    let bench = CountFixture::new();
+    let both = [bench.operation("a", 2, 1), bench.operation("b", 2, 10)];
     assert_eq!(bench.count(&both, CountSelection::Within), [(0, 2, true), (0, 2, false)]);
     assert_eq!((bench.used("a"), bench.used("b")), (0, 2));
     assert_eq!(bench.count(&both, CountSelection::Nothing), [(0, 2, true), (2, 2, false)]);
@@ -103,28 +103,28 @@ fn where_only_those_within_count_the_others_keep_their_value() {
 }
 
 #[test]
-fn what_is_not_given_back_is_still_over() {
-    let bench = Bench::new();
-    bench.count(&[bench.tally("a", 4, 3)], CountSelection::All);
-    let both = [bench.tally("a", -1, 3), bench.tally("b", 2, 1)];
+fn unselected_negative_count_leaves_the_counter_over_its_limit() {
+    let bench = CountFixture::new();
+    bench.count(&[bench.operation("a", 4, 3)], CountSelection::All);
+    let both = [bench.operation("a", -1, 3), bench.operation("b", 2, 1)];
     assert_eq!(bench.count(&both, CountSelection::Over), [(4, 4, true), (0, 2, true)]);
     assert_eq!((bench.used("a"), bench.used("b")), (4, 2));
 }
 
 #[test]
-fn a_counter_named_twice_in_a_request_counts_twice() {
-    let bench = Bench::new();
-    let twice = [bench.tally("a", 2, 3), bench.tally("a", 2, 3)];
+fn duplicate_counter_in_an_operation_list_counts_twice() {
+    let bench = CountFixture::new();
+    let twice = [bench.operation("a", 2, 3), bench.operation("a", 2, 3)];
     assert_eq!(bench.count(&twice, CountSelection::All), [(0, 2, false), (2, 4, true)]);
     assert_eq!(bench.used("a"), 4);
 }
 
 #[test]
-fn who_decides_sees_what_every_counter_would_read() {
-    let bench = Bench::new();
+fn count_selection_receives_the_prospective_results() {
+    let bench = CountFixture::new();
     let mut seen = Vec::new();
     bench.limiter.count_unconditionally(
-        &[bench.tally("a", 2, 1), bench.tally("b", 1, 1)],
+        &[bench.operation("a", 2, 1), bench.operation("b", 1, 1)],
         |read| {
             seen.extend(read.iter().map(|read| read.is_over));
             CountSelection::Nothing
@@ -135,27 +135,28 @@ fn who_decides_sees_what_every_counter_would_read() {
 }
 
 #[test]
-fn a_window_that_is_over_is_forgotten() {
-    let bench = Bench::new();
-    bench.count(&[bench.tally("a", 5, 3)], CountSelection::All);
+fn count_restarts_in_the_next_window() {
+    let bench = CountFixture::new();
+    bench.count(&[bench.operation("a", 5, 3)], CountSelection::All);
     let later = START.saturating_add(Duration::from_secs(60));
-    let read = bench.limiter.count_unconditionally(&[bench.tally("a", 1, 3)], |_| CountSelection::All, later);
+    let read =
+        bench.limiter.count_unconditionally(&[bench.operation("a", 1, 3)], |_| CountSelection::All, later);
     assert_eq!((read[0].before, read[0].after), (0, 1));
 }
 
 #[test]
-fn a_meter_that_is_gone_limits_nothing() {
-    let bench = Bench::new();
+fn removed_limit_counts_nothing() {
+    let bench = CountFixture::new();
     bench.limiter.retire_others(&[], START);
-    assert_eq!(bench.count(&[bench.tally("a", 5, 3)], CountSelection::All), [(0, 0, false)]);
+    assert_eq!(bench.count(&[bench.operation("a", 5, 3)], CountSelection::All), [(0, 0, false)]);
 }
 
 #[test]
-fn counts_of_many_threads_are_all_kept_and_every_number_is_given_once() {
-    let bench = Bench::new();
+fn concurrent_counts_are_atomic_and_unique() {
+    let bench = CountFixture::new();
     let mut numbers: Vec<u64> = std::thread::scope(|scope| {
         let count = || {
-            let tallies = [bench.tally("a", 1, 100), bench.tally("b", 1, 100)];
+            let tallies = [bench.operation("a", 1, 100), bench.operation("b", 1, 100)];
             let read = (0..250)
                 .map(|_| bench.limiter.count_unconditionally(&tallies, |_| CountSelection::All, START));
             read.map(|read| {

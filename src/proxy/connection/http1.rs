@@ -37,7 +37,7 @@ type DownstreamConn = server::conn::ServerConn<DownstreamIo>;
 pub(in crate::proxy) type Http1Body = server::conn::IncomingBody<DownstreamIo>;
 
 /// Maximum capacity of a header map that is kept for the next request.
-const MAX_KEPT_FIELDS: usize = 64;
+const MAX_RETAINED_FIELDS: usize = 64;
 
 /// Response to a request whose head timed out (RFC 9110 section 15.5.9).
 const REQUEST_TIMEOUT_RESPONSE: &[u8] =
@@ -106,7 +106,7 @@ async fn run(connection: &Rc<DownstreamConnection>, conn: &Rc<RefCell<Downstream
     let timer = &connection.timer;
     let mut serving = pin!(run_loop(connection, conn));
     poll_fn(|cx| {
-        timer.wake_by(cx.waker());
+        timer.register_waker(cx.waker());
         match timer.expired() {
             Some(TimeoutKind::Idle) => conn.borrow_mut().close(),
             Some(TimeoutKind::Head) => return Poll::Ready(ConnectionEnd::HeadTimeout),
@@ -140,7 +140,7 @@ async fn run_loop(
             }
             Err(broken) => return Err(broken),
         }
-        let Some(RequestHead { parts, decoder: length, expects_continue: expects, info: asked }) =
+        let Some(RequestHead { parts, decoder: length, expects_continue: expects, info }) =
             reader.take_head()
         else {
             break;
@@ -151,7 +151,7 @@ async fn run_loop(
             conn.borrow_mut().start_body(length, expects);
             DownstreamBody::Http1(Http1Body::new(conn))
         };
-        connection.interims.start_request(asked.is_http11);
+        connection.interims.start_request(info.is_http11);
         let mut handling = pipeline::handle(connection, parts, body);
         let reply = poll_fn(|cx| match Pin::new(&mut handling).poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Ok(reply)),
@@ -160,12 +160,12 @@ async fn run_loop(
         let reply = reply.await?;
         // Dropped early: it is large, and sending the response may take long.
         drop(handling);
-        let (mut sending, spare, mut keeps) = start_response(connection, conn, asked, reply, buffer);
+        let (mut sending, spare, mut keeps) = start_response(connection, conn, info, reply, buffer);
         reader.reuse(spare);
         if let Err(broken) = send_response(conn, &mut sending).await {
             // Boxed because it is rare and its future large.
             (sending, keeps) =
-                Box::pin(replace_broken_response(connection, conn, asked, sending, broken)).await?;
+                Box::pin(replace_broken_response(connection, conn, info, sending, broken)).await?;
         }
         buffer = sending.into_buffer();
         if connection.is_upgraded() {
@@ -232,14 +232,14 @@ async fn send_response(
 async fn replace_broken_response(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    asked: RequestInfo,
+    info: RequestInfo,
     sending: Encoder<ResponseBody>,
     broken: ConnectionError,
 ) -> Result<(Encoder<ResponseBody>, bool), ConnectionError> {
     let Some((body, buffer)) = sending.into_unsent() else { return Err(broken) };
     let Some(context) = body.into_broken_context() else { return Err(broken) };
     let reply = local_reply::response_broken_off(context);
-    let (mut sending, _, keeps) = start_response(connection, conn, asked, reply, buffer);
+    let (mut sending, _, keeps) = start_response(connection, conn, info, reply, buffer);
     send_response(conn, &mut sending).await?;
     Ok((sending, keeps))
 }
@@ -249,7 +249,7 @@ async fn replace_broken_response(
 fn start_response(
     connection: &DownstreamConnection,
     conn: &RefCell<DownstreamConn>,
-    mut asked: RequestInfo,
+    mut info: RequestInfo,
     Response { status, mut headers, mut body }: DownstreamResponse,
     buffer: Vec<u8>,
 ) -> (Encoder<ResponseBody>, HeaderMap, bool) {
@@ -257,11 +257,11 @@ fn start_response(
     let mut conn = conn.borrow_mut();
     pass_interims(connection, &mut conn);
     conn.start_response();
-    asked.keep_alive &= !conn.is_closing();
+    info.keep_alive &= !conn.is_closing();
     drop(conn);
     let write_date = |out: &mut Vec<u8>| connection.worker.date.write(out);
     let WrittenHead { framing: coding, has_body, keep_alive: keeps } =
-        response_head::write(asked, status, &mut headers, &body, write_date, write_buf.buffer_mut());
+        response_head::write(info, status, &mut headers, &body, write_date, write_buf.buffer_mut());
     if !has_body {
         body.omit();
     }
@@ -270,7 +270,7 @@ fn start_response(
         sending.discard_body();
     }
     let mut spare = headers.into_spare();
-    if spare.capacity() > MAX_KEPT_FIELDS {
+    if spare.capacity() > MAX_RETAINED_FIELDS {
         spare = HeaderMap::new();
     }
     (sending, spare, keeps)

@@ -63,7 +63,7 @@ pub(super) async fn serve(connection: Rc<DownstreamConnection>, stream: TokioIo<
         .enable_connect_protocol()
         .serve_connection(stream, handler);
     let ended = poll_fn(|cx| {
-        timer.wake_by(cx.waker());
+        timer.register_waker(cx.waker());
         match timer.expired() {
             Some(TimeoutKind::Idle) => {
                 Pin::new(&mut serving).graceful_shutdown();
@@ -126,7 +126,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for StreamExecutor {
 async fn serve_stream(timer: Rc<RequestTimer>, stream: impl Future<Output = ()>) {
     let mut stream = pin!(stream);
     poll_fn(|cx| {
-        timer.wake_by(cx.waker());
+        timer.register_waker(cx.waker());
         match timer.expired() {
             Some(TimeoutKind::StreamIdle) if !timer.awaits_response() => Poll::Ready(()),
             _ => stream.as_mut().poll(cx),

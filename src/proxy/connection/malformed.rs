@@ -9,7 +9,7 @@ use http::{Method, StatusCode, Version};
 
 use super::DownstreamConnection;
 use crate::proxy::request_context::ResponseFlag;
-use crate::telemetry::access_log::Entry;
+use crate::telemetry::access_log::AccessLogEntry;
 
 /// Maximum length of a logged method; longer words are not methods.
 const MAX_METHOD: usize = 64;
@@ -25,7 +25,7 @@ pub(super) fn record_request(
 ) {
     let metrics = &connection.worker.metrics;
     let took = connection.timer.head_duration();
-    metrics.malformed_request();
+    metrics.record_malformed_request();
     metrics.request_started(connection.listener);
     metrics.request_finished(connection.listener, status, took);
     log(connection, &FirstLine::parse(read), Some(status), flag, took);
@@ -33,7 +33,7 @@ pub(super) fn record_request(
 
 /// Records an HTTP/2 connection that ended with a protocol error, which the decoder does not attribute to a request.
 pub(super) fn record_connection(connection: &DownstreamConnection) {
-    connection.worker.metrics.malformed_request();
+    connection.worker.metrics.record_malformed_request();
     let line = FirstLine { protocol: Version::HTTP_2, ..FirstLine::unknown() };
     log(connection, &line, None, ResponseFlag::DownstreamProtocol, Duration::ZERO);
 }
@@ -47,13 +47,13 @@ fn log(
 ) {
     let shared = &connection.worker.shared;
     let Some(log) = &shared.access_log else { return };
-    log.log(&Entry {
+    log.log(&AccessLogEntry {
         start: shared.clock.now().saturating_sub(duration),
         method: &line.method,
         path: &line.target,
         protocol: line.protocol,
         status,
-        flags: flag.as_str(),
+        response_flags: flag.as_str(),
         attempts: 0,
         bytes_received: 0,
         bytes_sent: 0,
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_first_line_says_what_can_be_read_of_it() {
+    fn first_line_of_a_malformed_request_is_parsed_as_far_as_possible() {
         let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(MAX_TARGET));
         let cut = format!("/{}", "a".repeat(MAX_TARGET - 1));
         for (read, method, target) in [

@@ -28,7 +28,7 @@ pub(super) enum DetectedProtocol {
 /// Reads until the protocol is known. The bytes read stay in `stream` and are read again.
 pub(super) async fn detect(stream: &mut DownstreamIo, timer: &ConnectionTimer) -> DetectedProtocol {
     poll_fn(|cx| {
-        timer.wake_by(cx.waker());
+        timer.register_waker(cx.waker());
         match timer.expired() {
             Some(TimeoutKind::Head) => return Poll::Ready(DetectedProtocol::TimedOut),
             Some(_) => return Poll::Ready(DetectedProtocol::NoData),
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_preface_is_recognised_by_all_of_it() {
+    fn http2_is_detected_by_its_complete_preface() {
         assert_eq!(recognise(PREFACE), Some(DetectedProtocol::Http2));
         assert_eq!(recognise(&[PREFACE, b"\0\0\0"].concat()), Some(DetectedProtocol::Http2));
         for cut in 0..PREFACE.len() {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_comes_is_for_http_1() {
+    fn anything_but_the_http2_preface_is_http1() {
         for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"P", b"PRI / HTTP/1.1\r\n", b"\x16\x03\x01", b"\r\n"] {
             let expected = if bytes == b"P" { None } else { Some(DetectedProtocol::Http1) };
             assert_eq!(recognise(bytes), expected, "{bytes:?}");

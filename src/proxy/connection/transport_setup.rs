@@ -15,7 +15,7 @@ use crate::identify::certificate::ClientCertificate;
 use crate::listener::preamble;
 use crate::listener::{AcceptedConnection, ProxyProtocol};
 use crate::proxy::headers::{self, PeerTls};
-use crate::telemetry::metrics::Preamble;
+use crate::telemetry::metrics::ProxyProtocolOutcome;
 use crate::tls::handshake_limiter::Aborted;
 use crate::tls::identity::Identity;
 use crate::tls::server::{ServerHandshakeError, TlsServer, TlsSession};
@@ -57,8 +57,8 @@ async fn read_proxy_protocol(
     let is_trusted = connection.worker.view().policy.identify.trusted_proxies.contains(connection.peer);
     let reading = Box::pin(preamble::read(accepted, settings.proxy_protocol, is_trusted));
     let read = with_timeout(connection, reading).await;
-    let (outcome, accepted) = read.unwrap_or((Preamble::Unfinished, None));
-    connection.worker.metrics.preamble(settings.listener, outcome);
+    let (outcome, accepted) = read.unwrap_or((ProxyProtocolOutcome::Incomplete, None));
+    connection.worker.metrics.record_proxy_protocol(settings.listener, outcome);
     let accepted = accepted?;
     connection.peer = accepted.peer.ip().to_canonical();
     connection.peer_text = headers::address_value(connection.peer);
@@ -74,7 +74,7 @@ async fn accept_tls(
 ) -> Option<Transport> {
     let result = handshake(connection, settings, &server, stream).await;
     let outcome = result.as_ref().map(|(_, session)| session.start).map_err(|failure| *failure);
-    connection.worker.metrics.handshake(settings.listener, outcome);
+    connection.worker.metrics.record_handshake(settings.listener, outcome);
     let (stream, session) = result.ok()?;
     connection.tls = Some(Box::new(session.identity.map_or_else(PeerTls::default, peer_tls)));
     Some(stream.into())
@@ -93,11 +93,11 @@ async fn handshake(
         .await
         .ok_or(ServerHandshakeError::TimedOut)?;
     let permit = {
-        let _waiting = worker.metrics.handshake_waits(settings.listener);
+        let _waiting = worker.metrics.start_handshake_wait(settings.listener);
         let acquiring = Box::pin(limiter.acquire(server.settings().max_handshakes));
         with_timeout(connection, acquiring).await.ok_or(ServerHandshakeError::Crowded)?
     };
-    let _in_flight = worker.metrics.handshake_begins(settings.listener);
+    let _in_flight = worker.metrics.start_handshake(settings.listener);
     let handshake = Box::pin(permit.run(Box::pin(server.accept(stream))));
     match with_timeout(connection, handshake).await {
         Some(Ok(result)) => result,
@@ -123,7 +123,7 @@ async fn with_timeout<W: Future + Unpin>(
 ) -> Option<W::Output> {
     let timer = &connection.timer;
     poll_fn(|cx| {
-        timer.wake_by(cx.waker());
+        timer.register_waker(cx.waker());
         match timer.expired() {
             Some(_) => Poll::Ready(None),
             None => Pin::new(&mut work).poll(cx).map(Some),

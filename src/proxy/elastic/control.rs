@@ -46,7 +46,7 @@ struct HeadroomMonitor {
 
 impl HeadroomMonitor {
     fn start(shared: &ProxyState) -> Self {
-        let totals = shared.metrics.upstreams();
+        let totals = shared.metrics.upstream_totals();
         Self {
             controller: Controller::default(),
             load_totals: shared.elastic.load_totals(),
@@ -64,7 +64,7 @@ impl HeadroomMonitor {
     }
 
     fn read(&mut self, shared: &ProxyState, signals: SignalSet, now: Timestamp) -> UpstreamMeasurement {
-        let (totals, noted) = (shared.metrics.upstreams(), shared.elastic.load_totals());
+        let (totals, noted) = (shared.metrics.upstream_totals(), shared.elastic.load_totals());
         let (before, ended, failed) = (self.load_totals, completed_requests(&totals), totals.failures());
         let reading = UpstreamMeasurement {
             in_flight: totals.in_flight(),

@@ -93,7 +93,7 @@ mod tests {
     const PRESSURE: &str = "some avg10=7.52 avg60=10.51 avg300=25.69 total=1500000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=9\n";
 
     #[test]
-    fn files_are_read_as_the_kernel_writes_them() {
+    fn cgroup_pressure_and_cpu_stat_are_parsed() {
         assert_eq!(waited(PRESSURE), Some(Duration::from_millis(1500)));
         assert_eq!(waited(""), None);
         let stat = "usage_usec 5\nnr_periods 120\nnr_throttled 30\nthrottled_usec 77\n";
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worse_of_waiting_and_throttling_counts() {
+    fn cpu_load_is_the_higher_of_waiting_and_throttling() {
         let counts =
             |waited: u64, periods| CpuCounters { waited: Some(Duration::from_millis(waited)), periods };
         let second = Duration::from_secs(1);

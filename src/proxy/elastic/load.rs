@@ -96,20 +96,20 @@ mod tests {
 
     use super::*;
 
-    fn reporting(text: &'static str) -> Headers {
+    fn headers_with_report(text: &'static str) -> Headers {
         let mut headers = Headers::default();
         headers.set(&orca::TEXT_OR_JSON, &HeaderValue::from_static(text));
         headers
     }
 
     #[test]
-    fn differences_are_right_however_often_words_wrapped_round() {
+    fn load_differences_survive_counter_wraparound() {
         let load = WorkerLoad::default();
         load.logarithms.store(u64::MAX - 5, Ordering::Relaxed);
         load.squares.store(u64::MAX - 5, Ordering::Relaxed);
         load.reports.store(u64::MAX - 5, Ordering::Relaxed);
         let before = load.totals();
-        let report = reporting("TEXT cpu_utilization=0.5");
+        let report = headers_with_report("TEXT cpu_utilization=0.5");
         let mut expected = Samples::default();
         for millis in [1, 20, 300] {
             load.record_response(Duration::from_millis(millis), StatusCode::OK, &report);
@@ -120,11 +120,15 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_no_measure_of_time_but_report_all_the_same() {
+    fn error_responses_count_for_utilization_but_not_for_response_time() {
         let load = WorkerLoad::default();
         let before = load.totals();
         for status in [StatusCode::NOT_FOUND, StatusCode::SERVICE_UNAVAILABLE] {
-            load.record_response(Duration::from_micros(50), status, &reporting("TEXT cpu_utilization=7e9"));
+            load.record_response(
+                Duration::from_micros(50),
+                status,
+                &headers_with_report("TEXT cpu_utilization=7e9"),
+            );
         }
         assert_eq!(load.totals().responses_since(before), Samples::default());
         assert_eq!(load.totals().utilization_since(before), Some(MAX_UTILIZATION));
@@ -132,14 +136,18 @@ mod tests {
     }
 
     #[test]
-    fn workers_add_up() {
+    fn loads_of_workers_are_summed() {
         let (one, other) = (WorkerLoad::default(), WorkerLoad::default());
         let before = one.totals().combined_with(other.totals());
-        one.record_response(Duration::from_millis(3), StatusCode::OK, &reporting("TEXT cpu_utilization=0.2"));
+        one.record_response(
+            Duration::from_millis(3),
+            StatusCode::OK,
+            &headers_with_report("TEXT cpu_utilization=0.2"),
+        );
         other.record_response(
             Duration::from_millis(9),
             StatusCode::OK,
-            &reporting("TEXT cpu_utilization=0.4"),
+            &headers_with_report("TEXT cpu_utilization=0.4"),
         );
         let all = one.totals().combined_with(other.totals());
         assert_eq!(all.responses_since(before).count, 2);

@@ -168,40 +168,52 @@ mod tests {
 
     use super::*;
 
-    fn of(name: &HeaderName, value: &str) -> Option<f64> {
+    fn utilization_of_header(name: &HeaderName, value: &str) -> Option<f64> {
         let mut headers = Headers::default();
         headers.set(name, &HeaderValue::from_str(value).unwrap());
         utilization(&headers)
     }
 
     #[test]
-    fn every_form_is_read() {
+    fn orca_reports_are_parsed_in_text_json_and_binary() {
         // protoc's encoding of cpu_utilization: 0.5, rps: 300, named_metrics: {q: 7}, application_utilization: 0.75
         let encoded = "CQAAAAAAAOA/GKwCQgwKAXERAAAAAAAAHEBJAAAAAAAA6D8=";
         let said = [
-            of(&TEXT_OR_JSON, "TEXT cpu_utilization=0.3, mem_utilization=0.8"),
-            of(
+            utilization_of_header(&TEXT_OR_JSON, "TEXT cpu_utilization=0.3, mem_utilization=0.8"),
+            utilization_of_header(
                 &TEXT_OR_JSON,
                 "TEXT cpu_utilization=0.3,application_utilization=1.25,named_metrics.cpu_utilization=9",
             ),
-            of(&TEXT_OR_JSON, r#"JSON {"cpu_utilization": 0.5, "named_metrics": {"x": 1}}"#),
-            of(&TEXT_OR_JSON, r#"JSON {"applicationUtilization": 1, "cpuUtilization": 0.5}"#),
-            of(&TEXT_OR_JSON, &format!("BIN {encoded}")),
-            of(&BINARY, encoded),
-            of(&BINARY, encoded.trim_end_matches('=')),
+            utilization_of_header(
+                &TEXT_OR_JSON,
+                r#"JSON {"cpu_utilization": 0.5, "named_metrics": {"x": 1}}"#,
+            ),
+            utilization_of_header(
+                &TEXT_OR_JSON,
+                r#"JSON {"applicationUtilization": 1, "cpuUtilization": 0.5}"#,
+            ),
+            utilization_of_header(&TEXT_OR_JSON, &format!("BIN {encoded}")),
+            utilization_of_header(&BINARY, encoded),
+            utilization_of_header(&BINARY, encoded.trim_end_matches('=')),
         ];
         assert_eq!(said, [0.3, 1.25, 0.5, 1.0, 0.75, 0.75, 0.75].map(Some));
     }
 
     #[test]
-    fn an_application_that_says_nothing_leaves_it_to_its_cpu() {
-        assert_eq!(of(&TEXT_OR_JSON, "TEXT application_utilization=0, cpu_utilization=0.4"), Some(0.4));
-        assert_eq!(of(&TEXT_OR_JSON, "TEXT application_utilization=NaN, cpu_utilization=0.4"), Some(0.4));
-        assert_eq!(of(&TEXT_OR_JSON, "TEXT cpu_utilization=0"), Some(0.0));
+    fn cpu_utilization_is_used_without_application_utilization() {
+        assert_eq!(
+            utilization_of_header(&TEXT_OR_JSON, "TEXT application_utilization=0, cpu_utilization=0.4"),
+            Some(0.4)
+        );
+        assert_eq!(
+            utilization_of_header(&TEXT_OR_JSON, "TEXT application_utilization=NaN, cpu_utilization=0.4"),
+            Some(0.4)
+        );
+        assert_eq!(utilization_of_header(&TEXT_OR_JSON, "TEXT cpu_utilization=0"), Some(0.0));
     }
 
     #[test]
-    fn what_is_no_report_says_nothing() {
+    fn invalid_orca_reports_are_ignored() {
         let wrong = [
             "",
             "TEXT",
@@ -218,10 +230,10 @@ mod tests {
             "XML <a/>",
             "cpu_utilization=0.5",
         ];
-        assert!(wrong.iter().all(|value| of(&TEXT_OR_JSON, value).is_none()));
+        assert!(wrong.iter().all(|value| utilization_of_header(&TEXT_OR_JSON, value).is_none()));
         // Cut off in the middle of a number, a length beyond the end, a group, a tag without end.
         for value in ["CQAAAAAA", "Qv8=", "Cw==", "gICAgICAgICAgIA="] {
-            assert_eq!(of(&BINARY, value), None, "{value}");
+            assert_eq!(utilization_of_header(&BINARY, value), None, "{value}");
         }
         assert_eq!(utilization(&Headers::default()), None);
     }

@@ -57,8 +57,8 @@ impl ActiveRecording {
     }
 
     /// Whether a response with such a head may be stored.
-    pub(super) fn may_store(&self, kept: &CachedResponse) -> bool {
-        kept.may_be_stored(self.is_personal, &self.cache.headers)
+    pub(super) fn may_store(&self, response: &CachedResponse) -> bool {
+        response.may_be_stored(self.is_personal, &self.cache.headers)
     }
 
     /// Returns the maximum size of a stored response in bytes.
@@ -78,9 +78,9 @@ impl ActiveRecording {
     }
 
     /// Stores the response, unless it is too large.
-    pub(super) fn store(self, kept: &Arc<CachedResponse>) {
-        if kept.size() as u64 <= self.max_size() {
-            self.cache.responses.insert(self.key.as_ref().into(), Arc::clone(kept));
+    pub(super) fn store(self, response: &Arc<CachedResponse>) {
+        if response.size() as u64 <= self.max_size() {
+            self.cache.responses.insert(self.key.as_ref().into(), Arc::clone(response));
         }
     }
 }

@@ -45,7 +45,7 @@ pub(in crate::proxy) async fn attempt(
         None => Box::pin(upstream.pick_when_resolved()).await.ok_or(ForwardFailure::NoEndpoint)?,
     };
     if !tried.is_empty() {
-        endpoint.metrics().retried();
+        endpoint.metrics().request_retried();
     }
     let mut attempt = UpstreamAttempt::start(endpoint, context);
     loop {
@@ -218,7 +218,7 @@ impl UpstreamAttempt {
             plan.retry_on.connect_failure && plan.allows_another(tried.len()) && upstream.has_other(tried);
         let Some(endpoint) = may_move.then(|| upstream.pick(tried)).flatten() else { return Err(failure) };
         context.retries = context.retries.saturating_add(1);
-        endpoint.metrics().retried();
+        endpoint.metrics().request_retried();
         Ok(Self::start(endpoint, context))
     }
 
@@ -239,7 +239,7 @@ impl UpstreamAttempt {
             if let Some(log) = &mut context.log {
                 log.upstream_time = Some(took);
             }
-            metrics.answered_after(took);
+            metrics.record_response_time(took);
         }
         if let Some(is_good) = endpoint_success(outcome) {
             self.endpoint.record_outcome(is_good);
@@ -249,7 +249,7 @@ impl UpstreamAttempt {
 
 fn outcome(result: &AttemptResult) -> UpstreamOutcome {
     match result {
-        Ok(response) => UpstreamOutcome::Answered(response.status),
+        Ok(response) => UpstreamOutcome::Responded(response.status),
         Err(failure) => failure.outcome(),
     }
 }
@@ -258,7 +258,7 @@ fn outcome(result: &AttemptResult) -> UpstreamOutcome {
 /// outcome.
 fn endpoint_success(outcome: UpstreamOutcome) -> Option<bool> {
     match outcome {
-        UpstreamOutcome::Answered(status) => Some(!status.is_server_error()),
+        UpstreamOutcome::Responded(status) => Some(!status.is_server_error()),
         UpstreamOutcome::ConnectFailed
         | UpstreamOutcome::Malformed
         | UpstreamOutcome::TimedOut

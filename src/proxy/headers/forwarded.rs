@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_id_has_version_and_variant() {
+    fn request_id_has_uuid_version_and_variant() {
         assert_eq!(&request_id(0), b"00000000-0000-4000-8000-000000000000");
     }
 }

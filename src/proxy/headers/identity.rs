@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_imitates_an_identity_or_a_length_is_taken_off() {
+    fn lookalikes_of_identity_and_length_headers_are_removed() {
         let given = [
             "x_forwarded_for",
             "x-forwarded_proto",
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_say_nothing_that_belongs_into_a_head() {
+    fn trailers_are_stripped_of_headers_that_belong_in_a_head() {
         let mut trailers = map(&[
             "grpc-status",
             "x-checksum",

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_inside_steers_and_who_is_outside_does_not() {
+    fn envoy_overrides_are_honoured_from_internal_clients_only() {
         let given = headers(&[
             (X_ENVOY_MAX_RETRIES, "3"),
             (X_ENVOY_RETRY_ON, "gateway-error, connect-failure,unknown"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_asks_for_nothing() {
+    fn invalid_envoy_overrides_are_ignored() {
         let mut given = headers(&[
             (X_ENVOY_MAX_RETRIES, "-1"),
             (X_ENVOY_UPSTREAM_RQ_TIMEOUT_MS, "1s"),

@@ -10,7 +10,7 @@ fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
     request.body(()).unwrap().into_parts().0
 }
 
-fn valid(head: &request::Parts) -> Result<(), InvalidRequest> {
+fn validation_result(head: &request::Parts) -> Result<(), InvalidRequest> {
     validate(head, 100).map(drop)
 }
 
@@ -21,7 +21,7 @@ fn hop(trusted: bool) -> Hop<'static> {
     Hop { tls: None, peer, peer_text: &PEER, client, random: u128::MAX }
 }
 
-fn passed_on(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
+fn forwarded_headers(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
     let mut head = head("/", headers);
     head.headers.entry(HOST).or_insert(HeaderValue::from_static("a.test"));
     let given = validate(&head, 100).unwrap();
@@ -34,8 +34,8 @@ fn passed_on(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
 }
 
 #[test]
-fn fields_of_the_hop_stay_behind_and_so_does_what_connection_names() {
-    let headers = passed_on(
+fn hop_by_hop_headers_and_those_named_by_connection_are_removed() {
+    let headers = forwarded_headers(
         &[
             ("host", "a.test"),
             ("connection", "x-secret, keep-alive, host, content-length, x-forwarded-for"),
@@ -68,20 +68,20 @@ fn fields_of_the_hop_stay_behind_and_so_does_what_connection_names() {
 }
 
 #[test]
-fn only_a_trusted_peer_names_the_request() {
+fn request_id_and_forwarded_proto_are_kept_from_trusted_peers_only() {
     let given = [("x-request-id", "mine"), ("x-forwarded-proto", "https")];
-    let kept = passed_on(&given, true);
+    let kept = forwarded_headers(&given, true);
     assert_eq!(
         (kept["x-request-id"].as_bytes(), kept["x-forwarded-proto"].as_bytes()),
         (&b"mine"[..], &b"https"[..])
     );
-    let replaced = passed_on(&given, false);
+    let replaced = forwarded_headers(&given, false);
     assert_eq!(replaced["x-request-id"], "ffffffff-ffff-4fff-bfff-ffffffffffff");
     assert_eq!(replaced["x-forwarded-proto"], "http");
 }
 
 #[test]
-fn an_absolute_target_becomes_a_path_and_its_host_wins() {
+fn absolute_form_target_becomes_origin_form_and_sets_host() {
     let mut head = head("http://target.test:81/a?b", &[("host", "other.test")]);
     let given = validate(&head, 100).unwrap();
     prepare_request(&mut head, given, &hop(false), &[], None);
@@ -90,19 +90,19 @@ fn an_absolute_target_becomes_a_path_and_its_host_wins() {
 }
 
 #[test]
-fn trailers_are_asked_for_on_behalf_of_the_client() {
-    assert_eq!(passed_on(&[("te", "gzip, Trailers")], false)["te"], "trailers");
-    assert!(!passed_on(&[("te", "gzip")], false).contains_key("te"));
+fn te_trailers_is_forwarded() {
+    assert_eq!(forwarded_headers(&[("te", "gzip, Trailers")], false)["te"], "trailers");
+    assert!(!forwarded_headers(&[("te", "gzip")], false).contains_key("te"));
 }
 
 #[test]
-fn a_request_needs_exactly_one_plausible_host() {
+fn request_needs_exactly_one_valid_host() {
     let ok = [("host", "a.test:80")];
-    assert_eq!(valid(&head("/", &ok)), Ok(()));
+    assert_eq!(validation_result(&head("/", &ok)), Ok(()));
     for bad in
         [&[][..], &[("host", "")], &[("host", "a"), ("host", "a")], &[("host", "u@a")], &[("host", "a/b")]]
     {
-        assert_eq!(valid(&head("/", bad)), Err(InvalidRequest::Malformed), "{bad:?}");
+        assert_eq!(validation_result(&head("/", bad)), Err(InvalidRequest::Malformed), "{bad:?}");
     }
     for (host, plausible) in [
         ("a.test", true),
@@ -123,11 +123,11 @@ fn a_request_needs_exactly_one_plausible_host() {
     }
     let mut old = head("/", &[]);
     old.version = Version::HTTP_10;
-    assert_eq!(valid(&old), Ok(()));
+    assert_eq!(validation_result(&old), Ok(()));
 }
 
 #[test]
-fn an_authority_in_the_target_is_held_to_what_host_is() {
+fn authority_of_the_target_is_validated_like_host() {
     let hosts = [("host", "a.test")];
     for target in [
         "http://user@a.test/",
@@ -136,22 +136,22 @@ fn an_authority_in_the_target_is_held_to_what_host_is() {
         "http://a.test;x/",
         "https://a(b)/",
     ] {
-        assert_eq!(valid(&head(target, &hosts)), Err(InvalidRequest::Malformed), "{target}");
+        assert_eq!(validation_result(&head(target, &hosts)), Err(InvalidRequest::Malformed), "{target}");
     }
     for target in ["http://a.test/", "http://a.test:8080/", "https://[::1]:8080/"] {
-        assert_eq!(valid(&head(target, &hosts)), Ok(()), "{target}");
+        assert_eq!(validation_result(&head(target, &hosts)), Ok(()), "{target}");
     }
     let mut by_http2 = head("http://user@a.test/", &[]);
     by_http2.version = Version::HTTP_2;
-    assert_eq!(valid(&by_http2), Err(InvalidRequest::Malformed));
+    assert_eq!(validation_result(&by_http2), Err(InvalidRequest::Malformed));
 }
 
 #[test]
-fn only_one_chunked_coding_is_understood() {
+fn only_a_single_chunked_transfer_coding_is_accepted() {
     let coded = |codings: &[&str]| {
         let mut headers = vec![("host", "a")];
         headers.extend(codings.iter().map(|coding| ("transfer-encoding", *coding)));
-        valid(&head("/", &headers))
+        validation_result(&head("/", &headers))
     };
     assert_eq!(coded(&["chunked"]), Ok(()));
     assert_eq!(coded(&["Chunked"]), Ok(()));
@@ -161,9 +161,9 @@ fn only_one_chunked_coding_is_understood() {
 }
 
 #[test]
-fn targets_that_are_no_path_are_refused() {
+fn targets_without_a_path_are_rejected() {
     for bad in ["ftp://a/p", "a.test:80"] {
-        assert_eq!(valid(&head(bad, &[("host", "a")])), Err(InvalidRequest::Malformed), "{bad}");
+        assert_eq!(validation_result(&head(bad, &[("host", "a")])), Err(InvalidRequest::Malformed), "{bad}");
     }
-    assert_eq!(valid(&head("*", &[("host", "a")])), Err(InvalidRequest::Malformed));
+    assert_eq!(validation_result(&head("*", &[("host", "a")])), Err(InvalidRequest::Malformed));
 }

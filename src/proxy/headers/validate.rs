@@ -38,10 +38,10 @@ pub(in crate::proxy) fn normalise_length(head: &mut request::Parts) -> Result<()
 /// The reason why the request cannot be forwarded.
 pub(in crate::proxy) fn validate(
     head: &request::Parts,
-    most_fields: u32,
+    max_fields: u32,
 ) -> Result<RequestHeaderFlags, InvalidRequest> {
     if head.version == Version::HTTP_2 {
-        validate_fields(&head.headers, most_fields)?;
+        validate_fields(&head.headers, max_fields)?;
     }
     check_target(head)?;
     let mut flags = RequestHeaderFlags::default();
@@ -83,14 +83,14 @@ pub(in crate::proxy) fn validate(
 enum SingleValue<'a> {
     None,
     Value(&'a HeaderValue),
-    Several,
+    Multiple,
 }
 
 impl<'a> SingleValue<'a> {
     fn add(&mut self, value: &'a HeaderValue) {
         *self = match self {
             Self::None => Self::Value(value),
-            Self::Value(_) | Self::Several => Self::Several,
+            Self::Value(_) | Self::Multiple => Self::Multiple,
         };
     }
 }
@@ -122,7 +122,7 @@ fn check_target(head: &request::Parts) -> Result<(), InvalidRequest> {
 fn check_transfer_encoding(head: &request::Parts, codings: SingleValue<'_>) -> Result<(), InvalidRequest> {
     match codings {
         SingleValue::None => Ok(()),
-        SingleValue::Several => Err(InvalidRequest::Malformed),
+        SingleValue::Multiple => Err(InvalidRequest::Malformed),
         SingleValue::Value(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
             Err(InvalidRequest::TransferEncoding)
         }
@@ -134,8 +134,8 @@ fn check_transfer_encoding(head: &request::Parts, codings: SingleValue<'_>) -> R
 /// Checks what the HTTP/1.1 decoder checks while reading: the number of headers, and white space around values. The
 /// latter is invalid (RFC 9113 section 8.2.1), and an HTTP/1.1 upstream would ignore it. A key followed by a space
 /// would then be a different one for the limits, but the same one for the service.
-fn validate_fields(fields: &HeaderMap, most: u32) -> Result<(), InvalidRequest> {
-    if fields.len() > most as usize {
+fn validate_fields(fields: &HeaderMap, max: u32) -> Result<(), InvalidRequest> {
+    if fields.len() > max as usize {
         return Err(InvalidRequest::TooManyFields);
     }
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
@@ -168,7 +168,7 @@ fn has_one_host(head: &request::Parts, hosts: SingleValue<'_>) -> bool {
     match hosts {
         SingleValue::None => head.version == Version::HTTP_10,
         SingleValue::Value(host) => is_host(host.as_bytes()),
-        SingleValue::Several => false,
+        SingleValue::Multiple => false,
     }
 }
 

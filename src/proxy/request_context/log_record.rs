@@ -14,7 +14,7 @@ use crate::proxy::headers::X_REQUEST_ID;
 use crate::rules::RuleIndex;
 use crate::rules::matcher::Match;
 use crate::telemetry::spans::Tracer;
-use crate::telemetry::spans::context::Context;
+use crate::telemetry::spans::context::TraceContext;
 
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct LogRecord {
@@ -30,7 +30,7 @@ pub(in crate::proxy) struct LogRecord {
     pub(in crate::proxy) rule: Option<Box<str>>,
     pub(in crate::proxy) client: Option<IpAddr>,
     /// Trace context, unless the tracer does not sample the request.
-    pub(in crate::proxy) trace: Option<Box<Context>>,
+    pub(in crate::proxy) trace: Option<Box<TraceContext>>,
     pub(in crate::proxy) route: Option<Box<str>>,
 }
 
@@ -43,7 +43,7 @@ impl LogRecord {
         random: impl Fn() -> u128,
     ) -> Option<Box<Self>> {
         let random = || (random(), random() as u64);
-        let trace = tracer.and_then(|tracer| tracer.begin(&head.headers, random()));
+        let trace = tracer.and_then(|tracer| tracer.start_span(&head.headers, random()));
         (is_logged || trace.is_some()).then(|| {
             Box::new(Self {
                 method: head.method.clone(),
@@ -66,7 +66,7 @@ impl LogRecord {
     /// Makes Weir's span the parent of the upstream's.
     pub(in crate::proxy) fn inject_trace_context(&self, headers: &mut HeaderMap) {
         if let Some(trace) = &self.trace {
-            trace.write(headers);
+            trace.write_headers(headers);
         }
     }
 
@@ -77,7 +77,7 @@ impl LogRecord {
         mut rules: impl Iterator<Item = RuleIndex>,
         request: &Attributes<'_>,
     ) {
-        if !self.trace.as_ref().is_some_and(|trace| trace.sampled) {
+        if !self.trace.as_ref().is_some_and(|trace| trace.is_sampled) {
             return;
         }
         self.route = rules.find_map(|rule| match policy.rules.get(rule)?.applies_to(request) {

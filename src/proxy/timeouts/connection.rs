@@ -79,12 +79,12 @@ impl ConnectionTimer {
 
     /// Starts the setup before HTTP, which has the same timeout as the head of a request.
     pub(in crate::proxy) fn handshake_started(&self) {
-        self.turn_to(ConnState::Handshake);
+        self.set_state(ConnState::Handshake);
     }
 
     /// Ends the setup before HTTP.
     pub(in crate::proxy) fn handshake_done(&self) {
-        self.turn_to(ConnState::Idle);
+        self.set_state(ConnState::Idle);
     }
 
     /// Returns for how long the current head has been read, with the resolution of a tick.
@@ -124,7 +124,7 @@ impl ConnectionTimer {
     /// Records that the head of a request has started, which may have been read with the previous request.
     pub(in crate::proxy) fn head_started(&self) {
         if self.state() == ConnState::Idle {
-            self.turn_to(ConnState::ReadingHead);
+            self.set_state(ConnState::ReadingHead);
         }
     }
 
@@ -133,13 +133,13 @@ impl ConnectionTimer {
         let request = self.request.get_or_init(|| Rc::new(RequestTimer::new(&self.ticks, None)));
         request.start(stream_idle_timeout);
         self.linger.forget_head();
-        self.turn_to(ConnState::Serving);
+        self.set_state(ConnState::Serving);
         Rc::clone(request)
     }
 
     /// Marks the connection as HTTP/2.
     pub(in crate::proxy) fn multiplex(&self) {
-        self.turn_to(ConnState::Multiplexing);
+        self.set_state(ConnState::Multiplexing);
     }
 
     /// HTTP/2: returns the state that the connection's streams share.
@@ -150,7 +150,7 @@ impl ConnectionTimer {
     /// Records that GOAWAY was sent; the client should close the connection after its last stream.
     pub(in crate::proxy) fn goaway_sent(&self) {
         if self.state.get() == ConnState::Multiplexing {
-            self.turn_to(ConnState::Draining);
+            self.set_state(ConnState::Draining);
         }
     }
 
@@ -164,7 +164,7 @@ impl ConnectionTimer {
         let has_unread = self.linger.has_unread_head()
             || self.request.get().is_some_and(|request| request.has_unread_body());
         if has_unread && state != ConnState::Lingering {
-            self.turn_to(ConnState::Lingering);
+            self.set_state(ConnState::Lingering);
             self.discarded();
             self.lingering.add(peer, self);
         }
@@ -200,7 +200,7 @@ impl ConnectionTimer {
     }
 
     /// Registers the task to wake when a timeout expires.
-    pub(in crate::proxy) fn wake_by(&self, waker: &Waker) {
+    pub(in crate::proxy) fn register_waker(&self, waker: &Waker) {
         store(&self.waker, waker);
     }
 
@@ -210,14 +210,14 @@ impl ConnectionTimer {
         if state == ConnState::Serving
             && let Some(ended) = self.request.get().and_then(|request| request.ended())
         {
-            self.turn_to(ConnState::Idle);
+            self.set_state(ConnState::Idle);
             self.since.set(ended);
             return ConnState::Idle;
         }
         state
     }
 
-    fn turn_to(&self, state: ConnState) {
+    fn set_state(&self, state: ConnState) {
         self.expired.set(None);
         self.state.set(state);
         self.since.set(self.ticks.now());

@@ -85,7 +85,7 @@ mod tests {
     use super::super::{CoarseClock, ConnectionTimeouts, TimeoutKind};
     use super::*;
 
-    fn lingering(clock: &Rc<CoarseClock>, peer: u8) -> Rc<ConnectionTimer> {
+    fn start_lingering(clock: &Rc<CoarseClock>, peer: u8) -> Rc<ConnectionTimer> {
         let connection =
             clock.add_connection(ConnectionTimeouts::new(Duration::from_secs(2), Duration::from_secs(1)));
         connection.head_started();
@@ -93,33 +93,33 @@ mod tests {
         connection
     }
 
-    fn ended(connections: &[Rc<ConnectionTimer>]) -> Vec<usize> {
+    fn expired_indices(connections: &[Rc<ConnectionTimer>]) -> Vec<usize> {
         let is_ended = |index: &usize| connections[*index].expired() == Some(TimeoutKind::Linger);
         (0..connections.len()).filter(is_ended).collect()
     }
 
     #[test]
-    fn the_oldest_of_a_peer_ends_when_the_peer_has_too_many() {
+    fn oldest_lingering_connection_of_a_peer_is_closed_at_the_per_peer_limit() {
         let clock = Rc::new(CoarseClock::default());
-        let other = lingering(&clock, 1);
-        let all: Vec<_> = (0..MAX_LINGERING_PER_PEER + 2).map(|_| lingering(&clock, 2)).collect();
-        assert_eq!(ended(&all), [0, 1]);
+        let other = start_lingering(&clock, 1);
+        let all: Vec<_> = (0..MAX_LINGERING_PER_PEER + 2).map(|_| start_lingering(&clock, 2)).collect();
+        assert_eq!(expired_indices(&all), [0, 1]);
         assert_eq!(other.expired(), None);
     }
 
     #[test]
-    fn the_oldest_of_all_ends_when_there_are_too_many() {
+    fn oldest_lingering_connection_is_closed_at_the_limit() {
         let clock = Rc::new(CoarseClock::default());
         let all: Vec<_> =
-            (0..MAX_LINGERING + 1).map(|index| lingering(&clock, (index % 200) as u8)).collect();
-        assert_eq!(ended(&all), [0]);
+            (0..MAX_LINGERING + 1).map(|index| start_lingering(&clock, (index % 200) as u8)).collect();
+        assert_eq!(expired_indices(&all), [0]);
     }
 
     #[test]
-    fn connections_that_have_ended_do_not_count() {
+    fn closed_connections_do_not_count_as_lingering() {
         let clock = Rc::new(CoarseClock::default());
-        let first = lingering(&clock, 1);
-        (0..2 * MAX_LINGERING_PER_PEER).for_each(|_| drop(lingering(&clock, 1)));
+        let first = start_lingering(&clock, 1);
+        (0..2 * MAX_LINGERING_PER_PEER).for_each(|_| drop(start_lingering(&clock, 1)));
         assert_eq!(first.expired(), None);
     }
 }

@@ -235,11 +235,11 @@ impl RequestTimer {
     }
 
     /// Registers the task to wake when a timeout expires.
-    pub(in crate::proxy) fn wake_by(&self, waker: &Waker) {
+    pub(in crate::proxy) fn register_waker(&self, waker: &Waker) {
         store(&self.waker, waker);
     }
 
-    pub(super) fn wake_upload_by(&self, waker: &Waker) {
+    pub(super) fn register_upload_waker(&self, waker: &Waker) {
         store(&self.upload_waker, waker);
     }
 

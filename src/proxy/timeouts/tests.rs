@@ -15,23 +15,23 @@ fn clock_and_connection() -> (CoarseClock, Rc<ConnectionTimer>) {
     (clock, connection)
 }
 
-fn pass(clock: &CoarseClock, time: Duration) {
+fn advance(clock: &CoarseClock, time: Duration) {
     for _ in 0..ticks(time) {
         clock.tick();
     }
 }
 
 #[test]
-fn nothing_is_ended_early() {
+fn idle_timeout_does_not_expire_early() {
     let (clock, connection) = clock_and_connection();
-    pass(&clock, Duration::from_secs(2));
+    advance(&clock, Duration::from_secs(2));
     assert_eq!(connection.expired(), None);
     clock.tick();
     assert_eq!(connection.expired(), Some(TimeoutKind::Idle));
 }
 
 #[test]
-fn a_head_has_its_time_however_it_drips() {
+fn header_timeout_is_not_extended_by_slow_bytes() {
     let (clock, connection) = clock_and_connection();
     for _ in 0..11 {
         connection.bytes_read();
@@ -41,13 +41,13 @@ fn a_head_has_its_time_however_it_drips() {
 }
 
 #[test]
-fn a_head_that_came_with_the_request_before_has_its_time_too() {
+fn header_timeout_applies_to_a_pipelined_head() {
     let (clock, connection) = clock_and_connection();
     let request = connection.start_request(Duration::from_millis(500));
     request.response_ended();
     connection.flushed();
     connection.head_started();
-    pass(&clock, Duration::from_secs(1));
+    advance(&clock, Duration::from_secs(1));
     assert_eq!(connection.expired(), None);
     connection.head_started();
     clock.tick();
@@ -55,75 +55,75 @@ fn a_head_that_came_with_the_request_before_has_its_time_too() {
 }
 
 #[test]
-fn a_body_may_take_long_as_long_as_it_moves() {
+fn stream_idle_timeout_is_reset_by_body_bytes() {
     let (clock, connection) = clock_and_connection();
     connection.start_request(Duration::from_millis(500));
     for _ in 0..100 {
-        pass(&clock, Duration::from_millis(400));
+        advance(&clock, Duration::from_millis(400));
         connection.bytes_read();
     }
     assert_eq!(connection.expired(), None);
-    pass(&clock, Duration::from_millis(600));
+    advance(&clock, Duration::from_millis(600));
     assert_eq!(connection.expired(), Some(TimeoutKind::StreamIdle));
 }
 
 #[test]
-fn only_the_answer_is_waited_for_once_the_request_is_out() {
+fn only_the_response_timeout_applies_once_the_request_is_sent() {
     let (clock, connection) = clock_and_connection();
     let request = connection.start_request(Duration::from_millis(500));
     request.await_response(Timeout::configured(Duration::from_secs(3)));
-    pass(&clock, Duration::from_secs(3));
+    advance(&clock, Duration::from_secs(3));
     assert_eq!(connection.expired(), None);
     clock.tick();
     assert_eq!(connection.expired(), Some(TimeoutKind::Response(SetBy::Configuration)));
 }
 
 #[test]
-fn the_earlier_of_two_timeouts_expires_and_says_who_set_it() {
+fn earlier_of_two_response_timeouts_expires_and_names_its_origin() {
     let seconds = |count| Duration::from_secs(count);
     for (client, set_by) in [(2, SetBy::Client), (4, SetBy::Configuration), (9, SetBy::Configuration)] {
         let (clock, connection) = clock_and_connection();
         let request = connection.start_request(seconds(60));
         request.await_response(Timeout::by_client(seconds(client)));
         request.await_response(Timeout::configured(seconds(4)));
-        pass(&clock, seconds(5));
+        advance(&clock, seconds(5));
         assert_eq!(connection.expired(), Some(TimeoutKind::Response(set_by)), "{client}");
     }
 }
 
 #[test]
-fn an_exchange_lasts_until_it_is_answered_flushed_and_read() {
+fn request_ends_once_its_response_is_flushed_and_its_body_is_read() {
     let (clock, connection) = clock_and_connection();
     let request = connection.start_request(Duration::from_secs(60));
     let upload = UploadTimer::start(&request);
     request.response_ended();
     connection.flushed();
     connection.bytes_read();
-    pass(&clock, Duration::from_secs(5));
+    advance(&clock, Duration::from_secs(5));
     assert_eq!(connection.expired(), None, "neither idle nor reading a head");
     drop(upload);
-    pass(&clock, Duration::from_secs(2));
+    advance(&clock, Duration::from_secs(2));
     assert_eq!(connection.expired(), None);
     clock.tick();
     assert_eq!(connection.expired(), Some(TimeoutKind::Idle));
 }
 
 #[test]
-fn an_answer_that_the_client_does_not_take_is_a_stall() {
+fn unread_response_expires_the_stream_idle_timeout() {
     let (clock, connection) = clock_and_connection();
     let request = connection.start_request(Duration::from_millis(500));
     request.response_ended();
-    pass(&clock, Duration::from_millis(600));
+    advance(&clock, Duration::from_millis(600));
     assert_eq!(connection.expired(), Some(TimeoutKind::StreamIdle));
     assert!(!request.awaits_response());
 }
 
 #[test]
-fn nothing_outlives_its_exchange() {
+fn timers_of_a_finished_request_do_not_affect_the_next() {
     let (clock, connection) = clock_and_connection();
     let request = connection.start_request(Duration::from_secs(60));
     request.await_response(Timeout::configured(Duration::from_secs(2)));
-    pass(&clock, Duration::from_millis(2200));
+    advance(&clock, Duration::from_millis(2200));
     assert_eq!(connection.expired(), Some(TimeoutKind::Response(SetBy::Configuration)));
     let late = UploadTimer::start(&request);
     request.must_linger();
@@ -131,63 +131,63 @@ fn nothing_outlives_its_exchange() {
     assert_eq!(connection.expired(), None);
     late.await_response(Timeout::configured(Duration::ZERO));
     drop(late);
-    pass(&clock, Duration::from_secs(1));
+    advance(&clock, Duration::from_secs(1));
     assert_eq!(connection.expired(), None, "an earlier upload does not affect this exchange");
     assert!(!connection.start_linger(PEER));
 }
 
 #[test]
-fn lingering_ends_even_where_the_connection_had_to_go_already() {
+fn linger_starts_and_times_out_after_the_idle_timeout_expired() {
     let (clock, connection) = clock_and_connection();
     let request = connection.start_request(Duration::from_secs(60));
     request.response_ended();
     connection.flushed();
     clock.drain();
-    pass(&clock, Duration::from_millis(600));
+    advance(&clock, Duration::from_millis(600));
     assert_eq!(connection.expired(), Some(TimeoutKind::Idle));
     request.must_linger();
     assert!(connection.start_linger(PEER));
-    pass(&clock, Duration::from_millis(1100));
+    advance(&clock, Duration::from_millis(1100));
     assert_eq!(connection.expired(), Some(TimeoutKind::Linger));
 }
 
 #[test]
-fn lingering_goes_on_while_something_comes_and_not_for_ever() {
+fn linger_is_extended_by_bytes_up_to_its_maximum() {
     let (clock, connection) = clock_and_connection();
     connection.head_started();
     assert!(connection.start_linger(PEER));
     for _ in 0..7 {
-        pass(&clock, Duration::from_secs(4));
+        advance(&clock, Duration::from_secs(4));
         connection.discarded();
     }
     assert_eq!(connection.expired(), None);
-    pass(&clock, Duration::from_millis(2100));
+    advance(&clock, Duration::from_millis(2100));
     assert_eq!(connection.expired(), Some(TimeoutKind::Linger), "lingering ends after 30 s");
 }
 
 #[test]
-fn lingering_ends_when_nothing_comes() {
+fn linger_times_out_without_bytes() {
     let (clock, connection) = clock_and_connection();
     connection.head_started();
     assert!(connection.start_linger(PEER));
-    pass(&clock, Duration::from_secs(5));
+    advance(&clock, Duration::from_secs(5));
     assert_eq!(connection.expired(), None);
     clock.tick();
     assert_eq!(connection.expired(), Some(TimeoutKind::Linger));
 }
 
 #[test]
-fn a_drain_gives_idle_connections_a_moment() {
+fn drain_closes_idle_connections_after_a_grace_period() {
     let (clock, connection) = clock_and_connection();
     clock.drain();
-    pass(&clock, Duration::from_millis(400));
+    advance(&clock, Duration::from_millis(400));
     assert_eq!(connection.expired(), None);
     clock.tick();
     assert_eq!(connection.expired(), Some(TimeoutKind::Idle));
 }
 
 #[test]
-fn closed_connections_are_forgotten() {
+fn closed_connections_are_not_counted_as_open() {
     let (clock, connection) = clock_and_connection();
     assert_eq!(clock.open_count(), 1);
     drop(connection);
@@ -202,14 +202,14 @@ fn scarcity() -> (Rc<RequestScarcity>, crate::upstream::Upstream) {
 }
 
 #[test]
-fn a_client_that_sends_too_slowly_is_ended_once_requests_are_scarce() {
+fn slow_upload_is_aborted_once_requests_are_scarce() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
     let request = connection.start_request(Duration::from_secs(300));
     request.require_min_rate(Rc::clone(&scarcity), true);
     let uploading = UploadTimer::start(&request);
     uploading.data_awaited();
-    pass(&clock, Duration::from_secs(60));
+    advance(&clock, Duration::from_secs(60));
     assert_eq!(connection.expired(), None, "no minimum rate while permits are not scarce");
     scarcity.set_scarce(true);
     clock.tick();
@@ -217,7 +217,7 @@ fn a_client_that_sends_too_slowly_is_ended_once_requests_are_scarce() {
 }
 
 #[test]
-fn a_client_that_keeps_the_minimum_is_left_alone() {
+fn upload_at_the_minimum_rate_is_not_aborted() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
     scarcity.set_scarce(true);
@@ -226,14 +226,14 @@ fn a_client_that_keeps_the_minimum_is_left_alone() {
     let uploading = UploadTimer::start(&request);
     for _ in 0..60 {
         uploading.data_awaited();
-        pass(&clock, Duration::from_secs(1));
+        advance(&clock, Duration::from_secs(1));
         uploading.received(1000);
     }
     assert_eq!(connection.expired(), None);
 }
 
 #[test]
-fn a_slow_upstream_is_not_blamed_on_the_client() {
+fn slow_upstream_does_not_count_against_the_minimum_client_rate() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
     scarcity.set_scarce(true);
@@ -243,20 +243,20 @@ fn a_slow_upstream_is_not_blamed_on_the_client() {
     let uploading = UploadTimer::start(&request);
     uploading.data_awaited();
     uploading.received(1);
-    pass(&clock, Duration::from_secs(60));
+    advance(&clock, Duration::from_secs(60));
     drop(uploading);
     request.response_started();
     for _ in 0..60 {
         request.data_ready(1);
         connection.bytes_written(1);
         request.data_polled();
-        pass(&clock, Duration::from_secs(1));
+        advance(&clock, Duration::from_secs(1));
     }
     assert_eq!(connection.expired(), None);
 }
 
 #[test]
-fn a_client_that_does_not_read_is_ended_unless_nothing_is_held_for_it() {
+fn slow_reader_is_aborted_unless_the_minimum_rate_is_waived() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
     scarcity.set_scarce(true);
@@ -268,13 +268,13 @@ fn a_client_that_does_not_read_is_ended_unless_nothing_is_held_for_it() {
         if !holds {
             request.waive_min_rate();
         }
-        pass(&clock, Duration::from_secs(11));
+        advance(&clock, Duration::from_secs(11));
         assert_eq!(connection.expired(), holds.then_some(TimeoutKind::StreamIdle));
     }
 }
 
 #[test]
-fn a_call_may_be_silent_between_its_messages() {
+fn grpc_stream_may_pause_between_messages_under_a_minimum_rate() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
     scarcity.set_scarce(true);
@@ -286,13 +286,13 @@ fn a_call_may_be_silent_between_its_messages() {
         if is_answered {
             request.response_started();
         }
-        pass(&clock, Duration::from_secs(60));
+        advance(&clock, Duration::from_secs(60));
         assert_eq!(connection.expired(), None);
     }
 }
 
 #[test]
-fn an_upload_that_others_of_its_connection_may_hold_up_is_not_too_slow() {
+fn upload_blocked_by_the_shared_http2_window_is_not_too_slow() {
     let (clock, connection) = clock_and_connection();
     let (scarcity, _) = scarcity();
     scarcity.set_scarce(true);
@@ -304,16 +304,16 @@ fn an_upload_that_others_of_its_connection_may_hold_up_is_not_too_slow() {
         (0..STREAMS_IN_WINDOW).map(|_| clock.add_stream(&connection, Duration::from_secs(300))).collect();
     let uploads: Vec<_> = others.iter().map(UploadTimer::start).collect();
     uploads.iter().for_each(|upload| upload.received(1 << 16));
-    pass(&clock, Duration::from_secs(60));
+    advance(&clock, Duration::from_secs(60));
     assert_eq!(stream.expired(), None);
     // One of them has made room in the connection's window.
     uploads[0].data_awaited();
-    pass(&clock, Duration::from_secs(11));
+    advance(&clock, Duration::from_secs(11));
     assert_eq!(stream.expired(), Some(TimeoutKind::StreamIdle));
 }
 
 #[test]
-fn an_upload_that_is_whole_does_not_hold_up_the_others_of_its_connection() {
+fn complete_upload_does_not_hold_the_shared_http2_window() {
     let (clock, connection) = clock_and_connection();
     connection.multiplex();
     let stream = clock.add_stream(&connection, Duration::from_secs(1));

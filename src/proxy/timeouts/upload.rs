@@ -45,7 +45,7 @@ impl UploadTimer {
     pub(in crate::proxy) fn is_expired(&self, cx: &Context<'_>) -> bool {
         let request = &self.request;
         if request.is_stream() {
-            request.wake_upload_by(cx.waker());
+            request.register_upload_waker(cx.waker());
         }
         let has_ended = request.is_stream() && !request.sends_response();
         has_ended && request.expired() == Some(TimeoutKind::StreamIdle)

@@ -7,78 +7,79 @@ use crate::limiter::quota::TimeUnit;
 
 /// A bare item (RFC 9651) of the types that these headers use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Bare {
+enum BareItem {
     Integer(u64),
     Text(String),
     Bytes(Vec<u8>),
 }
 
-type Members = Vec<(Bare, BTreeMap<String, Bare>)>;
+type Members = Vec<(BareItem, BTreeMap<String, BareItem>)>;
 
 /// A strict parser for Lists of Items (RFC 9651 §4.2.1); `None` on a syntax error.
-struct Reader<'a>(&'a [u8]);
+struct ListParser<'a>(&'a [u8]);
 
-impl Reader<'_> {
-    fn list(text: &str) -> Option<Members> {
-        let mut reader = Reader(text.as_bytes());
+impl ListParser<'_> {
+    fn parse_list(text: &str) -> Option<Members> {
+        let mut reader = ListParser(text.as_bytes());
         let mut members = Vec::new();
         loop {
             members.push(reader.item()?);
-            reader.spaces();
+            reader.skip_spaces();
             if reader.0.is_empty() {
                 return Some(members);
             }
-            reader.take(b',')?;
-            reader.spaces();
+            reader.expect_byte(b',')?;
+            reader.skip_spaces();
         }
     }
 
-    fn item(&mut self) -> Option<(Bare, BTreeMap<String, Bare>)> {
-        let item = self.bare()?;
+    fn item(&mut self) -> Option<(BareItem, BTreeMap<String, BareItem>)> {
+        let item = self.bare_item()?;
         let mut parameters = BTreeMap::new();
-        while self.take(b';').is_some() {
-            let name = self.run(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())?;
-            self.take(b'=')?;
-            let value = self.bare()?;
+        while self.expect_byte(b';').is_some() {
+            let name = self.take_while(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())?;
+            self.expect_byte(b'=')?;
+            let value = self.bare_item()?;
             assert_eq!(parameters.insert(name, value), None, "a parameter twice");
         }
         Some((item, parameters))
     }
 
-    fn bare(&mut self) -> Option<Bare> {
+    fn bare_item(&mut self) -> Option<BareItem> {
         match self.0.first()? {
             b'"' => {
-                self.take(b'"')?;
-                let text = self.run(|byte| (0x20..0x7f).contains(&byte) && byte != b'"' && byte != b'\\')?;
-                self.take(b'"').map(|()| Bare::Text(text))
+                self.expect_byte(b'"')?;
+                let text =
+                    self.take_while(|byte| (0x20..0x7f).contains(&byte) && byte != b'"' && byte != b'\\')?;
+                self.expect_byte(b'"').map(|()| BareItem::Text(text))
             }
             b':' => {
-                self.take(b':')?;
-                let text = self.run(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte))?;
-                self.take(b':')?;
-                Some(Bare::Bytes(STANDARD.decode(text).ok()?))
+                self.expect_byte(b':')?;
+                let text = self.take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte))?;
+                self.expect_byte(b':')?;
+                Some(BareItem::Bytes(STANDARD.decode(text).ok()?))
             }
             _ => {
-                let digits = self.run(|byte| byte.is_ascii_digit())?;
-                (digits.len() <= 15).then(|| Bare::Integer(digits.parse().unwrap()))
+                let digits = self.take_while(|byte| byte.is_ascii_digit())?;
+                (digits.len() <= 15).then(|| BareItem::Integer(digits.parse().unwrap()))
             }
         }
     }
 
-    fn run(&mut self, is_part: impl Fn(u8) -> bool) -> Option<String> {
+    fn take_while(&mut self, is_part: impl Fn(u8) -> bool) -> Option<String> {
         let length = self.0.iter().take_while(|byte| is_part(**byte)).count();
         let (taken, rest) = self.0.split_at(length);
         self.0 = rest;
         (length > 0).then(|| String::from_utf8(taken.to_vec()).unwrap())
     }
 
-    fn take(&mut self, byte: u8) -> Option<()> {
+    fn expect_byte(&mut self, byte: u8) -> Option<()> {
         self.0 = self.0.strip_prefix(&[byte])?;
         Some(())
     }
 
-    fn spaces(&mut self) {
-        while self.take(b' ').is_some() {}
+    fn skip_spaces(&mut self) {
+        while self.expect_byte(b' ').is_some() {}
     }
 }
 
@@ -93,7 +94,7 @@ fn written(limits: &[ServiceLimit<'_>]) -> [String; 2] {
     let headers = headers.into_map();
     [RATELIMIT, RATELIMIT_POLICY].map(|name| {
         let text = headers[name].to_str().unwrap().to_owned();
-        assert!(Reader::list(&text).is_some(), "no List: {text}");
+        assert!(ListParser::parse_list(&text).is_some(), "no List: {text}");
         text
     })
 }
@@ -103,7 +104,7 @@ fn seconds(seconds: u64) -> Option<Duration> {
 }
 
 #[test]
-fn each_limit_is_a_member_of_both_fields() {
+fn ratelimit_headers_list_every_limit() {
     let fast = QuotaPolicy::new("fast", 10, QuotaUnit::Requests, seconds(1));
     let slow = QuotaPolicy::new("slow", 1000, QuotaUnit::Requests, seconds(3600));
     let [state, policies] = written(&[limit(&fast, 9, Some(100)), limit(&slow, 3, Some(3601))]);
@@ -112,7 +113,7 @@ fn each_limit_is_a_member_of_both_fields() {
 }
 
 #[test]
-fn a_window_that_is_no_whole_number_of_seconds_is_left_out() {
+fn ratelimit_policy_omits_windows_of_fractional_seconds() {
     for millis in [1, 100, 1500] {
         let policy = QuotaPolicy::new("a", 5, QuotaUnit::Requests, Some(Duration::from_millis(millis)));
         assert_eq!(written(&[limit(&policy, 4, Some(20))]), ["\"a\";r=4;t=1", "\"a\";q=5"]);
@@ -120,7 +121,7 @@ fn a_window_that_is_no_whole_number_of_seconds_is_left_out() {
 }
 
 #[test]
-fn bytes_and_concurrent_requests_are_named_and_counted_as_such() {
+fn ratelimit_policy_names_its_quota_units() {
     let kibibyte = QuotaUnit::ContentBytes(NonZeroU64::new(1024).unwrap());
     let uploads = QuotaPolicy::new("uploads", 100, kibibyte, seconds(60));
     let exports = QuotaPolicy::new("exports/in_flight", 2, QuotaUnit::ConcurrentRequests, None);
@@ -133,44 +134,45 @@ fn bytes_and_concurrent_requests_are_named_and_counted_as_such() {
 }
 
 #[test]
-fn no_number_is_larger_than_an_integer_can_be() {
+fn ratelimit_numbers_fit_structured_field_integers() {
     let unit = QuotaUnit::ContentBytes(NonZeroU64::MAX);
     let policy = QuotaPolicy::new("a", u32::MAX, unit, seconds(u64::MAX));
     let [state, policies] = written(&[limit(&policy, 3, Some(u64::MAX))]);
     for text in [state, policies] {
-        for (_, parameters) in Reader::list(&text).unwrap() {
-            let most = |value: &Bare| !matches!(value, Bare::Integer(number) if *number > MAX_INTEGER);
+        for (_, parameters) in ListParser::parse_list(&text).unwrap() {
+            let most =
+                |value: &BareItem| !matches!(value, BareItem::Integer(number) if *number > MAX_INTEGER);
             assert!(parameters.values().all(most), "{text}");
         }
     }
 }
 
 #[test]
-fn a_partition_key_is_a_byte_sequence_in_both() {
+fn ratelimit_partition_key_is_a_byte_sequence() {
     let policy = QuotaPolicy::new("a", 5, QuotaUnit::Requests, seconds(1));
     let partition = [0, 1, 2, 250, 251, 252, 253, 255];
     let texts = written(&[ServiceLimit { partition: Some(partition), ..limit(&policy, 4, None) }]);
     for text in texts {
-        let members = Reader::list(&text).unwrap();
-        assert_eq!(members[0].1["pk"], Bare::Bytes(partition.to_vec()), "{text}");
+        let members = ListParser::parse_list(&text).unwrap();
+        assert_eq!(members[0].1["pk"], BareItem::Bytes(partition.to_vec()), "{text}");
     }
 }
 
 #[test]
-fn an_elastic_limit_is_as_large_as_it_is_now() {
+fn ratelimit_policy_reports_the_current_elastic_limit() {
     let policy = QuotaPolicy::new("a", 10, QuotaUnit::Requests, seconds(1));
     let [_, policies] = written(&[ServiceLimit { elastic_count: Some(25), ..limit(&policy, 4, None) }]);
     assert_eq!(policies, "\"a\";q=25;w=1");
 }
 
 #[test]
-fn limits_of_one_rule_are_told_apart_by_their_periods() {
+fn ratelimit_policy_names_include_the_period() {
     assert_eq!(QuotaPolicy::name_of("api", Period::one(TimeUnit::Second)), "api/s");
     assert_eq!(QuotaPolicy::name_of("api", Period::one(TimeUnit::Day)), "api/d");
 }
 
 #[test]
-fn no_limit_no_fields() {
+fn no_ratelimit_headers_without_a_limit() {
     let mut headers = Headers::default();
     write(&mut headers, &[]);
     let headers = headers.into_map();

@@ -7,39 +7,40 @@
 use super::StreamId;
 
 /// Divisor of the part of a limit that all clients together keep even without demand (1/20).
-const KEPT: u64 = 20;
+const MIN_SHARE_DIVISOR: u64 = 20;
 
 /// Demand of one client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(super) struct ClientDemand {
     pub(super) client: StreamId,
     /// Demand in tokens; `None` for a client that has not reported for long enough.
     pub(super) demand: Option<f64>,
 }
 
 /// Divides `tokens` according to demand.
-pub(super) fn divide(tokens: u64, wishes: &[Wish]) -> Vec<(StreamId, u64)> {
-    let count = wishes.len() as u64;
-    let kept = (tokens / (KEPT * count.max(1))).max(1);
+pub(super) fn divide(tokens: u64, demands: &[ClientDemand]) -> Vec<(StreamId, u64)> {
+    let count = demands.len() as u64;
+    let min_share = (tokens / (MIN_SHARE_DIVISOR * count.max(1))).max(1);
     // The demand of a new client is unknown; it starts with a quarter of an equal share.
-    let beginning = (tokens / (4 * count.max(1))).max(kept);
-    let wanted = |wish: &Wish| match wish.demand {
-        None => beginning,
+    let initial_share = (tokens / (4 * count.max(1))).max(min_share);
+    let demanded_share = |client: &ClientDemand| match client.demand {
+        None => initial_share,
         // A float above the range of the type becomes its largest value.
-        Some(demand) => ((demand * 1.25).ceil() as u64).max(kept),
+        Some(demand) => ((demand * 1.25).ceil() as u64).max(min_share),
     };
-    let mut shares: Vec<(StreamId, u64)> = wishes.iter().map(|wish| (wish.client, wanted(wish))).collect();
+    let mut shares: Vec<(StreamId, u64)> =
+        demands.iter().map(|wish| (wish.client, demanded_share(wish))).collect();
     // In order of demand, so that tokens not needed go to the others.
-    shares.sort_unstable_by_key(|&(client, wanted)| (wanted, client));
+    shares.sort_unstable_by_key(|&(client, demanded)| (demanded, client));
     let mut left = tokens;
     for (index, (_, share)) in shares.iter_mut().enumerate() {
         *share = (*share).min(left / (count - index as u64));
         left -= *share;
     }
-    let (each, rest) = (left / count.max(1), left % count.max(1));
+    let (each, remainder) = (left / count.max(1), left % count.max(1));
     shares.iter_mut().for_each(|(_, share)| *share += each);
     if let Some((_, last)) = shares.last_mut() {
-        *last += rest;
+        *last += remainder;
     }
     shares
 }
@@ -51,14 +52,14 @@ mod tests {
     use super::*;
 
     fn shares(tokens: u64, demands: &[Option<f64>]) -> Vec<u64> {
-        let wishes = (0..).zip(demands).map(|(client, demand)| Wish { client, demand: *demand });
-        let mut shares = divide(tokens, &wishes.collect::<Vec<_>>());
+        let demands = (0..).zip(demands).map(|(client, demand)| ClientDemand { client, demand: *demand });
+        let mut shares = divide(tokens, &demands.collect::<Vec<_>>());
         shares.sort_unstable();
         shares.into_iter().map(|(_, share)| share).collect()
     }
 
     #[test]
-    fn idle_clients_leave_nearly_everything_to_busy_ones() {
+    fn quota_division_gives_nearly_all_tokens_to_busy_clients() {
         assert_eq!(shares(100, &[Some(0.0)]), [100]);
         assert_eq!(shares(100, &[Some(0.0), Some(500.0)]), [2, 98]);
         assert_eq!(shares(100, &[Some(500.0), Some(500.0)]), [50, 50]);
@@ -72,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_of_a_limit_is_divided_and_no_more(
+        fn quota_division_assigns_exactly_the_limit(
             tokens in 0_u64..100_000,
             demands in prop::collection::vec(prop::option::of(0.0_f64..1e12), 1..40),
         ) {

@@ -3,18 +3,18 @@ mod simulation;
 use proptest::prelude::*;
 
 use self::simulation::Mesh;
-use super::bound::Bound;
-use super::{Strategy, *};
-use crate::rls::rules::Rate;
-use crate::rls::unit::Unit;
+use super::bucket_limit::BucketLimit;
+use super::{AssignedStrategy, *};
+use crate::rls::rules::UnitRate;
+use crate::rls::unit::RlsUnit;
 
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 
-fn rules(text: &str) -> Rules {
-    Rules::from_yaml([("quotas.yaml", text)], false).unwrap()
+fn rules(text: &str) -> DescriptorRules {
+    DescriptorRules::from_yaml([("quotas.yaml", text)], false).unwrap()
 }
 
-fn limited(count: u32) -> Rules {
+fn per_minute(count: u32) -> DescriptorRules {
     rules(&format!(
         "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {{ unit: minute, requests_per_unit: {count} }}\n"
     ))
@@ -24,31 +24,31 @@ fn bucket(entries: &[(&str, &str)]) -> BucketId {
     entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-fn usage(entries: &[(&str, &str)], seconds: u64, allowed: u64) -> Usage {
-    Usage { bucket: bucket(entries), elapsed: Duration::from_secs(seconds), allowed, denied: 0 }
+fn usage(entries: &[(&str, &str)], seconds: u64, allowed: u64) -> BucketUsage {
+    BucketUsage { bucket: bucket(entries), elapsed: Duration::from_secs(seconds), allowed, denied: 0 }
 }
 
 /// Returns the tokens that all clients of all buckets may be using.
-fn outstanding(quotas: &Quotas, now: Timestamp) -> u64 {
-    quotas.buckets.values().map(|bucket| bucket.in_force(now)).sum()
+fn tokens_in_force(quotas: &QuotaBuckets, now: Timestamp) -> u64 {
+    quotas.buckets.values().map(|bucket| bucket.tokens_in_force(now)).sum()
 }
 
 #[test]
-fn entries_lead_to_a_limit_in_whatever_order() {
+fn bucket_limit_is_found_for_any_order_of_entries() {
     let rules = rules(
         "domain: d\ndescriptors:\n  - key: b\n    value: x\n    descriptors:\n      - key: a\n        rate_limit: { unit: minute, requests_per_unit: 7 }\n",
     );
-    let found = |entries: &[(&str, &str)]| limit(&rules, "d", &bucket(entries));
-    let rate = Rate { requests_per_unit: 7, unit: Unit::Minute };
-    assert_eq!(found(&[("a", "1"), ("b", "x")]), Some(Bound::Rate(rate)));
+    let found = |entries: &[(&str, &str)]| find_bucket_limit(&rules, "d", &bucket(entries));
+    let rate = UnitRate { requests_per_unit: 7, unit: RlsUnit::Minute };
+    assert_eq!(found(&[("a", "1"), ("b", "x")]), Some(BucketLimit::Rate(rate)));
     assert_eq!(found(&[("b", "x")]), None, "a bucket with fewer keys has no limit");
     assert_eq!(found(&[("a", "1"), ("b", "y")]), None);
     assert_eq!(found(&[]), None);
-    assert_eq!(limit(&rules, "other", &bucket(&[("a", "1"), ("b", "x")])), None);
+    assert_eq!(find_bucket_limit(&rules, "other", &bucket(&[("a", "1"), ("b", "x")])), None);
 }
 
 #[test]
-fn a_search_through_many_orders_ends() {
+fn bucket_limit_search_is_bounded() {
     let level = |below: &str| {
         let mut text = String::new();
         for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
@@ -61,185 +61,195 @@ fn a_search_through_many_orders_ends() {
     let text = format!("domain: d\ndescriptors:\n{}", level(inner.trim().trim_start_matches("- ")));
     let rules = rules(&text);
     let entries: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|key| (key, "1")).into();
-    assert_eq!(limit(&rules, "d", &bucket(&entries)), None);
+    assert_eq!(find_bucket_limit(&rules, "d", &bucket(&entries)), None);
 }
 
 #[test]
-fn a_bucket_whose_rule_has_gone_is_given_up() {
-    let mut quotas = Quotas::default();
+fn assignment_is_withdrawn_once_when_its_rule_is_removed() {
+    let mut quotas = QuotaBuckets::default();
     let report = vec![usage(&[("a", "1")], 0, 1)];
-    assert_eq!(quotas.report(&limited(5), (1, "d"), report.clone(), START).len(), 1);
-    let told = quotas.report(&Rules::default(), (1, "d"), report.clone(), START);
-    assert_eq!(told, [Assignment { to: 1, bucket: bucket(&[("a", "1")]), strategy: None }]);
-    assert!(quotas.report(&Rules::default(), (1, "d"), report, START).is_empty(), "abandoned once");
+    assert_eq!(quotas.process_report(&per_minute(5), (1, "d"), report.clone(), START).len(), 1);
+    let assignments = quotas.process_report(&DescriptorRules::default(), (1, "d"), report.clone(), START);
+    assert_eq!(assignments, [Assignment { client: 1, bucket: bucket(&[("a", "1")]), strategy: None }]);
+    assert!(
+        quotas.process_report(&DescriptorRules::default(), (1, "d"), report, START).is_empty(),
+        "abandoned once"
+    );
 }
 
 #[test]
-fn what_is_unlimited_or_only_looks_on_allows_everything() {
+fn unlimited_and_shadow_limits_are_assigned_allow_all() {
     let rules = rules(
         "domain: d\ndescriptors:\n  - { key: all, rate_limit: { unlimited: true } }\n  \
          - { key: shadow, shadow_mode: true, rate_limit: { unit: minute, requests_per_unit: 1 } }\n  \
          - { key: none, rate_limit: { unit: minute, requests_per_unit: 0 } }\n",
     );
-    let mut quotas = Quotas::default();
-    let mut told =
-        |key: &str| quotas.report(&rules, (1, "d"), vec![usage(&[(key, "1")], 0, 1)], START)[0].strategy;
-    assert_eq!(told("all"), Some(Strategy::AllowAll));
-    assert_eq!(told("shadow"), Some(Strategy::AllowAll));
-    assert_eq!(told("none"), Some(Strategy::DenyAll));
+    let mut quotas = QuotaBuckets::default();
+    let mut strategy = |key: &str| {
+        quotas.process_report(&rules, (1, "d"), vec![usage(&[(key, "1")], 0, 1)], START)[0].strategy
+    };
+    assert_eq!(strategy("all"), Some(AssignedStrategy::AllowAll));
+    assert_eq!(strategy("shadow"), Some(AssignedStrategy::AllowAll));
+    assert_eq!(strategy("none"), Some(AssignedStrategy::DenyAll));
 }
 
 #[test]
-fn who_has_gone_keeps_its_share_until_that_has_run_out() {
-    let (mut quotas, rules) = (Quotas::default(), limited(100));
+fn assignment_of_a_closed_stream_counts_until_it_expires() {
+    let (mut quotas, rules) = (QuotaBuckets::default(), per_minute(100));
     let report = || vec![usage(&[("a", "1")], 0, 1)];
-    quotas.report(&rules, (1, "d"), report(), START);
-    quotas.leave(1);
-    let told = quotas.report(&rules, (2, "d"), report(), START);
-    assert_eq!(told[0].strategy, Some(Strategy::DenyAll), "all tokens are still assigned");
-    let later = START.saturating_add(TIME_TO_LIVE + Duration::from_secs(1));
-    let told = quotas.report(&rules, (2, "d"), report(), later);
-    assert_eq!(told[0].strategy, Some(Strategy::Tokens { count: 100, per: Duration::from_secs(60) }));
-    let much_later = later.saturating_add(TIME_TO_LIVE * 2);
-    quotas.leave(2);
+    quotas.process_report(&rules, (1, "d"), report(), START);
+    quotas.close_stream(1);
+    let assignments = quotas.process_report(&rules, (2, "d"), report(), START);
+    assert_eq!(assignments[0].strategy, Some(AssignedStrategy::DenyAll), "all tokens are still assigned");
+    let later = START.saturating_add(ASSIGNMENT_TIME_TO_LIVE + Duration::from_secs(1));
+    let assignments = quotas.process_report(&rules, (2, "d"), report(), later);
+    assert_eq!(
+        assignments[0].strategy,
+        Some(AssignedStrategy::TokenBucket { tokens: 100, period: Duration::from_secs(60) })
+    );
+    let much_later = later.saturating_add(ASSIGNMENT_TIME_TO_LIVE * 2);
+    quotas.close_stream(2);
     quotas.sweep(much_later);
     assert!(quotas.buckets.is_empty());
 }
 
 proptest! {
     #[test]
-    fn shares_never_exceed_the_limit_and_nobody_starves_while_there_is_room(
+    fn assignments_never_exceed_the_limit_and_every_reporter_gets_one(
         count in 1_u32..1000,
         steps in prop::collection::vec((0_u64..6, 0_u64..500, 0_u64..12, prop::bool::weighted(0.1)), 1..80),
     ) {
-        let (mut quotas, rules) = (Quotas::default(), limited(count));
+        let (mut quotas, rules) = (QuotaBuckets::default(), per_minute(count));
         let mut now = START;
         for (stream, allowed, seconds, leaves) in steps {
             now = now.saturating_add(Duration::from_secs(seconds));
             if leaves {
-                quotas.leave(stream);
+                quotas.close_stream(stream);
                 continue;
             }
             let report = vec![usage(&[("a", "1")], seconds, allowed)];
-            let told = quotas.report(&rules, (stream, "d"), report, now);
-            prop_assert!(told.iter().any(|assignment| assignment.to == stream), "each report gets an assignment");
-            let out = outstanding(&quotas, now);
+            let assignments = quotas.process_report(&rules, (stream, "d"), report, now);
+            prop_assert!(assignments.iter().any(|assignment| assignment.client == stream), "each report gets an assignment");
+            let out = tokens_in_force(&quotas, now);
             prop_assert!(out <= u64::from(count), "{out} of {count}");
         }
     }
 }
 
 /// Returns rules with a limit of 100 per second.
-fn per_second() -> Rules {
+fn per_second() -> DescriptorRules {
     rules("domain: d\ndescriptors:\n  - key: a\n    rate_limit: { unit: second, requests_per_unit: 100 }\n")
 }
 
 #[test]
-fn a_busy_client_has_what_an_idle_one_does_not_use_after_two_reports() {
+fn tokens_unused_by_an_idle_client_are_assigned_to_a_busy_one_after_two_reports() {
     let mut mesh = Mesh::new(per_second(), Duration::from_secs(5));
-    let (busy, idle) = (mesh.join(400.0), mesh.join(0.2));
+    let (busy, idle) = (mesh.add_envoy(400.0), mesh.add_envoy(0.2));
     mesh.run(Duration::from_secs(11));
     let passed = mesh.run(Duration::from_secs(10));
     assert!(passed >= 900, "{passed} of 1000 admitted in 10 s");
-    assert!(mesh.assigned(busy) >= 90 && mesh.assigned(idle) >= 1);
+    assert!(mesh.assigned_tokens(busy) >= 90 && mesh.assigned_tokens(idle) >= 1);
     mesh.set_demand(idle, 400.0);
     mesh.run(Duration::from_secs(16));
-    assert!((45..=55).contains(&mesh.assigned(idle)), "equal shares for equal demand");
+    assert!((45..=55).contains(&mesh.assigned_tokens(idle)), "equal shares for equal demand");
 }
 
 #[test]
-fn a_new_busy_client_gets_an_equal_share_and_never_before_it_was_given_up() {
+fn new_client_gets_an_equal_share_only_once_other_clients_have_released_it() {
     let mut mesh = Mesh::new(per_second(), Duration::from_secs(5));
-    let first = mesh.join(400.0);
+    let first = mesh.add_envoy(400.0);
     mesh.run(Duration::from_secs(20));
-    assert_eq!(mesh.assigned(first), 100);
-    let second = mesh.join(400.0);
+    assert_eq!(mesh.assigned_tokens(first), 100);
+    let second = mesh.add_envoy(400.0);
     for _ in 0..200 {
         mesh.run(Duration::from_millis(100));
-        assert!(mesh.in_force() <= 100, "{}", mesh.in_force());
+        assert!(mesh.tokens_in_force() <= 100, "{}", mesh.tokens_in_force());
     }
-    assert!((45..=55).contains(&mesh.assigned(second)), "{}", mesh.assigned(second));
+    assert!((45..=55).contains(&mesh.assigned_tokens(second)), "{}", mesh.assigned_tokens(second));
 }
 
 #[test]
-fn a_client_that_is_not_heard_of_any_more_leaves_its_share_when_that_has_run_out() {
+fn share_of_a_client_that_stops_reporting_is_reassigned_after_expiry() {
     let mut mesh = Mesh::new(per_second(), Duration::from_secs(1));
-    let (first, second) = (mesh.join(400.0), mesh.join(400.0));
+    let (first, second) = (mesh.add_envoy(400.0), mesh.add_envoy(400.0));
     mesh.run(Duration::from_secs(20));
-    mesh.silence(first);
-    mesh.run(TIME_TO_LIVE + Duration::from_secs(3));
-    assert_eq!(mesh.assigned(second), 100);
+    mesh.stop_reports(first);
+    mesh.run(ASSIGNMENT_TIME_TO_LIVE + Duration::from_secs(3));
+    assert_eq!(mesh.assigned_tokens(second), 100);
 }
 
 #[test]
-fn a_report_that_crossed_a_lower_assignment_does_not_confirm_it() {
-    let (mut quotas, rules) = (Quotas::default(), limited(100));
+fn report_sent_before_a_lower_assignment_arrives_does_not_confirm_it() {
+    let (mut quotas, rules) = (QuotaBuckets::default(), per_minute(100));
     let report = |seconds| vec![usage(&[("a", "1")], seconds, 1000)];
-    quotas.report(&rules, (1, "d"), report(0), START);
-    let started = quotas.report(&rules, (2, "d"), report(0), START);
-    let of = |assignments: &[Assignment], to| {
-        assignments.iter().rev().find(|assignment| assignment.to == to).map(|one| one.strategy)
+    quotas.process_report(&rules, (1, "d"), report(0), START);
+    let started = quotas.process_report(&rules, (2, "d"), report(0), START);
+    let strategy_for = |assignments: &[Assignment], to| {
+        assignments.iter().rev().find(|assignment| assignment.client == to).map(|one| one.strategy)
     };
-    let lowered = Some(Some(Strategy::Tokens { count: 50, per: Duration::from_secs(60) }));
-    assert_eq!((of(&started, 1), of(&started, 2)), (lowered, Some(Some(Strategy::DenyAll))));
+    let lowered = Some(Some(AssignedStrategy::TokenBucket { tokens: 50, period: Duration::from_secs(60) }));
+    assert_eq!(
+        (strategy_for(&started, 1), strategy_for(&started, 2)),
+        (lowered, Some(Some(AssignedStrategy::DenyAll)))
+    );
     let crossed = START.saturating_add(Duration::from_millis(10));
-    let reported = quotas.report(&rules, (1, "d"), report(5), crossed);
-    assert_eq!(of(&reported, 2), None, "{reported:?}");
+    let reported = quotas.process_report(&rules, (1, "d"), report(5), crossed);
+    assert_eq!(strategy_for(&reported, 2), None, "{reported:?}");
     let after = START.saturating_add(Duration::from_secs(5));
-    let reported = quotas.report(&rules, (1, "d"), report(5), after);
-    assert!(of(&reported, 2).is_some(), "{reported:?}");
-    assert!(outstanding(&quotas, after) <= 100);
+    let reported = quotas.process_report(&rules, (1, "d"), report(5), after);
+    assert!(strategy_for(&reported, 2).is_some(), "{reported:?}");
+    assert!(tokens_in_force(&quotas, after) <= 100);
 }
 
 #[test]
-fn buckets_and_clients_are_bounded_and_a_client_that_leaves_is_forgotten_in_all_of_them() {
-    let (mut quotas, rules) = (Quotas::default(), limited(100));
+fn quota_buckets_and_clients_are_bounded_and_removed_after_streams_close() {
+    let (mut quotas, rules) = (QuotaBuckets::default(), per_minute(100));
     let buckets = 2_000;
     let reports: Vec<_> = (0..buckets).map(|name| usage(&[("a", &name.to_string())], 0, 1)).collect();
-    for stream in 0..=(MAX_SHARES / buckets) as u64 {
-        quotas.report(&rules, (stream, "d"), reports.clone(), START);
+    for stream in 0..=(MAX_TOTAL_CLIENTS / buckets) as u64 {
+        quotas.process_report(&rules, (stream, "d"), reports.clone(), START);
     }
-    assert_eq!(quotas.shares, MAX_SHARES);
-    for stream in 0..=(MAX_SHARES / buckets) as u64 {
-        quotas.leave(stream);
+    assert_eq!(quotas.total_clients, MAX_TOTAL_CLIENTS);
+    for stream in 0..=(MAX_TOTAL_CLIENTS / buckets) as u64 {
+        quotas.close_stream(stream);
     }
-    quotas.sweep(START.saturating_add(TIME_TO_LIVE * 2));
-    assert_eq!((quotas.shares, quotas.buckets.len(), quotas.streams.len()), (0, 0, 0));
+    quotas.sweep(START.saturating_add(ASSIGNMENT_TIME_TO_LIVE * 2));
+    assert_eq!((quotas.total_clients, quotas.buckets.len(), quotas.streams.len()), (0, 0, 0));
     let long = "x".repeat(2_000);
-    assert!(quotas.report(&rules, (1, "d"), vec![usage(&[("a", &long)], 0, 1)], START).is_empty());
+    assert!(quotas.process_report(&rules, (1, "d"), vec![usage(&[("a", &long)], 0, 1)], START).is_empty());
 }
 
 #[test]
-fn a_bucket_that_is_not_reported_on_any_more_is_forgotten_while_its_stream_is_open() {
-    let (mut quotas, rules) = (Quotas::default(), limited(100));
+fn quota_buckets_without_reports_are_removed_while_the_stream_is_open() {
+    let (mut quotas, rules) = (QuotaBuckets::default(), per_minute(100));
     for name in 0..100 {
-        let now = START.saturating_add(TIME_TO_LIVE * name);
-        quotas.report(&rules, (1, "d"), vec![usage(&[("a", &name.to_string())], 0, 1)], now);
+        let now = START.saturating_add(ASSIGNMENT_TIME_TO_LIVE * name);
+        quotas.process_report(&rules, (1, "d"), vec![usage(&[("a", &name.to_string())], 0, 1)], now);
     }
-    let kept = (quotas.buckets.len(), quotas.shares, quotas.streams[&1].len());
-    assert!(kept.0 <= 4 && kept == (kept.0, kept.0, kept.0), "{kept:?}");
+    let sizes = (quotas.buckets.len(), quotas.total_clients, quotas.streams[&1].len());
+    assert!(sizes.0 <= 4 && sizes == (sizes.0, sizes.0, sizes.0), "{sizes:?}");
 }
 
 proptest! {
     #[test]
-    fn what_clients_go_by_never_exceeds_the_limit_however_late_it_reaches_them(
+    fn assignments_in_use_never_exceed_the_limit_at_any_latency(
         seed in any::<u64>(),
         demands in prop::collection::vec(0.0_f64..300.0, 2..6),
     ) {
         let mut mesh = Mesh::new(per_second(), Duration::from_secs(2)).with_latencies(seed);
         let mut clients = Vec::new();
         for (index, demand) in demands.iter().enumerate() {
-            clients.push(mesh.join(*demand));
+            clients.push(mesh.add_envoy(*demand));
             for step in 0..60 {
                 mesh.run(Duration::from_millis(100));
-                prop_assert!(mesh.in_force() <= 100, "{} after {} steps", mesh.in_force(), step);
+                prop_assert!(mesh.tokens_in_force() <= 100, "{} after {} steps", mesh.tokens_in_force(), step);
             }
             mesh.set_demand(clients[index / 2], demands[demands.len() - 1 - index]);
         }
-        mesh.leave(clients[0]);
+        mesh.close_stream(clients[0]);
         for _ in 0..300 {
             mesh.run(Duration::from_millis(100));
-            prop_assert!(mesh.in_force() <= 100, "{}", mesh.in_force());
+            prop_assert!(mesh.tokens_in_force() <= 100, "{}", mesh.tokens_in_force());
         }
     }
 }

@@ -40,14 +40,14 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_anything_and_nothing() {
+    fn wildcard_star_matches_any_text_and_none() {
         assert_eq!(matching("foo*", &["foo", "foo1", "fo", "xfoo"]), ["foo", "foo1"]);
         assert_eq!(matching("bar*b", &["barb", "barab", "bara", "xbarb", "bar"]), ["barb", "barab"]);
         assert_eq!(matching("*", &["", "x"]), ["", "x"]);
     }
 
     #[test]
-    fn parts_stand_in_their_order_and_do_not_overlap() {
+    fn wildcard_parts_match_in_order_without_overlap() {
         let texts = ["foobarbaz", "foo-bar-baz", "foobazbar", "foobaz", "foobarxbaz"];
         assert_eq!(matching("foo*bar*baz", &texts), ["foobarbaz", "foo-bar-baz", "foobarxbaz"]);
         assert_eq!(matching("ab*ba", &["aba", "abba"]), ["abba"]);

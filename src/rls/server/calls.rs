@@ -16,100 +16,100 @@ use tonic::Status;
 
 /// Maximum unary calls of a worker whose responses have not been sent. Calls are decided at once, so these are
 /// responses that the network or the client receives slowly.
-const MAX_CALLS: usize = 16_384;
+const MAX_UNARY_CALLS: usize = 16_384;
 /// Maximum streams of a worker: quotas and watches of the health. Each takes about 25 kB.
 const MAX_STREAMS: usize = 4_096;
 /// Time after which a waiting response closes its connection; it may take up to twice as long.
-const TURN: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Calls and streams in flight on a worker.
 #[derive(Debug, Default)]
-pub(super) struct Load {
-    calls: Cell<usize>,
+pub(super) struct WorkerCalls {
+    unary: Cell<usize>,
     streams: Cell<usize>,
 }
 
 /// The calls of one connection.
 #[derive(Debug)]
-pub(super) struct Calls {
-    worker: Rc<Load>,
+pub(super) struct ConnectionCalls {
+    worker: Rc<WorkerCalls>,
     /// Number of calls in flight that began in this turn and in the one before, alternating.
-    begun: [Cell<usize>; 2],
-    turn: Cell<usize>,
+    in_flight_by_epoch: [Cell<usize>; 2],
+    epoch: Cell<usize>,
 }
 
 /// A unary call, until its response has been sent.
 #[derive(Debug)]
-pub(super) struct Call {
-    calls: Rc<Calls>,
-    turn: usize,
+pub(super) struct UnaryCall {
+    calls: Rc<ConnectionCalls>,
+    epoch: usize,
 }
 
 /// A call with a stream of responses, until the stream ends.
 #[derive(Debug)]
-pub(super) struct Stream(Rc<Load>);
+pub(super) struct StreamingCall(Rc<WorkerCalls>);
 
 /// A call of either kind; empty for a rejected call.
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    _call: Option<Call>,
-    _stream: Option<Stream>,
+pub(super) struct CallGuard {
+    _call: Option<UnaryCall>,
+    _stream: Option<StreamingCall>,
 }
 
-impl From<Call> for Held {
-    fn from(call: Call) -> Self {
+impl From<UnaryCall> for CallGuard {
+    fn from(call: UnaryCall) -> Self {
         Self { _call: Some(call), _stream: None }
     }
 }
 
-impl From<Stream> for Held {
-    fn from(stream: Stream) -> Self {
+impl From<StreamingCall> for CallGuard {
+    fn from(stream: StreamingCall) -> Self {
         Self { _call: None, _stream: Some(stream) }
     }
 }
 
-impl Calls {
+impl ConnectionCalls {
     /// Creates the calls of a connection of `worker`.
-    pub(super) fn new(worker: Rc<Load>) -> Rc<Self> {
-        Rc::new(Self { worker, begun: Default::default(), turn: Cell::new(0) })
+    pub(super) fn new(worker: Rc<WorkerCalls>) -> Rc<Self> {
+        Rc::new(Self { worker, in_flight_by_epoch: Default::default(), epoch: Cell::new(0) })
     }
 
     /// Begins a unary call.
-    pub(super) fn begin(self: &Rc<Self>) -> Result<Call, Status> {
-        add(&self.worker.calls, MAX_CALLS, "calls")?;
-        let turn = self.turn.get();
-        self.begun[turn].set(self.begun[turn].get() + 1);
-        Ok(Call { calls: Rc::clone(self), turn })
+    pub(super) fn start_call(self: &Rc<Self>) -> Result<UnaryCall, Status> {
+        try_increment(&self.worker.unary, MAX_UNARY_CALLS, "calls")?;
+        let epoch = self.epoch.get();
+        self.in_flight_by_epoch[epoch].set(self.in_flight_by_epoch[epoch].get() + 1);
+        Ok(UnaryCall { calls: Rc::clone(self), epoch })
     }
 
     /// Begins a stream.
-    pub(super) fn open(&self) -> Result<Stream, Status> {
-        add(&self.worker.streams, MAX_STREAMS, "streams")?;
-        Ok(Stream(Rc::clone(&self.worker)))
+    pub(super) fn start_stream(&self) -> Result<StreamingCall, Status> {
+        try_increment(&self.worker.streams, MAX_STREAMS, "streams")?;
+        Ok(StreamingCall(Rc::clone(&self.worker)))
     }
 
     /// Completes when a response has waited for too long.
     pub(super) async fn stuck(&self) {
         loop {
-            sleep(TURN).await;
-            if self.is_stuck() {
+            sleep(SEND_TIMEOUT).await;
+            if self.check_stuck() {
                 return;
             }
         }
     }
 
     /// Starts the next turn; returns true instead if a call of the previous turn is still in flight.
-    fn is_stuck(&self) -> bool {
-        let before = 1 - self.turn.get();
-        if self.begun[before].get() > 0 {
+    fn check_stuck(&self) -> bool {
+        let before = 1 - self.epoch.get();
+        if self.in_flight_by_epoch[before].get() > 0 {
             return true;
         }
-        self.turn.set(before);
+        self.epoch.set(before);
         false
     }
 }
 
-fn add(count: &Cell<usize>, max: usize, what: &str) -> Result<(), Status> {
+fn try_increment(count: &Cell<usize>, max: usize, what: &str) -> Result<(), Status> {
     if count.get() >= max {
         return Err(Status::resource_exhausted(format!("too many {what} in flight")));
     }
@@ -117,15 +117,15 @@ fn add(count: &Cell<usize>, max: usize, what: &str) -> Result<(), Status> {
     Ok(())
 }
 
-impl Drop for Call {
+impl Drop for UnaryCall {
     fn drop(&mut self) {
-        let Self { calls, turn } = self;
-        calls.begun[*turn].set(calls.begun[*turn].get().saturating_sub(1));
-        calls.worker.calls.set(calls.worker.calls.get().saturating_sub(1));
+        let Self { calls, epoch } = self;
+        calls.in_flight_by_epoch[*epoch].set(calls.in_flight_by_epoch[*epoch].get().saturating_sub(1));
+        calls.worker.unary.set(calls.worker.unary.get().saturating_sub(1));
     }
 }
 
-impl Drop for Stream {
+impl Drop for StreamingCall {
     fn drop(&mut self) {
         self.0.streams.set(self.0.streams.get().saturating_sub(1));
     }
@@ -133,12 +133,12 @@ impl Drop for Stream {
 
 /// Body of a response, which holds its call.
 #[derive(Debug)]
-pub(super) struct Tracked {
+pub(super) struct TrackedBody {
     pub(super) body: tonic::body::Body,
-    pub(super) _held: Held,
+    pub(super) _guard: CallGuard,
 }
 
-impl Body for Tracked {
+impl Body for TrackedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -163,29 +163,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_stuck_once_a_whole_turn_has_passed_over_it() {
-        let load = Rc::<Load>::default();
-        let calls = Calls::new(Rc::clone(&load));
-        let call = calls.begin().unwrap();
-        assert!(!calls.is_stuck(), "the call may have begun in this turn");
-        let next = calls.begin().unwrap();
-        assert!(calls.is_stuck());
+    fn connection_is_stuck_once_a_response_is_unsent_for_a_whole_epoch() {
+        let worker = Rc::<WorkerCalls>::default();
+        let calls = ConnectionCalls::new(Rc::clone(&worker));
+        let call = calls.start_call().unwrap();
+        assert!(!calls.check_stuck(), "the call may have begun in this turn");
+        let next = calls.start_call().unwrap();
+        assert!(calls.check_stuck());
         drop(call);
-        assert!(!calls.is_stuck(), "the next call has begun in this turn");
-        assert!(calls.is_stuck());
+        assert!(!calls.check_stuck(), "the next call has begun in this turn");
+        assert!(calls.check_stuck());
         drop(next);
-        assert_eq!(load.calls.get(), 0);
+        assert_eq!(worker.unary.get(), 0);
     }
 
     #[test]
-    fn calls_and_streams_of_a_worker_are_bounded_over_all_its_connections() {
-        let load = Rc::<Load>::default();
-        let (one, other) = (Calls::new(Rc::clone(&load)), Calls::new(Rc::clone(&load)));
-        let calls: Vec<_> = (0..MAX_CALLS).map(|_| one.begin().unwrap()).collect();
-        assert_eq!(other.begin().unwrap_err().code(), tonic::Code::ResourceExhausted);
-        let streams: Vec<_> = (0..MAX_STREAMS).map(|_| one.open().unwrap()).collect();
-        assert_eq!(other.open().unwrap_err().code(), tonic::Code::ResourceExhausted);
+    fn worker_limits_calls_and_streams_across_its_connections() {
+        let worker = Rc::<WorkerCalls>::default();
+        let (one, other) =
+            (ConnectionCalls::new(Rc::clone(&worker)), ConnectionCalls::new(Rc::clone(&worker)));
+        let calls: Vec<_> = (0..MAX_UNARY_CALLS).map(|_| one.start_call().unwrap()).collect();
+        assert_eq!(other.start_call().unwrap_err().code(), tonic::Code::ResourceExhausted);
+        let streams: Vec<_> = (0..MAX_STREAMS).map(|_| one.start_stream().unwrap()).collect();
+        assert_eq!(other.start_stream().unwrap_err().code(), tonic::Code::ResourceExhausted);
         drop((calls, streams));
-        assert!(other.begin().is_ok() && other.open().is_ok());
+        assert!(other.start_call().is_ok() && other.start_stream().is_ok());
     }
 }

@@ -10,27 +10,27 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health as HealthService;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::rls::desk::Desk;
+use crate::rls::handler::RlsHandler;
 
-const NAMES: [&str; 2] = ["", "ratelimit"];
+const SERVICE_NAMES: [&str; 2] = ["", "ratelimit"];
 
 /// The health service.
 #[derive(Clone, Debug)]
-pub(super) struct Health(pub(super) Arc<Desk>);
+pub(super) struct GrpcHealth(pub(super) Arc<RlsHandler>);
 
-impl Health {
+impl GrpcHealth {
     fn status(&self) -> i32 {
         if self.0.is_healthy() { ServingStatus::Serving } else { ServingStatus::NotServing }.into()
     }
 
     /// Sends the status to `sender` at once and after each change.
-    async fn tell(self, sender: Sender<Result<HealthCheckResponse, Status>>) {
+    async fn send_updates(self, sender: Sender<Result<HealthCheckResponse, Status>>) {
         // Created before the first check, so that no change is missed.
         let mut watch = self.0.watch_health();
-        let mut told = None;
+        let mut last_sent = None;
         loop {
             let status = self.status();
-            if told.replace(status) != Some(status)
+            if last_sent.replace(status) != Some(status)
                 && sender.send(Ok(HealthCheckResponse { status })).await.is_err()
             {
                 return;
@@ -44,14 +44,14 @@ impl Health {
 }
 
 #[tonic::async_trait]
-impl HealthService for Health {
+impl HealthService for GrpcHealth {
     type WatchStream = ReceiverStream<Result<HealthCheckResponse, Status>>;
 
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        match NAMES.contains(&request.get_ref().service.as_str()) {
+        match SERVICE_NAMES.contains(&request.get_ref().service.as_str()) {
             true => Ok(Response::new(HealthCheckResponse { status: self.status() })),
             false => Err(Status::not_found("unknown service")),
         }
@@ -62,8 +62,8 @@ impl HealthService for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (sender, receiver) = channel(1);
-        if NAMES.contains(&request.get_ref().service.as_str()) {
-            tokio::task::spawn(self.clone().tell(sender));
+        if SERVICE_NAMES.contains(&request.get_ref().service.as_str()) {
+            tokio::task::spawn(self.clone().send_updates(sender));
         } else {
             // For an unknown service the stream stays open (grpc.health.v1, "Watch").
             let unknown = HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() };

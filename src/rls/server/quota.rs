@@ -20,99 +20,105 @@ use envoy_types::pb::google::protobuf::UInt32Value;
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::outbox::{Outbox, Responses, outbox};
-use super::reports::{Handover, Reports};
+use super::report_reader::{ReportHandover, ReportReader};
+use super::response_queue::{ResponseReceiver, ResponseSender, response_channel};
 use super::wire;
-use crate::rls::desk::Desk;
-use crate::rls::quota::{Assignment, BucketId, Quotas, Strategy, StreamId, TIME_TO_LIVE, Usage};
+use crate::rls::handler::RlsHandler;
+use crate::rls::quota::{
+    ASSIGNMENT_TIME_TO_LIVE, AssignedStrategy, Assignment, BucketId, BucketUsage, QuotaBuckets, StreamId,
+};
 
 /// Maximum bytes in the queues of all streams. Above it, the streams with the longest queues are ended.
-const MAX_WAITING_IN_ALL: usize = 64 << 20;
+const MAX_TOTAL_QUEUED_BYTES: usize = 64 << 20;
 
 /// Maximum number of streams; an Envoy has one.
 const MAX_STREAMS: usize = 10_000;
 
 /// Maximum buckets in one report. An Envoy reports on all that it has used.
-const MAX_USAGES: usize = 10_000;
+const MAX_BUCKETS_PER_REPORT: usize = 10_000;
 
 /// Number of buckets that are processed before yielding to other tasks of the thread.
-const BATCH: usize = 128;
+const BATCH_SIZE: usize = 128;
 
 /// State that all streams share.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
-    quotas: Quotas,
-    open: HashMap<StreamId, Outbox>,
-    last: StreamId,
+pub(super) struct QuotaStreams {
+    buckets: QuotaBuckets,
+    senders: HashMap<StreamId, ResponseSender>,
+    last_id: StreamId,
     /// Total bytes in the queues of all streams.
-    waiting: Arc<AtomicUsize>,
+    total_queued_bytes: Arc<AtomicUsize>,
 }
 
 /// The quota service.
 #[derive(Clone, Debug)]
-pub(super) struct Quota {
-    pub(super) desk: Arc<Desk>,
-    pub(super) streams: Arc<Mutex<Streams>>,
+pub(super) struct GrpcQuota {
+    pub(super) handler: Arc<RlsHandler>,
+    pub(super) streams: Arc<Mutex<QuotaStreams>>,
 }
 
 #[tonic::async_trait]
-impl RateLimitQuotaService for Quota {
-    type StreamRateLimitQuotasStream = Responses;
+impl RateLimitQuotaService for GrpcQuota {
+    type StreamRateLimitQuotasStream = ResponseReceiver;
 
     async fn stream_rate_limit_quotas(
         &self,
         request: Request<Streaming<RateLimitQuotaUsageReports>>,
-    ) -> Result<Response<Responses>, Status> {
-        let reports = request.extensions().get().and_then(Handover::take);
+    ) -> Result<Response<ResponseReceiver>, Status> {
+        let reports = request.extensions().get().and_then(ReportHandover::take);
         let reports = reports.ok_or_else(|| Status::internal("the call has no body"))?;
-        let (opened, responses) = Open::new(self.clone())?;
-        tokio::task::spawn(opened.follow(reports));
+        let (stream, responses) = QuotaStream::new(self.clone())?;
+        tokio::task::spawn(stream.run(reports));
         Ok(Response::new(responses))
     }
 }
 
 /// An open stream, removed on drop.
-struct Open {
-    service: Quota,
+struct QuotaStream {
+    service: GrpcQuota,
     id: StreamId,
-    outbox: Outbox,
+    sender: ResponseSender,
 }
 
-impl Open {
-    fn new(service: Quota) -> Result<(Self, Responses), Status> {
+impl QuotaStream {
+    fn new(service: GrpcQuota) -> Result<(Self, ResponseReceiver), Status> {
         let mut streams = service.streams.lock();
-        if streams.open.len() >= MAX_STREAMS {
+        if streams.senders.len() >= MAX_STREAMS {
             return Err(Status::resource_exhausted("too many streams"));
         }
-        streams.last += 1;
-        let id = streams.last;
-        let (outbox, responses) = outbox(Arc::clone(&streams.waiting));
-        streams.open.insert(id, outbox.clone());
+        streams.last_id += 1;
+        let id = streams.last_id;
+        let (sender, responses) = response_channel(Arc::clone(&streams.total_queued_bytes));
+        streams.senders.insert(id, sender.clone());
         drop(streams);
-        Ok((Self { service, id, outbox }, responses))
+        Ok((Self { service, id, sender }, responses))
     }
 
     /// Processes reports until they end, then waits until the queue has been sent or dropped.
-    async fn follow(self, reports: Reports) {
-        let how = tokio::select! {
-            how = self.take_all(reports) => how,
-            () = self.outbox.ended() => Ok(()),
+    async fn run(self, reports: ReportReader) {
+        let result = tokio::select! {
+            result = self.read_reports(reports) => result,
+            () = self.sender.ended() => Ok(()),
         };
-        self.service.streams.lock().quotas.leave(self.id);
-        self.outbox.end(how);
-        self.outbox.gone().await;
+        self.service.streams.lock().buckets.close_stream(self.id);
+        self.sender.end_stream(result);
+        self.sender.receiver_dropped().await;
     }
 
-    async fn take_all(&self, mut reports: Reports) -> Result<(), Status> {
+    async fn read_reports(&self, mut reports: ReportReader) -> Result<(), Status> {
         // The first report names the domain; later ones may omit it.
         let mut domain = String::new();
         while let Some(report) = reports.next().await? {
-            self.take(report, &mut domain).await?;
+            self.handle_report(report, &mut domain).await?;
         }
         Ok(())
     }
 
-    async fn take(&self, report: RateLimitQuotaUsageReports, domain: &mut String) -> Result<(), Status> {
+    async fn handle_report(
+        &self,
+        report: RateLimitQuotaUsageReports,
+        domain: &mut String,
+    ) -> Result<(), Status> {
         if !report.domain.is_empty() {
             *domain = report.domain;
         }
@@ -120,32 +126,33 @@ impl Open {
             return Err(Status::invalid_argument("the report has no domain"));
         }
         let count = report.bucket_quota_usages.len();
-        if count > MAX_USAGES {
-            let message = format!("too many buckets in one report, at most {MAX_USAGES}: {count}");
+        if count > MAX_BUCKETS_PER_REPORT {
+            let message =
+                format!("too many buckets in one report, at most {MAX_BUCKETS_PER_REPORT}: {count}");
             return Err(Status::invalid_argument(message));
         }
-        let mut usages = report.bucket_quota_usages.into_iter().map(usage).peekable();
+        let mut usages = report.bucket_quota_usages.into_iter().map(usage_from_proto).peekable();
         while usages.peek().is_some() {
-            self.report(domain, usages.by_ref().take(BATCH).collect());
+            self.apply_usages(domain, usages.by_ref().take(BATCH_SIZE).collect());
             tokio::task::yield_now().await;
         }
         Ok(())
     }
 
-    fn report(&self, domain: &str, usages: Vec<Usage>) {
-        let (rules, now) = self.service.desk.rules_now();
+    fn apply_usages(&self, domain: &str, usages: Vec<BucketUsage>) {
+        let (rules, now) = self.service.handler.rules_and_time();
         let mut streams = self.service.streams.lock();
-        let assignments = streams.quotas.report(&rules, (self.id, domain), usages, now);
+        let assignments = streams.buckets.process_report(&rules, (self.id, domain), usages, now);
         let mut by_stream: HashMap<StreamId, Vec<Action>> = HashMap::new();
         // Preserves the order, in which lower assignments precede higher ones.
         let mut order: Vec<StreamId> = Vec::new();
         for assignment in assignments {
-            let to = assignment.to;
+            let to = assignment.client;
             by_stream.entry(to).or_insert_with(|| {
                 order.push(to);
                 Vec::new()
             });
-            by_stream.entry(to).or_default().push(action(assignment));
+            by_stream.entry(to).or_default().push(assignment_to_proto(assignment));
         }
         // Under the same lock as the decision, so that a client receives assignments in order.
         for stream in order {
@@ -155,49 +162,49 @@ impl Open {
     }
 }
 
-impl Streams {
+impl QuotaStreams {
     fn send(&mut self, to: StreamId, response: RateLimitQuotaResponse) {
-        let Some(outbox) = self.open.get(&to) else { return };
-        if !outbox.push(response) {
-            self.overflow(to);
+        let Some(sender) = self.senders.get(&to) else { return };
+        if !sender.push(response) {
+            self.end_overflowed(to);
         }
-        while self.waiting.load(Ordering::Relaxed) > MAX_WAITING_IN_ALL {
-            let fullest = self.open.iter().max_by_key(|(_, outbox)| outbox.waiting());
+        while self.total_queued_bytes.load(Ordering::Relaxed) > MAX_TOTAL_QUEUED_BYTES {
+            let fullest = self.senders.iter().max_by_key(|(_, sender)| sender.queued_bytes());
             let Some(fullest) = fullest.map(|(id, _)| *id) else { return };
-            self.overflow(fullest);
+            self.end_overflowed(fullest);
         }
     }
 
     /// Ends a stream whose client receives too slowly. Its assignments may be in force until they expire.
-    fn overflow(&mut self, stream: StreamId) {
-        self.open.remove(&stream).into_iter().for_each(|outbox| outbox.overflow());
-        self.quotas.leave(stream);
+    fn end_overflowed(&mut self, stream: StreamId) {
+        self.senders.remove(&stream).into_iter().for_each(|sender| sender.end_overflowed());
+        self.buckets.close_stream(stream);
     }
 }
 
-impl Drop for Open {
+impl Drop for QuotaStream {
     fn drop(&mut self) {
         let mut streams = self.service.streams.lock();
-        streams.open.remove(&self.id);
-        streams.quotas.leave(self.id);
+        streams.senders.remove(&self.id);
+        streams.buckets.close_stream(self.id);
     }
 }
 
-fn usage(wire: BucketQuotaUsage) -> Usage {
-    Usage {
+fn usage_from_proto(wire: BucketQuotaUsage) -> BucketUsage {
+    BucketUsage {
         bucket: wire.bucket_id.map(|id| BucketId::from_iter(id.bucket)).unwrap_or_default(),
-        elapsed: wire.time_elapsed.map(wire::elapsed).unwrap_or_default(),
+        elapsed: wire.time_elapsed.map(wire::duration_from_proto).unwrap_or_default(),
         allowed: wire.num_requests_allowed,
         denied: wire.num_requests_denied,
     }
 }
 
-fn action(assignment: Assignment) -> Action {
+fn assignment_to_proto(assignment: Assignment) -> Action {
     let action = match assignment.strategy {
         None => BucketAction::AbandonAction(AbandonAction {}),
         Some(strategy) => BucketAction::QuotaAssignmentAction(QuotaAssignmentAction {
-            assignment_time_to_live: Some(wire::duration(TIME_TO_LIVE)),
-            rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(wire_strategy(strategy)) }),
+            assignment_time_to_live: Some(wire::duration_to_proto(ASSIGNMENT_TIME_TO_LIVE)),
+            rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy_to_proto(strategy)) }),
         }),
     };
     let bucket = WireBucket { bucket: assignment.bucket.into_iter().collect() };
@@ -205,14 +212,16 @@ fn action(assignment: Assignment) -> Action {
 }
 
 /// Converts a strategy. Limits become token buckets, because Envoy does not support requests per unit of time.
-fn wire_strategy(strategy: Strategy) -> WireStrategy {
+fn strategy_to_proto(strategy: AssignedStrategy) -> WireStrategy {
     match strategy {
-        Strategy::AllowAll => WireStrategy::BlanketRule(BlanketRule::AllowAll.into()),
-        Strategy::DenyAll => WireStrategy::BlanketRule(BlanketRule::DenyAll.into()),
-        Strategy::Tokens { count, per } => WireStrategy::TokenBucket(TokenBucket {
-            max_tokens: count,
-            tokens_per_fill: Some(UInt32Value { value: count }),
-            fill_interval: Some(wire::duration(per)),
-        }),
+        AssignedStrategy::AllowAll => WireStrategy::BlanketRule(BlanketRule::AllowAll.into()),
+        AssignedStrategy::DenyAll => WireStrategy::BlanketRule(BlanketRule::DenyAll.into()),
+        AssignedStrategy::TokenBucket { tokens: count, period: per } => {
+            WireStrategy::TokenBucket(TokenBucket {
+                max_tokens: count,
+                tokens_per_fill: Some(UInt32Value { value: count }),
+                fill_interval: Some(wire::duration_to_proto(per)),
+            })
+        }
     }
 }

@@ -7,34 +7,34 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use tonic::{Request, Response, Status};
 
 use super::wire;
-use crate::rls::answer::Undecided;
-use crate::rls::desk::Desk;
+use crate::rls::handler::RlsHandler;
+use crate::rls::response::RlsError;
 
 /// The rate limit service.
 #[derive(Clone, Debug)]
-pub(super) struct RateLimit(pub(super) Arc<Desk>);
+pub(super) struct GrpcRateLimit(pub(super) Arc<RlsHandler>);
 
 #[tonic::async_trait]
-impl RateLimitService for RateLimit {
+impl RateLimitService for GrpcRateLimit {
     async fn should_rate_limit(
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let request = wire::request(request.into_inner());
-        let answer = self.0.decide(&request).await.map_err(|undecided| status(&undecided))?;
-        Ok(Response::new(wire::response(answer)))
+        let request = wire::request_from_proto(request.into_inner());
+        let response = self.0.decide(&request).await.map_err(|error| status_from_error(&error))?;
+        Ok(Response::new(wire::response_to_proto(response)))
     }
 }
 
 /// Returns the status of an error. For invalid requests the reference returns UNKNOWN, Go's default. The absence of
 /// rules is temporary, and a state of this service.
-fn status(undecided: &Undecided) -> Status {
-    let message = undecided.to_string();
-    match undecided {
-        Undecided::NoDomain | Undecided::NoDescriptors => Status::unknown(message),
-        Undecided::NoUnit(_) | Undecided::TooManyDescriptors(_) | Undecided::TooManyEntries(..) => {
+fn status_from_error(error: &RlsError) -> Status {
+    let message = error.to_string();
+    match error {
+        RlsError::NoDomain | RlsError::NoDescriptors => Status::unknown(message),
+        RlsError::NoUnit(_) | RlsError::TooManyDescriptors(_) | RlsError::TooManyEntries(..) => {
             Status::invalid_argument(message)
         }
-        Undecided::NoRules => Status::unavailable(message),
+        RlsError::NoRules => Status::unavailable(message),
     }
 }

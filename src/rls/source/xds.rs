@@ -24,25 +24,25 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::transport::Channel;
 
 use crate::jitter::{backoff, equal_jitter};
-use crate::remote::channel::{self, Place};
-use crate::rls::desk::Desk;
-use crate::rls::document::{DescriptorDocument, Document, LimitDocument};
-use crate::rls::rules::Rules;
+use crate::remote::channel::{self, ServerAddress};
+use crate::rls::document::{DescriptorDocument, DomainDocument, LimitDocument};
+use crate::rls::handler::RlsHandler;
+use crate::rls::rules::DescriptorRules;
 use crate::tls::client::{self, TlsClient};
 
-const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+const RESOURCE_TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// `INVALID_ARGUMENT` of `google.rpc.Code`.
-const INVALID: i32 = 3;
+const INVALID_ARGUMENT: i32 = 3;
 
 /// Maximum nesting of converted documents; the rules' maximum is lower.
-const DEEPEST: usize = 200;
+const MAX_DEPTH: usize = 200;
 
 /// A management server and how to query it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct XdsSettings {
     /// Address of the server.
-    pub place: Place,
+    pub server: ServerAddress,
     /// TLS settings; plain text if `None`.
     pub tls: Option<client::TlsClientSettings>,
     /// Node identifier of this client.
@@ -54,24 +54,24 @@ pub struct Settings {
     /// First and maximum pause before reconnecting.
     pub backoff: (Duration, Duration),
     /// Maximum size of a response in bytes.
-    pub largest: usize,
+    pub max_response_bytes: usize,
     /// Whether a domain may be in several documents.
     pub merge_domains: bool,
 }
 
 /// The last applied response.
 #[derive(Debug, Default)]
-struct Accepted {
+struct AcceptedVersion {
     version: String,
 }
 
 /// Applies the server's rules to a desk while it is polled. Follows changes of `settings`.
-pub async fn follow(mut settings: watch::Receiver<Arc<Settings>>, desk: Arc<Desk>) {
-    let mut accepted = Accepted::default();
+pub async fn follow(mut settings: watch::Receiver<Arc<XdsSettings>>, handler: Arc<RlsHandler>) {
+    let mut accepted = AcceptedVersion::default();
     loop {
-        let now = Arc::clone(&settings.borrow_and_update());
+        let current = Arc::clone(&settings.borrow_and_update());
         tokio::select! {
-            () = stay(&now, &desk, &mut accepted) => {}
+            () = stay_connected(&current, &handler, &mut accepted) => {}
             changed = settings.changed() => if changed.is_err() {
                 return std::future::pending().await;
             },
@@ -80,22 +80,22 @@ pub async fn follow(mut settings: watch::Receiver<Arc<Settings>>, desk: Arc<Desk
 }
 
 /// Connects to the server, again after each failure.
-async fn stay(settings: &Settings, desk: &Desk, accepted: &mut Accepted) {
+async fn stay_connected(settings: &XdsSettings, handler: &RlsHandler, accepted: &mut AcceptedVersion) {
     let client = settings.tls.clone().map(|tls| TlsClient::new(tls).map(Arc::new)).transpose();
-    let server = &settings.place;
-    let channel = match client.map(|client| channel::open(server, client)) {
+    let server = &settings.server;
+    let channel = match client.map(|client| channel::connect_lazy(server, client)) {
         Ok(Ok(channel)) => channel,
-        Ok(Err(error)) => return give_up(&error).await,
-        Err(error) => return give_up(&error).await,
+        Ok(Err(error)) => return wait_after_setup_error(&error).await,
+        Err(error) => return wait_after_setup_error(&error).await,
     };
-    let (first, longest) = settings.backoff;
+    let (base_backoff, max_backoff) = settings.backoff;
     let mut failures = 0_u32;
     loop {
-        let mut has_answered = false;
-        let ended = session(settings, &channel, desk, accepted, &mut has_answered).await;
-        failures = if has_answered { 1 } else { failures.saturating_add(1) };
-        let pause = equal_jitter(backoff(first, longest, failures));
-        match ended {
+        let mut has_responded = false;
+        let result = run_stream(settings, &channel, handler, accepted, &mut has_responded).await;
+        failures = if has_responded { 1 } else { failures.saturating_add(1) };
+        let pause = equal_jitter(backoff(base_backoff, max_backoff, failures));
+        match result {
             Ok(()) => tracing::info!(?server, "the management server has ended the stream"),
             Err(status) => {
                 let (code, message) = (status.code(), status.message());
@@ -113,109 +113,116 @@ async fn stay(settings: &Settings, desk: &Desk, accepted: &mut Accepted) {
 }
 
 /// Waits for a change of the settings.
-async fn give_up(error: &dyn std::error::Error) {
+async fn wait_after_setup_error(error: &dyn std::error::Error) {
     tracing::error!(%error, "cannot connect to the management server");
     std::future::pending().await
 }
 
 /// Runs one stream until it ends.
-async fn session(
-    settings: &Settings,
+async fn run_stream(
+    settings: &XdsSettings,
     channel: &Channel,
-    desk: &Desk,
-    accepted: &mut Accepted,
-    has_answered: &mut bool,
+    handler: &RlsHandler,
+    accepted: &mut AcceptedVersion,
+    has_responded: &mut bool,
 ) -> Result<(), Status> {
-    let mut client =
-        AggregatedDiscoveryServiceClient::new(channel.clone()).max_decoding_message_size(settings.largest);
+    let mut client = AggregatedDiscoveryServiceClient::new(channel.clone())
+        .max_decoding_message_size(settings.max_response_bytes);
     let (sender, receiver) = mpsc::channel(2);
     let node = Node {
         id: settings.node.to_string(),
-        metadata: Some(metadata(&settings.metadata)),
+        metadata: Some(node_metadata(&settings.metadata)),
         ..Node::default()
     };
-    let first = DiscoveryRequest {
+    let initial_request = DiscoveryRequest {
         node: Some(node.clone()),
         version_info: accepted.version.clone(),
-        type_url: TYPE.to_owned(),
+        type_url: RESOURCE_TYPE_URL.to_owned(),
         ..DiscoveryRequest::default()
     };
-    let gone = |_| Status::unavailable("the stream has ended");
-    sender.send(first).await.map_err(gone)?;
+    let stream_closed = |_| Status::unavailable("the stream has ended");
+    sender.send(initial_request).await.map_err(stream_closed)?;
     let mut request = tonic::Request::new(ReceiverStream::new(receiver));
     for (name, value) in &settings.headers {
         request.metadata_mut().append(name.clone(), value.clone());
     }
-    let mut answers = client.stream_aggregated_resources(request).await?.into_inner();
-    while let Some(answer) = answers.message().await? {
-        *has_answered = true;
-        let taken = take(&answer, settings.merge_domains);
-        desk.stats().loaded(taken.is_ok());
-        let error_detail = match taken {
+    let mut responses = client.stream_aggregated_resources(request).await?.into_inner();
+    while let Some(response) = responses.message().await? {
+        *has_responded = true;
+        let compiled = compile_rules(&response, settings.merge_domains);
+        handler.stats().record_config_load(compiled.is_ok());
+        let error_detail = match compiled {
             Ok(rules) => {
-                desk.set_rules(Arc::new(rules));
-                tracing::info!(version = answer.version_info, "rate limit rules loaded");
-                accepted.version = answer.version_info;
+                handler.set_rules(Arc::new(rules));
+                tracing::info!(version = response.version_info, "rate limit rules loaded");
+                accepted.version = response.version_info;
                 None
             }
             Err(message) => {
-                tracing::error!(version = answer.version_info, error = message, "rate limit rules rejected");
-                Some(rpc::Status { code: INVALID, message, details: Vec::new() })
+                tracing::error!(
+                    version = response.version_info,
+                    error = message,
+                    "rate limit rules rejected"
+                );
+                Some(rpc::Status { code: INVALID_ARGUMENT, message, details: Vec::new() })
             }
         };
-        let reply = DiscoveryRequest {
+        let acknowledgement = DiscoveryRequest {
             node: Some(node.clone()),
             version_info: accepted.version.clone(),
-            type_url: TYPE.to_owned(),
-            response_nonce: answer.nonce,
+            type_url: RESOURCE_TYPE_URL.to_owned(),
+            response_nonce: response.nonce,
             error_detail,
             ..DiscoveryRequest::default()
         };
-        sender.send(reply).await.map_err(gone)?;
+        sender.send(acknowledgement).await.map_err(stream_closed)?;
     }
     Ok(())
 }
 
 /// Compiles the rules of a response.
-fn take(answer: &DiscoveryResponse, merge_domains: bool) -> Result<Rules, String> {
+fn compile_rules(response: &DiscoveryResponse, merge_domains: bool) -> Result<DescriptorRules, String> {
     let read = |resource: &Any| {
-        if resource.type_url != TYPE {
+        if resource.type_url != RESOURCE_TYPE_URL {
             return Err(format!("unexpected resource type: {}", resource.type_url));
         }
         RateLimitConfig::decode(&*resource.value).map_err(|error| error.to_string())
     };
-    let configs = answer.resources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let configs = response.resources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let mut named: Vec<_> =
-        configs.into_iter().map(|config| (config.name.clone(), document(config))).collect();
+        configs.into_iter().map(|config| (config.name.clone(), convert_document(config))).collect();
     // Sorted like files, so that the result does not depend on the order of arrival.
     named.sort_by(|(one, _), (other, _)| one.cmp(other));
     let documents = named.iter().map(|(name, document)| (name.as_str(), document.clone()));
-    Rules::load(documents, merge_domains).map_err(|error| error.to_string())
+    DescriptorRules::from_documents(documents, merge_domains).map_err(|error| error.to_string())
 }
 
-fn document(config: RateLimitConfig) -> Document {
+fn convert_document(config: RateLimitConfig) -> DomainDocument {
     let descriptors = config.descriptors.into_iter();
-    Document { domain: config.domain, descriptors: descriptors.map(|wire| descriptor(wire, 1)).collect() }
+    DomainDocument {
+        domain: config.domain,
+        descriptors: descriptors.map(|wire| convert_descriptor(wire, 1)).collect(),
+    }
 }
 
-fn descriptor(wire: RateLimitDescriptor, depth: usize) -> DescriptorDocument {
+fn convert_descriptor(wire: RateLimitDescriptor, depth: usize) -> DescriptorDocument {
     // Deeper levels exceed the maximum of the rules, which reject the document.
-    let below = if depth < DEEPEST { wire.descriptors } else { Vec::new() };
+    let children = if depth < MAX_DEPTH { wire.descriptors } else { Vec::new() };
     DescriptorDocument {
         key: wire.key,
         value: wire.value,
-        rate_limit: wire.rate_limit.map(limit),
+        rate_limit: wire.rate_limit.map(convert_limit),
         shadow_mode: wire.shadow_mode,
         quota_mode: wire.quota_mode,
         detailed_metric: wire.detailed_metric,
-        metadata: wire.metadata.map(json),
-        descriptors: below.into_iter().map(|wire| descriptor(wire, depth + 1)).collect(),
+        metadata: wire.metadata.map(struct_to_json),
+        descriptors: children.into_iter().map(|wire| convert_descriptor(wire, depth + 1)).collect(),
         // The protocol lacks the other fields.
         ..DescriptorDocument::default()
     }
 }
 
-fn limit(wire: RateLimitPolicy) -> LimitDocument {
+fn convert_limit(wire: RateLimitPolicy) -> LimitDocument {
     // The reference keeps the name of an unknown unit, and rejects it.
     let unit = if wire.unlimited { String::new() } else { wire.unit().as_str_name().to_lowercase() };
     LimitDocument {
@@ -227,24 +234,24 @@ fn limit(wire: RateLimitPolicy) -> LimitDocument {
     }
 }
 
-fn metadata(pairs: &BTreeMap<String, String>) -> Struct {
+fn node_metadata(pairs: &BTreeMap<String, String>) -> Struct {
     let text = |text: &String| WireValue { kind: Some(Kind::StringValue(text.clone())) };
     Struct { fields: pairs.iter().map(|(name, value)| (name.clone(), text(value))).collect() }
 }
 
-fn json(wire: Struct) -> Map<String, Value> {
+fn struct_to_json(wire: Struct) -> Map<String, Value> {
     // Sorted by name, because a `Struct` has no order.
     let fields: BTreeMap<_, _> = wire.fields.into_iter().collect();
-    fields.into_iter().map(|(name, value)| (name, json_value(value))).collect()
+    fields.into_iter().map(|(name, value)| (name, value_to_json(value))).collect()
 }
 
-fn json_value(wire: WireValue) -> Value {
+fn value_to_json(wire: WireValue) -> Value {
     match wire.kind {
         None | Some(Kind::NullValue(_)) => Value::Null,
         Some(Kind::BoolValue(value)) => value.into(),
         Some(Kind::NumberValue(number)) => number.into(),
         Some(Kind::StringValue(text)) => text.into(),
-        Some(Kind::ListValue(list)) => list.values.into_iter().map(json_value).collect(),
-        Some(Kind::StructValue(map)) => Value::Object(json(map)),
+        Some(Kind::ListValue(list)) => list.values.into_iter().map(value_to_json).collect(),
+        Some(Kind::StructValue(map)) => Value::Object(struct_to_json(map)),
     }
 }

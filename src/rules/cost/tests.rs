@@ -2,8 +2,8 @@ use super::*;
 use crate::headers::RawHeaders;
 use crate::rules::pattern::HeaderPattern;
 
-fn told(name: &'static str, otherwise: u32, most: u32) -> HeaderCost {
-    HeaderCost { name: HeaderName::from_static(name), default: otherwise, max_units: Some(most) }
+fn header_cost(name: &'static str, default_units: u32, max_units: u32) -> HeaderCost {
+    HeaderCost { name: HeaderName::from_static(name), default: default_units, max_units: Some(max_units) }
 }
 
 fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
@@ -11,11 +11,11 @@ fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
     lines.iter().map(line).collect()
 }
 
-fn priced(cost: Cost) -> CostModel {
+fn with_cost(cost: Cost) -> CostModel {
     CostModel { cost, ..CostModel::fixed(1) }
 }
 
-fn counting(counts: RangeInclusive<u16>) -> CostModel {
+fn counting_statuses(counts: RangeInclusive<u16>) -> CostModel {
     let statuses = Some(Statuses::from_iter([counts]));
     CostModel {
         counts: Some(ResponseCondition { statuses, ..ResponseCondition::default() }),
@@ -23,7 +23,7 @@ fn counting(counts: RangeInclusive<u16>) -> CostModel {
     }
 }
 
-fn answered_call(tariff: &CostModel, status: u16, headers: &HeaderMap, call: CallStatus) -> FinalCharge {
+fn charge_for_call(tariff: &CostModel, status: u16, headers: &HeaderMap, call: CallStatus) -> FinalCharge {
     let status = StatusCode::from_u16(status).unwrap();
     let mut raw = RawHeaders::default();
     headers.iter().for_each(|(name, value)| raw.push(name.as_str().as_bytes(), value.as_bytes()));
@@ -33,12 +33,12 @@ fn answered_call(tariff: &CostModel, status: u16, headers: &HeaderMap, call: Cal
     charged
 }
 
-fn answered(tariff: &CostModel, status: u16, lines: &[(&'static str, &str)]) -> FinalCharge {
+fn charge_for_response(tariff: &CostModel, status: u16, lines: &[(&'static str, &str)]) -> FinalCharge {
     let headers = headers(lines);
-    answered_call(tariff, status, &headers, CallStatus::None)
+    charge_for_call(tariff, status, &headers, CallStatus::None)
 }
 
-fn failed(tariff: &CostModel, status: u16, failure: UpstreamFailure) -> FinalCharge {
+fn charge_for_failure(tariff: &CostModel, status: u16, failure: UpstreamFailure) -> FinalCharge {
     tariff.final_charge(
         &RequestEnd::Failed { status: StatusCode::from_u16(status).unwrap(), failure },
         CallStatus::None,
@@ -46,8 +46,8 @@ fn failed(tariff: &CostModel, status: u16, failure: UpstreamFailure) -> FinalCha
 }
 
 #[test]
-fn no_header_makes_a_request_cheaper_than_one_unit() {
-    let tariff = priced(Cost::Header(told("x-cost", 5, 100)));
+fn header_cost_is_at_least_one_unit() {
+    let tariff = with_cost(Cost::Header(header_cost("x-cost", 5, 100)));
     for (value, units) in [
         ("7", 7),
         ("0", 1),
@@ -79,15 +79,15 @@ fn no_header_makes_a_request_cheaper_than_one_unit() {
 }
 
 #[test]
-fn a_number_beyond_counting_saturates() {
-    let tariff = priced(Cost::Header(told("x-cost", 1, u32::MAX)));
+fn header_cost_saturates() {
+    let tariff = with_cost(Cost::Header(header_cost("x-cost", 1, u32::MAX)));
     assert_eq!(tariff.units_to_reserve(&headers(&[("x-cost", "4294967296")])), u32::MAX);
     assert_eq!(tariff.units_to_reserve(&headers(&[("x-cost", "4294967295.1")])), u32::MAX);
 }
 
 #[test]
-fn a_body_costs_by_every_unit_that_is_begun() {
-    let tariff = priced(Cost::RequestBytes(ByteCost {
+fn request_bytes_cost_rounds_up_to_full_units() {
+    let tariff = with_cost(Cost::RequestBytes(ByteCost {
         bytes_per_unit: NonZeroU64::new(1024).unwrap(),
         max_units: Some(1000),
     }));
@@ -103,35 +103,35 @@ fn a_body_costs_by_every_unit_that_is_begun() {
 }
 
 #[test]
-fn only_answers_that_count_are_charged() {
-    let tariff = counting(401..=403);
+fn only_counted_response_statuses_are_charged() {
+    let tariff = counting_statuses(401..=403);
     assert_eq!(tariff.charge_timing(), ChargeTiming::OnResponse);
-    assert_eq!(answered(&tariff, 401, &[]), FinalCharge::AsReserved);
-    assert_eq!(answered(&tariff, 403, &[]), FinalCharge::AsReserved);
-    assert_eq!(answered(&tariff, 200, &[]), FinalCharge::Nothing);
-    assert_eq!(failed(&tariff, 503, UpstreamFailure::Connect), FinalCharge::Nothing);
+    assert_eq!(charge_for_response(&tariff, 401, &[]), FinalCharge::AsReserved);
+    assert_eq!(charge_for_response(&tariff, 403, &[]), FinalCharge::AsReserved);
+    assert_eq!(charge_for_response(&tariff, 200, &[]), FinalCharge::Nothing);
+    assert_eq!(charge_for_failure(&tariff, 503, UpstreamFailure::Connect), FinalCharge::Nothing);
     assert_eq!(tariff.final_charge(&RequestEnd::Abandoned, CallStatus::None), FinalCharge::AsReserved);
 }
 
 #[test]
-fn the_answer_says_what_it_cost() {
-    let tariff = priced(Cost::ResponseHeader(told("x-tokens", 10, 500)));
+fn response_header_sets_the_cost() {
+    let tariff = with_cost(Cost::ResponseHeader(header_cost("x-tokens", 10, 500)));
     assert_eq!(
         (tariff.charge_timing(), tariff.units_to_reserve(&HeaderMap::new())),
         (ChargeTiming::OnResponse, 10)
     );
-    assert_eq!(answered(&tariff, 200, &[("x-tokens", "42")]), FinalCharge::Units(42));
-    assert_eq!(answered(&tariff, 200, &[("x-tokens", "0")]), FinalCharge::Units(0));
-    assert_eq!(answered(&tariff, 200, &[("x-tokens", "9999")]), FinalCharge::Units(500));
-    assert_eq!(answered(&tariff, 200, &[("x-tokens", "many")]), FinalCharge::Units(500));
-    assert_eq!(answered(&tariff, 200, &[("x-tokens", "41.2")]), FinalCharge::Units(42));
-    assert_eq!(answered(&tariff, 200, &[("x-tokens", "")]), FinalCharge::Units(10));
-    assert_eq!(answered(&tariff, 200, &[]), FinalCharge::Units(10));
-    assert_eq!(failed(&tariff, 502, UpstreamFailure::Malformed), FinalCharge::AsReserved);
+    assert_eq!(charge_for_response(&tariff, 200, &[("x-tokens", "42")]), FinalCharge::Units(42));
+    assert_eq!(charge_for_response(&tariff, 200, &[("x-tokens", "0")]), FinalCharge::Units(0));
+    assert_eq!(charge_for_response(&tariff, 200, &[("x-tokens", "9999")]), FinalCharge::Units(500));
+    assert_eq!(charge_for_response(&tariff, 200, &[("x-tokens", "many")]), FinalCharge::Units(500));
+    assert_eq!(charge_for_response(&tariff, 200, &[("x-tokens", "41.2")]), FinalCharge::Units(42));
+    assert_eq!(charge_for_response(&tariff, 200, &[("x-tokens", "")]), FinalCharge::Units(10));
+    assert_eq!(charge_for_response(&tariff, 200, &[]), FinalCharge::Units(10));
+    assert_eq!(charge_for_failure(&tariff, 502, UpstreamFailure::Malformed), FinalCharge::AsReserved);
 }
 
 #[test]
-fn a_refund_covers_what_it_names_and_nothing_else() {
+fn refund_applies_only_to_configured_statuses_and_failures() {
     let refunds = Refunds {
         statuses: Statuses::from_iter([500..=599]),
         timeout: true,
@@ -141,36 +141,41 @@ fn a_refund_covers_what_it_names_and_nothing_else() {
     };
     let tariff = CostModel { refunds: refunds.clone(), ..CostModel::fixed(1) };
     assert_eq!(tariff.charge_timing(), ChargeTiming::OnArrival);
-    assert_eq!(answered(&tariff, 500, &[]), FinalCharge::Nothing);
-    assert_eq!(answered(&tariff, 404, &[]), FinalCharge::AsReserved);
-    assert_eq!(failed(&tariff, 503, UpstreamFailure::Connect), FinalCharge::Nothing, "a local 503 is a 5xx");
+    assert_eq!(charge_for_response(&tariff, 500, &[]), FinalCharge::Nothing);
+    assert_eq!(charge_for_response(&tariff, 404, &[]), FinalCharge::AsReserved);
+    assert_eq!(
+        charge_for_failure(&tariff, 503, UpstreamFailure::Connect),
+        FinalCharge::Nothing,
+        "a local 503 is a 5xx"
+    );
     assert_eq!(tariff.final_charge(&RequestEnd::Abandoned, CallStatus::None), FinalCharge::AsReserved);
     let tariff = CostModel { refunds: Refunds { statuses: Statuses::default(), ..refunds }, ..tariff };
-    assert_eq!(failed(&tariff, 504, UpstreamFailure::Timeout), FinalCharge::Nothing);
-    assert_eq!(failed(&tariff, 503, UpstreamFailure::Connect), FinalCharge::AsReserved);
-    assert_eq!(failed(&tariff, 503, UpstreamFailure::Reset), FinalCharge::AsReserved);
+    assert_eq!(charge_for_failure(&tariff, 504, UpstreamFailure::Timeout), FinalCharge::Nothing);
+    assert_eq!(charge_for_failure(&tariff, 503, UpstreamFailure::Connect), FinalCharge::AsReserved);
+    assert_eq!(charge_for_failure(&tariff, 503, UpstreamFailure::Reset), FinalCharge::AsReserved);
 }
 
 #[test]
-fn what_is_known_on_arrival_is_never_settled() {
+fn cost_known_on_arrival_needs_no_settlement() {
     assert!(!CostModel::fixed(1).needs_settlement());
-    assert!(!priced(Cost::Header(told("x-cost", 1, 9))).needs_settlement());
-    assert!(priced(Cost::ResponseHeader(told("x-cost", 1, 9))).needs_settlement());
-    assert!(counting(401..=401).needs_settlement());
+    assert!(!with_cost(Cost::Header(header_cost("x-cost", 1, 9))).needs_settlement());
+    assert!(with_cost(Cost::ResponseHeader(header_cost("x-cost", 1, 9))).needs_settlement());
+    assert!(counting_statuses(401..=401).needs_settlement());
 }
 
 #[test]
-fn only_a_rule_that_says_how_much_one_request_may_cost_lets_it_owe_that() {
-    let told = |most| Cost::ResponseHeader(HeaderCost { max_units: most, ..told("x-cost", 1, 9) });
+fn debt_is_unlimited_only_with_a_maximum_cost() {
+    let header_cost_up_to =
+        |most| Cost::ResponseHeader(HeaderCost { max_units: most, ..header_cost("x-cost", 1, 9) });
     let bytes = |most| Cost::RequestBytes(ByteCost { bytes_per_unit: NonZeroU64::MIN, max_units: most });
     for (cost, debt) in [
-        (told(None), DebtLimit::OneBurst),
-        (told(Some(9)), DebtLimit::Unlimited),
+        (header_cost_up_to(None), DebtLimit::OneBurst),
+        (header_cost_up_to(Some(9)), DebtLimit::Unlimited),
         (bytes(None), DebtLimit::OneBurst),
         (bytes(Some(9)), DebtLimit::Unlimited),
         (Cost::Fixed(3), DebtLimit::Unlimited),
     ] {
-        assert_eq!(priced(cost.clone()).debt_limit(), debt, "{cost:?}");
+        assert_eq!(with_cost(cost.clone()).debt_limit(), debt, "{cost:?}");
     }
 }
 
@@ -183,7 +188,7 @@ fn codes(codes: &[u64]) -> GrpcStatuses {
 }
 
 #[test]
-fn all_fields_of_count_must_hold_and_any_item_of_a_list() {
+fn response_condition_requires_every_field_and_any_list_item() {
     let location = HeaderName::from_static("location");
     let counted = ResponseCondition {
         statuses: Some(Statuses::from_iter([302..=303])),
@@ -200,32 +205,32 @@ fn all_fields_of_count_must_hold_and_any_item_of_a_list() {
         (302, &[], FinalCharge::Nothing),
         (200, &[("location", "/login")], FinalCharge::Nothing),
     ] {
-        assert_eq!(answered(&tariff, status, lines), expected, "{status} {lines:?}");
+        assert_eq!(charge_for_response(&tariff, status, lines), expected, "{status} {lines:?}");
     }
     // A local reply in place of the upstream's response has none of its headers.
-    assert_eq!(failed(&tariff, 302, UpstreamFailure::Timeout), FinalCharge::Nothing);
+    assert_eq!(charge_for_failure(&tariff, 302, UpstreamFailure::Timeout), FinalCharge::Nothing);
 }
 
 #[test]
-fn a_header_that_must_be_absent_is_absent_from_a_local_reply() {
+fn absent_header_condition_holds_for_local_replies() {
     let headers = [(HeaderName::from_static("x-login"), [pattern("!present")].into())].into();
     let tariff = CostModel {
         counts: Some(ResponseCondition { headers, ..ResponseCondition::default() }),
         ..CostModel::fixed(1)
     };
-    assert_eq!(answered(&tariff, 200, &[("x-login", "ok")]), FinalCharge::Nothing);
-    assert_eq!(answered(&tariff, 200, &[]), FinalCharge::AsReserved);
-    assert_eq!(failed(&tariff, 503, UpstreamFailure::Connect), FinalCharge::AsReserved);
+    assert_eq!(charge_for_response(&tariff, 200, &[("x-login", "ok")]), FinalCharge::Nothing);
+    assert_eq!(charge_for_response(&tariff, 200, &[]), FinalCharge::AsReserved);
+    assert_eq!(charge_for_failure(&tariff, 503, UpstreamFailure::Connect), FinalCharge::AsReserved);
 }
 
 #[test]
-fn the_status_of_a_call_decides_when_it_is_known() {
+fn grpc_status_decides_the_charge_once_known() {
     let counts = ResponseCondition { calls: Some(codes(&[16, 7])), ..ResponseCondition::default() };
     let refunds = Refunds { calls: codes(&[14]), ..Refunds::default() };
     let counting = CostModel { counts: Some(counts), ..CostModel::fixed(1) };
     let refunding = CostModel { refunds, ..CostModel::fixed(1) };
     let none = HeaderMap::new();
-    let due = |tariff: &CostModel, call| answered_call(tariff, 200, &none, call);
+    let due = |tariff: &CostModel, call| charge_for_call(tariff, 200, &none, call);
     let known = |code| CallStatus::Known(GrpcStatus::from_code(code).unwrap());
     assert!(counting.counts_calls() && !refunding.counts_calls() && refunding.reads_calls());
     // While the status is awaited, the request is treated as if it will be charged.

@@ -23,12 +23,12 @@ fn key(text: &str) -> Vec<u8> {
 }
 
 /// Returns how many of `count` keys a rule selects.
-fn selected(enforce: &EnforcedShare, count: usize) -> usize {
+fn count_selected(enforce: &EnforcedShare, count: usize) -> usize {
     (0..count).filter(|n| enforce.includes(&key(&format!("client-{n}")))).count()
 }
 
 #[test]
-fn the_selection_is_the_same_in_every_version() {
+fn enforced_share_selection_is_stable_across_versions() {
     // These numbers are part of the configuration's contract: an upgrade must not change the keys of a canary.
     let addresses: Vec<u8> = (0..=255).collect();
     let canary = |seed: &str| -> Vec<u8> {
@@ -42,7 +42,7 @@ fn the_selection_is_the_same_in_every_version() {
 }
 
 #[test]
-fn a_rule_selects_clients_by_their_address_alone() {
+fn enforced_share_selects_clients_by_address() {
     let limiting = LimitAction {
         key: KeyTemplate([Attribute::ClientIp].into()),
         enforced_share: EnforcedShare::new(percent(500), DEFAULT_SEED),
@@ -58,21 +58,21 @@ fn a_rule_selects_clients_by_their_address_alone() {
 }
 
 #[test]
-fn the_share_of_selected_keys_is_accurate() {
+fn enforced_share_is_accurate() {
     const KEYS: usize = 100_000;
     for seed in [DEFAULT_SEED, "canary-2", "a", "another"] {
         for hundredths in [1, 100, 1000, 3333, 5000, 9000, 9999] {
             let expected = KEYS as f64 * f64::from(hundredths) / 10_000.0;
             // Five standard deviations of a binomial distribution. The hash is fixed, so the test is deterministic.
             let margin = 5.0 * (expected * (1.0 - f64::from(hundredths) / 10_000.0)).sqrt() + 1.0;
-            let found = selected(&EnforcedShare::new(percent(hundredths), seed), KEYS) as f64;
+            let found = count_selected(&EnforcedShare::new(percent(hundredths), seed), KEYS) as f64;
             assert!((found - expected).abs() < margin, "{found} of {expected} ± {margin} with {seed:?}");
         }
     }
 }
 
 #[test]
-fn another_seed_selects_independently() {
+fn enforced_share_seeds_select_independently() {
     const KEYS: usize = 100_000;
     let (one, other) =
         (EnforcedShare::new(percent(1000), DEFAULT_SEED), EnforcedShare::new(percent(1000), "canary-2"));
@@ -84,7 +84,7 @@ fn another_seed_selects_independently() {
 
 proptest! {
     #[test]
-    fn a_larger_share_keeps_every_key_of_a_smaller_one(
+    fn larger_enforced_share_keeps_every_key_of_a_smaller_one(
         key: Vec<u8>, seed in ".{1,40}", small in 0_u32..=10_000, large in 0_u32..=10_000,
     ) {
         let (small, large) = (small.min(large), small.max(large));

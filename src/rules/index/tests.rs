@@ -60,7 +60,7 @@ const HEADERS: [(&str, &str); 8] = [
     ("x-b", "!present"),
 ];
 const SEGMENTS: [&str; 6] = ["a", "b", "c", "d", "", "a-long-one-that-no-rule-names"];
-const ASKED_HOSTS: [&str; 9] =
+const REQUEST_HOSTS: [&str; 9] =
     ["", "a.test", "b.test", "x.a.test", "x.y.a.test", "test", "A.TEST:80", "other", ".......a.test"];
 
 fn matchers() -> impl Strategy<Value = Matcher> {
@@ -120,28 +120,30 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
 }
 
 #[derive(Clone, Debug)]
-struct Request {
+struct IndexRequest {
     uri: Uri,
     method: Method,
     headers: HeaderMap,
 }
 
-fn requests() -> impl Strategy<Value = Request> {
+fn requests() -> impl Strategy<Value = IndexRequest> {
     let path = prop::collection::vec(select(&SEGMENTS[..]), 0..5);
     let query = select(&["", "?q=1", "?r"][..]);
     let headers =
         subsequence(vec![("x-a", "1"), ("x-a", "2"), ("x-a", "3"), ("x-b", "1"), ("x-c", "1")], 0..=3);
     let method = select(&[Method::GET, Method::POST, Method::PUT][..]);
-    (path, query, select(&ASKED_HOSTS[..]), method, headers).prop_map(|(path, query, host, method, given)| {
-        let mut headers = HeaderMap::new();
-        for (name, value) in given {
-            headers.append(name, HeaderValue::from_static(value));
-        }
-        if !host.is_empty() {
-            headers.insert(HOST, HeaderValue::from_static(host));
-        }
-        Request { uri: format!("/{}{query}", path.join("/")).parse().unwrap(), method, headers }
-    })
+    (path, query, select(&REQUEST_HOSTS[..]), method, headers).prop_map(
+        |(path, query, host, method, given)| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in given {
+                headers.append(name, HeaderValue::from_static(value));
+            }
+            if !host.is_empty() {
+                headers.insert(HOST, HeaderValue::from_static(host));
+            }
+            IndexRequest { uri: format!("/{}{query}", path.join("/")).parse().unwrap(), method, headers }
+        },
+    )
 }
 
 fn bound(rules: Vec<Rule>) -> RuleSet {
@@ -150,21 +152,21 @@ fn bound(rules: Vec<Rule>) -> RuleSet {
     RuleSet::bind(rules, &meters, limiter.hasher())
 }
 
-fn asking<T>(request: &Request, ask: impl FnOnce(&Attributes<'_>) -> T) -> T {
+fn with_attributes<T>(request: &IndexRequest, inspect: impl FnOnce(&Attributes<'_>) -> T) -> T {
     let (peer, settings) = ([192, 0, 2, 1].into(), IdentifySettings::default());
-    let Request { uri, method, headers } = request;
-    ask(&identify(method, uri, headers, peer, &settings, NOW).unwrap())
+    let IndexRequest { uri, method, headers } = request;
+    inspect(&identify(method, uri, headers, peer, &settings, NOW).unwrap())
 }
 
-fn get(uri: &str) -> Request {
-    Request { uri: uri.parse().unwrap(), method: Method::GET, headers: HeaderMap::new() }
+fn get(uri: &str) -> IndexRequest {
+    IndexRequest { uri: uri.parse().unwrap(), method: Method::GET, headers: HeaderMap::new() }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_index_says_what_asking_every_rule_says(
+    fn rule_index_selects_the_same_rules_as_a_full_scan(
         rules in rules(),
         requests in prop::collection::vec(requests(), 40),
     ) {
@@ -172,7 +174,7 @@ proptest! {
         let set = bound(rules);
         let headroom = Headroom::default();
         for request in &requests {
-            asking(request, |attributes| {
+            with_attributes(request, |attributes| {
                 let (indexed, scanned) =
                     (set.select(attributes, headroom), set.select_among(&all, attributes, headroom));
                 prop_assert_eq!(format!("{indexed:?}"), format!("{scanned:?}"), "{:?}", request);
@@ -194,13 +196,13 @@ fn by_path(patterns: impl IntoIterator<Item = String>) -> Vec<Rule> {
     patterns.into_iter().enumerate().map(of).collect()
 }
 
-fn candidates(rules: &[Rule], request: &Request) -> usize {
+fn candidates(rules: &[Rule], request: &IndexRequest) -> usize {
     let index = CandidateIndex::new(rules, |_| true);
-    asking(request, |attributes| index.candidates(attributes).len())
+    with_attributes(request, |attributes| index.candidates(attributes).len())
 }
 
 #[test]
-fn of_ten_thousand_routes_only_those_that_match_are_looked_at() {
+fn rule_index_returns_only_matching_routes_of_ten_thousand() {
     let kinds = ["/exact/{n}", "/prefix/{n}/*", "/users/{id}/{n}", "/deep/{n}/{id}/*"];
     let patterns = (0..10_000).map(|n| kinds[n % kinds.len()].replace("{n}", &n.to_string()));
     let rules = by_path(patterns);
@@ -218,7 +220,7 @@ fn of_ten_thousand_routes_only_those_that_match_are_looked_at() {
 }
 
 #[test]
-fn hosts_headers_and_methods_tell_rules_of_one_path_apart() {
+fn rule_index_separates_rules_by_host_header_and_method() {
     let tenant = |n: usize, change: &dyn Fn(&mut Matcher)| {
         let mut rule = by_path(["/api/*".to_owned()]).remove(0);
         rule.name = format!("rule-{n}").into();
@@ -250,7 +252,7 @@ fn hosts_headers_and_methods_tell_rules_of_one_path_apart() {
 
 /// Templates with all combinations of `a` and a hole in eight segments: the worst case for the search.
 #[test]
-fn a_walk_sees_each_node_once_however_paths_branch() {
+fn rule_index_walk_visits_each_node_once() {
     let patterns = (0..256_u32).map(|bits| {
         let segment = |at: u32| if bits >> at & 1 == 1 { "/a".to_owned() } else { format!("/{{x{at}}}") };
         (0..8).map(segment).collect::<String>() + "/end"
@@ -263,7 +265,7 @@ fn a_walk_sees_each_node_once_however_paths_branch() {
 }
 
 #[test]
-fn long_paths_and_hosts_are_walked_no_further_than_the_rules_go() {
+fn rule_index_walk_is_bounded_by_the_rules() {
     let mut rules = by_path(["/a/*".to_owned(), "/{x}/b".to_owned(), "/exact".to_owned()]);
     rules[2].matcher.hosts = [HostPattern::parse("*.a.test").unwrap()].into();
     let mut request = get(&format!("/a/{}", "a/".repeat(30_000)));
@@ -272,7 +274,7 @@ fn long_paths_and_hosts_are_walked_no_further_than_the_rules_go() {
 }
 
 #[test]
-fn a_rule_of_very_many_hosts_and_paths_is_filed_by_its_paths() {
+fn rule_with_many_hosts_and_paths_is_indexed_by_path() {
     let mut rules = by_path(["/a".to_owned()]);
     let paths = (0..100).map(|n| PathPattern::parse(&format!("/{n}")).unwrap());
     let hosts = (0..100).map(|n| HostPattern::parse(&format!("{n}.test")).unwrap());
@@ -283,7 +285,7 @@ fn a_rule_of_very_many_hosts_and_paths_is_filed_by_its_paths() {
 }
 
 #[test]
-fn regexes_too_large_for_one_set_are_tried_one_by_one() {
+fn regexes_too_large_for_one_set_are_matched_individually() {
     let rules = by_path((0..90).map(|n| format!("~^/{n}/[a-z]{{9000}}$")));
     let index = CandidateIndex::new(&rules, |_| true);
     assert!(!index.any.is_one_set());

@@ -36,7 +36,7 @@ fn try_plan_of<'p>(plans: &'p Plans, lines: &[&str]) -> Result<Option<&'p str>, 
 }
 
 #[test]
-fn a_member_is_on_its_plan_and_everybody_else_on_the_default() {
+fn plan_members_have_their_plan_and_others_the_default() {
     let plans = plans(&[("a", "pro"), ("b", "gold"), ("c", "pro"), ("", "empty")], Some("free"));
     for (key, plan) in
         [("a", "pro"), ("b", "gold"), ("c", "pro"), ("", "empty"), ("A", "free"), ("ab", "free")]
@@ -47,7 +47,7 @@ fn a_member_is_on_its_plan_and_everybody_else_on_the_default() {
 }
 
 #[test]
-fn nobody_leaves_a_plan_with_a_second_key() {
+fn several_plan_keys_are_ambiguous() {
     for default in [None, Some("free")] {
         let plans = plans(&[("a", "slow"), ("b", "pro"), ("a, b", "pro")], default);
         for several in [["a", "b"], ["b", "a"], ["a", "unknown"]] {
@@ -58,14 +58,14 @@ fn nobody_leaves_a_plan_with_a_second_key() {
 }
 
 #[test]
-fn without_a_default_only_members_are_on_a_plan() {
+fn only_members_have_a_plan_without_a_default() {
     let plans = plans(&[("a", "pro")], None);
     assert_eq!((plan_of(&plans, &["a"]), plan_of(&plans, &["b"])), (Some("pro"), None));
     assert_eq!(plan_of(&plans, &[]), None);
 }
 
 #[test]
-fn whoever_comes_again_is_told_with_both_places() {
+fn duplicate_members_are_reported_with_both_positions() {
     let twice =
         members(&[("a", "x"), ("b", "x"), ("a", "y"), ("c", "x"), ("b", "x"), ("a", "x")]).unwrap_err();
     let expected = [(0, 2), (1, 4), (2, 5)].map(|(first, again)| DuplicateMember { again, first });
@@ -73,7 +73,7 @@ fn whoever_comes_again_is_told_with_both_places() {
 }
 
 #[test]
-fn plans_are_bounded_and_counted() {
+fn plan_count_is_bounded_and_members_are_counted() {
     let mut builder = MembersBuilder::new([3, 5]);
     for number in 0..MAX_PLANS {
         builder.add(&number.to_string(), &format!("plan-{number}")).unwrap();
@@ -86,7 +86,7 @@ fn plans_are_bounded_and_counted() {
 }
 
 #[test]
-fn nothing_of_a_member_is_printed() {
+fn debug_output_of_plans_hides_members() {
     let plans = plans(&[("sk_live_secret", "pro")], None);
     assert!(!format!("{plans:?}").contains("secret"), "{plans:?}");
 }

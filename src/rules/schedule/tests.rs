@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// A change of a zone's offset: seconds since the epoch, and the offsets before and after it.
-struct Change {
+struct OffsetChange {
     zone: &'static str,
     at: i64,
     before: i64,
@@ -13,24 +13,34 @@ struct Change {
 const HOUR: i64 = 3600;
 
 /// Offset changes by law, independent of a time zone database.
-const CHANGES: [Change; 8] = [
+const CHANGES: [OffsetChange; 8] = [
     // 2026-03-29T01:00Z and 2026-10-25T01:00Z.
-    Change { zone: "Europe/Berlin", at: 1_774_746_000, before: HOUR, after: 2 * HOUR },
-    Change { zone: "Europe/Berlin", at: 1_792_890_000, before: 2 * HOUR, after: HOUR },
+    OffsetChange { zone: "Europe/Berlin", at: 1_774_746_000, before: HOUR, after: 2 * HOUR },
+    OffsetChange { zone: "Europe/Berlin", at: 1_792_890_000, before: 2 * HOUR, after: HOUR },
     // 2026-03-08T07:00Z and 2026-11-01T06:00Z.
-    Change { zone: "America/New_York", at: 1_772_953_200, before: -5 * HOUR, after: -4 * HOUR },
-    Change { zone: "America/New_York", at: 1_793_512_800, before: -4 * HOUR, after: -5 * HOUR },
+    OffsetChange { zone: "America/New_York", at: 1_772_953_200, before: -5 * HOUR, after: -4 * HOUR },
+    OffsetChange { zone: "America/New_York", at: 1_793_512_800, before: -4 * HOUR, after: -5 * HOUR },
     // 2026-04-04T15:00Z and 2026-10-03T15:30Z: by half an hour.
-    Change { zone: "Australia/Lord_Howe", at: 1_775_314_800, before: 11 * HOUR, after: 10 * HOUR + 1800 },
-    Change { zone: "Australia/Lord_Howe", at: 1_791_041_400, before: 10 * HOUR + 1800, after: 11 * HOUR },
+    OffsetChange {
+        zone: "Australia/Lord_Howe",
+        at: 1_775_314_800,
+        before: 11 * HOUR,
+        after: 10 * HOUR + 1800,
+    },
+    OffsetChange {
+        zone: "Australia/Lord_Howe",
+        at: 1_791_041_400,
+        before: 10 * HOUR + 1800,
+        after: 11 * HOUR,
+    },
     // 1985-12-31T18:30Z, permanently.
-    Change { zone: "Asia/Kathmandu", at: 504_901_800, before: 5 * HOUR + 1800, after: 5 * HOUR + 2700 },
-    Change { zone: "UTC", at: 1_774_746_000, before: 0, after: 0 },
+    OffsetChange { zone: "Asia/Kathmandu", at: 504_901_800, before: 5 * HOUR + 1800, after: 5 * HOUR + 2700 },
+    OffsetChange { zone: "UTC", at: 1_774_746_000, before: 0, after: 0 },
 ];
 
-impl Change {
+impl OffsetChange {
     /// Returns the weekday, 0 for Monday, and the minute of the day in local time at a second since the epoch.
-    fn clock(&self, at: i64) -> (u8, u16) {
+    fn local_time(&self, at: i64) -> (u8, u16) {
         let local = at + if at < self.at { self.before } else { self.after };
         // The epoch was a Thursday.
         let day = (local.div_euclid(86_400) + 3).rem_euclid(7);
@@ -39,7 +49,7 @@ impl Change {
 
     /// Reference implementation: enumerates the minutes of the day.
     fn holds(&self, days: Days, times: &[Times], at: i64) -> bool {
-        let (day, minute) = self.clock(at);
+        let (day, minute) = self.local_time(at);
         if times.is_empty() {
             return days.contains(day);
         }
@@ -60,7 +70,7 @@ fn zone(name: &str) -> TimeZone {
     TimeZone::get(name).unwrap()
 }
 
-fn second(at: i64) -> Timestamp {
+fn timestamp_at(at: i64) -> Timestamp {
     Timestamp::from_secs(u64::try_from(at).unwrap())
 }
 
@@ -75,7 +85,7 @@ fn at(text: &str) -> Timestamp {
 }
 
 /// Minutes since midnight of `hh:mm`.
-const fn clock(hour: u16, minute: u16) -> u16 {
+const fn minute_of_day(hour: u16, minute: u16) -> u16 {
     hour * 60 + minute
 }
 
@@ -94,7 +104,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn every_minute_around_a_change_is_as_the_calendar_says(
+    fn schedule_matches_the_calendar_around_offset_changes(
         which in 0..CHANGES.len(),
         days in days(),
         times in proptest::collection::vec(times(), 0..3),
@@ -107,20 +117,20 @@ proptest! {
         for minute in -2880..2880 {
             let at = change.at + minute * 60;
             let expected = change.holds(days, &times, at);
-            prop_assert_eq!(schedule.contains(second(at)), expected, "{} {:?}", change.zone, change.clock(at));
-            let last = second(at + 60).as_nanos() - 1;
+            prop_assert_eq!(schedule.contains(timestamp_at(at)), expected, "{} {:?}", change.zone, change.local_time(at));
+            let last = timestamp_at(at + 60).as_nanos() - 1;
             prop_assert_eq!(schedule.contains(Timestamp::from_nanos(last)), expected, "the end of the minute");
             said.push(expected);
         }
         // Then in any order, with a filled cache.
         for minute in asked {
             let expected = said[usize::try_from(minute + 2880).unwrap()];
-            prop_assert_eq!(schedule.contains(second(change.at + minute * 60 + 17)), expected);
+            prop_assert_eq!(schedule.contains(timestamp_at(change.at + minute * 60 + 17)), expected);
         }
     }
 
     #[test]
-    fn several_spans_are_any_of_them(
+    fn schedule_is_the_union_of_its_spans(
         first in (days(), times(), 0..CHANGES.len()),
         other in (days(), times(), 0..CHANGES.len()),
         asked in proptest::collection::vec(1_770_000_000..1_800_000_000_u64, 100),
@@ -136,16 +146,20 @@ proptest! {
     }
 
     #[test]
-    fn what_is_known_fits_into_a_word(from in 0..18_446_744_074_u64, length in 0..86_401_u64, answer: bool) {
-        let known = CachedAnswer { from, until: from + length, answer };
-        prop_assert_eq!(CachedAnswer::unpack(known.pack()), known);
+    fn cached_schedule_result_packs_into_a_word(from in 0..18_446_744_074_u64, length in 0..86_401_u64, is_active: bool) {
+        let known = CachedResult { from, until: from + length, is_active };
+        prop_assert_eq!(CachedResult::unpack(known.pack()), known);
     }
 }
 
 #[test]
-fn a_night_with_a_missing_hour_is_an_hour_shorter() {
+fn schedule_skips_the_hour_missing_at_spring_change() {
     // On Sunday, 29 March 2026, 02:00 became 03:00 in Berlin.
-    let schedule = Schedule::new([span(Days::ALL, &[(clock(1, 0), clock(6, 0))], &zone("Europe/Berlin"))]);
+    let schedule = Schedule::new([span(
+        Days::ALL,
+        &[(minute_of_day(1, 0), minute_of_day(6, 0))],
+        &zone("Europe/Berlin"),
+    )]);
     for (moment, inside) in [
         ("2026-03-28T23:59:59.999999999Z", false),
         ("2026-03-29T00:00:00Z", true),
@@ -156,15 +170,23 @@ fn a_night_with_a_missing_hour_is_an_hour_shorter() {
     ] {
         assert_eq!(schedule.contains(at(moment)), inside, "{moment}");
     }
-    let missing = Schedule::new([span(Days::ALL, &[(clock(2, 0), clock(3, 0))], &zone("Europe/Berlin"))]);
-    let night = (0..24 * 60).filter(|minute| missing.contains(second(1_774_738_800 + minute * 60)));
+    let missing = Schedule::new([span(
+        Days::ALL,
+        &[(minute_of_day(2, 0), minute_of_day(3, 0))],
+        &zone("Europe/Berlin"),
+    )]);
+    let night = (0..24 * 60).filter(|minute| missing.contains(timestamp_at(1_774_738_800 + minute * 60)));
     assert_eq!(night.count(), 0, "an hour that the change to daylight saving time skips");
 }
 
 #[test]
-fn an_hour_that_comes_twice_is_inside_both_times() {
+fn schedule_includes_both_occurrences_of_a_repeated_hour() {
     // On Sunday, 25 October 2026, 03:00 became 02:00 in Berlin.
-    let schedule = Schedule::new([span(Days::ALL, &[(clock(2, 30), clock(2, 45))], &zone("Europe/Berlin"))]);
+    let schedule = Schedule::new([span(
+        Days::ALL,
+        &[(minute_of_day(2, 30), minute_of_day(2, 45))],
+        &zone("Europe/Berlin"),
+    )]);
     for (moment, inside) in [
         ("2026-10-25T00:29:59Z", false),
         ("2026-10-25T00:30:00Z", true),
@@ -179,10 +201,11 @@ fn an_hour_that_comes_twice_is_inside_both_times() {
 }
 
 #[test]
-fn a_night_belongs_to_the_day_it_starts_on() {
+fn overnight_schedule_belongs_to_its_starting_day() {
     let mut friday = Days::default();
     friday.add(4);
-    let schedule = Schedule::new([span(friday, &[(clock(22, 0), clock(6, 0))], &TimeZone::UTC)]);
+    let schedule =
+        Schedule::new([span(friday, &[(minute_of_day(22, 0), minute_of_day(6, 0))], &TimeZone::UTC)]);
     for (moment, inside) in [
         ("2026-11-20T05:59:59Z", false),
         ("2026-11-20T21:59:59Z", false),
@@ -196,8 +219,9 @@ fn a_night_belongs_to_the_day_it_starts_on() {
 }
 
 #[test]
-fn time_may_go_backwards() {
-    let schedule = Schedule::new([span(Days::ALL, &[(clock(1, 0), clock(6, 0))], &TimeZone::UTC)]);
+fn schedule_is_correct_when_time_goes_backwards() {
+    let schedule =
+        Schedule::new([span(Days::ALL, &[(minute_of_day(1, 0), minute_of_day(6, 0))], &TimeZone::UTC)]);
     let (night, noon) = (at("2026-11-20T03:00:00Z"), at("2026-11-20T12:00:00Z"));
     for _ in 0..3 {
         assert!(schedule.contains(night));
@@ -208,15 +232,19 @@ fn time_may_go_backwards() {
 }
 
 #[test]
-fn an_answer_is_known_until_it_may_change() {
-    let schedule = Schedule::new([span(Days::ALL, &[(clock(1, 0), clock(6, 0))], &zone("Europe/Berlin"))]);
+fn schedule_result_is_cached_until_it_may_change() {
+    let schedule = Schedule::new([span(
+        Days::ALL,
+        &[(minute_of_day(1, 0), minute_of_day(6, 0))],
+        &zone("Europe/Berlin"),
+    )]);
     assert!(schedule.contains(at("2026-11-20T03:00:00Z")));
-    let known = CachedAnswer::unpack(schedule.known.load(Ordering::Relaxed));
+    let known = CachedResult::unpack(schedule.known.load(Ordering::Relaxed));
     let hours = known.until - known.from;
     assert_eq!((known.from, hours), (at("2026-11-20T00:00:00Z").as_secs(), 5 * 3600));
 }
 
 #[test]
-fn no_spans_are_never() {
+fn schedule_without_spans_is_never_active() {
     assert!(!Schedule::new([]).contains(Timestamp::EPOCH));
 }

@@ -13,28 +13,28 @@ use crate::rules::rule::Throttle;
 
 /// What the rule at index 0 did with a request.
 #[derive(Debug, PartialEq, Eq)]
-enum Became {
+enum RuleResult {
     Exempt,
     Denied,
     Ambiguous,
-    LookedOn,
+    Shadowed,
     Limited(usize),
 }
 
-fn became(bound: &Bound, keys: &[&'static str]) -> Became {
+fn rule_result(bound: &BoundRules, keys: &[&'static str]) -> RuleResult {
     match bound.select_with("/", keys) {
-        Selection::Exempt(RuleIndex(0)) => Became::Exempt,
-        Selection::Denied(RuleIndex(0), Denial::Forbidden) => Became::Denied,
-        Selection::Denied(RuleIndex(0), Denial::Ambiguous(Ambiguity::Repeated)) => Became::Ambiguous,
+        Selection::Exempt(RuleIndex(0)) => RuleResult::Exempt,
+        Selection::Denied(RuleIndex(0), Denial::Forbidden) => RuleResult::Denied,
+        Selection::Denied(RuleIndex(0), Denial::Ambiguous(Ambiguity::Repeated)) => RuleResult::Ambiguous,
         Selection::Limited(selected, beside) if beside.shadow_rules.is_empty() => {
-            Became::Limited(selected.len())
+            RuleResult::Limited(selected.len())
         }
-        Selection::Limited(_, beside) if beside.shadow_rules == [RuleIndex(0)] => Became::LookedOn,
+        Selection::Limited(_, beside) if beside.shadow_rules == [RuleIndex(0)] => RuleResult::Shadowed,
         other => panic!("{other:?}"),
     }
 }
 
-fn by_key(change: impl FnOnce(&mut LimitAction)) -> Bound {
+fn limit_by_key(change: impl FnOnce(&mut LimitAction)) -> BoundRules {
     let mut limiting = LimitAction {
         key: KeyTemplate([Attribute::Header(API_KEY)].into()),
         limits: [RuleLimit::from(quota())].into(),
@@ -50,38 +50,38 @@ fn quota() -> Quota {
 }
 
 #[test]
-fn a_second_key_is_refused_whatever_is_done_about_a_missing_one() {
+fn repeated_key_is_rejected_for_every_on_missing() {
     for on_missing in [OnMissing::Skip, OnMissing::Shared, OnMissing::Deny] {
-        let bound = by_key(|limiting| limiting.on_missing = on_missing);
-        assert_eq!(became(&bound, &["a", "b"]), Became::Ambiguous, "{on_missing:?}");
-        assert_eq!(became(&bound, &["a", "a"]), Became::Limited(1));
+        let bound = limit_by_key(|limiting| limiting.on_missing = on_missing);
+        assert_eq!(rule_result(&bound, &["a", "b"]), RuleResult::Ambiguous, "{on_missing:?}");
+        assert_eq!(rule_result(&bound, &["a", "a"]), RuleResult::Limited(1));
     }
 }
 
 #[test]
-fn a_rule_that_only_looks_on_refuses_no_key() {
+fn unenforced_rule_rejects_no_ambiguous_key() {
     for (throttle, enforce) in
-        [(Throttle::Shadow, Percent::WHOLE), (Throttle::Hard, Percent::from_hundredths(0))]
+        [(Throttle::Shadow, Percent::ONE_HUNDRED), (Throttle::Hard, Percent::from_hundredths(0))]
     {
-        let bound = by_key(|limiting| {
+        let bound = limit_by_key(|limiting| {
             (limiting.throttle, limiting.enforced_share) = (throttle, EnforcedShare::new(enforce, "a seed"));
             limiting.on_missing = OnMissing::Deny;
         });
-        assert_eq!(became(&bound, &[]), Became::LookedOn, "{throttle:?} {enforce}");
-        assert_eq!(became(&bound, &["a", "b"]), Became::LookedOn, "{throttle:?} {enforce}");
-        assert_eq!(became(&bound, &["a"]), Became::Limited(1));
+        assert_eq!(rule_result(&bound, &[]), RuleResult::Shadowed, "{throttle:?} {enforce}");
+        assert_eq!(rule_result(&bound, &["a", "b"]), RuleResult::Shadowed, "{throttle:?} {enforce}");
+        assert_eq!(rule_result(&bound, &["a"]), RuleResult::Limited(1));
     }
-    let enforced = by_key(|limiting| limiting.on_missing = OnMissing::Deny);
-    assert_eq!(became(&enforced, &[]), Became::Denied);
+    let enforced = limit_by_key(|limiting| limiting.on_missing = OnMissing::Deny);
+    assert_eq!(rule_result(&enforced, &[]), RuleResult::Denied);
 }
 
 /// Returns a rule for one of two plans that are selected by `x-api-key`.
-fn for_plan(wanted: &str, excepted: bool, action: Action) -> Bound {
+fn for_plan(plan_name: &str, excepted: bool, action: Action) -> BoundRules {
     let mut builder = MembersBuilder::new([3, 5]);
     [("a", "slow"), ("b", "fast")].iter().for_each(|(key, plan)| builder.add(key, plan).unwrap());
     let members = Arc::new(builder.close().unwrap());
     let plans = Arc::new(Plans { attribute: Attribute::Header(API_KEY), members, default: None });
-    let any = [HeaderPattern::Exact(wanted.into())].into();
+    let any = [HeaderPattern::Exact(plan_name.into())].into();
     let conditions = [Condition { attribute: Attribute::Plan(plans), patterns: any }].into();
     let matcher = Matcher { conditions, ..Matcher::default() };
     let (matcher, except) =
@@ -90,20 +90,20 @@ fn for_plan(wanted: &str, excepted: bool, action: Action) -> Bound {
 }
 
 #[test]
-fn a_rule_that_may_be_for_the_client_lets_nobody_by() {
+fn rule_with_an_ambiguous_match_is_not_bypassed() {
     let limiting = || limiting(&[], OnMissing::Skip, &[5]);
     let cases = [
-        (Action::Allow, Became::Exempt, Became::Limited(0)),
-        (Action::Deny, Became::Denied, Became::Ambiguous),
-        (limiting(), Became::Limited(1), Became::Ambiguous),
+        (Action::Allow, RuleResult::Exempt, RuleResult::Limited(0)),
+        (Action::Deny, RuleResult::Denied, RuleResult::Ambiguous),
+        (limiting(), RuleResult::Limited(1), RuleResult::Ambiguous),
     ];
     for (action, plain, unclear) in cases {
         let bound = for_plan("slow", false, action.clone());
-        assert_eq!(became(&bound, &["a"]), plain, "{action:?}");
-        assert_eq!(became(&bound, &["b"]), Became::Limited(0), "{action:?}");
-        assert_eq!(became(&bound, &["a", "b"]), unclear, "{action:?}");
+        assert_eq!(rule_result(&bound, &["a"]), plain, "{action:?}");
+        assert_eq!(rule_result(&bound, &["b"]), RuleResult::Limited(0), "{action:?}");
+        assert_eq!(rule_result(&bound, &["a", "b"]), unclear, "{action:?}");
         let excepting = for_plan("slow", true, action.clone());
-        assert_eq!(became(&excepting, &["b"]), plain, "{action:?}");
-        assert_eq!(became(&excepting, &["b", "a"]), unclear, "{action:?}");
+        assert_eq!(rule_result(&excepting, &["b"]), plain, "{action:?}");
+        assert_eq!(rule_result(&excepting, &["b", "a"]), unclear, "{action:?}");
     }
 }

@@ -9,7 +9,7 @@ use crate::limiter::reservation::{ChargeTiming, Reservation};
 use crate::rules::cost::{Cost, CostModel, HeaderCost};
 
 /// Returns a rule for `path` with 10 units per hour that charges the counter `budget`.
-fn sharing(name: &str, path: &str, change: impl FnOnce(&mut LimitAction)) -> Rule {
+fn rule_with_shared_counter(name: &str, path: &str, change: impl FnOnce(&mut LimitAction)) -> Rule {
     let Action::Limit(mut limiting) = limiting(&[Attribute::ClientIp], OnMissing::Skip, &[10]) else {
         panic!()
     };
@@ -18,27 +18,33 @@ fn sharing(name: &str, path: &str, change: impl FnOnce(&mut LimitAction)) -> Rul
     rule(name, &[path], Action::Limit(limiting))
 }
 
-fn costing(cost: u32) -> impl FnOnce(&mut LimitAction) {
+fn with_fixed_cost(cost: u32) -> impl FnOnce(&mut LimitAction) {
     move |limiting| limiting.cost_model = CostModel::fixed(cost)
 }
 
 /// Makes a rule hold units until a response header reports the cost.
-fn told(limiting: &mut LimitAction) {
-    let told = HeaderCost { name: HeaderName::from_static("x-tokens"), default: 4, max_units: None };
-    limiting.cost_model = CostModel { cost: Cost::ResponseHeader(told), ..CostModel::fixed(1) };
+fn with_response_cost(limiting: &mut LimitAction) {
+    let header_cost = HeaderCost { name: HeaderName::from_static("x-tokens"), default: 4, max_units: None };
+    limiting.cost_model = CostModel { cost: Cost::ResponseHeader(header_cost), ..CostModel::fixed(1) };
 }
 
 #[test]
-fn rules_with_one_counter_charge_it_each_at_its_cost() {
-    let bound = bound(vec![sharing("exports", "/export", costing(5)), sharing("rest", "/", costing(1))]);
+fn shared_counter_is_charged_by_each_rule_at_its_cost() {
+    let bound = bound(vec![
+        rule_with_shared_counter("exports", "/export", with_fixed_cost(5)),
+        rule_with_shared_counter("rest", "/", with_fixed_cost(1)),
+    ]);
     assert!(bound.passes("/export"));
     assert!((0..5).all(|_| bound.passes("/")));
     assert!(!bound.passes("/") && !bound.passes("/export"));
 }
 
 #[test]
-fn a_request_that_two_rules_of_a_counter_match_is_charged_by_each_or_by_none() {
-    let bound = bound(vec![sharing("exports", "/export", costing(5)), sharing("all", "~.", costing(1))]);
+fn shared_counter_is_charged_by_all_matching_rules_or_none() {
+    let bound = bound(vec![
+        rule_with_shared_counter("exports", "/export", with_fixed_cost(5)),
+        rule_with_shared_counter("all", "~.", with_fixed_cost(1)),
+    ]);
     assert!(bound.passes("/export"));
     // Four units are left. The rule "exports" rejects, so "all" is not charged either.
     assert!(!bound.passes("/export"));
@@ -47,8 +53,11 @@ fn a_request_that_two_rules_of_a_counter_match_is_charged_by_each_or_by_none() {
 }
 
 #[test]
-fn a_wait_covers_all_that_a_request_is_charged_to_one_counter() {
-    let bound = bound(vec![sharing("a", "/both", costing(5)), sharing("b", "~.", costing(5))]);
+fn retry_after_covers_all_charges_to_a_shared_counter() {
+    let bound = bound(vec![
+        rule_with_shared_counter("a", "/both", with_fixed_cost(5)),
+        rule_with_shared_counter("b", "~.", with_fixed_cost(5)),
+    ]);
     assert!(bound.passes("/both"));
     let decision = bound.decide("/both");
     // The wait covers ten units at 10 per hour, not five.
@@ -57,9 +66,12 @@ fn a_wait_covers_all_that_a_request_is_charged_to_one_counter() {
 }
 
 #[test]
-fn what_one_rule_holds_is_not_there_for_another() {
-    let bound = bound(vec![sharing("tokens", "/tokens", told), sharing("rest", "/", costing(4))]);
-    let held = bound.limited("/tokens")[0];
+fn shared_counter_hold_blocks_other_rules() {
+    let bound = bound(vec![
+        rule_with_shared_counter("tokens", "/tokens", with_response_cost),
+        rule_with_shared_counter("rest", "/", with_fixed_cost(4)),
+    ]);
+    let held = bound.limit_checks("/tokens")[0];
     assert_eq!(held.check.charge_timing, ChargeTiming::OnResponse);
     assert!(bound.passes("/tokens"));
     assert!(bound.passes("/"));
@@ -72,14 +84,17 @@ fn what_one_rule_holds_is_not_there_for_another() {
 }
 
 #[test]
-fn who_meets_only_what_others_hold_is_not_banned() {
+fn request_blocked_only_by_holds_of_another_rule_is_not_banned() {
     let ban = |limiting: &mut LimitAction| {
-        costing(8)(limiting);
+        with_fixed_cost(8)(limiting);
         let (first, most) = (std::time::Duration::from_secs(60), std::time::Duration::from_secs(60));
         limiting.ban = Some(Ban { initial_duration: first, max_duration: most });
     };
-    let bound = bound(vec![sharing("tokens", "/tokens", told), sharing("rest", "/", ban)]);
-    let held = bound.limited("/tokens")[0];
+    let bound = bound(vec![
+        rule_with_shared_counter("tokens", "/tokens", with_response_cost),
+        rule_with_shared_counter("rest", "/", ban),
+    ]);
+    let held = bound.limit_checks("/tokens")[0];
     assert!(bound.passes("/tokens"));
     let decision = bound.decide("/");
     assert!(decision.is_rejected());
@@ -89,23 +104,23 @@ fn who_meets_only_what_others_hold_is_not_banned() {
 }
 
 #[test]
-fn the_counter_is_the_lineage_of_limits_and_permits_and_the_rule_that_of_bans() {
+fn limit_identity_is_the_counter_except_for_bans() {
     let change = |limiting: &mut LimitAction| {
         limiting.in_flight = NonZeroU32::new(3);
         let (first, most) = (std::time::Duration::from_secs(60), std::time::Duration::from_secs(60));
         limiting.ban = Some(Ban { initial_duration: first, max_duration: most });
     };
     let rules = [
-        sharing("a", "/a", change),
-        sharing("b", "/b", change),
+        rule_with_shared_counter("a", "/a", change),
+        rule_with_shared_counter("b", "/b", change),
         limit("budget", &[], &[Attribute::ClientIp], &[10]),
     ];
     let specs = limit_specs(&rules);
-    let lineage = |name: &str| LimitIdentity { rule: name.into(), key: "[client_ip]".into() };
+    let identity = |name: &str| LimitIdentity { rule: name.into(), key: "[client_ip]".into() };
     let lineages: Vec<_> = specs.into_iter().map(|spec| spec.identity).collect();
     // The first rule has a ban, a concurrency limit and a limit. Of the second rule only the ban is its own. The third
     // rule has the name of the counter.
-    assert_eq!(lineages, ["a", "budget", "budget", "b"].map(lineage));
+    assert_eq!(lineages, ["a", "budget", "budget", "b"].map(identity));
     let bound = bound(rules.into());
     let meters = |index| bound.rules.limit_handles(RuleIndex(index)).collect::<Vec<_>>();
     assert_eq!(meters(0)[1..], meters(1)[1..]);
@@ -114,15 +129,18 @@ fn the_counter_is_the_lineage_of_limits_and_permits_and_the_rule_that_of_bans() 
 }
 
 #[test]
-fn a_route_that_moves_to_another_rule_of_its_counter_keeps_what_is_used() {
-    let before = vec![sharing("a", "/a", costing(6)), sharing("b", "/b", costing(1))];
-    let after = vec![sharing("c", "/a", costing(6))];
+fn route_moved_to_another_rule_of_its_counter_keeps_usage() {
+    let before = vec![
+        rule_with_shared_counter("a", "/a", with_fixed_cost(6)),
+        rule_with_shared_counter("b", "/b", with_fixed_cost(1)),
+    ];
+    let after = vec![rule_with_shared_counter("c", "/a", with_fixed_cost(6))];
     let bound = bound(before);
     assert!(bound.passes("/a"));
     let meters = bound.limiter.install(&limit_specs(&after), START);
     bound.limiter.retire_others(&meters, START);
     let rules = RuleSet::bind(after, &meters, bound.limiter.hasher());
-    let bound = Bound { rules, limiter: bound.limiter };
+    let bound = BoundRules { rules, limiter: bound.limiter };
     assert!(!bound.passes("/a"));
 }
 
@@ -130,14 +148,14 @@ proptest! {
     /// Two rules share a counter, and one of them charges it when the response arrives. In any order of requests and
     /// responses, the units charged and held never exceed the limit, and no available unit is withheld.
     #[test]
-    fn charges_and_holds_of_all_rules_never_exceed_the_limit(steps in prop::collection::vec((0..4_u8, 0..=4_u32), 1..60)) {
-        let bound = bound(vec![sharing("tokens", "/tokens", told), sharing("rest", "/", costing(1))]);
+    fn shared_counter_charges_and_holds_never_exceed_the_limit(steps in prop::collection::vec((0..4_u8, 0..=4_u32), 1..60)) {
+        let bound = bound(vec![rule_with_shared_counter("tokens", "/tokens", with_response_cost), rule_with_shared_counter("rest", "/", with_fixed_cost(1))]);
         let (mut charged, mut held) = (0, Vec::new());
         for (step, due) in steps {
             let room = 10 - charged - 4 * u32::try_from(held.len()).unwrap();
             match step {
                 0 => {
-                    let check = bound.limited("/tokens")[0].check;
+                    let check = bound.limit_checks("/tokens")[0].check;
                     let passes = bound.passes("/tokens");
                     prop_assert_eq!(passes, room >= 4);
                     held.extend(passes.then(|| Reservation::new(&check, START)));

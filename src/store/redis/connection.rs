@@ -8,25 +8,25 @@ use redis::{RedisError, Value};
 use tokio::sync::Notify;
 
 use super::error::CallError;
-use super::{Call, Deadline, RunId, bounded};
-use crate::remote::channel::Place;
+use super::{CallDeadline, RunId, ScriptCall, with_deadline};
+use crate::remote::channel::ServerAddress;
 
 /// An open connection, as far as is known.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) place: Place,
+pub(super) struct RedisConnection {
+    pub(super) address: ServerAddress,
     multiplexed: MultiplexedConnection,
     run_id: RunId,
-    has_served: AtomicBool,
-    given_up: OnceLock<CallError>,
-    is_given_up: Notify,
+    has_succeeded: AtomicBool,
+    close_reason: OnceLock<CallError>,
+    close_requested: Notify,
 }
 
 /// A call without a result.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum RedirectOrError {
     /// The call was not executed here; another server has the keys.
-    Elsewhere(Redirect),
+    Redirect(Redirect),
     /// Any other error.
     Error(CallError),
 }
@@ -35,29 +35,29 @@ pub(super) enum Failure {
 #[derive(Debug)]
 pub(super) struct Redirect {
     /// The server that has the keys; `None` if the reply does not name it.
-    pub(super) place: Option<Place>,
+    pub(super) address: Option<ServerAddress>,
     /// Whether the redirect is permanent (`MOVED`) and not only for this call (`ASK`).
-    pub(super) is_lasting: bool,
+    pub(super) is_permanent: bool,
 }
 
-impl Failure {
+impl RedirectOrError {
     pub(super) fn into_error(self) -> CallError {
         match self {
-            Self::Elsewhere(_) => CallError::Moved,
+            Self::Redirect(_) => CallError::Moved,
             Self::Error(error) => error,
         }
     }
 }
 
-impl Connection {
-    pub(super) fn new(place: Place, multiplexed: MultiplexedConnection, run_id: RunId) -> Self {
+impl RedisConnection {
+    pub(super) fn new(address: ServerAddress, multiplexed: MultiplexedConnection, run_id: RunId) -> Self {
         Self {
-            place,
+            address,
             multiplexed,
             run_id,
-            has_served: AtomicBool::new(false),
-            given_up: OnceLock::new(),
-            is_given_up: Notify::new(),
+            has_succeeded: AtomicBool::new(false),
+            close_reason: OnceLock::new(),
+            close_requested: Notify::new(),
         }
     }
 
@@ -66,29 +66,29 @@ impl Connection {
     }
 
     /// Returns whether any call has had a result.
-    pub(super) fn has_served(&self) -> bool {
-        self.has_served.load(Ordering::Relaxed)
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.has_succeeded.load(Ordering::Relaxed)
     }
 
     /// Closes the connection; the first reason is kept.
-    pub(super) fn give_up(&self, reason: CallError) {
-        let _ = self.given_up.set(reason);
-        self.is_given_up.notify_one();
+    pub(super) fn close(&self, reason: CallError) {
+        let _ = self.close_reason.set(reason);
+        self.close_requested.notify_one();
     }
 
     /// Completes with the reason when the connection is closed.
-    pub(super) async fn given_up(&self) -> CallError {
-        self.is_given_up.notified().await;
-        self.given_up.get().cloned().unwrap_or(CallError::Timeout)
+    pub(super) async fn closed(&self) -> CallError {
+        self.close_requested.notified().await;
+        self.close_reason.get().cloned().unwrap_or(CallError::Timeout)
     }
 
     /// Calls the script by its hash, or by its text if the server does not have it.
     pub(super) async fn call(
         &self,
-        call: Call<'_>,
+        call: ScriptCall<'_>,
         is_asking: bool,
-        deadline: &mut Deadline<'_>,
-    ) -> Result<Value, Failure> {
+        deadline: &mut CallDeadline<'_>,
+    ) -> Result<Value, RedirectOrError> {
         let by_hash = self.execute("EVALSHA", &call.script.sha1, call, is_asking, deadline).await?;
         let called = match by_hash {
             Err(error) if error.code() == Some("NOSCRIPT") => {
@@ -96,8 +96,8 @@ impl Connection {
             }
             called => called,
         };
-        let value = called.map_err(|error| self.failure(&error))?;
-        self.has_served.store(true, Ordering::Relaxed);
+        let value = called.map_err(|error| self.classify_error(&error))?;
+        self.has_succeeded.store(true, Ordering::Relaxed);
         Ok(value)
     }
 
@@ -105,10 +105,10 @@ impl Connection {
         &self,
         name: &str,
         script: &str,
-        call: Call<'_>,
+        call: ScriptCall<'_>,
         is_asking: bool,
-        deadline: &mut Deadline<'_>,
-    ) -> Result<Result<Value, RedisError>, Failure> {
+        deadline: &mut CallDeadline<'_>,
+    ) -> Result<Result<Value, RedisError>, RedirectOrError> {
         let mut command = redis::cmd(name);
         command.arg(script).arg(call.keys.len()).arg(call.keys).arg(call.args);
         let mut multiplexed = self.multiplexed.clone();
@@ -119,37 +119,40 @@ impl Connection {
             let mut both = redis::pipe();
             both.cmd("ASKING").ignore().add_command(command);
             let executed: Result<(Value,), _> = both.query_async(&mut multiplexed).await;
-            executed.map(|(value,)| value).map_err(of_command)
+            executed.map(|(value,)| value).map_err(command_error)
         };
-        bounded(executed, deadline).await.map_err(Failure::Error)
+        with_deadline(executed, deadline).await.map_err(RedirectOrError::Error)
     }
 
-    fn failure(&self, error: &RedisError) -> Failure {
-        let is_lasting = error.code() == Some("MOVED");
+    fn classify_error(&self, error: &RedisError) -> RedirectOrError {
+        let is_permanent = error.code() == Some("MOVED");
         match error.redirect_node() {
-            Some((address, _)) => Failure::Elsewhere(Redirect { place: self.neighbour(address), is_lasting }),
-            None => Failure::Error(CallError::of(error)),
+            Some((address, _)) => RedirectOrError::Redirect(Redirect {
+                address: self.parse_redirect_address(address),
+                is_permanent,
+            }),
+            None => RedirectOrError::Error(CallError::from_redis(error)),
         }
     }
 
     /// Parses `host:port` (without brackets); an empty host is that of this server.
-    fn neighbour(&self, address: &str) -> Option<Place> {
+    fn parse_redirect_address(&self, address: &str) -> Option<ServerAddress> {
         let (host, port) = address.rsplit_once(':')?;
-        let own = match &self.place {
-            Place::Tcp(host, _) => &**host,
-            Place::Unix(_) => return None,
+        let own_host = match &self.address {
+            ServerAddress::Tcp(host, _) => &**host,
+            ServerAddress::Unix(_) => return None,
         };
         let host = match host {
-            "" => own,
+            "" => own_host,
             "?" => return None,
             host => host.trim_start_matches('[').trim_end_matches(']'),
         };
-        Some(Place::Tcp(host.into(), port.parse().ok()?))
+        Some(ServerAddress::Tcp(host.into(), port.parse().ok()?))
     }
 }
 
 /// Returns the server's error for a command. The library's error for a pipeline lacks its code and redirect.
-fn of_command(error: RedisError) -> RedisError {
+fn command_error(error: RedisError) -> RedisError {
     let errors = error.clone().into_server_errors();
     errors.and_then(|errors| errors.first().map(|(_, error)| error.clone().into())).unwrap_or(error)
 }

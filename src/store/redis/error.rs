@@ -40,7 +40,7 @@ pub enum CallError {
 }
 
 /// Error codes with which a server, or a command inside of a script, rejects a call.
-const CODES: [&str; 13] = [
+const ERROR_CODES: [&str; 13] = [
     "READONLY",
     "LOADING",
     "OOM",
@@ -57,13 +57,13 @@ const CODES: [&str; 13] = [
 ];
 
 /// Texts of permission errors inside of a script, which have no code: up to version 7.0, and later.
-const PERMISSION: [&str; 2] = ["The user executing the script can't ", "ACL failure in script"];
+const PERMISSION_ERRORS: [&str; 2] = ["The user executing the script can't ", "ACL failure in script"];
 
 impl CallError {
     /// Classifies an error of the library.
-    pub(super) fn of(error: &RedisError) -> Self {
+    pub(super) fn from_redis(error: &RedisError) -> Self {
         let detail = error.detail().unwrap_or_default();
-        match code(error).unwrap_or_default() {
+        match error_code(error).unwrap_or_default() {
             "READONLY" => Self::ReadOnly,
             "LOADING" => Self::Loading,
             "OOM" => Self::OutOfMemory,
@@ -87,7 +87,7 @@ impl CallError {
     pub const fn outcome(&self) -> StoreOutcome {
         match self {
             Self::Unreachable(_) => StoreOutcome::Unreachable,
-            Self::Timeout => StoreOutcome::Late,
+            Self::Timeout => StoreOutcome::TimedOut,
             Self::ReadOnly
             | Self::Loading
             | Self::OutOfMemory
@@ -102,14 +102,17 @@ impl CallError {
 
 /// Returns the code of `error`. Before version 7, errors of scripts have the code `ERR` and the command's code in the
 /// text.
-fn code(error: &RedisError) -> Option<&str> {
+fn error_code(error: &RedisError) -> Option<&str> {
     let known = error.code().filter(|code| *code != "ERR");
     known.or_else(|| {
-        if PERMISSION.iter().any(|words| error.detail().is_some_and(|detail| detail.starts_with(words))) {
+        if PERMISSION_ERRORS
+            .iter()
+            .any(|words| error.detail().is_some_and(|detail| detail.starts_with(words)))
+        {
             return Some("NOPERM");
         }
         let words = error.detail()?.split(|letter: char| !letter.is_ascii_uppercase());
-        words.into_iter().find(|word| CODES.contains(word)).or_else(|| error.code())
+        words.into_iter().find(|word| ERROR_CODES.contains(word)).or_else(|| error.code())
     })
 }
 
@@ -117,22 +120,28 @@ fn code(error: &RedisError) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn of(line: &str) -> CallError {
+    fn error_from_line(line: &str) -> CallError {
         let value = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-        CallError::of(&value.extract_error().unwrap_err())
+        CallError::from_redis(&value.extract_error().unwrap_err())
     }
 
     #[test]
-    fn a_rejection_is_known_by_its_code() {
-        assert_eq!(of("READONLY You can't write against a read only replica."), CallError::ReadOnly);
-        assert_eq!(of("LOADING Redis is loading the dataset in memory"), CallError::Loading);
-        assert_eq!(of("OOM command not allowed when used memory > 'maxmemory'."), CallError::OutOfMemory);
-        assert_eq!(of("MOVED 1 127.0.0.1:7000"), CallError::Moved);
-        assert_eq!(of("BUSY Redis is busy running a script."), CallError::Busy);
+    fn rejection_is_classified_by_its_error_code() {
+        assert_eq!(
+            error_from_line("READONLY You can't write against a read only replica."),
+            CallError::ReadOnly
+        );
+        assert_eq!(error_from_line("LOADING Redis is loading the dataset in memory"), CallError::Loading);
+        assert_eq!(
+            error_from_line("OOM command not allowed when used memory > 'maxmemory'."),
+            CallError::OutOfMemory
+        );
+        assert_eq!(error_from_line("MOVED 1 127.0.0.1:7000"), CallError::Moved);
+        assert_eq!(error_from_line("BUSY Redis is busy running a script."), CallError::Busy);
         for line in
             ["MISCONF Redis is configured to save RDB snapshots", "NOREPLICAS Not enough good replicas"]
         {
-            assert!(matches!(of(line), CallError::Unwritable(_)), "{line}");
+            assert!(matches!(error_from_line(line), CallError::Unwritable(_)), "{line}");
         }
         let inside = "ERR ACL failure in script: User weir has no permissions to run the 'get' command";
         let before = "ERR The user executing the script can't run this command or subcommand script: 1";
@@ -143,17 +152,17 @@ mod tests {
             "WRONGPASS invalid pair",
             "NOPERM no permissions",
         ] {
-            assert!(matches!(of(line), CallError::NotPermitted(_)), "{line}");
+            assert!(matches!(error_from_line(line), CallError::NotPermitted(_)), "{line}");
         }
-        assert!(matches!(of("CLUSTERDOWN The cluster is down"), CallError::Unreachable(_)));
-        assert!(matches!(of("ERR unknown command"), CallError::Other(_)));
+        assert!(matches!(error_from_line("CLUSTERDOWN The cluster is down"), CallError::Unreachable(_)));
+        assert!(matches!(error_from_line("ERR unknown command"), CallError::Other(_)));
     }
 
     #[test]
-    fn a_script_of_redis_6_hands_on_the_code_of_its_command() {
+    fn redis_6_script_error_has_the_code_of_its_command() {
         let line = "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't write";
-        assert_eq!(of(line), CallError::ReadOnly);
+        assert_eq!(error_from_line(line), CallError::ReadOnly);
         let line = "ERR Error running script (call to f_1): @user_script:1: OOM command not allowed";
-        assert_eq!(of(line), CallError::OutOfMemory);
+        assert_eq!(error_from_line(line), CallError::OutOfMemory);
     }
 }

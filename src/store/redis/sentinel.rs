@@ -15,66 +15,66 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::connector::{Connector, Lookup, text};
+use super::connector::{AddressLookup, RedisConnector, as_text};
 use super::error::CallError;
-use super::pause;
-use crate::remote::channel::Place;
-use crate::store::settings::Sentinel;
+use super::retry_delay;
+use crate::remote::channel::ServerAddress;
+use crate::store::settings::SentinelSettings;
 
 /// Interval between queries to a Sentinel.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Events that a Sentinel publishes when a replica has been promoted, and when all replicas follow it.
 const EVENTS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 /// Connections to all Sentinels and their latest replies; dropping it closes them.
 #[derive(Debug)]
-pub(super) struct Sentinels {
-    views: watch::Receiver<Views>,
-    wakes: Vec<Arc<Notify>>,
+pub(super) struct SentinelFollowers {
+    replies: watch::Receiver<SentinelReplies>,
+    wakeups: Vec<Arc<Notify>>,
     _followers: JoinSet<()>,
 }
 
 /// Latest reply of each Sentinel; `None` before the first.
-type Views = Vec<Option<Result<Named, CallError>>>;
+type SentinelReplies = Vec<Option<Result<NamedMaster, CallError>>>;
 
 /// A master, and the configuration epoch in which it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Named {
-    pub(super) place: Place,
+pub(super) struct NamedMaster {
+    pub(super) address: ServerAddress,
     pub(super) epoch: u64,
 }
 
 /// Connection to one Sentinel.
-struct Follower {
+struct SentinelFollower {
     index: usize,
-    place: Place,
+    address: ServerAddress,
     master: Box<str>,
-    connector: Arc<Connector>,
-    views: watch::Sender<Views>,
+    connector: Arc<RedisConnector>,
+    replies: watch::Sender<SentinelReplies>,
     wake: Arc<Notify>,
 }
 
-impl Sentinels {
+impl SentinelFollowers {
     /// Connects to the Sentinels of `settings`. Must be called within a runtime.
-    pub(super) fn follow(settings: &Sentinel, connector: &Arc<Connector>) -> Self {
-        let (views, seen) = watch::channel(vec![None; settings.sentinels.len()]);
+    pub(super) fn start(settings: &SentinelSettings, connector: &Arc<RedisConnector>) -> Self {
+        let (replies, seen) = watch::channel(vec![None; settings.sentinels.len()]);
         let mut followers = JoinSet::new();
-        let mut wakes = Vec::new();
-        for (index, place) in settings.sentinels.iter().enumerate() {
+        let mut wakeups = Vec::new();
+        for (index, address) in settings.sentinels.iter().enumerate() {
             let wake = Arc::new(Notify::new());
-            wakes.push(Arc::clone(&wake));
-            let (place, master) = (place.clone(), settings.master.clone());
-            let (connector, views) = (Arc::clone(connector), views.clone());
-            followers.spawn(Follower { index, place, master, connector, views, wake }.run());
+            wakeups.push(Arc::clone(&wake));
+            let (address, master) = (address.clone(), settings.master.clone());
+            let (connector, replies) = (Arc::clone(connector), replies.clone());
+            followers.spawn(SentinelFollower { index, address, master, connector, replies, wake }.run());
         }
-        Self { views: seen, wakes, _followers: followers }
+        Self { replies: seen, wakeups, _followers: followers }
     }
 
     /// Returns the master. Waits until one Sentinel has named it, or all of them have failed.
-    pub(super) async fn master(&self) -> Result<Named, CallError> {
-        let mut views = self.views.clone();
-        let known = views.wait_for(|views| latest(views).is_some() || views.iter().all(Option::is_some));
+    pub(super) async fn master(&self) -> Result<NamedMaster, CallError> {
+        let mut replies = self.replies.clone();
+        let known = replies.wait_for(|views| latest(views).is_some() || views.iter().all(Option::is_some));
         let Ok(known) = known.await else {
             return Err(CallError::Unreachable("the client has stopped".to_owned()));
         };
@@ -88,72 +88,72 @@ impl Sentinels {
     }
 
     /// Completes when another master has replaced this one.
-    pub(super) async fn replaced(&self, now: &Named) {
-        let mut views = self.views.clone();
-        if views.wait_for(|views| is_replaced(now, views)).await.is_err() {
+    pub(super) async fn replaced(&self, current: &NamedMaster) {
+        let mut replies = self.replies.clone();
+        if replies.wait_for(|views| is_replaced(current, views)).await.is_err() {
             std::future::pending().await
         }
     }
 
     /// Queries all Sentinels at once.
-    pub(super) fn ask(&self) {
-        self.wakes.iter().for_each(|wake| wake.notify_one());
+    pub(super) fn query_all(&self) {
+        self.wakeups.iter().for_each(|wake| wake.notify_one());
     }
 }
 
 /// Returns the reply with the highest epoch.
-fn latest(views: &Views) -> Option<&Named> {
-    views.iter().flatten().filter_map(|view| view.as_ref().ok()).max_by_key(|named| named.epoch)
+fn latest(replies: &SentinelReplies) -> Option<&NamedMaster> {
+    replies.iter().flatten().filter_map(|view| view.as_ref().ok()).max_by_key(|named| named.epoch)
 }
 
 /// Returns whether another master has replaced `now`. One Sentinel with an outdated reply is not enough to close a
 /// working connection. A majority is, regardless of epochs, because these restart when Sentinels are set up again.
-fn is_replaced(now: &Named, views: &Views) -> bool {
-    let Some(latest) = latest(views) else { return false };
-    let agree = views.iter().flatten().flatten().filter(|named| named.place == latest.place).count();
-    latest.place != now.place && (latest.epoch > now.epoch || 2 * agree > views.len())
+fn is_replaced(current: &NamedMaster, replies: &SentinelReplies) -> bool {
+    let Some(latest) = latest(replies) else { return false };
+    let agree = replies.iter().flatten().flatten().filter(|named| named.address == latest.address).count();
+    latest.address != current.address && (latest.epoch > current.epoch || 2 * agree > replies.len())
 }
 
-impl Follower {
+impl SentinelFollower {
     async fn run(self) {
-        let mut lookup = Lookup::default();
+        let mut lookup = AddressLookup::default();
         let mut failures = 0_u32;
         loop {
-            let Err(error) = self.listen(&mut lookup, &mut failures).await;
-            tracing::debug!(sentinel = %self.place, %error, "cannot query a sentinel");
-            self.tell(Err(error));
-            sleep(pause(failures)).await;
+            let Err(error) = self.poll_master(&mut lookup, &mut failures).await;
+            tracing::debug!(sentinel = %self.address, %error, "cannot query a sentinel");
+            self.store_reply(Err(error));
+            sleep(retry_delay(failures)).await;
             failures = failures.saturating_add(1);
         }
     }
 
     /// Queries repeatedly on one connection.
-    async fn listen(&self, lookup: &mut Lookup, failures: &mut u32) -> Result<Never, CallError> {
+    async fn poll_master(&self, lookup: &mut AddressLookup, failures: &mut u32) -> Result<Never, CallError> {
         let (mut sentinel, mut driver) =
-            self.connector.open_sentinel(&self.place, &self.wake, lookup).await?;
-        self.connector.within(&mut driver, self.subscribe(&mut sentinel)).await?;
+            self.connector.connect_sentinel(&self.address, &self.wake, lookup).await?;
+        self.connector.drive(&mut driver, self.subscribe(&mut sentinel)).await?;
         loop {
-            let named = self.connector.within(&mut driver, self.named(&mut sentinel)).await?;
+            let named = self.connector.drive(&mut driver, self.query_master(&mut sentinel)).await?;
             *failures = 0;
-            self.tell(Ok(named));
+            self.store_reply(Ok(named));
             tokio::select! {
                 () = &mut driver => {
-                    return Err(CallError::Unreachable(format!("the sentinel {} closed the connection", self.place)));
+                    return Err(CallError::Unreachable(format!("the sentinel {} closed the connection", self.address)));
                 }
                 () = self.wake.notified() => {}
-                () = sleep(ASK_EVERY) => {}
+                () = sleep(QUERY_INTERVAL) => {}
             }
         }
     }
 
-    /// Subscribes to events. Without the permission, a failover is noticed within [`ASK_EVERY`].
+    /// Subscribes to events. Without the permission, a failover is noticed within [`QUERY_INTERVAL`].
     async fn subscribe(&self, sentinel: &mut MultiplexedConnection) -> Result<(), CallError> {
         match sentinel.subscribe(&EVENTS).await {
             Ok(()) => Ok(()),
-            Err(error) => match CallError::of(&error) {
+            Err(error) => match CallError::from_redis(&error) {
                 CallError::NotPermitted(reason) => {
                     tracing::debug!(
-                        sentinel = %self.place,
+                        sentinel = %self.address,
                         %reason,
                         "no permission to subscribe to a sentinel's events"
                     );
@@ -166,33 +166,33 @@ impl Follower {
 
     /// Queries the epoch before the address: an outdated epoch delays the switch to a new master, but never causes a
     /// wrong one.
-    async fn named(&self, sentinel: &mut MultiplexedConnection) -> Result<Named, CallError> {
+    async fn query_master(&self, sentinel: &mut MultiplexedConnection) -> Result<NamedMaster, CallError> {
         let unknown = |reason: &dyn std::fmt::Display| {
-            let (place, master) = (&self.place, &self.master);
+            let (place, master) = (&self.address, &self.master);
             CallError::Unreachable(format!(
                 "cannot get the master {master} from the sentinel {place}: {reason}"
             ))
         };
-        let failed = |error: RedisError| match CallError::of(&error) {
+        let failed = |error: RedisError| match CallError::from_redis(&error) {
             CallError::Other(reason) => unknown(&reason),
             error => error,
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("MASTER").arg(&*self.master);
-        let facts: HashMap<String, String> = command.query_async(sentinel).await.map_err(failed)?;
-        let epoch = facts.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let master_info: HashMap<String, String> = command.query_async(sentinel).await.map_err(failed)?;
+        let epoch = master_info.get("config-epoch").and_then(|epoch| epoch.parse().ok());
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.master);
         let address: Value = command.query_async(sentinel).await.map_err(failed)?;
-        let place = self::address(&address).ok_or_else(|| unknown(&"no address"))?;
-        Ok(Named { place, epoch: epoch.unwrap_or(0) })
+        let address = parse_address(&address).ok_or_else(|| unknown(&"no address"))?;
+        Ok(NamedMaster { address, epoch: epoch.unwrap_or(0) })
     }
 
-    fn tell(&self, view: Result<Named, CallError>) {
-        self.views.send_if_modified(|views| {
+    fn store_reply(&self, reply: Result<NamedMaster, CallError>) {
+        self.replies.send_if_modified(|views| {
             let Some(known) = views.get_mut(self.index) else { return false };
-            let is_new = known.as_ref() != Some(&view);
-            *known = Some(view);
+            let is_new = known.as_ref() != Some(&reply);
+            *known = Some(reply);
             is_new
         });
     }
@@ -201,10 +201,10 @@ impl Follower {
 /// A type without values.
 enum Never {}
 
-fn address(named: &Value) -> Option<Place> {
-    let Value::Array(parts) = named else { return None };
+fn parse_address(reply: &Value) -> Option<ServerAddress> {
+    let Value::Array(parts) = reply else { return None };
     let [host, port] = &**parts else { return None };
-    Some(Place::Tcp(text(host)?.into(), text(port)?.parse().ok()?))
+    Some(ServerAddress::Tcp(as_text(host)?.into(), as_text(port)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -212,27 +212,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_master_is_named_by_host_and_port() {
+    fn master_address_reply_is_host_and_port() {
         let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let named = Value::Array(vec![bulk("10.0.0.1"), bulk("6379")]);
-        assert_eq!(address(&named), Some(Place::Tcp("10.0.0.1".into(), 6379)));
-        assert_eq!(address(&Value::Nil), None);
+        assert_eq!(parse_address(&named), Some(ServerAddress::Tcp("10.0.0.1".into(), 6379)));
+        assert_eq!(parse_address(&Value::Nil), None);
     }
 
-    fn named(host: &str, epoch: u64) -> Named {
-        Named { place: Place::Tcp(host.into(), 1), epoch }
+    fn named_master(host: &str, epoch: u64) -> NamedMaster {
+        NamedMaster { address: ServerAddress::Tcp(host.into(), 1), epoch }
     }
 
     #[test]
-    fn the_latest_knowledge_is_believed() {
-        let (old, new) = (named("old", 3), named("new", 4));
-        let away = || Some(Err(CallError::Timeout));
-        let views = vec![Some(Ok(old.clone())), Some(Ok(new.clone())), None, away()];
-        assert_eq!(latest(&views), Some(&new));
-        assert!(is_replaced(&old, &views) && !is_replaced(&new, &views));
-        assert!(!is_replaced(&new, &vec![Some(Ok(old)), None, away()]), "a sentinel with an older epoch");
-        assert!(!is_replaced(&new, &vec![away()]), "no response");
-        let anew = vec![Some(Ok(named("third", 0))), Some(Ok(named("third", 0))), away()];
-        assert!(is_replaced(&new, &anew), "a majority of sentinels that were reset");
+    fn master_of_the_highest_epoch_or_the_majority_is_used() {
+        let (old, new) = (named_master("old", 3), named_master("new", 4));
+        let failed = || Some(Err(CallError::Timeout));
+        let replies = vec![Some(Ok(old.clone())), Some(Ok(new.clone())), None, failed()];
+        assert_eq!(latest(&replies), Some(&new));
+        assert!(is_replaced(&old, &replies) && !is_replaced(&new, &replies));
+        assert!(!is_replaced(&new, &vec![Some(Ok(old)), None, failed()]), "a sentinel with an older epoch");
+        assert!(!is_replaced(&new, &vec![failed()]), "no response");
+        let reset = vec![Some(Ok(named_master("third", 0))), Some(Ok(named_master("third", 0))), failed()];
+        assert!(is_replaced(&new, &reset), "a majority of sentinels that were reset");
     }
 }

@@ -8,10 +8,10 @@ pub const SLOTS: u16 = 16_384;
 /// See the
 /// [specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model).
 pub fn slot(key: &[u8]) -> u16 {
-    crc16(tag(key)) % SLOTS
+    crc16(hash_tag(key)) % SLOTS
 }
 
-fn tag(key: &[u8]) -> &[u8] {
+fn hash_tag(key: &[u8]) -> &[u8] {
     let inside = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);
     let tag = inside.and_then(|rest| rest.get(..rest.iter().position(|byte| *byte == b'}')?));
     tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_that_of_the_part_in_braces() {
+    fn slot_is_computed_from_the_hash_tag() {
         // Examples from the specification.
         assert_eq!(crc16(b"123456789"), 0x31c3);
         assert_eq!(slot(b"{user1000}.following"), slot(b"{user1000}.followers"));

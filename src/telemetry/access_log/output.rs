@@ -15,36 +15,36 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::Sink;
-use crate::telemetry::count::Count;
+use crate::telemetry::atomic_counter::AtomicCounter;
 
 /// Buffer size at which lines are written, in bytes; the same as Envoy's.
-const FLUSH_AT: usize = 64 * 1024;
+const FLUSH_THRESHOLD: usize = 64 * 1024;
 
 /// State shared with the handles of the log.
 #[derive(Debug, Default)]
-pub(super) struct Control {
-    pub(super) reopen: AtomicBool,
+pub(super) struct OutputControl {
+    pub(super) is_reopen_requested: AtomicBool,
     /// Number of lines that could not be written.
-    pub(super) lost: Count,
+    pub(super) lost_lines: AtomicCounter,
 }
 
 /// A buffered file that never returns an error, but counts lost lines.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct LogOutput {
     sink: Sink,
     /// `None` for a FIFO without a reader.
     file: Option<File>,
     buffer: Vec<u8>,
-    control: Arc<Control>,
-    failing: bool,
+    control: Arc<OutputControl>,
+    is_failing: bool,
 }
 
-impl Output {
-    pub(super) fn open(sink: Sink, control: Arc<Control>) -> io::Result<Self> {
+impl LogOutput {
+    pub(super) fn open(sink: Sink, control: Arc<OutputControl>) -> io::Result<Self> {
         let file = match &sink {
             Sink::Stdout => Some(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
             Sink::Stderr => Some(File::from(io::stderr().as_fd().try_clone_to_owned()?)),
-            Sink::File(path) => append(path)?,
+            Sink::File(path) => open_for_append(path)?,
         };
         if file.is_none() {
             tracing::warn!(
@@ -52,45 +52,45 @@ impl Output {
                 "the access log is a FIFO without a reader: lines are dropped until there is one"
             );
         }
-        Ok(Self { sink, file, buffer: Vec::new(), control, failing: false })
+        Ok(Self { sink, file, buffer: Vec::new(), control, is_failing: false })
     }
 
-    fn drain(&mut self) {
+    fn flush_buffer(&mut self) {
         if self.buffer.is_empty() {
             return;
         }
         match self.write_buffer() {
-            Ok(()) => self.failing = false,
-            Err(error) => self.lose(&error),
+            Ok(()) => self.is_failing = false,
+            Err(error) => self.record_lost_lines(&error),
         }
         self.buffer.clear();
-        self.buffer.shrink_to(FLUSH_AT);
+        self.buffer.shrink_to(FLUSH_THRESHOLD);
     }
 
     fn write_buffer(&mut self) -> io::Result<()> {
         if let (None, Sink::File(path)) = (&self.file, &self.sink) {
-            self.file = append(path)?;
+            self.file = open_for_append(path)?;
         }
         self.file.as_mut().ok_or(Errno::NXIO)?.write_all(&self.buffer)
     }
 
     /// Counts lost lines. Logs the first failure only, because a full disk may fail for hours.
-    fn lose(&mut self, error: &io::Error) {
+    fn record_lost_lines(&mut self, error: &io::Error) {
         let lines = self.buffer.iter().filter(|byte| **byte == b'\n').count();
-        self.control.lost.add(lines as u64);
-        if !self.failing {
+        self.control.lost_lines.add(lines as u64);
+        if !self.is_failing {
             tracing::warn!(%error, sink = ?self.sink, "cannot write the access log");
         }
-        self.failing = true;
+        self.is_failing = true;
     }
 
-    fn reopen_if_asked(&mut self) {
-        if !self.control.reopen.swap(false, Ordering::AcqRel) {
+    fn reopen_if_requested(&mut self) {
+        if !self.control.is_reopen_requested.swap(false, Ordering::AcqRel) {
             return;
         }
-        self.drain();
+        self.flush_buffer();
         let Sink::File(path) = &self.sink else { return };
-        match append(path) {
+        match open_for_append(path) {
             Ok(file) => self.file = file,
             // Lines still go to the old file.
             Err(error) => tracing::warn!(%error, path = %path.display(), "cannot reopen the access log"),
@@ -98,25 +98,25 @@ impl Output {
     }
 }
 
-impl Write for Output {
+impl Write for LogOutput {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        self.reopen_if_asked();
+        self.reopen_if_requested();
         self.buffer.extend_from_slice(lines);
-        if self.buffer.len() >= FLUSH_AT {
-            self.drain();
+        if self.buffer.len() >= FLUSH_THRESHOLD {
+            self.flush_buffer();
         }
         Ok(lines.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.drain();
-        self.reopen_if_asked();
+        self.flush_buffer();
+        self.reopen_if_requested();
         Ok(())
     }
 }
 
 /// Opens a file for appending; `None` for a FIFO without a reader, on which opening would block (fifo(7)).
-fn append(path: &Path) -> io::Result<Option<File>> {
+fn open_for_append(path: &Path) -> io::Result<Option<File>> {
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().create(true).append(true).custom_flags(nonblocking).open(path);
     match opened {
@@ -126,11 +126,11 @@ fn append(path: &Path) -> io::Result<Option<File>> {
             Ok(Some(file))
         }
         // Opening a socket fails with the same error, but a socket can never be written to.
-        Err(error) if is(&error, Errno::NXIO) && fs::metadata(path)?.file_type().is_fifo() => Ok(None),
+        Err(error) if has_errno(&error, Errno::NXIO) && fs::metadata(path)?.file_type().is_fifo() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn is(error: &io::Error, errno: Errno) -> bool {
+fn has_errno(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }

@@ -6,15 +6,15 @@ use super::*;
 /// 2026-11-21T05:32:33.704Z
 const START: Timestamp = Timestamp::from_nanos(1_795_239_153_704_900_000);
 
-/// The request for which Envoy 1.40 wrote the line in [`envoys_line_byte_for_byte`].
-fn entry<'a>() -> Entry<'a> {
-    Entry {
+/// The request for which Envoy 1.40 wrote the line in [`envoy_format_matches_envoy_byte_for_byte`].
+fn entry<'a>() -> AccessLogEntry<'a> {
+    AccessLogEntry {
         start: START,
         method: &Method::GET,
         path: "/one",
         protocol: Version::HTTP_11,
         status: Some(StatusCode::TOO_MANY_REQUESTS),
-        flags: "RL",
+        response_flags: "RL",
         bytes_received: 0,
         bytes_sent: 7,
         duration: Duration::from_millis(2),
@@ -30,18 +30,18 @@ fn entry<'a>() -> Entry<'a> {
     }
 }
 
-fn envoy(entry: &Entry<'_>) -> String {
-    String::from_utf8(line::envoy(entry)).unwrap()
+fn envoy(entry: &AccessLogEntry<'_>) -> String {
+    String::from_utf8(line::format_envoy(entry)).unwrap()
 }
 
-fn json(entry: &Entry<'_>) -> serde_json::Value {
-    let line = line::json(entry);
+fn json(entry: &AccessLogEntry<'_>) -> serde_json::Value {
+    let line = line::format_json(entry);
     assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
     serde_json::from_slice(&line).unwrap()
 }
 
 #[test]
-fn envoys_line_byte_for_byte() {
+fn envoy_format_matches_envoy_byte_for_byte() {
     assert_eq!(
         envoy(&entry()),
         "[2026-11-21T05:32:33.704Z] \"GET /one HTTP/1.1\" 429 RL 0 7 2 - \"192.0.2.2\" \"curl/7.88.1\" \
@@ -50,16 +50,16 @@ fn envoys_line_byte_for_byte() {
 }
 
 #[test]
-fn a_rule_comes_behind_envoys_fields() {
-    let line = envoy(&Entry { rule: Some("per-ip"), ..entry() });
+fn access_log_appends_the_rule_after_envoys_fields() {
+    let line = envoy(&AccessLogEntry { rule: Some("per-ip"), ..entry() });
     let plain = envoy(&entry());
     assert_eq!(line.strip_prefix(plain.trim_end()), Some(" rule=per-ip\n"));
 }
 
 #[test]
-fn what_is_missing_is_a_dash_or_null() {
-    let entry = Entry {
-        flags: "",
+fn missing_access_log_values_are_a_dash_or_null() {
+    let entry = AccessLogEntry {
+        response_flags: "",
         status: Some(StatusCode::OK),
         upstream_time: Some(Duration::from_micros(1900)),
         x_forwarded_for: None,
@@ -77,17 +77,20 @@ fn what_is_missing_is_a_dash_or_null() {
 }
 
 #[test]
-fn json_always_has_the_same_keys() {
+fn json_access_log_always_has_the_same_keys() {
     let keys = |entry| -> Vec<String> { json(&entry).as_object().unwrap().keys().cloned().collect() };
-    assert_eq!(keys(entry()), keys(Entry { rule: Some("per-ip"), x_forwarded_for: None, ..entry() }));
+    assert_eq!(
+        keys(entry()),
+        keys(AccessLogEntry { rule: Some("per-ip"), x_forwarded_for: None, ..entry() })
+    );
     assert_eq!(json(&entry())["start_time"], "2026-11-21T05:32:33.704Z");
     assert_eq!(json(&entry())["client_ip"], "192.0.2.2");
 }
 
 #[test]
-fn a_client_cannot_write_lines_or_fields_of_its_own() {
+fn access_log_escapes_injected_lines_and_fields() {
     let attack = b"x\" 200 \n[2026-11-21T05:32:33.704Z] \"GET /\\ \x1b[2J\x7f\xff\xc2\x9b".as_slice();
-    let attacked = Entry {
+    let attacked = AccessLogEntry {
         user_agent: Some(attack),
         x_forwarded_for: Some(attack),
         request_id: Some(attack),
@@ -98,26 +101,27 @@ fn a_client_cannot_write_lines_or_fields_of_its_own() {
     assert_eq!(line.matches('"').count(), envoy(&entry()).matches('"').count());
     assert!(line.trim_end().bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line}");
     assert!(line.contains("x\\x22 200 \\x0A[2026"), "{line}");
-    let text = String::from_utf8(line::json(&attacked)).unwrap();
+    let text = String::from_utf8(line::format_json(&attacked)).unwrap();
     assert!(!text.trim_end().chars().any(char::is_control), "{text}");
     assert!(json(&attacked)["user_agent"].as_str().unwrap().starts_with("x\" 200 \n["));
 }
 
 #[test]
-fn a_long_value_is_cut_where_it_is_written() {
+fn long_access_log_values_are_truncated() {
     let long = "\u{1}".repeat(100_000);
     let method = Method::from_bytes(&[b'A'; 1000]).unwrap();
-    let long_entry = Entry { method: &method, path: &long, user_agent: Some(long.as_bytes()), ..entry() };
+    let long_entry =
+        AccessLogEntry { method: &method, path: &long, user_agent: Some(long.as_bytes()), ..entry() };
     assert!(envoy(&long_entry).len() < 6000);
-    assert!(line::json(&long_entry).len() < 6000);
+    assert!(line::format_json(&long_entry).len() < 6000);
     assert!(json(&long_entry)["path"].as_str().unwrap().len() > 600, "six bytes per control character");
     assert!(envoy(&long_entry).contains("\\x01 HTTP/1.1\""), "no escape is truncated");
 }
 
 /// A pipe without a reader: every write waits until the test releases it.
-struct Stalled(Receiver<()>);
+struct StalledWriter(Receiver<()>);
 
-impl Write for Stalled {
+impl Write for StalledWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let _ = self.0.recv();
         Ok(bytes.len())
@@ -129,24 +133,24 @@ impl Write for Stalled {
 }
 
 #[test]
-fn a_stalled_sink_loses_lines_and_stalls_nobody() {
+fn stalled_access_log_drops_lines_without_blocking() {
     let (release, stalled): (SyncSender<()>, _) = sync_channel(0);
-    let (log, guard) = AccessLog::new(Stalled(stalled), Arc::default(), Format::Envoy);
-    for _ in 0..QUEUED_LINES + 10 {
+    let (log, guard) = AccessLog::new(StalledWriter(stalled), Arc::default(), Format::Envoy);
+    for _ in 0..MAX_QUEUED_LINES + 10 {
         log.log(&entry());
     }
     // The writer may hold one line; all others beyond the queue are dropped.
-    assert!((9..=10).contains(&log.dropped()), "{}", log.dropped());
+    assert!((9..=10).contains(&log.dropped_lines()), "{}", log.dropped_lines());
     // Shutdown does not wait for a reader that never comes.
     drop(guard);
     drop(release);
 }
 
 #[test]
-fn lines_reach_the_file_and_its_successor() {
+fn access_log_reopens_a_rotated_file() {
     let directory = tempfile::tempdir().unwrap();
     let (path, moved) = (directory.path().join("access.log"), directory.path().join("access.log.1"));
-    let settings = Settings { sink: Sink::File(path.clone()), format: Format::Envoy };
+    let settings = AccessLogSettings { sink: Sink::File(path.clone()), format: Format::Envoy };
     let (log, guard) = AccessLog::open(&settings).unwrap();
     log.log(&entry());
     // If reopening preceded the move, the file would be opened under its old name again; so wait for the line first.
@@ -162,20 +166,20 @@ fn lines_reach_the_file_and_its_successor() {
     }
     std::fs::rename(&path, &moved).unwrap();
     log.reopen();
-    log.log(&Entry { path: "/two", ..entry() });
+    log.log(&AccessLogEntry { path: "/two", ..entry() });
     drop(guard);
     assert!(written(&moved).contains("GET /one ") && !written(&moved).contains("GET /two "));
     assert!(written(&path).contains("GET /two "));
-    assert_eq!(log.dropped(), 0);
+    assert_eq!(log.dropped_lines(), 0);
 }
 
 #[test]
-fn a_full_disk_is_counted_in_lines() {
-    let settings = Settings { sink: Sink::File("/dev/full".into()), format: Format::Json };
+fn full_disk_counts_dropped_access_log_lines() {
+    let settings = AccessLogSettings { sink: Sink::File("/dev/full".into()), format: Format::Json };
     let (log, guard) = AccessLog::open(&settings).unwrap();
     for _ in 0..3 {
         log.log(&entry());
     }
     drop(guard);
-    assert_eq!(log.dropped(), 3);
+    assert_eq!(log.dropped_lines(), 3);
 }

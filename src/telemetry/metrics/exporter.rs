@@ -12,18 +12,20 @@ use std::fmt::Write;
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
-use super::super::count::{self, Count};
+use super::super::atomic_counter::{self, AtomicCounter};
 use super::super::histogram::Histogram;
 use super::super::panics;
-use super::arrival::{LOAD_SHED, Preamble, handshake_labels};
+use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_labels};
 use super::families::{self, Family};
 use super::fetches::FetchMetrics;
-use super::process::Process;
-use super::remote::{self, Remotes};
+use super::process::ProcessStats;
+use super::remote::{self, RemoteRegistry};
 use super::store::StoreMetrics;
 use super::upstream::{UpstreamCounts, UpstreamOutcome};
-use super::worker::{CLASSES, ListenerCounts};
-use super::{Elastic, ReloadOutcome, Saves, Scrape, SharedLimit, SpanMetrics, Totals};
+use super::worker::{ListenerCounts, STATUS_CLASSES};
+use super::{
+    ElasticSample, MetricTotals, ReloadOutcome, Scrape, SharedLimitSample, SpanMetrics, StateFileSample,
+};
 use crate::tls::server::ServerHandshakeError;
 
 /// Required by the recorder's interface. The level has no effect here.
@@ -33,27 +35,27 @@ type Labels<'a> = &'a [(&'static str, &'a str)];
 
 /// Handles of the metrics that are counted off the request path.
 #[derive(Debug)]
-pub(super) struct Exporter {
-    registry: Registry,
+pub(super) struct PrometheusExporter {
+    registry: MetricRegistry,
     pub(super) reloads: [Counter; ReloadOutcome::ALL.len()],
-    pub(super) successful: Gauge,
-    pub(super) success_time: Gauge,
+    pub(super) reload_successful: Gauge,
+    pub(super) reload_success_time: Gauge,
     pub(super) generation: Gauge,
     pub(super) restart_pending: Gauge,
     pub(super) spans: SpanMetrics,
 }
 
-impl Exporter {
+impl PrometheusExporter {
     pub(super) fn new() -> Self {
-        let registry = Registry::new();
+        let registry = MetricRegistry::new();
         registry.gauge(&families::BUILD_INFO, &[("version", super::VERSION)]).set(1.0);
         let outcome = |outcome: ReloadOutcome| {
             registry.counter(&families::CONFIG_RELOADS, &[("outcome", outcome.as_str())])
         };
         Self {
             reloads: ReloadOutcome::ALL.map(outcome),
-            successful: registry.gauge(&families::CONFIG_SUCCESSFUL, &[]),
-            success_time: registry.gauge(&families::CONFIG_SUCCESS_TIME, &[]),
+            reload_successful: registry.gauge(&families::CONFIG_SUCCESSFUL, &[]),
+            reload_success_time: registry.gauge(&families::CONFIG_SUCCESS_TIME, &[]),
             generation: registry.gauge(&families::CONFIG_GENERATION, &[]),
             restart_pending: registry.gauge(&families::CONFIG_RESTART_PENDING, &[]),
             spans: SpanMetrics {
@@ -77,22 +79,33 @@ impl Exporter {
     }
 
     /// Renders all families, sorted by name for a stable output.
-    pub(super) fn render(&self, totals: &Totals<'_>, remotes: &Remotes, scrape: &Scrape) -> String {
-        let process = Process::read();
-        let sums = Registry::new();
-        sums.update(totals, scrape, process);
-        remote::requests(remotes, &sums);
-        let mut families = self.registry.families();
-        families.extend(sums.families());
-        let durations = totals.listeners().map(|(name, listener)| (name, &listener.duration));
-        families.push(histograms(&families::REQUEST_DURATION, "listener", durations));
-        let mut delays = header(&families::REQUEST_DELAY);
-        histogram_lines(&mut delays, families::REQUEST_DELAY.name, "", &totals.counts.delay, SECONDS);
+    pub(super) fn render(
+        &self,
+        totals: &MetricTotals<'_>,
+        remote_services: &RemoteRegistry,
+        scrape: &Scrape,
+    ) -> String {
+        let process = ProcessStats::read();
+        let sums = MetricRegistry::new();
+        sums.fill(totals, scrape, process);
+        remote::register_requests(remote_services, &sums);
+        let mut families = self.registry.render_families();
+        families.extend(sums.render_families());
+        let durations = totals.listeners().map(|(name, listener)| (name, &listener.request_duration));
+        families.push(render_histograms(&families::REQUEST_DURATION, "listener", durations));
+        let mut delays = render_header(&families::REQUEST_DELAY);
+        write_histogram(
+            &mut delays,
+            families::REQUEST_DELAY.name,
+            "",
+            &totals.counts.delay_duration,
+            SECONDS,
+        );
         families.push(delays);
-        let durations = totals.upstreams.iter().map(|(name, upstream)| (&**name, &upstream.duration));
-        families.push(histograms(&families::UPSTREAM_DURATION, "upstream", durations));
-        families.push(remote::durations(remotes));
-        families.push(cpu_seconds(process));
+        let durations = totals.upstreams.iter().map(|(name, upstream)| (&**name, &upstream.response_time));
+        families.push(render_histograms(&families::UPSTREAM_DURATION, "upstream", durations));
+        families.push(remote::render_durations(remote_services));
+        families.push(render_cpu_seconds(process));
         families.retain(|family| !family.is_empty());
         families.sort_unstable();
         families.concat()
@@ -101,169 +114,215 @@ impl Exporter {
 
 /// Counters and gauges with their descriptions.
 #[derive(Debug)]
-pub(super) struct Registry(PrometheusRecorder);
+pub(super) struct MetricRegistry(PrometheusRecorder);
 
-impl Registry {
+impl MetricRegistry {
     fn new() -> Self {
         Self(PrometheusBuilder::new().build_recorder())
     }
 
     fn counter(&self, family: &Family, labels: Labels<'_>) -> Counter {
         self.0.describe_counter(family.name.into(), None, family.help.into());
-        self.0.register_counter(&key(family, labels), &METADATA)
+        self.0.register_counter(&series_key(family, labels), &METADATA)
     }
 
     fn gauge(&self, family: &Family, labels: Labels<'_>) -> Gauge {
         self.0.describe_gauge(family.name.into(), None, family.help.into());
-        self.0.register_gauge(&key(family, labels), &METADATA)
+        self.0.register_gauge(&series_key(family, labels), &METADATA)
     }
 
-    pub(super) fn count(&self, family: &Family, labels: Labels<'_>, value: u64) {
+    pub(super) fn set_counter(&self, family: &Family, labels: Labels<'_>, value: u64) {
         self.counter(family, labels).absolute(value);
     }
 
-    pub(super) fn set(&self, family: &Family, labels: Labels<'_>, value: f64) {
+    pub(super) fn set_gauge(&self, family: &Family, labels: Labels<'_>, value: f64) {
         self.gauge(family, labels).set(value);
     }
 
     /// Renders each family that has a series.
-    fn families(&self) -> Vec<String> {
-        self.0.handle().render().split("\n\n").map(sorted).collect()
+    fn render_families(&self) -> Vec<String> {
+        self.0.handle().render().split("\n\n").map(sort_lines).collect()
     }
 
-    fn update(&self, totals: &Totals<'_>, scrape: &Scrape, process: Process) {
+    fn fill(&self, totals: &MetricTotals<'_>, scrape: &Scrape, process: ProcessStats) {
         for (name, listener) in totals.listeners() {
-            self.listener(name, listener);
+            self.set_listener(name, listener);
         }
         for (name, upstream) in &totals.upstreams {
-            self.upstream(name, upstream);
+            self.set_upstream(name, upstream);
         }
         for (name, cluster) in &totals.clusters {
             let name = ("upstream", &**name);
-            self.count(&families::UPSTREAM_EJECTIONS, &[name], cluster.ejections.get());
-            self.count(&families::UPSTREAM_FAILED_CHECKS, &[name], cluster.failed_checks.get());
+            self.set_counter(&families::UPSTREAM_EJECTIONS, &[name], cluster.ejections.get());
+            self.set_counter(
+                &families::UPSTREAM_HEALTH_CHECK_FAILURES,
+                &[name],
+                cluster.failed_health_checks.get(),
+            );
             for (limit, count) in cluster.overflows() {
-                self.count(&families::UPSTREAM_OVERFLOWS, &[name, ("limit", limit)], count);
+                self.set_counter(&families::UPSTREAM_OVERFLOWS, &[name, ("limit", limit)], count);
             }
             for (outcome, count) in cluster.handshakes() {
-                self.count(&families::UPSTREAM_HANDSHAKES, &[name, ("outcome", outcome)], count);
+                self.set_counter(&families::UPSTREAM_HANDSHAKES, &[name, ("outcome", outcome)], count);
             }
         }
         for view in &scrape.clusters {
             let name = ("upstream", &*view.name);
             let healthy = view.hosts.iter().filter(|host| host.is_healthy()).count();
-            self.set(&families::UPSTREAM_ENDPOINTS, &[name], view.hosts.len() as f64);
-            self.set(&families::UPSTREAM_ENDPOINTS_HEALTHY, &[name], healthy as f64);
+            self.set_gauge(&families::UPSTREAM_ENDPOINTS, &[name], view.hosts.len() as f64);
+            self.set_gauge(&families::UPSTREAM_ENDPOINTS_HEALTHY, &[name], healthy as f64);
         }
         for (file, expires) in &scrape.certificates {
-            let left = *expires as f64 - scrape.now.as_secs() as f64;
-            self.set(&families::CERTIFICATE_EXPIRY, &[("certificate", file)], left);
+            let remaining = *expires as f64 - scrape.now.as_secs() as f64;
+            self.set_gauge(&families::CERTIFICATE_EXPIRY, &[("certificate", file)], remaining);
         }
-        self.count(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed.get());
-        for (limit, count) in LOAD_SHED.iter().zip(&totals.counts.load_shed) {
-            self.count(&families::TURNED_AWAY, &[("limit", limit)], count.get());
+        self.set_counter(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed_requests.get());
+        for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
+            self.set_counter(&families::OVERLOAD_REJECTED, &[("limit", limit)], count.get());
         }
-        self.count(&families::ACCEPT_FAILURES, &[], totals.counts.accept_failures.get());
-        self.set(&families::REQUESTS_DELAYED, &[], totals.counts.delayed() as f64);
+        self.set_counter(&families::ACCEPT_FAILURES, &[], totals.counts.accept_failures.get());
+        self.set_gauge(&families::REQUESTS_DELAYED, &[], totals.counts.delayed() as f64);
         for (rule, decisions) in &totals.rules {
             for (outcome, count) in decisions.iter() {
-                self.count(&families::DECISIONS, &[("rule", rule), ("outcome", outcome.as_str())], count);
+                self.set_counter(
+                    &families::DECISIONS,
+                    &[("rule", rule), ("outcome", outcome.as_str())],
+                    count,
+                );
             }
-            let keys = scrape.keys.get(rule).copied().unwrap_or(0);
-            self.set(&families::LIMITER_KEYS, &[("rule", rule)], keys as f64);
+            let keys = scrape.keys_per_rule.get(rule).copied().unwrap_or(0);
+            self.set_gauge(&families::LIMITER_KEYS, &[("rule", rule)], keys as f64);
         }
-        self.set(&families::LIMITER_ENTRIES, &[], scrape.entries as f64);
-        self.set(&families::LIMITER_CAPACITY, &[], scrape.capacity as f64);
-        self.count(&families::LIMITER_OVERFLOWS, &[], scrape.overflows);
-        self.count(&families::ACCESS_LOG_DROPPED, &[], scrape.access_log_dropped);
-        if let Some(saves) = scrape.saves {
-            self.saves(saves);
+        self.set_gauge(&families::LIMITER_ENTRIES, &[], scrape.table_entries as f64);
+        self.set_gauge(&families::LIMITER_CAPACITY, &[], scrape.table_capacity as f64);
+        self.set_counter(&families::LIMITER_OVERFLOWS, &[], scrape.table_overflows);
+        self.set_counter(&families::ACCESS_LOG_DROPPED, &[], scrape.access_log_dropped);
+        if let Some(saves) = scrape.state_file {
+            self.set_state_file(saves);
         }
         if let Some(elastic) = &scrape.elastic {
-            self.elastic(elastic);
+            self.set_elastic(elastic);
         }
-        for SharedLimit { rule, instances, error_bound } in &scrape.shared_limits {
-            self.set(&families::SHARED_INSTANCES, &[("rule", rule)], f64::from(*instances));
-            self.set(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *error_bound);
+        for SharedLimitSample { rule, instances, error_bound } in &scrape.shared_limits {
+            self.set_gauge(&families::SHARED_INSTANCES, &[("rule", rule)], f64::from(*instances));
+            self.set_gauge(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *error_bound);
         }
-        self.count(&families::PANICS, &[], panics::counted());
-        self.set(&families::PROCESS_START, &[], scrape.started.as_secs_f64());
-        self.process(process);
+        self.set_counter(&families::PANICS, &[], panics::count());
+        self.set_gauge(&families::PROCESS_START, &[], scrape.start_time.as_secs_f64());
+        self.set_process(process);
     }
 
-    fn listener(&self, name: &str, listener: &ListenerCounts) {
+    fn set_listener(&self, name: &str, listener: &ListenerCounts) {
         let name = ("listener", name);
-        self.labelled(&families::REQUESTS, name, "code_class", CLASSES, &listener.answered);
-        self.count(&families::REQUESTS_RESET, &[name], listener.reset.get());
-        self.set(&families::REQUESTS_IN_FLIGHT, &[name], listener.in_flight() as f64);
-        self.set(&families::CONNECTIONS, &[name], listener.connections() as f64);
-        self.count(&families::CONNECTIONS_OPENED, &[name], listener.opened.get());
+        self.set_labelled_counters(
+            &families::REQUESTS,
+            name,
+            "code_class",
+            STATUS_CLASSES,
+            &listener.responses,
+        );
+        self.set_counter(&families::REQUESTS_RESET, &[name], listener.requests_reset.get());
+        self.set_gauge(&families::REQUESTS_IN_FLIGHT, &[name], listener.in_flight() as f64);
+        self.set_gauge(&families::CONNECTIONS, &[name], listener.open_connections() as f64);
+        self.set_counter(&families::CONNECTIONS_OPENED, &[name], listener.connections_opened.get());
         // Most listeners have neither TLS nor a PROXY protocol; series of zeros would be noise.
-        if count::sum(&listener.handshakes) > 0 {
+        if atomic_counter::sum(&listener.handshakes) > 0 {
             let outcomes = handshake_labels(ServerHandshakeError::ALL.map(ServerHandshakeError::as_str));
-            self.labelled(&families::HANDSHAKES, name, "outcome", outcomes, &listener.handshakes);
+            self.set_labelled_counters(
+                &families::HANDSHAKES,
+                name,
+                "outcome",
+                outcomes,
+                &listener.handshakes,
+            );
         }
         if listener.handshakes_waiting.has_any() {
-            self.set(&families::HANDSHAKES_IN_FLIGHT, &[name], listener.handshaking.open() as f64);
-            self.set(&families::HANDSHAKES_WAITING, &[name], listener.handshakes_waiting.open() as f64);
+            self.set_gauge(
+                &families::HANDSHAKES_IN_FLIGHT,
+                &[name],
+                listener.handshakes_in_flight.in_progress() as f64,
+            );
+            self.set_gauge(
+                &families::HANDSHAKES_WAITING,
+                &[name],
+                listener.handshakes_waiting.in_progress() as f64,
+            );
         }
-        if count::sum(&listener.preambles) > 0 {
-            self.labelled(&families::PREAMBLES, name, "outcome", Preamble::LABELS, &listener.preambles);
+        if atomic_counter::sum(&listener.proxy_protocol) > 0 {
+            self.set_labelled_counters(
+                &families::PROXY_PROTOCOL_CONNECTIONS,
+                name,
+                "outcome",
+                ProxyProtocolOutcome::LABELS,
+                &listener.proxy_protocol,
+            );
         }
     }
 
-    fn upstream(&self, name: &str, upstream: &UpstreamCounts) {
+    fn set_upstream(&self, name: &str, upstream: &UpstreamCounts) {
         let name = ("upstream", name);
         let outcomes = UpstreamOutcome::LABELS;
-        self.labelled(&families::UPSTREAM_REQUESTS, name, "outcome", outcomes, &upstream.ended);
-        self.labelled(&families::UPSTREAM_RESPONSES, name, "code_class", CLASSES, &upstream.answered);
-        self.set(&families::UPSTREAM_IN_FLIGHT, &[name], upstream.in_flight() as f64);
-        self.count(&families::UPSTREAM_RETRIES, &[name], upstream.retries.get());
-        self.set(&families::UPSTREAM_CONNECTIONS, &[name], upstream.connections() as f64);
-        self.count(&families::UPSTREAM_CONNECTIONS_OPENED, &[name], upstream.opened.get());
-        self.count(&families::UPSTREAM_CONNECTIONS_FAILED, &[name], upstream.failed.get());
+        self.set_labelled_counters(
+            &families::UPSTREAM_REQUESTS,
+            name,
+            "outcome",
+            outcomes,
+            &upstream.requests_ended,
+        );
+        self.set_labelled_counters(
+            &families::UPSTREAM_RESPONSES,
+            name,
+            "code_class",
+            STATUS_CLASSES,
+            &upstream.responses,
+        );
+        self.set_gauge(&families::UPSTREAM_IN_FLIGHT, &[name], upstream.in_flight() as f64);
+        self.set_counter(&families::UPSTREAM_RETRIES, &[name], upstream.retries.get());
+        self.set_gauge(&families::UPSTREAM_CONNECTIONS, &[name], upstream.open_connections() as f64);
+        self.set_counter(&families::UPSTREAM_CONNECTIONS_OPENED, &[name], upstream.connections_opened.get());
+        self.set_counter(&families::UPSTREAM_CONNECTIONS_FAILED, &[name], upstream.connections_failed.get());
     }
 
     /// Registers a series for each value of `label`, of one listener, upstream or service.
-    pub(super) fn labelled(
+    pub(super) fn set_labelled_counters(
         &self,
         family: &Family,
-        of: (&'static str, &str),
+        subject: (&'static str, &str),
         label: &'static str,
         values: impl IntoIterator<Item = &'static str>,
-        counts: &[Count],
+        counts: &[AtomicCounter],
     ) {
         for (value, count) in values.into_iter().zip(counts) {
-            self.count(family, &[of, (label, value)], count.get());
+            self.set_counter(family, &[subject, (label, value)], count.get());
         }
     }
 
-    fn elastic(&self, Elastic { assessment, factors }: &Elastic) {
-        self.set(&families::ELASTIC_HEADROOM, &[], assessment.headroom.fraction());
+    fn set_elastic(&self, ElasticSample { assessment, factors }: &ElasticSample) {
+        self.set_gauge(&families::ELASTIC_HEADROOM, &[], assessment.headroom.fraction());
         for (rule, factor) in factors {
-            self.set(&families::ELASTIC_FACTOR, &[("rule", rule)], *factor);
+            self.set_gauge(&families::ELASTIC_FACTOR, &[("rule", rule)], *factor);
         }
         for level in assessment.levels.iter().flatten() {
             let signal = level.signal.as_str();
-            self.set(&families::ELASTIC_SIGNAL, &[("signal", signal)], level.value);
-            self.set(&families::ELASTIC_THRESHOLD, &[("signal", signal)], level.threshold);
+            self.set_gauge(&families::ELASTIC_SIGNAL, &[("signal", signal)], level.value);
+            self.set_gauge(&families::ELASTIC_THRESHOLD, &[("signal", signal)], level.threshold);
         }
     }
 
-    fn saves(&self, saves: Saves) {
-        self.count(&families::STATE_SAVES, &[("outcome", "saved")], saves.saved);
-        self.count(&families::STATE_SAVES, &[("outcome", "failed")], saves.failed);
-        if let Some(last) = saves.last {
-            self.set(&families::STATE_SUCCESS_TIME, &[], last.as_secs_f64());
+    fn set_state_file(&self, saves: StateFileSample) {
+        self.set_counter(&families::STATE_SAVES, &[("outcome", "saved")], saves.saves);
+        self.set_counter(&families::STATE_SAVES, &[("outcome", "failed")], saves.failed_saves);
+        if let Some(last) = saves.last_saved {
+            self.set_gauge(&families::STATE_SUCCESS_TIME, &[], last.as_secs_f64());
         }
-        self.set(&families::STATE_COUNTERS, &[], saves.counters as f64);
-        self.set(&families::STATE_BYTES, &[], saves.bytes as f64);
+        self.set_gauge(&families::STATE_COUNTERS, &[], saves.counters as f64);
+        self.set_gauge(&families::STATE_BYTES, &[], saves.bytes as f64);
     }
 
-    fn process(&self, process: Process) {
+    fn set_process(&self, process: ProcessStats) {
         let set = |family, value: Option<u64>| {
             if let Some(value) = value {
-                self.set(family, &[], value as f64);
+                self.set_gauge(family, &[], value as f64);
             }
         };
         set(&families::PROCESS_MEMORY, process.resident_bytes);
@@ -272,7 +331,7 @@ impl Registry {
     }
 }
 
-fn key(family: &Family, labels: Labels<'_>) -> Key {
+fn series_key(family: &Family, labels: Labels<'_>) -> Key {
     // The exporter reads a pair of backslashes as one that is already escaped, which would give two names the same
     // series.
     let label = |(name, value): &(&'static str, &str)| Label::new(*name, value.replace('\\', "\\\\"));
@@ -280,25 +339,25 @@ fn key(family: &Family, labels: Labels<'_>) -> Key {
 }
 
 /// Sorts the lines of a family. `# HELP` and `# TYPE` sort before any name.
-fn sorted(family: &str) -> String {
+fn sort_lines(family: &str) -> String {
     let mut lines: Vec<&str> = family.lines().filter(|line| !line.is_empty()).collect();
     lines.sort_unstable();
     lines.iter().flat_map(|line| [*line, "\n"]).collect()
 }
 
-fn cpu_seconds(process: Process) -> String {
-    let Some(cpu) = process.cpu else { return String::new() };
+fn render_cpu_seconds(process: ProcessStats) -> String {
+    let Some(cpu) = process.cpu_time else { return String::new() };
     let family = &families::PROCESS_CPU;
-    format!("{}{} {}\n", header(family), family.name, cpu.as_secs_f64())
+    format!("{}{} {}\n", render_header(family), family.name, cpu.as_secs_f64())
 }
 
-pub(super) fn header(family: &Family) -> String {
+pub(super) fn render_header(family: &Family) -> String {
     format!("# HELP {0} {1}\n# TYPE {0} {2}\n", family.name, family.help, family.kind)
 }
 
 /// Unit in which durations are rendered.
 #[derive(Clone, Copy)]
-pub(super) struct Unit {
+pub(super) struct DurationUnit {
     /// Length of the unit, in nanoseconds.
     pub(super) nanos: f64,
     /// Bounds to render; all if `None`.
@@ -306,34 +365,34 @@ pub(super) struct Unit {
 }
 
 /// Seconds, with all bounds.
-pub(super) const SECONDS: Unit = Unit { nanos: 1e9, bounds: None };
+pub(super) const SECONDS: DurationUnit = DurationUnit { nanos: 1e9, bounds: None };
 
 /// Renders a family of histograms, one for each value of `label`.
-pub(super) fn histograms<'a>(
+pub(super) fn render_histograms<'a>(
     family: &Family,
     label: &str,
-    each: impl Iterator<Item = (&'a str, &'a Histogram)>,
+    series: impl Iterator<Item = (&'a str, &'a Histogram)>,
 ) -> String {
-    let mut text = header(family);
-    for (value, histogram) in each {
-        let labels = format!("{label}=\"{}\"", escaped(value));
-        histogram_lines(&mut text, family.name, &labels, histogram, SECONDS);
+    let mut text = render_header(family);
+    for (value, histogram) in series {
+        let labels = format!("{label}=\"{}\"", escape_label_value(value));
+        write_histogram(&mut text, family.name, &labels, histogram, SECONDS);
     }
     text
 }
 
 /// Renders the series of one histogram; `labels` is without braces.
-pub(super) fn histogram_lines(
+pub(super) fn write_histogram(
     text: &mut String,
     name: &str,
     labels: &str,
     histogram: &Histogram,
-    Unit { nanos, bounds }: Unit,
+    DurationUnit { nanos, bounds }: DurationUnit,
 ) {
     let comma = if labels.is_empty() { "" } else { "," };
     let count = histogram.count();
     // Writing to a string cannot fail.
-    for (bound, below) in histogram.cumulative() {
+    for (bound, below) in histogram.cumulative_buckets() {
         let bound = bound as f64 / nanos;
         if bounds.is_none_or(|bounds| bounds.contains(&bound)) {
             let _ = writeln!(text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {below}");
@@ -346,6 +405,6 @@ pub(super) fn histogram_lines(
 }
 
 /// Escapes a label value for the text format.
-pub(super) fn escaped(value: &str) -> String {
+pub(super) fn escape_label_value(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

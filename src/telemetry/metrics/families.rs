@@ -45,7 +45,7 @@ pub(super) static RATELIMIT_TOTAL_REQUESTS: Family =
     counter("ratelimit_service_total_requests", "Calls of the rate limit service.");
 pub(super) static RATELIMIT_RESPONSE_TIME: Family =
     histogram("ratelimit_service_response_time_seconds", "Time to decide a call of the rate limit service.");
-pub(super) static RATELIMIT_SHADOWED: Family = counter(
+pub(super) static RATELIMIT_GLOBAL_SHADOW_MODE: Family = counter(
     "ratelimit_service_global_shadow_mode",
     "Calls over a limit that were admitted because the service is in shadow mode.",
 );
@@ -85,7 +85,7 @@ pub(super) static REQUEST_DELAY: Family = histogram(
 pub(super) static CONNECTIONS: Family = gauge("weir_downstream_connections", "Open client connections.");
 pub(super) static CONNECTIONS_OPENED: Family =
     counter("weir_downstream_connections_total", "Accepted client connections.");
-pub(super) static TURNED_AWAY: Family = counter(
+pub(super) static OVERLOAD_REJECTED: Family = counter(
     "weir_overload_turned_away_total",
     "Connections closed and requests rejected by overload protection, by limit.",
 );
@@ -99,7 +99,7 @@ pub(super) static HANDSHAKES_IN_FLIGHT: Family =
     gauge("weir_tls_handshakes_in_flight", "TLS handshakes with clients in flight.");
 pub(super) static HANDSHAKES_WAITING: Family =
     gauge("weir_tls_handshakes_waiting", "Clients in the queue for a TLS handshake.");
-pub(super) static PREAMBLES: Family = counter(
+pub(super) static PROXY_PROTOCOL_CONNECTIONS: Family = counter(
     "weir_proxy_protocol_connections_total",
     "Connections to listeners with the PROXY protocol, by their first bytes.",
 );
@@ -137,7 +137,7 @@ pub(super) static UPSTREAM_ENDPOINTS_HEALTHY: Family =
     gauge("weir_upstream_endpoints_healthy", "Endpoints that pass their health checks and are not ejected.");
 pub(super) static UPSTREAM_EJECTIONS: Family =
     counter("weir_upstream_ejections_total", "Ejections of endpoints by outlier detection.");
-pub(super) static UPSTREAM_FAILED_CHECKS: Family =
+pub(super) static UPSTREAM_HEALTH_CHECK_FAILURES: Family =
     counter("weir_upstream_health_check_failures_total", "Failed health checks.");
 pub(super) static UPSTREAM_OVERFLOWS: Family =
     counter("weir_upstream_overflows_total", "Times a circuit breaker was reached, by limit.");
@@ -243,7 +243,7 @@ pub(super) static STORE_CALLS: Family =
     counter("weir_store_calls_total", "Calls of the store, by outcome; one call is for many counters.");
 pub(super) static STORE_CALL_SECONDS: Family =
     gauge("weir_store_call_seconds", "Duration of the last call of the store.");
-pub(super) static STORE_QUESTIONS: Family = counter(
+pub(super) static STORE_LEASE_REQUESTS: Family = counter(
     "weir_store_questions_total",
     "Requests for units of one counter to which the store has responded.",
 );

@@ -17,9 +17,9 @@ pub enum FetchOutcome {
     /// The complete response did not arrive in time.
     TimedOut,
     /// The status code was neither 200 nor 304.
-    Status,
+    BadStatus,
     /// The response is not a valid document: too large, truncated, or not text.
-    Unusable,
+    InvalidDocument,
 }
 
 impl FetchOutcome {
@@ -52,24 +52,24 @@ impl FetchMetrics {
     }
 
     /// Records the result of a request.
-    pub fn fetched(&self, outcome: FetchOutcome, now: Timestamp) {
+    pub fn record_fetch(&self, outcome: FetchOutcome, now: Timestamp) {
         self.fetches[outcome as usize].increment(1);
         match outcome {
             FetchOutcome::Changed | FetchOutcome::Unchanged => self.success_time.set(now.as_secs_f64()),
             FetchOutcome::Unreachable
             | FetchOutcome::TimedOut
-            | FetchOutcome::Status
-            | FetchOutcome::Unusable => {}
+            | FetchOutcome::BadStatus
+            | FetchOutcome::InvalidDocument => {}
         }
     }
 
     /// Sets whether the running configuration comes from the cache and is unconfirmed by the server.
-    pub fn from_cache(&self, is_from_cache: bool) {
+    pub fn set_from_cache(&self, is_from_cache: bool) {
         self.from_cache.set(f64::from(u8::from(is_from_cache)));
     }
 
     /// Records that the cache could not be written.
-    pub fn cache_failed(&self) {
+    pub fn record_cache_failure(&self) {
         self.cache_failures.increment(1);
     }
 }

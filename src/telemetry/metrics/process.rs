@@ -9,33 +9,33 @@ const TICKS_PER_SECOND: u64 = 100;
 
 /// The metrics that Prometheus client libraries report for every process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Process {
+pub(super) struct ProcessStats {
     pub(super) resident_bytes: Option<u64>,
-    pub(super) cpu: Option<Duration>,
+    pub(super) cpu_time: Option<Duration>,
     pub(super) open_fds: Option<u64>,
     pub(super) max_fds: Option<u64>,
 }
 
-impl Process {
+impl ProcessStats {
     /// Reads the current values.
     pub(super) fn read() -> Self {
         let file = |name| fs::read_to_string(name).unwrap_or_default();
         Self {
-            resident_bytes: resident(&file("/proc/self/status")),
-            cpu: cpu(&file("/proc/self/stat")),
+            resident_bytes: parse_resident_memory(&file("/proc/self/status")),
+            cpu_time: parse_cpu_time(&file("/proc/self/stat")),
             // One of them is the directory being read.
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|fds| (fds.count() as u64).saturating_sub(1)),
-            max_fds: max_fds(&file("/proc/self/limits")),
+            max_fds: parse_max_fds(&file("/proc/self/limits")),
         }
     }
 }
 
 /// Returns the resident memory in bytes; `None` if the kernel does not report it.
 pub fn resident_memory() -> Option<u64> {
-    resident(&fs::read_to_string("/proc/self/status").ok()?)
+    parse_resident_memory(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
-fn resident(status: &str) -> Option<u64> {
+fn parse_resident_memory(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
@@ -43,14 +43,14 @@ fn resident(status: &str) -> Option<u64> {
 
 /// Sums fields 14 and 15. They are counted from the last parenthesis, because the second field is the program's name,
 /// which may contain spaces and parentheses (proc(5)).
-fn cpu(stat: &str) -> Option<Duration> {
+fn parse_cpu_time(stat: &str) -> Option<Duration> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();
     let total = ticks()?.saturating_add(ticks()?);
     Some(Duration::from_millis(total.saturating_mul(1000 / TICKS_PER_SECOND)))
 }
 
-fn max_fds(limits: &str) -> Option<u64> {
+fn parse_max_fds(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
@@ -60,27 +60,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_shift_the_fields() {
+    fn cpu_time_is_parsed_after_a_process_name_with_parentheses() {
         let stat = "7 (a) b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 3 0 99";
-        assert_eq!(cpu(stat), Some(Duration::from_secs(2)));
+        assert_eq!(parse_cpu_time(stat), Some(Duration::from_secs(2)));
     }
 
     #[test]
-    fn what_is_not_there_is_not_made_up() {
-        assert_eq!(resident("Name:\tweir\n"), None);
-        assert_eq!(cpu(""), None);
+    fn missing_process_stats_are_none() {
+        assert_eq!(parse_resident_memory("Name:\tweir\n"), None);
+        assert_eq!(parse_cpu_time(""), None);
         assert_eq!(
-            max_fds("Max open files            unlimited            unlimited            files"),
+            parse_max_fds("Max open files            unlimited            unlimited            files"),
             None
         );
     }
 
     #[test]
-    fn the_kernel_tells_about_this_process() {
-        assert_eq!(resident("VmRSS:\t    2048 kB\n"), Some(2 << 20));
-        let process = Process::read();
+    fn process_stats_are_read_from_proc() {
+        assert_eq!(parse_resident_memory("VmRSS:\t    2048 kB\n"), Some(2 << 20));
+        let process = ProcessStats::read();
         assert!(process.resident_bytes.is_some_and(|bytes| bytes > 1 << 16), "{process:?}");
         assert!(process.open_fds.is_some_and(|fds| fds >= 3), "{process:?}");
-        assert!(process.cpu.is_some(), "{process:?}");
+        assert!(process.cpu_time.is_some(), "{process:?}");
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::count::Count;
+use super::super::atomic_counter::AtomicCounter;
 use super::super::histogram::Histogram;
-use super::exporter::{Registry, histograms};
+use super::exporter::{MetricRegistry, render_histograms};
 use super::families;
 
 /// Result of a call.
@@ -17,7 +17,7 @@ pub enum RemoteOutcome {
     /// The service rejects the request.
     OverLimit,
     /// The service did not respond in time.
-    Late,
+    TimedOut,
     /// The call failed, or the response was invalid.
     Failed,
     /// No call was made, because the service does not respond or too many calls are queued.
@@ -34,36 +34,42 @@ impl RemoteOutcome {
 /// Metrics of one service.
 #[derive(Debug, Default)]
 pub struct RemoteMetrics {
-    ended: [Count; RemoteOutcome::LABELS.len()],
+    outcomes: [AtomicCounter; RemoteOutcome::LABELS.len()],
     duration: Histogram,
 }
 
 impl RemoteMetrics {
     /// Records the result of a call, and its duration if it was completed.
-    pub fn asked(&self, outcome: RemoteOutcome, took: Option<Duration>) {
-        self.ended[outcome as usize].increment();
-        if let Some(took) = took {
-            self.duration.record(took);
+    pub fn record_call(&self, outcome: RemoteOutcome, duration: Option<Duration>) {
+        self.outcomes[outcome as usize].increment();
+        if let Some(duration) = duration {
+            self.duration.record(duration);
         }
     }
 }
 
 /// Metrics of every service that was ever configured, by address.
-pub(super) type Remotes = BTreeMap<Box<str>, Arc<RemoteMetrics>>;
+pub(super) type RemoteRegistry = BTreeMap<Box<str>, Arc<RemoteMetrics>>;
 
 /// Registers the calls to all services, by outcome.
-pub(super) fn requests(remotes: &Remotes, registry: &Registry) {
+pub(super) fn register_requests(remotes: &RemoteRegistry, registry: &MetricRegistry) {
     for (service, metrics) in remotes {
         let (service, labels) = (("service", &**service), RemoteOutcome::LABELS);
-        registry.labelled(&families::REMOTE_REQUESTS, service, "outcome", labels, &metrics.ended);
+        registry.set_labelled_counters(
+            &families::REMOTE_REQUESTS,
+            service,
+            "outcome",
+            labels,
+            &metrics.outcomes,
+        );
     }
 }
 
 /// Renders the histograms of all services; empty if there are none.
-pub(super) fn durations(remotes: &Remotes) -> String {
+pub(super) fn render_durations(remotes: &RemoteRegistry) -> String {
     if remotes.is_empty() {
         return String::new();
     }
     let each = remotes.iter().map(|(service, metrics)| (&**service, &metrics.duration));
-    histograms(&families::REMOTE_DURATION, "service", each)
+    render_histograms(&families::REMOTE_DURATION, "service", each)
 }

@@ -5,41 +5,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use crate::rules::outcome::DecisionOutcome;
-use crate::telemetry::count::Count;
+use crate::telemetry::atomic_counter::AtomicCounter;
 
 /// Number of stripes. Up to this many threads count without false sharing.
 const STRIPES: usize = 16;
 
 /// Maximum number of rules that are counted separately. Names come from the configuration, but a long-lived process may
 /// see many configurations. Further rules are counted together.
-const MOST_RULES: usize = 10_000;
-const OTHERS: &str = "other";
+const MAX_RULES: usize = 10_000;
+const OTHER_RULES: &str = "other";
 
 /// Number of requests per outcome of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Decisions([u64; DecisionOutcome::ALL.len()]);
+pub struct DecisionCounts([u64; DecisionOutcome::ALL.len()]);
 
-impl Decisions {
+impl DecisionCounts {
     /// Returns the number of requests with this outcome.
-    pub const fn of(&self, outcome: DecisionOutcome) -> u64 {
+    pub const fn get(&self, outcome: DecisionOutcome) -> u64 {
         self.0[outcome as usize]
     }
 
     /// Returns the number of requests with any of these outcomes.
-    pub fn of_any(&self, outcomes: &[DecisionOutcome]) -> u64 {
-        outcomes.iter().map(|outcome| self.of(*outcome)).sum()
+    pub fn sum_of(&self, outcomes: &[DecisionOutcome]) -> u64 {
+        outcomes.iter().map(|outcome| self.get(*outcome)).sum()
     }
 
     /// Returns every outcome with its count.
     pub fn iter(&self) -> impl Iterator<Item = (DecisionOutcome, u64)> + '_ {
-        DecisionOutcome::ALL.into_iter().map(|outcome| (outcome, self.of(outcome)))
+        DecisionOutcome::ALL.into_iter().map(|outcome| (outcome, self.get(outcome)))
     }
 }
 
 /// Eight counters, aligned to the pair of cache lines that processors fetch together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Stripe([Count; DecisionOutcome::ALL.len()]);
+struct Stripe([AtomicCounter; DecisionOutcome::ALL.len()]);
 
 /// Counters of one rule. Handles with the same name share them, regardless of the configuration.
 #[derive(Clone, Debug, Default)]
@@ -53,8 +53,8 @@ impl RuleMetrics {
     }
 
     /// Returns the sums over all stripes.
-    pub fn decisions(&self) -> Decisions {
-        let mut decisions = Decisions::default();
+    pub fn decisions(&self) -> DecisionCounts {
+        let mut decisions = DecisionCounts::default();
         for stripe in self.0.iter() {
             for (total, count) in decisions.0.iter_mut().zip(&stripe.0) {
                 *total = total.saturating_add(count.get());
@@ -74,14 +74,14 @@ thread_local! {
 
 /// Counters of every rule since the start, by name.
 #[derive(Debug, Default)]
-pub(super) struct Rules(BTreeMap<Box<str>, RuleMetrics>);
+pub(super) struct RuleRegistry(BTreeMap<Box<str>, RuleMetrics>);
 
-impl Rules {
-    pub(super) fn get_or_add(&mut self, name: &str) -> RuleMetrics {
+impl RuleRegistry {
+    pub(super) fn get_or_insert(&mut self, name: &str) -> RuleMetrics {
         if let Some(known) = self.0.get(name) {
             return known.clone();
         }
-        let name = if self.0.len() < MOST_RULES { name } else { OTHERS };
+        let name = if self.0.len() < MAX_RULES { name } else { OTHER_RULES };
         self.0.entry(name.into()).or_default().clone()
     }
 
@@ -89,7 +89,7 @@ impl Rules {
         self.0.get(name)
     }
 
-    pub(super) fn decisions(&self) -> Vec<(Box<str>, Decisions)> {
+    pub(super) fn decisions(&self) -> Vec<(Box<str>, DecisionCounts)> {
         self.0.iter().map(|(name, rule)| (name.clone(), rule.decisions())).collect()
     }
 }
@@ -99,39 +99,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_keeps_its_counters_across_reloads() {
-        let mut rules = Rules::default();
-        rules.get_or_add("per-ip").record(DecisionOutcome::Allowed);
-        rules.get_or_add("per-ip").record(DecisionOutcome::Allowed);
-        rules.get_or_add("login").record(DecisionOutcome::Limited);
+    fn rule_counters_continue_across_reloads() {
+        let mut rules = RuleRegistry::default();
+        rules.get_or_insert("per-ip").record(DecisionOutcome::Allowed);
+        rules.get_or_insert("per-ip").record(DecisionOutcome::Allowed);
+        rules.get_or_insert("login").record(DecisionOutcome::Limited);
         let decisions = rules.get("per-ip").unwrap().decisions();
-        assert_eq!(decisions.of(DecisionOutcome::Allowed), 2);
-        assert_eq!(decisions.of(DecisionOutcome::Limited), 0);
+        assert_eq!(decisions.get(DecisionOutcome::Allowed), 2);
+        assert_eq!(decisions.get(DecisionOutcome::Limited), 0);
     }
 
     #[test]
-    fn threads_add_up() {
+    fn rule_counters_of_threads_add_up() {
         let rule = RuleMetrics::default();
         std::thread::scope(|scope| {
             for _ in 0..2 * STRIPES {
                 scope.spawn(|| rule.record(DecisionOutcome::Shadow));
             }
         });
-        assert_eq!(rule.decisions().of(DecisionOutcome::Shadow), 2 * STRIPES as u64);
+        assert_eq!(rule.decisions().get(DecisionOutcome::Shadow), 2 * STRIPES as u64);
     }
 
     #[test]
-    fn names_without_end_share_a_counter() {
-        let mut rules = Rules::default();
-        for rule in 0..MOST_RULES + 3 {
-            rules.get_or_add(&format!("rule-{rule}")).record(DecisionOutcome::Allowed);
+    fn rules_beyond_the_maximum_share_counters() {
+        let mut rules = RuleRegistry::default();
+        for rule in 0..MAX_RULES + 3 {
+            rules.get_or_insert(&format!("rule-{rule}")).record(DecisionOutcome::Allowed);
         }
-        assert_eq!(rules.decisions().len(), MOST_RULES + 1);
-        assert_eq!(rules.get(OTHERS).unwrap().decisions().of(DecisionOutcome::Allowed), 3);
+        assert_eq!(rules.decisions().len(), MAX_RULES + 1);
+        assert_eq!(rules.get(OTHER_RULES).unwrap().decisions().get(DecisionOutcome::Allowed), 3);
     }
 
     #[test]
-    fn outcomes_stand_in_their_order() {
+    fn decision_outcomes_are_indexed_in_order() {
         for (index, outcome) in DecisionOutcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, index);
         }

@@ -12,7 +12,7 @@ pub enum StoreOutcome {
     /// The store responded.
     Ok,
     /// The store did not respond in time.
-    Late,
+    TimedOut,
     /// There is no connection.
     Unreachable,
     /// The store rejected the call: it is a replica, is loading its data, is out of memory, or does not permit it.
@@ -32,10 +32,10 @@ pub struct StoreMetrics {
     instances: Gauge,
     counters: Gauge,
     calls: [Counter; StoreOutcome::LABELS.len()],
-    seconds: Gauge,
-    questions: Counter,
-    granted: Counter,
-    returned: Counter,
+    call_seconds: Gauge,
+    lease_requests: Counter,
+    granted_units: Counter,
+    returned_units: Counter,
 }
 
 impl StoreMetrics {
@@ -50,10 +50,10 @@ impl StoreMetrics {
             counters: gauge(&families::STORE_COUNTERS),
             calls: StoreOutcome::LABELS
                 .map(|outcome| counter(&families::STORE_CALLS, &[("outcome", outcome)])),
-            seconds: gauge(&families::STORE_CALL_SECONDS),
-            questions: counter(&families::STORE_QUESTIONS, &[]),
-            granted: counter(&families::STORE_GRANTED, &[]),
-            returned: counter(&families::STORE_RETURNED, &[]),
+            call_seconds: gauge(&families::STORE_CALL_SECONDS),
+            lease_requests: counter(&families::STORE_LEASE_REQUESTS, &[]),
+            granted_units: counter(&families::STORE_GRANTED, &[]),
+            returned_units: counter(&families::STORE_RETURNED, &[]),
         };
         metrics.up.set(0.0);
         metrics.instances.set(1.0);
@@ -61,28 +61,28 @@ impl StoreMetrics {
     }
 
     /// Sets whether the store responds.
-    pub fn up(&self, is_up: bool) {
+    pub fn set_up(&self, is_up: bool) {
         self.up.set(f64::from(u8::from(is_up)));
     }
 
     /// Sets the number of instances that share limits, and the number of counters with leases in this process.
-    pub fn size(&self, instances: u32, counters: usize) {
+    pub fn set_sizes(&self, instances: u32, counters: usize) {
         self.instances.set(f64::from(instances));
         self.counters.set(counters as f64);
     }
 
     /// Records the result and the duration of a call.
-    pub fn called(&self, outcome: StoreOutcome, took: Duration) {
+    pub fn record_call(&self, outcome: StoreOutcome, duration: Duration) {
         self.calls[outcome as usize].increment(1);
         if outcome == StoreOutcome::Ok {
-            self.seconds.set(took.as_secs_f64());
+            self.call_seconds.set(duration.as_secs_f64());
         }
     }
 
     /// Records a request for a lease: the units granted and the units returned.
-    pub fn asked(&self, granted: u32, returned: u32) {
-        self.questions.increment(1);
-        self.granted.increment(granted.into());
-        self.returned.increment(returned.into());
+    pub fn record_lease_request(&self, granted: u32, returned: u32) {
+        self.lease_requests.increment(1);
+        self.granted_units.increment(granted.into());
+        self.returned_units.increment(returned.into());
     }
 }

@@ -14,68 +14,72 @@ fn scrape() -> Scrape {
     Scrape {
         certificates: BTreeMap::from([("app.crt".into(), 1_000_171)]),
         now: Timestamp::from_secs(1_000_071),
-        started: Timestamp::from_secs(1_000_000),
+        start_time: Timestamp::from_secs(1_000_000),
         is_live: true,
-        keys: BTreeMap::from([("per-ip".into(), 12)]),
-        entries: 15,
-        capacity: 1000,
-        overflows: 3,
+        keys_per_rule: BTreeMap::from([("per-ip".into(), 12)]),
+        table_entries: 15,
+        table_capacity: 1000,
+        table_overflows: 3,
         access_log_dropped: 2,
-        saves: Some(Saves {
-            saved: 5,
-            failed: 1,
-            last: Some(Timestamp::from_secs(1_000_060)),
+        state_file: Some(StateFileSample {
+            saves: 5,
+            failed_saves: 1,
+            last_saved: Some(Timestamp::from_secs(1_000_060)),
             counters: 12,
             bytes: 600,
         }),
         clusters: vec![ClusterView { name: "upstream".into(), hosts: Vec::new(), limits: [0; 4] }],
         elastic: Some(elastic()),
-        shared_limits: vec![SharedLimit { rule: "per-ip".into(), instances: 7, error_bound: f64::INFINITY }],
+        shared_limits: vec![SharedLimitSample {
+            rule: "per-ip".into(),
+            instances: 7,
+            error_bound: f64::INFINITY,
+        }],
     }
 }
 
 /// Two signals, one of which reports half of the maximum headroom.
-fn elastic() -> Elastic {
+fn elastic() -> ElasticSample {
     let mut assessment = Assessment { headroom: Headroom::from_fraction(0.5), ..Assessment::default() };
     let mut level = |signal, value, threshold| {
         assessment.levels[signal as usize] = Some(SignalLevel { signal, value, threshold });
     };
     level(Signal::Latency, 0.02, 0.05);
     level(Signal::Utilization, 0.7, 0.9);
-    Elastic { assessment, factors: vec![("per-ip".into(), 2.0)] }
+    ElasticSample { assessment, factors: vec![("per-ip".into(), 2.0)] }
 }
 
 /// Metrics after a rejected request, a successful one on another worker, and one still in flight.
-fn busy() -> Arc<Metrics> {
+fn metrics_with_traffic() -> Arc<Metrics> {
     let metrics = Metrics::new(&["inbound", "0.0.0.0:8081"]);
     let (one, other) = (metrics.worker(), metrics.worker());
     for worker in [&one, &other] {
         worker.downstream_connection_opened(0);
         worker.request_started(0);
     }
-    one.handshake(0, Ok(SessionStart::Resumed));
-    drop(one.handshake_waits(0));
-    std::mem::forget(one.handshake_begins(0));
-    one.preamble(1, Preamble::V2);
+    one.record_handshake(0, Ok(SessionStart::Resumed));
+    drop(one.start_handshake_wait(0));
+    std::mem::forget(one.start_handshake(0));
+    one.record_proxy_protocol(1, ProxyProtocolOutcome::V2);
     one.request_finished(0, StatusCode::TOO_MANY_REQUESTS, Duration::from_micros(40));
     one.downstream_connection_closed(0);
     let endpoint = metrics.endpoint("upstream", "127.0.0.1:3000");
     endpoint.connection_opened();
     endpoint.request_started();
-    endpoint.request_ended(UpstreamOutcome::Answered(StatusCode::OK));
-    endpoint.answered_after(Duration::from_millis(3));
-    metrics.cluster("upstream").handshake(Ok(SessionStart::Full));
+    endpoint.request_ended(UpstreamOutcome::Responded(StatusCode::OK));
+    endpoint.record_response_time(Duration::from_millis(3));
+    metrics.cluster("upstream").record_handshake(Ok(SessionStart::Full));
     // Counts of an endpoint remain after its handle is dropped.
     drop(endpoint);
     other.request_finished(0, StatusCode::OK, Duration::from_millis(4));
     other.request_started(0);
-    other.malformed_request();
+    other.record_malformed_request();
     metrics.rule("per-ip").record(DecisionOutcome::Allowed);
     metrics.rule("per-ip").record(DecisionOutcome::Limited);
     metrics.rule("per-ip").record(DecisionOutcome::Shadow);
-    metrics.store().asked(3, 1);
-    metrics.remote("limits:8081").asked(RemoteOutcome::OverLimit, Some(Duration::from_millis(2)));
-    metrics.remote("limits:8081").asked(RemoteOutcome::Skipped, None);
+    metrics.store().record_lease_request(3, 1);
+    metrics.remote("limits:8081").record_call(RemoteOutcome::OverLimit, Some(Duration::from_millis(2)));
+    metrics.remote("limits:8081").record_call(RemoteOutcome::Skipped, None);
     metrics.spans().exported.increment(5);
     metrics.spans().dropped.increment(3);
     metrics
@@ -95,8 +99,8 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn all_workers_add_up() {
-    let text = busy().render(&scrape());
+fn rendered_metrics_sum_all_workers() {
+    let text = metrics_with_traffic().render(&scrape());
     let values = parse(&text);
     let expected = [
         (r#"weir_requests_total{listener="inbound",code_class="2xx"}"#, 1.0),
@@ -145,19 +149,19 @@ fn all_workers_add_up() {
 
 #[test]
 fn every_metric_has_help_a_type_and_a_conventional_name() {
-    let metrics = busy();
-    metrics.config_started(1, Timestamp::from_secs(1_000_000));
-    metrics.rate_limits();
+    let metrics = metrics_with_traffic();
+    metrics.record_initial_config(1, Timestamp::from_secs(1_000_000));
+    metrics.rls_stats();
     metrics.fetches();
     let text = metrics.render(&scrape());
-    let of = |prefix| -> BTreeSet<&str> {
+    let names_after = |prefix| -> BTreeSet<&str> {
         text.lines().filter_map(|line| line.strip_prefix(prefix)?.split(' ').next()).collect()
     };
     let names = Regex::new(r#""((?:weir|process|ratelimit)_[a-z_]+)""#).unwrap();
     let declared = names.captures_iter(include_str!("families.rs"));
     let all: BTreeSet<&str> = declared.map(|found| found.extract::<1>().1[0]).collect();
-    assert_eq!(of("# HELP "), all);
-    assert_eq!(of("# TYPE "), all);
+    assert_eq!(names_after("# HELP "), all);
+    assert_eq!(names_after("# TYPE "), all);
     for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').unwrap();
         // The names of envoyproxy/ratelimit follow other conventions.
@@ -178,12 +182,12 @@ fn every_metric_has_help_a_type_and_a_conventional_name() {
 }
 
 #[test]
-fn a_reload_leaves_every_counter_where_it_was() {
-    let metrics = busy();
+fn counters_continue_across_reloads() {
+    let metrics = metrics_with_traffic();
     let before = parse(&metrics.render(&scrape()));
     metrics.rule("per-ip").record(DecisionOutcome::Allowed);
     metrics.worker().request_started(0);
-    metrics.config_reload(ReloadOutcome::Applied, 2, Timestamp::from_secs(1_000_060));
+    metrics.record_config_reload(ReloadOutcome::Applied, 2, Timestamp::from_secs(1_000_060));
     let text = metrics.render(&scrape());
     let after = parse(&text);
     for (series, value) in before.iter().filter(|(series, _)| series.contains("_total")) {
@@ -193,14 +197,14 @@ fn a_reload_leaves_every_counter_where_it_was() {
 }
 
 #[test]
-fn a_rejected_reload_shows_until_one_succeeds() {
+fn rejected_reload_is_reported_until_one_succeeds() {
     let metrics = Metrics::new(&["inbound"]);
     let value = |series: &str| parse(&metrics.render(&scrape()))[series];
-    metrics.config_started(1, Timestamp::from_secs(10));
-    metrics.config_reload(ReloadOutcome::Rejected, 1, Timestamp::from_secs(20));
+    metrics.record_initial_config(1, Timestamp::from_secs(10));
+    metrics.record_config_reload(ReloadOutcome::Rejected, 1, Timestamp::from_secs(20));
     assert_eq!(value("weir_config_last_reload_successful"), 0.0);
     assert_eq!(value("weir_config_last_reload_success_timestamp_seconds"), 10.0);
-    metrics.config_reload(ReloadOutcome::Applied, 2, Timestamp::from_secs(30));
+    metrics.record_config_reload(ReloadOutcome::Applied, 2, Timestamp::from_secs(30));
     assert_eq!(value("weir_config_last_reload_successful"), 1.0);
     assert_eq!(value("weir_config_last_reload_success_timestamp_seconds"), 30.0);
     assert_eq!(value("weir_config_generation"), 2.0);
@@ -209,25 +213,25 @@ fn a_rejected_reload_shows_until_one_succeeds() {
 }
 
 #[test]
-fn a_rule_that_is_gone_holds_no_keys() {
-    let metrics = busy();
+fn removed_rule_has_no_keys() {
+    let metrics = metrics_with_traffic();
     metrics.render(&scrape());
-    let scrape = Scrape { keys: BTreeMap::new(), ..scrape() };
+    let scrape = Scrape { keys_per_rule: BTreeMap::new(), ..scrape() };
     assert_eq!(parse(&metrics.render(&scrape))[r#"weir_limiter_keys{rule="per-ip"}"#], 0.0);
 }
 
 #[test]
-fn awkward_names_do_not_break_the_format() {
+fn special_characters_in_names_keep_the_metrics_format_valid() {
     let metrics = Metrics::new(&["quote\"back\\slash"]);
     for name in ["a\"b", "a\\", "a\\\\", "a\\\"", "new\nline", "ключ"] {
         metrics.rule(name).record(DecisionOutcome::Allowed);
     }
     parse(&metrics.render(&scrape()));
-    parse(&metrics.stats(&scrape(), &StatsFilter::default()).prometheus());
+    parse(&metrics.envoy_stats(&scrape(), &StatsFilter::default()).to_prometheus());
 }
 
 #[test]
-fn a_request_whose_client_left_is_in_flight_no_more() {
+fn request_reset_by_its_client_is_not_in_flight() {
     let metrics = Metrics::new(&["inbound"]);
     let worker = metrics.worker();
     worker.request_started(0);
@@ -238,32 +242,34 @@ fn a_request_whose_client_left_is_in_flight_no_more() {
     let values = parse(&metrics.render(&scrape()));
     assert_eq!(values[r#"weir_requests_in_flight{listener="inbound"}"#], 0.0);
     assert_eq!(values[r#"weir_upstream_requests_in_flight{upstream="api"}"#], 0.0);
-    assert_eq!(metrics.upstreams().failures(), 0);
+    assert_eq!(metrics.upstream_totals().failures(), 0);
 }
 
 #[test]
-fn endpoints_are_told_apart_and_add_up() {
+fn upstream_counts_are_kept_per_endpoint_and_summed() {
     let metrics = Metrics::new(&[]);
     let endpoints = ["a:1", "b:1", "a:1"].map(|address| metrics.endpoint("api", address));
     endpoints.iter().for_each(EndpointMetrics::request_started);
-    let started = |address: &str| metrics.endpoints("api").get(address).map(|counts| counts.started.get());
+    let started = |address: &str| {
+        metrics.endpoint_counts("api").get(address).map(|counts| counts.requests_started.get())
+    };
     assert_eq!((started("a:1"), started("b:1")), (Some(2), Some(1)));
-    assert_eq!(metrics.upstreams().started.get(), 3);
+    assert_eq!(metrics.upstream_totals().requests_started.get(), 3);
     drop(endpoints);
-    assert_eq!(metrics.upstreams().started.get(), 3);
+    assert_eq!(metrics.upstream_totals().requests_started.get(), 3);
     assert_eq!(started("a:1"), None);
 }
 
 #[test]
-fn an_unknown_listener_counts_nowhere() {
+fn requests_of_an_unknown_listener_are_not_counted() {
     let metrics = Metrics::new(&[]);
     metrics.worker().request_started(7);
     metrics.worker().request_finished(7, StatusCode::OK, Duration::ZERO);
 }
 
 #[test]
-fn envoy_names_have_the_same_numbers() {
-    let text = busy().stats(&scrape(), &StatsFilter::default()).prometheus();
+fn envoy_stats_have_the_same_values() {
+    let text = metrics_with_traffic().envoy_stats(&scrape(), &StatsFilter::default()).to_prometheus();
     let values = parse(&text);
     let expected = [
         ("envoy_server_live{}", 1.0),
@@ -293,37 +299,37 @@ fn envoy_names_have_the_same_numbers() {
 }
 
 #[test]
-fn stats_are_sorted_and_filtered() {
-    let metrics = busy();
-    let all = metrics.stats(&scrape(), &StatsFilter::default()).text();
+fn envoy_stats_are_sorted_and_filtered() {
+    let metrics = metrics_with_traffic();
+    let all = metrics.envoy_stats(&scrape(), &StatsFilter::default()).to_text();
     let names: Vec<_> = all.lines().map(|line| line.split_once(": ").unwrap().0).collect();
     assert!(names.is_sorted(), "{all}");
     assert!(all.contains("http.inbound.downstream_rq_4xx: 1\n"), "{all}");
     let filter = StatsFilter { name: Some(Regex::new("rate_limit").unwrap()), used_only: true };
-    let some = metrics.stats(&scrape(), &filter);
+    let some = metrics.envoy_stats(&scrape(), &filter);
     assert_eq!(
-        some.text(),
+        some.to_text(),
         "per-ip.http_local_rate_limit.enabled: 3\nper-ip.http_local_rate_limit.enforced: 1\n\
          per-ip.http_local_rate_limit.ok: 1\nper-ip.http_local_rate_limit.rate_limited: 2\n\
          per-ip.http_local_rate_limit.shadow_mode: 1\n"
     );
-    assert_eq!(some.json()["stats"][1]["name"], "per-ip.http_local_rate_limit.enforced");
-    assert_eq!(some.json()["stats"][1]["value"], 1);
+    assert_eq!(some.to_json()["stats"][1]["name"], "per-ip.http_local_rate_limit.enforced");
+    assert_eq!(some.to_json()["stats"][1]["value"], 1);
 }
 
 #[test]
-fn a_panic_that_is_contained_is_counted() {
+fn contained_panics_are_counted() {
     use crate::telemetry::panics;
-    let shown = || {
-        let text = busy().render(&scrape());
+    let panics_metric = || {
+        let text = metrics_with_traffic().render(&scrape());
         let line = text.lines().find_map(|line| line.strip_prefix("weir_panics_total ")).unwrap();
         line.parse::<u64>().unwrap()
     };
     // The second call has no effect.
-    panics::watch();
-    panics::watch();
-    let before = shown();
+    panics::install_hook();
+    panics::install_hook();
+    let before = panics_metric();
     assert!(std::thread::spawn(|| panic!("panic of a test")).join().is_err());
-    assert!(shown() > before);
-    assert!(panics::counted() > before);
+    assert!(panics_metric() > before);
+    assert!(panics::count() > before);
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::super::count::{self, Count, absorb_all};
+use super::super::atomic_counter::{self, AtomicCounter, merge_all};
 use super::super::histogram::Histogram;
-use super::arrival::{handshake_index, handshake_labels};
-use super::worker::{CLASSES, class_of};
+use super::connection_setup::{handshake_index, handshake_labels};
+use super::worker::{STATUS_CLASSES, status_class_index};
 use crate::tls::SessionStart;
 use crate::tls::client::ClientHandshakeErrorKind;
 
@@ -20,7 +20,7 @@ use crate::tls::client::ClientHandshakeErrorKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamOutcome {
     /// A response arrived, with any status code.
-    Answered(StatusCode),
+    Responded(StatusCode),
     /// No connection could be established.
     ConnectFailed,
     /// The upstream did not respond in time.
@@ -42,7 +42,7 @@ impl UpstreamOutcome {
 
     const fn index(self) -> usize {
         match self {
-            Self::Answered(_) => 0,
+            Self::Responded(_) => 0,
             Self::ConnectFailed => 1,
             Self::TimedOut => 2,
             Self::Reset => 3,
@@ -59,57 +59,57 @@ impl UpstreamOutcome {
 #[repr(align(128))]
 pub struct UpstreamCounts {
     /// Attempts that began.
-    pub started: Count,
-    pub(super) ended: [Count; UpstreamOutcome::LABELS.len()],
-    pub(super) answered: [Count; CLASSES.len()],
-    pub(super) retries: Count,
+    pub requests_started: AtomicCounter,
+    pub(super) requests_ended: [AtomicCounter; UpstreamOutcome::LABELS.len()],
+    pub(super) responses: [AtomicCounter; STATUS_CLASSES.len()],
+    pub(super) retries: AtomicCounter,
     /// Connections that were established.
-    pub opened: Count,
-    pub(super) closed: Count,
+    pub connections_opened: AtomicCounter,
+    pub(super) connections_closed: AtomicCounter,
     /// Connections that could not be established.
-    pub failed: Count,
-    pub(super) duration: Histogram,
+    pub connections_failed: AtomicCounter,
+    pub(super) response_time: Histogram,
 }
 
 impl UpstreamCounts {
     /// Returns the number of attempts that wait for a response.
     pub fn in_flight(&self) -> u64 {
-        self.started.get().saturating_sub(count::sum(&self.ended))
+        self.requests_started.get().saturating_sub(atomic_counter::sum(&self.requests_ended))
     }
 
     /// Returns the number of open connections.
-    pub fn connections(&self) -> u64 {
-        self.opened.get().saturating_sub(self.closed.get())
+    pub fn open_connections(&self) -> u64 {
+        self.connections_opened.get().saturating_sub(self.connections_closed.get())
     }
 
     /// Returns the number of attempts with a response other than 5xx.
     pub fn successes(&self) -> u64 {
-        count::sum(&self.answered[..CLASSES.len() - 1])
+        atomic_counter::sum(&self.responses[..STATUS_CLASSES.len() - 1])
     }
 
     /// Returns the number of failed attempts: a 5xx, or no response unless the client left or a circuit breaker was
     /// open.
     pub fn failures(&self) -> u64 {
-        let ours = self.ended_as("abandoned").saturating_add(self.ended_as("overflowed"));
-        count::sum(&self.ended).saturating_sub(self.successes().saturating_add(ours))
+        let excluded = self.outcome_count("abandoned").saturating_add(self.outcome_count("overflowed"));
+        atomic_counter::sum(&self.requests_ended).saturating_sub(self.successes().saturating_add(excluded))
     }
 
     /// Returns the number of attempts with an outcome, given by its label value.
-    pub fn ended_as(&self, label: &str) -> u64 {
+    pub fn outcome_count(&self, label: &str) -> u64 {
         let position = UpstreamOutcome::LABELS.iter().position(|known| *known == label);
-        position.map_or(0, |position| self.ended[position].get())
+        position.map_or(0, |position| self.requests_ended[position].get())
     }
 
     /// Adds the counts of `other`, ends before beginnings.
-    pub(super) fn absorb(&mut self, other: &Self) {
-        self.duration.absorb(&other.duration);
-        absorb_all(&mut self.ended, &other.ended);
-        absorb_all(&mut self.answered, &other.answered);
-        self.retries.absorb(&other.retries);
-        self.closed.absorb(&other.closed);
-        self.failed.absorb(&other.failed);
-        self.started.absorb(&other.started);
-        self.opened.absorb(&other.opened);
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.response_time.merge(&other.response_time);
+        merge_all(&mut self.requests_ended, &other.requests_ended);
+        merge_all(&mut self.responses, &other.responses);
+        self.retries.merge(&other.retries);
+        self.connections_closed.merge(&other.connections_closed);
+        self.connections_failed.merge(&other.connections_failed);
+        self.requests_started.merge(&other.requests_started);
+        self.connections_opened.merge(&other.connections_opened);
     }
 }
 
@@ -144,7 +144,7 @@ impl HostView {
 
 /// A limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overflow {
+pub enum UpstreamOverflow {
     /// No connection became available in time.
     Connections,
     /// Maximum number of requests waiting for a connection.
@@ -159,7 +159,7 @@ pub enum Overflow {
     ClientRate,
 }
 
-impl Overflow {
+impl UpstreamOverflow {
     /// Label values, in order of declaration.
     pub(super) const LABELS: [&'static str; 6] =
         ["connections", "pending", "requests", "retries", "requests_per_client", "min_client_rate"];
@@ -168,87 +168,87 @@ impl Overflow {
 /// Counters of rare events of one upstream, shared by all workers.
 #[derive(Debug, Default)]
 pub struct ClusterMetrics {
-    pub(super) ejections: Count,
-    pub(super) failed_checks: Count,
-    overflows: [Count; Overflow::LABELS.len()],
-    handshakes: [Count; 2 + ClientHandshakeErrorKind::ALL.len()],
+    pub(super) ejections: AtomicCounter,
+    pub(super) failed_health_checks: AtomicCounter,
+    overflows: [AtomicCounter; UpstreamOverflow::LABELS.len()],
+    handshakes: [AtomicCounter; 2 + ClientHandshakeErrorKind::ALL.len()],
 }
 
 impl ClusterMetrics {
     /// Records that an endpoint was ejected.
-    pub fn ejected(&self) {
+    pub fn record_ejection(&self) {
         self.ejections.increment();
     }
 
     /// Records a failed health check.
-    pub fn check_failed(&self) {
-        self.failed_checks.increment();
+    pub fn record_failed_health_check(&self) {
+        self.failed_health_checks.increment();
     }
 
     /// Records that a limit was reached.
-    pub fn overflowed(&self, limit: Overflow) {
+    pub fn record_overflow(&self, limit: UpstreamOverflow) {
         self.overflows[limit as usize].increment();
     }
 
     /// Records the result of a TLS handshake with an endpoint.
-    pub fn handshake(&self, outcome: Result<SessionStart, ClientHandshakeErrorKind>) {
+    pub fn record_handshake(&self, outcome: Result<SessionStart, ClientHandshakeErrorKind>) {
         self.handshakes[handshake_index(outcome.map_err(|reason| reason as usize))].increment();
     }
 
     /// Returns the number of TLS handshakes by outcome; empty if there were none.
     pub(super) fn handshakes(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let any = count::sum(&self.handshakes) > 0;
+        let has_any = atomic_counter::sum(&self.handshakes) > 0;
         handshake_labels(ClientHandshakeErrorKind::ALL.map(ClientHandshakeErrorKind::as_str))
-            .zip(self.handshakes.iter().map(Count::get))
-            .filter(move |_| any)
+            .zip(self.handshakes.iter().map(AtomicCounter::get))
+            .filter(move |_| has_any)
     }
 
     /// Returns how often each limit was reached.
     pub(super) fn overflows(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Overflow::LABELS.into_iter().zip(self.overflows.iter().map(Count::get))
+        UpstreamOverflow::LABELS.into_iter().zip(self.overflows.iter().map(AtomicCounter::get))
     }
 }
 
 /// Metrics of all upstreams.
 #[derive(Debug, Default)]
-pub(super) struct Upstreams(BTreeMap<Box<str>, Upstream>);
+pub(super) struct UpstreamRegistry(BTreeMap<Box<str>, UpstreamEntry>);
 
 #[derive(Debug, Default)]
-struct Upstream {
-    together: Arc<ClusterMetrics>,
+struct UpstreamEntry {
+    cluster: Arc<ClusterMetrics>,
     /// Counts of removed endpoints.
-    gone: UpstreamCounts,
+    removed: UpstreamCounts,
     endpoints: Vec<(Box<str>, Arc<UpstreamCounts>)>,
 }
 
-impl Upstreams {
+impl UpstreamRegistry {
     /// Returns a handle with its own memory for the endpoint at `address`.
     pub(super) fn endpoint(&mut self, upstream: &str, address: &str) -> EndpointMetrics {
-        let of = self.0.entry(upstream.into()).or_default();
-        of.settle();
+        let entry = self.0.entry(upstream.into()).or_default();
+        entry.merge_removed_endpoints();
         let counts = Arc::default();
-        of.endpoints.push((address.into(), Arc::clone(&counts)));
+        entry.endpoints.push((address.into(), Arc::clone(&counts)));
         EndpointMetrics { counts }
     }
 
     /// Returns the counters of an upstream that all workers share.
     pub(super) fn cluster(&mut self, upstream: &str) -> Arc<ClusterMetrics> {
-        Arc::clone(&self.0.entry(upstream.into()).or_default().together)
+        Arc::clone(&self.0.entry(upstream.into()).or_default().cluster)
     }
 
     /// Returns the shared counters of all upstreams.
     pub(super) fn clusters(&self) -> Vec<(Box<str>, Arc<ClusterMetrics>)> {
-        self.0.iter().map(|(name, of)| (name.clone(), Arc::clone(&of.together))).collect()
+        self.0.iter().map(|(name, entry)| (name.clone(), Arc::clone(&entry.cluster))).collect()
     }
 
     /// Returns the sums over all endpoints, by upstream.
     pub(super) fn totals(&mut self) -> Vec<(Box<str>, UpstreamCounts)> {
         let mut all = Vec::with_capacity(self.0.len());
-        for (name, of) in &mut self.0 {
-            of.settle();
+        for (name, entry) in &mut self.0 {
+            entry.merge_removed_endpoints();
             let mut totals = UpstreamCounts::default();
-            let endpoints = of.endpoints.iter().map(|(_, counts)| &**counts);
-            endpoints.chain([&of.gone]).for_each(|counts| totals.absorb(counts));
+            let endpoints = entry.endpoints.iter().map(|(_, counts)| &**counts);
+            endpoints.chain([&entry.removed]).for_each(|counts| totals.merge(counts));
             all.push((name.clone(), totals));
         }
         all
@@ -257,22 +257,22 @@ impl Upstreams {
     /// Returns the counts of the endpoints of one upstream, by address.
     pub(super) fn endpoints(&self, upstream: &str) -> BTreeMap<Box<str>, UpstreamCounts> {
         let mut totals: BTreeMap<Box<str>, UpstreamCounts> = BTreeMap::new();
-        for (address, counts) in self.0.get(upstream).into_iter().flat_map(|of| &of.endpoints) {
-            totals.entry(address.clone()).or_default().absorb(counts);
+        for (address, counts) in self.0.get(upstream).into_iter().flat_map(|entry| &entry.endpoints) {
+            totals.entry(address.clone()).or_default().merge(counts);
         }
         totals
     }
 }
 
-impl Upstream {
+impl UpstreamEntry {
     /// Moves the counts of endpoints without handles to `gone`. A handle that has been dropped cannot be obtained
     /// again.
-    fn settle(&mut self) {
-        let Self { gone, endpoints, .. } = self;
+    fn merge_removed_endpoints(&mut self) {
+        let Self { removed: gone, endpoints, .. } = self;
         endpoints.retain_mut(|(_, counts)| {
             let is_used = Arc::get_mut(counts).is_none();
             if !is_used {
-                gone.absorb(counts);
+                gone.merge(counts);
             }
             is_used
         });
@@ -288,40 +288,40 @@ pub struct EndpointMetrics {
 impl EndpointMetrics {
     /// Records that a connection was established.
     pub fn connection_opened(&self) {
-        self.counts.opened.increment();
+        self.counts.connections_opened.increment();
     }
 
     /// Records that an established connection ended.
     pub fn connection_closed(&self) {
-        self.counts.closed.increment();
+        self.counts.connections_closed.increment();
     }
 
     /// Records that a connection could not be established.
     pub fn connection_failed(&self) {
-        self.counts.failed.increment();
+        self.counts.connections_failed.increment();
     }
 
     /// Records that an attempt begins. Exactly one [`Self::request_ended`] must follow.
     pub fn request_started(&self) {
-        self.counts.started.increment();
+        self.counts.requests_started.increment();
     }
 
     /// Records the result of an attempt.
     pub fn request_ended(&self, outcome: UpstreamOutcome) {
         let counts = &self.counts;
-        counts.ended[outcome.index()].increment();
-        if let UpstreamOutcome::Answered(status) = outcome {
-            counts.answered[class_of(status)].increment();
+        counts.requests_ended[outcome.index()].increment();
+        if let UpstreamOutcome::Responded(status) = outcome {
+            counts.responses[status_class_index(status)].increment();
         }
     }
 
     /// Records that an attempt is a retry.
-    pub fn retried(&self) {
+    pub fn request_retried(&self) {
         self.counts.retries.increment();
     }
 
     /// Records the time from the request, or the end of its delay, to the response's header section.
-    pub fn answered_after(&self, duration: Duration) {
-        self.counts.duration.record(duration);
+    pub fn record_response_time(&self, duration: Duration) {
+        self.counts.response_time.record(duration);
     }
 }

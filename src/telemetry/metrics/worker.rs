@@ -8,100 +8,100 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::super::count::{self, Count, absorb_all};
+use super::super::atomic_counter::{self, AtomicCounter, merge_all};
 use super::super::histogram::Histogram;
-use super::arrival::{LOAD_SHED, Preamble, handshake_index};
+use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_index};
 use crate::overload::LoadShed;
 use crate::tls::SessionStart;
 use crate::tls::server::ServerHandshakeError;
 
 /// Classes of status codes.
-pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+pub(super) const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Counters of one listener on one worker, or their sum. The alignment prevents false sharing between workers;
 /// processors fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct ListenerCounts {
-    pub(super) started: Count,
-    pub(super) answered: [Count; CLASSES.len()],
-    pub(super) reset: Count,
-    pub(super) opened: Count,
-    pub(super) closed: Count,
-    pub(super) handshakes: [Count; 2 + ServerHandshakeError::ALL.len()],
-    pub(super) handshaking: Spans,
-    pub(super) handshakes_waiting: Spans,
-    pub(super) preambles: [Count; Preamble::LABELS.len()],
-    pub(super) duration: Histogram,
+    pub(super) requests_started: AtomicCounter,
+    pub(super) responses: [AtomicCounter; STATUS_CLASSES.len()],
+    pub(super) requests_reset: AtomicCounter,
+    pub(super) connections_opened: AtomicCounter,
+    pub(super) connections_closed: AtomicCounter,
+    pub(super) handshakes: [AtomicCounter; 2 + ServerHandshakeError::ALL.len()],
+    pub(super) handshakes_in_flight: InProgressCounts,
+    pub(super) handshakes_waiting: InProgressCounts,
+    pub(super) proxy_protocol: [AtomicCounter; ProxyProtocolOutcome::LABELS.len()],
+    pub(super) request_duration: Histogram,
 }
 
 /// Number of operations that began and that ended.
 #[derive(Debug, Default)]
-pub(super) struct Spans {
-    begun: Count,
-    ended: Count,
+pub(super) struct InProgressCounts {
+    started: AtomicCounter,
+    ended: AtomicCounter,
 }
 
 // In sums and differences, ends are read before beginnings, and differences saturate. Otherwise an operation that ends
 // while other threads count could make a gauge negative.
 
-impl Spans {
+impl InProgressCounts {
     /// Returns the number of operations that have not ended.
-    pub(super) fn open(&self) -> u64 {
+    pub(super) fn in_progress(&self) -> u64 {
         let ended = self.ended.get();
-        self.begun.get().saturating_sub(ended)
+        self.started.get().saturating_sub(ended)
     }
 
     /// Whether any operation has begun.
     pub(super) fn has_any(&self) -> bool {
-        self.begun.get() > 0
+        self.started.get() > 0
     }
 
-    fn absorb(&mut self, other: &Self) {
-        self.ended.absorb(&other.ended);
-        self.begun.absorb(&other.begun);
+    fn merge(&mut self, other: &Self) {
+        self.ended.merge(&other.ended);
+        self.started.merge(&other.started);
     }
 }
 
 impl ListenerCounts {
-    pub(super) fn finished(&self) -> u64 {
-        count::sum(&self.answered)
+    pub(super) fn completed(&self) -> u64 {
+        atomic_counter::sum(&self.responses)
     }
 
     pub(super) fn in_flight(&self) -> u64 {
-        self.started.get().saturating_sub(self.finished().saturating_add(self.reset.get()))
+        self.requests_started.get().saturating_sub(self.completed().saturating_add(self.requests_reset.get()))
     }
 
-    pub(super) fn connections(&self) -> u64 {
-        self.opened.get().saturating_sub(self.closed.get())
+    pub(super) fn open_connections(&self) -> u64 {
+        self.connections_opened.get().saturating_sub(self.connections_closed.get())
     }
 
-    fn absorb(&mut self, other: &Self) {
-        self.duration.absorb(&other.duration);
-        absorb_all(&mut self.answered, &other.answered);
-        self.reset.absorb(&other.reset);
-        self.closed.absorb(&other.closed);
-        self.started.absorb(&other.started);
-        self.opened.absorb(&other.opened);
-        absorb_all(&mut self.handshakes, &other.handshakes);
-        self.handshaking.absorb(&other.handshaking);
-        self.handshakes_waiting.absorb(&other.handshakes_waiting);
-        absorb_all(&mut self.preambles, &other.preambles);
+    fn merge(&mut self, other: &Self) {
+        self.request_duration.merge(&other.request_duration);
+        merge_all(&mut self.responses, &other.responses);
+        self.requests_reset.merge(&other.requests_reset);
+        self.connections_closed.merge(&other.connections_closed);
+        self.requests_started.merge(&other.requests_started);
+        self.connections_opened.merge(&other.connections_opened);
+        merge_all(&mut self.handshakes, &other.handshakes);
+        self.handshakes_in_flight.merge(&other.handshakes_in_flight);
+        self.handshakes_waiting.merge(&other.handshakes_waiting);
+        merge_all(&mut self.proxy_protocol, &other.proxy_protocol);
     }
 }
 
 /// An operation that ends when this is dropped.
 #[derive(Debug)]
-pub struct Span {
+pub struct InProgressGuard {
     counts: Arc<WorkerCounts>,
     listener: usize,
-    of: fn(&ListenerCounts) -> &Spans,
+    select: fn(&ListenerCounts) -> &InProgressCounts,
 }
 
-impl Drop for Span {
+impl Drop for InProgressGuard {
     fn drop(&mut self) {
         if let Some(counts) = self.counts.listeners.get(self.listener) {
-            (self.of)(counts).ended.increment();
+            (self.select)(counts).ended.increment();
         }
     }
 }
@@ -110,11 +110,11 @@ impl Drop for Span {
 #[derive(Debug, Default)]
 pub(super) struct WorkerCounts {
     pub(super) listeners: Box<[ListenerCounts]>,
-    pub(super) malformed: Count,
-    pub(super) load_shed: [Count; LOAD_SHED.len()],
-    pub(super) accept_failures: Count,
-    pub(super) delays_started: Count,
-    pub(super) delay: Histogram,
+    pub(super) malformed_requests: AtomicCounter,
+    pub(super) load_shed: [AtomicCounter; LOAD_SHED_LABELS.len()],
+    pub(super) accept_failures: AtomicCounter,
+    pub(super) delays_started: AtomicCounter,
+    pub(super) delay_duration: Histogram,
 }
 
 impl WorkerCounts {
@@ -122,18 +122,18 @@ impl WorkerCounts {
         Self { listeners: (0..listeners).map(|_| ListenerCounts::default()).collect(), ..Self::default() }
     }
 
-    pub(super) fn absorb(&mut self, other: &Self) {
-        self.listeners.iter_mut().zip(&other.listeners).for_each(|(sum, one)| sum.absorb(one));
-        self.malformed.absorb(&other.malformed);
-        absorb_all(&mut self.load_shed, &other.load_shed);
-        self.accept_failures.absorb(&other.accept_failures);
-        self.delay.absorb(&other.delay);
-        self.delays_started.absorb(&other.delays_started);
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.listeners.iter_mut().zip(&other.listeners).for_each(|(sum, one)| sum.merge(one));
+        self.malformed_requests.merge(&other.malformed_requests);
+        merge_all(&mut self.load_shed, &other.load_shed);
+        self.accept_failures.merge(&other.accept_failures);
+        self.delay_duration.merge(&other.delay_duration);
+        self.delays_started.merge(&other.delays_started);
     }
 
     /// Returns the number of requests that are currently delayed.
     pub(super) fn delayed(&self) -> u64 {
-        self.delays_started.get().saturating_sub(self.delay.count())
+        self.delays_started.get().saturating_sub(self.delay_duration.count())
     }
 }
 
@@ -149,62 +149,62 @@ pub struct WorkerMetrics {
 impl WorkerMetrics {
     /// Records that a connection from a client was accepted.
     pub fn downstream_connection_opened(&self, listener: usize) {
-        self.with(listener, |counts| counts.opened.increment());
+        self.with_listener(listener, |counts| counts.connections_opened.increment());
     }
 
     /// Records that a connection from a client ended, for any reason.
     pub fn downstream_connection_closed(&self, listener: usize) {
-        self.with(listener, |counts| counts.closed.increment());
+        self.with_listener(listener, |counts| counts.connections_closed.increment());
     }
 
     /// Records the result of a TLS handshake with a client.
-    pub fn handshake(&self, listener: usize, outcome: Result<SessionStart, ServerHandshakeError>) {
+    pub fn record_handshake(&self, listener: usize, outcome: Result<SessionStart, ServerHandshakeError>) {
         let index = handshake_index(outcome.map_err(|failure| failure as usize));
-        self.with(listener, |counts| counts.handshakes[index].increment());
+        self.with_listener(listener, |counts| counts.handshakes[index].increment());
     }
 
     /// Records that a handshake begins; it ends when the result is dropped.
-    pub fn handshake_begins(&self, listener: usize) -> Span {
-        self.span(listener, |counts| &counts.handshaking)
+    pub fn start_handshake(&self, listener: usize) -> InProgressGuard {
+        self.start_operation(listener, |counts| &counts.handshakes_in_flight)
     }
 
     /// Records that a handshake is queued, until the result is dropped.
-    pub fn handshake_waits(&self, listener: usize) -> Span {
-        self.span(listener, |counts| &counts.handshakes_waiting)
+    pub fn start_handshake_wait(&self, listener: usize) -> InProgressGuard {
+        self.start_operation(listener, |counts| &counts.handshakes_waiting)
     }
 
     /// Records how a connection began, on a listener that accepts the PROXY protocol.
-    pub fn preamble(&self, listener: usize, outcome: Preamble) {
-        self.with(listener, |counts| counts.preambles[outcome as usize].increment());
+    pub fn record_proxy_protocol(&self, listener: usize, outcome: ProxyProtocolOutcome) {
+        self.with_listener(listener, |counts| counts.proxy_protocol[outcome as usize].increment());
     }
 
     /// Records the arrival of a request's header section. Exactly one of [`Self::request_finished`] and
     /// [`Self::request_reset`] must follow.
     pub fn request_started(&self, listener: usize) {
-        self.with(listener, |counts| counts.started.increment());
+        self.with_listener(listener, |counts| counts.requests_started.increment());
     }
 
     /// Records a complete response. `duration` is the time since the request's header section arrived.
     pub fn request_finished(&self, listener: usize, status: StatusCode, duration: Duration) {
-        self.with(listener, |counts| {
-            counts.answered[class_of(status)].increment();
-            counts.duration.record(duration);
+        self.with_listener(listener, |counts| {
+            counts.responses[status_class_index(status)].increment();
+            counts.request_duration.record(duration);
         });
     }
 
     /// Records that the client left before the response was complete.
     pub fn request_reset(&self, listener: usize) {
-        self.with(listener, |counts| counts.reset.increment());
+        self.with_listener(listener, |counts| counts.requests_reset.increment());
     }
 
     /// Records malformed input that got a 400, 408 or 431. It is not included in the requests counted above.
-    pub fn malformed_request(&self) {
-        self.counts.malformed.increment();
+    pub fn record_malformed_request(&self) {
+        self.counts.malformed_requests.increment();
     }
 
     /// Records a connection or request that was rejected by load shedding.
-    pub fn load_shed(&self, by: LoadShed) {
-        self.counts.load_shed[by as usize].increment();
+    pub fn record_load_shed(&self, reason: LoadShed) {
+        self.counts.load_shed[reason as usize].increment();
     }
 
     /// Records a connection that could not be accepted because file descriptors or memory ran out.
@@ -219,15 +219,19 @@ impl WorkerMetrics {
 
     /// Records that a delay ended, because the request is forwarded or its client has left.
     pub fn delay_ended(&self, delay: Duration) {
-        self.counts.delay.record(delay);
+        self.counts.delay_duration.record(delay);
     }
 
-    fn span(&self, listener: usize, of: fn(&ListenerCounts) -> &Spans) -> Span {
-        self.with(listener, |counts| of(counts).begun.increment());
-        Span { counts: Arc::clone(&self.counts), listener, of }
+    fn start_operation(
+        &self,
+        listener: usize,
+        select: fn(&ListenerCounts) -> &InProgressCounts,
+    ) -> InProgressGuard {
+        self.with_listener(listener, |counts| select(counts).started.increment());
+        InProgressGuard { counts: Arc::clone(&self.counts), listener, select }
     }
 
-    fn with(&self, listener: usize, count: impl FnOnce(&ListenerCounts)) {
+    fn with_listener(&self, listener: usize, count: impl FnOnce(&ListenerCounts)) {
         if let Some(counts) = self.counts.listeners.get(listener) {
             count(counts);
         }
@@ -235,6 +239,6 @@ impl WorkerMetrics {
 }
 
 /// Returns the index of a status code's class. Codes above 599 count as 5xx.
-pub(super) fn class_of(status: StatusCode) -> usize {
-    usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1
+pub(super) fn status_class_index(status: StatusCode) -> usize {
+    usize::from(status.as_u16() / 100).clamp(1, STATUS_CLASSES.len()) - 1
 }

@@ -23,128 +23,142 @@ const KNOWN_FLAGS: u8 = 3;
 
 /// Trace context of an incoming request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Incoming {
-    trace: Option<u128>,
-    parent: Option<u64>,
+pub struct IncomingTrace {
+    trace_id: Option<u128>,
+    parent_span_id: Option<u64>,
     /// Sampling decision; `None` if it is left to this hop.
-    decision: Option<bool>,
+    sampling_decision: Option<bool>,
     flags: u8,
-    w3c: bool,
-    b3: Option<Form>,
+    is_w3c: bool,
+    b3_format: Option<B3Format>,
 }
 
 /// Form of B3 headers, the same for the forwarded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum B3Format {
     /// One header.
     Single,
     /// Several headers.
-    Several,
+    Multi,
 }
 
 /// Trace context of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Context {
-    incoming: Incoming,
+pub struct TraceContext {
+    incoming: IncomingTrace,
     /// Trace ID.
-    pub trace: u128,
-    pub(super) span: u64,
+    pub trace_id: u128,
+    pub(super) span_id: u64,
     /// Whether the request gets a span.
-    pub sampled: bool,
+    pub is_sampled: bool,
     pub(super) tracestate: Option<Box<str>>,
 }
 
-impl Incoming {
+impl IncomingTrace {
     /// Reads the trace context and `tracestate` from `headers`.
-    pub fn of(headers: &HeaderMap) -> (Self, Option<Box<str>>) {
-        let b3 = Self::single(headers).or_else(|| Self::several(headers));
-        let Some(w3c) = only(headers, &TRACEPARENT).and_then(traceparent) else {
+    pub fn from_headers(headers: &HeaderMap) -> (Self, Option<Box<str>>) {
+        let b3 = Self::from_single_b3(headers).or_else(|| Self::from_multi_b3(headers));
+        let Some(w3c) = single_value(headers, &TRACEPARENT).and_then(parse_traceparent) else {
             return (b3.unwrap_or_default(), None);
         };
         let state =
             headers.get_all(TRACESTATE).iter().map(HeaderValue::to_str).collect::<Result<Vec<_>, _>>();
         let state = state.ok().filter(|lines| !lines.is_empty()).map(|lines| lines.join(",").into());
-        (Self { b3: b3.and_then(|b3| b3.b3), ..w3c }, state)
+        (Self { b3_format: b3.and_then(|b3| b3.b3_format), ..w3c }, state)
     }
 
     /// Reads `b3: TRACE-SPAN-DECISION-PARENT`, of which the last two may be absent, or a decision alone.
-    fn single(headers: &HeaderMap) -> Option<Self> {
-        let text = only(headers, &B3)?;
-        let form = Self { b3: Some(Form::Single), ..Self::default() };
-        if let Some(decision) = decision(text) {
-            return Some(Self { decision: Some(decision), ..form });
+    fn from_single_b3(headers: &HeaderMap) -> Option<Self> {
+        let text = single_value(headers, &B3)?;
+        let empty = Self { b3_format: Some(B3Format::Single), ..Self::default() };
+        if let Some(decision) = parse_sampling_decision(text) {
+            return Some(Self { sampling_decision: Some(decision), ..empty });
         }
         let mut parts = text.split('-');
-        let (trace, span) = (trace_of(parts.next()?)?, span_of(parts.next()?)?);
+        let (trace, span) = (parse_trace_id(parts.next()?)?, parse_span_id(parts.next()?)?);
         let decision = match parts.next() {
-            Some(text) => Some(decision(text)?),
+            Some(text) => Some(parse_sampling_decision(text)?),
             None => None,
         };
-        if parts.next().is_some_and(|parent| span_of(parent).is_none()) || parts.next().is_some() {
+        if parts.next().is_some_and(|parent| parse_span_id(parent).is_none()) || parts.next().is_some() {
             return None;
         }
-        Some(Self { trace: Some(trace), parent: Some(span), decision, ..form })
+        Some(Self { trace_id: Some(trace), parent_span_id: Some(span), sampling_decision: decision, ..empty })
     }
 
-    fn several(headers: &HeaderMap) -> Option<Self> {
-        let is_debug = only(headers, &B3_FLAGS) == Some("1");
-        let decision = if is_debug { Some(true) } else { only(headers, &B3_SAMPLED).and_then(decision) };
-        let ids = only(headers, &B3_TRACE).and_then(trace_of).zip(only(headers, &B3_SPAN).and_then(span_of));
+    fn from_multi_b3(headers: &HeaderMap) -> Option<Self> {
+        let is_debug = single_value(headers, &B3_FLAGS) == Some("1");
+        let decision = if is_debug {
+            Some(true)
+        } else {
+            single_value(headers, &B3_SAMPLED).and_then(parse_sampling_decision)
+        };
+        let ids = single_value(headers, &B3_TRACE)
+            .and_then(parse_trace_id)
+            .zip(single_value(headers, &B3_SPAN).and_then(parse_span_id));
         if ids.is_none() && decision.is_none() {
             return None;
         }
         let (trace, parent) = ids.unzip();
-        Some(Self { trace, parent, decision, b3: Some(Form::Several), ..Self::default() })
+        Some(Self {
+            trace_id: trace,
+            parent_span_id: parent,
+            sampling_decision: decision,
+            b3_format: Some(B3Format::Multi),
+            ..Self::default()
+        })
     }
 }
 
-impl Context {
+impl TraceContext {
     /// Creates the context after `incoming`; `None` if it was decided not to sample.
     pub fn new(
-        (incoming, tracestate): (Incoming, Option<Box<str>>),
-        share: Percent,
+        (incoming, tracestate): (IncomingTrace, Option<Box<str>>),
+        sampling_ratio: Percent,
         (random_trace, random_span): (u128, u64),
     ) -> Option<Self> {
-        if incoming.decision == Some(false) {
+        if incoming.sampling_decision == Some(false) {
             return None;
         }
         // An ID of zero is invalid.
-        let (trace, span) = (incoming.trace.unwrap_or(random_trace).max(1), random_span.max(1));
+        let (trace, span) = (incoming.trace_id.unwrap_or(random_trace).max(1), random_span.max(1));
         // Derived from the trace ID, so that all hops with this method make the same decision.
-        let sampled =
-            incoming.decision.unwrap_or_else(|| share.includes((trace as u64).wrapping_mul(SPREAD)));
-        Some(Self { incoming, trace, span, sampled, tracestate })
+        let sampled = incoming
+            .sampling_decision
+            .unwrap_or_else(|| sampling_ratio.includes((trace as u64).wrapping_mul(HASH_MULTIPLIER)));
+        Some(Self { incoming, trace_id: trace, span_id: span, is_sampled: sampled, tracestate })
     }
 
     /// Returns the ID of the parent span.
-    pub const fn parent(&self) -> Option<u64> {
-        self.incoming.parent
+    pub const fn parent_span_id(&self) -> Option<u64> {
+        self.incoming.parent_span_id
     }
 
     /// Replaces the trace context in `headers` by this span's: W3C always, B3 in the form that the request had.
-    pub fn write(&self, headers: &mut HeaderMap) {
-        let Self { trace, span, sampled, incoming, .. } = self;
+    pub fn write_headers(&self, headers: &mut HeaderMap) {
+        let Self { trace_id: trace, span_id: span, is_sampled: sampled, incoming, .. } = self;
         let flags = incoming.flags & KNOWN_FLAGS & !SAMPLED | u8::from(*sampled);
         insert(headers, TRACEPARENT, &format!("00-{trace:032x}-{span:016x}-{flags:02x}"));
-        if !incoming.w3c {
+        if !incoming.is_w3c {
             // It belongs to another trace or to none (W3C Trace Context, section 3.3.1).
             headers.remove(TRACESTATE);
         }
         let decision = u8::from(*sampled);
-        match incoming.b3 {
+        match incoming.b3_format {
             None => {}
-            Some(Form::Single) => {
-                let parent = incoming.parent.map_or_else(String::new, |parent| format!("-{parent:016x}"));
+            Some(B3Format::Single) => {
+                let parent =
+                    incoming.parent_span_id.map_or_else(String::new, |parent| format!("-{parent:016x}"));
                 insert(headers, B3, &format!("{trace:032x}-{span:016x}-{decision}{parent}"));
             }
-            Some(Form::Several) => {
+            Some(B3Format::Multi) => {
                 insert(headers, B3_TRACE, &format!("{trace:032x}"));
                 insert(headers, B3_SPAN, &format!("{span:016x}"));
                 // The debug flag implies sampling, and excludes `x-b3-sampled`.
                 if !headers.contains_key(B3_FLAGS) {
                     insert(headers, B3_SAMPLED, &decision.to_string());
                 }
-                match incoming.parent {
+                match incoming.parent_span_id {
                     Some(parent) => insert(headers, B3_PARENT, &format!("{parent:016x}")),
                     None => drop(headers.remove(B3_PARENT)),
                 }
@@ -155,7 +169,7 @@ impl Context {
 
 /// An odd multiplier that spreads small differences over all bits (Knuth's multiplicative hashing), because some
 /// systems generate trace IDs that are not fully random.
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::from_str(text) {
@@ -164,51 +178,57 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
 }
 
 /// Returns the value of a header; `None` if there are several.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let (value, another) = (values.next()?, values.next());
     value.to_str().ok().map(str::trim).filter(|_| another.is_none())
 }
 
 /// Parses `00-TRACE-PARENT-FLAGS`. Later versions may append further fields.
-fn traceparent(text: &str) -> Option<Incoming> {
+fn parse_traceparent(text: &str) -> Option<IncomingTrace> {
     let (known, rest) = text.split_at_checked(55)?;
     let mut parts = known.split('-');
     let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let is_right = [version.len(), trace.len(), parent.len(), flags.len()] == [2, 32, 16, 2];
-    let goes_on = if version == "00" { rest.is_empty() } else { rest.is_empty() || rest.starts_with('-') };
-    if !is_right || !goes_on || version == "ff" || !is_lower(version) || !is_lower(known) {
+    let has_valid_lengths = [version.len(), trace.len(), parent.len(), flags.len()] == [2, 32, 16, 2];
+    let has_valid_remainder =
+        if version == "00" { rest.is_empty() } else { rest.is_empty() || rest.starts_with('-') };
+    if !has_valid_lengths
+        || !has_valid_remainder
+        || version == "ff"
+        || !is_lower_hex(version)
+        || !is_lower_hex(known)
+    {
         return None;
     }
     let flags = u8::from_str_radix(flags, 16).ok()?;
-    Some(Incoming {
-        trace: Some(trace_of(trace)?),
-        parent: Some(span_of(parent)?),
-        decision: Some(flags & SAMPLED == SAMPLED),
+    Some(IncomingTrace {
+        trace_id: Some(parse_trace_id(trace)?),
+        parent_span_id: Some(parse_span_id(parent)?),
+        sampling_decision: Some(flags & SAMPLED == SAMPLED),
         flags,
-        w3c: true,
-        b3: None,
+        is_w3c: true,
+        b3_format: None,
     })
 }
 
-fn is_lower(text: &str) -> bool {
+fn is_lower_hex(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-'))
 }
 
 /// Parses a trace ID: 32 hexadecimal digits, or 16 in B3, not all zero.
-fn trace_of(text: &str) -> Option<u128> {
-    let fits = matches!(text.len(), 16 | 32) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    u128::from_str_radix(text, 16).ok().filter(|number| fits && *number != 0)
+fn parse_trace_id(text: &str) -> Option<u128> {
+    let is_hex = matches!(text.len(), 16 | 32) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u128::from_str_radix(text, 16).ok().filter(|number| is_hex && *number != 0)
 }
 
 /// Parses a span ID: 16 hexadecimal digits, not all zero.
-fn span_of(text: &str) -> Option<u64> {
-    let fits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    u64::from_str_radix(text, 16).ok().filter(|number| fits && *number != 0)
+fn parse_span_id(text: &str) -> Option<u64> {
+    let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u64::from_str_radix(text, 16).ok().filter(|number| is_hex && *number != 0)
 }
 
 /// Parses a B3 sampling decision; older senders use words.
-fn decision(text: &str) -> Option<bool> {
+fn parse_sampling_decision(text: &str) -> Option<bool> {
     match text {
         "1" | "d" | "true" | "True" => Some(true),
         "0" | "false" | "False" => Some(false),

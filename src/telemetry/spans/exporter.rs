@@ -28,7 +28,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
-use super::{Collector, Counts, Settings};
+use super::{Collector, SpanExportState, TracingSettings};
 use crate::telemetry::metrics::VERSION;
 use crate::tls::AlpnProtocol;
 use crate::tls::client::TlsClient;
@@ -36,25 +36,25 @@ use crate::tls::client::TlsClient;
 /// Timeout of one request to the collector, including the connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pauses before retries. Meanwhile new spans are queued by the batch processor.
-const RETRY_PAUSES: [Duration; 3] =
+const RETRY_DELAYS: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 /// Maximum size of a collector's response, in bytes.
-const MAX_RESPONSE: usize = 64 * 1024;
+const MAX_RESPONSE_SIZE: usize = 64 * 1024;
 
 /// The exporter, called on the batch processor's thread.
-pub(super) struct Exporter {
+pub(super) struct OtlpExporter {
     runtime: Runtime,
-    delivery: Mutex<Delivery>,
+    delivery: Mutex<SpanDelivery>,
 }
 
-impl fmt::Debug for Exporter {
+impl fmt::Debug for OtlpExporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exporter").finish_non_exhaustive()
     }
 }
 
-impl Exporter {
-    pub(super) fn new(settings: &Settings, counts: Arc<Counts>) -> io::Result<Self> {
+impl OtlpExporter {
+    pub(super) fn new(settings: &TracingSettings, export_state: Arc<SpanExportState>) -> io::Result<Self> {
         let tls = settings.tls.clone().map(TlsClient::new).transpose().map_err(io::Error::other)?;
         let resource = Resource::builder_empty()
             .with_service_name(settings.service_name.to_string())
@@ -63,12 +63,12 @@ impl Exporter {
             .build();
         Ok(Self {
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
-            delivery: Mutex::new(Delivery {
+            delivery: Mutex::new(SpanDelivery {
                 collector: settings.collector.clone(),
                 tls,
                 headers: settings.headers.clone(),
                 resource: ResourceAttributesWithSchema::from(&resource),
-                counts,
+                export_state,
                 connection: None,
                 is_failing: false,
             }),
@@ -76,52 +76,52 @@ impl Exporter {
     }
 }
 
-impl SpanExporter for Exporter {
+impl SpanExporter for OtlpExporter {
     /// Blocks until the batch is delivered or lost: the batch processor's thread has no other work.
     fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
         ready(self.runtime.block_on(self.delivery.lock().export(batch)))
     }
 }
 
-struct Delivery {
+struct SpanDelivery {
     collector: Collector,
     tls: Option<TlsClient>,
     headers: HeaderMap,
     resource: ResourceAttributesWithSchema,
-    counts: Arc<Counts>,
+    export_state: Arc<SpanExportState>,
     connection: Option<SendRequest<Full<Bytes>>>,
     /// Whether the last batch was lost. The first loss has been logged.
     is_failing: bool,
 }
 
 /// Why a batch was not accepted.
-struct Failed {
+struct ExportError {
     reason: String,
     is_retryable: bool,
 }
 
-impl Failed {
+impl ExportError {
     fn retryable(reason: impl fmt::Display) -> Self {
         Self { reason: reason.to_string(), is_retryable: true }
     }
 }
 
-impl Delivery {
+impl SpanDelivery {
     async fn export(&mut self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
-        self.counts.dequeue(count);
+        self.export_state.dequeue(count);
         let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
         let body = Bytes::from(ExportTraceServiceRequest { resource_spans }.encode_to_vec());
-        match self.deliver(&body).await {
+        match self.send_with_retries(&body).await {
             Ok(rejected) => {
-                self.counts.record(count as u64, rejected);
+                self.export_state.record_batch(count as u64, rejected);
                 if std::mem::take(&mut self.is_failing) {
                     tracing::info!(collector = %self.collector, "the collector accepts spans again");
                 }
                 Ok(())
             }
             Err(failed) => {
-                self.counts.record(count as u64, count as u64);
+                self.export_state.record_batch(count as u64, count as u64);
                 // Logged once per outage; the metric counts every span.
                 if !std::mem::replace(&mut self.is_failing, true) {
                     tracing::warn!(
@@ -136,43 +136,46 @@ impl Delivery {
     }
 
     /// Sends a batch, retrying if necessary; returns how many of its spans the collector rejected.
-    async fn deliver(&mut self, body: &Bytes) -> Result<u64, Failed> {
+    async fn send_with_retries(&mut self, body: &Bytes) -> Result<u64, ExportError> {
         // During an outage each batch is tried once, which is enough to detect the collector's return.
-        let is_last = self.is_failing || self.counts.is_shutting_down();
-        let mut pauses = if is_last { &[][..] } else { &RETRY_PAUSES }.iter();
+        let is_single_attempt = self.is_failing || self.export_state.is_shutting_down();
+        let mut delays = if is_single_attempt { &[][..] } else { &RETRY_DELAYS }.iter();
         loop {
-            let attempt = timeout(REQUEST_TIMEOUT, self.attempt(body.clone())).await;
-            let failed = match attempt.unwrap_or_else(|_| Err(Failed::retryable("no response in time"))) {
+            let attempt = timeout(REQUEST_TIMEOUT, self.send_once(body.clone())).await;
+            let failed = match attempt.unwrap_or_else(|_| Err(ExportError::retryable("no response in time")))
+            {
                 Ok(rejected) => return Ok(rejected),
                 Err(failed) => failed,
             };
             self.connection = None;
-            match pauses.next().filter(|_| failed.is_retryable) {
+            match delays.next().filter(|_| failed.is_retryable) {
                 Some(pause) => sleep(*pause).await,
                 None => return Err(failed),
             }
         }
     }
 
-    async fn attempt(&mut self, body: Bytes) -> Result<u64, Failed> {
-        let kept = self.connection.take().filter(|kept| !kept.is_closed());
-        let mut connection = match kept {
-            Some(kept) => kept,
+    async fn send_once(&mut self, body: Bytes) -> Result<u64, ExportError> {
+        let cached = self.connection.take().filter(|kept| !kept.is_closed());
+        let mut connection = match cached {
+            Some(cached) => cached,
             None => self.connect().await?,
         };
-        connection.ready().await.map_err(Failed::retryable)?;
+        connection.ready().await.map_err(ExportError::retryable)?;
         let mut request = Request::post(&*self.collector.path)
             .header(HOST, self.collector.authority())
             .header(CONTENT_TYPE, "application/x-protobuf")
             .header(USER_AGENT, format!("weir/{VERSION}"))
             .body(Full::new(body))
-            .map_err(|error| Failed { reason: error.to_string(), is_retryable: false })?;
+            .map_err(|error| ExportError { reason: error.to_string(), is_retryable: false })?;
         request.headers_mut().extend(self.headers.clone());
-        let (head, body) = connection.send_request(request).await.map_err(Failed::retryable)?.into_parts();
-        let body = Limited::new(body, MAX_RESPONSE).collect().await.map_err(Failed::retryable)?.to_bytes();
+        let (head, body) =
+            connection.send_request(request).await.map_err(ExportError::retryable)?.into_parts();
+        let body =
+            Limited::new(body, MAX_RESPONSE_SIZE).collect().await.map_err(ExportError::retryable)?.to_bytes();
         self.connection = Some(connection);
         if head.status.is_success() {
-            return Ok(rejected(body));
+            return Ok(rejected_span_count(body));
         }
         // OTLP over HTTP, "Retryable Response Codes".
         let is_retryable = matches!(
@@ -182,32 +185,32 @@ impl Delivery {
                 | StatusCode::SERVICE_UNAVAILABLE
                 | StatusCode::GATEWAY_TIMEOUT
         );
-        Err(Failed { reason: format!("status {}", head.status.as_u16()), is_retryable })
+        Err(ExportError { reason: format!("status {}", head.status.as_u16()), is_retryable })
     }
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Failed> {
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ExportError> {
         let Collector { host, port, .. } = &self.collector;
-        let stream = TcpStream::connect((&**host, *port)).await.map_err(Failed::retryable)?;
+        let stream = TcpStream::connect((&**host, *port)).await.map_err(ExportError::retryable)?;
         match &self.tls {
-            None => begin(stream).await,
+            None => start_http1(stream).await,
             Some(tls) => {
-                let secured = tls.connect(stream, host, AlpnProtocol::Http1).await;
-                begin(secured.map_err(Failed::retryable)?.0).await
+                let tls_stream = tls.connect(stream, host, AlpnProtocol::Http1).await;
+                start_http1(tls_stream.map_err(ExportError::retryable)?.0).await
             }
         }
     }
 }
 
-async fn begin(
+async fn start_http1(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<SendRequest<Full<Bytes>>, Failed> {
-    let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(Failed::retryable)?;
+) -> Result<SendRequest<Full<Bytes>>, ExportError> {
+    let (connection, driver) = handshake(TokioIo::new(stream)).await.map_err(ExportError::retryable)?;
     drop(tokio::spawn(driver));
     Ok(connection)
 }
 
 /// Returns how many spans of an accepted batch the collector rejected (OTLP, "Partial Success").
-fn rejected(response: Bytes) -> u64 {
+fn rejected_span_count(response: Bytes) -> u64 {
     let response = ExportTraceServiceResponse::decode(response);
     let rejected = response
         .ok()

@@ -25,7 +25,7 @@ pub enum ClientHandshakeErrorKind {
     /// The server's certificate is invalid or not trusted.
     Untrusted,
     /// The server sent an alert: it rejects the client's certificate, or found another error.
-    Refused,
+    AlertReceived,
     /// The handshake timed out, or was cancelled because its result was no longer needed.
     Unfinished,
     /// Any other failure.
@@ -39,7 +39,7 @@ impl ClientHandshakeErrorKind {
         Self::NotTls,
         Self::Incompatible,
         Self::Untrusted,
-        Self::Refused,
+        Self::AlertReceived,
         Self::Unfinished,
         Self::Other,
     ];
@@ -51,7 +51,7 @@ impl ClientHandshakeErrorKind {
             Self::NotTls => "not_tls",
             Self::Incompatible => "incompatible",
             Self::Untrusted => "untrusted",
-            Self::Refused => "refused",
+            Self::AlertReceived => "refused",
             Self::Unfinished => "unfinished",
             Self::Other => "other",
         }
@@ -91,9 +91,10 @@ impl ClientHandshakeError {
                 | AlertDescription::InsufficientSecurity,
             )
             | Tls::PeerIncompatible(_) => Self::new(ClientHandshakeErrorKind::Incompatible, tls.to_string()),
-            Tls::AlertReceived(alert) => {
-                Self::new(ClientHandshakeErrorKind::Refused, format!("the server sent the alert {alert:?}"))
-            }
+            Tls::AlertReceived(alert) => Self::new(
+                ClientHandshakeErrorKind::AlertReceived,
+                format!("the server sent the alert {alert:?}"),
+            ),
             Tls::InvalidCertificate(error) => {
                 Self::new(ClientHandshakeErrorKind::Untrusted, untrusted(error))
             }

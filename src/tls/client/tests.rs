@@ -47,7 +47,7 @@ fn client(authority: &Authority, name: Option<&str>) -> TlsClient {
 }
 
 /// Performs a handshake, and reads a byte from the server, so that session tickets are received.
-async fn shake(
+async fn handshake(
     client: &TlsClient,
     server: &TlsAcceptor,
     host: &str,
@@ -68,13 +68,15 @@ async fn shake(
     tokio::join!(serving, asking).1
 }
 
-fn words(shaken: Result<SessionStart, ClientHandshakeError>) -> (ClientHandshakeErrorKind, String) {
+fn kind_and_message(
+    shaken: Result<SessionStart, ClientHandshakeError>,
+) -> (ClientHandshakeErrorKind, String) {
     let failure = shaken.unwrap_err();
     (failure.kind, failure.to_string())
 }
 
 #[tokio::test]
-async fn a_name_an_address_or_the_name_that_is_given_has_to_be_in_the_certificate() {
+async fn server_certificate_must_have_the_expected_name_or_address() {
     let authority = authority("one");
     let (named, addressed) =
         (server(&authority, "a.example", |_| {}), server(&authority, "192.0.2.1", |_| {}));
@@ -88,26 +90,26 @@ async fn a_name_an_address_or_the_name_that_is_given_has_to_be_in_the_certificat
         (Some("192.0.2.1"), &addressed, "a.example", true),
         (Some("b.example"), &named, "a.example", false),
     ] {
-        let shaken = shake(&client(&authority, name), server, host, AlpnProtocol::Http1).await;
+        let shaken = handshake(&client(&authority, name), server, host, AlpnProtocol::Http1).await;
         assert_eq!(shaken.is_ok(), is_good, "{name:?} {host}: {shaken:?}");
-        assert!(is_good || words(shaken).0 == ClientHandshakeErrorKind::Untrusted);
+        assert!(is_good || kind_and_message(shaken).0 == ClientHandshakeErrorKind::Untrusted);
     }
 }
 
 #[tokio::test]
-async fn a_session_is_resumed_by_the_same_client_alone() {
+async fn session_is_resumed_by_the_same_client_only() {
     let authority = authority("one");
     let server = server(&authority, "a.example", |_| {});
     let first = client(&authority, None);
     for expected in [SessionStart::Full, SessionStart::Resumed, SessionStart::Resumed] {
-        assert_eq!(shake(&first, &server, "a.example", AlpnProtocol::Http1).await, Ok(expected));
+        assert_eq!(handshake(&first, &server, "a.example", AlpnProtocol::Http1).await, Ok(expected));
     }
     let second = client(&authority, None);
-    assert_eq!(shake(&second, &server, "a.example", AlpnProtocol::Http1).await, Ok(SessionStart::Full));
+    assert_eq!(handshake(&second, &server, "a.example", AlpnProtocol::Http1).await, Ok(SessionStart::Full));
 }
 
 #[tokio::test]
-async fn every_failure_says_what_is_wrong() {
+async fn client_handshake_errors_name_their_cause() {
     let (authority, other) = (authority("one"), authority("other"));
     let expired = |params: &mut CertificateParams| {
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
@@ -116,8 +118,9 @@ async fn every_failure_says_what_is_wrong() {
     let of_authority =
         |params: &mut CertificateParams| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let client = client(&authority, None);
-    let failing =
-        async |server: &TlsAcceptor, protocol| words(shake(&client, server, "a.example", protocol).await);
+    let failing = async |server: &TlsAcceptor, protocol| {
+        kind_and_message(handshake(&client, server, "a.example", protocol).await)
+    };
     for (server, part) in [
         (server(&other, "a.example", |_| {}), "unknown issuer"),
         (server(&authority, "a.example", expired), "expired"),
@@ -133,7 +136,7 @@ async fn every_failure_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn whoever_answers_is_believed_only_if_that_is_said() {
+async fn disabled_verification_accepts_any_certificate() {
     let authority = authority("one");
     let server = server(&authority, "b.example", |_| {});
     let client = TlsClient::new(TlsClientSettings {
@@ -142,11 +145,11 @@ async fn whoever_answers_is_believed_only_if_that_is_said() {
         name: None,
     })
     .unwrap();
-    assert_eq!(shake(&client, &server, "a.example", AlpnProtocol::Http1).await, Ok(SessionStart::Full));
+    assert_eq!(handshake(&client, &server, "a.example", AlpnProtocol::Http1).await, Ok(SessionStart::Full));
 }
 
 #[tokio::test]
-async fn who_does_not_speak_tls_is_told_from_who_has_gone() {
+async fn server_without_tls_is_distinguished_from_a_closed_connection() {
     let client = client(&authority("one"), None);
     for (said, reason) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], ClientHandshakeErrorKind::NotTls),
@@ -157,6 +160,6 @@ async fn who_does_not_speak_tls_is_told_from_who_has_gone() {
         theirs.shutdown().await.unwrap();
         let connecting = client.connect(ours, "a.example", AlpnProtocol::Http1);
         let shaken = tokio::time::timeout(Duration::from_secs(30), connecting).await.unwrap();
-        assert_eq!(words(shaken.map(|(_, shaken)| shaken)).0, reason);
+        assert_eq!(kind_and_message(shaken.map(|(_, shaken)| shaken)).0, reason);
     }
 }

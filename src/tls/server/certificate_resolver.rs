@@ -85,7 +85,7 @@ mod tests {
 
     const ANY: [SignatureScheme; 2] = [SignatureScheme::ED25519, SignatureScheme::ECDSA_NISTP256_SHA256];
 
-    fn pair(host: &str, algorithm: &'static SignatureAlgorithm) -> CertificateKeyPair {
+    fn key_pair(host: &str, algorithm: &'static SignatureAlgorithm) -> CertificateKeyPair {
         let key = KeyPair::generate_for(algorithm).unwrap();
         let certificate = CertificateParams::new([host.to_owned()]).unwrap().self_signed(&key).unwrap();
         let chain = CertificateChain::from_pem(certificate.pem().as_bytes()).unwrap();
@@ -94,7 +94,11 @@ mod tests {
     }
 
     /// Returns the index of the selected certificate.
-    fn shown(pairs: &[CertificateKeyPair], name: Option<&str>, schemes: &[SignatureScheme]) -> usize {
+    fn selected_index(
+        pairs: &[CertificateKeyPair],
+        name: Option<&str>,
+        schemes: &[SignatureScheme],
+    ) -> usize {
         let choice = CertificateResolver::new(
             pairs.iter().map(|pair| (&pair.chain.info, Arc::clone(&pair.certified))),
         );
@@ -103,21 +107,21 @@ mod tests {
     }
 
     #[test]
-    fn the_name_itself_goes_before_a_wildcard_and_the_first_is_for_everybody_else() {
-        let pairs = ["first.example", "*.a.example", "b.a.example"].map(|host| pair(host, &PKCS_ED25519));
-        let of = |name| shown(&pairs, Some(name), &ANY);
+    fn sni_prefers_exact_names_then_wildcards_then_the_first_certificate() {
+        let pairs = ["first.example", "*.a.example", "b.a.example"].map(|host| key_pair(host, &PKCS_ED25519));
+        let of = |name| selected_index(&pairs, Some(name), &ANY);
         assert_eq!((of("c.a.example"), of("B.a.example"), of("first.example")), (1, 2, 0));
         for other in ["a.example", "x.b.a.example", ".a.example", "unknown"] {
             assert_eq!(of(other), 0, "{other}");
         }
-        assert_eq!(shown(&pairs, None, &ANY), 0);
+        assert_eq!(selected_index(&pairs, None, &ANY), 0);
     }
 
     #[test]
-    fn a_client_gets_what_it_can_verify() {
-        let pairs = [pair("a.example", &PKCS_ED25519), pair("a.example", &PKCS_ECDSA_P256_SHA256)];
-        assert_eq!(shown(&pairs, Some("a.example"), &ANY), 0);
-        assert_eq!(shown(&pairs, Some("a.example"), &ANY[1..]), 1);
-        assert_eq!(shown(&pairs, Some("a.example"), &[SignatureScheme::RSA_PSS_SHA256]), 0);
+    fn certificate_is_selected_by_signature_scheme() {
+        let pairs = [key_pair("a.example", &PKCS_ED25519), key_pair("a.example", &PKCS_ECDSA_P256_SHA256)];
+        assert_eq!(selected_index(&pairs, Some("a.example"), &ANY), 0);
+        assert_eq!(selected_index(&pairs, Some("a.example"), &ANY[1..]), 1);
+        assert_eq!(selected_index(&pairs, Some("a.example"), &[SignatureScheme::RSA_PSS_SHA256]), 0);
     }
 }

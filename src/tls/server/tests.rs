@@ -34,7 +34,7 @@ impl Authority {
         (certificate.der().clone(), certificate.pem(), key)
     }
 
-    fn pair(&self, name: &str) -> CertificateKeyPair {
+    fn key_pair(&self, name: &str) -> CertificateKeyPair {
         let (_, pem, key) = self.issue(name, ExtendedKeyUsagePurpose::ServerAuth);
         let chain = CertificateChain::from_pem(pem.as_bytes()).unwrap();
         CertificateKeyPair::new(
@@ -45,7 +45,7 @@ impl Authority {
         .unwrap()
     }
 
-    fn verified(&self, required: bool) -> ClientVerification {
+    fn client_verification(&self, required: bool) -> ClientVerification {
         let authorities = Authorities::from_pem(self.0.pem().as_bytes()).unwrap();
         ClientVerification::Enabled { authorities: Arc::new(authorities), file: "ca.pem".into(), required }
     }
@@ -69,7 +69,7 @@ impl Authority {
 }
 
 /// Performs a handshake; also returns whether the client received a response.
-async fn shake(
+async fn handshake(
     server: &TlsServer,
     client: &Arc<ClientConfig>,
 ) -> (Result<TlsSession, ServerHandshakeError>, bool) {
@@ -94,7 +94,7 @@ async fn shake(
 fn server(authority: &Authority, clients: ClientVerification) -> TlsServer {
     TlsServer::new(
         TlsServerSettings {
-            key_pairs: vec![authority.pair("a.example")],
+            key_pairs: vec![authority.key_pair("a.example")],
             client_verification: clients,
             max_handshakes: 1,
         },
@@ -104,74 +104,78 @@ fn server(authority: &Authority, clients: ClientVerification) -> TlsServer {
 }
 
 #[tokio::test]
-async fn a_session_is_resumed_by_a_ticket_after_the_certificate_has_changed() {
+async fn session_ticket_survives_a_certificate_change() {
     let authority = Authority::new();
     let client = Arc::new(authority.client(None));
     let first = server(&authority, ClientVerification::Disabled);
-    let (session, answered) = shake(&first, &client).await;
+    let (session, answered) = handshake(&first, &client).await;
     assert!(answered && session.unwrap().start == SessionStart::Full);
-    assert!(shake(&first, &client).await.0.unwrap().start == SessionStart::Resumed);
+    assert!(handshake(&first, &client).await.0.unwrap().start == SessionStart::Resumed);
     let settings = TlsServerSettings {
-        key_pairs: vec![authority.pair("a.example")],
+        key_pairs: vec![authority.key_pair("a.example")],
         client_verification: ClientVerification::Disabled,
         max_handshakes: 1,
     };
     let second = TlsServer::new(settings.clone(), Some(&first)).unwrap();
-    assert!(shake(&second, &client).await.0.unwrap().start == SessionStart::Resumed);
+    assert!(handshake(&second, &client).await.0.unwrap().start == SessionStart::Resumed);
     let stranger = TlsServer::new(settings, None).unwrap();
-    let (session, answered) = shake(&stranger, &client).await;
+    let (session, answered) = handshake(&stranger, &client).await;
     assert!(answered && session.unwrap().start == SessionStart::Full);
 }
 
 #[tokio::test]
-async fn a_client_is_known_by_its_certificate_and_stays_known_when_it_resumes() {
+async fn client_identity_survives_session_resumption() {
     let authority = Authority::new();
     let client = Arc::new(authority.client(Some(&authority)));
-    let server = server(&authority, authority.verified(true));
+    let server = server(&authority, authority.client_verification(true));
     for start in [SessionStart::Full, SessionStart::Resumed] {
-        let session = shake(&server, &client).await.0.unwrap();
+        let session = handshake(&server, &client).await.0.unwrap();
         assert_eq!(session.start, start);
         assert_eq!(session.identity.unwrap().spiffe(), Some("spiffe://test/client"));
     }
 }
 
 #[tokio::test]
-async fn only_clients_of_the_authority_get_in() {
+async fn only_client_certificates_of_the_authority_are_accepted() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let (required, optional) =
-        (server(&authority, authority.verified(true)), server(&authority, authority.verified(false)));
-    let nobody = Arc::new(authority.client(None));
+    let (required, optional) = (
+        server(&authority, authority.client_verification(true)),
+        server(&authority, authority.client_verification(false)),
+    );
+    let anonymous = Arc::new(authority.client(None));
     let stranger = Arc::new(authority.client(Some(&other)));
-    for (server, client) in [(&required, &nobody), (&required, &stranger), (&optional, &stranger)] {
-        let (session, answered) = shake(server, client).await;
+    for (server, client) in [(&required, &anonymous), (&required, &stranger), (&optional, &stranger)] {
+        let (session, answered) = handshake(server, client).await;
         assert_eq!((session, answered), (Err(ServerHandshakeError::ClientCertificate), false));
     }
-    let (session, answered) = shake(&optional, &nobody).await;
+    let (session, answered) = handshake(&optional, &anonymous).await;
     assert!(answered && session.unwrap().identity.is_none());
 }
 
 #[tokio::test]
-async fn a_ticket_does_not_outlive_the_authority_behind_it() {
+async fn session_ticket_is_invalid_after_the_client_authority_changes() {
     let (authority, other) = (Authority::new(), Authority::new());
     let client = Arc::new(authority.client(Some(&authority)));
-    let before = server(&authority, authority.verified(true));
-    assert!(shake(&before, &client).await.1);
-    let settings =
-        TlsServerSettings { client_verification: other.verified(true), ..before.settings().clone() };
+    let before = server(&authority, authority.client_verification(true));
+    assert!(handshake(&before, &client).await.1);
+    let settings = TlsServerSettings {
+        client_verification: other.client_verification(true),
+        ..before.settings().clone()
+    };
     let after = TlsServer::new(settings, Some(&before)).unwrap();
-    assert_eq!(shake(&after, &client).await, (Err(ServerHandshakeError::ClientCertificate), false));
+    assert_eq!(handshake(&after, &client).await, (Err(ServerHandshakeError::ClientCertificate), false));
 }
 
 #[tokio::test]
-async fn failures_are_told_apart() {
+async fn server_handshake_errors_are_classified() {
     let (authority, other) = (Authority::new(), Authority::new());
     let server = server(&authority, ClientVerification::Disabled);
     let distrusting = Arc::new(other.client(None));
-    assert_eq!(shake(&server, &distrusting).await, (Err(ServerHandshakeError::Refused), false));
+    assert_eq!(handshake(&server, &distrusting).await, (Err(ServerHandshakeError::AlertReceived), false));
     let mut alien = authority.client(None);
     alien.alpn_protocols = vec![b"smtp".to_vec()];
     alien.resumption = Resumption::disabled();
-    assert_eq!(shake(&server, &Arc::new(alien)).await, (Err(ServerHandshakeError::Incompatible), false));
+    assert_eq!(handshake(&server, &Arc::new(alien)).await, (Err(ServerHandshakeError::Incompatible), false));
     for (said, failure) in
         [(&b"GET / HTTP/1.1\r\n\r\n"[..], ServerHandshakeError::NotTls), (b"", ServerHandshakeError::Closed)]
     {
@@ -183,7 +187,7 @@ async fn failures_are_told_apart() {
 }
 
 #[test]
-fn a_key_belongs_to_its_certificate() {
+fn private_key_must_match_its_certificate() {
     let authority = Authority::new();
     let (_, pem, _) = authority.issue("a.example", ExtendedKeyUsagePurpose::ServerAuth);
     let chain = Arc::new(CertificateChain::from_pem(pem.as_bytes()).unwrap());

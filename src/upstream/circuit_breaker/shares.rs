@@ -36,14 +36,14 @@ enum ShareLimit {
 impl ClientShares {
     /// Creates shares of `capacity`; `None` if a client may use all of it, or if it is too small to divide.
     pub(super) fn new(share: ClientShare, capacity: u32) -> Option<Self> {
-        let most = match share {
+        let max = match share {
             ClientShare::Auto if u64::from(capacity) <= MULTIPLE => return None,
             ClientShare::Auto => ShareLimit::Threshold { capacity },
             ClientShare::Fixed(most) => ShareLimit::Fixed(most.get()),
             ClientShare::All => return None,
         };
         let slots = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
-        Some(Self { limit: most, hasher: RandomState::new(), slots })
+        Some(Self { limit: max, hasher: RandomState::new(), slots })
     }
 
     /// Counts one more request of `client`; returns its counter, and the client's number of requests before.
@@ -110,13 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_smaller_than_the_multiple_is_not_divided() {
+    fn small_capacity_is_not_divided_into_client_shares() {
         assert!(ClientShares::new(ClientShare::Auto, 4).is_none());
         assert_eq!(greedy(1, 5).0, [4]);
     }
 
     #[test]
-    fn a_fixed_share_holds_however_much_is_free() {
+    fn fixed_client_share_holds_regardless_of_free_capacity() {
         let shares = ClientShares::new(ClientShare::Fixed(3.try_into().unwrap()), 1024).expect("shares");
         assert!(shares.allows(2, 1000) && !shares.allows(3, 0));
     }

@@ -17,15 +17,15 @@ fn client(number: u8) -> IpAddr {
 }
 
 #[test]
-fn no_more_than_allowed_are_in_flight_however_many_threads_try() {
+fn max_requests_holds_across_threads() {
     let breaker = CircuitBreaker::new(LIMITS, false, false);
-    let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (inside, max_seen) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..10_000 {
                     if let Ok(permit) = breaker.acquire_request(client(1), true) {
-                        most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        max_seen.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         inside.fetch_sub(1, Ordering::SeqCst);
                         drop(permit);
                     }
@@ -33,12 +33,12 @@ fn no_more_than_allowed_are_in_flight_however_many_threads_try() {
             });
         }
     });
-    assert!(most.into_inner() <= 3);
+    assert!(max_seen.into_inner() <= 3);
     assert_eq!(breaker.used(Resource::Request), 0);
 }
 
 #[test]
-fn a_client_never_exceeds_its_share_and_never_costs_another_its_own() {
+fn client_share_holds_across_threads_and_clients() {
     let share = ClientShare::Fixed(2.try_into().unwrap());
     let limits =
         CircuitBreakerLimits { connections: 100, requests: 100, requests_per_client: share, ..LIMITS };
@@ -49,16 +49,16 @@ fn a_client_never_exceeds_its_share_and_never_costs_another_its_own() {
             let (breaker, inside) = (&breaker, &inside);
             scope.spawn(move || {
                 // Six threads of one client compete for two requests. Two threads of another client always fit.
-                let who = u8::from(thread >= 6);
+                let number = u8::from(thread >= 6);
                 for _ in 0..5000 {
-                    match breaker.acquire_request(client(who), true) {
+                    match breaker.acquire_request(client(number), true) {
                         Ok(permit) => {
-                            let there = inside[usize::from(who)].fetch_add(1, Ordering::SeqCst) + 1;
+                            let there = inside[usize::from(number)].fetch_add(1, Ordering::SeqCst) + 1;
                             assert!(there <= 2, "{there} requests at once");
-                            inside[usize::from(who)].fetch_sub(1, Ordering::SeqCst);
+                            inside[usize::from(number)].fetch_sub(1, Ordering::SeqCst);
                             drop(permit);
                         }
-                        Err(full) => assert_eq!((full, who), (LimitReached::ClientShare, 0)),
+                        Err(full) => assert_eq!((full, number), (LimitReached::ClientShare, 0)),
                     }
                 }
             });
@@ -69,7 +69,7 @@ fn a_client_never_exceeds_its_share_and_never_costs_another_its_own() {
 }
 
 #[test]
-fn a_client_that_takes_all_it_can_get_leaves_requests_for_others() {
+fn automatic_client_share_leaves_requests_for_others() {
     let limits = CircuitBreakerLimits {
         connections: 1024,
         requests: 1024,
@@ -87,7 +87,7 @@ fn a_client_that_takes_all_it_can_get_leaves_requests_for_others() {
 }
 
 #[test]
-fn retries_may_be_a_share_of_requests_where_that_is_more() {
+fn max_retries_is_the_higher_of_count_and_retry_budget() {
     let breaker = CircuitBreaker::new(LIMITS, true, false);
     let first = breaker.acquire_retry(0);
     assert!(first.is_some() && breaker.acquire_retry(1).is_none());

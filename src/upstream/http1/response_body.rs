@@ -26,7 +26,7 @@ pub(in crate::upstream) struct Http1ResponseBody {
 #[derive(Debug)]
 enum StreamingConnection {
     /// The request is out.
-    Whole(Box<Http1Connection>, Rc<Http1Pool>),
+    Unsplit(Box<Http1Connection>, Rc<Http1Pool>),
     /// The request is still being sent.
     Split(ReadHalf, UploadTask),
     /// All of the answer is here, and the request may still be being sent.
@@ -41,7 +41,7 @@ impl Http1ResponseBody {
         mut connection: Box<Http1Connection>,
         upload: Http1Upload<B>,
         length: BodyDecoder,
-        keeps: bool,
+        keep_alive: bool,
         pool: &Rc<Http1Pool>,
     ) -> Self
     where
@@ -57,12 +57,12 @@ impl Http1ResponseBody {
         }
         let source = if upload.is_complete() {
             connection.conn.buffer = upload.into_buffer();
-            StreamingConnection::Whole(connection, pool)
+            StreamingConnection::Unsplit(connection, pool)
         } else {
             let (reading, upload) = rejoin::split(*connection, upload, pool);
             StreamingConnection::Split(reading, upload)
         };
-        let mut streaming = Self { connection: source, decoder: length, keep_alive: keeps };
+        let mut streaming = Self { connection: source, decoder: length, keep_alive };
         streaming.finish_if_complete();
         streaming
     }
@@ -109,14 +109,14 @@ impl Http1ResponseBody {
         match &self.connection {
             StreamingConnection::Split(_, upload) => upload.rejoin().upgrade(),
             StreamingConnection::Uploading(rejoin) => rejoin.upgrade(),
-            StreamingConnection::Whole(..) | StreamingConnection::Closed => None,
+            StreamingConnection::Unsplit(..) | StreamingConnection::Closed => None,
         }
     }
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
         loop {
             let read_buf = match &mut self.connection {
-                StreamingConnection::Whole(connection, _) => &mut connection.conn.read_buf,
+                StreamingConnection::Unsplit(connection, _) => &mut connection.conn.read_buf,
                 StreamingConnection::Split(reading, _) => &mut reading.read_buf,
                 StreamingConnection::Uploading(_) | StreamingConnection::Closed => {
                     return Poll::Ready(Ok(None));
@@ -129,7 +129,7 @@ impl Http1ResponseBody {
                 Piece::NeedMore => {}
             }
             let read = match &mut self.connection {
-                StreamingConnection::Whole(connection, _) => {
+                StreamingConnection::Unsplit(connection, _) => {
                     let conn = &mut connection.conn;
                     conn.read_buf.poll_read(&mut conn.stream, cx)
                 }
@@ -155,7 +155,7 @@ impl Http1ResponseBody {
     fn finish(&mut self) {
         let source = std::mem::replace(&mut self.connection, StreamingConnection::Closed);
         match source {
-            StreamingConnection::Whole(connection, pool) if self.keep_alive => {
+            StreamingConnection::Unsplit(connection, pool) if self.keep_alive => {
                 pool.return_connection(connection)
             }
             StreamingConnection::Split(reading, upload) if self.keep_alive => {
@@ -163,8 +163,9 @@ impl Http1ResponseBody {
             }
             // Asked for again after its end.
             StreamingConnection::Uploading(_) => self.connection = source,
-            StreamingConnection::Whole(..) | StreamingConnection::Split(..) | StreamingConnection::Closed => {
-            }
+            StreamingConnection::Unsplit(..)
+            | StreamingConnection::Split(..)
+            | StreamingConnection::Closed => {}
         }
     }
 }

@@ -57,22 +57,22 @@ mod tests {
 
     use super::*;
 
-    fn asked(key: &str) -> (Request<()>, ExtendedConnect) {
+    fn websocket_request(key: &str) -> (Request<()>, ExtendedConnect) {
         let request = Request::get("http://a.test/chat").header("upgrade", "websocket");
         let mut request = request.header("sec-websocket-key", key).body(()).unwrap();
         let switch = ExtendedConnect::from_upgrade(&mut request).unwrap();
         (request, switch)
     }
 
-    fn answered(switch: ExtendedConnect, status: u16) -> (bool, response::Parts) {
+    fn converted_response(switch: ExtendedConnect, status: u16) -> (bool, response::Parts) {
         let answer = Response::builder().status(status).header("content-length", "0").body(()).unwrap();
         let mut head = answer.into_parts().0;
         (switch.convert_response(&mut head), head)
     }
 
     #[test]
-    fn an_upgrade_becomes_an_extended_connect_without_a_key() {
-        let (request, _) = asked("x");
+    fn upgrade_becomes_extended_connect_without_its_key() {
+        let (request, _) = websocket_request("x");
         assert_eq!(request.method(), Method::CONNECT);
         assert_eq!(request.extensions().get::<Protocol>().unwrap().as_str(), "websocket");
         assert!(request.headers().is_empty());
@@ -80,9 +80,9 @@ mod tests {
     }
 
     #[test]
-    fn a_success_becomes_the_switch_that_answers_the_key() {
+    fn successful_extended_connect_becomes_101_with_accept_key() {
         // Example of RFC 6455 section 1.3.
-        let (is_switch, head) = answered(asked("dGhlIHNhbXBsZSBub25jZQ==").1, 200);
+        let (is_switch, head) = converted_response(websocket_request("dGhlIHNhbXBsZSBub25jZQ==").1, 200);
         assert!(is_switch && head.status == StatusCode::SWITCHING_PROTOCOLS);
         assert_eq!(head.headers["upgrade"], "websocket");
         assert_eq!(head.headers["sec-websocket-accept"], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
@@ -90,8 +90,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_success_is_passed_on_as_it_is() {
-        let (is_switch, head) = answered(asked("x").1, 403);
+    fn failed_extended_connect_is_forwarded_unchanged() {
+        let (is_switch, head) = converted_response(websocket_request("x").1, 403);
         assert!(!is_switch && head.status == StatusCode::FORBIDDEN);
         assert!(!head.headers.contains_key("upgrade") && head.headers.contains_key("content-length"));
     }

@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    fn turned(request: request::Builder) -> Request<()> {
+    fn http2_request(request: request::Builder) -> Request<()> {
         let Http2RequestHead { request, extended } =
             for_http2(&request.body(()).unwrap().into_parts().0.into(), Scheme::HTTP, "127.0.0.1:80");
         assert!(extended.is_none());
@@ -59,21 +59,22 @@ mod tests {
 
     #[test]
     fn the_host_becomes_the_authority() {
-        let request = turned(Request::get("/a?b").header("host", "a.test:81").header("te", "trailers"));
+        let request =
+            http2_request(Request::get("/a?b").header("host", "a.test:81").header("te", "trailers"));
         assert_eq!(request.uri(), "http://a.test:81/a?b");
         assert_eq!(request.headers().len(), 1, "only `te` is forwarded");
         assert_eq!(request.version(), Version::HTTP_2);
     }
 
     #[test]
-    fn where_no_host_is_named_the_upstreams_stands_for_it() {
-        assert_eq!(turned(Request::get("/")).uri(), "http://127.0.0.1:80/");
-        assert_eq!(turned(Request::get("/").header("host", "")).uri(), "http://127.0.0.1:80/");
+    fn authority_defaults_to_the_upstreams_without_host() {
+        assert_eq!(http2_request(Request::get("/")).uri(), "http://127.0.0.1:80/");
+        assert_eq!(http2_request(Request::get("/").header("host", "")).uri(), "http://127.0.0.1:80/");
     }
 
     #[test]
-    fn fields_of_the_hop_are_left_behind() {
-        let request = turned(Request::get("/").header("host", "a").header("connection", "te"));
+    fn hop_by_hop_headers_are_removed_for_http2() {
+        let request = http2_request(Request::get("/").header("host", "a").header("connection", "te"));
         assert!(request.headers().is_empty());
     }
 }

@@ -21,7 +21,7 @@ pub(in crate::upstream) struct Http2ResponseBody {
     stream: RecvStream,
     /// Remaining bytes, if the response has a `content-length`.
     left: Option<u64>,
-    data_is_over: bool,
+    data_ended: bool,
     /// Task that sends the rest of the request. Dropping the body aborts it.
     upload: Option<AbortHandle>,
     _permit: StreamPermit,
@@ -44,7 +44,7 @@ impl Http2ResponseBody {
             let sending = async move { drop(poll_fn(|cx| upload.poll(cx)).await) };
             tokio::task::spawn_local(sending).abort_handle()
         });
-        Self { stream, left, data_is_over: false, upload, _permit: permit }
+        Self { stream, left, data_ended: false, upload, _permit: permit }
     }
 
     /// Returns the remaining bytes, if known.
@@ -67,7 +67,7 @@ impl Http2ResponseBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        if !self.data_is_over {
+        if !self.data_ended {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) => {
                     // The data was passed on, so the peer may send the same amount again.
@@ -76,7 +76,7 @@ impl Http2ResponseBody {
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Some(Err(error)) => return Poll::Ready(Some(Err(into_io(error)))),
-                None => self.data_is_over = true,
+                None => self.data_ended = true,
             }
         }
         match ready!(self.stream.poll_trailers(cx)) {

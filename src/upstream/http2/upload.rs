@@ -16,7 +16,7 @@ pub(super) struct Http2Upload<B> {
     /// Data read from the body but not sent yet.
     pending: Bytes,
     touched: bool,
-    over: bool,
+    is_complete: bool,
 }
 
 impl<B> Http2Upload<B>
@@ -27,12 +27,12 @@ where
     /// Creates an upload of an unread body.
     pub(super) fn new(body: B) -> Self {
         let over = body.is_end_stream();
-        Self { body, stream: None, pending: Bytes::new(), touched: false, over }
+        Self { body, stream: None, pending: Bytes::new(), touched: false, is_complete: over }
     }
 
     /// Whether there is no body.
     pub(super) fn is_empty(&self) -> bool {
-        self.over && !self.touched
+        self.is_complete && !self.touched
     }
 
     /// Whether nothing has been read, so that the body may be sent on another stream.
@@ -47,7 +47,7 @@ where
 
     /// Whether everything has been sent.
     pub(super) fn is_complete(&self) -> bool {
-        self.over
+        self.is_complete
     }
 
     /// Sets the stream.
@@ -58,28 +58,28 @@ where
     /// Sends as much as possible; ready when nothing more will be sent. Returns errors of the body only: those of the
     /// connection are reported with the response.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.over {
+        while !self.is_complete {
             let Some(stream) = &mut self.stream else { return Poll::Pending };
             // A peer that does not want the rest of the request resets the stream.
             if stream.poll_reset(cx).is_ready() {
-                self.over = true;
+                self.is_complete = true;
                 break;
             }
             if !self.pending.is_empty() {
                 stream.reserve_capacity(self.pending.len());
                 let Some(Ok(room)) = ready!(stream.poll_capacity(cx)) else {
-                    self.over = true;
+                    self.is_complete = true;
                     break;
                 };
                 let part = self.pending.split_to(room.min(self.pending.len()));
                 let is_last = self.pending.is_empty() && self.body.is_end_stream();
-                self.over = stream.send_data(part, is_last).is_err() || is_last;
+                self.is_complete = stream.send_data(part, is_last).is_err() || is_last;
                 continue;
             }
             self.touched = true;
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
                 let _ = stream.send_data(Bytes::new(), true);
-                self.over = true;
+                self.is_complete = true;
                 break;
             };
             match frame.map(hyper::body::Frame::into_data) {
@@ -88,11 +88,11 @@ where
                 Ok(Err(frame)) => {
                     let trailers = frame.into_trailers().unwrap_or_default();
                     let _ = stream.send_trailers(trailers);
-                    self.over = true;
+                    self.is_complete = true;
                 }
                 Err(error) => {
                     stream.send_reset(Reason::CANCEL);
-                    self.over = true;
+                    self.is_complete = true;
                     return Poll::Ready(Err(io::Error::other(error)));
                 }
             }

@@ -17,7 +17,7 @@ use crate::upstream::outgoing::OutgoingRequest;
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Reads a request with the body `order` and responds to it.
-fn answer(stream: &mut TcpStream) {
+fn respond(stream: &mut TcpStream) {
     let mut read = Vec::new();
     while !read.ends_with(b"order") {
         let mut piece = [0; 1024];
@@ -29,23 +29,23 @@ fn answer(stream: &mut TcpStream) {
 }
 
 /// Responds to one request on each of two connections, and closes the first on a signal.
-fn closing(listener: &TcpListener, close: &mpsc::Receiver<()>, closed: &mpsc::Sender<()>) {
+fn serve_and_close(listener: &TcpListener, close: &mpsc::Receiver<()>, closed: &mpsc::Sender<()>) {
     let (mut first, _) = listener.accept().expect("a connection");
-    answer(&mut first);
+    respond(&mut first);
     close.recv().expect("the signal to close");
     drop(first);
     closed.send(()).expect("the test waits for the close");
     let (mut second, _) = listener.accept().expect("another connection");
-    answer(&mut second);
+    respond(&mut second);
 }
 
-async fn post(upstream: &Upstream, line: PooledConnection) -> StatusCode {
+async fn post(upstream: &Upstream, connection: PooledConnection) -> StatusCode {
     let head = Request::builder().method(Method::POST).uri("/").header("host", "a.test").body(()).unwrap();
     let request = OutgoingRequest::from(head.into_parts().0);
     let endpoint = upstream.pick(&[]).expect("an endpoint");
     let body = Full::new(Bytes::from_static(b"order"));
     let answer = endpoint
-        .send(line, &request, body, &InterimResponses::default())
+        .send(connection, &request, body, &InterimResponses::default())
         .await
         .map_err(|unanswered| unanswered.error);
     let answer = answer.expect("a response");
@@ -55,12 +55,12 @@ async fn post(upstream: &Upstream, line: PooledConnection) -> StatusCode {
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_twice_is_not_sent_on_a_connection_that_has_ended_unseen() {
+async fn non_idempotent_request_is_not_sent_on_a_closed_idle_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let SocketAddr::V4(address) = listener.local_addr().unwrap() else { panic!("not IPv4") };
     let (close, closes) = mpsc::channel();
     let (closing_says, closed) = mpsc::channel();
-    let server = thread::spawn(move || closing(&listener, &closes, &closing_says));
+    let server = thread::spawn(move || serve_and_close(&listener, &closes, &closing_says));
 
     let upstream = upstream(settings(&[(&address.ip().to_string(), address.port())]));
     let endpoint = upstream.pick(&[]).expect("an endpoint");

@@ -19,7 +19,7 @@ const MAX_KEYS: usize = 2000;
 const SCHEDULES: usize = 1500;
 
 /// Runs a test in many interleavings: random ones, and ones with few context switches, which find different bugs.
-fn in_many_orders(test: impl Fn() + Send + Sync + Clone + 'static) {
+fn explore_interleavings(test: impl Fn() + Send + Sync + Clone + 'static) {
     shuttle::check_random(test.clone(), SCHEDULES);
     shuttle::check_pct(test, SCHEDULES, 3);
 }
@@ -62,7 +62,7 @@ fn used(limiter: &Limiter, handle: LimitHandle, key: u32) -> u32 {
 }
 
 /// Runs each job in a thread of its own, and returns their results.
-fn together<T: Send + 'static>(jobs: Vec<Box<dyn FnOnce() -> T + Send>>) -> Vec<T> {
+fn run_concurrently<T: Send + 'static>(jobs: Vec<Box<dyn FnOnce() -> T + Send>>) -> Vec<T> {
     let threads: Vec<_> = jobs.into_iter().map(thread::spawn).collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
@@ -70,7 +70,7 @@ fn together<T: Send + 'static>(jobs: Vec<Box<dyn FnOnce() -> T + Send>>) -> Vec<
 #[test]
 fn limits_of_several_shards_are_charged_together_or_not_at_all() {
     for algorithm in [Algorithm::Gcra, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
-        in_many_orders(move || {
+        explore_interleavings(move || {
             let (limiter, handles) = limiter(MAX_KEYS, algorithm, &[3, 2, 5]);
             let jobs = (0..3).map(|turn| {
                 let (limiter, mut handles) = (Arc::clone(&limiter), handles.clone());
@@ -84,7 +84,7 @@ fn limits_of_several_shards_are_charged_together_or_not_at_all() {
                     (0..2).filter(|_| passes(&limiter, &checks)).count() as u32
                 }) as Box<dyn FnOnce() -> u32 + Send>
             });
-            let passed: u32 = together(jobs.collect()).iter().sum();
+            let passed: u32 = run_concurrently(jobs.collect()).iter().sum();
             assert_eq!(passed, 2, "{algorithm}");
             assert!(handles.iter().all(|handle| used(&limiter, *handle, 1) == 2), "{algorithm}");
         });
@@ -92,9 +92,9 @@ fn limits_of_several_shards_are_charged_together_or_not_at_all() {
 }
 
 #[test]
-fn a_reload_in_the_midst_of_requests_gives_nothing_away() {
+fn concurrent_reload_admits_no_more_than_the_limit() {
     for algorithm in [Algorithm::Gcra, Algorithm::FixedWindow, Algorithm::SlidingLog] {
-        in_many_orders(move || {
+        explore_interleavings(move || {
             let (limiter, handles) = limiter(MAX_KEYS, algorithm, &[3, 9]);
             let mut jobs: Vec<Box<dyn FnOnce() -> u32 + Send>> = Vec::new();
             for key in [1, 1, 2] {
@@ -111,7 +111,7 @@ fn a_reload_in_the_midst_of_requests_gives_nothing_away() {
                 reloading.retire_others(&to, NOW);
                 0
             }));
-            let passed = together(jobs);
+            let passed = run_concurrently(jobs);
             assert!((3..=5).contains(&(passed[0] + passed[1])), "{passed:?}");
             assert_eq!(passed[2], 3, "{passed:?}");
             assert_eq!(used(&limiter, handles[0], 1), passed[0] + passed[1]);
@@ -121,8 +121,8 @@ fn a_reload_in_the_midst_of_requests_gives_nothing_away() {
 }
 
 #[test]
-fn what_is_held_until_the_answer_takes_room_from_everybody() {
-    in_many_orders(|| {
+fn reserved_units_are_unavailable_to_other_threads() {
+    explore_interleavings(|| {
         let (limiter, handles) = limiter(MAX_KEYS, Algorithm::Gcra, &[2]);
         let jobs = (0..3).map(|thread| {
             let (limiter, handle) = (Arc::clone(&limiter), handles[0]);
@@ -141,15 +141,15 @@ fn what_is_held_until_the_answer_takes_room_from_everybody() {
                 counted
             }) as Box<dyn FnOnce() -> u32 + Send>
         });
-        let counted: u32 = together(jobs.collect()).iter().sum();
+        let counted: u32 = run_concurrently(jobs.collect()).iter().sum();
         assert!(counted <= 2);
         assert_eq!(used(&limiter, handles[0], 1), counted);
     });
 }
 
 #[test]
-fn newcomers_to_a_full_table_share_however_they_come() {
-    in_many_orders(|| {
+fn new_keys_of_a_full_table_share_an_overflow_counter() {
+    explore_interleavings(|| {
         let (limiter, handles) = limiter(16, Algorithm::SlidingLog, &[4]);
         for key in 100.. {
             let check = check(&limiter, handles[0], key, ChargeTiming::OnArrival);
@@ -167,6 +167,6 @@ fn newcomers_to_a_full_table_share_however_they_come() {
             }) as Box<dyn FnOnce() -> u32 + Send>
         });
         // The first key that overflowed has used one unit.
-        assert_eq!(together(jobs.collect()).iter().sum::<u32>(), 3);
+        assert_eq!(run_concurrently(jobs.collect()).iter().sum::<u32>(), 3);
     });
 }

@@ -3,80 +3,80 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use super::Place;
-use super::server::Server;
+use super::BootstrapDirectory;
+use super::server::ConfigServer;
 use crate::servers;
-use crate::support::{Request, Weir, ask, wait};
+use crate::support::{Request, Weir, fetch, wait};
 
 const INSTANCES: usize = 2;
 
 /// A fleet that shares limits through a store and gets its rules from a server.
-struct Fleet {
+struct ConfigFleet {
     _store: servers::Server,
-    server: Server,
-    _places: Vec<Place>,
+    server: ConfigServer,
+    _directories: Vec<BootstrapDirectory>,
     instances: Vec<Weir>,
     mode: &'static str,
 }
 
-impl Fleet {
+impl ConfigFleet {
     fn start(mode: &'static str, limit: &str) -> Self {
         let store = servers::Server::start();
-        let server = Server::holding(&rules(mode, limit));
+        let server = ConfigServer::start_long_polling(&rules(mode, limit));
         let shared = format!("store: {{ redis: {}, timeout: 2s }}\n", store.url());
         let places: Vec<_> = (0..INSTANCES)
             .map(|_| {
-                let place = Place::new(&server.url(), ", interval: 1h");
-                let text = std::fs::read_to_string(place.file()).unwrap() + &shared;
-                std::fs::write(place.file(), text).unwrap();
+                let place = BootstrapDirectory::new(&server.url(), ", interval: 1h");
+                let text = std::fs::read_to_string(place.config_path()).unwrap() + &shared;
+                std::fs::write(place.config_path(), text).unwrap();
                 place
             })
             .collect();
-        let instances: Vec<_> = places.iter().map(Place::start).collect();
+        let instances: Vec<_> = places.iter().map(BootstrapDirectory::start).collect();
         for instance in &instances {
             wait::until_true("the store", || instance.metric("weir_store_up", &[]) == 1.0);
         }
-        server.until_so_many_held(INSTANCES);
-        Self { _store: store, server, _places: places, instances, mode }
+        server.until_requests_held(INSTANCES);
+        Self { _store: store, server, _directories: places, instances, mode }
     }
 
     /// Changes the limit on the server, and waits until all instances have reloaded.
-    fn change(&self, limit: &str) {
+    fn change_limit(&self, limit: &str) {
         let before: Vec<_> = self.instances.iter().map(Weir::generation).collect();
         self.server.publish(&rules(self.mode, limit));
         for (instance, before) in self.instances.iter().zip(before) {
             instance.until_reloaded(before);
         }
-        self.server.until_so_many_held(INSTANCES);
+        self.server.until_requests_held(INSTANCES);
     }
 
     /// Returns how many of `requests` requests are admitted, sent to the instances in turn.
-    fn passing(&self, key: &str, requests: usize) -> usize {
-        (0..requests).filter(|turn| self.passes(turn % INSTANCES, key)).count()
+    fn count_admitted(&self, key: &str, requests: usize) -> usize {
+        (0..requests).filter(|turn| self.is_admitted(turn % INSTANCES, key)).count()
     }
 
-    fn passes(&self, instance: usize, key: &str) -> bool {
-        ask(self.instances[instance].address(), &Request::get("/").header("x-key", key)).status == 200
+    fn is_admitted(&self, instance: usize, key: &str) -> bool {
+        fetch(self.instances[instance].address(), &Request::get("/").header("x-key", key)).status == 200
     }
 
     /// Returns how many requests are admitted while both instances receive a steady stream and the limit changes.
-    fn passing_meanwhile(&self, key: &str, limit: &str) -> usize {
+    fn count_admitted_during_change(&self, key: &str, limit: &str) -> usize {
         let (passed, done) = (AtomicUsize::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
             for instance in 0..INSTANCES {
                 let (passed, done) = (&passed, &done);
                 scope.spawn(move || {
                     while !done.load(Ordering::Relaxed) {
-                        passed.fetch_add(usize::from(self.passes(instance, key)), Ordering::Relaxed);
+                        passed.fetch_add(usize::from(self.is_admitted(instance, key)), Ordering::Relaxed);
                     }
                 });
             }
             wait::until_true("traffic", || passed.load(Ordering::Relaxed) > 0);
-            let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.change(limit)));
+            let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.change_limit(limit)));
             done.store(true, Ordering::Relaxed);
             changed.unwrap();
         });
-        passed.into_inner() + self.passing(key, 100)
+        passed.into_inner() + self.count_admitted(key, 100)
     }
 }
 
@@ -89,24 +89,24 @@ fn rules(mode: &str, limit: &str) -> String {
 }
 
 #[test]
-fn a_total_that_is_changed_once_holds_for_all_instances() {
-    let fleet = Fleet::start("exact", "10/year");
-    assert_eq!(fleet.passing("a", 30), 10);
-    fleet.change("16/year");
-    assert_eq!(fleet.passing("a", 30), 6, "used units stay used after a reload");
-    fleet.change("12/year");
-    assert_eq!((fleet.passing("a", 30), fleet.passing("b", 30)), (0, 12));
+fn changed_shared_limit_applies_to_all_instances() {
+    let fleet = ConfigFleet::start("exact", "10/year");
+    assert_eq!(fleet.count_admitted("a", 30), 10);
+    fleet.change_limit("16/year");
+    assert_eq!(fleet.count_admitted("a", 30), 6, "used units stay used after a reload");
+    fleet.change_limit("12/year");
+    assert_eq!((fleet.count_admitted("a", 30), fleet.count_admitted("b", 30)), (0, 12));
 }
 
 #[test]
-fn while_a_total_changes_neither_the_old_nor_the_new_one_is_exceeded() {
+fn changing_a_shared_limit_exceeds_neither_the_old_nor_the_new_value() {
     for mode in ["exact", "lease"] {
-        let fleet = Fleet::start(mode, "40/year");
-        let raised = fleet.passing_meanwhile("a", "60/year");
+        let fleet = ConfigFleet::start(mode, "40/year");
+        let raised = fleet.count_admitted_during_change("a", "60/year");
         assert!((41..=60).contains(&raised), "{mode}: {raised} admitted, limit 40 to 60");
-        let lowered = fleet.passing_meanwhile("b", "20/year");
+        let lowered = fleet.count_admitted_during_change("b", "20/year");
         assert!((1..=60).contains(&lowered), "{mode}: {lowered} admitted, limit 60 to 20");
-        let fresh = fleet.passing("c", 100);
+        let fresh = fleet.count_admitted("c", 100);
         assert!((1..=20).contains(&fresh), "{mode}: {fresh} admitted, limit 20");
     }
 }

@@ -5,39 +5,39 @@ use std::io::Read as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 
-use super::{obedient, remaining, statuses, with_rule};
-use crate::support::h2::{H2, Whole};
+use super::{remaining, scripted_upstream, start_with_rule, statuses};
+use crate::support::h2::{H2Client, H2Response};
 use crate::support::h2_origin::H2Origin;
-use crate::support::{Client, Origin, Request, Then, Weir, ask, config, origin, wait};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, fetch, origin, wait};
 
 /// Returns a request that makes the upstream respond with 200 and this header.
-fn told(header: &str) -> Request {
+fn request_for_header(header: &str) -> Request {
     Request::get("/200").header("x-answer", header)
 }
 
-fn asked(weir: &Weir, request: &Request, times: usize) -> Vec<u16> {
-    (0..times).map(|_| ask(weir.address(), request).status).collect()
+fn statuses_of(weir: &Weir, request: &Request, times: usize) -> Vec<u16> {
+    (0..times).map(|_| fetch(weir.address(), request).status).collect()
 }
 
 #[test]
-fn a_header_of_the_response_decides_what_counts() {
-    let origin = obedient();
+fn only_matching_response_headers_count() {
+    let origin = scripted_upstream();
     let rule = "{ name: login, key: [], limit: 2/year, algorithm: fixed_window, count: { response_header: { x-login: [failed, \"~^locked-\"] } } }";
-    let weir = with_rule(&origin, rule);
-    assert_eq!(asked(&weir, &told("X-Login: ok"), 3), [200; 3]);
+    let weir = start_with_rule(&origin, rule);
+    assert_eq!(statuses_of(&weir, &request_for_header("X-Login: ok"), 3), [200; 3]);
     assert_eq!(statuses(&weir, &["/200", "/401"]), [200, 401]);
-    assert_eq!(remaining(&weir, &told("X-Login: failed")), 1);
-    assert_eq!(remaining(&weir, &told("x-login: locked-1")), 0);
-    assert_eq!(asked(&weir, &told("X-Login: ok"), 2), [429; 2]);
+    assert_eq!(remaining(&weir, &request_for_header("X-Login: failed")), 1);
+    assert_eq!(remaining(&weir, &request_for_header("x-login: locked-1")), 0);
+    assert_eq!(statuses_of(&weir, &request_for_header("X-Login: ok"), 2), [429; 2]);
 }
 
 #[test]
 fn any_line_of_a_repeated_response_header_may_match() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 200 OK\r\nx-login: ok\r\nX-Login: failed\r\ncontent-length: 0\r\n\r\n")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let weir = with_rule(
+    let weir = start_with_rule(
         &origin,
         "{ name: a, key: [], limit: 1/d, count: { response_header: { x-login: failed } } }",
     );
@@ -46,30 +46,30 @@ fn any_line_of_a_repeated_response_header_may_match() {
 
 #[test]
 fn a_redirect_counts_by_its_location() {
-    let origin = obedient();
+    let origin = scripted_upstream();
     let rule = "{ name: login, key: [], limit: 2/d, count: { response_status: 3xx, response_header: { location: \"~^/login\" } } }";
-    let weir = with_rule(&origin, rule);
+    let weir = start_with_rule(&origin, rule);
     let redirected = |to: &str| Request::get("/302").header("x-answer", &format!("Location: {to}"));
-    assert_eq!(asked(&weir, &redirected("/home"), 3), [302; 3]);
+    assert_eq!(statuses_of(&weir, &redirected("/home"), 3), [302; 3]);
     // Both conditions must hold.
-    assert_eq!(asked(&weir, &told("location: /login"), 3), [200; 3]);
-    assert_eq!(asked(&weir, &redirected("/login?failed"), 3), [302, 302, 429]);
+    assert_eq!(statuses_of(&weir, &request_for_header("location: /login"), 3), [200; 3]);
+    assert_eq!(statuses_of(&weir, &redirected("/login?failed"), 3), [302, 302, 429]);
 }
 
 #[test]
-fn a_header_that_is_absent_counts_where_it_must_be_there() {
-    let origin = obedient();
-    let weir = with_rule(
+fn not_present_matcher_counts_absent_response_header() {
+    let origin = scripted_upstream();
+    let weir = start_with_rule(
         &origin,
         "{ name: a, key: [], limit: 1/d, count: { response_header: { x-cache: \"!present\" } } }",
     );
-    assert_eq!(asked(&weir, &told("x-cache: hit"), 3), [200; 3]);
+    assert_eq!(statuses_of(&weir, &request_for_header("x-cache: hit"), 3), [200; 3]);
     assert_eq!(statuses(&weir, &["/200", "/200"]), [200, 429]);
 }
 
 #[test]
-fn a_response_header_is_that_of_the_upstream_and_a_local_reply_has_none() {
-    let (_socket, address) = origin::refusing();
+fn local_reply_has_no_response_headers_to_match() {
+    let (_socket, address) = origin::refusing_address();
     let rule = |count: &str| {
         let rule = format!("{{ name: a, key: [], limit: 1/d, count: {{ response_header: {count} }} }}");
         Weir::start(&config(address, &format!("rules:\n  - {rule}\n")))
@@ -84,13 +84,13 @@ fn a_response_header_is_that_of_the_upstream_and_a_local_reply_has_none() {
 }
 
 #[test]
-fn counting_by_the_response_leaves_its_header_as_it_came() {
+fn matching_preserves_the_case_of_response_headers() {
     let header = "X-Odd-CASE: 1";
-    let origin = obedient();
+    let origin = scripted_upstream();
     let seen = |count: &str| {
-        let weir = with_rule(&origin, &format!("{{ name: a, key: [], limit: 9/d, count: {count} }}"));
+        let weir = start_with_rule(&origin, &format!("{{ name: a, key: [], limit: 9/d, count: {count} }}"));
         let client = Client::connect(weir.address());
-        client.send(told(header).bytes());
+        client.send(request_for_header(header).to_bytes());
         let (mut stream, mut response) = (client.wire.stream(), Vec::new());
         while !response.ends_with(b"ok") {
             let mut piece = [0; 1024];
@@ -106,7 +106,7 @@ fn counting_by_the_response_leaves_its_header_as_it_came() {
 
 /// Returns an upstream that ends calls with the status in the request header `x-status`: in trailers, or with `x-only`
 /// in the header section alone. Without `x-status` it ends them without a status.
-fn calls() -> H2Origin {
+fn grpc_upstream() -> H2Origin {
     H2Origin::start(None, |request, mut respond| async move {
         let status = request.headers().get("x-status").cloned();
         let http = request.headers().get("x-http").map_or("200", |value| value.to_str().unwrap());
@@ -129,13 +129,13 @@ fn calls() -> H2Origin {
 }
 
 /// Starts a proxy for calls with this rule, and connects a client.
-fn called(origin: &H2Origin, rule: &str) -> (Weir, H2) {
+fn start_and_connect(origin: &H2Origin, rule: &str) -> (Weir, H2Client) {
     let weir = Weir::start(&config(origin.address(), &format!("rules:\n  - {rule}\n")));
-    let client = H2::connect(weir.address());
+    let client = H2Client::connect(weir.address());
     (weir, client)
 }
 
-fn status_of(call: &Whole) -> String {
+fn grpc_status(call: &H2Response) -> String {
     let trailers = call.trailers.as_ref().and_then(|trailers| trailers.get("grpc-status"));
     trailers
         .map_or_else(|| call.header("grpc-status").to_owned(), |status| status.to_str().unwrap().to_owned())
@@ -145,12 +145,12 @@ const REJECTED: &str = "8";
 const FAILED_CALLS: &str = "{ name: auth, key: [], limit: 2/year, algorithm: fixed_window, count: { grpc_status: [16, permission_denied] } }";
 
 #[test]
-fn a_call_counts_by_the_status_in_its_trailers() {
-    let origin = calls();
-    let (_weir, mut client) = called(&origin, FAILED_CALLS);
+fn grpc_call_counts_by_the_status_in_its_trailers() {
+    let origin = grpc_upstream();
+    let (_weir, mut client) = start_and_connect(&origin, FAILED_CALLS);
     let mut call = |status: &str| {
         let request = client.call().header("x-status", status);
-        status_of(&client.ask(request))
+        grpc_status(&client.fetch(request))
     };
     assert_eq!(
         ["0", "0", "14", "16", "0", "7", "0"].map(&mut call),
@@ -159,32 +159,32 @@ fn a_call_counts_by_the_status_in_its_trailers() {
 }
 
 #[test]
-fn a_call_counts_by_the_status_of_a_response_that_is_trailers_only() {
-    let origin = calls();
-    let (_weir, mut client) = called(&origin, FAILED_CALLS);
+fn trailers_only_response_counts_by_its_grpc_status() {
+    let origin = grpc_upstream();
+    let (_weir, mut client) = start_and_connect(&origin, FAILED_CALLS);
     let mut call = |status: &str| {
         let request = client.call().header("x-status", status).header("x-only", "1");
-        status_of(&client.ask(request))
+        grpc_status(&client.fetch(request))
     };
     assert_eq!(["0", "16", "5", "16", "16"].map(&mut call), ["0", "16", "5", "16", REJECTED]);
 }
 
 #[test]
-fn a_response_without_the_status_of_a_call_has_that_of_its_http_status() {
-    let origin = calls();
-    let (_weir, mut client) = called(&origin, FAILED_CALLS);
+fn missing_grpc_status_is_derived_from_the_http_status() {
+    let origin = grpc_upstream();
+    let (_weir, mut client) = start_and_connect(&origin, FAILED_CALLS);
     let mut call = |http: &str| {
         let request = client.call().header("x-http", http);
-        client.ask(request)
+        client.fetch(request)
     };
     // The gRPC statuses unknown, unavailable, unauthenticated and permission denied.
     let found = ["200", "503", "401", "403"].map(|http| call(http).status.as_u16());
     assert_eq!(found, [200, 503, 401, 403]);
-    assert_eq!(status_of(&call("200")), REJECTED);
+    assert_eq!(grpc_status(&call("200")), REJECTED);
 }
 
 #[test]
-fn a_call_in_flight_holds_what_it_may_be_charged() {
+fn grpc_call_in_flight_reserves_its_charge() {
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     let held = std::sync::Arc::clone(&gate);
     let origin = H2Origin::start(None, move |_, mut respond| {
@@ -198,52 +198,52 @@ fn a_call_in_flight_holds_what_it_may_be_charged() {
             stream.send_trailers(ok)
         }
     });
-    let (_weir, mut client) = called(&origin, FAILED_CALLS);
-    let request = || client_call(&client);
+    let (_weir, mut client) = start_and_connect(&origin, FAILED_CALLS);
+    let request = || call_builder(&client);
     let requests = [request(), request()];
-    let open: Vec<_> = requests.into_iter().map(|request| client.begin(request, true).0).collect();
-    let heads: Vec<_> = open.into_iter().map(|response| client.head(response).unwrap()).collect();
+    let open: Vec<_> = requests.into_iter().map(|request| client.send_request(request, true).0).collect();
+    let heads: Vec<_> = open.into_iter().map(|response| client.response_head(response).unwrap()).collect();
     let third = client.call();
-    assert_eq!(status_of(&client.ask(third)), REJECTED, "two calls in flight may still fail");
+    assert_eq!(grpc_status(&client.fetch(third)), REJECTED, "two calls in flight may still fail");
     gate.add_permits(1000);
     for head in heads {
         let mut stream = head.into_body();
-        client.within(async {
+        client.block_on(async {
             while stream.data().await.is_some() {}
             stream.trailers().await.unwrap()
         });
     }
     let next = client.call();
-    assert_eq!(status_of(&client.ask(next)), "0", "neither call has failed");
+    assert_eq!(grpc_status(&client.fetch(next)), "0", "neither call has failed");
 }
 
-fn client_call(client: &H2) -> http::request::Builder {
+fn call_builder(client: &H2Client) -> http::request::Builder {
     client.call()
 }
 
 #[test]
-fn a_client_that_leaves_before_the_trailers_has_used_a_try() {
+fn client_disconnect_before_the_trailers_is_charged() {
     let origin = H2Origin::start(None, |_, mut respond| async move {
         let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
         let mut stream = respond.send_response(head, false)?;
         stream.send_data(Bytes::from_static(b"\0\0\0\0\0"), false)?;
         std::future::poll_fn(|cx| stream.poll_reset(cx)).await.map(drop)
     });
-    let (weir, mut client) = called(&origin, FAILED_CALLS);
+    let (weir, mut client) = start_and_connect(&origin, FAILED_CALLS);
     for tries in 1..=2 {
         let request = client.call();
-        let (response, stream) = client.begin(request, true);
-        drop((client.head(response).unwrap(), stream));
+        let (response, stream) = client.send_request(request, true);
+        drop((client.response_head(response).unwrap(), stream));
         wait::until_true("the call to be over", || {
             weir.metric("weir_requests_reset_total", &[]) == f64::from(tries)
         });
     }
     let request = client.call();
-    assert_eq!(status_of(&client.ask(request)), REJECTED);
+    assert_eq!(grpc_status(&client.fetch(request)), REJECTED);
 }
 
 #[test]
-fn a_call_that_the_upstream_breaks_off_is_unavailable() {
+fn upstream_reset_of_a_grpc_call_counts_as_unavailable() {
     let origin = H2Origin::start(None, |_, mut respond| async move {
         let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
         let mut stream = respond.send_response(head, false)?;
@@ -252,52 +252,52 @@ fn a_call_that_the_upstream_breaks_off_is_unavailable() {
         Ok(())
     });
     let rule = "{ name: a, key: [], limit: 1/d, count: { grpc_status: unavailable } }";
-    let (weir, mut client) = called(&origin, rule);
+    let (weir, mut client) = start_and_connect(&origin, rule);
     let request = client.call();
-    let (response, _stream) = client.begin(request, true);
+    let (response, _stream) = client.send_request(request, true);
     // The reset may arrive before the response header section has been read.
-    let _ = client.whole(response);
+    let _ = client.read_response(response);
     wait::until_true("the call to be over", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     let request = client.call();
-    assert_eq!(status_of(&client.ask(request)), REJECTED);
+    assert_eq!(grpc_status(&client.fetch(request)), REJECTED);
 }
 
 #[test]
-fn a_local_reply_to_a_call_counts_by_the_status_that_the_client_gets() {
-    let (_socket, address) = origin::refusing();
+fn local_reply_to_a_grpc_call_counts_by_its_grpc_status() {
+    let (_socket, address) = origin::refusing_address();
     let rule = "{ name: a, key: [], limit: 1/d, count: { grpc_status: unavailable } }";
     let weir = Weir::start(&config(address, &format!("rules:\n  - {rule}\n")));
-    let mut client = H2::connect(weir.address());
+    let mut client = H2Client::connect(weir.address());
     let mut call = || {
         let request = client.call();
-        status_of(&client.ask(request))
+        grpc_status(&client.fetch(request))
     };
     assert_eq!([call(), call()], ["14", REJECTED]);
 }
 
 #[test]
-fn a_request_that_is_no_call_has_no_status_of_one() {
+fn grpc_status_matcher_ignores_plain_http_requests() {
     let origin = Origin::hello();
     let rule = "{ name: a, key: [], limit: 1/d, count: { grpc_status: [0, unknown] } }";
-    let weir = with_rule(&origin, rule);
+    let weir = start_with_rule(&origin, rule);
     assert_eq!(statuses(&weir, &["/", "/", "/"]), [200; 3]);
 }
 
 #[test]
-fn a_call_is_refunded_by_its_status() {
-    let origin = calls();
+fn grpc_call_is_refunded_by_its_status() {
+    let origin = grpc_upstream();
     let rule = "{ name: a, key: [], limit: 2/year, algorithm: fixed_window, refund_on: [unavailable, 5xx] }";
-    let (_weir, mut client) = called(&origin, rule);
+    let (_weir, mut client) = start_and_connect(&origin, rule);
     let mut call = |status: &str| {
         let request = client.call().header("x-status", status);
-        status_of(&client.ask(request))
+        grpc_status(&client.fetch(request))
     };
     let statuses = ["14", "14", "14", "0", "14", "5", "0"].map(&mut call);
     assert_eq!(statuses, ["14", "14", "14", "0", "14", "5", REJECTED]);
 }
 
 #[test]
-fn a_retried_request_counts_by_the_response_that_the_client_gets() {
+fn retried_request_counts_by_the_final_response() {
     let attempts = std::sync::atomic::AtomicUsize::new(0);
     let origin = Origin::start(move |turn| {
         turn.body()?;
@@ -305,7 +305,7 @@ fn a_retried_request_counts_by_the_response_that_the_client_gets() {
         let fails = attempts.fetch_add(1, std::sync::atomic::Ordering::SeqCst).is_multiple_of(2);
         let (status, login) = if fails { (503, "failed") } else { (200, "ok") };
         turn.send(format!("HTTP/1.1 {status} Told\r\nx-login: {login}\r\ncontent-length: 0\r\n\r\n"))?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
     let upstream = format!(
         "{{ address: \"{}\", retries: {{ attempts: 2, retry_on: 503, backoff: 1ms..2ms }} }}",
@@ -315,5 +315,5 @@ fn a_retried_request_counts_by_the_response_that_the_client_gets() {
     let rules = format!("rules:\n  - {rule}\n");
     let weir = Weir::start(&crate::support::config_with(crate::support::LISTENER, &upstream, &rules));
     assert_eq!(statuses(&weir, &["/", "/", "/"]), [200; 3]);
-    assert_eq!(origin.seen().len(), 6);
+    assert_eq!(origin.requests().len(), 6);
 }

@@ -3,47 +3,49 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::through;
-use crate::support::origin::refusing;
-use crate::support::{Client, LISTENER, Origin, Request, Then, Weir, ask, config, config_with, get, wait};
+use super::start_proxy;
+use crate::support::origin::refusing_address;
+use crate::support::{
+    AfterResponse, Client, LISTENER, Origin, Request, Weir, config, config_with, fetch, get, wait,
+};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 
 /// Returns an upstream that responds to the first request of a connection and closes it on the second, without a
 /// response.
-fn hangs_up_on_reuse() -> Origin {
+fn closes_on_reuse() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
         if turn.nth > 0 {
-            return Ok(Then::Close);
+            return Ok(AfterResponse::Close);
         }
         turn.send(HELLO)?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     })
 }
 
 /// Returns an upstream that announces keep-alive and then closes the connection.
-fn closes_after_each_answer() -> Origin {
+fn closes_after_each_response() -> Origin {
     Origin::start(|turn| {
         turn.body()?;
         turn.send(HELLO)?;
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     })
 }
 
 #[test]
-fn a_get_that_met_a_dying_connection_is_sent_again_on_a_fresh_one() {
-    let origin = hangs_up_on_reuse();
-    let weir = through(&origin);
+fn get_on_a_closing_connection_is_retried_on_a_new_one() {
+    let origin = closes_on_reuse();
+    let weir = start_proxy(&origin);
     for n in 0..20 {
         assert_eq!(get(weir.address(), &format!("/{n}")).status, 200, "request {n}");
     }
 }
 
 #[test]
-fn an_upstream_that_closes_idle_connections_goes_unnoticed() {
-    let origin = closes_after_each_answer();
-    let weir = through(&origin);
+fn upstream_closing_idle_connections_causes_no_errors() {
+    let origin = closes_after_each_response();
+    let weir = start_proxy(&origin);
     let mut client = Client::connect(weir.address());
     for n in 0..1000 {
         assert_eq!(client.get("/").status, 200, "request {n}");
@@ -52,11 +54,11 @@ fn an_upstream_that_closes_idle_connections_goes_unnoticed() {
 
 #[test]
 fn a_post_is_never_sent_twice() {
-    let origin = hangs_up_on_reuse();
-    let weir = through(&origin);
+    let origin = closes_on_reuse();
+    let weir = start_proxy(&origin);
     let mut failed = 0;
     for n in 0..20 {
-        let answer = ask(weir.address(), &Request::post(&format!("/{n}"), "charge my card"));
+        let answer = fetch(weir.address(), &Request::post(&format!("/{n}"), "charge my card"));
         match answer.status {
             200 => {}
             502 | 503 => failed += 1,
@@ -64,7 +66,7 @@ fn a_post_is_never_sent_twice() {
         }
     }
     let mut times = HashMap::new();
-    for seen in origin.seen() {
+    for seen in origin.requests() {
         *times.entry(seen.head.line).or_insert(0) += 1;
     }
     assert!(times.values().all(|times| *times == 1), "{times:?}");
@@ -72,31 +74,31 @@ fn a_post_is_never_sent_twice() {
 }
 
 #[test]
-fn a_request_that_a_fresh_connection_swallowed_is_not_repeated_for_ever() {
-    let origin = Origin::start(|_| Ok(Then::Close));
-    let weir = through(&origin);
+fn request_failing_on_new_connections_is_retried_at_most_once() {
+    let origin = Origin::start(|_| Ok(AfterResponse::Close));
+    let weir = start_proxy(&origin);
     let status = get(weir.address(), "/").status;
     assert!([502, 503].contains(&status), "{status}");
     assert!(origin.connections() <= 2, "{} attempts", origin.connections());
 }
 
 #[test]
-fn no_upstream_is_a_503() {
-    let (_socket, address) = refusing();
+fn unreachable_upstream_is_503() {
+    let (_socket, address) = refusing_address();
     let weir = Weir::start(&config(address, ""));
     let mut client = Client::connect(weir.address());
     for _ in 0..2 {
         let answer = client.get("/");
         assert_eq!(answer.status, 503);
-        assert_tells_nothing(&answer.body.text(), &address.to_string());
+        assert_no_internal_details(&answer.body.text(), &address.to_string());
     }
-    let answer = client.ask(&Request::post("/", "body"));
+    let answer = client.fetch(&Request::post("/", "body"));
     assert_eq!(answer.status, 503);
 }
 
 #[test]
-fn an_upstream_that_comes_back_is_used_at_once() {
-    let (socket, address) = refusing();
+fn recovered_upstream_is_used_at_once() {
+    let (socket, address) = refusing_address();
     let weir = Weir::start(&config(address, ""));
     assert_eq!(get(weir.address(), "/").status, 503);
     socket.listen(8).unwrap();
@@ -112,7 +114,7 @@ fn an_upstream_that_comes_back_is_used_at_once() {
 }
 
 #[test]
-fn an_answer_that_is_not_http_is_a_502() {
+fn malformed_response_is_502() {
     let broken: [&[u8]; 14] = [
         b"hello, I am not a web server\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -132,14 +134,14 @@ fn an_answer_that_is_not_http_is_a_502() {
     let origin = Origin::start(move |turn| {
         let which: usize = turn.head.word(1).trim_start_matches('/').parse().unwrap();
         turn.send(broken[which])?;
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     let mut wrong = Vec::new();
     for (which, bytes) in broken.iter().enumerate() {
         let mut client = Client::connect(weir.address());
-        match client.try_ask(&Request::get(&format!("/{which}"))) {
-            Ok(answer) if answer.status == 502 => assert_tells_nothing(&answer.body.text(), "hyper"),
+        match client.try_fetch(&Request::get(&format!("/{which}"))) {
+            Ok(answer) if answer.status == 502 => assert_no_internal_details(&answer.body.text(), "hyper"),
             other => {
                 let got = other.map(|answer| answer.status);
                 wrong.push(format!("{:?}: {got:?}", String::from_utf8_lossy(bytes)));
@@ -150,21 +152,21 @@ fn an_answer_that_is_not_http_is_a_502() {
 }
 
 #[test]
-fn an_upstream_that_is_too_slow_is_a_504() {
+fn upstream_timeout_is_504() {
     let origin = Origin::start(|turn| {
         turn.wire.drain();
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
     let upstream = format!("{{ address: \"{}\", timeout: 300ms }}", origin.address());
     let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
     let answer = get(weir.address(), "/");
     assert_eq!(answer.status, 504);
-    assert_tells_nothing(&answer.body.text(), &origin.address().to_string());
-    assert_eq!(ask(weir.address(), &Request::post("/", "body")).status, 504);
+    assert_no_internal_details(&answer.body.text(), &origin.address().to_string());
+    assert_eq!(fetch(weir.address(), &Request::post("/", "body")).status, 504);
 }
 
 #[test]
-fn a_timed_out_request_is_not_answered_to_the_next_one() {
+fn late_response_is_not_delivered_to_another_request() {
     let origin = Origin::start(|turn| {
         if turn.head.word(1) == "/late" {
             wait::pause(Duration::from_millis(900));
@@ -172,7 +174,7 @@ fn a_timed_out_request_is_not_answered_to_the_next_one() {
         } else {
             turn.send(HELLO)?;
         }
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
     let upstream = format!("{{ address: \"{}\", timeout: 300ms }}", origin.address());
     let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
@@ -184,7 +186,7 @@ fn a_timed_out_request_is_not_answered_to_the_next_one() {
 }
 
 #[test]
-fn a_truncated_body_never_looks_whole() {
+fn truncated_body_is_never_delivered_as_complete() {
     for answer in [
         "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nonly this",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nonly this\r\n",
@@ -192,25 +194,25 @@ fn a_truncated_body_never_looks_whole() {
     ] {
         let origin = Origin::start(move |turn| {
             turn.send(answer)?;
-            Ok(Then::Close)
+            Ok(AfterResponse::Close)
         });
-        let weir = through(&origin);
+        let weir = start_proxy(&origin);
         let mut client = Client::connect(weir.address());
-        match client.try_ask(&Request::get("/")) {
+        match client.try_fetch(&Request::get("/")) {
             // The proxy noticed the error before it had sent anything.
             Ok(response) => assert_eq!(response.status, 502, "a truncated response was ended normally"),
-            Err(_) => assert!(get_closes(&mut client), "the connection stayed open"),
+            Err(_) => assert!(is_closed_after_drain(&mut client), "the connection stayed open"),
         }
     }
 }
 
 #[test]
-fn an_answer_that_ends_with_its_connection_gets_a_frame() {
+fn close_delimited_response_is_reframed() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 200 OK\r\n\r\nuntil I close")?;
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     let mut client = Client::connect(weir.address());
     for _ in 0..2 {
         let answer = client.get("/");
@@ -219,12 +221,12 @@ fn an_answer_that_ends_with_its_connection_gets_a_frame() {
 }
 
 #[test]
-fn bytes_after_an_answer_are_never_anothers_answer() {
+fn bytes_after_a_response_are_not_delivered_to_another_request() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     for n in 0..20 {
         let mut client = Client::connect(weir.address());
         let answer = client.get("/");
@@ -234,10 +236,10 @@ fn bytes_after_an_answer_are_never_anothers_answer() {
 }
 
 #[test]
-fn interim_answers_do_not_confuse() {
+fn final_response_is_found_after_interim_responses() {
     for interim in ["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n"] {
-        let origin = Origin::answering(format!("{interim}{interim}{HELLO}"));
-        let weir = through(&origin);
+        let origin = Origin::responding_with(format!("{interim}{interim}{HELLO}"));
+        let weir = start_proxy(&origin);
         let mut client = Client::connect(weir.address());
         for _ in 0..3 {
             let answer = client.get("/");
@@ -247,23 +249,23 @@ fn interim_answers_do_not_confuse() {
 }
 
 #[test]
-fn an_http_1_0_answer_goes_out_as_http_1_1() {
+fn http_1_0_response_is_forwarded_as_http_1_1() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.0 200 OK\r\n\r\nold")?;
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     let answer = get(weir.address(), "/");
     assert_eq!((answer.head.word(0), answer.body.text().as_str()), ("HTTP/1.1", "old"));
 }
 
 #[test]
-fn length_and_chunks_together_are_read_as_chunks_or_not_at_all() {
+fn response_with_length_and_chunked_is_read_as_chunked_or_rejected() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")?;
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
-    let weir = through(&origin);
+    let weir = start_proxy(&origin);
     let answer = get(weir.address(), "/");
     match answer.status {
         200 => assert_eq!(answer.body.text(), "hello"),
@@ -271,13 +273,13 @@ fn length_and_chunks_together_are_read_as_chunks_or_not_at_all() {
     }
 }
 
-fn get_closes(client: &mut Client) -> bool {
+fn is_closed_after_drain(client: &mut Client) -> bool {
     client.wire.drain();
     client.is_closed()
 }
 
 /// Checks that an error response reveals nothing about the implementation.
-fn assert_tells_nothing(body: &str, secret: &str) {
+fn assert_no_internal_details(body: &str, secret: &str) {
     for word in [secret, "hyper", "tokio", "rust", "os error", "src/"] {
         assert!(!body.to_ascii_lowercase().contains(word), "{body}");
     }

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 
 /// The input of a client, and the expected result.
 #[derive(Debug)]
-pub(super) struct Case {
+pub(super) struct HostileCase {
     pub(super) path: PathBuf,
     /// Name of the configuration.
-    pub(super) with: String,
-    pub(super) input: Input,
+    pub(super) config_name: String,
+    pub(super) input: CaseInput,
     /// Expected responses, followed by `close` or `open`.
-    pub(super) answer: Vec<String>,
-    pub(super) upstream: Upstream,
+    pub(super) expected: Vec<String>,
+    pub(super) upstream: ExpectedUpstream,
 }
 
 #[derive(Debug)]
-pub(super) enum Input {
+pub(super) enum CaseInput {
     /// Bytes in pieces; each piece after the first is sent after one more response.
     Bytes(Vec<Vec<u8>>),
     /// HTTP/2 frames, in their text form.
@@ -25,14 +25,14 @@ pub(super) enum Input {
 
 /// Bytes that the upstream is expected to receive.
 #[derive(Debug)]
-pub(super) enum Upstream {
+pub(super) enum ExpectedUpstream {
     /// Exactly these bytes.
     Exactly(Vec<u8>),
     /// A strict prefix of these bytes.
-    Less(Vec<u8>),
+    StrictPrefix(Vec<u8>),
 }
 
-impl Case {
+impl HostileCase {
     /// Returns all cases below `directory`, sorted by name.
     pub(super) fn all(directory: &Path) -> Vec<Self> {
         let mut paths: Vec<PathBuf> = Vec::new();
@@ -48,17 +48,17 @@ impl Case {
     fn read(path: &Path) -> Self {
         let text = fs::read_to_string(path).unwrap();
         let (mut with, mut pieces, mut frames) = ("plain".to_owned(), Vec::new(), None);
-        let (mut answer, mut upstream) = (Vec::new(), Upstream::Exactly(Vec::new()));
+        let (mut answer, mut upstream) = (Vec::new(), ExpectedUpstream::Exactly(Vec::new()));
         for section in text.split("\n--- ").skip(1) {
             let (title, content) = section.split_once('\n').unwrap_or((section, ""));
             match title.trim() {
-                "client" => pieces.push(bytes(content)),
+                "client" => pieces.push(decode_bytes(content)),
                 "frames" => frames = Some(content.to_owned()),
                 "answer" => {
                     answer = content.lines().filter(|line| !line.is_empty()).map(Into::into).collect()
                 }
-                "upstream" => upstream = Upstream::Exactly(bytes(content)),
-                "upstream, less than" => upstream = Upstream::Less(bytes(content)),
+                "upstream" => upstream = ExpectedUpstream::Exactly(decode_bytes(content)),
+                "upstream, less than" => upstream = ExpectedUpstream::StrictPrefix(decode_bytes(content)),
                 title => match title.strip_prefix("with ") {
                     Some(name) => name.clone_into(&mut with),
                     None => panic!("{}: unknown section `{title}`", path.display()),
@@ -67,8 +67,8 @@ impl Case {
         }
         assert!(text.starts_with("# "), "{}: the first line is not a `# ` comment", path.display());
         assert!(!answer.is_empty(), "{}: no expected response", path.display());
-        let input = frames.map_or(Input::Bytes(pieces), Input::Frames);
-        Self { path: path.to_owned(), with, input, answer, upstream }
+        let input = frames.map_or(CaseInput::Bytes(pieces), CaseInput::Frames);
+        Self { path: path.to_owned(), config_name: with, input, expected: answer, upstream }
     }
 
     /// Writes the actual result into the file, as the expected one.
@@ -77,14 +77,14 @@ impl Case {
         let (before, _) = text.split_once("\n--- answer").unwrap();
         let mut text = format!("{before}\n--- answer\n{}\n", answer.join("\n"));
         if !upstream.is_empty() {
-            text += &format!("--- upstream\n{}", shown(upstream));
+            text += &format!("--- upstream\n{}", encode_bytes(upstream));
         }
         fs::write(&self.path, text).unwrap();
     }
 }
 
 /// Decodes a text: line breaks are ignored, each escape is one byte, and `\{N:TEXT}` is TEXT repeated N times.
-pub(super) fn bytes(text: &str) -> Vec<u8> {
+pub(super) fn decode_bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(['\\', '\n']) {
@@ -99,7 +99,7 @@ pub(super) fn bytes(text: &str) -> Vec<u8> {
             Some(b'{') => {
                 let (inside, _) = escape[2..].split_once('}').unwrap();
                 let (count, what) = inside.split_once(':').unwrap();
-                bytes.extend(self::bytes(what).repeat(count.parse().unwrap()));
+                bytes.extend(decode_bytes(what).repeat(count.parse().unwrap()));
                 inside.len() + 3
             }
             Some(letter) => {
@@ -116,7 +116,7 @@ pub(super) fn bytes(text: &str) -> Vec<u8> {
 }
 
 /// Encodes `bytes` as text, with a line break after each LF byte.
-pub(super) fn shown(bytes: &[u8]) -> String {
+pub(super) fn encode_bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     let mut rest = bytes;
     while let Some(&first) = rest.first() {

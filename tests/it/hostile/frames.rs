@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const TYPES: [&str; 10] = [
+const FRAME_TYPES: [&str; 10] = [
     "DATA",
     "HEADERS",
     "PRIORITY",
@@ -20,22 +20,22 @@ const TYPES: [&str; 10] = [
     "CONTINUATION",
 ];
 /// Payload of a PING after all other frames. Its echo shows that everything was read and that the connection is alive.
-const LAST: [u8; 8] = *b"the last";
+const FINAL_PING: [u8; 8] = *b"the last";
 /// Maximum time to wait for frames on a connection that stays open.
-const PATIENCE: Duration = Duration::from_secs(4);
+const MAX_WAIT: Duration = Duration::from_secs(4);
 
 /// Sends the frames in `text` and returns the resulting events: `status STREAM CODE`, `reset STREAM CODE`, `goaway
 /// CODE`, and `close` or `open`.
-pub(super) fn play(text: &str, address: SocketAddr, expected: &[String]) -> Vec<String> {
-    let bytes = written(text);
+pub(super) fn run_frames(text: &str, address: SocketAddr, expected: &[String]) -> Vec<String> {
+    let bytes = encode_frames(text);
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(MAX_WAIT)).unwrap();
+    stream.set_write_timeout(Some(MAX_WAIT)).unwrap();
     let mut writer = stream.try_clone().unwrap();
     let sending = thread::spawn(move || {
         // The connection may be closed before all bytes are sent.
-        let _ = writer.write_all(&bytes).and_then(|()| writer.write_all(&frame(6, 0, 0, &LAST)));
+        let _ = writer.write_all(&bytes).and_then(|()| writer.write_all(&frame(6, 0, 0, &FINAL_PING)));
     });
     let (mut heard, mut buffer, mut events) = (Vec::new(), vec![0; 64 << 10], BTreeSet::new());
     let is_expected = expected.last().is_some_and(|last| last == "open");
@@ -49,8 +49,8 @@ pub(super) fn play(text: &str, address: SocketAddr, expected: &[String]) -> Vec<
         }
         while let Some(length) = first_frame(&heard) {
             let frame: Vec<u8> = heard.drain(..length).collect();
-            is_alive |= frame[3] == 6 && frame[9..] == LAST;
-            events.extend(meaning(&frame));
+            is_alive |= frame[3] == 6 && frame[9..] == FINAL_PING;
+            events.extend(describe_frame(&frame));
         }
         // Waits a moment longer for events that are not expected.
         if !is_over && is_alive && is_expected && expected.iter().all(|line| is_met(line, &events)) {
@@ -70,7 +70,7 @@ fn is_met(line: &str, events: &BTreeSet<String>) -> bool {
 }
 
 /// Whether every event was expected, and every expected event has occurred.
-pub(super) fn agrees(expected: &[String], got: &[String]) -> bool {
+pub(super) fn matches_expectation(expected: &[String], got: &[String]) -> bool {
     let got: BTreeSet<String> = got.iter().cloned().collect();
     let allowed: BTreeSet<&str> = expected.iter().flat_map(|line| line.split(" | ")).collect();
     expected.iter().all(|line| (line != "open" && is_met(line, &got)) || got.contains(line))
@@ -82,7 +82,7 @@ fn first_frame(heard: &[u8]) -> Option<usize> {
     (heard.len() >= length).then_some(length)
 }
 
-fn meaning(frame: &[u8]) -> Option<String> {
+fn describe_frame(frame: &[u8]) -> Option<String> {
     let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
     let stream = word(5);
     match frame[3] {
@@ -107,13 +107,13 @@ fn status(block: &[u8]) -> Option<String> {
         0x48 | 0x08 | 0x18 if block[1] & 0x80 == 0 => {
             Some(String::from_utf8_lossy(&block[2..5]).into_owned())
         }
-        0x48 | 0x08 | 0x18 => Some(digits(&block[2..])),
+        0x48 | 0x08 | 0x18 => Some(decode_huffman_digits(&block[2..])),
         _ => None,
     }
 }
 
 /// Decodes three digits in the Huffman code of RFC 7541, appendix B: five bits for 0 to 2, six bits for 3 to 9.
-fn digits(coded: &[u8]) -> String {
+fn decode_huffman_digits(coded: &[u8]) -> String {
     let bits: Vec<u32> =
         coded.iter().flat_map(|byte| (0..8).rev().map(move |bit| u32::from(byte >> bit & 1))).collect();
     let number =
@@ -136,7 +136,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-fn written(text: &str) -> Vec<u8> {
+fn encode_frames(text: &str) -> Vec<u8> {
     let mut lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
     let mut bytes = Vec::new();
     if lines.first() == Some(&"no preface") {
@@ -150,34 +150,34 @@ fn written(text: &str) -> Vec<u8> {
             Some(count) => {
                 let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "end").collect();
                 for round in 0..count.parse::<u32>().unwrap() {
-                    bytes.extend(block.iter().flat_map(|line| one(line, round)));
+                    bytes.extend(block.iter().flat_map(|line| encode_line(line, round)));
                 }
             }
-            None => bytes.extend(one(line, 0)),
+            None => bytes.extend(encode_line(line, 0)),
         }
     }
     bytes
 }
 
 /// Encodes one line: a frame, or raw bytes.
-fn one(line: &str, round: u32) -> Vec<u8> {
+fn encode_line(line: &str, round: u32) -> Vec<u8> {
     if let Some(raw) = line.strip_prefix("RAW ") {
-        return payload(raw);
+        return encode_payload(raw);
     }
     let mut words = line.splitn(4, ' ');
     let mut word = || words.next().unwrap_or_default();
     let (kind, flags, stream) = (word(), word(), word());
-    let kind = match TYPES.iter().position(|name| *name == kind) {
+    let kind = match FRAME_TYPES.iter().position(|name| *name == kind) {
         Some(position) => u8::try_from(position).unwrap(),
         None => u8::from_str_radix(kind.trim_start_matches("0x"), 16).unwrap(),
     };
     let stream = if stream == "@" { 2 * round + 1 } else { stream.parse().unwrap() };
-    frame(kind, u8::from_str_radix(flags, 16).unwrap(), stream, &payload(word()))
+    frame(kind, u8::from_str_radix(flags, 16).unwrap(), stream, &encode_payload(word()))
 }
 
 /// Encodes a payload: hexadecimal bytes, `"text"`, `(name: value)` as a literal field, `get` and `post` for the start
 /// of a request. `N*` repeats an item.
-fn payload(text: &str) -> Vec<u8> {
+fn encode_payload(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
@@ -190,13 +190,17 @@ fn payload(text: &str) -> Vec<u8> {
         let (one, length) = match item.as_bytes()[0] {
             b'"' => {
                 let (inside, _) = item[1..].split_once('"').unwrap();
-                (super::case::bytes(inside), inside.len() + 2)
+                (super::case::decode_bytes(inside), inside.len() + 2)
             }
             b'(' => {
                 let (inside, _) = item[1..].split_once(')').unwrap();
                 let (name, value) = inside[1..].split_once(": ").unwrap();
-                let name = super::case::bytes(&format!("{}{name}", &inside[..1]));
-                ([&[0][..], &counted(&name), &counted(&super::case::bytes(value))].concat(), inside.len() + 2)
+                let name = super::case::decode_bytes(&format!("{}{name}", &inside[..1]));
+                (
+                    [&[0][..], &encode_string(&name), &encode_string(&super::case::decode_bytes(value))]
+                        .concat(),
+                    inside.len() + 2,
+                )
             }
             _ => {
                 let word = item.split(' ').next().unwrap();
@@ -218,7 +222,7 @@ fn payload(text: &str) -> Vec<u8> {
 }
 
 /// Encodes a string with its length prefix (RFC 7541 section 5).
-fn counted(text: &[u8]) -> Vec<u8> {
+fn encode_string(text: &[u8]) -> Vec<u8> {
     let mut length = text.len();
     let mut bytes = Vec::new();
     if length < 127 {

@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use crate::support::wait;
 
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 /// A query for the bytes recorded since the previous query.
-type Ask = Sender<Vec<u8>>;
+type ReplySender = Sender<Vec<u8>>;
 
 /// The recording upstream.
 #[derive(Debug)]
 pub(super) struct Recorder {
     address: SocketAddr,
-    asks: Sender<Ask>,
+    queries: Sender<ReplySender>,
 }
 
 impl Recorder {
@@ -28,8 +28,8 @@ impl Recorder {
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let (asks, asked) = channel();
-        thread::spawn(move || record(&listener, &asked));
-        Self { address, asks }
+        thread::spawn(move || run_recorder(&listener, &asked));
+        Self { address, queries: asks }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -38,9 +38,9 @@ impl Recorder {
 
     /// Returns the bytes recorded since the previous call, by connection, in the order in which the connections were
     /// accepted.
-    pub(super) fn take(&self) -> Vec<u8> {
+    pub(super) fn take_recorded(&self) -> Vec<u8> {
         let (answer, answered) = channel();
-        self.asks.send(answer).unwrap();
+        self.queries.send(answer).unwrap();
         answered.recv().unwrap()
     }
 }
@@ -55,7 +55,7 @@ struct Connection {
     is_open: bool,
 }
 
-fn record(listener: &TcpListener, asked: &Receiver<Ask>) {
+fn run_recorder(listener: &TcpListener, asked: &Receiver<ReplySender>) {
     let mut connections: Vec<Connection> = Vec::new();
     loop {
         // The query is read before the connections, so that everything that had arrived by then is recorded.
@@ -94,15 +94,15 @@ impl Connection {
                 _ => self.is_open = false,
             }
         }
-        while let Some(length) = whole_request(&self.pending) {
+        while let Some(length) = complete_request_length(&self.pending) {
             self.pending.drain(..length);
-            let _ = self.stream.write_all(ANSWER);
+            let _ = self.stream.write_all(RESPONSE);
         }
     }
 }
 
 /// Returns the length of the request at the start of `bytes`, by a minimal parser; `None` if it is incomplete.
-fn whole_request(bytes: &[u8]) -> Option<usize> {
+fn complete_request_length(bytes: &[u8]) -> Option<usize> {
     let head = find(bytes, b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
     let body = &bytes[head..];

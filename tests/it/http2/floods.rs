@@ -62,13 +62,13 @@ fn flood(address: SocketAddr, mut frames: impl FnMut(u32) -> Vec<u8>) -> Option<
 }
 
 /// Whether the error code of RFC 9113 section 7 blames the client for excessive load or a protocol violation.
-fn is_blame(reason: Option<u32>) -> bool {
+fn blames_client(reason: Option<u32>) -> bool {
     // `None` occurs if the TCP reset that follows overtakes the GOAWAY.
     matches!(reason, None | Some(1 | 3 | 5 | 11))
 }
 
 #[test]
-fn streams_opened_only_to_be_reset_end_the_connection() {
+fn rapid_reset_closes_the_connection() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), "rules: [{ name: all, key: [], limit: 10/d }]"));
     let reason = flood(weir.address(), |round| {
@@ -76,13 +76,13 @@ fn streams_opened_only_to_be_reset_end_the_connection() {
         let open = frame(HEADERS, 5, stream, &get_block());
         [open, frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())].concat()
     });
-    assert!(is_blame(reason), "{reason:?}");
+    assert!(blames_client(reason), "{reason:?}");
     assert!([200, 429].contains(&get(weir.address(), "/").status), "other clients are served");
-    assert!(origin.seen().len() <= 10, "more requests than the limit were forwarded");
+    assert!(origin.requests().len() <= 10, "more requests than the limit were forwarded");
 }
 
 #[test]
-fn a_head_that_never_ends_ends_the_connection() {
+fn continuation_flood_closes_the_connection() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     let reason = flood(weir.address(), |round| match round {
@@ -90,14 +90,14 @@ fn a_head_that_never_ends_ends_the_connection() {
         // A literal field without indexing, of 1 KiB.
         _ => frame(CONTINUATION, 0, 1, &[&[0, 1, b'x', 0x7f, 0x81, 7][..], &[b'v'; 1024]].concat()),
     });
-    assert!(is_blame(reason), "{reason:?}");
+    assert!(blames_client(reason), "{reason:?}");
     let before = weir.metric("process_resident_memory_bytes", &[]);
     assert!(before < 200e6, "{before} bytes");
     assert_eq!(get(weir.address(), "/").status, 200);
 }
 
 #[test]
-fn empty_data_without_end_ends_the_connection_or_costs_nothing() {
+fn control_frame_floods_use_bounded_memory() {
     let origin = Origin::hello();
     let weir = Weir::start(&config(origin.address(), ""));
     for flood_of in [

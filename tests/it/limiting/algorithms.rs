@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::support::{Client, Request, Weir, ask, config, get, wait};
+use crate::support::{Client, Request, Weir, config, fetch, get, wait};
 
-use super::{passing, with_rules};
+use super::{count_admitted, start_with_rules};
 
 /// Names of algorithms, with the options that change their windows.
-const BY_NAME: [&str; 8] = [
+const ALGORITHMS: [&str; 8] = [
     "algorithm: gcra",
     "algorithm: token_bucket",
     "algorithm: leaky_bucket",
@@ -19,20 +19,21 @@ const BY_NAME: [&str; 8] = [
 ];
 
 #[test]
-fn each_algorithm_lets_exactly_its_count_pass() {
-    for algorithm in BY_NAME {
+fn each_algorithm_admits_exactly_its_limit() {
+    for algorithm in ALGORITHMS {
         // Periods of a year, since a new window during the test would change the result.
-        let weir = with_rules(&format!("  - {{ name: a, key: [client_ip], limit: 20/year, {algorithm} }}"));
-        assert_eq!(passing(&weir, 30, &Request::get("/")), 20, "{algorithm}");
+        let weir =
+            start_with_rules(&format!("  - {{ name: a, key: [client_ip], limit: 20/year, {algorithm} }}"));
+        assert_eq!(count_admitted(&weir, 30, &Request::get("/")), 20, "{algorithm}");
         let answer = get(weir.address(), "/");
         assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (429, "0"), "{algorithm}");
     }
 }
 
 #[test]
-fn each_algorithm_has_room_again_after_a_while() {
-    for algorithm in BY_NAME {
-        let weir = with_rules(&format!("  - {{ name: a, key: [], limit: 3/1s, {algorithm} }}"));
+fn each_algorithm_replenishes() {
+    for algorithm in ALGORITHMS {
+        let weir = start_with_rules(&format!("  - {{ name: a, key: [], limit: 3/1s, {algorithm} }}"));
         let mut client = Client::connect(weir.address());
         wait::until_true("the limit to be reached", || client.get("/").status == 429);
         wait::until_true("a free unit", || client.get("/").status == 200);
@@ -41,8 +42,8 @@ fn each_algorithm_has_room_again_after_a_while() {
 }
 
 #[test]
-fn a_log_makes_each_unit_wait_for_its_own_turn() {
-    let weir = with_rules("  - { name: a, key: [], limit: 2/h, algorithm: sliding_log }");
+fn sliding_log_replenishes_each_unit_separately() {
+    let weir = start_with_rules("  - { name: a, key: [], limit: 2/h, algorithm: sliding_log }");
     assert_eq!(get(weir.address(), "/").status, 200);
     wait::pause(Duration::from_millis(1100));
     assert_eq!(get(weir.address(), "/").status, 200);
@@ -55,15 +56,15 @@ fn a_log_makes_each_unit_wait_for_its_own_turn() {
 }
 
 #[test]
-fn a_token_bucket_with_refills_gives_them_all_at_once() {
-    let weir = with_rules("  - { name: a, key: [], token_bucket: { refill: 2, every: 1h }, burst: 4 }");
-    assert_eq!(passing(&weir, 6, &Request::get("/")), 4);
+fn token_bucket_refill_adds_all_tokens_at_once() {
+    let weir = start_with_rules("  - { name: a, key: [], token_bucket: { refill: 2, every: 1h }, burst: 4 }");
+    assert_eq!(count_admitted(&weir, 6, &Request::get("/")), 4);
     let rejected = get(weir.address(), "/");
     let seconds = |name| rejected.header(name).parse::<u64>().unwrap();
     assert!((3590..=3600).contains(&seconds("retry-after")), "{}", seconds("retry-after"));
     assert!((7190..=7200).contains(&seconds("x-ratelimit-reset")), "{}", seconds("x-ratelimit-reset"));
     assert_eq!(rejected.header("x-ratelimit-limit"), "2, 2;w=3600;name=\"a\"");
-    let weir = with_rules(
+    let weir = start_with_rules(
         "  - { name: a, key: [], limits: [1000/d, { token_bucket: { refill: 3, every: 1s }, burst: 3 }] }",
     );
     let mut client = Client::connect(weir.address());
@@ -74,11 +75,11 @@ fn a_token_bucket_with_refills_gives_them_all_at_once() {
 }
 
 #[test]
-fn a_client_that_hammers_is_never_let_in_where_rejections_are_charged() {
+fn charged_rejections_keep_a_hammering_client_limited() {
     for algorithm in ["fixed_window", "sliding_window", "sliding_log", "gcra"] {
         let rule =
             format!("  - {{ name: a, key: [], limit: 3/1s, algorithm: {algorithm}, on_denied: charge }}");
-        let weir = with_rules(&rule);
+        let weir = start_with_rules(&rule);
         let mut client = Client::connect(weir.address());
         let begun = wait::now();
         while begun.elapsed() < Duration::from_secs(2) {
@@ -91,9 +92,9 @@ fn a_client_that_hammers_is_never_let_in_where_rejections_are_charged() {
 }
 
 #[test]
-fn a_day_ends_at_midnight_of_its_zone() {
+fn daily_window_ends_at_midnight_of_its_timezone() {
     let reset = |zone: &str| {
-        let weir = with_rules(&format!(
+        let weir = start_with_rules(&format!(
             "  - {{ name: a, key: [], limit: 5/d, algorithm: fixed_window, timezone: {zone} }}"
         ));
         get(weir.address(), "/").header("x-ratelimit-reset").parse::<i64>().unwrap()
@@ -104,7 +105,7 @@ fn a_day_ends_at_midnight_of_its_zone() {
 }
 
 /// Starts a proxy whose only counter has been charged ten units of `limit`, and reloads it with `then`.
-fn after_a_change(algorithm: &str, on_change: &str, limit: &str, then: &str) -> Weir {
+fn start_and_change_limit(algorithm: &str, on_change: &str, limit: &str, then: &str) -> Weir {
     let rules = |limit: &str| {
         format!("rules: [{{ name: a, key: [], limit: {limit}, {algorithm}, on_change: {on_change} }}]")
     };
@@ -116,11 +117,11 @@ fn after_a_change(algorithm: &str, on_change: &str, limit: &str, then: &str) -> 
 }
 
 #[test]
-fn what_a_changed_limit_does_to_counters_is_the_rules_to_say() {
+fn on_change_decides_what_a_changed_limit_does_to_counters() {
     for algorithm in ["algorithm: gcra", "algorithm: fixed_window", "algorithm: sliding_log"] {
         for (on_change, left) in [("keep", "29"), ("proportional", "19"), ("reset", "39")] {
-            let weir = after_a_change(algorithm, on_change, "20/year", "40/year");
-            let answer = ask(weir.address(), &Request::get("/"));
+            let weir = start_and_change_limit(algorithm, on_change, "20/year", "40/year");
+            let answer = fetch(weir.address(), &Request::get("/"));
             assert_eq!(answer.header("x-ratelimit-remaining"), left, "{algorithm} {on_change}");
         }
     }

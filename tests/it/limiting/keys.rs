@@ -2,23 +2,23 @@
 
 use crate::support::Request;
 
-use super::{passing, statuses, with_rules};
+use super::{count_admitted, start_with_rules, statuses};
 
 /// Checks that under `limit: 1/d` with this key each of `apart` is admitted once.
-fn assert_apart(rule: &str, apart: &[Request]) {
-    let weir = with_rules(rule);
+fn assert_separate_counters(rule: &str, apart: &[Request]) {
+    let weir = start_with_rules(rule);
     assert_eq!(statuses(&weir, apart), vec![200; apart.len()], "not counted separately: {rule}");
     assert_eq!(statuses(&weir, apart), vec![429; apart.len()], "not counted: {rule}");
 }
 
 /// Checks that under `limit: 1/d` with this key only the first of `together` is admitted.
-fn assert_together(rule: &str, together: &[Request]) {
-    let statuses = statuses(&with_rules(rule), together);
+fn assert_shared_counter(rule: &str, together: &[Request]) {
+    let statuses = statuses(&start_with_rules(rule), together);
     assert_eq!(statuses[0], 200);
     assert!(statuses[1..].iter().all(|status| *status == 429), "not counted together: {rule}: {statuses:?}");
 }
 
-fn keyed(key: &str) -> String {
+fn rule_with_key(key: &str) -> String {
     format!("  - {{ name: a, key: {key}, limit: 1/d }}")
 }
 
@@ -29,9 +29,12 @@ fn get(target: &str) -> Request {
 #[test]
 fn a_header_is_a_key() {
     let with = |value: &str| get("/").header("X-Api-Key", value);
-    assert_apart(&keyed("[{ header: x-api-key }]"), &[with("one"), with("two"), with("One")]);
-    assert_together(
-        &keyed("[{ header: x-api-key }]"),
+    assert_separate_counters(
+        &rule_with_key("[{ header: x-api-key }]"),
+        &[with("one"), with("two"), with("One")],
+    );
+    assert_shared_counter(
+        &rule_with_key("[{ header: x-api-key }]"),
         &[with("one"), get("/other").header("x-api-key", "one")],
     );
 }
@@ -39,13 +42,19 @@ fn a_header_is_a_key() {
 #[test]
 fn a_cookie_is_a_key() {
     let with = |cookies: &str| get("/").header("cookie", cookies);
-    assert_apart(&keyed("[{ cookie: session }]"), &[with("session=one"), with("session=two")]);
-    assert_together(&keyed("[{ cookie: session }]"), &[with("session=one"), with("a=b; session=one; c=d")]);
+    assert_separate_counters(
+        &rule_with_key("[{ cookie: session }]"),
+        &[with("session=one"), with("session=two")],
+    );
+    assert_shared_counter(
+        &rule_with_key("[{ cookie: session }]"),
+        &[with("session=one"), with("a=b; session=one; c=d")],
+    );
 }
 
 /// Returns spellings of a session cookie: percent-encoded, quoted, with octal escapes, with an encoded name, and with
 /// spaces.
-fn spellings(session: &str) -> Vec<String> {
+fn cookie_spellings(session: &str) -> Vec<String> {
     let quoted = |inner: String| format!("\"{inner}\"");
     let each = |index: usize, spell: &dyn Fn(u8) -> String| {
         let bytes = session.bytes().enumerate();
@@ -72,12 +81,12 @@ fn spellings(session: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_spelling_of_a_session_is_a_way_around_its_limit() {
-    let weir = with_rules(&keyed("[{ cookie: session }]"));
-    let all = spellings("wxyz.abcd-zyxw_dcba");
+fn cookie_spellings_cannot_bypass_the_limit() {
+    let weir = start_with_rules(&rule_with_key("[{ cookie: session }]"));
+    let all = cookie_spellings("wxyz.abcd-zyxw_dcba");
     assert!(all.len() > 100);
     let mut client = crate::support::Client::connect(weir.address());
-    let mut status = |cookies: &str| client.ask(&get("/").header("cookie", cookies)).status;
+    let mut status = |cookies: &str| client.fetch(&get("/").header("cookie", cookies)).status;
     let passed = all.iter().filter(|cookie| status(cookie) == 200).count();
     assert_eq!(passed, 1, "admitted of {} spellings", all.len());
     assert_eq!(status("session=another"), 200);
@@ -94,97 +103,106 @@ fn no_spelling_of_a_session_is_a_way_around_its_limit() {
 
 #[test]
 fn a_query_parameter_is_a_key() {
-    assert_apart(&keyed("[{ query: user }]"), &[get("/?user=one"), get("/?user=two")]);
-    assert_together(
-        &keyed("[{ query: user }]"),
+    assert_separate_counters(&rule_with_key("[{ query: user }]"), &[get("/?user=one"), get("/?user=two")]);
+    assert_shared_counter(
+        &rule_with_key("[{ query: user }]"),
         &[get("/?user=one"), get("/x?a=b&user=one"), get("/?user=%6fne")],
     );
 }
 
 #[test]
 fn the_method_is_a_key() {
-    assert_apart(&keyed("[method]"), &[get("/"), Request::new("DELETE", "/"), Request::new("get", "/")]);
+    assert_separate_counters(
+        &rule_with_key("[method]"),
+        &[get("/"), Request::new("DELETE", "/"), Request::new("get", "/")],
+    );
 }
 
 #[test]
-fn the_host_is_a_key_in_one_spelling() {
-    assert_apart(&keyed("[host]"), &[get("/").host("a.test"), get("/").host("b.test")]);
+fn host_key_is_normalised() {
+    assert_separate_counters(&rule_with_key("[host]"), &[get("/").host("a.test"), get("/").host("b.test")]);
     let spellings = ["a.test", "A.Test", "a.test:80", "a.test."].map(|host| get("/").host(host));
-    assert_together(&keyed("[host]"), &spellings);
+    assert_shared_counter(&rule_with_key("[host]"), &spellings);
 }
 
 #[test]
-fn the_path_is_a_key_in_one_spelling() {
-    assert_apart(&keyed("[path]"), &[get("/a"), get("/b"), get("/A"), get("/a/")]);
-    assert_together(&keyed("[path]"), &["/a", "//a", "/x/../a", "/%61", "/a?b=c"].map(get));
+fn path_key_is_normalised() {
+    assert_separate_counters(&rule_with_key("[path]"), &[get("/a"), get("/b"), get("/A"), get("/a/")]);
+    assert_shared_counter(&rule_with_key("[path]"), &["/a", "//a", "/x/../a", "/%61", "/a?b=c"].map(get));
 }
 
 #[test]
-fn a_route_counts_all_its_paths_together() {
+fn route_key_counts_all_its_paths_together() {
     let rule = "  - { name: a, match: { path: [\"/users/{id}\", /other] }, key: [route], limit: 1/d }";
-    assert_together(rule, &[get("/users/1"), get("/users/2"), get("/users/me")]);
-    assert_apart(rule, &[get("/users/1"), get("/other")]);
+    assert_shared_counter(rule, &[get("/users/1"), get("/users/2"), get("/users/me")]);
+    assert_separate_counters(rule, &[get("/users/1"), get("/other")]);
 }
 
 #[test]
-fn parts_of_a_key_do_not_run_into_each_other() {
+fn key_parts_are_delimited() {
     let with = |a: &str, b: &str| get("/").header("x-a", a).header("x-b", b);
-    assert_apart(
-        &keyed("[{ header: x-a }, { header: x-b }]"),
+    assert_separate_counters(
+        &rule_with_key("[{ header: x-a }, { header: x-b }]"),
         &[with("ab", "c"), with("a", "bc"), with("a_b", "c")],
     );
 }
 
 #[test]
 fn an_empty_key_is_one_counter_for_all() {
-    assert_together(&keyed("[]"), &[get("/"), get("/other").from("192.0.2.1"), Request::post("/", "x")]);
+    assert_shared_counter(
+        &rule_with_key("[]"),
+        &[get("/"), get("/other").forwarded_for("192.0.2.1"), Request::post("/", "x")],
+    );
 }
 
 #[test]
-fn the_same_key_under_two_rules_is_two_counters() {
-    let weir = with_rules(
+fn rules_with_the_same_key_have_separate_counters() {
+    let weir = start_with_rules(
         "  - { name: a, match: { path: /a }, key: [client_ip], limit: 2/d }\n  \
          - { name: b, match: { path: /b }, key: [client_ip], limit: 3/d }",
     );
-    assert_eq!(passing(&weir, 5, &get("/a")), 2);
-    assert_eq!(passing(&weir, 5, &get("/b")), 3);
+    assert_eq!(count_admitted(&weir, 5, &get("/a")), 2);
+    assert_eq!(count_admitted(&weir, 5, &get("/b")), 3);
 }
 
 #[test]
-fn a_request_without_the_key_is_skipped_by_default() {
-    let weir = with_rules(&keyed("[{ header: x-api-key }]"));
-    assert_eq!(passing(&weir, 5, &get("/")), 5);
-    let weir = with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 1/d, on_missing: skip }");
-    assert_eq!(passing(&weir, 5, &get("/")), 5);
+fn missing_key_skips_the_rule_by_default() {
+    let weir = start_with_rules(&rule_with_key("[{ header: x-api-key }]"));
+    assert_eq!(count_admitted(&weir, 5, &get("/")), 5);
+    let weir =
+        start_with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 1/d, on_missing: skip }");
+    assert_eq!(count_admitted(&weir, 5, &get("/")), 5);
 }
 
 #[test]
-fn requests_without_the_key_may_share_a_counter() {
-    let weir = with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 2/d, on_missing: shared }");
-    assert_eq!(passing(&weir, 5, &get("/")), 2);
-    assert_eq!(passing(&weir, 5, &get("/").header("x-api-key", "one")), 2, "not the shared counter");
+fn on_missing_shared_uses_one_counter() {
+    let weir =
+        start_with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 2/d, on_missing: shared }");
+    assert_eq!(count_admitted(&weir, 5, &get("/")), 2);
+    assert_eq!(count_admitted(&weir, 5, &get("/").header("x-api-key", "one")), 2, "not the shared counter");
     assert_eq!(
-        passing(&weir, 5, &get("/").header("x-api-key", "")),
+        count_admitted(&weir, 5, &get("/").header("x-api-key", "")),
         2,
         "an empty value is not a missing value"
     );
 }
 
 #[test]
-fn a_request_without_the_key_may_be_denied() {
-    let weir = with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 2/d, on_missing: deny }");
+fn on_missing_deny_rejects() {
+    let weir =
+        start_with_rules("  - { name: a, key: [{ header: x-api-key }], limit: 2/d, on_missing: deny }");
     assert_eq!(statuses(&weir, &[get("/"), get("/").header("x-api-key", "one"), get("/")]), [403, 200, 403]);
 }
 
 #[test]
-fn a_key_of_any_octets_is_a_key() {
-    let weir = with_rules("  - { name: a, key: [{ header: x-api-key }, { query: q }], limit: 1/d }");
+fn key_may_contain_any_bytes() {
+    let weir = start_with_rules("  - { name: a, key: [{ header: x-api-key }, { query: q }], limit: 1/d }");
     let mut client = crate::support::Client::connect(weir.address());
     let mut ask = |value: &[u8]| {
         client.send(
             [b"GET /?q=%ff%00%0a HTTP/1.1\r\nhost: a.test\r\nx-api-key: ", value, b"\r\n\r\n"].concat(),
         );
-        client.answer("GET").status
+        client.read_response("GET").status
     };
     let long = vec![b'k'; 30_000];
     for value in [b"\xff\xfe".as_slice(), b"\xff", &long] {
@@ -193,15 +211,15 @@ fn a_key_of_any_octets_is_a_key() {
 }
 
 #[test]
-fn a_second_value_of_a_part_of_the_key_is_no_way_around_its_limit() {
-    let weir = with_rules(
+fn repeated_key_values_are_rejected_with_400() {
+    let weir = start_with_rules(
         "  - { name: header, key: { header: authorization }, limit: 1/d }\n  \
          - { name: cookie, key: { cookie: sid }, limit: 1/d }\n  \
          - { name: query, key: { query: k }, limit: 1/d, on_missing: shared }\n  \
          - { name: looks-on, key: { header: x-api-key }, limit: 1/d, on_missing: deny, throttle: shadow }",
     );
     let basic = || get("/?k=1").header("authorization", "Basic K");
-    assert_eq!(passing(&weir, 2, &basic()), 1);
+    assert_eq!(count_admitted(&weir, 2, &basic()), 1);
     for n in 0..3 {
         let n = n.to_string();
         for repeated in [
@@ -212,7 +230,7 @@ fn a_second_value_of_a_part_of_the_key_is_no_way_around_its_limit() {
             get(&format!("/?k={n}&k=real")),
             get(&format!("/?k=real&a=b&%6B={n}")),
         ] {
-            let answer = crate::support::ask(weir.address(), &repeated);
+            let answer = crate::support::fetch(weir.address(), &repeated);
             assert_eq!(answer.status, 400, "{repeated:?}");
             assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
             assert!(answer.body.text().contains("several values"), "{}", answer.body.text());
@@ -224,13 +242,13 @@ fn a_second_value_of_a_part_of_the_key_is_no_way_around_its_limit() {
     }
     // A repeated value is still one value, and a rule in shadow mode rejects nothing.
     let again = get("/?k=3&k=3").header("x-api-key", "a").header("x-api-key", "b");
-    assert_eq!(passing(&weir, 2, &again), 1);
+    assert_eq!(count_admitted(&weir, 2, &again), 1);
 }
 
 #[test]
-fn a_rule_that_is_not_in_force_denies_nobody_for_a_missing_key() {
+fn on_missing_deny_does_not_reject_in_shadow_mode() {
     let rule = |more: &str| {
-        with_rules(&format!(
+        start_with_rules(&format!(
             "  - {{ name: a, key: {{ header: x-key }}, limit: 1/d, on_missing: deny, {more} }}"
         ))
     };

@@ -2,11 +2,11 @@
 
 use crate::support::{Client, Request, Weir, config};
 
-use super::{passing, statuses, with_rules};
+use super::{count_admitted, start_with_rules, statuses};
 
 /// Checks that a rule with `matcher` and `deny` rejects all of `inside` and none of `outside`.
 fn assert_matches(matcher: &str, inside: &[Request], outside: &[Request]) {
-    let weir = with_rules(&format!("  - {{ name: a, match: {matcher}, action: deny }}"));
+    let weir = start_with_rules(&format!("  - {{ name: a, match: {matcher}, action: deny }}"));
     assert_eq!(statuses(&weir, inside), vec![403; inside.len()], "{matcher} does not match all of them");
     assert_eq!(statuses(&weir, outside), vec![200; outside.len()], "{matcher} matches too much");
 }
@@ -34,7 +34,7 @@ fn a_prefix_matches_everything_below() {
 }
 
 #[test]
-fn a_template_matches_one_segment_per_hole() {
+fn template_matches_one_segment_per_placeholder() {
     assert_matches(
         "{ path: \"/users/{id}\" }",
         &["/users/1", "/users/a%2Fb"].map(get),
@@ -52,7 +52,7 @@ fn a_regex_matches_anywhere() {
 }
 
 #[test]
-fn a_list_means_any_of() {
+fn list_matches_any_of_its_values() {
     assert_matches(
         "{ path: [/a, \"/b/*\"], method: [GET, PUT] }",
         &[get("/a"), Request::new("PUT", "/b/c")],
@@ -61,7 +61,7 @@ fn a_list_means_any_of() {
 }
 
 #[test]
-fn no_spelling_of_a_path_gets_around_a_rule() {
+fn path_spellings_cannot_bypass_a_rule() {
     let spellings = [
         "/login",
         "//login",
@@ -85,12 +85,12 @@ fn an_encoded_slash_is_not_a_slash() {
 }
 
 #[test]
-fn a_method_matches_by_letter_and_case() {
+fn method_match_is_case_sensitive() {
     assert_matches("{ method: POST }", &[Request::post("/", "")], &[get("/"), Request::new("post", "/")]);
 }
 
 #[test]
-fn a_host_matches_without_case_and_port() {
+fn host_match_ignores_case_and_port() {
     let host = |host: &str| get("/").host(host);
     assert_matches(
         "{ host: api.example.com }",
@@ -105,7 +105,7 @@ fn a_host_matches_without_case_and_port() {
 }
 
 #[test]
-fn the_host_of_an_absolute_target_is_the_host() {
+fn host_of_an_absolute_target_overrides_the_host_header() {
     let disguised = get("http://api.example.com/").host("innocent.test");
     assert_matches(
         "{ host: api.example.com }",
@@ -131,7 +131,7 @@ fn any_line_of_a_repeated_header_matches() {
 
 #[test]
 fn a_client_address_matches_by_network() {
-    let from = |ip: &str| get("/").from(ip);
+    let from = |ip: &str| get("/").forwarded_for(ip);
     assert_matches(
         "{ client_ip: [203.0.113.0/24, \"2001:db8::/32\", 198.51.100.7] }",
         &["203.0.113.1", "203.0.113.255", "2001:db8:1::1", "198.51.100.7", "::ffff:203.0.113.9"].map(from),
@@ -155,51 +155,51 @@ fn all_fields_must_hold() {
 }
 
 #[test]
-fn a_rule_without_match_is_for_everybody() {
-    let weir = with_rules("  - { name: a, action: deny }");
+fn rule_without_match_applies_to_all_requests() {
+    let weir = start_with_rules("  - { name: a, action: deny }");
     assert_eq!(statuses(&weir, &[get("/"), Request::post("/x", "y")]), [403, 403]);
 }
 
 #[test]
-fn except_takes_requests_out() {
-    let weir = with_rules(
+fn except_excludes_requests() {
+    let weir = start_with_rules(
         "  - { name: a, key: [], limit: 1/d, except: { header: { x-probe: \"*\" }, path: /health } }",
     );
     let probe = get("/health").header("x-probe", "1");
-    assert_eq!(passing(&weir, 5, &probe), 5);
+    assert_eq!(count_admitted(&weir, 5, &probe), 5);
     assert_eq!(
         statuses(&weir, &[get("/"), get("/health"), get("/").header("x-probe", "1")]),
         [200, 429, 429]
     );
-    assert_eq!(passing(&weir, 5, &probe), 5);
+    assert_eq!(count_admitted(&weir, 5, &probe), 5);
 }
 
 #[test]
-fn deny_answers_403_and_charges_nobody() {
-    let weir = with_rules(
+fn deny_responds_403_without_charging_other_rules() {
+    let weir = start_with_rules(
         "  - { name: no, match: { path: /secret }, action: deny }\n  - { name: all, key: [], limit: 2/d }",
     );
     assert_eq!(statuses(&weir, &vec![get("/secret"); 5]), vec![403; 5]);
-    assert_eq!(passing(&weir, 4, &get("/")), 2);
+    assert_eq!(count_admitted(&weir, 4, &get("/")), 2);
 }
 
 #[test]
-fn allow_exempts_from_deny_and_limits_wherever_it_stands() {
+fn allow_exempts_from_deny_and_limits_in_any_order() {
     let rules = [
         "  - { name: no, match: { path: \"/a/*\" }, action: deny }",
         "  - { name: all, key: [], limit: 1/d }",
         "  - { name: yes, match: { path: /a/health }, action: allow }",
     ];
     for order in [[0, 1, 2], [2, 1, 0]] {
-        let weir = with_rules(&order.map(|index| rules[index]).join("\n"));
-        assert_eq!(passing(&weir, 5, &get("/a/health")), 5);
+        let weir = start_with_rules(&order.map(|index| rules[index]).join("\n"));
+        assert_eq!(count_admitted(&weir, 5, &get("/a/health")), 5);
         assert_eq!(statuses(&weir, &[get("/a/b"), get("/"), get("/")]), [403, 200, 429]);
     }
 }
 
 #[test]
 fn outcomes_are_counted_by_rule() {
-    let weir = with_rules(
+    let weir = start_with_rules(
         "  - { name: yes, match: { path: /yes }, action: allow }\n  - { name: no, match: { path: /no }, action: deny }\n  \
          - { name: all, key: [], limit: 1/d }",
     );
@@ -216,7 +216,7 @@ fn outcomes_are_counted_by_rule() {
 }
 
 #[test]
-fn a_slash_at_the_end_makes_no_difference_where_it_is_ignored() {
+fn trailing_slash_ignore_matches_with_and_without_slash() {
     let rules = |top: &str, inner: &str| {
         format!(
             "{top}rules:\n  - {{ name: login, match: {{ path: /login{inner} }}, key: route, limit: 1/d }}\n  \

@@ -22,13 +22,13 @@ const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 
 /// Compiled policy of a recipe, with its limiter.
-struct Rules {
+struct RecipeRules {
     policy: Arc<Policy>,
     limiter: Limiter,
 }
 
-impl Rules {
-    fn of(heading: &str, files: &[(&str, &[u8])]) -> Self {
+impl RecipeRules {
+    fn from_recipe(heading: &str, files: &[(&str, &[u8])]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (name, content) in files {
             std::fs::write(directory.path().join(name), content).unwrap();
@@ -41,7 +41,7 @@ impl Rules {
     }
 
     /// Whether a request from `client` is admitted `seconds` after midnight.
-    fn passes(&self, client: &str, seconds: u64) -> bool {
+    fn is_admitted(&self, client: &str, seconds: u64) -> bool {
         let (client, now): (IpAddr, _) = (client.parse().unwrap(), Timestamp::from_secs(MIDNIGHT + seconds));
         let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
         let request = identify(&Method::GET, &uri, &headers, client, &self.policy.identify, now).unwrap();
@@ -53,37 +53,38 @@ impl Rules {
     }
 
     /// Returns how many of `requests` requests are admitted.
-    fn passing(&self, requests: usize, client: &str, seconds: u64) -> usize {
-        (0..requests).filter(|_| self.passes(client, seconds)).count()
+    fn count_admitted(&self, requests: usize, client: &str, seconds: u64) -> usize {
+        (0..requests).filter(|_| self.is_admitted(client, seconds)).count()
     }
 }
 
 #[test]
-fn a_country_at_night() {
+fn country_is_limited_during_certain_hours() {
     let database = include_bytes!("../../data/city.mmdb");
-    let night = Rules::of("Limit one country during certain hours", &[("country.mmdb", database)]);
+    let night =
+        RecipeRules::from_recipe("Limit one country during certain hours", &[("country.mmdb", database)]);
     let (brazil, germany) = ("198.51.100.7", "192.0.2.7");
     // São Paulo is at UTC-3 all year round.
     let (one, six) = (4 * HOUR, 9 * HOUR);
-    assert_eq!(night.passing(2000, brazil, one - 1), 2000);
-    assert_eq!(night.passing(2000, brazil, one), 1000);
-    assert_eq!(night.passing(2000, brazil, one + MINUTE), 1000);
-    assert_eq!(night.passing(2000, germany, one + MINUTE), 2000);
-    assert_eq!(night.passing(2000, brazil, six - 1), 1000);
-    assert_eq!(night.passing(2000, brazil, six), 2000);
+    assert_eq!(night.count_admitted(2000, brazil, one - 1), 2000);
+    assert_eq!(night.count_admitted(2000, brazil, one), 1000);
+    assert_eq!(night.count_admitted(2000, brazil, one + MINUTE), 1000);
+    assert_eq!(night.count_admitted(2000, germany, one + MINUTE), 2000);
+    assert_eq!(night.count_admitted(2000, brazil, six - 1), 1000);
+    assert_eq!(night.count_admitted(2000, brazil, six), 2000);
 }
 
 #[test]
-fn one_home_one_office_one_provider() {
-    let nested = Rules::of("Limit IPv6 networks of several sizes", &[]);
+fn ipv6_networks_of_several_sizes_are_limited() {
+    let nested = RecipeRules::from_recipe("Limit IPv6 networks of several sizes", &[]);
     let from = |office: usize, home: usize, host: usize| format!("2001:db8:0:{office}{home:02x}::{host}");
     // A /64 has a limit of 100, whatever its addresses.
-    assert_eq!((0..300).filter(|host| nested.passes(&from(1, 0, *host), 0)).count(), 100);
+    assert_eq!((0..300).filter(|host| nested.is_admitted(&from(1, 0, *host), 0)).count(), 100);
     // Four /64 use up the limit of their /56, and four /56 that of their /48.
-    assert_eq!((1..9).map(|home| nested.passing(300, &from(1, home, 1), 0)).sum::<usize>(), 300);
+    assert_eq!((1..9).map(|home| nested.count_admitted(300, &from(1, home, 1), 0)).sum::<usize>(), 300);
     let others: usize = (2..9)
-        .map(|office| (0..9).map(|home| nested.passing(300, &from(office, home, 1), 0)).sum::<usize>())
+        .map(|office| (0..9).map(|home| nested.count_admitted(300, &from(office, home, 1), 0)).sum::<usize>())
         .sum();
     assert_eq!(others, 1200);
-    assert_eq!(nested.passing(300, "2001:db8:1::1", 0), 100);
+    assert_eq!(nested.count_admitted(300, "2001:db8:1::1", 0), 100);
 }

@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use crate::support::{Weir, config, get, wait};
 
-const OPEN: &str = "rules: []";
-const DENY: &str = "rules: [{ name: no, action: deny }]";
+const NO_RULES: &str = "rules: []";
+const DENY_ALL: &str = "rules: [{ name: no, action: deny }]";
 
 fn until_status(weir: &Weir, status: u16) {
     wait::until_true("the new rules", || get(weir.address(), "/").status == status);
 }
 
 #[test]
-fn a_file_written_in_place_is_read_again() {
-    let weir = Weir::start(&config("echo", OPEN));
-    fs::write(weir.file(), config("echo", DENY)).unwrap();
+fn file_written_in_place_is_reloaded() {
+    let weir = Weir::start(&config("echo", NO_RULES));
+    fs::write(weir.file(), config("echo", DENY_ALL)).unwrap();
     until_status(&weir, 403);
 }
 
 #[test]
 fn a_half_written_file_is_never_applied() {
-    let weir = Weir::start(&config("echo", DENY));
+    let weir = Weir::start(&config("echo", DENY_ALL));
     // Every prefix is valid YAML, but only the last line makes it a valid configuration.
     let next = "rules: []\nworkers: 1\nadmin: { address: 127.0.0.1:0 }\nlisteners: [{ address: 127.0.0.1:0, name: inbound }]\nupstream: { address: echo }\n";
     let (before, rejected) = (weir.generation(), weir.rejected_reloads());
@@ -43,7 +43,7 @@ fn a_half_written_file_is_never_applied() {
 }
 
 /// Publishes `yaml` as a kubelet does: in a new directory, with `..data` as a symbolic link to it.
-fn publish(mount: &Path, version: &str, yaml: &str) {
+fn publish_configmap(mount: &Path, version: &str, yaml: &str) {
     let directory = mount.join(format!("..{version}"));
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("weir.yaml"), yaml).unwrap();
@@ -52,37 +52,39 @@ fn publish(mount: &Path, version: &str, yaml: &str) {
 }
 
 #[test]
-fn a_configmap_swap_is_noticed_every_time() {
+fn configmap_swap_is_reloaded_every_time() {
     let mount = tempfile::tempdir().unwrap();
-    publish(mount.path(), "2026_01", &config("echo", OPEN));
+    publish_configmap(mount.path(), "2026_01", &config("echo", NO_RULES));
     symlink("..data/weir.yaml", mount.path().join("weir.yaml")).unwrap();
     let weir = Weir::start_file(&mount.path().join("weir.yaml"));
     assert_eq!(get(weir.address(), "/").status, 200);
-    for (version, rules, status) in [("2026_02", DENY, 403), ("2026_03", OPEN, 200), ("2026_04", DENY, 403)] {
-        publish(mount.path(), version, &config("echo", rules));
+    for (version, rules, status) in
+        [("2026_02", DENY_ALL, 403), ("2026_03", NO_RULES, 200), ("2026_04", DENY_ALL, 403)]
+    {
+        publish_configmap(mount.path(), version, &config("echo", rules));
         until_status(&weir, status);
     }
     fs::remove_dir_all(mount.path().join("..2026_01")).unwrap();
     fs::remove_dir_all(mount.path().join("..2026_03")).unwrap();
-    publish(mount.path(), "2026_05", &config("echo", OPEN));
+    publish_configmap(mount.path(), "2026_05", &config("echo", NO_RULES));
     until_status(&weir, 200);
 }
 
 #[test]
-fn a_deleted_file_changes_nothing_until_it_is_back() {
-    let weir = Weir::start(&config("echo", DENY));
+fn deleted_file_keeps_the_configuration_until_it_is_restored() {
+    let weir = Weir::start(&config("echo", DENY_ALL));
     fs::remove_file(weir.file()).unwrap();
     wait::throughout(Duration::from_millis(700), || {
         assert_eq!(get(weir.address(), "/").status, 403);
         assert_eq!(weir.admin_get("/ready").status, 200);
     });
-    fs::write(weir.file(), config("echo", OPEN)).unwrap();
+    fs::write(weir.file(), config("echo", NO_RULES)).unwrap();
     until_status(&weir, 200);
 }
 
 #[test]
 fn the_last_of_many_writes_wins() {
-    let weir = Weir::start(&config("echo", OPEN));
+    let weir = Weir::start(&config("echo", NO_RULES));
     for n in 0..30 {
         let rules = format!("rules: [{{ name: no-{n}, action: deny }}]");
         weir.replace_file(&config("echo", &rules));
@@ -96,15 +98,15 @@ fn the_last_of_many_writes_wins() {
 }
 
 #[test]
-fn sighup_reads_the_file_again() {
+fn sighup_reloads_the_file() {
     // A link to another directory: changes of its target cause no events in the watched directory.
     let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let target = elsewhere.path().join("real.yaml");
-    fs::write(&target, config("echo", OPEN)).unwrap();
+    fs::write(&target, config("echo", NO_RULES)).unwrap();
     let link = here.path().join("weir.yaml");
     symlink(&target, &link).unwrap();
     let mut weir = Weir::start_file(&link);
-    fs::write(&target, config("echo", DENY)).unwrap();
+    fs::write(&target, config("echo", DENY_ALL)).unwrap();
     weir.signal("HUP");
     until_status(&weir, 403);
     weir.signal("HUP");
@@ -113,8 +115,8 @@ fn sighup_reads_the_file_again() {
 }
 
 #[test]
-fn signals_of_no_concern_are_ignored() {
-    let mut weir = Weir::start(&config("echo", OPEN));
+fn unhandled_signals_are_ignored() {
+    let mut weir = Weir::start(&config("echo", NO_RULES));
     for signal in ["USR1", "PIPE"] {
         weir.signal(signal);
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::{Service, config};
+use super::{RlsService, config};
 use crate::servers::Server;
 use crate::support::envoy::{Envoy, grpc_cluster};
 use crate::support::{Origin, Request, Weir, wait};
@@ -30,7 +30,7 @@ descriptors:
 ";
 
 /// Returns the rate limit filter with further settings.
-fn filter(more: &Value) -> Value {
+fn rate_limit_filter(more: &Value) -> Value {
     let mut config = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
         "domain": "edge",
@@ -51,7 +51,7 @@ fn filter(more: &Value) -> Value {
 
 /// Returns a virtual host whose named routes send their name as a descriptor. All other routes send the client's
 /// address.
-fn host() -> Value {
+fn virtual_host() -> Value {
     let to = json!({ "cluster": "upstream" });
     let named = |name: &str| {
         let action = json!({ "generic_key": { "descriptor_key": "route", "descriptor_value": name } });
@@ -92,7 +92,7 @@ fn host() -> Value {
     })
 }
 
-fn front(service: SocketAddr, upstream: &Origin, more: &Value) -> Envoy {
+fn start_envoy(service: SocketAddr, upstream: &Origin, more: &Value) -> Envoy {
     let metadata = json!({
         "name": "envoy.filters.http.set_metadata",
         "typed_config": {
@@ -104,36 +104,36 @@ fn front(service: SocketAddr, upstream: &Origin, more: &Value) -> Envoy {
         },
     });
     let clusters = [grpc_cluster("ratelimit", service)];
-    Envoy::start(&[metadata, filter(more)], &host(), upstream.address(), &clusters)
+    Envoy::start(&[metadata, rate_limit_filter(more)], &virtual_host(), upstream.address(), &clusters)
 }
 
-fn from(client: &str, path: &str) -> Request {
+fn request_from(client: &str, path: &str) -> Request {
     Request::get(path).header("x-forwarded-for", client)
 }
 
 #[test]
-fn clients_see_limits_in_headers_and_a_429_when_they_are_over() {
-    let (service, origin) = (Service::start(&[("edge.yaml", RULES)]), Origin::hello());
-    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
-    let first = envoy.ask(&from("192.0.2.1", "/"));
+fn clients_get_rate_limit_headers_and_429() {
+    let (service, origin) = (RlsService::start(&[("edge.yaml", RULES)]), Origin::hello());
+    let envoy = start_envoy(service.weir.rls_address("grpc"), &origin, &json!({}));
+    let first = envoy.fetch(&request_from("192.0.2.1", "/"));
     assert_eq!((first.status, first.header("x-ratelimit-limit")), (200, "2, 2;w=3600;name=\"per-ip\""));
-    assert_eq!(first.number("x-ratelimit-remaining"), 1);
-    assert!((1..=3600).contains(&first.number("x-ratelimit-reset")));
-    envoy.ask(&from("192.0.2.1", "/"));
-    let refused = envoy.ask(&from("192.0.2.1", "/"));
+    assert_eq!(first.numeric_header("x-ratelimit-remaining"), 1);
+    assert!((1..=3600).contains(&first.numeric_header("x-ratelimit-reset")));
+    envoy.fetch(&request_from("192.0.2.1", "/"));
+    let refused = envoy.fetch(&request_from("192.0.2.1", "/"));
     assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, "true"));
-    assert_eq!(refused.number("x-ratelimit-remaining"), 0);
-    assert!((1..=3600).contains(&refused.number("retry-after")));
-    assert_eq!(envoy.ask(&from("192.0.2.2", "/")).status, 200, "another client");
-    assert_eq!(origin.seen().len(), 3);
+    assert_eq!(refused.numeric_header("x-ratelimit-remaining"), 0);
+    assert!((1..=3600).contains(&refused.numeric_header("retry-after")));
+    assert_eq!(envoy.fetch(&request_from("192.0.2.2", "/")).status, 200, "another client");
+    assert_eq!(origin.requests().len(), 3);
     assert_eq!(envoy.stat("cluster.upstream.ratelimit.over_limit"), 1);
     assert_eq!(envoy.stat("cluster.upstream.ratelimit.error"), 0);
 }
 
 #[test]
-fn a_shadow_passes_and_a_limit_that_comes_with_the_request_counts() {
-    let (service, origin) = (Service::start(&[("edge.yaml", RULES)]), Origin::hello());
-    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
+fn shadow_rule_admits_and_limit_override_applies() {
+    let (service, origin) = (RlsService::start(&[("edge.yaml", RULES)]), Origin::hello());
+    let envoy = start_envoy(service.weir.rls_address("grpc"), &origin, &json!({}));
     let statuses =
         |path: &str, times: usize| -> Vec<u16> { (0..times).map(|_| envoy.get(path).status).collect() };
     assert_eq!(statuses("/login", 2), [200, 429]);
@@ -143,10 +143,10 @@ fn a_shadow_passes_and_a_limit_that_comes_with_the_request_counts() {
 }
 
 #[test]
-fn hits_that_the_answer_tells_are_charged_after_it() {
-    let service = Service::start(&[("edge.yaml", RULES)]);
-    let origin = Origin::answering("HTTP/1.1 200 OK\r\nx-tokens: 6\r\ncontent-length: 0\r\n\r\n");
-    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
+fn hits_from_the_response_are_charged_on_stream_done() {
+    let service = RlsService::start(&[("edge.yaml", RULES)]);
+    let origin = Origin::responding_with("HTTP/1.1 200 OK\r\nx-tokens: 6\r\ncontent-length: 0\r\n\r\n");
+    let envoy = start_envoy(service.weir.rls_address("grpc"), &origin, &json!({}));
     let charged = || service.stat("ratelimit.service.rate_limit.edge.quota_tokens.total_hits");
     for turn in 1..=2_u64 {
         assert_eq!(envoy.get("/tokens").status, 200);
@@ -157,12 +157,12 @@ fn hits_that_the_answer_tells_are_charged_after_it() {
 }
 
 #[test]
-fn a_call_of_grpc_is_refused_in_its_own_words() {
-    let (service, origin) = (Service::start(&[("edge.yaml", RULES)]), Origin::hello());
-    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
+fn grpc_call_is_rejected_with_resource_exhausted() {
+    let (service, origin) = (RlsService::start(&[("edge.yaml", RULES)]), Origin::hello());
+    let envoy = start_envoy(service.weir.rls_address("grpc"), &origin, &json!({}));
     let call = || {
         let call = Request::post("/login", "").header("content-type", "application/grpc");
-        envoy.ask(&call.header("te", "trailers"))
+        envoy.fetch(&call.header("te", "trailers"))
     };
     call();
     let refused = call();
@@ -170,10 +170,10 @@ fn a_call_of_grpc_is_refused_in_its_own_words() {
 }
 
 #[test]
-fn the_services_own_headers_reach_the_client() {
-    let service = Service::with(&[("edge.yaml", RULES)], "  response_headers: true\n");
+fn response_headers_of_the_service_reach_the_client() {
+    let service = RlsService::start_with(&[("edge.yaml", RULES)], "  response_headers: true\n");
     let origin = Origin::hello();
-    let envoy = front(service.weir.door("grpc"), &origin, &json!({}));
+    let envoy = start_envoy(service.weir.rls_address("grpc"), &origin, &json!({}));
     let passed = envoy.get("/login");
     assert_eq!(
         (passed.status, passed.header("ratelimit-limit"), passed.header("ratelimit-remaining")),
@@ -184,32 +184,32 @@ fn the_services_own_headers_reach_the_client() {
 }
 
 #[test]
-fn without_the_service_requests_pass_or_fail_as_envoy_is_told() {
+fn failure_mode_deny_decides_without_the_service() {
     let origin = Origin::hello();
-    let mut service = Service::start(&[("edge.yaml", RULES)]);
-    let grpc = service.weir.door("grpc");
-    let open = front(grpc, &origin, &json!({}));
-    let closed = front(grpc, &origin, &json!({ "failure_mode_deny": true }));
+    let mut service = RlsService::start(&[("edge.yaml", RULES)]);
+    let grpc = service.weir.rls_address("grpc");
+    let open = start_envoy(grpc, &origin, &json!({}));
+    let closed = start_envoy(grpc, &origin, &json!({ "failure_mode_deny": true }));
     assert_eq!((open.get("/login").status, open.get("/login").status), (200, 429));
     service.weir.kill();
     assert_eq!((open.get("/login").status, closed.get("/login").status), (200, 500));
     assert!(open.stat("cluster.upstream.ratelimit.failure_mode_allowed") > 0);
-    let text = config(service.rules(), "").replacen(
+    let text = config(service.rules_directory(), "").replacen(
         "address: 127.0.0.1:0\n  http",
         &format!("address: {grpc}\n  http"),
         1,
     );
     let again = Weir::start(&text);
-    assert_eq!(again.door("grpc"), grpc);
+    assert_eq!(again.rls_address("grpc"), grpc);
     wait::until_true("the service again", || closed.get("/login").status == 200);
     assert_eq!(open.get("/login").status, 429, "both Envoys use the same service");
 }
 
 #[test]
-fn a_service_that_does_not_answer_is_not_waited_for() {
+fn unresponsive_service_times_out() {
     let origin = Origin::hello();
-    let service = Service::start(&[("edge.yaml", RULES)]);
-    let envoy = front(service.weir.door("grpc"), &origin, &json!({ "timeout": "0.2s" }));
+    let service = RlsService::start(&[("edge.yaml", RULES)]);
+    let envoy = start_envoy(service.weir.rls_address("grpc"), &origin, &json!({ "timeout": "0.2s" }));
     assert_eq!((envoy.get("/login").status, envoy.get("/login").status), (200, 429));
     service.weir.signal("STOP");
     wait::until_true("Envoy to admit requests without the service", || envoy.get("/login").status == 200);
@@ -218,23 +218,23 @@ fn a_service_that_does_not_answer_is_not_waited_for() {
 }
 
 #[test]
-fn native_rules_decide_for_envoy_too() {
+fn native_rules_apply_to_envoy() {
     let rules = "rls: { address: 127.0.0.1:0 }\nrules:
 - { name: per-ip, domain: edge, key: client_ip, limit: 2/h, algorithm: fixed_window }
 - { name: known, domain: edge, match: { client_ip: 192.0.2.9 }, action: allow }
 - { name: login, domain: edge, match: { descriptor: { route: login } }, action: deny }\n";
     let (weir, origin) = (Weir::start(&crate::support::config("echo", rules)), Origin::hello());
-    let envoy = front(weir.door("grpc"), &origin, &json!({}));
-    let first = envoy.ask(&from("192.0.2.1", "/"));
+    let envoy = start_envoy(weir.rls_address("grpc"), &origin, &json!({}));
+    let first = envoy.fetch(&request_from("192.0.2.1", "/"));
     assert_eq!((first.status, first.header("x-ratelimit-limit")), (200, "2, 2;w=3600;name=\"per-ip\""));
-    let statuses = [(); 2].map(|()| envoy.ask(&from("192.0.2.1", "/")).status);
+    let statuses = [(); 2].map(|()| envoy.fetch(&request_from("192.0.2.1", "/")).status);
     assert_eq!(statuses, [200, 429]);
-    assert!([(); 4].iter().all(|()| envoy.ask(&from("192.0.2.9", "/")).status == 200));
-    assert_eq!(envoy.ask(&from("192.0.2.9", "/login")).status, 429);
+    assert!([(); 4].iter().all(|()| envoy.fetch(&request_from("192.0.2.9", "/")).status == 200));
+    assert_eq!(envoy.fetch(&request_from("192.0.2.9", "/login")).status, 429);
 }
 
 #[test]
-fn envoys_that_ask_different_instances_share_one_limit() {
+fn envoys_on_different_instances_share_one_limit() {
     let store = Server::start();
     let more = format!("store: {{ redis: \"{}\", timeout: 2s }}\n", store.url());
     let rules = format!(
@@ -246,21 +246,21 @@ fn envoys_that_ask_different_instances_share_one_limit() {
     for weir in &fleet {
         wait::until_true("the fleet", || weir.metric("weir_store_instances", &[]) == 2.0);
     }
-    let envoys = fleet.each_ref().map(|weir| front(weir.door("grpc"), &origin, &json!({})));
-    let statuses = (0..8).map(|turn: usize| envoys[turn % 2].ask(&from("192.0.2.1", "/")).status);
+    let envoys = fleet.each_ref().map(|weir| start_envoy(weir.rls_address("grpc"), &origin, &json!({})));
+    let statuses = (0..8).map(|turn: usize| envoys[turn % 2].fetch(&request_from("192.0.2.1", "/")).status);
     assert_eq!(statuses.filter(|status| *status == 200).count(), 4);
 }
 
 #[test]
-fn what_a_rule_has_to_say_is_metadata_of_the_request() {
+fn rule_metadata_becomes_dynamic_metadata() {
     let file = "domain: edge\ndescriptors:\n- key: remote_address\n  metadata: { tier: gold }\n  \
                 rate_limit: { unit: hour, requests_per_unit: 5 }\n";
-    let service = Service::with(&[("edge.yaml", file)], "  dynamic_metadata: true\n");
+    let service = RlsService::start_with(&[("edge.yaml", file)], "  dynamic_metadata: true\n");
     let origin = Origin::hello();
-    let mut host = host();
+    let mut host = virtual_host();
     let tier = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:tier)%";
     host["response_headers_to_add"] = json!([{ "header": { "key": "x-tier", "value": tier } }]);
-    let clusters = [grpc_cluster("ratelimit", service.weir.door("grpc"))];
-    let envoy = Envoy::start(&[filter(&json!({}))], &host, origin.address(), &clusters);
+    let clusters = [grpc_cluster("ratelimit", service.weir.rls_address("grpc"))];
+    let envoy = Envoy::start(&[rate_limit_filter(&json!({}))], &host, origin.address(), &clusters);
     assert_eq!(envoy.get("/").header("x-tier"), "gold");
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Service, config};
-use crate::support::h2::H2;
+use super::{RlsService, config};
+use crate::support::h2::H2Client;
 use crate::support::{Weir, get, wait};
 
 const RULES: &str =
@@ -12,9 +12,9 @@ const SERVING: i32 = 1;
 const NOT_SERVING: i32 = 2;
 
 #[test]
-fn health_is_the_same_by_grpc_and_http_and_follows_the_truth() {
-    let service = Service::start(&[("d.yaml", RULES)]);
-    let http = service.weir.door("http");
+fn grpc_and_http_health_follow_readiness() {
+    let service = RlsService::start(&[("d.yaml", RULES)]);
+    let http = service.weir.rls_address("http");
     let says = |status: i32| {
         wait::until_true("health", || {
             ["", "ratelimit"].iter().all(|name| service.client.health(name).unwrap() == status)
@@ -32,8 +32,8 @@ fn health_is_the_same_by_grpc_and_http_and_follows_the_truth() {
 }
 
 #[test]
-fn whoever_watches_health_is_told_when_it_changes() {
-    let service = Service::start(&[("d.yaml", RULES)]);
+fn health_watch_reports_changes() {
+    let service = RlsService::start(&[("d.yaml", RULES)]);
     wait::until_true("health", || service.client.health("").unwrap() == SERVING);
     let mut watched = service.client.watch("ratelimit");
     assert_eq!(watched.next(), SERVING);
@@ -44,16 +44,16 @@ fn whoever_watches_health_is_told_when_it_changes() {
 }
 
 #[test]
-fn the_end_is_told_before_it_comes_and_calls_are_answered_until_then() {
+fn drain_reports_not_serving_and_still_serves_calls() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("d.yaml"), RULES).unwrap();
     let text = format!("{}drain: {{ delay: 60s, timeout: 5s }}\n", config(directory.path(), ""));
     let mut weir = Weir::start(&text);
-    let client = super::Client::connect(weir.door("grpc"));
+    let client = super::RlsClient::connect(weir.rls_address("grpc"));
     wait::until_true("health", || client.health("").unwrap() == SERVING);
     weir.terminate();
     wait::until_true("the announcement", || client.health("").unwrap() == NOT_SERVING);
-    assert_eq!(client.ask("d", "k=x").statuses.len(), 1, "calls are served after the announcement");
+    assert_eq!(client.check("d", "k=x").statuses.len(), 1, "calls are served after the announcement");
     weir.admin_post("/drain_listeners");
     assert!(weir.wait_exit().success());
     let log = weir.log().join("\n");
@@ -61,14 +61,15 @@ fn the_end_is_told_before_it_comes_and_calls_are_answered_until_then() {
 }
 
 #[test]
-fn a_connection_that_is_old_is_ended_and_its_calls_are_answered() {
-    let service = Service::with(&[("d.yaml", RULES)], "  connections: { max_age: 300ms, grace: 5s }\n");
-    let mut first = H2::connect(service.weir.door("grpc"));
-    assert!(first.until_ended().is_ok(), "closed with GOAWAY and without an error");
+fn max_connection_age_closes_gracefully() {
+    let service =
+        RlsService::start_with(&[("d.yaml", RULES)], "  connections: { max_age: 300ms, grace: 5s }\n");
+    let mut first = H2Client::connect(service.weir.rls_address("grpc"));
+    assert!(first.until_closed().is_ok(), "closed with GOAWAY and without an error");
     let until = wait::now() + Duration::from_secs(1);
     let mut calls = 0;
     while wait::now() < until {
-        assert_eq!(service.client.ask("d", "k=x").statuses.len(), 1);
+        assert_eq!(service.client.check("d", "k=x").statuses.len(), 1);
         calls += 1;
     }
     assert!(calls > 10, "only {calls} calls");

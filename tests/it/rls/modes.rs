@@ -1,13 +1,13 @@
 //! Matching and modes, with the expectations of the reference's integration tests and scripts.
 
-use super::{Code, Service, descriptor};
+use super::{Code, RlsService, descriptor};
 
-fn codes(answer: &super::desk::Answer) -> (Code, Vec<Code>) {
+fn codes(answer: &super::client::CheckResponse) -> (Code, Vec<Code>) {
     (answer.overall_code(), answer.statuses.iter().map(|status| status.code()).collect())
 }
 
 #[test]
-fn values_of_a_wildcard_share_a_counter_only_if_told_to() {
+fn wildcard_values_share_a_counter_only_with_share_threshold() {
     let rules = "\
 domain: d
 descriptors:
@@ -19,13 +19,13 @@ descriptors:
     value: files/*
     rate_limit: { unit: year, requests_per_unit: 10 }
 ";
-    let service = Service::start(&[("d.yaml", rules)]);
+    let service = RlsService::start(&[("d.yaml", rules)]);
     for _ in 0..10 {
-        assert_eq!(service.client.ask("d", "shared=files/a.pdf").overall_code(), Code::Ok);
+        assert_eq!(service.client.check("d", "shared=files/a.pdf").overall_code(), Code::Ok);
     }
-    assert_eq!(service.client.ask("d", "shared=files/b.csv").overall_code(), Code::OverLimit);
+    assert_eq!(service.client.check("d", "shared=files/b.csv").overall_code(), Code::OverLimit);
     for value in ["files/a.pdf", "files/b.csv"] {
-        assert_eq!(service.client.ask("d", &format!("apart={value}")).statuses[0].limit_remaining, 9);
+        assert_eq!(service.client.check("d", &format!("apart={value}")).statuses[0].limit_remaining, 9);
     }
     assert_eq!(service.stat("ratelimit.service.rate_limit.d.shared_files/*.total_hits"), 11);
 }
@@ -43,9 +43,9 @@ descriptors:
     descriptors:
       - { key: sub, value: '*z', rate_limit: { unit: year, requests_per_unit: 4 } }
 ";
-    let service = Service::start(&[("d.yaml", rules)]);
+    let service = RlsService::start(&[("d.yaml", rules)]);
     let limit = |entries: &str| {
-        let limit = service.client.ask("d", entries).statuses[0].current_limit.clone();
+        let limit = service.client.check("d", entries).statuses[0].current_limit.clone();
         limit.map(|limit| limit.requests_per_unit)
     };
     assert_eq!((limit("w=foo"), limit("w=foo1"), limit("w=food")), (Some(1), Some(1), Some(3)));
@@ -55,7 +55,7 @@ descriptors:
 }
 
 #[test]
-fn a_limit_sits_exactly_as_deep_as_the_descriptor() {
+fn limit_applies_only_at_the_depth_of_its_descriptor() {
     let rules = "\
 domain: d
 descriptors:
@@ -67,9 +67,9 @@ descriptors:
     descriptors:
       - { key: sub, value: right, rate_limit: { unit: year, requests_per_unit: 3 } }
 ";
-    let service = Service::start(&[("d.yaml", rules)]);
+    let service = RlsService::start(&[("d.yaml", rules)]);
     let limit = |entries: &str| {
-        let limit = service.client.ask("d", entries).statuses[0].current_limit.clone();
+        let limit = service.client.check("d", entries).statuses[0].current_limit.clone();
         limit.map(|limit| limit.requests_per_unit)
     };
     assert_eq!((limit("key2=value2"), limit("key2=value2,sub=x")), (Some(2), None));
@@ -88,28 +88,28 @@ descriptors:
 ";
 
 #[test]
-fn a_rule_in_shadow_mode_refuses_nobody_and_hides_nobody_elses_refusal() {
-    let service = Service::start(&[("d.yaml", SHADOWED)]);
-    service.client.ask("d", "looks=x");
-    let over = service.client.ask("d", "looks=x");
+fn shadow_rule_neither_rejects_nor_hides_other_rejections() {
+    let service = RlsService::start(&[("d.yaml", SHADOWED)]);
+    service.client.check("d", "looks=x");
+    let over = service.client.check("d", "looks=x");
     assert_eq!(codes(&over), (Code::Ok, vec![Code::Ok]));
     assert_eq!(over.statuses[0].limit_remaining, 0);
     assert_eq!(service.stat("ratelimit.service.rate_limit.d.looks.shadow_mode"), 1);
-    service.client.ask("d", "holds=x");
-    let mixed = service.client.ask_all("d", vec![descriptor("looks=x"), descriptor("holds=x")]);
+    service.client.check("d", "holds=x");
+    let mixed = service.client.check_all("d", vec![descriptor("looks=x"), descriptor("holds=x")]);
     assert_eq!(codes(&mixed), (Code::OverLimit, vec![Code::Ok, Code::OverLimit]));
 }
 
 #[test]
-fn a_service_in_shadow_mode_says_what_is_over_and_lets_it_pass() {
-    let service = Service::with(&[("d.yaml", SHADOWED)], "  shadow_mode: true\n");
-    service.client.ask("d", "holds=x");
-    assert_eq!(codes(&service.client.ask("d", "holds=x")), (Code::Ok, vec![Code::OverLimit]));
+fn global_shadow_mode_reports_over_limit_and_admits() {
+    let service = RlsService::start_with(&[("d.yaml", SHADOWED)], "  shadow_mode: true\n");
+    service.client.check("d", "holds=x");
+    assert_eq!(codes(&service.client.check("d", "holds=x")), (Code::Ok, vec![Code::OverLimit]));
     assert_eq!(service.stat("ratelimit.service.global_shadow_mode"), 1);
 }
 
 #[test]
-fn quotas_refuse_only_when_all_are_used_up() {
+fn quota_mode_rejects_only_when_all_quotas_are_exhausted() {
     let rules = "\
 domain: d
 descriptors:
@@ -117,9 +117,9 @@ descriptors:
   - { key: large, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
   - { key: limit, rate_limit: { unit: year, requests_per_unit: 3 } }
 ";
-    let service = Service::start(&[("d.yaml", rules)]);
+    let service = RlsService::start(&[("d.yaml", rules)]);
     let quotas = || vec![descriptor("small=x"), descriptor("large=x")];
-    let ask = |descriptors| service.client.ask_all("d", descriptors).overall_code();
+    let ask = |descriptors| service.client.check_all("d", descriptors).overall_code();
     assert_eq!(ask(quotas()), Code::Ok);
     assert_eq!(ask(quotas()), Code::Ok, "one quota is exceeded, the other is not");
     assert_eq!(ask(quotas()), Code::OverLimit);
@@ -127,9 +127,9 @@ descriptors:
         ask(vec![descriptor("limit=x")]);
     }
     assert_eq!(ask(vec![descriptor("limit=x"), descriptor("large=fresh")]), Code::OverLimit);
-    let all_quotas = Service::with(&[("d.yaml", rules)], "  quota_mode: true\n");
+    let all_quotas = RlsService::start_with(&[("d.yaml", rules)], "  quota_mode: true\n");
     let both = || vec![descriptor("limit=x"), descriptor("small=x")];
-    let ask = |descriptors| all_quotas.client.ask_all("d", descriptors).overall_code();
+    let ask = |descriptors| all_quotas.client.check_all("d", descriptors).overall_code();
     assert_eq!(
         (ask(both()), ask(both()), ask(both()), ask(both())),
         (Code::Ok, Code::Ok, Code::Ok, Code::OverLimit)
@@ -137,27 +137,27 @@ descriptors:
 }
 
 #[test]
-fn what_is_replaced_does_not_count() {
+fn replaced_limit_is_not_counted() {
     let rules = "\
 domain: d
 descriptors:
   - { key: usual, rate_limit: { name: usual, unit: year, requests_per_unit: 1 } }
   - { key: bought, rate_limit: { name: bought, replaces: [{ name: usual }], unit: year, requests_per_unit: 5 } }
 ";
-    let service = Service::start(&[("d.yaml", rules)]);
+    let service = RlsService::start(&[("d.yaml", rules)]);
     let both = || vec![descriptor("usual=x"), descriptor("bought=x")];
     for turn in 1..=5_u32 {
-        let answer = service.client.ask_all("d", both());
+        let answer = service.client.check_all("d", both());
         assert_eq!(answer.overall_code(), Code::Ok);
         assert!(answer.statuses[0].current_limit.is_none());
         assert_eq!(answer.statuses[1].limit_remaining, 5 - turn);
     }
-    assert_eq!(service.client.ask_all("d", both()).overall_code(), Code::OverLimit);
-    assert_eq!(service.client.ask("d", "usual=x").statuses[0].limit_remaining, 0, "counted only now");
+    assert_eq!(service.client.check_all("d", both()).overall_code(), Code::OverLimit);
+    assert_eq!(service.client.check("d", "usual=x").statuses[0].limit_remaining, 0, "counted only now");
 }
 
 #[test]
-fn metadata_of_what_passed_is_merged() {
+fn metadata_of_admitted_descriptors_is_merged() {
     let rules = "\
 domain: d
 descriptors:
@@ -165,9 +165,9 @@ descriptors:
   - { key: b, metadata: { who: second, b: [true] }, rate_limit: { unit: year, requests_per_unit: 9 } }
   - { key: none, metadata: { none: 1 }, rate_limit: { unit: year, requests_per_unit: 0 } }
 ";
-    let service = Service::with(&[("d.yaml", rules)], "  dynamic_metadata: true\n");
+    let service = RlsService::start_with(&[("d.yaml", rules)], "  dynamic_metadata: true\n");
     let answer =
-        service.client.ask_all("d", vec![descriptor("a=x"), descriptor("b=x"), descriptor("none=x")]);
+        service.client.check_all("d", vec![descriptor("a=x"), descriptor("b=x"), descriptor("none=x")]);
     let metadata = answer.dynamic_metadata.unwrap();
     let text = format!("{metadata:?}");
     assert!(text.contains("first") && !text.contains("second"), "{text}");
@@ -176,7 +176,7 @@ descriptors:
 }
 
 #[test]
-fn statistics_have_values_only_where_rules_ask_for_them() {
+fn statistics_have_values_only_with_value_to_metric_or_detailed_metric() {
     let rules = "\
 domain: d
 descriptors:
@@ -187,9 +187,9 @@ descriptors:
     descriptors:
       - { key: inner, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 9 } }
 ";
-    let service = Service::start(&[("d.yaml", rules)]);
+    let service = RlsService::start(&[("d.yaml", rules)]);
     for entries in ["plain=10.0.0.1", "valued=10.0.0.1", "outer=ox,inner=y"] {
-        service.client.ask("d", entries);
+        service.client.check("d", entries);
     }
     for name in ["plain", "valued_10_0_0_1", "outer_ox.inner_y"] {
         assert_eq!(service.stat(&format!("ratelimit.service.rate_limit.d.{name}.total_hits")), 1, "{name}");

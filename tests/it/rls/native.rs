@@ -1,8 +1,8 @@
 //! Rules of the configuration under a domain, queried over gRPC and as JSON, together with the proxy.
 
-use super::desk::Client;
+use super::client::RlsClient;
 use super::{Code, descriptor};
-use crate::support::{Request, Weir, ask, config, get};
+use crate::support::{Request, Weir, config, fetch, get};
 
 /// Returns the configuration of a proxy with these rules that also serves Envoy.
 fn yaml(rules: &str) -> String {
@@ -11,22 +11,22 @@ fn yaml(rules: &str) -> String {
 }
 
 #[test]
-fn a_native_rule_answers_with_its_name_and_its_limit() {
+fn native_rule_reports_its_name_and_limit() {
     let weir = Weir::start(&yaml(
         r#"
   - { name: odd, domain: edge, match: { descriptor: { route: odd } }, limit: 2/500s, algorithm: fixed_window }
   - { name: even, domain: edge, key: { descriptor: tenant }, limit: 3/year, algorithm: fixed_window }
 "#,
     ));
-    let client = Client::connect(weir.door("grpc"));
-    let answer = client.ask_all("edge", vec![descriptor("route=odd"), descriptor("tenant=a")]);
+    let client = RlsClient::connect(weir.rls_address("grpc"));
+    let answer = client.check_all("edge", vec![descriptor("route=odd"), descriptor("tenant=a")]);
     assert_eq!(answer.overall_code(), Code::Ok);
     let limits = answer.statuses.iter().map(|status| status.current_limit.clone().unwrap());
     let limits: Vec<_> = limits.map(|limit| (limit.name, limit.requests_per_unit, limit.unit)).collect();
     assert_eq!(limits, [("odd".to_owned(), 2, 0), ("even".to_owned(), 3, 6)], "0 is UNKNOWN, 6 is YEAR");
     let question = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"a"}]}]}"#;
     let statuses: Vec<u16> =
-        (0..3).map(|_| ask(weir.door("http"), &Request::post("/json", question)).status).collect();
+        (0..3).map(|_| fetch(weir.rls_address("http"), &Request::post("/json", question)).status).collect();
     assert_eq!(statuses, [200, 200, 429]);
     let decisions =
         |rule, outcome| weir.metric("weir_decisions_total", &[("rule", rule), ("outcome", outcome)]) as u64;
@@ -35,19 +35,19 @@ fn a_native_rule_answers_with_its_name_and_its_limit() {
 }
 
 #[test]
-fn the_mesh_and_the_proxy_count_one_client_once_and_a_reload_changes_both() {
+fn envoy_and_proxy_share_counters_and_a_reload_changes_both() {
     let rule = |count: u32| {
         format!(
             "  - {{ name: both, domain: edge, key: client_ip, limit: {count}/year, algorithm: fixed_window }}\n"
         )
     };
     let weir = Weir::start(&yaml(&rule(4)));
-    let client = Client::connect(weir.door("grpc"));
-    let by_mesh = || client.ask("edge", "remote_address=127.0.0.1").overall_code();
+    let client = RlsClient::connect(weir.rls_address("grpc"));
+    let by_mesh = || client.check("edge", "remote_address=127.0.0.1").overall_code();
     let by_proxy = || get(weir.address(), "/").status;
     assert_eq!((by_mesh(), by_proxy(), by_mesh(), by_proxy()), (Code::Ok, 200, Code::Ok, 200));
     assert_eq!((by_mesh(), by_proxy()), (Code::OverLimit, 429));
-    assert_eq!(client.ask("edge", "remote_address=127.0.0.2").overall_code(), Code::Ok);
+    assert_eq!(client.check("edge", "remote_address=127.0.0.2").overall_code(), Code::Ok);
     weir.reload(&yaml(&rule(6)));
     assert_eq!((by_mesh(), by_proxy(), by_mesh(), by_proxy()), (Code::Ok, 200, Code::OverLimit, 429));
     weir.reload(&yaml(&rule(6).replace("edge", "other")));

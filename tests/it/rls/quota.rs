@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 
-use super::{Client, Service};
+use super::{RlsClient, RlsService};
 use crate::support::envoy::{Envoy, grpc_cluster};
 use crate::support::{Origin, wait};
 
@@ -35,19 +35,19 @@ descriptors:
 ";
 
 /// A stream of reports, as Envoy opens it.
-struct Reporter<'a> {
-    client: &'a Client,
+struct QuotaReporter<'a> {
+    client: &'a RlsClient,
     reports: mpsc::Sender<RateLimitQuotaUsageReports>,
-    answers: tonic::Streaming<RateLimitQuotaResponse>,
+    responses: tonic::Streaming<RateLimitQuotaResponse>,
 }
 
-impl<'a> Reporter<'a> {
-    fn open(client: &'a Client) -> Self {
+impl<'a> QuotaReporter<'a> {
+    fn open(client: &'a RlsClient) -> Self {
         let (reports, receiver) = mpsc::channel(8);
         let mut service = RateLimitQuotaServiceClient::new(client.channel.clone());
         let opened = service.stream_rate_limit_quotas(ReceiverStream::new(receiver));
         let answers = client.runtime.block_on(opened).unwrap().into_inner();
-        Self { client, reports, answers }
+        Self { client, reports, responses: answers }
     }
 
     /// Reports `requests` within five seconds. With 0, sends the first report of a bucket, for one request.
@@ -66,12 +66,12 @@ impl<'a> Reporter<'a> {
     }
 
     /// Waits for the next assignment and returns its strategy. There must be only one bucket.
-    fn told(&mut self) -> Strategy {
-        self.told_within(Duration::from_secs(10)).expect("an assignment")
+    fn next_assignment(&mut self) -> Strategy {
+        self.next_assignment_within(Duration::from_secs(10)).expect("an assignment")
     }
 
-    fn told_within(&mut self, limit: Duration) -> Option<Strategy> {
-        let message = async { tokio::time::timeout(limit, self.answers.message()).await };
+    fn next_assignment_within(&mut self, limit: Duration) -> Option<Strategy> {
+        let message = async { tokio::time::timeout(limit, self.responses.message()).await };
         let actions = self.client.runtime.block_on(message).ok()?.unwrap().unwrap().bucket_action;
         assert_eq!(actions.len(), 1);
         match actions.into_iter().next().unwrap().bucket_action.unwrap() {
@@ -85,8 +85,8 @@ impl<'a> Reporter<'a> {
     }
 
     /// Waits until no assignment arrives for 300 ms, shorter than Envoy's interval of reports, and returns the tokens.
-    fn settled(&mut self, mut tokens: u32) -> u32 {
-        while let Some(strategy) = self.told_within(Duration::from_millis(300)) {
+    fn settled_tokens(&mut self, mut tokens: u32) -> u32 {
+        while let Some(strategy) = self.next_assignment_within(Duration::from_millis(300)) {
             tokens = match strategy {
                 Strategy::TokenBucket(bucket) => bucket.max_tokens,
                 _ => 0,
@@ -95,8 +95,8 @@ impl<'a> Reporter<'a> {
         tokens
     }
 
-    fn tokens(&mut self) -> u32 {
-        match self.told() {
+    fn assigned_tokens(&mut self) -> u32 {
+        match self.next_assignment() {
             Strategy::TokenBucket(bucket) => {
                 assert_eq!(bucket.fill_interval.unwrap().seconds, 60);
                 assert_eq!(bucket.tokens_per_fill.unwrap().value, bucket.max_tokens);
@@ -108,57 +108,57 @@ impl<'a> Reporter<'a> {
 }
 
 #[test]
-fn a_limit_is_divided_among_those_who_report_and_never_exceeded() {
-    let service = Service::start(&[("quotas.yaml", RULES)]);
+fn limit_is_divided_among_reporters_and_never_exceeded() {
+    let service = RlsService::start(&[("quotas.yaml", RULES)]);
     let bucket = [("name", "x"), ("plan", "free")];
-    let other_client = Client::connect(service.weir.door("grpc"));
-    let mut one = Reporter::open(&service.client);
+    let other_client = RlsClient::connect(service.weir.rls_address("grpc"));
+    let mut one = QuotaReporter::open(&service.client);
     one.report(&bucket, 0);
-    assert_eq!(one.tokens(), 100, "the only client gets the whole limit");
-    let mut other = Reporter::open(&other_client);
+    assert_eq!(one.assigned_tokens(), 100, "the only client gets the whole limit");
+    let mut other = QuotaReporter::open(&other_client);
     other.report(&bucket, 0);
-    assert_eq!(one.tokens(), 50, "the share of the first client is halved");
-    assert_eq!(other.told(), Strategy::BlanketRule(1), "no tokens are free yet");
+    assert_eq!(one.assigned_tokens(), 50, "the share of the first client is halved");
+    assert_eq!(other.next_assignment(), Strategy::BlanketRule(1), "no tokens are free yet");
     // The first client has little demand: 12 per minute.
     let mut shares = (50, 0);
     for _ in 0..6 {
-        shares = (one.settled(shares.0), other.settled(shares.1));
+        shares = (one.settled_tokens(shares.0), other.settled_tokens(shares.1));
         assert!(shares.0 + shares.1 <= 100, "{shares:?}");
         one.report(&bucket, 1);
         other.report(&bucket, 500);
     }
-    shares = (one.settled(shares.0), other.settled(shares.1));
+    shares = (one.settled_tokens(shares.0), other.settled_tokens(shares.1));
     assert!(shares.0 <= 20 && shares.1 >= 80, "{shares:?}");
 }
 
 #[test]
-fn what_has_no_rate_is_allowed_or_denied_as_a_whole() {
-    let service = Service::start(&[("quotas.yaml", RULES)]);
-    let mut stream = Reporter::open(&service.client);
+fn unlimited_and_zero_limits_are_blanket_rules() {
+    let service = RlsService::start(&[("quotas.yaml", RULES)]);
+    let mut stream = QuotaReporter::open(&service.client);
     stream.report(&[("plan", "none")], 0);
-    assert_eq!(stream.told(), Strategy::BlanketRule(1));
+    assert_eq!(stream.next_assignment(), Strategy::BlanketRule(1));
     stream.report(&[("plan", "all")], 0);
-    assert_eq!(stream.told(), Strategy::BlanketRule(0));
+    assert_eq!(stream.next_assignment(), Strategy::BlanketRule(0));
 }
 
 #[test]
-fn envoy_keeps_to_what_it_is_assigned() {
+fn envoy_enforces_its_assignment() {
     let rules =
         "domain: quotas\ndescriptors:\n  - key: name\n    rate_limit: { unit: hour, requests_per_unit: 3 }\n";
-    let service = Service::start(&[("quotas.yaml", rules)]);
+    let service = RlsService::start(&[("quotas.yaml", rules)]);
     let origin = Origin::hello();
     let host = json!({
         "name": "all",
         "domains": ["*"],
         "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": "upstream" } }],
     });
-    let clusters = [grpc_cluster("ratelimit", service.weir.door("grpc"))];
+    let clusters = [grpc_cluster("ratelimit", service.weir.rls_address("grpc"))];
     let envoy = Envoy::start(&[quota_filter()], &host, origin.address(), &clusters);
     // The first request of a bucket is admitted before there is an assignment. After that, at the latest the fourth
     // further request is rejected.
     assert_eq!(envoy.get("/").status, 200);
     wait::until_true("a rejection", || envoy.get("/").status == 429);
-    let passed = origin.seen().len();
+    let passed = origin.requests().len();
     assert!((2..=8).contains(&passed), "{passed} of 3 per hour and those before the assignment");
     assert_eq!(envoy.get("/").status, 429);
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use super::{Code, Service, config};
+use super::{Code, RlsService, config};
 use crate::support::{Weir, wait};
 
 fn rules(domain: &str, count: u32) -> String {
@@ -14,8 +14,8 @@ fn rules(domain: &str, count: u32) -> String {
     )
 }
 
-fn limit(service: &Service, domain: &str) -> Option<u32> {
-    let limit = service.client.ask(domain, "k=looked").statuses[0].current_limit.clone();
+fn configured_limit(service: &RlsService, domain: &str) -> Option<u32> {
+    let limit = service.client.check(domain, "k=looked").statuses[0].current_limit.clone();
     limit.map(|limit| limit.requests_per_unit)
 }
 
@@ -23,37 +23,37 @@ const LOADED: &str = "ratelimit.service.config_load_success";
 const REJECTED: &str = "ratelimit.service.config_load_error";
 
 #[test]
-fn files_come_and_go_and_counters_stay() {
-    let service = Service::start(&[("one.yaml", &rules("one", 5))]);
-    service.client.ask("one", "k=counted");
-    assert_eq!((limit(&service, "two"), service.stat(LOADED)), (None, 1));
-    let other = service.rules().join("two.yaml");
+fn files_are_added_and_removed_and_counters_retained() {
+    let service = RlsService::start(&[("one.yaml", &rules("one", 5))]);
+    service.client.check("one", "k=counted");
+    assert_eq!((configured_limit(&service, "two"), service.stat(LOADED)), (None, 1));
+    let other = service.rules_directory().join("two.yaml");
     fs::write(&other, rules("two", 7)).unwrap();
-    wait::until_true("the new file", || limit(&service, "two") == Some(7));
+    wait::until_true("the new file", || configured_limit(&service, "two") == Some(7));
     assert_eq!(service.stat(LOADED), 2);
-    assert_eq!(service.client.ask("one", "k=counted").statuses[0].limit_remaining, 3, "counters are kept");
+    assert_eq!(service.client.check("one", "k=counted").statuses[0].limit_remaining, 3, "counters are kept");
     fs::remove_file(&other).unwrap();
-    wait::until_true("its removal", || limit(&service, "two").is_none());
+    wait::until_true("its removal", || configured_limit(&service, "two").is_none());
     assert_eq!((service.stat(LOADED), service.stat(REJECTED)), (3, 0));
 }
 
 #[test]
-fn one_bad_file_keeps_the_rules_of_all() {
-    let service = Service::start(&[("one.yaml", &rules("one", 5))]);
-    fs::write(service.rules().join("one.yaml"), rules("one", 6)).unwrap();
-    wait::until_true("the change", || limit(&service, "one") == Some(6));
-    fs::write(service.rules().join("two.yaml"), "domain: two\nunknown: 1\n").unwrap();
-    fs::write(service.rules().join("one.yaml"), rules("one", 8)).unwrap();
+fn one_invalid_file_keeps_all_previous_rules() {
+    let service = RlsService::start(&[("one.yaml", &rules("one", 5))]);
+    fs::write(service.rules_directory().join("one.yaml"), rules("one", 6)).unwrap();
+    wait::until_true("the change", || configured_limit(&service, "one") == Some(6));
+    fs::write(service.rules_directory().join("two.yaml"), "domain: two\nunknown: 1\n").unwrap();
+    fs::write(service.rules_directory().join("one.yaml"), rules("one", 8)).unwrap();
     wait::until_true("the rejection", || service.stat(REJECTED) > 0);
-    assert_eq!((limit(&service, "one"), limit(&service, "two")), (Some(6), None));
+    assert_eq!((configured_limit(&service, "one"), configured_limit(&service, "two")), (Some(6), None));
     let log = service.weir.log().join("\n");
     assert!(log.contains("two.yaml: config error, unknown key 'unknown'"), "{log}");
-    fs::remove_file(service.rules().join("two.yaml")).unwrap();
-    wait::until_true("the remaining file", || limit(&service, "one") == Some(8));
+    fs::remove_file(service.rules_directory().join("two.yaml")).unwrap();
+    wait::until_true("the remaining file", || configured_limit(&service, "one") == Some(8));
 }
 
 #[test]
-fn a_link_on_the_way_may_be_swapped() {
+fn swapped_symlink_in_the_path_is_reloaded() {
     let root = tempfile::tempdir().unwrap();
     for (version, count) in [("v1", 1), ("v2", 2)] {
         fs::create_dir_all(root.path().join(version).join("config")).unwrap();
@@ -71,9 +71,9 @@ fn a_link_on_the_way_may_be_swapped() {
         ("MEMCACHE_HOST", "memcache:11211"),
         ("WEIR_ADMIN_ADDRESS", "127.0.0.1:0"),
     ]);
-    let client = super::Client::connect(weir.door("grpc"));
+    let client = super::RlsClient::connect(weir.rls_address("grpc"));
     let limit =
-        || client.ask("d", "k=x").statuses[0].current_limit.clone().map(|limit| limit.requests_per_unit);
+        || client.check("d", "k=x").statuses[0].current_limit.clone().map(|limit| limit.requests_per_unit);
     assert_eq!(limit(), Some(1));
     let named = weir.log().iter().filter(|line| line.contains("MEMCACHE_HOST")).count();
     assert_eq!(named, 1, "logged once");
@@ -84,21 +84,21 @@ fn a_link_on_the_way_may_be_swapped() {
 }
 
 #[test]
-fn settings_of_the_configuration_change_without_a_restart() {
-    let service = Service::start(&[("one.yaml", &rules("one", 1))]);
-    service.client.ask("one", "k=x");
-    assert_eq!(service.client.ask("one", "k=x").overall_code(), Code::OverLimit);
-    service.weir.reload(&config(service.rules(), "  shadow_mode: true\n"));
-    assert_eq!(service.client.ask("one", "k=x").overall_code(), Code::Ok);
+fn rls_settings_are_reloaded() {
+    let service = RlsService::start(&[("one.yaml", &rules("one", 1))]);
+    service.client.check("one", "k=x");
+    assert_eq!(service.client.check("one", "k=x").overall_code(), Code::OverLimit);
+    service.weir.reload(&config(service.rules_directory(), "  shadow_mode: true\n"));
+    assert_eq!(service.client.check("one", "k=x").overall_code(), Code::Ok);
     let elsewhere = tempfile::tempdir().unwrap();
     fs::write(elsewhere.path().join("two.yaml"), rules("two", 2)).unwrap();
     service.weir.reload(&config(elsewhere.path(), ""));
-    wait::until_true("rules of the other directory", || limit(&service, "two") == Some(2));
-    assert_eq!(limit(&service, "one"), None);
+    wait::until_true("rules of the other directory", || configured_limit(&service, "two") == Some(2));
+    assert_eq!(configured_limit(&service, "one"), None);
 }
 
 #[test]
-fn a_comparison_says_what_of_the_service_differs() {
+fn check_against_reports_rls_changes() {
     let directory = tempfile::tempdir().unwrap();
     let [one, other] = ["one", "other"].map(|name| directory.path().join(name));
     for (path, count) in [(&one, 1), (&other, 2)] {
@@ -122,16 +122,16 @@ fn a_comparison_says_what_of_the_service_differs() {
 }
 
 #[test]
-fn a_file_that_is_open_for_writing_is_loaded_when_it_is_closed() {
-    let service = Service::start(&[("one.yaml", &rules("one", 5))]);
-    let mut writer = fs::File::create(service.rules().join("one.yaml")).unwrap();
+fn file_open_for_writing_is_loaded_when_closed() {
+    let service = RlsService::start(&[("one.yaml", &rules("one", 5))]);
+    let mut writer = fs::File::create(service.rules_directory().join("one.yaml")).unwrap();
     // The file is valid YAML at this point, but incomplete.
     writer.write_all(rules("one", 6).as_bytes()).unwrap();
     for _ in 0..6 {
         wait::pause(Duration::from_millis(250));
-        assert_eq!(limit(&service, "one"), Some(5), "an incomplete file was loaded");
+        assert_eq!(configured_limit(&service, "one"), Some(5), "an incomplete file was loaded");
         writer.write_all(b"# another line\n").unwrap();
     }
     drop(writer);
-    wait::until_true("the whole file", || limit(&service, "one") == Some(6));
+    wait::until_true("the whole file", || configured_limit(&service, "one") == Some(6));
 }

@@ -5,7 +5,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::google::protobuf::UInt64Value;
 
-use super::{Code, Service, descriptor};
+use super::{Code, RlsService, descriptor};
 use crate::support::wait;
 
 const BASIC: &str = "\
@@ -28,8 +28,8 @@ descriptors:
 
 #[test]
 fn an_unknown_domain_has_no_limits() {
-    let service = Service::start(&[("basic.yaml", BASIC)]);
-    let answer = service.client.ask("foo", "hello=world");
+    let service = RlsService::start(&[("basic.yaml", BASIC)]);
+    let answer = service.client.check("foo", "hello=world");
     assert_eq!(answer.overall_code(), Code::Ok);
     assert_eq!(answer.statuses.len(), 1);
     assert_eq!(answer.statuses[0].code(), Code::Ok);
@@ -37,9 +37,9 @@ fn an_unknown_domain_has_no_limits() {
 }
 
 #[test]
-fn a_limit_comes_with_what_is_left_of_it_and_until_when() {
-    let service = Service::start(&[("basic.yaml", BASIC)]);
-    let answer = service.client.ask_all("basic", vec![descriptor("key1=foo"), descriptor("none=x")]);
+fn status_has_limit_remaining_and_reset() {
+    let service = RlsService::start(&[("basic.yaml", BASIC)]);
+    let answer = service.client.check_all("basic", vec![descriptor("key1=foo"), descriptor("none=x")]);
     let [status, other] = answer.statuses.as_slice() else { panic!("{answer:?}") };
     let limit = status.current_limit.as_ref().unwrap();
     assert_eq!((limit.requests_per_unit, limit.unit), (50, 1));
@@ -50,10 +50,10 @@ fn a_limit_comes_with_what_is_left_of_it_and_until_when() {
 }
 
 #[test]
-fn a_limit_is_reached_exactly_and_hits_go_on_being_counted() {
-    let service = Service::start(&[("another.yaml", ANOTHER)]);
+fn limit_is_exact_and_hits_over_it_are_counted() {
+    let service = RlsService::start(&[("another.yaml", ANOTHER)]);
     for turn in 1..=25_u32 {
-        let answer = service.client.ask("another", "key2=rand");
+        let answer = service.client.check("another", "key2=rand");
         let wanted = if turn <= 20 { Code::Ok } else { Code::OverLimit };
         assert_eq!((answer.overall_code(), answer.statuses[0].code()), (wanted, wanted), "{turn}");
         assert_eq!(answer.statuses[0].limit_remaining, 20_u32.saturating_sub(turn));
@@ -67,12 +67,12 @@ fn a_limit_is_reached_exactly_and_hits_go_on_being_counted() {
 
 /// Returns the remaining units of the larger of two limits after 15 requests with both. `rest` is further
 /// configuration.
-fn left_of_the_other(rest: &str) -> u32 {
-    let service = Service::with(&[("another.yaml", ANOTHER)], rest);
+fn remaining_of_larger_limit(rest: &str) -> u32 {
+    let service = RlsService::start_with(&[("another.yaml", ANOTHER)], rest);
     let both = || vec![descriptor("key2=rand"), descriptor("key3=rand")];
     let mut left = 0;
     for turn in 1..=15_u32 {
-        let answer = service.client.ask_all("another", both());
+        let answer = service.client.check_all("another", both());
         let wanted = if turn <= 10 { Code::Ok } else { Code::OverLimit };
         assert_eq!(answer.overall_code(), wanted, "{turn}");
         assert_eq!((answer.statuses[0].code(), answer.statuses[1].code()), (Code::Ok, wanted));
@@ -82,31 +82,32 @@ fn left_of_the_other(rest: &str) -> u32 {
 }
 
 #[test]
-fn other_limits_of_a_refused_request_are_counted_unless_told_otherwise() {
-    assert_eq!(left_of_the_other(""), 5);
-    assert_eq!(left_of_the_other("  counting: only_over\n"), 10);
-    assert_eq!(left_of_the_other("  domains: { another: { counting: all_or_nothing } }\n"), 10);
+fn counting_setting_decides_if_rejected_requests_charge_other_limits() {
+    assert_eq!(remaining_of_larger_limit(""), 5);
+    assert_eq!(remaining_of_larger_limit("  counting: only_over\n"), 10);
+    assert_eq!(remaining_of_larger_limit("  domains: { another: { counting: all_or_nothing } }\n"), 10);
 }
 
 #[test]
-fn the_time_until_a_window_ends_falls() {
-    let service = Service::start(&[("another.yaml", ANOTHER)]);
-    let reset = || service.client.ask("another", "key4=x").statuses[0].duration_until_reset.unwrap().seconds;
+fn duration_until_reset_decreases() {
+    let service = RlsService::start(&[("another.yaml", ANOTHER)]);
+    let reset =
+        || service.client.check("another", "key4=x").statuses[0].duration_until_reset.unwrap().seconds;
     let first = reset();
     assert!((1..=86_400).contains(&first));
     wait::until_true("the next second", || reset() < first);
 }
 
 #[test]
-fn a_limit_in_the_request_takes_the_place_of_the_configured_one() {
-    let service = Service::start(&[("basic.yaml", BASIC)]);
+fn limit_override_in_the_request_applies() {
+    let service = RlsService::start(&[("basic.yaml", BASIC)]);
     let ask = |domain: &str, count: u32, unit: i32| {
         let limit = Some(RateLimitOverride { requests_per_unit: count, unit });
         let one = envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor {
             limit,
             ..descriptor("key1=v1")
         };
-        service.client.ask_all(domain, vec![one])
+        service.client.check_all(domain, vec![one])
     };
     let day = ask("basic", 10, 4);
     assert_eq!(day.statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 10);
@@ -123,14 +124,14 @@ fn a_limit_in_the_request_takes_the_place_of_the_configured_one() {
         }],
         hits_addend: 0,
     };
-    let error = service.client.try_ask(nonsense).unwrap_err();
+    let error = service.client.try_check(nonsense).unwrap_err();
     assert_eq!(error.code(), tonic::Code::InvalidArgument, "the reference implementation panics");
-    assert_eq!(service.client.ask("basic", "key1=v1").overall_code(), Code::Ok, "Weir keeps running");
+    assert_eq!(service.client.check("basic", "key1=v1").overall_code(), Code::Ok, "Weir keeps running");
 }
 
 #[test]
-fn hits_are_those_of_the_request_unless_a_descriptor_has_its_own() {
-    let service = Service::start(&[("another.yaml", ANOTHER)]);
+fn hits_addend_of_a_descriptor_overrides_the_requests() {
+    let service = RlsService::start(&[("another.yaml", ANOTHER)]);
     let own = |hits: u64, is_negative_hits: bool| {
         let mut one = descriptor("key2=v");
         one.hits_addend = Some(UInt64Value { value: hits });
@@ -141,7 +142,7 @@ fn hits_are_those_of_the_request_unless_a_descriptor_has_its_own() {
         let request = RateLimitRequest { domain: "another".to_owned(), descriptors, hits_addend };
         service
             .client
-            .try_ask(request)
+            .try_check(request)
             .unwrap()
             .statuses
             .iter()
@@ -156,26 +157,30 @@ fn hits_are_those_of_the_request_unless_a_descriptor_has_its_own() {
 }
 
 #[test]
-fn a_request_without_a_domain_or_descriptors_is_an_error_in_the_same_words() {
-    let service = Service::start(&[("basic.yaml", BASIC)]);
-    let error = service.client.try_ask(RateLimitRequest::default()).unwrap_err();
+fn missing_domain_or_descriptors_is_the_same_error_as_in_the_reference() {
+    let service = RlsService::start(&[("basic.yaml", BASIC)]);
+    let error = service.client.try_check(RateLimitRequest::default()).unwrap_err();
     assert_eq!(
         (error.code(), error.message()),
         (tonic::Code::Unknown, "rate limit domain must not be empty")
     );
     let request = RateLimitRequest { domain: "basic".to_owned(), ..RateLimitRequest::default() };
-    let error = service.client.try_ask(request).unwrap_err();
+    let error = service.client.try_check(request).unwrap_err();
     assert_eq!(error.message(), "rate limit descriptor list must not be empty");
     assert_eq!(service.stat("ratelimit.service.call.should_rate_limit.service_error"), 2);
-    assert_eq!(service.client.ask("basic", "").overall_code(), Code::Ok, "Envoy does send empty descriptors");
+    assert_eq!(
+        service.client.check("basic", "").overall_code(),
+        Code::Ok,
+        "Envoy does send empty descriptors"
+    );
 }
 
 #[test]
-fn headers_are_those_of_the_limit_that_is_nearest_and_may_be_renamed() {
+fn response_headers_show_the_nearest_limit_and_may_be_renamed() {
     let rest = "  response_headers: { limit: x-limit, remaining: x-left }\n";
-    let service = Service::with(&[("another.yaml", ANOTHER)], rest);
+    let service = RlsService::start_with(&[("another.yaml", ANOTHER)], rest);
     let both = vec![descriptor("key2=v"), descriptor("key3=v")];
-    let answer = service.client.ask_all("another", both);
+    let answer = service.client.check_all("another", both);
     let headers: Vec<_> = answer
         .response_headers_to_add
         .iter()

@@ -1,6 +1,6 @@
 //! Several instances of the service share limits through a real Redis.
 
-use super::desk::Client;
+use super::client::RlsClient;
 use super::{Code, descriptor};
 use crate::servers::Server;
 use crate::support::{Weir, config, wait};
@@ -14,13 +14,13 @@ descriptors:
 
 /// Instances of the service without a proxy, configured by environment variables.
 #[derive(Debug)]
-struct Fleet {
+struct RlsFleet {
     instances: Vec<Weir>,
-    clients: Vec<Client>,
+    clients: Vec<RlsClient>,
     _root: tempfile::TempDir,
 }
 
-impl Fleet {
+impl RlsFleet {
     fn start(store: &Server, more: &[(&str, &str)]) -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("config")).unwrap();
@@ -43,56 +43,56 @@ impl Fleet {
         for weir in &instances {
             wait::until_true("the fleet", || weir.metric("weir_store_instances", &[]) == 2.0);
         }
-        let clients = instances.iter().map(|weir| Client::connect(weir.door("grpc"))).collect();
+        let clients = instances.iter().map(|weir| RlsClient::connect(weir.rls_address("grpc"))).collect();
         Self { instances, clients, _root: root }
     }
 
     /// Returns how many of `requests` requests are admitted, sent to the instances in turn.
-    fn passing(&self, entries: &str, requests: usize) -> usize {
-        let codes = (0..requests).map(|turn| self.clients[turn % 2].ask("d", entries).overall_code());
+    fn count_admitted(&self, entries: &str, requests: usize) -> usize {
+        let codes = (0..requests).map(|turn| self.clients[turn % 2].check("d", entries).overall_code());
         codes.filter(|code| *code == Code::Ok).count()
     }
 }
 
 #[test]
-fn instances_admit_the_limit_of_a_document_together() {
+fn instances_share_the_limits_of_a_file() {
     let store = Server::start();
-    let fleet = Fleet::start(&store, &[("WEIR_SHARED", "exact")]);
-    assert_eq!(fleet.passing("k=a", 30), 10);
-    let first = fleet.clients[0].ask("d", "other=x");
-    let second = fleet.clients[1].ask("d", "other=x");
+    let fleet = RlsFleet::start(&store, &[("WEIR_SHARED", "exact")]);
+    assert_eq!(fleet.count_admitted("k=a", 30), 10);
+    let first = fleet.clients[0].check("d", "other=x");
+    let second = fleet.clients[1].check("d", "other=x");
     let left = [&first, &second].map(|answer| answer.statuses[0].limit_remaining);
     assert_eq!(left, [99, 98], "remaining units of the fleet");
     let both = vec![descriptor("k=b"), descriptor("other=x")];
-    let answer = fleet.clients[0].ask_all("d", both);
+    let answer = fleet.clients[0].check_all("d", both);
     assert_eq!((answer.statuses[0].limit_remaining, answer.statuses[1].limit_remaining), (9, 97));
-    let rejected = fleet.clients[1].ask("d", "k=a");
+    let rejected = fleet.clients[1].check("d", "k=a");
     assert_eq!((rejected.overall_code(), rejected.statuses[0].limit_remaining), (Code::OverLimit, 0));
 }
 
 #[test]
-fn units_that_are_claimed_ahead_are_of_one_limit() {
+fn leases_never_exceed_the_limit() {
     let store = Server::start();
-    let fleet = Fleet::start(&store, &[]);
-    let passed = fleet.passing("other=y", 300);
+    let fleet = RlsFleet::start(&store, &[]);
+    let passed = fleet.count_admitted("other=y", 300);
     assert!((80..=100).contains(&passed), "{passed}");
 }
 
 #[test]
-fn without_the_store_documents_go_by_what_is_configured() {
+fn on_store_loss_applies_to_files() {
     for (loss, expected) in [("split", 10), ("local", 20), ("deny", 0), ("allow", 60)] {
         let mut store = Server::start();
-        let fleet = Fleet::start(&store, &[("WEIR_ON_STORE_LOSS", loss)]);
+        let fleet = RlsFleet::start(&store, &[("WEIR_ON_STORE_LOSS", loss)]);
         store.kill();
         wait::until_true("the loss", || {
             fleet.instances.iter().all(|weir| weir.metric("weir_store_up", &[]) == 0.0)
         });
-        assert_eq!(fleet.passing("k=a", 60), expected, "{loss}");
+        assert_eq!(fleet.count_admitted("k=a", 60), expected, "{loss}");
     }
 }
 
 #[test]
-fn a_native_rule_is_shared_as_it_says() {
+fn native_rule_is_shared_by_its_scope() {
     let store = Server::start();
     let rules = format!(
         "store: {{ redis: \"{}\", timeout: 2s }}\nrls: {{ address: 127.0.0.1:0 }}\nrules:\n  \
@@ -103,7 +103,7 @@ fn a_native_rule_is_shared_as_it_says() {
     for weir in &fleet {
         wait::until_true("the fleet", || weir.metric("weir_store_instances", &[]) == 2.0);
     }
-    let clients = fleet.each_ref().map(|weir| Client::connect(weir.door("grpc")));
-    let passes = |turn: &usize| clients[turn % 2].ask("edge", "k=x").overall_code() == Code::Ok;
+    let clients = fleet.each_ref().map(|weir| RlsClient::connect(weir.rls_address("grpc")));
+    let passes = |turn: &usize| clients[turn % 2].check("edge", "k=x").overall_code() == Code::Ok;
     assert_eq!((0..30).filter(passes).count(), 10);
 }

@@ -21,8 +21,8 @@ use tonic::codegen::tokio_stream::Stream;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Client, Code};
-use crate::support::grpc::Server;
+use super::{Code, RlsClient};
+use crate::support::grpc::GrpcServer;
 use crate::support::pki::Authority;
 use crate::support::tls_front::TlsFront;
 use crate::support::{Weir, get, wait};
@@ -33,29 +33,29 @@ type Outgoing = Result<DiscoveryResponse, Status>;
 
 /// Requests that the server received, and the stream on which it sends.
 #[derive(Debug, Default)]
-struct State {
-    asked: Vec<DiscoveryRequest>,
+struct AdsState {
+    requests: Vec<DiscoveryRequest>,
     /// Values of the header `x-token` in the calls that opened a stream.
     headers: Vec<String>,
     stream: Option<mpsc::Sender<Outgoing>>,
 }
 
 /// A management server; it ends when dropped.
-struct Manager {
+struct ManagementServer {
     address: SocketAddr,
-    state: Arc<Mutex<State>>,
-    _server: Server,
+    state: Arc<Mutex<AdsState>>,
+    _server: GrpcServer,
 }
 
 #[derive(Clone)]
-struct Ads(Arc<Mutex<State>>);
+struct AdsHandler(Arc<Mutex<AdsState>>);
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl AggregatedDiscoveryService for Ads {
-    type StreamAggregatedResourcesStream = Answers<DiscoveryResponse>;
-    type DeltaAggregatedResourcesStream = Answers<DeltaDiscoveryResponse>;
+impl AggregatedDiscoveryService for AdsHandler {
+    type StreamAggregatedResourcesStream = ResponseStream<DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = ResponseStream<DeltaDiscoveryResponse>;
 
     async fn stream_aggregated_resources(
         &self,
@@ -72,7 +72,7 @@ impl AggregatedDiscoveryService for Ads {
         let mut asked = request.into_inner();
         tokio::spawn(async move {
             while let Ok(Some(request)) = asked.message().await {
-                state.lock().unwrap().asked.push(request);
+                state.lock().unwrap().requests.push(request);
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -86,15 +86,15 @@ impl AggregatedDiscoveryService for Ads {
     }
 }
 
-impl Manager {
+impl ManagementServer {
     fn start() -> Self {
-        let state = Arc::<Mutex<State>>::default();
-        let server = Server::start(AggregatedDiscoveryServiceServer::new(Ads(Arc::clone(&state))));
+        let state = Arc::<Mutex<AdsState>>::default();
+        let server = GrpcServer::start(AggregatedDiscoveryServiceServer::new(AdsHandler(Arc::clone(&state))));
         Self { address: server.address, state, _server: server }
     }
 
     /// Sends these configurations as the complete set, and returns the client's ACK or NACK.
-    fn send(&self, version: &str, configs: &[RateLimitConfig]) -> DiscoveryRequest {
+    fn push_configs(&self, version: &str, configs: &[RateLimitConfig]) -> DiscoveryRequest {
         let resource =
             |config: &RateLimitConfig| Any { type_url: TYPE.to_owned(), value: config.encode_to_vec() };
         let answer = DiscoveryResponse {
@@ -109,7 +109,7 @@ impl Manager {
         wait::until("a reply", || {
             let state = self.state.lock().unwrap();
             state
-                .asked
+                .requests
                 .iter()
                 .find(|request| request.response_nonce == format!("nonce of {version}"))
                 .cloned()
@@ -117,11 +117,11 @@ impl Manager {
     }
 }
 
-fn config(name: &str, domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitConfig {
+fn rate_limit_config(name: &str, domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitConfig {
     RateLimitConfig { name: name.to_owned(), domain: domain.to_owned(), descriptors }
 }
 
-fn limited(key: &str, count: u32) -> RateLimitDescriptor {
+fn limit_descriptor(key: &str, count: u32) -> RateLimitDescriptor {
     let unit = RateLimitUnit::Year.into();
     RateLimitDescriptor {
         key: key.to_owned(),
@@ -131,8 +131,8 @@ fn limited(key: &str, count: u32) -> RateLimitDescriptor {
 }
 
 #[test]
-fn rules_come_are_acknowledged_or_rejected_and_replaced() {
-    let manager = Manager::start();
+fn configurations_are_acked_or_nacked_and_replaced() {
+    let manager = ManagementServer::start();
     let server = manager.address.to_string();
     let weir = Weir::start_rls(&[
         ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
@@ -147,53 +147,61 @@ fn rules_come_are_acknowledged_or_rejected_and_replaced() {
         ("USE_STATSD", "false"),
         ("WEIR_ADMIN_ADDRESS", "127.0.0.1:0"),
     ]);
-    let client = Client::connect(weir.door("grpc"));
+    let client = RlsClient::connect(weir.rls_address("grpc"));
     let question = envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest {
         domain: "d".to_owned(),
         descriptors: vec![super::descriptor("k=v")],
         hits_addend: 0,
     };
-    let error = client.try_ask(question).unwrap_err();
+    let error = client.try_check(question).unwrap_err();
     assert_eq!(
         (error.code(), error.message()),
         (tonic::Code::Unavailable, "no rate limit configuration loaded")
     );
-    assert_eq!(get(weir.door("http"), "/healthcheck").status, 500, "unhealthy until there are rules");
+    assert_eq!(get(weir.rls_address("http"), "/healthcheck").status, 500, "unhealthy until there are rules");
 
-    let first = manager.send("1", &[config("one", "d", vec![limited("k", 1)])]);
+    let first = manager.push_configs("1", &[rate_limit_config("one", "d", vec![limit_descriptor("k", 1)])]);
     assert_eq!((first.version_info.as_str(), first.error_detail), ("1", None));
     let node = first.node.unwrap();
     assert_eq!(node.id, "envoy-ratelimit");
     let zone = node.metadata.unwrap().fields.remove("zone").unwrap().kind;
     assert_eq!(zone, Some(Kind::StringValue("a".to_owned())));
     assert_eq!(manager.state.lock().unwrap().headers, ["secret"]);
-    assert_eq!(get(weir.door("http"), "/healthcheck").status, 200);
-    assert_eq!(client.ask("d", "k=v").overall_code(), Code::Ok);
-    assert_eq!(client.ask("d", "k=v").overall_code(), Code::OverLimit);
+    assert_eq!(get(weir.rls_address("http"), "/healthcheck").status, 200);
+    assert_eq!(client.check("d", "k=v").overall_code(), Code::Ok);
+    assert_eq!(client.check("d", "k=v").overall_code(), Code::OverLimit);
 
-    let twice = [config("one", "d", vec![limited("k", 5)]), config("two", "d", vec![])];
-    let rejected = manager.send("2", &twice);
+    let twice = [
+        rate_limit_config("one", "d", vec![limit_descriptor("k", 5)]),
+        rate_limit_config("two", "d", vec![]),
+    ];
+    let rejected = manager.push_configs("2", &twice);
     assert_eq!(rejected.version_info, "1", "the version in force");
     assert!(rejected.error_detail.unwrap().message.contains("duplicate domain 'd' in config file"));
-    assert_eq!(client.ask("d", "k=v").overall_code(), Code::OverLimit, "the previous rules stay in force");
+    assert_eq!(client.check("d", "k=v").overall_code(), Code::OverLimit, "the previous rules stay in force");
 
     let deep = RateLimitDescriptor {
         key: "outer".to_owned(),
         value: "o".to_owned(),
-        descriptors: vec![limited("inner", 9)],
+        descriptors: vec![limit_descriptor("inner", 9)],
         ..RateLimitDescriptor::default()
     };
-    let third =
-        manager.send("3", &[config("one", "d", vec![limited("k", 5)]), config("two", "e", vec![deep])]);
+    let third = manager.push_configs(
+        "3",
+        &[
+            rate_limit_config("one", "d", vec![limit_descriptor("k", 5)]),
+            rate_limit_config("two", "e", vec![deep]),
+        ],
+    );
     assert_eq!((third.version_info.as_str(), third.error_detail), ("3", None));
-    assert_eq!(client.ask("d", "k=v").statuses[0].limit_remaining, 1, "the counter is kept");
-    assert_eq!(client.ask("e", "outer=o,inner=x").statuses[0].limit_remaining, 8);
+    assert_eq!(client.check("d", "k=v").statuses[0].limit_remaining, 1, "the counter is kept");
+    assert_eq!(client.check("e", "outer=o,inner=x").statuses[0].limit_remaining, 8);
 }
 
 #[test]
-fn a_server_is_asked_over_tls_and_believed_only_if_it_is_the_right_one() {
+fn tls_verifies_the_management_server() {
     let directory = tempfile::tempdir().unwrap();
-    let (authority, manager) = (Authority::new("authority"), Manager::start());
+    let (authority, manager) = (Authority::new("authority"), ManagementServer::start());
     let ca = authority.write(&directory.path().join("ca.crt"));
     let front = TlsFront::start(authority.server("manager.example", &["h2"], false), manager.address);
     let text = |name: &str| {
@@ -205,15 +213,15 @@ fn a_server_is_asked_over_tls_and_believed_only_if_it_is_the_right_one() {
     };
     let weir = Weir::start(&text("another.example"));
     wait::until_true("a failed attempt", || weir.log().iter().any(|line| line.contains("cannot get rules")));
-    assert!(manager.state.lock().unwrap().asked.is_empty());
+    assert!(manager.state.lock().unwrap().requests.is_empty());
     weir.reload(&text("manager.example"));
-    let reply = manager.send("1", &[config("one", "d", vec![limited("k", 1)])]);
+    let reply = manager.push_configs("1", &[rate_limit_config("one", "d", vec![limit_descriptor("k", 1)])]);
     assert_eq!((reply.version_info.as_str(), reply.error_detail), ("1", None));
-    assert_eq!(front.hellos()[0].protocol.as_deref(), Some("h2"));
+    assert_eq!(front.handshakes()[0].protocol.as_deref(), Some("h2"));
 }
 
 #[test]
-fn a_server_that_comes_later_is_found() {
+fn management_server_is_found_after_failed_attempts() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -223,9 +231,9 @@ fn a_server_that_comes_later_is_found() {
     );
     let weir = Weir::start(&text);
     wait::until_true("a failed attempt", || weir.log().iter().any(|line| line.contains("cannot get rules")));
-    let manager = Manager::start();
+    let manager = ManagementServer::start();
     weir.reload(&text.replace(&address.to_string(), &manager.address.to_string()));
-    manager.send("1", &[config("one", "d", vec![limited("k", 1)])]);
-    let client = Client::connect(weir.door("grpc"));
-    assert_eq!(client.ask("d", "k=v").statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 1);
+    manager.push_configs("1", &[rate_limit_config("one", "d", vec![limit_descriptor("k", 1)])]);
+    let client = RlsClient::connect(weir.rls_address("grpc"));
+    assert_eq!(client.check("d", "k=v").statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 1);
 }

@@ -56,12 +56,12 @@ impl Request {
     }
 
     /// Adds an X-Forwarded-For header, as a proxy would for `client`.
-    pub(crate) fn from(self, client: &str) -> Self {
+    pub(crate) fn forwarded_for(self, client: &str) -> Self {
         self.header("x-forwarded-for", client)
     }
 
     /// Encodes the request, with a Content-Length unless it is a GET or HEAD without a body.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let Self { method, target, host, fields, body } = self;
         let length = match (body.len(), method.as_str()) {
             (0, "GET" | "HEAD") => String::new(),
@@ -102,7 +102,7 @@ impl Response {
     /// # Panics
     ///
     /// If the header is missing or not a number.
-    pub(crate) fn number(&self, name: &str) -> u64 {
+    pub(crate) fn numeric_header(&self, name: &str) -> u64 {
         self.header(name).parse().unwrap_or_else(|_| panic!("{name} is not a number in {:#?}", self.head))
     }
 }
@@ -135,28 +135,30 @@ impl Client {
     }
 
     /// Sends a request and reads the response.
-    pub(crate) fn ask(&mut self, request: &Request) -> Response {
-        self.try_ask(request).unwrap_or_else(|error| panic!("{} {}: {error}", request.method, request.target))
+    pub(crate) fn fetch(&mut self, request: &Request) -> Response {
+        self.try_fetch(request)
+            .unwrap_or_else(|error| panic!("{} {}: {error}", request.method, request.target))
     }
 
     /// Sends a request and reads the response; returns errors instead of panicking.
-    pub(crate) fn try_ask(&mut self, request: &Request) -> io::Result<Response> {
-        self.wire.send(request.bytes())?;
-        self.try_answer(&request.method)
+    pub(crate) fn try_fetch(&mut self, request: &Request) -> io::Result<Response> {
+        self.wire.send(request.to_bytes())?;
+        self.try_read_response(&request.method)
     }
 
     /// Sends a GET and reads the response.
     pub(crate) fn get(&mut self, target: &str) -> Response {
-        self.ask(&Request::get(target))
+        self.fetch(&Request::get(target))
     }
 
     /// Reads the response to a request with `method`.
-    pub(crate) fn answer(&mut self, method: &str) -> Response {
-        self.try_answer(method).unwrap_or_else(|error| panic!("no complete response to {method}: {error}"))
+    pub(crate) fn read_response(&mut self, method: &str) -> Response {
+        self.try_read_response(method)
+            .unwrap_or_else(|error| panic!("no complete response to {method}: {error}"))
     }
 
     /// Reads the response to a request with `method`; returns errors instead of panicking.
-    pub(crate) fn try_answer(&mut self, method: &str) -> io::Result<Response> {
+    pub(crate) fn try_read_response(&mut self, method: &str) -> io::Result<Response> {
         let mut interim = Vec::new();
         let head = loop {
             let head = self.wire.read_head()?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -166,23 +168,23 @@ impl Client {
                 _ => break head,
             }
         };
-        let body = self.wire.read_body(Framing::of_answer(&head, method), |_| {})?;
+        let body = self.wire.read_body(Framing::from_response(&head, method), |_| {})?;
         let status = head.word(1).parse().map_err(io::Error::other)?;
         Ok(Response { status, head, body, interim })
     }
 
     /// Waits for the peer to close the connection. Returns `false` if the peer sends data or the deadline passes.
     pub(crate) fn is_closed(&mut self) -> bool {
-        self.wire.ends()
+        self.wire.is_closed()
     }
 }
 
 /// Sends one request on a new connection and reads the response.
-pub(crate) fn ask(to: SocketAddr, request: &Request) -> Response {
-    Client::connect(to).ask(request)
+pub(crate) fn fetch(to: SocketAddr, request: &Request) -> Response {
+    Client::connect(to).fetch(request)
 }
 
 /// Sends one GET on a new connection and reads the response.
 pub(crate) fn get(to: SocketAddr, target: &str) -> Response {
-    ask(to, &Request::get(target))
+    fetch(to, &Request::get(target))
 }

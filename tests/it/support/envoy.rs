@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::client::{Request, Response, ask};
+use super::client::{Request, Response, fetch};
 use super::wait;
 
 /// A running Envoy. It is killed when dropped; if the test failed, its log is printed.
@@ -39,33 +39,33 @@ impl Envoy {
             .stderr(log)
             .spawn()
             .unwrap();
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut envoy = Self { child, directory, admin: nowhere, listener: nowhere };
+        let unset = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut envoy = Self { child, directory, admin: unset, listener: unset };
         envoy.admin = wait::until("Envoy's admin port", || {
             envoy.assert_running();
             fs::read_to_string(&at).ok()?.trim().parse().ok()
         });
         envoy.listener = wait::until("Envoy's listener", || {
-            let listeners = ask(envoy.admin, &Request::get("/listeners")).body.text();
+            let listeners = fetch(envoy.admin, &Request::get("/listeners")).body.text();
             let (_, address) = listeners.lines().next()?.split_once("::")?;
-            (ask(envoy.admin, &Request::get("/ready")).status == 200).then(|| address.parse().ok())?
+            (fetch(envoy.admin, &Request::get("/ready")).status == 200).then(|| address.parse().ok())?
         });
         envoy
     }
 
     /// Sends one request through Envoy.
-    pub(crate) fn ask(&self, request: &Request) -> Response {
-        ask(self.listener, request)
+    pub(crate) fn fetch(&self, request: &Request) -> Response {
+        fetch(self.listener, request)
     }
 
     /// Sends one GET through Envoy.
     pub(crate) fn get(&self, path: &str) -> Response {
-        self.ask(&Request::get(path))
+        self.fetch(&Request::get(path))
     }
 
     /// Returns one of Envoy's statistics; 0 if it does not exist.
     pub(crate) fn stat(&self, name: &str) -> u64 {
-        let stats = ask(self.admin, &Request::get("/stats")).body.text();
+        let stats = fetch(self.admin, &Request::get("/stats")).body.text();
         let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         line.map_or(0, |count| count.parse().unwrap())
     }

@@ -15,13 +15,13 @@ use tonic::codegen::Service;
 
 /// The server; it ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct GrpcServer {
     pub(crate) address: SocketAddr,
     accepted: Arc<AtomicUsize>,
     _end: oneshot::Sender<()>,
 }
 
-impl Server {
+impl GrpcServer {
     /// Serves on a port chosen by the system, on a thread of its own.
     pub(crate) fn start<S>(service: S) -> Self
     where

@@ -14,16 +14,16 @@ use tokio::runtime::Runtime;
 const DEADLINE: Duration = super::wait::DEADLINE;
 
 /// One connection.
-pub(crate) struct H2 {
+pub(crate) struct H2Client {
     runtime: Runtime,
     sender: SendRequest<Bytes>,
-    ended: Option<tokio::sync::oneshot::Receiver<Result<(), h2::Error>>>,
+    closed: Option<tokio::sync::oneshot::Receiver<Result<(), h2::Error>>>,
     address: SocketAddr,
 }
 
 /// A complete response.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct H2Response {
     /// Status code.
     pub(crate) status: StatusCode,
     /// Header section.
@@ -36,14 +36,14 @@ pub(crate) struct Whole {
     pub(crate) is_head_only: bool,
 }
 
-impl Whole {
+impl H2Response {
     /// Returns the value of a header as text; empty if it is missing.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
 
-impl H2 {
+impl H2Client {
     /// Connects to `address`.
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let (sent, received) = std::sync::mpsc::channel();
@@ -61,7 +61,7 @@ impl H2 {
                 let _ = ending.send(connection.await);
             });
         });
-        Self { runtime: runtime(), sender: received.recv().unwrap(), ended: Some(ended), address }
+        Self { runtime: runtime(), sender: received.recv().unwrap(), closed: Some(ended), address }
     }
 
     /// Returns a request for this connection's authority, to which headers can be added.
@@ -75,29 +75,32 @@ impl H2 {
     }
 
     /// Waits until the peer has announced support for extended CONNECT (RFC 8441 section 3).
-    pub(crate) fn until_tunnels_are_offered(&self) {
+    pub(crate) fn until_extended_connect_enabled(&self) {
         super::wait::until_true("the setting", || self.sender.is_extended_connect_protocol_enabled());
     }
 
     /// Sends the header section of a request. Unless it `ends` there, the caller sends the body.
-    pub(crate) fn begin(
+    pub(crate) fn send_request(
         &mut self,
         request: http::request::Builder,
-        ends: bool,
+        end_of_stream: bool,
     ) -> (ResponseFuture, SendStream<Bytes>) {
         let sender = self.sender.clone();
-        let mut sender = self.within(async { sender.ready().await }).unwrap();
-        sender.send_request(request.body(()).unwrap(), ends).unwrap()
+        let mut sender = self.block_on(async { sender.ready().await }).unwrap();
+        sender.send_request(request.body(()).unwrap(), end_of_stream).unwrap()
     }
 
     /// Waits for the header section of a response.
-    pub(crate) fn head(&self, response: ResponseFuture) -> Result<http::Response<RecvStream>, h2::Error> {
-        self.within(response)
+    pub(crate) fn response_head(
+        &self,
+        response: ResponseFuture,
+    ) -> Result<http::Response<RecvStream>, h2::Error> {
+        self.block_on(response)
     }
 
     /// Waits for a complete response.
-    pub(crate) fn whole(&self, response: ResponseFuture) -> Result<Whole, h2::Error> {
-        self.within(async {
+    pub(crate) fn read_response(&self, response: ResponseFuture) -> Result<H2Response, h2::Error> {
+        self.block_on(async {
             let (head, mut stream) = response.await?.into_parts();
             let is_head_only = stream.is_end_stream();
             let mut body = Vec::new();
@@ -107,32 +110,32 @@ impl H2 {
                 body.extend_from_slice(&data);
             }
             let trailers = stream.trailers().await?;
-            Ok(Whole { status: head.status, headers: head.headers, body, trailers, is_head_only })
+            Ok(H2Response { status: head.status, headers: head.headers, body, trailers, is_head_only })
         })
     }
 
     /// Sends a request without a body and waits for the response.
-    pub(crate) fn ask(&mut self, request: http::request::Builder) -> Whole {
-        let (response, _) = self.begin(request, true);
-        self.whole(response).unwrap()
+    pub(crate) fn fetch(&mut self, request: http::request::Builder) -> H2Response {
+        let (response, _) = self.send_request(request, true);
+        self.read_response(response).unwrap()
     }
 
     /// Sends a request without a body and waits for the response; returns an error if the connection ends instead.
-    pub(crate) fn try_ask(&mut self, request: http::request::Builder) -> Result<Whole, h2::Error> {
+    pub(crate) fn try_fetch(&mut self, request: http::request::Builder) -> Result<H2Response, h2::Error> {
         let sender = self.sender.clone();
-        let mut sender = self.within(async { sender.ready().await })?;
+        let mut sender = self.block_on(async { sender.ready().await })?;
         let (response, _) = sender.send_request(request.body(()).unwrap(), true)?;
-        self.whole(response)
+        self.read_response(response)
     }
 
     /// Waits until the peer has closed the connection.
-    pub(crate) fn until_ended(&mut self) -> Result<(), h2::Error> {
-        let ended = self.ended.take().expect("called once");
-        self.within(ended).unwrap()
+    pub(crate) fn until_closed(&mut self) -> Result<(), h2::Error> {
+        let ended = self.closed.take().expect("called once");
+        self.block_on(ended).unwrap()
     }
 
     /// Runs `work` to its end, at most until the deadline.
-    pub(crate) fn within<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await.expect("timed out") })
     }
 }

@@ -12,19 +12,19 @@ use http::Request;
 use tokio::net::TcpListener;
 
 /// Handling of one stream.
-type Served = Pin<Box<dyn Future<Output = Result<(), h2::Error>> + Send>>;
+type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), h2::Error>> + Send>>;
 /// Handler of all streams.
-type Script = dyn Fn(Request<RecvStream>, SendResponse<Bytes>) -> Served + Send + Sync;
+type StreamHandler = dyn Fn(Request<RecvStream>, SendResponse<Bytes>) -> HandlerFuture + Send + Sync;
 
 /// The upstream; it runs until the end of the test process.
 #[derive(Debug)]
 pub(crate) struct H2Origin {
     address: SocketAddr,
-    counts: Arc<Counts>,
+    counts: Arc<StreamCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct StreamCounts {
     connections: AtomicUsize,
     streams: AtomicUsize,
     resets: AtomicUsize,
@@ -33,17 +33,17 @@ struct Counts {
 impl H2Origin {
     /// Handles every stream with `script`. A connection that has had `last` streams is closed with GOAWAY.
     pub(crate) fn start<F>(
-        last: Option<usize>,
+        max_streams: Option<usize>,
         script: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = Result<(), h2::Error>> + Send + 'static,
     {
-        Self::start_with(h2::server::Builder::new(), last, script)
+        Self::start_with(h2::server::Builder::new(), max_streams, script)
     }
 
     /// Starts such an upstream that announces extended CONNECT (RFC 8441 section 3).
-    pub(crate) fn offering<F>(
+    pub(crate) fn with_extended_connect<F>(
         script: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -56,17 +56,17 @@ impl H2Origin {
 
     fn start_with<F>(
         builder: h2::server::Builder,
-        last: Option<usize>,
+        max_streams: Option<usize>,
         script: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = Result<(), h2::Error>> + Send + 'static,
     {
-        let script: Arc<Script> = Arc::new(move |request, respond| Box::pin(script(request, respond)));
+        let script: Arc<StreamHandler> = Arc::new(move |request, respond| Box::pin(script(request, respond)));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(StreamCounts::default());
         let counted = Arc::clone(&counts);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -74,8 +74,13 @@ impl H2Origin {
                 let listener = TcpListener::from_std(listener).unwrap();
                 while let Ok((stream, _)) = listener.accept().await {
                     counted.connections.fetch_add(1, Ordering::SeqCst);
-                    let serving =
-                        serve(builder.clone(), stream, last, Arc::clone(&script), Arc::clone(&counted));
+                    let serving = serve(
+                        builder.clone(),
+                        stream,
+                        max_streams,
+                        Arc::clone(&script),
+                        Arc::clone(&counted),
+                    );
                     tokio::spawn(serving);
                 }
             });
@@ -115,16 +120,16 @@ impl H2Origin {
 async fn serve(
     builder: h2::server::Builder,
     stream: tokio::net::TcpStream,
-    last: Option<usize>,
-    script: Arc<Script>,
-    counts: Arc<Counts>,
+    max_streams: Option<usize>,
+    script: Arc<StreamHandler>,
+    counts: Arc<StreamCounts>,
 ) {
     let Ok(mut connection) = builder.handshake(stream).await else { return };
     let mut served = 0;
     while let Some(Ok((request, respond))) = connection.accept().await {
         counts.streams.fetch_add(1, Ordering::SeqCst);
         served += 1;
-        if last == Some(served) {
+        if max_streams == Some(served) {
             connection.graceful_shutdown();
         }
         let (serving, counts) = (script(request, respond), Arc::clone(&counts));

@@ -14,11 +14,11 @@ use super::wire::{Body, Framing, Head, Wire};
 
 /// Timeout of the upstream's sockets, far longer than any client waits. So it is never the upstream that closes a slow
 /// connection.
-const PATIENCE: Duration = Duration::from_secs(120);
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A request as the upstream received it.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     /// Number of its connection, from 0.
     pub(crate) connection: usize,
     /// Request line and headers.
@@ -31,7 +31,7 @@ pub(crate) struct Seen {
 
 /// What to do with the connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterResponse {
     /// Read the next request from it.
     Keep,
     /// Close it.
@@ -40,7 +40,7 @@ pub(crate) enum Then {
 
 /// A request for which a script sends the response.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+pub(crate) struct ScriptedRequest<'a> {
     /// Request line and headers.
     pub(crate) head: Head,
     /// Number of the request on its connection, from 0.
@@ -48,19 +48,19 @@ pub(crate) struct Turn<'a> {
     /// The connection.
     pub(crate) wire: &'a mut Wire,
     index: usize,
-    shared: &'a Shared,
+    shared: &'a OriginState,
 }
 
-impl Turn<'_> {
+impl ScriptedRequest<'_> {
     /// Reads the body to its end.
     pub(crate) fn body(&mut self) -> io::Result<Body> {
         let (shared, index) = (self.shared, self.index);
         let note = |body: &Body| {
-            let mut seen = shared.seen.lock().unwrap();
+            let mut seen = shared.requests.lock().unwrap();
             seen[index].body.length = body.length;
         };
-        let body = self.wire.read_body(Framing::of_request(&self.head), note)?;
-        let mut seen = shared.seen.lock().unwrap();
+        let body = self.wire.read_body(Framing::from_request(&self.head), note)?;
+        let mut seen = shared.requests.lock().unwrap();
         seen[index].body = body.clone();
         seen[index].complete = true;
         Ok(body)
@@ -73,8 +73,8 @@ impl Turn<'_> {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    seen: Mutex<Vec<Seen>>,
+struct OriginState {
+    requests: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
     closing: AtomicBool,
 }
@@ -83,15 +83,17 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct Origin {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<OriginState>,
 }
 
 impl Origin {
     /// Handles every request with `script`. An error of the script closes the connection.
-    pub(crate) fn start(script: impl Fn(&mut Turn<'_>) -> io::Result<Then> + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        script: impl Fn(&mut ScriptedRequest<'_>) -> io::Result<AfterResponse> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(OriginState::default());
         let (script, serving) = (Arc::new(script), shared.clone());
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -107,18 +109,18 @@ impl Origin {
     }
 
     /// Reads every request to its end and sends the same response to each.
-    pub(crate) fn answering(answer: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn responding_with(answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
         Self::start(move |turn| {
             turn.body()?;
             turn.send(&answer)?;
-            Ok(Then::Keep)
+            Ok(AfterResponse::Keep)
         })
     }
 
     /// Responds to each request with 200 and `hello`.
     pub(crate) fn hello() -> Self {
-        Self::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
+        Self::responding_with("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
     }
 
     /// Returns its address.
@@ -127,8 +129,8 @@ impl Origin {
     }
 
     /// Returns all requests so far.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.shared.seen.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.shared.requests.lock().unwrap().clone()
     }
 
     /// Returns the only request so far.
@@ -136,15 +138,15 @@ impl Origin {
     /// # Panics
     ///
     /// If there is not exactly one.
-    pub(crate) fn only(&self) -> Seen {
-        let seen = self.seen();
+    pub(crate) fn only_request(&self) -> ReceivedRequest {
+        let seen = self.requests();
         assert_eq!(seen.len(), 1, "the upstream received {seen:#?}");
         seen.into_iter().next().unwrap()
     }
 
     /// Returns the most recent request.
-    pub(crate) fn last(&self) -> Seen {
-        self.seen().pop().unwrap()
+    pub(crate) fn last_request(&self) -> ReceivedRequest {
+        self.requests().pop().unwrap()
     }
 
     /// Returns the number of connections so far.
@@ -153,8 +155,8 @@ impl Origin {
     }
 
     /// Waits until there is a request for which `wanted` is true.
-    pub(crate) fn until(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
-        wait::until_true(what, || self.shared.seen.lock().unwrap().iter().any(&wanted));
+    pub(crate) fn until_request(&self, what: &str, wanted: impl Fn(&ReceivedRequest) -> bool) {
+        wait::until_true(what, || self.shared.requests.lock().unwrap().iter().any(&wanted));
     }
 }
 
@@ -167,7 +169,7 @@ impl Drop for Origin {
 }
 
 /// Returns an address where every connection attempt fails, as long as the socket exists.
-pub(crate) fn refusing() -> (Socket, SocketAddr) {
+pub(crate) fn refusing_address() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let address = socket.local_addr().unwrap().as_socket().unwrap();
@@ -175,24 +177,29 @@ pub(crate) fn refusing() -> (Socket, SocketAddr) {
 }
 
 fn serve(
-    script: &(impl Fn(&mut Turn<'_>) -> io::Result<Then> + ?Sized),
-    shared: &Shared,
+    script: &(impl Fn(&mut ScriptedRequest<'_>) -> io::Result<AfterResponse> + ?Sized),
+    shared: &OriginState,
     connection: usize,
     stream: TcpStream,
 ) {
     let mut wire = Wire::new(stream);
-    wire.stream().set_read_timeout(Some(PATIENCE)).unwrap();
+    wire.stream().set_read_timeout(Some(SOCKET_TIMEOUT)).unwrap();
     for nth in 0.. {
         let Ok(Some(head)) = wire.read_head() else { return };
         let index = {
-            let mut seen = shared.seen.lock().unwrap();
-            seen.push(Seen { connection, head: head.clone(), body: Body::default(), complete: false });
+            let mut seen = shared.requests.lock().unwrap();
+            seen.push(ReceivedRequest {
+                connection,
+                head: head.clone(),
+                body: Body::default(),
+                complete: false,
+            });
             seen.len() - 1
         };
-        let mut turn = Turn { head, nth, wire: &mut wire, index, shared };
+        let mut turn = ScriptedRequest { head, nth, wire: &mut wire, index, shared };
         match script(&mut turn) {
-            Ok(Then::Keep) => {}
-            Ok(Then::Close) | Err(_) => return,
+            Ok(AfterResponse::Keep) => {}
+            Ok(AfterResponse::Close) | Err(_) => return,
         }
     }
 }

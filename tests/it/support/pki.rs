@@ -64,11 +64,16 @@ impl Authority {
 
     /// Returns a server configuration with a certificate for `host` and these ALPN protocols. If `asks`, clients must
     /// present a certificate of this authority.
-    pub(crate) fn server(&self, host: &str, protocols: &[&str], asks: bool) -> Arc<ServerConfig> {
+    pub(crate) fn server(
+        &self,
+        host: &str,
+        protocols: &[&str],
+        require_client_cert: bool,
+    ) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_safe_default_protocol_versions().unwrap();
-        let builder = match asks {
+        let builder = match require_client_cert {
             false => builder.with_no_client_auth(),
             true => {
                 let roots = Arc::new(self.roots());

@@ -13,7 +13,7 @@ use tokio_rustls::server::TlsStream;
 
 /// What a client sent in a handshake.
 #[derive(Clone, Debug)]
-pub(crate) struct Hello {
+pub(crate) struct HandshakeInfo {
     /// Server name (SNI).
     pub(crate) name: Option<String>,
     /// Negotiated protocol (ALPN).
@@ -24,20 +24,20 @@ pub(crate) struct Hello {
 
 /// An action on all open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum TlsCommand {
     /// Updates the session keys.
     Rekey,
     /// Closes with close_notify.
     Close,
     /// Closes without close_notify, as if the machine had failed.
-    Cut,
+    Abort,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct TlsFrontState {
     config: Mutex<Arc<ServerConfig>>,
-    hellos: Mutex<Vec<Hello>>,
-    orders: broadcast::Sender<Order>,
+    handshakes: Mutex<Vec<HandshakeInfo>>,
+    commands: broadcast::Sender<TlsCommand>,
     backend: SocketAddr,
 }
 
@@ -45,7 +45,7 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct TlsFront {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<TlsFrontState>,
 }
 
 impl TlsFront {
@@ -54,10 +54,10 @@ impl TlsFront {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TlsFrontState {
             config: Mutex::new(config),
-            hellos: Mutex::default(),
-            orders: broadcast::Sender::new(16),
+            handshakes: Mutex::default(),
+            commands: broadcast::Sender::new(16),
             backend,
         });
         let serving = Arc::clone(&shared);
@@ -79,13 +79,13 @@ impl TlsFront {
     }
 
     /// Returns all completed handshakes.
-    pub(crate) fn hellos(&self) -> Vec<Hello> {
-        self.shared.hellos.lock().unwrap().clone()
+    pub(crate) fn handshakes(&self) -> Vec<HandshakeInfo> {
+        self.shared.handshakes.lock().unwrap().clone()
     }
 
     /// Applies an action to every open connection.
-    pub(crate) fn order(&self, order: Order) {
-        self.shared.orders.send(order).unwrap();
+    pub(crate) fn send_command(&self, order: TlsCommand) {
+        self.shared.commands.send(order).unwrap();
     }
 
     /// Replaces the configuration for new connections.
@@ -94,13 +94,13 @@ impl TlsFront {
     }
 }
 
-async fn serve(stream: TcpStream, shared: Arc<Shared>) {
-    let mut orders = shared.orders.subscribe();
+async fn serve(stream: TcpStream, shared: Arc<TlsFrontState>) {
+    let mut orders = shared.commands.subscribe();
     let config = Arc::clone(&shared.config.lock().unwrap());
     let Ok(mut client) = TlsAcceptor::from(config).accept(stream).await else { return };
     let session = client.get_ref().1;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    shared.hellos.lock().unwrap().push(Hello {
+    shared.handshakes.lock().unwrap().push(HandshakeInfo {
         name: session.server_name().map(str::to_owned),
         protocol: session.alpn_protocol().map(text),
         certificate: session.peer_certificates().and_then(|chain| chain.first().cloned()),
@@ -127,15 +127,15 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
                 Err(error) => Err(error),
             },
             order = orders.recv() => match order {
-                Ok(Order::Rekey) => {
+                Ok(TlsCommand::Rekey) => {
                     client.get_mut().1.refresh_traffic_keys().unwrap();
                     client.flush().await
                 }
-                Ok(Order::Close) => {
+                Ok(TlsCommand::Close) => {
                     let _ = client.shutdown().await;
                     return;
                 }
-                Ok(Order::Cut) | Err(_) => return,
+                Ok(TlsCommand::Abort) | Err(_) => return,
             },
         };
         if carried.is_err() {

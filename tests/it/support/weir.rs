@@ -10,16 +10,16 @@ use std::{fs, thread};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::client::{Request, Response, ask};
+use super::client::{Request, Response, fetch};
 use super::{metrics, wait};
 
-type Log = Arc<Mutex<Vec<String>>>;
+type LogLines = Arc<Mutex<Vec<String>>>;
 
 /// A running proxy. It is killed when dropped; if the test failed, its log is printed.
 #[derive(Debug)]
 pub(crate) struct Weir {
     child: Child,
-    log: Log,
+    log: LogLines,
     file: PathBuf,
     admin: SocketAddr,
     _directory: Option<TempDir>,
@@ -58,7 +58,7 @@ impl Weir {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let log = Log::default();
+        let log = LogLines::default();
         let (lines, stderr) = (log.clone(), child.stderr.take().unwrap());
         thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
@@ -67,7 +67,7 @@ impl Weir {
         });
         let admin = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut weir = Self { child, log, file, admin, _directory: None };
-        weir.admin = weir.admin_surface("full");
+        weir.admin = weir.admin_address("full");
         wait::until("readiness", || {
             weir.assert_running();
             (weir.admin_get("/ready").status == 200).then_some(())
@@ -78,44 +78,44 @@ impl Weir {
     /// Returns the address of the first listener.
     pub(crate) fn address(&self) -> SocketAddr {
         wait::until("a listener", || {
-            self.announced("listening", "listener").first().map(|(_, address)| *address)
+            self.logged_addresses("listening", "listener").first().map(|(_, address)| *address)
         })
     }
 
     /// Returns the address of the listener with this name.
     pub(crate) fn listener(&self, name: &str) -> SocketAddr {
         wait::until("the listener", || {
-            let announced = self.announced("listening", "listener");
+            let announced = self.logged_addresses("listening", "listener");
             announced.iter().find(|(given, _)| given == name).map(|(_, address)| *address)
         })
     }
 
     /// Returns the address of the admin port with `surface`: `full` or `probes`.
-    pub(crate) fn admin_surface(&self, surface: &str) -> SocketAddr {
+    pub(crate) fn admin_address(&self, surface: &str) -> SocketAddr {
         wait::until("the admin port", || {
             self.assert_running();
-            let announced = self.announced("admin listening", "surface");
+            let announced = self.logged_addresses("admin listening", "surface");
             announced.iter().find(|(given, _)| given == surface).map(|(_, address)| *address)
         })
     }
 
     /// Returns the address of a port of the rate limit service: `grpc`, `http`, `debug` or `prometheus`.
-    pub(crate) fn door(&self, name: &str) -> SocketAddr {
+    pub(crate) fn rls_address(&self, name: &str) -> SocketAddr {
         wait::until("the port", || {
             self.assert_running();
-            let announced = self.announced("rate limit service listening", "door");
+            let announced = self.logged_addresses("rate limit service listening", "door");
             announced.iter().find(|(given, _)| given == name).map(|(_, address)| *address)
         })
     }
 
     /// Sends a GET to the admin port.
     pub(crate) fn admin_get(&self, path: &str) -> Response {
-        ask(self.admin, &Request::get(path).host("localhost"))
+        fetch(self.admin, &Request::get(path).host("localhost"))
     }
 
     /// Sends a POST to the admin port.
     pub(crate) fn admin_post(&self, path: &str) -> Response {
-        ask(self.admin, &Request::post(path, "").host("localhost"))
+        fetch(self.admin, &Request::post(path, "").host("localhost"))
     }
 
     /// Sends a GET to the admin port and returns the JSON of the response.
@@ -150,7 +150,7 @@ impl Weir {
     }
 
     /// Replaces the configuration file with an invalid one and waits until Weir has rejected it.
-    pub(crate) fn reload_in_vain(&self, yaml: &str) {
+    pub(crate) fn assert_reload_rejected(&self, yaml: &str) {
         let before = (self.rejected_reloads(), self.generation());
         self.replace_file(yaml);
         wait::until("the rejection", || (self.rejected_reloads() > before.0).then_some(()));
@@ -181,9 +181,9 @@ impl Weir {
     }
 
     /// Sets the maximum number of open file descriptors of the process.
-    pub(crate) fn limit_descriptors(&self, most: u64) {
+    pub(crate) fn limit_file_descriptors(&self, max: u64) {
         let pid = self.child.id().to_string();
-        let limit = format!("--nofile={most}:");
+        let limit = format!("--nofile={max}:");
         let limited = Command::new("prlimit").args(["--pid", &pid, &limit]).status();
         assert!(limited.unwrap().success(), "could not limit the file descriptors");
     }
@@ -229,7 +229,7 @@ impl Weir {
     }
 
     /// Returns name and address from every log event with this `message`; the name is in `field`.
-    fn announced(&self, message: &str, field: &str) -> Vec<(String, SocketAddr)> {
+    fn logged_addresses(&self, message: &str, field: &str) -> Vec<(String, SocketAddr)> {
         let lines = self.log();
         let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         events

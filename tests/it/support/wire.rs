@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use super::wait::DEADLINE;
 
 /// Maximum number of bytes of a body that are stored. The length and the checksum cover all bytes.
-const KEPT: usize = 1 << 20;
+const MAX_STORED_BODY: usize = 1 << 20;
 
 /// First line and header section of a message, as received.
 #[derive(Clone, Debug, Default)]
@@ -24,13 +24,13 @@ impl Head {
     }
 
     /// Returns every value of a header.
-    pub(crate) fn all(&self, name: &str) -> Vec<&str> {
+    pub(crate) fn get_all(&self, name: &str) -> Vec<&str> {
         self.fields.iter().filter(|(given, _)| given == name).map(|(_, value)| value.as_str()).collect()
     }
 
     /// Whether a comma-separated header contains `token`.
-    pub(crate) fn lists(&self, name: &str, token: &str) -> bool {
-        self.all(name)
+    pub(crate) fn has_token(&self, name: &str, token: &str) -> bool {
+        self.get_all(name)
             .iter()
             .flat_map(|value| value.split(','))
             .any(|item| item.trim().eq_ignore_ascii_case(token))
@@ -78,7 +78,7 @@ impl Body {
     /// Appends a piece.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.length += piece.len() as u64;
-        let room = KEPT.saturating_sub(self.bytes.len()).min(piece.len());
+        let room = MAX_STORED_BODY.saturating_sub(self.bytes.len()).min(piece.len());
         self.bytes.extend_from_slice(&piece[..room]);
         for byte in piece {
             self.checksum = (self.checksum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
@@ -106,12 +106,12 @@ pub(crate) enum Framing {
 
 impl Framing {
     /// Returns the framing of a request with this header section.
-    pub(crate) fn of_request(head: &Head) -> Self {
+    pub(crate) fn from_request(head: &Head) -> Self {
         Self::declared(head).unwrap_or(Self::Empty)
     }
 
     /// Returns the framing of a response with this header section to a request with `method`.
-    pub(crate) fn of_answer(head: &Head, method: &str) -> Self {
+    pub(crate) fn from_response(head: &Head, method: &str) -> Self {
         let status = head.word(1);
         if method == "HEAD" || status.starts_with('1') || status == "204" || status == "304" {
             return Self::Empty;
@@ -120,7 +120,7 @@ impl Framing {
     }
 
     fn declared(head: &Head) -> Option<Self> {
-        if head.lists("transfer-encoding", "chunked") {
+        if head.has_token("transfer-encoding", "chunked") {
             return Some(Self::Chunked);
         }
         head.get("content-length").and_then(|length| length.parse().ok()).map(Self::Length)
@@ -153,7 +153,7 @@ impl Wire {
     }
 
     /// Shuts down the write direction.
-    pub(crate) fn finish(&self) -> io::Result<()> {
+    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
         self.stream().shutdown(Shutdown::Write)
     }
 
@@ -182,7 +182,7 @@ impl Wire {
     }
 
     /// Waits until the peer closes the connection. Returns `false` if data arrives first.
-    pub(crate) fn ends(&mut self) -> bool {
+    pub(crate) fn is_closed(&mut self) -> bool {
         match self.reader.fill_buf() {
             Ok(bytes) => bytes.is_empty(),
             Err(error) => matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe),
@@ -230,12 +230,12 @@ impl Wire {
 
     fn read_piece(
         &mut self,
-        most: u64,
+        max: u64,
         body: &mut Body,
         progress: &mut impl FnMut(&Body),
     ) -> io::Result<usize> {
         let piece = self.reader.fill_buf()?;
-        let taken = piece.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        let taken = piece.len().min(usize::try_from(max).unwrap_or(usize::MAX));
         body.push(&piece[..taken]);
         self.reader.consume(taken);
         progress(body);

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{decisions, statuses, with_rules};
-use crate::support::{Client, Origin, Request, Then, ask, get, wait};
+use super::{decisions, start_with_rules, statuses};
+use crate::support::{AfterResponse, Client, Origin, Request, fetch, get, wait};
 
 #[test]
-fn who_was_refused_is_refused_everything_for_the_full_time() {
+fn limited_client_is_banned_for_the_full_time() {
     let origin = Origin::hello();
-    let weir = with_rules(
+    let weir = start_with_rules(
         &origin,
         &["{ name: login, key: { header: x-id }, limit: 5/s, burst: 1, on_limit: { ban: 10m } }"],
     );
-    let ask = |id: &str| ask(weir.address(), &Request::get("/").header("x-id", id));
+    let ask = |id: &str| fetch(weir.address(), &Request::get("/").header("x-id", id));
     assert_eq!(ask("a").status, 200);
     let refused = ask("a");
     assert_eq!((refused.status, refused.header("retry-after")), (429, "600"));
@@ -22,7 +22,7 @@ fn who_was_refused_is_refused_everything_for_the_full_time() {
     wait::pause(Duration::from_millis(1100));
     let banned = ask("a");
     assert_eq!(banned.status, 429);
-    let rest = banned.number("retry-after");
+    let rest = banned.numeric_header("retry-after");
     assert!((1..=599).contains(&rest), "{rest}");
     assert_eq!(ask("b").status, 200, "other clients are not banned");
     assert_eq!((decisions(&weir, "login", "limited"), decisions(&weir, "login", "banned")), (1.0, 1.0));
@@ -31,12 +31,13 @@ fn who_was_refused_is_refused_everything_for_the_full_time() {
 #[test]
 fn a_ban_ends_and_the_next_is_longer() {
     let origin = Origin::hello();
-    let weir = with_rules(&origin, &["{ name: q, key: [], limit: 20/s, burst: 1, on_limit: { ban: 1s } }"]);
+    let weir =
+        start_with_rules(&origin, &["{ name: q, key: [], limit: 20/s, burst: 1, on_limit: { ban: 1s } }"]);
     let banned_for = || {
         wait::until("a rejection by the limit", || {
             let before = decisions(&weir, "q", "limited");
             let answer = get(weir.address(), "/");
-            (decisions(&weir, "q", "limited") > before).then(|| answer.number("retry-after"))
+            (decisions(&weir, "q", "limited") > before).then(|| answer.numeric_header("retry-after"))
         })
     };
     assert_eq!(banned_for(), 1);
@@ -48,54 +49,56 @@ fn a_ban_outlives_a_reload() {
     let origin = Origin::hello();
     let rule =
         |ban: &str| format!("{{ name: q, key: [], limit: 1/s, burst: 1, on_limit: {{ ban: {ban} }} }}");
-    let weir = with_rules(&origin, &[&rule("1h")]);
+    let weir = start_with_rules(&origin, &[&rule("1h")]);
     assert_eq!(statuses(&weir, 2), [200, 429]);
-    weir.reload(&super::rules_for(&origin, &[&rule("30m")]));
+    weir.reload(&super::config_with_rules(&origin, &[&rule("30m")]));
     wait::pause(Duration::from_millis(1100));
-    assert!(get(weir.address(), "/").number("retry-after") > 1800);
+    assert!(get(weir.address(), "/").numeric_header("retry-after") > 1800);
 }
 
 #[test]
-fn a_shadow_rule_bans_nobody() {
+fn shadow_rule_does_not_ban() {
     let origin = Origin::hello();
-    let weir =
-        with_rules(&origin, &["{ name: q, key: [], limit: 1/h, throttle: shadow, on_limit: { ban: 10m } }"]);
+    let weir = start_with_rules(
+        &origin,
+        &["{ name: q, key: [], limit: 1/h, throttle: shadow, on_limit: { ban: 10m } }"],
+    );
     assert_eq!(statuses(&weir, 3), [200, 200, 200]);
     assert_eq!((decisions(&weir, "q", "shadow"), decisions(&weir, "q", "banned")), (2.0, 0.0));
 }
 
 #[test]
-fn refused_requests_count_where_the_rule_says_so() {
+fn on_denied_charge_counts_rejected_requests() {
     let origin = Origin::hello();
     let rule = |charge: &str| {
         format!("{{ name: q, key: [], limit: 3/year, algorithm: fixed_window, on_denied: {charge} }}")
     };
-    let weir = with_rules(&origin, &[&rule("charge")]);
+    let weir = start_with_rules(&origin, &[&rule("charge")]);
     assert_eq!(statuses(&weir, 5), [200, 200, 200, 429, 429]);
     // Five units are used, which shows with a larger limit.
-    weir.reload(&super::rules_for(&origin, &[&rule("free").replace("3/year", "6/year")]));
+    weir.reload(&super::config_with_rules(&origin, &[&rule("free").replace("3/year", "6/year")]));
     assert_eq!(statuses(&weir, 2), [200, 429]);
 }
 
 #[test]
-fn logins_at_once_that_succeed_ban_nobody_and_leave_no_trace() {
+fn concurrent_requests_that_do_not_count_cause_no_ban() {
     let go = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&go);
     let origin = Origin::start(move |turn| {
         wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         let status = turn.head.word(1).trim_start_matches('/').to_owned();
         turn.send(format!("HTTP/1.1 {status} Told\r\ncontent-length: 0\r\n\r\n"))?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
     let rule = "limit: 2/year, algorithm: fixed_window, count: { response_status: 401 }";
     let rule = format!("{{ name: login, key: [], {rule}, on_denied: charge, on_limit: {{ ban: 1h }} }}");
-    let weir = with_rules(&origin, &[&rule]);
+    let weir = start_with_rules(&origin, &[&rule]);
     let mut clients: Vec<_> = (0..5).map(|_| Client::connect(weir.address())).collect();
-    clients.iter().for_each(|client| client.send(Request::get("/200").bytes()));
+    clients.iter().for_each(|client| client.send(Request::get("/200").to_bytes()));
     wait::until_true("three rejections", || decisions(&weir, "login", "limited") == 3.0);
     go.store(true, Ordering::SeqCst);
-    clients.iter_mut().for_each(|client| drop(client.answer("GET")));
-    assert_eq!(get(weir.address(), "/200").number("x-ratelimit-remaining"), 2);
+    clients.iter_mut().for_each(|client| drop(client.read_response("GET")));
+    assert_eq!(get(weir.address(), "/200").numeric_header("x-ratelimit-remaining"), 2);
     let answers = ["/401", "/401", "/401", "/200"].map(|path| get(weir.address(), path).status);
     assert_eq!(answers, [401, 401, 429, 429]);
     assert_eq!((decisions(&weir, "login", "limited"), decisions(&weir, "login", "banned")), (4.0, 1.0));

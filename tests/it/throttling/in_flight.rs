@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::{decisions, rules_for, statuses, with_rules};
-use crate::support::{Client, Origin, Request, Then, Weir, at_once, get, wait};
+use super::{config_with_rules, decisions, start_with_rules, statuses};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, get, run_concurrently, wait};
 
 /// Returns an upstream that holds `/slow` until the flag is set, and responds to all other requests at once.
-fn patient() -> (Origin, Arc<AtomicBool>) {
+fn holding_upstream() -> (Origin, Arc<AtomicBool>) {
     let go = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&go);
     let origin = Origin::start(move |turn| {
@@ -16,140 +16,140 @@ fn patient() -> (Origin, Arc<AtomicBool>) {
             wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         }
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
     (origin, go)
 }
 
 /// Sends a request for `/slow`, and returns its client once the request has reached the upstream.
-fn under_way(weir: &Weir, origin: &Origin) -> Client {
-    let before = origin.seen().len();
+fn start_slow_request(weir: &Weir, origin: &Origin) -> Client {
+    let before = origin.requests().len();
     let client = Client::connect(weir.address());
-    client.send(Request::get("/slow").bytes());
-    wait::until_true("the request", || origin.seen().len() > before);
+    client.send(Request::get("/slow").to_bytes());
+    wait::until_true("the request", || origin.requests().len() > before);
     client
 }
 
-fn until_free(weir: &Weir) {
+fn until_permit_available(weir: &Weir) {
     wait::until_true("a permit", || get(weir.address(), "/").status == 200);
 }
 
 #[test]
-fn so_many_and_no_more() {
-    let (origin, go) = patient();
-    let weir = with_rules(&origin, &["{ name: a, key: [], in_flight: 2 }"]);
-    let mut first = under_way(&weir, &origin);
-    let mut second = under_way(&weir, &origin);
+fn requests_over_the_limit_are_rejected() {
+    let (origin, go) = holding_upstream();
+    let weir = start_with_rules(&origin, &["{ name: a, key: [], in_flight: 2 }"]);
+    let mut first = start_slow_request(&weir, &origin);
+    let mut second = start_slow_request(&weir, &origin);
     let refused = get(weir.address(), "/");
-    assert_eq!((refused.status, refused.number("retry-after")), (429, 1));
+    assert_eq!((refused.status, refused.numeric_header("retry-after")), (429, 1));
     assert_eq!(refused.head.get("x-ratelimit-limit"), None);
     go.store(true, Ordering::SeqCst);
-    assert_eq!([first.answer("GET").status, second.answer("GET").status], [200, 200]);
-    until_free(&weir);
+    assert_eq!([first.read_response("GET").status, second.read_response("GET").status], [200, 200]);
+    until_permit_available(&weir);
     assert_eq!(decisions(&weir, "a", "limited"), 1.0);
 }
 
 #[test]
-fn who_leaves_gives_its_permit_back() {
-    let (origin, _go) = patient();
-    let weir = with_rules(&origin, &["{ name: a, key: [], in_flight: 1 }"]);
+fn client_disconnect_returns_the_permit() {
+    let (origin, _go) = holding_upstream();
+    let weir = start_with_rules(&origin, &["{ name: a, key: [], in_flight: 1 }"]);
     for _ in 0..3 {
-        let client = under_way(&weir, &origin);
+        let client = start_slow_request(&weir, &origin);
         assert_eq!(statuses(&weir, 1), [429]);
         drop(client);
-        until_free(&weir);
+        until_permit_available(&weir);
     }
 }
 
 #[test]
-fn a_permit_is_out_until_the_last_byte_of_the_answer() {
+fn permit_is_held_until_the_end_of_the_response() {
     let go = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&go);
     let origin = Origin::start(move |turn| {
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nha")?;
         wait::until_true("the test's signal", || gate.load(Ordering::SeqCst));
         turn.send("lf")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let weir = with_rules(&origin, &["{ name: a, key: [], in_flight: 1 }"]);
+    let weir = start_with_rules(&origin, &["{ name: a, key: [], in_flight: 1 }"]);
     let mut client = Client::connect(weir.address());
-    client.send(Request::get("/").bytes());
+    client.send(Request::get("/").to_bytes());
     assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
     assert_eq!(statuses(&weir, 1), [429]);
     go.store(true, Ordering::SeqCst);
-    until_free(&weir);
+    until_permit_available(&weir);
 }
 
 #[test]
-fn a_broken_upstream_gives_its_permit_back() {
+fn upstream_failure_returns_the_permit() {
     let origin = Origin::start(|turn| {
         match turn.head.word(1) {
             "/cut" => turn.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")?,
             "/close" => {}
             _ => turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")?,
         }
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
-    let weir = with_rules(&origin, &["{ name: a, key: [], in_flight: 1 }"]);
+    let weir = start_with_rules(&origin, &["{ name: a, key: [], in_flight: 1 }"]);
     for path in ["/cut", "/close"] {
         let mut client = Client::connect(weir.address());
-        let _ = client.try_ask(&Request::get(path));
-        until_free(&weir);
+        let _ = client.try_fetch(&Request::get(path));
+        until_permit_available(&weir);
     }
 }
 
 #[test]
-fn permits_and_rates_are_taken_both_or_neither() {
-    let (origin, go) = patient();
-    let weir = with_rules(&origin, &["{ name: a, key: [], in_flight: 1, limit: 4/d }"]);
-    let mut client = under_way(&weir, &origin);
+fn permits_and_units_are_taken_both_or_neither() {
+    let (origin, go) = holding_upstream();
+    let weir = start_with_rules(&origin, &["{ name: a, key: [], in_flight: 1, limit: 4/d }"]);
+    let mut client = start_slow_request(&weir, &origin);
     // Rejected because there is no permit, and therefore not charged.
     assert_eq!(statuses(&weir, 5), [429; 5]);
     go.store(true, Ordering::SeqCst);
-    assert_eq!(client.answer("GET").number("x-ratelimit-remaining"), 3);
+    assert_eq!(client.read_response("GET").numeric_header("x-ratelimit-remaining"), 3);
     wait::until_true("the permit", || weir.metric("weir_requests_in_flight", &[]) == 0.0);
     assert_eq!(statuses(&weir, 5), [200, 200, 200, 429, 429]);
 }
 
 #[test]
-fn a_reload_keeps_permits_and_another_number_holds_at_once() {
-    let (origin, go) = patient();
+fn reload_retains_permits_and_applies_a_new_limit_at_once() {
+    let (origin, go) = holding_upstream();
     let rule = |most: u32| format!("{{ name: a, key: [], in_flight: {most} }}");
-    let weir = with_rules(&origin, &[&rule(2)]);
-    let mut clients = vec![under_way(&weir, &origin), under_way(&weir, &origin)];
-    weir.reload(&rules_for(&origin, &[&rule(3)]));
-    clients.push(under_way(&weir, &origin));
+    let weir = start_with_rules(&origin, &[&rule(2)]);
+    let mut clients = vec![start_slow_request(&weir, &origin), start_slow_request(&weir, &origin)];
+    weir.reload(&config_with_rules(&origin, &[&rule(3)]));
+    clients.push(start_slow_request(&weir, &origin));
     assert_eq!(statuses(&weir, 1), [429]);
-    weir.reload(&rules_for(&origin, &[&rule(1)]));
+    weir.reload(&config_with_rules(&origin, &[&rule(1)]));
     go.store(true, Ordering::SeqCst);
-    clients.iter_mut().for_each(|client| assert_eq!(client.answer("GET").status, 200));
+    clients.iter_mut().for_each(|client| assert_eq!(client.read_response("GET").status, 200));
     go.store(false, Ordering::SeqCst);
-    until_free(&weir);
-    let _one = under_way(&weir, &origin);
+    until_permit_available(&weir);
+    let _one = start_slow_request(&weir, &origin);
     assert_eq!(statuses(&weir, 1), [429]);
 }
 
 #[test]
-fn a_rule_that_goes_and_comes_back_has_no_permits_to_spare() {
-    let (origin, go) = patient();
-    let with = |rules: &[&str]| rules_for(&origin, rules);
+fn rule_removed_and_restored_retains_its_permits() {
+    let (origin, go) = holding_upstream();
+    let with = |rules: &[&str]| config_with_rules(&origin, rules);
     let rule = "{ name: a, key: [], in_flight: 1 }";
-    let weir = with_rules(&origin, &[rule]);
-    let mut client = under_way(&weir, &origin);
+    let weir = start_with_rules(&origin, &[rule]);
+    let mut client = start_slow_request(&weir, &origin);
     for rules in [&["{ name: b, key: [], limit: 9/s }"][..], &["{ name: c, key: [], limit: 9/s }"], &[rule]] {
         weir.reload(&with(rules));
     }
     go.store(true, Ordering::SeqCst);
-    assert_eq!(client.answer("GET").status, 200);
+    assert_eq!(client.read_response("GET").status, 200);
     go.store(false, Ordering::SeqCst);
-    until_free(&weir);
-    let _one = under_way(&weir, &origin);
+    until_permit_available(&weir);
+    let _one = start_slow_request(&weir, &origin);
     assert_eq!(statuses(&weir, 2), [429, 429]);
 }
 
 #[test]
-fn the_upstream_never_sees_more_at_once() {
-    const MOST: usize = 3;
+fn upstream_concurrency_never_exceeds_the_limit() {
+    const MAX_IN_FLIGHT: usize = 3;
     let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = (Arc::clone(&now), Arc::clone(&peak));
     let origin = Origin::start(move |turn| {
@@ -158,17 +158,20 @@ fn the_upstream_never_sees_more_at_once() {
         wait::pause(Duration::from_millis(5));
         seen.0.fetch_sub(1, Ordering::SeqCst);
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
-        Ok(Then::Keep)
+        Ok(AfterResponse::Keep)
     });
-    let rules = rules_for(&origin, &[&format!("{{ name: a, key: [], in_flight: {MOST} }}")]);
+    let rules = config_with_rules(&origin, &[&format!("{{ name: a, key: [], in_flight: {MAX_IN_FLIGHT} }}")]);
     let weir = Weir::start(&format!("workers: 4\n{rules}").replace("workers: 1\n", ""));
     let address = weir.address();
-    let passed: usize = at_once(12, |_| {
+    let passed: usize = run_concurrently(12, |_| {
         let mut client = Client::connect(address);
         (0..25).filter(|_| client.get("/").status == 200).count()
     })
     .into_iter()
     .sum();
-    assert!(passed >= MOST && peak.load(Ordering::SeqCst) <= MOST, "{passed} passed, peak {peak:?}");
-    until_free(&weir);
+    assert!(
+        passed >= MAX_IN_FLIGHT && peak.load(Ordering::SeqCst) <= MAX_IN_FLIGHT,
+        "{passed} passed, peak {peak:?}"
+    );
+    until_permit_available(&weir);
 }

@@ -10,14 +10,14 @@ use std::thread;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::Secured;
+use super::TlsProxy;
 use crate::support::{Weir, wait};
 
-type Stream = BufReader<StreamOwned<ClientConnection, TcpStream>>;
+type TlsClientStream = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
 const ROTATIONS: usize = 50;
 
-fn connect(to: SocketAddr, client: &Arc<ClientConfig>) -> io::Result<Stream> {
+fn connect(to: SocketAddr, client: &Arc<ClientConfig>) -> io::Result<TlsClientStream> {
     let tcp = TcpStream::connect(to)?;
     tcp.set_read_timeout(Some(wait::DEADLINE))?;
     let name = ServerName::try_from("app.example").map_err(io::Error::other)?;
@@ -25,7 +25,7 @@ fn connect(to: SocketAddr, client: &Arc<ClientConfig>) -> io::Result<Stream> {
     Ok(BufReader::new(StreamOwned::new(session, tcp)))
 }
 
-fn ask(stream: &mut Stream) -> io::Result<()> {
+fn send_get(stream: &mut TlsClientStream) -> io::Result<()> {
     stream.get_mut().write_all(b"GET / HTTP/1.1\r\nhost: app.example\r\n\r\n")?;
     let mut line = String::new();
     stream.read_line(&mut line)?;
@@ -41,7 +41,7 @@ fn ask(stream: &mut Stream) -> io::Result<()> {
 }
 
 /// Returns the serial number of the certificate that new clients get.
-fn serial(weir: &Weir) -> String {
+fn certificate_serial(weir: &Weir) -> String {
     weir.admin_json("/certs")["certificates"][0]["cert_chain"][0]["serial_number"]
         .as_str()
         .unwrap()
@@ -49,8 +49,8 @@ fn serial(weir: &Weir) -> String {
 }
 
 #[test]
-fn fifty_rotations_under_load_fail_no_request_and_drop_no_connection() {
-    let secured = Secured::start("", "workers: 2\n");
+fn rotation_under_load_fails_no_request_and_closes_no_connection() {
+    let secured = TlsProxy::start("", "workers: 2\n");
     let (address, client) = (secured.weir.address(), secured.authority.client(None));
     let (done, served) = (AtomicBool::new(false), AtomicUsize::new(0));
     let load = |stays: bool| -> io::Result<()> {
@@ -59,7 +59,7 @@ fn fifty_rotations_under_load_fail_no_request_and_drop_no_connection() {
             if !stays {
                 stream = connect(address, &client)?;
             }
-            ask(&mut stream)?;
+            send_get(&mut stream)?;
             served.fetch_add(1, Ordering::SeqCst);
         }
         Ok(())
@@ -67,9 +67,9 @@ fn fifty_rotations_under_load_fail_no_request_and_drop_no_connection() {
     thread::scope(|scope| {
         let clients: Vec<_> = [true, true, false, false].map(|stays| scope.spawn(move || load(stays))).into();
         for _ in 0..ROTATIONS {
-            let (before, so_far) = (serial(&secured.weir), served.load(Ordering::SeqCst));
+            let (before, so_far) = (certificate_serial(&secured.weir), served.load(Ordering::SeqCst));
             secured.authority.issue("app.example", secured.directory.path(), "app");
-            wait::until_true("the new certificate", || serial(&secured.weir) != before);
+            wait::until_true("the new certificate", || certificate_serial(&secured.weir) != before);
             wait::until_true("load", || served.load(Ordering::SeqCst) > so_far);
         }
         done.store(true, Ordering::SeqCst);
@@ -82,11 +82,11 @@ fn fifty_rotations_under_load_fail_no_request_and_drop_no_connection() {
 }
 
 #[test]
-fn a_damaged_pair_keeps_the_old_one_and_is_told() {
-    let secured = Secured::start("", "");
+fn damaged_certificate_or_key_is_rejected_and_reported() {
+    let secured = TlsProxy::start("", "");
     let (address, client) = (secured.weir.address(), secured.authority.client(None));
-    let ask_anew = || ask(&mut connect(address, &client).unwrap()).unwrap();
-    let before = serial(&secured.weir);
+    let ask_anew = || send_get(&mut connect(address, &client).unwrap()).unwrap();
+    let before = certificate_serial(&secured.weir);
     let key = secured.directory.path().join("app.key");
     for (damage, told) in [
         (
@@ -105,10 +105,10 @@ fn a_damaged_pair_keeps_the_old_one_and_is_told() {
         let problems =
             secured.weir.admin_json("/server_info")["config"]["last_reload"]["problems"].to_string();
         assert!(problems.contains(told) && problems.contains("tls.key"), "{problems}");
-        assert_eq!(serial(&secured.weir), before);
+        assert_eq!(certificate_serial(&secured.weir), before);
         ask_anew();
     }
     secured.authority.issue("app.example", secured.directory.path(), "app");
-    wait::until_true("the valid pair", || serial(&secured.weir) != before);
+    wait::until_true("the valid pair", || certificate_serial(&secured.weir) != before);
     ask_anew();
 }

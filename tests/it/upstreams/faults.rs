@@ -8,26 +8,26 @@ use std::thread;
 
 use socket2::{Domain, Socket, Type};
 
-use super::{addresses, config, hanging, named};
+use super::{addresses, config, hanging_upstream, named_upstream};
 use crate::support::wait::until_true;
-use crate::support::{Client, Origin, Request, Then, Weir, get};
+use crate::support::{AfterResponse, Client, Origin, Request, Weir, get};
 
 /// An upstream in a process of its own, whose address stays reserved while it is not running.
-struct Mortal {
+struct RestartableUpstream {
     process: Option<Weir>,
     address: SocketAddr,
     /// Bound, but never listening, so that no other process gets the port.
     _held: Socket,
 }
 
-impl Mortal {
-    fn born() -> Self {
+impl RestartableUpstream {
+    fn start() -> Self {
         let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         held.set_reuse_address(true).unwrap();
         held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         let address = held.local_addr().unwrap().as_socket().unwrap();
         let mut mortal = Self { process: None, address, _held: held };
-        mortal.revive();
+        mortal.restart();
         mortal
     }
 
@@ -36,7 +36,7 @@ impl Mortal {
         self.process = None;
     }
 
-    fn revive(&mut self) {
+    fn restart(&mut self) {
         let listener = self.address;
         let text = format!(
             "listeners: '{listener}'\nworkers: 1\nadmin: {{ address: 127.0.0.1:0 }}\nupstream: echo\nrules: []\n"
@@ -57,7 +57,7 @@ struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    fn on(weir: &'a Weir) -> Self {
+    fn new(weir: &'a Weir) -> Self {
         let (done, settled) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { weir, done, served: AtomicUsize::new(0), settled, failed_since: AtomicUsize::new(0) }
     }
@@ -66,19 +66,19 @@ impl<'a> Load<'a> {
     /// stands for none.
     fn run(&self, clients: usize, request: &Request, during: impl FnOnce(&Self)) -> Vec<u16> {
         thread::scope(|scope| {
-            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(|| self.ask(request))).collect();
+            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(|| self.send_requests(request))).collect();
             during(self);
             self.done.store(true, Ordering::SeqCst);
             clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
         })
     }
 
-    fn ask(&self, request: &Request) -> Vec<u16> {
+    fn send_requests(&self, request: &Request) -> Vec<u16> {
         let mut client = Client::connect(self.weir.address());
         let mut failed = Vec::new();
         while !self.done.load(Ordering::SeqCst) {
             let settled = self.settled.load(Ordering::SeqCst);
-            let status = client.try_ask(request).map(|answer| answer.status);
+            let status = client.try_fetch(request).map(|answer| answer.status);
             if settled && !matches!(status, Ok(200)) {
                 self.failed_since.fetch_add(1, Ordering::SeqCst);
             }
@@ -95,31 +95,31 @@ impl<'a> Load<'a> {
     }
 
     /// Waits for `answers` more successful responses.
-    fn goes_on(&self, answers: usize) {
+    fn wait_for_responses(&self, answers: usize) {
         let before = self.served.load(Ordering::SeqCst);
         until_true("answers", || self.served.load(Ordering::SeqCst) >= before + answers);
     }
 }
 
 /// Returns the number of requests that `weir` has sent to the endpoint at `address`.
-fn sent_to(weir: &Weir, address: SocketAddr) -> u64 {
+fn requests_sent_to(weir: &Weir, address: SocketAddr) -> u64 {
     let clusters = weir.admin_get("/clusters").body.text();
     let start = format!("upstream::{address}::rq_total::");
     clusters.lines().find_map(|line| line.strip_prefix(&start)).unwrap().parse().unwrap()
 }
 
 #[test]
-fn an_upstream_that_is_killed_and_restarted_fails_requests_only_while_it_is_away() {
-    let mut upstream = Mortal::born();
+fn restarted_upstream_fails_requests_only_while_it_is_down() {
+    let mut upstream = RestartableUpstream::start();
     let weir = Weir::start(&config(&format!("upstream: '{}'", upstream.address)));
     for _ in 0..3 {
-        let load = Load::on(&weir);
+        let load = Load::new(&weir);
         let failed = load.run(4, &Request::get("/"), |load| {
-            load.goes_on(50);
+            load.wait_for_responses(50);
             upstream.kill();
             until_true("a rejection", || get(weir.address(), "/").status == 503);
-            upstream.revive();
-            load.goes_on(50);
+            upstream.restart();
+            load.wait_for_responses(50);
         });
         assert!(failed.iter().all(|status| *status == 503), "{failed:?}");
         let mut client = Client::connect(weir.address());
@@ -128,58 +128,60 @@ fn an_upstream_that_is_killed_and_restarted_fails_requests_only_while_it_is_away
 }
 
 #[test]
-fn of_several_one_that_is_killed_fails_no_request_that_may_be_repeated() {
-    let mut upstreams = [Mortal::born(), Mortal::born(), Mortal::born()];
+fn killed_endpoint_fails_no_request_that_may_be_retried() {
+    let mut upstreams =
+        [RestartableUpstream::start(), RestartableUpstream::start(), RestartableUpstream::start()];
     let places = upstreams.each_ref().map(|one| format!("'{}'", one.address)).join(", ");
     let weir = Weir::start(&config(&format!(
         "upstream: {{ address: [{places}], retries: {{}}, limits: {{ retries: 100 }}, outliers: {{ ejection: 300ms }} }}"
     )));
-    let load = Load::on(&weir);
+    let load = Load::new(&weir);
     let failed = load.run(4, &Request::get("/"), |load| {
         for upstream in &mut upstreams {
-            load.goes_on(50);
+            load.wait_for_responses(50);
             upstream.kill();
-            load.goes_on(200);
-            upstream.revive();
-            let before = sent_to(&weir, upstream.address);
-            until_true("new requests to it", || sent_to(&weir, upstream.address) > before + 50);
+            load.wait_for_responses(200);
+            upstream.restart();
+            let before = requests_sent_to(&weir, upstream.address);
+            until_true("new requests to it", || requests_sent_to(&weir, upstream.address) > before + 50);
         }
     });
     assert_eq!(failed, Vec::<u16>::new());
 }
 
 #[test]
-fn of_several_one_that_is_killed_fails_none_that_comes_later() {
-    let mut upstreams = [Mortal::born(), Mortal::born(), Mortal::born()];
+fn killed_endpoint_fails_no_later_request() {
+    let mut upstreams =
+        [RestartableUpstream::start(), RestartableUpstream::start(), RestartableUpstream::start()];
     let places = upstreams.each_ref().map(|one| format!("'{}'", one.address)).join(", ");
     let weir = Weir::start(&config(&format!("upstream: {{ address: [{places}] }}")));
-    let load = Load::on(&weir);
+    let load = Load::new(&weir);
     let failed = load.run(4, &Request::post("/", "order"), |load| {
-        load.goes_on(50);
+        load.wait_for_responses(50);
         upstreams[1].kill();
         load.settled.store(true, Ordering::SeqCst);
-        load.goes_on(300);
+        load.wait_for_responses(300);
     });
     assert_eq!(load.failed_since.load(Ordering::SeqCst), 0, "{failed:?}");
     assert!(failed.iter().all(|status| *status == 503), "{failed:?}");
 }
 
 #[test]
-fn an_answer_that_breaks_off_is_broken_for_its_client_and_for_nobody_else() {
+fn truncated_response_affects_only_its_client() {
     let breaking = Origin::start(|turn| {
         turn.body()?;
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf of it")?;
         turn.wire.stream().set_nodelay(true)?;
         socket2::SockRef::from(turn.wire.stream()).set_linger(Some(std::time::Duration::ZERO))?;
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
-    let origins = [breaking, named("good")];
+    let origins = [breaking, named_upstream("good")];
     let weir = Weir::start(&config(&format!(
         "upstream: {{ address: [{}], retries: {{}}, outliers: false }}",
         addresses(&origins)
     )));
     let asked: Vec<_> = (0..20)
-        .map(|_| Client::connect(weir.address()).try_ask(&Request::get("/")))
+        .map(|_| Client::connect(weir.address()).try_fetch(&Request::get("/")))
         .map(|answer| answer.map(|answer| answer.body.text()))
         .collect();
     // If the reset discards the header section, the request may be retried on another endpoint. A response that has
@@ -192,11 +194,11 @@ fn an_answer_that_breaks_off_is_broken_for_its_client_and_for_nobody_else() {
 }
 
 #[test]
-fn an_answer_given_before_the_request_was_read_arrives_although_the_connection_is_gone() {
+fn early_response_arrives_despite_a_connection_reset() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 5\r\nconnection: close\r\n\r\nlarge")?;
         // Closing with unread bytes causes a TCP reset.
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
     let weir = Weir::start(&config(&format!("upstream: '{}'", origin.address())));
     for _ in 0..20 {
@@ -204,33 +206,33 @@ fn an_answer_given_before_the_request_was_read_arrives_although_the_connection_i
         client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 10000000\r\n\r\n");
         // The client may get the response before it has sent everything.
         let _ = client.wire.send(vec![b'x'; 300_000]);
-        let answer = client.answer("POST");
+        let answer = client.read_response("POST");
         assert_eq!((answer.status, answer.body.text().as_str()), (413, "large"));
     }
 }
 
 #[test]
-fn an_upstream_that_has_said_all_still_hears_the_rest() {
+fn upload_continues_after_the_upstream_half_closes() {
     let origin = Origin::start(|turn| {
         turn.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nearly")?;
-        turn.wire.finish()?;
+        turn.wire.shutdown_write()?;
         turn.body()?;
-        Ok(Then::Close)
+        Ok(AfterResponse::Close)
     });
     let weir = Weir::start(&config(&format!("upstream: '{}'", origin.address())));
     let mut client = Client::connect(weir.address());
     client.send("POST / HTTP/1.1\r\nhost: test.local\r\ncontent-length: 60000\r\n\r\n");
-    assert_eq!(client.answer("POST").body.text(), "early");
+    assert_eq!(client.read_response("POST").body.text(), "early");
     client.send(vec![b'x'; 60_000]);
-    origin.until("the whole request", |seen| seen.complete && seen.body.length == 60_000);
+    origin.until_request("the whole request", |seen| seen.complete && seen.body.length == 60_000);
     // The first connection cannot be used again, so the request uses a new one.
-    assert_eq!(Client::connect(weir.address()).ask(&Request::post("/", "")).status, 200);
+    assert_eq!(Client::connect(weir.address()).fetch(&Request::post("/", "")).status, 200);
     assert_eq!(origin.connections(), 2);
 }
 
 #[test]
-fn an_endpoint_that_does_not_answer_in_time_is_left_out() {
-    let origins = [hanging(), named("good")];
+fn endpoint_that_times_out_is_ejected() {
+    let origins = [hanging_upstream(), named_upstream("good")];
     let weir = Weir::start(&config(&format!(
         "upstream: {{ address: [{}], timeout: 100ms, outliers: {{ failures: 2 }} }}",
         addresses(&origins)
@@ -242,7 +244,7 @@ fn an_endpoint_that_does_not_answer_in_time_is_left_out() {
 }
 
 #[test]
-fn a_client_that_leaves_or_closes_its_side_gives_its_place_back() {
+fn client_disconnect_or_half_close_returns_its_permits() {
     let origin = Origin::start(|turn| match turn.head.word(1) {
         "/download" => {
             turn.send("HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")?;
@@ -251,12 +253,12 @@ fn a_client_that_leaves_or_closes_its_side_gives_its_place_back() {
         }
         "/wait" => {
             let _ = turn.wire.read_head();
-            Ok(Then::Close)
+            Ok(AfterResponse::Close)
         }
         _ => {
             turn.body()?;
             turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")?;
-            Ok(Then::Keep)
+            Ok(AfterResponse::Keep)
         }
     });
     let weir = Weir::start(&config(&format!(
@@ -264,17 +266,17 @@ fn a_client_that_leaves_or_closes_its_side_gives_its_place_back() {
         origin.address()
     )));
     let upload = "PUT /up HTTP/1.1\r\nhost: test.local\r\ncontent-length: 1000\r\n\r\nsome";
-    let wait = String::from_utf8(Request::get("/wait").bytes()).unwrap();
-    let download = String::from_utf8(Request::get("/download").bytes()).unwrap();
+    let wait = String::from_utf8(Request::get("/wait").to_bytes()).unwrap();
+    let download = String::from_utf8(Request::get("/download").to_bytes()).unwrap();
     for half_closed in [false, true] {
         for bytes in [upload, &wait, &download] {
-            let before = origin.seen().len();
+            let before = origin.requests().len();
             let client = Client::connect(weir.address());
             client.send(bytes);
-            until_true("the request", || origin.seen().len() > before);
+            until_true("the request", || origin.requests().len() > before);
             assert_eq!(get(weir.address(), "/").status, 503, "the only permit is in use");
             // A half-closed connection cannot be distinguished from a client that has disconnected.
-            let _half = half_closed.then(|| client.wire.finish().unwrap());
+            let _half = half_closed.then(|| client.wire.shutdown_write().unwrap());
             let _kept = half_closed.then_some(client);
             until_true("the permit to be returned", || get(weir.address(), "/").status == 200);
         }

@@ -15,10 +15,10 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Calls [`Flavour::cluster`] for Redis.
     pub(crate) fn start() -> Self {
-        Self::of(Flavour::Redis)
+        Self::start_flavour(Flavour::Redis)
     }
 
-    pub(super) fn of(flavour: Flavour) -> Self {
+    pub(super) fn start_flavour(flavour: Flavour) -> Self {
         let servers = [0, 1, 2].map(|_| server(flavour));
         let addresses = servers.iter().map(|server| format!("127.0.0.1:{}", server.port()));
         let created = Command::new("redis-cli")
@@ -59,7 +59,7 @@ impl Cluster {
     pub(crate) fn add_replica(&self, of: usize) -> Server {
         let master = &self.servers[of];
         let replica = server(master.flavour);
-        let (port, bus) = (master.port().to_string(), master.bus());
+        let (port, bus) = (master.port().to_string(), master.bus_port());
         assert_eq!(replica.cli(&["cluster", "meet", "127.0.0.1", &port, bus]), "OK");
         let id = master.cli(&["cluster", "myid"]);
         wait::until_true("a replica", || replica.cli(&["cluster", "replicate", &id]) == "OK");
@@ -88,7 +88,7 @@ fn server(flavour: Flavour) -> Server {
 
 impl Server {
     /// Returns the port of its Cluster bus.
-    fn bus(&self) -> &str {
+    fn bus_port(&self) -> &str {
         let option = self.arguments.iter().position(|word| word == "--cluster-port").unwrap();
         &self.arguments[option + 1]
     }

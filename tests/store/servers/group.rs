@@ -14,10 +14,10 @@ pub(crate) struct Group {
 impl Group {
     /// Calls [`Flavour::group`] for Redis.
     pub(crate) fn start() -> Self {
-        Self::of(Flavour::Redis)
+        Self::start_flavour(Flavour::Redis)
     }
 
-    pub(super) fn of(flavour: Flavour) -> Self {
+    pub(super) fn start_flavour(flavour: Flavour) -> Self {
         let master = flavour.with(&["--repl-diskless-sync-delay", "0"]);
         let port = master.port().to_string();
         let replica = flavour.with(&["--replicaof", "127.0.0.1", &port]);
@@ -25,12 +25,12 @@ impl Group {
         let sentinel = sentinel(flavour, master.port());
         let group = Self { master, replica, sentinel };
         // The sentinel polls the master for replicas every ten seconds. Without a replica there is no failover.
-        wait::within(wait::DEADLINE * 2, || group.knows_the_replica().then_some(()));
-        assert!(group.knows_the_replica());
+        wait::within(wait::DEADLINE * 2, || group.has_replica().then_some(()));
+        assert!(group.has_replica());
         group
     }
 
-    fn knows_the_replica(&self) -> bool {
+    fn has_replica(&self) -> bool {
         let replicas = self.sentinel.cli(&["sentinel", "replicas", "limits"]);
         replicas.contains(&self.replica.port().to_string()) && replicas.contains("master-link-status\nok")
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::headers::WritableHeaders;
 
 /// Decodes `bytes` cut at `cuts`; returns the head with the bytes after it.
-fn in_pieces(
+fn decode_in_pieces(
     bytes: &[u8],
     cuts: &[usize],
     to_head: bool,
@@ -26,21 +26,23 @@ fn in_pieces(
     Ok(None)
 }
 
-fn whole(text: &str) -> Result<Option<ResponseHead>, MalformedMessage> {
+fn decode(text: &str) -> Result<Option<ResponseHead>, MalformedMessage> {
     ResponseHeadDecoder::new(false, false).decode(&mut BytesMut::from(text))
 }
 
-fn head(fields: &str) -> ResponseHead {
-    whole(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n")).unwrap().expect("a complete head")
+fn decode_headers(fields: &str) -> ResponseHead {
+    decode(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n")).unwrap().expect("a complete head")
 }
 
-fn malformed(text: &str) -> MalformedMessage {
-    whole(text).expect_err(text)
+fn decode_error(text: &str) -> MalformedMessage {
+    decode(text).expect_err(text)
 }
 
 #[test]
-fn status_and_fields_are_read_as_they_stand() {
-    let head = head("X-One: 1\r\nset-cookie: a=\u{e4}\r\nSet-Cookie: b\r\nempty:\r\ncontent-length: 0\r\n");
+fn response_status_and_headers_are_decoded() {
+    let head = decode_headers(
+        "X-One: 1\r\nset-cookie: a=\u{e4}\r\nSet-Cookie: b\r\nempty:\r\ncontent-length: 0\r\n",
+    );
     assert_eq!(head.status, StatusCode::OK);
     let fields = head.headers.into_map();
     let fields: Vec<_> =
@@ -56,8 +58,8 @@ fn status_and_fields_are_read_as_they_stand() {
 }
 
 #[test]
-fn raw_fields_have_one_form_however_they_were_written() {
-    let mut head = head("a: 1\r\nb:2\r\nc:\t 3 \r\nd: 4\ne:\r\nf: \r\nContent-Length: 5 \r\n");
+fn raw_response_headers_are_normalised() {
+    let mut head = decode_headers("a: 1\r\nb:2\r\nc:\t 3 \r\nd: 4\ne:\r\nf: \r\nContent-Length: 5 \r\n");
     let WritableHeaders::Raw(raw) = head.headers.writable() else { panic!("parsed") };
     let mut out = Vec::new();
     raw.write(&mut out);
@@ -66,21 +68,24 @@ fn raw_fields_have_one_form_however_they_were_written() {
 }
 
 #[test]
-fn the_fields_say_where_the_body_ends() {
-    assert_eq!(head("content-length: 12\r\n").decoder, BodyDecoder::Length(12));
-    assert_eq!(head("content-length: 12, 12\r\ncontent-length: 12\r\n").decoder, BodyDecoder::Length(12));
+fn response_body_is_framed_by_its_headers() {
+    assert_eq!(decode_headers("content-length: 12\r\n").decoder, BodyDecoder::Length(12));
     assert_eq!(
-        head("transfer-encoding: Chunked\r\n").decoder,
+        decode_headers("content-length: 12, 12\r\ncontent-length: 12\r\n").decoder,
+        BodyDecoder::Length(12)
+    );
+    assert_eq!(
+        decode_headers("transfer-encoding: Chunked\r\n").decoder,
         BodyDecoder::Chunked(ChunkedDecoder::default())
     );
-    assert_eq!(head("").decoder, BodyDecoder::Close);
+    assert_eq!(decode_headers("").decoder, BodyDecoder::Close);
 }
 
 #[test]
-fn some_answers_have_no_body_whatever_they_say() {
+fn bodiless_responses_ignore_content_length() {
     for status in ["204 No Content", "304 Not Modified", "101 Switching Protocols"] {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 9\r\n\r\n");
-        assert_eq!(whole(&text).unwrap().expect(status).decoder, BodyDecoder::Length(0), "{status}");
+        assert_eq!(decode(&text).unwrap().expect(status).decoder, BodyDecoder::Length(0), "{status}");
     }
     let mut read = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
     let answer = ResponseHeadDecoder::new(true, false).decode(&mut read).unwrap().unwrap();
@@ -88,22 +93,27 @@ fn some_answers_have_no_body_whatever_they_say() {
 }
 
 #[test]
-fn a_connection_is_kept_only_where_nothing_speaks_against_it() {
-    assert!(head("content-length: 1\r\n").keep_alive);
-    assert!(head("connection: keep-alive\r\ncontent-length: 1\r\n").keep_alive);
-    assert!(!head("connection: x, Close\r\nconnection: keep-alive\r\ncontent-length: 1\r\n").keep_alive);
-    assert!(!head("").keep_alive, "a body without a length ends with the connection");
-    assert!(!head("content-length: 1\r\ntransfer-encoding: chunked\r\n").keep_alive, "length and coding");
-    let old = whole("HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n").unwrap().unwrap();
+fn keep_alive_of_a_response_follows_its_headers_and_version() {
+    assert!(decode_headers("content-length: 1\r\n").keep_alive);
+    assert!(decode_headers("connection: keep-alive\r\ncontent-length: 1\r\n").keep_alive);
+    assert!(
+        !decode_headers("connection: x, Close\r\nconnection: keep-alive\r\ncontent-length: 1\r\n").keep_alive
+    );
+    assert!(!decode_headers("").keep_alive, "a body without a length ends with the connection");
+    assert!(
+        !decode_headers("content-length: 1\r\ntransfer-encoding: chunked\r\n").keep_alive,
+        "length and coding"
+    );
+    let old = decode("HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n").unwrap().unwrap();
     assert!(!old.keep_alive, "HTTP/1.0");
-    let switched = whole("HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap().unwrap();
+    let switched = decode("HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap().unwrap();
     assert!(!switched.keep_alive, "no longer HTTP");
 }
 
 #[test]
-fn what_speaks_of_the_connection_goes_no_further() {
+fn connection_headers_of_a_response_are_removed() {
     let names = |fields: &str| -> Vec<String> {
-        head(fields).headers.into_map().keys().map(|name| name.as_str().to_owned()).collect()
+        decode_headers(fields).headers.into_map().keys().map(|name| name.as_str().to_owned()).collect()
     };
     let usual = "Connection: keep-alive\r\nKeep-Alive: timeout=5\r\ntransfer-encoding: chunked\r\na: b\r\n";
     assert_eq!(names(usual), ["a"]);
@@ -114,7 +124,7 @@ fn what_speaks_of_the_connection_goes_no_further() {
 }
 
 #[test]
-fn interim_answers_are_skipped() {
+fn interim_responses_are_skipped() {
     let text =
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\nbody";
     let mut read = BytesMut::from(text);
@@ -124,8 +134,8 @@ fn interim_answers_are_skipped() {
 }
 
 #[test]
-fn what_could_be_read_in_two_ways_is_not_read() {
-    let with = |fields: &str| malformed(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"));
+fn ambiguous_response_framing_is_rejected() {
+    let with = |fields: &str| decode_error(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"));
     for length in ["", "five", "+5", "-5", "0x5", "5 5", "5,", "5, 6", "18446744073709551616"] {
         assert_eq!(
             with(&format!("content-length: {length}\r\n")),
@@ -146,33 +156,34 @@ fn what_could_be_read_in_two_ways_is_not_read() {
         MalformedMessage::TransferEncoding
     );
     let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-    assert_eq!(malformed(old), MalformedMessage::TransferEncoding);
-    assert_eq!(malformed("HTTP/1.1 099 Low\r\n\r\n"), MalformedMessage::Status);
+    assert_eq!(decode_error(old), MalformedMessage::TransferEncoding);
+    assert_eq!(decode_error("HTTP/1.1 099 Low\r\n\r\n"), MalformedMessage::Status);
 }
 
 #[test]
-fn heads_have_bounds() {
+fn response_head_size_and_fields_are_bounded() {
     let long = format!("HTTP/1.1 200 OK\r\nx: {}", "a".repeat(MAX_HEAD_SIZE));
-    assert_eq!(malformed(&long), MalformedMessage::FieldsTooLarge, "incomplete");
-    assert_eq!(malformed(&format!("{long}\r\n\r\n")), MalformedMessage::FieldsTooLarge, "complete");
+    assert_eq!(decode_error(&long), MalformedMessage::FieldsTooLarge, "incomplete");
+    assert_eq!(decode_error(&format!("{long}\r\n\r\n")), MalformedMessage::FieldsTooLarge, "complete");
     let fields = |count| "a: b\r\n".repeat(count);
-    assert_eq!(head(&fields(MAX_FIELDS)).headers.into_map().len(), MAX_FIELDS);
+    assert_eq!(decode_headers(&fields(MAX_FIELDS)).headers.into_map().len(), MAX_FIELDS);
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", fields(MAX_FIELDS + 1));
-    assert_eq!(malformed(&many), MalformedMessage::Head(httparse::Error::TooManyHeaders));
+    assert_eq!(decode_error(&many), MalformedMessage::Head(httparse::Error::TooManyHeaders));
 }
 
 const EXAMPLE: &str = "HTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 11\r\n\
                        connection: close, x\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nhello world";
 
 #[test]
-fn a_head_in_single_bytes_is_the_same_head() {
+fn response_head_is_decoded_from_single_bytes() {
     let single: Vec<usize> = (0..EXAMPLE.len()).collect();
-    let (head, rest) = in_pieces(EXAMPLE.as_bytes(), &single, false).unwrap().expect("a complete head");
-    assert_eq!(Some(head), whole(EXAMPLE).unwrap());
+    let (head, rest) =
+        decode_in_pieces(EXAMPLE.as_bytes(), &single, false).unwrap().expect("a complete head");
+    assert_eq!(Some(head), decode(EXAMPLE).unwrap());
     assert_eq!(rest, b"hello world");
 }
 
-fn bytes() -> impl Strategy<Value = Vec<u8>> {
+fn random_bytes() -> impl Strategy<Value = Vec<u8>> {
     let overwritten = (0..EXAMPLE.len(), any::<u8>()).prop_map(|(place, byte)| {
         let mut bytes = EXAMPLE.as_bytes().to_vec();
         bytes[place] = byte;
@@ -203,13 +214,13 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn however_it_is_cut_it_reads_the_same(
-        bytes in bytes(),
+    fn response_head_is_decoded_the_same_in_pieces(
+        bytes in random_bytes(),
         cuts in proptest::collection::vec(any::<usize>(), 0..8),
         to_head: bool,
     ) {
-        let at_once = in_pieces(&bytes, &[], to_head);
-        let in_pieces = in_pieces(&bytes, &cuts, to_head);
+        let at_once = decode_in_pieces(&bytes, &[], to_head);
+        let in_pieces = decode_in_pieces(&bytes, &cuts, to_head);
         match &at_once {
             Ok(Some(_)) => prop_assert_eq!(&in_pieces, &at_once),
             Ok(None) => prop_assert!(matches!(&in_pieces, Ok(None)), "{in_pieces:?}"),
@@ -220,7 +231,7 @@ proptest! {
 
     /// A response is the same whether its headers are parsed into a map or stay raw.
     #[test]
-    fn raw_or_in_a_map_it_is_the_same_response(bytes in bytes(), to_head: bool) {
+    fn raw_and_mapped_headers_hold_the_same_response(bytes in random_bytes(), to_head: bool) {
         let read = |wants_map| ResponseHeadDecoder::new(to_head, wants_map).decode(&mut BytesMut::from(&bytes[..]));
         let (raw, mapped) = (read(false), read(true));
         if let (Ok(Some(raw)), Ok(Some(mapped))) = (&raw, &mapped) {

@@ -80,7 +80,7 @@ fn post() -> request::Builder {
 const POST: &str = "POST / HTTP/1.1\r\nhost: a.test\r\n";
 
 #[test]
-fn a_request_without_a_body_says_nothing_of_one() {
+fn empty_request_body_has_no_framing_headers_except_for_post() {
     let wanted = "GET /a%20b?c=d HTTP/1.1\r\nhost: a.test\r\n\r\n".to_owned();
     assert_eq!(sent(get("/a%20b?c=d"), Some(0), []), (wanted, Ok(())));
     let coded = post().header("transfer-encoding", "chunked").header("content-length", "0");
@@ -96,7 +96,7 @@ fn targets_are_written_in_origin_form() {
 }
 
 #[test]
-fn a_body_of_known_length_goes_as_it_is() {
+fn body_of_known_length_is_sent_with_content_length() {
     let wanted = format!("{POST}content-length: 10\r\n\r\nhelloworld");
     let frames = || [data("hello"), None, data(""), data("world")];
     assert_eq!(sent(post(), Some(10), frames()), (wanted.clone(), Ok(())));
@@ -104,7 +104,7 @@ fn a_body_of_known_length_goes_as_it_is() {
 }
 
 #[test]
-fn a_body_of_unknown_length_goes_in_chunks_whatever_the_method() {
+fn body_of_unknown_length_is_sent_chunked_for_any_method() {
     let head = "GET / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n";
     let request = get("/").header("transfer-encoding", "chunked").header("content-length", "5");
     let wanted = format!("{head}5\r\nhello\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n");
@@ -112,7 +112,7 @@ fn a_body_of_unknown_length_goes_in_chunks_whatever_the_method() {
 }
 
 #[test]
-fn large_pieces_go_in_between_unchanged() {
+fn large_pieces_are_sent_as_chunks_of_their_own() {
     let large: &'static str = Box::leak("x".repeat(100_000).into_boxed_str());
     let (text, ended) = sent(post(), None, [data("a"), data(large), data("b"), data(large)]);
     let body = text.split_once("\r\n\r\n").expect("a head").1;
@@ -121,7 +121,7 @@ fn large_pieces_go_in_between_unchanged() {
 }
 
 #[test]
-fn announced_trailers_go_and_others_do_not() {
+fn only_announced_trailers_are_sent() {
     let request = || post().header("trailer", "x-sum, Content-Length").header("trailer", "x-b");
     let fields = [("x-sum", "1"), ("x-other", "2"), ("content-length", "3"), ("x-b", "4")];
     let (text, ended) = sent(request(), None, [data("a"), trailers(&fields)]);
@@ -132,7 +132,7 @@ fn announced_trailers_go_and_others_do_not() {
 }
 
 #[test]
-fn a_body_that_is_not_as_long_as_promised_is_never_made_to_look_so() {
+fn body_of_wrong_length_fails_the_upload() {
     let (text, ended) = sent(post(), Some(10), [data("hello")]);
     assert!(ended.is_err(), "{text}");
     let (text, ended) = sent(post(), Some(3), [data("hello")]);
@@ -143,7 +143,7 @@ fn a_body_that_is_not_as_long_as_promised_is_never_made_to_look_so() {
 }
 
 #[test]
-fn a_body_that_broke_off_before_its_first_byte_is_not_sent_as_an_empty_one() {
+fn body_that_fails_before_its_first_byte_is_not_retried() {
     let broken = || Some(Err(io::ErrorKind::InvalidData.into()));
     for (length, frames) in [(None, vec![broken()]), (Some(3), vec![data("hello")])] {
         let body = Frames { frames: frames.into(), length };
@@ -157,7 +157,7 @@ fn a_body_that_broke_off_before_its_first_byte_is_not_sent_as_an_empty_one() {
 }
 
 #[test]
-fn only_what_cannot_be_told_from_its_repetition_is_sent_again() {
+fn only_idempotent_requests_without_body_are_repeatable() {
     for (method, length, repeatable) in
         [("GET", 0, true), ("PUT", 0, true), ("POST", 0, false), ("PATCH", 0, false), ("PUT", 1, false)]
     {
@@ -169,7 +169,7 @@ fn only_what_cannot_be_told_from_its_repetition_is_sent_again() {
 }
 
 #[test]
-fn only_a_body_of_which_nothing_was_read_is_handed_back() {
+fn only_an_unread_body_is_returned_for_retry() {
     let upload = |length, frames: Vec<_>| {
         let (parts, body) =
             Request::post("/").body(Frames { frames: frames.into(), length }).unwrap().into_parts();

@@ -14,7 +14,7 @@ const LIMITS: HeadLimits = HeadLimits { size: 60 * 1024, fields: 10000 };
 /// Result of decoding: the head, if it is complete, and the bytes after it.
 type Outcome = Result<Option<(RequestHead, Vec<u8>)>, MalformedMessage>;
 
-fn in_pieces(bytes: &[u8], limits: HeadLimits, cuts: &[usize]) -> Outcome {
+fn decode_in_pieces(bytes: &[u8], limits: HeadLimits, cuts: &[usize]) -> Outcome {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
     cuts.sort_unstable();
@@ -29,28 +29,29 @@ fn in_pieces(bytes: &[u8], limits: HeadLimits, cuts: &[usize]) -> Outcome {
     Ok(None)
 }
 
-fn read(text: &str) -> Outcome {
-    in_pieces(text.as_bytes(), LIMITS, &[])
+fn decode(text: &str) -> Outcome {
+    decode_in_pieces(text.as_bytes(), LIMITS, &[])
 }
 
-fn whole(text: &str) -> RequestHead {
-    let (head, rest) = read(text).expect("a well-formed head").expect("a complete head");
+fn decode_complete(text: &str) -> RequestHead {
+    let (head, rest) = decode(text).expect("a well-formed head").expect("a complete head");
     assert_eq!(rest, b"", "{text:?}");
     head
 }
 
-fn malformed(text: &str) -> MalformedMessage {
-    read(text).expect_err(text)
+fn decode_error(text: &str) -> MalformedMessage {
+    decode(text).expect_err(text)
 }
 
 /// Returns a request with these headers.
-fn with(fields: &str) -> String {
+fn post_with_headers(fields: &str) -> String {
     format!("POST /p HTTP/1.1\r\nhost: a\r\n{fields}\r\n")
 }
 
 #[test]
-fn a_head_is_what_it_says() {
-    let head = whole("\r\nPUT /a/b?c=%20 HTTP/1.1\r\nHost: a.test\r\nX-One:  1 \r\nx-one: 2\r\n\r\n");
+fn request_head_is_decoded() {
+    let head =
+        decode_complete("\r\nPUT /a/b?c=%20 HTTP/1.1\r\nHost: a.test\r\nX-One:  1 \r\nx-one: 2\r\n\r\n");
     assert_eq!(head.parts.method, Method::PUT);
     assert_eq!(head.parts.uri, "/a/b?c=%20");
     assert_eq!(head.parts.version, Version::HTTP_11);
@@ -63,21 +64,21 @@ fn a_head_is_what_it_says() {
         head.info,
         RequestInfo { is_head: false, is_http11: true, keep_alive: true, accepts_trailers: false }
     );
-    let old = whole("HEAD http://b.test/ HTTP/1.0\r\n\r\n");
+    let old = decode_complete("HEAD http://b.test/ HTTP/1.0\r\n\r\n");
     assert_eq!((old.parts.version, old.info.is_head), (Version::HTTP_10, true));
     assert_eq!(old.parts.uri, "http://b.test/");
 }
 
 #[test]
-fn what_comes_behind_a_head_is_left() {
-    let (_, rest) = read("GET / HTTP/1.1\r\n\r\nGET /next").unwrap().unwrap();
+fn bytes_after_a_request_head_are_left_unread() {
+    let (_, rest) = decode("GET / HTTP/1.1\r\n\r\nGET /next").unwrap().unwrap();
     assert_eq!(rest, b"GET /next");
-    assert!(read("GET / HTTP/1.1\r\nhost: a\r\n").unwrap().is_none());
+    assert!(decode("GET / HTTP/1.1\r\nhost: a\r\n").unwrap().is_none());
 }
 
 #[test]
-fn the_body_ends_where_the_fields_say() {
-    let length = |fields: &str| whole(&with(fields)).decoder;
+fn request_body_is_framed_by_content_length_or_chunked() {
+    let length = |fields: &str| decode_complete(&post_with_headers(fields)).decoder;
     assert_eq!(length("content-length: 5\r\n"), BodyDecoder::Length(5));
     assert_eq!(length("content-length: 0010\r\n"), BodyDecoder::Length(10));
     assert_eq!(length("content-length: 5\r\nContent-Length: 5\r\n"), BodyDecoder::Length(5));
@@ -88,38 +89,38 @@ fn the_body_ends_where_the_fields_say() {
 }
 
 #[test]
-fn a_body_without_one_end_is_none() {
+fn ambiguous_request_framing_is_rejected() {
     for length in
         ["", "+5", "-5", "5 5", "5, 5", "0x5", "five", "9223372036854775808", "18446744073709551616"]
     {
         assert_eq!(
-            malformed(&with(&format!("content-length: {length}\r\n"))),
+            decode_error(&post_with_headers(&format!("content-length: {length}\r\n"))),
             MalformedMessage::ContentLength,
             "{length}"
         );
     }
     assert_eq!(
-        malformed(&with("content-length: 5\r\ncontent-length: 6\r\n")),
+        decode_error(&post_with_headers("content-length: 5\r\ncontent-length: 6\r\n")),
         MalformedMessage::ContentLength
     );
     for coding in ["", "gzip", "chunked, gzip", "chunked\r\ntransfer-encoding: gzip", "xchunked"] {
         let fields = format!("transfer-encoding: {coding}\r\n");
-        assert_eq!(malformed(&with(&fields)), MalformedMessage::TransferEncoding, "{coding}");
+        assert_eq!(decode_error(&post_with_headers(&fields)), MalformedMessage::TransferEncoding, "{coding}");
     }
     assert_eq!(
-        malformed("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"),
+        decode_error("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"),
         MalformedMessage::TransferEncoding
     );
 }
 
 #[test]
-fn a_coding_overrules_a_length_and_is_the_last_of_its_connection() {
+fn transfer_encoding_overrides_content_length_and_closes_the_connection() {
     for fields in [
         "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
         "content-length: 5\r\ntransfer-encoding: chunked\r\n",
         "transfer-encoding: chunked\r\ncontent-length: five\r\n",
     ] {
-        let head = whole(&with(fields));
+        let head = decode_complete(&post_with_headers(fields));
         assert_eq!(head.decoder, BodyDecoder::Chunked(ChunkedDecoder::default()), "{fields}");
         assert!(!head.parts.headers.contains_key(CONTENT_LENGTH), "{fields}");
         assert!(!head.info.keep_alive, "{fields}");
@@ -127,9 +128,10 @@ fn a_coding_overrules_a_length_and_is_the_last_of_its_connection() {
 }
 
 #[test]
-fn the_connection_is_kept_as_the_client_likes() {
-    let keeps =
-        |version: &str, fields: &str| whole(&format!("GET / {version}\r\n{fields}\r\n")).info.keep_alive;
+fn keep_alive_follows_version_and_connection_header() {
+    let keeps = |version: &str, fields: &str| {
+        decode_complete(&format!("GET / {version}\r\n{fields}\r\n")).info.keep_alive
+    };
     for (fields, old, new) in [
         ("", false, true),
         ("connection: close\r\n", false, false),
@@ -145,24 +147,24 @@ fn the_connection_is_kept_as_the_client_likes() {
 }
 
 #[test]
-fn only_a_body_is_waited_for() {
-    let expects = |text: &str| whole(text).expects_continue;
-    assert!(expects(&with("content-length: 5\r\nexpect: 100-Continue\r\n")));
-    assert!(!expects(&with("content-length: 0\r\nexpect: 100-continue\r\n")));
-    assert!(!expects(&with("content-length: 5\r\nexpect: something\r\n")));
+fn expect_continue_applies_to_requests_with_a_body_only() {
+    let expects = |text: &str| decode_complete(text).expects_continue;
+    assert!(expects(&post_with_headers("content-length: 5\r\nexpect: 100-Continue\r\n")));
+    assert!(!expects(&post_with_headers("content-length: 0\r\nexpect: 100-continue\r\n")));
+    assert!(!expects(&post_with_headers("content-length: 5\r\nexpect: something\r\n")));
     assert!(!expects("POST / HTTP/1.0\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n"));
 }
 
 #[test]
-fn trailers_are_for_those_who_ask() {
-    assert!(whole(&with("te: gzip, Trailers\r\n")).info.accepts_trailers);
-    assert!(!whole(&with("te: gzip\r\n")).info.accepts_trailers);
+fn trailers_are_accepted_with_te_trailers_only() {
+    assert!(decode_complete(&post_with_headers("te: gzip, Trailers\r\n")).info.accepts_trailers);
+    assert!(!decode_complete(&post_with_headers("te: gzip\r\n")).info.accepts_trailers);
 }
 
 #[test]
-fn a_head_has_its_limits() {
+fn request_head_limits_apply_to_size_fields_and_target() {
     let limits = HeadLimits { size: 200, fields: 3 };
-    let outcome = |text: &str| in_pieces(text.as_bytes(), limits, &[]);
+    let outcome = |text: &str| decode_in_pieces(text.as_bytes(), limits, &[]);
     let long = |octets: usize| format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(octets - 23));
     assert_eq!(long(200).len(), 200);
     assert!(outcome(&long(200)).unwrap().is_some());
@@ -173,24 +175,24 @@ fn a_head_has_its_limits() {
     assert_eq!(many.unwrap_err(), MalformedMessage::FieldsTooLarge);
     let wide = HeadLimits { size: 1 << 20, fields: 1000 };
     let target = |octets: usize| format!("GET /{} HTTP/1.1\r\n\r\n", "t".repeat(octets - 1));
-    assert!(in_pieces(target(MAX_TARGET_LENGTH).as_bytes(), wide, &[]).unwrap().is_some());
-    let over = in_pieces(target(MAX_TARGET_LENGTH + 1).as_bytes(), wide, &[]);
+    assert!(decode_in_pieces(target(MAX_TARGET_LENGTH).as_bytes(), wide, &[]).unwrap().is_some());
+    let over = decode_in_pieces(target(MAX_TARGET_LENGTH + 1).as_bytes(), wide, &[]);
     assert_eq!(over.unwrap_err(), MalformedMessage::TargetTooLong);
     let many = format!("GET / HTTP/1.1\r\n{}\r\n", "f: 1\r\n".repeat(1000));
-    assert_eq!(in_pieces(many.as_bytes(), wide, &[]).unwrap().unwrap().0.parts.headers.len(), 1000);
+    assert_eq!(decode_in_pieces(many.as_bytes(), wide, &[]).unwrap().unwrap().0.parts.headers.len(), 1000);
 }
 
 /// A request as another server reads it: method, target, version, headers, and the length of the body if it has one.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct ParsedRequest {
     line: (Method, Uri, Version),
     headers: HeaderMap,
     /// `None` for a chunked body.
-    octets: Option<u64>,
+    content_length: Option<u64>,
 }
 
 /// Returns the request as hyper reads it.
-fn as_hyper_reads(bytes: &[u8]) -> Option<Seen> {
+fn read_by_hyper(bytes: &[u8]) -> Option<ParsedRequest> {
     let seen = Rc::new(RefCell::new(None));
     let noted = Rc::clone(&seen);
     let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
@@ -200,7 +202,7 @@ fn as_hyper_reads(bytes: &[u8]) -> Option<Seen> {
         let mut headers = head.headers;
         // Normalised, because Weir changes how a length is written.
         content_length::normalise(&mut headers).unwrap();
-        noted.borrow_mut().get_or_insert(Seen { line, headers, octets });
+        noted.borrow_mut().get_or_insert(ParsedRequest { line, headers, content_length: octets });
         async { Ok::<_, Infallible>(http::Response::new(http_body_util::Empty::<Bytes>::new())) }
     });
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -214,14 +216,14 @@ fn as_hyper_reads(bytes: &[u8]) -> Option<Seen> {
     seen.take()
 }
 
-fn as_we_read(bytes: &[u8], cuts: &[usize]) -> Option<Seen> {
-    let (head, _) = in_pieces(bytes, LIMITS, cuts).ok()??;
+fn read_by_weir(bytes: &[u8], cuts: &[usize]) -> Option<ParsedRequest> {
+    let (head, _) = decode_in_pieces(bytes, LIMITS, cuts).ok()??;
     let octets = head.decoder.left();
     let line = (head.parts.method, head.parts.uri, head.parts.version);
-    Some(Seen { line, headers: head.parts.headers, octets })
+    Some(ParsedRequest { line, headers: head.parts.headers, content_length: octets })
 }
 
-fn heads() -> impl Strategy<Value = Vec<u8>> {
+fn random_heads() -> impl Strategy<Value = Vec<u8>> {
     let line = prop::sample::select(vec![
         "GET / HTTP/1.1",
         "POST /a?b=c HTTP/1.1",
@@ -273,16 +275,16 @@ proptest! {
 
     /// Request smuggling: if two servers read a request differently, it can hide another one from one of them.
     #[test]
-    fn a_head_is_read_as_others_read_it(bytes in heads(), cuts in prop::collection::vec(any::<usize>(), 0..4)) {
-        let (ours, theirs) = (as_we_read(&bytes, &cuts), as_hyper_reads(&bytes));
+    fn request_head_is_decoded_as_by_hyper(bytes in random_heads(), cuts in prop::collection::vec(any::<usize>(), 0..4)) {
+        let (ours, theirs) = (read_by_weir(&bytes, &cuts), read_by_hyper(&bytes));
         prop_assert_eq!(ours, theirs, "{}", bytes.escape_ascii());
     }
 
     #[test]
-    fn it_does_not_matter_how_a_head_is_cut(
-        bytes in prop_oneof![heads(), prop::collection::vec(any::<u8>(), 0..80)],
+    fn request_head_is_decoded_the_same_in_pieces(
+        bytes in prop_oneof![random_heads(), prop::collection::vec(any::<u8>(), 0..80)],
         cuts in prop::collection::vec(any::<usize>(), 0..6),
     ) {
-        prop_assert_eq!(as_we_read(&bytes, &cuts), as_we_read(&bytes, &[]));
+        prop_assert_eq!(read_by_weir(&bytes, &cuts), read_by_weir(&bytes, &[]));
     }
 }

@@ -13,8 +13,8 @@ use crate::headers::RawHeaders;
 const GET: RequestInfo =
     RequestInfo { is_head: false, is_http11: true, keep_alive: true, accepts_trailers: false };
 const HEAD: RequestInfo = RequestInfo { is_head: true, ..GET };
-const OLD: RequestInfo = RequestInfo { is_http11: false, keep_alive: false, ..GET };
-fn date(out: &mut Vec<u8>) {
+const GET_HTTP_10: RequestInfo = RequestInfo { is_http11: false, keep_alive: false, ..GET };
+fn write_date(out: &mut Vec<u8>) {
     out.extend_from_slice(DATED.as_bytes());
 }
 
@@ -22,7 +22,7 @@ const DATED: &str = "date: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
 
 /// Returns the head of a response without its date, and how the response continues.
 fn written(
-    asked: RequestInfo,
+    request: RequestInfo,
     status: u16,
     fields: &[(&'static str, &str)],
     body: &impl Body,
@@ -30,7 +30,7 @@ fn written(
     let status = StatusCode::from_u16(status).unwrap();
     let head = |mut headers: Headers| {
         let mut out = Vec::new();
-        let course = write(asked, status, &mut headers, body, date, &mut out);
+        let course = write(request, status, &mut headers, body, write_date, &mut out);
         (String::from_utf8(out).unwrap().replacen(DATED, "", 1), course)
     };
     let written = head(raw(fields));
@@ -76,7 +76,7 @@ impl Body for Stream {
 }
 
 #[test]
-fn a_known_length_is_told_in_our_digits() {
+fn known_length_is_sent_as_normalised_content_length() {
     let (text, course) = written(GET, 200, &[("content-length", "005"), ("x", "1")], &hello());
     assert_eq!(text, "HTTP/1.1 200 OK\r\nx: 1\r\ncontent-length: 5\r\n\r\n");
     assert_eq!(course, WrittenHead { framing: BodyFraming::Length(5), has_body: true, keep_alive: true });
@@ -88,32 +88,32 @@ fn a_known_length_is_told_in_our_digits() {
 }
 
 #[test]
-fn what_we_put_on_it_stands_behind_its_own() {
+fn added_headers_follow_those_of_the_response() {
     for mut headers in [raw(&[("x", "1")]), mapped(&[("x", "1")])] {
         let mut out = Vec::new();
         headers.set_number(&http::header::AGE, 7);
-        write(GET, StatusCode::OK, &mut headers, &hello(), date, &mut out);
+        write(GET, StatusCode::OK, &mut headers, &hello(), write_date, &mut out);
         let expected = format!("HTTP/1.1 200 OK\r\nx: 1\r\nage: 7\r\ncontent-length: 5\r\n{DATED}\r\n");
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 }
 
 #[test]
-fn an_unknown_length_is_told_in_chunks_or_by_closing() {
+fn unknown_length_is_framed_by_chunks_or_by_close() {
     let (text, course) = written(GET, 200, &[("trailer", "x-sum")], &Stream);
     assert_eq!(text, "HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n");
     assert_eq!(course.framing, BodyFraming::Chunked(Box::default()), "the request has no `te: trailers`");
     let (_, course) =
         written(RequestInfo { accepts_trailers: true, ..GET }, 200, &[("trailer", "x-sum, host")], &Stream);
     assert_eq!(course.framing, BodyFraming::Chunked(["x-sum".parse().unwrap()].into()));
-    let kept = RequestInfo { keep_alive: true, ..OLD };
+    let kept = RequestInfo { keep_alive: true, ..GET_HTTP_10 };
     let (text, course) = written(kept, 200, &[("trailer", "x-sum")], &Stream);
     assert_eq!(text, "HTTP/1.0 200 OK\r\n\r\n");
     assert_eq!(course, WrittenHead { framing: BodyFraming::Close, has_body: true, keep_alive: false });
 }
 
 #[test]
-fn what_never_has_a_body_has_none() {
+fn bodiless_status_codes_have_no_framing_headers() {
     for status in [204, 304] {
         let (text, course) = written(GET, status, &[("content-length", "5")], &hello());
         assert!(!text.contains("content-length") && !text.contains("chunked"), "{text}");
@@ -129,7 +129,7 @@ fn what_never_has_a_body_has_none() {
 }
 
 #[test]
-fn the_answer_to_head_speaks_of_the_body_it_would_have() {
+fn response_to_head_keeps_content_length() {
     let empty = Empty::<Bytes>::new();
     for (fields, told) in [([("content-length", "7")], "content-length: 7\r\n"), ([("x", "1")], "x: 1\r\n")] {
         let (text, course) = written(HEAD, 200, &fields, &empty);
@@ -145,25 +145,25 @@ fn the_answer_to_head_speaks_of_the_body_it_would_have() {
 }
 
 #[test]
-fn who_closes_says_so_once() {
+fn connection_header_is_sent_once() {
     let (text, course) = written(GET, 200, &[("connection", "close")], &hello());
     assert_eq!(text, "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\n");
     assert!(!course.keep_alive);
     let (text, course) = written(RequestInfo { keep_alive: false, ..GET }, 200, &[], &hello());
     assert_eq!(text, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n");
     assert!(!course.keep_alive);
-    let (text, course) = written(RequestInfo { keep_alive: true, ..OLD }, 200, &[], &hello());
+    let (text, course) = written(RequestInfo { keep_alive: true, ..GET_HTTP_10 }, 200, &[], &hello());
     assert_eq!(text, "HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: keep-alive\r\n\r\n");
     assert!(course.keep_alive);
-    let (text, _) = written(OLD, 200, &[], &hello());
+    let (text, _) = written(GET_HTTP_10, 200, &[], &hello());
     assert_eq!(text, "HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\n");
 }
 
 #[test]
-fn a_date_is_put_on_what_has_none() {
+fn date_header_is_added_if_missing() {
     let dated = |fields: &[(&'static str, &'static str)]| {
         let mut out = Vec::new();
-        write(GET, StatusCode::OK, &mut raw(fields), &hello(), date, &mut out);
+        write(GET, StatusCode::OK, &mut raw(fields), &hello(), write_date, &mut out);
         String::from_utf8(out).unwrap()
     };
     assert!(dated(&[]).contains(DATED));
@@ -173,14 +173,14 @@ fn a_date_is_put_on_what_has_none() {
 }
 
 #[test]
-fn what_is_no_request_is_told_why() {
+fn malformed_request_gets_its_status_code() {
     for (what, status) in [
         (MalformedMessage::ContentLength, "400 Bad Request"),
         (MalformedMessage::FieldsTooLarge, "431 Request Header Fields Too Large"),
         (MalformedMessage::TargetTooLong, "414 URI Too Long"),
     ] {
         let mut out = Vec::new();
-        write_error(error_status(what), date, &mut out);
+        write_error(error_status(what), write_date, &mut out);
         let expected = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n{DATED}\r\n");
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

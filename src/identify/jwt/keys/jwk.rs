@@ -84,9 +84,9 @@ fn material(raw: &Raw) -> Result<VerificationKey, KeyError> {
 }
 
 /// Returns a member of at least `least` characters.
-fn text(part: Option<&String>, least: usize) -> Result<&str, KeyError> {
+fn text(part: Option<&String>, min_length: usize) -> Result<&str, KeyError> {
     match part {
-        Some(part) if part.len() >= least => Ok(part),
+        Some(part) if part.len() >= min_length => Ok(part),
         _ => Err(KeyError::Damaged("a part of the key is missing")),
     }
 }

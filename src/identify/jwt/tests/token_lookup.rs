@@ -10,7 +10,7 @@ fn read(
     trust: TokenTrust,
     lines: &[(&'static str, &str)],
 ) -> Result<Option<String>, Ambiguity> {
-    let verifier = with(trust, |settings| settings.source = source);
+    let verifier = verifier_with(trust, |settings| settings.source = source);
     let mut headers = HeaderMap::new();
     for (name, value) in lines {
         headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
@@ -34,19 +34,19 @@ fn in_cookie(line: &str) -> Result<Option<String>, Ambiguity> {
     )
 }
 
-fn ada() -> Result<Option<String>, Ambiguity> {
+fn claims_of_ada() -> Result<Option<String>, Ambiguity> {
     Ok(Some("ada".to_owned()))
 }
 
-fn good() -> String {
+fn valid_token() -> String {
     hs256(&json!({ "sub": "ada" }))
 }
 
 #[test]
-fn a_token_is_found_where_it_is_said_to_be() {
-    let token = good();
+fn token_is_read_from_its_configured_source() {
+    let token = valid_token();
     for scheme in ["Bearer ", "bearer  ", "Bearer\t", "Bearer \t ", "", "DPoP ", "Basic "] {
-        assert_eq!(in_authorization(&[&format!("{scheme}{token}")]), ada(), "{scheme:?}");
+        assert_eq!(in_authorization(&[&format!("{scheme}{token}")]), claims_of_ada(), "{scheme:?}");
     }
     let own = |lines: &[(&'static str, &str)]| {
         read(
@@ -55,24 +55,24 @@ fn a_token_is_found_where_it_is_said_to_be() {
             lines,
         )
     };
-    assert_eq!(own(&[("x-jwt", &token)]), ada());
+    assert_eq!(own(&[("x-jwt", &token)]), claims_of_ada());
     assert_eq!(own(&[("authorization", &token)]), Ok(None));
     let encoded = token.replace('.', "%2E").replace('a', "%61");
     for value in [token.clone(), format!("\"{token}\""), encoded, format!("{token}; session={token}")] {
-        assert_eq!(in_cookie(&format!("a=b; session={value}; c=d")), ada(), "{value}");
+        assert_eq!(in_cookie(&format!("a=b; session={value}; c=d")), claims_of_ada(), "{value}");
     }
     assert_eq!(in_cookie(&format!("other={token}")), Ok(None));
 }
 
 #[test]
-fn of_two_tokens_nobody_knows_which_one_the_upstream_believes() {
-    let (token, other) = (good(), hs256(&json!({ "sub": "eve" })));
+fn several_different_tokens_are_ambiguous() {
+    let (token, other) = (valid_token(), hs256(&json!({ "sub": "eve" })));
     let bearer = |token: &str| format!("Bearer {token}");
     for second in [bearer(&other), bearer("x"), "Basic eA==".to_owned(), String::new(), format!("x{token}")] {
         assert_eq!(in_authorization(&[&bearer(&token), &second]), Err(Ambiguity::Repeated), "{second}");
         assert_eq!(in_authorization(&[&second, &bearer(&token)]), Err(Ambiguity::Repeated), "{second}");
     }
-    assert_eq!(in_authorization(&[&bearer(&token), &bearer(&token)]), ada());
+    assert_eq!(in_authorization(&[&bearer(&token), &bearer(&token)]), claims_of_ada());
     for second in [&*other, "", "x"] {
         let line = format!("session={token}; session={second}");
         assert_eq!(in_cookie(&line), Err(Ambiguity::Repeated), "{line}");
@@ -80,8 +80,8 @@ fn of_two_tokens_nobody_knows_which_one_the_upstream_believes() {
 }
 
 #[test]
-fn a_token_that_only_a_loose_reader_finds_is_not_none() {
-    let token = good();
+fn token_found_only_by_lenient_parsers_is_ambiguous() {
+    let token = valid_token();
     for line in [
         format!("Bearer {token} x"),
         format!("{token} x"),
@@ -118,7 +118,7 @@ fn loosely_encoded(token: &str) -> String {
 }
 
 #[test]
-fn what_is_no_token_of_ours_is_none() {
+fn other_credentials_are_no_token() {
     let (long, forged) = ("x".repeat(MAX_TOKEN_LENGTH + 1), es256(None, EC));
     for line in [
         "Basic dXNlcjpwYXNz",
@@ -140,14 +140,14 @@ fn what_is_no_token_of_ours_is_none() {
 }
 
 #[test]
-fn what_a_gateway_has_verified_is_read_strictly_too() {
+fn pre_verified_token_is_parsed_strictly() {
     let token = es256(None, OTHER);
     let trusted = |line: &str| {
         read(TokenSource::Header(AUTHORIZATION), TokenTrust::PreVerified, &[("authorization", line)])
     };
-    assert_eq!(trusted(&format!("Bearer {token}")), ada());
+    assert_eq!(trusted(&format!("Bearer {token}")), claims_of_ada());
     // The signature is not checked, so text after it changes nothing.
-    assert_eq!(trusted(&format!("Bearer {token} x")), ada());
+    assert_eq!(trusted(&format!("Bearer {token} x")), claims_of_ada());
     assert_eq!(trusted(&format!("Bearer {token}.x")), Err(Ambiguity::Unreadable));
     assert_eq!(trusted("Basic dXNlcjpwYXNz"), Ok(None));
 }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     /// Returns `number` consecutive boundaries after `from`, of a period of `count` units.
-    fn marks(count: u32, unit: TimeUnit, zone: &str, from: &str, number: usize) -> Vec<String> {
+    fn boundaries(count: u32, unit: TimeUnit, zone: &str, from: &str, number: usize) -> Vec<String> {
         let zone = TimeZone::get(zone).unwrap();
         let period = Period::new(NonZeroU32::new(count).unwrap(), unit);
         let mut now = from.parse::<jiff::Timestamp>().unwrap().as_nanosecond() as u64;
@@ -100,72 +100,72 @@ mod tests {
         (0..number).map(next).collect()
     }
 
-    fn mark(count: u32, unit: TimeUnit, zone: &str, from: &str) -> String {
-        marks(count, unit, zone, from, 1).remove(0)
+    fn boundary(count: u32, unit: TimeUnit, zone: &str, from: &str) -> String {
+        boundaries(count, unit, zone, from, 1).remove(0)
     }
 
     #[test]
-    fn a_day_has_as_many_hours_as_the_clocks_show() {
+    fn day_windows_follow_daylight_saving_changes() {
         assert_eq!(
-            marks(1, TimeUnit::Day, "Europe/Berlin", "2026-03-28T12:00:00Z", 3),
+            boundaries(1, TimeUnit::Day, "Europe/Berlin", "2026-03-28T12:00:00Z", 3),
             ["2026-03-29 00:00 +01:00", "2026-03-30 00:00 +02:00", "2026-03-31 00:00 +02:00"]
         );
         assert_eq!(
-            marks(1, TimeUnit::Day, "Europe/Berlin", "2026-10-24T22:00:00Z", 2),
+            boundaries(1, TimeUnit::Day, "Europe/Berlin", "2026-10-24T22:00:00Z", 2),
             ["2026-10-26 00:00 +01:00", "2026-10-27 00:00 +01:00"]
         );
     }
 
     #[test]
-    fn a_day_without_midnight_begins_when_the_clock_is_put_forward() {
+    fn day_window_without_midnight_starts_at_the_clock_change() {
         assert_eq!(
-            marks(1, TimeUnit::Day, "Asia/Beirut", "2024-03-30T12:00:00Z", 2),
+            boundaries(1, TimeUnit::Day, "Asia/Beirut", "2024-03-30T12:00:00Z", 2),
             ["2024-03-31 01:00 +03:00", "2024-04-01 00:00 +03:00"]
         );
     }
 
     #[test]
-    fn a_midnight_that_comes_twice_ends_one_day_once() {
+    fn repeated_midnight_ends_the_day_window_once() {
         // 00:01 on the 29th became 23:01 on the 28th.
         assert_eq!(
-            marks(1, TimeUnit::Day, "America/St_Johns", "2006-10-28T12:00:00Z", 2),
+            boundaries(1, TimeUnit::Day, "America/St_Johns", "2006-10-28T12:00:00Z", 2),
             ["2006-10-29 00:00 -02:30", "2006-10-30 00:00 -03:30"]
         );
         assert_eq!(
-            mark(1, TimeUnit::Day, "America/St_Johns", "2006-10-29T03:00:00Z"),
+            boundary(1, TimeUnit::Day, "America/St_Johns", "2006-10-29T03:00:00Z"),
             "2006-10-30 00:00 -03:30",
             "in the repeated hour"
         );
     }
 
     #[test]
-    fn a_day_that_an_island_left_out_has_no_window() {
+    fn skipped_calendar_day_has_no_window() {
         assert_eq!(
-            marks(1, TimeUnit::Day, "Pacific/Apia", "2011-12-30T00:00:00Z", 2),
+            boundaries(1, TimeUnit::Day, "Pacific/Apia", "2011-12-30T00:00:00Z", 2),
             ["2011-12-31 00:00 +14:00", "2012-01-01 00:00 +14:00"]
         );
     }
 
     #[test]
-    fn weeks_months_and_years_begin_at_the_zones_midnight() {
+    fn week_month_and_year_windows_start_at_local_midnight() {
         let at = "2026-11-21T08:00:00Z"; // a Saturday
-        assert_eq!(mark(1, TimeUnit::Week, "America/New_York", at), "2026-11-23 00:00 -05:00");
-        assert_eq!(mark(1, TimeUnit::Month, "America/New_York", at), "2026-12-01 00:00 -05:00");
-        assert_eq!(mark(1, TimeUnit::Year, "Asia/Kolkata", at), "2027-01-01 00:00 +05:30");
-        assert_eq!(mark(3, TimeUnit::Month, "Asia/Kolkata", at), "2027-01-01 00:00 +05:30");
+        assert_eq!(boundary(1, TimeUnit::Week, "America/New_York", at), "2026-11-23 00:00 -05:00");
+        assert_eq!(boundary(1, TimeUnit::Month, "America/New_York", at), "2026-12-01 00:00 -05:00");
+        assert_eq!(boundary(1, TimeUnit::Year, "Asia/Kolkata", at), "2027-01-01 00:00 +05:30");
+        assert_eq!(boundary(3, TimeUnit::Month, "Asia/Kolkata", at), "2027-01-01 00:00 +05:30");
         // The last evening of October in New York is November in Berlin.
         assert_eq!(
-            mark(1, TimeUnit::Month, "America/New_York", "2026-11-01T02:00:00Z"),
+            boundary(1, TimeUnit::Month, "America/New_York", "2026-11-01T02:00:00Z"),
             "2026-11-01 00:00 -04:00"
         );
         assert_eq!(
-            mark(1, TimeUnit::Month, "Europe/Berlin", "2026-11-01T02:00:00Z"),
+            boundary(1, TimeUnit::Month, "Europe/Berlin", "2026-11-01T02:00:00Z"),
             "2026-12-01 00:00 +01:00"
         );
     }
 
     #[test]
-    fn windows_between_two_marks_are_counted_as_they_come() {
+    fn counted_boundaries_match_enumerated_ones() {
         let nanos = |text: &str| text.parse::<jiff::Timestamp>().unwrap().as_nanosecond() as u64;
         for (zone, unit, count, from) in [
             ("Europe/Berlin", TimeUnit::Day, 1, "2026-03-25T12:00:00Z"),
@@ -199,9 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_days_are_those_of_universal_time_where_the_clocks_agree() {
+    fn multi_day_windows_agree_with_utc() {
         let from = "2026-11-21T08:00:00Z";
-        assert_eq!(marks(10, TimeUnit::Day, "Etc/GMT", from, 2), marks(10, TimeUnit::Day, "UTC", from, 2),);
-        assert_eq!(marks(10, TimeUnit::Day, "UTC", from, 1), ["2026-11-23 00:00 +00:00"]);
+        assert_eq!(
+            boundaries(10, TimeUnit::Day, "Etc/GMT", from, 2),
+            boundaries(10, TimeUnit::Day, "UTC", from, 2),
+        );
+        assert_eq!(boundaries(10, TimeUnit::Day, "UTC", from, 1), ["2026-11-23 00:00 +00:00"]);
     }
 }

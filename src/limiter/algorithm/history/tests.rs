@@ -32,7 +32,7 @@ fn charge(history: &mut History, units: i64, quota: &Quota, now: Timestamp, may_
 }
 
 #[test]
-fn a_debt_that_is_said_in_short_again_and_again_lasts_no_longer() {
+fn repeated_compaction_does_not_prolong_a_debt() {
     for quota in quotas() {
         let mut history = History::default();
         charge(&mut history, 30, &quota, START, true);
@@ -50,7 +50,7 @@ fn a_debt_that_is_said_in_short_again_and_again_lasts_no_longer() {
 }
 
 #[test]
-fn what_is_charged_to_a_debt_comes_after_all_of_it() {
+fn charge_during_debt_expires_after_the_debt() {
     for quota in quotas() {
         let mut history = History::default();
         charge(&mut history, 12, &quota, START, true);
@@ -66,7 +66,7 @@ fn what_is_charged_to_a_debt_comes_after_all_of_it() {
 }
 
 #[test]
-fn a_debt_takes_the_room_of_what_is_given_back() {
+fn charge_after_a_refund_does_not_prolong_the_debt() {
     for quota in quotas() {
         let mut history = History::default();
         charge(&mut history, 6, &quota, START, true);
@@ -82,7 +82,7 @@ fn a_debt_takes_the_room_of_what_is_given_back() {
 }
 
 #[test]
-fn without_memory_a_debt_lasts_as_long_as_its_rounds() {
+fn debt_lasts_equally_long_when_the_history_cannot_grow() {
     for quota in quotas() {
         let mut with = History::default();
         let mut without = History::default();
@@ -97,7 +97,7 @@ fn without_memory_a_debt_lasts_as_long_as_its_rounds() {
 }
 
 #[test]
-fn what_a_lowered_limit_leaves_is_in_use_whatever_is_owed_beside_it() {
+fn lowered_limit_keeps_used_units_beside_a_debt() {
     for to in quotas() {
         let from = quota(to.algorithm(), 20);
         let mut history = History::default();

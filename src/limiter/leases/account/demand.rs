@@ -47,8 +47,8 @@ impl LeaseAccount {
         let is_much = units as f64 >= MEASURED_UNITS;
         // Few requests do not determine a rate, so use a number that is exceeded almost certainly.
         let certain = (units as f64 - (units as f64).sqrt()).max(0.0);
-        let least = if is_much { MIN_MEASURED } else { period.max(MIN_PERIOD) };
-        let seen = certain / elapsed.max(least).as_secs_f64();
+        let min_elapsed = if is_much { MIN_MEASURED } else { period.max(MIN_PERIOD) };
+        let seen = certain / elapsed.max(min_elapsed).as_secs_f64();
         let is_complete = elapsed >= period || is_much && elapsed >= MIN_MEASURED;
         if seen > self.demand_rate {
             self.demand_rate = seen;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{LeaseAccount, MAX_LEAD};
-use crate::limiter::leases::Review;
+use crate::limiter::leases::LeaseReview;
 use crate::limiter::timestamp::Timestamp;
 
 /// Interval at which unneeded permits are looked for.
@@ -33,19 +33,23 @@ impl LeaseAccount {
     }
 
     /// Whether permits have to be renewed, or more of the `held` ones are present than this instance needs.
-    pub(super) fn review_permits(&mut self, held: u32, in_use: u64, now: Timestamp) -> Review {
+    pub(super) fn review_permits(&mut self, held: u32, in_use: u64, now: Timestamp) -> LeaseReview {
         if self.is_requesting {
-            return Review::Later(now.saturating_add(MAX_LEAD));
+            return LeaseReview::Later(now.saturating_add(MAX_LEAD));
         }
         if held == 0 && in_use == 0 {
             self.lapsed.units = 0;
-            return if self.is_idle(now) { Review::Done } else { Review::Later(now.saturating_add(LOOK)) };
+            return if self.is_idle(now) {
+                LeaseReview::Done
+            } else {
+                LeaseReview::Later(now.saturating_add(LOOK))
+            };
         }
         let in_use = u32::try_from(in_use).unwrap_or(u32::MAX);
         let spare = held.saturating_sub(in_use);
         let has_spare = spare > ahead(in_use) || in_use == 0;
         let is_due = now >= self.renewal() || has_spare && now.since(self.requested_at) >= LOOK;
         self.is_requesting = is_due;
-        if is_due { Review::Ask } else { Review::Later(self.permits_due(now)) }
+        if is_due { LeaseReview::Query } else { LeaseReview::Later(self.permits_due(now)) }
     }
 }

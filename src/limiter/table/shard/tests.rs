@@ -15,7 +15,7 @@ use crate::limiter::quota::{Limit, Period, TimeUnit};
 
 const START: Timestamp = Timestamp::from_secs(1_795_248_000);
 /// Bytes of histories, enough for all keys of a test.
-const HISTORIES: usize = 1 << 20;
+const HISTORY_BYTES: usize = 1 << 20;
 const FIRST: LimitId = LimitId(0);
 const SECOND: LimitId = LimitId(1);
 
@@ -28,8 +28,8 @@ fn per_second(count: u32) -> Quota {
     quota(Algorithm::Gcra, count, TimeUnit::Second)
 }
 
-fn shard(slots: usize, most: usize, quotas: &[Option<Quota>]) -> Shard {
-    let mut shard = Shard::new(slots, most, HISTORIES);
+fn shard(slots: usize, max_entries: usize, quotas: &[Option<Quota>]) -> Shard {
+    let mut shard = Shard::new(slots, max_entries, HISTORY_BYTES);
     shard.adopt_quotas(&QuotaTable::new(quotas), START);
     shard
 }
@@ -60,7 +60,7 @@ fn used(shard: &Shard, key: Fingerprint, meter: LimitId, now: Timestamp) -> u32 
     algorithm::usage(shard.state(shard.find(key), meter, now), shard.quota(meter).unwrap(), now).used
 }
 
-fn is_there(shard: &Shard, key: Fingerprint) -> bool {
+fn is_stored(shard: &Shard, key: Fingerprint) -> bool {
     matches!(shard.find(key), SlotLookup::Found(_))
 }
 
@@ -99,17 +99,17 @@ fn assert_histories(shard: &Shard) {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ShardStep {
     Take { key: u32, units: u32 },
     Wait { millis: u64 },
     Adopt { generation: usize },
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ShardStep>> {
     let step = prop_oneof![
-        12 => (0_u32..40, 1_u32..5).prop_map(|(key, units)| Step::Take { key, units }),
-        3 => (0_u64..700).prop_map(|millis| Step::Wait { millis }),
-        1 => (0_usize..4).prop_map(|generation| Step::Adopt { generation }),
+        12 => (0_u32..40, 1_u32..5).prop_map(|(key, units)| ShardStep::Take { key, units }),
+        3 => (0_u64..700).prop_map(|millis| ShardStep::Wait { millis }),
+        1 => (0_usize..4).prop_map(|generation| ShardStep::Adopt { generation }),
     ];
     prop::collection::vec(step, 1..150)
 }
@@ -130,49 +130,49 @@ fn precise(count: u32) -> Quota {
 
 /// One counter, without a shard.
 #[derive(Clone, Debug)]
-enum Remembered {
-    Short(CounterState),
-    Long(History),
+enum ModelCounter {
+    Compact(CounterState),
+    WithHistory(History),
 }
 
-impl Remembered {
-    fn follow(kept: Option<Self>, state: CounterState, quota: &Quota, now: Timestamp) -> Self {
+impl ModelCounter {
+    fn update(kept: Option<Self>, state: CounterState, quota: &Quota, now: Timestamp) -> Self {
         match kept {
-            _ if !quota.needs_history() => Self::Short(state),
-            Some(Self::Long(mut history)) => {
+            _ if !quota.needs_history() => Self::Compact(state),
+            Some(Self::WithHistory(mut history)) => {
                 history.apply_state(state, quota, now, true);
-                Self::Long(history)
+                Self::WithHistory(history)
             }
-            _ => Self::Long(History::from_state(state, quota, now)),
+            _ => Self::WithHistory(History::from_state(state, quota, now)),
         }
     }
 
-    fn short(&self, quota: &Quota, now: Timestamp) -> CounterState {
+    fn compact_state(&self, quota: &Quota, now: Timestamp) -> CounterState {
         match self {
-            Self::Short(state) => *state,
-            Self::Long(history) => history.compact_state(quota, now),
+            Self::Compact(state) => *state,
+            Self::WithHistory(history) => history.compact_state(quota, now),
         }
     }
 
-    fn changed(self, change: &Change<'_>, now: Timestamp) -> Option<Self> {
-        let short = self.short(change.from, now);
-        if let Self::Long(mut history) = self
+    fn converted(self, change: &Change<'_>, now: Timestamp) -> Option<Self> {
+        let short = self.compact_state(change.from, now);
+        if let Self::WithHistory(mut history) = self
             && change.carry_history(&mut history)
         {
-            return Some(Self::Long(history));
+            return Some(Self::WithHistory(history));
         }
-        change.convert(short, now).map(Self::Short)
+        change.convert(short, now).map(Self::Compact)
     }
 }
 
 /// Model of a shard, without its table.
-struct Model {
+struct ShardModel {
     quotas: [Option<Quota>; 2],
-    own: HashMap<u32, Remembered>,
+    own: HashMap<u32, ModelCounter>,
     shared: BTreeMap<LimitId, CounterState>,
 }
 
-impl Model {
+impl ShardModel {
     fn meter(key: u32) -> LimitId {
         LimitId(key % 2)
     }
@@ -193,7 +193,7 @@ impl Model {
         };
         let own = std::mem::take(&mut self.own).into_iter();
         let kept =
-            |(key, kept): (u32, Remembered)| Some((key, kept.changed(&change(Self::meter(key))?, now)?));
+            |(key, kept): (u32, ModelCounter)| Some((key, kept.converted(&change(Self::meter(key))?, now)?));
         self.own = own.filter_map(kept).collect();
         let shared = std::mem::take(&mut self.shared).into_iter();
         self.shared =
@@ -206,11 +206,14 @@ impl Model {
         for number in 0..40 {
             let meter = Self::meter(number);
             let Some(quota) = self.quota(meter) else {
-                assert!(!is_there(shard, key(number)), "key {number} remains although its limit was removed");
+                assert!(
+                    !is_stored(shard, key(number)),
+                    "key {number} remains although its limit was removed"
+                );
                 continue;
             };
             let place = shard.find(key(number));
-            let kept = self.own.get(&number).map(|kept| kept.short(quota, now));
+            let kept = self.own.get(&number).map(|kept| kept.compact_state(quota, now));
             let given = shard.state(place, meter, now);
             match place {
                 SlotLookup::Found(_) => {
@@ -235,16 +238,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 384, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_shard_remembers_what_a_map_would(groups in 2_usize..=8, spare in 0_usize..6, steps in steps()) {
+    fn shard_matches_a_map_model(groups in 2_usize..=8, spare in 0_usize..6, steps in steps()) {
         let slots = groups * SLOTS_PER_GROUP;
         let mut shard = shard(slots, slots - spare, &generations()[0]);
         let mut model =
-            Model { quotas: generations()[0], own: HashMap::new(), shared: BTreeMap::new() };
+            ShardModel { quotas: generations()[0], own: HashMap::new(), shared: BTreeMap::new() };
         let mut now = START;
         for step in steps {
             match step {
-                Step::Take { key: number, units } => {
-                    let meter = Model::meter(number);
+                ShardStep::Take { key: number, units } => {
+                    let meter = ShardModel::meter(number);
                     if model.quota(meter).is_none() {
                         continue;
                     }
@@ -253,12 +256,12 @@ proptest! {
                         Placement::Own => {
                             let quota = *model.quota(meter).unwrap();
                             let kept = model.own.remove(&number);
-                            model.own.insert(number, Remembered::follow(kept, state, &quota, now));
+                            model.own.insert(number, ModelCounter::update(kept, state, &quota, now));
                         }
                         Placement::Overflow => {
-                            let in_use = |(key, kept): (&u32, &Remembered)| {
-                                let meter = Model::meter(*key);
-                                !model.is_unused(meter, kept.short(model.quota(meter).unwrap(), now), now)
+                            let in_use = |(key, kept): (&u32, &ModelCounter)| {
+                                let meter = ShardModel::meter(*key);
+                                !model.is_unused(meter, kept.compact_state(model.quota(meter).unwrap(), now), now)
                             };
                             prop_assert_eq!(shard.live(), slots - spare);
                             prop_assert_eq!(
@@ -270,8 +273,8 @@ proptest! {
                         }
                     }
                 }
-                Step::Wait { millis } => now = now.saturating_add(Duration::from_millis(millis)),
-                Step::Adopt { generation } => {
+                ShardStep::Wait { millis } => now = now.saturating_add(Duration::from_millis(millis)),
+                ShardStep::Adopt { generation } => {
                     model.adopt(generations()[generation], now);
                     shard.adopt_quotas(&QuotaTable::new(&generations()[generation]), now);
                 }
@@ -282,7 +285,7 @@ proptest! {
     }
 
     #[test]
-    fn any_order_of_removals_leaves_the_others_to_be_found(
+    fn shard_finds_the_remaining_keys_after_removals_in_any_order(
         count in 1_usize..=32,
         removals in prop::collection::vec(any::<prop::sample::Index>(), 1..32),
     ) {
@@ -295,18 +298,18 @@ proptest! {
             if keys.is_empty() {
                 break;
             }
-            let gone = keys.swap_remove(removal.index(keys.len()));
-            let SlotLookup::Found(index) = shard.find(gone) else { panic!("the key is missing") };
+            let removed = keys.swap_remove(removal.index(keys.len()));
+            let SlotLookup::Found(index) = shard.find(removed) else { panic!("the key is missing") };
             shard.remove(index);
             assert_in_order(&shard);
-            prop_assert!(!is_there(&shard, gone));
-            prop_assert!(keys.iter().all(|key| is_there(&shard, *key)));
+            prop_assert!(!is_stored(&shard, removed));
+            prop_assert!(keys.iter().all(|key| is_stored(&shard, *key)));
         }
     }
 }
 
 #[test]
-fn new_keys_of_a_full_shard_share_one_counter_per_meter() {
+fn new_keys_of_a_full_shard_share_one_overflow_counter_per_limit() {
     let mut shard = shard(8, 2, &[Some(per_second(10)), Some(per_second(10))]);
     for number in 0..2 {
         assert_eq!(take(&mut shard, key(number), FIRST, 1, START).1, Placement::Own);
@@ -320,7 +323,7 @@ fn new_keys_of_a_full_shard_share_one_counter_per_meter() {
 }
 
 #[test]
-fn room_that_appears_later_is_no_fresh_quota() {
+fn key_leaving_the_overflow_counter_keeps_its_usage() {
     let mut shard = shard(8, 1, &[Some(per_second(10))]);
     take(&mut shard, key(0), FIRST, 1, START);
     assert_eq!(take(&mut shard, key(1), FIRST, 8, START).1, Placement::Overflow);
@@ -336,7 +339,7 @@ fn room_that_appears_later_is_no_fresh_quota() {
 }
 
 #[test]
-fn keys_that_crowd_one_end_run_over_into_the_overflow_and_none_is_lost() {
+fn crowded_keys_spill_into_the_overflow_counter() {
     let mut shard = shard(64, 64, &[Some(per_second(10))]);
     let last = 64 / SLOTS_PER_GROUP - 1;
     let crowd: Vec<_> = (0..).map(key).filter(|key| shard.home(key.words()[0]) == last).take(50).collect();
@@ -346,8 +349,8 @@ fn keys_that_crowd_one_end_run_over_into_the_overflow_and_none_is_lost() {
         assert_eq!(take(&mut shard, *key, FIRST, 1, START).1, expected, "key {index}");
         assert_in_order(&shard);
     }
-    assert!(crowd[..room].iter().all(|key| is_there(&shard, *key)));
-    assert!(crowd[room..].iter().all(|key| !is_there(&shard, *key)));
+    assert!(crowd[..room].iter().all(|key| is_stored(&shard, *key)));
+    assert!(crowd[room..].iter().all(|key| !is_stored(&shard, *key)));
     // All of them have been reclaimed after one round of the hand.
     let later = millis_later(60_000);
     shard.sweep(2 * shard.slots().len(), later);
@@ -356,26 +359,26 @@ fn keys_that_crowd_one_end_run_over_into_the_overflow_and_none_is_lost() {
 }
 
 #[test]
-fn keys_that_share_their_first_word_are_told_apart_by_the_second() {
+fn keys_with_equal_first_words_differ_by_the_second() {
     let hash = KeyHasher::new([3, 5]).hash(b"any");
     // Salted with itself, a key becomes the least of all fingerprints.
-    let least = hash.salted(hash);
-    assert_eq!(least.words(), [1 << 63, 0]);
+    let min_key = hash.salted(hash);
+    assert_eq!(min_key.words(), [1 << 63, 0]);
     let mut shard = shard(8, 8, &[Some(per_second(10))]);
     for second in [5, 9, 7, 1] {
         assert!(shard.place_entry([1 << 63, second, START.as_nanos(), 0]));
     }
-    assert!(!is_there(&shard, least));
-    take(&mut shard, least, FIRST, 2, START);
+    assert!(!is_stored(&shard, min_key));
+    take(&mut shard, min_key, FIRST, 2, START);
     assert_in_order(&shard);
-    assert_eq!((used(&shard, least, FIRST, START), shard.live()), (2, 5));
+    assert_eq!((used(&shard, min_key, FIRST, START), shard.live()), (2, 5));
     shard.remove(shard.slots().iter().position(|slot| slot[1] == 9).unwrap());
     assert_in_order(&shard);
-    assert_eq!(used(&shard, least, FIRST, START), 2);
+    assert_eq!(used(&shard, min_key, FIRST, START), 2);
 }
 
 #[test]
-fn adopting_converts_changed_counters_once_and_drops_retired_ones() {
+fn quota_adoption_converts_changed_counters_once_and_drops_removed_ones() {
     let (from, to) = (per_second(10), quota(Algorithm::TokenBucket, 100, TimeUnit::Minute));
     let mut shard = shard(32, 24, &[Some(from), Some(from)]);
     let states: Vec<_> =
@@ -387,7 +390,7 @@ fn adopting_converts_changed_counters_once_and_drops_retired_ones() {
         let now = shard.state(shard.find(key(number as u32)), FIRST, START);
         assert_eq!(now, algorithm::convert(state, &from, &to, START));
     }
-    assert!((20..24).all(|number| !is_there(&shard, key(number))));
+    assert!((20..24).all(|number| !is_stored(&shard, key(number))));
     assert_eq!(used(&shard, key(24), FIRST, START), 4);
     assert_eq!(shard.live(), 20);
     assert_in_order(&shard);
@@ -398,7 +401,7 @@ fn adopting_converts_changed_counters_once_and_drops_retired_ones() {
 }
 
 #[test]
-fn only_counters_in_use_are_counted() {
+fn shard_counts_only_counters_in_use() {
     let mut shard = shard(16, 16, &[Some(per_second(10)), Some(per_second(1))]);
     for number in 0..5 {
         take(&mut shard, key(number), LimitId(number % 2), 1, START);
@@ -414,7 +417,7 @@ fn only_counters_in_use_are_counted() {
 }
 
 #[test]
-fn without_memory_for_histories_nobody_gets_a_fresh_quota() {
+fn shard_without_history_memory_grants_no_fresh_quota() {
     let log = quota(Algorithm::SlidingLog, 10, TimeUnit::Minute);
     let mut shard = Shard::new(64, 64, 1000);
     shard.adopt_quotas(&QuotaTable::new(&[Some(log)]), START);

@@ -41,7 +41,7 @@ const KEYED: [&str; 16] = [
 const KEYED_FAMILIES: [&str; 2] = ["sec-fetch-", "sec-ch-"];
 
 /// Headers in which a proxy describes its connection. From other peers they may be attempts to affect the response.
-const OF_PROXIES: [&str; 10] = [
+const PROXY_HEADERS: [&str; 10] = [
     "cdn-loop",
     "forwarded",
     "via",
@@ -55,7 +55,7 @@ const OF_PROXIES: [&str; 10] = [
 ];
 
 /// Headers in which proxies put the client's address.
-const ADDRESSES: [&str; 7] = [
+const CLIENT_ADDRESS_HEADERS: [&str; 7] = [
     "cf-connecting-ip",
     "fastly-client-ip",
     "fly-client-ip",
@@ -92,7 +92,7 @@ impl Class {
             | "x-envoy-internal"
             | "x-weir-over-limit" => Self::Ignored,
             // With other tokens, further headers are removed.
-            "connection" => Self::ignored_if(all(value, b',', |token| {
+            "connection" => Self::ignored_if(all_parts(value, b',', |token| {
                 ["keep-alive", "close", "te"].iter().any(|known| is(token, known))
             })),
             "x-forwarded-proto" if request.peer_is_trusted => Self::Keyed,
@@ -105,12 +105,14 @@ impl Class {
             | "if-unmodified-since"
             | "range" => Self::Conditional,
             // A reload asks for a fresh response, not for a different one.
-            "cache-control" | "pragma" => Self::ignored_if(all(value, b',', |token| {
+            "cache-control" | "pragma" => Self::ignored_if(all_parts(value, b',', |token| {
                 ["no-cache", "max-age=0"].iter().any(|known| is(token, known))
             })),
             name if is_keyed(name) => Self::Keyed,
-            name if OF_PROXIES.contains(&name) && request.peer_is_trusted => Self::Keyed,
-            name if ADDRESSES.contains(&name) => Self::ignored_if(is_address(value, request.client)),
+            name if PROXY_HEADERS.contains(&name) && request.peer_is_trusted => Self::Keyed,
+            name if CLIENT_ADDRESS_HEADERS.contains(&name) => {
+                Self::ignored_if(is_address(value, request.client))
+            }
             // Read by another module; only its origin matters here.
             name if name.strip_prefix("x-forwarded-") == Some("for") => {
                 Self::ignored_if(request.chain_is_trusted)
@@ -130,7 +132,7 @@ fn is_trace(name: &str, value: &[u8]) -> bool {
         "b3" | "traceparent" | "x-b3-parentspanid" | "x-b3-sampled" | "x-b3-spanid" | "x-b3-traceid"
         | "x-correlation-id" => is_id(value, b"-"),
         "x-cloud-trace-context" => is_id(value, b"-/;o="),
-        "x-amzn-trace-id" => all(value, b';', |field| {
+        "x-amzn-trace-id" => all_parts(value, b';', |field| {
             let value = ["Root=", "Parent=", "Self=", "Sampled="]
                 .iter()
                 .find_map(|name| field.strip_prefix(name.as_bytes()));
@@ -143,8 +145,8 @@ fn is_trace(name: &str, value: &[u8]) -> bool {
 }
 
 /// Returns whether the value consists of hexadecimal digits and `marks`, and is not too long.
-fn is_id(value: &[u8], marks: &[u8]) -> bool {
-    value.len() <= MAX_ID && value.iter().all(|byte| byte.is_ascii_hexdigit() || marks.contains(byte))
+fn is_id(value: &[u8], allowed: &[u8]) -> bool {
+    value.len() <= MAX_ID && value.iter().all(|byte| byte.is_ascii_hexdigit() || allowed.contains(byte))
 }
 
 fn is_address(value: &[u8], client: IpAddr) -> bool {
@@ -153,8 +155,8 @@ fn is_address(value: &[u8], client: IpAddr) -> bool {
 }
 
 /// Returns whether `such` holds for all parts between separators.
-fn all(value: &[u8], separator: u8, mut such: impl FnMut(&[u8]) -> bool) -> bool {
-    value.split(|byte| *byte == separator).all(|part| such(part.trim_ascii()))
+fn all_parts(value: &[u8], separator: u8, mut predicate: impl FnMut(&[u8]) -> bool) -> bool {
+    value.split(|byte| *byte == separator).all(|part| predicate(part.trim_ascii()))
 }
 
 fn is(token: &[u8], known: &str) -> bool {
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_in_order() {
+    fn keyed_headers_are_sorted() {
         assert!(KEYED.is_sorted());
     }
 }

@@ -30,7 +30,7 @@ fn key(request: &CacheRequest<'_>) -> CacheKey {
 }
 
 /// Returns whether the request `wanted` is served the response stored under `stored`.
-fn gets(wanted: &CacheKey, stored: &CacheKey) -> bool {
+fn is_served(wanted: &CacheKey, stored: &CacheKey) -> bool {
     stored.to_store().is_some_and(|stored| wanted.to_look_up().any(|key| key == stored.bytes))
 }
 
@@ -48,7 +48,7 @@ const REWRITTEN: [&str; 9] = [
 ];
 
 #[test]
-fn a_request_without_a_poisonous_header_never_gets_what_one_with_it_was_answered() {
+fn cache_poisoning_headers_are_part_of_the_cache_key() {
     let plain = HeaderMap::new();
     for line in CORPUS.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.split_once(": ").unwrap();
@@ -59,44 +59,44 @@ fn a_request_without_a_poisonous_header_never_gets_what_one_with_it_was_answered
             let is_rewritten = REWRITTEN.contains(&&*name)
                 || (!trusted && ["x-forwarded-proto", "x-request-id"].contains(&&*name));
             let stored = key(&request(&poisonous, trusted));
-            assert_eq!(gets(&key(&request(&plain, trusted)), &stored), is_rewritten, "{line} {trusted}");
+            assert_eq!(is_served(&key(&request(&plain, trusted)), &stored), is_rewritten, "{line} {trusted}");
         }
     }
 }
 
 #[test]
-fn a_client_that_says_who_it_is_gets_what_was_made_for_nobody_or_for_itself() {
+fn identified_client_is_served_shared_and_own_responses_only() {
     let (plain, ada, eve) =
         (headers(&[]), headers(&[("cookie", "me=ada")]), headers(&[("cookie", "me=eve")]));
     let [plain, ada, eve] = [&plain, &ada, &eve].map(|headers| key(&request(headers, false)));
-    assert!(gets(&ada, &plain) && gets(&ada, &ada));
-    assert!(!gets(&plain, &ada) && !gets(&eve, &ada));
+    assert!(is_served(&ada, &plain) && is_served(&ada, &ada));
+    assert!(!is_served(&plain, &ada) && !is_served(&eve, &ada));
     assert_eq!(ada.to_store().map(|key| key.is_personal), Some(true));
     assert_eq!(plain.to_store().map(|key| key.is_personal), Some(false));
 }
 
 #[test]
-fn a_client_with_a_certificate_says_who_it_is() {
+fn client_certificate_makes_a_cache_key_personal() {
     let headers = HeaderMap::new();
     let with = |certificate| key(&CacheRequest { certificate, ..request(&headers, false) });
     let (plain, ada, eve) = (with(None), with(Some(b"ada")), with(Some(b"eve")));
-    assert!(gets(&ada, &plain) && gets(&ada, &ada));
-    assert!(!gets(&plain, &ada) && !gets(&eve, &ada));
+    assert!(is_served(&ada, &plain) && is_served(&ada, &ada));
+    assert!(!is_served(&plain, &ada) && !is_served(&eve, &ada));
 }
 
 #[test]
-fn what_a_rule_counts_by_says_who_the_client_is() {
+fn headers_that_rules_count_by_make_a_cache_key_personal() {
     let of = |name: &'static str| Arc::from([HeaderName::from_static(name)]);
     let special = CacheHeaderRules { personal: of("user-agent"), ignored: of("x-build") };
     let asked = headers(&[("user-agent", "ada"), ("x-build", "7")]);
     let stored = CacheKey::new(&request(&asked, false), &special);
     let same = headers(&[("user-agent", "ada"), ("x-build", "8")]);
-    assert!(gets(&CacheKey::new(&request(&same, false), &special), &stored));
+    assert!(is_served(&CacheKey::new(&request(&same, false), &special), &stored));
     assert_eq!(stored.to_store().map(|key| key.is_personal), Some(true));
 }
 
 #[test]
-fn what_differs_by_anything_but_headers_is_stored_apart() {
+fn cache_key_includes_upstream_authority_target_and_scheme() {
     let headers = HeaderMap::new();
     let plain = request(&headers, false);
     for other in [
@@ -105,29 +105,29 @@ fn what_differs_by_anything_but_headers_is_stored_apart() {
         CacheRequest { target: "/?", ..plain },
         CacheRequest { is_tls: true, ..plain },
     ] {
-        assert!(!gets(&key(&plain), &key(&other)), "{other:?}");
+        assert!(!is_served(&key(&plain), &key(&other)), "{other:?}");
     }
 }
 
 #[test]
-fn an_address_is_ignored_where_it_is_the_clients() {
+fn client_address_headers_are_ignored_if_they_equal_the_clients_address() {
     let plain = headers(&[]);
     for (value, is_ignored) in
         [(CLIENT, true), ("::ffff:192.0.2.1", true), ("127.0.0.1", false), ("x", false)]
     {
         let given = headers(&[("x-real-ip", value)]);
-        let is = gets(&key(&request(&plain, true)), &key(&request(&given, true)));
+        let is = is_served(&key(&request(&plain, true)), &key(&request(&given, true)));
         assert_eq!(is, is_ignored, "{value}");
     }
     let chain = headers(&[("x-forwarded-for", CLIENT)]);
     for chain_is_trusted in [false, true] {
         let stored = key(&CacheRequest { chain_is_trusted, ..request(&chain, true) });
-        assert_eq!(gets(&key(&request(&plain, true)), &stored), chain_is_trusted);
+        assert_eq!(is_served(&key(&request(&plain, true)), &stored), chain_is_trusted);
     }
 }
 
 #[test]
-fn the_order_of_names_makes_no_difference_and_that_of_lines_does() {
+fn cache_key_ignores_order_of_names_but_not_of_values() {
     let of = |fields: &[(&str, &str)]| {
         let mut all = HeaderMap::new();
         fields.iter().for_each(|(name, value)| {
@@ -142,13 +142,13 @@ fn the_order_of_names_makes_no_difference_and_that_of_lines_does() {
 
 proptest! {
     #[test]
-    fn two_requests_share_a_key_only_if_all_that_is_keyed_is_the_same(
+    fn requests_with_the_same_cache_key_have_equal_keyed_headers(
         one in fields(), other in fields(), trusted: bool,
     ) {
         let (first, second) = (headers(&one), headers(&other));
         let stored = key(&request(&first, trusted));
         let wanted = key(&request(&second, trusted));
-        if gets(&wanted, &stored) {
+        if is_served(&wanted, &stored) {
             for (name, value) in &first {
                 let class = Class::classify(name.as_str(), value.as_bytes(), &request(&first, trusted));
                 prop_assert!(class == Class::Ignored || second.get(name) == Some(value), "{name}");

@@ -16,7 +16,7 @@ use crate::identify::jwt::{self, TokenTrust, Verifier};
 
 /// Key parts that a client can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Chosen {
+enum ClientPart {
     HeaderA,
     HeaderB,
     QueryA,
@@ -26,11 +26,11 @@ enum Chosen {
     Path,
 }
 
-impl Chosen {
+impl ClientPart {
     const ALL: [Self; 7] =
         [Self::HeaderA, Self::HeaderB, Self::QueryA, Self::QueryB, Self::Cookie, Self::Claim, Self::Path];
 
-    fn part(self) -> Attribute {
+    fn attribute(self) -> Attribute {
         match self {
             Self::HeaderA => header("x-a"),
             Self::HeaderB => header("x-b"),
@@ -43,8 +43,8 @@ impl Chosen {
     }
 }
 
-/// Values of each part in the order of [`Chosen::ALL`]. Claims and paths have one value each; none is absent.
-type Values = [Vec<String>; 7];
+/// Values of each part in the order of [`ClientPart::ALL`]. Claims and paths have one value each; none is absent.
+type PartValues = [Vec<String>; 7];
 
 /// Generates texts that are prefixes of each other, or resemble the lengths and counts of an encoding.
 fn texts() -> impl Strategy<Value = String> {
@@ -61,7 +61,7 @@ fn texts() -> impl Strategy<Value = String> {
     ]
 }
 
-fn values() -> impl Strategy<Value = Values> {
+fn values() -> impl Strategy<Value = PartValues> {
     // Headers cannot contain control characters; cookies no semicolons or surrounding spaces.
     let line = || texts().prop_map(|text| text.replace(['\0', '\x01', '\x02'], "c"));
     let lines = || prop::collection::vec(line(), 0..4);
@@ -75,7 +75,7 @@ fn values() -> impl Strategy<Value = Values> {
 }
 
 /// Generates the values of two clients that usually differ in few parts.
-fn pairs() -> impl Strategy<Value = (Values, Values)> {
+fn pairs() -> impl Strategy<Value = (PartValues, PartValues)> {
     let changed = (values(), values(), prop::collection::vec(0..7_usize, 0..3));
     changed.prop_map(|(one, other, which)| {
         let mut next = one.clone();
@@ -86,11 +86,11 @@ fn pairs() -> impl Strategy<Value = (Values, Values)> {
     })
 }
 
-fn templates() -> impl Strategy<Value = Vec<Chosen>> {
-    prop::sample::subsequence(Chosen::ALL.to_vec(), 1..=4).prop_shuffle()
+fn templates() -> impl Strategy<Value = Vec<ClientPart>> {
+    prop::sample::subsequence(ClientPart::ALL.to_vec(), 1..=4).prop_shuffle()
 }
 
-fn request(values: &Values) -> Request {
+fn request(values: &PartValues) -> KeyRequest {
     let [a, b, query_a, query_b, cookie, claim, path] = values;
     let mut uri = format!("{}?", path[0]);
     for (name, value) in
@@ -105,17 +105,17 @@ fn request(values: &Values) -> Request {
     }
     let mut request = get(&uri);
     for line in a {
-        request = request.with("x-a", line.as_bytes());
+        request = request.with_header("x-a", line.as_bytes());
     }
     for line in b {
-        request = request.with("x-b", line.as_bytes());
+        request = request.with_header("x-b", line.as_bytes());
     }
     for value in cookie {
-        request = request.with(COOKIE.as_str(), format!("id={value}").as_bytes());
+        request = request.with_header(COOKIE.as_str(), format!("id={value}").as_bytes());
     }
     if let [sub] = &claim[..] {
         let payload = URL_SAFE_NO_PAD.encode(serde_json::json!({ "sub": sub }).to_string());
-        request = request.with("x-jwt-payload", payload.as_bytes());
+        request = request.with_header("x-jwt-payload", payload.as_bytes());
     }
     let settings = jwt::JwtSettings {
         source: TokenSource::Header(HeaderName::from_static("x-jwt-payload")),
@@ -130,7 +130,7 @@ fn request(values: &Values) -> Request {
 }
 
 /// Returns the values that the request has for these parts; `None` if a part is absent or ambiguous.
-fn shown(template: &[Chosen], values: &Values) -> Option<Vec<String>> {
+fn expected_parts(template: &[ClientPart], values: &PartValues) -> Option<Vec<String>> {
     let shown = template.iter().map(|part| {
         let (first, others) = values[*part as usize].split_first()?;
         others.iter().all(|other| other == first).then(|| first.clone())
@@ -140,10 +140,10 @@ fn shown(template: &[Chosen], values: &Values) -> Option<Vec<String>> {
 
 proptest! {
     #[test]
-    fn keys_are_equal_only_where_all_parts_are(template in templates(), (one, other) in pairs()) {
-        let parts: Vec<Attribute> = template.iter().map(|chosen| chosen.part()).collect();
-        let (one_key, other_key) = (request(&one).by(&parts), request(&other).by(&parts));
-        let (one, other) = (shown(&template, &one), shown(&template, &other));
+    fn keys_are_equal_only_if_all_parts_are_equal(template in templates(), (one, other) in pairs()) {
+        let parts: Vec<Attribute> = template.iter().map(|chosen| chosen.attribute()).collect();
+        let (one_key, other_key) = (request(&one).key_by(&parts), request(&other).key_by(&parts));
+        let (one, other) = (expected_parts(&template, &one), expected_parts(&template, &other));
         prop_assert_eq!(one_key.is_ok(), one.is_some());
         prop_assert_eq!(other_key.is_ok(), other.is_some());
         if one.is_some() || other.is_some() {
@@ -155,14 +155,14 @@ proptest! {
     }
 
     #[test]
-    fn where_two_values_are_cut_makes_a_difference(text in "[ab_\\x00]{1,12}", cuts in (0..13_usize, 0..13_usize)) {
+    fn split_of_values_between_two_parts_changes_the_key(text in "[ab_\\x00]{1,12}", cuts in (0..13_usize, 0..13_usize)) {
         let cut = |at: usize| {
             let (a, b) = text.split_at(at.min(text.len()));
-            let mut values: Values = std::array::from_fn(|_| Vec::new());
-            values[Chosen::QueryA as usize] = vec![a.to_owned()];
-            values[Chosen::QueryB as usize] = vec![b.to_owned()];
-            values[Chosen::Path as usize] = vec!["/".to_owned()];
-            request(&values).by(&[query("a"), query("b")]).unwrap()
+            let mut values: PartValues = std::array::from_fn(|_| Vec::new());
+            values[ClientPart::QueryA as usize] = vec![a.to_owned()];
+            values[ClientPart::QueryB as usize] = vec![b.to_owned()];
+            values[ClientPart::Path as usize] = vec!["/".to_owned()];
+            request(&values).key_by(&[query("a"), query("b")]).unwrap()
         };
         let (one, other) = (cuts.0.min(text.len()), cuts.1.min(text.len()));
         prop_assert_eq!(cut(one) == cut(other), one == other);

@@ -11,47 +11,47 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{Request, Response, StatusCode};
 use tungstenite::protocol::{Role, WebSocket};
 
-use super::{Stream, tunnel};
-use crate::support::h2::H2;
+use super::{TunnelStream, open_tunnel};
+use crate::support::h2::H2Client;
 use crate::support::h2_origin::H2Origin;
 use crate::support::wire::{Framing, Head, Wire};
 use crate::support::{Client, LISTENER, Weir, config, config_with, get, wait};
-use crate::upgrades::{echo_server, says};
+use crate::upgrades::{assert_echoed, echo_server};
 
 /// An upstream that records the request of each tunnel, and behaves as its path says.
-struct Far {
+struct TunnelUpstream {
     origin: H2Origin,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     /// Number of bytes received in tunnels.
     received: Arc<AtomicUsize>,
 }
 
-impl Far {
+impl TunnelUpstream {
     fn start() -> Self {
         let (asked, received) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<AtomicUsize>::default());
         let (noting, counting) = (Arc::clone(&asked), Arc::clone(&received));
-        let origin = H2Origin::offering(move |request, respond| {
-            noting.lock().unwrap().push(described(&request));
+        let origin = H2Origin::with_extended_connect(move |request, respond| {
+            noting.lock().unwrap().push(describe(&request));
             serve(request, respond, Arc::clone(&counting))
         });
-        Self { origin, asked, received }
+        Self { origin, requests: asked, received }
     }
 
-    fn weir(&self, rest: &str) -> Weir {
-        through(&self.origin, "", rest)
+    fn start_proxy(&self, rest: &str) -> Weir {
+        start_with_upstream(&self.origin, "", rest)
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-fn through(origin: &H2Origin, settings: &str, rest: &str) -> Weir {
+fn start_with_upstream(origin: &H2Origin, settings: &str, rest: &str) -> Weir {
     let upstream = format!("{{ address: \"{}\", http2: true{settings} }}", origin.address());
     Weir::start(&config_with(LISTENER, &upstream, rest))
 }
 
-fn described(request: &Request<RecvStream>) -> String {
+fn describe(request: &Request<RecvStream>) -> String {
     let protocol = request.extensions().get::<Protocol>().map(Protocol::as_str);
     let of_the_hop = ["connection", "upgrade", "sec-websocket-key", "host"];
     let left =
@@ -117,52 +117,52 @@ fn upgrade(weir: &Weir, path: &str, behind: &str) -> (Head, Wire) {
     (wire.read_head().unwrap().unwrap(), wire)
 }
 
-fn hears(wire: &mut Wire, text: &str) {
+fn assert_reads(wire: &mut Wire, text: &str) {
     let heard = wire.read_body(Framing::Length(text.len() as u64), |_| {}).unwrap();
     assert_eq!(heard.text(), text);
 }
 
 /// Opens a tunnel to `path` over HTTP/2.
-fn stream<'a>(client: &'a mut H2, path: &str) -> Stream<'a> {
-    client.until_tunnels_are_offered();
+fn open_stream<'a>(client: &'a mut H2Client, path: &str) -> TunnelStream<'a> {
+    client.until_extended_connect_enabled();
     let request = client.request("CONNECT", path).extension(Protocol::from_static("websocket"));
-    let (response, sending) = client.begin(request, false);
+    let (response, sending) = client.send_request(request, false);
     let client = &*client;
-    let (head, received) = client.head(response).unwrap().into_parts();
+    let (head, received) = client.response_head(response).unwrap().into_parts();
     assert_eq!(head.status, StatusCode::OK);
-    Stream { client, received, sending, read: Bytes::new() }
+    TunnelStream { client, received, sending, read: Bytes::new() }
 }
 
 #[test]
-fn an_upgrade_by_http_1_becomes_an_extended_connect_and_its_answer_a_switch() {
-    let far = Far::start();
-    let weir = far.weir("");
+fn http1_upgrade_becomes_an_extended_connect() {
+    let far = TunnelUpstream::start();
+    let weir = far.start_proxy("");
     let (head, mut wire) = upgrade(&weir, "/chat?a=b", "at once");
     assert_eq!(head.line, "HTTP/1.1 101 Switching Protocols");
     assert_eq!((head.get("connection"), head.get("upgrade")), (Some("upgrade"), Some("websocket")));
     assert_eq!(head.get("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
-    hears(&mut wire, "at once");
+    assert_reads(&mut wire, "at once");
     wire.send(" and later").unwrap();
-    hears(&mut wire, " and later");
-    assert_eq!(far.asked(), ["CONNECT http://a.test/chat?a=b Some(\"websocket\") Some(\"13\") []"]);
+    assert_reads(&mut wire, " and later");
+    assert_eq!(far.requests(), ["CONNECT http://a.test/chat?a=b Some(\"websocket\") Some(\"13\") []"]);
 }
 
 #[test]
-fn an_extended_connect_stays_one() {
-    let far = Far::start();
-    let weir = far.weir("");
-    let mut client = H2::connect(weir.address());
-    let mut tunnelled = tunnel(&mut client, "websocket").unwrap();
+fn extended_connect_is_forwarded_as_extended_connect() {
+    let far = TunnelUpstream::start();
+    let weir = far.start_proxy("");
+    let mut client = H2Client::connect(weir.address());
+    let mut tunnelled = open_tunnel(&mut client, "websocket").unwrap();
     tunnelled.write_all(b"both ways").unwrap();
     let mut heard = [0; 9];
     tunnelled.read_exact(&mut heard).unwrap();
     assert_eq!(&heard, b"both ways");
     let uri = format!("http://{}/chat", weir.address());
-    assert_eq!(far.asked(), [format!("CONNECT {uri} Some(\"websocket\") Some(\"13\") []")]);
+    assert_eq!(far.requests(), [format!("CONNECT {uri} Some(\"websocket\") Some(\"13\") []")]);
 }
 
 #[test]
-fn web_sockets_pass_through_two_of_us_by_http_2() {
+fn websockets_pass_through_two_proxies_over_http2() {
     let inner = Weir::start(&config(echo_server(), ""));
     let upstream = format!("{{ address: \"{}\", http2: true }}", inner.address());
     let outer = Weir::start(&config_with(LISTENER, &upstream, ""));
@@ -170,29 +170,30 @@ fn web_sockets_pass_through_two_of_us_by_http_2() {
     let (mut socket, _) =
         tungstenite::client(url, Client::connect(outer.address()).wire.stream().try_clone().unwrap())
             .unwrap();
-    let mut client = H2::connect(outer.address());
-    let mut other = WebSocket::from_raw_socket(tunnel(&mut client, "websocket").unwrap(), Role::Client, None);
+    let mut client = H2Client::connect(outer.address());
+    let mut other =
+        WebSocket::from_raw_socket(open_tunnel(&mut client, "websocket").unwrap(), Role::Client, None);
     for text in ["one", "two", &"three".repeat(100_000)] {
-        says(&mut socket, text);
-        says(&mut other, text);
+        assert_echoed(&mut socket, text);
+        assert_echoed(&mut other, text);
     }
     socket.close(None).unwrap();
     while socket.read().is_ok() {}
-    says(&mut other, "the other goes on");
+    assert_echoed(&mut other, "the other goes on");
     assert_eq!(outer.metric("weir_upstream_connections", &[]), 1.0, "one shared connection");
 }
 
 #[test]
-fn a_side_that_has_ended_is_passed_on_and_the_other_goes_on() {
-    let far = Far::start();
-    let weir = far.weir("");
+fn half_close_is_forwarded() {
+    let far = TunnelUpstream::start();
+    let weir = far.start_proxy("");
     // The client ends its direction first, and receives what is sent after that.
     let (_, mut wire) = upgrade(&weir, "/bye", "12345");
-    wire.finish().unwrap();
-    hears(&mut wire, "bye");
-    assert!(wire.ends());
-    let mut client = H2::connect(weir.address());
-    let mut tunnelled = stream(&mut client, "/bye");
+    wire.shutdown_write().unwrap();
+    assert_reads(&mut wire, "bye");
+    assert!(wire.is_closed());
+    let mut client = H2Client::connect(weir.address());
+    let mut tunnelled = open_stream(&mut client, "/bye");
     tunnelled.sending.send_data(Bytes::from_static(b"12345"), true).unwrap();
     let mut heard = String::new();
     tunnelled.read_to_string(&mut heard).unwrap();
@@ -200,11 +201,11 @@ fn a_side_that_has_ended_is_passed_on_and_the_other_goes_on() {
     assert_eq!(far.received.load(Ordering::SeqCst), 10);
     // The upstream ends its direction first, and receives what is sent after that.
     let (_, mut wire) = upgrade(&weir, "/first", "");
-    hears(&mut wire, "done");
-    assert!(wire.ends());
+    assert_reads(&mut wire, "done");
+    assert!(wire.is_closed());
     wire.send("123").unwrap();
-    wire.finish().unwrap();
-    let mut tunnelled = stream(&mut client, "/first");
+    wire.shutdown_write().unwrap();
+    let mut tunnelled = open_stream(&mut client, "/first");
     tunnelled.read_to_string(&mut heard).unwrap();
     tunnelled.sending.send_data(Bytes::from_static(b"45"), true).unwrap();
     wait::until_true("the remaining bytes", || far.received.load(Ordering::SeqCst) == 15);
@@ -212,9 +213,9 @@ fn a_side_that_has_ended_is_passed_on_and_the_other_goes_on() {
 }
 
 #[test]
-fn what_is_large_passes_whole_both_ways() {
-    let far = Far::start();
-    let weir = far.weir("");
+fn large_messages_pass_both_ways() {
+    let far = TunnelUpstream::start();
+    let weir = far.start_proxy("");
     let text = "0123456789abcdef".repeat(200_000);
     let (_, mut wire) = upgrade(&weir, "/chat", "");
     let sending = wire.stream().try_clone().unwrap();
@@ -223,20 +224,20 @@ fn what_is_large_passes_whole_both_ways() {
         let heard = wire.read_body(Framing::Length(text.len() as u64), |_| {}).unwrap();
         assert_eq!(heard.length, text.len() as u64);
     });
-    wire.finish().unwrap();
-    assert!(wire.ends());
+    wire.shutdown_write().unwrap();
+    assert!(wire.is_closed());
 }
 
 #[test]
-fn a_tunnel_that_is_reset_on_either_side_ends_on_the_other_and_no_other_stream() {
-    let far = Far::start();
-    let weir = far.weir("");
-    let mut beside = H2::connect(weir.address());
-    let mut other = stream(&mut beside, "/chat");
+fn reset_tunnel_ends_on_both_sides_without_affecting_other_streams() {
+    let far = TunnelUpstream::start();
+    let weir = far.start_proxy("");
+    let mut beside = H2Client::connect(weir.address());
+    let mut other = open_stream(&mut beside, "/chat");
     let (_, mut wire) = upgrade(&weir, "/break", "now");
-    assert!(wire.ends(), "over HTTP/1.1 the connection is closed");
-    let mut client = H2::connect(weir.address());
-    let mut broken = stream(&mut client, "/break");
+    assert!(wire.is_closed(), "over HTTP/1.1 the connection is closed");
+    let mut client = H2Client::connect(weir.address());
+    let mut broken = open_stream(&mut client, "/break");
     broken.write_all(b"now").unwrap();
     assert!(broken.read(&mut [0]).is_err(), "over HTTP/2 the stream is reset");
     // The other direction: the client resets the tunnel.
@@ -244,7 +245,7 @@ fn a_tunnel_that_is_reset_on_either_side_ends_on_the_other_and_no_other_stream()
     socket2::SockRef::from(wire.stream()).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     drop(wire);
     wait::until_true("a reset", || far.origin.resets() == 1);
-    stream(&mut client, "/wait").sending.send_reset(Reason::CANCEL);
+    open_stream(&mut client, "/wait").sending.send_reset(Reason::CANCEL);
     wait::until_true("another reset", || far.origin.resets() == 2);
     other.write_all(b"still here").unwrap();
     let mut heard = [0; 10];
@@ -253,18 +254,18 @@ fn a_tunnel_that_is_reset_on_either_side_ends_on_the_other_and_no_other_stream()
 }
 
 #[test]
-fn where_the_upstream_does_not_offer_it_an_upgrade_is_left_out_and_an_extended_connect_refused() {
+fn upstream_without_extended_connect_gets_no_upgrade_and_tunnels_are_rejected() {
     let asked = Arc::<Mutex<Vec<String>>>::default();
     let noting = Arc::clone(&asked);
     let origin = H2Origin::start(None, move |request, mut respond| {
-        noting.lock().unwrap().push(described(&request));
+        noting.lock().unwrap().push(describe(&request));
         async move { respond.send_response(Response::new(()), true).map(drop) }
     });
-    let weir = through(&origin, "", "");
-    let mut client = H2::connect(weir.address());
+    let weir = start_with_upstream(&origin, "", "");
+    let mut client = H2Client::connect(weir.address());
     // More attempts than the number of times that a connection may fail to announce support.
     for _ in 0..10 {
-        assert_eq!(tunnel(&mut client, "websocket").err(), Some(StatusCode::NOT_IMPLEMENTED));
+        assert_eq!(open_tunnel(&mut client, "websocket").err(), Some(StatusCode::NOT_IMPLEMENTED));
     }
     assert!(asked.lock().unwrap().is_empty(), "extended CONNECT without announcement");
     let (head, _) = upgrade(&weir, "/chat", "");
@@ -275,38 +276,38 @@ fn where_the_upstream_does_not_offer_it_an_upgrade_is_left_out_and_an_extended_c
 }
 
 #[test]
-fn what_the_upstream_says_in_place_of_a_tunnel_is_passed_on() {
-    let far = Far::start();
-    let weir = far.weir("");
+fn upstream_rejection_of_a_tunnel_is_forwarded() {
+    let far = TunnelUpstream::start();
+    let weir = far.start_proxy("");
     let (head, mut wire) = upgrade(&weir, "/no", "");
     assert_eq!(head.word(1), "403");
-    let body = wire.read_body(Framing::of_answer(&head, "GET"), |_| {}).unwrap();
+    let body = wire.read_body(Framing::from_response(&head, "GET"), |_| {}).unwrap();
     assert_eq!(body.text(), "no");
-    let mut client = H2::connect(weir.address());
-    client.until_tunnels_are_offered();
+    let mut client = H2Client::connect(weir.address());
+    client.until_extended_connect_enabled();
     let request = client.request("CONNECT", "/no").extension(Protocol::from_static("websocket"));
-    let answer = client.ask(request);
+    let answer = client.fetch(request);
     assert_eq!((answer.status, &*answer.body), (StatusCode::FORBIDDEN, &b"no"[..]));
     assert_eq!(far.origin.resets(), 0);
 }
 
 #[test]
-fn a_tunnel_is_one_request_that_is_counted_and_logged_when_it_ends() {
-    let far = Far::start();
+fn tunnel_is_counted_and_logged_as_one_request_when_it_ends() {
+    let far = TunnelUpstream::start();
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
     let rest = format!(
         "access_log: {{ path: {}, format: json }}\nrules: [{{ name: few, key: [], in_flight: 1 }}]",
         log.display()
     );
-    let weir = far.weir(&rest);
+    let weir = far.start_proxy(&rest);
     let (_, mut wire) = upgrade(&weir, "/chat", "12345");
-    hears(&mut wire, "12345");
+    assert_reads(&mut wire, "12345");
     assert_eq!(weir.metric("weir_requests_total", &[]), 0.0, "the tunnel is still open");
     let (head, _) = upgrade(&weir, "/chat", "");
     assert_eq!(head.word(1), "429", "the tunnel holds its permit");
-    wire.finish().unwrap();
-    assert!(wire.ends());
+    wire.shutdown_write().unwrap();
+    assert!(wire.is_closed());
     let line = wait::until("the line", || {
         let text = std::fs::read_to_string(&log).ok()?;
         text.lines().find(|line| line.contains("\"response_code\":101")).map(str::to_owned)
@@ -317,10 +318,10 @@ fn a_tunnel_is_one_request_that_is_counted_and_logged_when_it_ends() {
 }
 
 #[test]
-fn a_tunnel_in_which_nothing_moves_is_reset_and_its_connection_kept() {
-    let far = Far::start();
-    let weir = through(&far.origin, ", idle_timeout: 500ms", "");
+fn idle_tunnel_is_reset() {
+    let far = TunnelUpstream::start();
+    let weir = start_with_upstream(&far.origin, ", idle_timeout: 500ms", "");
     let (_, mut wire) = upgrade(&weir, "/wait", "");
-    assert!(wire.ends(), "the idle tunnel is not closed");
+    assert!(wire.is_closed(), "the idle tunnel is not closed");
     wait::until_true("the reset", || far.origin.resets() == 1);
 }

@@ -3,8 +3,8 @@
 use super::*;
 
 /// A shard whose limit is slow enough for counters to stay in use.
-fn crowded(slots: usize, most: usize) -> Shard {
-    shard(slots, most, &[Some(per_minute())])
+fn slow_shard(slots: usize, max_entries: usize) -> Shard {
+    shard(slots, max_entries, &[Some(per_minute())])
 }
 
 fn per_minute() -> Quota {
@@ -20,7 +20,7 @@ fn assert_found(shard: &Shard) {
     assert_in_order(shard);
     let entries = || shard.slots().iter().filter(|slot| !is_free(slot));
     assert!(entries().is_sorted_by(|one, next| ordinal_of(one) > ordinal_of(next)));
-    assert!(entries().all(|entry| is_there(shard, Fingerprint::with_words([entry[0], entry[1]]))));
+    assert!(entries().all(|entry| is_stored(shard, Fingerprint::with_words([entry[0], entry[1]]))));
 }
 
 /// Returns a key whose home is at `place`: 0 is the front of the array and 1 its end.
@@ -41,9 +41,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_counter_in_use_is_found_as_it_was_kept(requests in requests(), slots in 8_usize..80) {
+    fn counters_in_use_are_found_unchanged_in_a_crowded_shard(requests in requests(), slots in 8_usize..80) {
         let quota = per_minute();
-        let mut shard = crowded(slots, slots - 2);
+        let mut shard = slow_shard(slots, slots - 2);
         let mut model: HashMap<[u64; 2], CounterState> = HashMap::new();
         let mut now = START;
         for (key, units, millis) in requests {
@@ -71,11 +71,11 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_removed_the_rest_is_found(
+    fn removals_leave_the_other_crowded_keys_findable(
         entries in prop::collection::btree_set((0_u64..5, 0_u64..12), 1..40),
         order in any::<prop::sample::Index>(),
     ) {
-        let mut shard = crowded(60, 58);
+        let mut shard = slow_shard(60, 58);
         let keys: Vec<_> = entries.iter().map(|(place, which)| key_at(*place as f64 / 4.0, *which)).collect();
         for key in &keys {
             charge(&mut shard, *key, 1, START);
@@ -93,27 +93,27 @@ proptest! {
 }
 
 #[test]
-fn it_grows_to_its_full_size_and_no_further() {
-    let (slots, most) = (10_000, 9_300);
-    let mut shard = crowded(slots, most);
+fn shard_grows_to_its_configured_size_and_no_further() {
+    let (slots, max_entries) = (10_000, 9_300);
+    let mut shard = slow_shard(slots, max_entries);
     let key = |which: u64| Fingerprint::with_words([which.wrapping_mul(0x9E37_79B9_7F4A_7C15), which]);
     assert!(shard.slots().len() < slots / 10);
-    for which in 0..most as u64 {
+    for which in 0..max_entries as u64 {
         assert_eq!(charge(&mut shard, key(which), 1 + which as u32 % 7, START), Placement::Own);
     }
     assert_found(&shard);
-    assert_eq!(shard.live(), most);
+    assert_eq!(shard.live(), max_entries);
     assert_eq!(shard.slots().len(), slots + SPARE_GROUPS * SLOTS_PER_GROUP);
-    for which in 0..most as u64 {
+    for which in 0..max_entries as u64 {
         assert_eq!(used(&shard, key(which), FIRST, START), 1 + which as u32 % 7);
     }
-    assert_eq!(charge(&mut shard, key(most as u64), 1, START), Placement::Overflow);
+    assert_eq!(charge(&mut shard, key(max_entries as u64), 1, START), Placement::Overflow);
     assert_eq!(shard.slots().len(), slots + SPARE_GROUPS * SLOTS_PER_GROUP);
 }
 
 #[test]
-fn what_finds_no_room_at_the_end_shares() {
-    let mut shard = crowded(80, 78);
+fn keys_beyond_the_end_of_the_shard_use_the_overflow_counter() {
+    let mut shard = slow_shard(80, 78);
     let room = (SPARE_GROUPS as u64 + 1) * SLOTS_PER_GROUP as u64;
     for which in 0..room {
         assert_eq!(charge(&mut shard, key_at(1.0, which), 1, START), Placement::Own, "{which}");
@@ -124,8 +124,8 @@ fn what_finds_no_room_at_the_end_shares() {
 }
 
 #[test]
-fn keys_with_the_same_first_word_are_told_apart() {
-    let mut shard = crowded(80, 78);
+fn crowded_keys_with_equal_first_words_stay_distinct() {
+    let mut shard = slow_shard(80, 78);
     for second in 0..10 {
         charge(&mut shard, Fingerprint::with_words([42, second]), 1 + second as u32, START);
     }

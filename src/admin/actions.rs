@@ -1,0 +1,67 @@
+//! Endpoints that change the process.
+
+use http::StatusCode;
+
+use super::AdminState;
+use super::query::Query;
+use super::response::{self, FullResponse};
+use crate::drain::DrainPhase;
+use crate::telemetry::logging::LoggingError;
+
+/// `POST /healthcheck/fail`
+pub(super) fn healthcheck_fail(state: &AdminState, _: &Query<'_>) -> FullResponse {
+    tracing::info!("readiness set to failing through the admin port");
+    state.drain.set_healthy(false);
+    response::ok()
+}
+
+/// `POST /healthcheck/ok`
+pub(super) fn healthcheck_ok(state: &AdminState, _: &Query<'_>) -> FullResponse {
+    tracing::info!("readiness restored through the admin port");
+    state.drain.set_healthy(true);
+    response::ok()
+}
+
+/// `POST /drain_listeners[?graceful]`
+pub(super) fn drain_listeners(state: &AdminState, query: &Query<'_>) -> FullResponse {
+    let phase = if query.get("graceful").is_some() { DrainPhase::NotReady } else { DrainPhase::Draining };
+    tracing::info!(?phase, "draining requested through the admin port");
+    state.drain.advance(phase);
+    response::ok()
+}
+
+/// `POST /quitquitquit`
+pub(super) fn quit(state: &AdminState, _: &Query<'_>) -> FullResponse {
+    tracing::info!("shutdown requested through the admin port");
+    state.drain.request_exit();
+    response::ok()
+}
+
+/// `POST /logging[?level=LEVEL][&paths=TARGET:LEVEL,...][&TARGET=LEVEL]`
+pub(super) fn logging(state: &AdminState, query: &Query<'_>) -> FullResponse {
+    match query.pairs().try_for_each(|(name, value)| set_levels(state, &name, &value)) {
+        Ok(()) => response::text(StatusCode::OK, format_levels(&state.log_levels.describe())),
+        Err(error) => response::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+    }
+}
+
+fn set_levels(state: &AdminState, name: &str, value: &str) -> Result<(), LoggingError> {
+    match name {
+        "level" => state.log_levels.set_level(value),
+        "paths" => value.split(',').filter(|pair| !pair.is_empty()).try_for_each(|pair| {
+            // The target contains colons itself; the level follows the last one.
+            let (target, level) =
+                pair.rsplit_once(':').ok_or_else(|| LoggingError::InvalidTarget(pair.to_owned()))?;
+            state.log_levels.set_target(target, level)
+        }),
+        target => state.log_levels.set_target(target, value),
+    }
+}
+
+fn format_levels(levels: &str) -> String {
+    let lines = levels.split(',').map(|level| match level.split_once('=') {
+        Some((target, level)) => format!("  {target}: {level}\n"),
+        None => format!("  default: {level}\n"),
+    });
+    std::iter::once("active loggers:\n".to_owned()).chain(lines).collect()
+}

@@ -1,0 +1,69 @@
+//! Applies reloaded configurations, and handles the signals that request a reload.
+
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::central::CentralHandle;
+use super::{AppError, RunningApp, spawn_thread};
+use crate::config::reload::{Reload, Reloader};
+
+/// Follows the configuration file on a thread of its own.
+pub(super) fn start(
+    reloader: Reloader,
+    running: &RunningApp,
+    mut central: Option<CentralHandle>,
+) -> Result<(), AppError> {
+    let generations = Arc::clone(&running.generations);
+    let shared = Arc::clone(&running.shared);
+    let rls_runtime = running.rls_runtime.clone();
+    let follow = move || {
+        reloader.run(
+            || shared.clock.civil_now(),
+            |reload| {
+                let outcome = reload.outcome();
+                let generation = match reload {
+                    Reload::Applied { config, document, restart_fields: needs_restart, .. } => {
+                        shared.metrics.set_config_restart_pending(!needs_restart.is_empty());
+                        if let (Some(tracer), Some(settings)) = (&shared.tracer, &config.tracing) {
+                            tracer.set_sampling_ratio(settings.sampling_ratio);
+                        }
+                        if let (Some(service), Some(options)) = (&rls_runtime, &config.rls) {
+                            service.apply(options);
+                        }
+                        let generation = generations.apply(&config);
+                        if let (Some(central_handle), Some(settings), Some(document)) =
+                            (&mut central, config.central, document)
+                        {
+                            central_handle.record_applied(settings, &document);
+                        }
+                        rls_runtime.iter().for_each(|service| service.apply_generation(&shared));
+                        generation
+                    }
+                    Reload::Unchanged | Reload::Rejected { .. } => shared.generation.load().policy.generation,
+                };
+                shared.metrics.record_config_reload(outcome, generation, shared.clock.civil_now());
+            },
+        );
+    };
+    spawn_thread("reload", follow).map(drop)
+}
+
+/// Reloads on SIGHUP and reopens the access log on SIGUSR1, for as long as it is polled.
+pub(super) async fn handle_signals(running: &RunningApp) {
+    let listen = |kind| signal(kind).map_err(|error| tracing::warn!(%error, "cannot listen for a signal"));
+    let (Ok(mut hangup), Ok(mut user)) = (listen(SignalKind::hangup()), listen(SignalKind::user_defined1()))
+    else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::select! {
+            _ = hangup.recv() => running.reload.request_reload(),
+            _ = user.recv() => {
+                if let Some(log) = &running.shared.access_log {
+                    log.reopen();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Envoy's rate limit service: assembled, started and updated.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::generation::Generations;
+use super::{AppError, resource_limits, serve_all, spawn_thread};
+use crate::config::Config;
+use crate::drain::DrainPhase;
+use crate::listener::socket::{self, Socket};
+use crate::proxy::ProxyState;
+use crate::rls::decider::RlsDecider;
+use crate::rls::handler::RlsHandler;
+use crate::rls::http_endpoints::{self, HttpEndpoint};
+use crate::rls::options::{RlsOptions, RlsPorts, Xds};
+use crate::rls::server::{GrpcPort, PortSecurity};
+use crate::rls::shared_limits::SharedDocumentLimits;
+use crate::rls::source::{DirectoryFollower, DirectoryFollowerHandle, xds};
+use crate::telemetry::statsd;
+use crate::tls::server::TlsServer as Tls;
+use crate::worker::ThreadGroup;
+
+/// Maximum number of connections on the gRPC port, even with more descriptors. An Envoy opens one for each of
+/// its workers.
+const MAX_GRPC_CONNECTIONS: usize = 10_000;
+
+/// The sockets of the service.
+pub(super) struct RlsSockets {
+    /// One per worker.
+    pub(super) grpc: Vec<Socket>,
+    http: Vec<(TcpListener, HttpEndpoint)>,
+}
+
+impl RlsSockets {
+    /// Binds the configured addresses.
+    pub(super) fn bind(config: &Config) -> Result<Option<Self>, AppError> {
+        let Some(RlsOptions { ports: RlsPorts { grpc, http_endpoints, .. }, .. }) = &config.rls else {
+            return Ok(None);
+        };
+        let cannot =
+            |address: &dyn std::fmt::Display| AppError::system(format!("cannot listen on {address}"));
+        let workers = socket::bind(grpc, config.workers.get()).map_err(cannot(grpc))?;
+        if let Some(address) = workers.first().and_then(|socket| socket.address().ok()) {
+            tracing::info!(%address, door = "grpc", "rate limit service listening");
+        }
+        let bind = |(address, door): &(_, HttpEndpoint)| {
+            let bound = socket::bind_tcp(*address, 1).map_err(cannot(address))?;
+            let name = match door {
+                HttpEndpoint::Http => "http",
+                HttpEndpoint::Debug => "debug",
+                HttpEndpoint::Metrics(_) => "prometheus",
+            };
+            if let Some(address) = bound.first().and_then(|socket| socket.local_addr().ok()) {
+                tracing::info!(%address, door = name, "rate limit service listening");
+            }
+            Ok(bound.into_iter().map(|socket| (socket, door.clone())).collect::<Vec<_>>())
+        };
+        let http: Result<Vec<_>, AppError> = http_endpoints.iter().map(bind).collect();
+        Ok(Some(Self { grpc: workers, http: http?.into_iter().flatten().collect() }))
+    }
+}
+
+/// The running service.
+#[derive(Debug)]
+pub(super) struct RlsRuntime {
+    pub(super) grpc_port: Arc<GrpcPort>,
+    handler: Arc<RlsHandler>,
+    rules_follower: Mutex<Option<DirectoryFollowerHandle>>,
+    xds_settings: Mutex<Option<watch::Sender<Arc<Xds>>>>,
+    statsd: Mutex<Option<StatsdThread>>,
+}
+
+/// The thread that sends statistics to StatsD.
+#[derive(Debug)]
+struct StatsdThread {
+    stop: SyncSender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl StatsdThread {
+    fn start(settings: statsd::StatsdSettings, handler: Arc<RlsHandler>) -> Result<Self, AppError> {
+        let (stop, stop_receiver) = sync_channel(1);
+        let send = move || statsd::run(&settings, || handler.stats().counters(), &stop_receiver);
+        let thread = spawn_thread("statsd", send)?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Sends once more and ends the thread. Sending a packet does not block for long.
+    fn flush_and_join(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
+}
+
+impl RlsRuntime {
+    /// Creates the service by `config`; it counts in the windows of `generations`.
+    pub(super) fn from_config(
+        config: &Config,
+        generations: &Generations,
+        shared: &ProxyState,
+    ) -> Result<Option<Self>, AppError> {
+        let (Some(options), Some(windows)) = (&config.rls, generations.rls_limits()) else { return Ok(None) };
+        let shared_windows = options.shared_limit.clone().zip(generations.shared_rls_limits());
+        let shared_limits = shared_windows.map(|(limit, windows)| {
+            Arc::new(SharedDocumentLimits {
+                settings: limit,
+                unit_limits: windows,
+                fleet: shared.limiter.fleet(),
+            })
+        });
+        let security = build_security(options, None).map_err(|error| {
+            AppError::System("cannot set up TLS".to_owned(), std::io::Error::other(error))
+        })?;
+        let loaded = options.loaded_rules.as_ref().map(|loaded| Arc::clone(&loaded.rules));
+        // Without a source of rules there are none, which differs from rules that are not loaded yet.
+        let has_no_source = options.directory.is_none() && options.xds.is_none();
+        let rules = loaded.or_else(|| has_no_source.then(Arc::default));
+        let settings = Arc::clone(&options.decision_settings);
+        let service =
+            RlsDecider { rules, settings, unit_limits: windows, shared_limits, native_policy: None };
+        let stats = shared.metrics.rls_stats();
+        if options.directory.is_some() {
+            stats.record_config_load(options.loaded_rules.is_some());
+        }
+        let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
+        let store = shared.store.clone();
+        let handler = RlsHandler::new(service, limiter, clock, Arc::clone(&shared.drain), (stats, store));
+        let handler = Arc::new(handler);
+        handler.set_native_rules(Arc::clone(&shared.generation.load().policy), &shared.metrics);
+        let port = GrpcPort::new(
+            Arc::clone(&handler),
+            options.ports.connections,
+            security,
+            default_max_connections(config),
+        );
+        Ok(Some(Self {
+            grpc_port: Arc::new(port),
+            handler,
+            rules_follower: Mutex::default(),
+            xds_settings: Mutex::default(),
+            statsd: Mutex::default(),
+        }))
+    }
+
+    /// Starts what runs outside of the workers: the HTTP/1.1 ports, statistics and the sources of rules.
+    pub(super) fn start(
+        &self,
+        sockets: RlsSockets,
+        options: &RlsOptions,
+        threads: &Arc<ThreadGroup>,
+    ) -> Result<(), AppError> {
+        let handler = Arc::clone(&self.handler);
+        if !sockets.http.is_empty() {
+            let serve_one = move |socket, door| http_endpoints::serve(socket, Arc::clone(&handler), door);
+            threads
+                .spawn("doors".to_owned(), move || serve_all(sockets.http, serve_one))
+                .map_err(AppError::system("cannot start a thread"))?;
+        }
+        if let Some(settings) = options.ports.statsd.clone() {
+            *self.statsd.lock() = Some(StatsdThread::start(settings, Arc::clone(&self.handler))?);
+        }
+        if let Some(settings) = options.xds.clone() {
+            let (sender, receiver) = watch::channel(settings);
+            let (handler, drain) = (Arc::clone(&self.handler), Arc::clone(self.handler.drain()));
+            let following = move || async move {
+                tokio::select! {
+                    () = xds::follow(receiver, handler) => {}
+                    () = drain.wait_for_phase(DrainPhase::Terminated) => {}
+                }
+                Ok(())
+            };
+            threads.spawn("xds".to_owned(), following).map_err(AppError::system("cannot start a thread"))?;
+            *self.xds_settings.lock() = Some(sender);
+        }
+        if let Some(directory) = &options.directory {
+            let follower = DirectoryFollower::new(
+                directory.clone(),
+                options.loaded_rules.as_ref(),
+                Arc::clone(&self.handler),
+            );
+            *self.rules_follower.lock() = Some(follower.handle());
+            spawn_thread("rules", move || follower.run())?;
+        }
+        Ok(())
+    }
+
+    /// Applies the settings that may change at run time.
+    pub(super) fn apply(&self, options: &RlsOptions) {
+        self.handler.set_settings(Arc::clone(&options.decision_settings));
+        match build_security(options, self.grpc_port.security().tls.as_deref()) {
+            Ok(security) => self.grpc_port.set_security(security),
+            Err(error) => {
+                tracing::error!(
+                    %error,
+                    "cannot set up TLS of the rate limit service: the previous settings stay in force"
+                );
+            }
+        }
+        if let (Some(handle), Some(directory)) = (&*self.rules_follower.lock(), &options.directory) {
+            handle.follow(directory.clone());
+        }
+        if let (Some(sender), Some(settings)) = (&*self.xds_settings.lock(), &options.xds) {
+            sender.send_if_modified(|now| {
+                let differs = **now != **settings;
+                now.clone_from(settings);
+                differs
+            });
+        }
+    }
+
+    /// Continues with the rules of the current generation.
+    pub(super) fn apply_generation(&self, shared: &ProxyState) {
+        self.handler.set_native_rules(Arc::clone(&shared.generation.load().policy), &shared.metrics);
+        self.handler.set_fleet(shared.limiter.fleet());
+    }
+
+    /// Ends what runs outside of the workers.
+    pub(super) fn finish(&self) {
+        if let Some(handle) = &*self.rules_follower.lock() {
+            handle.stop();
+        }
+        if let Some(statsd) = self.statsd.lock().take() {
+            statsd.flush_and_join();
+        }
+    }
+}
+
+/// Default maximum of connections on the gRPC port. Without listeners it is half of the descriptors. With
+/// listeners it is an eighth: the proxy assigns half of them to clients and half to upstreams, but never uses
+/// all of the latter.
+fn default_max_connections(config: &Config) -> usize {
+    let share = if config.listeners.is_empty() { 2 } else { 8 };
+    (resource_limits::raise_descriptor_limit() / share).min(MAX_GRPC_CONNECTIONS)
+}
+
+/// Returns the security settings of `options`. TLS sessions of `before` stay valid if the same clients are
+/// trusted.
+fn build_security(options: &RlsOptions, before: Option<&Tls>) -> Result<PortSecurity, rustls::Error> {
+    let tls = options.tls.as_ref().map(|settings| Tls::new(settings.clone(), before).map(Arc::new));
+    Ok(PortSecurity { tls: tls.transpose()?, client_names: Arc::clone(&options.client_names) })
+}

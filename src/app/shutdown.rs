@@ -1,0 +1,163 @@
+//! Graceful shutdown: what triggers it, and its steps.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::clock::{Clock, ClockComparison};
+use crate::drain::{self, DrainManager, DrainPhase};
+use crate::worker::ThreadGroup;
+
+/// Time for threads to notice that the process ends.
+const THREAD_EXIT_GRACE: Duration = Duration::from_millis(500);
+
+/// Interval between comparisons of the clock with the wall clock.
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The signals that end the process.
+#[derive(Debug)]
+pub(super) struct TerminationSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl TerminationSignals {
+    /// Installs the signal handlers; must be called within a runtime.
+    pub(super) fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn recv(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// Serves until shutdown is requested, then drains; returns when all workers have ended or the time is over.
+///
+/// A failed thread also triggers shutdown. The other threads could serve on, but clients would wait in vain
+/// on the failed thread's sockets. The process is expected to be restarted by its supervisor.
+///
+/// # Errors
+/// Returns the name of the thread that has failed.
+pub(super) async fn serve_and_drain(
+    drain: &DrainManager,
+    settings: drain::DrainSettings,
+    mut signals: TerminationSignals,
+    (workers, admin): (&ThreadGroup, &ThreadGroup),
+) -> Result<(), Box<str>> {
+    let asked_by = tokio::select! {
+        signal = signals.recv() => signal,
+        () = drain.wait_for_exit_request() => "the admin port",
+        thread = workers.wait_for_failure() => log_failed_thread(&thread),
+        thread = admin.wait_for_failure() => log_failed_thread(&thread),
+    };
+    tracing::info!(asked_by, "draining");
+    drain.advance(DrainPhase::NotReady);
+    let outcome = tokio::select! {
+        outcome = run_drain_phases(drain, settings, workers) => outcome,
+        signal = signals.recv() => {
+            tracing::warn!(signal, "exiting immediately");
+            "cut short"
+        }
+    };
+    drain.advance(DrainPhase::Terminated);
+    let _ = tokio::time::timeout(THREAD_EXIT_GRACE, workers.wait_for_exit()).await;
+    tracing::info!(outcome, "ended");
+    workers.first_failure().or_else(|| admin.first_failure()).map_or(Ok(()), Err)
+}
+
+fn log_failed_thread(thread: &str) -> &'static str {
+    tracing::error!(thread, "a thread has failed: shutting down");
+    "a thread's failure"
+}
+
+async fn run_drain_phases(
+    drain: &DrainManager,
+    settings: drain::DrainSettings,
+    workers: &ThreadGroup,
+) -> &'static str {
+    // The admin port may have closed the listeners already; then the delay has no purpose.
+    tokio::select! {
+        () = tokio::time::sleep(settings.delay) => {}
+        () = drain.wait_for_phase(DrainPhase::Draining) => {}
+    }
+    drain.advance(DrainPhase::Draining);
+    match tokio::time::timeout(settings.timeout, workers.wait_for_exit()).await {
+        Ok(()) => "drained",
+        Err(_) => {
+            tracing::warn!("drain timeout: closing the remaining connections");
+            "timed out"
+        }
+    }
+}
+
+/// Compares the clock with the wall clock every second and catches up, for as long as it is polled.
+pub(super) async fn follow_wall_clock(clock: &Clock) {
+    loop {
+        tokio::time::sleep(CLOCK_CHECK_INTERVAL).await;
+        match clock.compare_with_wall_clock() {
+            ClockComparison::Same => {}
+            ClockComparison::CaughtUp(lead) => {
+                tracing::warn!(
+                    ?lead,
+                    "the wall clock was ahead, for example after a suspend: the clock has caught up"
+                );
+            }
+            ClockComparison::Ahead(lead) => {
+                tracing::warn!(
+                    ?lead,
+                    "the wall clock was set back: tokens, schedules and dates follow it, limits do not"
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn worker_panic_drains_the_other_workers_and_fails_the_process() {
+        let drain = Arc::new(DrainManager::default());
+        let (workers, admin) = (Arc::new(ThreadGroup::default()), ThreadGroup::default());
+        let other = Arc::clone(&drain);
+        let last = move || async move {
+            other.wait_for_phase(DrainPhase::Draining).await;
+            assert!(!other.is_ready());
+            Ok(())
+        };
+        workers.spawn("worker-0".to_owned(), last).unwrap();
+        let signals = TerminationSignals::listen().unwrap();
+        let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
+        let serving = serve_and_drain(&drain, settings, signals, (&workers, &admin));
+        let dying = async {
+            assert!(drain.is_ready());
+            workers.spawn("worker-1".to_owned(), || async { panic!("panic of a test") }).unwrap();
+        };
+        let (ended, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(10), serving), dying);
+        assert_eq!(ended.unwrap().unwrap_err().as_ref(), "worker-1");
+        assert_eq!(drain.phase(), DrainPhase::Terminated);
+    }
+
+    #[tokio::test]
+    async fn requested_shutdown_succeeds() {
+        let drain = Arc::new(DrainManager::default());
+        let (workers, admin) = (Arc::new(ThreadGroup::default()), ThreadGroup::default());
+        let watched = Arc::clone(&drain);
+        let work = move || async move {
+            watched.wait_for_phase(DrainPhase::Draining).await;
+            Ok(())
+        };
+        workers.spawn("worker-0".to_owned(), work).unwrap();
+        drain.request_exit();
+        let signals = TerminationSignals::listen().unwrap();
+        let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
+        assert_eq!(serve_and_drain(&drain, settings, signals, (&workers, &admin)).await, Ok(()));
+    }
+}

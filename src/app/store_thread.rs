@@ -1,0 +1,47 @@
+//! The thread that shares limits with other instances through the store.
+
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc;
+
+use super::AppError;
+use super::generation::Generations;
+use super::rls_runtime::RlsRuntime;
+use crate::proxy::ProxyState;
+use crate::store::handle::QueuedCounter;
+use crate::store::settings::StoreSettings;
+use crate::store::task::{self, StoreTaskResources};
+
+/// Starts the thread that communicates with the store, for the lifetime of the process.
+pub(super) fn start(
+    settings: &StoreSettings,
+    queue: mpsc::Receiver<QueuedCounter>,
+    secret: [u64; 2],
+    (shared, generations, rls_runtime): (&Arc<ProxyState>, &Arc<Generations>, Option<&Arc<RlsRuntime>>),
+) -> Result<(), AppError> {
+    let Some(handle) = shared.store.clone() else { return Ok(()) };
+    let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
+    let instance = (secret[0] >> 32) as u32;
+    let resources = StoreTaskResources {
+        limiter: Arc::clone(&limiter),
+        clock,
+        handle,
+        metrics: shared.metrics.store(),
+        queue,
+        random: (secret, instance),
+    };
+    let (settings, generations) = (settings.clone(), Arc::clone(generations));
+    let (rls_runtime, rls_state) = (rls_runtime.cloned(), Arc::clone(shared));
+    let on_fleet_change = move |fleet| {
+        limiter.join_fleet(fleet);
+        generations.rebind();
+        rls_runtime.iter().for_each(|service| service.apply_generation(&rls_state));
+    };
+    let run = move || match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+        Ok(runtime) => runtime.block_on(task::run(&settings, resources, on_fleet_change)),
+        Err(error) => tracing::error!(%error, "cannot start a runtime: limits are not shared"),
+    };
+    let started = std::thread::Builder::new().name("store".to_owned()).spawn(run);
+    started.map(drop).map_err(AppError::system("cannot start a thread for the store"))
+}

@@ -1,0 +1,33 @@
+//! The state file, in which counters survive restarts.
+
+use std::path::Path;
+
+use super::{read_timeout, resolve_relative};
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::config::{defaults, raw};
+use crate::state_file::StateFileSettings;
+
+/// Compiles the section `state`. A file that cannot be written is a note and not a problem, because Weir
+/// works without it.
+pub(super) fn compile(
+    raw: Option<&raw::State>,
+    file: &Path,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<StateFileSettings> {
+    let raw = raw?;
+    let interval = read_timeout(&raw.interval, defaults::STATE_FILE_INTERVAL, at.key("interval"), report);
+    let (written, at) = (raw.file.as_ref()?, at.key("file"));
+    if written.ends_with('/') || Path::new(written).file_name().is_none() {
+        let fault = ValueError::new(format!("expected a file, got {}", quoted(written)));
+        report.add_value_error(at, fault.with_hint("a directory cannot be written to"));
+        return None;
+    }
+    let settings = StateFileSettings { file: resolve_relative(file, written), interval };
+    if let Some(obstacle) = settings.obstacle() {
+        let fault = ValueError::new(format!("cannot save counters to {}: {obstacle}", quoted(written)));
+        report.add_note(at, fault.with_hint("the directory must exist and be writable"));
+    }
+    Some(settings)
+}

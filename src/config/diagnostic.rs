@@ -1,0 +1,323 @@
+//! Problems of a configuration and their positions.
+//!
+//! A [`Fault`] is what the parser of a single value reports. A [`Problem`] adds the file, the position and
+//! the path. A `Diagnostics` collects problems, so that one run lists all of them. Wording of messages: lower
+//! case, no full stop, the problem first and the value last, names in backquotes and values in double quotes.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::config_path::ConfigPath;
+use super::raw::secret::redact_path;
+use super::tree::{Position, Positions, SourceTexts};
+
+/// Maximum length of a quoted value, in characters. Longer values are cut, because the position leads to the
+/// rest.
+const MAX_QUOTED_CHARS: usize = 60;
+
+/// Whether a remark prevents a configuration from being used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// The configuration is rejected.
+    Error,
+    /// The configuration is valid, but the setting is questionable.
+    Note,
+}
+
+/// A remark about a configuration, e.g. `weir.yaml:14:12: rules[1].limit: unknown unit "fortnight"`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Diagnostic {
+    /// The file, as it was named.
+    pub file: PathBuf,
+    /// Line, from 1; 0 for the file as a whole.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// The path of keys, e.g. `rules[1].limit`; empty for the file as a whole.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// What would be correct.
+    pub hint: Option<String>,
+    /// Whether it is an error or a note.
+    pub severity: Severity,
+}
+
+impl Diagnostic {
+    /// Creates a problem of the file as a whole.
+    pub(super) fn for_file(file: &Path, message: impl Into<String>) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: 0,
+            column: 0,
+            path: String::new(),
+            message: message.into(),
+            hint: None,
+            severity: Severity::Error,
+        }
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if self.line > 0 {
+            write!(f, "{}:{}:", self.line, self.column)?;
+        }
+        if !self.path.is_empty() {
+            write!(f, " {}:", self.path)?;
+        }
+        if self.severity == Severity::Note {
+            f.write_str(" note:")?;
+        }
+        write!(f, " {}", self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({})", escape_control_characters(hint)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Escapes control characters. A hint may repeat text from the file, and a problem is printed on one line.
+fn escape_control_characters(hint: &str) -> Cow<'_, str> {
+    if !hint.contains(char::is_control) {
+        return Cow::Borrowed(hint);
+    }
+    let escaped = |letter: char| {
+        if letter.is_control() { letter.escape_debug().to_string() } else { letter.to_string() }
+    };
+    hint.chars().map(escaped).collect()
+}
+
+/// What is wrong with a single value, without its position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueError {
+    /// What is wrong.
+    pub message: String,
+    /// What would be correct.
+    pub hint: Option<String>,
+}
+
+impl ValueError {
+    /// Creates a fault without a hint.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None }
+    }
+
+    /// Returns the fault with a hint.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Returns the fault with a suggestion of the name that was probably meant, if there is one.
+    #[must_use]
+    pub fn with_suggestion(self, name: Option<&str>) -> Self {
+        match name {
+            Some(name) => self.with_hint(format!("did you mean `{name}`?")),
+            None => self,
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for ValueError {
+    fn from(message: T) -> Self {
+        Self::new(message)
+    }
+}
+
+/// Formats `text` in double quotes, on one line; cuts long text.
+pub(super) fn quoted(text: &str) -> String {
+    quote_with(text, '"')
+}
+
+/// Formats `text` in backquotes, as names are written.
+pub(super) fn backquoted(text: &str) -> String {
+    quote_with(text, '`')
+}
+
+fn quote_with(text: &str, quote: char) -> String {
+    let cut = text.char_indices().nth(MAX_QUOTED_CHARS).map_or(text.len(), |(at, _)| at);
+    let mut enclosed = String::from(quote);
+    for character in text[..cut].chars() {
+        match character {
+            '\n' => enclosed.push_str("\\n"),
+            '\r' => enclosed.push_str("\\r"),
+            '\t' => enclosed.push_str("\\t"),
+            control if control.is_control() => enclosed.extend(control.escape_default()),
+            other => enclosed.push(other),
+        }
+    }
+    if cut < text.len() {
+        enclosed.push('…');
+    }
+    enclosed.push(quote);
+    enclosed
+}
+
+/// Formats `a`, `b` and `c` as `` `a`, `b`, `c` ``.
+pub(super) fn backquoted_list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// All remarks about one configuration.
+#[derive(Debug)]
+pub(super) struct Diagnostics<'a> {
+    texts: &'a SourceTexts<'a>,
+    errors: Vec<Diagnostic>,
+    notes: Vec<Diagnostic>,
+    /// Paths of all problems and of the values that contain them.
+    reported_paths: HashSet<String>,
+}
+
+impl<'a> Diagnostics<'a> {
+    pub(super) fn new(texts: &'a SourceTexts<'a>) -> Self {
+        Self { texts, errors: Vec::new(), notes: Vec::new(), reported_paths: HashSet::new() }
+    }
+
+    /// Reports a problem of the value at `at`, or a value missing from it.
+    pub(super) fn add_value_error(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) {
+        self.add_at(at, Positions::value_position, fault.into(), Severity::Error);
+    }
+
+    /// Reports a problem of the key at `at`.
+    pub(super) fn add_key_error(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) {
+        self.add_at(at, Positions::key_position, fault.into(), Severity::Error);
+    }
+
+    /// Reports a note on the valid value at `at`.
+    pub(super) fn add_note(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) {
+        self.add_at(at, Positions::value_position, fault.into(), Severity::Note);
+    }
+
+    /// Reports a problem or a note on another file, which the value at `at` names.
+    pub(super) fn add_diagnostic(&mut self, at: ConfigPath<'_>, problem: Diagnostic) {
+        match problem.severity {
+            Severity::Error => {
+                self.mark_with_parents(at);
+                self.errors.push(problem);
+            }
+            Severity::Note => self.notes.push(problem),
+        }
+    }
+
+    /// Returns the value; reports an error at `at` and returns `None`.
+    pub(super) fn ok_or_report<T>(
+        &mut self,
+        at: ConfigPath<'_>,
+        result: Result<T, impl Into<ValueError>>,
+    ) -> Option<T> {
+        result.map_err(|fault| self.add_value_error(at, fault)).ok()
+    }
+
+    /// Returns the line of the value at `at`.
+    pub(super) fn line_of(&self, at: ConfigPath<'_>) -> usize {
+        self.texts.text_at(at).1.value_position(at).line
+    }
+
+    /// Marks `at` as reported, because a misspelling of it has been reported.
+    pub(super) fn mark_reported(&mut self, at: ConfigPath<'_>) {
+        self.reported_paths.insert(at.to_string());
+    }
+
+    /// Whether a problem at or below `at` has been reported, so that a value missing there need not be.
+    pub(super) fn is_reported(&self, at: ConfigPath<'_>) -> bool {
+        !self.reported_paths.is_empty() && self.reported_paths.contains(&at.to_string())
+    }
+
+    pub(super) fn has_no_errors(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// Returns all problems, in the order of the file.
+    pub(super) fn into_errors(self) -> Vec<Diagnostic> {
+        sort_and_dedup(self.errors)
+    }
+
+    /// Returns all notes, in the order of the file.
+    pub(super) fn into_notes(self) -> Vec<Diagnostic> {
+        sort_and_dedup(self.notes)
+    }
+
+    fn add_at(
+        &mut self,
+        at: ConfigPath<'_>,
+        locate: fn(&Positions, ConfigPath<'_>) -> Position,
+        fault: ValueError,
+        severity: Severity,
+    ) {
+        let (file, positions) = self.texts.text_at(at);
+        let position = locate(positions, at);
+        let diagnostics = match severity {
+            Severity::Error => {
+                self.mark_with_parents(at);
+                &mut self.errors
+            }
+            Severity::Note => &mut self.notes,
+        };
+        diagnostics.push(Diagnostic {
+            file: file.to_owned(),
+            line: position.line,
+            column: position.column,
+            path: redact_path(&at.to_string()).to_owned(),
+            message: fault.message,
+            hint: fault.hint,
+            severity,
+        });
+    }
+
+    /// Marks `at` and everything that contains it as faulty.
+    fn mark_with_parents(&mut self, at: ConfigPath<'_>) {
+        let mut around = Some(at);
+        while let Some(at) = around {
+            self.reported_paths.insert(at.to_string());
+            around = at.parent();
+        }
+    }
+}
+
+/// Sorts problems by position and removes duplicates.
+pub(super) fn sort_and_dedup(mut problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    problems.sort();
+    problems.dedup();
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn diagnostic(path: &str) -> Diagnostic {
+        Diagnostic {
+            file: "weir.yaml".into(),
+            line: 14,
+            column: 12,
+            path: path.to_owned(),
+            message: "unknown unit \"fortnight\"".to_owned(),
+            hint: None,
+            severity: Severity::Error,
+        }
+    }
+
+    #[test]
+    fn diagnostic_display_is_like_a_compiler_message() {
+        let plain = diagnostic("rules[1].limit");
+        assert_eq!(plain.to_string(), "weir.yaml:14:12: rules[1].limit: unknown unit \"fortnight\"");
+        let hinted = Diagnostic { hint: Some("did you mean `w`?".to_owned()), ..diagnostic("") };
+        assert_eq!(hinted.to_string(), "weir.yaml:14:12: unknown unit \"fortnight\" (did you mean `w`?)");
+        let note = Diagnostic { severity: Severity::Note, ..plain };
+        assert_eq!(note.to_string(), "weir.yaml:14:12: rules[1].limit: note: unknown unit \"fortnight\"");
+        assert_eq!(
+            Diagnostic::for_file(Path::new("x.yaml"), "no such file").to_string(),
+            "x.yaml: no such file"
+        );
+    }
+
+    #[test]
+    fn quoted_value_is_escaped_and_cut() {
+        assert_eq!(quoted("a\nb\u{7}"), "\"a\\nb\\u{7}\"");
+        assert_eq!(quoted(&"ä".repeat(100)), format!("\"{}…\"", "ä".repeat(60)));
+    }
+}

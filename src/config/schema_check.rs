@@ -1,0 +1,206 @@
+//! Checks a file against the schema, and reports every unknown key, every value of the wrong type and every
+//! missing key in one run.
+//!
+//! Supports the subset of JSON Schema that [`super::raw`] produces, so that each key is defined once. `serde`
+//! decodes every value that passes.
+
+pub(super) mod alternatives;
+
+use std::collections::HashSet;
+
+use serde_json::Value as Schema;
+use serde_yaml::{Mapping, Number, Value};
+
+use self::alternatives::{Alternatives, describe_value, resolve_reference};
+use super::config_path::ConfigPath;
+use super::diagnostic::{Diagnostics, ValueError, backquoted, backquoted_list};
+use super::parse::nearest_name;
+use super::schema::{has_secret_keys, schema};
+
+/// Checks `value` and returns whether it can be used at all.
+///
+/// Converts text that consists of a single variable (`references`) to the number or boolean that is expected
+/// there. Removes what is invalid: keys are deleted, list items become null.
+pub(super) fn check(value: &mut Value, references: &HashSet<String>, report: &mut Diagnostics<'_>) -> bool {
+    SchemaCheck { references, diagnostics: report }.check_value(value, schema(), ConfigPath::ROOT)
+}
+
+struct SchemaCheck<'a, 'r> {
+    references: &'a HashSet<String>,
+    diagnostics: &'a mut Diagnostics<'r>,
+}
+
+impl SchemaCheck<'_, '_> {
+    /// Checks one value; returns whether it stays.
+    fn check_value(&mut self, value: &mut Value, schema: &Schema, at: ConfigPath<'_>) -> bool {
+        if value.is_null() && self.diagnostics.is_reported(at) {
+            return false;
+        }
+        let alternatives = Alternatives::from_schema(schema);
+        if alternatives.is_any_allowed() {
+            return self.check_any(value, at);
+        }
+        if let Value::String(text) = value
+            && self.references.contains(&at.to_string())
+            && let Some(plain) = alternatives.convert_plain(text)
+        {
+            *value = plain;
+        }
+        if let Value::String(text) = value
+            && let Some(fault) = alternatives.check_word(text)
+        {
+            return self.reject(at, fault);
+        }
+        match (alternatives.of_type(type_name(value)), value) {
+            (None, value) => self.reject(at, alternatives.mismatch_error(value)),
+            (Some(schema), Value::Mapping(map)) => self.check_map(map, schema, at),
+            (Some(schema), Value::Sequence(items)) => self.check_list(items, schema, at),
+            (Some(schema), Value::Number(number)) => self.check_range(number, schema, at),
+            (Some(_), Value::String(_) | Value::Bool(_) | Value::Null | Value::Tagged(_)) => true,
+        }
+    }
+
+    fn reject(&mut self, at: ConfigPath<'_>, fault: impl Into<ValueError>) -> bool {
+        self.diagnostics.add_value_error(at, fault);
+        false
+    }
+
+    fn check_list(&mut self, items: &mut [Value], schema: &Schema, at: ConfigPath<'_>) -> bool {
+        if items.is_empty() && schema.get("minItems").and_then(Schema::as_u64) > Some(0) {
+            return self.reject(at, "empty list, expected at least one item");
+        }
+        let schema = schema.get("items").unwrap_or(&Schema::Bool(true));
+        for (index, item) in items.iter_mut().enumerate() {
+            if !self.check_value(item, schema, at.item(index)) {
+                *item = Value::Null;
+            }
+        }
+        true
+    }
+
+    fn check_range(&mut self, number: &Number, schema: &Schema, at: ConfigPath<'_>) -> bool {
+        let bound = |name| schema.get(name).and_then(Schema::as_u64);
+        let min = bound("minimum").unwrap_or(0);
+        let max = bound("maximum").unwrap_or(u64::MAX);
+        let is_in_range = number.as_u64().is_some_and(|number| (min..=max).contains(&number));
+        is_in_range || self.reject(at, format!("expected a number from {min} to {max}, got {number}"))
+    }
+
+    fn check_map(&mut self, map: &mut Mapping, schema: &Schema, at: ConfigPath<'_>) -> bool {
+        self.check_key_count(map, schema, at);
+        let properties = schema.get("properties").and_then(Schema::as_object);
+        let others = schema.get("additionalProperties").filter(|others| !others.is_boolean());
+        map.retain(|key, value| {
+            let Value::String(key) = key else {
+                let is_secret = has_secret_keys(schema);
+                let got = if is_secret { String::new() } else { format!(", got {}", describe_value(key)) };
+                return self.reject(
+                    at,
+                    ValueError::new(format!("a key must be text{got}")).with_hint("put it in quotes"),
+                );
+            };
+            match properties.and_then(|properties| properties.get(key)).or(others) {
+                Some(schema) => self.check_value(value, schema, at.key(key)),
+                None => self.reject_unknown_key(key, schema, at),
+            }
+        });
+        self.report_missing_keys(map, schema, at);
+        true
+    }
+
+    fn reject_unknown_key(&mut self, key: &str, schema: &Schema, at: ConfigPath<'_>) -> bool {
+        let Some(properties) = schema.get("properties").and_then(Schema::as_object) else { return false };
+        let known = properties.keys().map(String::as_str);
+        let hint = match (nearest_name(key, known.clone()), parent_of_key(key, properties)) {
+            (Some(meant), _) => {
+                self.diagnostics.mark_reported(at.key(meant));
+                format!("did you mean `{meant}`?")
+            }
+            (None, Some(parent)) => format!("it belongs in `{parent}`"),
+            (None, None) => format!("known keys: {}", backquoted_list(known)),
+        };
+        self.diagnostics.add_key_error(
+            at.key(key),
+            ValueError::new(format!("unknown key {}", backquoted(key))).with_hint(hint),
+        );
+        false
+    }
+
+    fn report_missing_keys(&mut self, map: &Mapping, schema: &Schema, at: ConfigPath<'_>) {
+        let Some(required) = schema.get("required").and_then(Schema::as_array) else { return };
+        for key in required.iter().filter_map(Schema::as_str).filter(|key| !map.contains_key(*key)) {
+            if !self.diagnostics.is_reported(at.key(key)) {
+                self.diagnostics
+                    .add_value_error(at.key(key), format!("missing, {} is required", backquoted(key)));
+            }
+        }
+    }
+
+    fn check_key_count(&mut self, map: &Mapping, schema: &Schema, at: ConfigPath<'_>) {
+        let bound = |name| schema.get(name).and_then(Schema::as_u64);
+        let given = u64::try_from(map.len()).unwrap_or(u64::MAX);
+        if bound("maxProperties").is_some_and(|max| given > max)
+            || bound("minProperties").is_some_and(|min| given < min)
+        {
+            let properties = schema.get("properties").and_then(Schema::as_object);
+            let known = backquoted_list(properties.into_iter().flatten().map(|(key, _)| key.as_str()));
+            let quantity = if bound("maxProperties").is_some() { "exactly" } else { "at least" };
+            self.diagnostics
+                .add_value_error(at, format!("expected {quantity} one of {known}, got {given} keys"));
+        }
+    }
+
+    /// Checks a value that may be any JSON: JSON has no keys other than text, no infinite numbers and no
+    /// tags.
+    fn check_any(&mut self, value: &mut Value, at: ConfigPath<'_>) -> bool {
+        match value {
+            Value::Mapping(map) => map.iter_mut().all(|(key, value)| match key {
+                Value::String(key) => self.check_any(value, at.key(key)),
+                _ => self.reject(at, format!("a key must be text, got {}", describe_value(key))),
+            }),
+            Value::Sequence(items) => {
+                items.iter_mut().enumerate().all(|(index, item)| self.check_any(item, at.item(index)))
+            }
+            Value::Number(number) if number.as_f64().is_some_and(|number| !number.is_finite()) => {
+                self.reject(at, format!("not a JSON number, got {number}"))
+            }
+            Value::Tagged(_) => {
+                self.reject(at, format!("expected plain YAML, got {}", describe_value(value)))
+            }
+            Value::String(text) => {
+                if self.references.contains(&at.to_string())
+                    && let Some(plain) = alternatives::parse_plain_scalar(text)
+                {
+                    *value = plain;
+                }
+                true
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => true,
+        }
+    }
+}
+
+/// Returns the schema's name of the value's type; empty for types that the schema never allows.
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Mapping(_) => "object",
+        Value::Sequence(_) => "array",
+        Value::String(_) => "string",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_u64() || number.is_i64() => "integer",
+        Value::Number(_) => "number",
+        Value::Null | Value::Tagged(_) => "",
+    }
+}
+
+/// Returns the one key here under which `key` is known, if there is exactly one.
+fn parent_of_key<'a>(key: &str, properties: &'a serde_json::Map<String, Schema>) -> Option<&'a str> {
+    let mut parents = properties.iter().filter(|(_, schema)| {
+        let object = Alternatives::from_schema(resolve_reference(schema)).of_type("object");
+        object.is_some_and(|object| object.get("properties").is_some_and(|known| known.get(key).is_some()))
+    });
+    match (parents.next(), parents.next()) {
+        (Some((parent, _)), None) => Some(parent),
+        _ => None,
+    }
+}

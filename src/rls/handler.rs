@@ -1,0 +1,245 @@
+//! The place where requests are decided, for all transports; it connects the network with the rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::decider::{DecisionAttempt, RlsDecider};
+use super::request::RlsRequest;
+use super::response::{RlsError, RlsResponse};
+use super::rules::DescriptorRules;
+use super::settings::RlsSettings;
+use super::shared_limits::{LeaseAvailability, LeaseNeed, SharedDocumentLimits};
+use crate::clock::Clock;
+use crate::drain::{DrainManager, Readiness};
+use crate::engine::Policy;
+use crate::limiter::timestamp::Timestamp;
+use crate::limiter::{Fleet, Limiter};
+use crate::store::handle::StoreHandle;
+use crate::store::lease_wait::{self, LeaseWaits};
+use crate::telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, RuleMetrics};
+
+/// Decides requests; shared by all listeners.
+#[derive(Debug)]
+pub struct RlsHandler {
+    state: ArcSwap<HandlerState>,
+    /// Held while the service is replaced, because rules and settings change independently.
+    update_lock: Mutex<()>,
+    /// Whether rules have been loaded.
+    has_rules: watch::Sender<bool>,
+    limiter: Arc<Limiter>,
+    clock: Arc<Clock>,
+    drain: Arc<DrainManager>,
+    stats: Arc<RlsStats>,
+    /// The store of shared limits, if configured.
+    store: Option<StoreHandle>,
+}
+
+/// The service, and the metrics of native rules, in their order.
+#[derive(Clone, Debug)]
+struct HandlerState {
+    decider: RlsDecider,
+    native_metrics: Arc<[RuleMetrics]>,
+}
+
+impl RlsHandler {
+    /// Creates a desk that decides by `service` with the counters of `limiter`.
+    pub fn new(
+        decider: RlsDecider,
+        limiter: Arc<Limiter>,
+        clock: Arc<Clock>,
+        drain: Arc<DrainManager>,
+        (stats, store): (Arc<RlsStats>, Option<StoreHandle>),
+    ) -> Self {
+        Self {
+            has_rules: watch::Sender::new(decider.rules.is_some()),
+            state: ArcSwap::from_pointee(HandlerState { decider, native_metrics: Arc::default() }),
+            update_lock: Mutex::default(),
+            limiter,
+            clock,
+            drain,
+            stats,
+            store,
+        }
+    }
+
+    /// Decides a request and records it in the statistics. If this instance has no units of a shared limit, the request
+    /// waits for the store, for at most as long as the limit permits.
+    ///
+    /// # Errors
+    /// [`RlsError`] if there is no response.
+    pub async fn decide(&self, request: &RlsRequest) -> Result<RlsResponse, RlsError> {
+        let started = self.clock.now();
+        let mut lease_waits = LeaseWaits::default();
+        let mut result = self.try_decide(request, Some(&mut lease_waits));
+        while let Ok(None) = result {
+            // At most one wait: in the second attempt, a counter that is out of units is over its limit.
+            std::mem::take(&mut lease_waits).wait_all().await;
+            result = self.try_decide(request, None);
+        }
+        let result = result.map(Option::unwrap_or_default);
+        self.stats.record_call(self.clock.now().since(started), result.is_err());
+        result
+    }
+
+    /// Decides and records a request. Returns `None` if the store must be queried first; `waiting` then waits for it.
+    fn try_decide(
+        &self,
+        request: &RlsRequest,
+        mut lease_waits: Option<&mut LeaseWaits>,
+    ) -> Result<Option<RlsResponse>, RlsError> {
+        let (now, state) = (self.clock.now(), self.state.load());
+        let attempt =
+            DecisionAttempt { now, civil: self.clock.civil_time_at(now), is_first: lease_waits.is_some() };
+        let request_units = |need: LeaseNeed<'_>| self.request_units(need, now, lease_waits.as_deref_mut());
+        let result = state.decider.decide_with_leases(request, &self.limiter, attempt, request_units);
+        if let Ok(Some(response)) = &result {
+            self.record_stats(request, response);
+            for (rule, outcome) in &response.stats.rule_outcomes {
+                state.native_metrics.get(rule.0).into_iter().for_each(|rule| rule.record(*outcome));
+            }
+        }
+        result
+    }
+
+    fn request_units(
+        &self,
+        need: LeaseNeed<'_>,
+        now: Timestamp,
+        lease_waits: Option<&mut LeaseWaits>,
+    ) -> LeaseAvailability {
+        let Some(store) = self.store.as_ref().filter(|store| !store.is_unreachable()) else {
+            return LeaseAvailability::StoreUnreachable;
+        };
+        let limiter = &self.limiter;
+        let (counter, lease_outcome, wait) = match need {
+            LeaseNeed::Count(tally, wait) => {
+                (limiter.shared_counter_to_count(tally), limiter.acquire_units_to_count(tally, now), wait)
+            }
+            LeaseNeed::Check(check, wait) => {
+                (limiter.shared_counter(check), limiter.acquire_units(check, now), wait)
+            }
+        };
+        let wait = if lease_waits.is_some() { wait } else { Duration::ZERO };
+        match (store.decide_lease(counter, lease_outcome, wait), lease_waits) {
+            (lease_wait::LeaseDecision::Available, _) => LeaseAvailability::Ready,
+            (lease_wait::LeaseDecision::Pending(lease_wait), Some(lease_waits)) => {
+                lease_waits.add(lease_wait);
+                LeaseAvailability::Requested
+            }
+            (lease_wait::LeaseDecision::Pending(_) | lease_wait::LeaseDecision::Rejected(_), _) => {
+                LeaseAvailability::Rejected
+            }
+            (lease_wait::LeaseDecision::Unavailable, _) => LeaseAvailability::StoreUnreachable,
+        }
+    }
+
+    fn record_stats(&self, request: &RlsRequest, response: &RlsResponse) {
+        for descriptor in &response.stats.descriptors {
+            let hits = DescriptorHits {
+                total: descriptor.total_hits,
+                over_limit: descriptor.over_limit,
+                near_limit: descriptor.near_limit,
+                within_limit: descriptor.within_limit,
+                shadow_mode: descriptor.shadow_mode,
+            };
+            let origin = if descriptor.has_values { NameOrigin::Requests } else { NameOrigin::Rules };
+            self.stats.record_hits((&request.domain, &descriptor.key, origin), hits);
+        }
+        if response.stats.domain_not_found > 0 {
+            self.stats.record_unknown_domain(&request.domain, response.stats.domain_not_found);
+        }
+        if response.stats.global_shadow_mode {
+            self.stats.record_shadowed();
+        }
+    }
+
+    /// Returns the rules in force (empty if there are none yet) and the time.
+    pub(super) fn rules_and_time(&self) -> (Arc<DescriptorRules>, Timestamp) {
+        (self.state.load().decider.rules.clone().unwrap_or_default(), self.clock.now())
+    }
+
+    /// Replaces the rules.
+    pub fn set_rules(&self, rules: Arc<DescriptorRules>) {
+        self.update_state(|state| state.decider.rules = Some(rules));
+        self.has_rules.send_replace(true);
+    }
+
+    /// Replaces the settings.
+    pub fn set_settings(&self, settings: Arc<RlsSettings>) {
+        self.update_state(|state| state.decider.settings = settings);
+    }
+
+    /// Replaces the native rules, which apply in their domains. `metrics` records their decisions.
+    pub fn set_native_rules(&self, policy: Arc<Policy>, metrics: &Metrics) {
+        let native_metrics = policy.rules.rules().iter().map(|rule| metrics.rule(&rule.name)).collect();
+        self.update_state(|state| {
+            state.decider.native_policy = Some(policy);
+            state.native_metrics = native_metrics;
+        });
+    }
+
+    /// Replaces the fleet with which the documents' limits are shared.
+    pub fn set_fleet(&self, fleet: Fleet) {
+        self.update_state(|state| {
+            if let Some(shared_limits) = &mut state.decider.shared_limits {
+                *shared_limits =
+                    Arc::new(SharedDocumentLimits { fleet, ..SharedDocumentLimits::clone(shared_limits) });
+            }
+        });
+    }
+
+    fn update_state(&self, change: impl FnOnce(&mut HandlerState)) {
+        let _guard = self.update_lock.lock();
+        let mut state = HandlerState::clone(&self.state.load());
+        change(&mut state);
+        self.state.store(Arc::new(state));
+    }
+
+    /// Returns the rules in force, one per line.
+    pub fn dump_rules(&self) -> String {
+        self.state.load().decider.rules.as_deref().map(DescriptorRules::dump).unwrap_or_default()
+    }
+
+    /// Returns the statistics.
+    pub fn stats(&self) -> &RlsStats {
+        &self.stats
+    }
+
+    /// Returns the graceful-shutdown state.
+    pub fn drain(&self) -> &Arc<DrainManager> {
+        &self.drain
+    }
+
+    /// Returns whether clients should use this instance.
+    pub fn is_healthy(&self) -> bool {
+        let has_rules = *self.has_rules.borrow() || !self.state.load().decider.settings.needs_rules;
+        has_rules && self.drain.is_ready()
+    }
+
+    /// Returns a watch on changes of the health, from now on.
+    pub(super) fn watch_health(&self) -> HealthWatch {
+        HealthWatch { rules: self.has_rules.subscribe(), readiness: self.drain.readiness() }
+    }
+}
+
+/// Detects when [`Desk::is_healthy`] may have changed.
+#[derive(Debug)]
+pub(super) struct HealthWatch {
+    rules: watch::Receiver<bool>,
+    readiness: Readiness,
+}
+
+impl HealthWatch {
+    /// Completes when the health may have changed.
+    pub(super) async fn changed(&mut self) {
+        tokio::select! {
+            // The sender exists as long as the desk.
+            _ = self.rules.changed() => {}
+            () = self.readiness.changed() => {}
+        }
+    }
+}

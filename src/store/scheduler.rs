@@ -1,0 +1,256 @@
+//! Scheduler of queries to the store: which counters, and when.
+//!
+//! Queries of one group are batched: while a call is in flight, further queries wait for the next one. So a busy
+//! instance makes one call per response of the store, each for more counters.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use super::protocol::{self, InstanceInfo};
+use crate::limiter::Limiter;
+use crate::limiter::leases::{LeaseGrant, LeaseRequest, LeaseReview, SharedCounter};
+use crate::limiter::timestamp::Timestamp;
+
+/// Maximum counters per call, which bounds how long a call occupies the store.
+const MAX_BATCH: usize = 64;
+
+/// Queries that are waiting or in flight.
+#[derive(Debug)]
+pub struct LeaseScheduler {
+    groups: Vec<CounterGroup>,
+    reviews: BinaryHeap<Reverse<(Timestamp, SharedCounter)>>,
+    /// When each counter is due for a review. Entries of the heap with another time are stale.
+    due: BTreeMap<SharedCounter, Timestamp>,
+    /// This instance, as the store sees it.
+    pub instance: InstanceInfo,
+}
+
+#[derive(Debug, Default)]
+struct CounterGroup {
+    queued: VecDeque<SharedCounter>,
+    /// Counters with which a ban has begun.
+    new_bans: BTreeSet<SharedCounter>,
+    is_call_in_flight: bool,
+    generation: Option<Box<str>>,
+}
+
+/// One call of the script.
+#[derive(Debug)]
+pub struct LeaseBatch {
+    /// The group of all counters in the call.
+    pub group: u16,
+    /// Queries, one per counter.
+    pub requests: Vec<LeaseRequest>,
+    /// Queries about bans, which follow the others, and whether each ban begins.
+    pub bans: Vec<(SharedCounter, bool)>,
+    /// All queries, encoded for the script.
+    pub encoded: Vec<String>,
+    /// The last known generation of the group's data.
+    pub generation: Option<Box<str>>,
+    /// When the call was sent.
+    pub sent_at: Timestamp,
+}
+
+/// The store's reply to a call.
+#[derive(Debug)]
+pub struct BatchReply {
+    /// Generation of the group's data.
+    pub generation: Box<str>,
+    /// The store's time, in microseconds.
+    pub store_time: u64,
+    /// The result of each query.
+    pub grants: Vec<Vec<i64>>,
+}
+
+impl LeaseBatch {
+    /// Returns the keys of the call: of the group's generation, of the counters, and of the bans.
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        let generation = protocol::generation_key(prefix, self.group);
+        let counters = self.requests.iter().map(|it| protocol::counter_key(prefix, self.group, it.counter));
+        let bans = self.bans.iter().map(|(counter, _)| protocol::ban_key(prefix, self.group, *counter));
+        std::iter::once(generation).chain(counters).chain(bans).collect()
+    }
+
+    /// Returns the arguments of the call: the known generation, the server's `run`, the `new` generation in case the
+    /// data belongs to another run, and the queries.
+    pub fn arguments(&self, run_id: impl fmt::Display, new_generation: String) -> Vec<String> {
+        let known = self.generation.as_deref().unwrap_or("-").to_owned();
+        [known, run_id.to_string(), new_generation].into_iter().chain(self.encoded.iter().cloned()).collect()
+    }
+}
+
+impl CounterGroup {
+    fn has_queued(&self) -> bool {
+        !self.queued.is_empty() || !self.new_bans.is_empty()
+    }
+
+    /// Returns the counters whose bans are queried, and whether a ban has begun with them. These are the counters of
+    /// `questions`, and up to a full call of others with which a ban has begun.
+    fn take_bans(&mut self, requests: &[LeaseRequest]) -> BTreeMap<SharedCounter, bool> {
+        let mut bans: BTreeMap<_, _> = requests
+            .iter()
+            .map(|request| (request.counter, self.new_bans.remove(&request.counter)))
+            .collect();
+        while bans.len() < MAX_BATCH
+            && let Some(counter) = self.new_bans.pop_first()
+        {
+            bans.insert(counter, true);
+        }
+        bans
+    }
+}
+
+impl LeaseScheduler {
+    /// Creates a desk without queries, with this number of `groups` of counters.
+    pub fn new(instance: InstanceInfo, groups: u16) -> Self {
+        Self {
+            groups: (0..groups).map(|_| CounterGroup::default()).collect(),
+            reviews: BinaryHeap::new(),
+            due: BTreeMap::new(),
+            instance,
+        }
+    }
+
+    /// Queries `counter` with the next call of its group.
+    pub fn enqueue(&mut self, counter: SharedCounter) {
+        self.group_mut(counter).queued.push_back(counter);
+    }
+
+    /// Reports to the store, with the next call of its group, that a ban has begun with `counter`.
+    pub fn enqueue_ban(&mut self, counter: SharedCounter) {
+        self.group_mut(counter).new_bans.insert(counter);
+    }
+
+    fn group_mut(&mut self, counter: SharedCounter) -> &mut CounterGroup {
+        let group = protocol::group_index(counter, self.groups.len() as u16);
+        &mut self.groups[usize::from(group)]
+    }
+
+    /// Reviews the counters that are due; returns when the next one is due.
+    pub fn review_due(&mut self, limiter: &Limiter, now: Timestamp) -> Option<Timestamp> {
+        while let Some(Reverse((at, counter))) = self.reviews.peek().copied() {
+            if at > now {
+                return Some(at);
+            }
+            self.reviews.pop();
+            if self.due.get(&counter) != Some(&at) {
+                continue;
+            }
+            self.due.remove(&counter);
+            match limiter.review(counter, now) {
+                LeaseReview::Query => self.enqueue(counter),
+                LeaseReview::Later(at) => self.schedule_review(counter, at),
+                LeaseReview::Done => {}
+            }
+        }
+        None
+    }
+
+    /// Returns the next call to make. Must be called repeatedly until it returns `None`. Counters that `is_abandoned` accepts,
+    /// because no request waits for them any more, are left out.
+    pub fn next_batch(
+        &mut self,
+        limiter: &Limiter,
+        now: Timestamp,
+        is_abandoned: &mut impl FnMut(SharedCounter) -> bool,
+    ) -> Option<LeaseBatch> {
+        let instance = self.instance;
+        let (index, group) = self
+            .groups
+            .iter_mut()
+            .enumerate()
+            .find(|(_, group)| !group.is_call_in_flight && group.has_queued())?;
+        let count = group.queued.len().min(MAX_BATCH);
+        let mut counters: Vec<_> = group.queued.drain(..count).collect();
+        counters.sort_unstable();
+        counters.dedup();
+        counters.retain(|counter| {
+            let is_skipped = is_abandoned(*counter);
+            if is_skipped {
+                limiter.cancel_request(*counter);
+            }
+            !is_skipped
+        });
+        let requests: Vec<_> =
+            counters.into_iter().filter_map(|counter| limiter.lease_request(counter, now)).collect();
+        let mut encoded: Vec<_> =
+            requests.iter().map(|request| protocol::encode_request(request, instance, now)).collect();
+        let mut bans = Vec::new();
+        for (counter, is_new) in group.take_bans(&requests) {
+            if let Some((ban, began)) = limiter.ban_of_counter(counter, now) {
+                encoded.push(protocol::encode_ban(ban, began.filter(|_| is_new)));
+                bans.push((counter, is_new));
+            }
+        }
+        if encoded.is_empty() {
+            return self.next_batch(limiter, now, is_abandoned);
+        }
+        group.is_call_in_flight = true;
+        Some(LeaseBatch {
+            group: index as u16,
+            requests,
+            bans,
+            encoded,
+            generation: group.generation.clone(),
+            sent_at: now,
+        })
+    }
+
+    /// Stores what the store has granted. Counters for which the store granted nothing, because its clock was outside
+    /// of the windows in the query, are queried again.
+    pub fn apply_reply(
+        &mut self,
+        batch: &LeaseBatch,
+        reply: &BatchReply,
+        (limiter, now): (&Limiter, Timestamp),
+        mut on_grant: impl FnMut(&LeaseRequest, LeaseGrant),
+    ) {
+        let group = &mut self.groups[usize::from(batch.group)];
+        group.is_call_in_flight = false;
+        group.generation = Some(reply.generation.clone());
+        let store_nanos = i64::try_from(reply.store_time.saturating_mul(1000)).unwrap_or(i64::MAX);
+        self.instance.clock_lead =
+            store_nanos.saturating_sub(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
+        for (request, grant) in batch.requests.iter().zip(&reply.grants) {
+            let Some(grant) = protocol::decode_grant(grant, reply.store_time) else {
+                limiter.abandon_request(request);
+                self.enqueue(request.counter);
+                continue;
+            };
+            on_grant(request, grant);
+            if let Some(at) = limiter.apply_grant(request, grant, (batch.sent_at, now)) {
+                self.schedule_review(request.counter, at);
+            }
+        }
+        let ban_grants = reply.grants.iter().skip(batch.requests.len());
+        for (&(counter, _), ban) in batch.bans.iter().zip(ban_grants) {
+            if let Some(LeaseGrant { granted: doubled, wait: remaining, .. }) =
+                protocol::decode_grant(ban, reply.store_time)
+            {
+                limiter.apply_shared_ban(counter, (remaining, doubled), now);
+            }
+        }
+    }
+
+    /// Handles a failed call. Units that it may have granted expire unspent, and its counters are queried again when
+    /// requests need units. The counters are reviewed after 1 s.
+    pub fn apply_failure(&mut self, batch: &LeaseBatch, limiter: &Limiter, now: Timestamp) {
+        self.groups[usize::from(batch.group)].is_call_in_flight = false;
+        for request in &batch.requests {
+            limiter.abandon_request(request);
+            self.schedule_review(request.counter, now.saturating_add(Duration::from_secs(1)));
+        }
+        let new_bans = batch.bans.iter().filter(|(_, begins)| *begins).map(|(counter, _)| *counter);
+        self.groups[usize::from(batch.group)].new_bans.extend(new_bans);
+    }
+
+    /// Reviews `counter` at `at`, unless an earlier review is due.
+    pub fn schedule_review(&mut self, counter: SharedCounter, at: Timestamp) {
+        if self.due.get(&counter).is_none_or(|due| at < *due) {
+            self.due.insert(counter, at);
+            self.reviews.push(Reverse((at, counter)));
+        }
+    }
+}

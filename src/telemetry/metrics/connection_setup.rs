@@ -1,0 +1,66 @@
+//! Label values for connections before HTTP: TLS handshakes, PROXY protocol, load shedding.
+
+use crate::tls::SessionStart;
+
+/// Returns the label values of TLS handshakes, with these failures.
+pub(super) fn handshake_labels(
+    failures: impl IntoIterator<Item = &'static str>,
+) -> impl Iterator<Item = &'static str> {
+    ["full", "resumed"].into_iter().chain(failures)
+}
+
+/// Returns the index of a handshake's result among the label values; failures are given by position.
+pub(super) fn handshake_index(result: Result<SessionStart, usize>) -> usize {
+    result.map_or_else(|failure| 2 + failure, |start| start as usize)
+}
+
+/// How a connection began, on a listener that accepts the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocolOutcome {
+    /// With a version 1 header (text).
+    V1,
+    /// With a version 2 header (binary).
+    V2,
+    /// Without a header.
+    Absent,
+    /// With a malformed header.
+    Malformed,
+    /// The peer is not a trusted proxy.
+    Untrusted,
+    /// The header was incomplete.
+    Incomplete,
+}
+
+impl ProxyProtocolOutcome {
+    /// Label values, in order of declaration.
+    pub(super) const LABELS: [&'static str; 6] =
+        ["v1", "v2", "absent", "malformed", "untrusted", "unfinished"];
+}
+
+/// Label values of [`LoadShed`](crate::overload::LoadShed), in order of declaration; the same as the configuration
+/// keys.
+pub(super) const LOAD_SHED_LABELS: [&str; 4] =
+    ["connections", "connections_per_client", "requests", "memory"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::client::ClientHandshakeErrorKind;
+    use crate::tls::server::ServerHandshakeError;
+
+    #[test]
+    fn tls_handshake_failures_have_their_labels() {
+        let labels: Vec<_> =
+            handshake_labels(ServerHandshakeError::ALL.map(ServerHandshakeError::as_str)).collect();
+        for failure in ServerHandshakeError::ALL {
+            assert_eq!(labels[handshake_index(Err(failure as usize))], failure.as_str());
+        }
+        let labels: Vec<_> =
+            handshake_labels(ClientHandshakeErrorKind::ALL.map(ClientHandshakeErrorKind::as_str)).collect();
+        for reason in ClientHandshakeErrorKind::ALL {
+            assert_eq!(labels[handshake_index(Err(reason as usize))], reason.as_str());
+        }
+        assert_eq!(labels[handshake_index(Ok(SessionStart::Resumed))], "resumed");
+        assert_eq!(ProxyProtocolOutcome::LABELS[ProxyProtocolOutcome::Incomplete as usize], "unfinished");
+    }
+}
