@@ -115,7 +115,7 @@ fn panels(moments: &[TickState], scenario: &Scenario) -> Vec<Panel> {
         name,
         points: moments.iter().filter_map(|moment| Some((moment.at, value(moment)?))).collect(),
     };
-    let per_second = |moment: &TickState| f64::from(moment.passed.iter().sum::<u32>()) / 0.1;
+    let per_second = |moment: &TickState| f64::from(moment.admitted.iter().sum::<u32>()) / 0.1;
     // A tenth of a second is too short to show a rate, so ten points are averaged.
     let smooth = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
         points

@@ -92,7 +92,7 @@ pub enum ConfigOrigin<'a> {
 /// Runs the proxy with the configuration at `origin` until shutdown is requested, then drains.
 ///
 /// # Errors
-/// Returns an [`Error`] if the configuration is invalid, or a socket, file or thread cannot be created; no
+/// Returns an [`AppError`] if the configuration is invalid, or a socket, file or thread cannot be created; no
 /// request has been served then. Also returns one if a thread has failed while serving.
 pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError> {
     panics::install_hook();
@@ -271,7 +271,7 @@ async fn serve_all<S, F: Future<Output = ()> + 'static>(
 }
 
 /// Starts the workers, each with its share of the sockets: of the listeners, and of the rate limit service
-/// (`asked`).
+/// (`grpc_sockets`).
 fn start_workers(
     workers: usize,
     bound: &mut [BoundListener],

@@ -2,7 +2,7 @@
 //! server is unavailable.
 //!
 //! Interpreting a document is up to `config`, and applying it to `app`. [`follower`] sends the requests and
-//! schedules them, [`client`] performs a single exchange, [`cache`] stores the last good document.
+//! schedules them, `client` performs a single exchange, [`cache`] stores the last good document.
 
 pub mod cache;
 pub mod document;

@@ -2,10 +2,11 @@
 //!
 //! Limits use the wall-clock time at the start plus the time elapsed on the monotonic clock. Windows so begin where
 //! people and other instances expect them, and setting the wall clock (by NTP or by hand) cannot make this time go
-//! backwards. The monotonic clock stops while the machine is suspended; [`Clock::compare`] corrects for that.
+//! backwards. The monotonic clock stops while the machine is suspended; [`Clock::compare_with_wall_clock`]
+//! corrects for that.
 //!
 //! Civil time is used where other systems have to agree, such as for the expiry of tokens, for schedules and for dates
-//! of responses. [`Clock::civil`] follows the wall clock in both directions.
+//! of responses. [`Clock::civil_time_at`] follows the wall clock in both directions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -106,7 +107,8 @@ impl Clock {
         }
     }
 
-    /// Sets the time back by [`STEP`]. Callers see the time stand still for a moment and never go backwards.
+    /// Sets the time back by [`CORRECTION_STEP`]. Callers see the time stand still for a moment and never go
+    /// backwards.
     fn slow_down(&self, now: Timestamp) {
         self.floor.store(now.saturating_add(CORRECTION_PAUSE).as_nanos(), Ordering::Relaxed);
         // Release order: a thread that saw the new anchor without the floor would compute an earlier time.

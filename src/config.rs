@@ -1,8 +1,8 @@
 //! The configuration: raw as written in the file, compiled as the program uses it.
 //!
 //! A file passes through `source` (text), `tree` (values and their positions), `source` again (variables),
-//! `shape` (keys and types), `raw` (decoding) and `compile` (meaning). Every step reports all problems that
-//! it finds, with their positions. `reload` repeats these steps whenever the file changes.
+//! `schema_check` (keys and types), `raw` (decoding) and `compile` (meaning). Every step reports all problems
+//! that it finds, with their positions. `reload` repeats these steps whenever the file changes.
 
 mod applicability;
 mod changes;

@@ -102,7 +102,7 @@ impl DrainManager {
     }
 }
 
-/// Watch for changes of [`Drain::is_ready`].
+/// Watch for changes of [`DrainManager::is_ready`].
 #[derive(Debug)]
 pub struct Readiness {
     phase: watch::Receiver<DrainPhase>,
@@ -113,7 +113,7 @@ impl Readiness {
     /// Waits for a change of the phase or of the operator's setting. Completes at once if one happened since this watch
     /// was created or last completed.
     pub async fn changed(&mut self) {
-        // The senders belong to the `Drain`, which outlives every caller, so waiting cannot fail.
+        // The senders belong to the `DrainManager`, which outlives every caller, so waiting cannot fail.
         tokio::select! {
             _ = self.phase.changed() => {}
             _ = self.is_healthy.changed() => {}

@@ -60,7 +60,7 @@ impl PolicySpec {
         self.bind(generation, &limiter.install(&specs, now), limiter)
     }
 
-    /// Returns the policy for limits that have been installed as `meters`.
+    /// Returns the policy for limits that have been installed as `handles`.
     fn bind(&self, generation: u64, handles: &[LimitHandle], limiter: &Limiter) -> Arc<Policy> {
         let rules = RuleSet::bind(self.rules.clone(), handles, limiter.hasher());
         limiter.share_bans(rules.shared_bans());
@@ -77,11 +77,11 @@ impl PolicySpec {
 }
 
 impl<S> Engine<S> {
-    /// Applies the first policy, in the snapshot that `first` creates from it. All other limits of the limiter, except
-    /// `permanent`, are removed.
+    /// Applies the first policy, in the snapshot that `create_snapshot` makes of it. All other limits of the
+    /// limiter, except `permanent`, are removed.
     ///
     /// # Errors
-    /// The error of `first`.
+    /// The error of `create_snapshot`.
     pub fn start<E>(
         spec: &PolicySpec,
         limiter: &Arc<Limiter>,
@@ -106,8 +106,8 @@ impl<S> Engine<S> {
         })
     }
 
-    /// Replaces the policy, in the snapshot that `next` creates from the new policy and the old snapshot. Returns the
-    /// new generation.
+    /// Replaces the policy, in the snapshot that `create_snapshot` makes of the new policy and the old
+    /// snapshot. Returns the new generation.
     pub fn apply(
         &self,
         spec: &PolicySpec,

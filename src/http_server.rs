@@ -60,8 +60,8 @@ const MAX_HEAD_SIZE: usize = 16 * 1024;
 /// Pause after an accept failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves `listener` with `answer` until the drain has reached its last phase. `answer` may only wait for the request's
-/// body, and must bound how much of it it reads.
+/// Serves `listener` with `handler` until the drain has reached its last phase. `handler` may only wait for
+/// the request's body, and must bound how much of it it reads.
 pub async fn serve<A, F>(listener: TcpListener, drain: Arc<DrainManager>, handler: A)
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,

@@ -123,7 +123,7 @@ pub struct MalformedPath;
 /// Returns the attributes of a request that arrived from `peer` at `now`.
 ///
 /// # Errors
-/// [`Malformed`] if the path contains a NUL or an invalid percent-encoding.
+/// [`MalformedPath`] if the path contains a NUL or an invalid percent-encoding.
 pub fn identify<'a>(
     method: &'a Method,
     uri: &'a Uri,

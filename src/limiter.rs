@@ -104,7 +104,7 @@ pub struct InstanceCounts {
 }
 
 impl InstanceCounts {
-    /// Divisors of an instance without a fleet: every limit is used whole.
+    /// Returns the counts of an instance without a fleet, whose limits are not divided.
     pub fn single() -> Self {
         Self { members: NonZeroU32::MIN, instances_by_name: Arc::default() }
     }
@@ -168,7 +168,7 @@ impl Limiter {
         installed
     }
 
-    /// Removes every limit that is not among `meters`, with its counters.
+    /// Removes every limit that is not among `handles`, with its counters.
     pub fn retire_others(&self, meters: &[LimitHandle], now: Timestamp) {
         let mut known = self.registry.lock();
         if known.retire_others(meters) {
@@ -178,8 +178,8 @@ impl Limiter {
 
     /// Decides one request: all checks together, or none.
     ///
-    /// If no enforced limit rejects, every limit that conforms is charged; otherwise none is, except as [`Terms`]
-    /// require.
+    /// If no enforced limit rejects, every limit that conforms is charged; otherwise none is, except as
+    /// [`CheckOptions`] require.
     pub fn check(&self, checks: &[Check], now: Timestamp) -> Decision {
         match checks {
             [] => Decision::default(),

@@ -1,10 +1,10 @@
 //! Applies the limits of a request, wherever they are counted.
 //!
 //! Each rule's limit has a source ([`LimitSource`]). Limits that this process counts are checked at once, by
-//! [`Pending::check`]. Limits of other rate limit services are queried next ([`RlsError`]), while the caller holds the
-//! request. The result is [`Limits`]: decided, recorded in the metrics, and ready to be settled and shown. If the
-//! request is rejected later, its charges are refunded through its [`Settlement`]. This module does not depend on
-//! connections or bodies.
+//! [`PendingLimits::check`]. Limits of other rate limit services are queried next ([`PendingRemote`]), while
+//! the caller holds the request. The result is [`AppliedLimits`]: decided, recorded in the metrics, and ready
+//! to be settled and shown. If the request is rejected later, its charges are refunded through its
+//! [`Settlement`]. This module does not depend on connections or bodies.
 //!
 //! [`LimitSource`]: crate::rules::rule::LimitSource
 
@@ -47,7 +47,7 @@ pub enum Admission<'a> {
     Pass(Option<Duration>),
     /// A limit rejects the request.
     Reject(LimitRejection<'a>),
-    /// A limit is out of units, and the store may grant more. Continue with [`Pending::short`].
+    /// A limit is out of units, and the store may grant more. Continue with [`PendingLimits::pending_lease`].
     NeedsLease,
 }
 
@@ -149,7 +149,8 @@ impl PendingLimits {
         }
     }
 
-    /// Returns the limits for which the store must be queried, if any. They must be resolved before [`Self::sources`].
+    /// Returns the limits for which the store must be queried, if any. They must be resolved before
+    /// [`Self::decision_source`].
     pub fn pending_lease<'a>(&'a mut self, view: &'a Rc<LimitsView>) -> Option<PendingLease<'a>> {
         self.needs_lease().then(|| PendingLease::new(view, &mut self.0))
     }
@@ -185,7 +186,7 @@ impl PendingLimits {
         self.0.remote.queries().iter().map(|query| query.rule)
     }
 
-    /// Returns the rejection by a rule that [`LeaseNeed::resolve`] has returned.
+    /// Returns the rejection by a rule that [`PendingLease::resolve`] has returned.
     pub fn rejection(&mut self, rule: RuleIndex, retry_after: Duration) -> LimitRejection<'_> {
         LimitRejection { limits: &mut self.0, rule, retry_after, reason: RejectionReason::Limit }
     }

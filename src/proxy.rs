@@ -1,7 +1,7 @@
 //! The reverse proxy: HTTP between clients and upstreams, with rate limits in between.
 //!
 //! `pipeline` is the request path; the other files are its stages. Everything here belongs to one worker thread, except
-//! what [`Shared`] holds.
+//! what [`ProxyState`] holds.
 
 pub mod elastic;
 pub mod fallback;

@@ -86,7 +86,7 @@ struct EarlyDenial {
 #[derive(Clone, Copy)]
 struct RequestKey {
     key: KeyHash,
-    /// Whether every part of the key is present. All requests that lack a part share one key.
+    /// Whether every part of the key is present. All requests without some part share one key.
     is_complete: bool,
     /// Whether the rule is enforced for this key.
     is_enforced: bool,
@@ -102,7 +102,7 @@ enum ActionKind {
 }
 
 impl RuleSet {
-    /// Creates a rule set of `rules` in file order, counted by `meters` as the limiter returned them for
+    /// Creates a rule set of `rules` in file order, counted by `handles` as the limiter returned them for
     /// [`limit_specs`].
     pub fn bind(rules: Vec<Rule>, meters: &[LimitHandle], hasher: KeyHasher) -> Self {
         let kind = |rule: &Rule| match rule.action {

@@ -67,7 +67,7 @@ pub struct StateFileStatus {
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
-    /// Lock held while the keeper exists, so that only one of several processes writes the file.
+    /// Lock held while this exists, so that only one of several processes writes the file.
     lock: Option<File>,
     status: Arc<Mutex<StateFileStatus>>,
 }

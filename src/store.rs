@@ -1,8 +1,8 @@
 //! Limits that instances share through Redis or Valkey.
 //!
 //! The store counts in a script that it runs ([`protocol::SCRIPT`]). Instances lease units from it in the background
-//! and use them from memory. [`desk::Desk`] schedules the queries; it performs no I/O and reads no clock, so
-//! simulations run the same code. [`handle::Handle`] is the workers' interface.
+//! and use them from memory. [`scheduler::LeaseScheduler`] schedules the queries; it performs no I/O and
+//! reads no clock, so simulations run the same code. [`handle::StoreHandle`] is the workers' interface.
 
 pub mod handle;
 pub mod lease_wait;

@@ -53,7 +53,7 @@ impl Transport {
         UnixStream::connect(path).await.map(Self::Unix)
     }
 
-    /// Returns a transport that reads `again` first, then `rest`.
+    /// Returns a transport that reads `prefix` first, then `inner`.
     pub fn with_prefix(prefix: Vec<u8>, inner: Self) -> Self {
         if prefix.is_empty() {
             inner
@@ -94,8 +94,8 @@ impl Transport {
         read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// As [`Transport::is_quiet`], but asks the system, which may have received bytes that the runtime has not yet
-    /// reported. Consumes nothing.
+    /// As [`Transport::has_no_input`], but queries the system, which may have received bytes that the runtime
+    /// has not yet reported. Consumes nothing.
     pub fn peek_has_no_input(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
@@ -120,7 +120,8 @@ impl Transport {
     pub fn set_tcp_keepalive(&self, silence: Duration) {
         if let Self::Tcp(stream) = self {
             let asking = TcpKeepalive::new().with_time(silence).with_interval(silence / 3).with_retries(3);
-            // If this fails, a client that is gone is only noticed when the connection reaches its maximum age.
+            // If this fails, a client that has disconnected is only noticed when the connection reaches its
+            // maximum age.
             let _ = SockRef::from(stream).set_tcp_keepalive(&asking);
         }
     }

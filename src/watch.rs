@@ -34,7 +34,7 @@ pub enum WaitResult {
     TimedOut,
 }
 
-/// Handle that ends the wait of a [`Watch`].
+/// Handle that ends the wait of a [`FileWatch`].
 #[derive(Clone, Debug)]
 pub struct Waker(SyncSender<()>);
 
@@ -120,7 +120,7 @@ impl FileWatch {
         self
     }
 
-    /// Replaces the set of watched files, in addition to the file of [`Self::on`], by `others`.
+    /// Replaces the set of watched files, in addition to the file of [`Self::for_file`], by `others`.
     pub fn watch_files<'a>(&mut self, others: impl Iterator<Item = &'a PathBuf>) {
         let own = Some(&self.file).filter(|file| !file.as_os_str().is_empty()).cloned();
         let all: Vec<PathBuf> = others.cloned().chain(own).collect();
@@ -164,7 +164,7 @@ impl FileWatch {
         self.waker.clone()
     }
 
-    /// Waits until an event or a waker, or for at most `longest`.
+    /// Waits until an event or a waker, or for at most `max_wait`.
     pub fn wait(&self, max_wait: Duration) -> WaitResult {
         match self.wakes.recv_timeout(max_wait) {
             Ok(()) => WaitResult::Notified,

@@ -1,8 +1,8 @@
 //! Worker threads. Each has its own runtime and one socket per listener. Requests never move between threads; only
 //! counters are shared.
 //!
-//! A thread that fails would leave its share of the clients unserved. [`Crew`] therefore reports at once which threads
-//! are running and which of them has failed.
+//! A thread that fails would leave its share of the clients unserved. [`ThreadGroup`] therefore reports at
+//! once which threads are running and which of them has failed.
 
 use std::io;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ struct GroupState {
 
 impl ThreadGroup {
     /// Starts a thread with a runtime of its own and runs `work` on it. Both end when `work` completes; tasks that are
-    /// still running are dropped. The thread has failed if it panics, returns [`Unfinished`] or cannot create its
-    /// runtime.
+    /// still running are dropped. The thread has failed if it panics, returns [`WorkerFailed`] or cannot
+    /// create its runtime.
     ///
     /// # Errors
     /// If the system cannot create the thread.
@@ -44,7 +44,7 @@ impl ThreadGroup {
     {
         let guard = ThreadGuard::start(self, &name);
         let run = move || {
-            // Moves the whole `Shift` into the closure, so that it is dropped when the thread ends.
+            // Moves the whole `ThreadGuard` into the closure, so that it is dropped when the thread ends.
             let mut guard = guard;
             // A local runtime cannot be sent between threads, so it is created on its own.
             let mut builder = Builder::new_current_thread();

@@ -16,8 +16,8 @@ const SOURCES: u64 = 390;
 /// Requests per source, the same as in the large measurement: fewer would change the weight of silent times.
 const REQUESTS: u64 = 1481;
 
-/// Maximum deviation of this small sample from the documented value: relative to it, or [`POINTS`] percentage points.
-/// Most values change by more than this from one precision to the next.
+/// Maximum deviation of this small sample from the documented value: relative to it, or [`TOLERANCE_POINTS`]
+/// percentage points. Most values change by more than this from one precision to the next.
 const TOLERANCE: f64 = 0.33;
 const TOLERANCE_POINTS: f64 = 0.03;
 

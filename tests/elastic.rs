@@ -1,4 +1,4 @@
-//! Elastic limits: the guarantees of prices, and the behaviour of the controller with a simulated upstream.
+//! Elastic limits: the guarantees of costs, and the behaviour of the controller with a simulated upstream.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
 #[path = "elastic/costs.rs"]

@@ -20,7 +20,8 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Curves with common axes. Values above `most` are drawn at the top edge, and the legend states the highest value.
+/// Curves with common axes. Values above `max` are drawn at the top edge, and the legend states the highest
+/// value.
 pub(crate) struct Panel {
     /// Unit after the name in the legend; may be empty.
     pub(crate) unit: &'static str,

@@ -41,7 +41,7 @@ impl CommandInstance {
     }
 }
 
-/// Starts `of` instances, each with its own connection; one thread runs all of them.
+/// Starts `count` instances, each with its own connection; one thread runs all of them.
 pub(crate) fn start_fleet(count: usize, style: CommandStyle, server: SocketAddr) -> Vec<CommandInstance> {
     let (instances, queues): (Vec<_>, Vec<_>) = (0..count)
         .map(|_| {

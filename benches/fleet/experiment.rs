@@ -57,7 +57,7 @@ struct State {
     rejected_waits: Cell<u64>,
 }
 
-/// Runs an experiment for `lasts`.
+/// Runs an experiment for `duration`.
 pub(crate) async fn run(
     fleet: Fleet,
     demand: Demand,

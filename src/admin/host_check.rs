@@ -10,8 +10,8 @@ use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderValue, Request};
 
-/// Returns whether every host of the request is an IP address, `localhost`, or in `hosts`. A request without a host
-/// passes, because browsers always send one.
+/// Returns whether every host of the request is an IP address, `localhost`, or in `allowed_hosts`. A request
+/// without a host passes, because browsers always send one.
 pub(super) fn are_hosts_allowed<B>(request: &Request<B>, allowed_hosts: &[Box<str>]) -> bool {
     let is_header_allowed = |field: &HeaderValue| {
         let authority = field.to_str().ok().and_then(|text| text.parse::<Authority>().ok());

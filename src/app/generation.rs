@@ -56,13 +56,13 @@ impl Generations {
         Ok(Self { engine, listeners, clock, metrics, runtime })
     }
 
-    /// Returns the windows of Envoy's rate limit service, which persist through all generations; `None`
+    /// Returns the limit handles of Envoy's rate limit service, which persist through all generations; `None`
     /// without the service.
     pub(super) fn rls_limits(&self) -> Option<UnitLimits> {
         UnitLimits::from_handles(self.engine.permanent())
     }
 
-    /// Returns the windows that the service shares with other instances; `None` if it does not share.
+    /// Returns the limit handles that the service shares with other instances; `None` if it does not share.
     pub(super) fn shared_rls_limits(&self) -> Option<UnitLimits> {
         UnitLimits::shared_from_handles(self.engine.permanent())
     }

@@ -16,9 +16,9 @@ use crate::jitter::jittered;
 use crate::limiter::Limiter;
 use crate::proxy::ProxyState;
 
-/// Turns between lookups of all names; the DNS of Kubernetes allows caching for five seconds.
+/// Ticks between lookups of all names; the DNS of Kubernetes allows caching for five seconds.
 const TICKS_PER_REFRESH: u32 = 5;
-/// Duration of a turn; a name without an address yet is looked up in each turn.
+/// Duration of a tick; a name without an address yet is looked up in each tick.
 const TICK: Duration = Duration::from_secs(1);
 /// Timeout of a lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);

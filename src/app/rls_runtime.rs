@@ -98,7 +98,7 @@ impl StatsdThread {
 }
 
 impl RlsRuntime {
-    /// Creates the service by `config`; it counts in the windows of `generations`.
+    /// Creates the service by `config`; it counts with the limit handles of `generations`.
     pub(super) fn from_config(
         config: &Config,
         generations: &Generations,

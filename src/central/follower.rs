@@ -72,7 +72,7 @@ impl DocumentFollower {
     /// once, because the cached one serves for a start.
     ///
     /// # Errors
-    /// Returns the last [`Failure`].
+    /// Returns the last `FetchError`.
     pub async fn fetch_initial(&mut self) -> Result<InitialFetch, FetchError> {
         let limit = self.client.settings().timeout;
         let mut last = FetchError::Timeout(limit);
@@ -108,7 +108,7 @@ impl DocumentFollower {
         })
     }
 
-    /// Notes that `kept` is running although the server has another document.
+    /// Notes that `cached` is running although the server has another document.
     pub fn set_unconfirmed(&mut self, cached: FetchedDocument) {
         self.unconfirmed = Some(cached);
     }

@@ -24,8 +24,8 @@ pub(super) enum PollOutcome {
     Failed(u32),
 }
 
-/// Returns the pause before the next request. `held` is the long-poll time of the last request, if it had
-/// one.
+/// Returns the pause before the next request. `long_poll` is the long-poll time of the last request, if it
+/// had one.
 pub(super) fn pause(outcome: PollOutcome, long_poll: Option<Duration>, interval: Duration) -> Duration {
     match outcome {
         // The next request returns what has changed meanwhile, or waits for the next change.

@@ -78,8 +78,8 @@ fn has_other_upstreams(old: &Config, new: &Config) -> bool {
     old.upstreams != new.upstreams || old.upstream_tls != new.upstream_tls
 }
 
-/// Appends the differences of two rules of the same name; `keeps` is whether the counters of `new` exist
-/// already.
+/// Appends the differences of two rules of the same name; `keeps_counters` is whether the counters of `new`
+/// exist already.
 fn describe_rule_changes(old: &Rule, new: &Rule, keeps_counters: bool, parts: &mut Vec<String>) {
     if old.matcher != new.matcher {
         parts.push(format!("match changed; {COUNTERS_KEPT}"));

@@ -104,22 +104,15 @@ pub(super) fn compile(
         .rules
         .as_ref()
         .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut context, report));
-    plans::note_plans_without_rule(
-        raw.plans.as_ref(),
-        context.plans.as_deref(),
-        &rules,
-        root.key("plans"),
-        report,
-    );
+    let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
+    plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
     if let (Some(raw), None) = (&raw.rules, raw.trailing_slash) {
         trailing_slash::note_bypassed_rules(raw, root.key("rules"), &rules, report);
     }
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
     if store.is_some() && !context.has_shared_limits {
-        let note = ValueError::new("not used, because no limit needs the store");
-        report
-            .add_note(root.key("store"), note.with_hint("set `scope: shared` on a rule, or remove `store`"));
+        note_unused_store(report);
     }
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
@@ -146,6 +139,14 @@ pub(super) fn compile(
         notices: Vec::new(),
         content_hashes: ContentHashes::default(),
     })
+}
+
+fn note_unused_store(report: &mut Diagnostics<'_>) {
+    let note = ValueError::new("not used, because no limit needs the store");
+    report.add_note(
+        ConfigPath::ROOT.key("store"),
+        note.with_hint("set `scope: shared` on a rule, or remove `store`"),
+    );
 }
 
 /// Requires `listeners` and `rules`, so that an empty or truncated file is not accepted as one without rules.

@@ -2,7 +2,7 @@
 //!
 //! [`DataFiles`] reads each file once and keeps the parsed value until the content changes, so that a reload does
 //! not parse an unchanged database again. It records which files are used, which determines what to watch and
-//! how changes are found. Parsing is up to each file's [`Kind`].
+//! how changes are found. Parsing is up to each file's [`DataFileKind`].
 
 pub(super) mod certificates;
 #[cfg(any(test, fuzzing))]
@@ -53,12 +53,12 @@ pub(super) struct DataFileError {
 }
 
 impl DataFileError {
-    /// Creates a flaw of the file as a whole.
+    /// Creates an error of the file as a whole.
     pub(super) fn for_file(fault: impl Into<ValueError>) -> Self {
         Self { position: None, error: fault.into() }
     }
 
-    /// Creates a flaw at a line and a column, both from 1.
+    /// Creates an error at a line and a column, both from 1.
     pub(super) fn at_position(line: usize, column: usize, fault: impl Into<ValueError>) -> Self {
         Self { position: Some((line, column)), error: fault.into() }
     }
@@ -67,7 +67,7 @@ impl DataFileError {
 /// Hash of a file's content, or why it cannot be read.
 pub(super) type FileHash = Result<u128, String>;
 
-/// Marks of all files in use at one moment.
+/// Hashes of all files in use at one moment.
 pub(super) type FileHashes = BTreeMap<PathBuf, FileHash>;
 
 type ParseResult = Result<Arc<dyn Any + Send + Sync>, Arc<[DataFileError]>>;
@@ -91,7 +91,7 @@ struct FileRecord {
     is_stable: bool,
     hash: FileHash,
     max_size: u64,
-    /// Results of each kind for the content that `mark` stands for.
+    /// Results of each kind for the content with this `hash`.
     parsed: Vec<(&'static str, ParseResult)>,
     /// Whether the configuration compiled last names the file.
     is_used: bool,
@@ -151,13 +151,13 @@ impl DataFiles {
         Clock::start().now()
     }
 
-    /// Returns the current marks of all files in use. Reads only files that may have changed.
+    /// Returns the current hashes of all files in use. Reads only files that may have changed.
     pub(super) fn current_hashes(&mut self) -> FileHashes {
         let look = |(path, record): (&PathBuf, &mut FileRecord)| (path.clone(), record.current_hash(path));
         self.records.iter_mut().map(look).collect()
     }
 
-    /// Returns the marks of all files in use as of when they were last parsed.
+    /// Returns the hashes of all files in use as of when they were last parsed.
     pub(super) fn recorded_hashes(&self) -> FileHashes {
         self.records.iter().map(|(path, record)| (path.clone(), record.hash.clone())).collect()
     }
@@ -172,7 +172,7 @@ impl DataFiles {
         self.records.iter().map(|(path, record)| (path.clone(), record.stamp))
     }
 
-    /// Returns the marks by file name, relative to the directory of the configuration if possible.
+    /// Returns the hashes by file name, relative to the directory of the configuration if possible.
     pub(super) fn hashes_by_name(&self) -> BTreeMap<String, FileHash> {
         let name = |path: &Path| path.strip_prefix(&self.base).unwrap_or(path).to_string_lossy().into_owned();
         self.records.iter().map(|(path, record)| (name(path), record.hash.clone())).collect()
@@ -216,7 +216,7 @@ impl FileRecord {
         Self { stamp: None, is_stable: false, hash: mark, max_size, parsed: Vec::new(), is_used: true }
     }
 
-    /// Records a new reading; discards parsed values if the content differs.
+    /// Records a read; discards parsed values if the content differs.
     fn record_read(&mut self, stamp: Option<Stamp>, hash: FileHash) {
         self.is_stable = stamp.is_some() && stamp == self.stamp && hash == self.hash;
         self.stamp = stamp;
@@ -226,7 +226,7 @@ impl FileRecord {
         }
     }
 
-    /// Returns the file's current mark; keeps the values parsed earlier.
+    /// Returns the file's current hash; keeps the values parsed earlier.
     fn current_hash(&mut self, path: &Path) -> FileHash {
         let stamp = Stamp::from_path(path);
         if self.is_stable && stamp == self.stamp {
@@ -240,7 +240,7 @@ impl FileRecord {
     }
 }
 
-/// Reports a flaw: at its position in the data file, or, if it concerns the whole file, at `at`, where the
+/// Reports an error: at its position in the data file, or, if it concerns the whole file, at `at`, where the
 /// file is named.
 pub(super) fn report_error(
     error: &DataFileError,
@@ -270,7 +270,7 @@ pub(super) fn report_error(
     report.add_diagnostic(at, problem);
 }
 
-/// Limits `flaws` to [`MOST_FLAWS`].
+/// Truncates `errors` to [`MAX_REPORTED_ERRORS`].
 pub(super) fn truncate_errors(errors: impl IntoIterator<Item = DataFileError>) -> Vec<DataFileError> {
     errors.into_iter().take(MAX_REPORTED_ERRORS).collect()
 }

@@ -12,7 +12,7 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum size of a request's header section, in bytes; Envoy's default.
 pub const MAX_HEADER_SIZE: u32 = 60 * 1024;
-/// [`HEADER_SIZE`] as written in the configuration.
+/// [`MAX_HEADER_SIZE`] as written in the configuration.
 pub const MAX_HEADER_SIZE_TEXT: &str = "60KiB";
 
 /// Maximum number of header fields of a request; Envoy's default. Browsers send about twenty.

@@ -1,8 +1,9 @@
 //! Problems of a configuration and their positions.
 //!
-//! A [`Fault`] is what the parser of a single value reports. A [`Problem`] adds the file, the position and
-//! the path. A `Diagnostics` collects problems, so that one run lists all of them. Wording of messages: lower
-//! case, no full stop, the problem first and the value last, names in backquotes and values in double quotes.
+//! A [`ValueError`] is what the parser of a single value reports. A [`Diagnostic`] adds the file, the
+//! position and the path. `Diagnostics` collects problems, so that one run lists all of them. Wording of
+//! messages: lower case, no full stop, the problem first and the value last, names in backquotes and values
+//! in double quotes.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -17,7 +18,7 @@ use super::tree::{Position, Positions, SourceTexts};
 /// rest.
 const MAX_QUOTED_CHARS: usize = 60;
 
-/// Whether a remark prevents a configuration from being used.
+/// Whether a diagnostic prevents a configuration from being used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// The configuration is rejected.
@@ -26,7 +27,7 @@ pub enum Severity {
     Note,
 }
 
-/// A remark about a configuration, e.g. `weir.yaml:14:12: rules[1].limit: unknown unit "fortnight"`.
+/// A diagnostic of a configuration, e.g. `weir.yaml:14:12: rules[1].limit: unknown unit "fortnight"`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Diagnostic {
     /// The file, as it was named.
@@ -101,18 +102,18 @@ pub struct ValueError {
 }
 
 impl ValueError {
-    /// Creates a fault without a hint.
+    /// Creates an error without a hint.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None }
     }
 
-    /// Returns the fault with a hint.
+    /// Returns the error with a hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Returns the fault with a suggestion of the name that was probably meant, if there is one.
+    /// Returns the error with a suggestion of the name that was probably meant, if there is one.
     #[must_use]
     pub fn with_suggestion(self, name: Option<&str>) -> Self {
         match name {
@@ -162,7 +163,7 @@ pub(super) fn backquoted_list<'a>(names: impl IntoIterator<Item = &'a str>) -> S
     names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// All remarks about one configuration.
+/// All diagnostics of one configuration.
 #[derive(Debug)]
 pub(super) struct Diagnostics<'a> {
     texts: &'a SourceTexts<'a>,
@@ -268,7 +269,7 @@ impl<'a> Diagnostics<'a> {
         });
     }
 
-    /// Marks `at` and everything that contains it as faulty.
+    /// Marks `at` and everything that contains it as reported.
     fn mark_with_parents(&mut self, at: ConfigPath<'_>) {
         let mut around = Some(at);
         while let Some(at) = around {

@@ -365,7 +365,7 @@ impl<'a> VariableReader<'a> {
     }
 }
 
-/// Splits a comma-separated list into pairs at the character `between`; also returns the items that are not
+/// Splits a comma-separated list into pairs at the character `separator`; also returns the items that are not
 /// pairs.
 fn split_pairs(text: &str, separator: char) -> (Value, Vec<&str>) {
     let (mut pairs, mut others) = (Map::new(), Vec::new());

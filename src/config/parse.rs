@@ -1,6 +1,6 @@
 //! Parsers of single values in the configuration: the only place where units are read.
 //!
-//! Every function takes one text and returns its value or a [`Fault`] that describes what is expected.
+//! Every function takes one text and returns its value or a [`ValueError`] that describes what is expected.
 //! Numbers of any length are read without overflow. No input causes a panic.
 
 mod address;
@@ -41,7 +41,7 @@ const SIZE_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 2
 /// Parses a rate, e.g. `100/s`, `10/30s` or `10 per minute`.
 ///
 /// # Errors
-/// Returns a [`Fault`] that names the part that cannot be read.
+/// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn rate(text: &str) -> Result<Limit, ValueError> {
     let Some((count, period)) = split_rate(text) else { return Err(invalid_rate(text)) };
     let (count, period) = (count.trim(), period.trim());
@@ -57,7 +57,7 @@ pub fn rate(text: &str) -> Result<Limit, ValueError> {
 /// Parses a duration, e.g. `250ms`, `5s` or `2h`. Zero needs a unit, too: `0s`.
 ///
 /// # Errors
-/// Returns a [`Fault`] that names the part that cannot be read.
+/// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn duration(text: &str) -> Result<Duration, ValueError> {
     let (count, name) = split_number(text.trim());
     if count.is_empty() || name.is_empty() {
@@ -93,7 +93,7 @@ pub fn period_from_duration(duration: Duration) -> Option<Period> {
 /// Parses a size, e.g. `64KiB` or `512B`, into bytes.
 ///
 /// # Errors
-/// Returns a [`Fault`] that names the part that cannot be read.
+/// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn size(text: &str) -> Result<u64, ValueError> {
     let (count, name) = split_number(text.trim());
     if count.is_empty() || name.is_empty() {

@@ -1,9 +1,9 @@
 //! The configuration as written.
 //!
 //! One definition per key: `serde` decodes by it, and the JSON Schema is generated from it. Editors use the schema, and
-//! `shape` checks files against it. There is no logic here; `compile` interprets the values. The doc comments are the
-//! descriptions in the schema. Required keys are `Option`s too: invalid values are left out, so that the rest of the
-//! file can still be checked.
+//! `schema_check` checks files against it. There is no logic here; `compile` interprets the values. The doc
+//! comments are the descriptions in the schema. Required keys are `Option`s too: invalid values are left out,
+//! so that the rest of the file can still be checked.
 
 mod bootstrap;
 mod client_limits;

@@ -117,7 +117,8 @@ impl Reloader {
         )
     }
 
-    /// Starts with a bootstrap and a fetched document; further documents are [delivered](Handle::deliver).
+    /// Starts with a bootstrap and a fetched document; further documents are
+    /// [delivered](ReloadHandle::deliver_document).
     ///
     /// # Errors
     /// Returns every problem of both.
@@ -196,7 +197,7 @@ impl Reloader {
         ReloadHandle { state: Arc::clone(&self.state), waker: self.watch.waker() }
     }
 
-    /// Follows the file until [`Handle::stop`]. Blocks, so it needs a thread of its own.
+    /// Follows the file until [`ReloadHandle::stop`]. Blocks, so it needs a thread of its own.
     ///
     /// `apply` receives every outcome; the status shows an outcome once `apply` has returned.
     pub fn run(mut self, now: impl Fn() -> Timestamp, mut apply: impl FnMut(Reload)) {
@@ -234,7 +235,7 @@ impl Reloader {
         self.pause(pause);
     }
 
-    /// Waits for `lasts`, or until stopped. Events during the pause are handled after it.
+    /// Waits for `duration`, or until stopped. Events during the pause are handled after it.
     fn pause(&self, duration: Duration) {
         let began = Stopwatch::start();
         let mut woken = WaitResult::TimedOut;
@@ -270,7 +271,7 @@ impl Reloader {
                 return self.is_unchanged_after_pause(&again).then_some(again);
             }
             if debounce.is_over() && !is_open && snapshot.is_confirmed_by(&again, self.origin.path()) {
-                // Changes since this reading are evaluated next.
+                // Changes since this snapshot are evaluated next.
                 self.watch.waker().wake();
                 return self.is_unchanged_after_pause(&snapshot).then_some(snapshot);
             }
@@ -391,7 +392,7 @@ impl Reloader {
         )
     }
 
-    /// Whether the data files that were used are complete. Files with the same content as in `reading` are;
+    /// Whether the data files that were used are complete. Files with the same content as in `snapshot` are;
     /// others are read once more.
     fn is_confirmed(&mut self, snapshot: &SourceSnapshot, used: &SourceContents) -> bool {
         let is_known = |path: &PathBuf| snapshot.contents.data_hashes.get(path) == used.data_hashes.get(path);

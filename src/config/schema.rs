@@ -1,5 +1,5 @@
-//! The JSON Schema of the configuration: made from [`super::raw`], given to editors, and what
-//! `shape` checks files against.
+//! The JSON Schema of the configuration, generated from [`super::raw`]. Editors use it, and `schema_check`
+//! checks files against it.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{applicability, raw};
 
-/// One reference to a variable and nothing else.
+/// A value that consists of one reference to a variable.
 const VARIABLE_PATTERN: &str = r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}$";
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
@@ -18,13 +18,13 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     schema
 });
 
-/// The schema that values follow once variables have been filled in.
+/// Returns the schema of values after the substitution of variables.
 pub(super) fn schema() -> &'static Value {
     &SCHEMA
 }
 
-/// The schema of a file, as `weir schema` prints it for editors: where it wants a number, a boolean or one of
-/// some words, a variable may stand.
+/// Returns the schema of a file, as `weir schema` prints it for editors. A variable is valid in place of a
+/// number, a boolean or an enumerated word.
 pub fn published_schema() -> Value {
     let mut schema = SCHEMA.clone();
     allow_variables(&mut schema);
@@ -33,8 +33,8 @@ pub fn published_schema() -> Value {
     schema
 }
 
-/// Descriptions link to pages of the documentation, which editors cannot open: `description` has the text alone, and
-/// `markdownDescription` the links.
+/// Moves descriptions with links to `markdownDescription`, and removes the links from `description`: editors
+/// that show plain text cannot open pages of the documentation.
 fn separate_links(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
@@ -54,7 +54,7 @@ fn separate_links(schema: &mut Value) {
     }
 }
 
-/// `[text](target)` becomes `text`.
+/// Replaces `[text](target)` by `text`.
 fn without_links(markdown: &str) -> String {
     let mut text = String::with_capacity(markdown.len());
     let mut rest = markdown;
@@ -68,12 +68,12 @@ fn without_links(markdown: &str) -> String {
     text + rest
 }
 
-/// Whether the values that `schema` describes are not to be shown.
+/// Whether the values that `schema` describes are secret.
 pub(super) fn is_secret(schema: &Value) -> bool {
     schema.get("writeOnly") == Some(&Value::Bool(true))
 }
 
-/// Whether the keys of the maps that `schema` describes are not to be shown, unless the schema itself names them.
+/// Whether the keys of the maps that `schema` describes are secret, unless the schema itself names them.
 pub(super) fn has_secret_keys(schema: &Value) -> bool {
     schema.get("propertyNames").is_some_and(is_secret)
 }
@@ -86,7 +86,7 @@ fn allow_variables(schema: &mut Value) {
             let is_narrow = object.contains_key("enum") || object.contains_key("const");
             if matches!(kind, Some("integer" | "boolean")) || (kind == Some("string") && is_narrow) {
                 let mut plain = std::mem::take(object);
-                // What editors show stays where they look for it.
+                // Editors show these only at the top level of a schema.
                 let shown = ["description", "default"].map(|key| (key, plain.shift_remove(key)));
                 object.extend(shown.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
                 object.insert(
@@ -100,8 +100,8 @@ fn allow_variables(schema: &mut Value) {
     }
 }
 
-/// An optional key may be left out, but where it stands it says something: `burst:` with nothing behind it is
-/// a slip, or the end of a file that was cut off.
+/// Rejects `null`. An optional key may be left out, but not left empty: `burst:` without a value is a
+/// mistake, or the end of a truncated file.
 fn forbid_null(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
@@ -122,7 +122,7 @@ fn forbid_null(schema: &mut Value) {
     }
 }
 
-/// A choice of one is none.
+/// Replaces an `anyOf` of one schema by that schema.
 fn inline_single_alternative(object: &mut Map<String, Value>) {
     let Some(Value::Array(any)) = object.get("anyOf") else { return };
     if let [Value::Object(only)] = any.as_slice() {

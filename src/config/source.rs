@@ -12,7 +12,7 @@ use super::config_path::ConfigPath;
 use super::defaults::MAX_CONFIG_FILE_SIZE;
 use super::diagnostic::{Diagnostic, Diagnostics, ValueError, quoted};
 
-/// Returns an environment variable. With [`variables`] the only code that reads the environment.
+/// Returns an environment variable. With [`environment_variables`] the only code that reads the environment.
 #[expect(clippy::disallowed_methods, reason = "the one reader of the environment; tests pass a map instead")]
 pub(super) fn environment_variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -122,7 +122,7 @@ impl VariableSubstitution<'_, '_> {
     }
 }
 
-/// Removes the quoted value from a fault at a secret.
+/// Removes the quoted value from an error at a secret.
 fn without_secret(fault: ValueError, at: ConfigPath<'_>) -> ValueError {
     if fault.message.contains('"') && at.to_string().contains("secret") {
         return ValueError { message: "invalid variable reference".to_owned(), hint: fault.hint };

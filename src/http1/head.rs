@@ -19,7 +19,7 @@ pub struct FieldSpan {
 pub type FieldSpans = SmallVec<[FieldSpan; 16]>;
 
 impl FieldSpan {
-    /// Returns the position of `field`, which must be a part of `whole`.
+    /// Returns the position of `field`, which must be a part of `head`.
     pub fn locate(head: &[u8], field: &httparse::Header<'_>) -> Self {
         Self { name: span_of(head, field.name.as_bytes()), value: span_of(head, field.value) }
     }
@@ -67,7 +67,7 @@ pub fn to_header_map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, Malfo
     Ok(map)
 }
 
-/// Returns the position of `part` in `whole`, of which it must be a part unless it is empty.
+/// Returns the position of `part` in `head`, of which it must be a part unless it is empty.
 pub fn span_of(head: &[u8], part: &[u8]) -> [u32; 2] {
     if part.is_empty() {
         return [0, 0];

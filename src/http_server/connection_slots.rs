@@ -64,7 +64,7 @@ impl ConnectionSlots {
         self.0.push((connection, stage));
     }
 
-    /// Aborts the connection with the lowest priority if there are `most`. Returns whether one was aborted.
+    /// Aborts the connection with the lowest priority if there are `max`. Returns whether one was aborted.
     pub(super) fn evict_if_full(&mut self, max: usize) -> bool {
         if self.0.len() < max {
             return false;

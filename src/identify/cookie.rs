@@ -114,8 +114,8 @@ fn trimmed(text: &[u8]) -> &[u8] {
     &text[start..end]
 }
 
-/// Whether a value contains white space followed by another pair whose name is `wanted`. For Python's `http.cookies`,
-/// white space ends a value as a semicolon does.
+/// Whether a value contains white space followed by another pair whose name `is_match` accepts. For Python's
+/// `http.cookies`, white space ends a value as a semicolon does.
 fn hides_pair(value: &[u8], is_match: impl Fn(&[u8]) -> bool) -> bool {
     if !value.iter().any(|byte| is_space(*byte)) || is_one_string(value) {
         return false;

@@ -12,7 +12,7 @@ use super::MalformedPath;
 /// Returns the normal form of a request path, borrowed if the path is normal already.
 ///
 /// # Errors
-/// [`Malformed`] for `%00`, and for a `%` without two hexadecimal digits.
+/// [`MalformedPath`] for `%00`, and for a `%` without two hexadecimal digits.
 pub fn normalise(path: &str) -> Result<Cow<'_, str>, MalformedPath> {
     if is_normal(path.as_bytes()) {
         return Ok(Cow::Borrowed(path));

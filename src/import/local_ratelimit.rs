@@ -282,7 +282,7 @@ impl FilterImporter<'_, '_> {
         rule
     }
 
-    /// Sets the conditions of a rule except for requests that are `taken` by others, its key and its limit.
+    /// Sets the conditions of a rule, with `exceptions` for requests of other rules, and its key and limit.
     fn set_limit(
         &self,
         rule: &mut RuleText,

@@ -133,7 +133,7 @@ pub(super) fn regex_pattern(regex: &str) -> String {
 pub(super) struct UniqueNames(HashSet<String>);
 
 impl UniqueNames {
-    /// Returns `wanted` with invalid characters replaced, and with a number suffix if it is in use.
+    /// Returns `requested` with invalid characters replaced, and with a number suffix if it is in use.
     pub(super) fn make_unique(&mut self, requested: &str) -> String {
         let allowed = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\' | '$');
         let name: String =

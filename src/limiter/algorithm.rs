@@ -248,7 +248,7 @@ pub enum Outcome {
 /// that it is brought forward to `now`.
 ///
 /// `None` is an unused counter. Costs saturate; a `cost` of zero conforms unless the counter is in debt. For a
-/// [`History`] the returned state is the one to pass to [`History::follow`].
+/// [`History`] the returned state is the one to pass to [`History::apply_state`].
 // Inline for the algorithm that most limits use, so that its state stays in registers.
 #[inline(always)]
 pub fn evaluate<'a>(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The terms of one check.
+/// Options of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Group of the check. The checks of one rule form a group; they are adjacent in the list of checks.
@@ -53,7 +53,8 @@ pub struct DelayPolicy {
 }
 
 impl DelayPolicy {
-    /// A delay of at most `most`, in whole milliseconds up to 49 days, for at most `queue` requests of a key at once.
+    /// A delay of at most `max_delay`, in whole milliseconds up to 49 days, for at most `queue` requests of a
+    /// key at once.
     pub fn new(max_delay: Duration, queue: Option<u32>) -> Self {
         Self {
             max_delay_millis: u32::try_from(max_delay.as_millis()).unwrap_or(u32::MAX),
@@ -66,7 +67,8 @@ impl DelayPolicy {
         Duration::from_millis(self.max_delay_millis as u64)
     }
 
-    /// Returns the maximum number of delayed requests per key; `None` if only [`Self::most`] bounds them.
+    /// Returns the maximum number of delayed requests per key; `None` if only [`Self::max_delay`] bounds
+    /// them.
     pub const fn max_queued(self) -> Option<u32> {
         if self.max_queued == u32::MAX { None } else { Some(self.max_queued) }
     }

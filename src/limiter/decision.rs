@@ -168,7 +168,8 @@ impl Decision {
         self.overflowed |= later.overflowed;
     }
 
-    /// Whether any enforced limit rejects; then no limit has been charged, except as [`super::terms::Terms`] require.
+    /// Whether any enforced limit rejects; then no limit has been charged, except as
+    /// [`super::check_options::CheckOptions`] require.
     pub fn is_rejected(&self) -> bool {
         match &self.verdicts {
             Verdicts::One(verdict) => verdict.rejects(),

@@ -104,8 +104,8 @@ pub struct ElasticCosts {
 }
 
 impl ElasticCosts {
-    /// Computes the costs for a limit that may grow by `stretch`, with at most `most` shares per request; `None` if
-    /// `most` is too small to express the factor exactly.
+    /// Computes the costs for a limit that may grow within `range`, with at most `max_units` shares per
+    /// request; `None` if `max_units` is too small to express the factor exactly.
     pub(super) fn new(range: ElasticRange, max_units: u64) -> Option<Self> {
         let (numerator, denominator) = range.ratio();
         let most = u32::try_from(max_units).unwrap_or(u32::MAX).min(u16::MAX.into());

@@ -31,7 +31,7 @@ impl<'a> CounterView<'a> {
         now: Timestamp,
     ) -> Self {
         let held = match (check.charge_timing, check.options) {
-            // If other requests may hold reservations on the counter, the check has terms.
+            // If other requests may hold reservations on the counter, the check has options.
             (ChargeTiming::OnArrival, None) => 0,
             _ => shard.held_of(key, check.handle.id),
         };
@@ -41,8 +41,8 @@ impl<'a> CounterView<'a> {
     }
 }
 
-/// Decides and charges the common case: one check without terms, charged on arrival, whose counter exists. Returns
-/// `None` for all other checks without terms.
+/// Decides and charges the common case: one check without options, charged on arrival, whose counter exists.
+/// Returns `None` for all other checks without options.
 // Inline: passing the verdict through memory costs as much as deciding it.
 #[inline(always)]
 pub(super) fn try_fast_path(
@@ -115,7 +115,7 @@ fn seconds_until_more(history: &History, quota: &Quota, now: Timestamp) -> u32 {
     }
 }
 
-/// Applies the terms of a check: returns the state to keep if the request passes.
+/// Applies the options of a check: returns the state to keep if the request passes.
 fn apply_options(
     terms: CheckOptions,
     check: &Check,

@@ -63,7 +63,7 @@ pub struct KeyHash([u64; 2]);
 
 impl KeyHash {
     /// Returns the difference of two salts, which converts a fingerprint under one to that under the other; see
-    /// [`Fingerprint::under`].
+    /// [`Fingerprint::resalted`].
     pub(super) const fn salt_difference(self, other: Self) -> Self {
         Self([self.0[0] ^ other.0[0], self.0[1] ^ other.0[1]])
     }

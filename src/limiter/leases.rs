@@ -1,9 +1,10 @@
 //! Leases: the units that counters of this process have of shared limits, which the store counts.
 //!
-//! A counter of a shared limit spends the lease in its slot like any quota. In addition to the slot, a [`Book`] (lease
-//! account) stores what matters when the lease runs out: units held back so that the next lease is requested in time, a
-//! later lease, and the demand. A request whose counter is out of units calls [`Limiter::claim`]; the task that talks
-//! to the store calls [`Limiter::question`] and [`Limiter::grant`].
+//! A counter of a shared limit spends the lease in its slot like any quota. In addition to the slot, a
+//! `LeaseAccount` stores what matters when the lease runs out: units held back so that the next lease is
+//! requested in time, a later lease, and the demand. A request whose counter is out of units calls
+//! [`Limiter::acquire_units`]; the task that queries the store calls [`Limiter::lease_request`] and
+//! [`Limiter::apply_grant`].
 
 mod account;
 mod bans;
@@ -64,7 +65,7 @@ pub enum LeaseOutcome {
     Requested(bool),
     /// The store has no units for this time.
     Rejected(Duration),
-    /// The limit is gone, or there is no room for the lease of another key.
+    /// The limit has been removed, or there is no room for the lease of another key.
     Unavailable,
 }
 
@@ -96,8 +97,8 @@ impl Limiter {
         self.acquire_counter_units(self.shared_counter(check), (check.cost, None), now)
     }
 
-    /// As [`Self::claim`] for `cost` units. `limit` is the number of units of the limit if its handle does not
-    /// determine it.
+    /// As [`Self::acquire_units`] for `cost` units. `limit` is the number of units of the limit if its handle
+    /// does not determine it.
     pub(super) fn acquire_counter_units(
         &self,
         SharedCounter { limit: meter, key }: SharedCounter,
@@ -146,7 +147,7 @@ impl Limiter {
     }
 
     /// Creates a query to the store about a counter; `None` if there is nothing to query. The query is pending until
-    /// [`Self::grant`] or [`Self::abandon`].
+    /// [`Self::apply_grant`] or [`Self::abandon_request`].
     pub fn lease_request(&self, counter: SharedCounter, now: Timestamp) -> Option<LeaseRequest> {
         let SharedCounter { limit: meter, key } = counter;
         let mut shard = self.table.lock(self.table.shard_of(key));

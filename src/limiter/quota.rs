@@ -152,7 +152,7 @@ impl Quota {
         (period.nanos() <= MAX_REFILL).then(|| quota.with_params(Params::None))
     }
 
-    /// Creates a concurrency limit of `most` requests.
+    /// Creates a concurrency limit of `max_in_flight` requests.
     pub const fn in_flight(max_in_flight: NonZeroU32) -> Self {
         Self {
             interval: 0,
@@ -248,7 +248,7 @@ impl Quota {
     /// At full cost it admits exactly what this quota admits.
     ///
     /// # Errors
-    /// [`QuotaError::NoShares`] if count, burst or rate leave no room for shares.
+    /// [`QuotaError::TooLargeForElastic`] if count, burst or rate leave no room for shares.
     pub fn to_elastic(self, stretch: ElasticRange) -> Result<(Self, ElasticCosts), QuotaError> {
         let (count, burst) = (u64::from(self.count.get()), u64::from(self.burst.get()));
         let max_units = (self.period_nanos() / count).min(u64::from(u32::MAX) / count.max(burst));

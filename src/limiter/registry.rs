@@ -141,7 +141,7 @@ impl LimitRegistry {
         meters
     }
 
-    /// Removes all limits but `meters`; returns whether there were others.
+    /// Removes all limits except those of `handles`; returns whether there were others.
     pub(super) fn retire_others(&mut self, meters: &[LimitHandle]) -> bool {
         let mut keep = vec![false; self.quotas.len()];
         for meter in meters {

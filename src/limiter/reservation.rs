@@ -2,7 +2,7 @@
 //!
 //! [`ChargeTiming`] has three modes. `OnArrival` charges at admission; the charge may be raised or partly given back later.
 //! `OnResponse` reserves units at admission, so that concurrent requests see them, and charges them when the response
-//! shows that the request counts. `WhileServed` only reserves units: a permit of a concurrency limit.
+//! shows that the request counts. `WhileInFlight` only reserves units: a permit of a concurrency limit.
 //!
 //! A reservation is not a charge, so releasing one never lowers a counter by which other requests were decided. A
 //! request that does not count leaves no trace, nor does one that was rejected only because of reservations.
@@ -133,14 +133,14 @@ impl Reservation {
 }
 
 impl Limiter {
-    /// Releases a permit; must be called exactly once. Works even if the limit is gone.
+    /// Releases a permit; must be called exactly once. Works even if the limit has been removed.
     pub fn release_permit(&self, permit: &Reservation) {
         let key = permit.key.salted(permit.handle.salt);
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.holds_mut().release(key, permit.units_per_request, permit.units);
     }
 
-    /// Settles a reservation at `due` units, even beyond the limit; `None` if the limit is gone.
+    /// Settles a reservation at `due` units, even beyond the limit; `None` if the limit has been removed.
     ///
     /// Units are those that it was reserved in, whatever the limit counts in now. A reservation that was not charged
     /// yet ends here. For a charge on arrival, units beyond `due` are given back, as far as time has not given them

@@ -59,7 +59,7 @@ pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Deci
 }
 
 impl Limiter {
-    /// Decides `checks` and counts `tallies` in one critical section.
+    /// Decides checks and performs count operations in one critical section.
     ///
     /// `rule` is called with all results. It returns whether the request passes, and so is charged, and which counts
     /// are written. It must return `passes: false` if a check rejects. It runs under the locks and must not call the

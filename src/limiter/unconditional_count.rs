@@ -87,7 +87,7 @@ pub(super) struct RequestCounters<'a> {
 
 impl Limiter {
     /// Counts on several counters at one moment, over their limits or not; returns what each read, in the order of
-    /// `tallies`.
+    /// the operations.
     ///
     /// `counting` is called with what all of them would read and returns which counts are written. It runs under the
     /// locks and must not call the limiter.

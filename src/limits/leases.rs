@@ -100,8 +100,8 @@ impl AppliedLimits {
     }
 }
 
-/// Provides units for the checks that lack them, without waiting. Checks that must wait for the store are added to
-/// `limits.short`. Checks that are not enforced follow once all others pass.
+/// Provides units for the checks that are out of them, without waiting. Checks that must wait for the store
+/// are added to `limits.awaited_leases`. Checks that are not enforced follow once all others pass.
 // Out of line, because nearly no request calls this.
 #[inline(never)]
 pub(super) fn acquire_leases(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
@@ -160,9 +160,10 @@ fn acquire_lease(
     store.decide_lease(counter, outcome, wait)
 }
 
-/// Decides checks that are not enforced, such as of a rule in shadow mode, and that lack units. Each is checked alone,
-/// because the other checks of an admitted request have been charged. No request waits for them. If the store must be
-/// queried first, the request counts as conforming, because the store has not reported otherwise.
+/// Decides checks that are not enforced, such as of a rule in shadow mode, and that are out of units. Each is
+/// checked alone, because the other checks of an admitted request have been charged. No request waits for
+/// them. If the store must be queried first, the request counts as conforming, because the store has not
+/// reported otherwise.
 fn acquire_unenforced_leases(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
     for position in 0..limits.selected.len() {
         for _ in 0..MAX_ATTEMPTS {

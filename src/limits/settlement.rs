@@ -74,7 +74,7 @@ impl Settlement {
     }
 
     /// Settles by the outcome of the request. Only the sizes of its bodies and the awaited status of a gRPC `call` may
-    /// be missing. Calls `note` with each settled check.
+    /// be missing. Calls `record` with each settled check.
     pub fn settle(
         &mut self,
         request_end: &RequestEnd<'_>,

@@ -76,8 +76,8 @@ pub(super) struct UpgradeAndOverrides {
 }
 
 /// Changes a client's request into one for the upstream. The target becomes origin-form, headers are sanitized, and
-/// those about the client are added. They are added to `apart` if that is given and the request has no header of the
-/// same name. An upgrade is kept if it is to one of `upgrades`.
+/// those about the client are added. They are added to `field_lines` if that is given and the request has no
+/// header of the same name. An upgrade is kept if it is to one of `upgrades`.
 pub(super) fn prepare_request(
     head: &mut request::Parts,
     flags: RequestHeaderFlags,

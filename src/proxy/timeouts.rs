@@ -1,4 +1,4 @@
-//! Downstream timeouts: one timer per connection and per request, and the slow clock that checks them.
+//! Downstream timeouts: one timer per connection and per request, and the coarse clock that checks them.
 //!
 //! An operating-system timer per request would cost more than a rate limit decision. Instead, each timer records the
 //! tick of the last progress, and one sweep per tick checks all timers of a worker. Every downstream timeout, the

@@ -24,7 +24,7 @@ use crate::telemetry::metrics::WorkerMetrics;
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::worker::WorkerFailed;
 
-/// Ticks of the slow clock in a second.
+/// Ticks of the coarse clock in a second.
 const TICKS_PER_SECOND: u32 = 10;
 
 /// State of one worker thread.
@@ -116,7 +116,7 @@ fn propagate_panic(ended: Result<(), JoinError>) -> Result<(), WorkerFailed> {
     }
 }
 
-/// Advances the slow clock and everything that depends on it.
+/// Advances the coarse clock and everything that depends on it.
 async fn run_clock(worker: Rc<Worker>) {
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -42,8 +42,8 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// Returns a channel to `place` that connects on first use and reconnects as needed, with TLS if `tls` is set. Must be
-/// called within a runtime.
+/// Returns a channel to `address` that connects on first use and reconnects as needed, with TLS if `tls` is
+/// set. Must be called within a runtime.
 ///
 /// # Errors
 /// If the host name is invalid.

@@ -27,7 +27,7 @@ use crate::tls::client::{self, TlsClient};
 
 /// Maximum requests of one worker in flight, and separately those in the background. Further ones fail.
 const MAX_IN_FLIGHT: u32 = 1024;
-/// Number of consecutive failures after which no requests are sent for [`REST`].
+/// Number of consecutive failures after which no requests are sent for [`FAILURE_PAUSE`].
 const MAX_CONSECUTIVE_FAILURES: u32 = 5;
 /// Pause after [`MAX_CONSECUTIVE_FAILURES`] failures.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
@@ -203,7 +203,7 @@ impl RemoteService {
         result
     }
 
-    /// Reserves a place among the requests in flight.
+    /// Acquires a permit for a request in flight.
     fn acquire_permit(
         &self,
         now: Timestamp,
@@ -318,7 +318,7 @@ impl Drop for ServiceCall<'_> {
     }
 }
 
-/// A place among the requests in flight, released on drop.
+/// Permit of a request in flight, returned on drop.
 struct InFlightGuard<'s>(&'s Cell<u32>);
 
 impl<'s> InFlightGuard<'s> {

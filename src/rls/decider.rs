@@ -4,28 +4,32 @@
 //! built from their values. So two requests cannot both take the last hit. If native rules have the domain, their
 //! checks are part of the same atomic decision.
 
+mod resolved_request;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use super::descriptor_match::{self, MatchedLimit};
-use super::native::{self, NativeChecks};
-use super::request::RlsRequest;
-use super::response::{self, Code, CurrentLimit, RlsDescriptorStatus, RlsError, RlsResponse};
-use super::rules::{DescriptorLevel, DescriptorRule, DescriptorRules, UnitRate};
-use super::settings::{Counting, RlsSettings, Smoothing};
-use super::shared_limits::{
-    LeaseAvailability, LeaseNeed, MissingLeases, RejectedLeases, SharedDocumentLimits,
+use self::resolved_request::{
+    CountedDescriptor, DescriptorLimit, DescriptorLimits, EMPTY_COUNT_RESULT, ResolvedRequest,
+    counted_descriptors,
 };
-use super::stats::{DescriptorStats, LimitCrossing, RlsRequestStats, near_threshold};
+use super::descriptor_match::{self, MatchedLimit};
+use super::native::NativeChecks;
+use super::request::RlsRequest;
+use super::response::{self, Code, RlsDescriptorStatus, RlsError, RlsResponse};
+use super::rules::{DescriptorLevel, DescriptorRules, UnitRate};
+use super::settings::{Counting, RlsSettings, Smoothing};
+use super::shared_limits::{LeaseAvailability, LeaseNeed, RejectedLeases, SharedDocumentLimits};
+use super::stats::RlsRequestStats;
 use super::unit_limits::UnitLimits;
 use crate::engine::Policy;
+use crate::limiter::Limiter;
 use crate::limiter::decision::Verdict;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::unconditional_count::{self, CountOperation, CountResult};
-use crate::limiter::{JointOutcome, Limiter};
 
 /// The rules, settings and limit handles that decide; created anew for each generation.
 #[derive(Clone, Debug)]
@@ -56,49 +60,6 @@ pub struct DecisionAttempt {
     pub is_first: bool,
 }
 
-/// A request with everything that was looked up for it.
-struct ResolvedRequest<'r> {
-    decider: &'r RlsDecider,
-    request: &'r RlsRequest,
-    limits: DescriptorLimits<'r>,
-    count_operations: SmallVec<[CountOperation; 4]>,
-    native_checks: Option<NativeChecks<'r>>,
-    rejected: RejectedLeases,
-}
-
-/// Result of the lookup for one descriptor.
-#[derive(Debug)]
-enum DescriptorLimit<'r> {
-    Unlimited,
-    NoLimit,
-    Counted(CountedDescriptor<'r>),
-}
-
-/// Results for all descriptors; most requests have one.
-type DescriptorLimits<'r> = SmallVec<[DescriptorLimit<'r>; 1]>;
-
-/// A descriptor with a limit.
-#[derive(Debug)]
-struct CountedDescriptor<'r> {
-    /// The rule; `None` for a limit that came with the request.
-    rule: Option<&'r DescriptorRule>,
-    rate: UnitRate,
-    stat_key: Arc<str>,
-    hits: u64,
-    /// The limit that applies here, which is less if it is divided while the store is unreachable.
-    effective_limit: u32,
-}
-
-impl CountedDescriptor<'_> {
-    fn is_shadow(&self) -> bool {
-        self.rule.is_some_and(|rule| rule.shadow_mode)
-    }
-
-    fn is_quota(&self, settings: &RlsSettings) -> bool {
-        settings.quota_mode || self.rule.is_some_and(|rule| rule.quota_mode)
-    }
-}
-
 impl RlsDecider {
     /// Decides and counts one request.
     ///
@@ -117,8 +78,7 @@ impl RlsDecider {
     /// this instance has already been granted.
     ///
     /// # Errors
-    /// As [`Service::decide`].
-    /// As [`Service::decide`].
+    /// As [`Self::decide`].
     pub fn decide_at(
         &self,
         request: &RlsRequest,
@@ -130,11 +90,12 @@ impl RlsDecider {
         Ok(response.unwrap_or_default())
     }
 
-    /// Decides like [`Self::decide_at`]. `supply` gets units for counters that are out of units. `None` if it queries
-    /// the store and must wait: then nothing is counted, and the request must be decided again.
+    /// Decides like [`Self::decide_at`]. `request_units` gets units for counters that are out of units.
+    /// `None` if it queries the store and must wait: then nothing is counted, and the request must be decided
+    /// again.
     ///
     /// # Errors
-    /// As [`Service::decide`].
+    /// As [`Self::decide`].
     pub fn decide_with_leases(
         &self,
         request: &RlsRequest,
@@ -265,7 +226,7 @@ impl RlsDecider {
         Ok((limits, count_operations))
     }
 
-    /// Returns which descriptors count, given whether native rules have `refused` the request.
+    /// Returns which descriptors count, given whether native rules have `rejected` the request.
     fn count_selection(
         &self,
         request: &RlsRequest,
@@ -306,7 +267,7 @@ impl RlsDecider {
         quotas > 0 && quotas == quotas_over
     }
 
-    /// Builds the response to a request, given whether it is `refused`.
+    /// Builds the response to a request, given whether it is `rejected`.
     fn build_response(
         &self,
         request: &RlsRequest,
@@ -367,166 +328,6 @@ impl RlsDecider {
         });
         self.settings.dynamic_metadata.then(|| response::dynamic_metadata(request, limit_metadata))
     }
-}
-
-impl ResolvedRequest<'_> {
-    /// Decides and counts. If counters are out of units and may get some, does neither and returns them.
-    fn try_decide(
-        &self,
-        limiter: &Limiter,
-        now: Timestamp,
-        may_request_units: bool,
-    ) -> Result<RlsResponse, MissingLeases> {
-        let Self { decider, request, limits, count_operations, .. } = self;
-        let (mut missing, mut rejected) = (MissingLeases::default(), false);
-        let mut evaluate = |verdicts: &[Verdict], results: &[CountResult]| {
-            if may_request_units {
-                missing = MissingLeases::from_results(verdicts, results, &self.rejected);
-            }
-            if !missing.is_empty() {
-                return JointOutcome {
-                    passes: false,
-                    count_selection: unconditional_count::CountSelection::Nothing,
-                };
-            }
-            let native = self.native_checks.as_ref();
-            let by_native = native.is_some_and(|it| it.is_denied() || it.is_over_limit(request, verdicts));
-            rejected = by_native || decider.is_rejected(limits, results);
-            JointOutcome {
-                passes: !rejected || decider.settings.shadow_mode,
-                count_selection: decider.count_selection(request, limits, results, by_native),
-            }
-        };
-        let Some(native) = &self.native_checks else {
-            let results = limiter.count_unconditionally(
-                count_operations,
-                |read| evaluate(&[], read).count_selection,
-                now,
-            );
-            if !missing.is_empty() {
-                return Err(missing);
-            }
-            let rejected = decider.is_rejected(limits, &results);
-            return Ok(decider.build_response(request, (limits, &results), rejected, None, now));
-        };
-        let (decision, results) =
-            limiter.check_and_count((&native.checks[..], count_operations), evaluate, now);
-        if !missing.is_empty() {
-            return Err(missing);
-        }
-        Ok(decider.build_response(
-            request,
-            (limits, &results),
-            rejected,
-            Some((native, decision.verdicts())),
-            now,
-        ))
-    }
-
-    /// Gets units for all counters that are out of units; returns whether the store is being queried.
-    fn request_missing_units(
-        &mut self,
-        missing: &MissingLeases,
-        request_units: &mut impl FnMut(LeaseNeed<'_>) -> LeaseAvailability,
-    ) -> bool {
-        let mut is_store_queried = false;
-        for &position in &missing.counts {
-            let Some(shared_limits) = &self.decider.shared_limits else { continue };
-            match request_units(LeaseNeed::Count(
-                &self.count_operations[position],
-                shared_limits.settings.wait,
-            )) {
-                LeaseAvailability::Ready => {}
-                LeaseAvailability::Requested => is_store_queried = true,
-                LeaseAvailability::Rejected => self.rejected.counts.push(position),
-                LeaseAvailability::StoreUnreachable
-                    if self.use_store_loss_fallback(position, shared_limits) => {}
-                LeaseAvailability::StoreUnreachable => self.rejected.counts.push(position),
-            }
-        }
-        for &position in &missing.checks {
-            let Some(native_checks) = &mut self.native_checks else { continue };
-            match request_units(LeaseNeed::Check(
-                &native_checks.checks[position],
-                native_checks.max_wait(position),
-            )) {
-                LeaseAvailability::Ready => {}
-                LeaseAvailability::Requested => is_store_queried = true,
-                LeaseAvailability::StoreUnreachable if native_checks.use_store_loss_fallback(position) => {}
-                LeaseAvailability::StoreUnreachable | LeaseAvailability::Rejected => {
-                    self.rejected.checks.push(position)
-                }
-            }
-        }
-        is_store_queried
-    }
-
-    /// Replaces a document's limit by the one for an unreachable store; returns false if it rejects everything.
-    fn use_store_loss_fallback(&mut self, position: usize, shared_limits: &SharedDocumentLimits) -> bool {
-        let smoothing = self.decider.settings.smoothing_of(&self.request.domain);
-        let mut counted = self.limits.iter_mut().filter_map(|limit| match limit {
-            DescriptorLimit::Counted(counted) => Some(counted),
-            DescriptorLimit::Unlimited | DescriptorLimit::NoLimit => None,
-        });
-        let Some(counted) = counted.nth(position) else { return false };
-        let unit = counted.rate.unit;
-        let fallback = shared_limits.store_loss_fallback(
-            &self.count_operations[position],
-            self.decider.unit_limits,
-            unit,
-            smoothing,
-        );
-        let Some(fallback) = fallback else { return false };
-        counted.effective_limit = counted.effective_limit.min(fallback.limit);
-        self.count_operations[position] = fallback;
-        true
-    }
-}
-
-/// Reading of a limit that has just been removed, which limits nothing.
-const EMPTY_COUNT_RESULT: CountResult =
-    CountResult { before: 0, after: 0, is_over: false, reset: None, needs_lease: false };
-
-impl CountedDescriptor<'_> {
-    fn status(&self, result: CountResult, now: Timestamp) -> RlsDescriptorStatus {
-        let UnitRate { requests_per_unit, unit } = self.rate;
-        let name = self.rule.map_or_else(|| Arc::from(""), |rule| Arc::clone(&rule.name));
-        let left = u64::from(self.effective_limit).saturating_sub(result.after);
-        let is_rejected = result.is_over && !self.is_shadow();
-        RlsDescriptorStatus {
-            code: if is_rejected { Code::OverLimit } else { Code::Ok },
-            current_limit: Some(CurrentLimit { requests_per_unit, unit: Some(unit), name }),
-            limit_remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            duration_until_reset: Some(
-                result.reset.map_or_else(|| unit.time_until_reset(now), native::ceil_seconds),
-            ),
-        }
-    }
-
-    fn stats(&self, result: CountResult, near_limit_ratio: f32) -> DescriptorStats {
-        let limit = self.rate.requests_per_unit;
-        let near = near_threshold(limit, near_limit_ratio);
-        let CountResult { before, after, is_over, .. } = result;
-        let crossing = LimitCrossing { before, after, hits: self.hits, limit, near_threshold: near };
-        DescriptorStats {
-            key: Arc::clone(&self.stat_key),
-            has_values: !self.rule.is_some_and(|rule| Arc::ptr_eq(&rule.stat_key, &self.stat_key)),
-            total_hits: self.hits,
-            over_limit: if is_over { crossing.over_limit_hits() } else { 0 },
-            near_limit: crossing.near_limit_hits(),
-            within_limit: if is_over { 0 } else { self.hits },
-            shadow_mode: if is_over && self.is_shadow() { self.hits } else { 0 },
-        }
-    }
-}
-
-fn counted_descriptors<'a, 'r>(
-    limits: &'a [DescriptorLimit<'r>],
-) -> impl Iterator<Item = &'a CountedDescriptor<'r>> {
-    limits.iter().filter_map(|limit| match limit {
-        DescriptorLimit::Counted(counted) => Some(counted),
-        DescriptorLimit::Unlimited | DescriptorLimit::NoLimit => None,
-    })
 }
 
 /// Returns the names that the rules found replace, even a rule that is replaced itself. Clients cannot choose these

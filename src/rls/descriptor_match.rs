@@ -42,8 +42,8 @@ pub(super) fn find_limit<'r>(root: &'r DescriptorLevel, entries: &[RlsEntry]) ->
     MatchedLimit::NoLimit
 }
 
-/// Computes the key of a descriptor's counter. Values that share a counter are represented by their pattern. `apart`
-/// separates counters that have no salt of a limit.
+/// Computes the key of a descriptor's counter. Values that share a counter are represented by their pattern.
+/// `suffix` separates counters that have no salt of a limit.
 pub(super) fn counter_key(
     domain: &str,
     entries: &[RlsEntry],

@@ -1,4 +1,4 @@
-//! The place where requests are decided, for all transports; it connects the network with the rules.
+//! Handler of all transports: decides requests, and connects the network with the rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, R
 #[derive(Debug)]
 pub struct RlsHandler {
     state: ArcSwap<HandlerState>,
-    /// Held while the service is replaced, because rules and settings change independently.
+    /// Held while the state is replaced, because rules and settings change independently.
     update_lock: Mutex<()>,
     /// Whether rules have been loaded.
     has_rules: watch::Sender<bool>,
@@ -38,7 +38,7 @@ pub struct RlsHandler {
     store: Option<StoreHandle>,
 }
 
-/// The service, and the metrics of native rules, in their order.
+/// The decider, and the metrics of native rules, in their order.
 #[derive(Clone, Debug)]
 struct HandlerState {
     decider: RlsDecider,
@@ -46,7 +46,7 @@ struct HandlerState {
 }
 
 impl RlsHandler {
-    /// Creates a desk that decides by `service` with the counters of `limiter`.
+    /// Creates a handler that decides by `decider` with the counters of `limiter`.
     pub fn new(
         decider: RlsDecider,
         limiter: Arc<Limiter>,
@@ -85,7 +85,8 @@ impl RlsHandler {
         result
     }
 
-    /// Decides and records a request. Returns `None` if the store must be queried first; `waiting` then waits for it.
+    /// Decides and records a request. Returns `None` if the store must be queried first; `lease_waits` then
+    /// waits for it.
     fn try_decide(
         &self,
         request: &RlsRequest,
@@ -226,7 +227,7 @@ impl RlsHandler {
     }
 }
 
-/// Detects when [`Desk::is_healthy`] may have changed.
+/// Detects when [`RlsHandler::is_healthy`] may have changed.
 #[derive(Debug)]
 pub(super) struct HealthWatch {
     rules: watch::Receiver<bool>,
@@ -237,7 +238,7 @@ impl HealthWatch {
     /// Completes when the health may have changed.
     pub(super) async fn changed(&mut self) {
         tokio::select! {
-            // The sender exists as long as the desk.
+            // The sender exists as long as the handler.
             _ = self.rules.changed() => {}
             () = self.readiness.changed() => {}
         }

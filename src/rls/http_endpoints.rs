@@ -68,7 +68,7 @@ fn stats_text(handler: &RlsHandler) -> String {
 }
 
 /// Returns 200 or 429 with the response. Errors are 400 without a reason, as in the reference, and with a reason for
-/// bounds that the reference lacks.
+/// bounds that the reference does not have.
 async fn decide_json(handler: &RlsHandler, request: Request<Incoming>) -> FullResponse {
     let bad_request = || response(StatusCode::BAD_REQUEST, TEXT, "Bad Request\n");
     let body = match Limited::new(request.into_body(), MAX_JSON_BYTES).collect().await {

@@ -219,7 +219,8 @@ impl<'p> NativeChecks<'p> {
         }
     }
 
-    /// Returns the outcome of each rule for each matching descriptor, given whether the request was `refused`.
+    /// Returns the outcome of each rule for each matching descriptor, given whether the request was
+    /// `rejected`.
     pub(super) fn rule_outcomes(
         &self,
         verdicts: &[Verdict],

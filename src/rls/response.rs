@@ -104,7 +104,7 @@ pub enum RlsError {
 }
 
 /// Returns the headers that the service itself adds, in addition to those that Envoy derives from the statuses. They
-/// are of a descriptor for which `refused` holds, or else of the one with the fewest hits left.
+/// are of a descriptor for which `rejects` holds, or else of the one with the fewest hits left.
 pub(super) fn rate_limit_headers(
     names: &HeaderNames,
     statuses: &[RlsDescriptorStatus],

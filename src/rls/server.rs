@@ -84,8 +84,8 @@ struct GrpcServices {
 }
 
 impl GrpcPort {
-    /// Creates the state of a listener for `desk`, with at most `max` connections unless the settings have another
-    /// number.
+    /// Creates the state of a listener for `handler`, with at most `max_connections` connections unless the
+    /// settings have another number.
     pub fn new(
         handler: Arc<RlsHandler>,
         settings: RlsConnectionSettings,

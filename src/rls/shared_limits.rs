@@ -1,7 +1,8 @@
 //! Limits that several instances of the service share.
 //!
 //! All documents' limits are shared in the same way; native rules have a setting each. A request uses units that this
-//! instance has been granted. If they do not suffice, the caller provides a [`LeaseDecision`].
+//! instance has been granted. If they do not suffice, the caller requests more and returns a
+//! [`LeaseAvailability`].
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -73,7 +74,8 @@ impl SharedDocumentLimits {
         self.fleet.hasher
     }
 
-    /// Returns the replacement of `tally` while the store is unreachable; `None` if everything is rejected.
+    /// Returns the replacement of `operation` while the store is unreachable; `None` if everything is
+    /// rejected.
     pub(super) fn store_loss_fallback(
         &self,
         operation: &CountOperation,

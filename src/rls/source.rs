@@ -34,7 +34,7 @@ const MIN_PARALLEL_BYTES: usize = 1 << 20;
 /// Maximum reads in one check of files that change meanwhile; then the next check tries again.
 const MAX_READS: usize = 10;
 
-/// Ratio of rest to work: files that are replaced continuously use a quarter of a CPU.
+/// Ratio of idle time to work: files that are replaced continuously use a quarter of a CPU.
 const IDLE_RATIO: u32 = 3;
 
 /// Why rules cannot be loaded.
@@ -48,7 +48,7 @@ pub enum RulesError {
     Invalid(#[from] LoadError),
 }
 
-/// Rules, and a mark of their source.
+/// Rules, and a hash of their source.
 #[derive(Clone, Debug)]
 pub struct LoadedRules {
     /// The rules.
@@ -66,7 +66,7 @@ impl LoadedRules {
     }
 }
 
-/// Mark of the files' content, to detect changes.
+/// Hash of the files' content, to detect changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DirectoryHash {
     content: Result<u64, String>,
@@ -76,7 +76,7 @@ struct DirectoryHash {
 /// Loads the rules in `directory`.
 ///
 /// # Errors
-/// The first [`Error`].
+/// The first [`RulesError`].
 pub fn load_rules(directory: &RulesDirectory) -> Result<LoadedRules, RulesError> {
     let listing = directory.list();
     let texts = listing.and_then(|listing| listing.read()).map_err(RulesError::Unreadable)?;
@@ -124,16 +124,16 @@ fn hash_texts(texts: &[(String, String)]) -> u64 {
     hasher.finish()
 }
 
-/// Watches a directory and applies its rules to a desk.
+/// Watches a directory and applies its rules to an [`RlsHandler`].
 #[derive(Debug)]
 pub struct DirectoryFollower {
     watch: FileWatch,
     followed: Arc<Mutex<FollowedDirectory>>,
     handler: Arc<RlsHandler>,
-    /// Mark of the last content, whether it is in force or was rejected.
+    /// Hash of the last content, whether it is in force or was rejected.
     last_hash: Option<DirectoryHash>,
     listing: Option<DirectoryListing>,
-    /// Time spent working since the last rest.
+    /// Time spent working since the last pause.
     work_time: Duration,
 }
 
@@ -144,7 +144,7 @@ struct FollowedDirectory {
     is_stopped: bool,
 }
 
-/// Controls a [`DocumentFollower`].
+/// Controls a [`DirectoryFollower`].
 #[derive(Clone, Debug)]
 pub struct DirectoryFollowerHandle {
     followed: Arc<Mutex<FollowedDirectory>>,
@@ -158,7 +158,7 @@ impl DirectoryFollowerHandle {
         self.waker.wake();
     }
 
-    /// Ends [`DocumentFollower::run`].
+    /// Ends [`DirectoryFollower::run`].
     pub fn stop(&self) {
         self.followed.lock().is_stopped = true;
         self.waker.wake();
@@ -166,7 +166,7 @@ impl DirectoryFollowerHandle {
 }
 
 impl DirectoryFollower {
-    /// Creates a follower of `directory`. `loaded` is what is in force at `desk`.
+    /// Creates a follower of `directory`. `loaded` is what is in force at `handler`.
     pub fn new(directory: RulesDirectory, loaded: Option<&LoadedRules>, handler: Arc<RlsHandler>) -> Self {
         Self {
             watch: FileWatch::for_directories(directory.paths_to_watch(None)),
@@ -183,7 +183,7 @@ impl DirectoryFollower {
         DirectoryFollowerHandle { followed: Arc::clone(&self.followed), waker: self.watch.waker() }
     }
 
-    /// Watches until [`Handle::stop`]. This blocks, so it needs a thread of its own.
+    /// Watches until [`DirectoryFollowerHandle::stop`]. This blocks, so it needs a thread of its own.
     pub fn run(mut self) {
         let mut wait_result = WaitResult::Notified;
         loop {
@@ -204,7 +204,7 @@ impl DirectoryFollower {
         self.followed.lock().is_stopped
     }
 
-    /// Rests in proportion to the work done. Events in the meantime are processed afterwards.
+    /// Pauses in proportion to the work done. Events in the meantime are processed afterwards.
     fn pause_after_work(&mut self) {
         let pause = std::mem::take(&mut self.work_time).saturating_mul(IDLE_RATIO);
         let started = Stopwatch::start();

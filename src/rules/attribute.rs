@@ -151,7 +151,7 @@ impl Attribute {
     /// Passes the attribute's value in a request that matched by `route` to `then`, and returns its result.
     ///
     /// # Errors
-    /// [`Incomplete`] if the request lacks it, or has several values of it.
+    /// [`IncompleteKey`] if the request lacks it, or has several values of it.
     pub fn read<T>(
         &self,
         request: &Attributes<'_>,
@@ -245,7 +245,7 @@ impl Attribute {
     /// verbatim.
     ///
     /// # Errors
-    /// [`Incomplete`] as of [`Self::read`].
+    /// [`IncompleteKey`] as of [`Self::read`].
     pub fn text(
         &self,
         request: &Attributes<'_>,

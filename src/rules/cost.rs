@@ -1,8 +1,8 @@
 //! Cost of a request, and how its response changes that.
 //!
-//! A tariff is evaluated twice: when the request arrives, with only its header section known, and when the request has
-//! ended. It covers every way in which a request can end. Numbers in headers are read so that malformed ones give no
-//! advantage: the highest of several values counts, and numbers saturate.
+//! A cost model is evaluated twice: when the request arrives, with only its header section known, and when
+//! the request has ended. It covers every way in which a request can end. Numbers in headers are read so that
+//! malformed ones give no advantage: the highest of several values counts, and numbers saturate.
 
 mod response_condition;
 
@@ -18,7 +18,7 @@ use super::grpc::{CallStatus, GrpcStatus, GrpcStatuses};
 use crate::headers::Headers;
 use crate::limiter::reservation::{ChargeTiming, DebtLimit};
 
-/// The tariff of a rule.
+/// The cost model of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
     /// Cost of a request that counts.
@@ -36,11 +36,11 @@ pub enum Cost {
     Fixed(u32),
     /// The number in a request header, at least 1.
     Header(HeaderCost),
-    /// One unit per [`ByteCost::unit`] bytes of the request body, at least 1.
+    /// One unit per [`ByteCost::bytes_per_unit`] bytes of the request body, at least 1.
     RequestBytes(ByteCost),
-    /// The number in a response header. `otherwise` is held until the response arrives.
+    /// The number in a response header. [`HeaderCost::default`] is held until the response arrives.
     ResponseHeader(HeaderCost),
-    /// One unit per [`ByteCost::unit`] bytes of the response body, at least 1.
+    /// One unit per [`ByteCost::bytes_per_unit`] bytes of the response body, at least 1.
     ResponseBytes(ByteCost),
 }
 
@@ -83,7 +83,7 @@ pub struct Refunds {
     pub timeout: bool,
 }
 
-/// How a request ended, as far as a tariff may depend on it.
+/// How a request ended, as far as a cost model may depend on it.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestEnd<'a> {
     /// The upstream has responded; the body may not be complete.
@@ -158,7 +158,7 @@ impl RequestEnd<'_> {
 }
 
 impl CostModel {
-    /// Returns a tariff of `units` for every request, however it ends.
+    /// Returns a cost model of `units` for every request, however it ends.
     pub fn fixed(units: u32) -> Self {
         Self { cost: Cost::Fixed(units), counts: None, refunds: Refunds::default() }
     }

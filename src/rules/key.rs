@@ -32,7 +32,7 @@ impl KeyTemplate {
     /// Returns the key of a request that matched by `route`.
     ///
     /// # Errors
-    /// [`Incomplete`] if the request lacks a part, or has several values for one.
+    /// [`IncompleteKey`] if the request lacks a part, or has several values for one.
     pub fn hash(
         &self,
         request: &Attributes<'_>,
@@ -51,7 +51,7 @@ impl KeyTemplate {
     /// Returns the encoding of the key of a request that matched by `route`. It is the same in every process.
     ///
     /// # Errors
-    /// [`Incomplete`], as for [`Self::hash`].
+    /// [`IncompleteKey`], as for [`Self::hash`].
     pub(super) fn encoded(
         &self,
         request: &Attributes<'_>,

@@ -139,7 +139,8 @@ impl PathPattern {
         Some(Self { text: self.text.clone(), kind })
     }
 
-    /// Returns a path that matches, with `x` in place of each hole; `None` for prefixes, open templates and regexes.
+    /// Returns a path that matches, with `x` in place of each variable; `None` for prefixes, open templates
+    /// and regexes.
     pub fn example(&self) -> Option<String> {
         match &self.kind {
             PathKind::Exact(exact) => Some(exact.to_string()),

@@ -1,7 +1,8 @@
-//! Which checks a rule makes of a request, worked out once.
+//! The checks of each rule, computed once per configuration.
 //!
-//! A rule with one limit makes one check. A soft limit makes two: with its margin it refuses, as written it
-//! marks, so that exactly what the written limit would refuse is marked. Permits and bans are checks like others.
+//! A rule with one limit has one check. A soft limit has two: the limit with its margin rejects, and the
+//! limit as written marks. So exactly the requests above the written limit are marked. Permits and bans are
+//! checks, too.
 
 use std::collections::HashMap;
 
@@ -14,45 +15,46 @@ use crate::limiter::quota::Quota;
 use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::{InstanceCounts, LimitHandle, LimitIdentity, LimitSpec};
 
-/// One check of a rule, bound to its meter.
+/// One check of a rule, bound to its limit handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedCheck {
     pub(super) role: CheckRole,
     pub(super) handle: LimitHandle,
     pub(super) options: Option<CheckOptions>,
-    /// What counts in its place while the store is away.
+    /// What decides instead while the store is unreachable.
     pub(super) fallback: Option<StoreLossFallback>,
 }
 
-/// What becomes of a shared limit while the store is away.
+/// What decides a shared limit while the store is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreLossFallback {
-    /// This is counted here.
+    /// A limit of this process.
     Counted(LimitHandle),
-    /// This is counted here, and what is over passes, marked.
+    /// A limit of this process, which marks and admits requests above it.
     Marked(LimitHandle),
-    /// Nothing passes.
+    /// Every request is rejected.
     Denied,
 }
 
-/// The meters that `rules` need, in the order that rules are bound in. Rules with one counter share its meters.
+/// Returns the limits that `rules` need, in the order in which rules are bound. Rules with one counter share
+/// its limits.
 pub fn limit_specs(rules: &[Rule]) -> Vec<LimitSpec> {
     limit_specs_for(rules, &InstanceCounts::single())
 }
 
-/// The same for one of so many instances, which divide some limits among them.
+/// As [`limit_specs`], for an instance of a fleet, which divides some limits by `divisors`.
 pub fn limit_specs_for(rules: &[Rule], divisors: &InstanceCounts) -> Vec<LimitSpec> {
     RequiredLimits::from_rules(rules, divisors).specs
 }
 
-/// The checks of each of `rules`, bound to `meters` as the limiter returned them for [`limit_specs`].
+/// Returns the checks of each rule, bound to `meters` as the limiter returned them for [`limit_specs`].
 pub(super) fn planned_checks(rules: &[Rule], meters: &[LimitHandle]) -> Box<[Box<[PlannedCheck]>]> {
     let needs = RequiredLimits::from_rules(rules, &InstanceCounts::single());
     let of_rule = |(index, rule): (usize, &Rule)| {
         let Action::Limit(limiting) = &rule.action else { return Box::default() };
         let bind = |&(part, spec, away): &(CheckRole, usize, Option<usize>)| {
             let meter = *meters.get(spec)?;
-            // Requests of another rule hold units of the counter that have not been charged yet.
+            // Requests of another rule may hold reservations on the counter, which have not been charged yet.
             let is_beside_holds = needs.is_held[spec]
                 && limiting.cost_model.charge_timing() == ChargeTiming::OnArrival
                 && part != CheckRole::Permit;
@@ -70,13 +72,14 @@ pub(super) fn planned_checks(rules: &[Rule], meters: &[LimitHandle]) -> Box<[Box
     rules.iter().enumerate().map(of_rule).collect()
 }
 
-/// Which meters rules need.
+/// The limits that rules need.
 #[derive(Debug, Default)]
 struct RequiredLimits {
     specs: Vec<LimitSpec>,
-    /// Beside `specs`: whether some rule only holds units of it until the response decides.
+    /// Indexed as `specs`: whether some rule only reserves units of the limit until the response decides.
     is_held: Vec<bool>,
-    /// The checks of each rule, each with its place in `specs`, and that of what counts while the store is away.
+    /// The checks of each rule, each with its index in `specs`, and the index of the limit that applies while
+    /// the store is unreachable.
     of_rules: Vec<Vec<(CheckRole, usize, Option<usize>)>>,
 }
 
@@ -123,14 +126,15 @@ impl RequiredLimits {
     }
 }
 
-/// Behind the name of a rule whose limit is shared: what counts while the store is away. No name ends so.
+/// Suffix of a shared limit's rule name in the identity of the limit that applies while the store is
+/// unreachable. No configured name ends like this.
 const FALLBACK_SUFFIX: &str = "\0away";
 
 /// Where a check is counted.
 enum CountLocation {
-    /// Here.
+    /// In this process.
     Local(Quota),
-    /// In the store, and by the other quota here while that is away.
+    /// In the store, and in this process by the other quota while the store is unreachable.
     Store(Quota, LeasePolicy, Option<Quota>),
 }
 
@@ -159,14 +163,16 @@ fn store_loss_fallback(limiting: &LimitAction, meter: Option<&LimitHandle>) -> O
     })
 }
 
-/// Whose counters a check of `rule` continues. A ban is for what the rule itself applies to.
+/// Returns the identity of a check's limit. That of a ban names the rule and not its counter, because a ban
+/// applies to the rule only.
 fn limit_identity(rule: &Rule, limiting: &LimitAction, part: CheckRole) -> LimitIdentity {
     let key = limit(limiting, part).and_then(RuleLimit::own_key).unwrap_or(&limiting.key);
     let name = if part == CheckRole::Ban { &*rule.name } else { rule.counter() };
     LimitIdentity { rule: name.into(), key: key.to_string().into() }
 }
 
-/// The limit that takes over another's counters comes first: that which refuses, before that which marks.
+/// Returns the roles of the checks. The limit that takes over the counters of another one comes first: the
+/// rejecting limit precedes the marking one.
 fn check_roles(limiting: &LimitAction) -> Vec<CheckRole> {
     let mut parts = Vec::new();
     parts.extend(limiting.ban.map(|_| CheckRole::Ban));
@@ -181,7 +187,7 @@ fn check_roles(limiting: &LimitAction) -> Vec<CheckRole> {
 }
 
 impl LimitAction {
-    /// What the check of `part` is held against, over all instances.
+    /// Returns the quota of the check with the role `part`, for all instances together.
     pub fn quota(&self, part: CheckRole) -> Option<Quota> {
         match part {
             CheckRole::Ban => self.ban.map(Quota::ban),
@@ -191,12 +197,12 @@ impl LimitAction {
         }
     }
 
-    /// Whether its units are claimed from the store.
+    /// Whether its units are leased from the store.
     pub(super) fn is_leased(&self) -> bool {
         self.shared().is_some_and(|shared| shared.mode != Mode::Split)
     }
 
-    /// Whether the counters of `part` have the same keys as the rule's bans.
+    /// Whether the counters of the role `part` have the same keys as the rule's bans.
     pub(super) fn has_ban_key(&self, part: CheckRole) -> bool {
         part != CheckRole::Ban && limit(self, part).is_none_or(|limit| limit.own_key().is_none())
     }
@@ -211,7 +217,7 @@ fn limit(limiting: &LimitAction, part: CheckRole) -> Option<&RuleLimit> {
     }
 }
 
-/// What the check of `part` asks beyond whether there is room.
+/// Returns the options of the check with the role `part`; `None` if it has no additional behaviour.
 fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Option<CheckOptions> {
     let role = match (part, limiting.throttle) {
         (CheckRole::Ban, _) => CounterRole::Ban,
@@ -228,7 +234,7 @@ fn options_of_role(index: usize, limiting: &LimitAction, part: CheckRole) -> Opt
     (!is_plain).then(|| CheckOptions { role, on_denied: limiting.on_denied, ..default_options(index) })
 }
 
-/// Terms that ask for nothing but a look at what is held.
+/// Returns options without additional behaviour. With options, a check takes reserved units into account.
 fn default_options(index: usize) -> CheckOptions {
     let group = u32::try_from(index).unwrap_or(u32::MAX);
     CheckOptions { group, role: CounterRole::Limit, on_denied: OnDenied::Free }

@@ -21,7 +21,8 @@ const MINUTE: u64 = 60;
 #[derive(Debug)]
 pub struct Schedule {
     spans: Box<[ScheduleSpan]>,
-    /// The last result and its validity; see [`Known`]. Concurrent writers are harmless: each writes a valid result.
+    /// The last result and its validity; see [`CachedResult`]. Concurrent writers are harmless: each writes a
+    /// valid result.
     known: AtomicU64,
 }
 

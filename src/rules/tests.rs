@@ -34,11 +34,11 @@ fn rule(name: &str, patterns: &[&str], action: Action) -> Rule {
     Rule { name: name.into(), matcher: paths(patterns), except: Box::default(), action, domain: None }
 }
 
-fn allow(pattern: &str) -> Rule {
+fn allow_rule(pattern: &str) -> Rule {
     rule("allow", &[pattern], Action::Allow)
 }
 
-fn deny(pattern: &str) -> Rule {
+fn deny_rule(pattern: &str) -> Rule {
     rule("deny", &[pattern], Action::Deny)
 }
 
@@ -119,7 +119,7 @@ fn names<'a>(bound: &'a BoundRules, uri: &str) -> Vec<(&'a str, usize)> {
 fn allow_beats_deny_beats_limit_in_any_rule_order() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     for order in orders {
-        let rules = [allow("/a/b/c"), deny("/a/b/*"), limit("limit", &["/a/*"], &[], &[5])];
+        let rules = [allow_rule("/a/b/c"), deny_rule("/a/b/*"), limit("limit", &["/a/*"], &[], &[5])];
         let bound = bound(order.iter().map(|index: &usize| rules[*index].clone()).collect());
         let at = |rule| RuleIndex(order.iter().position(|index| *index == rule).unwrap());
         assert!(matches!(bound.select("/a/b/c"), Selection::Exempt(rule) if rule == at(0)), "{order:?}");
@@ -134,7 +134,7 @@ fn matching_limits_apply_in_file_order() {
     let bound = bound(vec![
         limit("all", &[], &[], &[5, 6]),
         limit("other", &["/b/*"], &[], &[5]),
-        deny("/denied"),
+        deny_rule("/denied"),
         limit("a", &["/a/*"], &[Attribute::ClientIp], &[5]),
     ]);
     assert_eq!(names(&bound, "/a/1"), [("all", 0), ("all", 1), ("a", 0)]);
@@ -157,7 +157,7 @@ fn rule_is_skipped_if_an_except_matches() {
 #[test]
 fn except_requires_all_its_conditions() {
     let except = Matcher { methods: [Method::POST].into(), ..paths(&["/a/open"]) };
-    let bound = bound(vec![Rule { except: [except].into(), ..deny("/a/*") }]);
+    let bound = bound(vec![Rule { except: [except].into(), ..deny_rule("/a/*") }]);
     assert!(matches!(bound.select("/a/open"), Selection::Denied(..)));
 }
 
@@ -188,7 +188,8 @@ fn on_missing_skips_shares_or_denies() {
 #[test]
 fn allow_rule_beats_on_missing_deny() {
     let user = [Attribute::Query("user".into())];
-    let bound = bound(vec![rule("users", &[], limiting(&user, OnMissing::Deny, &[2])), allow("/health")]);
+    let bound =
+        bound(vec![rule("users", &[], limiting(&user, OnMissing::Deny, &[2])), allow_rule("/health")]);
     assert!(matches!(bound.select("/health"), Selection::Exempt(RuleIndex(1))));
 }
 
@@ -232,9 +233,9 @@ fn equal_limits_of_two_rules_count_separately() {
 #[test]
 fn limit_handles_are_bound_in_spec_order() {
     let rules = vec![
-        allow("/allowed"),
+        allow_rule("/allowed"),
         limit("a", &["/a"], &[Attribute::ClientIp, Attribute::Path], &[1, 2]),
-        deny("/denied"),
+        deny_rule("/denied"),
         limit("b", &["/b"], &[], &[3]),
     ];
     let specs = limit_specs(&rules);

@@ -71,7 +71,7 @@ pub(super) fn write(
     })
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write`](fn@write) wrote.
 pub(super) fn read(
     mut input: impl Read,
     max_keys: usize,

@@ -54,7 +54,7 @@ fn read(bytes: &[u8]) -> Result<u64, StateFileError> {
     frames::read(bytes, MAX_KEYS, NOW).map(|restored| restored.counters)
 }
 
-/// Returns a temporary directory with the settings and the keeper of a state file in it.
+/// Returns a temporary directory with the settings and the [`StateFile`] of a state file in it.
 fn new_state_file() -> (TempDir, StateFileSettings, StateFile) {
     let directory = tempfile::tempdir().unwrap();
     let settings =

@@ -32,8 +32,8 @@ pub struct StoreHandle {
 }
 
 impl StoreHandle {
-    /// Creates a handle and the receiving end of its queue. The store counts as unreachable until [`Self::set_unreachable`] is
-    /// called.
+    /// Creates a handle and the receiving end of its queue. The store counts as unreachable until
+    /// [`Self::set_unreachable`] is called.
     pub fn new(limiter: &Arc<Limiter>) -> (Self, mpsc::Receiver<QueuedCounter>) {
         let (sender, queue) = mpsc::channel(MAX_QUEUED);
         (
@@ -67,7 +67,7 @@ impl StoreHandle {
         }
     }
 
-    /// Queries a counter if `asks`. The receiver completes when the store has responded.
+    /// Queries a counter if `needs_query`. The receiver completes when the store has responded.
     pub fn wait_for_response(&self, counter: SharedCounter, needs_query: bool) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         self.enqueue(QueuedCounter { counter, needs_query, waiter: Some(sender) });

@@ -87,7 +87,7 @@ pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Times
             let mut text = format!("w {count} {valid} {priority} {weight} {demand}");
             let store_now = to_store_time(now, instance.clock_lead);
             for bound in LeaseRequest::window_bounds(&quota, store_now) {
-                // The last mark of all exceeds the precision of a double.
+                // The last boundary of all exceeds the precision of a double.
                 let _ = write!(text, " {}", (bound.as_nanos() / 1000).min(1 << 52));
             }
             text
@@ -105,7 +105,8 @@ pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Times
     }
 }
 
-/// Decodes the result of one query. `at` is the store's time in microseconds. `None` if the result is invalid.
+/// Decodes the result of one query. `store_time` is the store's time in microseconds. `None` if the result is
+/// invalid.
 pub fn decode_grant(reply: &[i64], store_time: u64) -> Option<LeaseGrant> {
     let &[granted, valid, wait, spread, pause, remaining] = reply else { return None };
     let micros = |number: i64| Some(Duration::from_micros(u64::try_from(number).ok()?));

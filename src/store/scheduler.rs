@@ -73,8 +73,8 @@ impl LeaseBatch {
         std::iter::once(generation).chain(counters).chain(bans).collect()
     }
 
-    /// Returns the arguments of the call: the known generation, the server's `run`, the `new` generation in case the
-    /// data belongs to another run, and the queries.
+    /// Returns the arguments of the call: the known generation, the server's `run_id`, the `new_generation`
+    /// in case the data belongs to another run, and the queries.
     pub fn arguments(&self, run_id: impl fmt::Display, new_generation: String) -> Vec<String> {
         let known = self.generation.as_deref().unwrap_or("-").to_owned();
         [known, run_id.to_string(), new_generation].into_iter().chain(self.encoded.iter().cloned()).collect()
@@ -87,7 +87,7 @@ impl CounterGroup {
     }
 
     /// Returns the counters whose bans are queried, and whether a ban has begun with them. These are the counters of
-    /// `questions`, and up to a full call of others with which a ban has begun.
+    /// `requests`, and up to a full call of others with which a ban has begun.
     fn take_bans(&mut self, requests: &[LeaseRequest]) -> BTreeMap<SharedCounter, bool> {
         let mut bans: BTreeMap<_, _> = requests
             .iter()
@@ -103,7 +103,7 @@ impl CounterGroup {
 }
 
 impl LeaseScheduler {
-    /// Creates a desk without queries, with this number of `groups` of counters.
+    /// Creates a scheduler without queries, with this number of `groups` of counters.
     pub fn new(instance: InstanceInfo, groups: u16) -> Self {
         Self {
             groups: (0..groups).map(|_| CounterGroup::default()).collect(),
@@ -148,8 +148,8 @@ impl LeaseScheduler {
         None
     }
 
-    /// Returns the next call to make. Must be called repeatedly until it returns `None`. Counters that `is_abandoned` accepts,
-    /// because no request waits for them any more, are left out.
+    /// Returns the next call to make. Must be called repeatedly until it returns `None`. Counters that
+    /// `is_abandoned` accepts, because no request waits for them any more, are left out.
     pub fn next_batch(
         &mut self,
         limiter: &Limiter,

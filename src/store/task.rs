@@ -87,8 +87,8 @@ enum CompletedCall {
     Registered(Result<([u64; 2], u32), CallError>),
 }
 
-/// Communicates with the store while it is polled. `joined` is called with the fleet's secret and size when they are
-/// known, and whenever they change.
+/// Communicates with the store while it is polled. `on_fleet_change` is called with the fleet's secret and
+/// size when they are known, and whenever they change.
 pub async fn run(
     settings: &StoreSettings,
     resources: StoreTaskResources,

@@ -12,7 +12,7 @@ impl AtomicCounter {
         self.add(1);
     }
 
-    /// Adds `more`.
+    /// Adds `amount`.
     pub fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }

@@ -50,7 +50,7 @@ impl LevelHandle {
     /// Sets one level for all targets.
     ///
     /// # Errors
-    /// [`LoggingError::Level`] if `level` is unknown.
+    /// [`LoggingError::UnknownLevel`] if `level` is unknown.
     pub fn set_level(&self, level: &str) -> Result<(), LoggingError> {
         let level = parse_level(level)?;
         self.0.reload(Targets::new().with_default(level)).map_err(|_| LoggingError::AlreadyInstalled)
@@ -59,7 +59,8 @@ impl LevelHandle {
     /// Sets the level of a module and its submodules, such as `weir::proxy`, in addition to existing levels.
     ///
     /// # Errors
-    /// [`LoggingError::Level`] if `level` is unknown, or [`LoggingError::Pair`] if `target` is invalid.
+    /// [`LoggingError::UnknownLevel`] if `level` is unknown, or [`LoggingError::InvalidTarget`] if `target`
+    /// is invalid.
     pub fn set_target(&self, target: &str, level: &str) -> Result<(), LoggingError> {
         let level = parse_level(level)?;
         if target.is_empty() || target.len() > MAX_TARGET_LENGTH || !target.bytes().all(is_target_byte) {

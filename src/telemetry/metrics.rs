@@ -271,7 +271,8 @@ impl Metrics {
         Arc::clone(self.rls.get_or_init(Arc::default))
     }
 
-    /// Returns the metrics of the rate limit service at `place`, which all workers share; they continue across reloads.
+    /// Returns the metrics of the rate limit service at `address`, which all workers share; they continue
+    /// across reloads.
     pub fn remote(&self, address: &str) -> Arc<RemoteMetrics> {
         Arc::clone(self.remotes.lock().entry(address.into()).or_default())
     }

@@ -93,7 +93,7 @@ struct SpanExportState {
 }
 
 impl SpanExportState {
-    /// Reserves a place in the queue; returns `false` and counts a dropped span if the queue is full.
+    /// Reserves a slot of the queue; returns `false` and counts a dropped span if the queue is full.
     fn enqueue(&self) -> bool {
         let increment = |queued| (queued < MAX_QUEUED_SPANS).then_some(queued + 1);
         let is_queued = self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment).is_ok();
@@ -107,7 +107,7 @@ impl SpanExportState {
         self.queued.fetch_sub(spans, Ordering::Relaxed);
     }
 
-    /// Counts a batch of `all` spans, of which `dropped` were lost and the others exported.
+    /// Counts a batch of `total` spans, of which `dropped` were lost and the others exported.
     fn record_batch(&self, total: u64, dropped: u64) {
         let dropped = dropped.min(total);
         self.metrics.exported.increment(total - dropped);
@@ -167,7 +167,7 @@ impl Tracer {
     }
 }
 
-/// Exports the queued spans when dropped, for at most [`SHUTDOWN_TIMEOUT`].
+/// Exports the queued spans when dropped, for at most `SHUTDOWN_TIMEOUT`.
 #[must_use = "the export of spans stops when this is dropped"]
 #[derive(Debug)]
 pub struct TracerGuard(Arc<Tracer>);

@@ -23,8 +23,8 @@ pub struct StatsdSettings {
     pub tags: BTreeMap<String, String>,
 }
 
-/// Exports the result of `counters` periodically, and a last time when `end` receives a value or is closed. Blocks, so
-/// it needs a thread of its own.
+/// Exports the result of `counters` periodically, and a last time when `shutdown` receives a value or is
+/// closed. Blocks, so it needs a thread of its own.
 pub fn run(settings: &StatsdSettings, counters: impl Fn() -> BTreeMap<String, u64>, shutdown: &Receiver<()>) {
     let mut sent = BTreeMap::new();
     let mut has_failed = false;

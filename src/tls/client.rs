@@ -1,7 +1,7 @@
 //! Client side of TLS: trust, the client certificate, and the result of a handshake.
 //!
-//! Sessions are resumed (RFC 8446 section 2.2) as long as trust and client certificate are unchanged: each [`Client`]
-//! has a bounded session cache of its own, which all workers share.
+//! Sessions are resumed (RFC 8446 section 2.2) as long as trust and client certificate are unchanged: each
+//! [`TlsClient`] has a bounded session cache of its own, which all workers share.
 
 mod error;
 mod skip_verification;
@@ -82,7 +82,7 @@ impl TlsClient {
     /// 6066 section 3), an address is not. The certificate must contain either.
     ///
     /// # Errors
-    /// [`Failure`]; an alert has been sent to the server if possible.
+    /// [`ClientHandshakeError`]; an alert has been sent to the server if possible.
     pub async fn connect<S>(
         &self,
         stream: S,

@@ -50,7 +50,7 @@ impl CertificateChain {
     /// Reads all certificates of a file; the first is the end-entity certificate.
     ///
     /// # Errors
-    /// [`Unusable`] if there is none, or one cannot be parsed.
+    /// [`PemError`] if there is none, or one cannot be parsed.
     pub fn from_pem(content: &[u8]) -> Result<Self, PemError> {
         let (certificates, facts) = certificates(content)?;
         let facts = facts.into_iter().next().ok_or(PemError::NoCertificate)?;
@@ -66,7 +66,7 @@ impl PrivateKey {
     /// Reads the first private key of a file: PKCS #8, PKCS #1 or SEC 1.
     ///
     /// # Errors
-    /// [`Unusable`] if there is none, or it is encrypted or unsupported.
+    /// [`PemError`] if there is none, or it is encrypted or unsupported.
     pub fn from_pem(content: &[u8]) -> Result<Self, PemError> {
         let says = |words: &[u8]| content.windows(words.len()).any(|found| found == words);
         // The older form of encryption is marked by a header inside the text.
@@ -103,7 +103,7 @@ impl Authorities {
     /// Reads all certificates of a file.
     ///
     /// # Errors
-    /// [`Unusable`] if there is none, or one cannot be used as a certificate authority.
+    /// [`PemError`] if there is none, or one cannot be used as a certificate authority.
     pub fn from_pem(content: &[u8]) -> Result<Self, PemError> {
         let (certificates, facts) = certificates(content)?;
         let mut store = RootCertStore::empty();

@@ -116,7 +116,7 @@ impl TlsServer {
     /// Performs a handshake over `stream`.
     ///
     /// # Errors
-    /// [`Failure`]; an alert has been sent to the client if possible.
+    /// [`ServerHandshakeError`]; an alert has been sent to the client if possible.
     pub async fn accept<S>(&self, stream: S) -> Result<(TlsStream<S>, TlsSession), ServerHandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,

@@ -41,7 +41,8 @@ struct ResolvedHosts {
 
 impl Cluster {
     /// Creates an upstream from `settings`, with TLS if `tls` is given. It takes over the state of the endpoints that
-    /// it has in common with its predecessor `before`. Names are resolved after [`Self::start`].
+    /// it has in common with its predecessor `before`. Names are resolved after
+    /// [`Self::start_background_tasks`].
     pub fn new(
         settings: UpstreamSettings,
         tls: Option<Arc<TlsClient>>,

@@ -13,7 +13,7 @@ use crate::transport::Transport;
 /// Connects to `host` of `cluster` for `protocol`; over TLS if `client` is given.
 ///
 /// # Errors
-/// Any error of the system, or a [`Failure`] inside it.
+/// Any error of the system, or a [`ClientHandshakeError`] inside it.
 pub(super) async fn connect(
     cluster: &Cluster,
     host: &UpstreamHost,

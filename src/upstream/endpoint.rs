@@ -1,8 +1,8 @@
 //! One worker's connections to one endpoint, and requests over them.
 //!
-//! The choice of connection and protocol is hidden here; callers pass a header section and receive an [`Answer`]. If
-//! the upstream has closed an idle connection in the meantime, the request is sent once more on a fresh one, provided
-//! that is safe.
+//! The choice of connection and protocol is hidden here; callers pass a header section and receive a
+//! response. If the upstream has closed an idle connection in the meantime, the request is sent once more on
+//! a fresh one, provided that is safe.
 
 use std::future::poll_fn;
 use std::io;
@@ -119,7 +119,7 @@ impl Endpoint {
     /// reached its share of the requests. A gRPC `call` always uses HTTP/2.
     ///
     /// # Errors
-    /// [`Error::Overflow`] if the maximum number of requests is in flight.
+    /// [`UpstreamError::Overflow`] if the maximum number of requests is in flight.
     pub fn try_checkout(
         &self,
         client: IpAddr,
@@ -146,7 +146,7 @@ impl Endpoint {
     /// open. If the client has reached its share of the requests, waits until another one of them has ended.
     ///
     /// # Errors
-    /// [`Error`] if no connection can be established, or a circuit breaker is open.
+    /// [`UpstreamError`] if no connection can be established, or a circuit breaker is open.
     pub async fn connect(&self, client: IpAddr, call: bool) -> Result<PooledConnection, UpstreamError> {
         let in_flight = match self.start_request(client, call) {
             Ok(in_flight) => in_flight,

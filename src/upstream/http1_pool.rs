@@ -21,7 +21,7 @@ const RELEASE_BUFFERS_AFTER: u64 = 2;
 #[derive(Debug)]
 pub(super) struct Http1Pool {
     idle: RefCell<Vec<Idle>>,
-    /// Age of the pool in seconds, advanced by [`Self::age`].
+    /// Age of the pool in seconds, advanced by [`Self::tick_second`].
     seconds: Cell<u64>,
     max_idle_seconds: u64,
     breaker: Arc<CircuitBreaker>,
@@ -69,7 +69,7 @@ impl Http1Pool {
     /// Waits for a permit for a new connection, or for a returned connection.
     ///
     /// # Errors
-    /// [`Error::Overflow`] if the maximum number of requests is waiting.
+    /// [`UpstreamError::Overflow`] if the maximum number of requests is waiting.
     pub(super) async fn acquire(&self) -> Result<Checkout, UpstreamError> {
         if let Ok(permit) = Arc::clone(&self.breaker.connections).try_acquire_owned() {
             return Ok(Checkout::New(permit));
@@ -94,7 +94,7 @@ impl Http1Pool {
     /// Waits for a permit for a new connection.
     ///
     /// # Errors
-    /// [`Error::Overflow`] if the maximum number of requests is waiting.
+    /// [`UpstreamError::Overflow`] if the maximum number of requests is waiting.
     pub(super) async fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, UpstreamError> {
         let connections = &self.breaker.connections;
         if let Ok(permit) = Arc::clone(connections).try_acquire_owned() {

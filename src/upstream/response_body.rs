@@ -1,4 +1,4 @@
-//! The body of an upstream's answer, which gives its connection back when it ends.
+//! Body of an upstream's response, which returns its connection to the pool when it ends.
 
 use std::io;
 use std::pin::Pin;
@@ -12,28 +12,28 @@ use super::http2::response_body::Http2ResponseBody as Http2Streaming;
 use super::in_flight::InFlightRequest;
 use super::tunnel::{Tunnel, TunnelTransport};
 
-/// A streamed answer.
+/// Body of a response.
 #[derive(Debug)]
 pub struct UpstreamResponseBody<B> {
     source: BodySource<B>,
-    /// The request is in flight until this is dropped.
+    /// Keeps the request in flight until dropped.
     in_flight: Option<InFlightRequest>,
 }
 
 #[derive(Debug)]
 enum BodySource<B> {
-    /// All there was came with the head.
+    /// The complete body, which has arrived with the head.
     Full(Option<Bytes>),
-    /// Dropped before the answer has ended, it closes its connection.
+    /// Closes its connection if dropped before the response has ended.
     Http1(Box<Http1ResponseBody>),
-    /// The connection, or the stream, is no longer one of HTTP.
+    /// The connection or stream after an upgrade.
     Upgraded(TunnelTransport),
-    /// Dropped before the answer has ended, it resets its stream.
+    /// Resets its stream if dropped before the response has ended.
     Http2(Box<Http2Streaming>),
     Echo(Box<EchoBody<B>>),
 }
 
-/// A request told back.
+/// The request, sent back as the response (`upstream: echo`).
 #[derive(Debug)]
 struct EchoBody<B> {
     head: Option<Bytes>,
@@ -53,7 +53,7 @@ impl<B> UpstreamResponseBody<B> {
         Self::new(BodySource::Upgraded(way))
     }
 
-    /// What is left of the connection or stream after an answer of 101 (RFC 9110 section 15.2.2).
+    /// Returns the tunnel after a response of 101 (RFC 9110 section 15.2.2); `None` for any other response.
     pub fn into_tunnel(self) -> Option<Tunnel> {
         match self.source {
             BodySource::Upgraded(way) => Some(Tunnel::new(way, self.in_flight)),
@@ -75,8 +75,8 @@ impl<B> UpstreamResponseBody<B> {
         Self { source, in_flight: None }
     }
 
-    /// Keeps `held` until all of the answer has come from the upstream, however long its client takes to read it, and all of
-    /// the request has been sent.
+    /// Keeps `held` until the response has been received from the upstream and the request has been sent. The
+    /// time that the client takes to read the response does not count.
     pub(super) fn hold_in_flight(&mut self, held: Option<InFlightRequest>) {
         let held = match &self.source {
             BodySource::Http1(streaming) => held.and_then(|held| streaming.hold_in_flight(held)),
@@ -85,13 +85,13 @@ impl<B> UpstreamResponseBody<B> {
         self.in_flight = held.filter(|_| !self.is_received());
     }
 
-    /// Whether the request is in flight to the upstream still.
+    /// Whether the request is still in flight to the upstream.
     pub fn is_in_flight(&self) -> bool {
         self.in_flight.is_some()
             || matches!(&self.source, BodySource::Http1(streaming) if streaming.is_uploading())
     }
 
-    /// Whether nothing more is to come from the upstream.
+    /// Whether the whole response has been received from the upstream.
     fn is_received(&self) -> bool {
         match &self.source {
             BodySource::Full(_) => true,
@@ -105,7 +105,7 @@ impl<B> UpstreamResponseBody<B> {
 /// Why a response body is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamBodyError {
-    /// The upstream's connection failed or ended too early, or what came was not HTTP.
+    /// The upstream's connection failed or ended too early, or the body is malformed.
     #[error("incomplete response from the upstream")]
     Upstream(#[source] io::Error),
     /// The request's body failed while it was echoed.

@@ -1,8 +1,8 @@
 //! How long to wait for files to settle after a change.
 //!
 //! A change is processed once there have been no events for a while. If files are written continuously, the wait ends
-//! [`ReloadTiming::longest`] after the first event, as soon as no file is open for writing. Content read in that case must be
-//! read again a moment later before it counts: see [`ReloadTiming::confirm`].
+//! [`DebounceTimes::max_wait`] after the first event, as soon as no file is open for writing. Content read in
+//! that case must be read again a moment later before it counts: see [`DebounceTimes::confirm`].
 
 use std::time::Duration;
 

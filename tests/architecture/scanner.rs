@@ -1,5 +1,6 @@
 //! Tests of the scanner: every check that uses it must be able to fail.
 
+use super::imports::non_settings_imports;
 use super::*;
 
 fn paths(path: &str, text: &str) -> Vec<String> {

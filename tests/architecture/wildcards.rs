@@ -6,7 +6,7 @@ use super::source::{Source, Token, line_of};
 const EXHAUSTIVE_ENUMS: [&str; 6] =
     ["Action", "Algorithm", "Attribute", "AttributeSource", "Counts", "Params"];
 
-/// Returns every wildcard arm in a `match` over one of the [`CONSIDERED`] enums.
+/// Returns every wildcard arm in a `match` over one of the [`EXHAUSTIVE_ENUMS`].
 pub(super) fn wildcard_arms(source: &Source) -> Vec<String> {
     let tokens = source.tokens();
     let is_declared =
@@ -46,7 +46,7 @@ fn patterns<'t>(tokens: &'t [Token<'t>], start: usize) -> Vec<&'t [Token<'t>]> {
     patterns
 }
 
-/// Returns the first index from `at` on for which `is_it` holds, on the same bracket level.
+/// Returns the first index from `at` on for which `is_match` holds, on the same bracket level.
 fn find(tokens: &[Token<'_>], mut at: usize, is_match: impl Fn(usize) -> bool) -> Option<usize> {
     while at < tokens.len() {
         if is_match(at) {

@@ -1,5 +1,5 @@
 //! Properties of an elastic limit: without headroom it is exactly the base limit, with full headroom exactly the
-//! stretched one. A client that stays within the base limit is always admitted, for any sequence of headroom.
+//! raised one. A client that stays within the base limit is always admitted, for any sequence of headroom.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn nonzero(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).unwrap()
 }
 
-/// Returns the quota in shares of a request, and the prices of requests in shares.
+/// Returns the quota in shares of a request, and the costs of requests in shares.
 fn to_elastic(quota: Quota, hundredths: u32) -> (Quota, ElasticCosts) {
     quota.to_elastic(ElasticRange::from_hundredths(hundredths).unwrap()).unwrap()
 }

@@ -1,5 +1,5 @@
-//! Run of an upstream, of clients that send whatever is admitted, and of the limiter and controller between
-//! them.
+//! Simulation of an upstream, of clients that send whatever is admitted, and of the limiter and controller
+//! between them.
 //!
 //! The upstream is a queue with several servers. Its service times are log-normal, and a scenario scales them over
 //! time. Clients send at random times and independently of responses (an open loop, which is what overloads upstreams).

@@ -1,4 +1,5 @@
-//! Simulation of a fleet and its store in virtual time: the real limiter and desk, and a model of the store's script.
+//! Simulation of a fleet and its store in virtual time: the real limiter and scheduler, and a model of the
+//! store's script.
 //!
 //! The network delays, loses, duplicates and reorders messages. Clocks run at different rates, instances are killed, and
 //! the store loses its data. In all cases the fleet admits no more than a single instance would: a bucket that is charged

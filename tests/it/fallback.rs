@@ -51,7 +51,7 @@ fn browser_request(path: &str) -> Request {
     headers.iter().fold(Request::get(path), |request, (name, value)| request.header(name, value))
 }
 
-/// Starts a proxy that trusts the forwarding proxy of [`browse`].
+/// Starts a proxy that trusts the forwarding proxy of [`browser_request`].
 fn start_with_fallback(origin: &Origin, limit: &str, on_limit: &str) -> Weir {
     let rule = format!("rules: [{{ name: pages, limit: {limit}, on_limit: {on_limit} }}]");
     Weir::start(&config_behind_proxy(origin, &rule))

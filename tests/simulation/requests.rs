@@ -34,7 +34,7 @@ impl CheckedLimit {
     }
 
     /// Whether units held by other requests count against the check. Of checks charged on arrival, this is so only for
-    /// those with terms: such a rule may share its counter with one that holds units.
+    /// those with options: such a rule may share its counter with one that holds units.
     fn is_affected_by_holds(&self) -> bool {
         self.check.charge_timing != ChargeTiming::OnArrival || self.check.options.is_some()
     }

@@ -89,7 +89,7 @@ impl Rule {
         self.ban.iter().chain(&self.limits)
     }
 
-    /// Whether its checks have terms.
+    /// Whether its checks have options.
     pub(crate) fn has_options(&self) -> bool {
         self.ban.is_some()
             || self.on_denied == OnDenied::Charge

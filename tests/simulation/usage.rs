@@ -28,7 +28,7 @@ pub(crate) enum ModelUsage {
     Window { window: u64, units: u64, has_debt: bool },
     /// Units of a window and of the one before it.
     Sliding { window: u64, current: u64, previous: u64, has_debt: bool },
-    /// Units by the tick in which they were charged. With `lump` they expire together.
+    /// Units by the tick in which they were charged. With `is_aggregate` they expire together.
     Ticks { entries: Vec<(u64, u64)>, is_aggregate: bool },
     /// Units are only held, never charged.
     Nothing,

@@ -62,7 +62,7 @@ fn store_tls_verifies_the_server_certificate() {
         error.to_string()
     };
     let unknown = failure(tls_settings(right.port(), &other, directory.path()));
-    assert!(unknown.contains("authority"), "{unknown}");
+    assert!(unknown.contains("unknown issuer"), "{unknown}");
     let misnamed = server(&authority, "elsewhere.test");
     let wrong = failure(tls_settings(misnamed.port(), &authority, directory.path()));
     assert!(wrong.contains("name"), "{wrong}");

@@ -148,12 +148,12 @@ fn cluster_error(server: &RedisServer, first: Option<&RedisServer>) -> Option<Va
         |of: fn(&RedisServer) -> (bool, &Credentials)| first.is_some_and(|first| of(first) != of(server));
     if matches!(server.address, ServerAddress::Unix(_)) {
         Some(
-            ValueError::new("Redis Cluster does not support Unix sockets")
+            ValueError::new("not available in Redis Cluster, which has no Unix sockets")
                 .with_hint("write a single server without a list"),
         )
     } else if server.db.is_some_and(|db| db != 0) {
         Some(
-            ValueError::new("Redis Cluster has only database 0")
+            ValueError::new("not available in Redis Cluster, which has only database 0")
                 .with_hint("write a single server without a list"),
         )
     } else if differs(|server| (server.is_secure, &server.credentials)) {

@@ -50,7 +50,7 @@ pub(super) fn compile_server(
     })
 }
 
-/// Loads a certificate and its key; `refusing` names the peers that may reject the certificate, for messages.
+/// Loads a certificate and its key; `verifier` names the peers that may reject the certificate, for messages.
 pub(super) fn load_key_pair(
     (certificate, key): (Option<&str>, Option<&str>),
     verifier: &str,

@@ -15,7 +15,7 @@ use crate::tls::client::{ServerVerification, TlsClientSettings};
 use crate::tls::pem::Authorities;
 use crate::upstream::UpstreamAddress;
 
-/// Compiles the TLS settings of the map at `at` for `places`, which are given at `address`. `None` for
+/// Compiles the TLS settings of the map at `at` for `urls`, which are given at `address`. `None` for
 /// plaintext, or if there is a problem.
 pub(super) fn compile_client(
     raw: Option<&raw::UpstreamTls>,
@@ -60,7 +60,7 @@ const UPSTREAM_PEER: TlsPeer<'_> = TlsPeer {
     risk: "any server that answers the connection is accepted as the upstream and receives its requests",
 };
 
-/// Compiles the TLS settings for `peer`; `at` and `address` are as in [`client`].
+/// Compiles the TLS settings for `peer`; `at` and `address` are as in [`compile_client`].
 pub(super) fn compile_settings(
     raw: Option<&raw::UpstreamTls>,
     peer: &TlsPeer<'_>,

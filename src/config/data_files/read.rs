@@ -12,7 +12,7 @@ use crate::config::source::describe_read_error;
 /// Number of bytes read and hashed at a time.
 const CHUNK_SIZE: usize = 64 << 10;
 
-/// Reads the file at `path`, which must be a regular file of at most `largest` bytes.
+/// Reads the file at `path`, which must be a regular file of at most `max_size` bytes.
 pub(super) fn read_file(path: &Path, max_size: u64) -> Result<Vec<u8>, String> {
     let (file, metadata) = open_file(path, max_size)?;
     let mut content = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default());
@@ -26,7 +26,7 @@ pub(super) fn read_file(path: &Path, max_size: u64) -> Result<Vec<u8>, String> {
     Ok(content)
 }
 
-/// Returns the hash of what [`read`] would return, without storing it.
+/// Returns the hash of what [`read_file`] would return, without storing it.
 pub(super) fn hash_file(path: &Path, max_size: u64) -> Result<u128, String> {
     let (file, _) = open_file(path, max_size)?;
     let mut file = file.take(max_size.saturating_add(1));

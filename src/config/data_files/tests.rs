@@ -143,7 +143,7 @@ fn data_file_change_is_detected_despite_equal_size_and_mtime() {
     fixture.write("list", "11.0.0.0/8");
     fs::File::options().write(true).open(fixture.path("list")).unwrap().set_modified(time).unwrap();
     assert_ne!(fixture.files.current_hashes(), hashes);
-    // `look` does not change the recorded marks.
+    // `current_hashes` does not change the recorded hashes.
     assert_eq!(fixture.files.recorded_hashes(), hashes);
     let list = fixture.networks(&["list"]).unwrap();
     assert!(list[0].contains("11.0.0.1".parse().unwrap()));

@@ -10,7 +10,7 @@ use crate::upstream::UpstreamAddress;
 
 /// The default port of `https`.
 const HTTPS_PORT: u16 = 443;
-/// The default port of OTLP over HTTP; `TRACES` is its path for spans.
+/// The default port of OTLP over HTTP; `TRACES_PATH` is its path for spans.
 const OTLP_PORT: u16 = 4318;
 const TRACES_PATH: &str = "/v1/traces";
 /// Maximum length of a socket's path on Linux, without the final NUL.
@@ -19,7 +19,7 @@ const MAX_SOCKET_PATH_LENGTH: usize = 107;
 /// Parses the address of a listener: host and port, or `unix:/path`.
 ///
 /// # Errors
-/// Returns the errors of [`listen_address`], or a [`Fault`] if the path is not valid for a socket.
+/// Returns the errors of [`listen_address`], or a [`ValueError`] if the path is not valid for a socket.
 pub fn listener_address(text: &str) -> Result<listener::ListenAddress, ValueError> {
     match text.strip_prefix("unix:") {
         Some(path) => socket_path(path).map(listener::ListenAddress::Unix),
@@ -30,7 +30,7 @@ pub fn listener_address(text: &str) -> Result<listener::ListenAddress, ValueErro
 /// Parses an address to listen on, e.g. `0.0.0.0:8080`, `[::]:8080` or `localhost:8080`.
 ///
 /// # Errors
-/// Returns a [`Fault`] if the host is not an IP address or `localhost`, or the port is missing.
+/// Returns a [`ValueError`] if the host is not an IP address or `localhost`, or the port is missing.
 pub fn listen_address(text: &str) -> Result<SocketAddr, ValueError> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -67,7 +67,7 @@ pub struct UpstreamUrl {
 /// `echo`.
 ///
 /// # Errors
-/// Returns a [`Fault`] if the port is missing, the host is invalid, or the scheme is not supported.
+/// Returns a [`ValueError`] if the port is missing, the host is invalid, or the scheme is not supported.
 pub fn upstream_address(text: &str) -> Result<UpstreamUrl, ValueError> {
     let plain = |address| UpstreamUrl { address, is_secure: false };
     if text == "echo" {
@@ -114,7 +114,7 @@ pub fn upstream_address(text: &str) -> Result<UpstreamUrl, ValueError> {
 /// to the path unless it ends with that.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not such a URL.
+/// Returns a [`ValueError`] if it is not such a URL.
 pub fn collector_url(text: &str) -> Result<Collector, ValueError> {
     let invalid = || {
         ValueError::new(format!("expected `http://` or `https://`, a host and a port, got {}", quoted(text)))
@@ -185,7 +185,7 @@ fn invalid_address(text: &str) -> ValueError {
 /// Parses a host name; rejects IP addresses.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not a host name.
+/// Returns a [`ValueError`] if it is not a host name.
 pub fn host_name(text: &str) -> Result<Box<str>, ValueError> {
     if is_host(text) && text.parse::<IpAddr>().is_err() {
         return Ok(text.to_ascii_lowercase().into());

@@ -11,7 +11,7 @@ const MAX_URL_LENGTH: usize = 8192;
 /// Parses the URL of a document: `http://host[:port][/path][?query]`, or with `https`.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not such a URL. The message does not quote parts that may be secret.
+/// Returns a [`ValueError`] if it is not such a URL. The message does not quote parts that may be secret.
 pub fn document_url(text: &str) -> Result<DocumentUrl, ValueError> {
     let expected = "expected `http://` or `https://` and a host";
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));

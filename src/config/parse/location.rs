@@ -15,7 +15,7 @@ const COUNTRIES: &str = "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB B
 /// Parses a country code, e.g. `DE`, case-insensitively.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not a code of two letters, or not assigned to a country.
+/// Returns a [`ValueError`] if it is not a code of two letters, or not assigned to a country.
 pub fn country(text: &str) -> Result<Country, ValueError> {
     let Ok(country) = text.parse::<Country>() else {
         return Err(ValueError::new(format!("expected a country code such as `DE`, got {}", quoted(text)))
@@ -43,7 +43,7 @@ const fn is_private_use(country: Country) -> bool {
 /// Parses a continent code, e.g. `EU`, case-insensitively.
 ///
 /// # Errors
-/// Returns a [`Fault`] that lists all codes.
+/// Returns a [`ValueError`] that lists all codes.
 pub fn continent(text: &str) -> Result<Continent, ValueError> {
     text.parse().map_err(|_| {
         let known = Continent::ALL.map(Continent::code).join(", ");
@@ -54,7 +54,7 @@ pub fn continent(text: &str) -> Result<Continent, ValueError> {
 /// Parses the number of an autonomous system, e.g. `64500` or `AS64500`.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not a number from 1 to 4294967295.
+/// Returns a [`ValueError`] if it is not a number from 1 to 4294967295.
 pub fn asn(text: &str) -> Result<Asn, ValueError> {
     let number = match text.get(..2) {
         Some(prefix) if prefix.eq_ignore_ascii_case("AS") => &text[2..],

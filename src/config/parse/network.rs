@@ -9,7 +9,7 @@ use crate::config::diagnostic::{ValueError, quoted};
 /// Parses a network, e.g. `10.0.0.0/8`, or an address, which is a network of one address.
 ///
 /// # Errors
-/// Returns a [`Fault`] that names the part that cannot be read, or reports host bits that are set.
+/// Returns a [`ValueError`] that names the part that cannot be read, or reports host bits that are set.
 pub fn network(text: &str) -> Result<IpNet, ValueError> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),

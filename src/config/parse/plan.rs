@@ -6,7 +6,7 @@ use crate::config::diagnostic::ValueError;
 /// Parses the name of a plan. Invalid names are not quoted, because one may be an API key in the wrong place.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is empty, too long, or contains anything except visible ASCII.
+/// Returns a [`ValueError`] if it is empty, too long, or contains anything except visible ASCII.
 pub fn plan_name(text: &str) -> Result<Box<str>, ValueError> {
     let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
     if text.is_empty() {

@@ -8,7 +8,7 @@ const HTTP_PROTOCOLS: [&str; 3] = ["h2", "h2c", "http"];
 /// Parses a protocol, e.g. `websocket` or `spdy/3.1`, into lower case.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not the name of a protocol, or is HTTP or TLS.
+/// Returns a [`ValueError`] if it is not the name of a protocol, or is HTTP or TLS.
 pub fn upgrade_protocol(text: &str) -> Result<Box<str>, ValueError> {
     let lower = text.to_ascii_lowercase();
     let (name, version) = lower.split_once('/').unwrap_or((&lower, "1"));

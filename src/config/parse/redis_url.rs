@@ -30,7 +30,8 @@ pub struct RedisServer {
 /// `redis+unix:///path[?db=N]`. `valkey` may replace `redis`.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not such a URL. The message does not contain the user name or the password.
+/// Returns a [`ValueError`] if it is not such a URL. The message does not contain the user name or the
+/// password.
 pub fn redis_url(text: &str) -> Result<RedisServer, ValueError> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(ValueError::new(EXPECTED_URL).with_hint("as in `redis://127.0.0.1:6379`"));
@@ -46,7 +47,7 @@ pub fn redis_url(text: &str) -> Result<RedisServer, ValueError> {
 /// Parses the address of a sentinel: `host[:port]`.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not such an address.
+/// Returns a [`ValueError`] if it is not such an address.
 pub fn sentinel_address(text: &str) -> Result<ServerAddress, ValueError> {
     if text.contains("://") {
         return Err(ValueError::new("expected `host:port` without a scheme")

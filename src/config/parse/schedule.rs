@@ -14,7 +14,7 @@ const DAY_NAMES: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Fri
 /// required.
 ///
 /// # Errors
-/// Returns a [`Fault`] that names the part that cannot be read.
+/// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn schedule(text: &str) -> Result<ScheduleSpan, ValueError> {
     let mut words = text.split_whitespace().peekable();
     let has_times = text.contains(':');

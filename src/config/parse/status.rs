@@ -10,7 +10,7 @@ const VALID_CODES: RangeInclusive<u16> = 100..=599;
 /// Parses a status code (`401`), a class (`4xx`) or a range (`500-504`).
 ///
 /// # Errors
-/// Returns a [`Fault`] that describes what is expected.
+/// Returns a [`ValueError`] that describes what is expected.
 pub fn status_range(text: &str) -> Result<RangeInclusive<u16>, ValueError> {
     let expected =
         || format!("expected a status code such as `401`, `4xx` or `500-504`, got {}", quoted(text));

@@ -21,7 +21,7 @@ const MAX_MARGIN: Percent = Percent::from_hundredths(1000 * 100);
 /// Parses `hard`, `shadow`, `soft 10%`, `delay 500ms` or `elastic 3x`.
 ///
 /// # Errors
-/// Returns a [`Fault`] that names the part that cannot be read.
+/// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn throttle(text: &str) -> Result<Throttle, ValueError> {
     let mut words = text.split_whitespace();
     let (word, value, rest) = (words.next().unwrap_or_default(), words.next(), words.next());
@@ -47,7 +47,7 @@ pub fn throttle(text: &str) -> Result<Throttle, ValueError> {
 /// Parses the margin by which a limit may be exceeded: above 0 %, at most 1000 %.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not such a percentage.
+/// Returns a [`ValueError`] if it is not such a percentage.
 pub fn margin(text: &str) -> Result<Percent, ValueError> {
     match unbounded_percentage(text)? {
         margin if margin.hundredths() == 0 => {
@@ -65,7 +65,7 @@ pub fn margin(text: &str) -> Result<Percent, ValueError> {
 /// Parses a percentage from `0%` to `100%`.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not such a percentage.
+/// Returns a [`ValueError`] if it is not such a percentage.
 pub fn percentage(text: &str) -> Result<Percent, ValueError> {
     match unbounded_percentage(text)? {
         share if share > Percent::ONE_HUNDRED => {
@@ -78,7 +78,7 @@ pub fn percentage(text: &str) -> Result<Percent, ValueError> {
 /// Parses the maximum delay of a request: above zero, at most an hour.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not such a duration.
+/// Returns a [`ValueError`] if it is not such a duration.
 pub fn delay(text: &str) -> Result<Duration, ValueError> {
     match duration(text)? {
         Duration::ZERO => Err("must be longer than 0, got 0".into()),
@@ -92,7 +92,7 @@ pub fn delay(text: &str) -> Result<Duration, ValueError> {
 /// Parses a factor such as `3x`: above 1, at most 100.
 ///
 /// # Errors
-/// Returns a [`Fault`] if it is not such a factor.
+/// Returns a [`ValueError`] if it is not such a factor.
 pub fn elastic_factor(text: &str) -> Result<ElasticRange, ValueError> {
     let number = text.trim().strip_suffix('x');
     let Some(hundredths) = number.and_then(parse_hundredths) else {

@@ -8,7 +8,7 @@ use crate::config::diagnostic::{ValueError, quoted};
 /// Parses the name of a time zone, e.g. `Europe/Berlin` or `UTC`, case-insensitively.
 ///
 /// # Errors
-/// Returns a [`Fault`] with the nearest known name.
+/// Returns a [`ValueError`] with the nearest known name.
 pub fn time_zone(text: &str) -> Result<TimeZone, ValueError> {
     let known = || tz::db().available().filter(|name| !is_too_short_to_suggest(name.as_str()));
     let found = tz::db().get(text).ok().filter(|_| !text.is_empty());

@@ -1,7 +1,7 @@
 //! The content of the configuration's files at one moment, and whether it is complete.
 //!
-//! A file that is written in place may be read half-written. A single reading cannot show that, but two
-//! readings a moment apart can: if both are equal, the file did not change in between. If the file was
+//! A file that is written in place may be read half-written. A single read cannot show that, but two
+//! reads a moment apart can: if both are equal, the file did not change in between. If the file was
 //! replaced in between, nothing writes to the old one any more.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(super) struct SourceContents {
     pub(super) text: Result<String, Diagnostic>,
     /// The fetched document, if the text is a bootstrap.
     pub(super) document: Option<FetchedDocument>,
-    /// Marks of the data files that the configuration names.
+    /// Hashes of the data files that the configuration names.
     pub(super) data_hashes: FileHashes,
 }
 

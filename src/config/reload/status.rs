@@ -121,7 +121,7 @@ impl ReloadHandle {
         Arc::clone(&self.state.fetch_notify)
     }
 
-    /// Ends [`Reloader::run`].
+    /// Ends [`Reloader::run`](super::Reloader::run).
     pub fn stop(&self) {
         self.state.is_stopped.store(true, Ordering::Release);
         self.waker.wake();

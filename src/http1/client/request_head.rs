@@ -10,7 +10,7 @@ use crate::http1::framing::{self, BodyFraming};
 /// Bytes reserved for a head; enough for most.
 const TYPICAL_HEAD_SIZE: usize = 1024;
 
-/// Writes a head, with the headers `ours` after those of the request, and returns the framing of the body.
+/// Writes a head, with `added_headers` after those of the request, and returns the framing of the body.
 pub fn write(
     parts: &request::Parts,
     added_headers: &FieldLines,

@@ -58,8 +58,8 @@ struct StatusLine {
 }
 
 impl<'a> ResponseHeadDecoder<'a> {
-    /// Creates a decoder for the response to one request. `to_head`: its method is HEAD. `wants_map`: headers are
-    /// parsed into a map rather than kept raw.
+    /// Creates a decoder for the response to one request. `to_head`: its method is HEAD. `parse_to_map`:
+    /// headers are parsed into a map rather than kept raw.
     pub fn new(to_head: bool, parse_to_map: bool) -> Self {
         Self { to_head, parse_to_map, interims: None, scanned: 0 }
     }

@@ -74,7 +74,7 @@ impl<B> Http1Upload<B> {
         !self.broken && (self.repeatable || self.encoder.bytes_written() == 0)
     }
 
-    /// Starts again from the first byte; only allowed if [`may_retry`](Self::may_repeat) returns true.
+    /// Starts again from the first byte; only allowed if [`Self::may_retry`] returns true.
     pub fn rewind(&mut self) {
         self.encoder.rewind();
     }

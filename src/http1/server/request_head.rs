@@ -92,8 +92,8 @@ impl RequestHeadDecoder {
         self.head.take()
     }
 
-    /// Decodes a head from `read` and returns whether it is complete. The head is then [taken](Self::take) separately,
-    /// because it is large and should be moved only once.
+    /// Decodes a head from `read` and returns whether it is complete. The head is then
+    /// [taken](Self::take_head) separately, because it is large and should be moved only once.
     ///
     /// # Errors
     /// If the bytes are not a valid head, or exceed the limits.
@@ -159,10 +159,10 @@ impl RequestHeadDecoder {
 #[derive(Debug, Default)]
 struct RequestFraming {
     is_http11: bool,
-    /// `coded`: there is a `Transfer-Encoding`. `chunked`: its last coding is chunked.
+    /// There is a `Transfer-Encoding`. `chunked`: its last coding is chunked.
     has_transfer_encoding: bool,
     chunked: bool,
-    /// `measured`: there is a `Content-Length`. `octets`: its value, unless a transfer coding overrides it.
+    /// There is a `Content-Length`. `content_length`: its value, unless a transfer coding overrides it.
     has_content_length: bool,
     content_length: Option<u64>,
     keep_alive: bool,

@@ -184,7 +184,9 @@ proptest! {
             _ => {}
         }
         let is_broken = |seen: &ParsedConnection| seen.requests.iter().any(|request| request.content == ReadBody::Broken);
-        if has_bare_lf_trailers(&bytes) && (is_broken(&ours) || is_broken(&theirs)) {
+        // hyper may reject such trailers before the service has read the body's end.
+        let is_cut = theirs.requests.len() < ours.requests.len();
+        if has_bare_lf_trailers(&bytes) && (is_broken(&ours) || is_broken(&theirs) || is_cut) {
             return Ok(());
         }
         // `Connection` is split as bytes, so that one member beyond ASCII does not hide another (RFC 9110 section

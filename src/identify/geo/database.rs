@@ -42,10 +42,10 @@ pub enum DatabaseError {
     /// It has metadata but is inconsistent.
     #[error("damaged MaxMind database: {0}")]
     Broken(String),
-    /// It is valid, but does not contain the wanted data.
+    /// It is valid, but does not contain the required data.
     #[error("no {required} in this database")]
     Other {
-        /// The wanted data.
+        /// The required data.
         required: DatabaseContent,
         /// Type of database according to the file, such as `GeoLite2-ASN`.
         kind: String,
@@ -92,7 +92,7 @@ impl LocationDatabase {
     /// Opens a database. Reads every record, which takes a moment.
     ///
     /// # Errors
-    /// [`Damage`] if it is not a database, or contains no countries.
+    /// [`DatabaseError`] if it is not a database, or contains no countries.
     pub fn open(bytes: Vec<u8>) -> Result<Self, DatabaseError> {
         Database::open(bytes, DatabaseContent::Locations).map(Self)
     }
@@ -108,7 +108,7 @@ impl AsnDatabase {
     /// Opens a database. Reads every record, which takes a moment.
     ///
     /// # Errors
-    /// [`Damage`] if it is not a database, or contains no autonomous systems.
+    /// [`DatabaseError`] if it is not a database, or contains no autonomous systems.
     pub fn open(bytes: Vec<u8>) -> Result<Self, DatabaseError> {
         Database::open(bytes, DatabaseContent::AutonomousSystems).map(Self)
     }

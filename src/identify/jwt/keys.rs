@@ -64,7 +64,7 @@ impl VerificationKey {
     /// Reads a public key in PEM: `BEGIN PUBLIC KEY` or `BEGIN RSA PUBLIC KEY`.
     ///
     /// # Errors
-    /// [`Unusable`] if it is anything else.
+    /// [`KeyError`] if it is anything else.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
         let mut begins = pem.match_indices("-----BEGIN ").map(|(at, begin)| &pem[at + begin.len()..]);
         let label = begins.next().and_then(|rest| Some(rest.split_once("-----")?.0));
@@ -90,7 +90,7 @@ impl VerificationKey {
     /// Reads one key of a JSON Web Key Set (RFC 7517): a JSON object.
     ///
     /// # Errors
-    /// [`Unusable`] if it cannot verify signatures.
+    /// [`KeyError`] if it cannot verify signatures.
     pub fn from_jwk(json: &str) -> Result<Self, KeyError> {
         jwk::read(json)
     }

@@ -2,7 +2,7 @@
 //!
 //! The state is the end of the ban and how often its duration was doubled. It is kept after the end for the maximum
 //! duration of a ban, so that the next one can be twice as long. Requests neither extend nor repeat a running ban; only
-//! [`begin`] and [`running`] write.
+//! [`start_ban`] and [`extended_until`] write.
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 //!
 //! Entries hold running totals, so that the units in use, and the time at which a given number will be in use, are
 //! found by binary search. A history is not copied like the twelve bytes of other counters: it is read in place, and
-//! `follow` applies a decision that was made on the aggregate.
+//! `apply_state` applies a decision that was made on the aggregate.
 //!
 //! A debt, which is what a late charge adds beyond the count, is paid at the limit's rate. Each unit of it counts from
 //! the moment at which the unit one count before it begins to fade, so its entry may lie in the future.
@@ -32,7 +32,7 @@ pub struct History {
     /// Running total before the first entry; totals wrap, their differences do not.
     total_before_first: u32,
     /// Set after a limit was lowered, which leaves more units in use than the count, or entries closer together than
-    /// the count allows. The excess is then no debt in the aggregate; see [`lump`].
+    /// the count allows. The excess is then no debt in the aggregate; see [`aggregate`].
     excess_lapses: bool,
     entries: VecDeque<HistoryEntry>,
 }
@@ -149,7 +149,7 @@ impl History {
 
     /// Gives back up to `units` that were charged at `charged`, as far as they still count. A debt is dated anew into
     /// the room that they leave, so that it is paid as if they had never been charged. `may_grow` as in
-    /// [`Self::follow`].
+    /// [`Self::apply_state`].
     pub fn refund(
         &mut self,
         units: u32,
@@ -371,7 +371,7 @@ impl History {
         }
     }
 
-    /// Doubles the capacity, but not beyond `most` entries.
+    /// Doubles the capacity, but not beyond `max_entries` entries.
     fn make_room(&mut self, max_entries: usize) {
         if self.is_at_capacity() {
             let length = self.entries.len();

@@ -5,7 +5,7 @@
 //! which it has nothing more, the state is that time, marked [`REJECTING`], and the number of units rejected meanwhile.
 //! The next query reports these to the store as demand.
 //!
-//! A counter that is out of units without such a time rejects with a wait of zero; see [`is_short`].
+//! A counter that is out of units without such a time rejects with a wait of zero; see [`needs_lease`].
 
 use std::time::Duration;
 

@@ -2,11 +2,12 @@
 
 mod demand;
 mod permits;
+mod review;
 
 use std::time::Duration;
 
 use super::lease_request::{LeaseGrant, LeaseRequest, MAX_VALID, StoreCounterKind};
-use super::{LeasePolicy, LeaseReview, SharedCounter};
+use super::{LeasePolicy, SharedCounter};
 use crate::limiter::algorithm::lease::{LeaseState, MAX_UNITS};
 use crate::limiter::quota::Quota;
 use crate::limiter::table::LimitId;
@@ -17,7 +18,7 @@ use crate::limiter::timestamp::Timestamp;
 const MAX_LEAD: Duration = Duration::from_millis(20);
 /// Minimum part of a pause; instances spread their pauses from this part on.
 const MIN_PAUSE_FRACTION: f64 = 0.8;
-/// Lower bound of the granted part of what was wanted, when a pause is computed.
+/// Lower bound of the granted part of what was requested, when a pause is computed.
 const MIN_PART: f64 = 0.001;
 /// Minimum number of units leased ahead of demand. For fewer, requests query the store one by one, because most units
 /// would expire unspent.
@@ -82,8 +83,8 @@ pub(in crate::limiter) struct LeaseAccount {
     is_requesting: bool,
     /// The units are permits of requests in flight.
     is_permits: bool,
-    /// If the store has granted less than was wanted: the granted part, the time of the query, and when the next share
-    /// is due at the latest.
+    /// If the store has granted less than was requested: the granted part, the time of the query, and when
+    /// the next share is due at the latest.
     cut: Option<(f64, Timestamp, Timestamp)>,
     /// Time before which the store has no more units.
     pub(super) pauses_until: Timestamp,
@@ -199,8 +200,8 @@ impl LeaseAccount {
         now >= self.pauses_until && self.start_request(now)
     }
 
-    /// Computes the pause after a share is spent. The next share is due when all that was wanted would have been spent:
-    /// an instance whose demand has grown spends its share sooner, and queries sooner.
+    /// Computes the pause after a share is spent. The next share is due when all that was requested would
+    /// have been spent: an instance whose demand has grown spends its share sooner, and queries sooner.
     pub(super) fn pause_after_partial_grant(&mut self, now: Timestamp) {
         if let Some((part, sent, latest)) = self.cut.take() {
             let due = sent.saturating_add(now.since(sent).mul_f64(1.0 / part.clamp(MIN_PART, 1.0)));
@@ -359,128 +360,15 @@ impl LeaseAccount {
         self.owed = self.owed.saturating_add(question.owed);
     }
 
-    /// Time of the next review.
-    pub(super) fn review_at(&self, now: Timestamp) -> Option<Timestamp> {
-        if self.is_permits {
-            return Some(self.permits_due(now));
-        }
-        if self.owed > 0 {
-            return Some(now.saturating_add(self.look).max(self.pauses_until));
-        }
-        let last = self.next.until.max(self.current.until);
-        (last > now).then(|| last.saturating_sub(self.lead).min(now.saturating_add(self.look)).max(now))
-    }
-
     /// Units in the slot and in the leases of this account.
     const fn with_leases(&self, in_slot: u32) -> u32 {
         in_slot.saturating_add(self.current.units).saturating_add(self.next.units)
-    }
-
-    /// Reviews the units held: whether they are about to expire, or are more than will be spent. Returns also what the
-    /// slot is to contain.
-    pub(super) fn review(
-        &mut self,
-        held: LeaseState,
-        in_use: u64,
-        now: Timestamp,
-    ) -> (LeaseReview, LeaseState) {
-        let left = self.expire(held, now);
-        let slot = self.slot(held, left, now);
-        if self.is_permits {
-            return (self.review_permits(left, in_use, now), slot);
-        }
-        let there = left.saturating_add(self.current.units);
-        if self.is_requesting {
-            return (LeaseReview::Later(now.saturating_add(MAX_LEAD)), slot);
-        }
-        if self.owed > 0 {
-            self.is_requesting = now >= self.pauses_until;
-            let review =
-                if self.is_requesting { LeaseReview::Query } else { LeaseReview::Later(self.pauses_until) };
-            return (review, slot);
-        }
-        let holds = there > 0 || self.next.units > 0;
-        if !holds && self.lapsed.units == 0 {
-            let review = if self.is_idle(now) {
-                LeaseReview::Done
-            } else {
-                LeaseReview::Later(now.saturating_add(MEMORY))
-            };
-            return (review, slot);
-        }
-        let is_look = now.since(self.looked.1) >= self.look;
-        let spent = self.spent_since_look(there);
-        self.is_quiet = spent == 0;
-        let all = there.saturating_add(self.next.units);
-        let is_little = f64::from(all.saturating_add(self.lapsed.units)) <= self.demand_rate * WORTH_A_CALL;
-        // A single look may have been at the end of a burst.
-        let seems_too_much = !is_little && f64::from(there) > 2.0 * self.spendable(there, now);
-        self.has_too_much = seems_too_much && (self.is_quiet || self.seemed_too_much);
-        if is_look {
-            self.seemed_too_much = seems_too_much;
-        }
-        if self.is_quiet && is_little {
-            let at = self.next.until.max(self.current.until);
-            return (LeaseReview::Later(if at > now { at } else { now.saturating_add(MEMORY) }), slot);
-        }
-        let at = self.review_at(now).filter(|at| holds && *at > now && !self.has_too_much);
-        self.is_requesting = at.is_none();
-        if self.has_too_much && spent > 0 {
-            self.demand_rate =
-                self.demand_rate.min(1.25 * spent as f64 / now.since(self.looked.1).as_secs_f64());
-        }
-        if is_look && !self.is_requesting {
-            self.looked = (all.into(), now);
-        }
-        (at.map_or(LeaseReview::Query, LeaseReview::Later), slot)
-    }
-
-    /// Whether the account can be removed.
-    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        let remembers = self.demand_rate > WORTH_REMEMBERING && now.since(self.requested_at) < MEMORY;
-        let holds = self.next.units > 0 || self.lapsed.units > 0 || now < self.current.until || self.owed > 0;
-        !holds && !remembers && !self.is_requesting && self.needed == 0 && now >= self.pauses_until
     }
 
     /// Units that may be spent in addition to those in the slot.
     pub(super) fn held_back(&self, now: Timestamp) -> u32 {
         let units = |lease: &Lease| if now < lease.until { lease.units } else { 0 };
         units(&self.current).saturating_add(units(&self.next))
-    }
-
-    /// Takes the units to give back: those that have expired, and those that would expire unspent. Returns also the
-    /// units left in the slot.
-    fn units_to_return(&mut self, left: u32, now: Timestamp) -> (Lease, u32) {
-        let mut returned = Lease::default();
-        let mut retained = left;
-        let there = left.saturating_add(self.current.units);
-        let ends = self.current.until.since(now);
-        let spendable = if ends <= self.lead {
-            self.demand_rate * self.lead.as_secs_f64()
-        } else {
-            self.spendable(there, now)
-        };
-        if f64::from(there) > spendable && there > 0 {
-            retained = (spendable as u32).min(left);
-            self.current.units = 0;
-            returned.add(Lease { units: there - retained, ..self.current });
-            returned.add(std::mem::take(&mut self.next));
-        } else if self.next.until.since(now) <= self.lead || there == 0 && self.is_quiet {
-            returned.add(std::mem::take(&mut self.next));
-        }
-        let mut lapsed = std::mem::take(&mut self.lapsed);
-        self.accounted = self.accounted.saturating_sub(u64::from(returned.units) + u64::from(lapsed.units));
-        if now < self.forfeits_until {
-            (returned.units, lapsed.units) = (0, 0);
-        }
-        // Merged units count as granted when the older ones were. So the smaller part is dropped if it is below an
-        // eighth.
-        let (few, many) = if lapsed.units < returned.units { (lapsed, returned) } else { (returned, lapsed) };
-        returned = many;
-        if few.units >= many.units / 8 {
-            returned.add(few);
-        }
-        (returned, retained)
     }
 
     /// Returns the slot with `left` units or, if there are none, the pause.

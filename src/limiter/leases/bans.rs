@@ -66,7 +66,8 @@ impl Limiter {
         Some((quota.as_ban()?, ban::age(state, quota, now)))
     }
 
-    /// Applies a ban from the store: the key of `counter` is banned for `rest`, after `doubled` doublings.
+    /// Applies a ban from the store: the key of `counter` is banned for `remaining`, after `doubled`
+    /// doublings.
     pub fn apply_shared_ban(
         &self,
         counter: SharedCounter,

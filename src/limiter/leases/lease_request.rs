@@ -42,7 +42,7 @@ pub struct LeaseRequest {
     pub returned: (u32, u64),
     /// Units spent beyond the lease.
     pub owed: u32,
-    /// The time for which `wanted` is needed.
+    /// The time for which `requested` is needed.
     pub period: Duration,
 }
 
@@ -105,7 +105,7 @@ pub struct LeaseGrant {
     pub wait: Duration,
     /// Period over which instances spread their next queries after `wait`.
     pub spread: Duration,
-    /// If less than `wanted` is granted: time until the next share is due.
+    /// If less than `requested` is granted: time until the next share is due.
     pub pause: Duration,
     /// Units left for all instances.
     pub remaining: u32,
@@ -199,7 +199,7 @@ impl StoreCounterKind {
 /// Maximum excess of all instances over one instance, in units, in any window.
 ///
 /// The store counts `quota` and no request costs more than `cost`. Units granted to waiting requests are spent up to
-/// [`TO_ARRIVE`] later than they were counted.
+/// `TO_ARRIVE` later than they were counted.
 pub fn excess(quota: &Quota, cost: u32, is_exact: bool) -> f64 {
     let kind = StoreCounterKind::from_quota(quota, 0);
     let valid = kind.valid_to_arrive(is_exact);

@@ -42,8 +42,8 @@ pub struct SharedCounterStatus {
 }
 
 impl Limiter {
-    /// Returns the status of shared limits, each with at most `most` of its counters. Scans the whole table, with one
-    /// shard locked at a time.
+    /// Returns the status of shared limits, each with at most `max_counters` of its counters. Scans the whole
+    /// table, with one shard locked at a time.
     pub fn shared_limit_statuses(
         &self,
         max_counters: usize,

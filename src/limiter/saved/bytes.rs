@@ -67,7 +67,7 @@ impl<'a> ByteReader<'a> {
         std::str::from_utf8(self.bytes(length as usize)?).ok()
     }
 
-    /// Reads the bytes that [`Output::short`] wrote.
+    /// Reads the bytes that [`ByteWriter::short`] wrote.
     pub(in crate::limiter) fn short(&mut self) -> Option<&'a [u8]> {
         let [length] = self.array()?;
         self.bytes(length.into())

@@ -74,7 +74,7 @@ impl Restorer {
     /// Processes the next part.
     ///
     /// # Errors
-    /// [`Damage`], after which nothing can be restored.
+    /// [`RestoreError`], after which nothing can be restored.
     pub fn read_part(&mut self, part: SavedPart, bytes: &[u8]) -> Result<(), RestoreError> {
         let is_next = match (self.last, part) {
             (None, SavedPart::Head) => true,
@@ -110,7 +110,7 @@ impl Restorer {
     /// Returns the limiter, if the last part was processed.
     ///
     /// # Errors
-    /// [`Damage::Endless`].
+    /// [`RestoreError::MissingEnd`].
     pub fn finish(self) -> Result<Restored, RestoreError> {
         match (self.progress, self.last) {
             (Some(progress), Some(SavedPart::End)) => Ok(progress.restored),

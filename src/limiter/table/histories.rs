@@ -1,8 +1,8 @@
 //! Storage of one shard's charge histories, in bounded memory. Slots refer to them by number.
 //!
 //! Every history belongs to exactly one slot and is removed with it. If there is no memory for another history, a
-//! counter continues as an aggregate in twelve bytes (see `algorithm::lump`): it is stricter then, but no usage is
-//! lost.
+//! counter continues as an aggregate in twelve bytes (see `algorithm::aggregate`): it is stricter then, but
+//! no usage is lost.
 
 use crate::limiter::algorithm::CounterState;
 use crate::limiter::algorithm::history::History;
@@ -19,7 +19,7 @@ pub(super) struct Histories {
 }
 
 impl Histories {
-    /// Creates storage without histories, for `most` bytes of them.
+    /// Creates storage without histories, for `max_bytes` bytes of them.
     pub(super) const fn new(max_bytes: usize) -> Self {
         Self { slots: Vec::new(), free: Vec::new(), bytes: 0, max_bytes }
     }

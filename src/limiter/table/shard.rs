@@ -80,8 +80,8 @@ pub(in crate::limiter) enum Placement {
 }
 
 impl Shard {
-    /// Creates a shard of up to `slots` slots and a few spare ones, at most `most` of them in use, with up to
-    /// `histories` bytes of histories.
+    /// Creates a shard of up to `slots` slots and a few spare ones, at most `max_entries` of them in use,
+    /// with up to `histories` bytes of histories.
     pub(in crate::limiter) fn new(slots: usize, max_entries: usize, histories: usize) -> Self {
         let mut shard = Self {
             groups: Box::default(),

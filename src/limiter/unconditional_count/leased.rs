@@ -16,12 +16,12 @@ use crate::limiter::table::Shard;
 use crate::limiter::timestamp::Timestamp;
 
 impl Limiter {
-    /// Returns the counter of `tally`.
+    /// Returns the counter of a count operation.
     pub fn shared_counter_to_count(&self, tally: &CountOperation) -> SharedCounter {
         SharedCounter { limit: tally.handle.id, key: tally.key.salted(tally.handle.salt) }
     }
 
-    /// Provides units for a count that is out of them, as [`Limiter::claim`] does for a check.
+    /// Provides units for a count that is out of them, as [`Limiter::acquire_units`] does for a check.
     pub fn acquire_units_to_count(&self, tally: &CountOperation, now: Timestamp) -> LeaseOutcome {
         self.acquire_counter_units(self.shared_counter_to_count(tally), (cost(tally), Some(tally.limit)), now)
     }

@@ -31,8 +31,8 @@ pub(in crate::proxy) fn normalise_length(head: &mut request::Parts) -> Result<()
     content_length::normalise(&mut head.headers).map(drop).map_err(|_| InvalidRequest::Malformed)
 }
 
-/// Rejects requests that HTTP allows and a proxy must not forward, and those with more than `most_fields` headers.
-/// Returns flags for the headers that are present.
+/// Rejects requests that HTTP allows and a proxy must not forward, and those with more than `max_fields`
+/// headers. Returns flags for the headers that are present.
 ///
 /// # Errors
 /// The reason why the request cannot be forwarded.

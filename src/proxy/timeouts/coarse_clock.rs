@@ -10,7 +10,7 @@ use super::request::RequestTimer;
 use super::ticks::Ticks;
 use super::{ConnectionTimeouts, TICK};
 
-/// A worker's slow clock.
+/// A worker's coarse clock.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct CoarseClock {
     ticks: Rc<Ticks>,

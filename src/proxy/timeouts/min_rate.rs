@@ -21,7 +21,8 @@ const GRACE_TICKS: u64 = 10 * TICKS_PER_SECOND;
 pub(super) struct MinRate {
     /// `None` if there is no minimum.
     scarcity: RefCell<Option<Rc<RequestScarcity>>>,
-    /// Credit: bytes transferred beyond the minimum, up to the grace time, multiplied by [`SECOND`].
+    /// Credit: bytes transferred beyond the minimum, up to the grace time, multiplied by
+    /// [`TICKS_PER_SECOND`].
     ahead: Cell<u64>,
     /// Bytes that the client has transferred since the last tick.
     moved: Cell<u64>,

@@ -3,7 +3,8 @@
 //! If a configured timeout expires, it counts as a failure of the upstream. If the client has set it, it may have left
 //! the upstream no chance, so it is neither refunded nor counted against the endpoint.
 //!
-//! The slow clock is too coarse for timeouts of up to a second, so these have a timer of their own in addition.
+//! The ticks of the coarse clock are too long for timeouts of up to a second, so these have a timer of their
+//! own in addition.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;

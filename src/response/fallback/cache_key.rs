@@ -2,8 +2,8 @@
 //!
 //! A service may use any request header, whether or not its `Vary` names it. A cache whose key is the target alone then
 //! serves one client's input to all others (J. Kettle, "Practical Web Cache Poisoning", 2018). So every header is part
-//! of the key, unless the upstream never sees the client's value or the value cannot affect a response. [`Class`]
-//! defines which. An unknown header may identify the client, so it prevents sharing.
+//! of the key, unless the upstream never sees the client's value or the value cannot affect a response.
+//! `Class` defines which. An unknown header may identify the client, so it prevents sharing.
 
 mod class;
 

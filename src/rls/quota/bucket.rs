@@ -112,7 +112,8 @@ impl QuotaBucket {
         self.clients.contains_key(&client)
     }
 
-    /// Processes a report of `from`. Returns the clients to which to assign tokens and how many, in sending order.
+    /// Processes a report of `reporter`. Returns the clients to which to assign tokens and how many, in
+    /// sending order.
     pub(super) fn record_report(
         &mut self,
         reporter: StreamId,
@@ -202,7 +203,7 @@ impl QuotaBucket {
         divide(tokens.saturating_sub(reserved), &demands)
     }
 
-    /// Marks a client as gone.
+    /// Records that a client has disconnected.
     pub(super) fn mark_as_left(&mut self, client: StreamId) {
         if let Some(client) = self.clients.get_mut(&client) {
             client.has_left = true;

@@ -33,7 +33,7 @@ pub(super) struct WorkerCalls {
 #[derive(Debug)]
 pub(super) struct ConnectionCalls {
     worker: Rc<WorkerCalls>,
-    /// Number of calls in flight that began in this turn and in the one before, alternating.
+    /// Number of calls in flight that began in this epoch and in the one before, alternating.
     in_flight_by_epoch: [Cell<usize>; 2],
     epoch: Cell<usize>,
 }
@@ -74,7 +74,7 @@ impl ConnectionCalls {
         Rc::new(Self { worker, in_flight_by_epoch: Default::default(), epoch: Cell::new(0) })
     }
 
-    /// Begins a unary call.
+    /// Starts a unary call.
     pub(super) fn start_call(self: &Rc<Self>) -> Result<UnaryCall, Status> {
         try_increment(&self.worker.unary, MAX_UNARY_CALLS, "calls")?;
         let epoch = self.epoch.get();
@@ -82,7 +82,7 @@ impl ConnectionCalls {
         Ok(UnaryCall { calls: Rc::clone(self), epoch })
     }
 
-    /// Begins a stream.
+    /// Starts a stream.
     pub(super) fn start_stream(&self) -> Result<StreamingCall, Status> {
         try_increment(&self.worker.streams, MAX_STREAMS, "streams")?;
         Ok(StreamingCall(Rc::clone(&self.worker)))
@@ -98,7 +98,7 @@ impl ConnectionCalls {
         }
     }
 
-    /// Starts the next turn; returns true instead if a call of the previous turn is still in flight.
+    /// Starts the next epoch; returns true instead if a call of the previous epoch is still in flight.
     fn check_stuck(&self) -> bool {
         let before = 1 - self.epoch.get();
         if self.in_flight_by_epoch[before].get() > 0 {

@@ -98,7 +98,7 @@ pub(super) async fn serve(
     };
     let grace = match reason {
         CloseReason::MaxAge => port.settings.grace,
-        // The graceful shutdown bounds this; see `run`.
+        // The graceful shutdown bounds this; see `server::run`.
         CloseReason::Draining => Duration::MAX,
         CloseReason::Displaced if connection.permit.has_called() => DISPLACED_GRACE,
         CloseReason::Displaced | CloseReason::Stuck => return,

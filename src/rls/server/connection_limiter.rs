@@ -24,7 +24,7 @@ pub(super) struct ConnectionLimiter {
 
 #[derive(Debug, Default)]
 struct OpenConnections {
-    /// Connections by arrival number, with the rank that each has in `order`.
+    /// Connections by arrival number, with the rank that each has in `by_rank`.
     connections: HashMap<u64, (ActivityRank, Arc<TrackedConnection>)>,
     /// Connections that are not being closed, by a past rank; ranks only increase.
     by_rank: BTreeSet<(ActivityRank, u64)>,
@@ -56,7 +56,7 @@ pub(super) struct ConnectionActivity {
 }
 
 impl ConnectionLimiter {
-    /// Creates a budget of `max` connections.
+    /// Creates a limiter for `max` connections.
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { max_connections: max.max(1), arrivals: AtomicU64::new(0), open: Mutex::default() })
     }

@@ -34,7 +34,7 @@ const MAX_INCOMPLETE_BYTES: usize = 16 << 20;
 /// "Length-Prefixed-Message").
 pub(super) const MESSAGE_PREFIX_LEN: usize = 5;
 
-/// Returns the status of a call whose message was incomplete after [`TIMEOUT`].
+/// Returns the status of a call whose message was incomplete after [`MESSAGE_TIMEOUT`].
 pub(super) fn incomplete_status() -> Status {
     Status::deadline_exceeded(format!("message incomplete after {} seconds", MESSAGE_TIMEOUT.as_secs()))
 }

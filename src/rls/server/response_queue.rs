@@ -51,7 +51,7 @@ struct ResponseQueue {
     is_receiver_dropped: bool,
 }
 
-/// Creates both halves of a stream's queue; its bytes are also counted in `waiting_in_all`.
+/// Creates both halves of a stream's queue; its bytes are also counted in `total_queued_bytes`.
 pub(super) fn response_channel(total_queued_bytes: Arc<AtomicUsize>) -> (ResponseSender, ResponseReceiver) {
     let shared =
         Arc::new(SharedQueue { queue: Mutex::default(), changed: Notify::new(), total_queued_bytes });

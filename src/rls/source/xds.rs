@@ -65,7 +65,7 @@ struct AcceptedVersion {
     version: String,
 }
 
-/// Applies the server's rules to a desk while it is polled. Follows changes of `settings`.
+/// Applies the server's rules to `handler` while it is polled. Follows changes of `settings`.
 pub async fn follow(mut settings: watch::Receiver<Arc<XdsSettings>>, handler: Arc<RlsHandler>) {
     let mut accepted = AcceptedVersion::default();
     loop {

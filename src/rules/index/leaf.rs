@@ -60,7 +60,7 @@ impl Leaf {
 }
 
 impl Facets {
-    /// Files the rule; returns `false` if it has no header, descriptor key or method to file it under.
+    /// Indexes the rule; returns `false` if it has no header, descriptor key or method to index it by.
     fn insert(&mut self, id: RuleId, matcher: &Matcher) -> bool {
         let conditions = matcher.conditions.iter().map(|test| (test.attribute.source(), &*test.patterns));
         let headers = conditions.clone().filter_map(|(source, any)| Some((source.header()?, any)));
@@ -110,7 +110,7 @@ fn values_of<'r>(request: &'r Attributes<'_>, name: &HeaderName) -> impl Iterato
     request.headers.get_all(name).iter().map(http::HeaderValue::as_bytes)
 }
 
-/// Selects the condition to file a rule under: one with exact values, or else any that requires a value.
+/// Selects the condition to index a rule by: one with exact values, or else any that requires a value.
 fn most_selective<'m, N>(
     named: impl Iterator<Item = (N, &'m [HeaderPattern])> + Clone,
 ) -> Option<(N, &'m [HeaderPattern])> {

@@ -250,7 +250,7 @@ fn rule_index_separates_rules_by_host_header_and_method() {
     assert_eq!(candidates(&methods, &request), 500);
 }
 
-/// Templates with all combinations of `a` and a hole in eight segments: the worst case for the search.
+/// Templates with all combinations of `a` and a variable in eight segments: the worst case for the search.
 #[test]
 fn rule_index_walk_visits_each_node_once() {
     let patterns = (0..256_u32).map(|bits| {

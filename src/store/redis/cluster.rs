@@ -220,7 +220,7 @@ async fn maintain_slots(state: Arc<ClusterState>) {
     }
 }
 
-/// Parses the reply of `CLUSTER SLOTS` from the server at `asked`; `None` if no slot has an owner.
+/// Parses the reply of `CLUSTER SLOTS` from the server at `queried`; `None` if no slot has an owner.
 fn parse_owners(slots: &Value, queried: &ServerAddress) -> Option<Vec<Option<ServerAddress>>> {
     let Value::Array(ranges) = slots else { return None };
     let mut owners = vec![None; usize::from(SLOTS)];

@@ -64,7 +64,7 @@ impl RedisConnector {
         })
     }
 
-    /// Opens a connection to the server at `place`.
+    /// Opens a connection to the server at `address`.
     pub(super) async fn connect(
         &self,
         address: &ServerAddress,
@@ -77,7 +77,8 @@ impl RedisConnector {
         Ok((RedisConnection::new(address.clone(), multiplexed, run_id), driver))
     }
 
-    /// Opens a connection to the Sentinel at `place`. `published` is notified of each message that it publishes.
+    /// Opens a connection to the Sentinel at `address`. `published` is notified of each message that it
+    /// publishes.
     pub(super) async fn connect_sentinel(
         &self,
         address: &ServerAddress,
@@ -87,7 +88,7 @@ impl RedisConnector {
         self.open(address, &self.sentinel_info, Some(Arc::clone(published)), lookup).await
     }
 
-    /// Sends one command to the server at `place`, on a separate connection.
+    /// Sends one command to the server at `address`, on a separate connection.
     pub(super) async fn query_server(
         &self,
         address: &ServerAddress,

@@ -106,8 +106,9 @@ fn latest(replies: &SentinelReplies) -> Option<&NamedMaster> {
     replies.iter().flatten().filter_map(|view| view.as_ref().ok()).max_by_key(|named| named.epoch)
 }
 
-/// Returns whether another master has replaced `now`. One Sentinel with an outdated reply is not enough to close a
-/// working connection. A majority is, regardless of epochs, because these restart when Sentinels are set up again.
+/// Returns whether another master has replaced `current`. One Sentinel with an outdated reply is not enough
+/// to close a working connection. A majority is, regardless of epochs, because these restart when Sentinels
+/// are set up again.
 fn is_replaced(current: &NamedMaster, replies: &SentinelReplies) -> bool {
     let Some(latest) = latest(replies) else { return false };
     let agree = replies.iter().flatten().flatten().filter(|named| named.address == latest.address).count();

@@ -104,7 +104,7 @@ fn protocol(version: Version) -> &'static str {
 }
 
 /// Appends a value with quotes, backslashes and bytes other than printable ASCII escaped as `\xNN`, as nginx does, so
-/// that the original bytes can be restored. Stops before it exceeds `longest` bytes.
+/// that the original bytes can be restored. Stops before it exceeds `max_length` bytes.
 fn push_escaped(line: &mut Vec<u8>, value: &[u8], max_length: usize) {
     let end = line.len() + max_length;
     for &byte in value {
@@ -120,8 +120,8 @@ fn push_escaped(line: &mut Vec<u8>, value: &[u8], max_length: usize) {
     }
 }
 
-/// Returns the longest prefix of a value that takes at most `longest` bytes once escaped. JSON's own escaping keeps DEL
-/// and the C1 controls, which terminals interpret, so they are replaced.
+/// Returns the longest prefix of a value that takes at most `max_length` bytes once escaped. JSON's own
+/// escaping keeps DEL and the C1 controls, which terminals interpret, so they are replaced.
 fn truncate_text(value: &[u8], max_length: usize) -> String {
     let mut text = String::new();
     let mut remaining = max_length;

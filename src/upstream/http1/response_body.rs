@@ -1,4 +1,4 @@
-//! The body of an answer, read as it is asked for.
+//! Body of an HTTP/1.1 response, read on demand.
 
 use std::io;
 use std::rc::{Rc, Weak};
@@ -14,29 +14,29 @@ use crate::http1::decoder::{BodyDecoder, Piece};
 use crate::upstream::http1_pool::Http1Pool;
 use crate::upstream::in_flight::InFlightRequest;
 
-/// A body that is still to be read, and the connection it comes by.
+/// A body that is being received, and its connection.
 #[derive(Debug)]
 pub(in crate::upstream) struct Http1ResponseBody {
     connection: StreamingConnection,
     decoder: BodyDecoder,
-    /// Whether the connection can be used again afterwards.
+    /// Whether the connection is reused afterwards.
     keep_alive: bool,
 }
 
 #[derive(Debug)]
 enum StreamingConnection {
-    /// The request is out.
+    /// The request has been sent.
     Unsplit(Box<Http1Connection>, Rc<Http1Pool>),
     /// The request is still being sent.
     Split(ReadHalf, UploadTask),
-    /// All of the answer is here, and the request may still be being sent.
+    /// The response has been received, and the request may not have been sent completely.
     Uploading(Weak<Rejoin>),
-    /// The connection is gone.
+    /// The connection has been returned or closed.
     Closed,
 }
 
 impl Http1ResponseBody {
-    /// The body that is to be read from `connection`.
+    /// Creates a body that is read from `connection`.
     pub(in crate::upstream) fn new<B>(
         mut connection: Box<Http1Connection>,
         upload: Http1Upload<B>,
@@ -67,10 +67,10 @@ impl Http1ResponseBody {
         streaming
     }
 
-    /// The next frame.
+    /// Returns the next frame.
     ///
     /// # Errors
-    /// If the connection fails or ends before the body, or the body's grammar is broken.
+    /// If the connection fails or ends before the body, or the body is malformed.
     pub(in crate::upstream) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -84,12 +84,12 @@ impl Http1ResponseBody {
         Poll::Ready(polled.transpose())
     }
 
-    /// Where the body ends.
+    /// Returns the decoder, which finds the end of the body.
     pub(in crate::upstream) fn decoder(&self) -> &BodyDecoder {
         &self.decoder
     }
 
-    /// Keeps `held` as long as the request is still being sent; gives it back where all of it is out.
+    /// Keeps `held` while the request is being sent; returns it if the request has been sent completely.
     pub(in crate::upstream) fn hold_in_flight(&self, held: InFlightRequest) -> Option<InFlightRequest> {
         match self.rejoin() {
             Some(rejoin) => {
@@ -100,7 +100,7 @@ impl Http1ResponseBody {
         }
     }
 
-    /// Whether the request may still be being sent, or has been until the answer ended.
+    /// Whether the request may not have been sent completely.
     pub(in crate::upstream) fn is_uploading(&self) -> bool {
         self.rejoin().is_some()
     }
@@ -145,7 +145,7 @@ impl Http1ResponseBody {
         }
     }
 
-    /// Lets go of the connection as soon as the last piece is read, before anybody asks for more.
+    /// Releases the connection as soon as the last piece has been read, without another poll.
     fn finish_if_complete(&mut self) {
         if self.decoder.is_complete() {
             self.finish();
@@ -161,7 +161,7 @@ impl Http1ResponseBody {
             StreamingConnection::Split(reading, upload) if self.keep_alive => {
                 self.connection = StreamingConnection::Uploading(upload.response_ended(reading));
             }
-            // Asked for again after its end.
+            // Polled again after its end.
             StreamingConnection::Uploading(_) => self.connection = source,
             StreamingConnection::Unsplit(..)
             | StreamingConnection::Split(..)

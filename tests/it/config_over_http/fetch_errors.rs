@@ -68,7 +68,7 @@ fn truncated_response_is_discarded() {
 #[test]
 fn response_without_framing_is_discarded() {
     let weir = assert_config_survives(format!("HTTP/1.1 200 OK\r\n\r\n{}", deny_document("x")), "unusable");
-    assert_eq!(count_log_lines(&weir, "neither Content-Length nor chunks"), 1);
+    assert_eq!(count_log_lines(&weir, "neither Content-Length nor chunked framing"), 1);
 }
 
 #[test]

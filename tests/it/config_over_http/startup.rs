@@ -182,7 +182,10 @@ fn key_in_bootstrap_and_document_fails_the_start() {
         said.contains(&format!("{url}:2:1: listeners: duplicate key, also in {}:2:1", file.display())),
         "{said}"
     );
-    assert!(said.contains(&format!("{url}:3:1: config: a document that is fetched cannot say")), "{said}");
+    assert!(
+        said.contains(&format!("{url}:3:1: config: `config` is not allowed in a fetched document")),
+        "{said}"
+    );
 }
 
 #[test]

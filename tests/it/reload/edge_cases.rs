@@ -100,7 +100,7 @@ fn truncated_file_is_rejected_if_the_previous_one_had_an_end_marker() {
     let weir = Weir::start(&format!("{one}{}...\n", rule("two")));
     weir.assert_reload_rejected(&one);
     let shown = weir.admin_json("/server_info")["config"]["last_reload"]["problems"].to_string();
-    assert!(shown.contains("cut off: the end marker `...` is missing"), "{shown}");
+    assert!(shown.contains("truncated: the end marker `...` is missing"), "{shown}");
     assert_eq!(get(weir.address(), "/two").status, 403);
     weir.reload(&format!("{one}...\n"));
     assert_eq!(get(weir.address(), "/two").status, 200);

@@ -79,7 +79,7 @@ impl H2Client {
         super::wait::until_true("the setting", || self.sender.is_extended_connect_protocol_enabled());
     }
 
-    /// Sends the header section of a request. Unless it `ends` there, the caller sends the body.
+    /// Sends the header section of a request. Without `end_of_stream` the caller sends the body.
     pub(crate) fn send_request(
         &mut self,
         request: http::request::Builder,

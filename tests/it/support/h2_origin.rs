@@ -31,7 +31,8 @@ struct StreamCounts {
 }
 
 impl H2Origin {
-    /// Handles every stream with `script`. A connection that has had `last` streams is closed with GOAWAY.
+    /// Handles every stream with `script`. A connection that has had `max_streams` streams is closed with
+    /// GOAWAY.
     pub(crate) fn start<F>(
         max_streams: Option<usize>,
         script: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Sync + 'static,

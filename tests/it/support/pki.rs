@@ -62,8 +62,8 @@ impl Authority {
         })
     }
 
-    /// Returns a server configuration with a certificate for `host` and these ALPN protocols. If `asks`, clients must
-    /// present a certificate of this authority.
+    /// Returns a server configuration with a certificate for `host` and these ALPN protocols. If
+    /// `require_client_cert`, clients must present a certificate of this authority.
     pub(crate) fn server(
         &self,
         host: &str,

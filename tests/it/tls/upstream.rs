@@ -26,7 +26,8 @@ struct TlsUpstream {
 }
 
 impl TlsUpstream {
-    /// Starts an upstream with a certificate for `host`. If `asks`, it requires client certificates.
+    /// Starts an upstream with a certificate for `host`. If `require_client_cert`, it requires client
+    /// certificates.
     fn new(backend: SocketAddr, host: &str, protocols: &[&str], require_client_cert: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("authority");

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// A pace at which a file that `write_until_applied` writes is never quiet.
+/// Timing with which a file that `write_until_applied` writes is never quiet.
 const NEVER_QUIET: ReloadTiming = ReloadTiming {
     debounce: debounce::DebounceTimes {
         max_wait: Duration::from_millis(800),
@@ -16,7 +16,7 @@ const NEVER_QUIET: ReloadTiming = ReloadTiming {
     poll_interval: Duration::from_secs(3600),
 };
 
-/// Calls `write` with increasing numbers every 150 ms, until `done` accepts an applied configuration.
+/// Calls `write` with increasing numbers every 150 ms, until `is_done` accepts an applied configuration.
 fn write_until_applied(
     running: &RunningReloader,
     write: impl Fn(u32) + Sync,

@@ -83,7 +83,7 @@ fn material(raw: &Raw) -> Result<VerificationKey, KeyError> {
     }
 }
 
-/// Returns a member of at least `least` characters.
+/// Returns a member of at least `min_length` characters.
 fn text(part: Option<&String>, min_length: usize) -> Result<&str, KeyError> {
     match part {
         Some(part) if part.len() >= min_length => Ok(part),

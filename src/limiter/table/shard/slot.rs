@@ -4,8 +4,8 @@ use crate::limiter::algorithm::CounterState;
 use crate::limiter::key::Fingerprint;
 use crate::limiter::table::LimitId;
 
-/// Fingerprint (two words, the first zero if free), state word, and state extra with the limit id. Module `long` has
-/// the layout of counters with a history.
+/// Fingerprint (two words, the first zero if free), state word, and state extra with the limit id. Module
+/// `history_slots` has the layout of counters with a history.
 pub(super) type Slot = [u64; 4];
 /// Slots that are searched at once. The home of an entry is a group, not a slot.
 pub(super) type SlotGroup = [Slot; SLOTS_PER_GROUP];

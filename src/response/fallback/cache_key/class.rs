@@ -80,7 +80,7 @@ impl Class {
     /// Classifies one line of a request header, whose name is in lower case.
     pub(super) fn classify(name: &str, value: &[u8], request: &CacheRequest<'_>) -> Self {
         match name {
-            // Removed or overwritten by Weir. The host is in `Request::authority`.
+            // Removed or overwritten by Weir. The host is in `CacheRequest::authority`.
             "host"
             | "expect"
             | "keep-alive"
@@ -144,7 +144,7 @@ fn is_trace(name: &str, value: &[u8]) -> bool {
     }
 }
 
-/// Returns whether the value consists of hexadecimal digits and `marks`, and is not too long.
+/// Returns whether the value consists of hexadecimal digits and `allowed` bytes, and is not too long.
 fn is_id(value: &[u8], allowed: &[u8]) -> bool {
     value.len() <= MAX_ID && value.iter().all(|byte| byte.is_ascii_hexdigit() || allowed.contains(byte))
 }
@@ -154,7 +154,7 @@ fn is_address(value: &[u8], client: IpAddr) -> bool {
     address.is_some_and(|address| address.to_canonical() == client)
 }
 
-/// Returns whether `such` holds for all parts between separators.
+/// Returns whether `predicate` holds for all parts between separators.
 fn all_parts(value: &[u8], separator: u8, mut predicate: impl FnMut(&[u8]) -> bool) -> bool {
     value.split(|byte| *byte == separator).all(|part| predicate(part.trim_ascii()))
 }

@@ -29,7 +29,7 @@ fn key(request: &CacheRequest<'_>) -> CacheKey {
     CacheKey::new(request, &CacheHeaderRules::default())
 }
 
-/// Returns whether the request `wanted` is served the response stored under `stored`.
+/// Returns whether a request with the key `wanted` is served the response stored under `stored`.
 fn is_served(wanted: &CacheKey, stored: &CacheKey) -> bool {
     stored.to_store().is_some_and(|stored| wanted.to_look_up().any(|key| key == stored.bytes))
 }
