@@ -1,5 +1,5 @@
-//! Benchmark of a flood of distinct keys into a table of fixed size: time per decision, memory, and whether clients that
-//! have used up their limit stay rejected.
+//! Benchmark of a flood of distinct keys into a table of fixed size: time per decision, memory, and whether
+//! clients that have used up their limit stay rejected.
 //!
 //! The clock advances by a second per million requests, each with the IPv4 or IPv6 address of a new client. The limit
 //! is 10 per hour, so no counter becomes full again before the end. Run with `cargo bench --bench flood -- [--keys

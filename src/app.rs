@@ -123,8 +123,8 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let central_handle = central.map(|central| central.start_follower(&running)).transpose()?;
     reload::start(reloader, &running, central_handle)?;
     let ended = main.block_on(async {
-        let thread_groups = (&*workers, &*admin);
-        let serving = shutdown::serve_and_drain(&running.shared.drain, config.drain, signals, thread_groups);
+        let drain = &running.shared.drain;
+        let serving = shutdown::serve_and_drain(drain, config.drain, signals, &workers, &admin);
         tokio::select! {
             ended = serving => ended,
             () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),
@@ -232,7 +232,9 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
             settings,
             queue,
             generate_secret()?,
-            (&shared, &generations, rls_runtime.as_ref()),
+            &shared,
+            &generations,
+            rls_runtime.as_ref(),
         )?;
     }
     Ok(RunningApp { shared, generations, rls_runtime, reload, state_saver, access_log_guard, tracer_guard })

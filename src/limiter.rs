@@ -163,7 +163,7 @@ impl Limiter {
     /// that the generation still being served keeps its limits.
     pub fn install(&self, specs: &[LimitSpec], now: Timestamp) -> Vec<LimitHandle> {
         let mut meters = self.registry.lock();
-        let installed = meters.install(specs, (self.hasher, self.fleet().hasher), now);
+        let installed = meters.install(specs, self.hasher, self.fleet().hasher, now);
         self.table.adopt_quotas(&meters.quotas(), now);
         installed
     }
@@ -252,8 +252,8 @@ impl Limiter {
         let key = check.key.salted(check.handle.salt);
         let place = shard.find(key);
         let (verdict, next) =
-            evaluation::evaluate(&shard, check, CounterView::new(&shard, check, (key, place), now), now);
-        let kept = next.map(|state| commit(&mut shard, check, (key, place), state, now));
+            evaluation::evaluate(&shard, check, CounterView::new(&shard, check, key, place, now), now);
+        let kept = next.map(|state| commit(&mut shard, check, key, place, state, now));
         drop(shard);
         Decision {
             verdicts: Verdicts::One(verdict),
@@ -273,7 +273,8 @@ impl Limiter {
 fn commit(
     shard: &mut Shard,
     check: &Check,
-    (key, place): (Fingerprint, SlotLookup),
+    key: Fingerprint,
+    place: SlotLookup,
     state: CounterState,
     now: Timestamp,
 ) -> Placement {

@@ -84,8 +84,10 @@ struct EarlyDenial {
 
 /// Key of a request under one rule.
 #[derive(Clone, Copy)]
-struct RequestKey {
+struct RequestKey<'r> {
     key: KeyHash,
+    /// The route by which the rule applies, which may be part of the key.
+    route: Route<'r>,
     /// Whether every part of the key is present. All requests without some part share one key.
     is_complete: bool,
     /// Whether the rule is enforced for this key.
@@ -259,7 +261,7 @@ impl RuleSet {
         }
         let (mut selected, mut beside) = (SmallVec::new(), SideEffects::default());
         for index in self.of_kind(candidates, ActionKind::Limit) {
-            match self.select_limits(index, request, headroom, (&mut selected, &mut beside.queries)) {
+            match self.select_limits(index, request, headroom, &mut selected, &mut beside.queries) {
                 None => {}
                 Some(EarlyDenial { is_enforced: true, denial }) => {
                     return Selection::Denied(RuleIndex(index), denial);
@@ -277,7 +279,8 @@ impl RuleSet {
         index: usize,
         request: &Attributes<'_>,
         headroom: Headroom,
-        (selected, queries): (&mut SmallVec<[SelectedCheck; 2]>, &mut Vec<RemoteQuery>),
+        selected: &mut SmallVec<[SelectedCheck; 2]>,
+        queries: &mut Vec<RemoteQuery>,
     ) -> Option<EarlyDenial> {
         let rule = &self.rules[index];
         let Action::Limit(limiting) = &rule.action else { return None };
@@ -300,6 +303,7 @@ impl RuleSet {
         };
         let key = RequestKey {
             key,
+            route,
             is_complete,
             is_enforced: limiting.is_enforced(is_complete.then_some((request, route))),
             hasher,
@@ -307,7 +311,7 @@ impl RuleSet {
         let remote = match &limiting.source {
             LimitSource::Remote(remote) => remote,
             LimitSource::Local | LimitSource::Shared(_) => {
-                self.add_checks(index, limiting, key, (request, route), headroom, selected);
+                self.add_checks(index, limiting, key, request, headroom, selected);
                 return None;
             }
         };
@@ -316,7 +320,7 @@ impl RuleSet {
             Err(ambiguity) => return stop(Denial::Ambiguous(ambiguity)),
         };
         let mut local_fallback = SmallVec::new();
-        self.add_checks(index, limiting, key, (request, route), headroom, &mut local_fallback);
+        self.add_checks(index, limiting, key, request, headroom, &mut local_fallback);
         queries.push(RemoteQuery {
             rule: RuleIndex(index),
             is_enforced: key.is_enforced,
@@ -332,8 +336,8 @@ impl RuleSet {
         &self,
         index: usize,
         limiting: &LimitAction,
-        RequestKey { key, is_complete, is_enforced, hasher }: RequestKey,
-        (request, route): (&Attributes<'_>, Route<'_>),
+        RequestKey { key, route, is_complete, is_enforced, hasher }: RequestKey<'_>,
+        request: &Attributes<'_>,
         headroom: Headroom,
         selected: &mut SmallVec<[SelectedCheck; 2]>,
     ) {

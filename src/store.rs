@@ -4,6 +4,7 @@
 //! and use them from memory. [`scheduler::LeaseScheduler`] schedules the queries; it performs no I/O and
 //! reads no clock, so simulations run the same code. [`handle::StoreHandle`] is the workers' interface.
 
+mod call_latency;
 pub mod handle;
 pub mod lease_wait;
 pub mod protocol;

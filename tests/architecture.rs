@@ -9,6 +9,8 @@ mod documents;
 mod imports;
 #[path = "architecture/language.rs"]
 mod language;
+#[path = "architecture/names.rs"]
+mod names;
 #[path = "architecture/reference.rs"]
 mod reference;
 #[path = "architecture/scanner.rs"]

@@ -62,8 +62,8 @@ fn admitted(quota: &Quota, requests: &[(u64, u32)]) -> Vec<(u64, u32)> {
     requests.iter().filter(passes).copied().collect()
 }
 
-/// Returns the maximum number of units admitted between two moments, both included, as docs/reference/algorithms.md states for
-/// each algorithm.
+/// Returns the maximum number of units admitted between two moments, both included, as
+/// docs/reference/algorithms.md states for each algorithm.
 fn max_admitted(quota: &Quota, from: u64, to: u64) -> u128 {
     let (count, period) = (u128::from(quota.limit().count.get()), u128::from(quota.limit().period.nanos()));
     let span = u128::from(to - from);

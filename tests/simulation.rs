@@ -1,5 +1,5 @@
-//! Simulation of the limiter with random rules, clients, clocks, table sizes, reloads, restarts and crashes. It searches
-//! for violations of the limiter's guarantees in combinations that no other test covers.
+//! Simulation of the limiter with random rules, clients, clocks, table sizes, reloads, restarts and crashes.
+//! It searches for violations of the limiter's guarantees in combinations that no other test covers.
 //!
 //! Every seed determines one run. `WEIR_SEED=17 cargo test --test simulation` repeats one, `WEIR_SEEDS=100000` runs
 //! more of them.

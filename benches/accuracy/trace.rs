@@ -1,7 +1,7 @@
 //! Simulated requests of many sources, and how often a sliding window decides differently from an exact log.
 //!
-//! Sources are counted separately. So each is generated and measured on its own, in the order of its requests, and needs
-//! no more memory than its counters. Runs with the same seed are identical.
+//! Sources are counted separately. So each is generated and measured on its own, in the order of its
+//! requests, and needs no more memory than its counters. Runs with the same seed are identical.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;

@@ -114,7 +114,8 @@ pub(crate) fn start_fleet(
             handle: handle.clone(),
             metrics: metrics.store(),
             queue,
-            random: ([fastrand::u64(..), fastrand::u64(..)], number as u32 + 1),
+            secret: [fastrand::u64(..), fastrand::u64(..)],
+            instance_id: number as u32 + 1,
         };
         let joined = {
             let limiter = Arc::clone(&limiter);

@@ -129,7 +129,7 @@ impl RlsRuntime {
         }
         let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
         let store = shared.store.clone();
-        let handler = RlsHandler::new(service, limiter, clock, Arc::clone(&shared.drain), (stats, store));
+        let handler = RlsHandler::new(service, limiter, clock, Arc::clone(&shared.drain), stats, store);
         let handler = Arc::new(handler);
         handler.set_native_rules(Arc::clone(&shared.generation.load().policy), &shared.metrics);
         let port = GrpcPort::new(
@@ -158,7 +158,7 @@ impl RlsRuntime {
         if !sockets.http.is_empty() {
             let serve_one = move |socket, door| http_endpoints::serve(socket, Arc::clone(&handler), door);
             threads
-                .spawn("doors".to_owned(), move || serve_all(sockets.http, serve_one))
+                .spawn("rls-http".to_owned(), move || serve_all(sockets.http, serve_one))
                 .map_err(AppError::system("cannot start a thread"))?;
         }
         if let Some(settings) = options.ports.statsd.clone() {

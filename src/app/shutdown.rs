@@ -46,7 +46,8 @@ pub(super) async fn serve_and_drain(
     drain: &DrainManager,
     settings: drain::DrainSettings,
     mut signals: TerminationSignals,
-    (workers, admin): (&ThreadGroup, &ThreadGroup),
+    workers: &ThreadGroup,
+    admin: &ThreadGroup,
 ) -> Result<(), Box<str>> {
     let asked_by = tokio::select! {
         signal = signals.recv() => signal,
@@ -135,7 +136,7 @@ mod tests {
         workers.spawn("worker-0".to_owned(), last).unwrap();
         let signals = TerminationSignals::listen().unwrap();
         let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
-        let serving = serve_and_drain(&drain, settings, signals, (&workers, &admin));
+        let serving = serve_and_drain(&drain, settings, signals, &workers, &admin);
         let dying = async {
             assert!(drain.is_ready());
             workers.spawn("worker-1".to_owned(), || async { panic!("panic of a test") }).unwrap();
@@ -158,6 +159,6 @@ mod tests {
         drain.request_exit();
         let signals = TerminationSignals::listen().unwrap();
         let settings = drain::DrainSettings { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
-        assert_eq!(serve_and_drain(&drain, settings, signals, (&workers, &admin)).await, Ok(()));
+        assert_eq!(serve_and_drain(&drain, settings, signals, &workers, &admin).await, Ok(()));
     }
 }

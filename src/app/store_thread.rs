@@ -18,18 +18,21 @@ pub(super) fn start(
     settings: &StoreSettings,
     queue: mpsc::Receiver<QueuedCounter>,
     secret: [u64; 2],
-    (shared, generations, rls_runtime): (&Arc<ProxyState>, &Arc<Generations>, Option<&Arc<RlsRuntime>>),
+    shared: &Arc<ProxyState>,
+    generations: &Arc<Generations>,
+    rls_runtime: Option<&Arc<RlsRuntime>>,
 ) -> Result<(), AppError> {
     let Some(handle) = shared.store.clone() else { return Ok(()) };
     let (limiter, clock) = (Arc::clone(&shared.limiter), Arc::clone(&shared.clock));
-    let instance = (secret[0] >> 32) as u32;
+    let instance_id = (secret[0] >> 32) as u32;
     let resources = StoreTaskResources {
         limiter: Arc::clone(&limiter),
         clock,
         handle,
         metrics: shared.metrics.store(),
         queue,
-        random: (secret, instance),
+        secret,
+        instance_id,
     };
     let (settings, generations) = (settings.clone(), Arc::clone(generations));
     let (rls_runtime, rls_state) = (rls_runtime.cloned(), Arc::clone(shared));

@@ -11,7 +11,7 @@ use serde_yaml::Value;
 use super::config_path::ConfigPath;
 use super::diagnostic::{Diagnostic, Diagnostics, ValueError};
 use super::schema::schema;
-use super::tree::{self, ParsedText as ParseResult, Position, SourceTexts};
+use super::tree::{self, ParsedText as ParseResult, Position, SourceText, SourceTexts};
 use crate::central::document::FetchedDocument;
 
 /// The key that marks a bootstrap.
@@ -54,15 +54,12 @@ pub(super) fn merge_texts<'a>(
     };
     let name = Path::new(&*document.url);
     match (base, tree::parse(&document.text, name)) {
-        (Ok(base), Ok(rest)) => Ok(merge_parsed((file, base), (name, rest))),
+        (Ok(base), Ok(rest)) => Ok(merge_parsed(file, base, name, rest)),
         (base, rest) => Err([base.err(), rest.err()].into_iter().flatten().flatten().collect()),
     }
 }
 
-fn merge_parsed<'a>(
-    (file, base): (&'a Path, ParseResult),
-    (name, rest): (&'a Path, ParseResult),
-) -> MergedTexts<'a> {
+fn merge_parsed<'a>(file: &'a Path, base: ParseResult, name: &'a Path, rest: ParseResult) -> MergedTexts<'a> {
     let mut value = base.value;
     let Some(keys) = value.as_mapping_mut() else {
         return MergedTexts {
@@ -108,7 +105,9 @@ fn merge_parsed<'a>(
         };
         misplaced.push(problem(rest.positions.key_position(ConfigPath::ROOT.key(key)), key, fault));
     }
-    let texts = SourceTexts::with_rest((file, base.positions), base_keys, (name, rest.positions));
+    let base = SourceText { name: file, positions: base.positions };
+    let rest = SourceText { name, positions: rest.positions };
+    let texts = SourceTexts::with_rest(base, base_keys, rest);
     MergedTexts { value, texts, misplaced_keys: misplaced }
 }
 

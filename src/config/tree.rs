@@ -120,9 +120,9 @@ pub(super) struct SourceTexts<'a> {
 
 /// A text and its name.
 #[derive(Debug)]
-struct SourceText<'a> {
-    name: &'a Path,
-    positions: Positions,
+pub(super) struct SourceText<'a> {
+    pub(super) name: &'a Path,
+    pub(super) positions: Positions,
 }
 
 impl<'a> SourceTexts<'a> {
@@ -132,13 +132,8 @@ impl<'a> SourceTexts<'a> {
     }
 
     /// Creates the positions of a text with the top-level keys `keys`, and another with all other keys.
-    pub(super) fn with_rest(
-        base: (&'a Path, Positions),
-        keys: HashSet<String>,
-        rest: (&'a Path, Positions),
-    ) -> Self {
-        let text = |(name, positions)| SourceText { name, positions };
-        Self { base: text(base), rest: Some(text(rest)), base_keys: keys }
+    pub(super) fn with_rest(base: SourceText<'a>, keys: HashSet<String>, rest: SourceText<'a>) -> Self {
+        Self { base, rest: Some(rest), base_keys: keys }
     }
 
     /// Returns the name and the positions of the text that contains `at`, or would contain it.

@@ -35,7 +35,7 @@ impl Engine<Arc<Policy>> {
     }
 
     /// Returns whether `policy` admits a request from 192.0.2.`host` to `path` at `now`.
-    fn admits(&self, policy: &Policy, (host, path): (u8, &str), now: Timestamp) -> bool {
+    fn admits(&self, policy: &Policy, host: u8, path: &str, now: Timestamp) -> bool {
         let (uri, headers) = (path.parse::<Uri>().unwrap(), HeaderMap::new());
         let peer = [192, 0, 2, host].into();
         let request = identify(&Method::GET, &uri, &headers, peer, &policy.identify, now).unwrap();
@@ -53,7 +53,7 @@ impl Engine<Arc<Policy>> {
 #[test]
 fn request_that_began_before_a_reload_uses_the_limits_it_began_with() {
     let engine = start(&spec("  - { name: a, key: [], limit: 1/d }"), &[]);
-    let admits = |policy: &Policy| engine.admits(policy, (1, "/"), START);
+    let admits = |policy: &Policy| engine.admits(policy, 1, "/", START);
     let before = engine.current_policy();
     assert!(admits(&before));
     assert_eq!(engine.replace(&spec("  - { name: a, key: path, limit: 1/d }")), 2);
@@ -69,10 +69,10 @@ fn permanent_limits_survive_reloads_and_do_not_continue_limits_of_rules() {
     let hourly = spec("  - { name: a, key: [], limit: 1/h }");
     let permanent = limit_specs(&spec("  - { name: permanent, key: [], limit: 1/h }").rules);
     let engine = start(&hourly, &permanent);
-    assert!(engine.admits(&engine.current_policy(), (1, "/"), START));
+    assert!(engine.admits(&engine.current_policy(), 1, "/", START));
     engine.replace(&spec("  - { name: a, key: [], limit: 1/d }"));
     assert!(
-        !engine.admits(&engine.current_policy(), (1, "/"), START),
+        !engine.admits(&engine.current_policy(), 1, "/", START),
         "the counter of the other period is continued"
     );
     let none = PolicySpec::default();
@@ -103,7 +103,7 @@ fn recorded_requests_can_be_replayed_with_their_own_time() {
     ];
     for (second, host, path, is_admitted) in log {
         let now = Timestamp::from_secs(1_000_020 + second);
-        assert_eq!(engine.admits(&policy, (host, path), now), is_admitted, "{host} at {second}: {path}");
+        assert_eq!(engine.admits(&policy, host, path, now), is_admitted, "{host} at {second}: {path}");
     }
 }
 

@@ -142,20 +142,19 @@ pub fn trace(data: &[u8]) {
             headers.append(name, value);
         }
     }
-    let Some(context) =
-        TraceContext::new(IncomingTrace::from_headers(&headers), Percent::ONE_HUNDRED, (1 << 100, 77))
-    else {
+    let (incoming, tracestate) = IncomingTrace::from_headers(&headers);
+    let Some(context) = TraceContext::new(incoming, tracestate, Percent::ONE_HUNDRED, 1 << 100, 77) else {
         return;
     };
     context.write_headers(&mut headers);
     let (written, _) = IncomingTrace::from_headers(&headers);
-    let next = TraceContext::new((written, None), Percent::from_hundredths(0), (3, 4));
+    let next = TraceContext::new(written, None, Percent::from_hundredths(0), 3, 4);
     let next = next.unwrap_or_else(|| panic!("a sampled trace is lost"));
     assert!(next.is_sampled && next.trace_id == context.trace_id && next.parent_span_id() == Some(77));
     headers.remove("traceparent");
-    if let Some(b3) = TraceContext::new(IncomingTrace::from_headers(&headers), Percent::ONE_HUNDRED, (3, 4))
-        .filter(|b3| b3.parent_span_id().is_some())
-    {
+    let (incoming, tracestate) = IncomingTrace::from_headers(&headers);
+    let b3 = TraceContext::new(incoming, tracestate, Percent::ONE_HUNDRED, 3, 4);
+    if let Some(b3) = b3.filter(|b3| b3.parent_span_id().is_some()) {
         assert_eq!((b3.trace_id, b3.parent_span_id()), (context.trace_id, Some(77)), "B3 and W3C differ");
     }
 }

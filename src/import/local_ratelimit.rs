@@ -223,7 +223,7 @@ impl FilterImporter<'_, '_> {
                     ));
                 }
                 let unrestricted = MatchAndKey { match_fields: filter.match_fields.clone(), key: Vec::new() };
-                self.set_limit(&mut rule, filter, &unrestricted, (&bucket, false), Vec::new());
+                self.set_limit(&mut rule, filter, &unrestricted, &bucket, false, Vec::new());
                 self.items.push(RuleListItem::Rule(rule));
             }
             Some(Err(problem)) => self.problems.push(problem),
@@ -288,7 +288,8 @@ impl FilterImporter<'_, '_> {
         rule: &mut RuleText,
         filter: &FilterConfig<'_>,
         translated: &MatchAndKey,
-        (bucket, is_shadow): (&ImportedBucket, bool),
+        bucket: &ImportedBucket,
+        is_shadow: bool,
         mut exceptions: Vec<String>,
     ) {
         for note in &translated.match_fields.notes {
@@ -366,7 +367,8 @@ impl FilterImporter<'_, '_> {
                 &mut rule,
                 filter,
                 &translated,
-                (&descriptor.bucket, descriptor.is_shadow),
+                &descriptor.bucket,
+                descriptor.is_shadow,
                 exceptions,
             );
             self.items.push(RuleListItem::Rule(rule));

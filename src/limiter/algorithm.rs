@@ -310,25 +310,26 @@ pub fn charge(state: Option<CounterState>, quota: &Quota, amount: i64, now: Time
     }
 }
 
-/// Gives back `amount` units that were charged at the first of two times, as of the second. Units that time has already
-/// given back are not given back again. The result is at most an unused quota.
+/// Gives back `amount` units that were charged at `charged`, as of `now`. Units that time has already given
+/// back are not given back again. The result is at most an unused quota.
 pub fn refund(
     state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
-    (charged, now): (Timestamp, Timestamp),
+    charged: Timestamp,
+    now: Timestamp,
 ) -> CounterState {
     match quota.algorithm() {
-        Algorithm::Gcra => gcra::refund(state, quota, amount, (charged, now)),
-        Algorithm::TokenBucket => token_bucket::refund(state, quota, amount, (charged, now)),
-        Algorithm::RefillBucket => refill_bucket::refund(state, quota, amount, (charged, now)),
-        Algorithm::LeakyBucket => leaky_bucket::refund(state, quota, amount, (charged, now)),
-        Algorithm::FixedWindow => fixed_window::refund(state, quota, amount, (charged, now)),
+        Algorithm::Gcra => gcra::refund(state, quota, amount, charged, now),
+        Algorithm::TokenBucket => token_bucket::refund(state, quota, amount, charged, now),
+        Algorithm::RefillBucket => refill_bucket::refund(state, quota, amount, charged, now),
+        Algorithm::LeakyBucket => leaky_bucket::refund(state, quota, amount, charged, now),
+        Algorithm::FixedWindow => fixed_window::refund(state, quota, amount, charged, now),
         Algorithm::SlidingWindow if !quota.needs_history() => {
-            sliding_window::refund(state, quota, amount, (charged, now))
+            sliding_window::refund(state, quota, amount, charged, now)
         }
         Algorithm::SlidingWindow | Algorithm::SlidingLog => {
-            aggregate::refund(state, quota, amount, (charged, now))
+            aggregate::refund(state, quota, amount, charged, now)
         }
         Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => {
             charge(state, quota, -i64::from(amount), now)
@@ -374,14 +375,15 @@ pub fn is_unused(state: CounterState, quota: &Quota, now: Timestamp) -> bool {
 pub(super) fn time_until_debt(
     state: Option<CounterState>,
     quota: &Quota,
-    (cost, owed): (u32, u64),
+    cost: u32,
+    owed: u64,
     now: Timestamp,
 ) -> Duration {
     match quota.algorithm() {
-        Algorithm::Gcra => gcra::time_until_debt(state, quota, (cost, owed), now),
-        Algorithm::LeakyBucket => leaky_bucket::time_until_debt(state, quota, (cost, owed), now),
-        Algorithm::TokenBucket => token_bucket::time_until_debt(state, quota, (cost, owed), now),
-        Algorithm::RefillBucket => refill_bucket::time_until_debt(state, quota, (cost, owed), now),
+        Algorithm::Gcra => gcra::time_until_debt(state, quota, cost, owed, now),
+        Algorithm::LeakyBucket => leaky_bucket::time_until_debt(state, quota, cost, owed, now),
+        Algorithm::TokenBucket => token_bucket::time_until_debt(state, quota, cost, owed, now),
+        Algorithm::RefillBucket => refill_bucket::time_until_debt(state, quota, cost, owed, now),
         Algorithm::FixedWindow
         | Algorithm::SlidingWindow
         | Algorithm::SlidingLog

@@ -60,7 +60,7 @@ impl Verdict {
         }
         let wanted = (usage.remaining / price).saturating_add(1).saturating_mul(price.get());
         if quota.is_leased() {
-            return lease::time_until_more(*state, quota, (usage.used, wanted - usage.remaining), now);
+            return lease::time_until_more(*state, quota, usage.used, wanted - usage.remaining, now);
         }
         if self.auxiliary > 0 {
             return Some(Duration::from_secs(self.auxiliary.into()));

@@ -27,7 +27,8 @@ impl<'a> CounterView<'a> {
     pub(super) fn new(
         shard: &'a Shard,
         check: &Check,
-        (key, place): (Fingerprint, SlotLookup),
+        key: Fingerprint,
+        place: SlotLookup,
         now: Timestamp,
     ) -> Self {
         let held = match (check.charge_timing, check.options) {
@@ -83,7 +84,7 @@ pub(super) fn evaluate(
     let CounterView { counter, held, remaining_outside_slot: beside } = before;
     let (mut next, outcome) = match check.charge_timing {
         ChargeTiming::OnArrival if held == 0 => algorithm::evaluate(counter, quota, check.cost, now),
-        _ => reservation::evaluate(counter, quota, (check.cost, held), now),
+        _ => reservation::evaluate(counter, quota, check.cost, held, now),
     };
     let beside = if let Counter::WithHistory(history) = counter {
         seconds_until_more(history, quota, now)
@@ -98,7 +99,7 @@ pub(super) fn evaluate(
     }
     let kept = match check.options {
         None => (outcome == Outcome::Conform).then_some(next),
-        Some(terms) => apply_options(terms, check, (&mut verdict, next), (before, quota), now),
+        Some(terms) => apply_options(terms, check, &mut verdict, next, before, quota, now),
     };
     (verdict, kept)
 }
@@ -119,8 +120,10 @@ fn seconds_until_more(history: &History, quota: &Quota, now: Timestamp) -> u32 {
 fn apply_options(
     terms: CheckOptions,
     check: &Check,
-    (verdict, next): (&mut Verdict, CounterState),
-    (before, quota): (CounterView<'_>, &Quota),
+    verdict: &mut Verdict,
+    next: CounterState,
+    before: CounterView<'_>,
+    quota: &Quota,
     now: Timestamp,
 ) -> Option<CounterState> {
     match (terms.role, verdict.outcome) {
@@ -128,7 +131,7 @@ fn apply_options(
         (CounterRole::Ban, _) => None,
         (CounterRole::Limit | CounterRole::Delay(_), Outcome::Conform) => Some(next),
         (CounterRole::Delay(slack), Outcome::Exceed { .. }) => match verdict.enforcement {
-            Enforcement::Enforced => delayed(slack, check, verdict, (before, quota), now),
+            Enforcement::Enforced => delayed(slack, check, verdict, before, quota, now),
             Enforcement::Marking => {
                 verdict.delay = saturating_nanos(slack.max_delay());
                 None
@@ -145,7 +148,8 @@ fn delayed(
     slack: DelayPolicy,
     check: &Check,
     verdict: &mut Verdict,
-    (CounterView { counter, held, .. }, quota): (CounterView<'_>, &Quota),
+    CounterView { counter, held, .. }: CounterView<'_>,
+    quota: &Quota,
     now: Timestamp,
 ) -> Option<CounterState> {
     let Outcome::Exceed { retry_after: Some(wait) } = verdict.outcome else { return None };
@@ -154,7 +158,7 @@ fn delayed(
         return None;
     }
     let state = counter.compact_state(quota, now);
-    let place = time_until_queued((slack, wait), check.cost, (state, quota), now);
+    let place = time_until_queued(slack, wait, check.cost, state, quota, now);
     if !place.is_zero() {
         verdict.outcome = Outcome::Exceed { retry_after: Some(place) };
         return None;
@@ -169,13 +173,15 @@ fn delayed(
 /// Time until a request that would have to wait for `wait` is admitted to the queue: its wait is short enough and the
 /// queue has room. Zero if it is admitted now.
 fn time_until_queued(
-    (slack, wait): (DelayPolicy, Duration),
+    slack: DelayPolicy,
+    wait: Duration,
     cost: u32,
-    (state, quota): (Option<CounterState>, &Quota),
+    state: Option<CounterState>,
+    quota: &Quota,
     now: Timestamp,
 ) -> Duration {
     let shorter = wait.saturating_sub(slack.max_delay());
-    let fewer = algorithm::time_until_debt(state, quota, (cost, slack.max_debt(cost)), now);
+    let fewer = algorithm::time_until_debt(state, quota, cost, slack.max_debt(cost), now);
     match shorter.max(fewer) {
         Duration::ZERO => Duration::ZERO,
         place => place.saturating_add(algorithm::rounding(quota)),
@@ -183,12 +189,12 @@ fn time_until_queued(
 }
 
 /// Returns the outcome of the same check for a second request, if the counter is `counter`.
-pub(super) fn reevaluate(check: &Check, (counter, quota): (Counter<'_>, &Quota), now: Timestamp) -> Outcome {
+pub(super) fn reevaluate(check: &Check, counter: Counter<'_>, quota: &Quota, now: Timestamp) -> Outcome {
     let (_, outcome) = algorithm::evaluate(counter, quota, check.cost, now);
     match (outcome, check.options.map(|terms| terms.role)) {
         (Outcome::Exceed { retry_after: Some(wait) }, Some(CounterRole::Delay(slack))) => {
             let state = counter.compact_state(quota, now);
-            let place = time_until_queued((slack, wait), check.cost, (state, quota), now);
+            let place = time_until_queued(slack, wait, check.cost, state, quota, now);
             Outcome::Exceed { retry_after: Some(place) }
         }
         (outcome, _) => outcome,

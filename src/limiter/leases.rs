@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub(super) use self::account::LeaseAccount;
 pub(super) use self::bans::SharedBans;
-pub use self::lease_request::{LeaseGrant, LeaseRequest, StoreCounterKind, excess};
+pub use self::lease_request::{LeaseGrant, LeaseRequest, ReturnedUnits, StoreCounterKind, excess};
 pub use self::status::{SharedCounterStatus, SharedLimitStatus};
 use super::algorithm::lease::{self, LeaseState};
 use super::decision::Verdict;
@@ -94,7 +94,7 @@ impl Limiter {
     /// Provides units that were held back to a request whose counter is out of units, or returns that the store has to
     /// be queried.
     pub fn acquire_units(&self, check: &Check, now: Timestamp) -> LeaseOutcome {
-        self.acquire_counter_units(self.shared_counter(check), (check.cost, None), now)
+        self.acquire_counter_units(self.shared_counter(check), check.cost, None, now)
     }
 
     /// As [`Self::acquire_units`] for `cost` units. `limit` is the number of units of the limit if its handle
@@ -102,7 +102,8 @@ impl Limiter {
     pub(super) fn acquire_counter_units(
         &self,
         SharedCounter { limit: meter, key }: SharedCounter,
-        (cost, limit): (u32, Option<u32>),
+        cost: u32,
+        limit: Option<u32>,
         now: Timestamp,
     ) -> LeaseOutcome {
         let mut shard = self.table.lock(self.table.shard_of(key));
@@ -142,7 +143,7 @@ impl Limiter {
             }
             _ => held,
         };
-        write_lease(&mut shard, (key, meter), held, now);
+        write_lease(&mut shard, key, meter, held, now);
         outcome
     }
 
@@ -162,8 +163,8 @@ impl Limiter {
         let account = shard.lease_accounts_mut().get_mut(&key)?;
         let quota = unconditional_count::quota_with_limit(quota, account.limit);
         let (request, held) =
-            account.lease_request(counter, LeaseState::from_counter(state), (quota, sharing), in_use, now);
-        write_lease(&mut shard, (key, meter), held, now);
+            account.lease_request(counter, LeaseState::from_counter(state), quota, sharing, in_use, now);
+        write_lease(&mut shard, key, meter, held, now);
         Some(request)
     }
 
@@ -173,7 +174,8 @@ impl Limiter {
         &self,
         request: &LeaseRequest,
         grant: LeaseGrant,
-        (sent, now): (Timestamp, Timestamp),
+        sent: Timestamp,
+        now: Timestamp,
     ) -> Option<Timestamp> {
         let SharedCounter { limit: meter, key } = request.counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
@@ -190,10 +192,10 @@ impl Limiter {
             true => LeaseGrant { wait: none, spread: none, pause: none, ..grant },
             false => grant,
         };
-        let held = account.apply_grant(request, grant, held, (sent, now));
+        let held = account.apply_grant(request, grant, held, sent, now);
         let review = account.review_at(now);
         let is_idle = account.is_idle(now);
-        if !write_lease(&mut shard, (key, meter), held, now) || is_idle {
+        if !write_lease(&mut shard, key, meter, held, now) || is_idle {
             shard.lease_accounts_mut().remove(&key);
         }
         review
@@ -225,7 +227,7 @@ impl Limiter {
         let in_use = shard.held_of(key, meter);
         let Some(account) = shard.lease_accounts_mut().get_mut(&key) else { return LeaseReview::Done };
         let (review, held) = account.review(held, in_use, now);
-        write_lease(&mut shard, (key, meter), held, now);
+        write_lease(&mut shard, key, meter, held, now);
         if review == LeaseReview::Done {
             shard.lease_accounts_mut().remove(&key);
         }
@@ -253,8 +255,10 @@ impl LeaseAccount {
 /// Result of a review of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseReview {
-    /// Units are about to expire: query the store.
+    /// Query the store.
     Query,
+    /// Units would expire unspent: query the store to give them back.
+    GiveBack,
     /// Review again at this time.
     Later(Timestamp),
     /// No units are held.
@@ -264,7 +268,8 @@ pub enum LeaseReview {
 /// Stores `held` in the counter; returns whether there was room. A lease is never stored in an overflow counter.
 pub(super) fn write_lease(
     shard: &mut Shard,
-    (key, meter): (Fingerprint, LimitId),
+    key: Fingerprint,
+    meter: LimitId,
     held: LeaseState,
     now: Timestamp,
 ) -> bool {

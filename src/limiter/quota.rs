@@ -123,7 +123,7 @@ impl Quota {
         if algorithm == Algorithm::RefillBucket && burst < limit.count {
             return Err(QuotaError::RefillAboveBurst(limit.count));
         }
-        Self::from_units(algorithm, limit.period, (limit.count, burst), NonZeroU16::MIN)
+        Self::from_units(algorithm, limit.period, limit.count, burst, NonZeroU16::MIN)
             .ok_or(QuotaError::TooSlow)
     }
 
@@ -132,7 +132,8 @@ impl Quota {
     fn from_units(
         algorithm: Algorithm,
         period: Period,
-        (count, burst): (NonZeroU32, NonZeroU32),
+        count: NonZeroU32,
+        burst: NonZeroU32,
         shares: NonZeroU16,
     ) -> Option<Self> {
         let spans = spans(algorithm, period.nanos(), count.get().into(), burst.get().into());
@@ -256,8 +257,8 @@ impl Quota {
         let prices = ElasticCosts::new(stretch, max_units).ok_or(no_shares)?;
         let shares = u64::from(prices.full().get());
         let finer = |number: u64| u32::try_from(number * shares).ok().and_then(NonZeroU32::new);
-        let units = finer(count).zip(finer(burst)).ok_or(no_shares)?;
-        let stretched = Self::from_units(self.algorithm, self.window(), units, prices.full());
+        let (count, burst) = finer(count).zip(finer(burst)).ok_or(no_shares)?;
+        let stretched = Self::from_units(self.algorithm, self.window(), count, burst, prices.full());
         Ok((stretched.ok_or(no_shares)?.with_params(self.params()), prices))
     }
 

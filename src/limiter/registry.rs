@@ -69,7 +69,7 @@ pub(super) struct SavedLimit<'a> {
 /// Installed limits, by rule and key.
 #[derive(Debug, Default)]
 pub(super) struct LimitRegistry {
-    known: HashMap<(Box<str>, Box<str>), Vec<RegisteredLimit>>,
+    known: HashMap<LimitIdentity, Vec<RegisteredLimit>>,
     quotas: Vec<Option<Quota>>,
     /// Indexed as `quotas`.
     transitions: Vec<QuotaTransition>,
@@ -86,29 +86,34 @@ impl LimitRegistry {
     /// that the previous installation had and this one has not. Rates, concurrency limits and bans never exchange
     /// counters.
     ///
-    /// The first hasher is for local limits, the second for limits that instances share.
+    /// `hasher` is for local limits, `fleet_hasher` for limits that instances share.
     pub(super) fn install(
         &mut self,
         specs: &[LimitSpec],
-        hashers: (KeyHasher, KeyHasher),
+        hasher: KeyHasher,
+        fleet_hasher: KeyHasher,
         now: Timestamp,
     ) -> Vec<LimitHandle> {
         let of_one_rule = |a: &LimitSpec, b: &LimitSpec| {
             (&a.identity.rule, &a.identity.key) == (&b.identity.rule, &b.identity.key)
         };
         self.generation += 1;
-        specs.chunk_by(of_one_rule).flat_map(|group| self.install_rule(group, hashers, now)).collect()
+        specs
+            .chunk_by(of_one_rule)
+            .flat_map(|group| self.install_rule(group, hasher, fleet_hasher, now))
+            .collect()
     }
 
     fn install_rule(
         &mut self,
         group: &[LimitSpec],
-        (hasher, fleet): (KeyHasher, KeyHasher),
+        hasher: KeyHasher,
+        fleet_hasher: KeyHasher,
         now: Timestamp,
     ) -> Vec<LimitHandle> {
         let Some(first) = group.first() else { return Vec::new() };
-        let name = (first.identity.rule.clone(), first.identity.key.clone());
-        let mut kept = self.known.remove(&name).unwrap_or_default();
+        let identity = first.identity.clone();
+        let mut kept = self.known.remove(&identity).unwrap_or_default();
         let mut left = kept.clone();
         let mut continued: Vec<Option<RegisteredLimit>> = vec![None; group.len()];
         for same_period in [true, false] {
@@ -121,13 +126,13 @@ impl LimitRegistry {
         for (position, (spec, continued)) in group.iter().zip(continued).enumerate() {
             let mut known = continued.unwrap_or_else(|| {
                 let serial = (0..).find(|serial| kept.iter().all(|other| other.serial != *serial));
-                let known = self.add(&name, serial.unwrap_or(u16::MAX), hasher);
+                let known = self.add(&identity, serial.unwrap_or(u16::MAX), hasher);
                 kept.push(known);
                 known
             });
             let id = known.handle.id;
             if spec.lease_policy.is_some() {
-                known.handle.salt = shared_salt(&group[..=position], fleet);
+                known.handle.salt = shared_salt(&group[..=position], fleet_hasher);
             }
             for kept in kept.iter_mut().filter(|kept| kept.handle.id == id) {
                 *kept = RegisteredLimit { generation: self.generation, ..known };
@@ -137,7 +142,7 @@ impl LimitRegistry {
             self.quotas[index] = Some(spec.quota);
             meters.push(known.handle);
         }
-        self.known.insert(name, kept);
+        self.known.insert(identity, kept);
         meters
     }
 
@@ -164,7 +169,7 @@ impl LimitRegistry {
     /// Iterates over all limits; those of a rule in their order.
     pub(super) fn all(&self) -> impl Iterator<Item = SavedLimit<'_>> {
         let limits = self.known.iter().flat_map(|(name, known)| known.iter().map(move |known| (name, known)));
-        limits.filter_map(|((rule, key), known)| {
+        limits.filter_map(|(LimitIdentity { rule, key }, known)| {
             let quota = self.quotas.get(known.handle.id.0 as usize)?.as_ref()?;
             Some(SavedLimit { id: known.handle.id, rule, key, serial: known.serial, quota: *quota })
         })
@@ -173,19 +178,18 @@ impl LimitRegistry {
     /// Restores a limit of another process; `None` if it is already installed.
     pub(super) fn restore_limit(
         &mut self,
-        (rule, key): (&str, &str),
+        identity: LimitIdentity,
         serial: u16,
         quota: Quota,
         hasher: KeyHasher,
     ) -> Option<LimitId> {
-        let name = (rule.into(), key.into());
-        if self.known.get(&name).is_some_and(|known| known.iter().any(|known| known.serial == serial)) {
+        if self.known.get(&identity).is_some_and(|known| known.iter().any(|known| known.serial == serial)) {
             return None;
         }
-        let known = self.add(&name, serial, hasher);
+        let known = self.add(&identity, serial, hasher);
         let id = known.handle.id;
         self.quotas[id.0 as usize] = Some(quota);
-        self.known.entry(name).or_default().push(known);
+        self.known.entry(identity).or_default().push(known);
         Some(id)
     }
 
@@ -219,14 +223,14 @@ impl LimitRegistry {
             && if same_period { period } else { recent }
     }
 
-    fn add(&mut self, (rule, key): &(Box<str>, Box<str>), serial: u16, hasher: KeyHasher) -> RegisteredLimit {
+    fn add(&mut self, identity: &LimitIdentity, serial: u16, hasher: KeyHasher) -> RegisteredLimit {
         let id = LimitId(self.free.pop().unwrap_or_else(|| {
             self.quotas.push(None);
             self.transitions.push(QuotaTransition::default());
             (self.quotas.len() - 1) as u32
         }));
         RegisteredLimit {
-            handle: LimitHandle { id, salt: salt([rule, key], serial, hasher) },
+            handle: LimitHandle { id, salt: salt([&identity.rule, &identity.key], serial, hasher) },
             serial,
             generation: self.generation,
         }
@@ -282,7 +286,7 @@ mod tests {
     }
 
     fn install(meters: &mut LimitRegistry, specs: &[LimitSpec]) -> Vec<LimitHandle> {
-        meters.install(specs, (KeyHasher::new([1, 2]), KeyHasher::new([3, 4])), Timestamp::default())
+        meters.install(specs, KeyHasher::new([1, 2]), KeyHasher::new([3, 4]), Timestamp::default())
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Charges that the response decides: reserved on arrival and settled exactly once.
 //!
-//! [`ChargeTiming`] has three modes. `OnArrival` charges at admission; the charge may be raised or partly given back later.
-//! `OnResponse` reserves units at admission, so that concurrent requests see them, and charges them when the response
-//! shows that the request counts. `WhileInFlight` only reserves units: a permit of a concurrency limit.
+//! [`ChargeTiming`] has three modes. `OnArrival` charges at admission; the charge may be raised or partly
+//! given back later. `OnResponse` reserves units at admission, so that concurrent requests see them, and
+//! charges them when the response shows that the request counts. `WhileInFlight` only reserves units: a
+//! permit of a concurrency limit.
 //!
 //! A reservation is not a charge, so releasing one never lowers a counter by which other requests were decided. A
 //! request that does not count leaves no trace, nor does one that was rejected only because of reservations.
@@ -118,15 +119,13 @@ impl Reservation {
 
     /// Returns how much of `more` units is charged to a counter with this state, in units of its quota.
     fn charge(&mut self, more: u32, state: Option<CounterState>, quota: &Quota, now: Timestamp) -> u32 {
-        let wanted = convert_units(more, (self.units_per_request, quota.units_per_request()), u64::div_ceil);
+        let wanted = convert_units(more, self.units_per_request, quota.units_per_request(), u64::div_ceil);
         let charge = match self.debt_limit {
             DebtLimit::Unlimited => wanted,
             DebtLimit::OneBurst => wanted.min(room_for_debt(state, quota, now)),
         };
         let charged =
-            convert_units(charge, (quota.units_per_request(), self.units_per_request), |units, of| {
-                units / of
-            });
+            convert_units(charge, quota.units_per_request(), self.units_per_request, |units, of| units / of);
         self.charged = self.charged.saturating_add(charged.min(more));
         charge
     }
@@ -159,18 +158,17 @@ impl Limiter {
             let charge = reservation.charge(more, state, &quota, now);
             let next = algorithm::charge(state, &quota, charge.into(), now);
             if quota.is_leased() {
-                self.record_debt(&mut shard, SharedCounter { limit: meter.id, key }, (charge, state), now);
+                self.record_debt(&mut shard, SharedCounter { limit: meter.id, key }, charge, state, now);
             }
             self.record_placement(shard.store_state(place, key, meter.id, next, now));
             Some(next)
         } else if back > 0 && at > shard.quotas().refundable_since(meter.id) {
-            let back = convert_units(
-                back,
-                (reservation.units_per_request, quota.units_per_request()),
-                |units, of| units / of,
-            );
+            let back =
+                convert_units(back, reservation.units_per_request, quota.units_per_request(), |units, of| {
+                    units / of
+                });
             // A counter that was removed is whole again.
-            shard.refund(place, key, meter.id, back, (at, now))
+            shard.refund(place, key, meter.id, back, at, now)
         } else {
             state
         };
@@ -221,7 +219,8 @@ impl Holds {
 pub(super) fn evaluate(
     counter: Counter<'_>,
     quota: &Quota,
-    (cost, held): (u32, u64),
+    cost: u32,
+    held: u64,
     now: Timestamp,
 ) -> (CounterState, Outcome) {
     let together = u32::try_from(held.saturating_add(cost.into())).unwrap_or(u32::MAX);
@@ -249,7 +248,7 @@ pub(super) fn room_for_debt(state: Option<CounterState>, quota: &Quota, now: Tim
 }
 
 /// Converts units between two numbers of units per request, which are nearly always equal.
-fn convert_units(units: u32, (from, to): (NonZeroU16, NonZeroU16), divide: impl Fn(u64, u64) -> u64) -> u32 {
+fn convert_units(units: u32, from: NonZeroU16, to: NonZeroU16, divide: impl Fn(u64, u64) -> u64) -> u32 {
     if from == to {
         return units;
     }

@@ -66,7 +66,8 @@ impl Limiter {
     /// limiter.
     pub fn check_and_count(
         &self,
-        (checks, tallies): (&[Check], &[CountOperation]),
+        checks: &[Check],
+        tallies: &[CountOperation],
         rule: impl FnOnce(&[Verdict], &[CountResult]) -> JointOutcome,
         now: Timestamp,
     ) -> (Decision, SmallVec<[CountResult; 4]>) {
@@ -141,7 +142,7 @@ impl<'a> Transaction<'a> {
             let Some(state) = state else { continue };
             let (key, check, place) = (self.keys[position], &self.checks[position], self.find_slot(position));
             let state = self.state_in_overflow(position, place, now).unwrap_or(state);
-            let kept = commit(self.shard_mut(position), check, (key, place), state, now);
+            let kept = commit(self.shard_mut(position), check, key, place, state, now);
             overflowed |= limiter.record_placement(kept);
         }
         Decision { verdicts: Verdicts::Several(verdicts), overflowed }
@@ -164,8 +165,7 @@ impl<'a> Transaction<'a> {
     /// Returns the counter at `position` as it is after the `earlier` checks of the same counter.
     fn before(&self, position: usize, earlier: ProvisionalCharge, now: Timestamp) -> CounterView<'_> {
         let (key, shard) = (self.keys[position], self.shard(position));
-        let mut before =
-            CounterView::new(shard, &self.checks[position], (key, self.find_slot(position)), now);
+        let mut before = CounterView::new(shard, &self.checks[position], key, self.find_slot(position), now);
         if let Some(charged) = earlier.counter {
             before.counter = Some(charged).into();
         }
@@ -283,13 +283,13 @@ impl<'a> Transaction<'a> {
             let cost = cost.min(reservation::room_for_debt(state, &quota, now));
             let next = algorithm::charge(state, &quota, cost.into(), now);
             if quota.is_leased() {
-                limiter.record_debt(shard, SharedCounter { limit: meter, key }, (cost, state), now);
+                limiter.record_debt(shard, SharedCounter { limit: meter, key }, cost, state, now);
             }
             let kept = shard.store_state(place, key, meter, next, now);
             overflowed |= limiter.record_placement(kept);
             let counter = shard.counter(shard.find(key), meter);
             if let Outcome::Exceed { retry_after: Some(wait) } =
-                evaluation::reevaluate(check, (counter, &quota), now)
+                evaluation::reevaluate(check, counter, &quota, now)
             {
                 max_wait = max_wait.max(wait);
             }

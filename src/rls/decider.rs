@@ -71,7 +71,7 @@ impl RlsDecider {
         limiter: &Limiter,
         now: Timestamp,
     ) -> Result<RlsResponse, RlsError> {
-        self.decide_at(request, limiter, (now, now))
+        self.decide_at(request, limiter, now, now)
     }
 
     /// Decides like [`Self::decide`], with the wall-clock time `civil`. Shared limits are decided by the units that
@@ -83,7 +83,8 @@ impl RlsDecider {
         &self,
         request: &RlsRequest,
         limiter: &Limiter,
-        (now, civil): (Timestamp, Timestamp),
+        now: Timestamp,
+        civil: Timestamp,
     ) -> Result<RlsResponse, RlsError> {
         let attempt = DecisionAttempt { now, civil, is_first: true };
         let response = self.decide_with_leases(request, limiter, attempt, |_| LeaseAvailability::Rejected)?;
@@ -215,7 +216,8 @@ impl RlsDecider {
                     &request.domain,
                     &descriptor.entries,
                     path,
-                    (hasher, suffix),
+                    hasher,
+                    suffix,
                 ),
                 amount: hits.signed_amount(),
                 limit: counted.rate.requests_per_unit,
@@ -271,7 +273,8 @@ impl RlsDecider {
     fn build_response(
         &self,
         request: &RlsRequest,
-        (limits, results): (&[DescriptorLimit<'_>], &[CountResult]),
+        limits: &[DescriptorLimit<'_>],
+        results: &[CountResult],
         rejected: bool,
         native: Option<(&NativeChecks<'_>, &[Verdict])>,
         now: Timestamp,

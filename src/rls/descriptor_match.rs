@@ -48,7 +48,8 @@ pub(super) fn counter_key(
     domain: &str,
     entries: &[RlsEntry],
     path: &[&DescriptorNode],
-    (hasher, suffix): (KeyHasher, &[u8]),
+    hasher: KeyHasher,
+    suffix: &[u8],
 ) -> KeyHash {
     let mut encoded: SmallVec<[u8; 256]> = SmallVec::new();
     // Lengths make the encoding unambiguous; the flag distinguishes a pattern from a value.

@@ -52,7 +52,8 @@ impl RlsHandler {
         limiter: Arc<Limiter>,
         clock: Arc<Clock>,
         drain: Arc<DrainManager>,
-        (stats, store): (Arc<RlsStats>, Option<StoreHandle>),
+        stats: Arc<RlsStats>,
+        store: Option<StoreHandle>,
     ) -> Self {
         Self {
             has_rules: watch::Sender::new(decider.rules.is_some()),
@@ -148,7 +149,7 @@ impl RlsHandler {
                 shadow_mode: descriptor.shadow_mode,
             };
             let origin = if descriptor.has_values { NameOrigin::Requests } else { NameOrigin::Rules };
-            self.stats.record_hits((&request.domain, &descriptor.key, origin), hits);
+            self.stats.record_hits(&request.domain, &descriptor.key, origin, hits);
         }
         if response.stats.domain_not_found > 0 {
             self.stats.record_unknown_domain(&request.domain, response.stats.domain_not_found);

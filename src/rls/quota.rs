@@ -99,7 +99,8 @@ impl QuotaBuckets {
     pub fn process_report(
         &mut self,
         rules: &DescriptorRules,
-        (reporter, domain): (StreamId, &str),
+        reporter: StreamId,
+        domain: &str,
         usages: Vec<BucketUsage>,
         now: Timestamp,
     ) -> Vec<Assignment> {

@@ -101,11 +101,7 @@ mod tests {
         SharedLimit { mode, wait, on_store_loss, fairness, priority: 0, instances }
     }
 
-    fn bound(
-        shared: SharedLimit,
-        (algorithm, count, burst): (Algorithm, u32, u32),
-        is_unreachable: bool,
-    ) -> f64 {
+    fn bound(shared: SharedLimit, algorithm: Algorithm, count: u32, burst: u32, is_unreachable: bool) -> f64 {
         let limit = Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Second));
         let burst = NonZeroU32::new(burst).filter(|_| algorithm.has_burst());
         let quota = Quota::new(algorithm, limit, burst).unwrap();
@@ -120,18 +116,18 @@ mod tests {
     fn store_counted_limit_is_exceeded_at_most_by_late_charges() {
         let lease = || shared(Mode::Lease, OnStoreLoss::Split);
         let exact = || shared(Mode::Exact, OnStoreLoss::Split);
-        assert_eq!(bound(lease(), (Algorithm::Gcra, 1000, 1000), false), 0.0);
-        assert_eq!(bound(lease(), (Algorithm::Gcra, 1000, 5), false), 20.0, "the burst drains in 5 ms");
-        assert_eq!(bound(exact(), (Algorithm::Gcra, 1000, 1000), false), 20.0);
+        assert_eq!(bound(lease(), Algorithm::Gcra, 1000, 1000, false), 0.0);
+        assert_eq!(bound(lease(), Algorithm::Gcra, 1000, 5, false), 20.0, "the burst drains in 5 ms");
+        assert_eq!(bound(exact(), Algorithm::Gcra, 1000, 1000, false), 20.0);
         for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
-            assert_eq!(bound(exact(), (algorithm, 1000, 0), false), 0.0, "{algorithm}");
-            assert_eq!(bound(lease(), (algorithm, 1000, 0), false), 0.0, "{algorithm}");
+            assert_eq!(bound(exact(), algorithm, 1000, 0, false), 0.0, "{algorithm}");
+            assert_eq!(bound(lease(), algorithm, 1000, 0, false), 0.0, "{algorithm}");
         }
     }
 
     #[test]
     fn error_bound_without_the_store_follows_on_store_loss() {
-        let of = |loss, is_away| bound(shared(Mode::Lease, loss), (Algorithm::Gcra, 100, 50), is_away);
+        let of = |loss, is_away| bound(shared(Mode::Lease, loss), Algorithm::Gcra, 100, 50, is_away);
         let away = [OnStoreLoss::Split, OnStoreLoss::Local, OnStoreLoss::Allow, OnStoreLoss::Deny]
             .map(|loss| of(loss, true));
         assert_eq!(away, [150.0, 450.0, f64::INFINITY, 0.0]);
@@ -141,8 +137,8 @@ mod tests {
     #[test]
     fn split_limit_is_exceeded_when_instances_outnumber_units() {
         let split = || shared(Mode::Split, OnStoreLoss::Split);
-        assert_eq!(bound(split(), (Algorithm::Gcra, 100, 10), true), 0.0, "not counted by the store");
-        assert_eq!(bound(split(), (Algorithm::Gcra, 100, 1), false), 3.0, "four instances, one unit each");
-        assert_eq!(bound(split(), (Algorithm::FixedWindow, 2, 0), false), 2.0);
+        assert_eq!(bound(split(), Algorithm::Gcra, 100, 10, true), 0.0, "not counted by the store");
+        assert_eq!(bound(split(), Algorithm::Gcra, 100, 1, false), 3.0, "four instances, one unit each");
+        assert_eq!(bound(split(), Algorithm::FixedWindow, 2, 0, false), 2.0);
     }
 }

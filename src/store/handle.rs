@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::limiter::Limiter;
 use crate::limiter::leases::SharedCounter;
@@ -19,8 +21,17 @@ pub struct QueuedCounter {
     pub counter: SharedCounter,
     /// Whether to query the counter; if not, a query is already in flight.
     pub needs_query: bool,
+    /// The request that waits for the response.
+    pub waiter: Option<LeaseWaiter>,
+}
+
+/// A request that waits for the store.
+#[derive(Debug)]
+pub struct LeaseWaiter {
     /// Completed when the store has responded.
-    pub waiter: Option<oneshot::Sender<()>>,
+    pub sender: oneshot::Sender<()>,
+    /// Time until which the request waits.
+    pub deadline: Instant,
 }
 
 /// Sending end of the queue.
@@ -67,10 +78,17 @@ impl StoreHandle {
         }
     }
 
-    /// Queries a counter if `needs_query`. The receiver completes when the store has responded.
-    pub fn wait_for_response(&self, counter: SharedCounter, needs_query: bool) -> oneshot::Receiver<()> {
+    /// Queries a counter if `needs_query`. The receiver completes when the store has responded, and fails if no response
+    /// can come before `max_wait` has elapsed.
+    pub fn wait_for_response(
+        &self,
+        counter: SharedCounter,
+        needs_query: bool,
+        max_wait: Duration,
+    ) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
-        self.enqueue(QueuedCounter { counter, needs_query, waiter: Some(sender) });
+        let waiter = LeaseWaiter { sender, deadline: Instant::now() + max_wait };
+        self.enqueue(QueuedCounter { counter, needs_query, waiter: Some(waiter) });
         receiver
     }
 

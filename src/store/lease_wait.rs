@@ -60,7 +60,7 @@ impl StoreHandle {
                 LeaseDecision::Rejected(Duration::ZERO)
             }
             LeaseOutcome::Requested(needs_query) => LeaseDecision::Pending(LeaseWait {
-                response: self.wait_for_response(counter, needs_query),
+                response: self.wait_for_response(counter, needs_query, max_wait),
                 max_wait,
             }),
             LeaseOutcome::Rejected(wait) => LeaseDecision::Rejected(wait),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::settings::Topology;
-use crate::limiter::leases::{LeaseGrant, LeaseRequest, SharedCounter, StoreCounterKind};
+use crate::limiter::leases::{LeaseGrant, LeaseRequest, ReturnedUnits, SharedCounter, StoreCounterKind};
 use crate::limiter::quota::Ban;
 use crate::limiter::timestamp::Timestamp;
 
@@ -75,7 +75,7 @@ pub struct InstanceInfo {
 /// Encodes a query for the script.
 pub fn encode_request(request: &LeaseRequest, instance: InstanceInfo, now: Timestamp) -> String {
     let LeaseRequest { lease_policy: policy, needed, requested, demanded, owed, .. } = *request;
-    let (returned, granted_at) = request.returned;
+    let ReturnedUnits { units: returned, granted_at } = request.returned;
     let [valid, elapsed, period] = [request.valid, request.elapsed, request.period].map(micros);
     let (priority, fair, weight) = (policy.priority, u8::from(policy.is_max_min), instance.weight);
     let demand = format!("{needed} {requested} {demanded} {elapsed} {returned} {granted_at} {owed} {period}");

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
+use super::call_latency::CallLatency;
 use super::protocol::{self, InstanceInfo};
 use crate::limiter::Limiter;
 use crate::limiter::leases::{LeaseGrant, LeaseRequest, LeaseReview, SharedCounter};
@@ -16,6 +17,9 @@ use crate::limiter::timestamp::Timestamp;
 /// Maximum counters per call, which bounds how long a call occupies the store.
 const MAX_BATCH: usize = 64;
 
+/// Delay of queries that only give units back, while the store is overloaded.
+const GIVE_BACK_DELAY: Duration = Duration::from_millis(500);
+
 /// Queries that are waiting or in flight.
 #[derive(Debug)]
 pub struct LeaseScheduler {
@@ -23,6 +27,7 @@ pub struct LeaseScheduler {
     reviews: BinaryHeap<Reverse<(Timestamp, SharedCounter)>>,
     /// When each counter is due for a review. Entries of the heap with another time are stale.
     due: BTreeMap<SharedCounter, Timestamp>,
+    latency: CallLatency,
     /// This instance, as the store sees it.
     pub instance: InstanceInfo,
 }
@@ -109,6 +114,7 @@ impl LeaseScheduler {
             groups: (0..groups).map(|_| CounterGroup::default()).collect(),
             reviews: BinaryHeap::new(),
             due: BTreeMap::new(),
+            latency: CallLatency::default(),
             instance,
         }
     }
@@ -128,6 +134,11 @@ impl LeaseScheduler {
         &mut self.groups[usize::from(group)]
     }
 
+    /// Returns the latency to expect of a call if the store is overloaded; zero if it is not.
+    pub fn overload_latency(&self, now: Timestamp) -> Duration {
+        if self.latency.is_overloaded(now) { self.latency.expected(now) } else { Duration::ZERO }
+    }
+
     /// Reviews the counters that are due; returns when the next one is due.
     pub fn review_due(&mut self, limiter: &Limiter, now: Timestamp) -> Option<Timestamp> {
         while let Some(Reverse((at, counter))) = self.reviews.peek().copied() {
@@ -140,7 +151,11 @@ impl LeaseScheduler {
             }
             self.due.remove(&counter);
             match limiter.review(counter, now) {
-                LeaseReview::Query => self.enqueue(counter),
+                LeaseReview::GiveBack if self.latency.is_overloaded(now) => {
+                    limiter.cancel_request(counter);
+                    self.schedule_review(counter, now.saturating_add(GIVE_BACK_DELAY));
+                }
+                LeaseReview::Query | LeaseReview::GiveBack => self.enqueue(counter),
                 LeaseReview::Later(at) => self.schedule_review(counter, at),
                 LeaseReview::Done => {}
             }
@@ -204,9 +219,11 @@ impl LeaseScheduler {
         &mut self,
         batch: &LeaseBatch,
         reply: &BatchReply,
-        (limiter, now): (&Limiter, Timestamp),
+        limiter: &Limiter,
+        now: Timestamp,
         mut on_grant: impl FnMut(&LeaseRequest, LeaseGrant),
     ) {
+        self.latency.record(now.since(batch.sent_at), now);
         let group = &mut self.groups[usize::from(batch.group)];
         group.is_call_in_flight = false;
         group.generation = Some(reply.generation.clone());
@@ -220,7 +237,7 @@ impl LeaseScheduler {
                 continue;
             };
             on_grant(request, grant);
-            if let Some(at) = limiter.apply_grant(request, grant, (batch.sent_at, now)) {
+            if let Some(at) = limiter.apply_grant(request, grant, batch.sent_at, now) {
                 self.schedule_review(request.counter, at);
             }
         }
@@ -229,7 +246,7 @@ impl LeaseScheduler {
             if let Some(LeaseGrant { granted: doubled, wait: remaining, .. }) =
                 protocol::decode_grant(ban, reply.store_time)
             {
-                limiter.apply_shared_ban(counter, (remaining, doubled), now);
+                limiter.apply_shared_ban(counter, remaining, doubled, now);
             }
         }
     }

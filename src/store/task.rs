@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::handle::{QueuedCounter, StoreHandle};
+use super::handle::{LeaseWaiter, QueuedCounter, StoreHandle};
 use super::protocol::{self, InstanceInfo};
 use super::redis::{CallError, RedisClient, Script, ScriptCall, Value};
 use super::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
@@ -48,8 +48,10 @@ pub struct StoreTaskResources {
     pub metrics: StoreMetrics,
     /// Receiving end of the handle's queue.
     pub queue: mpsc::Receiver<QueuedCounter>,
-    /// Random values: the fleet's secret, if it has none yet, and the number of this instance.
-    pub random: ([u64; 2], u32),
+    /// Random secret for the fleet, if it has none yet.
+    pub secret: [u64; 2],
+    /// Random number of this instance.
+    pub instance_id: u32,
 }
 
 /// Client and scripts of the store.
@@ -68,10 +70,11 @@ struct StoreTask<F> {
     handle: StoreHandle,
     metrics: StoreMetrics,
     scheduler: LeaseScheduler,
-    waiters: BTreeMap<SharedCounter, Vec<oneshot::Sender<()>>>,
+    waiters: BTreeMap<SharedCounter, Vec<LeaseWaiter>>,
     in_flight: JoinSet<CompletedCall>,
     instance: String,
-    random: ([u64; 2], u32),
+    /// Random secret for the fleet, if it has none yet.
+    secret: [u64; 2],
     /// Consecutive failed registrations.
     failures: u32,
     next_heartbeat: Instant,
@@ -94,8 +97,8 @@ pub async fn run(
     resources: StoreTaskResources,
     on_fleet_change: impl FnMut(Fleet),
 ) {
-    let StoreTaskResources { limiter, clock, handle, metrics, queue, random } = resources;
-    let instance = settings.instance.as_deref().map_or_else(|| format!("{:08x}", random.1), str::to_owned);
+    let StoreTaskResources { limiter, clock, handle, metrics, queue, secret, instance_id } = resources;
+    let instance = settings.instance.as_deref().map_or_else(|| format!("{instance_id:08x}"), str::to_owned);
     let client = match RedisClient::new(settings, &instance) {
         Ok(client) => client,
         Err(error) => {
@@ -117,13 +120,13 @@ pub async fn run(
         handle,
         metrics,
         scheduler: LeaseScheduler::new(
-            InstanceInfo { id: random.1, weight, clock_lead: 0 },
+            InstanceInfo { id: instance_id, weight, clock_lead: 0 },
             protocol::group_count(&settings.topology),
         ),
         waiters: BTreeMap::new(),
         in_flight: JoinSet::new(),
         instance,
-        random,
+        secret,
         failures: 0,
         next_heartbeat: Instant::now(),
         is_registering: false,
@@ -189,11 +192,12 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
     /// Starts all calls that are due.
     fn start_calls(&mut self) {
         let waiters = &mut self.waiters;
-        // Skips queries whose requests have all stopped waiting: the response of a busy store would be too late, and
-        // later requests query again.
+        let response_at = Instant::now() + self.scheduler.overload_latency(self.clock.now());
+        let is_hopeless = |waiter: &LeaseWaiter| waiter.sender.is_closed() || waiter.deadline < response_at;
+        // Skips queries whose requests have all stopped waiting, or will before an overloaded store responds. Later
+        // requests query again.
         let mut is_abandoned = |counter| {
-            let has_no_waiter =
-                waiters.get(&counter).is_some_and(|all| all.iter().all(oneshot::Sender::is_closed));
+            let has_no_waiter = waiters.get(&counter).is_some_and(|all| all.iter().all(is_hopeless));
             if has_no_waiter {
                 waiters.remove(&counter);
             }
@@ -202,7 +206,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         while let Some(batch) = self.scheduler.next_batch(&self.limiter, self.clock.now(), &mut is_abandoned)
         {
             let store = Arc::clone(&self.store);
-            let generation = format!("{:016x}", self.random.0[0] ^ self.clock.now().as_nanos());
+            let generation = format!("{:016x}", self.secret[0] ^ self.clock.now().as_nanos());
             self.in_flight.spawn_local(async move {
                 let replied = store.request_leases(&batch, generation).await;
                 CompletedCall::Leased(batch, replied)
@@ -216,8 +220,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                 let now = self.clock.now();
                 self.metrics.record_call(StoreOutcome::Ok, now.since(batch.sent_at));
                 let metrics = &self.metrics;
-                self.scheduler.apply_reply(&batch, &reply, (&self.limiter, now), |request, grant| {
-                    metrics.record_lease_request(grant.granted, request.returned.0);
+                self.scheduler.apply_reply(&batch, &reply, &self.limiter, now, |request, grant| {
+                    metrics.record_lease_request(grant.granted, request.returned.units);
                 });
                 self.wake_waiters(&batch);
             }
@@ -247,7 +251,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         for request in &batch.requests {
             for waiter in self.waiters.remove(&request.counter).into_iter().flatten() {
                 // The request may be gone.
-                let _ = waiter.send(());
+                let _ = waiter.sender.send(());
             }
         }
     }
@@ -271,7 +275,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         self.next_heartbeat = Instant::now() + interval;
         let store = Arc::clone(&self.store);
         let (instance, fleet) = (self.instance.clone(), self.limiter.fleet());
-        let secret = if self.reported_instances > 0 { fleet.hasher.secret() } else { self.random.0 };
+        let secret = if self.reported_instances > 0 { fleet.hasher.secret() } else { self.secret };
         self.in_flight.spawn_local(async move {
             CompletedCall::Registered(
                 store.register(&instance, secret, interval * MAX_MISSED_HEARTBEATS).await,

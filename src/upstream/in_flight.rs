@@ -52,7 +52,8 @@ impl Drop for InFlightRequest {
 }
 
 impl ShareWaiters {
-    /// Waits until `start` returns a value. The end of a request on another worker is noticed within [`SHARE_RETRY_INTERVAL`].
+    /// Waits until `start` returns a value. The end of a request on another worker is noticed within
+    /// [`SHARE_RETRY_INTERVAL`].
     pub(super) async fn wait_for<T>(&self, start: impl Fn() -> Option<T>) -> T {
         let _waiting = ShareWaiter::start(self);
         loop {

@@ -91,7 +91,7 @@ impl TreeBuilder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let tag = tag.as_deref().map(events::tag_name);
-                self.add_scalar((&text, style), tag.as_deref(), anchor, at)
+                self.add_scalar(&text, style, tag.as_deref(), anchor, at)
             }
             Event::Alias(_) | Event::MappingStart(..) | Event::SequenceStart(..)
                 if self.is_key_expected() && self.dialect == Dialect::Core =>
@@ -148,7 +148,8 @@ impl TreeBuilder {
 
     fn add_scalar(
         &mut self,
-        (text, style): (&str, ScalarStyle),
+        text: &str,
+        style: ScalarStyle,
         tag: Option<&str>,
         anchor: usize,
         at: Position,

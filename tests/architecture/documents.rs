@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_yaml::Value as Yaml;
 use weir::config;
 
-use super::reference;
-use super::source::{Source, display_path, files, read_text, root};
+use super::source::{Source, display_path, documents, files, read_text, root};
+use super::{assert_none, reference};
 
 /// A fenced block of a document.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,12 +17,6 @@ struct CodeBlock {
     /// Info string after the fence, e.g. `yaml fragment`.
     info: String,
     text: String,
-}
-
-fn documents() -> Vec<std::path::PathBuf> {
-    let mut documents = files("docs", "md");
-    documents.extend(["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)));
-    documents
 }
 
 fn document(name: &str) -> String {
@@ -81,7 +75,7 @@ fn assert_loads(text: &str, name: &str) {
 #[test]
 fn every_yaml_block_of_the_documents_loads() {
     let mut loaded = 0;
-    for path in documents() {
+    for path in documents().into_iter().chain([root().join("CHANGELOG.md")]) {
         for block in code_blocks(&read_text(&path)) {
             if block.info == "yaml" {
                 loaded += 1;
@@ -171,24 +165,60 @@ fn every_metric_and_admin_path_is_documented() {
     }
 }
 
+/// Returns the anchors of a page's headings, as mdBook and GitHub name them.
+fn anchors(text: &str) -> Vec<String> {
+    let mut is_code = false;
+    let headings = text.lines().filter(|line| {
+        is_code ^= line.trim_start().starts_with("```");
+        !is_code && line.starts_with('#')
+    });
+    let anchor = |heading: &str| {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        let letters = words.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+        letters.collect::<String>().replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+/// Returns the targets of the links in `text`.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|link| !link.contains("://"))
+}
+
 #[test]
 fn links_between_documents_resolve() {
-    for path in documents() {
+    let mut broken = Vec::new();
+    for path in documents().into_iter().chain([root().join("CHANGELOG.md")]) {
         let text = read_text(&path);
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap_or_default();
-            if !file.is_empty() && !file.contains("://") {
-                let to = path.parent().unwrap_or_else(|| root()).join(file);
-                assert!(to.exists(), "{}: broken link {target}", display_path(&path));
+        for link in links(&text) {
+            let (file, anchor) = link.split_once('#').map_or((link, None), |(file, it)| (file, Some(it)));
+            let to = match file {
+                "" => path.clone(),
+                file => path.parent().unwrap_or_else(|| root()).join(file),
+            };
+            let is_page = to.extension().is_some_and(|extension| extension == "md");
+            let has_anchor = || {
+                anchor.is_none_or(|anchor| !is_page || anchors(&read_text(&to)).iter().any(|it| it == anchor))
+            };
+            if !to.exists() || !has_anchor() {
+                broken.push(format!("{}: {link}", display_path(&path)));
             }
         }
     }
+    assert_none("a broken link", &broken);
 }
 
 mod parser_tests {
     //! Tests of the readers: every check above must be able to fail.
 
     use super::*;
+
+    #[test]
+    fn anchors_and_links_are_found() {
+        let text = "# What `a_b` does: 1/s\n```\n# none\n```\n## Two\n[x](y.md#z) [w](http://a.test/b)";
+        assert_eq!(anchors(text), ["what-a_b-does-1s", "two"]);
+        assert_eq!(links(text).collect::<Vec<_>>(), ["y.md#z"]);
+    }
 
     #[test]
     fn code_blocks_have_line_and_info_string() {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::source::{display_path, files, read_text, root};
+use super::source::{display_path, documents, files, read_text, root};
 
 /// Maximum number of words in a sentence.
 const MAX_SENTENCE_WORDS: usize = 40;
@@ -71,12 +71,6 @@ const REQUIRED_TERMS: [&str; 56] = [
     "trusted proxy",
 ];
 
-fn documents() -> Vec<std::path::PathBuf> {
-    let mut documents = files("docs", "md");
-    documents.extend(["README.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
-    documents
-}
-
 /// Returns the numbered lines of a text, without fenced blocks.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut is_code = false;
@@ -110,7 +104,8 @@ fn is_numbered(line: &str) -> bool {
     line.split_once(". ").is_some_and(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Splits a paragraph into sentences. A sentence ends at punctuation that precedes a capital, a digit, code or a bracket.
+/// Splits a paragraph into sentences. A sentence ends at punctuation that precedes a capital, a digit, code
+/// or a bracket.
 fn sentences(paragraph: &str) -> Vec<&str> {
     let ends = paragraph.match_indices(['.', '!', '?', ':', ';']).filter_map(|(at, _)| {
         let rest = paragraph[at + 1..].strip_prefix([' ', ')'])?.trim_start();

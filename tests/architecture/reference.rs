@@ -45,8 +45,8 @@ impl SchemaKey {
         }
     }
 
-    /// Returns the cells for the default and the description. A default that is not a fixed value is the last sentence of
-    /// the description.
+    /// Returns the cells for the default and the description. A default that is not a fixed value is the last
+    /// sentence of the description.
     fn cells(&self) -> (String, String) {
         let described = self.description.rsplit_once(" Default: ");
         let described = described.and_then(|(meaning, default)| Some((meaning, default.strip_suffix('.')?)));

@@ -64,6 +64,13 @@ pub(super) fn read_text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// Returns the paths of the documentation's pages, except for the changelog, which may use any words.
+pub(super) fn documents() -> Vec<PathBuf> {
+    let mut documents = files("docs", "md");
+    documents.extend(["README.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    documents
+}
+
 /// Returns every source file below `directory`, including tests.
 pub(super) fn all_sources(directory: &str) -> Vec<Source> {
     files(directory, "rs").iter().map(|path| Source::new(&display_path(path), &read_text(path))).collect()

@@ -1,9 +1,9 @@
 //! Simulation of a fleet and its store in virtual time: the real limiter and scheduler, and a model of the
 //! store's script.
 //!
-//! The network delays, loses, duplicates and reorders messages. Clocks run at different rates, instances are killed, and
-//! the store loses its data. In all cases the fleet admits no more than a single instance would: a bucket that is charged
-//! for every admission never holds more than the burst.
+//! The network delays, loses, duplicates and reorders messages. Clocks run at different rates, instances are
+//! killed, and the store loses its data. In all cases the fleet admits no more than a single instance would:
+//! a bucket that is charged for every admission never holds more than the burst.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -296,7 +296,7 @@ impl FleetSimulation {
 
     /// Returns units. They must have been granted to this instance then or later, under this limit, and not been spent.
     fn return_units(&mut self, number: usize, question: &LeaseRequest) {
-        let (mut units, since) = question.returned;
+        let (mut units, since) = (question.returned.units, question.returned.granted_at);
         let (now, held) = (self.now, &mut self.held_leases[number]);
         held.sort_by_key(|it| (it.until > now, it.granted_at));
         for it in held
@@ -341,7 +341,8 @@ impl FleetSimulation {
         let bucket = self.fleet_buckets.entry(key).or_default();
         bucket.drain(self.now, rate);
         bucket.level += 1.0;
-        // A store that has lost its data starts with full limits, unless the first call is by an instance that knew them.
+        // A store that has lost its data starts with full limits, unless the first call is by an instance
+        // that knew them.
         let begun = self.store.full_starts.get(&self.groups[key as usize]).copied().unwrap_or(1);
         let late = rate * self.plan.second_tier.unwrap_or(0) as f64 / 1e6;
         let excess = bucket.level - late - burst * f64::from(begun.max(1));
@@ -409,7 +410,7 @@ impl FleetSimulation {
                 let sent = self.sent[&(number, id)];
                 self.record_grants(number, sent, &batch, &reply);
                 let instance = &mut self.instances[number];
-                instance.scheduler.apply_reply(&batch, &reply, (&instance.limiter, now), |_, _| {});
+                instance.scheduler.apply_reply(&batch, &reply, &instance.limiter, now, |_, _| {});
                 let counters: Vec<_> = batch.requests.iter().map(|it| it.counter).collect();
                 self.retry_waiting(number, &counters);
                 self.send_calls(number);

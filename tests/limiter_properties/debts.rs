@@ -145,7 +145,7 @@ proptest! {
                 false => without = Some(algorithm::charge(without, &quota, amount.into(), now)),
             }
             if let Some((at, amount)) = charged.filter(|_| index >= refunded + late) {
-                let refunded = algorithm::refund(with, &quota, amount, (at, now));
+                let refunded = algorithm::refund(with, &quota, amount, at, now);
                 let left = |state| algorithm::usage(state, &quota, now).remaining;
                 prop_assert!(left(Some(refunded)) <= left(without));
                 break;

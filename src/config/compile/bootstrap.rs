@@ -42,7 +42,7 @@ pub(super) fn compile(
     let url =
         raw.http.as_ref().and_then(|url| report.ok_or_report(at.key("http"), parse::document_url(&url.0)));
     let tls = url.as_ref().map(upstream_url).and_then(|place| {
-        upstream_tls::compile_client(raw.tls.as_deref(), &[place], (at, at.key("http")), files, report)
+        upstream_tls::compile_client(raw.tls.as_deref(), &[place], at, at.key("http"), files, report)
     });
     let cache = cache_path(raw.cache.as_ref(), file, at.key("cache"), report);
     let timeout = read_timeout(&raw.timeout, defaults::CENTRAL_TIMEOUT, at.key("timeout"), report);
@@ -114,7 +114,7 @@ fn read_headers(raw: &raw::Bootstrap, at: ConfigPath<'_>, report: &mut Diagnosti
     let name = |name: &String| HeaderName::try_from(name).ok();
     let value = |value: &String| HeaderValue::try_from(value).ok();
     let mut headers = HeaderMap::new();
-    for (name, mut value) in secret_headers::read_headers(raw.headers.as_ref(), (name, value), at, report) {
+    for (name, mut value) in secret_headers::read_headers(raw.headers.as_ref(), name, value, at, report) {
         value.set_sensitive(true);
         headers.insert(name, value);
     }

@@ -90,7 +90,7 @@ fn compare_definitions(
         ("scope", format_scope(one), format_scope(two)),
     ];
     for (what, one, two) in aspects.into_iter().filter(|(_, one, two)| one != two) {
-        report_difference(what, (first, &one), (other, &two), at, report);
+        report_difference(what, first, &one, other, &two, at, report);
     }
 }
 
@@ -105,7 +105,7 @@ fn compare_optional_settings(
     if let (Some(one), Some(two)) = (max_in_flight(earlier), max_in_flight(later))
         && one != two
     {
-        report_difference("in_flight", (earlier, &one.to_string()), (later, &two.to_string()), at, report);
+        report_difference("in_flight", earlier, &one.to_string(), later, &two.to_string(), at, report);
     }
     let delays = |sharing: CounterUser<'_>| matches!(sharing.action.throttle, Throttle::Delay(_));
     let charges_on_response =
@@ -131,13 +131,16 @@ fn compare_optional_settings(
 
 fn report_difference(
     what: &str,
-    (first, one): (CounterUser<'_>, &str),
-    (other, two): (CounterUser<'_>, &str),
+    first: CounterUser<'_>,
+    first_value: &str,
+    other: CounterUser<'_>,
+    other_value: &str,
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) {
     let fault = ValueError::new(format!(
-        "rules sharing counter {} need the same `{what}`: {} in line {} has {one}, {} in line {} has {two}",
+        "rules sharing counter {} need the same `{what}`: {} in line {} has {first_value}, \
+         {} in line {} has {other_value}",
         backquoted(other.rule.counter()),
         backquoted(&first.rule.name),
         first.line,

@@ -11,15 +11,15 @@ use crate::upstream::UpstreamAddress;
 
 /// Reads the address under `key` of the map at `at`, and the TLS settings for it if it uses TLS.
 pub(super) fn read_address(
-    (key, address): (&'static str, &raw::UpstreamAddress),
+    key: &'static str,
+    address: &raw::UpstreamAddress,
     tls: Option<&raw::UpstreamTls>,
     at: ConfigPath<'_>,
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<(ServerAddress, Option<client::TlsClientSettings>)> {
     let place = report.ok_or_report(at.key(key), parse::upstream_address(&address.0))?;
-    let tls =
-        upstream_tls::compile_client(tls, std::slice::from_ref(&place), (at, at.key(key)), files, report);
+    let tls = upstream_tls::compile_client(tls, std::slice::from_ref(&place), at, at.key(key), files, report);
     let place = match place.address {
         UpstreamAddress::Tcp { host, port } => ServerAddress::Tcp(host, port),
         UpstreamAddress::Unix(path) => ServerAddress::Unix(path),

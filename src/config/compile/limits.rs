@@ -79,7 +79,7 @@ pub(super) fn compile(
             };
             compile_quota(&entry, report).into_iter().collect()
         }
-        (None, Some(entries)) => compile_list(entries, at.key("limits"), (raw, throttle), at, report),
+        (None, Some(entries)) => compile_list(entries, at.key("limits"), raw, throttle, at, report),
     }
 }
 
@@ -129,7 +129,8 @@ pub(super) fn limit_keys(raw: &raw::Rule) -> [(&'static str, bool); 3] {
 pub(super) fn compile_list(
     entries: &raw::OneOrMany<raw::Limit>,
     list: ConfigPath<'_>,
-    (rule, throttle): (&raw::Rule, Throttle),
+    rule: &raw::Rule,
+    throttle: Throttle,
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Vec<RuleLimit> {

@@ -104,24 +104,27 @@ fn compile_conditions(
             raw::PlainKey::Plan,
             plan,
             at.key("plan"),
-            (context, report),
+            context,
+            report,
             plans::compile_pattern,
         ),
         compile_plain_condition(
             raw::PlainKey::Country,
             country,
             at.key("country"),
-            (context, report),
+            context,
+            report,
             geo::compile_country,
         ),
         compile_plain_condition(
             raw::PlainKey::Continent,
             continent,
             at.key("continent"),
-            (context, report),
+            context,
+            report,
             geo::compile_continent,
         ),
-        compile_plain_condition(raw::PlainKey::Asn, asn, at.key("asn"), (context, report), geo::compile_asn),
+        compile_plain_condition(raw::PlainKey::Asn, asn, at.key("asn"), context, report, geo::compile_asn),
     ];
     conditions.extend(found.into_iter().flatten());
     if let Some(map) = jwt {
@@ -138,7 +141,8 @@ fn compile_plain_condition<T>(
     kind: raw::PlainKey,
     list: &Option<raw::OneOrMany<T>>,
     at: ConfigPath<'_>,
-    (context, report): (&CompileContext<'_>, &mut Diagnostics<'_>),
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
     read: impl Fn(&T, ConfigPath<'_>, &CompileContext<'_>, &mut Diagnostics<'_>) -> Option<HeaderPattern>,
 ) -> Option<Condition> {
     let list = list.as_ref()?;
@@ -209,7 +213,7 @@ fn compile_key_part(
     if let Some(key) = &named.descriptor {
         return descriptors::compile_key_part(key, at.key("descriptor"), context, report);
     }
-    compile_named_part([&named.header, &named.cookie, &named.query], at, report)
+    compile_named_part(&named.header, &named.cookie, &named.query, at, report)
 }
 
 /// Compiles a key part that is a claim of a token.
@@ -224,7 +228,9 @@ pub(super) fn compile_claim_part(
 
 /// Compiles a key part with a name: a header, a cookie or a query parameter.
 pub(super) fn compile_named_part(
-    [header, cookie, query]: [&Option<String>; 3],
+    header: &Option<String>,
+    cookie: &Option<String>,
+    query: &Option<String>,
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Option<Attribute> {

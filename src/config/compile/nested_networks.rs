@@ -53,7 +53,8 @@ pub(super) fn compile_key_part(
 /// Compiles the limits inside the key of the rule at `at`, one for each network; `None` if there are none.
 pub(super) fn compile_limits(
     raw: &raw::Rule,
-    (key, throttle): (&KeyTemplate, Throttle),
+    key: &KeyTemplate,
+    throttle: Throttle,
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Option<Vec<RuleLimit>> {
@@ -70,7 +71,7 @@ pub(super) fn compile_limits(
     let Some(entries) = &client.limits else { return Some(Vec::new()) };
     let part_at = index.map_or_else(|| key_at.single_item(), |index| key_at.item(index));
     let client_at = part_at.key("client_ip");
-    let mut limits = limits::compile_list(entries, client_at.key("limits"), (raw, throttle), at, report);
+    let mut limits = limits::compile_list(entries, client_at.key("limits"), raw, throttle, at, report);
     let prefixes = prefix_lengths(client);
     if limits.len() != prefixes.len() && !report.is_reported(client_at) {
         let message =

@@ -61,7 +61,7 @@ fn compile_attribute(
             compile_claim_part(claim, at.key("jwt"), context, report)
         }
         raw::MemberAttribute::Named(named) => {
-            compile_named_part([&named.header, &named.cookie, &named.query], at, report)
+            compile_named_part(&named.header, &named.cookie, &named.query, at, report)
         }
     }
 }

@@ -87,7 +87,7 @@ fn set_body(
             rejection.headers.insert(CONTENT_TYPE, media_type(name));
         }
     } else if let Some(name) = &raw.fallback {
-        rejection.degraded = load_degraded_response(name, (None, None), at.key("fallback"), files, report);
+        rejection.degraded = load_degraded_response(name, None, None, at.key("fallback"), files, report);
     }
 }
 
@@ -95,7 +95,8 @@ fn set_body(
 /// request has not been performed, and a success response would claim that it was.
 fn load_degraded_response(
     name: &str,
-    (status, methods): (Option<u16>, Option<Box<[Method]>>),
+    status: Option<u16>,
+    methods: Option<Box<[Method]>>,
     at: ConfigPath<'_>,
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
@@ -136,7 +137,7 @@ fn set_fallback(
     match &raw.file {
         Some(name) => {
             rejection.degraded =
-                load_degraded_response(name, (raw.status, methods), at.key("file"), files, report);
+                load_degraded_response(name, raw.status, methods, at.key("file"), files, report);
         }
         None => {
             let keys = [("status", raw.status.is_some()), ("methods", raw.methods.is_some())];

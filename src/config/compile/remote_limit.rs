@@ -40,7 +40,8 @@ pub(super) fn compile(
         None => default_entries(raw.name.as_deref().unwrap_or_default(), key),
     };
     let (address, tls) = grpc::read_address(
-        ("rls", remote.rls.as_ref()?),
+        "rls",
+        remote.rls.as_ref()?,
         remote.tls.as_deref(),
         scope_at,
         context.files,

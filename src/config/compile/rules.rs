@@ -135,14 +135,14 @@ fn compile_limit_action(
         .as_ref()
         .map_or_else(KeyTemplate::default, |key| matching::compile_key(key, matcher, at, context, report));
     let throttle = throttle::compile(raw.throttle.as_ref(), at.key("throttle"), report);
-    let nested = nested_networks::compile_limits(raw, (&key, throttle), at, report);
+    let nested = nested_networks::compile_limits(raw, &key, throttle, at, report);
     let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
     windows::apply_to_limits(raw, &mut limits, at, report);
     throttle::apply_to_limits(throttle, &mut limits, at.key("throttle"), report);
     let cost_model = cost::compile(raw, &limits, at, context, report);
     throttle::check_charge_timing(throttle, &cost_model, at.key("throttle"), report);
     let source = limit_scope::compile_source(raw, &key, at, context, report);
-    let enforce = throttle::compile_enforced_share(raw, (throttle, &key), at, report);
+    let enforce = throttle::compile_enforced_share(raw, throttle, &key, at, report);
     LimitAction {
         counter: counters::read_name(raw, at, report),
         key,

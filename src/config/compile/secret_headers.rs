@@ -9,7 +9,8 @@ use crate::config::raw::Secret;
 /// Reads the headers of the map at `at`; `name` and `value` parse their parts.
 pub(super) fn read_headers<N, V>(
     raw: Option<&BTreeMap<String, Secret<String>>>,
-    (name, value): (impl Fn(&String) -> Option<N>, impl Fn(&String) -> Option<V>),
+    name: impl Fn(&String) -> Option<N>,
+    value: impl Fn(&String) -> Option<V>,
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> Vec<(N, V)> {

@@ -36,8 +36,13 @@ pub(super) fn compile(
     if let Some(instance) = &raw.instance {
         report.ok_or_report(at.key("instance"), check_name(instance));
     }
-    let (username, password) = (raw.username.as_deref(), raw.password.as_ref());
-    let credentials = read_credentials((username, password), ("username", "password"), at, files, report);
+    let given = GivenCredentials {
+        username: raw.username.as_deref(),
+        username_key: "username",
+        password: raw.password.as_ref(),
+        password_key: "password",
+    };
+    let credentials = read_credentials(given, at, files, report);
     let servers = match raw.redis.as_ref()? {
         raw::Redis::Servers(urls) => compile_servers(urls, raw, at.key("redis"), report)?,
         raw::Redis::Sentinel(sentinel) => compile_sentinels(sentinel, raw, at.key("redis"), files, report)?,
@@ -103,7 +108,7 @@ impl StoreServers {
             ServerAddress::Unix(_) => None,
         });
         let peer = TlsPeer { hosts: hosts.collect(), is_secure: self.is_secure, ..STORE_PEER };
-        upstream_tls::compile_settings(raw.tls.as_deref(), &peer, (at, at.key("redis")), files, report)
+        upstream_tls::compile_settings(raw.tls.as_deref(), &peer, at, at.key("redis"), files, report)
     }
 }
 
@@ -173,8 +178,13 @@ fn compile_sentinels(
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<StoreServers> {
-    let user = (raw.sentinel_username.as_deref(), raw.sentinel_password.as_ref());
-    let credentials = read_credentials(user, ("sentinel_username", "sentinel_password"), at, files, report);
+    let given = GivenCredentials {
+        username: raw.sentinel_username.as_deref(),
+        username_key: "sentinel_username",
+        password: raw.sentinel_password.as_ref(),
+        password_key: "sentinel_password",
+    };
+    let credentials = read_credentials(given, at, files, report);
     let sentinels = map_items(raw.sentinel.as_ref()?, at.key("sentinel"), |address, at| {
         report.ok_or_report(at, parse::sentinel_address(&address.0))
     });
@@ -189,29 +199,36 @@ fn compile_sentinels(
     Some(StoreServers { topology, is_secure: store.tls.is_some(), credentials: None })
 }
 
-/// Reads the credentials at `at`; `name` and `secret` are the keys of the user name and the password.
+/// A user name and a password, with the keys that they are given by.
+struct GivenCredentials<'r> {
+    username: Option<&'r str>,
+    username_key: &'static str,
+    password: Option<&'r raw::SecretOrFile>,
+    password_key: &'static str,
+}
+
+/// Reads the credentials of the map at `at`.
 fn read_credentials(
-    (username, password): (Option<&str>, Option<&raw::SecretOrFile>),
-    (name, secret): (&'static str, &'static str),
+    GivenCredentials { username, username_key, password, password_key }: GivenCredentials<'_>,
     at: ConfigPath<'_>,
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<Credentials> {
-    if username.is_some() && password.is_none() && !report.is_reported(at.key(secret)) {
-        report.add_key_error(at.key(name), format!("`{name}` without its `{secret}`"));
+    if username.is_some() && password.is_none() && !report.is_reported(at.key(password_key)) {
+        report.add_key_error(at.key(username_key), format!("`{username_key}` without its `{password_key}`"));
     }
     if username.is_some_and(str::is_empty) {
-        report.add_value_error(at.key(name), "empty, expected a user name");
+        report.add_value_error(at.key(username_key), "empty, expected a user name");
     }
     let password = match password {
         None => None,
         Some(raw::SecretOrFile::Text(text)) if text.expose().is_empty() => {
-            report.add_value_error(at.key(secret), "empty, expected a password");
+            report.add_value_error(at.key(password_key), "empty, expected a password");
             return None;
         }
         Some(raw::SecretOrFile::Text(text)) => Some(text.expose().as_str().into()),
         Some(raw::SecretOrFile::File(name)) => {
-            let at = at.key(secret);
+            let at = at.key(password_key);
             let read = files.load(name.file.as_deref()?, &SECRET, at.key("file"), report)?;
             let text = std::str::from_utf8(&read.0).map_err(|_| "expected a password in UTF-8");
             Some(report.ok_or_report(at.key("file"), text)?.into())

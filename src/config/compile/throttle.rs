@@ -146,7 +146,8 @@ pub(super) fn check_charge_timing(
 /// Compiles the share of keys for which the rule with this `key` is enforced.
 pub(super) fn compile_enforced_share(
     raw: &raw::Rule,
-    (throttle, key): (Throttle, &KeyTemplate),
+    throttle: Throttle,
+    key: &KeyTemplate,
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> EnforcedShare {

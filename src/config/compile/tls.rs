@@ -30,14 +30,14 @@ pub(super) fn compile_server(
 ) -> Option<TlsServerSettings> {
     let mut pairs = Vec::new();
     if raw.certificate.is_some() || raw.key.is_some() {
-        let named = (raw.certificate.as_deref(), raw.key.as_deref());
-        pairs.extend(load_key_pair(named, CLIENTS, at, files, report));
+        let (certificate, key) = (raw.certificate.as_deref(), raw.key.as_deref());
+        pairs.extend(load_key_pair(certificate, key, CLIENTS, at, files, report));
     } else if raw.certificates.is_none() && !report.is_reported(at) {
         report.add_key_error(at, "no certificate, expected `certificate` and `key`, or `certificates`");
     }
     if let Some(list) = &raw.certificates {
         let read = |raw: &raw::Certificate, at: ConfigPath<'_>| {
-            load_key_pair((raw.certificate.as_deref(), raw.key.as_deref()), CLIENTS, at, files, report)
+            load_key_pair(raw.certificate.as_deref(), raw.key.as_deref(), CLIENTS, at, files, report)
         };
         pairs.extend(map_items(list, at.key("certificates"), read));
     }
@@ -52,7 +52,8 @@ pub(super) fn compile_server(
 
 /// Loads a certificate and its key; `verifier` names the peers that may reject the certificate, for messages.
 pub(super) fn load_key_pair(
-    (certificate, key): (Option<&str>, Option<&str>),
+    certificate: Option<&str>,
+    key: Option<&str>,
     verifier: &str,
     at: ConfigPath<'_>,
     files: &mut DataFiles,

@@ -28,7 +28,7 @@ pub(super) fn compile(
         raw.otlp.as_ref().and_then(|otlp| report.ok_or_report(at.key("otlp"), parse::collector_url(&otlp.0)));
     let url = collector.as_ref().map(upstream_url);
     let tls = url.and_then(|place| {
-        upstream_tls::compile_client(raw.tls.as_deref(), &[place], (at, at.key("otlp")), files, report)
+        upstream_tls::compile_client(raw.tls.as_deref(), &[place], at, at.key("otlp"), files, report)
     });
     let sample = match &raw.sample {
         Some(share) => report.ok_or_report(at.key("sample"), parse::percentage(&share.0)),
@@ -58,7 +58,7 @@ fn read_headers(raw: &raw::Tracing, at: ConfigPath<'_>, report: &mut Diagnostics
     let name = |name: &String| HeaderName::try_from(name).ok();
     let value = |value: &String| HeaderValue::try_from(value).ok();
     let mut headers = HeaderMap::new();
-    for (name, mut value) in secret_headers::read_headers(raw.headers.as_ref(), (name, value), at, report) {
+    for (name, mut value) in secret_headers::read_headers(raw.headers.as_ref(), name, value, at, report) {
         value.set_sensitive(true);
         headers.insert(name, value);
     }

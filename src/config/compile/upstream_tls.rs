@@ -20,7 +20,8 @@ use crate::upstream::UpstreamAddress;
 pub(super) fn compile_client(
     raw: Option<&raw::UpstreamTls>,
     urls: &[UpstreamUrl],
-    (at, address): (ConfigPath<'_>, ConfigPath<'_>),
+    at: ConfigPath<'_>,
+    address: ConfigPath<'_>,
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
@@ -35,7 +36,7 @@ pub(super) fn compile_client(
         UpstreamAddress::Unix(_) | UpstreamAddress::Echo => None,
     });
     let peer = TlsPeer { hosts: hosts.collect(), is_secure, ..UPSTREAM_PEER };
-    compile_settings(raw, &peer, (at, address), files, report)
+    compile_settings(raw, &peer, at, address, files, report)
 }
 
 /// The server that a connection is made to.
@@ -64,7 +65,8 @@ const UPSTREAM_PEER: TlsPeer<'_> = TlsPeer {
 pub(super) fn compile_settings(
     raw: Option<&raw::UpstreamTls>,
     peer: &TlsPeer<'_>,
-    (at, address): (ConfigPath<'_>, ConfigPath<'_>),
+    at: ConfigPath<'_>,
+    address: ConfigPath<'_>,
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<TlsClientSettings> {
@@ -83,7 +85,7 @@ pub(super) fn compile_settings(
     }
     let verification = compile_verification(raw, peer, tls_at, files, report);
     let pair = (raw.certificate.is_some() || raw.key.is_some()).then(|| {
-        load_key_pair((raw.certificate.as_deref(), raw.key.as_deref()), peer.name, tls_at, files, report)
+        load_key_pair(raw.certificate.as_deref(), raw.key.as_deref(), peer.name, tls_at, files, report)
     });
     let name = match &raw.server_name {
         Some(name) => report.ok_or_report(tls_at.key("server_name"), parse_server_name(name)).map(Some),

@@ -156,7 +156,7 @@ fn compile_with_urls(
     files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> Option<CompiledUpstream> {
-    let tls = upstream_tls::compile_client(raw.tls.as_deref(), &urls, (at, at.key("address")), files, report);
+    let tls = upstream_tls::compile_client(raw.tls.as_deref(), &urls, at, at.key("address"), files, report);
     let addresses = urls.into_iter().map(|place| place.address).collect();
     Some((compile_settings(addresses, name, raw, at, report)?, tls))
 }

@@ -22,7 +22,7 @@ struct MembersParser {
     expected: ExpectedEvent,
     builder: MembersBuilder,
     /// Position of each member, in file order.
-    positions: Vec<(u32, u32)>,
+    positions: Vec<CompactPosition>,
     errors: Vec<DataFileError>,
 }
 
@@ -33,7 +33,7 @@ enum ExpectedEvent {
     /// A key, or the end of the map.
     Key,
     /// The plan of this key, with the position of the key.
-    Plan(String, (u32, u32)),
+    Plan(String, CompactPosition),
     /// Nothing more.
     End,
 }
@@ -70,20 +70,26 @@ fn parse(content: Vec<u8>) -> Result<Members, Vec<DataFileError>> {
     parser.finish()
 }
 
-/// Converts to small numbers, because one position is stored for each member.
-fn compact_position(at: Position) -> (u32, u32) {
-    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    (number(at.line), number(at.column))
+/// A position in small numbers, because one is stored for each member.
+#[derive(Clone, Copy, Debug)]
+struct CompactPosition {
+    line: u32,
+    column: u32,
 }
 
-fn error_at((line, column): (u32, u32), fault: impl Into<ValueError>) -> DataFileError {
-    DataFileError::at_position(line as usize, column as usize, fault)
+fn compact_position(at: Position) -> CompactPosition {
+    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    CompactPosition { line: number(at.line), column: number(at.column) }
+}
+
+fn error_at(at: CompactPosition, fault: impl Into<ValueError>) -> DataFileError {
+    DataFileError::at_position(at.line as usize, at.column as usize, fault)
 }
 
 impl MembersParser {
     /// Processes the next event, at `at`; returns an error after which parsing on would produce wrong
     /// messages.
-    fn handle_event(&mut self, event: Event<'_>, at: (u32, u32)) -> Result<(), DataFileError> {
+    fn handle_event(&mut self, event: Event<'_>, at: CompactPosition) -> Result<(), DataFileError> {
         let reject = |what: &str| Err(error_at(at, what));
         self.expected = match (std::mem::replace(&mut self.expected, ExpectedEvent::End), event) {
             (before, Event::StreamStart | Event::StreamEnd | Event::DocumentEnd) => before,
@@ -129,7 +135,7 @@ impl MembersParser {
         let places = std::mem::take(&mut self.positions);
         self.builder.close().map_err(|all| {
             truncate_errors(all.into_iter().map(|duplicate| {
-                let (line, _) = places[duplicate.first];
+                let line = places[duplicate.first].line;
                 error_at(
                     places[duplicate.again],
                     ValueError::new("duplicate key").with_hint(format!("first in line {line}")),

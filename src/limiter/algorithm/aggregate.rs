@@ -57,7 +57,8 @@ pub(super) fn refund(
     state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
-    (charged, now): (Timestamp, Timestamp),
+    charged: Timestamp,
+    now: Timestamp,
 ) -> CounterState {
     let still_counts = LookbackWindow::from_quota(quota).end_from(charged) > now.as_nanos();
     charge(state, quota, if still_counts { -i64::from(amount) } else { 0 }, now)

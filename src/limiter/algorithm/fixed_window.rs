@@ -60,7 +60,8 @@ pub(super) fn refund(
     state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
-    (charged, now): (Timestamp, Timestamp),
+    charged: Timestamp,
+    now: Timestamp,
 ) -> CounterState {
     let window = current(state, quota, now);
     let is_of_it = window_end(quota, charged) > now.as_nanos();

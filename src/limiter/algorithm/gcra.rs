@@ -52,7 +52,8 @@ pub(super) fn refund(
     state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
-    (charged, now): (Timestamp, Timestamp),
+    charged: Timestamp,
+    now: Timestamp,
 ) -> CounterState {
     let arrival = arrival(state, quota, now);
     let mut back = advance(ExactSpan { nanos: 0, remainder: 0 }, quota, amount);
@@ -94,7 +95,8 @@ pub(super) fn usage(state: Option<CounterState>, quota: &Quota, now: Timestamp) 
 pub(super) fn time_until_debt(
     state: Option<CounterState>,
     quota: &Quota,
-    (cost, owed): (u32, u64),
+    cost: u32,
+    owed: u64,
     now: Timestamp,
 ) -> Duration {
     let next = advance(arrival(state, quota, now), quota, cost);

@@ -141,7 +141,7 @@ impl History {
             self.entries.clear();
         } else if state.extra >= said {
             let room = HistoryBounds { count: count_of(quota), may_grow };
-            self.charge((said, state.extra - said), window, now, room);
+            self.charge(said, state.extra - said, window, now, room);
         } else {
             self.give_back(said - state.extra, &sum, window);
         }
@@ -150,13 +150,7 @@ impl History {
     /// Gives back up to `units` that were charged at `charged`, as far as they still count. A debt is dated anew into
     /// the room that they leave, so that it is paid as if they had never been charged. `may_grow` as in
     /// [`Self::apply_state`].
-    pub fn refund(
-        &mut self,
-        units: u32,
-        quota: &Quota,
-        (charged, now): (Timestamp, Timestamp),
-        may_grow: bool,
-    ) {
+    pub fn refund(&mut self, units: u32, quota: &Quota, charged: Timestamp, now: Timestamp, may_grow: bool) {
         let window = LookbackWindow::from_quota(quota);
         let tick = window.tick_of(charged.as_nanos());
         // Units that got no entry of their own are in a later one.
@@ -183,7 +177,7 @@ impl History {
         };
         self.drop_last(owed);
         let used = self.sum(window, now).used(window);
-        self.charge((used, owed.min(due).saturating_sub(rest)), window, now, room);
+        self.charge(used, owed.min(due).saturating_sub(rest), window, now, room);
     }
 
     /// Multiplies every entry by `to / from`, rounding up so that no sum grows by more than one unit.
@@ -277,13 +271,7 @@ impl History {
     }
 
     /// Charges `units` in addition to the `used` ones.
-    fn charge(
-        &mut self,
-        (used, units): (u32, u32),
-        window: LookbackWindow,
-        now: Timestamp,
-        room: HistoryBounds,
-    ) {
+    fn charge(&mut self, used: u32, units: u32, window: LookbackWindow, now: Timestamp, room: HistoryBounds) {
         self.forget(window, now);
         let tick = self.tick(window, now);
         let units = units.min(u32::MAX - self.total().wrapping_sub(self.total_before_first));
@@ -325,13 +313,13 @@ impl History {
             let between = (whole - 1) * room.count + rest;
             let first = self.time_of_unit(middle.min(end.saturating_sub(1)));
             self.push(between, first.saturating_add(later), room);
-            self.repeat((middle, end), later, room);
+            self.repeat(middle, end, later, room);
         }
-        self.repeat((start, middle), later.saturating_add(window.full), room);
+        self.repeat(start, middle, later.saturating_add(window.full), room);
     }
 
     /// Charges copies of the units from `unit` up to `end`, each dated `later` nanoseconds after the original.
-    fn repeat(&mut self, (mut unit, end): (u32, u32), later: u64, room: HistoryBounds) {
+    fn repeat(&mut self, mut unit: u32, end: u32, later: u64, room: HistoryBounds) {
         while unit < end {
             let index = self.holding(unit);
             let last = self

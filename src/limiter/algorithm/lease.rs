@@ -129,7 +129,8 @@ pub(in crate::limiter) fn fleet_usage(
 pub(in crate::limiter) fn time_until_more(
     state: Option<CounterState>,
     quota: &Quota,
-    (used, lacking): (u32, u32),
+    used: u32,
+    lacking: u32,
     now: Timestamp,
 ) -> Option<Duration> {
     match (LeaseState::from_counter(state), quota.store_quota().algorithm()) {
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(usage(Algorithm::FixedWindow, 5), (2, 8, 1_000), "reset at the end of the window");
         assert_eq!(usage(Algorithm::SlidingLog, 5), (2, 8, 1_000), "reset after one window at the latest");
         let more = |state: LeaseState, algorithm| {
-            let more = time_until_more(Some(state.into()), &quota(algorithm), (2, 1), at(1_000));
+            let more = time_until_more(Some(state.into()), &quota(algorithm), 2, 1, at(1_000));
             more.map(|more| more.as_millis())
         };
         assert_eq!(more(LeaseState::Units(3, at(1_100)), Algorithm::Gcra), Some(100));

@@ -23,7 +23,7 @@ pub(super) fn evaluate(
     if let Some(taken) = bucket.take_tokens(cost, burst) {
         return (taken.into(), Outcome::Conform);
     }
-    let retry_after = (cost <= burst).then(|| time_until_debt(state, quota, (cost, 0), now));
+    let retry_after = (cost <= burst).then(|| time_until_debt(state, quota, cost, 0, now));
     (bucket.into(), Outcome::Exceed { retry_after })
 }
 
@@ -41,7 +41,8 @@ pub(super) fn refund(
     state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
-    (charged, now): (Timestamp, Timestamp),
+    charged: Timestamp,
+    now: Timestamp,
 ) -> CounterState {
     let bucket = refilled(state, quota, now);
     let refills = bucket.since.saturating_sub(charged.as_nanos()).div_ceil(quota.period_nanos());
@@ -63,7 +64,8 @@ pub(super) fn usage(state: Option<CounterState>, quota: &Quota, now: Timestamp) 
 pub(super) fn time_until_debt(
     state: Option<CounterState>,
     quota: &Quota,
-    (cost, owed): (u32, u64),
+    cost: u32,
+    owed: u64,
     now: Timestamp,
 ) -> Duration {
     let bucket = refilled(state, quota, now);
@@ -197,7 +199,7 @@ mod tests {
         let quota = quota(3, 6, 10);
         let state = charge(None, &quota, 8, at(0));
         let missing = |amount, millis| {
-            usage(Some(refund(Some(state), &quota, amount, (at(0), at(millis)))), &quota, at(millis)).used
+            usage(Some(refund(Some(state), &quota, amount, at(0), at(millis))), &quota, at(millis)).used
         };
         assert_eq!([missing(8, 5999), missing(2, 5999)], [0, 6]);
         assert_eq!([missing(8, 6000), missing(4, 6000), missing(2, 6000)], [0, 4, 5]);

@@ -39,7 +39,8 @@ pub(in crate::limiter) fn import(bytes: &[u8], quota: &Quota) -> Option<CounterS
 pub(in crate::limiter) fn rebase(
     state: CounterState,
     quota: &Quota,
-    (then, now): (Timestamp, Timestamp),
+    then: Timestamp,
+    now: Timestamp,
 ) -> Option<CounterState> {
     match quota.algorithm().counter_kind() {
         CounterKind::Bans => {
@@ -107,13 +108,13 @@ mod tests {
         for algorithm in Algorithm::RATES {
             let quota = ten_an_hour(algorithm);
             let state = charge(None, &quota, 10, FUTURE);
-            let rebased = usage(rebase(state, &quota, (FUTURE, NOW)), &quota, NOW);
+            let rebased = usage(rebase(state, &quota, FUTURE, NOW), &quota, NOW);
             assert_eq!(rebased.used, 10, "{algorithm}");
             // Units in a sliding window expire at the end of the next window at the latest.
             let windows = if algorithm == Algorithm::SlidingWindow { 2 } else { 1 };
             assert!(rebased.reset <= windows * Duration::from_secs(3600), "{algorithm}: {:?}", rebased.reset);
             let unused = charge(None, &quota, 0, FUTURE);
-            assert_eq!(rebase(unused, &quota, (FUTURE, NOW)), None);
+            assert_eq!(rebase(unused, &quota, FUTURE, NOW), None);
         }
     }
 
@@ -141,7 +142,7 @@ mod tests {
             max_duration: Duration::from_secs(86_400),
         });
         let (running, length) = ban::start_ban(None, &quota, FUTURE);
-        let rebased = rebase(running, &quota, (FUTURE, NOW));
+        let rebased = rebase(running, &quota, FUTURE, NOW);
         assert_eq!(usage(rebased, &quota, NOW).reset, length);
     }
 

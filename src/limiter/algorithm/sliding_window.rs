@@ -86,7 +86,8 @@ pub(super) fn refund(
     state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
-    (charged, now): (Timestamp, Timestamp),
+    charged: Timestamp,
+    now: Timestamp,
 ) -> CounterState {
     let mut windows = windows_at(state, quota, now);
     let number = number_at(quota.period_nanos(), charged);

@@ -159,7 +159,7 @@ fn sliding_window_weights_the_previous_window_by_overlap() {
 fn sliding_window_refunds_only_units_still_counted() {
     let mut counter = TestCounter::new(Algorithm::SlidingWindow, 10, TimeUnit::Second, None);
     let refund = |counter: &TestCounter, amount, charged, now| {
-        let state = refund(counter.state, &counter.quota, amount, (charged, now));
+        let state = refund(counter.state, &counter.quota, amount, charged, now);
         usage(Some(state), &counter.quota, now).used
     };
     assert_eq!(counter.request(8, later(500)), Outcome::Conform);

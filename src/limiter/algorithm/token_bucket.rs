@@ -45,7 +45,8 @@ pub(super) fn refund(
     state: Option<CounterState>,
     quota: &Quota,
     amount: u32,
-    (charged, now): (Timestamp, Timestamp),
+    charged: Timestamp,
+    now: Timestamp,
 ) -> CounterState {
     let bucket = credited(state, quota, now);
     let interval = quota.interval();
@@ -76,7 +77,8 @@ pub(super) fn usage(state: Option<CounterState>, quota: &Quota, now: Timestamp) 
 pub(super) fn time_until_debt(
     state: Option<CounterState>,
     quota: &Quota,
-    (cost, owed): (u32, u64),
+    cost: u32,
+    owed: u64,
     now: Timestamp,
 ) -> Duration {
     let bucket = credited(state, quota, now);

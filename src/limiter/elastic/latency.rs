@@ -14,10 +14,10 @@ use crate::limiter::timestamp::saturating_nanos;
 /// Steps per doubling of a logarithm.
 const STEPS: u64 = 1024;
 
-/// Averaging time of the current latency, and the minimum number of responses in it.
-const NOW: (Duration, f64) = (Duration::from_millis(250), 30.0);
-/// Averaging time and minimum number of responses of the recent latency, from which the usual one is learned.
-const LATELY: (Duration, f64) = (Duration::from_secs(5), 150.0);
+/// Mean of the current latency, with its averaging time and minimum number of responses.
+const NOW: DecayingMean = DecayingMean::new(Duration::from_millis(250), 30.0);
+/// Mean of the recent latency, from which the usual one is learned.
+const LATELY: DecayingMean = DecayingMean::new(Duration::from_secs(5), 150.0);
 /// Time constant with which the usual latency follows a lower one.
 const FASTER: Duration = Duration::from_secs(10);
 /// Time constant with which it follows a higher one while limits are as configured.
@@ -27,9 +27,8 @@ const SLOWER: Duration = Duration::from_secs(120);
 const SETTLED: Duration = Duration::from_secs(8);
 /// Maximum distance of the usual latency from that in the long run, in steps.
 const MAX_RISE: f64 = 2.0 * STEPS as f64;
-/// Averaging time and minimum number of responses of the mean that [`LATELY`] is compared with, to find out whether
-/// latency is level.
-const SOON: (Duration, f64) = (Duration::from_millis(1500), 60.0);
+/// Mean that [`LATELY`] is compared with, to find out whether latency is level.
+const SOON: DecayingMean = DecayingMean::new(Duration::from_millis(1500), 60.0);
 /// Maximum distance of the two means of a level latency: in steps, plus this many standard deviations.
 const LEVEL: (f64, f64) = (0.12 * STEPS as f64, 1.5);
 /// Factor over the usual latency that is the threshold.
@@ -101,7 +100,8 @@ struct DecayingMean {
 }
 
 impl DecayingMean {
-    const fn new((time, least): (Duration, f64)) -> Self {
+    /// Creates a mean without samples that averages over `time`, but over at least `least` samples.
+    const fn new(time: Duration, least: f64) -> Self {
         Self { time, min_count: least, count: 0.0, logarithms: 0.0, squares: 0.0 }
     }
 
@@ -152,9 +152,9 @@ pub(super) struct Latency {
 impl Default for Latency {
     fn default() -> Self {
         Self {
-            now: DecayingMean::new(NOW),
-            soon: DecayingMean::new(SOON),
-            lately: DecayingMean::new(LATELY),
+            now: NOW,
+            soon: SOON,
+            lately: LATELY,
             usual: None,
             long_term_baseline: 0.0,
             reported: None,

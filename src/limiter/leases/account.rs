@@ -6,7 +6,7 @@ mod review;
 
 use std::time::Duration;
 
-use super::lease_request::{LeaseGrant, LeaseRequest, MAX_VALID, StoreCounterKind};
+use super::lease_request::{LeaseGrant, LeaseRequest, MAX_VALID, ReturnedUnits, StoreCounterKind};
 use super::{LeasePolicy, SharedCounter};
 use crate::limiter::algorithm::lease::{LeaseState, MAX_UNITS};
 use crate::limiter::quota::Quota;
@@ -222,7 +222,8 @@ impl LeaseAccount {
         &mut self,
         counter: SharedCounter,
         held: LeaseState,
-        (quota, policy): (Quota, LeasePolicy),
+        quota: Quota,
+        policy: LeasePolicy,
         in_use: u64,
         now: Timestamp,
     ) -> (LeaseRequest, LeaseState) {
@@ -272,7 +273,7 @@ impl LeaseAccount {
             requested,
             demanded,
             elapsed,
-            returned: (returned.units, returned.granted_at),
+            returned: ReturnedUnits { units: returned.units, granted_at: returned.granted_at },
             owed: std::mem::take(&mut self.owed),
             period,
         };
@@ -285,7 +286,8 @@ impl LeaseAccount {
         request: &LeaseRequest,
         grant: LeaseGrant,
         held: LeaseState,
-        (sent, now): (Timestamp, Timestamp),
+        sent: Timestamp,
+        now: Timestamp,
     ) -> LeaseState {
         self.is_requesting = false;
         self.remaining = Some(grant.remaining);

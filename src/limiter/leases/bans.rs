@@ -71,7 +71,8 @@ impl Limiter {
     pub fn apply_shared_ban(
         &self,
         counter: SharedCounter,
-        (remaining, doubled): (Duration, u32),
+        remaining: Duration,
+        doubled: u32,
         now: Timestamp,
     ) {
         let Some((key, meter)) = self.linked_counter(counter).filter(|_| !remaining.is_zero()) else {

@@ -1,7 +1,8 @@
 //! Debts: units that requests cost beyond the lease of their counter.
 //!
-//! The cost of a request may be known only from its response. What it adds is spent from the lease. The store counts the
-//! remainder with the next query about the counter, so that it reduces the grants of all instances.
+//! The cost of a request may be known only from its response. What it adds is spent from the lease. The store
+//! counts the remainder with the next query about the counter, so that it reduces the grants of all
+//! instances.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +28,8 @@ impl Limiter {
         &self,
         shard: &mut Shard,
         counter: SharedCounter,
-        (units, state): (u32, Option<CounterState>),
+        units: u32,
+        state: Option<CounterState>,
         now: Timestamp,
     ) {
         let uncovered = units.saturating_sub(LeaseState::from_counter(state).units(now));
@@ -98,7 +100,7 @@ mod tests {
             remaining: 50,
             granted_at: 1,
         };
-        limiter.apply_grant(&request, grant, (NOW, NOW));
+        limiter.apply_grant(&request, grant, NOW, NOW);
     }
 
     #[test]

@@ -38,12 +38,21 @@ pub struct LeaseRequest {
     pub demanded: u32,
     /// Time since the last query.
     pub elapsed: Duration,
-    /// Units given back, and the earliest time at which they were granted, by the store's clock.
-    pub returned: (u32, u64),
+    /// Units given back.
+    pub returned: ReturnedUnits,
     /// Units spent beyond the lease.
     pub owed: u32,
     /// The time for which `requested` is needed.
     pub period: Duration,
+}
+
+/// Units that an instance gives back to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReturnedUnits {
+    /// Number of units.
+    pub units: u32,
+    /// Earliest time at which they were granted, by the store's clock, in microseconds.
+    pub granted_at: u64,
 }
 
 /// How the store counts a limit.

@@ -70,7 +70,7 @@ impl Quota {
         let [count, burst] = [NonZeroU32::new(input.u32()?)?, NonZeroU32::new(input.u32()?)?];
         let shares = NonZeroU16::new(input.u16()?)?;
         let (zone, precision) = (input.text()?, input.u16()?);
-        let quota = Self::from_saved_units(algorithm, period, (count, burst), shares)?;
+        let quota = Self::from_saved_units(algorithm, period, count, burst, shares)?;
         if precision > 1 {
             return quota.with_precision(u8::try_from(precision).ok()?);
         }
@@ -83,7 +83,8 @@ impl Quota {
     fn from_saved_units(
         algorithm: Algorithm,
         period: Period,
-        (count, burst): (NonZeroU32, NonZeroU32),
+        count: NonZeroU32,
+        burst: NonZeroU32,
         shares: NonZeroU16,
     ) -> Option<Self> {
         let whole = |units: NonZeroU32| units.get().is_multiple_of(shares.get().into());
@@ -94,7 +95,7 @@ impl Quota {
                 || count.get() / u32::from(shares.get()) <= MAX_LOGGED_UNITS)
             && whole(count)
             && whole(burst);
-        Self::from_units(algorithm, period, (count, burst), shares).filter(|_| is_valid)
+        Self::from_units(algorithm, period, count, burst, shares).filter(|_| is_valid)
     }
 }
 
@@ -144,8 +145,8 @@ mod tests {
     fn invalid_saved_quota_is_rejected() {
         let second = Period::one(TimeUnit::Second);
         let read = |algorithm, period, count, burst, shares| {
-            let units = (NonZeroU32::new(count).unwrap(), NonZeroU32::new(burst).unwrap());
-            Quota::from_saved_units(algorithm, period, units, NonZeroU16::new(shares).unwrap())
+            let (count, burst) = (NonZeroU32::new(count).unwrap(), NonZeroU32::new(burst).unwrap());
+            Quota::from_saved_units(algorithm, period, count, burst, NonZeroU16::new(shares).unwrap())
         };
         assert!(read(Algorithm::Gcra, second, 6, 12, 3).is_some());
         assert_eq!(read(Algorithm::Gcra, second, 7, 12, 3), None);

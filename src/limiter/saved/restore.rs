@@ -11,7 +11,7 @@ use crate::limiter::key::Fingerprint;
 use crate::limiter::quota::Quota;
 use crate::limiter::table::LimitId;
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::{Limiter, LimiterSettings};
+use crate::limiter::{LimitIdentity, Limiter, LimiterSettings};
 
 /// Maximum number of shards, more than any table has.
 const MAX_SHARDS: u32 = 1 << 24;
@@ -133,10 +133,10 @@ impl RestoreProgress {
         let limiter = &self.restored.limiter;
         let mut meters = limiter.registry.lock();
         while !input.is_empty() {
-            let name = (input.text()?, input.text()?);
+            let identity = LimitIdentity { rule: input.text()?.into(), key: input.text()?.into() };
             let serial = input.u16()?;
             let quota = Quota::read(&mut input).filter(|_| self.limits.len() < MAX_LIMITS)?;
-            let id = meters.restore_limit(name, serial, quota, limiter.hasher)?;
+            let id = meters.restore_limit(identity, serial, quota, limiter.hasher)?;
             self.limits.push((id, quota));
         }
         Some(())
@@ -176,7 +176,7 @@ impl RestoreProgress {
         let (meter, quota) = self.limits.get(input.u32()? as usize)?;
         let state = algorithm::saved::import(input.short()?, quota)?;
         let at = self.restored.saved_at;
-        let state = if at > now { algorithm::saved::rebase(state, quota, (at, now)) } else { Some(state) };
+        let state = if at > now { algorithm::saved::rebase(state, quota, at, now) } else { Some(state) };
         Some((*meter, state.filter(|state| !algorithm::is_unused(*state, quota, now))))
     }
 

@@ -55,9 +55,16 @@ impl Histories {
         self.change(number, |history, may_grow| history.apply_state(state, quota, now, may_grow));
     }
 
-    /// Gives back units charged at the first of two times, as of the second.
-    pub(super) fn refund(&mut self, number: u32, units: u32, quota: &Quota, times: (Timestamp, Timestamp)) {
-        self.change(number, |history, may_grow| history.refund(units, quota, times, may_grow));
+    /// Gives back units charged at `charged`, as of `now`.
+    pub(super) fn refund(
+        &mut self,
+        number: u32,
+        units: u32,
+        quota: &Quota,
+        charged: Timestamp,
+        now: Timestamp,
+    ) {
+        self.change(number, |history, may_grow| history.refund(units, quota, charged, now, may_grow));
     }
 
     fn change(&mut self, number: u32, change: impl FnOnce(&mut History, bool)) {

@@ -265,24 +265,25 @@ impl Shard {
         }
     }
 
-    /// Gives back units charged at the first of two times, as of the second; `None` if there is no counter.
+    /// Gives back units charged at `charged`, as of `now`; `None` if there is no counter.
     pub(in crate::limiter) fn refund(
         &mut self,
         place: SlotLookup,
         key: Fingerprint,
         meter: LimitId,
         units: u32,
-        (charged, now): (Timestamp, Timestamp),
+        charged: Timestamp,
+        now: Timestamp,
     ) -> Option<CounterState> {
         let quota = *self.quotas.get(meter)?;
         match (place, self.counter(place, meter)) {
             (_, Counter::Unused) => return None,
             (SlotLookup::Found(index), Counter::WithHistory(_)) => {
-                self.refund_history(index, meter, units, (charged, now))
+                self.refund_history(index, meter, units, charged, now)
             }
             (place, counter) => {
                 let state = counter.compact_state(&quota, now);
-                let next = algorithm::refund(state, &quota, units, (charged, now));
+                let next = algorithm::refund(state, &quota, units, charged, now);
                 match place {
                     SlotLookup::Found(_) => drop(self.store_state(place, key, meter, next, now)),
                     // Units charged to the overflow counter are given back to it.

@@ -23,7 +23,7 @@ impl Limiter {
 
     /// Provides units for a count that is out of them, as [`Limiter::acquire_units`] does for a check.
     pub fn acquire_units_to_count(&self, tally: &CountOperation, now: Timestamp) -> LeaseOutcome {
-        self.acquire_counter_units(self.shared_counter_to_count(tally), (cost(tally), Some(tally.limit)), now)
+        self.acquire_counter_units(self.shared_counter_to_count(tally), cost(tally), Some(tally.limit), now)
     }
 }
 
@@ -77,7 +77,7 @@ pub(super) fn count(shard: &mut Shard, key: Fingerprint, tally: CountOperation, 
     let state = shard.state(shard.find(key), tally.handle.id, now);
     let (next, outcome) = spent(state, &tally, now);
     if outcome != Outcome::Conform || tally.limit > 0 || tally.amount < 0 {
-        leases::write_lease(shard, (key, tally.handle.id), LeaseState::from_counter(Some(next)), now);
+        leases::write_lease(shard, key, tally.handle.id, LeaseState::from_counter(Some(next)), now);
     }
 }
 

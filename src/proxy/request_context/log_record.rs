@@ -42,8 +42,7 @@ impl LogRecord {
         tracer: Option<&Tracer>,
         random: impl Fn() -> u128,
     ) -> Option<Box<Self>> {
-        let random = || (random(), random() as u64);
-        let trace = tracer.and_then(|tracer| tracer.start_span(&head.headers, random()));
+        let trace = tracer.and_then(|tracer| tracer.start_span(&head.headers, random(), random() as u64));
         (is_logged || trace.is_some()).then(|| {
             Box::new(Self {
                 method: head.method.clone(),

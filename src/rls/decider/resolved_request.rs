@@ -100,16 +100,16 @@ impl ResolvedRequest<'_> {
                 return Err(missing);
             }
             let rejected = decider.is_rejected(limits, &results);
-            return Ok(decider.build_response(request, (limits, &results), rejected, None, now));
+            return Ok(decider.build_response(request, limits, &results, rejected, None, now));
         };
-        let (decision, results) =
-            limiter.check_and_count((&native.checks[..], count_operations), evaluate, now);
+        let (decision, results) = limiter.check_and_count(&native.checks, count_operations, evaluate, now);
         if !missing.is_empty() {
             return Err(missing);
         }
         Ok(decider.build_response(
             request,
-            (limits, &results),
+            limits,
+            &results,
             rejected,
             Some((native, decision.verdicts())),
             now,

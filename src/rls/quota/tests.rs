@@ -68,11 +68,11 @@ fn bucket_limit_search_is_bounded() {
 fn assignment_is_withdrawn_once_when_its_rule_is_removed() {
     let mut quotas = QuotaBuckets::default();
     let report = vec![usage(&[("a", "1")], 0, 1)];
-    assert_eq!(quotas.process_report(&per_minute(5), (1, "d"), report.clone(), START).len(), 1);
-    let assignments = quotas.process_report(&DescriptorRules::default(), (1, "d"), report.clone(), START);
+    assert_eq!(quotas.process_report(&per_minute(5), 1, "d", report.clone(), START).len(), 1);
+    let assignments = quotas.process_report(&DescriptorRules::default(), 1, "d", report.clone(), START);
     assert_eq!(assignments, [Assignment { client: 1, bucket: bucket(&[("a", "1")]), strategy: None }]);
     assert!(
-        quotas.process_report(&DescriptorRules::default(), (1, "d"), report, START).is_empty(),
+        quotas.process_report(&DescriptorRules::default(), 1, "d", report, START).is_empty(),
         "abandoned once"
     );
 }
@@ -86,7 +86,7 @@ fn unlimited_and_shadow_limits_are_assigned_allow_all() {
     );
     let mut quotas = QuotaBuckets::default();
     let mut strategy = |key: &str| {
-        quotas.process_report(&rules, (1, "d"), vec![usage(&[(key, "1")], 0, 1)], START)[0].strategy
+        quotas.process_report(&rules, 1, "d", vec![usage(&[(key, "1")], 0, 1)], START)[0].strategy
     };
     assert_eq!(strategy("all"), Some(AssignedStrategy::AllowAll));
     assert_eq!(strategy("shadow"), Some(AssignedStrategy::AllowAll));
@@ -97,12 +97,12 @@ fn unlimited_and_shadow_limits_are_assigned_allow_all() {
 fn assignment_of_a_closed_stream_counts_until_it_expires() {
     let (mut quotas, rules) = (QuotaBuckets::default(), per_minute(100));
     let report = || vec![usage(&[("a", "1")], 0, 1)];
-    quotas.process_report(&rules, (1, "d"), report(), START);
+    quotas.process_report(&rules, 1, "d", report(), START);
     quotas.close_stream(1);
-    let assignments = quotas.process_report(&rules, (2, "d"), report(), START);
+    let assignments = quotas.process_report(&rules, 2, "d", report(), START);
     assert_eq!(assignments[0].strategy, Some(AssignedStrategy::DenyAll), "all tokens are still assigned");
     let later = START.saturating_add(ASSIGNMENT_TIME_TO_LIVE + Duration::from_secs(1));
-    let assignments = quotas.process_report(&rules, (2, "d"), report(), later);
+    let assignments = quotas.process_report(&rules, 2, "d", report(), later);
     assert_eq!(
         assignments[0].strategy,
         Some(AssignedStrategy::TokenBucket { tokens: 100, period: Duration::from_secs(60) })
@@ -128,7 +128,7 @@ proptest! {
                 continue;
             }
             let report = vec![usage(&[("a", "1")], seconds, allowed)];
-            let assignments = quotas.process_report(&rules, (stream, "d"), report, now);
+            let assignments = quotas.process_report(&rules, stream, "d", report, now);
             prop_assert!(assignments.iter().any(|assignment| assignment.client == stream), "each report gets an assignment");
             let out = tokens_in_force(&quotas, now);
             prop_assert!(out <= u64::from(count), "{out} of {count}");
@@ -182,8 +182,8 @@ fn share_of_a_client_that_stops_reporting_is_reassigned_after_expiry() {
 fn report_sent_before_a_lower_assignment_arrives_does_not_confirm_it() {
     let (mut quotas, rules) = (QuotaBuckets::default(), per_minute(100));
     let report = |seconds| vec![usage(&[("a", "1")], seconds, 1000)];
-    quotas.process_report(&rules, (1, "d"), report(0), START);
-    let started = quotas.process_report(&rules, (2, "d"), report(0), START);
+    quotas.process_report(&rules, 1, "d", report(0), START);
+    let started = quotas.process_report(&rules, 2, "d", report(0), START);
     let strategy_for = |assignments: &[Assignment], to| {
         assignments.iter().rev().find(|assignment| assignment.client == to).map(|one| one.strategy)
     };
@@ -193,10 +193,10 @@ fn report_sent_before_a_lower_assignment_arrives_does_not_confirm_it() {
         (lowered, Some(Some(AssignedStrategy::DenyAll)))
     );
     let crossed = START.saturating_add(Duration::from_millis(10));
-    let reported = quotas.process_report(&rules, (1, "d"), report(5), crossed);
+    let reported = quotas.process_report(&rules, 1, "d", report(5), crossed);
     assert_eq!(strategy_for(&reported, 2), None, "{reported:?}");
     let after = START.saturating_add(Duration::from_secs(5));
-    let reported = quotas.process_report(&rules, (1, "d"), report(5), after);
+    let reported = quotas.process_report(&rules, 1, "d", report(5), after);
     assert!(strategy_for(&reported, 2).is_some(), "{reported:?}");
     assert!(tokens_in_force(&quotas, after) <= 100);
 }
@@ -207,7 +207,7 @@ fn quota_buckets_and_clients_are_bounded_and_removed_after_streams_close() {
     let buckets = 2_000;
     let reports: Vec<_> = (0..buckets).map(|name| usage(&[("a", &name.to_string())], 0, 1)).collect();
     for stream in 0..=(MAX_TOTAL_CLIENTS / buckets) as u64 {
-        quotas.process_report(&rules, (stream, "d"), reports.clone(), START);
+        quotas.process_report(&rules, stream, "d", reports.clone(), START);
     }
     assert_eq!(quotas.total_clients, MAX_TOTAL_CLIENTS);
     for stream in 0..=(MAX_TOTAL_CLIENTS / buckets) as u64 {
@@ -216,7 +216,7 @@ fn quota_buckets_and_clients_are_bounded_and_removed_after_streams_close() {
     quotas.sweep(START.saturating_add(ASSIGNMENT_TIME_TO_LIVE * 2));
     assert_eq!((quotas.total_clients, quotas.buckets.len(), quotas.streams.len()), (0, 0, 0));
     let long = "x".repeat(2_000);
-    assert!(quotas.process_report(&rules, (1, "d"), vec![usage(&[("a", &long)], 0, 1)], START).is_empty());
+    assert!(quotas.process_report(&rules, 1, "d", vec![usage(&[("a", &long)], 0, 1)], START).is_empty());
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn quota_buckets_without_reports_are_removed_while_the_stream_is_open() {
     let (mut quotas, rules) = (QuotaBuckets::default(), per_minute(100));
     for name in 0..100 {
         let now = START.saturating_add(ASSIGNMENT_TIME_TO_LIVE * name);
-        quotas.process_report(&rules, (1, "d"), vec![usage(&[("a", &name.to_string())], 0, 1)], now);
+        quotas.process_report(&rules, 1, "d", vec![usage(&[("a", &name.to_string())], 0, 1)], now);
     }
     let sizes = (quotas.buckets.len(), quotas.total_clients, quotas.streams[&1].len());
     assert!(sizes.0 <= 4 && sizes == (sizes.0, sizes.0, sizes.0), "{sizes:?}");

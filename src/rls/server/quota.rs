@@ -142,7 +142,7 @@ impl QuotaStream {
     fn apply_usages(&self, domain: &str, usages: Vec<BucketUsage>) {
         let (rules, now) = self.service.handler.rules_and_time();
         let mut streams = self.service.streams.lock();
-        let assignments = streams.buckets.process_report(&rules, (self.id, domain), usages, now);
+        let assignments = streams.buckets.process_report(&rules, self.id, domain, usages, now);
         let mut by_stream: HashMap<StreamId, Vec<Action>> = HashMap::new();
         // Preserves the order, in which lower assignments precede higher ones.
         let mut order: Vec<StreamId> = Vec::new();

@@ -137,7 +137,7 @@ struct NamedHits {
 
 impl RlsStats {
     /// Counts hits of a descriptor. Its name begins with `domain` and a full stop.
-    pub fn record_hits(&self, (domain, name, origin): (&str, &Arc<str>, NameOrigin), hits: DescriptorHits) {
+    pub fn record_hits(&self, domain: &str, name: &Arc<str>, origin: NameOrigin, hits: DescriptorHits) {
         if origin == NameOrigin::Requests && name.len() > MAX_NAME_LENGTH {
             return self.record_other_hits(hits);
         }
@@ -353,8 +353,8 @@ mod tests {
     #[test]
     fn rls_stats_sum_lower_levels_in_labels_but_not_in_names() {
         let stats = RlsStats::default();
-        stats.record_hits(("a.b", &"a.b.k_v.l.m".into(), NameOrigin::Rules), hits(2));
-        stats.record_hits(("a.b", &"a.b.k_v.l.n".into(), NameOrigin::Rules), hits(3));
+        stats.record_hits("a.b", &"a.b.k_v.l.m".into(), NameOrigin::Rules, hits(2));
+        stats.record_hits("a.b", &"a.b.k_v.l.n".into(), NameOrigin::Rules, hits(3));
         let text = stats.render();
         let line = "ratelimit_service_rate_limit_total_hits{domain=\"a.b\",key1=\"k_v\",key2=\"l\"} 5\n";
         assert!(text.contains(line), "{text}");
@@ -368,11 +368,13 @@ mod tests {
         let stats = RlsStats::default();
         let total = 4 * MAX_REQUEST_NAMES as u64;
         for name in 0..total {
-            stats.record_hits(("d", &format!("d.k_{name}").into(), NameOrigin::Requests), hits(1));
+            stats.record_hits("d", &format!("d.k_{name}").into(), NameOrigin::Requests, hits(1));
         }
         for length in MAX_NAME_LENGTH..MAX_NAME_LENGTH + 1000 {
             stats.record_hits(
-                ("d", &format!("d.k_{}", "x".repeat(length)).into(), NameOrigin::Requests),
+                "d",
+                &format!("d.k_{}", "x".repeat(length)).into(),
+                NameOrigin::Requests,
                 hits(1),
             );
         }
@@ -395,17 +397,17 @@ mod tests {
     fn rls_stats_reserve_room_for_names_of_rules() {
         let stats = RlsStats::default();
         for name in 0..2 * MAX_REQUEST_NAMES {
-            stats.record_hits(("d", &format!("d.k_{name}").into(), NameOrigin::Requests), hits(1));
+            stats.record_hits("d", &format!("d.k_{name}").into(), NameOrigin::Requests, hits(1));
         }
         let long: Arc<str> = format!("d.{}", "rule".repeat(100)).into();
-        stats.record_hits(("d", &long, NameOrigin::Rules), hits(7));
+        stats.record_hits("d", &long, NameOrigin::Rules, hits(7));
         assert_eq!(stats.counters()[&format!("ratelimit.service.rate_limit.{long}.total_hits")], 7);
     }
 
     #[test]
     fn rls_stat_names_are_sanitized() {
         let stats = RlsStats::default();
-        stats.record_hits(("d", &"d.k_\n\"x 10.0.0.1:80|c".into(), NameOrigin::Requests), hits(1));
+        stats.record_hits("d", &"d.k_\n\"x 10.0.0.1:80|c".into(), NameOrigin::Requests, hits(1));
         let text = stats.render();
         assert!(text.contains("key1=\"k__\\\"x 10_0_0_1_80_c\"} 1"), "{text}");
     }

@@ -113,9 +113,11 @@ impl IncomingTrace {
 impl TraceContext {
     /// Creates the context after `incoming`; `None` if it was decided not to sample.
     pub fn new(
-        (incoming, tracestate): (IncomingTrace, Option<Box<str>>),
+        incoming: IncomingTrace,
+        tracestate: Option<Box<str>>,
         sampling_ratio: Percent,
-        (random_trace, random_span): (u128, u64),
+        random_trace: u128,
+        random_span: u64,
     ) -> Option<Self> {
         if incoming.sampling_decision == Some(false) {
             return None;

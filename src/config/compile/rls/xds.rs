@@ -45,20 +45,21 @@ fn compile_settings(
     report: &mut Diagnostics<'_>,
 ) -> Option<Xds> {
     let (place, tls) =
-        grpc::read_address(("address", raw.address.as_ref()?), raw.tls.as_deref(), at, files, report)?;
+        grpc::read_address("address", raw.address.as_ref()?, raw.tls.as_deref(), at, files, report)?;
     let backoff = raw.backoff.as_ref();
     let backoff =
         backoff.and_then(|raw| report.ok_or_report(at.key("backoff"), retries::parse_backoff(&raw.0)));
     let max_size =
         raw.largest.as_ref().and_then(|raw| report.ok_or_report(at.key("largest"), parse::size(&raw.0)));
     let max_size = max_size.unwrap_or(defaults::XDS_MAX_RESPONSE_SIZE);
-    let read = (|name: &String| name.parse().ok(), |value: &String| value.parse().ok());
+    let name = |name: &String| name.parse().ok();
+    let value = |value: &String| value.parse().ok();
     Some(Xds {
         server: place,
         tls,
         node: raw.node.as_deref().unwrap_or(defaults::XDS_NODE_ID).into(),
         metadata: raw.metadata.clone().unwrap_or_default(),
-        headers: secret_headers::read_headers(raw.headers.as_ref(), read, at.key("headers"), report),
+        headers: secret_headers::read_headers(raw.headers.as_ref(), name, value, at.key("headers"), report),
         backoff: backoff.unwrap_or(defaults::XDS_BACKOFF),
         max_response_bytes: usize::try_from(max_size).unwrap_or(usize::MAX),
         merge_domains,

@@ -72,7 +72,7 @@ fn charge_after_a_refund_does_not_prolong_the_debt() {
         charge(&mut history, 6, &quota, START, true);
         let end = history.expires_at(&quota);
         for millis in [10, 20, 30] {
-            history.refund(2, &quota, (START, after(millis)), true);
+            history.refund(2, &quota, START, after(millis), true);
             charge(&mut history, 2, &quota, after(millis), true);
             let late = history.expires_at(&quota) - end;
             assert!(late <= 30_000_000, "{}: {late} ns later", quota.algorithm());

@@ -74,7 +74,7 @@ impl LeaseAccount {
         if is_look && !self.is_requesting {
             self.looked = (all.into(), now);
         }
-        (at.map_or(LeaseReview::Query, LeaseReview::Later), slot)
+        (at.map_or(LeaseReview::GiveBack, LeaseReview::Later), slot)
     }
 
     /// Whether the account can be removed.

@@ -35,17 +35,18 @@ impl Shard {
         };
     }
 
-    /// Gives back units charged at the first of two times, as of the second, to the history in slot `index`.
+    /// Gives back units charged at `charged`, as of `now`, to the history in slot `index`.
     pub(super) fn refund_history(
         &mut self,
         index: usize,
         meter: LimitId,
         units: u32,
-        times: (Timestamp, Timestamp),
+        charged: Timestamp,
+        now: Timestamp,
     ) {
         let Some(quota) = self.quotas.get(meter).copied() else { return };
         let number = number_of(&self.slots()[index]);
-        self.histories.refund(number, units, &quota, times);
+        self.histories.refund(number, units, &quota, charged, now);
         self.slots_mut()[index][2] = self.histories.get(number).expires_at(&quota);
     }
 

@@ -122,8 +122,8 @@ impl Mesh {
                 while let Some((_, usage)) =
                     self.envoys[at].reports_in_transit.pop_front_if(|(due, _)| *due <= now)
                 {
-                    let from = (at as StreamId, "d");
-                    let assignments = self.quotas.process_report(&self.rules, from, vec![usage], now);
+                    let client = at as StreamId;
+                    let assignments = self.quotas.process_report(&self.rules, client, "d", vec![usage], now);
                     assignments.iter().for_each(|assignment| self.deliver(assignment));
                 }
             }

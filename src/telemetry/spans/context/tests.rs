@@ -12,7 +12,8 @@ fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
 /// Returns the context and the forwarded headers of a request with these headers, for this sampling share.
 fn propagate(fields: &[(&'static str, &str)], share: Percent) -> Option<(TraceContext, HeaderMap)> {
     let mut headers = headers(fields);
-    let context = TraceContext::new(IncomingTrace::from_headers(&headers), share, (7, 0xabc))?;
+    let (incoming, tracestate) = IncomingTrace::from_headers(&headers);
+    let context = TraceContext::new(incoming, tracestate, share, 7, 0xabc)?;
     context.write_headers(&mut headers);
     Some((context, headers))
 }
@@ -107,7 +108,7 @@ fn malformed_trace_context_is_ignored() {
 fn sampling_ratio_applies_to_new_traces() {
     let ratio = Percent::from_hundredths(2500);
     let sampled =
-        |trace| TraceContext::new((IncomingTrace::default(), None), ratio, (trace, 1)).unwrap().is_sampled;
+        |trace| TraceContext::new(IncomingTrace::default(), None, ratio, trace, 1).unwrap().is_sampled;
     let sampled_count = (1..=10_000).filter(|trace| sampled(*trace)).count();
     assert!((2300..2700).contains(&sampled_count), "{sampled_count}");
 }
