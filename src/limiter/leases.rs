@@ -9,6 +9,8 @@
 mod account;
 mod bans;
 mod debts;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod lease_request;
 mod status;
 

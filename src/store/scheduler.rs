@@ -271,3 +271,58 @@ impl LeaseScheduler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::leases::fixture::{NOW, limiter};
+
+    fn at(millis: u64) -> Timestamp {
+        NOW.saturating_add(Duration::from_millis(millis))
+    }
+
+    fn scheduler() -> LeaseScheduler {
+        LeaseScheduler::new(InstanceInfo { id: 1, weight: 1.0, clock_lead: 0 }, 1)
+    }
+
+    /// Leases 10 units for a second, which nothing spends.
+    fn lease(scheduler: &mut LeaseScheduler) -> Limiter {
+        let (limiter, check) = limiter();
+        limiter.acquire_units(&check, at(0));
+        scheduler.enqueue(limiter.shared_counter(&check));
+        let batch = scheduler.next_batch(&limiter, at(0), &mut |_| false).unwrap();
+        let grants = vec![vec![10, 1_000_000, 0, 0, 0, 50]];
+        let reply = BatchReply { generation: "1".into(), store_time: 1, grants };
+        scheduler.apply_reply(&batch, &reply, &limiter, at(1), |_, _| {});
+        limiter
+    }
+
+    /// Returns whether a query is sent in a span of milliseconds in which the store responds to other calls with this
+    /// latency.
+    fn sends_query(
+        scheduler: &mut LeaseScheduler,
+        limiter: &Limiter,
+        span: std::ops::Range<u64>,
+        latency: Duration,
+    ) -> bool {
+        span.into_iter().any(|millis| {
+            scheduler.latency.record(latency, at(millis));
+            scheduler.review_due(limiter, at(millis));
+            scheduler.next_batch(limiter, at(millis), &mut |_| false).is_some()
+        })
+    }
+
+    #[test]
+    fn units_are_given_back_later_while_the_store_is_overloaded() {
+        const FAST: Duration = Duration::from_millis(1);
+        const SLOW: Duration = Duration::from_millis(50);
+        let mut scheduler = scheduler();
+        let limiter = lease(&mut scheduler);
+        assert!(sends_query(&mut scheduler, &limiter, 2..1000, FAST));
+        let mut overloaded = self::scheduler();
+        let limiter = lease(&mut overloaded);
+        assert!(!sends_query(&mut overloaded, &limiter, 2..2000, SLOW));
+        assert_eq!(overloaded.overload_latency(at(2000)), SLOW);
+        assert!(sends_query(&mut overloaded, &limiter, 2000..4000, FAST));
+    }
+}

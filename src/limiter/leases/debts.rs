@@ -48,43 +48,15 @@ impl Limiter {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
     use std::time::Duration;
 
     use super::*;
-    use crate::limiter::algorithm::Algorithm;
-    use crate::limiter::algorithm::conversion::OnChange;
-    use crate::limiter::decision::Enforcement;
-    use crate::limiter::key::KeyHasher;
-    use crate::limiter::leases::{LeaseGrant, LeasePolicy, LeaseReview};
-    use crate::limiter::quota::{Limit, Period, Quota, TimeUnit};
-    use crate::limiter::reservation::{ChargeTiming, Reservation};
-    use crate::limiter::{Check, LimitIdentity, LimitSpec, LimiterSettings};
+    use crate::limiter::Check;
+    use crate::limiter::leases::fixture::{NOW, limiter};
+    use crate::limiter::leases::{LeaseGrant, LeaseReview};
+    use crate::limiter::reservation::Reservation;
 
     const PAUSE: Duration = Duration::from_secs(5);
-    const NOW: Timestamp = Timestamp::from_nanos(1_700_000_000_000_000_000);
-
-    /// A limiter with one shared limit of 100 an hour, and a check of one unit.
-    fn limiter() -> (Limiter, Check) {
-        let limiter = Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] });
-        let count = NonZeroU32::new(100).unwrap();
-        let limit = Limit::new(count, Period::one(TimeUnit::Hour));
-        let quota = Quota::new(Algorithm::Gcra, limit, Some(count)).unwrap().leased().unwrap();
-        let lease_policy =
-            Some(LeasePolicy { is_exact: false, may_wait: true, priority: 0, is_max_min: false });
-        let identity = LimitIdentity { rule: "shared".into(), key: "key".into() };
-        let spec = LimitSpec { identity, quota, on_change: OnChange::Keep, lease_policy };
-        let handle = limiter.install(&[spec], NOW)[0];
-        let check = Check {
-            handle,
-            key: KeyHasher::new([3, 4]).hash(b"a"),
-            cost: 1,
-            enforcement: Enforcement::Enforced,
-            charge_timing: ChargeTiming::OnArrival,
-            options: None,
-        };
-        (limiter, check)
-    }
 
     /// Leases `units`, and none for a while if there are none, to the counter of `check`.
     fn lease(limiter: &Limiter, check: &Check, units: u32) {
