@@ -9,10 +9,10 @@
 mod account;
 mod bans;
 mod debts;
-#[cfg(test)]
-pub(crate) mod fixture;
 mod lease_request;
 mod status;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

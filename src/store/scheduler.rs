@@ -275,7 +275,7 @@ impl LeaseScheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::leases::fixture::{NOW, limiter};
+    use crate::limiter::leases::tests::{NOW, limiter};
 
     fn at(millis: u64) -> Timestamp {
         NOW.saturating_add(Duration::from_millis(millis))

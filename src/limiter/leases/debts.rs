@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
     use crate::limiter::Check;
-    use crate::limiter::leases::fixture::{NOW, limiter};
+    use crate::limiter::leases::tests::{NOW, limiter};
     use crate::limiter::leases::{LeaseGrant, LeaseReview};
     use crate::limiter::reservation::Reservation;
 
