@@ -266,11 +266,10 @@ impl Reloader {
             }
             self.settle(debounce);
             let again = self.read_snapshot();
-            let is_open = self.watch.has_open_files();
-            if again.contents == snapshot.contents && snapshot.is_stable && !is_open {
+            if again.contents == snapshot.contents && snapshot.is_stable && !again.is_open {
                 return self.is_unchanged_after_pause(&again).then_some(again);
             }
-            if debounce.is_over() && !is_open && snapshot.is_confirmed_by(&again, self.origin.path()) {
+            if debounce.is_over() && snapshot.is_confirmed_by(&again, self.origin.path()) {
                 // Changes since this snapshot are evaluated next.
                 self.watch.waker().wake();
                 return self.is_unchanged_after_pause(&snapshot).then_some(snapshot);
@@ -316,7 +315,8 @@ impl Reloader {
         };
         let is_steady = self.current_stamps() == stamps;
         self.busy_time += began.elapsed();
-        SourceSnapshot { contents: found, stamps, is_stable: is_steady }
+        let is_open = self.watch.has_open_files();
+        SourceSnapshot { contents: found, stamps, is_stable: is_steady, is_open }
     }
 
     fn current_stamps(&self) -> FileStamps {
@@ -399,11 +399,14 @@ impl Reloader {
         if used.data_hashes.keys().all(is_known) {
             return true;
         }
-        let used =
-            SourceSnapshot { contents: used.clone(), stamps: self.used_stamps(snapshot), is_stable: true };
+        let used = SourceSnapshot {
+            contents: used.clone(),
+            stamps: self.used_stamps(snapshot),
+            is_stable: true,
+            is_open: false,
+        };
         self.pause(self.timing.debounce.confirm);
-        let again = self.read_snapshot();
-        !self.watch.has_open_files() && used.is_confirmed_by(&again, self.origin.path())
+        used.is_confirmed_by(&self.read_snapshot(), self.origin.path())
     }
 
     /// Returns the stamps of the files that were used.

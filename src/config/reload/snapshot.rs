@@ -36,6 +36,8 @@ pub(super) struct SourceSnapshot {
     pub(super) stamps: FileStamps,
     /// Whether the stamps were the same after reading.
     pub(super) is_stable: bool,
+    /// Whether a file was open for writing after reading, as far as events have shown.
+    pub(super) is_open: bool,
 }
 
 impl SourceSnapshot {
@@ -51,7 +53,7 @@ impl SourceSnapshot {
             _ => false,
         };
         let paths = || self.contents.data_hashes.keys().map(PathBuf::as_path).chain([text]);
-        self.is_stable && paths().all(|path| is_same(path) || was_replaced(path))
+        self.is_stable && !again.is_open && paths().all(|path| is_same(path) || was_replaced(path))
     }
 }
 
@@ -138,6 +140,7 @@ mod tests {
             },
             stamps: [(path, stamp)].into(),
             is_stable: true,
+            is_open: false,
         }
     }
 
@@ -157,5 +160,7 @@ mod tests {
         assert!(!confirmed(&snapshot(1, one), &snapshot(2, None)));
         let torn = SourceSnapshot { is_stable: false, ..snapshot(1, one) };
         assert!(!confirmed(&torn, &snapshot(1, one)));
+        let open = SourceSnapshot { is_open: true, ..snapshot(1, one) };
+        assert!(!confirmed(&snapshot(1, one), &open));
     }
 }
