@@ -94,8 +94,8 @@ pub struct Reloader {
     startup_config: Config,
     data_files: DataFiles,
     running_contents: SourceContents,
-    /// The stamp of the file with the running text.
-    running_stamp: Option<Stamp>,
+    /// The stamps of the files in force.
+    running_stamps: FileStamps,
     /// The result of the last evaluation, for recognising that nothing has changed.
     last_contents: SourceContents,
     /// Time spent on reading and compiling since the last pause.
@@ -149,7 +149,7 @@ impl Reloader {
         mut watch: FileWatch,
         timing: ReloadTiming,
     ) -> Result<(Config, Self), Vec<Diagnostic>> {
-        let running_stamp = Stamp::from_path(origin.path());
+        let stamp = Stamp::from_path(origin.path());
         let text = origin.read().map_err(|problem| vec![problem])?;
         let mut files = DataFiles::default();
         let rest = rest_of_config(document.as_ref());
@@ -157,6 +157,8 @@ impl Reloader {
             from_text_with_files(&text, origin.path(), rest, &source::environment_variable, &mut files)?;
         let data = files.recorded_hashes();
         watch.watch_files(data.keys());
+        let running_stamps =
+            [(origin.path().to_owned(), stamp)].into_iter().chain(files.recorded_stamps()).collect();
         let status = ReloadStatus {
             file: origin.path().to_owned(),
             generation: 1,
@@ -185,7 +187,7 @@ impl Reloader {
                 document: document.clone(),
                 data_hashes: data.clone(),
             },
-            running_stamp,
+            running_stamps,
             last_contents: SourceContents { text: Ok(text), document, data_hashes: data },
             busy_time: Duration::ZERO,
         };
@@ -280,13 +282,13 @@ impl Reloader {
         None
     }
 
-    /// If the text may be truncated, pauses and returns whether it is still the same afterwards.
+    /// If a file may be truncated, pauses and returns whether all are still the same afterwards.
     fn is_unchanged_after_pause(&mut self, snapshot: &SourceSnapshot) -> bool {
-        if self.missing_lines(snapshot).is_none() {
+        if self.missing_lines(snapshot).is_none() && !snapshot.has_emptied_file(&self.running_stamps) {
             return true;
         }
         self.pause(self.timing.debounce.max_wait);
-        let is_unchanged = self.read_snapshot().contents.text == snapshot.contents.text;
+        let is_unchanged = self.read_snapshot().contents == snapshot.contents;
         if !is_unchanged {
             self.watch.waker().wake();
         }
@@ -300,7 +302,7 @@ impl Reloader {
             return None;
         };
         let stamp = snapshot.stamps.get(self.origin.path())?.as_ref()?;
-        self.running_stamp.filter(|running| running.is_same_file_as(stamp))?;
+        self.running_stamps.get(self.origin.path())?.filter(|running| running.is_same_file_as(stamp))?;
         truncated_lines(running, text)
     }
 
@@ -356,7 +358,7 @@ impl Reloader {
                 let needs_restart = restart_fields(&self.startup_config, &config);
                 let warnings = self.missing_lines(snapshot).map(truncation_warning).into_iter().collect();
                 self.running_contents = used.clone();
-                self.running_stamp = snapshot.stamps.get(self.origin.path()).copied().flatten();
+                self.running_stamps = self.used_stamps(snapshot);
                 let document = used.document.clone();
                 Reload::Applied {
                     config: Box::new(config),
@@ -405,7 +407,8 @@ impl Reloader {
             is_stable: true,
             is_open: false,
         };
-        self.pause(self.timing.debounce.confirm);
+        let is_emptied = used.has_emptied_file(&self.running_stamps);
+        self.pause(if is_emptied { self.timing.debounce.max_wait } else { self.timing.debounce.confirm });
         used.is_confirmed_by(&self.read_snapshot(), self.origin.path())
     }
 

@@ -21,6 +21,11 @@ impl Stamp {
         fs::metadata(path).ok().as_ref().map(Self::from)
     }
 
+    /// Returns whether the file has no content.
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
     /// Returns whether both stamps are of the same file, perhaps with different content. A file put in its place
     /// differs.
     pub fn is_same_file_as(&self, other: &Self) -> bool {

@@ -55,6 +55,17 @@ impl SourceSnapshot {
         let paths = || self.contents.data_hashes.keys().map(PathBuf::as_path).chain([text]);
         self.is_stable && !again.is_open && paths().all(|path| is_same(path) || was_replaced(path))
     }
+
+    /// Whether a file that was not empty in `running` is empty now and is still the same file. A writer that
+    /// truncates may not have written yet, and a file system may take long to truncate.
+    pub(super) fn has_emptied_file(&self, running: &FileStamps) -> bool {
+        self.stamps.iter().any(|(path, stamp)| match (running.get(path), stamp) {
+            (Some(Some(before)), Some(now)) => {
+                now.is_same_file_as(before) && now.is_empty() && !before.is_empty()
+            }
+            _ => false,
+        })
+    }
 }
 
 /// Returns a problem if `text` lacks the end marker that the running text has.

@@ -50,8 +50,7 @@ fn write_in_place(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// Replaces the content of a file by one of the same length. Truncation would make the file empty for as long as the
-/// file system takes for it, before any event.
+/// Replaces the content of a file by one of the same length, without truncation.
 fn overwrite(path: &Path, text: &str) {
     let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.write_all(text.as_bytes()).unwrap();
@@ -80,7 +79,7 @@ fn reload_applies_constantly_written_list_completely() {
     let list = |number: u32| -> String {
         (0..NETWORKS).map(|n| format!("10.{}.{}.{}\n", 100 + number % 100, n / 256, n % 256)).collect()
     };
-    for write in [replace, overwrite] {
+    for write in [replace, overwrite, write_in_place] {
         let (directory, path) = new_config_file_with_list(&list(1));
         let running = RunningReloader::start(&path, NEVER_QUIET);
         let file = directory.path().join("list.txt");
@@ -98,6 +97,26 @@ fn reload_applies_constantly_written_list_completely() {
             },
         );
     }
+}
+
+/// A list that was emptied in place is applied only if it stays empty: a truncating writer may write later.
+#[test]
+fn reload_waits_for_the_content_of_an_emptied_list() {
+    let pace = ReloadTiming {
+        debounce: debounce::DebounceTimes { max_wait: Duration::from_secs(2), ..debounce_times(20) },
+        ..BY_EVENTS
+    };
+    let (directory, path) = new_config_file_with_list("10.0.0.0/8\n");
+    let running = RunningReloader::start(&path, pace);
+    let list = directory.path().join("list.txt");
+    write_in_place(&list, "");
+    // Long enough for the file to settle.
+    assert!(running.reloads.recv_timeout(Duration::from_millis(500)).is_err(), "applied too early");
+    write_in_place(&list, "11.0.0.0/8\n");
+    assert!(matches_client_ip(&next_config(&running), "11.0.0.1"));
+
+    write_in_place(&list, "");
+    assert!(!matches_client_ip(&next_config(&running), "11.0.0.1"), "a list that stays empty is applied");
 }
 
 /// A file that a slow writer still has open is not complete, even if each of its lines is.
