@@ -1,18 +1,81 @@
-FROM rust:1.95-slim-bookworm AS build
+# syntax=docker/dockerfile:1
+#
+# One image for amd64 and arm64, without a shell or a package manager:
+#
+#   docker buildx build --platform linux/amd64,linux/arm64 --sbom=true --tag weir .
+#
+# The compiler always runs on the platform of the builder and cross-compiles, because emulation is ten times slower. The software bill of
+# materials (CycloneDX) is in the image at /usr/share/sbom/weir.cdx.json; `--target sbom --output .` writes only that file.
+
+FROM --platform=$BUILDPLATFORM rust:1.95-slim-bookworm AS tools
+ARG TARGETARCH
 WORKDIR /src
-# The build of the allocator needs make, which the slim image lacks.
-RUN apt-get update && apt-get install -y --no-install-recommends make && rm -rf /var/lib/apt/lists/*
+# make builds the allocator. The compilers for both platforms are installed on either.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends make libc6-dev crossbuild-essential-$TARGETARCH \
+    && rm -rf /var/lib/apt/lists/*
+# Kernels for arm64 have pages of 4, 16 or 64 KiB. jemalloc works with pages up to the size that it was built for, here 64 KiB.
+RUN <<SCRIPT
+set -eu
+case $TARGETARCH in
+    amd64) cpu=x86_64 page_bits=12 ;;
+    arm64) cpu=aarch64 page_bits=16 ;;
+    *) echo "unsupported platform $TARGETARCH" >&2; exit 1 ;;
+esac
+rustup target add $cpu-unknown-linux-gnu
+cat > /usr/local/cargo/config.toml <<CONFIG
+[build]
+target = "$cpu-unknown-linux-gnu"
+[target.$cpu-unknown-linux-gnu]
+linker = "$cpu-linux-gnu-gcc"
+[env]
+JEMALLOC_SYS_WITH_LG_PAGE = "$page_bits"
+CONFIG
+SCRIPT
+
+# The dependencies alone, in a layer that changes only with the manifest and the lock file.
+FROM tools AS dependencies
+COPY Cargo.toml Cargo.lock ./
+RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
+    && cp Cargo.toml /tmp/Cargo.toml \
+    && sed -i -e '/^\[\[test\]\]/,/^$/d' -e '/^\[\[bench\]\]/,/^$/d' Cargo.toml \
+    && cargo build --profile dist --locked --bin weir \
+    && mv /tmp/Cargo.toml Cargo.toml
+
+FROM dependencies AS build
 COPY . .
-RUN cargo build --release --locked --bin weir
-
-# The same Debian release as the build stage, so that the C library is the one that Weir was linked against.
-FROM debian:bookworm-slim
-
-COPY --from=build /src/target/release/weir /usr/local/bin/weir
+# Newer than the empty files of the layer before, whatever the times in the checkout.
+RUN find src -name '*.rs' -exec touch {} + \
+    && cargo build --profile dist --locked --bin weir \
+    && install -D target/*-unknown-linux-gnu/dist/weir /image/usr/local/bin/weir
 # Started as /bin/ratelimit, the path of envoyproxy/ratelimit in manifests of meshes, the binary acts as `weir rls`.
-RUN ln -s /usr/local/bin/weir /bin/ratelimit
+RUN mkdir /image/bin && ln -s /usr/local/bin/weir /image/bin/ratelimit
+
+FROM tools AS bill-of-materials
+RUN cargo install --locked --target "$(rustc --print host-tuple)" cargo-cyclonedx@0.5.9
+COPY . .
+RUN cargo cyclonedx --format json --override-filename weir.cdx
+
+FROM scratch AS sbom
+COPY --from=bill-of-materials /src/weir.cdx.json /weir.cdx.json
+
+# The C library of the Debian release that Weir was linked against, for the platform of the image.
+FROM debian:bookworm-slim AS libraries
+
+FROM scratch
+LABEL org.opencontainers.image.title="Weir" \
+      org.opencontainers.image.description="A rate-limiting reverse proxy that runs beside one service" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# The dynamic linker has another path on each platform; both get it.
+COPY --from=libraries /lib/*-linux-gnu/ld-linux-*.so.* /lib/
+COPY --from=libraries /lib/*-linux-gnu/ld-linux-*.so.* /lib64/
+COPY --from=libraries /lib/*-linux-gnu/libc.so.6 /lib/*-linux-gnu/libm.so.6 /lib/*-linux-gnu/libgcc_s.so.1 /lib/
+# Host names come from /etc/hosts first, then from DNS.
+COPY --from=libraries /etc/nsswitch.conf /etc/nsswitch.conf
 # System certificate authorities, which verify upstreams with `https://` and without `ca`.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /image /
+COPY --from=bill-of-materials /src/weir.cdx.json /usr/share/sbom/weir.cdx.json
 COPY config/container.yaml /etc/weir/weir.yaml
 
 # A number, because with runAsNonRoot Kubernetes does not start an image whose user is a name.

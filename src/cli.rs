@@ -86,6 +86,14 @@ pub enum Command {
         #[arg(value_enum)]
         shell: Shell,
     },
+    /// Print the manual page weir(1), or write a page for each subcommand.
+    ///
+    /// Exits with 0, or 1 if a page cannot be written.
+    Man {
+        /// Directory for the pages: weir.1, weir-run.1 and so on. It must exist.
+        #[arg(value_name = "DIRECTORY")]
+        directory: Option<PathBuf>,
+    },
 }
 
 /// Formats that can be imported.

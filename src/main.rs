@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
             ExitCode::SUCCESS
         }
+        Command::Man { directory } => write_manual(directory.as_deref()),
     }
 }
 
@@ -146,6 +147,19 @@ fn import_rules(from: &ImportFormat) -> ExitCode {
     match out.write_all(rules.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report_failure(&format!("cannot print the rules: {error}")),
+    }
+}
+
+/// Writes the manual pages to `directory`, or the first to standard output.
+fn write_manual(directory: Option<&Path>) -> ExitCode {
+    let command = Cli::command();
+    let written = match directory {
+        Some(directory) => clap_mangen::generate_to(command, directory),
+        None => clap_mangen::Man::new(command).render(&mut std::io::stdout()),
+    };
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report_failure(&format!("cannot write the manual: {error}")),
     }
 }
 

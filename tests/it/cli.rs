@@ -61,6 +61,24 @@ fn help_lists_the_subcommands() {
 }
 
 #[test]
+fn manual_has_a_page_for_each_subcommand() {
+    let page = run(["man"]);
+    assert_eq!(page.status.code(), Some(0));
+    assert!(text(&page.stdout).contains("rate\\-limiting reverse proxy"), "{}", text(&page.stdout));
+
+    let directory = TempDir::new().unwrap();
+    assert_eq!(run(["man", directory.path().to_str().unwrap()]).status.code(), Some(0));
+    for page in ["weir.1", "weir-run.1", "weir-check.1", "weir-import-envoy-ratelimit.1"] {
+        let text = fs::read_to_string(directory.path().join(page)).unwrap();
+        assert!(text.contains(".SH SYNOPSIS") || text.contains(".SH SUBCOMMANDS"), "{page}: {text}");
+    }
+
+    let missing = run(["man", directory.path().join("none").to_str().unwrap()]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).starts_with("weir: cannot write the manual: "), "{}", text(&missing.stderr));
+}
+
+#[test]
 fn version_matches_the_crate() {
     let output = run(["--version"]);
     assert_eq!(output.status.code(), Some(0));
