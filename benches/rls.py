@@ -6,7 +6,7 @@ always with the same request: one descriptor with a client's address. The bare s
 same library, and decides nothing. The services are measured in turn, round after round; the result is the ratio within
 one run.
 
-Build first: `cargo build --release` and `cargo bench --bench rls --no-run`.
+Build first: `cargo build --profile dist --features jemalloc` and `cargo bench --bench rls --no-run`.
 """
 import argparse
 import re
@@ -49,7 +49,7 @@ def start_weir(directory):
         f"admin: {{ address: 127.0.0.1:0 }}\nworkers: 1\nrls:\n  address: 127.0.0.1:{grpc}\n"
         "  config: { directory: rules }\n"
     )
-    command = ["taskset", "-c", "0", str(ROOT / "target/release/weir"), "run", "-c", str(config)]
+    command = ["taskset", "-c", "0", str(ROOT / "target/dist/weir"), "run", "-c", str(config)]
     process = subprocess.Popen([*command, "-l", "error"])
     wait_until_open(grpc, process)
     return process, grpc

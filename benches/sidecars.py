@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures sidecars that share one limit through Redis, under load of wrk: usage of the limit, and whether it is kept.
 
-    benches/sidecars.py [--weir target/release/weir] [--sidecars 8] [--limits 100,10000] [--seconds 15] [--only SCENE]
+    benches/sidecars.py [--weir target/dist/weir] [--sidecars 8] [--limits 100,10000] [--seconds 15] [--only SCENE]
 
 Each sidecar is a process with one worker. All forward to one upstream, whose request count is the number of admissions.
 It is sampled every 20 ms, so the admissions in windows of 100 ms, 1 s and 10 s are known to within 20 ms at both ends:
@@ -9,7 +9,7 @@ a window exceeds the limit if it has more than `limit * (window + 40 ms) + burst
 
 wrk sends as fast as it can to all sidecars, to every third one, or to another third each second. In the other scenes a
 third of the sidecars is killed with SIGKILL or has a clock that is half a second ahead (`faketime`, Debian), or the
-store is killed for ten seconds. Needs `wrk` and `redis-server`, and `cargo build --release` first.
+store is killed for ten seconds. Needs `wrk` and `redis-server`, and `cargo build --profile dist --features jemalloc` first.
 """
 
 import argparse
@@ -162,7 +162,7 @@ def at_second(samples, second):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weir", default="target/release/weir")
+    parser.add_argument("--weir", default="target/dist/weir")
     parser.add_argument("--sidecars", type=int, default=8)
     parser.add_argument("--limits", default="100,10000")
     parser.add_argument("--seconds", type=int, default=15)

@@ -13,6 +13,7 @@ use weir::{app, config, import};
 
 /// jemalloc suits many small, short-lived allocations. Its background thread returns memory to the system
 /// after clients have left, even while there are no requests.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -75,7 +75,11 @@ fn manual_has_a_page_for_each_subcommand() {
 
     let missing = run(["man", directory.path().join("none").to_str().unwrap()]);
     assert_eq!(missing.status.code(), Some(1));
-    assert!(text(&missing.stderr).starts_with("weir: cannot write the manual: "), "{}", text(&missing.stderr));
+    assert!(
+        text(&missing.stderr).starts_with("weir: cannot write the manual: "),
+        "{}",
+        text(&missing.stderr)
+    );
 }
 
 #[test]

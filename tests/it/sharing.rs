@@ -1,5 +1,6 @@
 //! Shared limits: several proxies and a real Redis.
 
+mod debts;
 mod split;
 
 use std::fmt::Display;
