@@ -29,6 +29,8 @@ const MIN_SPENT: f64 = 6.0;
 const WORTH_A_CALL: f64 = 0.01;
 /// Looks per validity of a lease, at which unspent units are found.
 const LOOKS: u32 = 8;
+/// Maximum delay before a debt is reported to the store. A counter with more demand reports several debts at once.
+const MAX_DEBT_DELAY: Duration = Duration::from_millis(100);
 /// How long the demand of a counter without requests is remembered.
 const MEMORY: Duration = Duration::from_secs(10);
 /// Demand above which it is remembered, in units per second.

@@ -1,6 +1,6 @@
 //! Reviews of a lease account: units that would expire unspent go back to the store.
 
-use super::{Lease, LeaseAccount, MAX_LEAD, MEMORY, WORTH_A_CALL, WORTH_REMEMBERING};
+use super::{Lease, LeaseAccount, MAX_DEBT_DELAY, MAX_LEAD, MEMORY, WORTH_A_CALL, WORTH_REMEMBERING};
 use crate::limiter::algorithm::lease::LeaseState;
 use crate::limiter::leases::LeaseReview;
 use crate::limiter::timestamp::Timestamp;
@@ -12,7 +12,7 @@ impl LeaseAccount {
             return Some(self.permits_due(now));
         }
         if self.owed > 0 {
-            return Some(now.saturating_add(self.look).max(self.pauses_until));
+            return Some(now.saturating_add(self.look.min(MAX_DEBT_DELAY)).max(self.pauses_until));
         }
         let last = self.next.until.max(self.current.until);
         (last > now).then(|| last.saturating_sub(self.lead).min(now.saturating_add(self.look)).max(now))
