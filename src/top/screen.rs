@@ -184,7 +184,8 @@ fn rule_lines(view: &TopView, rules: &[&ReceivedRule], columns: usize) -> Vec<Li
     let limits = rules.iter().map(|rule| width(&terms(rule))).max().unwrap_or(0);
     let limits = limits.clamp(5, MAX_LIMITS);
     let left = columns.saturating_sub(name + limits + 4 + NUMBER * 5);
-    let has_plot = columns >= MIN_COLUMNS_FOR_PLOT && left > 8 && !view.samples.is_empty();
+    let has_samples = view.samples.values().any(|samples| samples.len() > 1);
+    let has_plot = columns >= MIN_COLUMNS_FOR_PLOT && left > 8 && has_samples;
     let plot = if has_plot { (left - 2).min(MAX_PLOT) } else { 0 };
     let mut heading = format!("{}  {}", left_aligned("RULE", name), left_aligned("LIMIT", limits));
     for title in ["ALLOWED/s", "DELAYED/s", "SHADOW/s", "REJECTED/s", "KEYS"] {

@@ -46,10 +46,10 @@ fn text_shows_process_rules_and_keys() {
         "problem: weir.yaml:14:12: wrong",
         "needs a restart: workers",
         "",
-        "RULE      LIMIT                  ALLOWED/s DELAYED/s  SHADOW/s  REJECTED/s      KEYS  LAST SECONDS",
-        "per-ip    100/s                        111         0         0          34       127                              █",
-        "search    20/s delay 500ms x2.5         40       2.0         0           0         3                              █",
-        "health    allow                         12         0         0           0         –                              █",
+        "RULE      LIMIT                  ALLOWED/s DELAYED/s  SHADOW/s  REJECTED/s      KEYS",
+        "per-ip    100/s                        111         0         0          34       127",
+        "search    20/s delay 500ms x2.5         40       2.0         0           0         3",
+        "health    allow                         12         0         0           0         –",
         "",
         "HEAVIEST KEY           RULE        ADMITTED   DELAYED    SHADOW  REJECTED",
         "client_ip=203.0.113.7  per-ip           600         0         0        45  banned",
@@ -106,6 +106,22 @@ fn instance_without_rules_is_named_as_such() {
     view.add(ReceivedSnapshot::default());
     let shown = texts(&draw(&view, &ScreenSize { columns: 80, rows: 24 }));
     assert!(shown.iter().any(|line| line == "no rules: every request is forwarded"), "{shown:#?}");
+}
+
+#[test]
+fn wide_terminal_shows_the_rates_of_the_last_seconds() {
+    let mut view = view();
+    for rates in [[1.0, 8.0, 4.0], [0.0, 0.0, 8.0]] {
+        for (name, rate) in ["per-ip", "search", "health"].into_iter().zip(rates) {
+            view.samples.entry(name.to_owned()).or_default().push_back(rate);
+        }
+    }
+    let shown = texts(&draw(&view, &ScreenSize { columns: 120, rows: 30 }));
+    assert!(shown.iter().any(|line| line.ends_with("LAST SECONDS")), "{shown:#?}");
+    let health = shown.iter().find(|line| line.starts_with("health")).unwrap();
+    assert!(health.ends_with("█▃▆"), "{health}");
+    let narrow = texts(&draw(&view, &ScreenSize { columns: 99, rows: 30 }));
+    assert!(!narrow.iter().any(|line| line.contains('█')), "{narrow:#?}");
 }
 
 #[test]
