@@ -123,7 +123,8 @@ fn header(view: &TopView) -> Vec<Line> {
 fn lost(view: &TopView) -> Option<Line> {
     let age = format!("data is {} old", duration_text(view.age as f64));
     let message = match &view.lost {
-        Some(error) if view.snapshot.is_some() => format!("error: {error}; {age}, reconnecting"),
+        // The reason is last, because a narrow terminal cuts the line.
+        Some(error) if view.snapshot.is_some() => format!("error: {age}, reconnecting: {error}"),
         Some(error) => format!("error: {error}; reconnecting"),
         None if view.snapshot.is_some() && view.age >= STALE_SECONDS => age,
         None => return None,

@@ -87,7 +87,7 @@ test("ban button works with the keyboard alone", async () => {
   await page.locator("#result", { hasText: `Banned client_ip=${client} of rule per-ip for 10 minutes` }).waitFor();
   assert.match(await focused(), /^Ban client_ip/, "the focus returns to the button");
   assert.equal((await weir.request(client)).status, 429);
-  await page.locator("#rule-rows .tag", { hasText: "banned" }).first().waitFor();
+  await page.locator("#rule-rows .tag:visible", { hasText: "banned" }).first().waitFor();
   await page.getByRole("button", { name: `Lift client_ip=${client} of rule per-ip` }).first().click();
   await page.locator("#result", { hasText: "Lifted" }).waitFor();
   await until("admission after the ban", async () => (await weir.request(client)).status === 200);
@@ -193,8 +193,8 @@ test("pause stops updates and announces its state", async () => {
   await context.close();
 });
 
-test("lost connection is shown with the age of the data, and the page connects again", async () => {
-  const own = await Weir.start(CONFIG);
+test("lost connection is shown with the age of the data, and the page connects again", async (run) => {
+  const own = await Weir.start(CONFIG, run);
   const { page, context } = await openPage(browser, own);
   await waitUntilLive(page);
   await own.kill();
@@ -206,22 +206,20 @@ test("lost connection is shown with the age of the data, and the page connects a
   await page.getByRole("button", { name: "Reconnect now" }).click();
   await waitUntilLive(page);
   await context.close();
-  await own.stop();
 });
 
-test("instance without rules says so", async () => {
-  const own = await Weir.start(CONFIG.replace(/rules:[^]*/, "rules: []\n"));
+test("instance without rules says so", async (run) => {
+  const own = await Weir.start(CONFIG.replace(/rules:[^]*/, "rules: []\n"), run);
   const { page, context, faults } = await openPage(browser, own);
   await waitUntilLive(page);
   await page.getByText("No rules: every request is forwarded.").waitFor();
   assert.deepEqual(faults, []);
   await context.close();
-  await own.stop();
 });
 
-test("five hundred rules draw only what is visible, and the filter finds one", async () => {
+test("five hundred rules draw only what is visible, and the filter finds one", async (run) => {
   const rules = Array.from({ length: 500 }, (_, index) => `  - { name: tenant-${index}, match: { header: { x-tenant: "${index}" } }, key: [client_ip], limit: 5/s }`);
-  const own = await Weir.start(CONFIG.replace(/rules:[^]*/, `rules:\n${rules.join("\n")}\n`));
+  const own = await Weir.start(CONFIG.replace(/rules:[^]*/, `rules:\n${rules.join("\n")}\n`), run);
   const { page, context, faults } = await openPage(browser, own);
   await waitUntilLive(page);
   await until("the number of rules", async () => (await page.locator("#rule-count").innerText()) === "500" || null);
@@ -237,15 +235,13 @@ test("five hundred rules draw only what is visible, and the filter finds one", a
   await page.locator("#rule-rows tr.detail").waitFor();
   assert.deepEqual(faults, []);
   await context.close();
-  await own.stop();
 });
 
-test("rejected reload is shown with its problems", async () => {
-  const own = await Weir.start(CONFIG);
+test("rejected reload is shown with its problems", async (run) => {
+  const own = await Weir.start(CONFIG, run);
   const { page, context } = await openPage(browser, own);
   await waitUntilLive(page);
   await own.configure(CONFIG.replace("limit: 10/s", "limit: 10/fortnight"));
   await page.locator("#notices", { hasText: "fortnight" }).waitFor();
   await context.close();
-  await own.stop();
 });

@@ -24,9 +24,10 @@ export async function until(what, attempt, seconds = 20) {
 
 /** A running proxy. */
 export class Weir {
-  /** Starts Weir and waits until it is ready. */
-  static async start(yaml) {
+  /** Starts Weir and waits until it is ready. `context` is the test at whose end it stops. */
+  static async start(yaml, context = undefined) {
     const weir = new Weir();
+    context?.after(() => weir.stop());
     weir.directory = await mkdtemp(join(tmpdir(), "weir-page-"));
     weir.file = join(weir.directory, "weir.yaml");
     await weir.configure(yaml);

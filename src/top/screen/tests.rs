@@ -46,14 +46,14 @@ fn text_shows_process_rules_and_keys() {
         "problem: weir.yaml:14:12: wrong",
         "needs a restart: workers",
         "",
-        "RULE      LIMIT                  ALLOWED/s DELAYED/s  SHADOW/s  REJECTED/s      KEYS",
-        "per-ip    100/s                        111         0         0          34       127",
-        "search    20/s delay 500ms x2.5         40       2.0         0           0         3",
-        "health    allow                         12         0         0           0         –",
+        "RULE      LIMIT                 ALLOWED/s DELAYED/s  SHADOW/s  REJECTED/s      KEYS",
+        "per-ip    100/s                       111         0         0          34       127",
+        "search    20/s delay 500ms x2.5        40       2.0         0           0         3",
+        "health    allow                        12         0         0           0         –",
         "",
-        "HEAVIEST KEY           RULE        ADMITTED   DELAYED    SHADOW  REJECTED",
-        "client_ip=203.0.113.7  per-ip           600         0         0        45  banned",
-        "client_ip=203.0.113.9  per-ip           900         0         0         0",
+        "HEAVIEST KEY           RULE      ADMITTED   DELAYED    SHADOW  REJECTED",
+        "client_ip=203.0.113.7  per-ip         600         0         0        45  banned",
+        "client_ip=203.0.113.9  per-ip         900         0         0         0",
     ];
     assert_eq!(texts(&text(&view())), expected);
 }
@@ -93,7 +93,7 @@ fn lost_connection_shows_its_reason_and_the_age_of_the_data() {
         view.tick();
     }
     let shown = texts(&draw(&view, &ScreenSize { columns: 100, rows: 30 }));
-    assert_eq!(shown[1], "error: cannot connect; data is 1 min 15 s old, reconnecting");
+    assert_eq!(shown[1], "error: data is 1 min 15 s old, reconnecting: cannot connect");
     let mut empty = TopView::new("127.0.0.1:9901".to_owned());
     empty.set_lost("cannot connect".to_owned());
     let shown = texts(&draw(&empty, &ScreenSize { columns: 100, rows: 30 }));
