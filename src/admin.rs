@@ -11,6 +11,7 @@ mod clusters;
 mod config_dump;
 mod host_check;
 mod limits;
+mod page;
 mod query;
 mod response;
 mod router;

@@ -3,11 +3,15 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::builder::FalseyValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 /// Configuration file of `weir run` without `-c`.
 pub const DEFAULT_CONFIG: &str = "/etc/weir/weir.yaml";
+
+/// Address of the admin port without `--admin`.
+pub const DEFAULT_ADMIN: &str = "127.0.0.1:9901";
 
 /// A rate-limiting reverse proxy that runs as a sidecar of one service.
 #[derive(Debug, Parser)]
@@ -72,6 +76,24 @@ pub enum Command {
         #[arg(long)]
         print_config: bool,
     },
+    /// Show rules and heaviest keys of a running instance, live.
+    ///
+    /// Redraws every second; `q` or Ctrl-C ends it. Without a terminal it prints one view, as with `--once`. Exits
+    /// with 0, or 1 if the admin port cannot be used.
+    Top {
+        /// Admin port: HOST:PORT or unix:PATH.
+        #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADMIN)]
+        admin: String,
+        /// Token of the admin port.
+        #[command(flatten)]
+        token: AdminTokenArgs,
+        /// Print one view and exit.
+        #[arg(long)]
+        once: bool,
+        /// Use no colours.
+        #[arg(long, env = "NO_COLOR", value_parser = FalseyValueParser::new(), hide_env_values = true)]
+        no_color: bool,
+    },
     /// Convert another rate limiter's configuration to rules, with comments on what cannot be expressed.
     ///
     /// Exits with 0, 1 if the rules cannot be printed, 2 if a file cannot be read.
@@ -94,6 +116,17 @@ pub enum Command {
         #[arg(value_name = "DIRECTORY")]
         directory: Option<PathBuf>,
     },
+}
+
+/// Where the token of an admin port comes from.
+#[derive(Debug, Args)]
+pub struct AdminTokenArgs {
+    /// File with the admin port's token, if one is required. WEIR_ADMIN_TOKEN has it otherwise.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// The token itself. An option in public would be visible to every user of the machine.
+    #[arg(long, env = "WEIR_ADMIN_TOKEN", hide = true, hide_env_values = true)]
+    pub token: Option<String>,
 }
 
 /// Formats that can be imported.
@@ -157,6 +190,12 @@ mod tests {
             assert!(matches!(command(arguments), Command::Rls { print_config: false }), "{arguments:?}");
         }
         assert!(matches!(command(&["/opt/ratelimit/weir", "run"]), Command::Run { .. }));
+    }
+
+    #[test]
+    fn top_defaults_to_the_default_admin_address() {
+        let cli = Cli::parse_from(["weir", "top"]);
+        assert!(matches!(cli.command, Command::Top { admin, once: false, .. } if admin == DEFAULT_ADMIN));
     }
 
     #[test]

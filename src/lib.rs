@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod admin;
+pub mod admin_client;
 pub mod app;
 mod atomic_file;
 pub mod central;
@@ -32,6 +33,7 @@ pub mod store;
 pub mod telemetry;
 pub mod throttle;
 pub mod tls;
+pub mod top;
 pub mod transport;
 pub mod upstream;
 pub mod watch;

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
-use weir::cli::{Cli, Command, ImportFormat, LogFormatArg};
+use weir::admin_client::{AdminClient, AdminClientError};
+use weir::cli::{AdminTokenArgs, Cli, Command, ImportFormat, LogFormatArg};
 use weir::config::environment;
 use weir::telemetry::logging::{self, LevelHandle};
+use weir::top::{self, TopOptions};
 use weir::{app, config, import};
 
 /// jemalloc suits many small, short-lived allocations. Its background thread returns memory to the system
@@ -28,6 +30,10 @@ fn main() -> ExitCode {
         Command::Run { config } => run_proxy(config, &cli),
         Command::Rls { print_config } => run_rls(*print_config, &cli),
         Command::Check { files, against } => check_configs(files, against.as_deref()),
+        Command::Top { admin, token, once, no_color } => match admin_client(admin, token) {
+            Ok(client) => show_top(&TopOptions { client, is_once: *once, has_colors: !no_color }),
+            Err(message) => report_failure(&message),
+        },
         Command::Import { from } => import_rules(from),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
@@ -116,6 +122,24 @@ fn check_configs(files: &[PathBuf], against: Option<&Path>) -> ExitCode {
         }
     }
     if valid { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) }
+}
+
+fn show_top(options: &TopOptions) -> ExitCode {
+    match top::run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report_failure(&error.to_string()),
+    }
+}
+
+/// Creates the client of an admin port, with its token if there is one.
+fn admin_client(address: &str, args: &AdminTokenArgs) -> Result<AdminClient, String> {
+    let address = address.parse().map_err(|error: AdminClientError| error.to_string())?;
+    let read = |file: &PathBuf| {
+        std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+    };
+    let token = args.token_file.as_ref().map(read).transpose()?.or_else(|| args.token.clone());
+    let token = token.as_deref().map(str::trim).filter(|token| !token.is_empty());
+    AdminClient::new(address, token).map_err(|error| error.to_string())
 }
 
 fn import_rules(from: &ImportFormat) -> ExitCode {

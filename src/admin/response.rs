@@ -28,8 +28,8 @@ pub(super) fn json(value: &serde_json::Value) -> FullResponse {
     build_response(StatusCode::OK, JSON, body.into())
 }
 
-pub(super) fn html(body: String) -> FullResponse {
-    build_response(StatusCode::OK, HTML, body.into())
+pub(super) fn html(body: Bytes) -> FullResponse {
+    build_response(StatusCode::OK, HTML, body)
 }
 
 pub(super) fn prometheus(body: String) -> FullResponse {

@@ -11,9 +11,10 @@ use tokio::net::TcpListener;
 
 use super::query::Query;
 use super::response::{self, FullResponse};
-use super::{AdminState, Surface, actions, certs, clusters, config_dump, host_check, limits, stats, status};
+use super::{
+    AdminState, Surface, actions, certs, clusters, config_dump, host_check, limits, page, stats, status,
+};
 use crate::http_server;
-use crate::telemetry::metrics::VERSION;
 
 /// Whether an endpoint reads or changes the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ const fn command(
 
 /// All endpoints, in the order of the listing.
 pub(super) static ENDPOINTS: [AdminEndpoint; 17] = [
-    read_only("/", index, "this page"),
+    read_only("/", page::page, "live page; this list for a client that prefers text"),
     read_only("/certs", certs::certs, "certificates in use"),
     read_only("/clusters", clusters::clusters, "upstreams, endpoints and their statistics; ?format=json"),
     read_only("/config_dump", config_dump::dump, "the configuration in force, without secrets"),
@@ -131,6 +132,9 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
         EndpointEffect::Command if request.headers().contains_key(ORIGIN) => {
             response::text(StatusCode::FORBIDDEN, "requests with an Origin header (browsers) are rejected\n")
         }
+        EndpointEffect::ReadOnly if path == "/" && page::prefers_text(request.headers()) => {
+            response::text(StatusCode::OK, endpoint_list())
+        }
         EndpointEffect::ReadOnly | EndpointEffect::Command => {
             (endpoint.handler)(state, &Query(request.uri().query().unwrap_or("")))
         }
@@ -161,21 +165,4 @@ fn endpoint_list() -> String {
         };
     }
     text
-}
-
-/// `GET /`: without buttons for commands, because POST requests from browsers are rejected.
-fn index(_: &AdminState, _: &Query<'_>) -> FullResponse {
-    let mut rows = String::new();
-    for endpoint in &ENDPOINTS {
-        let path = match endpoint.effect {
-            EndpointEffect::ReadOnly => format!("<a href=\"{0}\">{0}</a>", endpoint.path),
-            EndpointEffect::Command => format!("POST {}", endpoint.path),
-        };
-        let _ = writeln!(rows, "<tr><td><code>{path}</code></td><td>{}</td></tr>", endpoint.help);
-    }
-    response::html(format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>Weir</title>\n\
-         <style>body{{font:15px/1.5 system-ui,sans-serif;margin:2em}}td{{padding:.1em 1.5em .1em 0}}</style>\n\
-         <h1>Weir {VERSION}</h1>\n<table>\n{rows}</table>\n</html>\n"
-    ))
 }

@@ -191,6 +191,22 @@ fn root_path_serves_html_page() {
     assert_eq!(answer.status, 200);
     assert!(answer.header("content-type").starts_with("text/html"));
     assert!(answer.body.text().to_ascii_lowercase().contains("weir"));
+    let policy = answer.header("content-security-policy");
+    assert!(
+        policy.starts_with("default-src 'none'; script-src 'sha256-") && !policy.contains("unsafe"),
+        "{policy}"
+    );
+}
+
+#[test]
+fn root_path_serves_the_list_of_endpoints_to_terminal_clients() {
+    let weir = Weir::start(&config("echo", ""));
+    let admin = weir.admin_address("full");
+    for (name, value) in [("accept", "text/plain"), ("user-agent", "curl/8.5.0")] {
+        let answer = fetch(admin, &Request::get("/").host("localhost").header(name, value));
+        assert!(answer.header("content-type").starts_with("text/plain"), "{name}");
+        assert!(answer.body.text().contains("/limits: "), "{}", answer.body.text());
+    }
 }
 
 #[test]

@@ -43,6 +43,7 @@ mod support;
 mod throttling;
 mod timeouts;
 mod tls;
+mod top;
 mod tracing;
 mod unix_sockets;
 mod upgrades;

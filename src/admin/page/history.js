@@ -1,0 +1,102 @@
+// Rates of the last two minutes, from cumulative counts.
+
+const SERIES = ["allowed", "delayed", "shadow", "rejected"];
+const SPAN_SECONDS = 120;
+const MEAN_SECONDS = 5;
+
+/** Returns the counts of a rule by series. */
+function seriesOf(decisions) {
+  const of = (...names) => names.reduce((sum, name) => sum + (decisions[name] ?? 0), 0);
+  return [of("allowed", "soft", "exempt"), of("delayed"), of("shadow"), of("limited", "banned", "denied")];
+}
+
+/** Rates of a few series that are counted together. */
+class History {
+  constructor() {
+    this.points = [];
+    this.last = null;
+  }
+
+  /** Adds counts of one moment, in seconds of the process's uptime. */
+  add(at, values) {
+    const { last } = this;
+    const isReset = last && (at < last.at || values.some((value, index) => value < last.values[index]));
+    if (isReset) this.points = [];
+    if (last && !isReset && at > last.at) {
+      const span = at - last.at;
+      const rates = values.map((value, index) => (value - last.values[index]) / span);
+      this.points.push({ at, span, rates });
+    }
+    if (!last || isReset || at > last.at) this.last = { at, values };
+    const oldest = at - SPAN_SECONDS;
+    while (this.points.length > 0 && this.points[0].at < oldest) this.points.shift();
+  }
+
+  /** Returns the mean rates of the last seconds; null before two snapshots. */
+  recent() {
+    return this.mean(MEAN_SECONDS, 0);
+  }
+
+  /** Returns the mean rates of `seconds` that ended `ago` seconds before the last snapshot. */
+  mean(seconds, ago) {
+    if (this.points.length === 0) return null;
+    const end = this.points.at(-1).at - ago;
+    const within = this.points.filter(({ at }) => at <= end && at > end - seconds);
+    const span = within.reduce((sum, point) => sum + point.span, 0);
+    if (span === 0) return null;
+    return within[0].rates.map((_, index) =>
+      within.reduce((sum, point) => sum + point.rates[index] * point.span, 0) / span);
+  }
+
+  /** Returns the largest total rate. */
+  peak() {
+    return this.points.reduce((max, { rates }) => Math.max(max, rates.reduce((sum, rate) => sum + rate, 0)), 0);
+  }
+}
+
+/** All histories of the page. Rules that no longer exist are forgotten. */
+class Histories {
+  constructor() {
+    this.rules = new Map();
+    this.total = new History();
+    this.upstreams = new Map();
+    this.classes = new History();
+  }
+
+  add(snapshot) {
+    const at = Date.parse(snapshot.time) / 1000;
+    // A new process counts from zero, possibly above the old counts by the time the page is connected again.
+    const started = at - snapshot.uptime_seconds;
+    if (this.started !== undefined && Math.abs(started - this.started) > 3) {
+      [this.rules, this.upstreams] = [new Map(), new Map()];
+      [this.total, this.classes] = [new History(), new History()];
+    }
+    this.started = started;
+    const sums = [0, 0, 0, 0];
+    const alive = new Set();
+    for (const rule of snapshot.rules) {
+      const values = seriesOf(rule.decisions);
+      values.forEach((value, index) => { sums[index] += value; });
+      historyOf(this.rules, rule.name).add(at, values);
+      alive.add(rule.name);
+    }
+    for (const name of this.rules.keys()) if (!alive.has(name)) this.rules.delete(name);
+    this.addTotals(at, snapshot, sums);
+  }
+
+  addTotals(at, { requests, upstreams }, [, delayed, shadow, rejected]) {
+    // Several rules may count one request, so what is allowed follows from the number of requests.
+    const previous = this.total.last?.values[0] ?? 0;
+    const allowed = Math.max(requests.total - delayed - shadow - rejected, 0);
+    this.total.add(at, [this.total.last ? Math.max(allowed, previous) : allowed, delayed, shadow, rejected]);
+    this.classes.add(at, [requests.total, requests.by_class?.["5xx"] ?? 0]);
+    for (const upstream of upstreams) historyOf(this.upstreams, upstream.name).add(at, [upstream.requests]);
+    const names = new Set(upstreams.map(({ name }) => name));
+    for (const name of this.upstreams.keys()) if (!names.has(name)) this.upstreams.delete(name);
+  }
+}
+
+function historyOf(map, name) {
+  if (!map.has(name)) map.set(name, new History());
+  return map.get(name);
+}

@@ -1,0 +1,109 @@
+// The connection to `/events`. EventSource cannot send a token, so the stream is read with fetch.
+
+const MAX_BUFFER = 32 * 1024 * 1024;
+const SILENCE_SECONDS = 5;
+const FIRST_PAUSE_SECONDS = 1;
+const MAX_PAUSE_SECONDS = 30;
+const TOKEN_ITEM = "weir-admin-token";
+
+/** An HTTP status that is not 200. */
+class StatusError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+function readToken() {
+  return sessionStorage.getItem(TOKEN_ITEM);
+}
+
+/** Returns the headers of every request of this page. */
+function requestHeaders() {
+  const token = readToken();
+  return token ? { authorization: `Bearer ${token}` } : {};
+}
+
+/** Splits chunks of text into events, and calls `receive` with the data of each `snapshot`. */
+class EventParser {
+  constructor(receive) {
+    this.receive = receive;
+    this.rest = "";
+  }
+
+  add(chunk) {
+    this.rest += chunk.replaceAll("\r", "");
+    if (this.rest.length > MAX_BUFFER) throw new Error("an event is too long");
+    let end;
+    while ((end = this.rest.indexOf("\n\n")) >= 0) {
+      const lines = this.rest.slice(0, end).split("\n");
+      this.rest = this.rest.slice(end + 2);
+      const field = (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).trimStart());
+      if (field("event").at(-1) === "snapshot") this.receive(JSON.parse(field("data").join("\n")));
+    }
+  }
+}
+
+/** Follows `/events` for as long as the page is open. */
+class SnapshotStream {
+  constructor({ receive, change }) {
+    this.receive = receive;
+    this.change = change;
+    this.failures = 0;
+    this.timer = null;
+  }
+
+  /** Connects, or connects again at once. */
+  start() {
+    clearTimeout(this.timer);
+    this.abort?.abort();
+    const abort = new AbortController();
+    this.abort = abort;
+    this.read(abort).then(
+      () => this.restart(abort, null),
+      (error) => this.restart(abort, error),
+    );
+  }
+
+  async read(abort) {
+    const silence = () => {
+      clearTimeout(this.silence);
+      this.silence = setTimeout(() => abort.abort(), SILENCE_SECONDS * 1000);
+    };
+    silence();
+    const response = await fetch("/events", {
+      headers: { accept: "text/event-stream", ...requestHeaders() }, cache: "no-store", signal: abort.signal,
+    });
+    if (!response.ok) throw new StatusError(response.status, (await response.text()).trim());
+    const parser = new EventParser((snapshot) => {
+      this.failures = 0;
+      this.receive(snapshot);
+    });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      silence();
+      parser.add(value);
+    }
+  }
+
+  /** Plans the next attempt, unless a newer one has begun. */
+  restart(abort, error) {
+    if (this.abort !== abort) return;
+    clearTimeout(this.silence);
+    if (error?.status === 401) {
+      this.change({ state: "token", message: error.message });
+      return;
+    }
+    this.failures += 1;
+    // The first attempt follows at once: the server ends every connection from time to time.
+    const pause = this.failures === 1 ? 0.2
+      : Math.min(FIRST_PAUSE_SECONDS * 2 ** (this.failures - 2), MAX_PAUSE_SECONDS) * (0.8 + 0.4 * Math.random());
+    this.timer = setTimeout(() => this.start(), pause * 1000);
+    if (this.failures > 1) {
+      const message = error instanceof StatusError ? `${error.status} ${shorten(error.message, 120)}` : "";
+      this.change({ state: "lost", message, retryAt: Date.now() + pause * 1000 });
+    }
+  }
+}

@@ -1,0 +1,193 @@
+//! HTTP client of the admin port, for `weir top` and `weir explain`.
+//!
+//! One connection per request, over TCP or a Unix socket, without TLS: the admin port is on loopback, or behind
+//! `kubectl port-forward`. Sizes and times are bounded, since the address may be that of another server.
+
+mod address;
+mod events;
+
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
+
+pub use self::address::AdminAddress;
+pub use self::events::EventStream;
+use crate::transport::Transport;
+
+/// Maximum time to connect, and then for the header section of the response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum size of a response body, in bytes.
+const MAX_BODY_SIZE: usize = 16 << 20;
+
+/// Maximum length of an error response that is shown, in characters.
+const MAX_SHOWN_ERROR: usize = 300;
+
+/// A request to the admin port without a response that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminClientError {
+    /// The address has no valid form.
+    #[error("invalid admin address {0:?}, expected HOST:PORT or unix:PATH")]
+    Address(String),
+    /// The token cannot be sent in a header.
+    #[error("the admin token has characters that a header cannot carry")]
+    Token,
+    /// There is no connection.
+    #[error("cannot connect to the admin port at {address}: {error}")]
+    Connect {
+        /// The address.
+        address: AdminAddress,
+        /// The error of the system.
+        error: io::Error,
+    },
+    /// The server does not speak HTTP, or has ended the connection early.
+    #[error("the admin port at {address} does not respond in HTTP: {error}")]
+    Http {
+        /// The address.
+        address: AdminAddress,
+        /// The error of the connection.
+        error: hyper::Error,
+    },
+    /// The server has not responded in time.
+    #[error("the admin port at {0} does not respond")]
+    Timeout(AdminAddress),
+    /// The admin port requires a token, or another one.
+    #[error("the admin port requires a token: use --token-file FILE or WEIR_ADMIN_TOKEN")]
+    Unauthorized,
+    /// The status code is not 200.
+    #[error("the admin port responds {status}: {message}")]
+    Status {
+        /// The status code.
+        status: StatusCode,
+        /// The response body, shortened.
+        message: String,
+    },
+    /// The response is longer than any valid one.
+    #[error("the response of the admin port is longer than {} MiB", MAX_BODY_SIZE >> 20)]
+    TooLong,
+}
+
+/// A client of one admin port.
+#[derive(Clone, Debug)]
+pub struct AdminClient {
+    address: AdminAddress,
+    authorization: Option<HeaderValue>,
+}
+
+impl AdminClient {
+    /// Creates a client; it connects with each request.
+    ///
+    /// # Errors
+    /// If the token cannot be sent in a header.
+    pub fn new(address: AdminAddress, token: Option<&str>) -> Result<Self, AdminClientError> {
+        let header = |token: &str| {
+            let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        };
+        let authorization = token.map(|token| header(token).ok_or(AdminClientError::Token)).transpose()?;
+        Ok(Self { address, authorization })
+    }
+
+    /// Returns the address of the admin port.
+    pub const fn address(&self) -> &AdminAddress {
+        &self.address
+    }
+
+    /// Returns the body of a GET whose response has status 200. `target` is a path with a query.
+    ///
+    /// # Errors
+    /// See [`AdminClientError`].
+    pub async fn get(&self, target: &str) -> Result<Bytes, AdminClientError> {
+        let response = self.send(target, "*/*").await?;
+        timeout(RESPONSE_TIMEOUT, self.read_body(response.into_body(), MAX_BODY_SIZE))
+            .await
+            .unwrap_or_else(|_| Err(AdminClientError::Timeout(self.address.clone())))
+    }
+
+    /// Opens the stream of snapshots, `GET /events`.
+    ///
+    /// # Errors
+    /// See [`AdminClientError`].
+    pub async fn events(&self) -> Result<EventStream, AdminClientError> {
+        let response = self.send("/events", "text/event-stream").await?;
+        Ok(EventStream::new(self.address.clone(), response.into_body()))
+    }
+
+    /// Sends a GET and returns the response if its status is 200.
+    async fn send(&self, target: &str, accept: &'static str) -> Result<Response<Incoming>, AdminClientError> {
+        let response = timeout(RESPONSE_TIMEOUT, self.exchange(target, accept))
+            .await
+            .unwrap_or_else(|_| Err(AdminClientError::Timeout(self.address.clone())))?;
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            StatusCode::UNAUTHORIZED => Err(AdminClientError::Unauthorized),
+            status => {
+                let body = self.read_body(response.into_body(), MAX_BODY_SIZE).await.unwrap_or_default();
+                let text = String::from_utf8_lossy(&body);
+                let message = text.trim().chars().filter(|letter| !letter.is_control());
+                Err(AdminClientError::Status { status, message: message.take(MAX_SHOWN_ERROR).collect() })
+            }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        target: &str,
+        accept: &'static str,
+    ) -> Result<Response<Incoming>, AdminClientError> {
+        let http = |error| AdminClientError::Http { address: self.address.clone(), error };
+        let stream = self.connect().await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
+        // Ends with the response's body, or with the runtime.
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        let mut request = Request::builder()
+            .method(Method::GET)
+            .uri(target)
+            .header(HOST, self.address.host())
+            .header(ACCEPT, accept)
+            .header(USER_AGENT, concat!("weir/", env!("CARGO_PKG_VERSION")));
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let request = request
+            .body(Empty::<Bytes>::new())
+            .map_err(|_| AdminClientError::Address(self.address.to_string()))?;
+        sender.send_request(request).await.map_err(http)
+    }
+
+    async fn connect(&self) -> Result<Transport, AdminClientError> {
+        let connected = match &self.address {
+            AdminAddress::Tcp(address) => Transport::connect_tcp(&**address).await,
+            AdminAddress::Unix(path) => Transport::connect_unix(path).await,
+        };
+        connected.map_err(|error| AdminClientError::Connect { address: self.address.clone(), error })
+    }
+
+    async fn read_body(&self, mut body: Incoming, max: usize) -> Result<Bytes, AdminClientError> {
+        let mut read = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame =
+                frame.map_err(|error| AdminClientError::Http { address: self.address.clone(), error })?;
+            let data = frame.into_data().unwrap_or_default();
+            if read.len().saturating_add(data.len()) > max {
+                return Err(AdminClientError::TooLong);
+            }
+            read.extend_from_slice(&data);
+        }
+        Ok(read.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests;

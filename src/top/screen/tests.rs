@@ -1,0 +1,146 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// Returns a view after two snapshots, a second apart.
+fn view() -> TopView {
+    let snapshot = |second: u32| {
+        let n = u64::from(second);
+        serde_json::from_value(json!({
+            "time": format!("2026-11-23T20:00:{second:02}Z"), "uptime_seconds": 10_800 + second,
+            "version": "0.1.0", "generation": 4, "in_flight": 14,
+            "requests": { "total": 145 * n, "by_class": { "2xx": 111 * n, "4xx": 34 * n } },
+            "rules": [
+                { "name": "health", "action": "allow", "decisions": { "exempt": 12 * n } },
+                { "name": "per-ip", "action": "limit", "limits": ["100/s"], "throttle": "hard", "keys": 127,
+                  "decisions": { "allowed": 111 * n, "limited": 30 * n, "banned": 4 * n } },
+                { "name": "search", "action": "limit", "limits": ["20/s"], "throttle": "delay 500ms", "keys": 3,
+                  "factor": 2.5, "decisions": { "allowed": 40 * n, "delayed": 2 * n } },
+            ],
+            "upstreams": [{ "name": "upstream", "requests": 111 * n, "p50_ms": 3.42, "p99_ms": 41.2, "healthy": 1, "endpoints": 2 }],
+            "config": { "status": "rejected", "problems": ["weir.yaml:14:12: wrong"], "restart_pending": ["workers"] },
+            "top": [{ "rule": "per-ip", "keys": [
+                { "key": "client_ip=203.0.113.9", "admitted": 900, "rejected": 0 },
+                { "key": "client_ip=203.0.113.7", "admitted": 600, "rejected": 45, "banned": true },
+            ] }],
+        }))
+        .unwrap()
+    };
+    let mut view = TopView::new("127.0.0.1:9901".to_owned());
+    view.add(snapshot(1));
+    view.add(snapshot(2));
+    view
+}
+
+fn texts(lines: &[Line]) -> Vec<String> {
+    lines.iter().map(Line::to_text).collect()
+}
+
+#[test]
+fn text_shows_process_rules_and_keys() {
+    let expected = [
+        "weir 0.1.0  127.0.0.1:9901  serving  up 3 h 0 min  generation 4",
+        "requests 145/s  rejected 34/s  delayed 2.0/s  shadow 0/s  5xx 0/s  in flight 14",
+        "upstream upstream  111/s  p50 3.4 ms  p99 41 ms  healthy 1/2",
+        "problem: weir.yaml:14:12: wrong",
+        "needs a restart: workers",
+        "",
+        "RULE      LIMIT                 ALLOWED/s DELAYED/s  SHADOW/s  REJECTED/s      KEYS",
+        "per-ip    100/s                       111         0         0          34       127",
+        "search    20/s delay 500ms x2.5        40       2.0         0           0         3",
+        "health    allow                        12         0         0           0         –",
+        "",
+        "HEAVIEST KEY           RULE      ADMITTED   DELAYED    SHADOW  REJECTED",
+        "client_ip=203.0.113.7  per-ip         600         0         0        45  banned",
+        "client_ip=203.0.113.9  per-ip         900         0         0         0",
+    ];
+    assert_eq!(texts(&text(&view())), expected);
+}
+
+#[test]
+fn screen_fills_the_terminal_and_ends_with_the_keys_to_press() {
+    let lines = draw(&view(), &ScreenSize { columns: 100, rows: 30 });
+    assert_eq!(lines.len(), 30);
+    assert_eq!(lines[29].to_text(), "q quit");
+    let without_footer = texts(&lines[..29]).join("\n");
+    assert!(without_footer.contains("per-ip") && without_footer.contains("client_ip=203.0.113.7"));
+}
+
+#[test]
+fn rules_scroll_when_they_do_not_fit() {
+    let mut view = view();
+    if let Some(snapshot) = &mut view.snapshot {
+        snapshot.rules = (0..500)
+            .map(|n| ReceivedRule { name: format!("rule-{n:03}"), ..ReceivedRule::default() })
+            .collect();
+    }
+    let size = ScreenSize { columns: 80, rows: 24 };
+    assert!(texts(&draw(&view, &size)).iter().any(|line| line.starts_with("rule-000")));
+    view.scroll_by(10_000);
+    let shown = texts(&draw(&view, &size));
+    assert!(shown.iter().any(|line| line.starts_with("rule-499")), "{shown:#?}");
+    assert!(shown[23].ends_with("of 500"), "{}", shown[23]);
+    view.scroll_by(-10_000);
+    assert!(texts(&draw(&view, &size)).iter().any(|line| line.starts_with("rule-000")));
+}
+
+#[test]
+fn lost_connection_shows_its_reason_and_the_age_of_the_data() {
+    let mut view = view();
+    view.set_lost("cannot connect".to_owned());
+    for _ in 0..75 {
+        view.tick();
+    }
+    let shown = texts(&draw(&view, &ScreenSize { columns: 100, rows: 30 }));
+    assert_eq!(shown[1], "error: data is 1 min 15 s old, reconnecting: cannot connect");
+    let mut empty = TopView::new("127.0.0.1:9901".to_owned());
+    empty.set_lost("cannot connect".to_owned());
+    let shown = texts(&draw(&empty, &ScreenSize { columns: 100, rows: 30 }));
+    assert_eq!(shown, ["weir  127.0.0.1:9901  connecting", "error: cannot connect; reconnecting"]);
+}
+
+#[test]
+fn instance_without_rules_is_named_as_such() {
+    let mut view = TopView::new("127.0.0.1:9901".to_owned());
+    view.add(ReceivedSnapshot::default());
+    let shown = texts(&draw(&view, &ScreenSize { columns: 80, rows: 24 }));
+    assert!(shown.iter().any(|line| line == "no rules: every request is forwarded"), "{shown:#?}");
+}
+
+#[test]
+fn wide_terminal_shows_the_rates_of_the_last_seconds() {
+    let mut view = view();
+    for rates in [[1.0, 8.0, 4.0], [0.0, 0.0, 8.0]] {
+        for (name, rate) in ["per-ip", "search", "health"].into_iter().zip(rates) {
+            view.samples.entry(name.to_owned()).or_default().push_back(rate);
+        }
+    }
+    let shown = texts(&draw(&view, &ScreenSize { columns: 120, rows: 30 }));
+    assert!(shown.iter().any(|line| line.ends_with("LAST SECONDS")), "{shown:#?}");
+    let health = shown.iter().find(|line| line.starts_with("health")).unwrap();
+    assert!(health.ends_with("█▃▆"), "{health}");
+    let narrow = texts(&draw(&view, &ScreenSize { columns: 99, rows: 30 }));
+    assert!(!narrow.iter().any(|line| line.contains('█')), "{narrow:#?}");
+}
+
+#[test]
+fn rejections_are_emphasised() {
+    let lines = draw(&view(), &ScreenSize { columns: 100, rows: 30 });
+    let row = lines.iter().find(|line| line.to_text().starts_with("per-ip")).unwrap();
+    let shown = row.to_terminal(100, super::super::line::ColorChoice::Ansi);
+    assert!(shown.contains("\x1b[1;31m          34\x1b[0m"), "{shown:?}");
+}
+
+proptest! {
+    #[test]
+    fn any_size_is_filled_and_never_exceeded(columns in 0_usize..200, rows in 0_usize..60, scroll in 0_isize..10) {
+        let mut view = view();
+        view.scroll_by(scroll);
+        let lines = draw(&view, &ScreenSize { columns, rows });
+        prop_assert_eq!(lines.len(), rows);
+        for line in lines {
+            prop_assert!(width(&line.to_terminal(columns, super::super::line::ColorChoice::Plain)) <= columns);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The snapshots of `/events`, as far as `weir top` shows them. Absent fields have defaults, so that an instance of
+//! another version can be shown.
+
+use serde::Deserialize;
+
+/// State of an instance at one moment. Counts are cumulative.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedSnapshot {
+    pub(super) time: String,
+    pub(super) uptime_seconds: f64,
+    pub(super) version: String,
+    pub(super) generation: u64,
+    pub(super) draining: bool,
+    pub(super) requests: ReceivedRequests,
+    pub(super) in_flight: u64,
+    pub(super) rules: Vec<ReceivedRule>,
+    pub(super) upstreams: Vec<ReceivedUpstream>,
+    pub(super) config: ReceivedConfig,
+    pub(super) top: Vec<ReceivedTop>,
+}
+
+/// Completed requests.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedRequests {
+    pub(super) total: u64,
+    pub(super) by_class: ReceivedClasses,
+}
+
+/// Completed requests by the class of their status code.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedClasses {
+    #[serde(rename = "5xx")]
+    pub(super) server_errors: u64,
+}
+
+/// A rule.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedRule {
+    pub(super) name: String,
+    pub(super) action: String,
+    pub(super) limits: Vec<String>,
+    pub(super) throttle: Option<String>,
+    pub(super) decisions: ReceivedDecisions,
+    pub(super) keys: Option<u64>,
+    pub(super) factor: Option<f64>,
+}
+
+/// Decisions of a rule by outcome.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedDecisions {
+    pub(super) allowed: u64,
+    pub(super) soft: u64,
+    pub(super) delayed: u64,
+    pub(super) limited: u64,
+    pub(super) banned: u64,
+    pub(super) denied: u64,
+    pub(super) exempt: u64,
+    pub(super) shadow: u64,
+}
+
+/// An upstream.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedUpstream {
+    pub(super) name: String,
+    pub(super) requests: u64,
+    pub(super) p50_ms: Option<f64>,
+    pub(super) p99_ms: Option<f64>,
+    pub(super) healthy: u64,
+    pub(super) endpoints: u64,
+}
+
+/// State of the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedConfig {
+    pub(super) problems: Vec<String>,
+    pub(super) restart_pending: Vec<String>,
+}
+
+/// Heaviest keys of a rule.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedTop {
+    pub(super) rule: String,
+    pub(super) keys: Vec<ReceivedKey>,
+}
+
+/// A key with its recent decisions.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedKey {
+    pub(super) key: String,
+    pub(super) admitted: u64,
+    pub(super) rejected: u64,
+    pub(super) shadow: u64,
+    pub(super) delayed: u64,
+    pub(super) banned: bool,
+}
+
+impl ReceivedKey {
+    /// Returns how much of this key was limited, for sorting: rejections first.
+    pub(super) const fn limited_weight(&self) -> u64 {
+        let weighted = self.rejected.saturating_mul(4).saturating_add(self.shadow.saturating_mul(2));
+        weighted.saturating_add(self.delayed)
+    }
+
+    /// Returns the number of all decisions.
+    pub(super) const fn decisions(&self) -> u64 {
+        self.admitted.saturating_add(self.rejected).saturating_add(self.shadow)
+    }
+}
