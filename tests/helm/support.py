@@ -54,7 +54,6 @@ def render(values="{}", loaded=None, **release):
     """Returns the objects of a release, by kind and name."""
     loaded = loaded or chart()
     parsed = helm.values_from_yaml(values)
-    loaded.validate_schema(parsed)
     release = {"name": RELEASE, "namespace": "default"} | release
     files = loaded.render(parsed, **release)
     return by_name(text for path, text in sorted(files.items()) if path.endswith(".yaml"))
@@ -101,7 +100,7 @@ def pod(objects):
 
 
 def containers(spec):
-    return spec.get("initContainers", []) + spec["containers"]
+    return spec.get("initContainers", []) + spec.get("containers", [])
 
 
 def weir_of(spec):

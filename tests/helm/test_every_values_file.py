@@ -3,20 +3,17 @@
 No cluster is needed. So these tests do not cover what only a cluster can show, such as scheduling and real probes.
 """
 
-import json
-import pathlib
 import re
+import subprocess
 
-import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
+from schemas import validate_strictly
 from support import (
-    CHART, KUBERNETES, WEIR_BIN, check, config_of, configurations, containers, main_service, of_kind, only, pod, rendered,
+    CHART, WEIR_BIN, check, config_of, configurations, containers, main_service, of_kind, only, pod, rendered,
     seconds, values_files, weir, weir_of,
 )
 
-CRDS = pathlib.Path(__file__).resolve().parent / "crds"
 NAMES = values_files()
 every_file = pytest.mark.parametrize("name", NAMES)
 
@@ -35,15 +32,6 @@ every_known_pod = pytest.mark.parametrize("name", [name for name in NAMES if has
 
 def test_there_are_enough_values_files():
     assert len(NAMES) >= 12
-
-
-def validate_strictly(o):
-    """Validates an object by the schema of Kubernetes, or of the custom resource."""
-    group = o["apiVersion"].split("/")[0]
-    if group == "monitoring.coreos.com":
-        jsonschema.validate(o, json.loads((CRDS / f"{o['kind']}.json").read_text()))
-    else:
-        kubernetes_validate.validate(o, KUBERNETES, strict=True)
 
 
 @every_file
@@ -252,8 +240,6 @@ def test_weir_accepts_the_configuration(name, tmp_path):
 
 def certificate(directory):
     """Returns a directory with a self-signed certificate and its key."""
-    import subprocess
-
     if not (directory / "tls.crt").exists():
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
         files = ["-keyout", directory / "tls.key", "-out", directory / "tls.crt", "-subj", "/CN=shop.test"]
