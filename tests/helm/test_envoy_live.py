@@ -1,4 +1,4 @@
-"""The example of deploy/envoy, run: Envoy limits requests by the decisions of Weir, as its comments say."""
+"""The example of deploy/envoy, run: Envoy limits requests by the decisions of Weir, as its comments describe."""
 
 import http.server
 import json
@@ -89,7 +89,7 @@ def read(url):
 
 
 def envoy_config(service_port, socket):
-    """Returns the configuration of the example with the addresses of this run, and patience with a slow machine."""
+    """Returns the configuration of the example with the addresses of this run, and a longer timeout for slow machines."""
     config = bootstrap()
     config["admin"]["address"]["socket_address"]["port_value"] = 0
     resources = config["static_resources"]

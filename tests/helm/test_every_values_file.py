@@ -6,9 +6,10 @@ No cluster is needed. So these tests do not cover what only a cluster can show, 
 import re
 import subprocess
 
+import kubernetes_validate
 import pytest
 import yaml
-from schemas import validate_strictly
+from schemas import CUSTOM_GROUPS, validate_strictly
 from support import (
     CHART, WEIR_BIN, check, config_of, configurations, containers, main_service, of_kind, only, pod, rendered,
     seconds, values_files, weir, weir_of,
@@ -38,6 +39,14 @@ def test_there_are_enough_values_files():
 def test_objects_satisfy_the_strict_schemas(name):
     for o in rendered(name).values():
         validate_strictly(o)
+
+
+@pytest.mark.parametrize("name", ["defaults", "proxy-production", "rls-descriptors"])
+def test_objects_satisfy_the_schemas_of_the_oldest_supported_version(name):
+    oldest = re.search(r">=(\d+\.\d+)", (CHART / "Chart.yaml").read_text().split("kubeVersion")[1])[1]
+    for o in rendered(name).values():
+        if o["apiVersion"].split("/")[0] not in CUSTOM_GROUPS:
+            kubernetes_validate.validate(o, oldest, strict=True)
 
 
 @every_file

@@ -64,7 +64,7 @@ def test_schema_rejects_the_value_and_names_it(values):
 
 
 @pytest.mark.parametrize("values", BY_TEMPLATE)
-def test_templates_reject_the_combination_and_say_what_to_set(values):
+def test_templates_reject_the_combination_with_what_to_set(values):
     with pytest.raises(helm.HelmRenderError) as caught:
         render(values)
     assert re.search(BY_TEMPLATE[values], flat(caught)), flat(caught)

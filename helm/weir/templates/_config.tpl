@@ -33,7 +33,7 @@ values could differ from what Weir uses. They are included in the context of thi
 {{- if and (include "weir.isSidecar" .) .Values.sidecar.native -}}true{{- end -}}
 {{- end -}}
 
-{{/* Whether the chart knows the configuration. */}}
+{{/* Whether the configuration is in the values. */}}
 {{- define "weir.isConfigKnown" -}}
 {{- if not .Values.existingConfigMap -}}true{{- end -}}
 {{- end -}}
@@ -85,7 +85,7 @@ values could differ from what Weir uses. They are included in the context of thi
 {{- end -}}
 {{- end -}}
 
-{{/* The configuration, or the default of the mode where the chart cannot know it. */}}
+{{/* The configuration, or the default of the mode if it is in an existing ConfigMap. */}}
 {{- define "weir.knownConfig" -}}
 {{- if include "weir.isConfigKnown" . -}}
 {{- include "weir.config" . -}}
