@@ -1,205 +1,74 @@
-"""Guarantees of the chart and of deploy/sidecar.yaml, checked with the Helm engine and the Kubernetes schemas.
-
-No cluster is needed. So these tests do not cover what only a cluster can show, such as scheduling and real probes.
-"""
+"""Guarantees of the chart that single values bring about, checked with the Helm engine."""
 
 import copy
-import os
-import pathlib
 import re
-import subprocess
+import shutil
 
 import helm_python as helm
-import kubernetes_validate
 import pytest
 import yaml
+from support import (
+    CHART, DEPLOY, KUBERNETES, ROOT, VALUES, by_name, chart, complete_chart, config_of, configurations, main_service, notes, of_kind,
+    only, pod, render, rendered, weir,
+)
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CHART = ROOT / "helm" / "weir"
-KUBERNETES = "1.34"
-
-# Sets all values that the defaults leave empty, so that every branch of the templates is rendered.
-EVERY_VALUE = """
-image: {repository: weir, tag: "9", digest: "sha256:%s", pullPolicy: Always}
-imagePullSecrets: [{name: pull}]
-nameOverride: edge
-fullnameOverride: edge-proxy
-replicaCount: 3
-commonLabels: {team: edge}
-podAnnotations: {note: "1"}
-podLabels: {tier: web}
-nodeSelector: {disk: ssd}
-tolerations: [{key: spot, operator: Exists}]
-affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}
-topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]
-priorityClassName: high
-serviceAccount: {create: true, name: edge, annotations: {a: b}}
-automountServiceAccountToken: true
-service: {type: LoadBalancer, port: 8443, annotations: {prometheus.io/scrape: "false", extra: "1"}}
-app: {command: [serve], env: [{name: A, value: b}], ports: [{containerPort: 7}], livenessProbe: {exec: {command: [ok]}}}
-config: {listeners: [{address: "0.0.0.0:18080"}], admin: {probes: "0.0.0.0:19902"}}
-extraEnv: [{name: REDIS, value: there}]
-extraArgs: [--log-format=json]
-extraVolumes: [{name: state, emptyDir: {}}]
-extraVolumeMounts: [{name: state, mountPath: /var/lib/weir}]
-terminationGracePeriodSeconds: 60
-""" % ("0" * 64)
+CHECKSUM = "checksum/weir-restart"
 
 
-def render(values="{}"):
-    """Returns the objects of a release by kind; the chart creates at most one object of each kind."""
-    with helm.Chart.load(CHART) as chart:
-        parsed = helm.values_from_yaml(values)
-        chart.validate_schema(parsed)
-        files = chart.render(parsed, name="hello", namespace="default")
-    return by_kind(text for path, text in files.items() if path.endswith(".yaml"))
-
-
-def deployed():
-    return by_kind([(ROOT / "deploy" / "sidecar.yaml").read_text()])
-
-
-def by_kind(texts):
-    objects = [o for text in texts for o in yaml.safe_load_all(text) if o]
-    assert len({o["kind"] for o in objects}) == len(objects)
-    return {o["kind"]: o for o in objects}
-
-
-def readme_values(example):
-    return re.findall(r"```yaml\n(.+?)```", (CHART / "README.md").read_text(), re.DOTALL)[example]
-
-
-SOURCES = {
-    "deploy": deployed,
-    "chart": render,
-    "chart-plain-container": lambda: render("sidecar: {native: false}"),
-    "chart-every-value": lambda: render(EVERY_VALUE),
-    "chart-readme": lambda: render(readme_values(0)),
-    "chart-readme-volumes": lambda: render(readme_values(1)),
-    "chart-readme-store": lambda: render(readme_values(2)),
-}
-every_source = pytest.mark.parametrize("source", SOURCES)
-
-
-def pod(objects):
-    return objects["Deployment"]["spec"]["template"]["spec"]
-
-
-def weir(objects):
-    containers = pod(objects).get("initContainers", []) + pod(objects)["containers"]
-    return next(c for c in containers if c["name"] == "weir")
-
-
-def rules_file(objects):
-    return objects["ConfigMap"]["data"]["weir.yaml"]
-
-
-def seconds(duration):
-    return int(re.fullmatch(r"(\d+)s", duration)[1])
+def deployed(name="sidecar.yaml"):
+    return by_name([(DEPLOY / name).read_text()])
 
 
 def test_strict_lint_finds_nothing_above_a_remark():
-    report = helm.lint(CHART, strict=True, kube_version=f"v{KUBERNETES}.0")
+    report = helm.lint(complete_chart(), strict=True, kube_version=f"v{KUBERNETES}.0")
     remark = 1
     assert report["total_charts_linted"] == 1
     assert report["errors"] == []
     assert [m for m in report["messages"] if m["severity"] > remark] == []
 
 
-def test_default_render_is_the_plain_manifest_apart_from_names_and_labels():
-    def anonymous(objects):
-        objects = copy.deepcopy(objects)
-        for o in objects.values():
-            o["metadata"] = {"annotations": o["metadata"].get("annotations")}
-        objects["ConfigMap"]["data"] = {name: yaml.safe_load(text) for name, text in objects["ConfigMap"]["data"].items()}
-        deployment = objects["Deployment"]["spec"]
-        del deployment["selector"]
-        del deployment["template"]["metadata"]["labels"]
-        assert pod(objects)["volumes"][0].pop("configMap")
-        del objects["Service"]["spec"]["selector"]
-        if not deployment["template"]["metadata"]:
-            del deployment["template"]["metadata"]
-        return objects
-
-    assert anonymous(render()) == anonymous(deployed())
-
-
-@every_source
-def test_names_and_labels_hold_the_objects_together(source):
-    objects = SOURCES[source]()
-    labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
-    selector = objects["Deployment"]["spec"]["selector"]["matchLabels"]
-    assert selector.items() <= labels
-    assert objects["Service"]["spec"]["selector"] == selector
-    # A version in the selector would cut off the running pods during an upgrade, and a Deployment's selector is
-    # immutable.
-    assert selector.keys() <= {"app.kubernetes.io/name", "app.kubernetes.io/instance"}
-    volume = next(v for v in pod(objects)["volumes"] if v["name"] == "weir-config")
-    assert volume["configMap"] == {"name": objects["ConfigMap"]["metadata"]["name"]}
-    if "ServiceAccount" in objects:
-        assert pod(objects)["serviceAccountName"] == objects["ServiceAccount"]["metadata"]["name"]
+# The values that render the plain manifest of the same name.
+MANIFESTS = {
+    "sidecar.yaml": "{}",
+    "rls.yaml": """
+        mode: rls
+        replicaCount: 2
+        podDisruptionBudget: { enabled: true }
+        config: { store: { redis: "redis://redis:6379" } }
+        rls:
+          descriptors:
+            edge.yaml:
+              domain: edge
+              descriptors: [{ key: remote_address, rate_limit: { unit: second, requests_per_unit: 100 } }]
+    """,
+}
 
 
-@every_source
-def test_objects_satisfy_the_strict_kubernetes_schema(source):
-    for o in SOURCES[source]().values():
-        kubernetes_validate.validate(o, KUBERNETES, strict=True)
+def without_names(objects):
+    """Returns the objects by kind and what makes them different, without names, labels and what depends on them."""
+    found = {}
+    for o in copy.deepcopy(list(objects.values())):
+        spec = o.get("spec", {})
+        part = "headless" if spec.get("clusterIP") == "None" else ""
+        if o["kind"] == "ConfigMap":
+            part = next(iter(o["data"]))
+            o["data"] = {name: yaml.safe_load(text) for name, text in o["data"].items()}
+        if o["kind"] == "Deployment":
+            del spec["template"]["metadata"]
+            spec.pop("revisionHistoryLimit", None)
+            for volume in spec["template"]["spec"]["volumes"]:
+                assert volume.pop("configMap")
+        o["metadata"] = {"annotations": o["metadata"].get("annotations")}
+        spec.pop("selector", None)
+        found[o["kind"], part] = o
+    assert len(found) == len(objects)
+    return found
 
 
-@every_source
-def test_rules_are_mounted_as_a_directory(source):
-    mounts = [m for m in weir(SOURCES[source]())["volumeMounts"] if m["name"] == "weir-config"]
-    assert mounts == [{"name": "weir-config", "mountPath": "/etc/weir", "readOnly": True}]
-
-
-@every_source
-def test_weir_satisfies_the_restricted_pod_security_standard(source):
-    objects = SOURCES[source]()
-    context = weir(objects)["securityContext"]
-    assert context["runAsNonRoot"] and context["runAsUser"] == 65532
-    assert context["readOnlyRootFilesystem"] and context["allowPrivilegeEscalation"] is False
-    assert context["capabilities"] == {"drop": ["ALL"]}
-    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-
-
-@every_source
-def test_weir_has_a_memory_limit_and_no_cpu_limit(source):
-    assert weir(SOURCES[source]())["resources"]["limits"].keys() == {"memory"}
-
-
-@every_source
-def test_weir_is_never_restarted_for_the_state_of_the_application(source):
-    container = weir(SOURCES[source]())
-    assert "livenessProbe" not in container
-    assert container["startupProbe"]["httpGet"]["path"] == container["readinessProbe"]["httpGet"]["path"] == "/ready"
-
-
-@every_source
-def test_grace_period_covers_the_drain(source):
-    objects = SOURCES[source]()
-    drain = yaml.safe_load(rules_file(objects))["drain"]
-    grace = pod(objects)["terminationGracePeriodSeconds"]
-    assert grace >= seconds(drain["delay"]) + seconds(drain["timeout"]) + 5
-
-
-@every_source
-def test_application_outlives_its_endpoint(source):
-    objects = SOURCES[source]()
-    application = next(c for c in pod(objects)["containers"] if c["name"] != "weir")
-    delay = seconds(yaml.safe_load(rules_file(objects))["drain"]["delay"])
-    assert application["lifecycle"]["preStop"]["sleep"]["seconds"] >= delay
-
-
-@every_source
-def test_ports_follow_the_configuration(source):
-    objects = SOURCES[source]()
-    config = yaml.safe_load(rules_file(objects))
-    listener, probes = (int(a.rsplit(":", 1)[1]) for a in (config["listeners"][0]["address"], config["admin"]["probes"]))
-    container = weir(objects)
-    assert [p["containerPort"] for p in container["ports"]] == [listener, probes]
-    assert {container[p]["httpGet"]["port"] for p in ("startupProbe", "readinessProbe")} == {probes}
-    assert objects["Service"]["spec"]["ports"][0]["targetPort"] == listener
-    assert objects["Service"]["metadata"]["annotations"]["prometheus.io/port"] == str(probes)
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_plain_manifest_is_the_render_apart_from_names_and_labels(manifest):
+    values = yaml.safe_load(MANIFESTS[manifest]) | {"check": {"enabled": False}}
+    assert without_names(render(yaml.safe_dump(values))) == without_names(deployed(manifest))
 
 
 def test_native_sidecar_is_a_restarting_init_container():
@@ -208,82 +77,257 @@ def test_native_sidecar_is_a_restarting_init_container():
     assert [c["name"] for c in pod(objects)["containers"]] == ["app"]
 
 
-def test_plain_sidecar_differs_only_in_its_place():
-    native, plain = render(), render("sidecar: {native: false}")
-    assert "initContainers" not in pod(plain)
-    assert [c["name"] for c in pod(plain)["containers"]] == ["weir", "app"]
-    assert weir(plain) | {"restartPolicy": "Always"} == weir(native)
+def test_classic_sidecar_differs_only_in_its_place_and_its_drain():
+    native, classic = render(), rendered("classic-sidecar")
+    assert "initContainers" not in pod(classic)
+    assert [c["name"] for c in pod(classic)["containers"]] == ["weir", "app"]
+    assert weir(classic) | {"restartPolicy": "Always"} == weir(native)
+    assert config_of(native)["drain"]["delay"] == "0s" and config_of(classic)["drain"]["delay"] == "5s"
 
 
-def test_changed_rule_restarts_no_pod():
-    changed = render("config: {rules: [{name: other, key: [], limit: 1/s}]}")
-    assert changed["ConfigMap"] != render()["ConfigMap"]
-    assert changed["Deployment"] == render()["Deployment"]
+def test_modes_without_application_have_one_container():
+    for name in ("proxy", "rls"):
+        objects = rendered(name)
+        assert "initContainers" not in pod(objects)
+        assert [c["name"] for c in pod(objects)["containers"]] == ["weir"]
+        assert "restartPolicy" not in weir(objects)
+
+
+def checksum(config):
+    values = yaml.safe_dump({"config": config})
+    return only(render(values), "Deployment")["spec"]["template"]["metadata"]["annotations"][CHECKSUM]
+
+
+# A change of each key, by its name in docs/reference/reload.md.
+CHANGES = {
+    "config": {"config": {"http": "http://127.0.0.1/x"}},
+    "rules": {"rules": [{"name": "other", "key": [], "limit": "1/s"}]},
+    "upstream": {"upstream": {"address": "127.0.0.1:4000"}},
+    "upstreams": {"upstreams": [{"name": "a", "address": "127.0.0.1:4000"}]},
+    "client_ip": {"client_ip": {"trusted_proxies": ["10.0.0.0/8"]}},
+    "geo": {"geo": {"database": "/geo.mmdb"}},
+    "plans": {"plans": {"of": {"header": "x-api-key"}, "members": {"a": "gold"}}},
+    "jwt": {"jwt": {"jwks": {"file": "/keys.json"}}},
+    "trailing_slash": {"trailing_slash": "ignore"},
+    "ratelimit_headers": {"ratelimit_headers": "limited"},
+    "ietf_headers": {"ietf_headers": True},
+    "elastic": {"elastic": {"signals": ["cpu"]}},
+    "listeners[].tls": {"listeners": [{"address": "0.0.0.0:8080", "tls": {"certificate": "/a", "key": "/b"}}]},
+    "listeners": {"listeners": [{"address": "0.0.0.0:8081"}]},
+    "tracing.sample": {"tracing": {"otlp": "http://a:4318", "sample": "5%"}},
+    "tracing": {"tracing": {"otlp": "http://b:4318"}},
+    "workers": {"workers": 3},
+    "admin": {"admin": {"probes": "0.0.0.0:9903"}},
+    "access_log": {"access_log": "stdout"},
+    "drain": {"drain": {"timeout": "11s"}},
+    "overload": {"overload": {"requests": 5}},
+    "limiter.max_keys": {"limiter": {"max_keys": 5000}},
+    "state": {"state": {"file": "/state"}},
+    "store": {"store": {"redis": "redis://a:6379"}},
+    "rls": {"rls": {"address": "0.0.0.0:8081", "config": {"directory": "/rules"}}},
+    "addresses": {"rls": {"address": "0.0.0.0:8082"}},
+    "statsd": {"rls": {"address": "0.0.0.0:8081", "statsd": {"address": "a:8125"}}},
+    "connections": {"rls": {"address": "0.0.0.0:8081", "connections": {"max": 5}}},
+    "scope": {"rls": {"address": "0.0.0.0:8081", "scope": "local"}},
+}
+# What a change is compared with, where it is more than the default.
+BEFORE = {
+    "tracing": {"tracing": {"otlp": "http://a:4318"}},
+    "rls": {"rls": {"address": "0.0.0.0:8081"}},
+    "addresses": {"rls": {"address": "0.0.0.0:8081"}},
+    "statsd": {"rls": {"address": "0.0.0.0:8081"}},
+    "connections": {"rls": {"address": "0.0.0.0:8081"}},
+    "scope": {"rls": {"address": "0.0.0.0:8081"}},
+}
+
+
+def documented_keys():
+    """Returns the keys that docs/reference/reload.md names: applied at once, and after a restart."""
+    page = (ROOT / "docs" / "reference" / "reload.md").read_text()
+    row = page.split("| applied at once | needs a restart |")[1].splitlines()[2]
+    at_once, restart = (re.findall(r"`([^`]+)`", cell) for cell in row.strip("| ").split(" | "))
+    # "of `rls` the addresses, ...", and to add or to remove `config` needs a restart.
+    restart = [key for key in restart if key != "rls"] + ["addresses"]
+    return [key for key in at_once if key != "config"], restart + ["config"]
+
+
+def test_every_documented_key_of_a_reload_is_tried():
+    at_once, restart = documented_keys()
+    assert set(at_once + restart) == CHANGES.keys()
+
+
+@pytest.mark.parametrize("key", documented_keys()[1])
+def test_change_that_needs_a_restart_restarts_the_pods(key):
+    assert checksum(CHANGES[key]) != checksum(BEFORE.get(key, {}))
+
+
+@pytest.mark.parametrize("key", documented_keys()[0])
+def test_change_that_is_reloaded_restarts_no_pod(key):
+    assert checksum(CHANGES[key]) == checksum(BEFORE.get(key.split(".")[0], {}))
+    before, after = (render(yaml.safe_dump({"config": c})) for c in (BEFORE.get(key.split(".")[0], {}), CHANGES[key]))
+    assert only(before, "ConfigMap") != only(after, "ConfigMap")
+    # Only a listener with another name for its port would be more than the ConfigMap.
+    assert only(before, "Deployment") == only(after, "Deployment")
+
+
+def test_upgrade_of_the_chart_alone_restarts_no_pod(tmp_path):
+    shutil.copytree(complete_chart(), tmp_path / "weir")
+    manifest = (tmp_path / "weir" / "Chart.yaml").read_text()
+    (tmp_path / "weir" / "Chart.yaml").write_text(re.sub(r"\nversion: .*", "\nversion: 99.0.0", manifest))
+    with helm.Chart.load(tmp_path / "weir") as newer:
+        templates = [only(render("{}", loaded), "Deployment")["spec"]["template"] for loaded in (chart(), newer)]
+    assert templates[0] == templates[1]
+
+
+def test_maps_are_merged_lists_replaced_and_null_removes():
+    config = config_of(render("config: {rules: [], drain: {timeout: 30s}, workers: null, upstream: echo}"))
+    assert config["rules"] == [] and config["upstream"] == "echo" and "workers" not in config
+    assert config["drain"] == {"delay": "0s", "timeout": "30s"}
 
 
 def test_configuration_survives_yaml_1_1_and_large_counts():
-    config = yaml.safe_load(rules_file(render("config: {big: 4294967295, word: 'off', bare: off, country: ['NO']}")))
-    assert config["big"] == 4294967295
-    assert (config["word"], config["bare"], config["country"]) == ("off", False, ["NO"])
+    config = config_of(rendered("rules-of-all-kinds"))
+    assert config["access_log"] is False and config["ratelimit_headers"] is False
+    assert "4294967295/h" in [rule.get("limit") for rule in config["rules"]]
+    config = config_of(render("config: {limiter: {max_keys: 999999999}, geo: {database: /x}, rules: [{name: a, match: {country: ['NO']}, action: deny}]}"))
+    assert config["limiter"]["max_keys"] == 999999999 and config["rules"][0]["match"]["country"] == ["NO"]
+
+
+def test_text_is_kept_to_the_letter():
+    given = yaml.safe_load((VALUES / "config-text.yaml").read_text())["configText"]
+    assert given.startswith("# Kept as it is.")
+    assert all(text.strip() == given.strip() for text in configurations(rendered("config-text")).values())
+
+
+def test_configuration_server_gets_only_the_bootstrap():
+    config = config_of(rendered("central"))
+    assert config.keys() == {"config", "listeners", "workers", "admin", "drain"}
+
+
+def test_rules_of_envoyproxy_replace_the_native_default():
+    objects = rendered("rls-descriptors")
+    config = config_of(objects)
+    assert config["rls"]["config"] == {"directory": "/etc/ratelimit"} and "rules" not in config
+    mounts = {m["name"]: m["mountPath"] for m in weir(objects)["volumeMounts"]}
+    assert mounts["weir-descriptors"] == "/etc/ratelimit"
+    files = objects["ConfigMap", "hello-weir-descriptors"]["data"]
+    assert yaml.safe_load(files["edge.yaml"])["domain"] == "edge"
+    assert files["mobile.yaml"].startswith("# Text is kept as it is.")
+
+
+def test_existing_config_maps_are_used_and_none_is_made():
+    objects = rendered("rls-existing")
+    assert not of_kind(objects, "ConfigMap")
+    volumes = {v["name"]: v["configMap"]["name"] for v in pod(objects)["volumes"]}
+    assert volumes == {"weir-config": "limits", "weir-descriptors": "limits-descriptors"}
+    assert {p["name"]: p["containerPort"] for p in weir(objects)["ports"]}["grpc"] == 9091
+    ports = {p["name"]: p["containerPort"] for p in weir(rendered("existing-config-map"))["ports"]}
+    assert ports == {"http": 8888, "probes": 9999}
+
+
+def test_rate_limit_service_has_a_headless_service_for_clients_that_balance():
+    objects = rendered("rls")
+    headless = objects["Service", "hello-weir-headless"]
+    assert headless["spec"]["clusterIP"] == "None"
+    for service in (headless, main_service(objects)):
+        grpc = next(p for p in service["spec"]["ports"] if p["name"] == "grpc")
+        assert (grpc["port"], grpc["appProtocol"]) == (8081, "kubernetes.io/h2c")
+
+
+def test_alerts_and_dashboards_are_included_to_the_letter():
+    objects = rendered("monitoring")
+    alerts = yaml.safe_load((complete_chart() / "files" / "alerts.yaml").read_text())
+    assert only(objects, "PrometheusRule")["spec"]["groups"] == alerts["groups"]
+    dashboards = [o for o in of_kind(objects, "ConfigMap") if o["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    files = {path.name: path.read_text() for path in (complete_chart() / "files" / "dashboards").glob("*.json")}
+    assert {name: text.strip() for o in dashboards for name, text in o["data"].items()} == {n: t.strip() for n, t in files.items()}
+    assert all(o["metadata"]["annotations"] == {"grafana_folder": "Weir"} for o in dashboards)
+
+
+def test_copies_of_alerts_and_dashboards_are_current():
+    pairs = [(DEPLOY / "prometheus" / "alerts.yaml", CHART / "files" / "alerts.yaml")]
+    pairs += [(path, CHART / "files" / "dashboards" / path.name) for path in (DEPLOY / "grafana").glob("*.json")]
+    for source, copied in pairs:
+        if source.exists():
+            assert copied.exists() and copied.read_text() == source.read_text(), f"run helm/weir/update-files: {copied.name}"
+    copies = {path.name for path in (CHART / "files" / "dashboards").glob("*.json")}
+    assert copies == {path.name for path in (DEPLOY / "grafana").glob("*.json")}
 
 
 def test_every_value_reaches_the_pod():
-    objects = render(EVERY_VALUE)
-    assert weir(objects)["image"] == "weir@sha256:" + "0" * 64
-    assert weir(objects)["args"] == ["run", "--log-format=json"]
-    spec = pod(objects)
-    given = helm.values_from_yaml(EVERY_VALUE)
-    for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints",
-                 "priorityClassName", "automountServiceAccountToken", "terminationGracePeriodSeconds"):
+    given = helm.values_from_yaml((VALUES / "every-value.yaml").read_text())
+    objects = rendered("every-value")
+    container, spec = weir(objects), pod(objects)
+    assert container["image"] == "registry.example.com/weir@sha256:" + "0" * 64
+    assert container["args"] == ["run", "--log-format=json"]
+    for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
+                 "automountServiceAccountToken", "terminationGracePeriodSeconds"):
         assert spec[name] == given[name], name
-    assert weir(objects)["env"] == given["extraEnv"]
-    assert given["extraVolumes"][0] in spec["volumes"]
-    assert given["extraVolumeMounts"][0] in weir(objects)["volumeMounts"]
-    assert all(o["metadata"]["labels"]["team"] == "edge" for o in objects.values())
-    metadata = objects["Deployment"]["spec"]["template"]["metadata"]
-    assert metadata["labels"]["tier"] == "web" and metadata["annotations"] == {"note": "1"}
-    assert objects["Deployment"]["spec"]["replicas"] == 3
-    service = objects["Service"]
-    assert (service["spec"]["type"], service["spec"]["ports"][0]["port"]) == ("LoadBalancer", 8443)
-    assert service["metadata"]["annotations"]["prometheus.io/scrape"] == "false"
+    spread = spec["topologySpreadConstraints"][0]
+    selector = only(objects, "Deployment")["spec"]["selector"]
+    assert given["topologySpreadConstraints"][0].items() <= spread.items() and spread["labelSelector"] == selector
+    assert container["env"] == given["extraEnv"] and container["envFrom"] == given["extraEnvFrom"]
+    assert all(v in spec["volumes"] for v in given["extraVolumes"])
+    assert all(m in container["volumeMounts"] for m in given["extraVolumeMounts"])
+    assert given["extraContainers"][0] in spec["containers"] and given["extraInitContainers"][0] == spec["initContainers"][0]
+    assert spec["dnsPolicy"] == "ClusterFirst" and spec["hostAliases"]
+    assert container["livenessProbe"] == given["probes"]["liveness"]
+    assert container["startupProbe"]["failureThreshold"] == 60 and container["readinessProbe"]["timeoutSeconds"] == 2
+    assert next(c for c in spec["containers"] if c["name"] == "app")["lifecycle"]["preStop"]["sleep"]["seconds"] == 8
+    deployment = only(objects, "Deployment")
+    assert deployment["spec"]["strategy"] == given["strategy"]
+    assert (deployment["spec"]["revisionHistoryLimit"], deployment["spec"]["minReadySeconds"]) == (3, 5)
+    assert deployment["metadata"]["annotations"] == {"change": "12", "owner": "edge"}
+    metadata = deployment["spec"]["template"]["metadata"]
+    assert metadata["labels"]["tier"] == "web" and metadata["annotations"]["note"] == "1"
+    own = [o for (_, name), o in objects.items() if name not in ("extra-map", "edge-proxy-text")]
+    assert len(own) == len(objects) - 2
+    assert all(o["metadata"]["labels"]["team"] == "edge" and o["metadata"]["annotations"]["owner"] == "edge" for o in own)
+    service = main_service(objects)
+    http = service["spec"]["ports"][0]
+    assert (service["spec"]["type"], http["port"], http["nodePort"], http["appProtocol"]) == ("LoadBalancer", 8443, 30443, "http")
+    assert service["metadata"]["annotations"]["prometheus.io/scrape"] == "false" and service["metadata"]["labels"]["exposed"]
+    assert service["spec"]["externalTrafficPolicy"] == "Local" and service["spec"]["loadBalancerSourceRanges"]
+    job = of_kind(objects, "Job")[0]["spec"]
+    checked = job["template"]["spec"]
+    assert job["activeDeadlineSeconds"] == 60 and checked["serviceAccountName"] == "checks"
+    assert checked["containers"][0]["args"] == ["check", "--log-level=warn", "/etc/weir/weir.yaml"]
+    assert {"name": "TOKEN", "value": "none"} in checked["containers"][0]["env"]
+    policy = only(objects, "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"] and policy["ingress"][2]["ports"][0]["port"] == 7
+    assert policy["ingress"][0]["from"] == given["networkPolicy"]["from"]
+    assert policy["ingress"][1]["from"] == given["networkPolicy"]["metricsFrom"]
+    assert only(objects, "PodDisruptionBudget")["spec"]["minAvailable"] == "50%"
+    scaler = only(objects, "HorizontalPodAutoscaler")["spec"]
+    assert [m["type"] for m in scaler["metrics"]] == ["Resource", "Pods"] and scaler["behavior"]
+    monitor = only(objects, "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["podMetricsEndpoints"][0]["scrapeTimeout"] == "10s"
 
 
-@pytest.mark.parametrize("values", [
-    "replicas: 2",
-    "image: {tagg: x}",
-    "serviceAccount: {crate: true}",
-    "service: {prot: 80}",
-    "sidecar: {nativ: false}",
-    "app: {readynessProbe: {}}",
-    "resources: {limit: {}}",
-    "replicaCount: two",
-    "image: {digest: latest}",
-    "app: {name: weir}",
-    "config: {admin: {probes: null}}",
-    "config: {listeners: []}",
-    "config: {admin: {probes: nowhere}}",
+@pytest.mark.parametrize("name, expected", [
+    ("defaults", 'the container "app"'),
+    ("proxy", "in front of shop.default.svc:80"),
+    ("proxy-shared", "in front of shop.default.svc:80"),
+    ("proxy-production", "in front of the upstreams"),
+    ("rls", "hello-weir.default.svc:8081"),
+    ("library", "workloads of this release"),
 ])
-def test_value_the_chart_does_not_know_is_refused(values):
-    with pytest.raises(helm.HelmValuesError):
-        render(values)
+def test_notes_name_what_to_do_next(name, expected):
+    text = notes((VALUES / f"{name}.yaml").read_text())
+    assert expected in text
+    if name != "library":
+        commands = [line for line in text.splitlines() if line.startswith("  ")]
+        assert len(commands) == 3 and commands[0].endswith("rollout status deployment/hello-weir")
+
+
+def test_notes_warn_about_pods_that_count_separately():
+    assert "3 times a limit" in notes((VALUES / "proxy.yaml").read_text() + "\nreplicaCount: 3")
+    assert "times a limit" not in notes((VALUES / "proxy-shared.yaml").read_text())
 
 
 def test_version_is_the_same_everywhere():
     crate = re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
-    with helm.Chart.load(CHART) as chart:
-        assert chart.metadata["appVersion"] == crate
-    assert weir(deployed())["image"] == weir(render())["image"] == f"weir:{crate}"
-
-
-@pytest.mark.skipif("WEIR_BIN" not in os.environ, reason="WEIR_BIN names no binary")
-@pytest.mark.parametrize("source", [*SOURCES, "image"])
-def test_weir_accepts_the_rules(source, tmp_path):
-    file = ROOT / "config" / "container.yaml"
-    if source != "image":
-        file = tmp_path / "weir.yaml"
-        file.write_text(rules_file(SOURCES[source]()))
-    # Environment variables that the README takes from the pod and a secret.
-    env = os.environ | {"REDIS_PASSWORD": "secret", "POD_NAME": "hello-0"}
-    command = [os.environ["WEIR_BIN"], "check", file]
-    check = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
-    assert check.returncode == 0, check.stdout + check.stderr
+    with helm.Chart.load(CHART) as loaded:
+        assert loaded.metadata["appVersion"] == crate
+    assert weir(deployed())["image"] == weir(deployed("rls.yaml"))["image"] == weir(render())["image"] == f"weir:{crate}"

@@ -13,13 +13,34 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Full name with a suffix, within the 63 characters of a DNS label. The argument is a list of context and suffix. */}}
+{{- define "weir.suffixedName" -}}
+{{- $suffix := printf "-%s" (index . 1) -}}
+{{- include "weir.fullname" (index . 0) | trunc (sub 63 (len $suffix) | int) | trimSuffix "-" -}}{{- $suffix -}}
+{{- end -}}
+
 {{- define "weir.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "weir.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Labels of the pods that contain Weir: those of this release, or pods of another chart with the sidecar. */}}
+{{- define "weir.targetLabels" -}}
+{{- if eq .Values.mode "library" -}}
+{{- include "weir.sidecarLabels" . -}}
+{{- else -}}
+{{- include "weir.selectorLabels" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "weir.component" -}}
+{{- get (dict "sidecar" "sidecar" "library" "sidecar" "proxy" "proxy" "rls" "rate-limit-service") .Values.mode -}}
+{{- end -}}
+
 {{- define "weir.labels" -}}
 {{ include "weir.selectorLabels" . }}
+app.kubernetes.io/component: {{ include "weir.component" . }}
+app.kubernetes.io/part-of: weir
 {{/* A label value must not contain the plus sign of a version with build metadata. */ -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -29,9 +50,33 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
+{{/* Metadata of an object. The argument is a map: context, name, and optionally labels and annotations. */}}
+{{- define "weir.metadata" -}}
+{{- $weir := .context -}}
+name: {{ .name }}
+namespace: {{ $weir.Release.Namespace }}
+labels:
+  {{- include "weir.labels" $weir | nindent 2 }}
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge dict (default dict .annotations) $weir.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{/* Without the versions in `weir.labels`: a new chart version alone would restart the pods and lose their counters. */}}
 {{- define "weir.podLabels" -}}
 {{- merge (dict) (include "weir.selectorLabels" . | fromYaml) .Values.podLabels .Values.commonLabels | toYaml -}}
+{{- end -}}
+
+{{- define "weir.podAnnotations" -}}
+{{- $restart := dict -}}
+{{- if include "weir.isConfigKnown" . -}}
+{{- $_ := set $restart "checksum/weir-restart" (include "weir.restartChecksum" .) -}}
+{{- end -}}
+{{- merge (dict) .Values.podAnnotations $restart .Values.commonAnnotations | toYaml -}}
 {{- end -}}
 
 {{- define "weir.serviceAccountName" -}}
@@ -50,63 +95,38 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{/* Ports are read from the configuration: a second copy in the values could differ from the ports that Weir binds. */}}
-{{- define "weir.listenerPort" -}}
-{{- regexFind "[0-9]+$" (first .Values.config.listeners).address -}}
+{{/* Whether there is a headless Service. */}}
+{{- define "weir.isHeadless" -}}
+{{- if kindIs "bool" .Values.headlessService.enabled -}}
+{{- if .Values.headlessService.enabled -}}true{{- end -}}
+{{- else if eq .Values.mode "rls" -}}true
+{{- end -}}
 {{- end -}}
 
-{{- define "weir.probesPort" -}}
-{{- regexFind "[0-9]+$" .Values.config.admin.probes -}}
+{{/* Fails for values that exclude each other, with the way out. */}}
+{{- define "weir.validate" -}}
+{{- if and .Values.existingConfigMap (or .Values.config .Values.configText) -}}
+{{- fail "existingConfigMap: the configuration is in that ConfigMap, remove config and configText" -}}
 {{- end -}}
-
-{{- define "weir.container" -}}
-name: weir
-image: {{ include "weir.image" . | quote }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
-{{- if .Values.sidecar.native }}
-restartPolicy: Always
-{{- end }}
-args:
-  - run
-  {{- with .Values.extraArgs }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with .Values.extraEnv }}
-env:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-ports:
-  - name: http
-    containerPort: {{ include "weir.listenerPort" . }}
-  - name: probes
-    containerPort: {{ include "weir.probesPort" . }}
-{{/* With a native sidecar the application starts only after this succeeds, so /ready does not wait for it. */ -}}
-startupProbe:
-  httpGet:
-    path: /ready
-    port: {{ include "weir.probesPort" . }}
-  periodSeconds: 1
-  failureThreshold: 30
-readinessProbe:
-  httpGet:
-    path: /ready
-    port: {{ include "weir.probesPort" . }}
-  periodSeconds: 5
-{{- /* No livenessProbe: /ready also fails during a drain, when a restart would be wrong. */}}
-{{- with .Values.resources }}
-resources:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.securityContext }}
-securityContext:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-volumeMounts:
-  {{/* Mounts the directory, not a subPath: a file mounted by subPath is not updated. */ -}}
-  - name: weir-config
-    mountPath: /etc/weir
-    readOnly: true
-  {{- with .Values.extraVolumeMounts }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+{{- if and .Values.configText .Values.config -}}
+{{- fail "configText: it is the whole configuration, remove config" -}}
+{{- end -}}
+{{- if and (ne .Values.mode "rls") (or .Values.rls.descriptors .Values.rls.existingConfigMap) -}}
+{{- fail (printf "rls: only the mode rls has these values, mode is %s" .Values.mode) -}}
+{{- end -}}
+{{- if include "weir.isConfigKnown" . -}}
+{{- $config := include "weir.config" . | fromYaml -}}
+{{- if and (eq .Values.mode "proxy") (not (or $config.upstream $config.upstreams $config.config)) -}}
+{{- fail "config.upstream: the mode proxy needs the Service that it protects, such as {address: \"shop.default.svc:80\"}" -}}
+{{- end -}}
+{{- if and (eq .Values.mode "rls") (not (or $config.rls $config.config)) -}}
+{{- fail "config.rls: the mode rls needs this section, at least {address: \"0.0.0.0:8081\"}" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (ne .Values.mode "rls") (not (include "weir.listenerPort" .)) -}}
+{{- fail (printf "config.listeners: the mode %s needs a listener with a port, or ports.http" .Values.mode) -}}
+{{- end -}}
+{{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
+{{- fail (printf "autoscaling.minReplicas: %d is more than maxReplicas %d" (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
+{{- end -}}
 {{- end -}}

@@ -1,0 +1,234 @@
+"""Weir on a host: the systemd unit and the Debian package."""
+
+import gzip
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+import io
+
+import pytest
+import yaml
+from support import DEPLOY, ROOT, WEIR_BIN, check_file, seconds
+
+UNIT = DEPLOY / "systemd" / "weir.service"
+# Stands in for the binary where there is none: the package needs only its version and its completions.
+STAND_IN = '#!/bin/sh\ncase $1 in --version) echo "weir 0.1.0" ;; completions) echo "# $2" ;; esac\n'
+
+
+def run(*command, **options):
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, **options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory):
+    if WEIR_BIN:
+        return pathlib.Path(WEIR_BIN).resolve()
+    path = tmp_path_factory.mktemp("bin") / "weir"
+    path.write_text(STAND_IN)
+    path.chmod(0o755)
+    return path
+
+
+# systemd
+
+
+def settings():
+    """Returns the settings of the unit; a repeated one is a list."""
+    found = {}
+    for line in UNIT.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            found.setdefault(key, []).append(value)
+    return found
+
+
+needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+
+
+@pytest.fixture
+def unit(binary, tmp_path):
+    """Returns the unit with the path of a binary that exists."""
+    path = tmp_path / "weir.service"
+    path.write_text(UNIT.read_text().replace("/usr/bin/weir", str(binary)))
+    return path
+
+
+@needs_systemd
+def test_systemd_accepts_the_unit(unit):
+    assert run("systemd-analyze", "verify", "--man=no", unit) == ""
+
+
+@needs_systemd
+def test_systemd_accepts_the_unit_with_the_drop_in(unit):
+    directory = unit.with_name("weir.service.d")
+    directory.mkdir()
+    shutil.copy(DEPLOY / "systemd" / "privileged-ports.conf", directory)
+    assert run("systemd-analyze", "verify", "--man=no", unit) == ""
+
+
+@needs_systemd
+def test_exposure_of_the_unit_is_low(unit):
+    # In tenths; 20 is the border to "OK" of systemd's scale, whose worst is 100.
+    run("systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=20", unit)
+
+
+def test_unit_has_no_capabilities_and_the_drop_in_only_that_of_low_ports():
+    assert settings()["AmbientCapabilities"] == settings()["CapabilityBoundingSet"] == [""]
+    drop_in = (DEPLOY / "systemd" / "privileged-ports.conf").read_text()
+    assert set(re.findall(r"CAP_\w+", drop_in)) == {"CAP_NET_BIND_SERVICE"}
+
+
+def test_reload_checks_the_configuration_before_the_signal():
+    check, signal = settings()["ExecReload"]
+    assert check == settings()["ExecStartPre"][0] == "/usr/bin/weir check /etc/weir/weir.yaml"
+    assert signal == "/bin/kill -HUP $MAINPID"
+
+
+def test_stop_timeout_covers_the_drain_and_the_last_writes():
+    drain = yaml.safe_load((DEPLOY / "systemd" / "weir.yaml").read_text())["drain"]
+    assert int(settings()["TimeoutStopSec"][0]) >= seconds(drain["timeout"]) + 5
+
+
+def test_state_file_is_in_a_directory_that_the_unit_may_write():
+    config = yaml.safe_load((DEPLOY / "systemd" / "weir.yaml").read_text())
+    assert pathlib.Path(config["state"]["file"]).parent == pathlib.Path("/var/lib") / settings()["StateDirectory"][0]
+
+
+# Debian
+
+
+needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="dpkg-deb is not installed")
+
+
+@pytest.fixture(scope="module")
+def package(binary, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("package")
+    man = directory / "man"
+    man.mkdir()
+    (man / "weir.1").write_text(".TH WEIR 1\n")
+    environment = os.environ | {"DEB_COMPRESSION": "none", "SOURCE_DATE_EPOCH": "1700000000"}
+    build = [DEPLOY / "debian" / "build", "--binary", binary, "--man", man, "--output", directory]
+    printed = run(*build, env=environment).strip()
+    assert pathlib.Path(printed).parent == directory
+    return pathlib.Path(printed)
+
+
+def members(package):
+    """Returns the files of the package by path."""
+    data = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], capture_output=True, check=True, timeout=60).stdout
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {member.name.removeprefix("."): member for member in archive.getmembers()}
+
+
+@pytest.fixture(scope="module")
+def control(package, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("control")
+    run("dpkg-deb", "--control", package, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def extracted(package, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("root")
+    run("dpkg-deb", "--extract", package, directory)
+    return directory
+
+
+@needs_dpkg
+def test_package_has_the_version_of_the_crate(package, control):
+    crate = re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
+    fields = dict(re.findall(r"^(\S+): (.+)$", (control / "control").read_text(), re.MULTILINE))
+    assert fields["Package"] == "weir" and fields["Version"] == crate
+    assert package.name == f"weir_{crate}_{fields['Architecture']}.deb"
+    assert {"Maintainer", "Section", "Priority", "Depends", "Installed-Size", "Description"} <= fields.keys()
+    assert all(len(line) <= 80 for line in (control / "control").read_text().splitlines())
+
+
+@needs_dpkg
+def test_package_has_everything_that_an_installation_needs(package):
+    assert members(package).keys() >= {
+        "/usr/bin/weir",
+        "/usr/lib/systemd/system/weir.service",
+        "/etc/weir/weir.yaml",
+        "/etc/default/weir",
+        "/usr/share/bash-completion/completions/weir",
+        "/usr/share/zsh/vendor-completions/_weir",
+        "/usr/share/fish/vendor_completions.d/weir.fish",
+        "/usr/share/man/man1/weir.1.gz",
+        "/usr/share/doc/weir/copyright",
+        "/usr/share/doc/weir/changelog.gz",
+        "/usr/share/doc/weir/examples/privileged-ports.conf",
+        "/usr/share/doc/weir/examples/quickstart.yaml",
+    }
+
+
+@needs_dpkg
+def test_files_belong_to_root_and_only_programs_are_executable(package):
+    for path, member in members(package).items():
+        assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "root", "root"), path
+        expected = 0o755 if member.isdir() or path == "/usr/bin/weir" else 0o644
+        assert member.mode == expected, f"{path}: {member.mode:o}"
+        assert not path.startswith(("/usr/local", "/var", "/home"))
+
+
+@needs_dpkg
+def test_configuration_survives_an_upgrade(package, control):
+    conffiles = (control / "conffiles").read_text().split()
+    assert set(conffiles) == {path for path, member in members(package).items() if path.startswith("/etc/") and member.isfile()}
+
+
+@needs_dpkg
+def test_maintainer_scripts_are_valid_and_do_nothing_without_systemd(control):
+    for script in ("postinst", "prerm", "postrm"):
+        path = control / script
+        assert path.stat().st_mode & 0o777 == 0o755
+        run("sh", "-n", path)
+        assert "set -e" in path.read_text()
+    if not os.path.isdir("/run/systemd/system"):
+        run(control / "postinst", "configure", "")
+        run(control / "prerm", "remove")
+
+
+@needs_dpkg
+def test_checksums_cover_every_file_below_usr(package, control, extracted):
+    listed = {line.split("  ", 1)[1] for line in (control / "md5sums").read_text().splitlines()}
+    assert listed == {path[1:] for path, member in members(package).items() if path.startswith("/usr/") and member.isfile()}
+    run("md5sum", "--check", "--quiet", control / "md5sums", cwd=extracted)
+
+
+@needs_dpkg
+def test_changelog_and_copyright_are_those_of_the_project(extracted):
+    documents = extracted / "usr/share/doc/weir"
+    assert gzip.decompress((documents / "changelog.gz").read_bytes()).decode() == (ROOT / "CHANGELOG.md").read_text()
+    text = (documents / "copyright").read_text()
+    assert text.startswith("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/")
+    assert "License: Apache-2.0" in text and "\n .\n" in text
+
+
+@needs_dpkg
+def test_package_is_reproducible(package, binary, tmp_path):
+    environment = os.environ | {"DEB_COMPRESSION": "none", "SOURCE_DATE_EPOCH": "1700000000"}
+    man = package.parent / "man"
+    again = run(DEPLOY / "debian" / "build", "--binary", binary, "--man", man, "--output", tmp_path, env=environment).strip()
+    assert pathlib.Path(again).read_bytes() == package.read_bytes()
+
+
+@needs_dpkg
+@pytest.mark.skipif(not WEIR_BIN, reason="WEIR_BIN names no binary")
+def test_installed_binary_accepts_the_installed_configurations(extracted):
+    installed = extracted / "usr/bin/weir"
+    assert run(installed, "--version").startswith("weir ")
+    check_file(extracted / "etc/weir/weir.yaml")
+
+
+@needs_dpkg
+def test_missing_binary_is_reported_with_the_command_that_builds_it(tmp_path):
+    build = [DEPLOY / "debian" / "build", "--binary", tmp_path / "none"]
+    result = subprocess.run(build, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr.strip() == f"{tmp_path}/none: no such binary, build it with cargo build --release --locked --bin weir"
