@@ -11,6 +11,9 @@ use super::{applicability, raw};
 /// A value that consists of one reference to a variable.
 const VARIABLE_PATTERN: &str = r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}$";
 
+/// Identity of the schema. Resolves nowhere: editors read the copy in `config/`, or the output of `weir schema`.
+const SCHEMA_ID: &str = "urn:weir:configuration";
+
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let mut schema = generator.into_root_schema_for::<raw::Root>().to_value();
@@ -30,7 +33,15 @@ pub fn published_schema() -> Value {
     allow_variables(&mut schema);
     schema["$defs"]["Rule"]["allOf"] = applicability::schema_conditions();
     separate_links(&mut schema);
+    schema["$id"] = SCHEMA_ID.into();
+    schema["title"] = "Weir configuration".into();
+    schema["description"] = "Configuration of Weir, a rate-limiting reverse proxy.".into();
     schema
+}
+
+/// Returns the schema of a file as text, as `weir schema` prints it.
+pub fn schema_text() -> String {
+    format!("{:#}\n", published_schema())
 }
 
 /// Moves descriptions with links to `markdownDescription`, and removes the links from `description`: editors
