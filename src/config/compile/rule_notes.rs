@@ -106,3 +106,6 @@ fn condition_count(matcher: &Matcher) -> usize {
     ];
     given.into_iter().filter(|given| *given).count() + conditions.len()
 }
+
+#[cfg(test)]
+mod tests;
