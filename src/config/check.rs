@@ -94,9 +94,14 @@ pub fn load_all(file: &Path) -> Vec<LoadResult> {
         Ok(text) => text,
         Err(problem) => return vec![Err(vec![problem])],
     };
-    match manifest::find_configs(&text, file, key) {
+    load_text(&text, file, key)
+}
+
+/// Loads every configuration in `text`, the content of `file`.
+pub(crate) fn load_text(text: &str, file: &Path, key: Option<&str>) -> Vec<LoadResult> {
+    match manifest::find_configs(text, file, key) {
         Ok(Some(embedded)) => embedded.iter().map(|config| load_embedded(config, file)).collect(),
-        Ok(None) => vec![super::from_text(&text, file, &source::environment_variable)],
+        Ok(None) => vec![super::from_text(text, file, &source::environment_variable)],
         Err(problem) => vec![Err(vec![problem])],
     }
 }
@@ -110,7 +115,11 @@ fn split_key(given: &Path) -> (&Path, Option<&str>) {
 }
 
 fn read(file: &Path) -> Result<String, Diagnostic> {
-    if file == Path::new(STANDARD_INPUT) { source::read_standard_input(file) } else { source::read_text(file) }
+    if file == Path::new(STANDARD_INPUT) {
+        source::read_standard_input(file)
+    } else {
+        source::read_text(file)
+    }
 }
 
 fn load_embedded(embedded: &EmbeddedConfig, file: &Path) -> LoadResult {

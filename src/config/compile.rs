@@ -57,6 +57,7 @@ use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
 use crate::limiter::elastic::signal::SignalSet;
+use crate::rules::rule::Rule;
 use crate::telemetry::access_log::{self, Sink};
 use crate::{drain, identify, response};
 
@@ -108,12 +109,7 @@ pub(super) fn compile(
     let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
     plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
-    if let (Some(raw), None) = (&raw.rules, raw.trailing_slash) {
-        trailing_slash::note_bypassed_rules(raw, root.key("rules"), &rules, report);
-    }
-    if let Some(raw) = raw.rules.as_ref().filter(|_| report.has_no_errors()) {
-        rule_notes::add_notes(raw, root.key("rules"), &rules, report);
-    }
+    note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
     if store.is_some() && !context.has_shared_limits {
         note_unused_store(report);
@@ -143,6 +139,19 @@ pub(super) fn compile(
         notices: Vec::new(),
         content_hashes: ContentHashes::default(),
     })
+}
+
+/// Adds notes on rules that are valid and may not do what was meant.
+fn note_questionable_rules(root: &raw::Root, rules: &[Rule], report: &mut Diagnostics<'_>) {
+    let at = ConfigPath::ROOT.key("rules");
+    let Some(raw) = &root.rules else { return };
+    if root.trailing_slash.is_none() {
+        trailing_slash::note_bypassed_rules(raw, at, rules, report);
+    }
+    // Problems of one rule would make notes on others wrong.
+    if report.has_no_errors() {
+        rule_notes::add_notes(raw, at, rules, report);
+    }
 }
 
 fn note_unused_store(report: &mut Diagnostics<'_>) {

@@ -64,14 +64,17 @@ pub(super) fn find_configs(
             None => Ok(None),
         };
     }
-    let mut search = ManifestSearch { lines: text.lines().collect(), file, key, found: Vec::new(), keys: Vec::new() };
+    let mut search =
+        ManifestSearch { lines: text.lines().collect(), file, key, found: Vec::new(), keys: Vec::new() };
     documents.iter().for_each(|document| search.visit(document, ConfigPath::ROOT, 0));
     if !search.found.is_empty() {
         return Ok(Some(search.found));
     }
     let keys = backquoted_list(search.keys.iter().map(String::as_str));
     match (key, search.keys.is_empty()) {
-        (Some(_), false) => problem("no ConfigMap of this manifest has the selected key", format!("known keys: {keys}")),
+        (Some(_), false) => {
+            problem("no ConfigMap of this manifest has the selected key", format!("known keys: {keys}"))
+        }
         (None, false) => problem(
             "no configuration in the ConfigMaps of this manifest",
             format!("select one of {keys} with `FILE#KEY`"),
@@ -155,7 +158,9 @@ fn is_config(name: &str, text: &str) -> bool {
     let NodeValue::Map(map) = &root.value else { return CONFIG_NAMES.contains(&name) };
     let has = |key: &str| map.get_key_value(key).is_some();
     let has_upstream = has("upstream") || has("upstreams");
-    CONFIG_NAMES.contains(&name) || has("listeners") && (has_upstream || has("config")) || has("rls") && has("rules")
+    CONFIG_NAMES.contains(&name)
+        || has("listeners") && (has_upstream || has("config"))
+        || has("rls") && has("rules")
         || has_upstream && has("rules")
 }
 
@@ -199,7 +204,13 @@ impl EmbeddedConfig {
             inner if inner.starts_with('[') => format!("{}{inner}", value.path),
             inner => format!("{}.{inner}", value.path),
         };
-        Diagnostic { file: manifest.to_owned(), line: position.line, column: position.column, path, ..diagnostic }
+        Diagnostic {
+            file: manifest.to_owned(),
+            line: position.line,
+            column: position.column,
+            path,
+            ..diagnostic
+        }
     }
 }
 
@@ -267,7 +278,9 @@ data:
         let problem = find_configs(CONFIG_MAP, Path::new("all.yaml"), Some("none")).unwrap_err();
         assert_eq!(problem.hint.unwrap(), "known keys: `keys.yaml`, `weir.yaml`");
         let other = "apiVersion: v1\nkind: ConfigMap\ndata: { nginx.conf: \"a\", x.yaml: \"rules: []\" }\n";
-        assert!(find_configs(other, Path::new("x"), None).unwrap_err().message.starts_with("no configuration"));
+        assert!(
+            find_configs(other, Path::new("x"), None).unwrap_err().message.starts_with("no configuration")
+        );
         let service = "apiVersion: v1\nkind: Service\n";
         assert!(find_configs(service, Path::new("x"), None).unwrap_err().message.starts_with("no ConfigMap"));
     }

@@ -8,10 +8,10 @@ use std::path::Path;
 use serde_yaml::value::{Tag, TaggedValue};
 use serde_yaml::{Number, Value};
 
+use self::syntax_hints::syntax_hint;
 use super::config_path::{ConfigPath, ConfigPathSegment};
 use super::diagnostic::{Diagnostic, backquoted, sort_and_dedup};
 use super::raw::secret::redact_path;
-use self::syntax_hints::syntax_hint;
 pub(super) use crate::yaml::Position;
 use crate::yaml::{self, Dialect, Node, Scalar, ScalarKind};
 

@@ -202,8 +202,10 @@ mod tests {
         assert!(office.is_within(&set(&["10.0.0.0/8", "192.0.2.0/24"])));
         assert!(!office.is_within(&set(&["10.0.0.0/8"])) && !set(&["10.0.0.0/8"]).is_within(&office));
         assert!(set(&["10.0.0.0/8"]).is_within(&set(&["10.0.0.0/9", "10.128.0.0/9"])));
-        assert!(office.is_disjoint(&set(&["10.2.0.0/16", "192.0.2.8/32", "::/0"])));
-        assert!(!office.is_disjoint(&set(&["0.0.0.0/0"])) && !set(&["::1/128"]).is_disjoint(&set(&["::/64"])));
+        assert!(office.is_disjoint(&set(&["10.2.0.0/16", "192.0.2.8/32", "2001:db8::/32"])));
+        assert!(
+            !office.is_disjoint(&set(&["0.0.0.0/0"])) && !set(&["::1/128"]).is_disjoint(&set(&["::/64"]))
+        );
     }
 
     #[test]

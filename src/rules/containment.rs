@@ -42,9 +42,8 @@ impl Matcher {
             .as_ref()
             .zip(other.client_ip.as_ref())
             .is_some_and(|(one, two)| one.is_disjoint(two));
-        let contradict = |condition: &Condition| {
-            other.conditions.iter().any(|opposite| condition.is_opposite(opposite))
-        };
+        let contradict =
+            |condition: &Condition| other.conditions.iter().any(|opposite| condition.is_opposite(opposite));
         have_no_path || have_no_method || have_no_client || self.conditions.iter().any(contradict)
     }
 
@@ -57,7 +56,9 @@ impl Matcher {
     pub fn is_absence_of(&self, attribute: &Attribute) -> bool {
         let without_conditions = Self { conditions: Box::default(), ..self.clone() };
         let [Condition { attribute: given, patterns }] = &*self.conditions else { return false };
-        given == attribute && matches!(**patterns, [HeaderPattern::Absent]) && without_conditions.holds_for_all()
+        given == attribute
+            && matches!(**patterns, [HeaderPattern::Absent])
+            && without_conditions.holds_for_all()
     }
 
     /// Returns the matcher with the additional condition that requests lack this attribute.
@@ -71,9 +72,10 @@ impl Matcher {
     fn implies(&self, condition: &Condition) -> bool {
         self.conditions.iter().any(|given| {
             given.attribute == condition.attribute
-                && given.patterns.iter().all(|pattern| {
-                    condition.patterns.iter().any(|wider| pattern.is_within(wider))
-                })
+                && given
+                    .patterns
+                    .iter()
+                    .all(|pattern| condition.patterns.iter().any(|wider| pattern.is_within(wider)))
         })
     }
 }
@@ -85,7 +87,8 @@ impl Condition {
             return self.patterns.iter().all(is_positive);
         }
         // A client is on a plan other than the default one only as a member, which the attribute identifies.
-        let Some(plans) = self.attribute.source().plans().filter(|plans| plans.attribute == *attribute) else {
+        let Some(plans) = self.attribute.source().plans().filter(|plans| plans.attribute == *attribute)
+        else {
             return false;
         };
         let default = plans.default.as_deref();

@@ -165,7 +165,9 @@ fn split_port(text: &str) -> Result<(&str, u16), ValueError> {
     if text.parse::<Ipv6Addr>().is_ok() {
         // `::1:8080` is an address by itself, but its end is more likely a port.
         let with_port = text.rsplit_once(':').filter(|(host, port)| {
-            host.parse::<Ipv6Addr>().is_ok() && port.len() > 1 && port.bytes().all(|byte| byte.is_ascii_digit())
+            host.parse::<Ipv6Addr>().is_ok()
+                && port.len() > 1
+                && port.bytes().all(|byte| byte.is_ascii_digit())
         });
         return Err(invalid_address(text).with_hint(match with_port {
             Some((host, port)) => format!("write `[{host}]:{port}`"),

@@ -48,8 +48,11 @@ pub(super) fn is_unit(name: &str, unit: TimeUnit) -> bool {
     )
 }
 
-/// Returns a rate such as `100/s` for `100rps`.
+/// Returns a rate such as `100/s` for `100rps` or `100 requests per second`.
 pub(super) fn rate_without_slash(text: &str) -> Option<String> {
+    if let Some((count, period)) = text.split_once(" per ") {
+        return Some(format!("{}/{}", plain_count(count.trim())?, period.trim()));
+    }
     let (count, name) = split_number(text);
     let period = match name.to_lowercase().as_str() {
         "rps" | "qps" | "req/s" => "s",

@@ -94,9 +94,11 @@ impl<'a> Alternatives<'a> {
             (Value::String(text), _) if self.convert_plain(text).is_some() => Some(UNQUOTED_HINT.to_owned()),
             (Value::String(_), None) if self.is_file_reference() => Some("write `{ file: NAME }`".to_owned()),
             (Value::Tagged(tagged), _) if self.is_text_allowed() => {
-                let is_alone = tagged.value.is_null() && !self.has_secret();
-                let text = if is_alone { tagged.tag.to_string() } else { "!present".to_owned() };
-                Some(format!("quote it: `\"{text}\"`"))
+                let is_text = tagged.value.is_null() && !self.has_secret();
+                Some(match is_text {
+                    true => format!("quote it: `\"{}\"`", tagged.tag),
+                    false => "text that begins with `!` needs quotes".to_owned(),
+                })
             }
             // `{id}` without quotes is a map with a key and no value.
             (Value::Mapping(map), _) if self.is_text_allowed() => match map.iter().next() {

@@ -21,7 +21,11 @@ pub(super) fn syntax_hint(text: &str, at: Position) -> Option<String> {
     }
     let above = at.line.checked_sub(1).and_then(line_at);
     // The parser may report an unfinished value only in the line below.
-    [Some(line), above].into_iter().flatten().find_map(quoting_hint).or_else(|| indentation_hint(line, above?))
+    [Some(line), above]
+        .into_iter()
+        .flatten()
+        .find_map(quoting_hint)
+        .or_else(|| indentation_hint(line, above?))
 }
 
 fn indentation(line: &str) -> &str {
@@ -43,6 +47,10 @@ fn quoting_hint(line: &str) -> Option<String> {
     let is_shown = schema_has_key(value.key)
         && !SECRET_WORDS.iter().any(|word| value.key.contains(word))
         && value.text.chars().count() <= MAX_REPEATED_CHARS;
+    let name = value.text.strip_prefix('*').unwrap_or_default();
+    if !name.is_empty() && is_shown && name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Some(format!("define the anchor `&{name}` first, or quote it: `\"*{name}\"`"));
+    }
     Some(match is_shown {
         true => format!("quote it: `{}: {}`", value.key, quote(value.text)),
         false => format!("quote the value, as in {}", example(value.text)),
@@ -54,7 +62,8 @@ fn needs_quotes(value: &PlainValue<'_>) -> bool {
     let begins_with_indicator = text.starts_with(['*', '@', '%', '`', '&']);
     let is_bracketed_address = text.starts_with('[') && text.contains("]:");
     let has_braces = value.is_in_flow && text.contains('{') && !text.starts_with('{');
-    let is_split = !value.is_in_flow && text.contains(": ") && !text.starts_with(['{', '[', '"', '\'', '|', '>']);
+    let is_split =
+        !value.is_in_flow && text.contains(": ") && !text.starts_with(['{', '[', '"', '\'', '|', '>']);
     begins_with_indicator || is_bracketed_address || has_braces || is_split
 }
 
@@ -140,9 +149,11 @@ fn collect_flow_values<'t>(text: &'t str, outer_key: &'t str, values: &mut Vec<P
 
 /// Whether any map of the configuration has this key.
 fn schema_has_key(key: &str) -> bool {
-    let of = |schema: &serde_json::Value| schema.get("properties").is_some_and(|known| known.get(key).is_some());
+    let of =
+        |schema: &serde_json::Value| schema.get("properties").is_some_and(|known| known.get(key).is_some());
     let definitions = schema().get("$defs").and_then(serde_json::Value::as_object);
-    !key.is_empty() && (of(schema()) || definitions.into_iter().flatten().any(|(_, definition)| of(definition)))
+    !key.is_empty()
+        && (of(schema()) || definitions.into_iter().flatten().any(|(_, definition)| of(definition)))
 }
 
 /// Returns a hint if the line is a key that is indented further than the key above.

@@ -17,9 +17,13 @@ impl PathPattern {
                 let required: Vec<&str> = complete_segments(prefix).collect();
                 // The prefix ends with a slash, so the path continues after its last complete segment.
                 let continues = segments.len() > required.len() || *open && segments.len() == required.len();
-                continues && segments.iter().zip(required).all(|(given, required)| given.is_literally(required))
+                continues
+                    && segments.iter().zip(required).all(|(given, required)| given.is_literally(required))
             }
-            (PathKind::Template { segments, open }, PathKind::Template { segments: wide, open: is_wide_open }) => {
+            (
+                PathKind::Template { segments, open },
+                PathKind::Template { segments: wide, open: is_wide_open },
+            ) => {
                 let fits = match (open, is_wide_open) {
                     (false, false) => segments.len() == wide.len(),
                     (true, true) => segments.len() >= wide.len(),

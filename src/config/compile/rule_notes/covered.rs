@@ -11,14 +11,16 @@ use crate::rules::rule::Action;
 
 pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
     // A rule for every request has a note of its own.
-    let is_general = |entry: &RuleEntry<'_>| entry.rule.matcher.holds_for_all() && entry.rule.except.is_empty();
-    let allowing = widest_rules(entries, |entry| {
-        matches!(entry.rule.action, Action::Allow) && !is_general(entry)
-    });
-    let denying = widest_rules(entries, |entry| matches!(entry.rule.action, Action::Deny) && !is_general(entry));
+    let is_general =
+        |entry: &RuleEntry<'_>| entry.rule.matcher.holds_for_all() && entry.rule.except.is_empty();
+    let allowing =
+        widest_rules(entries, |entry| matches!(entry.rule.action, Action::Allow) && !is_general(entry));
+    let denying =
+        widest_rules(entries, |entry| matches!(entry.rule.action, Action::Deny) && !is_general(entry));
     for entry in entries {
         if is_excepted(entry) {
-            let note = ValueError::new("excludes every request that `match` selects, so the rule never applies");
+            let note =
+                ValueError::new("excludes every request that `match` selects, so the rule never applies");
             report.add_note(
                 entry.position(&at).key("except"),
                 note.with_hint("remove the rule, or narrow `except`"),
@@ -38,8 +40,7 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
 
 /// Whether every request that `match` selects is excluded by one of the exceptions.
 fn is_excepted(entry: &RuleEntry<'_>) -> bool {
-    let is_excluded =
-        |matcher: &Matcher| entry.rule.except.iter().any(|except| matcher.is_within(except));
+    let is_excluded = |matcher: &Matcher| entry.rule.except.iter().any(|except| matcher.is_within(except));
     !entry.rule.except.is_empty()
         && (is_excluded(&entry.rule.matcher)
             || path_texts(entry).len() > 1
@@ -53,9 +54,8 @@ fn note_covered(
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) {
-    let find = |matcher: &Matcher| {
-        wide.iter().find(|other| entry.rule.is_within(matcher, other.rule)).copied()
-    };
+    let find =
+        |matcher: &Matcher| wide.iter().find(|other| entry.rule.is_within(matcher, other.rule)).copied();
     let at = entry.position(&at);
     if let Some(other) = find(&entry.rule.matcher) {
         return report.add_note(at.key(effect_key(entry)), covered_note("has no effect", entry, other));

@@ -21,7 +21,8 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
     }
     for entry in entries {
         // Set explicitly, `skip` states the intention. A dry run limits nothing anyway.
-        let Some(limiting) = entry.limiting().filter(|_| entry.raw.on_missing.is_none() && entry.is_enforced())
+        let Some(limiting) =
+            entry.limiting().filter(|_| entry.raw.on_missing.is_none() && entry.is_enforced())
         else {
             continue;
         };

@@ -124,18 +124,33 @@ fn limit_that_can_be_reached_has_no_note() {
         ("{ name: general, key: client_ip, limit: 10/s, burst: 500 }", "key: client_ip, limit: 100/s"),
         // Other keys, and requests that the general rule does not apply to.
         ("{ name: general, key: [client_ip, path], limit: 10/s }", "key: client_ip, limit: 100/s"),
-        ("{ name: general, match: { method: GET }, key: client_ip, limit: 10/s }", "key: client_ip, limit: 100/s"),
-        ("{ name: general, except: { path: /a }, key: client_ip, limit: 10/s }", "key: client_ip, limit: 100/s"),
+        (
+            "{ name: general, match: { method: GET }, key: client_ip, limit: 10/s }",
+            "key: client_ip, limit: 100/s",
+        ),
+        (
+            "{ name: general, except: { path: /a }, key: client_ip, limit: 10/s }",
+            "key: client_ip, limit: 100/s",
+        ),
         // Rules that do not reject, or do not charge every request.
         ("{ name: general, key: client_ip, limit: 10/s, throttle: shadow }", "key: client_ip, limit: 100/s"),
-        ("{ name: general, key: client_ip, limit: 10/s, throttle: soft 10% }", "key: client_ip, limit: 100/s"),
+        (
+            "{ name: general, key: client_ip, limit: 10/s, throttle: soft 10% }",
+            "key: client_ip, limit: 100/s",
+        ),
         ("{ name: general, key: client_ip, limit: 10/s, enforce: 10% }", "key: client_ip, limit: 100/s"),
-        ("{ name: general, key: client_ip, limit: 10/s, count: { response_status: 401 } }", "key: client_ip, limit: 100/s"),
+        (
+            "{ name: general, key: client_ip, limit: 10/s, count: { response_status: 401 } }",
+            "key: client_ip, limit: 100/s",
+        ),
         ("{ name: general, key: client_ip, limit: 10/s, refund_on: 5xx }", "key: client_ip, limit: 100/s"),
         // Costs, charges for rejected requests, and counters that other requests are charged to.
         (general, "key: client_ip, limit: 100/s, cost: 50"),
         (general, "key: client_ip, limit: 100/s, on_denied: charge"),
-        (general, "key: client_ip, limit: 100/s, counter: b, match: { path: /a }\n- name: other\n  key: client_ip\n  limit: 100/s\n  counter: b\n  match: { path: /b }\n  cost: 100"),
+        (
+            general,
+            "key: client_ip, limit: 100/s, counter: b, match: { path: /a }\n- name: other\n  key: client_ip\n  limit: 100/s\n  counter: b\n  match: { path: /b }\n  cost: 100",
+        ),
     ] {
         let specific = specific.replace(", ", "\u{1}");
         let lines: Vec<String> = split_pairs(&specific);
@@ -182,8 +197,12 @@ fn key_part_whose_absence_means_unlimited_is_noted() {
         "key: client_ip, limit: 1/s, throttle: shadow",
         "match: { path: /login }, key: client_ip, limit: 1/s",
     ] {
-        let rules = format!("\n- {{ name: a, key: {{ header: x-user }}, limit: 1/s }}\n- {{ name: b, {other} }}\n");
-        assert!(notes(&rules).iter().any(|note| note.starts_with("rules[0].key: requests without")), "{rules}");
+        let rules =
+            format!("\n- {{ name: a, key: {{ header: x-user }}, limit: 1/s }}\n- {{ name: b, {other} }}\n");
+        assert!(
+            notes(&rules).iter().any(|note| note.starts_with("rules[0].key: requests without")),
+            "{rules}"
+        );
     }
 }
 
@@ -213,7 +232,8 @@ fn key_part_that_is_there_or_caught_has_no_note() {
         "match: { header: { x-user: \"!present\" }, path: /a }, key: client_ip, limit: 1/s",
         "match: { header: { x-user: \"!present\" } }, action: deny",
     ] {
-        let rules = format!("\n- {{ name: a, key: {{ header: x-user }}, limit: 1/s }}\n- {{ name: b, {other} }}\n");
+        let rules =
+            format!("\n- {{ name: a, key: {{ header: x-user }}, limit: 1/s }}\n- {{ name: b, {other} }}\n");
         let found = notes(&rules);
         assert!(!found.iter().any(|note| note.starts_with("rules[0]")), "{rules}: {found:?}");
     }
@@ -235,7 +255,10 @@ fn ten_thousand_rules_are_compared_in_bounded_time() {
         let _ = writeln!(rules, "- {{ name: a{index}, match: {{ path: /a/{index} }}, action: allow }}");
     }
     for index in 0..3_000 {
-        let _ = writeln!(rules, "- {{ name: l{index}, match: {{ path: /l/{index} }}, key: {{ header: x-a }}, limit: 9/s }}");
+        let _ = writeln!(
+            rules,
+            "- {{ name: l{index}, match: {{ path: /l/{index} }}, key: {{ header: x-a }}, limit: 9/s }}"
+        );
     }
     assert_eq!(notes(&rules).len(), 3_000);
 }

@@ -94,11 +94,8 @@ fn find_in_other(entry: &RuleEntry<'_>, limit: &RuleLimit, other: &RuleEntry<'_>
         .limits()
         .iter()
         .find(|tighter| limit.quota.is_unreachable_behind(&tighter.quota, units))?;
-    let note = format!(
-        "never reached: {} limits the same requests to {}",
-        other.describe(),
-        tighter.quota.limit()
-    );
+    let note =
+        format!("never reached: {} limits the same requests to {}", other.describe(), tighter.quota.limit());
     Some(ValueError::new(note).with_hint(format!(
         "exclude these requests in {} with `except`, or remove this limit",
         backquoted(&other.rule.name)

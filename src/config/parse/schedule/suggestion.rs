@@ -24,7 +24,11 @@ pub(super) fn corrected_schedule(text: &str) -> Option<String> {
     }
     let plain: Vec<&str> = corrected.iter().map(String::as_str).filter(|word| *word != "ZONE").collect();
     let has_times = text.bytes().any(|byte| byte.is_ascii_digit());
-    if parse_schedule(&plain.join(" ")).is_err() || changed == 0 || (changed == 1 && text.contains(':')) || !has_times {
+    if parse_schedule(&plain.join(" ")).is_err()
+        || changed == 0
+        || (changed == 1 && text.contains(':'))
+        || !has_times
+    {
         return None;
     }
     let zone = if is_zone_unknown { "; a zone is a name such as `Europe/Berlin`" } else { "" };
@@ -42,9 +46,8 @@ fn correct_days(word: &str) -> Option<String> {
 }
 
 fn correct_times(word: &str) -> Option<String> {
-    let times = word.split(',').map(|item| {
-        item.contains('-').then(|| correct_range(item, correct_time)).flatten()
-    });
+    let times =
+        word.split(',').map(|item| item.contains('-').then(|| correct_range(item, correct_time)).flatten());
     Some(times.collect::<Option<Vec<_>>>()?.join(","))
 }
 
