@@ -22,7 +22,8 @@ const CONFIG_NAMES: [&str; 2] = ["weir.yaml", "weir.yml"];
 /// A configuration inside a manifest.
 #[derive(Clone, Debug)]
 pub(super) struct EmbeddedConfig {
-    /// The text of the configuration.
+    /// The text of the configuration. That of a block scalar has empty lines before it, so that its lines have the
+    /// numbers of the manifest, also in messages that mention another line.
     pub(super) text: String,
     /// Name of the configuration, in the directory of the manifest: files that it names are relative to it.
     pub(super) file: PathBuf,
@@ -145,7 +146,7 @@ impl ManifestSearch<'_> {
                 None => is_config(name, &value.text),
             };
             if is_meant {
-                let (text, file) = (value.text.clone(), file.clone());
+                let (text, file) = (value.padded_text(), file.clone());
                 self.found.push(EmbeddedConfig { text, file, values: Rc::clone(&values) });
             }
         }
@@ -183,6 +184,13 @@ fn find_block(lines: &[&str], key_line: usize, text: &str) -> Option<Position> {
     })
 }
 
+impl EmbeddedText {
+    fn padded_text(&self) -> String {
+        let lines_before = self.block.map_or(0, |block| block.line - 1);
+        "\n".repeat(lines_before) + &self.text
+    }
+}
+
 impl EmbeddedConfig {
     /// Returns the values of the ConfigMap as files.
     pub(super) fn data_files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -194,7 +202,11 @@ impl EmbeddedConfig {
         let Some(value) = self.values.get(&diagnostic.file) else { return diagnostic };
         let position = match value.block {
             Some(block) if diagnostic.line > 0 => Position {
-                line: block.line.saturating_add(diagnostic.line) - 1,
+                line: if diagnostic.file == self.file {
+                    diagnostic.line.max(block.line)
+                } else {
+                    block.line.saturating_add(diagnostic.line) - 1
+                },
                 column: block.column.saturating_add(diagnostic.column) - 1,
             },
             Some(_) | None => value.position,
@@ -256,10 +268,14 @@ data:
         let [config] = &*found else { panic!("{found:?}") };
         assert_eq!(config.file, Path::new("dir/weir.yaml"));
         assert_eq!(
-            relocated(config, 6, "rules[0].limit"),
+            relocated(config, 18, "rules[0].limit"),
             "dir/all.yaml:18:7: data[\"weir.yaml\"].rules[0].limit: wrong"
         );
         assert!(config.data_files().contains_key(Path::new("dir/keys.yaml")));
+        assert_eq!(config.text.lines().nth(17), Some("    limit: 1/x"));
+        let beside = Diagnostic { line: 1, column: 1, ..Diagnostic::for_file(Path::new("dir/keys.yaml"), "wrong") };
+        let beside = config.relocate(beside, Path::new("dir/all.yaml"));
+        assert_eq!(beside.to_string(), "dir/all.yaml:11:5: data[\"keys.yaml\"]: wrong");
     }
 
     #[test]
@@ -274,7 +290,7 @@ data:
 
     #[test]
     fn other_values_are_not_checked_unless_selected() {
-        assert_eq!(find(CONFIG_MAP, Some("keys.yaml"))[0].text, "a: pro\n");
+        assert_eq!(find(CONFIG_MAP, Some("keys.yaml"))[0].text.trim_start(), "a: pro\n");
         let problem = find_configs(CONFIG_MAP, Path::new("all.yaml"), Some("none")).unwrap_err();
         assert_eq!(problem.hint.unwrap(), "known keys: `keys.yaml`, `weir.yaml`");
         let other = "apiVersion: v1\nkind: ConfigMap\ndata: { nginx.conf: \"a\", x.yaml: \"rules: []\" }\n";

@@ -118,9 +118,12 @@ fn configuration_inside_a_config_map_is_checked_with_positions_of_the_manifest()
     let printed = stdout(&output);
     let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(lines.len(), 2, "{printed}");
-    assert!(lines.iter().any(|line| line.starts_with("all.yaml:22:")), "the file beside it: {printed}");
-    let limit = "all.yaml:31:16: data[\"weir.yaml\"].rules[0].limit: unknown unit \"fortnight\"";
+    assert!(lines.iter().any(|line| line.starts_with("all.yaml:23:")), "the file beside it: {printed}");
+    let limit = "all.yaml:32:16: data[\"weir.yaml\"].rules[0].limit: unknown unit \"fortnight\"";
     assert!(lines.iter().any(|line| line.starts_with(limit)), "{printed}");
+    let twice = MANIFESTS.replace("fortnight", "s\n      - { name: a, limit: 1/s }");
+    let output = check_input(&twice, &["-"]);
+    assert!(stdout(&output).contains("duplicate rule name `a` (first in line 31)"), "{output:?}");
     let fixed = MANIFESTS.replace("fortnight", "s").replace("[gold]", "gold");
     let output = check_input(&fixed, &["--strict", "-"]);
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), ""));
