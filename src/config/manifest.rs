@@ -273,7 +273,8 @@ data:
         );
         assert!(config.data_files().contains_key(Path::new("dir/keys.yaml")));
         assert_eq!(config.text.lines().nth(17), Some("    limit: 1/x"));
-        let beside = Diagnostic { line: 1, column: 1, ..Diagnostic::for_file(Path::new("dir/keys.yaml"), "wrong") };
+        let beside =
+            Diagnostic { line: 1, column: 1, ..Diagnostic::for_file(Path::new("dir/keys.yaml"), "wrong") };
         let beside = config.relocate(beside, Path::new("dir/all.yaml"));
         assert_eq!(beside.to_string(), "dir/all.yaml:11:5: data[\"keys.yaml\"]: wrong");
     }

@@ -58,7 +58,11 @@ fn strict_check_exits_1_on_notes_and_2_on_errors() {
         let output = check(&files, arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}");
         let has_note = arguments.contains(&"noted.yaml");
-        assert_eq!(stdout(&output).contains("noted.yaml:7:59: rules[0].action: note: has no effect"), has_note, "{output:?}");
+        assert_eq!(
+            stdout(&output).contains("noted.yaml:7:59: rules[0].action: note: has no effect"),
+            has_note,
+            "{output:?}"
+        );
     }
     assert_eq!(run(["check", "--strict"]).status.code(), Some(2), "no file");
 }
@@ -186,7 +190,9 @@ fn notes_are_logged_at_start_and_after_a_reload() {
     let weir = Weir::start(&config("echo", NOTED_RULES));
     let has_logged = |part: &str| weir.log().iter().any(|line| line.contains(part));
     wait::until_true("the note", || has_logged("rules[0].action: note: has no effect"));
-    let next = NOTED_RULES.replace("match: { path: /api/* }", "match: { path: \\\"/{version}/*\\\" }").replace("\\\"", "\"");
+    let next = NOTED_RULES
+        .replace("match: { path: /api/* }", "match: { path: \\\"/{version}/*\\\" }")
+        .replace("\\\"", "\"");
     weir.reload(&config("echo", &(next + "  - { name: later, key: { header: x-key }, limit: 1/s }\n")));
     wait::until_true("the other note", || has_logged("rules[2].key: note: requests without the header"));
 }

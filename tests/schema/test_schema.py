@@ -82,7 +82,7 @@ FORM = [
     *files("tests/config/count_nothing.yaml"),
     *files("tests/config/duration_*.yaml"),
     *files("tests/config/rate_other_notation.yaml"),
-    *files("tests/config/size_*.yaml"),
+    *files("tests/config/cost_size.yaml"),
     *files("tests/config/workers_*.yaml"),
 ]
 # These are wrong for another reason than their form, or may be a variable or a file name.
