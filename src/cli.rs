@@ -58,15 +58,21 @@ pub enum Command {
     /// Validate configurations and print every problem as FILE:LINE:COL: PATH: what is wrong (hint).
     ///
     /// Exits with 0 if all are valid, 2 if not. With `--against`, prints the changes from that configuration
-    /// instead of notes.
+    /// instead of notes. In a Kubernetes manifest, the configurations inside its ConfigMaps are checked.
     Check {
+        /// Exit with 1 if there are notes.
+        #[arg(long, conflicts_with = "against")]
+        strict: bool,
         /// Running configuration file, to compare with.
         #[arg(long, value_name = "RUNNING")]
         against: Option<PathBuf>,
-        /// Configuration files.
+        /// Configuration files or Kubernetes manifests; `-` reads standard input, `FILE#KEY` selects a key of a
+        /// ConfigMap.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Print the JSON Schema of the configuration, for editors and validators.
+    Schema,
     /// Serve Envoy's rate limit service, configured by the environment variables of envoyproxy/ratelimit.
     ///
     /// Needs no configuration file: `RUNTIME_ROOT`, `GRPC_PORT` and the others have the same meaning as in

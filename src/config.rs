@@ -6,6 +6,7 @@
 
 mod applicability;
 mod changes;
+pub mod check;
 mod compile;
 mod config_path;
 mod content_hashes;
@@ -13,6 +14,7 @@ mod data_files;
 pub mod defaults;
 pub mod diagnostic;
 pub mod environment;
+mod manifest;
 pub mod parse;
 pub mod raw;
 mod redact;
@@ -36,7 +38,7 @@ pub(crate) use self::data_files::fuzzing;
 pub use self::diagnostic::Diagnostic;
 use self::diagnostic::Diagnostics;
 pub use self::redact::redact;
-pub use self::schema::published_schema as schema;
+pub use self::schema::{published_schema as schema, schema_text};
 use self::source_texts::{CENTRAL_KEY, MergedTexts, RestOfConfig};
 #[cfg(any(test, fuzzing))]
 use crate::central::document::FetchedDocument;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use weir::admin_client::{AdminClient, AdminClientError};
 use weir::cli::{AdminTokenArgs, Cli, Command, ImportFormat, LogFormatArg};
+use weir::config::check::{self, CheckStatus};
 use weir::config::environment;
 use weir::telemetry::logging::{self, LevelHandle};
 use weir::top::{self, TopOptions};
@@ -29,11 +30,12 @@ fn main() -> ExitCode {
     match &cli.command {
         Command::Run { config } => run_proxy(config, &cli),
         Command::Rls { print_config } => run_rls(*print_config, &cli),
-        Command::Check { files, against } => check_configs(files, against.as_deref()),
         Command::Top { admin, token, once, no_color } => match admin_client(admin, token) {
             Ok(client) => show_top(&TopOptions { client, is_once: *once, has_colors: !no_color }),
             Err(message) => report_failure(&message),
         },
+        Command::Check { strict, files, against } => check_configs(files, against.as_deref(), *strict),
+        Command::Schema => print_text(&config::schema_text(), "schema"),
         Command::Import { from } => import_rules(from),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
@@ -98,30 +100,14 @@ fn exit_code(result: Result<(), app::AppError>) -> ExitCode {
     }
 }
 
-fn check_configs(files: &[PathBuf], against: Option<&Path>) -> ExitCode {
-    let out = &mut std::io::stdout();
-    let running = match against.map(config::load).transpose() {
-        Ok(running) => running,
-        Err(problems) => {
-            print_lines(out, &problems);
-            return ExitCode::from(EXIT_USAGE);
-        }
-    };
-    let mut valid = true;
-    for file in files {
-        match (config::load(file), &running) {
-            (Ok(config), None) => print_lines(out, &config.notices),
-            (Ok(config), Some(running)) => match config::describe_changes(running, &config) {
-                changes if changes.is_empty() => print_lines(out, &["nothing changes"]),
-                changes => print_lines(out, &changes),
-            },
-            (Err(problems), _) => {
-                print_lines(out, &problems);
-                valid = false;
-            }
-        }
+fn check_configs(files: &[PathBuf], against: Option<&Path>, strict: bool) -> ExitCode {
+    let report = check::check_files(files, against);
+    print_lines(&mut std::io::stdout(), &report.lines);
+    match report.status {
+        CheckStatus::Invalid => ExitCode::from(EXIT_USAGE),
+        CheckStatus::HasNotes if strict => ExitCode::from(EXIT_FAILURE),
+        CheckStatus::HasNotes | CheckStatus::Valid => ExitCode::SUCCESS,
     }
-    if valid { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) }
 }
 
 fn show_top(options: &TopOptions) -> ExitCode {
@@ -168,10 +154,15 @@ fn import_rules(from: &ImportFormat) -> ExitCode {
         print_lines(&mut std::io::stderr(), &problems);
         return ExitCode::from(EXIT_USAGE);
     }
+    print_text(&rules, "rules")
+}
+
+/// Prints a text on standard output; `what` names it if that fails.
+fn print_text(text: &str, what: &str) -> ExitCode {
     let mut out = std::io::stdout();
-    match out.write_all(rules.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report_failure(&format!("cannot print the rules: {error}")),
+        Err(error) => report_failure(&format!("cannot print the {what}: {error}")),
     }
 }
 

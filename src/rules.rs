@@ -7,6 +7,7 @@
 //! immutable.
 
 pub mod attribute;
+pub mod containment;
 pub mod cost;
 pub mod enforced_share;
 pub mod error_bound;

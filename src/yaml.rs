@@ -197,3 +197,11 @@ impl fmt::Display for YamlErrorKind {
 pub(crate) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<YamlError>> {
     build::parse(text, dialect)
 }
+
+/// Parses all documents in `text`, such as the manifests of a release.
+///
+/// # Errors
+/// Returns all duplicate keys, or the one error that prevents reading.
+pub(crate) fn parse_stream(text: &str, dialect: Dialect) -> Result<Vec<Node>, Vec<YamlError>> {
+    build::parse_stream(text, dialect)
+}

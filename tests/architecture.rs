@@ -11,6 +11,8 @@ mod imports;
 mod language;
 #[path = "architecture/names.rs"]
 mod names;
+#[path = "architecture/notes.rs"]
+mod notes;
 #[path = "architecture/reference.rs"]
 mod reference;
 #[path = "architecture/scanner.rs"]

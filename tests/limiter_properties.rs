@@ -4,6 +4,8 @@
 mod counter;
 #[path = "limiter_properties/debts.rs"]
 mod debts;
+#[path = "limiter_properties/envelopes.rs"]
+mod envelopes;
 #[path = "limiter_properties/marks.rs"]
 mod marks;
 #[path = "limiter_properties/oracles.rs"]

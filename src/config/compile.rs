@@ -26,6 +26,7 @@ mod rejection;
 mod remote_limit;
 mod retries;
 mod rls;
+mod rule_notes;
 mod rules;
 mod secret_headers;
 mod state_file;
@@ -56,6 +57,7 @@ use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
 use crate::limiter::elastic::signal::SignalSet;
+use crate::rules::rule::Rule;
 use crate::telemetry::access_log::{self, Sink};
 use crate::{drain, identify, response};
 
@@ -107,9 +109,7 @@ pub(super) fn compile(
     let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
     plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
-    if let (Some(raw), None) = (&raw.rules, raw.trailing_slash) {
-        trailing_slash::note_bypassed_rules(raw, root.key("rules"), &rules, report);
-    }
+    note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
     if store.is_some() && !context.has_shared_limits {
         note_unused_store(report);
@@ -139,6 +139,19 @@ pub(super) fn compile(
         notices: Vec::new(),
         content_hashes: ContentHashes::default(),
     })
+}
+
+/// Adds notes on rules that are valid and may not do what was meant.
+fn note_questionable_rules(root: &raw::Root, rules: &[Rule], report: &mut Diagnostics<'_>) {
+    let at = ConfigPath::ROOT.key("rules");
+    let Some(raw) = &root.rules else { return };
+    if root.trailing_slash.is_none() {
+        trailing_slash::note_bypassed_rules(raw, at, rules, report);
+    }
+    // Problems of one rule would make notes on others wrong.
+    if report.has_no_errors() {
+        rule_notes::add_notes(raw, at, rules, report);
+    }
 }
 
 fn note_unused_store(report: &mut Diagnostics<'_>) {
@@ -249,7 +262,18 @@ fn compile_access_log(
         raw::AccessLog::Map(map) => (map.path.as_ref()?, at.key("path"), map.format),
     };
     let sink = report.ok_or_report(at, parse_sink(path, file))?;
+    note_switch_as_file(path, at, report);
     Some(access_log::AccessLogSettings { sink, format: format.unwrap_or_default() })
+}
+
+/// Adds a note for a file whose name reads like a switch that is turned on.
+fn note_switch_as_file(path: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    const SWITCHES_ON: [&str; 7] = ["on", "yes", "y", "true", "enable", "enabled", "1"];
+    if SWITCHES_ON.contains(&path.to_lowercase().as_str()) {
+        let note = ValueError::new(format!("writes the log to a file called {}", quoted(path)));
+        let hint = format!("did you mean `stdout`? write `./{path}` if the file is meant");
+        report.add_note(at, note.with_hint(hint));
+    }
 }
 
 /// Rejects bare words that resemble `stdout`, `stderr` or a switch, instead of using them as file names.

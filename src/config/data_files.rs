@@ -78,6 +78,8 @@ pub(super) struct DataFiles {
     /// Directory that file names are relative to.
     base: PathBuf,
     records: BTreeMap<PathBuf, FileRecord>,
+    /// Files that are not on disk but in a Kubernetes manifest.
+    inline: BTreeMap<PathBuf, Vec<u8>>,
     /// Number of configurations compiled with these files.
     compilations: u64,
 }
@@ -98,6 +100,11 @@ struct FileRecord {
 }
 
 impl DataFiles {
+    /// Creates the data files of a manifest, which stand in place of files on disk.
+    pub(super) fn with_inline(inline: BTreeMap<PathBuf, Vec<u8>>) -> Self {
+        Self { inline, ..Self::default() }
+    }
+
     /// Starts the compilation of the configuration in `file`.
     pub(super) fn start_compilation(&mut self, file: &Path) {
         self.base = file.parent().map_or_else(PathBuf::new, Path::to_owned);
@@ -195,7 +202,10 @@ impl DataFiles {
         if is_current && let Some(parsed) = known(record) {
             return Ok(parsed);
         }
-        let content = read_file(path, kind.max_size);
+        let content = match self.inline.get(path) {
+            Some(content) => Ok(content.clone()),
+            None => read_file(path, kind.max_size),
+        };
         record.record_read(stamp, content.as_ref().map(|content| hash_bytes(content)).map_err(Clone::clone));
         let content = content?;
         if let Some(parsed) = known(record) {

@@ -6,6 +6,7 @@
 mod address;
 mod document_url;
 mod location;
+mod misspelling;
 mod network;
 mod plan;
 mod protocol;
@@ -69,6 +70,10 @@ pub fn duration(text: &str) -> Result<Duration, ValueError> {
         });
     }
     let units = TimeUnit::ALL.into_iter().filter(|unit| *unit <= TimeUnit::Week);
+    if let Some(whole) = misspelling::whole_duration(text.trim(), |name| unit(name, units.clone()).ok()) {
+        let fault = ValueError::new(format!("expected a whole number and a unit, got {}", quoted(text)));
+        return Err(fault.with_hint(format!("write `{}`", format_duration(whole))));
+    }
     let unit = unit(name, units)?;
     let count: u64 = count.parse().unwrap_or(u64::MAX);
     let duration = Duration::from_nanos(unit.nanos().saturating_mul(count));
@@ -101,7 +106,11 @@ pub fn size(text: &str) -> Result<u64, ValueError> {
     }
     let Some((_, bytes)) = SIZE_UNITS.into_iter().find(|(known, _)| *known == name) else {
         let known = SIZE_UNITS.map(|(known, _)| known).join(", ");
-        return Err(ValueError::new(format!("unknown unit {}, expected one of {known}", quoted(name))));
+        let fault = ValueError::new(format!("unknown unit {}, expected one of {known}", quoted(name)));
+        return Err(match misspelling::size_unit(name) {
+            Some(unit) => fault.with_hint(format!("write `{count}{unit}`")),
+            None => fault,
+        });
     };
     let count: Option<u64> = count.parse().ok();
     count
@@ -135,12 +144,20 @@ fn invalid_rate(text: &str) -> ValueError {
     let fault = ValueError::new(format!("expected a rate such as `100/s`, got {}", quoted(text)));
     match text.trim() {
         count if is_digits(count) => fault.with_hint(format!("add the period, as in `{count}/s`")),
-        _ => fault,
+        text => match misspelling::rate_without_slash(text) {
+            Some(rate) => fault.with_hint(format!("write `{rate}`")),
+            None => fault,
+        },
     }
 }
 
 fn invalid_count(count: &str, period: &str) -> ValueError {
     let fault = ValueError::new(format!("expected a whole number before the period, got {}", quoted(count)));
+    if let Some(plain) = misspelling::plain_count(count)
+        && self::period(period, period).is_ok()
+    {
+        return fault.with_hint(format!("write `{plain}/{period}`"));
+    }
     match count.split_once('.') {
         Some((whole, tenths)) if is_digits(whole) && is_digits(tenths) && tenths.len() == 1 => {
             match self::period(period, period) {
@@ -186,7 +203,9 @@ fn unit(name: &str, known: impl IntoIterator<Item = TimeUnit> + Clone) -> Result
     }
     let lower = name.to_lowercase();
     let stem = lower.strip_suffix('s').unwrap_or(&lower);
-    let has_stem = |unit: &TimeUnit| stem.len() >= 3 && unit_word(*unit).starts_with(stem);
+    let has_stem = |unit: &TimeUnit| {
+        (stem.len() >= 3 && unit_word(*unit).starts_with(stem)) || misspelling::is_unit(stem, *unit)
+    };
     match unit_named(&lower).or_else(|| known.into_iter().find(has_stem)) {
         Some(unit) => Err(fault.with_hint(format!("write `{}`", unit.as_str()))),
         None => Err(fault),

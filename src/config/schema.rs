@@ -11,6 +11,9 @@ use super::{applicability, raw};
 /// A value that consists of one reference to a variable.
 const VARIABLE_PATTERN: &str = r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}$";
 
+/// Identity of the schema. Resolves nowhere: editors read the copy in `config/`, or the output of `weir schema`.
+const SCHEMA_ID: &str = "urn:weir:configuration";
+
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let mut schema = generator.into_root_schema_for::<raw::Root>().to_value();
@@ -27,10 +30,33 @@ pub(super) fn schema() -> &'static Value {
 /// number, a boolean or an enumerated word.
 pub fn published_schema() -> Value {
     let mut schema = SCHEMA.clone();
+    add_patterns(&mut schema);
     allow_variables(&mut schema);
     schema["$defs"]["Rule"]["allOf"] = applicability::schema_conditions();
     separate_links(&mut schema);
+    schema["$id"] = SCHEMA_ID.into();
+    schema["title"] = "Weir configuration".into();
+    schema["description"] = "Configuration of Weir, a rate-limiting reverse proxy.".into();
     schema
+}
+
+/// Returns the schema of a file as text, as `weir schema` prints it.
+pub fn schema_text() -> String {
+    format!("{:#}\n", published_schema())
+}
+
+/// Adds patterns for values with units, so that editors mark `10/fortnight`. A variable is valid anywhere in them.
+fn add_patterns(schema: &mut Value) {
+    let unit = "(ms|s|m|min|h|d|w|(millisecond|second|minute|hour|day|week)s?)";
+    let period = "(ms|s|m|min|h|d|w|month|year|(millisecond|second|minute|hour|day|week|month|year)s?)";
+    let patterns = [
+        ("Duration", format!(r"^\s*[0-9]+\s*{unit}\s*$|\$\{{")),
+        ("Rate", format!(r"^\s*[0-9]+(\s*/\s*|\s+per\s+)([0-9]+\s*)?{period}\s*$|\$\{{")),
+        ("Size", r"^\s*[0-9]+\s*(B|KiB|MiB|GiB)\s*$|\$\{".to_owned()),
+    ];
+    for (name, pattern) in patterns {
+        schema["$defs"][name]["pattern"] = pattern.into();
+    }
 }
 
 /// Moves descriptions with links to `markdownDescription`, and removes the links from `description`: editors
@@ -82,6 +108,10 @@ fn allow_variables(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
             object.values_mut().for_each(allow_variables);
+            // A variable is valid under every word of an enumeration.
+            if let Some(words) = object.shift_remove("oneOf") {
+                object.insert("anyOf".to_owned(), words);
+            }
             let kind = object.get("type").and_then(Value::as_str);
             let is_narrow = object.contains_key("enum") || object.contains_key("const");
             if matches!(kind, Some("integer" | "boolean")) || (kind == Some("string") && is_narrow) {
@@ -152,6 +182,24 @@ mod tests {
         let mut linked = json!({ "description": "See [x](y.md)." });
         separate_links(&mut linked);
         assert_eq!(linked, json!({ "description": "See x.", "markdownDescription": "See [x](y.md)." }));
+    }
+
+    #[test]
+    fn published_schema_has_patterns_for_values_with_units() {
+        let published = published_schema();
+        let is_valid = |name: &str, text: &str| {
+            let pattern = published["$defs"][name]["pattern"].as_str().unwrap();
+            regex::Regex::new(pattern).unwrap().is_match(text)
+        };
+        let rates =
+            ["100/s", "10/30s", "10 / 30 seconds", "10 per minute", "1/month", "7 per 2 weeks", "${N}/s"];
+        assert!(rates.iter().all(|rate| is_valid("Rate", rate)));
+        assert!(!is_valid("Rate", "10/fortnight") && !is_valid("Rate", "100r/s") && !is_valid("Rate", "100"));
+        assert!(
+            ["0s", "250ms", "1 min", "2 weeks", "${T:-5s}"].iter().all(|text| is_valid("Duration", text))
+        );
+        assert!(!is_valid("Duration", "1.5s") && !is_valid("Duration", "1month"));
+        assert!(is_valid("Size", "1 MiB") && !is_valid("Size", "10 MB"));
     }
 
     #[test]

@@ -28,8 +28,19 @@ pub(super) fn environment_variables() -> BTreeMap<String, String> {
 
 /// Reads a file as text.
 pub(super) fn read_text(path: &Path) -> Result<String, Diagnostic> {
+    decode_text(path, read_bytes(path))
+}
+
+/// Reads standard input as text, which messages call `name`.
+pub(super) fn read_standard_input(name: &Path) -> Result<String, Diagnostic> {
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().take(MAX_CONFIG_FILE_SIZE + 1).read_to_end(&mut bytes);
+    decode_text(name, read.map(|_| bytes))
+}
+
+fn decode_text(path: &Path, bytes: io::Result<Vec<u8>>) -> Result<String, Diagnostic> {
     let problem = |message: String| Diagnostic::for_file(path, message);
-    let bytes = read_bytes(path).map_err(|error| problem(describe_read_error(path, &error)))?;
+    let bytes = bytes.map_err(|error| problem(describe_read_error(path, &error)))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_CONFIG_FILE_SIZE {
         return Err(problem("larger than 1 MiB".to_owned()));
     }

@@ -214,7 +214,7 @@ mod tests {
         let note = "weir.yaml:1:9: config: note: only this file is checked, not the fetched document";
         assert_eq!(said("config: { http: http://h/ }"), [note]);
         assert_eq!(said(BASE), [note]);
-        let rules = "rules: [{ name: a, limit: 1/s, scope: shared, match: { plan: pro, country: DE }, key: [{ jwt: sub }] }]";
+        let rules = "rules: [{ name: a, limit: 1/s, scope: shared, match: { plan: pro, country: DE }, key: [{ jwt: sub }], on_missing: skip }]";
         assert_eq!(said(&format!("{BASE}{rules}")), [note], "the fetched document may add them");
         assert!(said(&BASE.replace("echo", "[")).len() == 1);
     }

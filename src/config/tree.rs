@@ -1,11 +1,14 @@
 //! The text of a configuration as a tree of values, with the position of each value.
 
+mod syntax_hints;
+
 use std::collections::HashSet;
 use std::path::Path;
 
 use serde_yaml::value::{Tag, TaggedValue};
 use serde_yaml::{Number, Value};
 
+use self::syntax_hints::syntax_hint;
 use super::config_path::{ConfigPath, ConfigPathSegment};
 use super::diagnostic::{Diagnostic, backquoted, sort_and_dedup};
 use super::raw::secret::redact_path;
@@ -66,7 +69,7 @@ fn describe_error(
     at: Position,
 ) -> (String, Option<String>) {
     match problem {
-        yaml::YamlErrorKind::Syntax(message) => (format!("not valid YAML: {message}"), tab_hint(text, at)),
+        yaml::YamlErrorKind::Syntax(message) => (format!("not valid YAML: {message}"), syntax_hint(text, at)),
         yaml::YamlErrorKind::DuplicateKey { key, first_line } => {
             let is_secret = redact_path(path) != path;
             let name = if is_secret { String::new() } else { format!(" {}", backquoted(key)) };
@@ -74,13 +77,6 @@ fn describe_error(
         }
         problem => (problem.to_string(), None),
     }
-}
-
-/// Hint for the most frequent syntax error, tabs, for which the parser has no message of its own.
-fn tab_hint(text: &str, at: Position) -> Option<String> {
-    let line = text.lines().nth(at.line.checked_sub(1)?)?;
-    let indent = &line[..line.len() - line.trim_start().len()];
-    indent.contains('\t').then(|| "indent with spaces, not with tabs".to_owned())
 }
 
 /// Converts to the type that `serde_yaml` deserializes.

@@ -27,6 +27,12 @@ pub fn configuration(data: &[u8]) {
         }
         (one, other) => panic!("valid once, invalid once: {one:?}, {other:?}"),
     }
+    // As a manifest: what is found inside has positions in it, too.
+    for result in config::check::load_text(text, file, None) {
+        let found = result.map_or_else(|problems| problems, |config| config.notices);
+        let positioned = found.iter().filter(|problem| problem.line > 0);
+        positioned.for_each(|problem| assert_has_location(problem, text));
+    }
 }
 
 fn assert_has_location(problem: &Diagnostic, text: &str) {

@@ -48,6 +48,20 @@ impl CidrSet {
     pub fn holds_a_family(&self) -> bool {
         self.parts.iter().any(|part| part.holds_a_family())
     }
+
+    /// Whether every range of this set lies in one range of `wider`. Sufficient for being a subset, and not necessary:
+    /// ranges of different parts are not merged.
+    pub fn is_within(&self, wider: &Self) -> bool {
+        let v4 = |range: &(u32, u32)| wider.parts.iter().any(|part| is_range_within(&part.v4, *range));
+        let v6 = |range: &(u128, u128)| wider.parts.iter().any(|part| is_range_within(&part.v6, *range));
+        self.parts.iter().all(|part| part.v4.iter().all(v4) && part.v6.iter().all(v6))
+    }
+
+    /// Whether no address is in both sets.
+    pub fn is_disjoint(&self, other: &Self) -> bool {
+        let pairs = self.parts.iter().flat_map(|one| other.parts.iter().map(move |two| (one, two)));
+        pairs.into_iter().all(|(one, two)| !have_overlap(&one.v4, &two.v4) && !have_overlap(&one.v6, &two.v6))
+    }
 }
 
 impl FromIterator<IpNet> for CidrSet {
@@ -106,6 +120,26 @@ fn is_within<T: Ord + Copy>(ranges: &[(T, T)], number: T) -> bool {
     after > 0 && number <= ranges[after - 1].1
 }
 
+fn is_range_within<T: Ord + Copy>(ranges: &[(T, T)], range: (T, T)) -> bool {
+    let after = ranges.partition_point(|(first, _)| *first <= range.0);
+    after > 0 && range.1 <= ranges[after - 1].1
+}
+
+/// Whether a range of one list overlaps one of the other; both are ascending.
+fn have_overlap<T: Ord + Copy>(one: &[(T, T)], two: &[(T, T)]) -> bool {
+    let (mut left, mut right) = (one.iter().peekable(), two.iter().peekable());
+    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+        if a.1 < b.0 {
+            left.next();
+        } else if b.1 < a.0 {
+            right.next();
+        } else {
+            return true;
+        }
+    }
+    false
+}
+
 /// Sorts ranges and merges those that overlap or touch. `next` returns the number after a range's last.
 fn merged<T: Ord + Copy>(mut all: Vec<(T, T)>, next: impl Fn(T) -> T) -> Box<[(T, T)]> {
     all.sort_unstable();
@@ -160,6 +194,18 @@ mod tests {
         let half: Ranges =
             ["0.0.0.0/1", "8000::/1"].iter().map(|net| net.parse::<IpNet>().unwrap()).collect();
         assert!(!half.holds_a_family());
+    }
+
+    #[test]
+    fn cidr_sets_are_compared_by_range() {
+        let office = set(&["10.1.0.0/16", "192.0.2.7/32"]);
+        assert!(office.is_within(&set(&["10.0.0.0/8", "192.0.2.0/24"])));
+        assert!(!office.is_within(&set(&["10.0.0.0/8"])) && !set(&["10.0.0.0/8"]).is_within(&office));
+        assert!(set(&["10.0.0.0/8"]).is_within(&set(&["10.0.0.0/9", "10.128.0.0/9"])));
+        assert!(office.is_disjoint(&set(&["10.2.0.0/16", "192.0.2.8/32", "2001:db8::/32"])));
+        assert!(
+            !office.is_disjoint(&set(&["0.0.0.0/0"])) && !set(&["::1/128"]).is_disjoint(&set(&["::/64"]))
+        );
     }
 
     #[test]

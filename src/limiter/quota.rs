@@ -7,6 +7,7 @@
 //! Algorithms count in units. A unit is a request, or a part of what a request costs. An elastic quota counts in
 //! shares, which are equal fractions of a request. Limits in configuration are always in requests.
 
+mod envelope;
 mod period;
 mod serialization;
 

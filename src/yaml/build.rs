@@ -42,6 +42,8 @@ struct TreeBuilder {
     value_count: usize,
     document_count: usize,
     root: Option<Node>,
+    /// The documents before the current one; `None` if only one is allowed.
+    earlier_documents: Option<Vec<Node>>,
     /// Errors that do not prevent reading the rest.
     errors: Vec<YamlError>,
 }
@@ -54,6 +56,19 @@ enum ParseEnd {
 }
 
 pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<YamlError>> {
+    build(text, dialect, None).map(|builder| builder.root)
+}
+
+pub(super) fn parse_stream(text: &str, dialect: Dialect) -> Result<Vec<Node>, Vec<YamlError>> {
+    let builder = build(text, dialect, Some(Vec::new()))?;
+    Ok(builder.earlier_documents.into_iter().flatten().chain(builder.root).collect())
+}
+
+fn build(
+    text: &str,
+    dialect: Dialect,
+    earlier_documents: Option<Vec<Node>>,
+) -> Result<TreeBuilder, Vec<YamlError>> {
     let mut builder = TreeBuilder {
         dialect,
         open: Vec::new(),
@@ -61,6 +76,7 @@ pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<Ya
         value_count: 0,
         document_count: 0,
         root: None,
+        earlier_documents,
         errors: Vec::new(),
     };
     for next in Events::new(text) {
@@ -83,7 +99,7 @@ pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Option<Node>, Vec<Ya
             }
         }
     }
-    if builder.errors.is_empty() { Ok(builder.root) } else { Err(builder.errors) }
+    if builder.errors.is_empty() { Ok(builder) } else { Err(builder.errors) }
 }
 
 impl TreeBuilder {
@@ -121,6 +137,10 @@ impl TreeBuilder {
             Event::MappingEnd | Event::SequenceEnd => self.close_collection(),
             Event::DocumentStart(..) => {
                 self.document_count += 1;
+                if let Some(earlier) = &mut self.earlier_documents {
+                    earlier.extend(self.root.take());
+                    return Ok(());
+                }
                 if self.document_count > 1 {
                     Err(self.end_with_error(at, YamlErrorKind::MultipleDocuments))
                 } else {

@@ -11,19 +11,19 @@ use super::{assert_none, reference};
 
 /// A fenced block of a document.
 #[derive(Debug, PartialEq, Eq)]
-struct CodeBlock {
+pub(super) struct CodeBlock {
     /// Line of the opening fence.
-    line: usize,
+    pub(super) line: usize,
     /// Info string after the fence, e.g. `yaml fragment`.
-    info: String,
-    text: String,
+    pub(super) info: String,
+    pub(super) text: String,
 }
 
-fn document(name: &str) -> String {
+pub(super) fn document(name: &str) -> String {
     read_text(&root().join(name))
 }
 
-fn code_blocks(text: &str) -> Vec<CodeBlock> {
+pub(super) fn code_blocks(text: &str) -> Vec<CodeBlock> {
     let mut blocks = Vec::new();
     let mut open: Option<CodeBlock> = None;
     for (index, line) in text.lines().enumerate() {

@@ -8,6 +8,7 @@
 
 mod access_log;
 mod admin;
+mod check;
 mod cli;
 mod client_ip;
 mod config_mistakes;
@@ -16,6 +17,7 @@ mod counter_overflow;
 mod counting;
 mod drain;
 mod elastic;
+mod examples;
 mod fallback;
 mod forwarding;
 mod geo;

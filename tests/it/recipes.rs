@@ -1,6 +1,6 @@
 //! Tests of every recipe in docs/guides, taken from the pages: each does what its heading says.
 
-mod core;
+pub(crate) mod core;
 
 use std::fs;
 use std::ops::Deref;

@@ -217,7 +217,10 @@ fn compile_quota(entry: &LimitEntry<'_>, report: &mut Diagnostics<'_>) -> Option
     };
     match Quota::new(entry.algorithm, limit, entry.burst) {
         Ok(quota) => {
-            note_first_period(&quota, entry.at.single_item(), report);
+            // A burst up to the limit's count is chosen for what passes at once. A larger one may be mistaken for more.
+            if entry.burst.is_none_or(|burst| burst > limit.count) {
+                note_first_period(&quota, entry.at.single_item(), report);
+            }
             Some(quota.into())
         }
         Err(error) => {
@@ -263,7 +266,7 @@ fn note_first_period(quota: &Quota, at: ConfigPath<'_>, report: &mut Diagnostics
     let log = if count.get() <= MAX_LOGGED_UNITS { ", `sliding_log` in any" } else { "" };
     let hint = format!(
         "`algorithm: fixed_window` admits at most {count} in each {length} of the clock{log}, \
-         `burst: 1` spaces them evenly"
+         `burst: 1` spaces them evenly; an explicit `burst` up to {count} has no note"
     );
     report.add_note(at, ValueError::new(note).with_hint(hint));
 }

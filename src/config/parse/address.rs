@@ -45,13 +45,15 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, ValueError> {
         return Err(invalid_address(text).with_hint(format!("write `0.0.0.0:{port}` for all addresses")));
     }
     let (host, port) = split_port(text)?;
-    match host {
-        "localhost" => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)),
-        _ => Err(ValueError::new(format!(
-            "expected an IP address or `localhost` before the port, got {}",
-            quoted(text)
-        ))),
+    if host == "localhost" {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     }
+    let fault = ValueError::new(format!(
+        "expected an IP address or `localhost` before the port, got {}",
+        quoted(text)
+    ));
+    let is_bare = host.parse::<Ipv6Addr>().is_ok();
+    Err(if is_bare { fault.with_hint(format!("write `[{host}]:{port}`")) } else { fault })
 }
 
 /// The address of an upstream, and whether connections to it use TLS.
@@ -161,7 +163,16 @@ pub(super) fn socket_path(path: &str) -> Result<Box<Path>, ValueError> {
 
 fn split_port(text: &str) -> Result<(&str, u16), ValueError> {
     if text.parse::<Ipv6Addr>().is_ok() {
-        return Err(invalid_address(text).with_hint(format!("write `[{text}]:PORT`")));
+        // `::1:8080` is an address by itself, but its end is more likely a port.
+        let with_port = text.rsplit_once(':').filter(|(host, port)| {
+            host.parse::<Ipv6Addr>().is_ok()
+                && port.len() > 1
+                && port.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        return Err(invalid_address(text).with_hint(match with_port {
+            Some((host, port)) => format!("write `[{host}]:{port}`"),
+            None => format!("write `[{text}]:PORT`"),
+        }));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
         return Err(
@@ -233,6 +244,16 @@ mod tests {
         for bad in bad {
             assert!(listen_address(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn ipv6_address_without_brackets_is_suggested_with_brackets() {
+        let hint = |text: &str| listen_address(text).unwrap_err().hint.unwrap_or_default();
+        assert_eq!(hint("::1:8080"), "write `[::1]:8080`");
+        assert_eq!(hint(":::8080"), "write `[::]:8080`");
+        assert_eq!(hint("::1"), "write `[::1]:PORT`");
+        let upstream = upstream_address("::1:8080").unwrap_err();
+        assert_eq!(upstream.hint.as_deref(), Some("write `[::1]:8080`"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Schedules: times of day on days of the week in a time zone, e.g. `Mon-Fri 01:00-06:00 Europe/Berlin`.
 
+mod suggestion;
+
 use jiff::tz::TimeZone;
 
 use super::time_zone::{is_time_zone, time_zone};
@@ -16,6 +18,13 @@ const DAY_NAMES: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Fri
 /// # Errors
 /// Returns a [`ValueError`] that names the part that cannot be read.
 pub fn schedule(text: &str) -> Result<ScheduleSpan, ValueError> {
+    parse_schedule(text).map_err(|fault| match suggestion::corrected_schedule(text) {
+        Some(hint) => invalid_schedule(text).with_hint(hint),
+        None => fault,
+    })
+}
+
+fn parse_schedule(text: &str) -> Result<ScheduleSpan, ValueError> {
     let mut words = text.split_whitespace().peekable();
     let has_times = text.contains(':');
     let days = words.next_if(|word| looks_like_days(word, has_times));
@@ -183,6 +192,17 @@ mod tests {
     fn schedule_allows_several_times_and_midnight() {
         assert_eq!(times_of("08:00-12:00,13:00-24:00"), [(480, 720), (780, 1440)]);
         assert_eq!(times_of("22:00-00:00"), [(1320, 0)]);
+    }
+
+    #[test]
+    fn schedule_in_another_notation_is_suggested_as_written_here() {
+        let hint = |text: &str| error_and_hint(text).1;
+        let zone = "a zone is a name such as `Europe/Berlin`";
+        assert_eq!(hint("Mo-Fr 9-17 CEST"), format!("write `Mon-Fri 09:00-17:00 ZONE`; {zone}"));
+        assert_eq!(hint("Mo-Fr 9-17"), "write `Mon-Fri 09:00-17:00`");
+        assert_eq!(hint("mon-fri 9am-5pm UTC"), "write `Mon-Fri 09:00-17:00 UTC`");
+        assert_eq!(hint("Weds,Thurs 9:30-12 Europe/Berlin"), "write `Wed,Thu 09:30-12:00 Europe/Berlin`");
+        assert_eq!(hint("Mon-Fri 12am-12pm"), "write `Mon-Fri 00:00-12:00`");
     }
 
     #[test]

@@ -93,6 +93,21 @@ impl<'a> Alternatives<'a> {
             }
             (Value::String(text), _) if self.convert_plain(text).is_some() => Some(UNQUOTED_HINT.to_owned()),
             (Value::String(_), None) if self.is_file_reference() => Some("write `{ file: NAME }`".to_owned()),
+            (Value::Tagged(tagged), _) if self.is_text_allowed() => {
+                let is_text = tagged.value.is_null() && !self.has_secret();
+                Some(match is_text {
+                    true => format!("quote it: `\"{}\"`", tagged.tag),
+                    false => "text that begins with `!` needs quotes".to_owned(),
+                })
+            }
+            // `{id}` without quotes is a map with a key and no value.
+            (Value::Mapping(map), _) if self.is_text_allowed() => match map.iter().next() {
+                Some((Value::String(name), Value::Null)) if map.len() == 1 && !self.has_secret() => {
+                    Some(format!("quote it: `\"{{{name}}}\"`"))
+                }
+                Some((Value::String(_), Value::Null)) => Some("text with braces needs quotes".to_owned()),
+                _ => None,
+            },
             (Value::Null, _)
                 if self
                     .of_type("array")

@@ -18,30 +18,34 @@ use super::recipe;
 
 /// 2026-11-21T00:00:00Z.
 const MIDNIGHT: u64 = 1_795_219_200;
-const MINUTE: u64 = 60;
-const HOUR: u64 = 60 * MINUTE;
+pub(crate) const MINUTE: u64 = 60;
+pub(crate) const HOUR: u64 = 60 * MINUTE;
 
 /// Compiled policy of a recipe, with its limiter.
-struct RecipeRules {
+pub(crate) struct RecipeRules {
     policy: Arc<Policy>,
     limiter: Limiter,
 }
 
 impl RecipeRules {
     fn from_recipe(heading: &str, files: &[(&str, &[u8])]) -> Self {
+        Self::from_text(&format!("listeners: 127.0.0.1:0\nupstream: echo\n{}", recipe(heading)), files)
+    }
+
+    /// Compiles a configuration, with the files that it names.
+    pub(crate) fn from_text(text: &str, files: &[(&str, &[u8])]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (name, content) in files {
             std::fs::write(directory.path().join(name), content).unwrap();
         }
-        let text = format!("listeners: 127.0.0.1:0\nupstream: echo\n{}", recipe(heading));
-        let config = config::from_text(&text, &directory.path().join("weir.yaml"), &|_| None).unwrap();
+        let config = config::from_text(text, &directory.path().join("weir.yaml"), &|_| None).unwrap();
         let limiter = Limiter::new(limiter::LimiterSettings { max_keys: 1000, secret: [7, 11] });
         let policy = config.policy.install(1, &limiter, Timestamp::from_secs(MIDNIGHT));
         Self { policy, limiter }
     }
 
     /// Whether a request from `client` is admitted `seconds` after midnight.
-    fn is_admitted(&self, client: &str, seconds: u64) -> bool {
+    pub(crate) fn is_admitted(&self, client: &str, seconds: u64) -> bool {
         let (client, now): (IpAddr, _) = (client.parse().unwrap(), Timestamp::from_secs(MIDNIGHT + seconds));
         let (uri, headers) = (Uri::from_static("/"), HeaderMap::new());
         let request = identify(&Method::GET, &uri, &headers, client, &self.policy.identify, now).unwrap();

@@ -1,0 +1,111 @@
+//! Notes on rules that are valid and do not do what they seem to: rules without effect, limits that are never reached,
+//! keys whose absence means unlimited.
+//!
+//! Only what is proven is noted, because a wrong note is worse than none. Each note can be avoided by stating the
+//! intention: `on_missing: skip`, an `except`, or another order of magnitude.
+
+mod covered;
+mod keys;
+mod unreachable;
+
+use super::map_items;
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, backquoted};
+use crate::config::raw;
+use crate::rules::matcher::Matcher;
+use crate::rules::rule::{Action, LimitAction, Rule, Throttle};
+
+/// Maximum number of rules that every other rule is compared with: those with the fewest conditions. A file may contain
+/// ten thousand rules.
+const MAX_WIDE_RULES: usize = 100;
+
+/// A rule and its position.
+#[derive(Clone, Copy)]
+struct RuleEntry<'r> {
+    raw: &'r raw::Rule,
+    rule: &'r Rule,
+    /// Index in the list; `None` for a single rule in place of a list.
+    index: Option<usize>,
+    line: usize,
+}
+
+/// Adds notes on the compiled `rules` at `at`, which have no errors.
+pub(super) fn add_notes(
+    raw: &raw::ZeroOrMany<raw::Rule>,
+    at: ConfigPath<'_>,
+    rules: &[Rule],
+    report: &mut Diagnostics<'_>,
+) {
+    let entries: Vec<RuleEntry<'_>> = raw
+        .items()
+        .zip(rules)
+        .map(|((index, raw), rule)| RuleEntry { raw, rule, index, line: line_of(index, at, report) })
+        .collect();
+    covered::add_notes(&entries, at, report);
+    unreachable::add_notes(&entries, at, report);
+    keys::add_notes(&entries, at, report);
+}
+
+fn line_of(index: Option<usize>, at: ConfigPath<'_>, report: &Diagnostics<'_>) -> usize {
+    match index {
+        Some(index) => report.line_of(at.item(index).key("name")),
+        None => report.line_of(at.key("name")),
+    }
+}
+
+impl<'r> RuleEntry<'r> {
+    /// Returns the position of the rule in the list at `rules`.
+    fn position<'p>(&self, rules: &'p ConfigPath<'p>) -> ConfigPath<'p> {
+        match self.index {
+            Some(index) => rules.item(index),
+            None => rules.single_item(),
+        }
+    }
+
+    /// Returns what the rule does to requests, if it limits.
+    const fn limiting(&self) -> Option<&'r LimitAction> {
+        match &self.rule.action {
+            Action::Limit(limiting) => Some(limiting),
+            Action::Allow | Action::Deny => None,
+        }
+    }
+
+    /// Whether the rule rejects every request over its limits.
+    fn is_enforced(&self) -> bool {
+        self.limiting().is_some_and(|limiting| {
+            limiting.throttle != Throttle::Shadow && limiting.enforced_share.is_for_all()
+        })
+    }
+
+    /// Returns the rule's name and line for a message.
+    fn describe(&self) -> String {
+        format!("rule {} in line {}", backquoted(&self.rule.name), self.line)
+    }
+}
+
+/// Returns the rules that `is_candidate` selects; if there are many, those with the fewest conditions.
+fn widest_rules<'e, 'r>(
+    entries: &'e [RuleEntry<'r>],
+    is_candidate: impl Fn(&RuleEntry<'r>) -> bool,
+) -> Vec<&'e RuleEntry<'r>> {
+    let mut wide: Vec<_> = entries.iter().filter(|entry| is_candidate(entry)).collect();
+    wide.sort_by_key(|entry| condition_count(&entry.rule.matcher));
+    wide.truncate(MAX_WIDE_RULES);
+    wide
+}
+
+fn condition_count(matcher: &Matcher) -> usize {
+    let Matcher { paths, methods, hosts, client_ip, schedule, conditions, entries } = matcher;
+    let given = [
+        !paths.is_empty(),
+        !methods.is_empty(),
+        !hosts.is_empty(),
+        client_ip.is_some(),
+        schedule.is_some(),
+        entries.is_some(),
+    ];
+    given.into_iter().filter(|given| *given).count() + conditions.len()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Rules without effect: those whose requests another rule exempts or rejects, and those whose exceptions match
+//! everything that they match.
+
+use std::collections::BTreeSet;
+
+use super::{RuleEntry, map_items, widest_rules};
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
+use crate::rules::matcher::Matcher;
+use crate::rules::rule::Action;
+
+pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    // A rule for every request has a note of its own.
+    let is_general =
+        |entry: &RuleEntry<'_>| entry.rule.matcher.holds_for_all() && entry.rule.except.is_empty();
+    let allowing =
+        widest_rules(entries, |entry| matches!(entry.rule.action, Action::Allow) && !is_general(entry));
+    let denying =
+        widest_rules(entries, |entry| matches!(entry.rule.action, Action::Deny) && !is_general(entry));
+    for entry in entries {
+        if is_excepted(entry) {
+            let note =
+                ValueError::new("excludes every request that `match` selects, so the rule never applies");
+            report.add_note(
+                entry.position(&at).key("except"),
+                note.with_hint("remove the rule, or narrow `except`"),
+            );
+            continue;
+        }
+        match entry.rule.action {
+            Action::Allow => {}
+            Action::Deny => note_covered(entry, &allowing, at, report),
+            Action::Limit(_) => {
+                let wide: Vec<_> = allowing.iter().chain(&denying).copied().collect();
+                note_covered(entry, &wide, at, report);
+            }
+        }
+    }
+}
+
+/// Whether every request that `match` selects is excluded by one of the exceptions.
+fn is_excepted(entry: &RuleEntry<'_>) -> bool {
+    let is_excluded = |matcher: &Matcher| entry.rule.except.iter().any(|except| matcher.is_within(except));
+    !entry.rule.except.is_empty()
+        && (is_excluded(&entry.rule.matcher)
+            || path_texts(entry).len() > 1
+                && path_texts(entry).iter().all(|text| is_excluded(&with_path(entry, text))))
+}
+
+/// Adds a note if other rules cover the rule, or a path of it.
+fn note_covered(
+    entry: &RuleEntry<'_>,
+    wide: &[&RuleEntry<'_>],
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    let find =
+        |matcher: &Matcher| wide.iter().find(|other| entry.rule.is_within(matcher, other.rule)).copied();
+    let at = entry.position(&at);
+    if let Some(other) = find(&entry.rule.matcher) {
+        return report.add_note(at.key(effect_key(entry)), covered_note("has no effect", entry, other));
+    }
+    let texts = path_texts(entry);
+    if texts.len() < 2 {
+        return;
+    }
+    let (at, matching) = (at.key("match"), entry.raw.matching.as_ref());
+    let Some(paths) = matching.and_then(|matching| matching.path.as_ref()) else { return };
+    map_items(paths, at.key("path"), |path, at| {
+        let other = find(&with_path(entry, &path.0))?;
+        report.add_note(at, covered_note("this path has no effect", entry, other));
+        Some(())
+    });
+}
+
+/// Returns the key whose value has no effect.
+fn effect_key(entry: &RuleEntry<'_>) -> &'static str {
+    if entry.raw.action.is_some() { "action" } else { "name" }
+}
+
+fn covered_note(subject: &str, entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> ValueError {
+    let reason = match (&entry.rule.action, &other.rule.action) {
+        (_, Action::Deny) => "rejects the same requests with 403",
+        (Action::Limit(_), _) => "exempts the same requests from all limits",
+        (Action::Allow | Action::Deny, _) => "allows the same requests, and `allow` overrides `deny`",
+    };
+    ValueError::new(format!("{subject}: {} {reason}", other.describe()))
+        .with_hint(format!("exclude them in {} with `except`", backquoted(&other.rule.name)))
+}
+
+/// Returns the distinct path patterns as written.
+fn path_texts<'r>(entry: &RuleEntry<'r>) -> BTreeSet<&'r str> {
+    entry.rule.matcher.paths.iter().map(|path| path.as_str()).collect()
+}
+
+/// Returns the conditions of the rule for one of its path patterns.
+fn with_path(entry: &RuleEntry<'_>, text: &str) -> Matcher {
+    let matcher = &entry.rule.matcher;
+    let paths = matcher.paths.iter().filter(|path| path.as_str() == text).cloned().collect();
+    Matcher { paths, ..matcher.clone() }
+}

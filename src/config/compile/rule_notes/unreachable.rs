@@ -1,0 +1,123 @@
+//! Limits that are never reached, because a tighter one always applies too and counts the same requests.
+
+use std::collections::HashMap;
+
+use super::{RuleEntry, widest_rules};
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
+use crate::limiter::check_options::OnDenied;
+use crate::rules::attribute::Attribute;
+use crate::rules::cost::{Cost, CostModel};
+use crate::rules::rule::{LimitAction, LimitSource, OnMissing, RuleLimit, Throttle};
+
+pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    let mut counter_users: HashMap<&str, usize> = HashMap::new();
+    entries.iter().for_each(|entry| *counter_users.entry(entry.rule.counter()).or_default() += 1);
+    let strict = widest_rules(entries, is_strict);
+    for entry in entries.iter().filter(|entry| is_comparable(entry)) {
+        // Other rules of the counter may charge it for requests that the tighter rule does not see.
+        let has_own_counter = counter_users.get(entry.rule.counter()) == Some(&1);
+        for (index, limit) in entry.rule.limits().iter().enumerate() {
+            let tighter = find_in_rule(entry, index, limit).or_else(|| {
+                let others = strict.iter().filter(|other| has_own_counter && covers(entry, other));
+                others.copied().find_map(|other| find_in_other(entry, limit, other))
+            });
+            if let Some(note) = tighter {
+                add_note(entry, index, note, at, report);
+            }
+        }
+    }
+}
+
+/// Whether the rule rejects every request over its limits and counts each request fully.
+fn is_strict(entry: &RuleEntry<'_>) -> bool {
+    entry.is_enforced()
+        && is_comparable(entry)
+        && entry.limiting().is_some_and(|limiting| {
+            limiting.throttle == Throttle::Hard && is_charged_for_every_request(&limiting.cost_model)
+        })
+}
+
+/// Whether what the rule charges is known: a fixed cost to a counter of this process, nothing for rejected requests.
+fn is_comparable(entry: &RuleEntry<'_>) -> bool {
+    entry.limiting().is_some_and(|limiting| {
+        limiting.source == LimitSource::Local
+            && limiting.on_denied == OnDenied::Free
+            && matches!(limiting.cost_model.cost, Cost::Fixed(_))
+            && limiting.limits.iter().all(|limit| limit.nested.is_none())
+    })
+}
+
+fn is_charged_for_every_request(model: &CostModel) -> bool {
+    CostModel::fixed(units_of(model)) == *model
+}
+
+const fn units_of(model: &CostModel) -> u32 {
+    if let Cost::Fixed(units) = model.cost { units } else { 0 }
+}
+
+/// Whether `other` counts every request of a key of the rule, under one key, at the same cost or a higher one.
+fn covers(entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> bool {
+    let (Some(own), Some(wide)) = (entry.limiting(), other.limiting()) else { return false };
+    !std::ptr::eq(entry.rule, other.rule)
+        && units_of(&own.cost_model) <= units_of(&wide.cost_model)
+        && is_key_coarser(own, wide)
+        && entry.rule.is_within(&entry.rule.matcher, other.rule)
+}
+
+/// Whether requests of one key of `own` are requests of one key of `wide`.
+fn is_key_coarser(own: &LimitAction, wide: &LimitAction) -> bool {
+    // A route is a pattern of the rule itself.
+    let is_shared = |part: &Attribute| *part != Attribute::Route && own.key.0.contains(part);
+    let counts_incomplete_keys = own.on_missing != OnMissing::Shared
+        || wide.key.0.is_empty()
+        || wide.key == own.key && wide.on_missing == OnMissing::Shared;
+    wide.key.0.iter().all(is_shared) && counts_incomplete_keys
+}
+
+/// Returns a note if another limit of the same rule is tighter.
+fn find_in_rule(entry: &RuleEntry<'_>, index: usize, limit: &RuleLimit) -> Option<ValueError> {
+    let limiting = entry.limiting().filter(|_| is_strict(entry))?;
+    let units = units_of(&limiting.cost_model);
+    let others = limiting.limits.iter().enumerate().filter(|(other, _)| *other != index);
+    let (_, tighter) =
+        others.into_iter().find(|(_, other)| limit.quota.is_unreachable_behind(&other.quota, units))?;
+    let note = format!("never reached: the limit {} of the same rule is tighter", tighter.quota.limit());
+    Some(ValueError::new(note).with_hint("remove one of them, or check the periods"))
+}
+
+/// Returns a note if a limit of `other`, which covers the rule, is tighter.
+fn find_in_other(entry: &RuleEntry<'_>, limit: &RuleLimit, other: &RuleEntry<'_>) -> Option<ValueError> {
+    let units = units_of(&entry.limiting()?.cost_model);
+    let tighter = other
+        .rule
+        .limits()
+        .iter()
+        .find(|tighter| limit.quota.is_unreachable_behind(&tighter.quota, units))?;
+    let note =
+        format!("never reached: {} limits the same requests to {}", other.describe(), tighter.quota.limit());
+    Some(ValueError::new(note).with_hint(format!(
+        "exclude these requests in {} with `except`, or remove this limit",
+        backquoted(&other.rule.name)
+    )))
+}
+
+/// Adds a note at the limit with this index.
+fn add_note(
+    entry: &RuleEntry<'_>,
+    index: usize,
+    note: ValueError,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    let at = entry.position(&at);
+    if entry.raw.token_bucket.is_some() {
+        return report.add_note(at.key("token_bucket"), note);
+    }
+    let Some(limits) = &entry.raw.limits else { return report.add_note(at.key("limit"), note) };
+    let at = at.key("limits");
+    match limits.items().nth(index) {
+        Some((Some(item), _)) => report.add_note(at.item(item), note),
+        Some((None, _)) | None => report.add_note(at, note),
+    }
+}

@@ -1,0 +1,312 @@
+//! Kubernetes manifests: finds the configurations inside ConfigMaps, and translates positions in them to positions in
+//! the manifest.
+//!
+//! A manifest is one or several YAML documents with `apiVersion` and `kind`, as in the output of Helm and
+//! `kubectl get`. Other objects than ConfigMaps, Secrets with `stringData`, and lists of these are ignored, and so are
+//! keys that contain something else.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::config_path::ConfigPath;
+use super::diagnostic::{Diagnostic, backquoted_list};
+use crate::yaml::{self, Dialect, Map, Node, NodeValue, Position};
+
+/// Maximum depth of lists in lists.
+const MAX_LIST_DEPTH: usize = 4;
+
+/// Names by which a ConfigMap's value is taken for a configuration even if it is not valid YAML.
+const CONFIG_NAMES: [&str; 2] = ["weir.yaml", "weir.yml"];
+
+/// A configuration inside a manifest.
+#[derive(Clone, Debug)]
+pub(super) struct EmbeddedConfig {
+    /// The text of the configuration. That of a block scalar has empty lines before it, so that its lines have the
+    /// numbers of the manifest, also in messages that mention another line.
+    pub(super) text: String,
+    /// Name of the configuration, in the directory of the manifest: files that it names are relative to it.
+    pub(super) file: PathBuf,
+    /// All values of the ConfigMap, which Kubernetes mounts as files beside one another.
+    values: Rc<BTreeMap<PathBuf, EmbeddedText>>,
+}
+
+/// A value of a ConfigMap and its place in the manifest.
+#[derive(Clone, Debug)]
+struct EmbeddedText {
+    text: String,
+    /// Path of the value, such as `data["weir.yaml"]`.
+    path: String,
+    position: Position,
+    /// Line and indentation of the first line of a block scalar; `None` for other scalars.
+    block: Option<Position>,
+}
+
+/// Returns the configurations in `text`; `None` if it is not a manifest. With `key`, returns those under that key.
+///
+/// # Errors
+/// Returns a problem if a manifest contains no configuration, or not this key.
+pub(super) fn find_configs(
+    text: &str,
+    file: &Path,
+    key: Option<&str>,
+) -> Result<Option<Vec<EmbeddedConfig>>, Diagnostic> {
+    let documents = yaml::parse_stream(text, Dialect::Core).unwrap_or_default();
+    let is_manifest = documents.iter().any(|document| kind_of(document).is_some());
+    let problem = |message: &str, hint: String| {
+        Err(Diagnostic { hint: Some(hint), ..Diagnostic::for_file(file, message) })
+    };
+    if !is_manifest {
+        return match key {
+            Some(_) => problem(
+                "not a Kubernetes manifest, so it has no keys to select",
+                "check the file without `#KEY`".to_owned(),
+            ),
+            None => Ok(None),
+        };
+    }
+    let mut search =
+        ManifestSearch { lines: text.lines().collect(), file, key, found: Vec::new(), keys: Vec::new() };
+    documents.iter().for_each(|document| search.visit(document, ConfigPath::ROOT, 0));
+    if !search.found.is_empty() {
+        return Ok(Some(search.found));
+    }
+    let keys = backquoted_list(search.keys.iter().map(String::as_str));
+    match (key, search.keys.is_empty()) {
+        (Some(_), false) => {
+            problem("no ConfigMap of this manifest has the selected key", format!("known keys: {keys}"))
+        }
+        (None, false) => problem(
+            "no configuration in the ConfigMaps of this manifest",
+            format!("select one of {keys} with `FILE#KEY`"),
+        ),
+        (_, true) => problem(
+            "no ConfigMap in this manifest",
+            "a configuration is a value under `data` of a ConfigMap, such as `weir.yaml`".to_owned(),
+        ),
+    }
+}
+
+/// Returns the kind of a Kubernetes object.
+fn kind_of(document: &Node) -> Option<&str> {
+    let NodeValue::Map(map) = &document.value else { return None };
+    map.get_key_value("apiVersion")?;
+    map.get_key_value("kind")?.1.as_text()
+}
+
+struct ManifestSearch<'a> {
+    lines: Vec<&'a str>,
+    file: &'a Path,
+    key: Option<&'a str>,
+    found: Vec<EmbeddedConfig>,
+    /// Keys of all ConfigMaps.
+    keys: Vec<String>,
+}
+
+impl ManifestSearch<'_> {
+    fn visit(&mut self, object: &Node, at: ConfigPath<'_>, depth: usize) {
+        let (Some(kind), NodeValue::Map(map)) = (kind_of(object), &object.value) else { return };
+        match kind {
+            "ConfigMap" => self.visit_values(map, "data", at),
+            "Secret" => self.visit_values(map, "stringData", at),
+            "List" | "ConfigMapList" | "SecretList" if depth < MAX_LIST_DEPTH => {
+                let Some((_, items)) = map.get_key_value("items") else { return };
+                let NodeValue::List(items) = &items.value else { return };
+                for (index, item) in items.iter().enumerate() {
+                    self.visit(item, at.key("items").item(index), depth + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds the configurations among the values under `section`.
+    fn visit_values(&mut self, map: &Map, section: &str, at: ConfigPath<'_>) {
+        let Some((_, data)) = map.get_key_value(section) else { return };
+        let NodeValue::Map(data) = &data.value else { return };
+        let at = at.key(section);
+        let directory = self.file.parent().unwrap_or_else(|| Path::new(""));
+        let mut values = BTreeMap::new();
+        for (key, value) in data.entries() {
+            let (Some(name), Some(text)) = (key.scalar_text(), value.as_text()) else { continue };
+            let embedded = EmbeddedText {
+                text: text.to_owned(),
+                path: at.key(name).to_string(),
+                position: value.position,
+                block: find_block(&self.lines, key.position.line, text),
+            };
+            values.insert(directory.join(&**name), embedded);
+            self.keys.push(name.to_string());
+        }
+        let values = Rc::new(values);
+        for (file, value) in values.iter() {
+            let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let is_meant = match self.key {
+                Some(key) => key == name,
+                None => is_config(name, &value.text),
+            };
+            if is_meant {
+                let (text, file) = (value.padded_text(), file.clone());
+                self.found.push(EmbeddedConfig { text, file, values: Rc::clone(&values) });
+            }
+        }
+    }
+}
+
+/// Whether a value is a configuration: by its top-level keys, or by its name if it cannot be read.
+fn is_config(name: &str, text: &str) -> bool {
+    let Ok(Some(root)) = yaml::parse(text, Dialect::Core) else { return CONFIG_NAMES.contains(&name) };
+    let NodeValue::Map(map) = &root.value else { return CONFIG_NAMES.contains(&name) };
+    let has = |key: &str| map.get_key_value(key).is_some();
+    let has_upstream = has("upstream") || has("upstreams");
+    CONFIG_NAMES.contains(&name)
+        || has("listeners") && (has_upstream || has("config"))
+        || has("rls") && has("rules")
+        || has_upstream && has("rules")
+}
+
+/// Returns the position of the first line of a block scalar below the key in line `key_line`; `None` if `text` is not
+/// there line by line, as in a quoted or folded scalar.
+fn find_block(lines: &[&str], key_line: usize, text: &str) -> Option<Position> {
+    let first = text.lines().position(|line| !line.trim().is_empty())?;
+    let first_text = text.lines().nth(first)?;
+    // The content begins in the line below the indicator, which is in the line of the key or the one below.
+    (key_line..=key_line + 1).find_map(|start| {
+        let outer = lines.get(start + first)?;
+        let indent = outer.strip_suffix(first_text)?;
+        let is_indented = |(outer, inner): (&&str, &str)| {
+            inner.trim().is_empty() || outer.strip_prefix(indent).is_some_and(|outer| outer == inner)
+        };
+        let is_block = indent.bytes().all(|byte| byte == b' ')
+            && lines.len() >= start + text.lines().count()
+            && lines[start..].iter().zip(text.lines()).all(is_indented);
+        is_block.then_some(Position { line: start + 1, column: indent.len() + 1 })
+    })
+}
+
+impl EmbeddedText {
+    fn padded_text(&self) -> String {
+        let lines_before = self.block.map_or(0, |block| block.line - 1);
+        "\n".repeat(lines_before) + &self.text
+    }
+}
+
+impl EmbeddedConfig {
+    /// Returns the values of the ConfigMap as files.
+    pub(super) fn data_files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        self.values.iter().map(|(file, value)| (file.clone(), value.text.clone().into_bytes())).collect()
+    }
+
+    /// Translates a problem of this configuration, or of another value beside it, to the manifest.
+    pub(super) fn relocate(&self, diagnostic: Diagnostic, manifest: &Path) -> Diagnostic {
+        let Some(value) = self.values.get(&diagnostic.file) else { return diagnostic };
+        let position = match value.block {
+            Some(block) if diagnostic.line > 0 => Position {
+                line: if diagnostic.file == self.file {
+                    diagnostic.line.max(block.line)
+                } else {
+                    block.line.saturating_add(diagnostic.line) - 1
+                },
+                column: block.column.saturating_add(diagnostic.column) - 1,
+            },
+            Some(_) | None => value.position,
+        };
+        let path = match diagnostic.path.as_str() {
+            "" => value.path.clone(),
+            inner if inner.starts_with('[') => format!("{}{inner}", value.path),
+            inner => format!("{}.{inner}", value.path),
+        };
+        Diagnostic {
+            file: manifest.to_owned(),
+            line: position.line,
+            column: position.column,
+            path,
+            ..diagnostic
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG_MAP: &str = "\
+apiVersion: v1
+kind: Service
+metadata: { name: web }
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: weir
+data:
+  keys.yaml: |
+    a: pro
+  weir.yaml: |
+
+    listeners: 127.0.0.1:0
+    upstream: echo
+    rules:
+      - name: a
+        limit: 1/x
+";
+
+    fn find(text: &str, key: Option<&str>) -> Vec<EmbeddedConfig> {
+        find_configs(text, Path::new("dir/all.yaml"), key).unwrap().unwrap()
+    }
+
+    fn relocated(config: &EmbeddedConfig, line: usize, path: &str) -> String {
+        let file = config.file.clone();
+        let diagnostic =
+            Diagnostic { line, column: 3, path: path.to_owned(), ..Diagnostic::for_file(&file, "wrong") };
+        config.relocate(diagnostic, Path::new("dir/all.yaml")).to_string()
+    }
+
+    #[test]
+    fn positions_in_a_block_scalar_are_those_of_the_manifest() {
+        let found = find(CONFIG_MAP, None);
+        let [config] = &*found else { panic!("{found:?}") };
+        assert_eq!(config.file, Path::new("dir/weir.yaml"));
+        assert_eq!(
+            relocated(config, 18, "rules[0].limit"),
+            "dir/all.yaml:18:7: data[\"weir.yaml\"].rules[0].limit: wrong"
+        );
+        assert!(config.data_files().contains_key(Path::new("dir/keys.yaml")));
+        assert_eq!(config.text.lines().nth(17), Some("    limit: 1/x"));
+        let beside =
+            Diagnostic { line: 1, column: 1, ..Diagnostic::for_file(Path::new("dir/keys.yaml"), "wrong") };
+        let beside = config.relocate(beside, Path::new("dir/all.yaml"));
+        assert_eq!(beside.to_string(), "dir/all.yaml:11:5: data[\"keys.yaml\"]: wrong");
+    }
+
+    #[test]
+    fn positions_in_a_quoted_scalar_are_those_of_the_scalar() {
+        let text = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: ConfigMap\n  data:\n    weir.yaml: \"listeners: 127.0.0.1:0\\nupstream: echo\\nrules: []\\n\"\n";
+        let found = find(text, None);
+        assert_eq!(
+            relocated(&found[0], 3, "rules"),
+            "dir/all.yaml:7:16: items[0].data[\"weir.yaml\"].rules: wrong"
+        );
+    }
+
+    #[test]
+    fn other_values_are_not_checked_unless_selected() {
+        assert_eq!(find(CONFIG_MAP, Some("keys.yaml"))[0].text.trim_start(), "a: pro\n");
+        let problem = find_configs(CONFIG_MAP, Path::new("all.yaml"), Some("none")).unwrap_err();
+        assert_eq!(problem.hint.unwrap(), "known keys: `keys.yaml`, `weir.yaml`");
+        let other = "apiVersion: v1\nkind: ConfigMap\ndata: { nginx.conf: \"a\", x.yaml: \"rules: []\" }\n";
+        assert!(
+            find_configs(other, Path::new("x"), None).unwrap_err().message.starts_with("no configuration")
+        );
+        let service = "apiVersion: v1\nkind: Service\n";
+        assert!(find_configs(service, Path::new("x"), None).unwrap_err().message.starts_with("no ConfigMap"));
+    }
+
+    #[test]
+    fn a_configuration_is_not_a_manifest() {
+        let plain = "listeners: 127.0.0.1:0\nupstream: echo\nrules: []\n";
+        assert!(find_configs(plain, Path::new("x"), None).unwrap().is_none());
+        assert!(find_configs(plain, Path::new("x"), Some("weir.yaml")).is_err());
+        assert!(find_configs("a: [", Path::new("x"), None).unwrap().is_none());
+    }
+}
