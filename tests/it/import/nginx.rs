@@ -235,7 +235,7 @@ fn generated_level(numbers: &mut Numbers, zones: usize, is_access: bool, percent
     for zone in 0..zones {
         if !is_access && numbers.chance(percent) {
             // One burst for each zone: rules cannot share a counter with several.
-            text += &format!("limit_req zone=z{zone} burst={zone} nodelay; ");
+            text += &format!("limit_req zone=z{zone} burst={} nodelay; ", zone + 1);
         }
     }
     if is_access && numbers.chance(percent) {

@@ -32,7 +32,7 @@ impl Peer {
             .map(|name| format!("{name}_temp_path {at}/{name};\n"))
             .collect();
         let text = format!(
-            "daemon off;\nmaster_process off;\npid {at}/pid;\nerror_log {at}/log error;\nevents {{ }}\n\
+            "daemon off;\nuser root;\nworker_processes 1;\npid {at}/pid;\nerror_log {at}/log error;\nevents {{ }}\n\
              http {{\naccess_log off;\n{temporary}{http}\n}}\n"
         );
         let file = directory.path().join("nginx.conf");
@@ -87,7 +87,8 @@ impl Peer {
 impl Drop for Peer {
     #[expect(clippy::print_stderr, reason = "the harness shows it only where a test failed")]
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // nginx ends its worker only when it receives SIGTERM.
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let _ = self.child.wait();
         if std::thread::panicking() {
             eprintln!("--- log of the peer\n{}\n---", self.log());
