@@ -5,6 +5,7 @@
 //! or paths rules cannot express exactly becomes a comment with the reason and the line.
 
 mod cell;
+mod coverage;
 mod host;
 mod include;
 mod level;
@@ -30,13 +31,13 @@ use super::rule_text::{RuleListItem, format_rules};
 /// Returns a syntax error, or that the file has nothing to convert.
 pub fn import(file: &str, text: &str, read: IncludeReader<'_>) -> Result<String, Vec<ImportError>> {
     let parsed = syntax::parse(file, text, read).map_err(|error| vec![error])?;
-    let config = HttpConfig::new(&parsed.directives);
-    let mut items: Vec<RuleListItem> = parsed.notes.iter().cloned().map(RuleListItem::Comment).collect();
-    items.extend(RuleWriter::default().write(&config));
-    if items.is_empty() {
+    if !parsed.directives.iter().any(cell::has_limits) {
         let message = "no limit_req, limit_conn, allow or deny in the file".to_owned();
         return Err(vec![ImportError { file: file.to_owned(), position: None, message }]);
     }
+    let config = HttpConfig::new(&parsed.directives);
+    let mut items: Vec<RuleListItem> = parsed.notes.iter().cloned().map(RuleListItem::Comment).collect();
+    items.extend(RuleWriter::default().write(&config));
     Ok(format_rules(&header_comments(file), &items))
 }
 

@@ -6,6 +6,8 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -60,8 +62,14 @@ fn admitted(statuses: &[u16]) -> usize {
 }
 
 fn upstream() -> Origin {
-    Origin::start(|turn| {
+    upstream_that_counts(Arc::default())
+}
+
+/// Starts an upstream that counts requests for `/reports/slow`, which it never completes.
+fn upstream_that_counts(slow: Arc<AtomicUsize>) -> Origin {
+    Origin::start(move |turn| {
         if turn.head.word(1).starts_with("/reports/slow") {
+            slow.fetch_add(1, Ordering::SeqCst);
             // The response stays incomplete until the client disconnects.
             turn.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no")?;
             turn.wire.is_closed();
@@ -74,7 +82,8 @@ fn upstream() -> Origin {
 
 #[test]
 fn migrated_nginx_configuration_decides_as_nginx() {
-    let origin = upstream();
+    let in_flight = Arc::new(AtomicUsize::new(0));
+    let origin = upstream_that_counts(in_flight.clone());
     let slower = [("10r/s", "1r/m"), ("5r/m", "1r/m")];
     let nginx = Peer::nginx(&peer_config("nginx/before.conf", origin.address(), &slower));
     let slower = [("10/s", "1/min"), ("5/min", "1/min")];
@@ -86,15 +95,16 @@ fn migrated_nginx_configuration_decides_as_nginx() {
         assert_eq!(statuses(proxy, "127.0.0.3", "/internal/x", 1), [403]);
         let slow: Vec<Client> = (0..2)
             .map(|_| {
-                let mut client = Client::connect_from("127.0.0.4", proxy);
+                let client = Client::connect_from("127.0.0.4", proxy);
                 client.send(Request::get("/reports/slow").to_bytes());
-                assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "200");
                 client
             })
             .collect();
+        wait::until_true("both requests", || in_flight.load(Ordering::SeqCst) == 2);
         assert_eq!(statuses(proxy, "127.0.0.4", "/reports/x", 1), [429]);
         assert_eq!(statuses(proxy, "127.0.0.4", "/", 1), [200]);
         drop(slow);
+        in_flight.store(0, Ordering::SeqCst);
         wait::until_true("a free place", || statuses(proxy, "127.0.0.4", "/reports/x", 1) == [200]);
     }
 }

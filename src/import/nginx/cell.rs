@@ -55,7 +55,7 @@ impl<'d> HttpConfig<'d> {
             match directive.name.as_str() {
                 "limit_req_zone" | "limit_conn_zone" => config.add_zone(directive),
                 "map" | "geo" => config.selections.add(directive),
-                "stream" if contains_limits(directive) => {
+                "stream" if has_limits(directive) => {
                     config.notes.push(format!("{}: limits of `stream` are not converted", directive.place));
                 }
                 _ => {}
@@ -153,7 +153,7 @@ impl<'d> HttpConfig<'d> {
         // A `return` of the server ends all its requests, whatever its locations have.
         let level = outer.with(directive.children(), &mut self.notes);
         for inner in directive.children().iter().filter(|inner| inner.name == "location") {
-            if contains_limits(inner) || inner.children().iter().any(|one| one.name == "return") {
+            if has_limits(inner) || inner.children().iter().any(|one| one.name == "return") {
                 self.notes.push(format!(
                     "{}: a location in a location is not converted: its requests get the limits of the outer one",
                     inner.place
@@ -166,7 +166,7 @@ impl<'d> HttpConfig<'d> {
                 "{place}: rules do not support the regex `{}`: its requests get the limits of other locations",
                 directive.argument(directive.arguments.len().saturating_sub(1))
             )),
-            Err(LocationError::Named) if contains_limits(directive) => {
+            Err(LocationError::Named) if has_limits(directive) => {
                 self.notes.push(format!("{place}: limits of a named location are not converted"));
             }
             Err(LocationError::Named | LocationError::Missing) => {}
@@ -219,23 +219,28 @@ impl<'d> HttpConfig<'d> {
         }
     }
 
-    /// Returns the hosts of a server; `None` if rules cannot express them, or if it has none.
-    pub(super) fn host_scope(&self, index: usize) -> Option<Scope> {
-        let ours: Vec<&ServerName> = self.servers.get(index)?.names.iter().collect();
-        let others = self.servers.iter().enumerate().filter(|(other, _)| *other != index);
-        let others: Vec<&ServerName> = others.flat_map(|(_, server)| &server.names).collect();
+    /// Returns the hosts of a server as one or several scopes without a request in common; none if the server
+    /// gets no request.
+    pub(super) fn host_scopes(&self, index: usize) -> Vec<Scope> {
+        let names = |is_wanted: &dyn Fn(usize) -> bool| -> Vec<&ServerName> {
+            let servers = self.servers.iter().enumerate().filter(|(index, _)| is_wanted(*index));
+            servers.flat_map(|(_, server)| &server.names).collect()
+        };
+        let (ours, others) = (names(&|one| one == index), names(&|one| one != index));
         if ours.is_empty() {
-            return None;
+            return Vec::new();
         }
-        let patterns =
-            |names: &[&ServerName]| names.iter().filter_map(|name| name.to_rule_pattern()).collect();
-        let excepted = exceptions(&ours, &others)?;
-        let mut scope = Scope::default();
-        if !ours.iter().any(|name| matches!(name, ServerName::Default)) {
-            scope.require(MatchField::Host, patterns(&ours));
+        if let Some(excepted) = exceptions(&ours, &others) {
+            return vec![host_scope(&ours, &excepted)];
         }
-        scope.except(MatchField::Host, patterns(&excepted));
-        Some(scope)
+        // A name of another server is between two of this one: one scope for each name is exact.
+        let single = |one: &&ServerName| {
+            let rest: Vec<_> =
+                names(&|_| true).into_iter().filter(|other| !std::ptr::eq(*other, *one)).collect();
+            // One pattern cannot precede another that precedes it.
+            host_scope(&[*one], &exceptions(&[*one], &rest).unwrap_or_default())
+        };
+        ours.iter().map(single).collect()
     }
 }
 
@@ -275,6 +280,16 @@ impl Server {
     }
 }
 
+fn host_scope(ours: &[&ServerName], excepted: &[&ServerName]) -> Scope {
+    let texts = |names: &[&ServerName]| names.iter().filter_map(|name| name.to_rule_pattern()).collect();
+    let mut scope = Scope::default();
+    if !ours.iter().any(|name| matches!(name, ServerName::Default)) {
+        scope.require(MatchField::Host, texts(ours));
+    }
+    scope.except(MatchField::Host, texts(excepted));
+    scope
+}
+
 fn path_scope(ours: &[&LocationPattern], excepted: &[&LocationPattern]) -> Scope {
     let texts = |patterns: &[&LocationPattern]| -> Vec<String> {
         patterns.iter().filter_map(|pattern| pattern.to_rule_pattern()).collect()
@@ -287,8 +302,8 @@ fn path_scope(ours: &[&LocationPattern], excepted: &[&LocationPattern]) -> Scope
     scope
 }
 
-/// Whether a block has a directive that limits requests, at any depth.
-fn contains_limits(directive: &Directive) -> bool {
-    let limits = ["limit_req", "limit_conn", "allow", "deny"];
-    directive.children().iter().any(|inner| limits.contains(&inner.name.as_str()) || contains_limits(inner))
+/// Whether a directive limits requests, or has one that does at any depth.
+pub(super) fn has_limits(directive: &Directive) -> bool {
+    ["limit_req", "limit_conn", "allow", "deny"].contains(&directive.name.as_str())
+        || directive.children().iter().any(has_limits)
 }

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use super::super::rule_text::{RuleListItem, RuleText, UniqueNames, list, map, scalar};
-use super::cell::{HttpConfig, Server};
+use super::cell::HttpConfig;
+use super::coverage::{CellUses, PlacedScope, placed_scopes};
 use super::level::{AccessRule, Amount, LimitUse};
-use super::scope::{Condition, MatchField, Scope};
+use super::scope::{MatchField, Scope};
 use super::syntax::Place;
 use super::zone::{KeyCase, Rate, Zone};
 
@@ -14,8 +15,12 @@ const DEFAULT_STATUS: u16 = 429;
 /// Maximum time that a rule delays a request, in milliseconds.
 const MAX_DELAY_MILLIS: u64 = 3_600_000;
 
-/// The servers, as indices, and the locations of each in which something is in force.
-type Uses = Vec<(usize, Vec<usize>)>;
+/// Something in force, with the place that defines it first.
+struct InForce<T> {
+    what: T,
+    place: Place,
+    uses: Vec<CellUses>,
+}
 
 /// A rule that may share its counter with others.
 struct ZoneRule {
@@ -43,8 +48,8 @@ impl RuleWriter {
         for note in &config.notes {
             self.comment(note.clone());
         }
-        let mut limits: Vec<(LimitUse, Place, Uses)> = Vec::new();
-        let mut access: Vec<(Vec<AccessRule>, Place, Uses)> = Vec::new();
+        let mut limits: Vec<InForce<LimitUse>> = Vec::new();
+        let mut access: Vec<InForce<Vec<AccessRule>>> = Vec::new();
         for (index, server) in config.servers.iter().enumerate() {
             for (cell_index, cell) in server.cells.iter().enumerate() {
                 for (limit, place) in cell.level.limits() {
@@ -62,11 +67,11 @@ impl RuleWriter {
                 ));
             }
         }
-        for (rules, place, uses) in access {
-            self.add_access(config, &rules, &place, &uses);
+        for InForce { what, uses, .. } in access {
+            self.add_access(config, &what, &uses);
         }
-        for (limit, place, uses) in limits {
-            self.add_limit(config, &limit, &place, &uses);
+        for InForce { what, place, uses } in limits {
+            self.add_limit(config, &what, &place, &uses);
         }
         self.write_zone_rules();
         self.items
@@ -76,7 +81,7 @@ impl RuleWriter {
         self.items.push(RuleListItem::Comment(text));
     }
 
-    fn add_access(&mut self, config: &HttpConfig<'_>, rules: &[AccessRule], place: &Place, uses: &Uses) {
+    fn add_access(&mut self, config: &HttpConfig<'_>, rules: &[AccessRule], uses: &[CellUses]) {
         let mut allowed: Vec<String> = Vec::new();
         let mut denied: Vec<(Option<Vec<String>>, Vec<String>)> = Vec::new();
         for rule in rules {
@@ -99,9 +104,10 @@ impl RuleWriter {
             let mut clients = Scope::default();
             clients.require(MatchField::ClientIp, networks.unwrap_or_default());
             clients.except(MatchField::ClientIp, excepted);
-            for (scope, notes) in self.scopes(config, place, uses, false) {
-                let Some(scope) = scope.1.intersection(&clients) else { continue };
-                let mut rule = RuleText { comments: notes, ..RuleText::default() };
+            for placed in placed_scopes(config, uses, false) {
+                // Nothing else here compares addresses.
+                let Some(scope) = placed.scope.intersection(&clients) else { continue };
+                let mut rule = RuleText { comments: placed.notes, ..RuleText::default() };
                 rule.set("name", scalar(&self.names.make_unique("deny")));
                 scope.write(&mut rule);
                 rule.set("action", "deny");
@@ -110,7 +116,7 @@ impl RuleWriter {
         }
     }
 
-    fn add_limit(&mut self, config: &HttpConfig<'_>, limit: &LimitUse, place: &Place, uses: &Uses) {
+    fn add_limit(&mut self, config: &HttpConfig<'_>, limit: &LimitUse, place: &Place, uses: &[CellUses]) {
         let is_connections = matches!(limit.amount, Amount::Connections(_));
         let directive = if is_connections { "limit_conn" } else { "limit_req" };
         let is_zone = |zone: &&Zone| zone.name == limit.zone && zone.rate.is_none() == is_connections;
@@ -129,7 +135,7 @@ impl RuleWriter {
         };
         let mut delay_note = None;
         for case in &cases {
-            for ((server, scope), mut notes) in self.scopes(config, place, uses, case.is_per_server) {
+            for PlacedScope { server, scope, mut notes } in placed_scopes(config, uses, case.is_per_server) {
                 let Some(scope) = scope.intersection(&case.scope) else {
                     self.comment(format!(
                         "{place}: zone `{}` is not converted: its key and its place both select hosts or paths",
@@ -145,53 +151,13 @@ impl RuleWriter {
                 self.rules.push(ZoneRule {
                     zone: limit.zone.clone(),
                     definition,
-                    server: case.is_per_server.then_some(server).flatten(),
+                    server: server.filter(|_| case.is_per_server),
                     scope,
                     on_limit,
                     notes,
                 });
             }
         }
-    }
-
-    /// Returns the requests of these locations as scopes without a request in common, with notes on differences.
-    /// With `is_per_server`, each is a part of one server.
-    fn scopes(
-        &mut self,
-        config: &HttpConfig<'_>,
-        place: &Place,
-        uses: &Uses,
-        is_per_server: bool,
-    ) -> Vec<((Option<usize>, Scope), Vec<String>)> {
-        let is_everywhere = uses.len() == config.servers.len()
-            && uses.iter().all(|(index, cells)| {
-                config.servers.get(*index).is_some_and(|one| one.cells.len() == cells.len())
-            });
-        if is_everywhere && (!is_per_server || config.servers.len() == 1) {
-            return vec![((None, Scope::default()), Vec::new())];
-        }
-        let mut scopes: Vec<((Option<usize>, Scope), Vec<String>)> = Vec::new();
-        for (index, cells) in uses {
-            let Some(server) = config.servers.get(*index) else { continue };
-            let Some(hosts) = config.host_scope(*index) else {
-                self.comment(format!(
-                    "{place}: not converted for the server in {}: its hosts cannot be told from those of others",
-                    server.place
-                ));
-                continue;
-            };
-            for (paths, notes) in server_scopes(server, cells) {
-                // Hosts and paths are different attributes.
-                let Some(scope) = hosts.intersection(&paths) else { continue };
-                let joined = scopes.iter_mut().find_map(|((_, other), other_notes)| {
-                    (!is_per_server && *other_notes == notes).then(|| join_hosts(other, &scope))?
-                });
-                if joined.is_none() {
-                    scopes.push(((Some(*index), scope), notes));
-                }
-            }
-        }
-        scopes
     }
 
     /// Adds the rules of all zones. Rules of a zone that define its counter in the same way share it.
@@ -241,53 +207,17 @@ fn has_other_amount(known: &[Vec<(&'static str, String)>], own: &[(&'static str,
     known.iter().any(|other| other.as_slice() != own && key(other) == key(own))
 }
 
-fn add_use<T: PartialEq>(all: &mut Vec<(T, Place, Uses)>, what: T, place: Place, server: usize, cell: usize) {
-    let known = all.iter_mut().find(|(known, _, _)| *known == what);
-    let Some((_, _, uses)) = known else {
-        return all.push((what, place, vec![(server, vec![cell])]));
+fn add_use<T: PartialEq>(all: &mut Vec<InForce<T>>, what: T, place: Place, server: usize, cell: usize) {
+    let known = all.iter_mut().find(|known| known.what == what);
+    let Some(InForce { uses, .. }) = known else {
+        return all.push(InForce { what, place, uses: vec![CellUses { server, cells: vec![cell] }] });
     };
-    match uses.iter_mut().find(|(known, _)| *known == server) {
+    match uses.iter_mut().find(|known| known.server == server) {
         // A location may have the same limit twice.
-        Some((_, cells)) if cells.contains(&cell) => {}
-        Some((_, cells)) => cells.push(cell),
-        None => uses.push((server, vec![cell])),
+        Some(known) if known.cells.contains(&cell) => {}
+        Some(known) => known.cells.push(cell),
+        None => uses.push(CellUses { server, cells: vec![cell] }),
     }
-}
-
-fn server_scopes(server: &Server, cells: &[usize]) -> Vec<(Scope, Vec<String>)> {
-    let is_ours = |index: usize| cells.contains(&index);
-    let mut notes = Vec::new();
-    if server.has_hidden_regex(is_ours) {
-        notes.push(
-            "a prefix with `^~` and a longer one below it: a regex of the server also applies there in nginx"
-                .to_owned(),
-        );
-    }
-    server.path_scopes(is_ours).into_iter().map(|scope| (scope, notes.clone())).collect()
-}
-
-/// Adds the hosts of `scope` to those of `other` if nothing else differs.
-fn join_hosts(other: &mut Scope, scope: &Scope) -> Option<()> {
-    let is_host = |condition: &Condition| condition.field == MatchField::Host;
-    let rest = |scope: &Scope| -> Vec<Condition> {
-        scope.conditions.iter().filter(|condition| !is_host(condition)).cloned().collect()
-    };
-    let has_host_exception = |scope: &Scope| scope.exceptions.iter().flatten().any(is_host);
-    if rest(other) != rest(scope)
-        || other.exceptions != scope.exceptions
-        || has_host_exception(other)
-        || has_host_exception(scope)
-    {
-        return None;
-    }
-    let added = scope.conditions.iter().find(|condition| is_host(condition))?;
-    let hosts = other.conditions.iter_mut().find(|condition| is_host(condition))?;
-    for pattern in &added.patterns {
-        if !hosts.patterns.contains(pattern) {
-            hosts.patterns.push(pattern.clone());
-        }
-    }
-    Some(())
 }
 
 /// Returns the fields of a rule that define its counter.

@@ -126,6 +126,20 @@ server {{ server_name *.b.com; limit_req zone=host burst=9 nodelay; }}"
 }
 
 #[test]
+fn nginx_default_server_has_its_names_and_all_other_hosts() {
+    // `www.*` is between the name of the default server and the rest of its hosts.
+    let text = format!(
+        "{ZONE}limit_req_status 429;
+server {{ server_name www.a.com; limit_req zone=ip; }}
+server {{ server_name www.*; }}"
+    );
+    let rules = imported(&text).unwrap();
+    assert!(rules.contains("match: { host: www.a.com }\n"), "{rules}");
+    assert!(rules.contains("except: { host: [www.a.com, \"~^www\\\\..\"] }\n"), "{rules}");
+    assert_eq!(rules.matches("counter: ip\n").count(), 2, "{rules}");
+}
+
+#[test]
 fn nginx_access_rules_apply_in_order() {
     let text =
         "location /admin/ { deny 10.0.0.1; allow 10.0.0.0/8; deny 192.0.2.0/24; deny all; allow 1.1.1.1; }";
