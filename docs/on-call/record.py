@@ -32,7 +32,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/operations/on-call.md"
-MAX_LINES, MAX_COLUMNS = 45, 150
+MAX_LINES, MAX_COLUMNS = 45, 140
 
 CONFIG = """\
 listeners: 127.0.0.1:8080
@@ -228,9 +228,7 @@ def recorded_log(world):
 def who_is_limited(world):
     world.start(CONFIG)
     traffic(world)
-    since = "grep '\"status\":429' access.log | grep 203.0.113.7 | head -1"
-    if '"outcome"' in world.run("head -1 access.log"):
-        since = "grep '\"outcome\":\"limited\"' access.log | grep 203.0.113.7 | head -1"
+    since = "grep 203.0.113.7 access.log | grep '\"response_code\":429' | head -1"
     return ["weir top --once", "curl -s '127.0.0.1:9901/limits/top?rule=per-ip&n=2'", since]
 
 
@@ -247,7 +245,7 @@ def customer(world):
     world.until(lambda: 'rule="per-ip",outcome="limited"' in world.admin("/metrics")[1])
     time.sleep(1)
     return [
-        "grep 203.0.113.7 access.log | grep '\"status\":429' | tail -1",
+        "grep 203.0.113.7 access.log | grep '\"response_code\":429' | tail -1",
         "weir explain -c weir.yaml --admin 127.0.0.1:9901 GET http://api.example.com/ --client 203.0.113.7",
         "curl -s -X POST '127.0.0.1:9901/limits/boost?rule=per-ip&key=client_ip=203.0.113.7&factor=10&for=24h'",
         "curl -s -o /dev/null -w '%{http_code}\\n' -H 'x-forwarded-for: 203.0.113.7' 127.0.0.1:8080/",
@@ -267,7 +265,7 @@ def store_down(world):
     world.until(lambda: "weir_store_up 0" in world.admin("/metrics")[1])
     time.sleep(1)
     return [
-        "curl -s 127.0.0.1:9901/metrics | grep -E '^weir_(store_up|store_calls_total|shared_error_bound)'",
+        "curl -s 127.0.0.1:9901/metrics | grep -E '^weir_(store_up|shared_error_bound)|unreachable'",
         "curl -s 127.0.0.1:9901/limits | grep -o '\"\\(store\\|in_force\\|on_store_loss\\)\": *\"[a-z]*\"' | sort | uniq -c",
         "grep -i store weir.log | tail -2",
     ]
@@ -294,8 +292,11 @@ def slow(world):
     world.keep_sending("198.51.100.2", 5)
     world.keep_sending("198.51.100.3", 3, "/report/1")
     time.sleep(4)
-    durations = "curl -s 127.0.0.1:9901/metrics | grep -E '^weir_(request|upstream_request|request_delay)_duration_seconds_(sum|count)|^weir_request_delay_seconds_(sum|count)'"
-    return [durations, "grep '/report' access.log | tail -1", "curl -s 127.0.0.1:9901/clusters | grep -E 'rq_(active|total|timeout)|health_flags'"]
+    return [
+        "curl -s 127.0.0.1:9901/metrics | grep -E '^weir_.*request_(duration|delay)_seconds_(sum|count)'",
+        "grep '/report' access.log | tail -1",
+        "curl -s 127.0.0.1:9901/clusters | grep -E 'rq_(active|total|timeout)|health_flags'",
+    ]
 
 
 def one_client(world):
@@ -349,11 +350,15 @@ SESSIONS = [
 ]
 
 
+def wrapped(line):
+    """Splits a line that is too wide for the page, as a terminal does."""
+    return [line[at : at + MAX_COLUMNS] for at in range(0, max(len(line), 1), MAX_COLUMNS)]
+
+
 def trimmed(text):
-    lines = text.rstrip("\n").expandtabs().splitlines()
+    lines = [part for line in text.rstrip("\n").expandtabs().splitlines() for part in wrapped(line.rstrip())]
     rest = len(lines) - MAX_LINES
-    lines = [line if len(line) <= MAX_COLUMNS else line[: MAX_COLUMNS - 1] + "…" for line in lines[:MAX_LINES]]
-    return lines + ([f"… {rest} more lines"] if rest > 0 else [])
+    return lines[:MAX_LINES] + ([f"… {rest} more lines"] if rest > 0 else [])
 
 
 def record(world, prepare):

@@ -7,7 +7,7 @@ use super::precedence::exceptions;
 use super::scope::{MatchField, Scope};
 use super::selection::Selections;
 use super::syntax::{Directive, Place};
-use super::zone::Zone;
+use super::zone::NginxZone;
 
 /// Maximum number of servers, and of locations of a server, because each is compared with each.
 const MAX_SERVERS: usize = 500;
@@ -33,7 +33,7 @@ pub(super) struct Server {
 /// A configuration, as far as limits are concerned.
 #[derive(Debug, Default)]
 pub(super) struct HttpConfig<'d> {
-    pub(super) zones: Vec<Zone>,
+    pub(super) zones: Vec<NginxZone>,
     pub(super) selections: Selections<'d>,
     pub(super) servers: Vec<Server>,
     /// What is not converted.
@@ -69,7 +69,7 @@ impl<'d> HttpConfig<'d> {
     }
 
     fn add_zone(&mut self, directive: &Directive) {
-        match Zone::parse(directive) {
+        match NginxZone::parse(directive) {
             Ok(zone) => self.zones.push(zone),
             Err(reason) => self.notes.push(format!("{}: {reason}", directive.place)),
         }

@@ -1,7 +1,7 @@
 //! The requests of some locations of some servers, as scopes of rules.
 
 use super::cell::{HttpConfig, Server};
-use super::scope::{Condition, MatchField, Scope};
+use super::scope::{MatchField, Scope, ScopeCondition};
 
 /// The locations of a server in which something is in force.
 pub(super) struct CellUses {
@@ -63,8 +63,8 @@ fn notes_of(server: &Server, cells: &[usize]) -> Vec<String> {
 
 /// Adds the hosts of `scope` to those of `other` if nothing else differs.
 fn join_hosts(other: &mut Scope, scope: &Scope) -> Option<()> {
-    let is_host = |condition: &Condition| condition.field == MatchField::Host;
-    let rest = |scope: &Scope| -> Vec<Condition> {
+    let is_host = |condition: &ScopeCondition| condition.field == MatchField::Host;
+    let rest = |scope: &Scope| -> Vec<ScopeCondition> {
         scope.conditions.iter().filter(|condition| !is_host(condition)).cloned().collect()
     };
     let has_host_exception = |scope: &Scope| scope.exceptions.iter().flatten().any(is_host);

@@ -8,7 +8,7 @@ use super::coverage::{CellUses, PlacedScope, placed_scopes};
 use super::level::{AccessRule, Amount, LimitUse};
 use super::scope::{MatchField, Scope};
 use super::syntax::Place;
-use super::zone::{KeyCase, Rate, Zone};
+use super::zone::{KeyCase, NginxZone, Rate};
 
 /// The status of rejections that rules use if none is given.
 const DEFAULT_STATUS: u16 = 429;
@@ -119,28 +119,22 @@ impl RuleWriter {
     fn add_limit(&mut self, config: &HttpConfig<'_>, limit: &LimitUse, place: &Place, uses: &[CellUses]) {
         let is_connections = matches!(limit.amount, Amount::Connections(_));
         let directive = if is_connections { "limit_conn" } else { "limit_req" };
-        let is_zone = |zone: &&Zone| zone.name == limit.zone && zone.rate.is_none() == is_connections;
+        let is_zone = |zone: &&NginxZone| zone.name == limit.zone && zone.rate.is_none() == is_connections;
+        let name = &limit.zone;
         let Some(zone) = config.zones.iter().find(is_zone) else {
-            let name = &limit.zone;
-            return self
-                .comment(format!("{place}: `{directive}` of zone `{name}`: `{directive}_zone` is not here"));
+            let missing = format!("`{directive}` of zone `{name}`: `{directive}_zone` is not here");
+            return self.comment(format!("{place}: {missing}"));
         };
-        let cases = match zone.key_cases(&config.selections) {
-            Ok(cases) => cases,
-            Err(reason) => {
-                let name = &limit.zone;
-                return self
-                    .comment(format!("{place}: zone `{name}` is not converted: {reason} ({})", zone.place));
-            }
-        };
+        let cases = zone.key_cases(&config.selections).unwrap_or_else(|reason| {
+            self.comment(format!("{place}: zone `{name}` is not converted: {reason} ({})", zone.place));
+            Vec::new()
+        });
         let mut delay_note = None;
         for case in &cases {
             for PlacedScope { server, scope, mut notes } in placed_scopes(config, uses, case.is_per_server) {
                 let Some(scope) = scope.intersection(&case.scope) else {
-                    self.comment(format!(
-                        "{place}: zone `{}` is not converted: its key and its place both select hosts or paths",
-                        limit.zone
-                    ));
+                    let reason = "its key and its place both select hosts or paths";
+                    self.comment(format!("{place}: zone `{name}` is not converted: {reason}"));
                     continue;
                 };
                 notes.extend(case.notes.iter().cloned());

@@ -14,13 +14,13 @@ pub(super) enum MatchField {
 
 /// A condition: the attribute matches one of the patterns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Condition {
+pub(super) struct ScopeCondition {
     pub(super) field: MatchField,
     /// As the value is, without quotes.
     pub(super) patterns: Vec<String>,
 }
 
-impl Condition {
+impl ScopeCondition {
     pub(super) fn new(field: MatchField, patterns: Vec<String>) -> Self {
         Self { field, patterns }
     }
@@ -30,22 +30,22 @@ impl Condition {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scope {
     /// At most one for each attribute.
-    pub(super) conditions: Vec<Condition>,
-    pub(super) exceptions: Vec<Vec<Condition>>,
+    pub(super) conditions: Vec<ScopeCondition>,
+    pub(super) exceptions: Vec<Vec<ScopeCondition>>,
 }
 
 impl Scope {
     /// Adds a condition if it has patterns.
     pub(super) fn require(&mut self, field: MatchField, patterns: Vec<String>) {
         if !patterns.is_empty() {
-            self.conditions.push(Condition::new(field, patterns));
+            self.conditions.push(ScopeCondition::new(field, patterns));
         }
     }
 
     /// Adds an exception with one condition if it has patterns.
     pub(super) fn except(&mut self, field: MatchField, patterns: Vec<String>) {
         if !patterns.is_empty() {
-            self.exceptions.push(vec![Condition::new(field, patterns)]);
+            self.exceptions.push(vec![ScopeCondition::new(field, patterns)]);
         }
     }
 
@@ -74,8 +74,8 @@ impl Scope {
     }
 
     /// Returns the exceptions, with those that have one condition on the same attribute as one.
-    fn joined_exceptions(&self) -> Vec<Vec<Condition>> {
-        let mut joined: Vec<Vec<Condition>> = Vec::new();
+    fn joined_exceptions(&self) -> Vec<Vec<ScopeCondition>> {
+        let mut joined: Vec<Vec<ScopeCondition>> = Vec::new();
         for exception in &self.exceptions {
             let same =
                 joined.iter_mut().find_map(|other| match (other.as_mut_slice(), exception.as_slice()) {
@@ -95,10 +95,10 @@ impl Scope {
     }
 }
 
-fn format_conditions(conditions: &[Condition]) -> Option<String> {
-    let mut sorted: Vec<&Condition> = conditions.iter().collect();
+fn format_conditions(conditions: &[ScopeCondition]) -> Option<String> {
+    let mut sorted: Vec<&ScopeCondition> = conditions.iter().collect();
     sorted.sort_by(|one, other| one.field.cmp(&other.field));
-    let patterns = |condition: &Condition| {
+    let patterns = |condition: &ScopeCondition| {
         one_or_list(&condition.patterns.iter().map(|pattern| scalar(pattern)).collect::<Vec<_>>())
     };
     let mut fields: Vec<(&str, String)> = Vec::new();

@@ -29,7 +29,7 @@ pub(super) struct ValueScope {
 
 /// A pattern of an entry, as far as precedence is concerned.
 #[derive(Clone, Debug)]
-enum EntryPattern {
+enum SelectionPattern {
     /// All requests that no entry matches.
     Default,
     /// A value without regard to case.
@@ -44,7 +44,7 @@ enum EntryPattern {
     },
 }
 
-impl Competing for EntryPattern {
+impl Competing for SelectionPattern {
     fn precedes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Default, _) => false,
@@ -62,7 +62,7 @@ impl Competing for EntryPattern {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    pattern: EntryPattern,
+    pattern: SelectionPattern,
     value: String,
 }
 
@@ -129,18 +129,18 @@ impl<'d> Selections<'d> {
 impl Partition {
     /// Returns the requests for which the variable has `value`.
     fn scope_of(&self, value: &str, variable: &str) -> Result<ValueScope, String> {
-        let patterns = |is_wanted: &dyn Fn(&Entry) -> bool| -> Vec<&EntryPattern> {
+        let patterns = |is_wanted: &dyn Fn(&Entry) -> bool| -> Vec<&SelectionPattern> {
             self.entries.iter().filter(|entry| is_wanted(entry)).map(|entry| &entry.pattern).collect()
         };
         let ours = patterns(&|entry| entry.value == value);
         let others = patterns(&|entry| entry.value != value);
         let excepted = exceptions(&ours, &others)
             .ok_or_else(|| format!("entries of `${variable}` overlap in a way that rules cannot express"))?;
-        let texts = |patterns: &[&EntryPattern]| -> Result<Vec<String>, String> {
+        let texts = |patterns: &[&SelectionPattern]| -> Result<Vec<String>, String> {
             patterns.iter().map(|pattern| self.rule_pattern(pattern, variable)).collect()
         };
         let mut scope = Scope::default();
-        if !ours.iter().any(|pattern| matches!(pattern, EntryPattern::Default)) {
+        if !ours.iter().any(|pattern| matches!(pattern, SelectionPattern::Default)) {
             scope.require(self.field.clone(), texts(&ours)?);
         }
         scope.except(self.field.clone(), texts(&excepted)?);
@@ -148,28 +148,34 @@ impl Partition {
     }
 
     /// Returns a pattern as a rule has it.
-    fn rule_pattern(&self, pattern: &EntryPattern, variable: &str) -> Result<String, String> {
+    fn rule_pattern(&self, pattern: &SelectionPattern, variable: &str) -> Result<String, String> {
         let unsupported = |what: &str| Err(format!("`${variable}` has {what}, which rules do not support"));
         match (&self.field, pattern) {
-            (_, EntryPattern::Network { address, length }) => Ok(format!("{address}/{length}")),
-            (MatchField::ClientIp, EntryPattern::Text(text)) if text.parse::<IpAddr>().is_ok() => {
+            (_, SelectionPattern::Network { address, length }) => Ok(format!("{address}/{length}")),
+            (MatchField::ClientIp, SelectionPattern::Text(text)) if text.parse::<IpAddr>().is_ok() => {
                 Ok(text.clone())
             }
-            (MatchField::Header(_), EntryPattern::Text(text)) if text.is_empty() => Ok("!present".to_owned()),
-            (MatchField::Method, EntryPattern::Text(text)) if is_word(text) => Ok(text.to_ascii_uppercase()),
-            (MatchField::Host, EntryPattern::Text(text)) if is_host_name(text) => Ok(text.clone()),
-            (MatchField::Header(_) | MatchField::Path, EntryPattern::Text(text)) => {
+            (MatchField::Header(_), SelectionPattern::Text(text)) if text.is_empty() => {
+                Ok("!present".to_owned())
+            }
+            (MatchField::Method, SelectionPattern::Text(text)) if is_word(text) => {
+                Ok(text.to_ascii_uppercase())
+            }
+            (MatchField::Host, SelectionPattern::Text(text)) if is_host_name(text) => Ok(text.clone()),
+            (MatchField::Header(_) | MatchField::Path, SelectionPattern::Text(text)) => {
                 Ok(format!("~(?i)^{}$", regex::escape(text)))
             }
-            (MatchField::Header(_), EntryPattern::Regex { regex, .. }) if regex.is_match("") => {
+            (MatchField::Header(_), SelectionPattern::Regex { regex, .. }) if regex.is_match("") => {
                 unsupported("a regex that matches a missing header")
             }
             (
                 MatchField::Header(_) | MatchField::Path | MatchField::Host,
-                EntryPattern::Regex { regex, .. },
+                SelectionPattern::Regex { regex, .. },
             ) => Ok(format!("~{}", regex.as_str())),
-            (_, EntryPattern::Regex { .. }) => unsupported("a regex"),
-            (_, EntryPattern::Text(_) | EntryPattern::Default) => unsupported("a value of another kind"),
+            (_, SelectionPattern::Regex { .. }) => unsupported("a regex"),
+            (_, SelectionPattern::Text(_) | SelectionPattern::Default) => {
+                unsupported("a value of another kind")
+            }
         }
     }
 }
@@ -196,7 +202,7 @@ fn is_word(text: &str) -> bool {
 fn with_field(field: MatchField, entries: Vec<Entry>, block: &Directive) -> Result<Partition, String> {
     let has_empty_path = entries.iter().any(|entry| {
         !matches!(field, MatchField::Header(_))
-            && matches!(&entry.pattern, EntryPattern::Text(text) if text.is_empty())
+            && matches!(&entry.pattern, SelectionPattern::Text(text) if text.is_empty())
     });
     if has_empty_path {
         return Err(format!("{}: `{}` is never empty here", block.place, block.argument(0)));
@@ -207,12 +213,13 @@ fn with_field(field: MatchField, entries: Vec<Entry>, block: &Directive) -> Resu
 /// Returns the value of a `map` for a text.
 fn look_up(entries: &[Entry], text: &str) -> String {
     let matches = |entry: &&Entry| match &entry.pattern {
-        EntryPattern::Text(expected) => expected.eq_ignore_ascii_case(text),
-        EntryPattern::Regex { .. } | EntryPattern::Network { .. } | EntryPattern::Default => false,
+        SelectionPattern::Text(expected) => expected.eq_ignore_ascii_case(text),
+        SelectionPattern::Regex { .. } | SelectionPattern::Network { .. } | SelectionPattern::Default => {
+            false
+        }
     };
-    let matches_regex =
-        |entry: &&Entry| matches!(&entry.pattern, EntryPattern::Regex { regex, .. } if regex.is_match(text));
-    let is_default = |entry: &&Entry| matches!(entry.pattern, EntryPattern::Default);
+    let matches_regex = |entry: &&Entry| matches!(&entry.pattern, SelectionPattern::Regex { regex, .. } if regex.is_match(text));
+    let is_default = |entry: &&Entry| matches!(entry.pattern, SelectionPattern::Default);
     let mut all = entries.iter();
     let found = all.find(matches).or_else(|| entries.iter().find(matches_regex));
     found.or_else(|| entries.iter().find(is_default)).map(|entry| entry.value.clone()).unwrap_or_default()
@@ -237,14 +244,14 @@ fn read_map(block: &Directive) -> Result<Vec<Entry>, String> {
                 };
                 let regex = parse_regex(text, ignores_case)
                     .ok_or_else(|| format!("{}: rules do not support this regex", line.place))?;
-                EntryPattern::Regex { regex, order }
+                SelectionPattern::Regex { regex, order }
             }
             // A backslash quotes a word with a special meaning.
-            (text, _) => EntryPattern::Text(text.strip_prefix('\\').unwrap_or(text).to_ascii_lowercase()),
+            (text, _) => SelectionPattern::Text(text.strip_prefix('\\').unwrap_or(text).to_ascii_lowercase()),
         };
         entries.push(Entry { pattern, value });
     }
-    entries.push(Entry { pattern: EntryPattern::Default, value: default });
+    entries.push(Entry { pattern: SelectionPattern::Default, value: default });
     Ok(entries)
 }
 
@@ -265,11 +272,11 @@ fn read_geo(block: &Directive) -> Result<Partition, String> {
             text => {
                 let (address, length) = parse_network(text)
                     .ok_or_else(|| format!("{}: `{text}` is not a network", line.place))?;
-                entries.push(Entry { pattern: EntryPattern::Network { address, length }, value });
+                entries.push(Entry { pattern: SelectionPattern::Network { address, length }, value });
             }
         }
     }
-    entries.push(Entry { pattern: EntryPattern::Default, value: default });
+    entries.push(Entry { pattern: SelectionPattern::Default, value: default });
     Ok(Partition { field: MatchField::ClientIp, entries })
 }
 

@@ -87,15 +87,29 @@ struct Parser<'r> {
 }
 
 /// The text that is being parsed.
-struct SourceText<'t> {
+struct NginxText<'t> {
     file: Rc<str>,
     lexer: Lexer<'t>,
     include_depth: usize,
 }
 
-impl SourceText<'_> {
+impl NginxText<'_> {
     fn error(&self, position: (usize, usize), message: impl Into<String>) -> ImportError {
         ImportError { file: self.file.to_string(), position: Some(position), message: message.into() }
+    }
+
+    /// Checks that the text may end here: outside of blocks and behind a directive.
+    fn check_end(
+        &self,
+        opened: Option<(usize, usize)>,
+        is_complete: bool,
+        begun: (usize, usize),
+    ) -> Result<(), ImportError> {
+        match (opened, is_complete) {
+            (_, false) => Err(self.error(begun, "directive without `;` or `{`")),
+            (Some(opened), true) => Err(self.error(opened, "block without a closing `}`")),
+            (None, true) => Ok(()),
+        }
     }
 
     fn lex_error(&self, error: &LexError) -> ImportError {
@@ -105,7 +119,7 @@ impl SourceText<'_> {
 
 impl Parser<'_> {
     fn parse_file(&mut self, file: &str, text: &str, depth: usize) -> Result<Vec<Directive>, ImportError> {
-        let mut source = SourceText { file: file.into(), lexer: Lexer::new(text), include_depth: depth };
+        let mut source = NginxText { file: file.into(), lexer: Lexer::new(text), include_depth: depth };
         self.total_size = self.total_size.saturating_add(text.len());
         if self.total_size > MAX_TOTAL_SIZE {
             return Err(source.error((1, 1), format!("configuration above {MAX_TOTAL_SIZE} bytes")));
@@ -116,7 +130,7 @@ impl Parser<'_> {
     /// Parses directives up to the end of the block that was opened at this position, or of the file.
     fn parse_block(
         &mut self,
-        source: &mut SourceText<'_>,
+        source: &mut NginxText<'_>,
         opened: Option<(usize, usize)>,
         depth: usize,
     ) -> Result<Vec<Directive>, ImportError> {
@@ -126,11 +140,8 @@ impl Parser<'_> {
         loop {
             let token = source.lexer.next_token().map_err(|error| source.lex_error(&error))?;
             let Some(token) = token else {
-                return match (opened, words.is_empty()) {
-                    (_, false) => Err(source.error(begun, "directive without `;` or `{`")),
-                    (Some(opened), true) => Err(source.error(opened, "block without a closing `}`")),
-                    (None, true) => Ok(directives),
-                };
+                source.check_end(opened, words.is_empty(), begun)?;
+                return Ok(directives);
             };
             match token.kind {
                 TokenKind::Word(word) => {
@@ -159,7 +170,7 @@ impl Parser<'_> {
 
     fn new_directive(
         &mut self,
-        source: &SourceText<'_>,
+        source: &NginxText<'_>,
         words: &mut Vec<String>,
         position: (usize, usize),
     ) -> Result<Directive, ImportError> {
@@ -175,7 +186,7 @@ impl Parser<'_> {
 
     fn parse_body(
         &mut self,
-        source: &mut SourceText<'_>,
+        source: &mut NginxText<'_>,
         directive: &Directive,
         opened: (usize, usize),
         depth: usize,
@@ -194,7 +205,7 @@ impl Parser<'_> {
     /// Adds a directive, or the directives of the files that it includes.
     fn add(
         &mut self,
-        source: &SourceText<'_>,
+        source: &NginxText<'_>,
         directive: Directive,
         directives: &mut Vec<Directive>,
     ) -> Result<(), ImportError> {

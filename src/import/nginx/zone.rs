@@ -18,7 +18,7 @@ pub(super) struct Rate {
 
 /// A zone.
 #[derive(Clone, Debug)]
-pub(super) struct Zone {
+pub(super) struct NginxZone {
     pub(super) name: String,
     /// `None` for a zone of connections.
     pub(super) rate: Option<Rate>,
@@ -40,7 +40,7 @@ pub(super) struct KeyCase {
     pub(super) notes: Vec<String>,
 }
 
-impl Zone {
+impl NginxZone {
     /// Reads `limit_req_zone` or `limit_conn_zone`; `Err` has the reason why it has no meaning here.
     pub(super) fn parse(directive: &Directive) -> Result<Self, String> {
         let find = |prefix: &str| directive.arguments.iter().find_map(|word| word.strip_prefix(prefix));
@@ -138,7 +138,6 @@ enum KeyPart {
 }
 
 fn key_part(variable: &str, notes: &mut Vec<String>) -> Option<KeyPart> {
-    let named = |kind: &str, name: &str| map([(kind, scalar(name))]);
     let client = || map([("client_ip", map([("prefix", "128")]))]);
     Some(match variable {
         "binary_remote_addr" | "remote_addr" => KeyPart::Always(client()),
@@ -166,22 +165,27 @@ fn key_part(variable: &str, notes: &mut Vec<String>) -> Option<KeyPart> {
             notes.push(format!("`${variable}` is not a part of the key"));
             KeyPart::Constant
         }
-        _ => {
-            let begins = |prefix: &str| variable.strip_prefix(prefix).filter(|name| !name.is_empty());
-            if let Some(name) = begins("http_") {
-                if name == "x_forwarded_for" || name == "x_real_ip" {
-                    notes.push(format!(
-                        "clients can send any `${variable}`: prefer `key: client_ip` with `client_ip.trusted_proxies`"
-                    ));
-                }
-                KeyPart::Header(name.to_ascii_lowercase().replace('_', "-"))
-            } else if let Some(name) = begins("cookie_") {
-                KeyPart::Optional(named("cookie", name))
-            } else {
-                KeyPart::Optional(named("query", begins("arg_")?))
-            }
-        }
+        _ => return named_part(variable, notes),
     })
+}
+
+/// Returns what `$http_NAME`, `$cookie_NAME` and `$arg_NAME` contribute; `None` for other variables.
+fn named_part(variable: &str, notes: &mut Vec<String>) -> Option<KeyPart> {
+    let (kind, name) = variable.split_once('_').filter(|(_, name)| !name.is_empty())?;
+    let optional = |kind: &str| Some(KeyPart::Optional(map([(kind, scalar(name))])));
+    match kind {
+        "http" => {
+            if matches!(name, "x_forwarded_for" | "x_real_ip") {
+                notes.push(format!(
+                    "clients can send any `${variable}`: prefer `key: client_ip` with `client_ip.trusted_proxies`"
+                ));
+            }
+            Some(KeyPart::Header(name.to_ascii_lowercase().replace('_', "-")))
+        }
+        "cookie" => optional("cookie"),
+        "arg" => optional("query"),
+        _ => None,
+    }
 }
 
 /// Returns the keys of variables that no `map` or `geo` defines.
@@ -260,7 +264,7 @@ mod tests {
     fn keys(zone: &str) -> Result<Vec<String>, String> {
         let file =
             syntax::parse("f", &format!("limit_req_zone {zone} zone=z:1m rate=1r/s;"), &|_| Vec::new());
-        let zone = Zone::parse(&file.unwrap().directives[0]).unwrap();
+        let zone = NginxZone::parse(&file.unwrap().directives[0]).unwrap();
         let cases = zone.key_cases(&Selections::default())?;
         Ok(cases.into_iter().map(|case| case.parts.join(", ")).collect())
     }
