@@ -85,7 +85,7 @@ def load(scenario, port, seconds, directory):
         good = int(re.search(r"status codes: (\d+) 2xx", report)[1])
         bad = sum(int(count) for count in re.findall(r"(\d+) [345]xx", report))
         if bad or not good:
-            sys.exit(f"{scenario}: not all was answered well\n{report}")
+            sys.exit(f"{scenario}: not all responses were successful\n{report}")
         return good, good * len(BODY)
     size = 100 * MIB if scenario.endswith("100m") else MIB
     script = ["-s", f"{directory}/upload.lua"] if scenario.startswith("upload") else []
@@ -93,7 +93,7 @@ def load(scenario, port, seconds, directory):
     connections = 2 if size > MIB else 8
     report = run_tool("wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", *script, base + path)
     if "Non-2xx" in report:
-        sys.exit(f"{scenario}: not all was answered well\n{report}")
+        sys.exit(f"{scenario}: not all responses were successful\n{report}")
     requests = int(re.search(r"(\d+) requests in", report)[1])
     if script:
         return requests, requests * size

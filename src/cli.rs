@@ -150,6 +150,12 @@ pub enum ImportFormat {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// The limits of nginx: `limit_req`, `limit_conn`, `allow` and `deny`, with all included files.
+    Nginx {
+        /// File to import: nginx.conf or a part of it.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 /// Name of the reference's executable, which manifests run by its path.

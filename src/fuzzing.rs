@@ -8,6 +8,7 @@ mod configuration;
 mod document;
 mod headers;
 mod keys;
+mod nginx;
 mod paths;
 mod rls;
 mod state_file;
@@ -18,6 +19,7 @@ pub use self::configuration::{configuration, data_file, value};
 pub use self::document::document;
 pub use self::headers::{cost, forwarded, host, load_report, proxy_protocol, token, trace};
 pub use self::keys::keys;
+pub use self::nginx::nginx;
 pub use self::paths::path;
 pub use self::rls::rate_limits;
 pub use self::state_file::state;
@@ -29,7 +31,7 @@ pub use crate::proxy::fuzzing::steering;
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 19] = [
+pub const TARGETS: [(&str, Target); 20] = [
     ("answer", answer),
     ("chunks", chunks),
     ("configuration", configuration),
@@ -40,6 +42,7 @@ pub const TARGETS: [(&str, Target); 19] = [
     ("host", host),
     ("keys", keys),
     ("load_report", load_report),
+    ("nginx", nginx),
     ("path", path),
     ("proxy_protocol", proxy_protocol),
     ("rate_limits", rate_limits),

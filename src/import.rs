@@ -5,6 +5,7 @@
 
 pub mod envoy_ratelimit;
 pub mod local_ratelimit;
+pub mod nginx;
 
 mod actions;
 mod match_fields;

@@ -131,7 +131,7 @@ fn admin_client(address: &str, args: &AdminTokenArgs) -> Result<AdminClient, Str
 fn import_rules(from: &ImportFormat) -> ExitCode {
     let files = match from {
         ImportFormat::EnvoyRatelimit { files } => files.as_slice(),
-        ImportFormat::LocalRatelimit { file } => std::slice::from_ref(file),
+        ImportFormat::LocalRatelimit { file } | ImportFormat::Nginx { file } => std::slice::from_ref(file),
     };
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for file in files {
@@ -144,6 +144,9 @@ fn import_rules(from: &ImportFormat) -> ExitCode {
     let rules = match (from, texts.as_slice()) {
         _ if !problems.is_empty() => Ok(String::new()),
         (ImportFormat::LocalRatelimit { .. }, [(name, text)]) => import::local_ratelimit::import(name, text),
+        (ImportFormat::Nginx { file }, [(name, text)]) => {
+            import::nginx::import(name, text, &|pattern| import::nginx::read_files(file, pattern))
+        }
         (_, texts) => import::envoy_ratelimit::import(texts),
     };
     let rules = rules.unwrap_or_else(|wrong| {

@@ -218,6 +218,20 @@ fn links_between_documents_resolve() {
     assert_none("a broken link", &broken);
 }
 
+#[test]
+fn every_question_of_the_on_call_page_has_a_session() {
+    let page = document("docs/operations/on-call.md");
+    let questions: Vec<&str> = page.split("\n## ").skip(1).collect();
+    assert_eq!(questions.len(), 10);
+    let script = document("docs/on-call/record.py");
+    for question in questions {
+        let name = question.split_once("<!-- session: ").and_then(|(_, rest)| rest.split_once(" -->"));
+        let (name, session) = name.unwrap_or_else(|| panic!("no session in {question}"));
+        assert!(script.contains(&format!("(\"{name}\", ")), "{name} is not in record.py");
+        assert!(session.contains("\n```text\n$ "), "{name} is not recorded: run docs/on-call/record.py");
+    }
+}
+
 mod parser_tests {
     //! Tests of the readers: every check above must be able to fail.
 

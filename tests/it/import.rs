@@ -1,5 +1,7 @@
 //! `weir import`: output and exit codes.
 
+mod nginx;
+
 use std::fs;
 
 use tempfile::TempDir;
@@ -65,6 +67,27 @@ fn local_ratelimit_filter_is_converted_to_valid_rules() {
 }
 
 #[test]
+fn nginx_files_are_converted_with_their_includes() {
+    let directory = TempDir::new().unwrap();
+    let main = "http { limit_req_zone $binary_remote_addr zone=ip:1m rate=10r/s; include *.d/*.conf; include none; }";
+    let main = write_file(&directory, "nginx.conf", main);
+    fs::create_dir(directory.path().join("conf.d")).unwrap();
+    write_file(
+        &directory,
+        "conf.d/a.conf",
+        "server { limit_req zone=ip burst=5; location = /x { deny all; } }",
+    );
+    assert_imports(
+        &["nginx", &main],
+        &[
+            "- name: ip\n    key: [{ client_ip: { prefix: 128 } }]\n    limit: 10/s\n    burst: 1\n    throttle: delay 500ms",
+            "none` not included: No such file",
+            "action: deny",
+        ],
+    );
+}
+
+#[test]
 fn invalid_input_exits_2_with_its_location() {
     let directory = TempDir::new().unwrap();
     let wrong = write_file(&directory, "wrong.yaml", "domain: edge\ndescriptors:\n  - value: x\n");
@@ -84,7 +107,7 @@ fn invalid_input_exits_2_with_its_location() {
     let output = run(["import", "local-ratelimit", missing.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("none.yaml: not readable"), "{}", text(&output.stderr));
-    for usage in [&["import"][..], &["import", "envoy-ratelimit"], &["import", "nginx", "x"]] {
+    for usage in [&["import"][..], &["import", "envoy-ratelimit"], &["import", "nginx"]] {
         assert_eq!(run(usage.iter().copied()).status.code(), Some(2), "{usage:?}");
     }
 }

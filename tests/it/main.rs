@@ -28,6 +28,7 @@ mod jwt;
 mod limiting;
 mod lingering;
 mod malformed;
+mod migration;
 mod overload;
 mod plans;
 mod proxy_protocol;

@@ -8,6 +8,7 @@ pub(crate) mod h2;
 pub(crate) mod h2_origin;
 pub(crate) mod metrics;
 pub(crate) mod origin;
+pub(crate) mod peers;
 pub(crate) mod pki;
 pub(crate) mod tls_front;
 pub(crate) mod wait;

@@ -1,0 +1,203 @@
+use super::*;
+
+fn imported(text: &str) -> Result<String, String> {
+    let rules = import("nginx.conf", text, &|_| Vec::new()).map_err(|errors| errors[0].to_string())?;
+    // Without the comments on all rules.
+    Ok(rules.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect())
+}
+
+const ZONE: &str = "limit_req_zone $binary_remote_addr zone=ip:10m rate=10r/s;\n";
+
+#[test]
+fn nginx_limit_of_a_whole_server_becomes_one_rule() {
+    let text = format!(
+        "{ZONE} limit_req zone=ip burst=20 nodelay; server {{ location /a {{ }} location ~ b {{ }} }}"
+    );
+    let expected = "rules:
+  - name: ip
+    key: [{ client_ip: { prefix: 128 } }]
+    limit: 10/s
+    burst: 21
+    on_limit: { status: 503 }
+";
+    assert_eq!(imported(&text).unwrap(), expected);
+}
+
+#[test]
+fn nginx_burst_without_nodelay_becomes_a_delay() {
+    let throttle = |parameters: &str, rate: &str| {
+        let text = format!("limit_req_zone $uri zone=a:1m rate={rate};\nlimit_req zone=a {parameters};");
+        let rules = imported(&text).unwrap();
+        let field =
+            |name: &str| rules.lines().find_map(|line| line.trim().strip_prefix(name).map(str::to_owned));
+        (field("burst: ").unwrap(), field("throttle: "))
+    };
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(throttle("", "10r/s"), ("1".to_owned(), None));
+    assert_eq!(throttle("burst=5", "10r/s"), ("1".to_owned(), some("delay 500ms")));
+    assert_eq!(throttle("burst=5 delay=3", "10r/s"), ("4".to_owned(), some("delay 200ms")));
+    assert_eq!(throttle("burst=5", "3r/s"), ("1".to_owned(), some("{ delay: 1667ms, queue: 5 }")));
+    assert_eq!(throttle("burst=2", "1r/m"), ("1".to_owned(), some("delay 120s")));
+}
+
+#[test]
+fn nginx_location_with_its_own_limit_is_excepted_from_the_server() {
+    let text = format!(
+        "{ZONE}limit_req_zone $http_x_key zone=key:1m rate=1r/m;
+limit_req_status 429;
+server {{
+    limit_req zone=ip;
+    location /api/ {{ limit_req zone=key burst=5 nodelay; }}
+    location = /health {{ return 200; }}
+}}"
+    );
+    let expected = r#"rules:
+  - name: key
+    match: { path: "/api/*" }
+    key: [{ header: x-key }]
+    limit: 1/min
+    burst: 6
+  - name: ip
+    except: { path: ["/api/*", "/health"], trailing_slash: exact }
+    key: [{ client_ip: { prefix: 128 } }]
+    limit: 10/s
+    burst: 1
+"#;
+    assert_eq!(imported(&text).unwrap(), expected);
+}
+
+#[test]
+fn nginx_locations_that_no_single_rule_covers_share_a_counter() {
+    // `/a/b/` has another limit than `/a/`, and `/a/b/c/` the same.
+    let text = format!(
+        "{ZONE}limit_req_status 429;
+server {{
+    location /a/ {{ limit_req zone=ip; }}
+    location /a/b/ {{ }}
+    location /a/b/c/ {{ limit_req zone=ip; }}
+}}"
+    );
+    let expected = r#"rules:
+  - name: ip
+    match: { path: "/a/*" }
+    except: { path: ["/a/b/*", "/a/b/c/*"] }
+    key: [{ client_ip: { prefix: 128 } }]
+    limit: 10/s
+    burst: 1
+    counter: ip
+  - name: ip-2
+    match: { path: "/a/b/c/*" }
+    key: [{ client_ip: { prefix: 128 } }]
+    limit: 10/s
+    burst: 1
+    counter: ip
+"#;
+    assert_eq!(imported(&text).unwrap(), expected);
+}
+
+#[test]
+fn nginx_servers_become_hosts() {
+    let text = format!(
+        "{ZONE}limit_req_zone $server_name zone=host:1m rate=100r/s;
+limit_req_status 429;
+server {{ server_name a.com; }}
+server {{ server_name b.com www.b.com; limit_req zone=ip; limit_req zone=host burst=9 nodelay; }}
+server {{ server_name *.b.com; limit_req zone=host burst=9 nodelay; }}"
+    );
+    let expected = r#"rules:
+  - name: ip
+    match: { host: [b.com, www.b.com] }
+    key: [{ client_ip: { prefix: 128 } }]
+    limit: 10/s
+    burst: 1
+  - name: host
+    match: { host: [b.com, www.b.com] }
+    key: []
+    limit: 100/s
+    burst: 10
+  - name: host-2
+    match: { host: "*.b.com" }
+    except: { host: www.b.com }
+    key: []
+    limit: 100/s
+    burst: 10
+"#;
+    assert_eq!(imported(&text).unwrap(), expected);
+}
+
+#[test]
+fn nginx_default_server_has_its_names_and_all_other_hosts() {
+    // `www.*` is between the name of the default server and the rest of its hosts.
+    let text = format!(
+        "{ZONE}limit_req_status 429;
+server {{ server_name www.a.com; limit_req zone=ip; }}
+server {{ server_name www.*; }}"
+    );
+    let rules = imported(&text).unwrap();
+    assert!(rules.contains("match: { host: www.a.com }\n"), "{rules}");
+    assert!(rules.contains("except: { host: [www.a.com, \"~^www\\\\..\"] }\n"), "{rules}");
+    assert_eq!(rules.matches("counter: ip\n").count(), 2, "{rules}");
+}
+
+#[test]
+fn nginx_access_rules_apply_in_order() {
+    let text =
+        "location /admin/ { deny 10.0.0.1; allow 10.0.0.0/8; deny 192.0.2.0/24; deny all; allow 1.1.1.1; }";
+    let expected = r#"rules:
+  - name: deny
+    match: { path: "/admin/*", client_ip: "10.0.0.1/32" }
+    action: deny
+  - name: deny-2
+    match: { path: "/admin/*", client_ip: "192.0.2.0/24" }
+    except: { client_ip: "10.0.0.0/8" }
+    action: deny
+  - name: deny-3
+    match: { path: "/admin/*" }
+    except: { client_ip: "10.0.0.0/8" }
+    action: deny
+"#;
+    assert_eq!(imported(text).unwrap(), expected);
+}
+
+#[test]
+fn nginx_connection_limits_and_dry_runs_are_converted() {
+    let text = "limit_conn_zone $binary_remote_addr zone=addr:10m; limit_conn addr 5; limit_conn_dry_run on;";
+    let expected = "rules:
+  - name: addr
+    key: [{ client_ip: { prefix: 128 } }]
+    in_flight: 5
+    throttle: shadow
+    on_limit: { status: 503 }
+";
+    assert_eq!(imported(text).unwrap(), expected);
+}
+
+#[test]
+fn nginx_limits_that_cannot_be_converted_are_comments_with_their_line() {
+    for (text, expected) in [
+        ("limit_req zone=a;", "nginx.conf:1: `limit_req` of zone `a`: `limit_req_zone` is not here"),
+        (
+            "limit_req_zone $ssl_client_serial zone=a:1m;\nlimit_req zone=a;",
+            "nginx.conf:2: zone `a` is not converted: the variable `$ssl_client_serial` is not supported (nginx.conf:1)",
+        ),
+        (
+            "map $uri $k { /a $remote_addr; }\nlimit_req_zone $k zone=a:1m;\nlocation /b { limit_req zone=a; }",
+            "nginx.conf:3: zone `a` is not converted: its key and its place both select hosts or paths",
+        ),
+        (
+            "location ~ (?!a) { deny all; }",
+            "nginx.conf:1: rules do not support the regex `(?!a)`: its requests get the limits of other locations",
+        ),
+    ] {
+        let rules = imported(text).unwrap();
+        assert!(rules.contains(&format!("  # {expected}\n")), "{expected}\n{rules}");
+        assert!(rules.starts_with("rules: []\n"), "{rules}");
+    }
+}
+
+#[test]
+fn nginx_file_without_limits_is_an_error() {
+    let error = imported("server { listen 80; }").unwrap_err();
+    assert_eq!(error, "nginx.conf: no limit_req, limit_conn, allow or deny in the file");
+    assert_eq!(imported("server {").unwrap_err(), "nginx.conf:1:8: block without a closing `}`");
+}
