@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod admin;
+pub mod alerts;
 pub mod app;
 mod atomic_file;
 pub mod central;

@@ -26,7 +26,7 @@ use circles::largest_cycles;
 use source::{Source, all_sources, display_path, files, line_of, program_sources, read_text, root};
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
+const ALLOWED_IMPORTS: [(&str, &[&str]); 37] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -81,6 +81,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
             "state_file",
             "drain",
             "overload",
+            "alerts",
             "telemetry",
             // Certificates and keys are data files.
             "tls",
@@ -163,6 +164,8 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
             "yaml",
         ],
     ),
+    // Pure except for the client and the notifier: see `alerts_are_pure_except_for_client_and_notifier`.
+    ("alerts", &["telemetry", "tls", "transport", "jitter", "limiter"]),
     // Fetches documents and passes them on without parsing them.
     ("central", &["transport", "telemetry", "clock", "tls", "jitter", "atomic_file"]),
     ("store", &["remote", "limiter", "tls", "transport", "telemetry", "clock", "jitter"]),
@@ -199,6 +202,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
 const EVERYTHING: &[&str] = &[
     "http_server",
     "watch",
+    "alerts",
     "central",
     "remote",
     "store",
@@ -415,6 +419,12 @@ fn rls_decisions_are_pure_except_for_servers_and_sources() {
 fn limits_are_pure_except_for_remote_and_store_access() {
     // `view` holds the connections to them, and requests wait for the store.
     assert_pure_except("limits", &["src/limits/remote", "src/limits/leases", "src/limits/view"], 4);
+}
+
+#[test]
+fn alerts_are_pure_except_for_client_and_notifier() {
+    // `sample` names a type of telemetry.
+    assert_pure_except("alerts", &["src/alerts/client", "src/alerts/notifier", "src/alerts/sample"], 6);
 }
 
 /// Checks that `module` is pure, except files whose paths begin with one of `shell`. At least `min_files`
