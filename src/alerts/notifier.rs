@@ -21,8 +21,8 @@ use crate::jitter::backoff;
 use crate::limiter::timestamp::Timestamp;
 use crate::telemetry::metrics::{AlertMetrics, Metrics};
 
-/// Pause after the first failed attempt, and the maximum pause.
-const FIRST_RETRY: Duration = Duration::from_secs(5);
+/// Pause after the first failed attempt, shorter than a slice so that the next sample repeats it; and the maximum pause.
+const FIRST_RETRY: Duration = Duration::from_secs(4);
 const MAX_RETRY: Duration = Duration::from_secs(300);
 
 /// Evaluates alerts and sends them.

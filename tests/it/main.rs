@@ -8,6 +8,7 @@
 
 mod access_log;
 mod admin;
+mod alerts;
 mod cli;
 mod client_ip;
 mod config_mistakes;

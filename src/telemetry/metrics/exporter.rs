@@ -224,6 +224,7 @@ impl MetricRegistry {
             self.set_gauge(&families::SHARED_INSTANCES, &[("rule", rule)], f64::from(*instances));
             self.set_gauge(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *error_bound);
         }
+        self.set_gauge(&families::WORKERS, &[], totals.workers as f64);
         self.set_counter(&families::PANICS, &[], panics::count());
         self.set_gauge(&families::PROCESS_START, &[], scrape.start_time.as_secs_f64());
         self.set_process(process);

@@ -229,6 +229,7 @@ pub(super) static SPANS_DROPPED: Family = counter(
     "weir_spans_dropped_total",
     "Lost spans: the queue was full, or the collector did not accept them.",
 );
+pub(super) static WORKERS: Family = gauge("weir_workers", "Worker threads.");
 pub(super) static BUILD_INFO: Family = gauge("weir_build_info", "Always 1; the version is in the label.");
 pub(super) static PROCESS_START: Family =
     gauge("process_start_time_seconds", "When the process started, since the Unix epoch.");
