@@ -1,6 +1,7 @@
 //! Assembles all parts, starts them and shuts them down; the only module that depends on all of them.
 
 mod admin_port;
+mod alerts;
 mod central;
 mod generation;
 mod instances;
@@ -21,6 +22,7 @@ use std::thread::JoinHandle;
 use tokio::task::JoinSet;
 
 use self::admin_port::AdminPort;
+use self::alerts::AlertSettingsSender;
 use self::central::CentralSource;
 use self::generation::Generations;
 use self::instances::InstanceResolver;
@@ -75,6 +77,7 @@ struct RunningApp {
     generations: Arc<Generations>,
     rls_runtime: Option<Arc<RlsRuntime>>,
     reload: ReloadHandle,
+    alert_settings: Arc<AlertSettingsSender>,
     state_saver: Option<StateSaver>,
     access_log_guard: Option<access_log::AccessLogGuard>,
     tracer_guard: Option<spans::TracerGuard>,
@@ -133,6 +136,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
             () = table_full_alert::watch(&running.shared, config.max_keys) => Ok(()),
             () = resource_limits::watch_memory(&running.shared.overload) => Ok(()),
             () = instances.run() => Ok(()),
+            () = alerts::run(&running) => Ok(()),
         }
     });
     running.reload.stop();
@@ -237,7 +241,16 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
             rls_runtime.as_ref(),
         )?;
     }
-    Ok(RunningApp { shared, generations, rls_runtime, reload, state_saver, access_log_guard, tracer_guard })
+    Ok(RunningApp {
+        shared,
+        generations,
+        rls_runtime,
+        reload,
+        alert_settings: Arc::new(alerts::settings_sender(config)),
+        state_saver,
+        access_log_guard,
+        tracer_guard,
+    })
 }
 
 /// Draws the secret that keys are hashed with, if no state file contains one.

@@ -45,7 +45,7 @@ use crate::central::document::FetchedDocument;
 use crate::engine::PolicySpec;
 use crate::limiter::elastic::signal::SignalSet;
 use crate::telemetry::{access_log, spans};
-use crate::{central, drain, listener, overload, remote, rls, state_file, store, tls, upstream};
+use crate::{alerts, central, drain, listener, overload, remote, rls, state_file, store, tls, upstream};
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
@@ -68,6 +68,8 @@ pub struct Config {
     pub access_log: Option<access_log::AccessLogSettings>,
     /// Export of spans; `None` if tracing is not configured.
     pub tracing: Option<spans::TracingSettings>,
+    /// Alerts to a webhook; `None` if not configured.
+    pub alerts: Option<alerts::settings::AlertSettings>,
     /// Graceful shutdown.
     pub drain: drain::DrainSettings,
     /// Overload protection: limits on connections and requests in flight.

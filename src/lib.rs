@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod admin_client;
+pub mod alerts;
 pub mod app;
 mod atomic_file;
 pub mod central;

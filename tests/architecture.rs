@@ -28,7 +28,7 @@ use circles::largest_cycles;
 use source::{Source, all_sources, display_path, files, line_of, program_sources, read_text, root};
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
+const ALLOWED_IMPORTS: [(&str, &[&str]); 39] = [
     ("main", &["app", "top", "admin_client", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -86,6 +86,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
             "state_file",
             "drain",
             "overload",
+            "alerts",
             "telemetry",
             // Certificates and keys are data files.
             "tls",
@@ -168,6 +169,8 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
             "yaml",
         ],
     ),
+    // Pure except for the client and the notifier: see `alerts_are_pure_except_for_client_and_notifier`.
+    ("alerts", &["telemetry", "tls", "transport", "jitter", "limiter"]),
     // Fetches documents and passes them on without parsing them.
     ("central", &["transport", "telemetry", "clock", "tls", "jitter", "atomic_file"]),
     ("store", &["remote", "limiter", "tls", "transport", "telemetry", "clock", "jitter"]),
@@ -204,6 +207,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
 const EVERYTHING: &[&str] = &[
     "http_server",
     "watch",
+    "alerts",
     "central",
     "remote",
     "store",
@@ -420,6 +424,12 @@ fn rls_decisions_are_pure_except_for_servers_and_sources() {
 fn limits_are_pure_except_for_remote_and_store_access() {
     // `view` holds the connections to them, and requests wait for the store.
     assert_pure_except("limits", &["src/limits/remote", "src/limits/leases", "src/limits/view"], 4);
+}
+
+#[test]
+fn alerts_are_pure_except_for_client_and_notifier() {
+    // `sample` names a type of telemetry.
+    assert_pure_except("alerts", &["src/alerts/client", "src/alerts/notifier", "src/alerts/sample"], 6);
 }
 
 /// Checks that `module` is pure, except files whose paths begin with one of `shell`. At least `min_files`

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::central::CentralHandle;
-use super::{AppError, RunningApp, spawn_thread};
+use super::{AppError, RunningApp, alerts, spawn_thread};
 use crate::config::reload::{Reload, Reloader};
 
 /// Follows the configuration file on a thread of its own.
@@ -17,6 +17,7 @@ pub(super) fn start(
     let generations = Arc::clone(&running.generations);
     let shared = Arc::clone(&running.shared);
     let rls_runtime = running.rls_runtime.clone();
+    let alert_settings = Arc::clone(&running.alert_settings);
     let follow = move || {
         reloader.run(
             || shared.clock.civil_now(),
@@ -24,13 +25,14 @@ pub(super) fn start(
                 let outcome = reload.outcome();
                 let generation = match reload {
                     Reload::Applied { config, document, restart_fields: needs_restart, .. } => {
-                        shared.metrics.set_config_restart_pending(!needs_restart.is_empty());
+                        shared.metrics.set_config_restart_pending(needs_restart.len());
                         if let (Some(tracer), Some(settings)) = (&shared.tracer, &config.tracing) {
                             tracer.set_sampling_ratio(settings.sampling_ratio);
                         }
                         if let (Some(service), Some(options)) = (&rls_runtime, &config.rls) {
                             service.apply(options);
                         }
+                        alerts::apply(&alert_settings, config.alerts.clone());
                         let generation = generations.apply(&config);
                         if let (Some(central_handle), Some(settings), Some(document)) =
                             (&mut central, config.central, document)

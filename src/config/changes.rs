@@ -48,6 +48,7 @@ pub fn describe_changes(old: &Config, new: &Config) -> Vec<String> {
     }
     let sections = [
         ("config", old.central != new.central),
+        ("alerts", old.alerts != new.alerts),
         ("upstreams", has_other_upstreams(old, new) || old.policy.routes != new.policy.routes),
         ("client_ip, geo, jwt", old.policy.identify != new.policy.identify),
         ("elastic", old.elastic_signals != new.elastic_signals),

@@ -3,6 +3,7 @@
 //! An invalid part is replaced by a default or left out, so that the rest is still checked. The result is
 //! used only if nothing was reported.
 
+mod alerts;
 mod bootstrap;
 mod client_limits;
 mod context;
@@ -75,6 +76,7 @@ pub(super) fn compile(
     let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
     let access_log = compile_access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
+    let alerts = alerts::compile(raw.alerts.as_ref(), root.key("alerts"), files, report);
     let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
     let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"), report);
     let mut identify = compile_identify(raw, files, report);
@@ -127,6 +129,7 @@ pub(super) fn compile(
         admin: compiled_listeners.admin,
         access_log,
         tracing,
+        alerts,
         drain,
         overload,
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),

@@ -43,6 +43,11 @@ pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval between DNS lookups of an upstream's names; Envoy's default.
 pub const DNS_REFRESH: Duration = Duration::from_secs(5);
 
+/// Time after which an alert that is still firing is sent again. A reminder each hour, without a flood of them.
+pub const ALERT_REPEAT_INTERVAL: Duration = Duration::from_secs(3600);
+/// Minimum of that time.
+pub const MIN_ALERT_REPEAT_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Default seed of a rule's `enforce`.
 pub const ENFORCE_SEED: &str = crate::rules::enforced_share::DEFAULT_SEED;
 

@@ -5,6 +5,7 @@
 //! comments are the descriptions in the schema. Required keys are `Option`s too: invalid values are left out,
 //! so that the rest of the file can still be checked.
 
+mod alerts;
 mod bootstrap;
 mod client_limits;
 mod cost;
@@ -25,6 +26,7 @@ use std::num::NonZeroUsize;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub use self::alerts::Alerts;
 pub use self::bootstrap::{Bootstrap, DocumentUrl};
 pub use self::client_limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::cost::{Cost, Count, GrpcStatus, OutcomePattern, StatusPattern, VariableCost};
@@ -86,6 +88,8 @@ pub struct Root {
     pub access_log: Option<OrOff<AccessLog>>,
     /// Spans of requests, sent to an OpenTelemetry collector, as a map. Without it, there are no spans.
     pub tracing: Option<Tracing>,
+    /// Alerts about this instance, sent to a webhook, as a map. Without it, Weir sends none.
+    pub alerts: Option<Alerts>,
     /// Graceful shutdown of the process, as a map.
     pub drain: Option<Drain>,
     /// Overload protection: maximum connections, requests and memory of the process, as a map.

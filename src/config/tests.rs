@@ -108,6 +108,7 @@ fn explicit_schema_defaults_equal_omitted_settings() {
         ("state", "file: state"),
         ("store", "redis: \"redis://127.0.0.1\""),
         ("tracing", "otlp: \"http://127.0.0.1:4318\""),
+        ("alerts", "webhook: \"http://127.0.0.1:9093\""),
     ];
     let with = |section: &str, more: &str| {
         let mut text = format!("{MINIMAL}rules: [{{ name: a, key: {{ jwt: sub }}, limit: 1/s }}]\n");

@@ -1,7 +1,7 @@
 //! Geolocation of client addresses: country, continent and autonomous system.
 //!
 //! Databases are read elsewhere and passed in as bytes. A look-up walks those bytes without allocating. It happens on
-//! first use in a request, so requests that no rule locates cost nothing.
+//! first use in a request, and once.
 
 mod database;
 mod number;

@@ -89,6 +89,9 @@ fn finish(context: &mut RequestContext) {
     if let Some(mut settlement) = context.settlement.take() {
         settlement.finish(context.bytes_received(), context.bytes_sent, &worker.shared.limiter, now);
     }
+    if let Some(location) = context.location {
+        worker.metrics.record_country(location.country, context.flag.is_rejection());
+    }
     match context.status {
         Some(status) if context.is_complete => {
             worker.metrics.request_finished(context.connection.listener, status, duration);

@@ -69,6 +69,9 @@ pub(super) fn handle(
     attributes.certificate = connection.certificate();
     let hop = connection.hop(attributes.client, worker.random());
     set_client(&mut context, &hop, flags, view.policy.identify.ipv6_prefix);
+    if view.policy.identify.geo.locations.is_some() {
+        context.location = Some(attributes.location());
+    }
     let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
             view.limits.record(rule, DecisionOutcome::Exempt);

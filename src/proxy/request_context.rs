@@ -18,6 +18,7 @@ pub(super) use self::response_flag::ResponseFlag;
 use super::connection::DownstreamConnection;
 use super::fallback::Recorder;
 use super::timeouts::RequestTimer;
+use crate::identify::geo::GeoLocation;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::Settlement;
 use crate::overload::InFlightPermit;
@@ -34,6 +35,8 @@ pub(super) struct RequestContext {
     pub(super) is_grpc: bool,
     /// The client's address or network, by which an upstream distributes its requests.
     pub(super) client: IpAddr,
+    /// Location of the client, if there is a database of countries.
+    pub(super) location: Option<GeoLocation>,
     pub(super) upgrade: UpgradeRequest,
     pub(super) started_at: Timestamp,
     /// When it was ready to be sent to the upstream.
@@ -104,6 +107,7 @@ impl RequestContext {
             permit: None,
             is_grpc: false,
             client: connection.peer,
+            location: None,
             upgrade: UpgradeRequest::default(),
             started_at: started,
             forwarded_at: started,

@@ -4,7 +4,9 @@
 //! request path performs no look-up, lock or allocation. A scrape sums all counters and renders them under Weir's or
 //! Envoy's names. No other module defines metric names.
 
+mod alerts;
 mod connection_setup;
+mod countries;
 mod envoy;
 mod exporter;
 mod families;
@@ -23,7 +25,10 @@ use std::sync::{Arc, OnceLock};
 use metrics::Counter;
 use parking_lot::Mutex;
 
+pub use self::alerts::AlertMetrics;
 pub use self::connection_setup::ProxyProtocolOutcome;
+use self::countries::CountryCounts;
+pub use self::countries::{CountryDecisions, CountryLabel};
 pub use self::envoy::{EnvoyStats, StatsFilter};
 use self::exporter::PrometheusExporter;
 pub use self::fetches::{FetchMetrics, FetchOutcome};
@@ -246,9 +251,26 @@ impl Metrics {
         }
     }
 
-    /// Sets whether the configuration in effect has changes that require a restart.
-    pub fn set_config_restart_pending(&self, is_pending: bool) {
-        self.exporter.restart_pending.set(f64::from(u8::from(is_pending)));
+    /// Sets how many settings of the configuration in effect require a restart.
+    pub fn set_config_restart_pending(&self, settings: usize) {
+        self.exporter.restart_pending.set(settings as f64);
+    }
+
+    /// Returns the counts of every rule so far, by name.
+    pub fn all_decisions(&self) -> Vec<(Box<str>, DecisionCounts)> {
+        self.rules.lock().decisions()
+    }
+
+    /// Returns the decided requests of each country so far; only countries with requests.
+    pub fn country_decisions(&self) -> Vec<(CountryLabel, CountryDecisions)> {
+        let mut countries = CountryCounts::default();
+        self.workers.lock().iter().for_each(|worker| countries.merge(&worker.countries));
+        countries.iter().collect()
+    }
+
+    /// Returns the metrics of the alerts with these names, and includes them in the output from now on.
+    pub fn alerts(&self, names: impl IntoIterator<Item = &'static str>) -> AlertMetrics {
+        self.exporter.alerts(names)
     }
 
     /// Returns the counters of spans.

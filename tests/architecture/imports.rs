@@ -5,9 +5,10 @@ use super::{assert_none, program_sources};
 
 /// Returns what a file of the configuration imports from the shell other than settings.
 pub(super) fn non_settings_imports(source: &Source) -> Vec<String> {
-    const SETTINGS: [(&str, &[&str]); 14] = [
+    const SETTINGS: [(&str, &[&str]); 15] = [
         ("listener", &["ListenerSettings", "ListenAddress", "ListenerLimits", "ProxyProtocol"]),
         ("upstream", &["settings", "UpstreamSettings", "UpstreamAddress"]),
+        ("alerts", &["settings"]),
         ("drain", &["DrainSettings"]),
         ("central", &["settings", "document"]),
         ("state_file", &["StateFileSettings"]),

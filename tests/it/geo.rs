@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::support::{Client, Request, Weir, config, wait};
+use crate::support::{Client, Request, Weir, config, fetch, wait};
 
 const TRUSTED_PROXIES: &str = "client_ip: { trusted_proxies: [127.0.0.1] }";
 
@@ -72,6 +72,34 @@ impl ReplaceableDatabases {
     fn until_rejected(&self, before: f64) {
         wait::until_true("the rejection", || self.weir.rejected_reloads() > before);
     }
+}
+
+#[test]
+fn decisions_are_counted_by_country() {
+    let weir = start_with_rules(
+        "  - { name: no, match: { path: /denied }, action: deny }\n  - { name: one, key: client_ip, limit: 1/d }",
+    );
+    let counted = |country, outcome| {
+        weir.metric("weir_geo_decisions_total", &[("country", country), ("outcome", outcome)])
+    };
+    assert_eq!(
+        statuses(&weir, &["198.51.100.7", "198.51.100.7", "192.0.2.1", "10.9.9.9"]),
+        [200, 429, 200, 200]
+    );
+    assert_eq!(get_from(&weir, "/denied", "198.51.100.7"), 403);
+    wait::until_true("the counts", || counted("BR", "rejected") == 2.0);
+    assert_eq!(
+        [counted("BR", "admitted"), counted("DE", "admitted"), counted("unknown", "admitted")],
+        [1.0; 3]
+    );
+    assert_eq!([counted("DE", "rejected"), counted("FR", "admitted")], [0.0; 2]);
+    let other = Weir::start(&config("echo", ""));
+    assert_eq!(fetch(other.address(), &Request::get("/")).status, 200);
+    assert!(!other.admin_get("/metrics").body.text().contains("weir_geo_"));
+}
+
+fn get_from(weir: &Weir, path: &str, client: &str) -> u16 {
+    fetch(weir.address(), &Request::get(path).forwarded_for(client)).status
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 mod access_log;
 mod admin;
+mod alerts;
 mod check;
 mod cli;
 mod client_ip;

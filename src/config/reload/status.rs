@@ -103,6 +103,11 @@ impl ReloadHandle {
         self.state.status.lock().clone()
     }
 
+    /// Returns the last reload; `None` before the first.
+    pub fn last_attempt(&self) -> Option<ReloadAttempt> {
+        self.state.status.lock().last_attempt.clone()
+    }
+
     /// Requests a reload, which produces an outcome even if nothing has changed.
     pub fn request_reload(&self) {
         self.state.is_requested.store(true, Ordering::Release);

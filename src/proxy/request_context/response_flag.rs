@@ -37,6 +37,11 @@ pub(in crate::proxy) enum ResponseFlag {
 }
 
 impl ResponseFlag {
+    /// Whether a rule rejected the request.
+    pub(in crate::proxy) const fn is_rejection(self) -> bool {
+        matches!(self, Self::RateLimited | Self::Denied)
+    }
+
     pub(in crate::proxy) const fn as_str(self) -> &'static str {
         match self {
             Self::None => "-",

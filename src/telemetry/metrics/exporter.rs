@@ -15,6 +15,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use super::super::atomic_counter::{self, AtomicCounter};
 use super::super::histogram::Histogram;
 use super::super::panics;
+use super::alerts::AlertMetrics;
 use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_labels};
 use super::families::{self, Family};
 use super::fetches::FetchMetrics;
@@ -76,6 +77,15 @@ impl PrometheusExporter {
     pub(super) fn fetches(&self) -> FetchMetrics {
         let gauge = |family: &Family| self.registry.gauge(family, &[]);
         FetchMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
+    }
+
+    /// Returns the metrics of the alerts with these names, and includes them in the output from now on.
+    pub(super) fn alerts(&self, names: impl IntoIterator<Item = &'static str>) -> AlertMetrics {
+        AlertMetrics::new(
+            names,
+            |family, labels| self.registry.gauge(family, labels),
+            |family, labels| self.registry.counter(family, labels),
+        )
     }
 
     /// Renders all families, sorted by name for a stable output.
@@ -175,6 +185,7 @@ impl MetricRegistry {
         for (file, expires) in &scrape.certificates {
             let remaining = *expires as f64 - scrape.now.as_secs() as f64;
             self.set_gauge(&families::CERTIFICATE_EXPIRY, &[("certificate", file)], remaining);
+            self.set_gauge(&families::CERTIFICATE_EXPIRY_TIME, &[("certificate", file)], *expires as f64);
         }
         self.set_counter(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed_requests.get());
         for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
@@ -193,6 +204,12 @@ impl MetricRegistry {
             let keys = scrape.keys_per_rule.get(rule).copied().unwrap_or(0);
             self.set_gauge(&families::LIMITER_KEYS, &[("rule", rule)], keys as f64);
         }
+        for (country, decisions) in totals.counts.countries.iter() {
+            for (outcome, count) in decisions.by_outcome() {
+                let labels = [("country", country.as_str()), ("outcome", outcome)];
+                self.set_counter(&families::GEO_DECISIONS, &labels, count);
+            }
+        }
         self.set_gauge(&families::LIMITER_ENTRIES, &[], scrape.table_entries as f64);
         self.set_gauge(&families::LIMITER_CAPACITY, &[], scrape.table_capacity as f64);
         self.set_counter(&families::LIMITER_OVERFLOWS, &[], scrape.table_overflows);
@@ -207,6 +224,7 @@ impl MetricRegistry {
             self.set_gauge(&families::SHARED_INSTANCES, &[("rule", rule)], f64::from(*instances));
             self.set_gauge(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *error_bound);
         }
+        self.set_gauge(&families::WORKERS, &[], totals.workers as f64);
         self.set_counter(&families::PANICS, &[], panics::count());
         self.set_gauge(&families::PROCESS_START, &[], scrape.start_time.as_secs_f64());
         self.set_process(process);

@@ -107,6 +107,10 @@ pub(super) static CERTIFICATE_EXPIRY: Family = gauge(
     "weir_tls_certificate_expiry_seconds",
     "Time until a certificate that is presented to clients or upstreams expires; negative after that.",
 );
+pub(super) static CERTIFICATE_EXPIRY_TIME: Family = gauge(
+    "weir_tls_certificate_expiry_timestamp_seconds",
+    "When a certificate that is presented to clients or upstreams expires.",
+);
 
 pub(super) static UPSTREAM_REQUESTS: Family =
     counter("weir_upstream_requests_total", "Requests sent upstream, by outcome.");
@@ -145,6 +149,10 @@ pub(super) static UPSTREAM_OVERFLOWS: Family =
 pub(super) static DECISIONS: Family = counter(
     "weir_decisions_total",
     "Decisions of each rule, for the requests that it applies to, by outcome.",
+);
+pub(super) static GEO_DECISIONS: Family = counter(
+    "weir_geo_decisions_total",
+    "Decided requests by the country of the client and whether a rule rejected them.",
 );
 pub(super) static LIMITER_KEYS: Family = gauge("weir_limiter_keys", "Counters in use, by rule.");
 pub(super) static LIMITER_ENTRIES: Family =
@@ -188,7 +196,7 @@ pub(super) static CONFIG_GENERATION: Family =
 
 pub(super) static CONFIG_RESTART_PENDING: Family = gauge(
     "weir_config_restart_pending",
-    "Whether the configuration in force has changes that take effect only after a restart (1) or not (0).",
+    "Number of settings of the configuration in force that take effect only after a restart.",
 );
 
 pub(super) static CONFIG_FETCHES: Family =
@@ -204,6 +212,15 @@ pub(super) static CONFIG_FROM_CACHE: Family = gauge(
 pub(super) static CONFIG_CACHE_FAILURES: Family =
     counter("weir_config_cache_failures_total", "Failed writes of the configuration cache.");
 
+pub(super) static ALERTS_FIRING: Family =
+    gauge("weir_alerts_firing", "Alerts that are firing, by name; sent to the webhook.");
+pub(super) static ALERT_NOTIFICATIONS: Family =
+    counter("weir_alerts_notifications_total", "Requests to the webhook of alerts, by outcome.");
+pub(super) static ALERT_SUCCESS_TIME: Family = gauge(
+    "weir_alerts_last_notification_success_timestamp_seconds",
+    "When the webhook of alerts last accepted a notification.",
+);
+
 pub(super) static ACCESS_LOG_DROPPED: Family =
     counter("weir_access_log_dropped_total", "Lost access log lines.");
 pub(super) static SPANS_EXPORTED: Family =
@@ -212,6 +229,7 @@ pub(super) static SPANS_DROPPED: Family = counter(
     "weir_spans_dropped_total",
     "Lost spans: the queue was full, or the collector did not accept them.",
 );
+pub(super) static WORKERS: Family = gauge("weir_workers", "Worker threads.");
 pub(super) static BUILD_INFO: Family = gauge("weir_build_info", "Always 1; the version is in the label.");
 pub(super) static PROCESS_START: Family =
     gauge("process_start_time_seconds", "When the process started, since the Unix epoch.");

@@ -80,6 +80,13 @@ fn metrics_with_traffic() -> Arc<Metrics> {
     metrics.store().record_lease_request(3, 1);
     metrics.remote("limits:8081").record_call(RemoteOutcome::OverLimit, Some(Duration::from_millis(2)));
     metrics.remote("limits:8081").record_call(RemoteOutcome::Skipped, None);
+    let brazil = "BR".parse().ok();
+    one.record_country(brazil, true);
+    other.record_country(brazil, true);
+    other.record_country(None, false);
+    let alerts = metrics.alerts(["WeirStoreLost"]);
+    alerts.set_firing("WeirStoreLost", 1);
+    alerts.record_failed();
     metrics.spans().exported.increment(5);
     metrics.spans().dropped.increment(3);
     metrics
@@ -127,6 +134,12 @@ fn rendered_metrics_sum_all_workers() {
         (r#"weir_upstream_tls_handshakes_total{upstream="upstream",outcome="full"}"#, 1.0),
         (r#"weir_proxy_protocol_connections_total{listener="0.0.0.0:8081",outcome="v2"}"#, 1.0),
         (r#"weir_tls_certificate_expiry_seconds{certificate="app.crt"}"#, 100.0),
+        (r#"weir_tls_certificate_expiry_timestamp_seconds{certificate="app.crt"}"#, 1_000_171.0),
+        (r#"weir_geo_decisions_total{country="BR",outcome="rejected"}"#, 2.0),
+        (r#"weir_geo_decisions_total{country="unknown",outcome="admitted"}"#, 1.0),
+        (r#"weir_alerts_firing{alertname="WeirStoreLost"}"#, 1.0),
+        (r#"weir_alerts_notifications_total{outcome="failed"}"#, 1.0),
+        ("weir_workers", 2.0),
         ("weir_requests_malformed_total", 1.0),
         (r#"weir_decisions_total{rule="per-ip",outcome="limited"}"#, 1.0),
         (r#"weir_decisions_total{rule="per-ip",outcome="banned"}"#, 0.0),

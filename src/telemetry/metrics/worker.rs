@@ -11,6 +11,8 @@ use http::StatusCode;
 use super::super::atomic_counter::{self, AtomicCounter, merge_all};
 use super::super::histogram::Histogram;
 use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_index};
+use super::countries::CountryCounts;
+use crate::identify::geo::Country;
 use crate::overload::LoadShed;
 use crate::tls::SessionStart;
 use crate::tls::server::ServerHandshakeError;
@@ -115,6 +117,7 @@ pub(super) struct WorkerCounts {
     pub(super) accept_failures: AtomicCounter,
     pub(super) delays_started: AtomicCounter,
     pub(super) delay_duration: Histogram,
+    pub(super) countries: CountryCounts,
 }
 
 impl WorkerCounts {
@@ -129,6 +132,7 @@ impl WorkerCounts {
         self.accept_failures.merge(&other.accept_failures);
         self.delay_duration.merge(&other.delay_duration);
         self.delays_started.merge(&other.delays_started);
+        self.countries.merge(&other.countries);
     }
 
     /// Returns the number of requests that are currently delayed.
@@ -210,6 +214,11 @@ impl WorkerMetrics {
     /// Records a connection that could not be accepted because file descriptors or memory ran out.
     pub fn accept_failed(&self) {
         self.counts.accept_failures.increment();
+    }
+
+    /// Records a decided request whose client is in `country`, as far as that is known.
+    pub fn record_country(&self, country: Option<Country>, is_rejected: bool) {
+        self.counts.countries.record(country, is_rejected);
     }
 
     /// Records that a limit delays a request. Exactly one [`Self::delay_ended`] must follow.

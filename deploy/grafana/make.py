@@ -1,0 +1,552 @@
+#!/usr/bin/env python3
+"""Writes the Grafana dashboards in this directory: weir-fleet.json and weir-instance.json.
+
+Usage:
+    make.py            writes both files
+    make.py --check    fails if a file differs from what would be written
+
+Standard library only. A dashboard is a list of rows, and a row a list of panels: change them below and run the script.
+Tests parse every expression with promtool, and compare every metric with those that Weir exports.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+WIDTH = 24  # columns of Grafana's grid
+HEIGHT = 8  # rows of a panel
+
+# Selectors with the variables of the dashboard.
+FLEET = 'job=~"$job"'
+INSTANCE = 'job=~"$job", instance=~"$instance"'
+
+REJECTED = 'outcome=~"limited|banned|denied"'
+
+
+def target(expression, legend=""):
+    return {"expr": expression, "legendFormat": legend}
+
+
+def panel(title, description, targets, unit="short", kind="timeseries", **options):
+    """A panel. `targets` are pairs of an expression and a legend, or a single expression."""
+    if isinstance(targets, str):
+        targets = [(targets, "")]
+    return {
+        "title": title,
+        "description": description,
+        "targets": [target(*pair) for pair in targets],
+        "unit": unit,
+        "kind": kind,
+        **options,
+    }
+
+
+def fleet_rows(where):
+    """Panels that both dashboards have; `where` selects the instances."""
+    rule = where + ', rule=~"$rule"'
+    return [
+        ("Requests", [
+            panel(
+                "Requests",
+                "Completed requests by class of the status code. 429 is in 4xx.",
+                [(f"sum by (code_class) (rate(weir_requests_total{{{where}}}[$__rate_interval]))", "{{code_class}}")],
+                "reqps", stacked=True,
+            ),
+            panel(
+                "Request duration",
+                "Time from the header section of a request to the end of its response, including rejected requests.",
+                [
+                    (f"histogram_quantile({quantile}, sum by (le) "
+                     f"(rate(weir_request_duration_seconds_bucket{{{where}}}[$__rate_interval])))", name)
+                    for quantile, name in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
+                ],
+                "s",
+            ),
+            panel(
+                "In flight",
+                "Requests in flight, requests that a delay holds back, and open client connections.",
+                [
+                    (f"sum(weir_requests_in_flight{{{where}}})", "requests"),
+                    (f"sum(weir_requests_delayed{{{where}}})", "delayed"),
+                    (f"sum(weir_downstream_connections{{{where}}})", "connections"),
+                ],
+            ),
+        ]),
+        ("Rate limits", [
+            panel(
+                "Decisions",
+                "Decisions of the selected rules by outcome. A request counts once for each rule that applies to it.",
+                [(f"sum by (outcome) (rate(weir_decisions_total{{{rule}}}[$__rate_interval]))", "{{outcome}}")],
+                "reqps", stacked=True,
+            ),
+            panel(
+                "Rejections by rule",
+                "Requests that a limit, a ban or a deny rule rejected: the ten rules with the most.",
+                [(f"topk(10, sum by (rule) (rate(weir_decisions_total{{{rule}, {REJECTED}}}[$__rate_interval])))",
+                  "{{rule}}")],
+                "reqps",
+            ),
+            panel(
+                "Share rejected by rule",
+                "Rejected requests as a share of all requests that the rule applies to.",
+                [(f"sum by (rule) (rate(weir_decisions_total{{{rule}, {REJECTED}}}[$__rate_interval])) "
+                  f"/ sum by (rule) (rate(weir_decisions_total{{{rule}}}[$__rate_interval]))", "{{rule}}")],
+                "percentunit",
+            ),
+            panel(
+                "Shadow, soft and delayed by rule",
+                "Requests that a rule would have rejected, has marked or has held back.",
+                [(f'sum by (rule, outcome) (rate(weir_decisions_total{{{rule}, outcome=~"shadow|soft|delayed"}}'
+                  "[$__rate_interval]))", "{{rule}} {{outcome}}")],
+                "reqps",
+            ),
+            panel(
+                "Rejections by country",
+                "Rejected requests by the country of the client: the ten countries with the most. Needs geo.database.",
+                [(f'topk(10, sum by (country) (rate(weir_geo_decisions_total{{{where}, outcome="rejected"}}'
+                  "[$__rate_interval])))", "{{country}}")],
+                "reqps",
+            ),
+            panel(
+                "Delay",
+                "How long delays held requests back; only requests that were delayed.",
+                [
+                    (f"histogram_quantile({quantile}, sum by (le) "
+                     f"(rate(weir_request_delay_seconds_bucket{{{where}}}[$__rate_interval])))", name)
+                    for quantile, name in ((0.5, "p50"), (0.99, "p99"))
+                ],
+                "s",
+            ),
+        ]),
+        ("Counters", [
+            panel(
+                "Counters by rule",
+                "Counters in use. A rule with an unexpected number of keys may be limiting by a value that clients vary.",
+                [(f"sum by (rule) (weir_limiter_keys{{{rule}}})", "{{rule}}")],
+            ),
+            panel(
+                "Fill level of the table",
+                "Occupied slots of the counter table. When it is full, new keys share overflow counters.",
+                [(f"weir_limiter_entries{{{where}}} / weir_limiter_capacity{{{where}}}", "{{instance}}")],
+                "percentunit", maximum=1,
+            ),
+            panel(
+                "Overflow",
+                "Charges to overflow counters because the table was full. More than 0 means that clients may be rejected "
+                "because of others.",
+                [(f"sum by (instance) (rate(weir_limiter_overflow_total{{{where}}}[$__rate_interval]))", "{{instance}}")],
+                "ops",
+            ),
+            panel(
+                "Elastic factor",
+                "The current limit of elastic rules as a multiple of the written one.",
+                [(f"avg by (rule) (weir_elastic_factor{{{rule}}})", "{{rule}}")],
+            ),
+        ]),
+        ("Upstreams", [
+            panel(
+                "Upstream requests by outcome",
+                "Requests sent upstream. `answered` is any valid response.",
+                [(f"sum by (upstream, outcome) (rate(weir_upstream_requests_total{{{where}}}[$__rate_interval]))",
+                  "{{upstream}} {{outcome}}")],
+                "reqps", stacked=True,
+            ),
+            panel(
+                "Upstream response time",
+                "Time from the request to the header section of the response, 99th percentile.",
+                [("histogram_quantile(0.99, sum by (le, upstream) "
+                  f"(rate(weir_upstream_request_duration_seconds_bucket{{{where}}}[$__rate_interval])))",
+                  "{{upstream}}")],
+                "s",
+            ),
+            panel(
+                "Healthy endpoints",
+                "Endpoints that pass their health checks and are not ejected, as a share of all.",
+                [(f"sum by (upstream) (weir_upstream_endpoints_healthy{{{where}}}) "
+                  f"/ sum by (upstream) (weir_upstream_endpoints{{{where}}})", "{{upstream}}")],
+                "percentunit", maximum=1,
+            ),
+            panel(
+                "Retries, ejections and circuit breakers",
+                "Further attempts of requests, endpoints ejected by outlier detection, and circuit breakers reached.",
+                [
+                    (f"sum by (upstream) (rate(weir_upstream_retries_total{{{where}}}[$__rate_interval]))",
+                     "{{upstream}} retries"),
+                    (f"sum by (upstream) (rate(weir_upstream_ejections_total{{{where}}}[$__rate_interval]))",
+                     "{{upstream}} ejections"),
+                    (f"sum by (upstream, limit) (rate(weir_upstream_overflows_total{{{where}}}[$__rate_interval]))",
+                     "{{upstream}} {{limit}}"),
+                ],
+                "ops",
+            ),
+        ]),
+        ("Shared limits", [
+            panel(
+                "Store reachable",
+                "Share of the instances that reach the store of shared limits. The others use `on_store_loss`.",
+                [(f"avg(weir_store_up{{{where}}})", "reachable")],
+                "percentunit", maximum=1,
+            ),
+            panel(
+                "Calls of the store",
+                "Calls by outcome; one call is for many counters.",
+                [(f"sum by (outcome) (rate(weir_store_calls_total{{{where}}}[$__rate_interval]))", "{{outcome}}")],
+                "ops", stacked=True,
+            ),
+            panel(
+                "Duration of a call",
+                "Duration of the last call of each instance.",
+                [(f"max(weir_store_call_seconds{{{where}}})", "maximum"),
+                 (f"avg(weir_store_call_seconds{{{where}}})", "average")],
+                "s",
+            ),
+            panel(
+                "Error bound",
+                "Units that all instances together may admit beyond a shared limit, in any window of its period.",
+                [(f"max by (rule) (weir_shared_error_bound{{{rule}}})", "{{rule}}")],
+            ),
+        ]),
+    ]
+
+
+def fleet():
+    overview = [
+        panel("Instances", "Instances that are scraped.", f"count(weir_build_info{{{FLEET}}})", kind="stat", width=3),
+        panel(
+            "Requests", "Completed requests a second.",
+            f"sum(rate(weir_requests_total{{{FLEET}}}[$__rate_interval]))", "reqps", kind="stat", width=4,
+        ),
+        panel(
+            "Rejected", "Requests rejected by a limit, a ban or a deny rule, a second.",
+            f"sum(rate(weir_decisions_total{{{FLEET}, {REJECTED}}}[$__rate_interval]))", "reqps", kind="stat", width=4,
+        ),
+        panel(
+            "Invalid configuration", "Instances that have rejected their last configuration.",
+            f"sum(weir_config_last_reload_successful{{{FLEET}}} == bool 0)", kind="stat", width=4, alarm=1,
+        ),
+        panel(
+            "Waiting for a restart", "Settings that take effect only after a restart: the maximum of all instances.",
+            f"max(weir_config_restart_pending{{{FLEET}}})", kind="stat", width=4, alarm=1,
+        ),
+        panel(
+            "Next certificate", "Time until the first certificate expires.",
+            f"min(weir_tls_certificate_expiry_timestamp_seconds{{{FLEET}}}) - time()", "s", kind="stat", width=5,
+        ),
+    ]
+    instances = [
+        panel(
+            "Instances", "One row for each instance. The link leads to its dashboard.",
+            [
+                (f"sum by (instance, version) (weir_build_info{{{FLEET}}})", "version"),
+                (f"sum by (instance) (rate(weir_requests_total{{{FLEET}}}[$__rate_interval]))", "requests"),
+                (f"sum by (instance) (rate(weir_decisions_total{{{FLEET}, {REJECTED}}}[$__rate_interval]))", "rejected"),
+                (f"max by (instance) (weir_config_generation{{{FLEET}}})", "generation"),
+                (f"max by (instance) (process_resident_memory_bytes{{{FLEET}}} and on (job, instance) weir_build_info)",
+                 "memory"),
+                (f"max by (instance) (time() - process_start_time_seconds{{{FLEET}}} "
+                 "and on (job, instance) weir_build_info)", "uptime"),
+            ],
+            kind="table", width=WIDTH,
+        ),
+        panel(
+            "Workers",
+            "CPU time as a share of the workers' CPUs.",
+            [(f"rate(process_cpu_seconds_total{{{FLEET}}}[$__rate_interval]) / weir_workers{{{FLEET}}}", "{{instance}}")],
+            "percentunit", width=8,
+        ),
+        panel(
+            "Overload protection",
+            "Connections and requests turned away, by limit, and accepts that failed.",
+            [(f"sum by (limit) (rate(weir_overload_turned_away_total{{{FLEET}}}[$__rate_interval]))", "{{limit}}"),
+             (f"sum(rate(weir_accept_failures_total{{{FLEET}}}[$__rate_interval]))", "failed accepts")],
+            "ops", width=8,
+        ),
+        panel(
+            "Configuration generations",
+            "Configurations applied since the start. Steps that only some instances take show a rollout in progress.",
+            [(f"weir_config_generation{{{FLEET}}}", "{{instance}}")], width=8,
+        ),
+    ]
+    rows = [("Overview", overview), *fleet_rows(FLEET), ("Instances", instances)]
+    return dashboard("weir-fleet", "Weir: fleet", "All instances of Weir", rows, ["datasource", "job", "rule"])
+
+
+def instance():
+    overview = [
+        panel(
+            "Version", "Version of the program.",
+            [(f"sum by (version) (weir_build_info{{{INSTANCE}}})", "{{version}}")], kind="stat", width=3, name=True,
+        ),
+        panel(
+            "Uptime", "Time since the process started.",
+            f"max(time() - process_start_time_seconds{{{INSTANCE}}})", "s", kind="stat", width=3,
+        ),
+        panel(
+            "Requests", "Completed requests a second.",
+            f"sum(rate(weir_requests_total{{{INSTANCE}}}[$__rate_interval]))", "reqps", kind="stat", width=3,
+        ),
+        panel(
+            "Rejected", "Requests rejected by a limit, a ban or a deny rule, a second.",
+            f"sum(rate(weir_decisions_total{{{INSTANCE}, {REJECTED}}}[$__rate_interval]))", "reqps", kind="stat",
+            width=3,
+        ),
+        panel(
+            "Generation", "Configurations applied since the start.",
+            f"max(weir_config_generation{{{INSTANCE}}})", kind="stat", width=3,
+        ),
+        panel(
+            "Configuration valid", "Whether the last configuration read was valid (1) or not (0).",
+            f"min(weir_config_last_reload_successful{{{INSTANCE}}})", kind="stat", width=3,
+        ),
+        panel(
+            "Waiting for a restart", "Settings that take effect only after a restart.",
+            f"max(weir_config_restart_pending{{{INSTANCE}}})", kind="stat", width=3, alarm=1,
+        ),
+        panel(
+            "Panics", "Panics of threads and tasks; each one is a bug.",
+            f"sum(weir_panics_total{{{INSTANCE}}})", kind="stat", width=3, alarm=1,
+        ),
+    ]
+    connections = [
+        panel(
+            "Client connections",
+            "Accepted connections a second, by listener.",
+            [(f"sum by (listener) (rate(weir_downstream_connections_total{{{INSTANCE}}}[$__rate_interval]))",
+              "{{listener}}")],
+            "cps",
+        ),
+        panel(
+            "TLS handshakes",
+            "Handshakes with clients, by outcome.",
+            [(f"sum by (outcome) (rate(weir_tls_handshakes_total{{{INSTANCE}}}[$__rate_interval]))", "{{outcome}}")],
+            "ops",
+        ),
+        panel(
+            "Malformed and reset",
+            "Malformed requests, and requests whose client disconnected before the response was complete.",
+            [(f"sum(rate(weir_requests_malformed_total{{{INSTANCE}}}[$__rate_interval]))", "malformed"),
+             (f"sum(rate(weir_requests_reset_total{{{INSTANCE}}}[$__rate_interval]))", "reset")],
+            "reqps",
+        ),
+        panel(
+            "Overload protection",
+            "Connections and requests turned away, by limit, and accepts that failed.",
+            [(f"sum by (limit) (rate(weir_overload_turned_away_total{{{INSTANCE}}}[$__rate_interval]))", "{{limit}}"),
+             (f"sum(rate(weir_accept_failures_total{{{INSTANCE}}}[$__rate_interval]))", "failed accepts")],
+            "ops",
+        ),
+    ]
+    process = [
+        panel(
+            "CPU",
+            "CPU time, and the number of worker threads as the maximum that they can use.",
+            [(f"sum(rate(process_cpu_seconds_total{{{INSTANCE}}}[$__rate_interval]))", "CPUs"),
+             (f"sum(weir_workers{{{INSTANCE}}})", "workers")],
+        ),
+        panel("Memory", "Resident memory.", [(f"sum(process_resident_memory_bytes{{{INSTANCE}}})", "resident")], "bytes"),
+        panel(
+            "File descriptors",
+            "Open file descriptors, and their maximum.",
+            [(f"sum(process_open_fds{{{INSTANCE}}})", "open"), (f"sum(process_max_fds{{{INSTANCE}}})", "maximum")],
+        ),
+        panel(
+            "Reloads",
+            "Configuration reads after the first, by outcome.",
+            [(f"sum by (outcome) (increase(weir_config_reloads_total{{{INSTANCE}}}[$__rate_interval]))", "{{outcome}}")],
+        ),
+        panel(
+            "Signals of elastic limits",
+            "Each signal as a share of the value from which it leaves no headroom.",
+            [(f"weir_elastic_signal{{{INSTANCE}}} / weir_elastic_signal_threshold{{{INSTANCE}}}", "{{signal}}"),
+             (f"weir_elastic_headroom{{{INSTANCE}}}", "headroom")],
+            "percentunit",
+        ),
+        panel(
+            "Lost telemetry",
+            "Access log lines and spans that could not be written in time.",
+            [(f"sum(rate(weir_access_log_dropped_total{{{INSTANCE}}}[$__rate_interval]))", "access log lines"),
+             (f"sum(rate(weir_spans_dropped_total{{{INSTANCE}}}[$__rate_interval]))", "spans")],
+            "ops",
+        ),
+    ]
+    rows = [("Overview", overview), *fleet_rows(INSTANCE), ("Connections", connections), ("Process", process)]
+    variables = ["datasource", "job", "instance", "rule"]
+    return dashboard("weir-instance", "Weir: instance", "One instance of Weir", rows, variables)
+
+
+# What follows is Grafana's format.
+
+
+def variable(name):
+    if name == "datasource":
+        return {"name": name, "label": "Data source", "type": "datasource", "query": "prometheus"}
+    query = {
+        "job": "label_values(weir_build_info, job)",
+        "instance": 'label_values(weir_build_info{job=~"$job"}, instance)',
+        "rule": 'label_values(weir_decisions_total{job=~"$job"}, rule)',
+    }[name]
+    several = name != "instance"
+    return {
+        "name": name,
+        "label": name.capitalize(),
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "sort": 1,
+        "multi": several,
+        "includeAll": several,
+        **({"allValue": ".*", "current": {"text": "All", "value": "$__all"}} if several else {}),
+    }
+
+
+def field_config(spec):
+    defaults = {"unit": spec["unit"], "min": 0}
+    if "maximum" in spec:
+        defaults["max"] = spec["maximum"]
+    if "alarm" in spec:
+        steps = [{"color": "green", "value": None}, {"color": "red", "value": spec["alarm"]}]
+        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+    if spec["kind"] == "timeseries":
+        stacking = {"mode": "normal" if spec.get("stacked") else "none"}
+        defaults["custom"] = {"fillOpacity": 20 if spec.get("stacked") else 0, "stacking": stacking}
+    if spec["kind"] != "table":
+        return {"defaults": defaults, "overrides": []}
+    units = {"requests": "reqps", "rejected": "reqps", "memory": "bytes", "uptime": "s"}
+    overrides = [
+        {
+            "matcher": {"id": "byName", "options": f"Value #{name}"},
+            "properties": [{"id": "displayName", "value": name}, {"id": "unit", "value": units.get(name, "short")}],
+        }
+        for name in ("requests", "rejected", "generation", "memory", "uptime")
+    ]
+    link = {
+        "title": "Instance",
+        "url": "/d/weir-instance?var-instance=${__value.raw}&${datasource:queryparam}&${job:queryparam}&${__url_time_range}",
+    }
+    overrides.append({
+        "matcher": {"id": "byName", "options": "instance"},
+        "properties": [{"id": "links", "value": [link]}],
+    })
+    return {"defaults": {}, "overrides": overrides}
+
+
+def options(spec):
+    if spec["kind"] == "timeseries":
+        return {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+    if spec["kind"] == "stat":
+        text = "name" if spec.get("name") else "value"
+        return {"reduceOptions": {"calcs": ["lastNotNull"]}, "textMode": text, "graphMode": "none"}
+    return {"showHeader": True}
+
+
+def panel_json(spec, number, position):
+    is_table = spec["kind"] == "table"
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    targets = [
+        {
+            **one,
+            # The name of a table's query is the name of its column.
+            "refId": one["legendFormat"] if is_table else chr(ord("A") + index),
+            "datasource": source,
+            **({"format": "table", "instant": True} if is_table else {}),
+        }
+        for index, one in enumerate(spec["targets"])
+    ]
+    result = {
+        "id": number,
+        "type": spec["kind"],
+        "title": spec["title"],
+        "description": spec["description"],
+        "datasource": source,
+        "gridPos": position,
+        "targets": targets,
+        "fieldConfig": field_config(spec),
+        "options": options(spec),
+    }
+    if is_table:
+        hidden = {"Time": True, "Value #version": True}
+        result["transformations"] = [
+            {"id": "joinByField", "options": {"byField": "instance", "mode": "outer"}},
+            {"id": "organize", "options": {"excludeByName": {**hidden, **{f"Time {n}": True for n in range(1, 7)}}}},
+        ]
+    return result
+
+
+def layout(rows):
+    """Panels with their positions: three or four in a line unless they have a width."""
+    panels, y = [], 0
+    for title, specs in rows:
+        position = {"h": 1, "w": WIDTH, "x": 0, "y": y}
+        panels.append({"id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": position,
+                       "panels": []})
+        y, x, line = y + 1, 0, 0
+        for spec in specs:
+            width = spec.get("width", WIDTH // (3 if len(specs) % 3 == 0 else 4))
+            height = 4 if spec["kind"] == "stat" else HEIGHT
+            if x + width > WIDTH:
+                x, y, line = 0, y + line, 0
+            panels.append(panel_json(spec, len(panels) + 1, {"h": height, "w": width, "x": x, "y": y}))
+            x, line = x + width, max(line, height)
+        y += line
+    return panels
+
+
+def dashboard(uid, title, description, rows, variables):
+    other = "weir-instance" if uid == "weir-fleet" else "weir-fleet"
+    link = {
+        "title": "Instance" if other == "weir-instance" else "Fleet",
+        "type": "link",
+        "url": f"/d/{other}",
+        "includeVars": True,
+        "keepTime": True,
+        "icon": "dashboard",
+    }
+    return {
+        "uid": uid,
+        "title": title,
+        "description": description,
+        "tags": ["weir", "rate limiting"],
+        "schemaVersion": 38,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "links": [link],
+        "templating": {"list": [variable(name) for name in variables]},
+        "annotations": {"list": [{
+            "name": "Configuration applied",
+            "datasource": {"type": "prometheus", "uid": "${datasource}"},
+            "enable": True,
+            "iconColor": "blue",
+            "expr": 'changes(weir_config_generation{job=~"$job"}[1m]) > 0',
+            "titleFormat": "configuration applied",
+            "textFormat": "{{instance}}",
+        }]},
+        "panels": layout(rows),
+    }
+
+
+def main():
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not check:
+        sys.exit(__doc__)
+    outdated = []
+    for board in (fleet(), instance()):
+        path = HERE / f"{board['uid']}.json"
+        text = json.dumps(board, indent=1, ensure_ascii=False) + "\n"
+        if not check:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            outdated.append(path.name)
+    if outdated:
+        sys.exit(f"not current, run make.py: {', '.join(outdated)}")
+
+
+if __name__ == "__main__":
+    main()
