@@ -26,7 +26,7 @@ use circles::largest_cycles;
 use source::{Source, all_sources, display_path, files, line_of, program_sources, read_text, root};
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
+const ALLOWED_IMPORTS: [(&str, &[&str]); 37] = [
     ("main", &["app", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -60,6 +60,8 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
             "limiter",
             "state_file",
             "telemetry",
+            // Heaviest keys.
+            "observe",
             "drain",
             "clock",
             "tls",
@@ -82,6 +84,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
             "drain",
             "overload",
             "telemetry",
+            "observe",
             // Certificates and keys are data files.
             "tls",
             // API keys have an expiry time.
@@ -110,6 +113,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
             "response",
             "upstream",
             "telemetry",
+            "observe",
             "clock",
             "jitter",
             "drain",
@@ -128,10 +132,13 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
             "store",
             "engine",
             "rules",
+            // Attributes of a request, to name its key.
+            "identify",
             "limiter",
             "throttle",
             "response",
             "telemetry",
+            "observe",
             "clock",
         ],
     ),
@@ -174,6 +181,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
     ("http1", &["headers"]),
     ("state_file", &["limiter", "atomic_file"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
+    ("observe", &["rules", "identify", "limiter"]),
     // For its waiting times.
     ("watch", &["clock"]),
     ("clock", &["limiter"]),
@@ -203,6 +211,7 @@ const EVERYTHING: &[&str] = &[
     "remote",
     "store",
     "limits",
+    "observe",
     "admin",
     "config",
     "proxy",
