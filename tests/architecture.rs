@@ -26,7 +26,7 @@ use circles::largest_cycles;
 use source::{Source, all_sources, display_path, files, line_of, program_sources, read_text, root};
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
+const ALLOWED_IMPORTS: [(&str, &[&str]); 39] = [
     ("main", &["app", "top", "admin_client", "cli", "config", "import", "telemetry"]),
     ("app", EVERYTHING),
     ("cli", &[]),
@@ -63,6 +63,8 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
             "limiter",
             "state_file",
             "telemetry",
+            // Heaviest keys.
+            "observe",
             "drain",
             "clock",
             "tls",
@@ -85,6 +87,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
             "drain",
             "overload",
             "telemetry",
+            "observe",
             // Certificates and keys are data files.
             "tls",
             // API keys have an expiry time.
@@ -113,6 +116,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
             "response",
             "upstream",
             "telemetry",
+            "observe",
             "clock",
             "jitter",
             "drain",
@@ -131,10 +135,13 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
             "store",
             "engine",
             "rules",
+            // Attributes of a request, to name its key.
+            "identify",
             "limiter",
             "throttle",
             "response",
             "telemetry",
+            "observe",
             "clock",
         ],
     ),
@@ -177,6 +184,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 38] = [
     ("http1", &["headers"]),
     ("state_file", &["limiter", "atomic_file"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
+    ("observe", &["rules", "identify", "limiter"]),
     // For its waiting times.
     ("watch", &["clock"]),
     ("clock", &["limiter"]),
@@ -206,6 +214,7 @@ const EVERYTHING: &[&str] = &[
     "remote",
     "store",
     "limits",
+    "observe",
     "admin",
     "config",
     "proxy",

@@ -26,6 +26,7 @@ mod jwt;
 mod limiting;
 mod lingering;
 mod malformed;
+mod observe;
 mod overload;
 mod plans;
 mod proxy_protocol;
