@@ -9,6 +9,7 @@ mod actions;
 mod certs;
 mod clusters;
 mod config_dump;
+mod events;
 mod host_check;
 mod limits;
 mod page;
@@ -17,12 +18,15 @@ mod response;
 mod router;
 mod scrape;
 mod shared_limits;
+mod snapshot;
 mod stats;
 mod status;
+mod top;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::events::EventHub;
 pub use self::response::FullResponse;
 pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
@@ -33,8 +37,9 @@ use crate::limiter::Limiter;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 use crate::listener::ListenAddress;
+use crate::observe::top_keys::TopKeys;
 use crate::state_file;
-use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::access_log::AccessLogManager;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::{ClusterView, Metrics};
 use crate::tls::client::TlsClient;
@@ -117,8 +122,10 @@ pub struct AdminState {
     pub drain: Arc<DrainManager>,
     /// Log levels.
     pub log_levels: LevelHandle,
-    /// Access log, if configured.
-    pub access_log: Option<AccessLog>,
+    /// Access logs of all generations.
+    pub access_logs: Arc<AccessLogManager>,
+    /// Heaviest keys of each rule.
+    pub top_keys: Arc<TopKeys>,
     /// Start time of the process.
     pub start_time: Timestamp,
     /// Number of worker threads.
@@ -127,6 +134,8 @@ pub struct AdminState {
     pub allowed_hosts: Box<[Box<str>]>,
     /// Listeners for clients.
     pub listeners: Vec<ListenerInfo>,
+    /// Open streams of events.
+    pub events: EventHub,
     /// Cached numbers of counters per limit; initially empty.
     pub key_counts: KeyCounts,
 }

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
 pub use self::address::AdminAddress;
-pub use self::events::EventStream;
+pub use self::events::SnapshotStream;
 use crate::transport::Transport;
 
 /// Maximum time to connect, and then for the header section of the response.
@@ -117,9 +117,9 @@ impl AdminClient {
     ///
     /// # Errors
     /// See [`AdminClientError`].
-    pub async fn events(&self) -> Result<EventStream, AdminClientError> {
+    pub async fn events(&self) -> Result<SnapshotStream, AdminClientError> {
         let response = self.send("/events", "text/event-stream").await?;
-        Ok(EventStream::new(self.address.clone(), response.into_body()))
+        Ok(SnapshotStream::new(self.address.clone(), response.into_body()))
     }
 
     /// Sends a GET and returns the response if its status is 200.

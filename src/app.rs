@@ -5,6 +5,7 @@ mod alerts;
 mod central;
 mod generation;
 mod instances;
+mod key_expiry;
 mod reload;
 mod resource_limits;
 mod rls_runtime;
@@ -44,7 +45,7 @@ use crate::proxy::{self, ProxyState};
 use crate::rls;
 use crate::state_file::StateFile;
 use crate::store;
-use crate::telemetry::access_log::{self, AccessLog};
+use crate::telemetry::access_log::AccessLogManager;
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::panics;
@@ -79,7 +80,6 @@ struct RunningApp {
     reload: ReloadHandle,
     alert_settings: Arc<AlertSettingsSender>,
     state_saver: Option<StateSaver>,
-    access_log_guard: Option<access_log::AccessLogGuard>,
     tracer_guard: Option<spans::TracerGuard>,
 }
 
@@ -134,6 +134,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
             () = run_headroom_controller(&running.shared) => Ok(()),
             () = reload::handle_signals(&running) => Ok(()),
             () = table_full_alert::watch(&running.shared, config.max_keys) => Ok(()),
+            () = key_expiry::run(&running.shared) => Ok(()),
             () = resource_limits::watch_memory(&running.shared.overload) => Ok(()),
             () = instances.run() => Ok(()),
             () = alerts::run(&running) => Ok(()),
@@ -142,7 +143,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     running.reload.stop();
     running.rls_runtime.iter().for_each(|service| service.finish());
     running.state_saver.iter().for_each(StateSaver::finish);
-    drop(running.access_log_guard);
+    running.shared.access_logs.finish();
     drop(running.tracer_guard);
     ended.map_err(AppError::Thread)
 }
@@ -196,15 +197,15 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
     let limiter = Arc::new(limiter);
     let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.name).collect();
     let metrics = Metrics::new(&names);
-    let generations = Generations::new(config, &limiter, &clock, &metrics)
+    let access_logs = Arc::new(AccessLogManager::default());
+    access_logs.open(config.access_log.as_ref()).map_err(AppError::system("cannot open the access log"))?;
+    let generations = Generations::new(config, &limiter, &clock, &metrics, &access_logs)
         .map(Arc::new)
         .map_err(AppError::system("cannot set up TLS"))?;
     let tracing =
         config.tracing.as_ref().map(|settings| Tracer::start(settings, metrics.spans())).transpose();
     let (tracer, tracer_guard) =
         tracing.map_err(AppError::system("cannot start a thread for spans"))?.unzip();
-    let log = config.access_log.as_ref().map(AccessLog::open).transpose();
-    let (access_log, access_log_guard) = log.map_err(AppError::system("cannot open the access log"))?.unzip();
     metrics.record_initial_config(1, clock.now());
     let overload = OverloadManager::new(
         &config.overload,
@@ -221,7 +222,8 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
         clock,
         drain: Arc::new(DrainManager::default()),
         metrics,
-        access_log,
+        access_logs,
+        top_keys: Arc::default(),
         tracer,
         elastic: HeadroomState::default(),
         overload: Arc::new(overload),
@@ -248,7 +250,6 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
         reload,
         alert_settings: Arc::new(alerts::settings_sender(config)),
         state_saver,
-        access_log_guard,
         tracer_guard,
     })
 }

@@ -44,6 +44,7 @@ use self::source_texts::{CENTRAL_KEY, MergedTexts, RestOfConfig};
 use crate::central::document::FetchedDocument;
 use crate::engine::PolicySpec;
 use crate::limiter::elastic::signal::SignalSet;
+use crate::observe::key_writer::LogKeys;
 use crate::telemetry::{access_log, spans};
 use crate::{alerts, central, drain, listener, overload, remote, rls, state_file, store, tls, upstream};
 
@@ -66,6 +67,8 @@ pub struct Config {
     pub admin: AdminSettings,
     /// The access log; `None` if disabled.
     pub access_log: Option<access_log::AccessLogSettings>,
+    /// How operators see keys; `None` for the default.
+    pub log_keys: Option<LogKeys>,
     /// Export of spans; `None` if tracing is not configured.
     pub tracing: Option<spans::TracingSettings>,
     /// Alerts to a webhook; `None` if not configured.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -46,8 +46,14 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for a request's handler, which is mostly spent reading the request body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Interval at which a connection's age is checked, and whether a client still reads its stream.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Age at which a connection is closed after its current request, and the time that this request may then take. So a
 /// client that never reads its response cannot hold a connection for longer.
+///
+/// A response without a known end, such as a stream of events, may take longer. Its connection is closed once its client
+/// has not read for the interval of a check.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(60);
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -62,10 +68,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `listener` with `handler` until the drain has reached its last phase. `handler` may only wait for
 /// the request's body, and must bound how much of it it reads.
-pub async fn serve<A, F>(listener: TcpListener, drain: Arc<DrainManager>, handler: A)
+pub async fn serve<A, F, B>(listener: TcpListener, drain: Arc<DrainManager>, handler: A)
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = FullResponse> + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static,
 {
     let mut slots = ConnectionSlots::default();
     let mut connections = JoinSet::new();
@@ -108,19 +115,26 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-async fn serve_connection<A, F>(stream: TcpStream, stage: SharedStage, drain: Arc<DrainManager>, handler: A)
-where
+async fn serve_connection<A, F, B>(
+    stream: TcpStream,
+    stage: SharedStage,
+    drain: Arc<DrainManager>,
+    handler: A,
+) where
     A: Fn(Request<Incoming>) -> F,
-    F: Future<Output = FullResponse>,
+    F: Future<Output = Response<B>>,
+    B: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + 'static,
 {
+    let progress = stage.clone();
     let stream = TokioIo::new(TrackedStream::new(stream, stage.clone()));
     let service = service_fn(|request| {
         stage.set(Stage::HandlingRequest);
         let reply = timeout(BODY_TIMEOUT, handler(request));
         let stage = stage.clone();
         async move {
-            let reply = reply.await.unwrap_or_else(|_| timed_out());
-            stage.set(Stage::SendingResponse);
+            let reply = reply.await.unwrap_or_else(|_| timed_out().map(B::from));
+            let has_known_end = reply.body().size_hint().exact().is_some();
+            stage.set(if has_known_end { Stage::SendingResponse } else { Stage::Streaming });
             Ok::<_, Infallible>(reply)
         }
     });
@@ -130,11 +144,22 @@ where
         .max_buf_size(MAX_HEAD_SIZE)
         .serve_connection(stream, service);
     tokio::pin!(connection);
-    tokio::select! {
-        // An error of this client is of no interest to others.
-        _ = connection.as_mut() => return,
-        () = sleep(MAX_CONNECTION_AGE) => {}
-        () = drain.wait_for_phase(DrainPhase::Terminated) => {}
+    let (mut age, mut last_progress) = (Duration::ZERO, progress.writes());
+    loop {
+        tokio::select! {
+            // An error of this client is of no interest to others.
+            _ = connection.as_mut() => return,
+            () = sleep(CHECK_INTERVAL) => age += CHECK_INTERVAL,
+            () = drain.wait_for_phase(DrainPhase::Terminated) => break,
+        }
+        if progress.is_streaming() {
+            if progress.is_stalled_since(last_progress) {
+                return;
+            }
+            last_progress = progress.writes();
+        } else if age >= MAX_CONNECTION_AGE {
+            break;
+        }
     }
     connection.as_mut().graceful_shutdown();
     let _ = timeout(LAST_REQUEST_TIMEOUT, connection).await;

@@ -23,6 +23,7 @@ pub mod jitter;
 pub mod limiter;
 pub mod limits;
 pub mod listener;
+pub mod observe;
 pub mod overload;
 pub mod proxy;
 pub mod remote;

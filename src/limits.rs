@@ -11,8 +11,10 @@
 mod headers;
 mod leases;
 mod quota_policies;
+mod record;
 mod remote;
 mod settlement;
+mod summary;
 mod view;
 
 use std::rc::Rc;
@@ -22,16 +24,18 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::leases::PendingLease;
+use self::record::{DecisionSubject, RequestCopy};
 pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
 pub use self::settlement::Settlement;
+pub use self::summary::{DecisionSummary, Standing};
 pub use self::view::{LimitResources, LimitsView};
+use crate::identify::Attributes;
 use crate::limiter::decision::{Decision, Verdict};
 use crate::limiter::reservation::{Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
-use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::{CheckRole, SelectedCheck, SideEffects};
 pub use crate::store::lease_wait::LeaseWaits;
 use crate::throttle;
@@ -96,6 +100,8 @@ pub struct AppliedLimits {
     remote: RemoteState,
     /// The checks that wait for units of the store.
     awaited_leases: LeaseWaits,
+    /// What is recorded of the request, if the store or another service decides.
+    copy: Option<Rc<RequestCopy>>,
 }
 
 impl PendingLimits {
@@ -104,11 +110,13 @@ impl PendingLimits {
         Self(AppliedLimits::none(at))
     }
 
-    /// Decides the local limits, and records the decision unless the store or another service is queried first.
+    /// Decides the local limits of `request`, and records the decision unless the store or another service is queried
+    /// first.
     pub fn check(
         view: &LimitsView,
         selected: SmallVec<[SelectedCheck; 2]>,
         SideEffects { shadow_rules, queries }: SideEffects,
+        request: &Attributes<'_>,
         now: Timestamp,
     ) -> Self {
         let decision = check(&view.limiter, &selected, now);
@@ -121,11 +129,15 @@ impl PendingLimits {
             decided_at: now,
             remote,
             awaited_leases: short,
+            copy: None,
         };
         if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease) {
             leases::acquire_leases(view, &mut limits, now);
         }
-        limits.record_if_decided(view);
+        if limits.is_pending() || !limits.awaited_leases.is_empty() {
+            limits.copy = Some(Rc::new(RequestCopy::new(view, &limits, request)));
+        }
+        limits.record_if_decided(view, DecisionSubject::Present(request));
         Self(limits)
     }
 
@@ -220,6 +232,7 @@ impl AppliedLimits {
             decided_at: at,
             remote: RemoteState::None,
             awaited_leases: short,
+            copy: None,
         }
     }
 
@@ -312,31 +325,6 @@ impl AppliedLimits {
         let mut later = self.selected.get(position + 1..)?.iter();
         let last = later.rposition(|it| it.check.handle == meter && it.check.key == key)?;
         Some(position + 1 + last)
-    }
-
-    /// Records the decision in the metrics, unless the store or another service has yet to decide.
-    fn record_if_decided(&self, view: &LimitsView) {
-        if self.awaited_leases.is_empty() && (!self.is_pending() || self.decision.is_rejected()) {
-            self.record(view);
-        }
-    }
-
-    /// Records one decision per rule, that of its strictest limit. If another rule rejected the request, rules that
-    /// would have admitted it record nothing.
-    fn record(&self, view: &LimitsView) {
-        self.shadow_rules.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
-        let rejected = self.is_rejected();
-        let mut rest = self.selected.as_slice();
-        let mut verdicts = self.decision.verdicts();
-        while let Some(first) = rest.first() {
-            let checks = rest.iter().take_while(|selected| selected.rule == first.rule).count();
-            let (of_rule, others) = verdicts.split_at(checks);
-            if let Some(outcome) = DecisionOutcome::from_verdicts(&rest[..checks], of_rule, rejected) {
-                view.record(first.rule, outcome);
-            }
-            rest = &rest[checks..];
-            verdicts = others;
-        }
     }
 }
 

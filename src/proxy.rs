@@ -40,10 +40,12 @@ use crate::drain::DrainManager;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::SignalSet;
+use crate::observe::key_writer::LogKeys;
+use crate::observe::top_keys::TopKeys;
 use crate::overload::OverloadManager;
 use crate::remote;
 use crate::store;
-use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::access_log::{AccessLog, AccessLogManager};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Tracer;
 use crate::tls::server::TlsServer;
@@ -64,8 +66,10 @@ pub struct ProxyState {
     pub drain: Arc<DrainManager>,
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// The access log, if one is configured.
-    pub access_log: Option<AccessLog>,
+    /// Opens the access logs of all generations.
+    pub access_logs: Arc<AccessLogManager>,
+    /// Heaviest keys of each rule.
+    pub top_keys: Arc<TopKeys>,
     /// The tracer, if tracing is configured.
     pub tracer: Option<Arc<Tracer>>,
     /// Headroom of elastic limits.
@@ -90,6 +94,10 @@ pub struct Generation {
     pub elastic: SignalSet,
     /// TLS configuration by listener.
     pub tls: Box<[Option<Arc<TlsServer>>]>,
+    /// The access log, if one is configured.
+    pub access_log: Option<AccessLog>,
+    /// How operators see keys; `None` for the default.
+    pub log_keys: Option<LogKeys>,
     /// Rate limit services that count limits of rules.
     pub rate_limit_services: Box<[remote::service::RemoteServiceSettings]>,
 }

@@ -13,6 +13,7 @@ pub mod enforced_share;
 pub mod error_bound;
 pub mod grpc;
 pub mod key;
+pub mod key_text;
 pub mod matcher;
 pub mod membership;
 pub mod outcome;
@@ -324,6 +325,7 @@ impl RuleSet {
         self.add_checks(index, limiting, key, request, headroom, &mut local_fallback);
         queries.push(RemoteQuery {
             rule: RuleIndex(index),
+            key: key.key,
             is_enforced: key.is_enforced,
             entries,
             hits: limiting.cost_model.units_to_reserve(request.headers),

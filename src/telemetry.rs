@@ -16,8 +16,11 @@ use crate::limiter::timestamp::Timestamp;
 
 /// Formats a timestamp as RFC 3339 in UTC, with milliseconds.
 pub fn rfc3339(timestamp: Timestamp) -> String {
+    format!("{:.3}", jiff_timestamp(timestamp))
+}
+
+fn jiff_timestamp(timestamp: Timestamp) -> jiff::Timestamp {
     let nanos = i128::from(timestamp.as_nanos());
     // Every timestamp is within jiff's range, which extends to the year 9999.
-    let timestamp = jiff::Timestamp::from_nanosecond(nanos).unwrap_or(jiff::Timestamp::MAX);
-    format!("{timestamp:.3}")
+    jiff::Timestamp::from_nanosecond(nanos).unwrap_or(jiff::Timestamp::MAX)
 }

@@ -65,6 +65,8 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 39] = [
             "limiter",
             "state_file",
             "telemetry",
+            // Heaviest keys.
+            "observe",
             "drain",
             "clock",
             "tls",
@@ -88,6 +90,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 39] = [
             "overload",
             "alerts",
             "telemetry",
+            "observe",
             // Certificates and keys are data files.
             "tls",
             // API keys have an expiry time.
@@ -116,6 +119,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 39] = [
             "response",
             "upstream",
             "telemetry",
+            "observe",
             "clock",
             "jitter",
             "drain",
@@ -134,10 +138,13 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 39] = [
             "store",
             "engine",
             "rules",
+            // Attributes of a request, to name its key.
+            "identify",
             "limiter",
             "throttle",
             "response",
             "telemetry",
+            "observe",
             "clock",
         ],
     ),
@@ -182,6 +189,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 39] = [
     ("http1", &["headers"]),
     ("state_file", &["limiter", "atomic_file"]),
     ("telemetry", &["tls", "overload", "engine", "response", "throttle", "rules", "identify", "limiter"]),
+    ("observe", &["rules", "identify", "limiter"]),
     // For its waiting times.
     ("watch", &["clock"]),
     ("clock", &["limiter"]),
@@ -212,6 +220,7 @@ const EVERYTHING: &[&str] = &[
     "remote",
     "store",
     "limits",
+    "observe",
     "admin",
     "config",
     "proxy",

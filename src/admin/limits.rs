@@ -67,7 +67,7 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
 }
 
 /// Headroom, and each signal with its threshold.
-fn elastic(assessment: &Assessment) -> Value {
+pub(super) fn elastic(assessment: &Assessment) -> Value {
     let signal = |level: &SignalLevel| {
         let fields =
             json!({ "value": level.value, "threshold": level.threshold, "pressure": level.pressure() });
@@ -177,6 +177,6 @@ fn quota(quota: &Quota) -> Value {
     })
 }
 
-fn decisions(decisions: &DecisionCounts) -> Value {
+pub(super) fn decisions(decisions: &DecisionCounts) -> Value {
     decisions.iter().map(|(outcome, count)| (outcome.as_str().to_owned(), Value::from(count))).collect()
 }

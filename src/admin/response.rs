@@ -10,6 +10,7 @@ pub use crate::http_server::FullResponse;
 const TEXT: &str = "text/plain; charset=UTF-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=UTF-8";
+const EVENT_STREAM: &str = "text/event-stream";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Response of a command that succeeded.
@@ -26,6 +27,11 @@ pub(super) fn json(value: &serde_json::Value) -> FullResponse {
     let mut body = serde_json::to_vec_pretty(value).unwrap_or_default();
     body.push(b'\n');
     build_response(StatusCode::OK, JSON, body.into())
+}
+
+/// Head of a stream of events, without its body.
+pub(super) fn event_stream() -> FullResponse {
+    build_response(StatusCode::OK, EVENT_STREAM, Bytes::new())
 }
 
 pub(super) fn html(body: Bytes) -> FullResponse {

@@ -12,7 +12,8 @@ use tokio::net::TcpListener;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{
-    AdminState, Surface, actions, certs, clusters, config_dump, host_check, limits, page, stats, status,
+    AdminState, Surface, actions, certs, clusters, config_dump, events, host_check, limits, page, stats,
+    status, top,
 };
 use crate::http_server;
 
@@ -50,7 +51,7 @@ const fn command(
 }
 
 /// All endpoints, in the order of the listing.
-pub(super) static ENDPOINTS: [AdminEndpoint; 17] = [
+pub(super) static ENDPOINTS: [AdminEndpoint; 19] = [
     read_only("/", page::page, "live page; this list for a client that prefers text"),
     read_only("/certs", certs::certs, "certificates in use"),
     read_only("/clusters", clusters::clusters, "upstreams, endpoints and their statistics; ?format=json"),
@@ -60,10 +61,16 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 17] = [
         actions::drain_listeners,
         "drain the listeners; ?graceful only fails readiness",
     ),
+    read_only(
+        "/events",
+        events::events,
+        "server-sent events with a snapshot every second; ?once for one as JSON",
+    ),
     command("/healthcheck/fail", actions::healthcheck_fail, "make /ready fail, without affecting traffic"),
     command("/healthcheck/ok", actions::healthcheck_ok, "undo /healthcheck/fail"),
     read_only("/help", help, "this list as text"),
     read_only("/limits", limits::limits, "rules, their counters and decisions"),
+    read_only("/limits/top", top::top, "heaviest keys of each rule; ?rule=NAME&n=20"),
     read_only("/listeners", status::listeners, "listeners and their addresses; ?format=json"),
     command(
         "/logging",
@@ -94,7 +101,8 @@ const HOST_REJECTED: &str = "Host not allowed: not an IP address, not localhost,
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, surface: Surface) {
     let drain = Arc::clone(&state.drain);
     let service = move |request: Request<Incoming>| {
-        std::future::ready(handle_catching_panics(&request, &state, surface))
+        let response = handle_catching_panics(&request, &state, surface);
+        std::future::ready(events::with_stream(response, &state))
     };
     http_server::serve(listener, drain, service).await;
 }

@@ -13,7 +13,6 @@ use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::error_bound::FleetState;
 use crate::rules::rule::{Action, Rule};
-use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::{ElasticSample, Scrape, SharedLimitSample, StateFileSample};
 use crate::tls::key_pair::CertificateKeyPair;
 
@@ -57,7 +56,7 @@ pub(super) fn scrape(state: &AdminState) -> Scrape {
         table_entries: state.limiter.live_keys(),
         table_capacity: state.max_keys,
         table_overflows: state.limiter.overflows(),
-        access_log_dropped: state.access_log.as_ref().map_or(0, AccessLog::dropped_lines),
+        access_log_dropped: state.access_logs.lost_lines(),
         state_file: state.process.state_file().map(|file| StateFileSample {
             saves: file.saved,
             failed_saves: file.failed,

@@ -17,13 +17,13 @@ const MAX_EVENT_SIZE: usize = 32 << 20;
 
 /// An open stream of events.
 #[derive(Debug)]
-pub struct EventStream {
+pub struct SnapshotStream {
     address: AdminAddress,
     body: Incoming,
     buffer: EventBuffer,
 }
 
-impl EventStream {
+impl SnapshotStream {
     pub(super) fn new(address: AdminAddress, body: Incoming) -> Self {
         Self { address, body, buffer: EventBuffer::default() }
     }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::rls_runtime::RlsRuntime;
 use super::state_saver::StateSaver;
 use super::{AppError, RunningApp, serve_all};
-use crate::admin::{self, AdminState, Inspect, KeyCounts, Surface};
+use crate::admin::{self, AdminState, EventHub, Inspect, KeyCounts, Surface};
 use crate::config::reload::{ReloadHandle, ReloadStatus};
 use crate::config::{AdminSettings, Config};
 use crate::engine::Policy;
@@ -66,11 +66,13 @@ impl AdminPort {
             max_keys: config.max_keys,
             drain: Arc::clone(&shared.drain),
             log_levels: levels,
-            access_log: shared.access_log.clone(),
+            access_logs: Arc::clone(&shared.access_logs),
+            top_keys: Arc::clone(&shared.top_keys),
             start_time: shared.clock.now(),
             workers: config.workers.get(),
             allowed_hosts: config.admin.allowed_hosts.clone(),
             listeners,
+            events: EventHub::default(),
             key_counts: KeyCounts::default(),
         });
         let threads = Arc::new(ThreadGroup::default());

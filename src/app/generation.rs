@@ -12,6 +12,7 @@ use crate::limiter::Limiter;
 use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
 use crate::rls::unit_limits::UnitLimits;
+use crate::telemetry::access_log::AccessLogManager;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::client::{self, TlsClient};
 use crate::tls::server::TlsServer;
@@ -26,17 +27,19 @@ pub(super) struct Generations {
     listeners: Box<[Box<str>]>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
+    access_logs: Arc<AccessLogManager>,
     /// The runtime for the background tasks of upstreams.
     runtime: Option<Handle>,
 }
 
 impl Generations {
-    /// Applies the first configuration.
+    /// Applies the first configuration, whose access log is open.
     pub(super) fn new(
         config: &Config,
         limiter: &Arc<Limiter>,
         clock: &Arc<Clock>,
         metrics: &Arc<Metrics>,
+        access_logs: &Arc<AccessLogManager>,
     ) -> io::Result<Self> {
         let runtime = Handle::try_current().ok();
         let listeners: Box<[Box<str>]> =
@@ -48,12 +51,13 @@ impl Generations {
         let first = |policy| {
             let upstreams = build_clusters(config, &[], metrics, runtime.as_ref())?;
             let tls = build_listener_tls(config, &listeners, &[])?;
-            Ok(build_generation(config, policy, upstreams, tls, &Fallbacks::default()))
+            let built = build_generation(config, policy, upstreams, tls, &Fallbacks::default());
+            Ok(Generation { access_log: access_logs.current(), ..built })
         };
         let engine = Engine::start(&config.policy, limiter, &limit_specs, clock.now(), first);
         let engine = engine.map_err(io::Error::other::<rustls::Error>)?;
-        let (clock, metrics) = (Arc::clone(clock), Arc::clone(metrics));
-        Ok(Self { engine, listeners, clock, metrics, runtime })
+        let (clock, metrics, access_logs) = (Arc::clone(clock), Arc::clone(metrics), Arc::clone(access_logs));
+        Ok(Self { engine, listeners, clock, metrics, access_logs, runtime })
     }
 
     /// Returns the limit handles of Envoy's rate limit service, which persist through all generations; `None`
@@ -82,7 +86,12 @@ impl Generations {
                 tracing::error!(%error, "cannot set up TLS: the previous TLS settings stay in force");
                 current.tls.clone()
             });
-            build_generation(config, policy, upstreams, tls, &current.fallbacks)
+            let access_log = self.access_logs.open(config.access_log.as_ref()).unwrap_or_else(|error| {
+                tracing::error!(%error, "cannot open the access log: the previous one stays in force");
+                current.access_log.clone()
+            });
+            let built = build_generation(config, policy, upstreams, tls, &current.fallbacks);
+            Generation { access_log, ..built }
         };
         self.engine.apply(&config.policy, || self.clock.now(), next)
     }
@@ -95,6 +104,8 @@ impl Generations {
             upstreams: current.upstreams.clone(),
             elastic: current.elastic,
             tls: current.tls.clone(),
+            access_log: current.access_log.clone(),
+            log_keys: current.log_keys,
             rate_limit_services: current.rate_limit_services.clone(),
         };
         self.engine.rebind(|| self.clock.now(), next)
@@ -114,6 +125,8 @@ fn build_generation(
         upstreams,
         elastic: config.elastic_signals,
         tls,
+        access_log: None,
+        log_keys: config.log_keys,
         rate_limit_services: config.remote_services.clone().into(),
     }
 }

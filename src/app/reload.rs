@@ -61,11 +61,7 @@ pub(super) async fn handle_signals(running: &RunningApp) {
     loop {
         tokio::select! {
             _ = hangup.recv() => running.reload.request_reload(),
-            _ = user.recv() => {
-                if let Some(log) = &running.shared.access_log {
-                    log.reopen();
-                }
-            }
+            _ = user.recv() => running.shared.access_logs.reopen(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! An invalid part is replaced by a default or left out, so that the rest is still checked. The result is
 //! used only if nothing was reported.
 
+mod access_log;
 mod alerts;
 mod bootstrap;
 mod client_limits;
@@ -51,15 +52,15 @@ use self::context::{CompileContext, MatcherOwner};
 use super::config_path::ConfigPath;
 use super::content_hashes::ContentHashes;
 use super::data_files::DataFiles;
-use super::diagnostic::{Diagnostics, ValueError, quoted};
-use super::parse::{self, nearest_name};
+use super::diagnostic::{Diagnostics, ValueError};
+use super::parse;
 use super::raw::{self, OrOff};
 use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
 use crate::limiter::elastic::signal::SignalSet;
+use crate::observe::key_writer::LogKeys;
 use crate::rules::rule::Rule;
-use crate::telemetry::access_log::{self, Sink};
 use crate::{drain, identify, response};
 
 /// Compiles the configuration; `None` if it has problems. Files that it names are relative to `file`.
@@ -74,7 +75,7 @@ pub(super) fn compile(
     let mut compiled_listeners = listeners::compile(raw, files, report);
     let rls = rls::compile(raw, &mut compiled_listeners.used_addresses, files, report);
     let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
-    let access_log = compile_access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
+    let access_log = access_log::compile(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
     let alerts = alerts::compile(raw.alerts.as_ref(), root.key("alerts"), files, report);
     let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
@@ -128,6 +129,7 @@ pub(super) fn compile(
         upstream_tls: upstreams.tls,
         admin: compiled_listeners.admin,
         access_log,
+        log_keys: compile_log_keys(raw, report),
         tracing,
         alerts,
         drain,
@@ -252,54 +254,10 @@ fn compile_limit_headers(raw: &raw::Root, report: &mut Diagnostics<'_>) -> respo
     response::LimitHeaderSettings { ratelimit_headers, ietf_headers: raw.ietf_headers.unwrap_or(false) }
 }
 
-fn compile_access_log(
-    raw: Option<&OrOff<raw::AccessLog>>,
-    file: &Path,
-    at: ConfigPath<'_>,
-    report: &mut Diagnostics<'_>,
-) -> Option<access_log::AccessLogSettings> {
-    let fault = ValueError::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
-    let (path, at, format) = match read_or_off(raw?, fault.with_suggestion(Some("stdout")), at, report)? {
-        raw::AccessLog::Path(path) if path == "disabled" => return None,
-        raw::AccessLog::Path(path) => (path, at.single_item(), None),
-        raw::AccessLog::Map(map) => (map.path.as_ref()?, at.key("path"), map.format),
-    };
-    let sink = report.ok_or_report(at, parse_sink(path, file))?;
-    note_switch_as_file(path, at, report);
-    Some(access_log::AccessLogSettings { sink, format: format.unwrap_or_default() })
-}
-
-/// Adds a note for a file whose name reads like a switch that is turned on.
-fn note_switch_as_file(path: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
-    const SWITCHES_ON: [&str; 7] = ["on", "yes", "y", "true", "enable", "enabled", "1"];
-    if SWITCHES_ON.contains(&path.to_lowercase().as_str()) {
-        let note = ValueError::new(format!("writes the log to a file called {}", quoted(path)));
-        let hint = format!("did you mean `stdout`? write `./{path}` if the file is meant");
-        report.add_note(at, note.with_hint(hint));
-    }
-}
-
-/// Rejects bare words that resemble `stdout`, `stderr` or a switch, instead of using them as file names.
-fn parse_sink(path: &str, file: &Path) -> Result<Sink, ValueError> {
-    const SWITCHES: [&str; 7] = ["off", "no", "none", "false", "null", "disable", "disabled"];
-    let invalid = || ValueError::new(format!("expected `stdout`, `stderr` or a file, got {}", quoted(path)));
-    let is_bare = !path.contains(['/', '.']);
-    match path {
-        "stdout" => Ok(Sink::Stdout),
-        "stderr" => Ok(Sink::Stderr),
-        "" => Err(invalid()),
-        "disabled" => Err(invalid().with_hint("write `access_log: disabled`")),
-        _ if path.ends_with('/') => Err(invalid().with_hint("a directory cannot be written to")),
-        _ if is_bare && SWITCHES.contains(&path.to_lowercase().as_str()) => {
-            Err(invalid().with_hint("did you mean `disabled`?"))
-        }
-        _ => match nearest_name(path, ["stdout", "stderr"]).filter(|_| is_bare) {
-            Some(word) => {
-                Err(invalid().with_hint(format!("did you mean `{word}`? a file of that name is `./{path}`")))
-            }
-            None => Ok(Sink::File(resolve_relative(file, path))),
-        },
-    }
+fn compile_log_keys(raw: &raw::Root, report: &mut Diagnostics<'_>) -> Option<LogKeys> {
+    let fault = ValueError::new("expected one of value, hash, off, got true");
+    let log_keys = read_or_off(raw.log_keys.as_ref()?, fault, ConfigPath::ROOT.key("log_keys"), report);
+    Some(log_keys.copied().unwrap_or(LogKeys::Off))
 }
 
 /// Resolves `path` relative to the directory of `file`.

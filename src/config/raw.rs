@@ -49,15 +49,16 @@ pub use self::upstreams::{
 };
 pub use self::values::{
     Address, Asn, CollectorAddress, Continent, Country, Duration, Factor, FileName, HeaderPattern,
-    HeaderValues, HostPattern, Json, List, Method, Network, Networks, OneOrMany, OrOff, PathPattern,
-    Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
+    HeaderValues, HostPattern, Json, List, LogFormat, Method, Network, Networks, OneOrMany, OrOff,
+    PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
 use super::defaults;
 use super::parse::format_duration as shown;
 use crate::limiter::elastic::signal::Signal;
 use crate::listener::ProxyProtocol;
+use crate::observe::key_writer::LogKeys;
 use crate::response::Visibility;
-use crate::telemetry::access_log::Format;
+use crate::telemetry::access_log::RequestKind;
 
 /// A Weir configuration.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -83,9 +84,13 @@ pub struct Root {
     /// Admin port: the HTTP listeners for operators, probes and metrics, as a map.
     pub admin: Option<Admin>,
     /// Access log, with one line for each request: `disabled`, `stdout`, `stderr`, a file (relative to the
-    /// configuration file), or a map with `path` and `format`.
+    /// configuration file), or a map with `path` and other keys.
     #[schemars(extend("default" = "disabled"))]
     pub access_log: Option<OrOff<AccessLog>>,
+    /// How keys are written to the access log, to the trace of decisions and to `GET /limits/top`: with their values
+    /// (`value`), with a hash in place of each value (`hash`), or not at all (`off`). Default: values of headers,
+    /// cookies, query parameters, claims and descriptors are hashed, all others are shown.
+    pub log_keys: Option<OrOff<LogKeys>>,
     /// Spans of requests, sent to an OpenTelemetry collector, as a map. Without it, there are no spans.
     pub tracing: Option<Tracing>,
     /// Alerts about this instance, sent to a webhook, as a map. Without it, Weir sends none.
@@ -208,7 +213,7 @@ pub struct Admin {
 pub enum AccessLog {
     /// `disabled`, `stdout`, `stderr`, or a file relative to the configuration file.
     Path(String),
-    /// Map with `path` and `format`.
+    /// Map with `path` and other keys.
     Map(AccessLogMap),
 }
 
@@ -219,9 +224,17 @@ pub struct AccessLogMap {
     /// Destination of the access log: `stdout`, `stderr`, or a file relative to the configuration file.
     #[schemars(required)]
     pub path: Option<String>,
-    /// Format of a line: `envoy`, the default format of Envoy, or `json`, one object per line.
+    /// Format of a line: `envoy`, the default format of Envoy; `json`, one object per line; or a format string with
+    /// Envoy's command operators, such as `%START_TIME% %RESPONSE_CODE% %WEIR_RULE%`.
     #[schemars(extend("default" = "envoy"))]
-    pub format: Option<Format>,
+    pub format: Option<LogFormat>,
+    /// Share of the requests that are logged, a percentage with up to two decimals. It applies to the requests that
+    /// `only` selects.
+    #[schemars(extend("default" = "100%"))]
+    pub sample: Option<Percentage>,
+    /// Kinds of requests that are logged, one or a list: `limited` (rejected, delayed or marked by a rule, or over the
+    /// limit of one in shadow mode) and `errors` (a status of 500 or above, or no response). Default: all requests.
+    pub only: Option<OneOrMany<RequestKind>>,
 }
 
 /// Graceful shutdown of the process.

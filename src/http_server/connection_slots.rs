@@ -7,7 +7,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,11 +26,22 @@ pub(super) enum Stage {
     SendingResponse,
     /// Its request is being read and handled.
     HandlingRequest,
+    /// It receives a response without a known end.
+    Streaming,
 }
 
 /// Shared record of what one connection is doing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SharedStage(Arc<AtomicU8>);
+pub(super) struct SharedStage(Arc<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    stage: AtomicU8,
+    /// Number of writes that the connection has taken.
+    writes: AtomicU64,
+    /// Whether a write waits for the client.
+    is_blocked: AtomicBool,
+}
 
 /// Connections of an auxiliary port, oldest first.
 #[derive(Debug, Default)]
@@ -46,14 +57,38 @@ pub(super) struct TrackedStream<S> {
 impl SharedStage {
     /// Records the connection's stage.
     pub(super) fn set(&self, stage: Stage) {
-        self.0.store(stage as u8, Ordering::Relaxed);
+        self.0.stage.store(stage as u8, Ordering::Relaxed);
+    }
+
+    /// Returns whether the connection receives a response without a known end.
+    pub(super) fn is_streaming(&self) -> bool {
+        self.get() == Stage::Streaming
+    }
+
+    /// Returns the number of writes that the connection has taken.
+    pub(super) fn writes(&self) -> u64 {
+        self.0.writes.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a write waits for the client, and none has been taken since there were `writes`.
+    pub(super) fn is_stalled_since(&self, writes: u64) -> bool {
+        self.0.is_blocked.load(Ordering::Relaxed) && self.writes() == writes
+    }
+
+    /// Records the outcome of a write.
+    fn record_write<T>(&self, outcome: &Poll<T>) {
+        self.0.is_blocked.store(outcome.is_pending(), Ordering::Relaxed);
+        if outcome.is_ready() {
+            self.0.writes.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn get(&self) -> Stage {
-        match self.0.load(Ordering::Relaxed) {
+        match self.0.stage.load(Ordering::Relaxed) {
             0 => Stage::Idle,
             1 => Stage::SendingResponse,
-            _ => Stage::HandlingRequest,
+            2 => Stage::HandlingRequest,
+            _ => Stage::Streaming,
         }
     }
 }
@@ -104,7 +139,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let outcome = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.stage.record_write(&outcome);
+        outcome
     }
 
     fn poll_write_vectored(
@@ -112,7 +149,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
         cx: &mut Context<'_>,
         parts: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.stage.record_write(&outcome);
+        outcome
     }
 
     fn is_write_vectored(&self) -> bool {

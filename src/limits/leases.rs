@@ -50,7 +50,7 @@ impl<'a> PendingLease<'a> {
         acquire_leases(view, limits, now);
         // A request waits only once.
         limits.awaited_leases.clear();
-        limits.record_if_decided(view);
+        limits.record_copied_if_decided(view);
         match throttle::resolve(&limits.decision) {
             throttle::ThrottleAction::Forward => Ok(None),
             throttle::ThrottleAction::Delay(delay) => Ok(Some(delay)),

@@ -12,10 +12,13 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
+use super::record::DecisionRecorder;
+use super::summary::Standing;
 use super::{AppliedLimits, LimitRejection, LimitsView, RejectionReason};
 use crate::headers::append_all;
 use crate::limiter::algorithm::CounterUsage;
 use crate::limiter::decision::Verdict;
+use crate::limiter::key::KeyHash;
 use crate::remote::service::{
     RemoteService, ServiceDescriptor, ServiceDescriptorStatus, ServiceError, ServiceRequest, ServiceResponse,
     Urgency,
@@ -48,6 +51,17 @@ pub(super) struct RemoteVerdicts {
     pub(super) limit_statuses: Vec<(Notation, QuotaPolicy, CounterUsage)>,
     /// Headers for the response to the client.
     pub(super) headers: HeaderMap,
+    /// What each rule decided.
+    pub(super) outcomes: SmallVec<[RemoteOutcome; 2]>,
+}
+
+/// Decision of another service for one rule.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RemoteOutcome {
+    pub(super) rule: RuleIndex,
+    pub(super) outcome: DecisionOutcome,
+    /// Limit and remaining units, if the service reports them.
+    pub(super) standing: Option<Standing>,
 }
 
 /// The limits of a request that the local limits admit and that other services have yet to decide.
@@ -95,7 +109,7 @@ struct RecordOnDrop<'a> {
 
 impl Drop for RecordOnDrop<'_> {
     fn drop(&mut self) {
-        self.limits.record(self.view);
+        self.limits.record_copied(self.view);
     }
 }
 
@@ -135,7 +149,7 @@ impl<'a> PendingRemote<'a> {
         match decided {
             Ok(added) => {
                 for group in groups(view, shadow) {
-                    tokio::task::spawn_local(shadow_check(Rc::clone(view), group));
+                    tokio::task::spawn_local(shadow_check(limits.recorder(view), group));
                 }
                 Ok((limits, added))
             }
@@ -209,7 +223,7 @@ fn by_rule(responses: Vec<QueryResult>) -> Vec<RuleResponse> {
 /// Evaluates the responses. Returns the headers to add for the upstream, or the rule that rejects, with the retry-after
 /// and the reason.
 fn decide(
-    view: &LimitsView,
+    view: &Rc<LimitsView>,
     limits: &mut AppliedLimits,
     responses: Vec<QueryResult>,
 ) -> Result<HeaderMap, (RuleIndex, Duration, RejectionReason)> {
@@ -219,24 +233,34 @@ fn decide(
         append_all(&mut added, &response.request_headers);
     }
     let (mut rejection, mut unanswered) = (None, None);
-    let mut passing: SmallVec<[RuleIndex; 2]> = SmallVec::new();
+    let mut passing: SmallVec<[(RuleIndex, KeyHash); 2]> = SmallVec::new();
     let mut local_fallback: SmallVec<[SelectedCheck; 2]> = SmallVec::new();
-    for RuleResponse { query: RemoteQuery { rule, local_fallback: local, .. }, verdict } in by_rule(responses)
+    let recorder = limits.recorder(view);
+    for RuleResponse { query: RemoteQuery { rule, key, local_fallback: local, .. }, verdict } in
+        by_rule(responses)
     {
+        let standing = verdict.as_ref().and_then(|verdict| Standing::from_service(&verdict.status));
+        let mut note = |outcome| verdicts.outcomes.push(RemoteOutcome { rule, outcome, standing });
         match verdict {
             Some(RemoteVerdict { rejects, status, body }) => {
                 verdicts.limit_statuses.extend(limit_status(view.rule_name(rule), &status));
                 if rejects {
-                    view.record(rule, DecisionOutcome::Limited);
+                    recorder.record(rule, DecisionOutcome::Limited, key);
+                    note(DecisionOutcome::Limited);
                     keep_longest_rejection(&mut rejection, rule, status.reset, body);
                 } else {
-                    passing.push(rule);
+                    note(DecisionOutcome::Allowed);
+                    passing.push((rule, key));
                 }
             }
             None => match on_error(view, rule) {
-                OnError::Allow => passing.push(rule),
+                OnError::Allow => {
+                    note(DecisionOutcome::Allowed);
+                    passing.push((rule, key));
+                }
                 OnError::Deny => {
-                    view.record(rule, DecisionOutcome::Denied);
+                    recorder.record(rule, DecisionOutcome::Denied, key);
+                    note(DecisionOutcome::Denied);
                     unanswered.get_or_insert(rule);
                 }
                 OnError::Local => local_fallback.extend(local),
@@ -250,7 +274,7 @@ fn decide(
     match rejection.or_else(|| check_local_fallback(view, limits, local_fallback)) {
         Some(rejection) => Err(rejection),
         None => {
-            passing.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Allowed));
+            passing.iter().for_each(|(rule, key)| recorder.record(*rule, DecisionOutcome::Allowed, *key));
             Ok(added)
         }
     }
@@ -309,12 +333,13 @@ fn limit_status(
 }
 
 /// Queries a service for rules in shadow mode, and records what they would have decided.
-async fn shadow_check(view: Rc<LimitsView>, group: ServiceQuery) {
+async fn shadow_check(recorder: DecisionRecorder, group: ServiceQuery) {
+    let view = recorder.view();
     let response = group.send(Urgency::Background).await;
     for RuleResponse { query, verdict } in by_rule(vec![response]) {
         let would_reject = match verdict {
             Some(verdict) => verdict.rejects,
-            None => match on_error(&view, query.rule) {
+            None => match on_error(view, query.rule) {
                 OnError::Allow => false,
                 OnError::Deny => true,
                 OnError::Local => {
@@ -324,6 +349,6 @@ async fn shadow_check(view: Rc<LimitsView>, group: ServiceQuery) {
             },
         };
         let outcome = if would_reject { DecisionOutcome::Shadow } else { DecisionOutcome::Allowed };
-        view.record(query.rule, outcome);
+        recorder.record(query.rule, outcome, query.key);
     }
 }

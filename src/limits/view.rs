@@ -7,7 +7,12 @@ use std::sync::Arc;
 use super::quota_policies::QuotaPolicies;
 use crate::clock::Clock;
 use crate::engine::Policy;
+use crate::identify::Attributes;
 use crate::limiter::Limiter;
+use crate::limiter::key::KeyHash;
+use crate::limiter::timestamp::Timestamp;
+use crate::observe::key_writer::{KeyWriter, LogKeys, key_of};
+use crate::observe::top_keys::{TopKeys, WorkerId, WorkerSketch};
 use crate::remote::service::{self, RemoteService};
 use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
@@ -29,6 +34,10 @@ pub struct LimitsView {
     /// The store of shared limits, if configured.
     pub(super) store: Option<StoreHandle>,
     metrics: Box<[RuleMetrics]>,
+    /// Heaviest keys of each rule with a key, on this worker.
+    sketches: Box<[Option<Arc<WorkerSketch>>]>,
+    /// Writes keys for operators.
+    pub(super) key_writer: KeyWriter,
     /// Header notation of each rule's limits.
     notations: Box<[Box<[Notation]>]>,
     /// Their quota policies for the IETF headers.
@@ -50,6 +59,12 @@ pub struct LimitResources<'a> {
     pub metrics: &'a Metrics,
     /// The store of shared limits, if configured.
     pub store: Option<&'a StoreHandle>,
+    /// Heaviest keys of each rule.
+    pub top_keys: &'a TopKeys,
+    /// The worker that counts keys there.
+    pub worker: WorkerId,
+    /// How operators see keys; `None` for the default.
+    pub log_keys: Option<LogKeys>,
 }
 
 impl LimitsView {
@@ -59,8 +74,9 @@ impl LimitsView {
         policy: &Arc<Policy>,
         services: &[service::RemoteServiceSettings],
         before: Option<&Self>,
-        LimitResources { limiter, clock, metrics, store }: LimitResources<'_>,
+        resources: LimitResources<'_>,
     ) -> Self {
+        let LimitResources { limiter, clock, metrics, store, .. } = resources;
         let rules = policy.rules.rules();
         let notations: Box<[_]> = rules.iter().map(notations).collect();
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
@@ -79,6 +95,12 @@ impl LimitsView {
         Self {
             prepared: prepared.collect(),
             metrics: rules.iter().map(|rule| metrics.rule(&rule.name)).collect(),
+            sketches: sketches(rules, resources),
+            key_writer: KeyWriter {
+                visibility: resources.log_keys,
+                ipv6_prefix: policy.identify.ipv6_prefix,
+                hasher: limiter.hasher(),
+            },
             notations,
             quota_policies: QuotaPolicies::new(rules, limiter.hasher()),
             services: services.iter().map(service).collect(),
@@ -95,6 +117,30 @@ impl LimitsView {
         if let Some(metrics) = self.metrics.get(rule.0) {
             metrics.record(outcome);
         }
+    }
+
+    /// Counts the decision among those of its key. `text` is called only if the key becomes one of the heaviest.
+    pub(super) fn record_key(
+        &self,
+        rule: RuleIndex,
+        outcome: DecisionOutcome,
+        key: KeyHash,
+        now: Timestamp,
+        text: impl FnOnce() -> Arc<str>,
+    ) {
+        if let Some(Some(sketch)) = self.sketches.get(rule.0) {
+            sketch.record(key, outcome, now, text);
+        }
+    }
+
+    /// Whether operators see keys at all.
+    pub fn shows_keys(&self) -> bool {
+        self.key_writer.is_visible()
+    }
+
+    /// Returns the key of a request under a rule as operators may see it; `None` if the rule has no key.
+    pub fn key_text(&self, rule: RuleIndex, request: &Attributes<'_>) -> Option<String> {
+        self.key_writer.request_key(&self.policy.rules, rule, request)
     }
 
     /// Returns the rule's name.
@@ -135,6 +181,15 @@ fn connect(
     let service = RemoteService::new(settings.clone(), Arc::clone(clock), metrics);
     tokio::task::spawn_local(service.connect());
     Rc::new(service)
+}
+
+/// Returns the sketch of each rule with a key. Sketches whose keys are written differently start anew.
+fn sketches(rules: &[Rule], resources: LimitResources<'_>) -> Box<[Option<Arc<WorkerSketch>>]> {
+    let sketch = |rule: &Rule| {
+        let meaning = format!("{} {:?}", key_of(rule)?, resources.log_keys);
+        Some(resources.top_keys.sketch(resources.worker, &rule.name, &meaning))
+    };
+    rules.iter().map(sketch).collect()
 }
 
 fn notations(rule: &Rule) -> Box<[Notation]> {

@@ -10,7 +10,7 @@ use http::HeaderMap;
 use super::connection::DownstreamConnection;
 use super::fallback::{Fallbacks, IncomingRequest};
 use super::finish;
-use super::request_context::RequestContext;
+use super::request_context::{RequestContext, log_decision};
 use super::timeouts::RequestTimer;
 use crate::headers::append_all;
 use crate::limiter::timestamp::Timestamp;
@@ -63,7 +63,7 @@ pub(super) async fn resolve<'a>(
             Ok(delay) => delay,
             Err((rule, retry_after)) => {
                 let rejected = pending.rejection(rule, retry_after);
-                log_rule(view, context, rule);
+                log_decision(context, rejected.limits, Some(rule), None);
                 return Err(rejected);
             }
         },
@@ -93,11 +93,12 @@ pub(super) async fn resolve<'a>(
                     context.recorder = None;
                 }
                 append_all(headers, &added);
+                log_decision(context, limits, None, None);
                 Ok(limits)
             }
             Err(rejected) => {
                 finish::settle(context, &RequestEnd::Rejected, rejected.limits);
-                log_rule(view, context, rejected.rule);
+                log_decision(context, rejected.limits, Some(rejected.rule), None);
                 Err(rejected)
             }
         }
@@ -122,18 +123,13 @@ async fn await_leases(
         context.forwarded_at
     };
     let delay = Box::pin(short.resolve(hold_until)).await?;
+    log_decision(context, pending.limits(), None, None);
     context.settlement = pending.settlement(view);
     for mark in pending.limits().mark_values(view) {
         context.recorder = None;
         headers.append(X_WEIR_OVER_LIMIT, mark);
     }
     Ok(delay)
-}
-
-fn log_rule(view: &limits::LimitsView, context: &mut RequestContext, rule: RuleIndex) {
-    if let Some(log) = &mut context.log {
-        log.rule = Some(view.rule_name(rule).into());
-    }
 }
 
 /// Delays the request, and counts it as delayed meanwhile.

@@ -6,13 +6,15 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
+use smallvec::SmallVec;
 
 use super::grpc;
 use super::request_context::{LogRecord, RequestContext, ResponseFlag};
-use crate::limits::AppliedLimits;
+use crate::limits::{AppliedLimits, DecisionSummary};
+use crate::rules::RuleIndex;
 use crate::rules::cost::RequestEnd;
 use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
-use crate::telemetry::access_log::AccessLogEntry;
+use crate::telemetry::access_log::{AccessLogEntry, LoggedRule};
 use crate::telemetry::spans::{SpanDecision, SpanDetails};
 
 /// Settles what the request reserved, once its outcome is known, and updates the client's remaining units in `limits`.
@@ -104,6 +106,10 @@ fn finish(context: &mut RequestContext) {
 
 fn log(context: &RequestContext, duration: Duration) {
     let Some(record) = &context.log else { return };
+    let (decided, rules) = (record.decision.as_ref(), &record.view.policy.rules);
+    let rule_name = |rule: RuleIndex| rules.get(rule).map(|rule| &*rule.name);
+    let shadow_rules: SmallVec<[&str; 2]> =
+        decided.iter().flat_map(|decided| &decided.shadow_rules).copied().filter_map(rule_name).collect();
     let shared = &context.connection.worker.shared;
     let flag = if context.is_complete { context.flag } else { ResponseFlag::DownstreamClosed };
     let entry = AccessLogEntry {
@@ -127,10 +133,22 @@ fn log(context: &RequestContext, duration: Duration) {
         request_id: record.request_id.as_ref().map(HeaderValue::as_bytes),
         authority: record.authority.as_ref().map(HeaderValue::as_bytes),
         upstream_host: record.upstream.as_deref(),
-        rule: record.rule.as_deref(),
+        other_headers: &record.other_headers,
+        decision: decided.and_then(|decided| {
+            let DecisionSummary { rule, outcome, standing, delay } = decided.summary;
+            Some(LoggedRule {
+                rule: rule_name(rule)?,
+                outcome,
+                key: decided.key.as_deref(),
+                limit: standing.map(|standing| standing.limit),
+                remaining: standing.map(|standing| standing.remaining),
+                delay,
+                shadow_rules: &shadow_rules,
+            })
+        }),
         client_ip: record.client.unwrap_or(context.connection.peer),
     };
-    if let Some(log) = &shared.access_log {
+    if let Some(log) = record.access_log() {
         log.log(&entry);
     }
     let Some((tracer, trace)) = shared.tracer.as_ref().zip(record.trace.as_deref()) else { return };

@@ -4,7 +4,6 @@
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::{StatusCode, request};
 use hyper::body::Body as _;
@@ -20,14 +19,14 @@ use super::grpc;
 use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
 use super::local_reply::{self, DownstreamResponse, PendingBody, closes_for_drain, with_connection_close};
-use super::request_context::{LogRecord, RequestContext, ResponseFlag};
+use super::request_context::{LogRecord, RequestContext, ResponseFlag, log_decision};
 use super::tunnel;
 use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::headers::{FieldLines, Response};
 use crate::identify::{self, Attributes, client_ip, identify};
 use crate::limiter::timestamp::{Timestamp, saturating_millis};
-use crate::limits::{self, Admission, AppliedLimits, PendingLimits};
+use crate::limits::{self, Admission, AppliedLimits, DecisionSummary, PendingLimits};
 use crate::overload::LoadShed;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::RuleIndex;
@@ -52,7 +51,7 @@ pub(super) fn handle(
     let view = worker.view();
     let now = worker.shared.clock.now();
 
-    let (mut context, admission) = admit(connection, &mut head, now, view.stream_idle_timeout);
+    let (mut context, admission) = admit(connection, &mut head, now, &view);
     if let Err(by) = admission {
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return ready(local_reply::overloaded(context, by, pending));
@@ -74,16 +73,18 @@ pub(super) fn handle(
     }
     let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
-            view.limits.record(rule, DecisionOutcome::Exempt);
+            view.limits.record_without_limit(rule, DecisionOutcome::Exempt, &attributes);
+            log_without_limit(&mut context, rule, DecisionOutcome::Exempt);
             PendingLimits::none(now)
         }
         Selection::Limited(selected, side_effects) => {
-            PendingLimits::check(&view.limits, selected, side_effects, now)
+            PendingLimits::check(&view.limits, selected, side_effects, &attributes, now)
         }
         Selection::Denied(rule, denial) => {
-            view.limits.record(rule, DecisionOutcome::Denied);
+            view.limits.record_without_limit(rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
-            log_rejection(&mut context, view.limits.rule_name(rule), &mut head, flags, &hop);
+            log_without_limit(&mut context, rule, DecisionOutcome::Denied);
+            log_rejection(&mut context, &mut head, flags, &hop);
             let unread = PendingBody::new(flags.expectation(), body);
             return ready(local_reply::denied(context, &view.policy.denied, denial, unread));
         }
@@ -97,12 +98,16 @@ pub(super) fn handle(
         Admission::Reject(rejected) => {
             // Looked up before logging, which rewrites the head for the upstream.
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
-            log_rejection(&mut context, view.limits.rule_name(rejected.rule), &mut head, flags, &hop);
+            log_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
+            log_rejection(&mut context, &mut head, flags, &hop);
             let unread = PendingBody::new(flags.expectation(), body);
             return ready(local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread));
         }
     };
 
+    if !pending.is_pending() {
+        log_decision(&mut context, pending.limits(), None, Some(&attributes));
+    }
     let upstream = view.upstream(&attributes).map(Rc::clone);
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
@@ -133,16 +138,16 @@ fn admit(
     connection: &Rc<DownstreamConnection>,
     head: &mut request::Parts,
     now: Timestamp,
-    stream_idle_timeout: Duration,
+    view: &Rc<GenerationView>,
 ) -> (Box<RequestContext>, Result<(), LoadShed>) {
     let worker = &connection.worker;
     let stream = headers::extended_connect::convert_request(head, || worker.random());
-    let timer = connection.start_request(head.version, stream_idle_timeout);
+    let timer = connection.start_request(head.version, view.stream_idle_timeout);
     worker.metrics.request_started(connection.listener);
     let mut context = RequestContext::new(connection, timer, now);
-    let (log, tracer) = (&worker.shared.access_log, &worker.shared.tracer);
-    if log.is_some() || tracer.is_some() {
-        context.log = LogRecord::new(head, log.is_some(), tracer.as_deref(), || worker.random());
+    let tracer = &worker.shared.tracer;
+    if view.access_log.is_some() || tracer.is_some() {
+        context.log = LogRecord::new(head, view, tracer.as_deref(), || worker.random());
     }
     context.is_grpc = grpc::is_grpc_call(head);
     context.upgrade.stream = stream;
@@ -189,18 +194,23 @@ fn set_route(
     }
 }
 
-/// Records for the log the rule that rejects a request, and its headers as the upstream would have received them.
+/// Records for the log the headers of a rejected request as the upstream would have received them.
 fn log_rejection(
     context: &mut RequestContext,
-    rule: &str,
     head: &mut request::Parts,
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
 ) {
     if let Some(log) = &mut context.log {
-        log.rule = Some(rule.into());
         let _ = headers::prepare_request(head, flags, hop, &[], None);
         log.copy_headers(&head.headers);
+    }
+}
+
+/// Records for the log what a rule decided without a limit.
+fn log_without_limit(context: &mut RequestContext, rule: RuleIndex, outcome: DecisionOutcome) {
+    if let Some(log) = &mut context.log {
+        log.set_decision(DecisionSummary::without_limit(rule, outcome));
     }
 }
 

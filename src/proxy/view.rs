@@ -9,6 +9,8 @@ use super::{Generation, ProxyState};
 use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limits::{self, LimitResources};
+use crate::observe::top_keys::WorkerId;
+use crate::telemetry::access_log::AccessLog;
 use crate::tls::server::TlsServer;
 use crate::upstream::Upstream;
 
@@ -23,12 +25,19 @@ pub(super) struct GenerationView {
     pub(super) fallbacks: Arc<Fallbacks>,
     /// TLS configuration by listener.
     pub(super) tls: Box<[Option<Arc<TlsServer>>]>,
+    /// The access log, if one is configured.
+    pub(super) access_log: Option<AccessLog>,
 }
 
 impl GenerationView {
     /// Creates a view of `generation`. Upstreams that have not changed are taken over from `before`, together with
     /// their connections.
-    pub(super) fn new(generation: &Generation, before: Option<&Self>, shared: &ProxyState) -> Self {
+    pub(super) fn new(
+        generation: &Generation,
+        before: Option<&Self>,
+        shared: &ProxyState,
+        worker: WorkerId,
+    ) -> Self {
         let policy = &generation.policy;
         let upstream = |cluster| {
             let mut known = before.into_iter().flat_map(|before| &before.upstreams);
@@ -47,12 +56,16 @@ impl GenerationView {
                     clock: &shared.clock,
                     metrics: &shared.metrics,
                     store: shared.store.as_ref(),
+                    top_keys: &shared.top_keys,
+                    worker,
+                    log_keys: generation.log_keys,
                 },
             )),
             stream_idle_timeout: idle_timeouts.max().unwrap_or_default(),
             upstreams: generation.upstreams.iter().map(upstream).collect(),
             fallbacks: Arc::clone(&generation.fallbacks),
             tls: generation.tls.clone(),
+            access_log: generation.access_log.clone(),
         }
     }
 

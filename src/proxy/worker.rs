@@ -20,6 +20,7 @@ use super::{Generation, ProxyState};
 use crate::drain::DrainPhase;
 use crate::listener::socket::Socket;
 use crate::listener::{self, AcceptedConnection};
+use crate::observe::top_keys::WorkerId;
 use crate::telemetry::metrics::WorkerMetrics;
 use crate::tls::handshake_limiter::HandshakeLimiter;
 use crate::worker::WorkerFailed;
@@ -36,6 +37,8 @@ pub(super) struct Worker {
     pub(super) metrics: Rc<WorkerMetrics>,
     pub(super) generation: RefCell<Cache<Arc<ArcSwap<Generation>>, Arc<Generation>>>,
     pub(super) view: RefCell<Rc<GenerationView>>,
+    /// This worker among those that count keys.
+    key_counter: WorkerId,
     pub(super) random: RefCell<fastrand::Rng>,
     pub(super) load: Arc<WorkerLoad>,
     /// TLS handshakes in progress, by listener.
@@ -137,13 +140,15 @@ impl Worker {
         let metrics = Rc::new(shared.metrics.worker());
         let mut generation = Cache::new(Arc::clone(&shared.generation));
         let now = generation.load();
-        let view = GenerationView::new(now, None, &shared);
+        let key_counter = shared.top_keys.add_worker();
+        let view = GenerationView::new(now, None, &shared, key_counter);
         Self {
             coarse_clock: Rc::default(),
             date: DateHeader::new(shared.clock.civil_now()),
             metrics,
             generation: RefCell::new(generation),
             view: RefCell::new(Rc::new(view)),
+            key_counter,
             random: RefCell::new(fastrand::Rng::new()),
             load: shared.elastic.add_worker(),
             handshakes: shared.generation.load().tls.iter().map(|_| HandshakeLimiter::default()).collect(),
@@ -157,7 +162,7 @@ impl Worker {
         let now = generation.load();
         let mut view = self.view.borrow_mut();
         if !Arc::ptr_eq(&view.policy, &now.policy) {
-            *view = Rc::new(GenerationView::new(now, Some(&view), &self.shared));
+            *view = Rc::new(GenerationView::new(now, Some(&view), &self.shared, self.key_counter));
         }
         Rc::clone(&view)
     }

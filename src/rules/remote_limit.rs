@@ -14,6 +14,7 @@ use super::pattern::Route;
 use super::selection::SelectedCheck;
 use crate::identify::Attributes;
 use crate::identify::lookup::Ambiguity;
+use crate::limiter::key::KeyHash;
 
 /// Settings of a rule's limit in another service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +70,8 @@ pub enum OnError {
 pub struct RemoteQuery {
     /// The rule.
     pub rule: RuleIndex,
+    /// Key of the request under the rule.
+    pub key: KeyHash,
     /// Whether the rule is enforced for the request, not in shadow mode.
     pub is_enforced: bool,
     /// Keys and values of the descriptor, in order.

@@ -1,33 +1,35 @@
-//! Access log: one line per request, in Envoy's default format or as JSON.
+//! Access log: one line per request, in Envoy's default format, as JSON or in a custom format.
 //!
 //! Lines are passed to a separate thread through a bounded queue. If they cannot be written in time (full pipe, slow
-//! disk), they are dropped and counted: a stalled log must not delay requests. `line` formats lines, `output` writes
-//! them.
+//! disk), they are dropped and counted: a stalled log must not delay requests. `line` and `custom_format` format lines,
+//! `writer` queues them, `output` writes them. A request is logged where and how its generation of the configuration
+//! says, so a reload loses no line.
 
+mod custom_format;
 mod line;
 mod output;
+mod writer;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc;
-use std::thread;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use http::{Method, StatusCode, Version};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Version};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
-use self::output::{LogOutput, OutputControl};
-use crate::limiter::timestamp::Timestamp;
+pub use self::custom_format::{CustomFormat, FormatError};
+use self::output::OutputControl;
+use self::writer::LogWriter;
+use super::atomic_counter::AtomicCounter;
+use crate::limiter::percent::Percent;
+use crate::limiter::timestamp::{Timestamp, saturating_millis};
+use crate::rules::outcome::DecisionOutcome;
 
-/// Maximum number of queued lines. They take at most 40 MB, with all lines at their maximum, and usually 1 MB.
-const MAX_QUEUED_LINES: usize = 4096;
-
-/// Maximum time that shutdown waits for the last lines.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Initial capacity of a line, enough for a typical one.
+const TYPICAL_LINE_LENGTH: usize = 640;
 
 /// Settings of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,10 @@ pub struct AccessLogSettings {
     pub sink: Sink,
     /// Format of lines.
     pub format: Format,
+    /// Share of the requests that are logged, among those that `only` selects.
+    pub sample: Percent,
+    /// Kinds of requests that are logged; empty for all requests.
+    pub only: Box<[RequestKind]>,
 }
 
 /// Destination of access log lines.
@@ -50,14 +56,25 @@ pub enum Sink {
 }
 
 /// Format of access log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Envoy's default format string.
     #[default]
     Envoy,
     /// One JSON object.
     Json,
+    /// Another format string.
+    Custom(Arc<CustomFormat>),
+}
+
+/// Kind of requests that the access log may be restricted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RequestKind {
+    /// Requests that a rule rejected, delayed or marked, or would have rejected.
+    Limited,
+    /// Requests with a status code of 500 or above, or without a response.
+    Errors,
 }
 
 /// Contents of one line. Bytes are as received; the formatter escapes them.
@@ -91,91 +108,182 @@ pub struct AccessLogEntry<'a> {
     pub request_id: Option<&'a [u8]>,
     /// Host, or the authority of the target.
     pub authority: Option<&'a [u8]>,
+    /// Values of [`AccessLog::other_headers`], in that order.
+    pub other_headers: &'a [Option<HeaderValue>],
     /// Address of the endpoint, if the request was sent to one.
     pub upstream_host: Option<&'a str>,
     /// Number of attempts to send it upstream.
     pub attempts: u32,
     /// Address of the client, as used by the rules.
     pub client_ip: std::net::IpAddr,
-    /// Rule that rejected the request, or would have.
-    pub rule: Option<&'a str>,
+    /// What the rules decided; `None` if no rule applied.
+    pub decision: Option<LoggedRule<'a>>,
 }
 
-/// Handle of the access log. Clones write to the same destination.
+/// The rule that mattered most for a request, and what it did.
 #[derive(Clone, Debug)]
-pub struct AccessLog {
-    queue: NonBlocking,
-    overflow_counter: ErrorCounter,
-    control: Arc<OutputControl>,
-    format: Format,
+pub struct LoggedRule<'a> {
+    /// Name of the rule.
+    pub rule: &'a str,
+    /// What it did.
+    pub outcome: DecisionOutcome,
+    /// Key of the request under the rule, as operators may see it.
+    pub key: Option<&'a str>,
+    /// The limit with the fewest units left.
+    pub limit: Option<u32>,
+    /// Units that it had left after the decision.
+    pub remaining: Option<u32>,
+    /// Time for which the request was delayed.
+    pub delay: Duration,
+    /// Names of the rules in shadow mode whose limits the request exceeds.
+    pub shadow_rules: &'a [&'a str],
 }
 
-/// Writes the queued lines when dropped, for a limited time.
-#[must_use = "the access log stops when this is dropped"]
+/// An open access log with its format. Clones share it.
+#[derive(Clone, Debug)]
+pub struct AccessLog(Arc<OpenLog>);
+
 #[derive(Debug)]
-pub struct AccessLogGuard(Option<WorkerGuard>);
+struct OpenLog {
+    settings: AccessLogSettings,
+    writer: Arc<LogWriter>,
+}
+
+/// Opens the access logs of successive configurations. A destination that stays the same is not opened again.
+#[derive(Debug, Default)]
+pub struct AccessLogManager {
+    current: Mutex<Option<AccessLog>>,
+    /// Writers of all destinations. One that is no longer configured exists until its last request has ended.
+    writers: Mutex<Vec<Weak<LogWriter>>>,
+    lost_lines: Arc<AtomicCounter>,
+}
+
+impl AccessLogSettings {
+    /// Returns settings by which every request is logged to `sink`.
+    pub fn new(sink: Sink, format: Format) -> Self {
+        Self { sink, format, sample: Percent::ONE_HUNDRED, only: Box::default() }
+    }
+}
+
+impl AccessLogEntry<'_> {
+    /// Returns the rule that rejected the request.
+    pub fn rejecting_rule(&self) -> Option<&str> {
+        let decision = self.decision.as_ref()?;
+        match decision.outcome {
+            DecisionOutcome::Limited | DecisionOutcome::Banned | DecisionOutcome::Denied => {
+                Some(decision.rule)
+            }
+            DecisionOutcome::Allowed
+            | DecisionOutcome::Soft
+            | DecisionOutcome::Delayed
+            | DecisionOutcome::Exempt
+            | DecisionOutcome::Shadow => None,
+        }
+    }
+
+    fn is_of_kind(&self, kind: RequestKind) -> bool {
+        match kind {
+            RequestKind::Limited => self.decision.as_ref().is_some_and(|decision| match decision.outcome {
+                DecisionOutcome::Allowed | DecisionOutcome::Exempt => !decision.shadow_rules.is_empty(),
+                DecisionOutcome::Soft
+                | DecisionOutcome::Delayed
+                | DecisionOutcome::Limited
+                | DecisionOutcome::Banned
+                | DecisionOutcome::Denied
+                | DecisionOutcome::Shadow => true,
+            }),
+            RequestKind::Errors => self.status.is_none_or(|status| status.as_u16() >= 500),
+        }
+    }
+}
+
+impl LoggedRule<'_> {
+    /// Returns the delay in milliseconds; `None` if there was none.
+    pub(super) fn delay_millis(&self) -> Option<u64> {
+        (!self.delay.is_zero()).then(|| saturating_millis(self.delay))
+    }
+}
 
 impl AccessLog {
-    /// Opens the log. The guard must be kept until the last request has been logged.
-    ///
-    /// # Errors
-    /// Any error of opening the file.
-    pub fn open(settings: &AccessLogSettings) -> io::Result<(Self, AccessLogGuard)> {
-        let control = Arc::default();
-        let output = LogOutput::open(settings.sink.clone(), Arc::clone(&control))?;
-        Ok(Self::new(output, control, settings.format))
+    /// Returns whether a request is in the sample. `random` supplies a uniform number.
+    pub fn is_sampled(&self, random: impl FnOnce() -> u64) -> bool {
+        let sample = self.0.settings.sample;
+        sample == Percent::ONE_HUNDRED || sample.includes(random())
     }
 
-    /// Writes a line for one request; never waits.
+    /// Returns the request headers in the format that an [`AccessLogEntry`] does not contain otherwise.
+    pub fn other_headers(&self) -> &[HeaderName] {
+        match &self.0.settings.format {
+            Format::Custom(format) => format.other_headers(),
+            Format::Envoy | Format::Json => &[],
+        }
+    }
+
+    /// Writes a line for one request of the sample, if it is of a kind that is logged; never waits.
     pub fn log(&self, entry: &AccessLogEntry<'_>) {
-        let line = match self.format {
-            Format::Envoy => line::format_envoy(entry),
-            Format::Json => line::format_json(entry),
-        };
-        // Never fails: if the queue is full, the line is dropped and counted there.
-        let _ = io::Write::write_all(&mut self.queue.clone(), &line);
-    }
-
-    /// Reopens the file before the next line (SIGUSR1), for log rotation. Has no effect on standard output and error.
-    pub fn reopen(&self) {
-        self.control.is_reopen_requested.store(true, Ordering::Release);
-        // An empty line wakes the thread without writing, so that a rotated file is closed at once.
-        let _ = io::Write::write_all(&mut self.queue.clone(), &[]);
-    }
-
-    /// Returns the number of lines lost since the start, because the queue was full or writing failed.
-    pub fn dropped_lines(&self) -> u64 {
-        (self.overflow_counter.dropped_lines() as u64).saturating_add(self.control.lost_lines.get())
-    }
-
-    fn new<W: io::Write + Send + 'static>(
-        writer: W,
-        control: Arc<OutputControl>,
-        format: Format,
-    ) -> (Self, AccessLogGuard) {
-        let (queue, guard) = NonBlockingBuilder::default()
-            .buffered_lines_limit(MAX_QUEUED_LINES)
-            .lossy(true)
-            .thread_name("access-log")
-            .finish(writer);
-        let overflow_counter = queue.error_counter();
-        (Self { queue, overflow_counter, control, format }, AccessLogGuard(Some(guard)))
+        let OpenLog { settings, writer } = &*self.0;
+        if !settings.only.is_empty() && !settings.only.iter().any(|kind| entry.is_of_kind(*kind)) {
+            return;
+        }
+        let mut line = Vec::with_capacity(TYPICAL_LINE_LENGTH);
+        match &settings.format {
+            Format::Envoy => line::write_envoy(entry, &mut line),
+            Format::Json => line::write_json(entry, &mut line),
+            Format::Custom(format) => format.write(entry, &mut line),
+        }
+        writer.write(line);
     }
 }
 
-impl Drop for AccessLogGuard {
-    /// Drops the appender's guard on another thread. That guard waits without limit if its thread is stalled, and
-    /// prints to standard output, which may be what is stalled.
-    fn drop(&mut self) {
-        let guard = self.0.take();
-        let (done, wait) = mpsc::sync_channel(1);
-        let flusher = thread::Builder::new().name("access-log-end".to_owned()).spawn(move || {
-            drop(guard);
-            let _ = done.send(());
-        });
-        if flusher.is_ok() {
-            let _ = wait.recv_timeout(FLUSH_TIMEOUT);
+impl AccessLogManager {
+    /// Opens the access log of a configuration; `None` if it has none. With an error, the current log stays.
+    ///
+    /// # Errors
+    /// Any error of opening the file or starting a thread.
+    pub fn open(&self, settings: Option<&AccessLogSettings>) -> io::Result<Option<AccessLog>> {
+        let mut current = self.current.lock();
+        let next = match settings {
+            Some(settings) => {
+                let writer = self.writer(&settings.sink)?;
+                Some(AccessLog(Arc::new(OpenLog { settings: settings.clone(), writer })))
+            }
+            None => None,
+        };
+        current.clone_from(&next);
+        Ok(next)
+    }
+
+    /// Returns the access log that was opened last.
+    pub fn current(&self) -> Option<AccessLog> {
+        self.current.lock().clone()
+    }
+
+    /// Reopens the files before the next line (SIGUSR1), for log rotation. Has no effect on standard output and error.
+    pub fn reopen(&self) {
+        self.writers.lock().iter().filter_map(Weak::upgrade).for_each(|writer| writer.reopen());
+    }
+
+    /// Returns the number of lines lost since the start, because a queue was full or writing failed.
+    pub fn lost_lines(&self) -> u64 {
+        self.lost_lines.get()
+    }
+
+    /// Writes the last lines, for a limited time. Lines after that are lost.
+    pub fn finish(&self) {
+        let writers: Vec<_> = self.writers.lock().iter().filter_map(Weak::upgrade).collect();
+        writers.iter().for_each(|writer| writer.finish());
+    }
+
+    /// Returns the writer of a destination, which may still serve requests of an earlier configuration.
+    fn writer(&self, sink: &Sink) -> io::Result<Arc<LogWriter>> {
+        let mut writers = self.writers.lock();
+        writers.retain(|writer| writer.strong_count() > 0);
+        if let Some(open) = writers.iter().filter_map(Weak::upgrade).find(|open| open.sink() == sink) {
+            return Ok(open);
         }
+        let writer = Arc::new(LogWriter::open(sink, OutputControl::new(&self.lost_lines))?);
+        writers.push(Arc::downgrade(&writer));
+        Ok(writer)
     }
 }
 

@@ -16,6 +16,7 @@ mod remote;
 mod rls;
 mod rule;
 mod store;
+mod summary;
 mod upstream;
 mod worker;
 
@@ -39,6 +40,7 @@ pub use self::rls::{DescriptorHits, NameOrigin, RlsStats, sanitized};
 use self::rule::RuleRegistry;
 pub use self::rule::{DecisionCounts, DecisionOutcome, RuleMetrics};
 pub use self::store::{StoreMetrics, StoreOutcome};
+pub use self::summary::{TrafficTotals, UpstreamTotals};
 use self::upstream::UpstreamRegistry;
 pub use self::upstream::{
     ClusterMetrics, ClusterView, EndpointMetrics, HostView, UpstreamCounts, UpstreamOutcome, UpstreamOverflow,

@@ -5,7 +5,7 @@ use super::{assert_none, program_sources};
 
 /// Returns what a file of the configuration imports from the shell other than settings.
 pub(super) fn non_settings_imports(source: &Source) -> Vec<String> {
-    const SETTINGS: [(&str, &[&str]); 15] = [
+    const SETTINGS: [(&str, &[&str]); 17] = [
         ("listener", &["ListenerSettings", "ListenAddress", "ListenerLimits", "ProxyProtocol"]),
         ("upstream", &["settings", "UpstreamSettings", "UpstreamAddress"]),
         ("alerts", &["settings"]),
@@ -20,7 +20,9 @@ pub(super) fn non_settings_imports(source: &Source) -> Vec<String> {
         ("store", &["settings"]),
         ("statsd", &["StatsdSettings"]),
         ("spans", &["TracingSettings", "Collector"]),
-        ("access_log", &["AccessLogSettings", "Sink", "Format"]),
+        ("observe", &["key_writer"]),
+        ("key_writer", &["LogKeys"]),
+        ("access_log", &["AccessLogSettings", "CustomFormat", "Format", "RequestKind", "Sink"]),
     ];
     let mut found = Vec::new();
     // A module of the configuration may have the name of the module that it configures.

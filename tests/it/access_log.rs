@@ -1,6 +1,8 @@
 //! Access log: one line per request, in a file.
 
+mod decisions;
 mod rejected;
+mod reload;
 mod response_flags;
 
 use std::fs::File;

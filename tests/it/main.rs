@@ -30,6 +30,7 @@ mod limiting;
 mod lingering;
 mod malformed;
 mod migration;
+mod observe;
 mod overload;
 mod plans;
 mod proxy_protocol;

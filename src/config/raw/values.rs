@@ -70,6 +70,12 @@ pub struct Rate(pub String);
 #[schemars(extend("title" = "percentage", "examples" = ["10%", "0.5%"]))]
 pub struct Percentage(pub String);
 
+/// Format of the access log: `envoy`, `json`, or a format string with Envoy's command operators.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "log format", "examples" = ["envoy", "json", "%START_TIME% %RESPONSE_CODE%"]))]
+pub struct LogFormat(pub String);
+
 /// A factor with at most two decimals.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]

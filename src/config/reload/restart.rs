@@ -29,7 +29,6 @@ pub fn restart_fields(old: &Config, new: &Config) -> Vec<&'static str> {
         ),
         ("drain", old.drain != new.drain),
         ("overload", old.overload != new.overload),
-        ("access_log", old.access_log != new.access_log),
         ("tracing", !is_same_tracing(old.tracing.as_ref(), new.tracing.as_ref())),
         ("rls", ports_and_scope(old.rls.as_ref()) != ports_and_scope(new.rls.as_ref())),
         ("limiter.max_keys", old.max_keys != new.max_keys),

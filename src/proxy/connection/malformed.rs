@@ -46,7 +46,9 @@ fn log(
     duration: Duration,
 ) {
     let shared = &connection.worker.shared;
-    let Some(log) = &shared.access_log else { return };
+    let view = connection.worker.view();
+    let random = || connection.worker.random() as u64;
+    let Some(log) = view.access_log.as_ref().filter(|log| log.is_sampled(random)) else { return };
     log.log(&AccessLogEntry {
         start: shared.clock.now().saturating_sub(duration),
         method: &line.method,
@@ -64,7 +66,8 @@ fn log(
         request_id: None,
         authority: None,
         upstream_host: None,
-        rule: None,
+        other_headers: &[],
+        decision: None,
         client_ip: connection.peer,
     });
 }

@@ -24,8 +24,15 @@ const FLUSH_THRESHOLD: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct OutputControl {
     pub(super) is_reopen_requested: AtomicBool,
-    /// Number of lines that could not be written.
-    pub(super) lost_lines: AtomicCounter,
+    /// Number of lines that could not be queued or written, to all destinations.
+    pub(super) lost_lines: Arc<AtomicCounter>,
+}
+
+impl OutputControl {
+    /// Counts lost lines in `lost_lines`.
+    pub(super) fn new(lost_lines: &Arc<AtomicCounter>) -> Self {
+        Self { is_reopen_requested: AtomicBool::new(false), lost_lines: Arc::clone(lost_lines) }
+    }
 }
 
 /// A buffered file that never returns an error, but counts lost lines.

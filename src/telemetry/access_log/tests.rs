@@ -1,6 +1,10 @@
-use std::io::{Read, Write};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 
+use super::writer::MAX_QUEUED_LINES;
 use super::*;
 
 /// 2026-11-21T05:32:33.704Z
@@ -26,16 +30,36 @@ fn entry<'a>() -> AccessLogEntry<'a> {
         upstream_host: None,
         attempts: 1,
         client_ip: [192, 0, 2, 2].into(),
-        rule: None,
+        other_headers: &[],
+        decision: None,
     }
 }
 
+/// A decision by the rule `per-ip`.
+fn decision<'a>(outcome: DecisionOutcome) -> Option<LoggedRule<'a>> {
+    Some(LoggedRule {
+        rule: "per-ip",
+        outcome,
+        key: Some("client_ip=192.0.2.2"),
+        limit: Some(10),
+        remaining: Some(0),
+        delay: Duration::ZERO,
+        shadow_rules: &[],
+    })
+}
+
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut line = Vec::new();
+    write(&mut line);
+    line
+}
+
 fn envoy(entry: &AccessLogEntry<'_>) -> String {
-    String::from_utf8(line::format_envoy(entry)).unwrap()
+    String::from_utf8(written(|line| line::write_envoy(entry, line))).unwrap()
 }
 
 fn json(entry: &AccessLogEntry<'_>) -> serde_json::Value {
-    let line = line::format_json(entry);
+    let line = written(|line| line::write_json(entry, line));
     assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
     serde_json::from_slice(&line).unwrap()
 }
@@ -50,10 +74,50 @@ fn envoy_format_matches_envoy_byte_for_byte() {
 }
 
 #[test]
-fn access_log_appends_the_rule_after_envoys_fields() {
-    let line = envoy(&AccessLogEntry { rule: Some("per-ip"), ..entry() });
+fn access_log_appends_the_rejecting_rule_after_envoys_fields() {
+    let line = envoy(&AccessLogEntry { decision: decision(DecisionOutcome::Limited), ..entry() });
     let plain = envoy(&entry());
     assert_eq!(line.strip_prefix(plain.trim_end()), Some(" rule=per-ip\n"));
+    let admitted = AccessLogEntry { decision: decision(DecisionOutcome::Soft), ..entry() };
+    assert_eq!(envoy(&admitted), plain);
+}
+
+#[test]
+fn json_access_log_has_the_decision() {
+    let mut soft = decision(DecisionOutcome::Delayed).unwrap();
+    (soft.delay, soft.shadow_rules) = (Duration::from_millis(30), &["new", "newer"]);
+    let value = json(&AccessLogEntry { decision: Some(soft), ..entry() });
+    for (key, expected) in [
+        ("rule", serde_json::json!("per-ip")),
+        ("outcome", "delayed".into()),
+        ("key", "client_ip=192.0.2.2".into()),
+        ("limit", 10.into()),
+        ("remaining", 0.into()),
+        ("delay_ms", 30.into()),
+        ("shadow_rules", serde_json::json!(["new", "newer"])),
+    ] {
+        assert_eq!(value[key], expected, "{key}");
+    }
+}
+
+#[test]
+fn only_selects_requests_by_their_outcome_and_status() {
+    let is_of = |kind, outcome, status| {
+        let decision = Option::and_then(outcome, decision);
+        AccessLogEntry { decision, status, ..entry() }.is_of_kind(kind)
+    };
+    let ok = Some(StatusCode::OK);
+    for outcome in DecisionOutcome::ALL {
+        let is_plain = matches!(outcome, DecisionOutcome::Allowed | DecisionOutcome::Exempt);
+        assert_eq!(is_of(RequestKind::Limited, Some(outcome), ok), !is_plain, "{outcome:?}");
+        assert!(!is_of(RequestKind::Errors, Some(outcome), ok));
+    }
+    assert!(!is_of(RequestKind::Limited, None, ok));
+    for (status, expected) in
+        [(None, true), (Some(StatusCode::BAD_GATEWAY), true), (Some(StatusCode::NOT_FOUND), false)]
+    {
+        assert_eq!(is_of(RequestKind::Errors, None, status), expected, "{status:?}");
+    }
 }
 
 #[test]
@@ -81,7 +145,11 @@ fn json_access_log_always_has_the_same_keys() {
     let keys = |entry| -> Vec<String> { json(&entry).as_object().unwrap().keys().cloned().collect() };
     assert_eq!(
         keys(entry()),
-        keys(AccessLogEntry { rule: Some("per-ip"), x_forwarded_for: None, ..entry() })
+        keys(AccessLogEntry {
+            decision: decision(DecisionOutcome::Shadow),
+            x_forwarded_for: None,
+            ..entry()
+        })
     );
     assert_eq!(json(&entry())["start_time"], "2026-11-21T05:32:33.704Z");
     assert_eq!(json(&entry())["client_ip"], "192.0.2.2");
@@ -101,7 +169,7 @@ fn access_log_escapes_injected_lines_and_fields() {
     assert_eq!(line.matches('"').count(), envoy(&entry()).matches('"').count());
     assert!(line.trim_end().bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line}");
     assert!(line.contains("x\\x22 200 \\x0A[2026"), "{line}");
-    let text = String::from_utf8(line::format_json(&attacked)).unwrap();
+    let text = String::from_utf8(written(|line| line::write_json(&attacked, line))).unwrap();
     assert!(!text.trim_end().chars().any(char::is_control), "{text}");
     assert!(json(&attacked)["user_agent"].as_str().unwrap().starts_with("x\" 200 \n["));
 }
@@ -113,7 +181,7 @@ fn long_access_log_values_are_truncated() {
     let long_entry =
         AccessLogEntry { method: &method, path: &long, user_agent: Some(long.as_bytes()), ..entry() };
     assert!(envoy(&long_entry).len() < 6000);
-    assert!(line::format_json(&long_entry).len() < 6000);
+    assert!(written(|line| line::write_json(&long_entry, line)).len() < 6000);
     assert!(json(&long_entry)["path"].as_str().unwrap().len() > 600, "six bytes per control character");
     assert!(envoy(&long_entry).contains("\\x01 HTTP/1.1\""), "no escape is truncated");
 }
@@ -135,51 +203,109 @@ impl Write for StalledWriter {
 #[test]
 fn stalled_access_log_drops_lines_without_blocking() {
     let (release, stalled): (SyncSender<()>, _) = sync_channel(0);
-    let (log, guard) = AccessLog::new(StalledWriter(stalled), Arc::default(), Format::Envoy);
+    let control = Arc::new(OutputControl::default());
+    let writer = LogWriter::start(StalledWriter(stalled), Sink::Stdout, Arc::clone(&control)).unwrap();
+    let settings = AccessLogSettings::new(Sink::Stdout, Format::Envoy);
+    let log = AccessLog(Arc::new(OpenLog { settings, writer: Arc::new(writer) }));
     for _ in 0..MAX_QUEUED_LINES + 10 {
         log.log(&entry());
     }
     // The writer may hold one line; all others beyond the queue are dropped.
-    assert!((9..=10).contains(&log.dropped_lines()), "{}", log.dropped_lines());
+    assert!((9..=10).contains(&control.lost_lines.get()), "{}", control.lost_lines.get());
     // Shutdown does not wait for a reader that never comes.
-    drop(guard);
+    log.0.writer.finish();
     drop(release);
+}
+
+fn to_file(path: &Path) -> AccessLogSettings {
+    AccessLogSettings::new(Sink::File(path.to_owned()), Format::Envoy)
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
 }
 
 #[test]
 fn access_log_reopens_a_rotated_file() {
     let directory = tempfile::tempdir().unwrap();
     let (path, moved) = (directory.path().join("access.log"), directory.path().join("access.log.1"));
-    let settings = AccessLogSettings { sink: Sink::File(path.clone()), format: Format::Envoy };
-    let (log, guard) = AccessLog::open(&settings).unwrap();
+    let manager = AccessLogManager::default();
+    let log = manager.open(Some(&to_file(&path))).unwrap().unwrap();
     log.log(&entry());
     // If reopening preceded the move, the file would be opened under its old name again; so wait for the line first.
-    let written = |path: &std::path::Path| {
-        let mut text = String::new();
-        std::fs::File::open(path)
-            .and_then(|mut file| file.read_to_string(&mut text))
-            .map(|_| text)
-            .unwrap_or_default()
-    };
-    while written(&path).is_empty() {
+    while text(&path).is_empty() {
         thread::yield_now();
     }
-    std::fs::rename(&path, &moved).unwrap();
-    log.reopen();
+    fs::rename(&path, &moved).unwrap();
+    manager.reopen();
     log.log(&AccessLogEntry { path: "/two", ..entry() });
-    drop(guard);
-    assert!(written(&moved).contains("GET /one ") && !written(&moved).contains("GET /two "));
-    assert!(written(&path).contains("GET /two "));
-    assert_eq!(log.dropped_lines(), 0);
+    manager.finish();
+    assert!(text(&moved).contains("GET /one ") && !text(&moved).contains("GET /two "));
+    assert!(text(&path).contains("GET /two "));
+    assert_eq!(manager.lost_lines(), 0);
 }
 
 #[test]
 fn full_disk_counts_dropped_access_log_lines() {
-    let settings = AccessLogSettings { sink: Sink::File("/dev/full".into()), format: Format::Json };
-    let (log, guard) = AccessLog::open(&settings).unwrap();
+    let manager = AccessLogManager::default();
+    let settings = AccessLogSettings::new(Sink::File("/dev/full".into()), Format::Json);
+    let log = manager.open(Some(&settings)).unwrap().unwrap();
     for _ in 0..3 {
         log.log(&entry());
     }
-    drop(guard);
-    assert_eq!(log.dropped_lines(), 3);
+    manager.finish();
+    assert_eq!(manager.lost_lines(), 3);
+}
+
+#[test]
+fn requests_of_an_earlier_configuration_are_logged_where_it_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, two) = (directory.path().join("one.log"), directory.path().join("two.log"));
+    let manager = AccessLogManager::default();
+    let before = manager.open(Some(&to_file(&one))).unwrap().unwrap();
+    let after = manager.open(Some(&to_file(&two))).unwrap().unwrap();
+    assert!(manager.open(None).unwrap().is_none() && manager.current().is_none());
+    before.log(&entry());
+    after.log(&entry());
+    // The same destination is not opened again, so lines of both generations are in order.
+    let again = manager.open(Some(&to_file(&one))).unwrap().unwrap();
+    assert!(Arc::ptr_eq(&before.0.writer, &again.0.writer));
+    again.log(&AccessLogEntry { path: "/two", ..entry() });
+    manager.finish();
+    assert_eq!((text(&one).lines().count(), text(&two).lines().count()), (2, 1));
+}
+
+#[test]
+fn log_that_is_no_longer_used_is_written_and_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("access.log");
+    let manager = AccessLogManager::default();
+    let log = manager.open(Some(&to_file(&path))).unwrap().unwrap();
+    log.log(&entry());
+    manager.open(None).unwrap();
+    drop(log);
+    while text(&path).is_empty() {
+        thread::yield_now();
+    }
+    assert!(manager.writers.lock()[0].upgrade().is_none());
+}
+
+#[test]
+fn log_that_cannot_be_opened_leaves_the_current_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let manager = AccessLogManager::default();
+    manager.open(Some(&to_file(&directory.path().join("access.log")))).unwrap();
+    assert!(manager.open(Some(&to_file(&directory.path().join("no/such/access.log")))).is_err());
+    assert!(manager.current().is_some());
+}
+
+#[test]
+fn sample_selects_a_share_of_the_requests() {
+    let manager = AccessLogManager::default();
+    let sample = Percent::from_hundredths(100);
+    let settings = AccessLogSettings { sample, ..AccessLogSettings::new(Sink::Stdout, Format::Json) };
+    let log = manager.open(Some(&settings)).unwrap().unwrap();
+    assert!(log.is_sampled(|| 0) && log.is_sampled(|| u64::MAX / 101) && !log.is_sampled(|| u64::MAX / 99));
+    let all = manager.open(Some(&AccessLogSettings::new(Sink::Stdout, Format::Json))).unwrap().unwrap();
+    assert!(all.is_sampled(|| unreachable!("nothing is drawn for all requests")));
 }

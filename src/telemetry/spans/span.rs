@@ -112,7 +112,7 @@ fn attributes(entry: &AccessLogEntry<'_>, details: &SpanDetails<'_>, method: &'s
     optional("server.address", Some(host).filter(|host| !host.is_empty()));
     optional("user_agent.original", entry.user_agent.map(String::from_utf8_lossy).as_deref());
     optional("http.route", details.route);
-    optional("weir.rule", entry.rule);
+    optional("weir.rule", entry.rejecting_rule());
     optional("weir.decision", details.decision.map(SpanDecision::as_str));
     optional("weir.response_flags", Some(entry.response_flags).filter(|flags| !matches!(*flags, "" | "-")));
     optional("weir.upstream", entry.upstream_host);

@@ -1,0 +1,133 @@
+//! Snapshot of the process for live views: totals, rules, upstreams, configuration and the heaviest keys.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::AdminState;
+use super::limits::{decisions, elastic};
+use super::scrape::keys_per_rule;
+use super::shared_limits::SharedLimitsView;
+use super::top;
+use crate::config::reload::ReloadStatus;
+use crate::engine::Policy;
+use crate::limiter::timestamp::Timestamp;
+use crate::observe::key_writer::key_of;
+use crate::observe::top_keys::RuleTop;
+use crate::rules::RuleIndex;
+use crate::rules::rule::{Action, Rule};
+use crate::telemetry::metrics::{HostView, UpstreamTotals, VERSION};
+use crate::telemetry::rfc3339;
+
+/// Keys per rule.
+const MAX_KEYS: usize = 10;
+/// Maximum number of rules whose keys are included: those with the most decisions.
+const MAX_RULES_WITH_KEYS: usize = 32;
+/// Number of earlier totals from which response times are computed. Snapshots are a second apart.
+const MAX_HISTORY: usize = 10;
+
+/// Earlier totals of the upstreams, so that response times are those of the last seconds.
+#[derive(Debug, Default)]
+pub(super) struct UpstreamHistory(VecDeque<Vec<UpstreamTotals>>);
+
+/// Returns the snapshot of this moment.
+pub(super) fn snapshot(state: &AdminState, history: &mut UpstreamHistory) -> Value {
+    let policy = state.process.policy();
+    let traffic = state.metrics.traffic_totals();
+    let now = state.process.now();
+    let by_class = traffic.by_class.iter().map(|(class, count)| ((*class).to_owned(), Value::from(*count)));
+    json!({
+        "time": rfc3339(state.process.wall_clock()),
+        "uptime_seconds": now.since(state.start_time).as_secs(),
+        "version": VERSION,
+        "generation": policy.generation,
+        "draining": !state.drain.is_ready(),
+        "requests": { "total": traffic.requests, "by_class": by_class.collect::<Map<_, _>>() },
+        "in_flight": traffic.in_flight,
+        "rules": rules(state, &policy),
+        "upstreams": upstreams(state, history),
+        "elastic": state.process.elastic_assessment().as_ref().map(elastic),
+        "config": config(&state.process.configuration()),
+        "top": heaviest(state, &policy, now),
+    })
+}
+
+fn rules(state: &AdminState, policy: &Policy) -> Vec<Value> {
+    let assessment = state.process.elastic_assessment();
+    let shared = SharedLimitsView::from_state(state, &policy.rules);
+    let counted = policy.rules.rules().iter().enumerate().zip(keys_per_rule(state, policy));
+    let rule_json = |((index, rule), keys): ((usize, &Rule), u64)| {
+        let (action, throttle) = match &rule.action {
+            Action::Allow => ("allow", None),
+            Action::Deny => ("deny", None),
+            Action::Limit(limiting) => ("limit", Some(limiting.throttle.to_string())),
+        };
+        let range = rule.elastic_range().zip(assessment.as_ref());
+        json!({
+            "name": rule.name,
+            "action": action,
+            "limits": rule.limits().iter().map(|limit| limit.quota.limit().to_string()).collect::<Vec<_>>(),
+            "throttle": throttle,
+            "decisions": decisions(&state.metrics.decisions(&rule.name)),
+            "keys": keys,
+            "factor": range.map(|(range, assessment)| range.factor_at(assessment.headroom)),
+            "shared": shared.rule_json(RuleIndex(index), rule),
+        })
+    };
+    counted.map(rule_json).collect()
+}
+
+fn upstreams(state: &AdminState, history: &mut UpstreamHistory) -> Vec<Value> {
+    let totals = state.metrics.upstream_summaries();
+    let views = state.process.upstreams();
+    let upstream_json = |view: &crate::telemetry::metrics::ClusterView| {
+        let now = totals.iter().find(|totals| totals.name == view.name);
+        let before = history.0.front().and_then(|all| all.iter().find(|totals| totals.name == view.name));
+        let quantile = |share| now.and_then(|now| now.quantile_since(before, share)).map(millis);
+        json!({
+            "name": view.name,
+            "requests": now.map_or(0, |now| now.requests),
+            "p50_ms": quantile(0.5),
+            "p99_ms": quantile(0.99),
+            "healthy": view.hosts.iter().filter(|host| HostView::is_healthy(host)).count(),
+            "endpoints": view.hosts.len(),
+        })
+    };
+    let shown = views.iter().map(upstream_json).collect();
+    history.0.push_back(totals);
+    if history.0.len() > MAX_HISTORY {
+        history.0.pop_front();
+    }
+    shown
+}
+
+/// Returns a duration in milliseconds, to a hundredth.
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 100_000.0).round() / 100.0
+}
+
+fn config(status: &ReloadStatus) -> Value {
+    let last = status.last_attempt.as_ref();
+    json!({
+        "status": last.map_or("started", |last| last.outcome.as_str()),
+        "problems": last.map_or(&[][..], |last| &last.problems),
+        "restart_pending": status.restart_fields,
+    })
+}
+
+/// Returns the heaviest keys of the rules with the most decisions of tracked keys.
+fn heaviest(state: &AdminState, policy: &Policy, now: Timestamp) -> Vec<Value> {
+    let rules = policy.rules.rules().iter().enumerate().filter(|(_, rule)| key_of(rule).is_some());
+    let mut tops: Vec<(usize, &Rule, RuleTop)> = rules
+        .map(|(index, rule)| (index, rule, state.top_keys.top(&rule.name, MAX_KEYS, now)))
+        .filter(|(_, _, top)| top.tracked > 0)
+        .collect();
+    let decisions = |top: &RuleTop| top.keys.iter().map(|key| key.counts.total()).sum::<u64>();
+    tops.sort_by_key(|(_, _, top)| std::cmp::Reverse(decisions(top)));
+    tops.truncate(MAX_RULES_WITH_KEYS);
+    let shown = tops
+        .iter()
+        .map(|(index, rule, top)| top::rule_json(state, policy, RuleIndex(*index), rule, top, now));
+    shown.collect()
+}

@@ -1,0 +1,91 @@
+//! Compiles the settings of the access log.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{read_or_off, resolve_relative};
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::config::parse::{self, nearest_name};
+use crate::config::raw::{self, OrOff};
+use crate::limiter::percent::Percent;
+use crate::telemetry::access_log::{AccessLogSettings, CustomFormat, Format, Sink};
+
+/// Compiles `access_log`; `None` if it is disabled or has problems.
+pub(super) fn compile(
+    raw: Option<&OrOff<raw::AccessLog>>,
+    file: &Path,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<AccessLogSettings> {
+    let fault = ValueError::new("expected `disabled`, `stdout`, `stderr` or a file, got true");
+    let map = match read_or_off(raw?, fault.with_suggestion(Some("stdout")), at, report)? {
+        raw::AccessLog::Path(path) if path == "disabled" => return None,
+        raw::AccessLog::Path(path) => {
+            let at = at.single_item();
+            let sink = report.ok_or_report(at, parse_sink(path, file))?;
+            note_switch_as_file(path, at, report);
+            return Some(AccessLogSettings::new(sink, Format::default()));
+        }
+        raw::AccessLog::Map(map) => map,
+    };
+    let format = match &map.format {
+        Some(format) => report.ok_or_report(at.key("format"), parse_format(&format.0)),
+        None => Some(Format::default()),
+    };
+    let sample = match &map.sample {
+        Some(share) => report.ok_or_report(at.key("sample"), parse::percentage(&share.0)),
+        None => Some(Percent::ONE_HUNDRED),
+    };
+    let path = map.path.as_ref()?;
+    let sink = report.ok_or_report(at.key("path"), parse_sink(path, file));
+    note_switch_as_file(path, at.key("path"), report);
+    let only = map.only.iter().flat_map(|only| only.items()).map(|(_, kind)| *kind).collect();
+    Some(AccessLogSettings { sink: sink?, format: format?, sample: sample?, only })
+}
+
+/// Parses a format: a word, or a format string, which has at least one operator.
+fn parse_format(text: &str) -> Result<Format, ValueError> {
+    match text {
+        "envoy" => Ok(Format::Envoy),
+        "json" => Ok(Format::Json),
+        _ if text.contains('%') => CustomFormat::parse(text)
+            .map(|format| Format::Custom(Arc::new(format)))
+            .map_err(|error| ValueError::new(error.to_string())),
+        _ => Err(ValueError::new(format!("expected envoy, json or a format string, got {}", quoted(text)))
+            .with_suggestion(nearest_name(text, ["envoy", "json"]))),
+    }
+}
+
+/// Adds a note for a file whose name reads like a switch that is turned on.
+fn note_switch_as_file(path: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    const SWITCHES_ON: [&str; 7] = ["on", "yes", "y", "true", "enable", "enabled", "1"];
+    if SWITCHES_ON.contains(&path.to_lowercase().as_str()) {
+        let note = ValueError::new(format!("writes the log to a file called {}", quoted(path)));
+        let hint = format!("did you mean `stdout`? write `./{path}` if the file is meant");
+        report.add_note(at, note.with_hint(hint));
+    }
+}
+
+/// Rejects bare words that resemble `stdout`, `stderr` or a switch, instead of using them as file names.
+fn parse_sink(path: &str, file: &Path) -> Result<Sink, ValueError> {
+    const SWITCHES: [&str; 7] = ["off", "no", "none", "false", "null", "disable", "disabled"];
+    let invalid = || ValueError::new(format!("expected `stdout`, `stderr` or a file, got {}", quoted(path)));
+    let is_bare = !path.contains(['/', '.']);
+    match path {
+        "stdout" => Ok(Sink::Stdout),
+        "stderr" => Ok(Sink::Stderr),
+        "" => Err(invalid()),
+        "disabled" => Err(invalid().with_hint("write `access_log: disabled`")),
+        _ if path.ends_with('/') => Err(invalid().with_hint("a directory cannot be written to")),
+        _ if is_bare && SWITCHES.contains(&path.to_lowercase().as_str()) => {
+            Err(invalid().with_hint("did you mean `disabled`?"))
+        }
+        _ => match nearest_name(path, ["stdout", "stderr"]).filter(|_| is_bare) {
+            Some(word) => {
+                Err(invalid().with_hint(format!("did you mean `{word}`? a file of that name is `./{path}`")))
+            }
+            None => Ok(Sink::File(resolve_relative(file, path))),
+        },
+    }
+}

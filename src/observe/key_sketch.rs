@@ -1,0 +1,246 @@
+//! The keys with the most decisions, in bounded memory.
+//!
+//! Filtered space-saving: Homem and Carvalho, "Finding top-k elements in data streams", Information Sciences 180 (2010).
+//! Space-saving (Metwally, Agrawal and El Abbadi, ICDT 2005) replaces the least of the tracked keys at every request of
+//! another key. Here such a request first counts in a filter cell that keys share, and enters only once its cell exceeds
+//! the least tracked key. So a flood of keys that occur once costs an addition each, builds no text, and displaces
+//! nothing.
+//!
+//! With fewer keys than the capacity, counts are exact. Otherwise a count may be too high, by at most the value of the
+//! key's cell when it entered, and is never too low.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use foldhash::fast::RandomState;
+
+use crate::limiter::key::KeyHash;
+use crate::limiter::timestamp::Timestamp;
+use crate::rules::outcome::DecisionOutcome;
+
+/// Maximum number of keys that one sketch tracks.
+pub const MAX_KEYS_PER_SKETCH: usize = 256;
+
+/// Filter cells per tracked key.
+const CELLS_PER_KEY: usize = 4;
+
+/// Number of tracked keys that all sketches together may still add.
+#[derive(Debug)]
+pub struct KeyBudget(AtomicUsize);
+
+/// Decisions of one key by their effect on the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyCounts {
+    /// Admitted, marked and delayed requests included.
+    pub admitted: u64,
+    /// Rejected by a limit, a ban or for a missing part of the key.
+    pub rejected: u64,
+    /// Over the limit of a rule in shadow mode.
+    pub shadow: u64,
+    /// Delayed; also among the admitted.
+    pub delayed: u64,
+}
+
+/// One tracked key.
+#[derive(Clone, Debug)]
+pub struct TrackedKey {
+    /// Hash of the key.
+    pub key: KeyHash,
+    /// The key as operators may see it.
+    pub text: Arc<str>,
+    /// Decisions since the key is tracked.
+    pub counts: KeyCounts,
+    /// Maximum number of decisions before that. The estimate of all decisions includes it.
+    pub overcount: u64,
+    /// When the key entered.
+    pub first_seen: Timestamp,
+    /// Time of the last decision.
+    pub last_seen: Timestamp,
+}
+
+/// The keys with the most decisions.
+#[derive(Debug)]
+pub struct KeySketch {
+    keys: Vec<TrackedKey>,
+    /// Estimate of each key, parallel to `keys`, so that the least one is found quickly.
+    estimates: Vec<u64>,
+    positions: HashMap<KeyHash, usize, RandomState>,
+    /// Upper bounds for keys that are not tracked; empty until a key finds no room.
+    cells: Box<[u64]>,
+    /// A value that no estimate is below. It lags behind the least estimate, and is renewed when it matters.
+    floor: u64,
+    capacity: usize,
+    budget: Arc<KeyBudget>,
+}
+
+impl KeyBudget {
+    /// Returns a budget of `max_keys` tracked keys.
+    pub fn new(max_keys: usize) -> Arc<Self> {
+        Arc::new(Self(AtomicUsize::new(max_keys)))
+    }
+
+    fn take_one(&self) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    fn give_back(&self, keys: usize) {
+        self.0.fetch_add(keys, Ordering::Relaxed);
+    }
+}
+
+impl KeyCounts {
+    /// Counts one decision.
+    pub fn record(&mut self, outcome: DecisionOutcome) {
+        let count = match outcome {
+            DecisionOutcome::Allowed | DecisionOutcome::Soft | DecisionOutcome::Exempt => &mut self.admitted,
+            DecisionOutcome::Delayed => {
+                self.delayed = self.delayed.saturating_add(1);
+                &mut self.admitted
+            }
+            DecisionOutcome::Limited | DecisionOutcome::Banned | DecisionOutcome::Denied => {
+                &mut self.rejected
+            }
+            DecisionOutcome::Shadow => &mut self.shadow,
+        };
+        *count = count.saturating_add(1);
+    }
+
+    /// Returns the number of decisions.
+    pub const fn total(&self) -> u64 {
+        self.admitted.saturating_add(self.rejected).saturating_add(self.shadow)
+    }
+
+    /// Adds the counts of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        self.admitted = self.admitted.saturating_add(other.admitted);
+        self.rejected = self.rejected.saturating_add(other.rejected);
+        self.shadow = self.shadow.saturating_add(other.shadow);
+        self.delayed = self.delayed.saturating_add(other.delayed);
+    }
+
+    /// Adds decisions of unknown outcome to the outcome that the key has most of.
+    pub fn add_unknown(&mut self, decisions: u64) {
+        let most = self.admitted.max(self.rejected).max(self.shadow);
+        let count = match most {
+            most if most == self.rejected => &mut self.rejected,
+            most if most == self.admitted => &mut self.admitted,
+            _ => &mut self.shadow,
+        };
+        *count = count.saturating_add(decisions);
+    }
+}
+
+impl KeySketch {
+    /// Returns an empty sketch of at most `capacity` keys. It takes memory as keys arrive, as far as `budget` permits.
+    pub fn new(capacity: usize, budget: &Arc<KeyBudget>) -> Self {
+        Self {
+            keys: Vec::new(),
+            estimates: Vec::new(),
+            positions: HashMap::default(),
+            cells: Box::default(),
+            floor: 0,
+            capacity,
+            budget: Arc::clone(budget),
+        }
+    }
+
+    /// Counts one decision. `text` is called only if the key becomes a tracked one.
+    #[inline]
+    pub fn record(
+        &mut self,
+        key: KeyHash,
+        outcome: DecisionOutcome,
+        now: Timestamp,
+        text: impl FnOnce() -> Arc<str>,
+    ) {
+        let Some(&position) = self.positions.get(&key) else {
+            return self.record_untracked(key, outcome, now, text);
+        };
+        self.count(position, outcome, now);
+    }
+
+    /// Returns the tracked keys, in no order.
+    pub fn keys(&self) -> &[TrackedKey] {
+        &self.keys
+    }
+
+    /// Returns the key's count here if it is tracked, otherwise the most that it may have been seen.
+    pub fn find(&self, key: KeyHash) -> Result<&TrackedKey, u64> {
+        match self.positions.get(&key) {
+            Some(&position) => Ok(&self.keys[position]),
+            None => Err(self.cell_of(key).map_or(0, |cell| self.cells[cell])),
+        }
+    }
+
+    fn count(&mut self, position: usize, outcome: DecisionOutcome, now: Timestamp) {
+        let tracked = &mut self.keys[position];
+        tracked.counts.record(outcome);
+        tracked.last_seen = now;
+        self.estimates[position] = self.estimates[position].saturating_add(1);
+    }
+
+    #[inline(never)]
+    fn record_untracked(
+        &mut self,
+        key: KeyHash,
+        outcome: DecisionOutcome,
+        now: Timestamp,
+        text: impl FnOnce() -> Arc<str>,
+    ) {
+        let bound = self.cell_of(key).map_or(0, |cell| self.cells[cell]);
+        let enter = |text: Arc<str>| TrackedKey {
+            key,
+            text,
+            counts: KeyCounts::default(),
+            overcount: bound,
+            first_seen: now,
+            last_seen: now,
+        };
+        if self.keys.len() < self.capacity && self.budget.take_one() {
+            self.positions.insert(key, self.keys.len());
+            self.keys.push(enter(text()));
+            self.estimates.push(bound);
+            return self.count(self.keys.len() - 1, outcome, now);
+        }
+        if self.keys.is_empty() {
+            // Without budget, nothing is known about this rule.
+            return;
+        }
+        if self.cells.is_empty() {
+            self.cells = vec![0; (self.keys.len() * CELLS_PER_KEY).next_power_of_two()].into();
+        }
+        if bound >= self.floor {
+            self.floor = self.estimates.iter().copied().min().unwrap_or_default();
+        }
+        let Some(least) = self.estimates.iter().position(|it| bound >= self.floor && *it == self.floor)
+        else {
+            if let Some(cell) = self.cell_of(key) {
+                self.cells[cell] = bound.saturating_add(1);
+            }
+            return;
+        };
+        let evicted = std::mem::replace(&mut self.keys[least], enter(text()));
+        self.positions.remove(&evicted.key);
+        if let Some(cell) = self.cell_of(evicted.key) {
+            self.cells[cell] = self.cells[cell].max(self.estimates[least]);
+        }
+        self.positions.insert(key, least);
+        self.estimates[least] = bound;
+        self.count(least, outcome, now);
+    }
+
+    fn cell_of(&self, key: KeyHash) -> Option<usize> {
+        // The first word is a keyed hash, whose bits are independent of what clients choose.
+        self.cells.len().checked_sub(1).map(|mask| key.words()[0] as usize & mask)
+    }
+}
+
+impl Drop for KeySketch {
+    fn drop(&mut self) {
+        self.budget.give_back(self.keys.len());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! Heaviest keys of each rule over the last one to two minutes, counted by each worker and merged on demand.
+//!
+//! Each worker has a sketch per rule in memory of its own, behind a lock that only a reader contends for, for the time
+//! of one copy. Time is divided into windows of [`WINDOW`]. Results cover the current window and the one before.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::key_sketch::{KeyBudget, KeyCounts, KeySketch, MAX_KEYS_PER_SKETCH};
+use crate::limiter::key::KeyHash;
+use crate::limiter::timestamp::Timestamp;
+use crate::rules::outcome::DecisionOutcome;
+
+/// Length of a window.
+pub const WINDOW: Duration = Duration::from_secs(60);
+
+/// Maximum number of keys that all rules, workers and windows together track. They take about 350 bytes each with the
+/// longest texts, so 23 MB in all, and usually a tenth of that.
+pub const MAX_TRACKED_KEYS: usize = 65_536;
+
+/// Sketches of every rule and worker.
+#[derive(Debug)]
+pub struct TopKeys {
+    rules: Mutex<BTreeMap<Box<str>, RuleSketches>>,
+    budget: Arc<KeyBudget>,
+    workers: AtomicUsize,
+}
+
+/// Identifies a worker among those that count keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerId(usize);
+
+/// Sketches of one rule.
+#[derive(Debug, Default)]
+struct RuleSketches {
+    /// What the keys mean. Sketches of another meaning are replaced.
+    meaning: Box<str>,
+    by_worker: BTreeMap<usize, Arc<WorkerSketch>>,
+}
+
+/// Sketches of one rule on one worker. They are created at the first decision.
+#[derive(Debug)]
+pub struct WorkerSketch {
+    windows: Mutex<Option<Windows>>,
+    budget: Arc<KeyBudget>,
+}
+
+/// The current window and the one before.
+#[derive(Debug)]
+struct Windows {
+    /// Number of the current window.
+    number: u64,
+    current: KeySketch,
+    previous: KeySketch,
+}
+
+/// The heaviest keys of one rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleTop {
+    /// Number of keys that are tracked.
+    pub tracked: usize,
+    /// Maximum number by which any tracked key's decisions may be too high.
+    pub max_overcount: u64,
+    /// The keys with the most decisions, in descending order.
+    pub keys: Vec<TopKey>,
+}
+
+/// One of the heaviest keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopKey {
+    /// Hash of the key.
+    pub key: KeyHash,
+    /// The key as operators may see it.
+    pub text: Arc<str>,
+    /// Its decisions.
+    pub counts: KeyCounts,
+    /// Maximum number by which their sum may be too high.
+    pub overcount: u64,
+    /// When it entered the present windows.
+    pub first_seen: Timestamp,
+    /// Time of its last decision.
+    pub last_seen: Timestamp,
+}
+
+impl Default for TopKeys {
+    fn default() -> Self {
+        Self::with_budget(MAX_TRACKED_KEYS)
+    }
+}
+
+impl TopKeys {
+    fn with_budget(max_keys: usize) -> Self {
+        Self { rules: Mutex::default(), budget: KeyBudget::new(max_keys), workers: AtomicUsize::new(0) }
+    }
+
+    /// Returns the identity of a new worker.
+    pub fn add_worker(&self) -> WorkerId {
+        WorkerId(self.workers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns the sketch of a rule on a worker; it continues across reloads while `meaning`, which describes the key,
+    /// stays the same. Takes a lock, so call it at configuration time.
+    pub fn sketch(&self, worker: WorkerId, rule: &str, meaning: &str) -> Arc<WorkerSketch> {
+        let mut rules = self.rules.lock();
+        let sketches = rules.entry(rule.into()).or_default();
+        if *sketches.meaning != *meaning {
+            *sketches = RuleSketches { meaning: meaning.into(), by_worker: BTreeMap::new() };
+        }
+        let create = || Arc::new(WorkerSketch::new(&self.budget));
+        Arc::clone(sketches.by_worker.entry(worker.0).or_insert_with(create))
+    }
+
+    /// Returns the `max` heaviest keys of a rule; an empty result if it has none.
+    pub fn top(&self, rule: &str, max: usize, now: Timestamp) -> RuleTop {
+        let sketches: Vec<_> = match self.rules.lock().get(rule) {
+            Some(rule) => rule.by_worker.values().cloned().collect(),
+            None => return RuleTop::default(),
+        };
+        let mut merge = Merge::default();
+        sketches.iter().for_each(|sketch| sketch.visit(now, |window| merge.collect(window)));
+        sketches.iter().for_each(|sketch| sketch.visit(now, |window| merge.add_bounds(window)));
+        merge.finish(max)
+    }
+
+    /// Frees the memory of windows that have passed, and of rules that no configuration has any more.
+    pub fn expire(&self, now: Timestamp) {
+        self.rules.lock().retain(|_, sketches| {
+            sketches.by_worker.values().for_each(|sketch| sketch.expire(now));
+            sketches.by_worker.values().any(|sketch| Arc::strong_count(sketch) > 1)
+        });
+    }
+}
+
+/// Returns the time that results at `now` cover, in a process that started at `start`.
+pub fn covered_time(start: Timestamp, now: Timestamp) -> Duration {
+    let current = now.since(Timestamp::from_secs(window_number(now).saturating_mul(WINDOW.as_secs())));
+    now.since(start).min(WINDOW.saturating_add(current))
+}
+
+const fn window_number(now: Timestamp) -> u64 {
+    now.as_secs() / WINDOW.as_secs()
+}
+
+impl WorkerSketch {
+    fn new(budget: &Arc<KeyBudget>) -> Self {
+        Self { windows: Mutex::new(None), budget: Arc::clone(budget) }
+    }
+
+    /// Counts one decision. `text` is called only if the key becomes a tracked one.
+    pub fn record(
+        &self,
+        key: KeyHash,
+        outcome: DecisionOutcome,
+        now: Timestamp,
+        text: impl FnOnce() -> Arc<str>,
+    ) {
+        let mut windows = self.windows.lock();
+        let windows = windows.get_or_insert_with(|| Windows::new(now, &self.budget));
+        windows.advance(now, &self.budget);
+        windows.current.record(key, outcome, now, text);
+    }
+
+    /// Calls `visit` with the sketch of each window that `now` covers.
+    fn visit(&self, now: Timestamp, mut visit: impl FnMut(&KeySketch)) {
+        if let Some(windows) = &mut *self.windows.lock() {
+            windows.advance(now, &self.budget);
+            visit(&windows.current);
+            visit(&windows.previous);
+        }
+    }
+
+    fn expire(&self, now: Timestamp) {
+        let mut windows = self.windows.lock();
+        windows.take_if(|windows| windows.number.saturating_add(1) < window_number(now));
+    }
+}
+
+impl Windows {
+    fn new(now: Timestamp, budget: &Arc<KeyBudget>) -> Self {
+        let empty = || KeySketch::new(MAX_KEYS_PER_SKETCH, budget);
+        Self { number: window_number(now), current: empty(), previous: empty() }
+    }
+
+    /// Makes the window of `now` the current one. An earlier time belongs to the current window.
+    fn advance(&mut self, now: Timestamp, budget: &Arc<KeyBudget>) {
+        let number = window_number(now);
+        if number <= self.number {
+            return;
+        }
+        let old = std::mem::replace(self, Self::new(now, budget));
+        if number == old.number.saturating_add(1) {
+            self.previous = old.current;
+        }
+    }
+}
+
+/// Sum of several sketches.
+#[derive(Debug, Default)]
+struct Merge {
+    keys: HashMap<KeyHash, TopKey>,
+}
+
+impl Merge {
+    fn collect(&mut self, sketch: &KeySketch) {
+        for tracked in sketch.keys() {
+            let sum = self.keys.entry(tracked.key).or_insert_with(|| TopKey {
+                key: tracked.key,
+                text: Arc::clone(&tracked.text),
+                counts: KeyCounts::default(),
+                overcount: 0,
+                first_seen: tracked.first_seen,
+                last_seen: tracked.last_seen,
+            });
+            sum.counts.merge(&tracked.counts);
+            sum.overcount = sum.overcount.saturating_add(tracked.overcount);
+            sum.first_seen = sum.first_seen.min(tracked.first_seen);
+            sum.last_seen = sum.last_seen.max(tracked.last_seen);
+        }
+    }
+
+    /// Adds what a sketch that does not track a key may have seen of it.
+    fn add_bounds(&mut self, sketch: &KeySketch) {
+        for sum in self.keys.values_mut() {
+            if let Err(bound) = sketch.find(sum.key) {
+                sum.overcount = sum.overcount.saturating_add(bound);
+            }
+        }
+    }
+
+    fn finish(self, max: usize) -> RuleTop {
+        let mut keys: Vec<TopKey> = self.keys.into_values().collect();
+        let (tracked, max_overcount) = (keys.len(), keys.iter().map(|key| key.overcount).max());
+        keys.iter_mut().for_each(|key| key.counts.add_unknown(key.overcount));
+        // By the hash as well, so that the order of equals does not change from one result to the next.
+        keys.sort_unstable_by(|one, other| {
+            (other.counts.total(), one.key).cmp(&(one.counts.total(), other.key))
+        });
+        keys.truncate(max);
+        RuleTop { tracked, max_overcount: max_overcount.unwrap_or_default(), keys }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::limiter::key::KeyHasher;
+
+const START: Timestamp = Timestamp::from_secs(600);
+
+fn key(number: u16) -> KeyHash {
+    KeyHasher::new([1, 2]).hash(&number.to_be_bytes())
+}
+
+fn record(sketch: &WorkerSketch, number: u16, outcome: DecisionOutcome, now: Timestamp) {
+    sketch.record(key(number), outcome, now, || number.to_string().into());
+}
+
+fn seconds(after: u64) -> Timestamp {
+    START.saturating_add(Duration::from_secs(after))
+}
+
+proptest! {
+    #[test]
+    fn merged_counts_are_the_sums_of_all_workers_and_windows(
+        decisions in proptest::collection::vec((0_usize..3, 0_u16..600, 0_u64..120), 0..2000),
+    ) {
+        let top_keys = TopKeys::default();
+        let workers = [(); 3].map(|()| top_keys.sketch(top_keys.add_worker(), "r", "key"));
+        let mut counts = BTreeMap::new();
+        let mut ordered = decisions;
+        ordered.sort_by_key(|(_, _, at)| *at);
+        for (worker, number, at) in ordered {
+            record(&workers[worker], number, DecisionOutcome::Allowed, seconds(at));
+            *counts.entry(number).or_insert(0_u64) += 1;
+        }
+        let top = top_keys.top("r", usize::MAX, seconds(119));
+        prop_assert_eq!(top.keys.len(), top.tracked);
+        for shown in &top.keys {
+            let number: u16 = shown.text.parse().unwrap();
+            let (count, estimate) = (counts[&number], shown.counts.total());
+            prop_assert!(estimate >= count && estimate - shown.overcount <= count);
+            prop_assert!(shown.overcount <= top.max_overcount);
+        }
+        if counts.len() <= MAX_KEYS_PER_SKETCH {
+            prop_assert_eq!(top.max_overcount, 0);
+            prop_assert_eq!(top.tracked, counts.len());
+        }
+        prop_assert!(top.keys.is_sorted_by_key(|key| std::cmp::Reverse(key.counts.total())));
+    }
+}
+
+#[test]
+fn decisions_are_shown_for_one_to_two_windows() {
+    let top_keys = TopKeys::default();
+    let sketch = top_keys.sketch(top_keys.add_worker(), "r", "key");
+    record(&sketch, 1, DecisionOutcome::Limited, START);
+    record(&sketch, 1, DecisionOutcome::Allowed, seconds(60));
+    let total = |now| top_keys.top("r", 5, now).keys.first().map(|key| key.counts.total());
+    assert_eq!([total(seconds(60)), total(seconds(119))], [Some(2); 2]);
+    assert_eq!([total(seconds(120)), total(seconds(180))], [Some(1), None]);
+}
+
+#[test]
+fn covered_time_grows_from_one_window_to_two() {
+    let start = Timestamp::EPOCH;
+    assert_eq!(covered_time(start, START), WINDOW);
+    assert_eq!(covered_time(start, seconds(59)), Duration::from_secs(119));
+    assert_eq!(covered_time(seconds(10), seconds(15)), Duration::from_secs(5));
+}
+
+#[test]
+fn sketch_continues_across_reloads_unless_the_key_changes() {
+    let top_keys = TopKeys::default();
+    let worker = top_keys.add_worker();
+    record(&top_keys.sketch(worker, "r", "[client_ip]"), 1, DecisionOutcome::Allowed, START);
+    top_keys.sketch(worker, "r", "[client_ip]");
+    assert_eq!(top_keys.top("r", 5, START).tracked, 1);
+    top_keys.sketch(worker, "r", "[path]");
+    assert_eq!(top_keys.top("r", 5, START).tracked, 0);
+}
+
+#[test]
+fn expiry_frees_passed_windows_and_removed_rules() {
+    let top_keys = TopKeys::with_budget(1);
+    let idle = top_keys.sketch(top_keys.add_worker(), "idle", "key");
+    record(&idle, 1, DecisionOutcome::Allowed, START);
+    let busy = top_keys.sketch(top_keys.add_worker(), "busy", "key");
+    record(&busy, 1, DecisionOutcome::Allowed, seconds(180));
+    assert_eq!(top_keys.top("busy", 5, seconds(180)).tracked, 0, "the budget is used up");
+    top_keys.expire(seconds(180));
+    record(&busy, 1, DecisionOutcome::Allowed, seconds(180));
+    assert_eq!(top_keys.top("busy", 5, seconds(180)).tracked, 1);
+    drop(idle);
+    top_keys.expire(seconds(180));
+    assert_eq!(top_keys.rules.lock().keys().map(|name| &**name).collect::<Vec<_>>(), ["busy"]);
+}

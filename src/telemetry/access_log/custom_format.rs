@@ -1,0 +1,281 @@
+//! Format strings of access log lines, with Envoy's command operators.
+//!
+//! A format is literal text with operators such as `%RESPONSE_CODE%` or `%REQ(USER-AGENT):64%` (Envoy, "Access logging",
+//! "Command operators"). Operators with `WEIR` in their names are Weir's own. A format is parsed once; writing a line
+//! looks nothing up.
+
+use std::io::Write;
+
+use http::HeaderName;
+use http::header::{HOST, USER_AGENT};
+
+use super::line::{MAX_PATH_LENGTH, MAX_VALUE_LENGTH, protocol, push_escaped, push_time, response_code};
+use super::{AccessLogEntry, LoggedRule};
+use crate::limiter::timestamp::saturating_millis;
+
+/// Maximum number of header names in a format that other formats do not contain.
+const MAX_OTHER_HEADERS: usize = 32;
+
+/// Text of a value that is missing.
+const MISSING: &[u8] = b"-";
+
+/// A parsed format string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomFormat {
+    pieces: Box<[Piece]>,
+    other_headers: Box<[HeaderName]>,
+}
+
+/// Why a text is not a format string.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// A percent sign without a second one.
+    #[error("an operator that begins with % does not end with %")]
+    Unterminated,
+    /// An operator that does not exist.
+    #[error("unknown operator %{0}%, expected one of {known}", known = known_operators())]
+    UnknownOperator(String),
+    /// The argument of an operator, or its length.
+    #[error("invalid argument of operator %{0}%")]
+    InvalidArgument(String),
+    /// Too many header names.
+    #[error("more than {max} headers", max = MAX_OTHER_HEADERS)]
+    TooManyHeaders,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Literal(Box<[u8]>),
+    Value { value: Value, max_length: usize },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Value {
+    /// The first of these headers that the request has.
+    Header(Box<[HeaderSource]>),
+    Field(Field),
+}
+
+/// Operators without an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    StartTime,
+    Protocol,
+    ResponseCode,
+    ResponseFlags,
+    BytesReceived,
+    BytesSent,
+    Duration,
+    UpstreamTime,
+    UpstreamHost,
+    Attempts,
+    ClientIp,
+    Rule,
+    Outcome,
+    Key,
+    Limit,
+    Remaining,
+    DelayMillis,
+    ShadowRules,
+}
+
+const FIELDS: [(&str, Field); 18] = [
+    ("START_TIME", Field::StartTime),
+    ("PROTOCOL", Field::Protocol),
+    ("RESPONSE_CODE", Field::ResponseCode),
+    ("RESPONSE_FLAGS", Field::ResponseFlags),
+    ("BYTES_RECEIVED", Field::BytesReceived),
+    ("BYTES_SENT", Field::BytesSent),
+    ("DURATION", Field::Duration),
+    ("RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)", Field::UpstreamTime),
+    ("UPSTREAM_HOST", Field::UpstreamHost),
+    ("UPSTREAM_REQUEST_ATTEMPT_COUNT", Field::Attempts),
+    ("DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", Field::ClientIp),
+    ("WEIR_RULE", Field::Rule),
+    ("WEIR_OUTCOME", Field::Outcome),
+    ("WEIR_KEY", Field::Key),
+    ("WEIR_LIMIT", Field::Limit),
+    ("WEIR_REMAINING", Field::Remaining),
+    ("WEIR_DELAY_MS", Field::DelayMillis),
+    ("WEIR_SHADOW_RULES", Field::ShadowRules),
+];
+
+/// Where a header of the request is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HeaderSource {
+    Method,
+    Path,
+    Authority,
+    UserAgent,
+    RequestId,
+    ForwardedFor,
+    /// Position among the other headers.
+    Other(usize),
+}
+
+fn known_operators() -> String {
+    let fields = FIELDS.iter().map(|(name, _)| format!("%{name}%"));
+    std::iter::once("%REQ(NAME)%".to_owned()).chain(fields).collect::<Vec<_>>().join(", ")
+}
+
+impl CustomFormat {
+    /// Parses a format string.
+    ///
+    /// # Errors
+    /// [`FormatError`] if an operator is unknown or malformed.
+    pub fn parse(text: &str) -> Result<Self, FormatError> {
+        let (mut pieces, mut other_headers) = (Vec::new(), Vec::new());
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('%') {
+            push_literal(&mut pieces, before);
+            let (operator, next) = after.split_once('%').ok_or(FormatError::Unterminated)?;
+            match operator {
+                "" => push_literal(&mut pieces, "%"),
+                operator => pieces.push(parse_operator(operator, &mut other_headers)?),
+            }
+            rest = next;
+        }
+        push_literal(&mut pieces, rest);
+        if !text.ends_with('\n') {
+            push_literal(&mut pieces, "\n");
+        }
+        if other_headers.len() > MAX_OTHER_HEADERS {
+            return Err(FormatError::TooManyHeaders);
+        }
+        Ok(Self { pieces: pieces.into(), other_headers: other_headers.into() })
+    }
+
+    /// Returns the request headers that are not part of an [`AccessLogEntry`] otherwise.
+    pub fn other_headers(&self) -> &[HeaderName] {
+        &self.other_headers
+    }
+
+    /// Appends the line of a request.
+    pub(super) fn write(&self, entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
+        for piece in &self.pieces {
+            match piece {
+                Piece::Literal(text) => line.extend_from_slice(text),
+                Piece::Value { value: Value::Field(field), max_length } => {
+                    write_field(*field, entry, *max_length, line);
+                }
+                Piece::Value { value: Value::Header(sources), max_length } => {
+                    let value = sources.iter().find_map(|source| source.read(entry));
+                    push_escaped(line, value.unwrap_or(MISSING), *max_length);
+                }
+            }
+        }
+    }
+}
+
+fn push_literal(pieces: &mut Vec<Piece>, text: &str) {
+    match pieces.last_mut() {
+        _ if text.is_empty() => {}
+        Some(Piece::Literal(before)) => *before = [before, text.as_bytes()].concat().into(),
+        _ => pieces.push(Piece::Literal(text.as_bytes().into())),
+    }
+}
+
+/// Parses the text between two percent signs: `NAME`, `NAME(ARGUMENT)`, either followed by `:LENGTH`.
+fn parse_operator(operator: &str, other_headers: &mut Vec<HeaderName>) -> Result<Piece, FormatError> {
+    let invalid = || FormatError::InvalidArgument(operator.to_owned());
+    // A header name never contains a colon, except at its beginning.
+    let (name, length) = match operator.rsplit_once(':') {
+        Some((name, length)) if !length.contains(')') => {
+            (name, Some(length.parse::<usize>().map_err(|_| invalid())?))
+        }
+        _ => (operator, None),
+    };
+    let upper = name.to_ascii_uppercase();
+    let value = match upper.strip_prefix("REQ(") {
+        Some(names) => {
+            let names = names.strip_suffix(')').ok_or_else(invalid)?;
+            let mut source = |name: &str| HeaderSource::parse(name, other_headers).ok_or_else(invalid);
+            Value::Header(names.split('?').map(&mut source).collect::<Result<_, _>>()?)
+        }
+        None => {
+            let field = FIELDS.iter().find(|(known, _)| *known == upper).map(|(_, field)| *field);
+            Value::Field(field.ok_or_else(|| FormatError::UnknownOperator(operator.to_owned()))?)
+        }
+    };
+    let longest = match &value {
+        Value::Header(sources) if sources.contains(&HeaderSource::Path) => MAX_PATH_LENGTH,
+        Value::Header(_) | Value::Field(_) => MAX_VALUE_LENGTH,
+    };
+    Ok(Piece::Value { value, max_length: length.map_or(longest, |length| length.min(longest)) })
+}
+
+impl HeaderSource {
+    fn parse(name: &str, other_headers: &mut Vec<HeaderName>) -> Option<Self> {
+        match name {
+            ":METHOD" => return Some(Self::Method),
+            ":PATH" | "X-ENVOY-ORIGINAL-PATH" => return Some(Self::Path),
+            ":AUTHORITY" => return Some(Self::Authority),
+            _ => {}
+        }
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        Some(match name.as_str() {
+            known if known == HOST.as_str() => Self::Authority,
+            known if known == USER_AGENT.as_str() => Self::UserAgent,
+            "x-request-id" => Self::RequestId,
+            known if known == crate::identify::forwarded::X_FORWARDED_FOR.as_str() => Self::ForwardedFor,
+            _ => {
+                let known = other_headers.iter().position(|other| *other == name);
+                Self::Other(known.unwrap_or_else(|| {
+                    other_headers.push(name);
+                    other_headers.len() - 1
+                }))
+            }
+        })
+    }
+
+    fn read<'a>(self, entry: &AccessLogEntry<'a>) -> Option<&'a [u8]> {
+        match self {
+            Self::Method => Some(entry.method.as_str().as_bytes()),
+            Self::Path => Some(entry.path.as_bytes()),
+            Self::Authority => entry.authority,
+            Self::UserAgent => entry.user_agent,
+            Self::RequestId => entry.request_id,
+            Self::ForwardedFor => entry.x_forwarded_for,
+            Self::Other(position) => Some(entry.other_headers.get(position)?.as_ref()?.as_bytes()),
+        }
+    }
+}
+
+fn write_field(field: Field, entry: &AccessLogEntry<'_>, max_length: usize, line: &mut Vec<u8>) {
+    let rule: Option<&LoggedRule<'_>> = entry.decision.as_ref();
+    let mut text = |text: Option<&str>| push_escaped(line, text.map_or(MISSING, str::as_bytes), max_length);
+    let number = match field {
+        Field::StartTime => return push_time(line, entry.start),
+        Field::Protocol => return text(Some(protocol(entry.protocol))),
+        Field::ResponseFlags => return text(Some(entry.response_flags).filter(|flags| !flags.is_empty())),
+        Field::UpstreamHost => return text(entry.upstream_host),
+        Field::Rule => return text(rule.map(|rule| rule.rule)),
+        Field::Outcome => return text(rule.map(|rule| rule.outcome.as_str())),
+        Field::Key => return text(rule.and_then(|rule| rule.key)),
+        Field::ShadowRules => {
+            let names = rule.map(|rule| rule.shadow_rules.join(","));
+            return text(names.as_deref().filter(|names| !names.is_empty()));
+        }
+        Field::ClientIp => {
+            // Writing to a vector cannot fail.
+            let _ = write!(line, "{}", entry.client_ip);
+            return;
+        }
+        Field::ResponseCode => Some(response_code(entry.status).into()),
+        Field::BytesReceived => Some(entry.bytes_received),
+        Field::BytesSent => Some(entry.bytes_sent),
+        Field::Duration => Some(saturating_millis(entry.duration)),
+        Field::UpstreamTime => entry.upstream_time.map(saturating_millis),
+        Field::Attempts => Some(entry.attempts.into()),
+        Field::Limit => rule.and_then(|rule| rule.limit).map(u64::from),
+        Field::Remaining => rule.and_then(|rule| rule.remaining).map(u64::from),
+        Field::DelayMillis => rule.and_then(LoggedRule::delay_millis),
+    };
+    match number {
+        Some(number) => line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+        None => line.extend_from_slice(MISSING),
+    }
+}
+
+#[cfg(test)]
+mod tests;
