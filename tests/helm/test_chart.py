@@ -325,6 +325,14 @@ def test_notes_warn_about_pods_that_count_separately():
     assert "times a limit" not in notes((VALUES / "proxy-shared.yaml").read_text())
 
 
+def test_longest_release_name_gives_valid_and_different_names():
+    values = (VALUES / "rls-descriptors.yaml").read_text() + "\nmetrics: { serviceMonitor: { enabled: true }, dashboards: { enabled: true } }"
+    values = yaml.safe_dump(yaml.safe_load(values))
+    # Helm allows 53 characters. `render` fails if two objects of a kind have the same name.
+    for _, name in render(values, name="r" * 53):
+        assert len(name) <= 63 and not name.endswith("-")
+
+
 def test_version_is_the_same_everywhere():
     crate = re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
     with helm.Chart.load(CHART) as loaded:
