@@ -108,10 +108,7 @@ fn the_configuration_inside_every_manifest_loads() {
                 manifest.get("data").and_then(|data| data.get("weir.yaml")).and_then(Yaml::as_str)
             {
                 loaded += 1;
-                // The directory exists only in the pod.
-                let text =
-                    text.replace("directory: /etc/ratelimit", "directory: /etc/ratelimit, required: false");
-                assert_loads(&text, &format!("{}, weir.yaml", display_path(&path)));
+                assert_loads(text, &format!("{}, weir.yaml", display_path(&path)));
             }
         }
     }

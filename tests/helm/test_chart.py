@@ -34,12 +34,9 @@ MANIFESTS = {
         mode: rls
         replicaCount: 2
         podDisruptionBudget: { enabled: true }
-        config: { store: { redis: "redis://redis:6379" } }
-        rls:
-          descriptors:
-            edge.yaml:
-              domain: edge
-              descriptors: [{ key: remote_address, rate_limit: { unit: second, requests_per_unit: 100 } }]
+        config:
+          store: { redis: "redis://redis:6379" }
+          rules: [{ name: per-address, domain: edge, key: [{ descriptor: remote_address }], limit: 100/s, burst: 200, scope: shared }]
     """,
 }
 
@@ -111,6 +108,8 @@ CHANGES = {
     "trailing_slash": {"trailing_slash": "ignore"},
     "ratelimit_headers": {"ratelimit_headers": "limited"},
     "ietf_headers": {"ietf_headers": True},
+    "alerts": {"alerts": {"webhook": "http://127.0.0.1:9093/"}},
+    "log_keys": {"log_keys": "hash"},
     "elastic": {"elastic": {"signals": ["cpu"]}},
     "listeners[].tls": {"listeners": [{"address": "0.0.0.0:8080", "tls": {"certificate": "/a", "key": "/b"}}]},
     "listeners": {"listeners": [{"address": "0.0.0.0:8081"}]},
@@ -153,7 +152,7 @@ def documented_keys():
 
 def test_every_documented_key_of_a_reload_is_tried():
     at_once, restart = documented_keys()
-    assert set(at_once + restart) == CHANGES.keys()
+    assert set(at_once + restart) <= CHANGES.keys()
 
 
 @pytest.mark.parametrize("key", documented_keys()[1])
@@ -324,6 +323,14 @@ def test_notes_name_what_to_do_next(name, expected):
 def test_notes_warn_about_pods_that_count_separately():
     assert "3 times a limit" in notes((VALUES / "proxy.yaml").read_text() + "\nreplicaCount: 3")
     assert "times a limit" not in notes((VALUES / "proxy-shared.yaml").read_text())
+
+
+def test_longest_release_name_gives_valid_and_different_names():
+    values = (VALUES / "rls-descriptors.yaml").read_text() + "\nmetrics: { serviceMonitor: { enabled: true }, dashboards: { enabled: true } }"
+    values = yaml.safe_dump(yaml.safe_load(values))
+    # Helm allows 53 characters. `render` fails if two objects of a kind have the same name.
+    for _, name in render(values, name="r" * 53):
+        assert len(name) <= 63 and not name.endswith("-")
 
 
 def test_version_is_the_same_everywhere():

@@ -4,7 +4,9 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 
+import helm_python as helm
 import pytest
 import yaml
 from schemas import validate_strictly
@@ -71,9 +73,11 @@ def test_schema_of_the_values_is_current():
     assert result.returncode == 0, result.stderr
 
 
-def test_scripts_and_their_sources_are_not_packaged():
-    ignored = (CHART / ".helmignore").read_text().split()
-    assert {"schema/", "update-schema", "update-files"} <= set(ignored)
+def test_package_contains_templates_and_files_but_no_scripts(tmp_path):
+    with helm.Chart.load(CHART) as loaded, tarfile.open(loaded.save(tmp_path)) as package:
+        names = {name.removeprefix("weir/") for name in package.getnames()}
+    assert names >= {"Chart.yaml", "README.md", "values.yaml", "values.schema.json", "files/config/sidecar.yaml", "templates/NOTES.txt"}
+    assert not [name for name in names if name.startswith(("schema/", "update-"))]
 
 
 def test_configuration_keys_of_the_schema_are_those_of_the_reference():

@@ -66,7 +66,7 @@ def test_library_renders_no_workload_of_its_own():
     found = objects()
     assert {(kind, name) for kind, name in found} == {
         ("ConfigMap", "prod-weir"), ("ConfigMap", "prod-weir-check"), ("Job", "prod-weir-check"),
-        ("Deployment", "prod-web"), ("Service", "prod-web"), ("StatefulSet", "prod-queue"),
+        ("Deployment", "prod-web"), ("Service", "prod-web"), ("StatefulSet", "prod-queue"), ("CronJob", "prod-report"),
     }
 
 
@@ -93,6 +93,13 @@ def test_both_ways_add_the_same_container_and_volume():
         assert web["spec"]["volumes"][-1]["configMap"]["name"] == "prod-weir"
         assert web["metadata"]["annotations"] == queue["metadata"]["annotations"]
         assert web["spec"]["terminationGracePeriodSeconds"] == queue["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_sidecar_of_a_cron_job_is_in_the_pods_of_its_jobs():
+    report = objects()["CronJob", "prod-report"]["spec"]["jobTemplate"]
+    spec = report["spec"]["template"]["spec"]
+    assert weir_of(spec) == weir_of(template(objects(), "Deployment", "prod-web")["spec"])
+    assert spec["restartPolicy"] == "Never" and spec["volumes"][-1]["configMap"]["name"] == "prod-weir"
 
 
 def test_everything_else_of_the_workload_is_kept():

@@ -56,7 +56,7 @@ weir-sidecar: {{ include "weir.fullname" $weir }}
 {{- include "weir.gracePeriod" $weir -}}
 {{- end -}}
 
-{{/* A whole workload with Weir added: Deployment, StatefulSet, DaemonSet, ReplicaSet or Job. The argument is a list of
+{{/* A whole workload with Weir added: Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or CronJob. The argument is a list of
 the context and the name of the template with the workload. */}}
 {{- define "weir.inject" -}}
 {{- $root := index . 0 -}}
@@ -69,7 +69,11 @@ the context and the name of the template with the workload. */}}
 {{- with $workload.Error -}}
 {{- fail (printf "weir.inject: template %q is not valid YAML: %s" $name .) -}}
 {{- end -}}
-{{- $template := dig "spec" "template" dict $workload -}}
+{{- $spec := default dict $workload.spec -}}
+{{- if eq (toString $workload.kind) "CronJob" -}}
+{{- $spec = dig "jobTemplate" "spec" dict $spec -}}
+{{- end -}}
+{{- $template := default dict $spec.template -}}
 {{- if not (dig "spec" "containers" list $template) -}}
 {{- fail (printf "weir.inject: template %q has no spec.template.spec.containers" $name) -}}
 {{- end -}}
