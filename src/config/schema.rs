@@ -53,6 +53,9 @@ fn add_patterns(schema: &mut Value) {
         ("Duration", format!(r"^\s*[0-9]+\s*{unit}\s*$|\$\{{")),
         ("Rate", format!(r"^\s*[0-9]+(\s*/\s*|\s+per\s+)([0-9]+\s*)?{period}\s*$|\$\{{")),
         ("Size", r"^\s*[0-9]+\s*(B|KiB|MiB|GiB)\s*$|\$\{".to_owned()),
+        ("Percentage", r"^\s*[0-9]+(\.[0-9]{1,2})?\s*%\s*$|\$\{".to_owned()),
+        ("ThrottleWords", r"^\s*(hard|shadow|(soft|delay|elastic)\s+\S+)\s*$|\$\{".to_owned()),
+        ("PathPattern", r"^[/~]|\$\{".to_owned()),
     ];
     for (name, pattern) in patterns {
         schema["$defs"][name]["pattern"] = pattern.into();

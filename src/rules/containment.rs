@@ -10,14 +10,18 @@ use super::matcher::{Condition, Matcher};
 use super::pattern::HeaderPattern;
 use super::rule::Rule;
 
+/// Maximum number of pairs of patterns that are compared for one condition. Longer lists are not compared.
+const MAX_COMPARED_PAIRS: usize = 1_000_000;
+
 impl Matcher {
     /// Whether this matcher holds only for requests that `wider` holds for.
     pub fn is_within(&self, wider: &Self) -> bool {
         // Destructured, so that a new field does not compile until it is compared.
         let Self { paths, methods, hosts, client_ip, schedule, conditions, entries } = wider;
+        let is_comparable = self.paths.len().saturating_mul(paths.len()) <= MAX_COMPARED_PAIRS;
         let is_path_within = || self.paths.iter().all(|path| paths.iter().any(|other| path.is_within(other)));
         let is_host_within = || self.hosts.iter().all(|host| hosts.iter().any(|other| host.is_within(other)));
-        (paths.is_empty() || !self.paths.is_empty() && is_path_within())
+        (paths.is_empty() || is_comparable && !self.paths.is_empty() && is_path_within())
             && (methods.is_empty()
                 || !self.methods.is_empty() && self.methods.iter().all(|method| methods.contains(method)))
             && (hosts.is_empty() || !self.hosts.is_empty() && is_host_within())
@@ -72,6 +76,7 @@ impl Matcher {
     fn implies(&self, condition: &Condition) -> bool {
         self.conditions.iter().any(|given| {
             given.attribute == condition.attribute
+                && given.patterns.len().saturating_mul(condition.patterns.len()) <= MAX_COMPARED_PAIRS
                 && given
                     .patterns
                     .iter()

@@ -178,7 +178,8 @@ fn shipped_manifests_are_checked_inside() {
 
 #[test]
 fn schema_is_printed_as_json() {
-    let output = run(["schema"]);
+    // `run` reads the output only at the end, and this is more than a pipe holds.
+    let output = command(["schema"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");

@@ -75,6 +75,8 @@ FORM = [
     *files("tests/config/unknown_key_*.yaml"),
     *files("tests/config/*_typo.yaml"),
     *files("tests/config/throttle_map_unknown.yaml"),
+    *files("tests/config/throttle_unknown.yaml"),
+    *files("tests/config/match_path_without_slash.yaml"),
     *files("tests/config/allow_with_*.yaml"),
     *files("tests/config/algorithm_unknown.yaml"),
     *files("tests/config/action_unknown.yaml"),

@@ -9,6 +9,9 @@ use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
 use crate::rules::matcher::Matcher;
 use crate::rules::rule::Action;
 
+/// Maximum number of paths of a rule that are compared one by one.
+const MAX_SINGLE_PATHS: usize = 200;
+
 pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
     // A rule for every request has a note of its own.
     let is_general =
@@ -41,10 +44,12 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
 /// Whether every request that `match` selects is excluded by one of the exceptions.
 fn is_excepted(entry: &RuleEntry<'_>) -> bool {
     let is_excluded = |matcher: &Matcher| entry.rule.except.iter().any(|except| matcher.is_within(except));
-    !entry.rule.except.is_empty()
-        && (is_excluded(&entry.rule.matcher)
-            || path_texts(entry).len() > 1
-                && path_texts(entry).iter().all(|text| is_excluded(&with_path(entry, text))))
+    let texts = path_texts(entry);
+    let is_each_path_excluded = || {
+        (2..=MAX_SINGLE_PATHS).contains(&texts.len())
+            && texts.iter().all(|text| is_excluded(&with_path(entry, text)))
+    };
+    !entry.rule.except.is_empty() && (is_excluded(&entry.rule.matcher) || is_each_path_excluded())
 }
 
 /// Adds a note if other rules cover the rule, or a path of it.
@@ -61,7 +66,7 @@ fn note_covered(
         return report.add_note(at.key(effect_key(entry)), covered_note("has no effect", entry, other));
     }
     let texts = path_texts(entry);
-    if texts.len() < 2 {
+    if !(2..=MAX_SINGLE_PATHS).contains(&texts.len()) {
         return;
     }
     let (at, matching) = (at.key("match"), entry.raw.matching.as_ref());

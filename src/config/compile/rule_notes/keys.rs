@@ -1,6 +1,8 @@
 //! Parts of keys whose absence means unlimited: a rule by a header does not apply to requests without it, unless
 //! `on_missing` says otherwise.
 
+use http::header::HOST;
+
 use super::{RuleEntry, map_items, widest_rules};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
@@ -65,10 +67,11 @@ fn missing_part_note(part: &Attribute) -> ValueError {
 }
 
 /// Whether clients choose to send the attribute or not.
-const fn is_chosen_by_client(part: &Attribute) -> bool {
+fn is_chosen_by_client(part: &Attribute) -> bool {
     match part {
-        Attribute::Header(_)
-        | Attribute::Cookie(_)
+        // Required by RFC 9112 section 3.2.
+        Attribute::Header(name) => *name != HOST,
+        Attribute::Cookie(_)
         | Attribute::Query(_)
         | Attribute::Jwt(_)
         | Attribute::Certificate(_) => true,
