@@ -268,10 +268,8 @@ mod tests {
 
     #[test]
     fn nginx_lua_blocks_are_skipped() {
-        let file =
-            parsed("content_by_lua_block { x = { 1; \"}\" : \n } a;").map(|file| file.directives.len());
         // A brace in a string of Lua ends the block early.
-        assert!(file.is_err());
+        assert!(parsed("content_by_lua_block { a = \"}\" } b;").is_err());
         let file = parsed("content_by_lua_block { local t = { a = 1 } } a;").unwrap();
         assert_eq!(file.directives.len(), 2);
     }
