@@ -40,6 +40,8 @@ BY_TEMPLATE = {
     "config: {listeners: null}": "config.listeners: the mode sidecar needs a listener",
     "mode: proxy": "config.upstream: the mode proxy needs the Service that it protects",
     "{mode: rls, config: {rls: null, listeners: '0.0.0.0:80'}}": "config.rls: the mode rls needs this section",
+    "{mode: rls, config: {config: {http: 'http://a/x'}}}": "config.rls.address: no port .* set ports.grpc",
+    "{mode: rls, config: {rls: {address: 'unix:/run/rls'}}}": "config.rls.address: no port .* set ports.grpc",
     "rls: {descriptors: {a.yaml: {}}}": "rls: only the mode rls has these values, mode is sidecar",
     "{existingConfigMap: a, config: {workers: 3}}": "existingConfigMap: .* remove config",
     "{configText: 'workers: 2', config: {workers: 3}}": "configText: .* remove config",

@@ -123,6 +123,9 @@ annotations:
 {{- fail "config.rls: the mode rls needs this section, at least {address: \"0.0.0.0:8081\"}" -}}
 {{- end -}}
 {{- end -}}
+{{- if and (eq .Values.mode "rls") (not (include "weir.grpcPort" .)) -}}
+{{- fail "config.rls.address: no port that the chart can read, set ports.grpc" -}}
+{{- end -}}
 {{- if and (ne .Values.mode "rls") (not (include "weir.listenerPort" .)) -}}
 {{- fail (printf "config.listeners: the mode %s needs a listener with a port, or ports.http" .Values.mode) -}}
 {{- end -}}
