@@ -71,10 +71,7 @@ fn is_chosen_by_client(part: &Attribute) -> bool {
     match part {
         // Required by RFC 9112 section 3.2.
         Attribute::Header(name) => *name != HOST,
-        Attribute::Cookie(_)
-        | Attribute::Query(_)
-        | Attribute::Jwt(_)
-        | Attribute::Certificate(_) => true,
+        Attribute::Cookie(_) | Attribute::Query(_) | Attribute::Jwt(_) | Attribute::Certificate(_) => true,
         Attribute::ClientIp
         | Attribute::ClientNetwork { .. }
         | Attribute::Country

@@ -14,12 +14,13 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
     let mut counter_users: HashMap<&str, usize> = HashMap::new();
     entries.iter().for_each(|entry| *counter_users.entry(entry.rule.counter()).or_default() += 1);
     let strict = widest_rules(entries, is_strict);
-    for entry in entries.iter().filter(|entry| is_comparable(entry)) {
-        // Other rules of the counter may charge it for requests that the tighter rule does not see.
-        let has_own_counter = counter_users.get(entry.rule.counter()) == Some(&1);
+    // Other rules of a counter may charge it for requests that the tighter rule does not see, or ahead of time for
+    // requests that they delay.
+    let has_own_counter = |entry: &RuleEntry<'_>| counter_users.get(entry.rule.counter()) == Some(&1);
+    for entry in entries.iter().filter(|entry| is_comparable(entry) && has_own_counter(entry)) {
         for (index, limit) in entry.rule.limits().iter().enumerate() {
             let tighter = find_in_rule(entry, index, limit).or_else(|| {
-                let others = strict.iter().filter(|other| has_own_counter && covers(entry, other));
+                let others = strict.iter().filter(|other| covers(entry, other));
                 others.copied().find_map(|other| find_in_other(entry, limit, other))
             });
             if let Some(note) = tighter {
