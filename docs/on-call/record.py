@@ -15,6 +15,7 @@ import argparse
 import gzip
 import http.client
 import http.server
+import json
 import os
 import pathlib
 import random
@@ -32,7 +33,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/operations/on-call.md"
-MAX_LINES, MAX_COLUMNS = 45, 140
+MAX_LINES, MAX_COLUMNS = 60, 140
 
 CONFIG = """\
 listeners: 127.0.0.1:8080
@@ -206,7 +207,7 @@ def traffic(world):
 
 
 def recorded_log(world):
-    """An hour of yesterday in the format of nginx: 400 clients, of which a few send bursts."""
+    """An hour of yesterday as JSON lines: 400 clients, of which four send bursts."""
     numbers = random.Random(18)
     begin = time.time() - 86400
     lines = []
@@ -214,15 +215,16 @@ def recorded_log(world):
         address = f"198.51.{client // 250}.{client % 250 + 1}"
         at = begin + numbers.random() * 600
         while at < begin + 3600:
-            burst = numbers.choice([1, 1, 1, 2, 4]) if client % 40 else 60
+            burst = numbers.choice([1, 1, 1, 2, 4]) if client % 100 else 60
             for index in range(burst):
                 lines.append((at + index * 0.02, address))
-            at += numbers.expovariate(1 / (45 if client % 40 else 240))
+            at += numbers.expovariate(1 / (45 if client % 100 else 240))
     lines.sort()
     with gzip.open(world.directory / "yesterday.log.gz", "wt") as log:
         for at, address in lines:
-            stamp = time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(at))
-            log.write(f'{address} - - [{stamp}] "GET /items/{int(at) % 97} HTTP/1.1" 200 512 "-" "app/2.1"\n')
+            stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}.{int(at % 1 * 1000):03}Z"
+            entry = {"time": stamp, "client_ip": address, "method": "GET", "path": f"/items/{int(at) % 97}", "status": 200}
+            log.write(json.dumps(entry) + "\n")
 
 
 def who_is_limited(world):
