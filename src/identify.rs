@@ -101,6 +101,11 @@ impl Attributes<'_> {
         self.client_ip().map_or_else(GeoLocation::default, |ip| self.geo_lookup.location(ip))
     }
 
+    /// Sets the client's location, which is then not looked up.
+    pub fn set_location(&self, location: GeoLocation) {
+        self.geo_lookup.set_location(location);
+    }
+
     /// Returns the autonomous system of the client's address, if a database contains it. Looked up on first use.
     pub fn autonomous_system(&self) -> Option<Asn> {
         self.geo_lookup.autonomous_system(self.client_ip()?)

@@ -56,7 +56,7 @@ impl WebhookClient {
         &self.settings
     }
 
-    /// Sends one notification. Needs a runtime.
+    /// Sends one notification. Needs a Tokio runtime.
     pub(super) async fn send(&self, body: Vec<u8>) -> Result<(), WebhookError> {
         timeout(REQUEST_TIMEOUT, self.exchange(body.into()))
             .await
@@ -65,31 +65,28 @@ impl WebhookClient {
 
     async fn exchange(&self, body: Bytes) -> Result<(), WebhookError> {
         let url = &self.settings.webhook;
-        let stream = Transport::connect_tcp((&*url.host, url.port)).await.map_err(unreachable)?;
+        let stream =
+            Transport::connect_tcp((&*url.host, url.port)).await.map_err(|error| unreachable(&error))?;
         let stream = match &self.tls {
             None => stream,
             Some(tls) => {
                 let secured = tls.connect(stream, &url.host, AlpnProtocol::Http1).await;
-                secured.map_err(unreachable)?.0.into()
+                secured.map_err(|error| unreachable(&error))?.0.into()
             }
         };
-        let (mut connection, driver) = handshake(TokioIo::new(stream)).await.map_err(unreachable)?;
+        let connected = handshake(TokioIo::new(stream)).await;
+        let (mut connection, driver) = connected.map_err(|error| unreachable(&error))?;
         let mut request = Request::post(&*url.target)
             .header(HOST, url.authority())
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, format!("weir/{VERSION}"))
             .body(Full::new(body))
-            .map_err(unreachable)?;
+            .map_err(|error| unreachable(&error))?;
         request.headers_mut().extend(self.settings.headers.clone());
-        let response = async { connection.send_request(request).await };
-        // The status is enough: once it is known, the connection and the rest of the response are dropped.
-        let response = tokio::select! {
-            response = response => response.map_err(unreachable)?,
-            ended = driver => return Err(unreachable(ended.err().map_or_else(
-                || "the connection was closed".to_owned(),
-                |error| error.to_string(),
-            ))),
-        };
+        // Ends with the connection, which is closed when the sender is dropped below.
+        drop(tokio::spawn(driver));
+        let response = connection.send_request(request).await.map_err(|error| unreachable(&error))?;
+        // The status is enough: the rest of the response is not read.
         match response.status() {
             status if status.is_success() => Ok(()),
             status => Err(WebhookError::Status(status)),
@@ -97,6 +94,6 @@ impl WebhookClient {
     }
 }
 
-fn unreachable(error: impl ToString) -> WebhookError {
+fn unreachable(error: &impl ToString) -> WebhookError {
     WebhookError::Unreachable(error.to_string())
 }

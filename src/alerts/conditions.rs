@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::sample::{AlertSample, CountryLabel, UpstreamSample};
-use super::settings::{AlertKind, AlertKindSet, Severity};
+use super::settings::{AlertKind, AlertKindSet, AlertSeverity};
 use super::spike::{Spike, SpikeDetector, Unseen};
 
 /// Remaining validity below which a certificate is reported: automatic renewal, usually 30 days before, has failed.
@@ -11,28 +11,34 @@ const MIN_VALIDITY: Duration = Duration::from_secs(14 * 86_400);
 /// Remaining validity below which that is critical.
 const MIN_VALIDITY_CRITICAL: Duration = Duration::from_secs(3 * 86_400);
 
-/// Maximum length of a configuration problem in a notification, in bytes.
+/// Maximum length of a configuration problem in a notification, in characters.
 const MAX_PROBLEM_LEN: usize = 500;
 
 /// Identity of an alert. Two alerts with the same identity are the same alert.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AlertId {
     pub(super) kind: AlertKind,
-    pub(super) severity: Severity,
+    pub(super) severity: AlertSeverity,
     /// What the alert is about, such as the name of a rule; empty for alerts about the process.
     pub(super) subject: Box<str>,
 }
 
 /// A condition that holds, with its description for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Condition {
+pub(super) struct AlertCondition {
     pub(super) id: AlertId,
     pub(super) summary: String,
     pub(super) description: String,
 }
 
-impl Condition {
-    fn new(kind: AlertKind, severity: Severity, subject: &str, summary: String, description: String) -> Self {
+impl AlertCondition {
+    fn new(
+        kind: AlertKind,
+        severity: AlertSeverity,
+        subject: &str,
+        summary: String,
+        description: String,
+    ) -> Self {
         Self { id: AlertId { kind, severity, subject: subject.into() }, summary, description }
     }
 }
@@ -58,14 +64,14 @@ impl Default for ConditionEvaluator {
 
 impl ConditionEvaluator {
     /// Adds a sample; returns the conditions of these kinds that hold now.
-    pub(super) fn evaluate(&mut self, sample: &AlertSample, kinds: AlertKindSet) -> Vec<Condition> {
+    pub(super) fn evaluate(&mut self, sample: &AlertSample, kinds: AlertKindSet) -> Vec<AlertCondition> {
         self.rules.add_sample(sample.rejections_by_rule.iter().map(|(rule, total)| (rule, *total)));
         self.countries
             .add_sample(sample.rejections_by_country.iter().map(|(country, total)| (country, *total)));
         let overflows_before = self.table_overflows.replace(sample.table_overflows);
         let new_overflows =
             overflows_before.map_or(0, |before| sample.table_overflows.saturating_sub(before));
-        let mut conditions: Vec<Condition> =
+        let mut conditions: Vec<AlertCondition> =
             self.rules.spikes().map(|(rule, spike)| rule_spike(rule, spike)).collect();
         conditions.extend(self.countries.spikes().map(|(country, spike)| country_spike(*country, spike)));
         conditions.extend((sample.is_store_unreachable == Some(true)).then(store_lost));
@@ -78,21 +84,21 @@ impl ConditionEvaluator {
     }
 }
 
-fn rule_spike(rule: &str, spike: Spike) -> Condition {
-    Condition::new(
+fn rule_spike(rule: &str, spike: Spike) -> AlertCondition {
+    AlertCondition::new(
         AlertKind::RejectionSpike,
-        Severity::Warning,
+        AlertSeverity::Warning,
         rule,
         format!("rule {rule} rejects {} requests a minute", spike.last_minute),
         describe_spike(spike),
     )
 }
 
-fn country_spike(country: CountryLabel, spike: Spike) -> Condition {
+fn country_spike(country: CountryLabel, spike: Spike) -> AlertCondition {
     let country = country.as_str();
-    Condition::new(
+    AlertCondition::new(
         AlertKind::CountrySpike,
-        Severity::Warning,
+        AlertSeverity::Warning,
         country,
         format!("{} requests a minute of clients in country {country} are rejected", spike.last_minute),
         describe_spike(spike),
@@ -105,44 +111,44 @@ fn describe_spike(Spike { last_minute, average }: Spike) -> String {
     )
 }
 
-fn store_lost() -> Condition {
-    Condition::new(
+fn store_lost() -> AlertCondition {
+    AlertCondition::new(
         AlertKind::StoreLost,
-        Severity::Critical,
+        AlertSeverity::Critical,
         "",
         "the store of shared limits does not respond".to_owned(),
         "rules with `scope: shared` use their `on_store_loss` until it responds".to_owned(),
     )
 }
 
-fn reload_failed(problem: &str) -> Condition {
-    let problem = problem.get(..problem.floor_char_boundary(MAX_PROBLEM_LEN)).unwrap_or_default();
-    Condition::new(
+fn reload_failed(problem: &str) -> AlertCondition {
+    let problem: String = problem.chars().take(MAX_PROBLEM_LEN).collect();
+    AlertCondition::new(
         AlertKind::ReloadFailed,
-        Severity::Warning,
+        AlertSeverity::Warning,
         "",
         "the new configuration is invalid, the previous one stays in force".to_owned(),
         format!("first problem: {problem}"),
     )
 }
 
-fn table_full(charges: u64) -> Condition {
-    Condition::new(
+fn table_full(charges: u64) -> AlertCondition {
+    AlertCondition::new(
         AlertKind::TableFull,
-        Severity::Warning,
+        AlertSeverity::Warning,
         "",
         "the counter table is full: new keys share overflow counters".to_owned(),
         format!("{charges} charges to overflow counters since the last check"),
     )
 }
 
-fn certificates(sample: &AlertSample) -> impl Iterator<Item = Condition> + '_ {
+fn certificates(sample: &AlertSample) -> impl Iterator<Item = AlertCondition> + '_ {
     let now = sample.wall_clock.as_secs();
     sample.certificates.iter().filter_map(move |(file, expires)| {
         let left = expires.saturating_sub(now);
         let severity = match left {
-            _ if left < MIN_VALIDITY_CRITICAL.as_secs() => Severity::Critical,
-            _ if left < MIN_VALIDITY.as_secs() => Severity::Warning,
+            _ if left < MIN_VALIDITY_CRITICAL.as_secs() => AlertSeverity::Critical,
+            _ if left < MIN_VALIDITY.as_secs() => AlertSeverity::Warning,
             _ => return None,
         };
         let summary = match left {
@@ -150,30 +156,32 @@ fn certificates(sample: &AlertSample) -> impl Iterator<Item = Condition> + '_ {
             _ => format!("certificate {file} expires in {:.1} days", left as f64 / 86_400.0),
         };
         let description = "replace the file; Weir loads the new certificate without a restart".to_owned();
-        Some(Condition::new(AlertKind::CertificateExpiring, severity, file, summary, description))
+        Some(AlertCondition::new(AlertKind::CertificateExpiring, severity, file, summary, description))
     })
 }
 
 /// Returns the condition of an upstream. If all endpoints are unhealthy, that some are is not reported in addition.
-fn upstream(UpstreamSample { name, endpoints, healthy }: &UpstreamSample) -> Option<Condition> {
+fn upstream(UpstreamSample { name, endpoints, healthy }: &UpstreamSample) -> Option<AlertCondition> {
     if healthy >= endpoints && *endpoints > 0 {
         return None;
     }
     let (kind, severity, summary) = match (endpoints, healthy) {
-        (0, _) => (AlertKind::UpstreamDown, Severity::Critical, format!("upstream {name} has no endpoints")),
+        (0, _) => {
+            (AlertKind::UpstreamDown, AlertSeverity::Critical, format!("upstream {name} has no endpoints"))
+        }
         (_, 0) => (
             AlertKind::UpstreamDown,
-            Severity::Critical,
+            AlertSeverity::Critical,
             format!("all endpoints of upstream {name} are unhealthy"),
         ),
         _ => (
             AlertKind::UpstreamUnhealthy,
-            Severity::Warning,
+            AlertSeverity::Warning,
             format!("some endpoints of upstream {name} are unhealthy"),
         ),
     };
     let description = format!("{healthy} of {endpoints} endpoints are healthy");
-    Some(Condition::new(kind, severity, name, summary, description))
+    Some(AlertCondition::new(kind, severity, name, summary, description))
 }
 
 #[cfg(test)]
@@ -195,7 +203,7 @@ mod tests {
     }
 
     /// Returns kind, severity and subject of the conditions of one sample.
-    fn conditions_of(sample: &AlertSample) -> Vec<(AlertKind, Severity, String)> {
+    fn conditions_of(sample: &AlertSample) -> Vec<(AlertKind, AlertSeverity, String)> {
         let found = ConditionEvaluator::default().evaluate(sample, AlertKindSet::ALL);
         found.into_iter().map(|it| (it.id.kind, it.id.severity, it.id.subject.to_string())).collect()
     }
@@ -218,8 +226,10 @@ mod tests {
             reload_problem: Some("weir.yaml:1:1: a: unknown key".into()),
             ..sample()
         };
-        let expected =
-            [(AlertKind::StoreLost, Severity::Critical), (AlertKind::ReloadFailed, Severity::Warning)];
+        let expected = [
+            (AlertKind::StoreLost, AlertSeverity::Critical),
+            (AlertKind::ReloadFailed, AlertSeverity::Warning),
+        ];
         assert_eq!(conditions_of(&ill), expected.map(|(kind, severity)| (kind, severity, String::new())));
     }
 
@@ -232,10 +242,10 @@ mod tests {
         let found = conditions_of(&AlertSample { certificates, ..sample() });
         let found: Vec<_> = found.into_iter().map(|(_, severity, file)| (file, severity)).collect();
         let expected = [
-            ("a", Severity::Warning),
-            ("c", Severity::Critical),
-            ("d", Severity::Warning),
-            ("e", Severity::Critical),
+            ("a", AlertSeverity::Warning),
+            ("c", AlertSeverity::Critical),
+            ("d", AlertSeverity::Warning),
+            ("e", AlertSeverity::Critical),
         ];
         assert_eq!(found, expected.map(|(file, severity)| (file.to_owned(), severity)));
     }

@@ -16,7 +16,7 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 /// Label by which receivers tell processes apart.
 pub(super) const INSTANCE: &str = "instance";
 
-type Labels = BTreeMap<String, String>;
+type AlertLabels = BTreeMap<String, String>;
 
 /// The conversion from the clock of the limits to wall-clock time: both at the same moment.
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +34,9 @@ struct WebhookMessage {
     truncated_alerts: usize,
     status: &'static str,
     receiver: &'static str,
-    group_labels: Labels,
-    common_labels: Labels,
-    common_annotations: Labels,
+    group_labels: AlertLabels,
+    common_labels: AlertLabels,
+    common_annotations: AlertLabels,
     #[serde(rename = "externalURL")]
     external_url: &'static str,
     alerts: Vec<WebhookAlert>,
@@ -47,8 +47,8 @@ struct WebhookMessage {
 #[serde(rename_all = "camelCase")]
 struct WebhookAlert {
     status: &'static str,
-    labels: Labels,
-    annotations: Labels,
+    labels: AlertLabels,
+    annotations: AlertLabels,
     starts_at: String,
     ends_at: String,
     #[serde(rename = "generatorURL")]
@@ -60,14 +60,15 @@ struct WebhookAlert {
 /// the number of further alerts.
 pub(super) fn message(
     notifications: &[Notification],
-    labels: &Labels,
+    labels: &AlertLabels,
     truncated: usize,
     at: Moment,
 ) -> serde_json::Result<Vec<u8>> {
     let alerts: Vec<WebhookAlert> =
         notifications.iter().map(|notification| alert(notification, labels, at)).collect();
     let is_firing = notifications.iter().any(|notification| notification.ended_at.is_none());
-    let group: Labels = labels.iter().filter(|(name, _)| *name == INSTANCE).map(pair).collect();
+    let group = labels.iter().filter(|(name, _)| *name == INSTANCE);
+    let group: AlertLabels = group.map(|(name, value)| (name.clone(), value.clone())).collect();
     let instance = group.get(INSTANCE).map_or("", String::as_str);
     serde_json::to_vec(&WebhookMessage {
         version: "4",
@@ -83,7 +84,7 @@ pub(super) fn message(
     })
 }
 
-fn alert(notification: &Notification, common: &Labels, at: Moment) -> WebhookAlert {
+fn alert(notification: &Notification, common: &AlertLabels, at: Moment) -> WebhookAlert {
     let id = &notification.id;
     let mut labels = common.clone();
     labels.insert("alertname".to_owned(), id.kind.alert_name().to_owned());
@@ -118,12 +119,8 @@ const fn status(is_firing: bool) -> &'static str {
     if is_firing { "firing" } else { "resolved" }
 }
 
-fn pair((name, value): (&String, &String)) -> (String, String) {
-    (name.clone(), value.clone())
-}
-
 /// Returns the entries that all maps share.
-fn common<'a>(mut maps: impl Iterator<Item = &'a Labels>) -> Labels {
+fn common<'a>(mut maps: impl Iterator<Item = &'a AlertLabels>) -> AlertLabels {
     let mut shared = maps.next().cloned().unwrap_or_default();
     maps.for_each(|map| shared.retain(|name, value| map.get(name) == Some(value)));
     shared
@@ -131,7 +128,7 @@ fn common<'a>(mut maps: impl Iterator<Item = &'a Labels>) -> Labels {
 
 /// Returns the identity of an alert by its labels: FNV-1a over names and values, each ended by 0xff, as Prometheus
 /// computes it.
-fn fingerprint(labels: &Labels) -> u64 {
+fn fingerprint(labels: &AlertLabels) -> u64 {
     let bytes =
         labels.iter().flat_map(|(name, value)| [name, value]).flat_map(|text| text.bytes().chain([0xff]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -142,14 +139,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::conditions::AlertId;
-    use super::super::settings::{AlertKind, Severity};
+    use super::super::settings::{AlertKind, AlertSeverity};
     use super::*;
 
     fn notification(rule: &str, ended_at: Option<u64>) -> Notification {
         Notification {
             id: AlertId {
                 kind: AlertKind::RejectionSpike,
-                severity: Severity::Warning,
+                severity: AlertSeverity::Warning,
                 subject: rule.into(),
             },
             summary: format!("rule {rule}"),
@@ -218,7 +215,7 @@ mod tests {
 
     #[test]
     fn fingerprint_is_that_of_prometheus() {
-        assert_eq!(fingerprint(&Labels::new()), 14_695_981_039_346_656_037);
+        assert_eq!(fingerprint(&AlertLabels::new()), 14_695_981_039_346_656_037);
         let labels = [("a".to_owned(), "b".to_owned())].into();
         let expected = [b'a', 0xff, b'b', 0xff].into_iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(1_099_511_628_211)

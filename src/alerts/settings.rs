@@ -68,7 +68,7 @@ pub struct AlertKindSet(u16);
 
 /// Urgency of an alert, as its label `severity`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub enum AlertSeverity {
     /// To be looked at in working hours.
     Warning,
     /// Clients are affected, or will be soon.
@@ -176,7 +176,7 @@ impl FromIterator<AlertKind> for AlertKindSet {
     }
 }
 
-impl Severity {
+impl AlertSeverity {
     /// Returns the label value.
     pub(super) const fn as_str(self) -> &'static str {
         match self {

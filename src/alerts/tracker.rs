@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::conditions::{AlertId, Condition};
+use super::conditions::{AlertCondition, AlertId};
 use super::settings::AlertKind;
 use crate::limiter::timestamp::Timestamp;
 
@@ -58,14 +58,14 @@ pub(super) struct Notification {
 
 impl AlertTracker {
     /// Updates all alerts to the conditions that hold at `now`.
-    pub(super) fn update(&mut self, conditions: Vec<Condition>, now: Timestamp) {
+    pub(super) fn update(&mut self, conditions: Vec<AlertCondition>, now: Timestamp) {
         self.truncated = 0;
         for condition in conditions {
             if self.alerts.len() >= MAX_ALERTS && !self.alerts.contains_key(&condition.id) {
                 self.truncated += 1;
                 continue;
             }
-            let Condition { id, summary, description } = condition;
+            let AlertCondition { id, summary, description } = condition;
             let state = self.alerts.entry(id).or_insert_with(|| AlertState::new(now));
             (state.summary, state.description) = (summary, description);
             state.last_met = now;
@@ -152,7 +152,7 @@ impl AlertState {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::settings::Severity;
+    use super::super::settings::AlertSeverity;
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -161,9 +161,9 @@ mod tests {
         Timestamp::from_secs(1_795_248_000 + seconds)
     }
 
-    fn condition(kind: AlertKind, subject: &str) -> Condition {
-        Condition {
-            id: AlertId { kind, severity: Severity::Warning, subject: subject.into() },
+    fn condition(kind: AlertKind, subject: &str) -> AlertCondition {
+        AlertCondition {
+            id: AlertId { kind, severity: AlertSeverity::Warning, subject: subject.into() },
             summary: "s".to_owned(),
             description: "d".to_owned(),
         }

@@ -78,11 +78,9 @@ pub(super) fn compile(
     let access_log = access_log::compile(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
     let alerts = alerts::compile(raw.alerts.as_ref(), root.key("alerts"), files, report);
-    let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
     let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"), report);
     let mut identify = compile_identify(raw, files, report);
     let response = compile_limit_headers(raw, report);
-    let state = state_file::compile(raw.state.as_ref(), file, root.key("state"), report);
     let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files, report);
     let is_given =
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
@@ -132,10 +130,10 @@ pub(super) fn compile(
         log_keys: compile_log_keys(raw, report),
         tracing,
         alerts,
-        drain,
+        drain: compile_drain(raw.drain.as_ref(), root.key("drain"), report),
         overload,
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
-        state_file: state,
+        state_file: state_file::compile(raw.state.as_ref(), file, root.key("state"), report),
         store,
         policy: PolicySpec { identify, rules, rejections, routes: upstreams.routes, response },
         elastic_signals: compile_elastic_signals(raw.elastic.as_ref()),

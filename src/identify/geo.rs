@@ -3,6 +3,7 @@
 //! Databases are read elsewhere and passed in as bytes. A look-up walks those bytes without allocating. It happens on
 //! first use in a request, and once.
 
+mod cache;
 mod database;
 mod number;
 
@@ -12,6 +13,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub use self::cache::LocationCache;
 pub use self::database::{AsnDatabase, DatabaseContent, DatabaseError, LocationDatabase};
 
 /// The databases of one configuration.
@@ -83,6 +85,11 @@ pub(super) struct GeoLookup<'a> {
 impl<'a> GeoLookup<'a> {
     pub(super) const fn new(geo: &'a GeoDatabases) -> Self {
         Self { geo, location: OnceCell::new(), autonomous_system: OnceCell::new() }
+    }
+
+    /// Sets the location, if it is known from elsewhere and was not looked up yet.
+    pub(super) fn set_location(&self, location: GeoLocation) {
+        self.location.get_or_init(|| location);
     }
 
     pub(super) fn location(&self, ip: IpAddr) -> GeoLocation {

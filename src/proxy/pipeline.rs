@@ -67,10 +67,7 @@ pub(super) fn handle(
     };
     attributes.certificate = connection.certificate();
     let hop = connection.hop(attributes.client, worker.random());
-    set_client(&mut context, &hop, flags, view.policy.identify.ipv6_prefix);
-    if view.policy.identify.geo.locations.is_some() {
-        context.location = Some(attributes.location());
-    }
+    set_client(&mut context, &hop, flags, &view, &attributes);
     let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
             view.limits.record_without_limit(rule, DecisionOutcome::Exempt, &attributes);
@@ -172,11 +169,21 @@ fn validate(
     Ok(flags)
 }
 
-/// Records the client as the rules see it; an IPv6 client counts as a network with prefix length `ipv6_prefix`.
-fn set_client(context: &mut RequestContext, hop: &Hop<'_>, flags: RequestHeaderFlags, ipv6_prefix: u8) {
+/// Records the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
+fn set_client(
+    context: &mut RequestContext,
+    hop: &Hop<'_>,
+    flags: RequestHeaderFlags,
+    view: &GenerationView,
+    attributes: &Attributes<'_>,
+) {
     let ip = hop.client.ip;
     context.connection.worker.warn_of_untrusted_proxy(hop, flags);
-    context.client = client_ip::network(ip, 32, ipv6_prefix);
+    context.client = client_ip::network(ip, 32, view.policy.identify.ipv6_prefix);
+    if let Some(location) = view.locate(ip) {
+        attributes.set_location(location);
+        context.location = Some(location);
+    }
     if let Some(log) = &mut context.log {
         log.client = Some(ip);
     }

@@ -1,5 +1,6 @@
 //! One generation of the configuration on one worker: limits, upstreams, stored responses and TLS.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use super::fallback::Fallbacks;
 use super::{Generation, ProxyState};
 use crate::engine::Policy;
 use crate::identify::Attributes;
+use crate::identify::geo::{GeoLocation, LocationCache};
 use crate::limits::{self, LimitResources};
 use crate::observe::top_keys::WorkerId;
 use crate::telemetry::access_log::AccessLog;
@@ -23,6 +25,8 @@ pub(super) struct GenerationView {
     /// Stream idle timeout until the upstream is chosen: the longest of all upstreams.
     pub(super) stream_idle_timeout: Duration,
     pub(super) fallbacks: Arc<Fallbacks>,
+    /// Locations of clients, if there is a database of countries.
+    locations: Option<LocationCache>,
     /// TLS configuration by listener.
     pub(super) tls: Box<[Option<Arc<TlsServer>>]>,
     /// The access log, if one is configured.
@@ -64,9 +68,16 @@ impl GenerationView {
             stream_idle_timeout: idle_timeouts.max().unwrap_or_default(),
             upstreams: generation.upstreams.iter().map(upstream).collect(),
             fallbacks: Arc::clone(&generation.fallbacks),
+            locations: policy.identify.geo.locations.as_ref().map(|_| LocationCache::default()),
             tls: generation.tls.clone(),
             access_log: generation.access_log.clone(),
         }
+    }
+
+    /// Returns the location of a client; `None` without a database of countries.
+    pub(super) fn locate(&self, client: IpAddr) -> Option<GeoLocation> {
+        let database = self.policy.identify.geo.locations.as_ref()?;
+        Some(self.locations.as_ref()?.find(client, database))
     }
 
     /// Returns the upstream of the route that the request matches.

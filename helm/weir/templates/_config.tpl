@@ -258,7 +258,7 @@ values could differ from what Weir uses. They are included in the context of thi
 Weir reloads all other changes and keeps its counters, which a restart would lose. */}}
 {{- define "weir.restartChecksum" -}}
 {{- $config := include "weir.config" . | fromYaml -}}
-{{- $kept := pick $config "workers" "admin" "access_log" "drain" "overload" "limiter" "state" "store" -}}
+{{- $kept := pick $config "workers" "admin" "drain" "overload" "limiter" "state" "store" -}}
 {{- $listeners := $config.listeners -}}
 {{- if and $listeners (not (kindIs "slice" $listeners)) -}}
 {{- $listeners = list $listeners -}}
