@@ -44,6 +44,7 @@ class KeyTable {
 
 class KeyRow {
   constructor({ rule, key }, hasRule) {
+    this.rule = rule;
     this.key = key;
     const name = shorten(key.key, 120);
     this.tag = create("span", { class: "tag" }, "banned");
@@ -53,9 +54,8 @@ class KeyRow {
       element.addEventListener("click", action);
       return element;
     };
-    this.ban = button("Ban", () => askFor("ban", rule, this.key));
     const commands = key.fingerprint
-      ? [this.ban, button("Lift", () => lift(rule, this.key)), button("Boost", () => askFor("boost", rule, this.key))]
+      ? [button("Ban", () => askFor("ban", rule, this.key)), button("Lift", () => lift(rule, this.key)), button("Boost", () => askFor("boost", rule, this.key))]
       : [];
     this.element = create("tr", { role: "row" },
       create("th", { scope: "row", role: "rowheader" }, create("span", { class: "key mono", title: key.key }, name), this.tag),
@@ -71,8 +71,7 @@ class KeyRow {
       this.cells[index].classList.toggle("zero", !count);
     });
     this.cells[3].classList.toggle("hot", key.rejected > 0);
-    this.tag.hidden = !key.banned;
-    this.ban.disabled = key.banned;
+    this.tag.hidden = !isBanned(this.rule, key);
   }
 }
 
@@ -80,6 +79,6 @@ class KeyRow {
 function limitedKeys(top) {
   const weight = ({ key }) => key.rejected * 4 + key.shadow * 2 + key.delayed;
   const entries = top.flatMap(({ rule, keys }) => keys.map((key) => ({ rule, key })));
-  const limited = entries.filter(({ key }) => key.banned || weight({ key }) > 0);
+  const limited = entries.filter(({ rule, key }) => isBanned(rule, key) || weight({ key }) > 0);
   return limited.sort((one, other) => weight(other) - weight(one)).slice(0, MAX_LIMITED_SHOWN);
 }
