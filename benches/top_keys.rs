@@ -55,7 +55,8 @@ fn measure(keys: &[KeyHash]) -> Duration {
 
 fn main() {
     let arguments: Vec<String> = env::args().collect();
-    let rounds = arguments.windows(2).find(|pair| pair[0] == "--rounds").and_then(|pair| pair[1].parse().ok());
+    let rounds =
+        arguments.windows(2).find(|pair| pair[0] == "--rounds").and_then(|pair| pair[1].parse().ok());
     for (name, count, is_skewed) in STREAMS {
         let keys = keys(count, is_skewed);
         let fastest = (0..rounds.unwrap_or(5)).map(|_| measure(&keys)).min().unwrap_or_default();

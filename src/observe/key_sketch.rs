@@ -23,7 +23,9 @@ use crate::rules::outcome::DecisionOutcome;
 pub const MAX_KEYS_PER_SKETCH: usize = 256;
 
 /// Filter cells per tracked key.
-const CELLS_PER_KEY: usize = 4;
+///
+/// With many keys of equal frequency, the share of decisions that replace a tracked key is the inverse of this.
+const CELLS_PER_KEY: usize = 16;
 
 /// Number of tracked keys that all sketches together may still add.
 #[derive(Debug)]
@@ -67,11 +69,21 @@ pub struct KeySketch {
     estimates: Vec<u64>,
     positions: HashMap<KeyHash, usize, RandomState>,
     /// Upper bounds for keys that are not tracked; empty until a key finds no room.
-    cells: Box<[u64]>,
-    /// A value that no estimate is below. It lags behind the least estimate, and is renewed when it matters.
+    cells: Box<[u32]>,
+    /// A value that no estimate is below. It is renewed when no estimate equals it any more.
     floor: u64,
+    /// Position up to which all estimates are above the floor.
+    hand: usize,
     capacity: usize,
     budget: Arc<KeyBudget>,
+}
+
+/// Copy of a sketch at one moment.
+#[derive(Debug)]
+pub struct SketchCopy {
+    /// The tracked keys, in no order.
+    pub keys: Vec<TrackedKey>,
+    cells: Box<[u32]>,
 }
 
 impl KeyBudget {
@@ -140,6 +152,7 @@ impl KeySketch {
             positions: HashMap::default(),
             cells: Box::default(),
             floor: 0,
+            hand: 0,
             capacity,
             budget: Arc::clone(budget),
         }
@@ -160,17 +173,9 @@ impl KeySketch {
         self.count(position, outcome, now);
     }
 
-    /// Returns the tracked keys, in no order.
-    pub fn keys(&self) -> &[TrackedKey] {
-        &self.keys
-    }
-
-    /// Returns the key's count here if it is tracked, otherwise the most that it may have been seen.
-    pub fn find(&self, key: KeyHash) -> Result<&TrackedKey, u64> {
-        match self.positions.get(&key) {
-            Some(&position) => Ok(&self.keys[position]),
-            None => Err(self.cell_of(key).map_or(0, |cell| self.cells[cell])),
-        }
+    /// Returns a copy of the present state.
+    pub fn copy(&self) -> SketchCopy {
+        SketchCopy { keys: self.keys.clone(), cells: self.cells.clone() }
     }
 
     fn count(&mut self, position: usize, outcome: DecisionOutcome, now: Timestamp) {
@@ -188,7 +193,7 @@ impl KeySketch {
         now: Timestamp,
         text: impl FnOnce() -> Arc<str>,
     ) {
-        let bound = self.cell_of(key).map_or(0, |cell| self.cells[cell]);
+        let bound = bound_of(&self.cells, key);
         let enter = |text: Arc<str>| TrackedKey {
             key,
             text,
@@ -201,6 +206,7 @@ impl KeySketch {
             self.positions.insert(key, self.keys.len());
             self.keys.push(enter(text()));
             self.estimates.push(bound);
+            (self.floor, self.hand) = (0, 0);
             return self.count(self.keys.len() - 1, outcome, now);
         }
         if self.keys.is_empty() {
@@ -210,30 +216,56 @@ impl KeySketch {
         if self.cells.is_empty() {
             self.cells = vec![0; (self.keys.len() * CELLS_PER_KEY).next_power_of_two()].into();
         }
-        if bound >= self.floor {
-            self.floor = self.estimates.iter().copied().min().unwrap_or_default();
-        }
-        let Some(least) = self.estimates.iter().position(|it| bound >= self.floor && *it == self.floor)
-        else {
-            if let Some(cell) = self.cell_of(key) {
-                self.cells[cell] = bound.saturating_add(1);
-            }
-            return;
+        let Some(least) = self.least_up_to(bound) else {
+            return raise(&mut self.cells, key, bound.saturating_add(1));
         };
         let evicted = std::mem::replace(&mut self.keys[least], enter(text()));
         self.positions.remove(&evicted.key);
-        if let Some(cell) = self.cell_of(evicted.key) {
-            self.cells[cell] = self.cells[cell].max(self.estimates[least]);
-        }
+        raise(&mut self.cells, evicted.key, self.estimates[least]);
         self.positions.insert(key, least);
         self.estimates[least] = bound;
         self.count(least, outcome, now);
     }
 
-    fn cell_of(&self, key: KeyHash) -> Option<usize> {
-        // The first word is a keyed hash, whose bits are independent of what clients choose.
-        self.cells.len().checked_sub(1).map(|mask| key.words()[0] as usize & mask)
+    /// Returns the position of the least estimate unless it exceeds `bound`. Takes constant time on average: estimates
+    /// only grow, so those that the hand has passed stay above the floor.
+    fn least_up_to(&mut self, bound: u64) -> Option<usize> {
+        while bound >= self.floor {
+            let rest = self.estimates.get(self.hand..).unwrap_or_default();
+            if let Some(ahead) = rest.iter().position(|estimate| *estimate == self.floor) {
+                self.hand += ahead;
+                return Some(self.hand);
+            }
+            self.floor = self.estimates.iter().copied().min()?;
+            self.hand = 0;
+        }
+        None
     }
+}
+
+impl SketchCopy {
+    /// Returns the most that a key may have been seen which is not tracked.
+    pub fn bound(&self, key: KeyHash) -> u64 {
+        bound_of(&self.cells, key)
+    }
+}
+
+fn bound_of(cells: &[u32], key: KeyHash) -> u64 {
+    cell_of(cells, key).map_or(0, |cell| cells[cell].into())
+}
+
+/// Raises the cell of a key to at least `bound`.
+fn raise(cells: &mut [u32], key: KeyHash, bound: u64) {
+    if let Some(cell) = cell_of(cells, key) {
+        // More than 2³² decisions of one rule in a window are out of reach.
+        cells[cell] = cells[cell].max(u32::try_from(bound).unwrap_or(u32::MAX));
+    }
+}
+
+/// Returns the position of a key's cell; their number is a power of two, or 0.
+fn cell_of(cells: &[u32], key: KeyHash) -> Option<usize> {
+    // The first word is a keyed hash, whose bits are independent of what clients choose.
+    cells.len().checked_sub(1).map(|mask| key.words()[0] as usize & mask)
 }
 
 impl Drop for KeySketch {

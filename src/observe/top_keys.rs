@@ -3,14 +3,14 @@
 //! Each worker has a sketch per rule in memory of its own, behind a lock that only a reader contends for, for the time
 //! of one copy. Time is divided into windows of [`WINDOW`]. Results cover the current window and the one before.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::key_sketch::{KeyBudget, KeyCounts, KeySketch, MAX_KEYS_PER_SKETCH};
+use super::key_sketch::{KeyBudget, KeyCounts, KeySketch, MAX_KEYS_PER_SKETCH, SketchCopy};
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::outcome::DecisionOutcome;
@@ -18,8 +18,8 @@ use crate::rules::outcome::DecisionOutcome;
 /// Length of a window.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
-/// Maximum number of keys that all rules, workers and windows together track. They take about 350 bytes each with the
-/// longest texts, so 23 MB in all, and usually a tenth of that.
+/// Maximum number of keys that all rules, workers and windows together track. They take about 400 bytes each with the
+/// longest texts, so 26 MB in all, and usually a tenth of that.
 pub const MAX_TRACKED_KEYS: usize = 65_536;
 
 /// Sketches of every rule and worker.
@@ -120,9 +120,11 @@ impl TopKeys {
             Some(rule) => rule.by_worker.values().cloned().collect(),
             None => return RuleTop::default(),
         };
+        let copies: Vec<SketchCopy> =
+            sketches.iter().filter_map(|sketch| sketch.copy(now)).flatten().collect();
         let mut merge = Merge::default();
-        sketches.iter().for_each(|sketch| sketch.visit(now, |window| merge.collect(window)));
-        sketches.iter().for_each(|sketch| sketch.visit(now, |window| merge.add_bounds(window)));
+        copies.iter().for_each(|copy| merge.add_counts(copy));
+        copies.iter().for_each(|copy| merge.add_bounds(copy));
         merge.finish(max)
     }
 
@@ -164,13 +166,12 @@ impl WorkerSketch {
         windows.current.record(key, outcome, now, text);
     }
 
-    /// Calls `visit` with the sketch of each window that `now` covers.
-    fn visit(&self, now: Timestamp, mut visit: impl FnMut(&KeySketch)) {
-        if let Some(windows) = &mut *self.windows.lock() {
-            windows.advance(now, &self.budget);
-            visit(&windows.current);
-            visit(&windows.previous);
-        }
+    /// Returns copies of the windows that `now` covers. They are merged without the lock, for which a request may wait.
+    fn copy(&self, now: Timestamp) -> Option<[SketchCopy; 2]> {
+        let mut windows = self.windows.lock();
+        let windows = windows.as_mut()?;
+        windows.advance(now, &self.budget);
+        Some([windows.current.copy(), windows.previous.copy()])
     }
 
     fn expire(&self, now: Timestamp) {
@@ -205,8 +206,8 @@ struct Merge {
 }
 
 impl Merge {
-    fn collect(&mut self, sketch: &KeySketch) {
-        for tracked in sketch.keys() {
+    fn add_counts(&mut self, sketch: &SketchCopy) {
+        for tracked in &sketch.keys {
             let sum = self.keys.entry(tracked.key).or_insert_with(|| TopKey {
                 key: tracked.key,
                 text: Arc::clone(&tracked.text),
@@ -222,12 +223,11 @@ impl Merge {
         }
     }
 
-    /// Adds what a sketch that does not track a key may have seen of it.
-    fn add_bounds(&mut self, sketch: &KeySketch) {
-        for sum in self.keys.values_mut() {
-            if let Err(bound) = sketch.find(sum.key) {
-                sum.overcount = sum.overcount.saturating_add(bound);
-            }
+    /// Adds what a sketch may have seen of keys that it does not track.
+    fn add_bounds(&mut self, sketch: &SketchCopy) {
+        let tracked: HashSet<KeyHash> = sketch.keys.iter().map(|tracked| tracked.key).collect();
+        for sum in self.keys.values_mut().filter(|sum| !tracked.contains(&sum.key)) {
+            sum.overcount = sum.overcount.saturating_add(sketch.bound(sum.key));
         }
     }
 

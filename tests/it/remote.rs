@@ -395,3 +395,31 @@ fn reload_changes_the_service_and_keeps_unchanged_connections() {
     assert_eq!(get(weir.address(), "/").status, 200);
     assert_eq!((first.requests().len(), second.requests().len()), (2, 1));
 }
+
+#[test]
+fn remote_decisions_are_logged_and_counted_by_key() {
+    let service = RlsService::start(&[("edge.yaml", RULES)]);
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let address = service.weir.rls_address("grpc");
+    let rule = format!(
+        "access_log: {{ path: {}, format: json }}\nlog_keys: value\nrules:\n- {{ name: tenants, key: {{ header: x-tenant }}, scope: {{ rls: '{address}', timeout: 20s, domain: edge }} }}\n",
+        log.display()
+    );
+    let weir = Weir::start(&config("echo", &rule));
+    assert_eq!([status_for_tenant(&weir, "acme"), status_for_tenant(&weir, "acme")], [200, 429]);
+    let lines: Vec<serde_json::Value> = wait::until("two lines", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        (lines.len() == 2).then_some(lines)
+    });
+    for (line, outcome) in lines.iter().zip(["allowed", "limited"]) {
+        assert_eq!((&line["rule"], &line["outcome"]), (&"tenants".into(), &outcome.into()), "{line}");
+        assert_eq!((&line["key"], &line["limit"]), (&"header.x-tenant=acme".into(), &1.into()), "{line}");
+    }
+    let key = &weir.admin_json("/limits/top")["rules"][0]["keys"][0];
+    assert_eq!(
+        (&key["key"], &key["admitted"], &key["rejected"]),
+        (&"header.x-tenant=acme".into(), &1.into(), &1.into())
+    );
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Sink;
 use super::output::{LogOutput, OutputControl};
 
-/// Maximum number of queued lines. They take at most 40 MB, with all lines at their maximum, and usually 1 MB.
+/// Maximum number of queued lines. They take at most 40 MB, with all lines at their maximum, and usually 3 MB.
 pub(super) const MAX_QUEUED_LINES: usize = 4096;
 
 /// Maximum time that shutdown waits for the last lines.
