@@ -75,10 +75,11 @@ class KeyRow {
   }
 }
 
-/** Returns the heaviest limited keys of all rules. */
+/** Returns the heaviest limited keys of all rules: most rejections first, then shadow, then delays. */
 function limitedKeys(top) {
-  const weight = ({ key }) => key.rejected * 4 + key.shadow * 2 + key.delayed;
-  const entries = top.flatMap(({ rule, keys }) => keys.map((key) => ({ rule, key })));
-  const limited = entries.filter(({ rule, key }) => isBanned(rule, key) || weight({ key }) > 0);
-  return limited.sort((one, other) => weight(other) - weight(one)).slice(0, MAX_LIMITED_SHOWN);
+  const counts = ({ key }) => [key.rejected, key.shadow, key.delayed];
+  const isLimited = (entry) => isBanned(entry.rule, entry.key) || counts(entry).some((count) => count > 0);
+  const entries = top.flatMap(({ rule, keys }) => keys.map((key) => ({ rule, key }))).filter(isLimited);
+  const compare = (one, other) => counts(one).map((count, index) => counts(other)[index] - count).find((difference) => difference !== 0) ?? 0;
+  return entries.sort(compare).slice(0, MAX_LIMITED_SHOWN);
 }
