@@ -9,13 +9,14 @@ mod events;
 use std::io;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Collected, Empty, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use tokio::runtime;
 use tokio::time::timeout;
 
 pub use self::address::AdminAddress;
@@ -41,7 +42,7 @@ pub enum AdminClientError {
     #[error("the admin token has characters that a header cannot carry")]
     Token,
     /// There is no connection.
-    #[error("cannot connect to the admin port at {address}: {error}")]
+    #[error("cannot reach the admin port at {address}: {error}")]
     Connect {
         /// The address.
         address: AdminAddress,
@@ -75,6 +76,32 @@ pub enum AdminClientError {
     TooLong,
 }
 
+/// A response of the admin port.
+#[derive(Clone, Debug)]
+pub struct AdminResponse {
+    /// Status code.
+    pub status: u16,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+/// Sends `GET target` to an admin port and waits for the response; for commands without a runtime of their own.
+/// `authorization` is the value of the header.
+///
+/// # Errors
+/// See [`AdminClientError`]. A status code other than 200 is no error.
+pub fn get(
+    address: &str,
+    target: &str,
+    authorization: Option<&str>,
+) -> Result<AdminResponse, AdminClientError> {
+    let address: AdminAddress = address.parse()?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| AdminClientError::Connect { address: address.clone(), error })?;
+    let authorization = authorization.map(sensitive_value).transpose()?;
+    runtime.block_on(AdminClient { address, authorization }.get(target))
+}
+
 /// A client of one admin port.
 #[derive(Clone, Debug)]
 pub struct AdminClient {
@@ -88,12 +115,7 @@ impl AdminClient {
     /// # Errors
     /// If the token cannot be sent in a header.
     pub fn new(address: AdminAddress, token: Option<&str>) -> Result<Self, AdminClientError> {
-        let header = |token: &str| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
-            value.set_sensitive(true);
-            Some(value)
-        };
-        let authorization = token.map(|token| header(token).ok_or(AdminClientError::Token)).transpose()?;
+        let authorization = token.map(|token| sensitive_value(&format!("Bearer {token}"))).transpose()?;
         Ok(Self { address, authorization })
     }
 
@@ -102,15 +124,14 @@ impl AdminClient {
         &self.address
     }
 
-    /// Returns the body of a GET whose response has status 200. `target` is a path with a query.
+    /// Sends a GET and returns the response, whatever its status code. `target` is a path with a query.
     ///
     /// # Errors
     /// See [`AdminClientError`].
-    pub async fn get(&self, target: &str) -> Result<Bytes, AdminClientError> {
+    pub async fn get(&self, target: &str) -> Result<AdminResponse, AdminClientError> {
         let response = self.send(target, "*/*").await?;
-        timeout(RESPONSE_TIMEOUT, self.read_body(response.into_body(), MAX_BODY_SIZE))
-            .await
-            .unwrap_or_else(|_| Err(AdminClientError::Timeout(self.address.clone())))
+        let status = response.status().as_u16();
+        Ok(AdminResponse { status, body: self.read_body(response.into_body()).await?.into() })
     }
 
     /// Opens the stream of snapshots, `GET /events`.
@@ -119,24 +140,22 @@ impl AdminClient {
     /// See [`AdminClientError`].
     pub async fn events(&self) -> Result<SnapshotStream, AdminClientError> {
         let response = self.send("/events", "text/event-stream").await?;
-        Ok(SnapshotStream::new(self.address.clone(), response.into_body()))
-    }
-
-    /// Sends a GET and returns the response if its status is 200.
-    async fn send(&self, target: &str, accept: &'static str) -> Result<Response<Incoming>, AdminClientError> {
-        let response = timeout(RESPONSE_TIMEOUT, self.exchange(target, accept))
-            .await
-            .unwrap_or_else(|_| Err(AdminClientError::Timeout(self.address.clone())))?;
         match response.status() {
-            StatusCode::OK => Ok(response),
+            StatusCode::OK => Ok(SnapshotStream::new(self.address.clone(), response.into_body())),
             StatusCode::UNAUTHORIZED => Err(AdminClientError::Unauthorized),
             status => {
-                let body = self.read_body(response.into_body(), MAX_BODY_SIZE).await.unwrap_or_default();
+                let body = self.read_body(response.into_body()).await.unwrap_or_default();
                 let text = String::from_utf8_lossy(&body);
                 let message = text.trim().chars().filter(|letter| !letter.is_control());
                 Err(AdminClientError::Status { status, message: message.take(MAX_SHOWN_ERROR).collect() })
             }
         }
+    }
+
+    /// Sends a GET and returns the header section of the response.
+    async fn send(&self, target: &str, accept: &'static str) -> Result<Response<Incoming>, AdminClientError> {
+        let exchange = timeout(RESPONSE_TIMEOUT, self.exchange(target, accept)).await;
+        exchange.unwrap_or_else(|_| Err(AdminClientError::Timeout(self.address.clone())))
     }
 
     async fn exchange(
@@ -174,19 +193,21 @@ impl AdminClient {
         connected.map_err(|error| AdminClientError::Connect { address: self.address.clone(), error })
     }
 
-    async fn read_body(&self, mut body: Incoming, max: usize) -> Result<Bytes, AdminClientError> {
-        let mut read = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            let frame =
-                frame.map_err(|error| AdminClientError::Http { address: self.address.clone(), error })?;
-            let data = frame.into_data().unwrap_or_default();
-            if read.len().saturating_add(data.len()) > max {
-                return Err(AdminClientError::TooLong);
-            }
-            read.extend_from_slice(&data);
-        }
-        Ok(read.freeze())
+    async fn read_body(&self, body: Incoming) -> Result<Bytes, AdminClientError> {
+        let read = timeout(RESPONSE_TIMEOUT, Limited::new(body, MAX_BODY_SIZE).collect()).await;
+        let read = read.map_err(|_| AdminClientError::Timeout(self.address.clone()))?;
+        read.map(Collected::to_bytes).map_err(|error| match error.downcast::<hyper::Error>() {
+            Ok(error) => AdminClientError::Http { address: self.address.clone(), error: *error },
+            Err(_) => AdminClientError::TooLong,
+        })
     }
+}
+
+/// Returns a header value that is never logged.
+fn sensitive_value(text: &str) -> Result<HeaderValue, AdminClientError> {
+    let mut value = HeaderValue::from_str(text).map_err(|_| AdminClientError::Token)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 #[cfg(test)]

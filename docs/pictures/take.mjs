@@ -22,7 +22,7 @@ const RULES = `
 rules:
   - { name: health, match: { path: /healthz }, action: allow }
   - { name: per-ip, key: [client_ip], limit: 40/s, burst: 40 }
-  - { name: login, match: { path: /login, method: GET }, key: [client_ip], limit: 10/min, ban: 1m }
+  - { name: login, match: { path: /login, method: GET }, key: [client_ip], limit: 10/min, on_limit: { ban: 1m } }
   - { name: per-key, match: { header: { x-api-key: "*" } }, key: [{ header: x-api-key }], limit: 30/s, throttle: elastic 3x }
   - { name: search, match: { path: /search }, key: [client_ip], limit: 8/s, burst: 8, throttle: delay 500ms }
   - { name: export-trial, match: { path: /export }, key: [client_ip], limit: 2/s, throttle: shadow }
@@ -63,8 +63,9 @@ async function takePage(browser, weir, name, options, prepare) {
     await prepare?.(page);
     // The address is another one in each picture.
     await page.evaluate(() => { document.getElementById("host").textContent = "127.0.0.1:9901"; });
-    await save(name, toPalettePng(await page.screenshot()));
+    const png = await page.screenshot();
     await context.close();
+    return { name, png };
   };
 }
 
@@ -100,7 +101,8 @@ try {
   ]);
   const size = { columns: 112, rows: 30 };
   const written = await runTop(weir, { ...size, seconds });
-  for (const shoot of shots) await shoot();
+  const pictures = await Promise.all(shots.map((shoot) => shoot()));
+  for (const { name, png } of pictures) await save(name, toPalettePng(png));
   await save("top.svg", toSvg(written.replaceAll(weir.admin, "127.0.0.1:9901"), size));
 } finally {
   load.stop();

@@ -32,18 +32,20 @@ export function toSvg(written, size) {
   const [width, height] = [size.columns * CELL.width + 2 * MARGIN, size.rows * CELL.height + 2 * MARGIN];
   const texts = lastScreen(written, size).flatMap((pieces, row) => {
     let column = 0;
-    return pieces.map(({ style, text }) => {
-      const length = [...text].length;
-      const [x, y] = [MARGIN + column * CELL.width, MARGIN + (row + 0.75) * CELL.height];
-      column += length;
-      if (!text.trim()) return "";
-      const place = `x="${x.toFixed(1)}" y="${y.toFixed(1)}" textLength="${(length * CELL.width).toFixed(1)}"`;
-      return `<text ${place}${attributes(style)}>${escape(text)}</text>`;
+    return pieces.flatMap(({ style, text }) => {
+      const start = column;
+      column += [...text].length;
+      // Spaces in SVG collapse, so each run of words has its own place.
+      return [...text.matchAll(/\S+(?: \S+)*/g)].map(({ 0: words, index }) => {
+        const [x, y] = [MARGIN + (start + [...text.slice(0, index)].length) * CELL.width, MARGIN + (row + 0.75) * CELL.height];
+        const place = `x="${x.toFixed(1)}" y="${y.toFixed(1)}" textLength="${([...words].length * CELL.width).toFixed(1)}"`;
+        return `<text ${place}${attributes(style)}>${escape(words)}</text>`;
+      });
     });
   });
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width.toFixed(0)} ${height}" role="img" aria-label="weir top in a terminal" font-family="ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="14" fill="${COLORS.text}" xml:space="preserve">
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width.toFixed(0)} ${height}" role="img" aria-label="weir top in a terminal" font-family="ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="14" fill="${COLORS.text}">
 <rect width="100%" height="100%" rx="8" fill="${COLORS.ground}"/>
-${texts.filter(Boolean).join("\n")}
+${texts.join("\n")}
 </svg>
 `;
 }

@@ -29,7 +29,8 @@ async fn body_of_a_successful_response_is_returned() {
     let reply = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
     let get = |client: AdminClient| async move { client.get("/limits?x=1").await };
     let (head, body) = exchange_with(reply, Some("s3cret"), get).await;
-    assert_eq!(body.unwrap(), "ok");
+    let response = body.unwrap();
+    assert_eq!((response.status, response.body.as_slice()), (200, &b"ok"[..]));
     assert!(head.starts_with("GET /limits?x=1 HTTP/1.1\r\n"), "{head}");
     assert!(head.contains("authorization: Bearer s3cret\r\n") && head.contains("host: 127.0.0.1:"), "{head}");
 }
@@ -44,19 +45,21 @@ async fn token_is_not_sent_without_one() {
 #[tokio::test]
 async fn status_and_message_of_a_failure_are_reported_without_control_characters() {
     let reply = "HTTP/1.1 503 Unavailable\r\ncontent-length: 13\r\n\r\ntoo \x1b[2Jmany\n\n";
-    let get = |client: AdminClient| async move { client.get("/events").await };
-    let error = exchange_with(reply, None, get).await.1.unwrap_err().to_string();
+    let open = |client: AdminClient| async move { client.events().await.map(drop) };
+    let error = exchange_with(reply, None, open).await.1.unwrap_err().to_string();
     assert_eq!(error, "the admin port responds 503 Service Unavailable: too [2Jmany");
     let reply = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
-    let error = exchange_with(reply, None, get).await.1.unwrap_err();
+    let error = exchange_with(reply, None, open).await.1.unwrap_err();
     assert!(matches!(error, AdminClientError::Unauthorized), "{error}");
+    let get = |client: AdminClient| async move { client.get("/limits").await };
+    assert_eq!(exchange_with(reply, None, get).await.1.unwrap().status, 401);
 }
 
 #[tokio::test]
 async fn unreachable_port_is_named() {
     let client = AdminClient::new("127.0.0.1:1".parse().unwrap(), None).unwrap();
     let error = client.get("/").await.unwrap_err().to_string();
-    assert!(error.starts_with("cannot connect to the admin port at 127.0.0.1:1: "), "{error}");
+    assert!(error.starts_with("cannot reach the admin port at 127.0.0.1:1: "), "{error}");
 }
 
 #[tokio::test]

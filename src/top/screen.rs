@@ -273,7 +273,7 @@ fn sorted_keys(snapshot: &ReceivedSnapshot) -> Vec<RuleKey<'_>> {
     for top in &snapshot.top {
         keys.extend(top.keys.iter().map(|key| RuleKey { rule: &top.rule, key }));
     }
-    let weight = |entry: &RuleKey<'_>| (entry.key.banned, entry.key.limited_weight(), entry.key.decisions());
+    let weight = |entry: &RuleKey<'_>| (entry.key.limited(), entry.key.banned, entry.key.decisions());
     keys.sort_by_key(|entry| std::cmp::Reverse(weight(entry)));
     keys
 }

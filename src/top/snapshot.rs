@@ -104,10 +104,9 @@ pub(super) struct ReceivedKey {
 }
 
 impl ReceivedKey {
-    /// Returns how much of this key was limited, for sorting: rejections first.
-    pub(super) const fn limited_weight(&self) -> u64 {
-        let weighted = self.rejected.saturating_mul(4).saturating_add(self.shadow.saturating_mul(2));
-        weighted.saturating_add(self.delayed)
+    /// Returns the limited requests of this key in the order of their weight, for sorting.
+    pub(super) const fn limited(&self) -> [u64; 3] {
+        [self.rejected, self.shadow, self.delayed]
     }
 
     /// Returns the number of all decisions.

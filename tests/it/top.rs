@@ -95,7 +95,7 @@ fn top_exits_1_with_the_reason_when_there_is_no_view() {
     let ended = serve_once("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned()).0;
     let other = serve_once("SSH-2.0-OpenSSH_9.2\r\n".to_owned()).0;
     for (address, reason) in [
-        (unused, "cannot connect to the admin port at 127.0.0.1"),
+        (unused, "cannot reach the admin port at 127.0.0.1"),
         (unauthorized, "requires a token: use --token-file FILE or WEIR_ADMIN_TOKEN"),
         (missing, "responds 404 Not Found: none"),
         (ended, "has ended the stream of events"),

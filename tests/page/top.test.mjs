@@ -79,7 +79,7 @@ test("top shows a lost connection and connects again", async (run) => {
   const terminal = new Terminal(run, own.admin);
   await until("the rule", () => terminal.screen().includes("per-ip"));
   await own.kill();
-  await until("the error", () => /error: data is \d+ s old, reconnecting: cannot connect/.test(terminal.screen()));
+  await until("the error", () => /error: data is \d+ s old, reconnecting: cannot reach/.test(terminal.screen()));
   await own.configure(CONFIG.replace('admin: { address: "127.0.0.1:0" }', `admin: { address: "${own.admin}" }`));
   await own.run();
   await until("the connection", () => !terminal.screen().includes("error: ") && terminal.screen().includes("per-ip"));

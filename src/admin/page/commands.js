@@ -14,21 +14,22 @@ const COMMANDS = {
 let pendingCommand = null;
 let hideResult = null;
 
-/** Sends a command; the result is the text of the response. */
+/** Sends a command. Returns the notes of the response, such as that only this instance is affected. */
 async function post(path, parameters) {
   const response = await fetch(`${path}?${new URLSearchParams(parameters)}`, {
     method: "POST", headers: { "x-weir-admin": "1", ...requestHeaders() }, cache: "no-store",
   });
   const text = (await response.text()).trim();
   if (!response.ok) throw new StatusError(response.status, text);
-  return text;
+  const { notes = [] } = text.startsWith("{") ? JSON.parse(text) : {};
+  return notes.map((note) => ` Note: ${note}.`).join("");
 }
 
 function showResult(text, isFailure = false) {
   const result = byId("result");
   result.classList.toggle("failed", isFailure);
   result.hidden = false;
-  result.textContent = shorten(text, 300);
+  result.textContent = shorten(text, 400);
   clearTimeout(hideResult);
   hideResult = setTimeout(() => { result.hidden = true; }, isFailure ? 20000 : 8000);
 }
@@ -60,9 +61,9 @@ async function confirmCommand(event) {
   if (COMMANDS[name].has.includes("factor")) parameters.factor = byId("command-factor").value;
   byId("command").close();
   try {
-    await post(`/limits/${name}`, parameters);
+    const notes = await post(`/limits/${name}`, parameters);
     const words = duration.selectedOptions[0].textContent;
-    showResult(`${COMMANDS[name].done} ${shorten(key.key)} of rule ${rule} for ${words}.`);
+    showResult(`${COMMANDS[name].done} ${shorten(key.key)} of rule ${rule} for ${words}.${notes}`);
   } catch (error) {
     showFailure(error);
   }
@@ -72,9 +73,10 @@ async function confirmCommand(event) {
 /** Ends a ban and frees the counters of a key. */
 async function lift(rule, key) {
   try {
-    if (key.banned) await post("/limits/unban", { rule, fingerprint: key.fingerprint });
-    await post("/limits/reset", { rule, fingerprint: key.fingerprint });
-    showResult(`Lifted: the counters of ${shorten(key.key)} of rule ${rule} start again.`);
+    const target = { rule, fingerprint: key.fingerprint };
+    if (isBanned(rule, key)) await post("/limits/unban", target);
+    const notes = await post("/limits/reset", target);
+    showResult(`Lifted: the counters of ${shorten(key.key)} of rule ${rule} start again.${notes}`);
   } catch (error) {
     showFailure(error);
   }

@@ -44,6 +44,7 @@ class KeyTable {
 
 class KeyRow {
   constructor({ rule, key }, hasRule) {
+    this.rule = rule;
     this.key = key;
     const name = shorten(key.key, 120);
     this.tag = create("span", { class: "tag" }, "banned");
@@ -53,9 +54,8 @@ class KeyRow {
       element.addEventListener("click", action);
       return element;
     };
-    this.ban = button("Ban", () => askFor("ban", rule, this.key));
     const commands = key.fingerprint
-      ? [this.ban, button("Lift", () => lift(rule, this.key)), button("Boost", () => askFor("boost", rule, this.key))]
+      ? [button("Ban", () => askFor("ban", rule, this.key)), button("Lift", () => lift(rule, this.key)), button("Boost", () => askFor("boost", rule, this.key))]
       : [];
     this.element = create("tr", { role: "row" },
       create("th", { scope: "row", role: "rowheader" }, create("span", { class: "key mono", title: key.key }, name), this.tag),
@@ -71,15 +71,15 @@ class KeyRow {
       this.cells[index].classList.toggle("zero", !count);
     });
     this.cells[3].classList.toggle("hot", key.rejected > 0);
-    this.tag.hidden = !key.banned;
-    this.ban.disabled = key.banned;
+    this.tag.hidden = !isBanned(this.rule, key);
   }
 }
 
-/** Returns the heaviest limited keys of all rules. */
+/** Returns the heaviest limited keys of all rules: most rejections first, then shadow, then delays. */
 function limitedKeys(top) {
-  const weight = ({ key }) => key.rejected * 4 + key.shadow * 2 + key.delayed;
-  const entries = top.flatMap(({ rule, keys }) => keys.map((key) => ({ rule, key })));
-  const limited = entries.filter(({ key }) => key.banned || weight({ key }) > 0);
-  return limited.sort((one, other) => weight(other) - weight(one)).slice(0, MAX_LIMITED_SHOWN);
+  const counts = ({ key }) => [key.rejected, key.shadow, key.delayed];
+  const isLimited = (entry) => isBanned(entry.rule, entry.key) || counts(entry).some((count) => count > 0);
+  const entries = top.flatMap(({ rule, keys }) => keys.map((key) => ({ rule, key }))).filter(isLimited);
+  const compare = (one, other) => counts(one).map((count, index) => counts(other)[index] - count).find((difference) => difference !== 0) ?? 0;
+  return entries.sort(compare).slice(0, MAX_LIMITED_SHOWN);
 }

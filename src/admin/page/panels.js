@@ -128,12 +128,24 @@ async function loadOverrides() {
   }
 }
 
+/** Bans by commands, as `RULE FINGERPRINT`. */
+let bannedKeys = new Set();
+
+/** Returns whether a key is banned, by its rule or by a command. */
+function isBanned(rule, key) {
+  return key.banned || bannedKeys.has(`${rule} ${key.fingerprint}`);
+}
+
 function showOverrides(overrides) {
+  const bans = overrides.filter(({ action }) => action === "ban");
+  bannedKeys = new Set(bans.map(({ rule, fingerprint }) => `${rule} ${fingerprint}`));
   byId("overrides-panel").hidden = overrides.length === 0;
   redraw(byId("overrides"), overrides, () => {
     const rows = overrides.slice(0, 50).map((override) => {
-      const what = override.action === "boost" && override.factor ? `boost × ${override.factor}` : override.action;
-      return [shorten(override.key ?? override.fingerprint ?? "", 120), override.rule, what, override.until ?? override.expires ?? ""];
+      const { key, fingerprint, rule, action, change, until } = override;
+      const end = new Date(until);
+      const shown = Number.isNaN(end.getTime()) ? until : `${end.toLocaleDateString("en-CA")} ${formatClock(end)}`;
+      return [shorten(key ?? `fingerprint ${fingerprint}`, 120), rule, change ? `${action} ${change}` : action, shown];
     });
     return [create("div", { class: "scroll" }, textTable("Overrides in force", ["Key", "Rule", "Override", "Until"], rows))];
   });
