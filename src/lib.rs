@@ -24,6 +24,7 @@ pub mod listener;
 pub mod overload;
 pub mod proxy;
 pub mod remote;
+pub mod replay;
 pub mod response;
 pub mod rls;
 pub mod rules;

@@ -16,6 +16,7 @@ mod settlement;
 mod view;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +27,7 @@ pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
 pub use self::settlement::Settlement;
 pub use self::view::{LimitResources, LimitsView};
+use crate::engine::Policy;
 use crate::limiter::decision::{Decision, Verdict};
 use crate::limiter::reservation::{Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
@@ -129,6 +131,18 @@ impl PendingLimits {
         Self(limits)
     }
 
+    /// Decides limits that are all counted in this process, without recording the decision in metrics. For requests
+    /// that were recorded earlier.
+    pub fn check_recorded(
+        limiter: &Limiter,
+        selected: SmallVec<[SelectedCheck; 2]>,
+        shadow_rules: Vec<RuleIndex>,
+        now: Timestamp,
+    ) -> Self {
+        let decision = check(limiter, &selected, now);
+        Self(AppliedLimits { selected, shadow_rules, decision, ..AppliedLimits::none(now) })
+    }
+
     /// Returns the result of the limits that are counted here.
     pub fn admission(&mut self) -> Admission<'_> {
         if !self.0.awaited_leases.is_empty() {
@@ -199,7 +213,12 @@ impl PendingLimits {
     /// Returns what to settle at the end of an admitted request; `None` if there is nothing, or if the store must be
     /// queried first.
     pub fn settlement(&self, view: &LimitsView) -> Option<Box<Settlement>> {
-        if self.0.awaited_leases.is_empty() { Settlement::new(&self.0, &view.policy) } else { None }
+        self.settlement_of(&view.policy)
+    }
+
+    /// Returns the same for limits that `policy` selected.
+    pub fn settlement_of(&self, policy: &Arc<Policy>) -> Option<Box<Settlement>> {
+        if self.0.awaited_leases.is_empty() { Settlement::new(&self.0, policy) } else { None }
     }
 
     /// Returns the limits as far as they are decided.
@@ -325,15 +344,29 @@ impl AppliedLimits {
     /// would have admitted it record nothing.
     fn record(&self, view: &LimitsView) {
         self.shadow_rules.iter().for_each(|rule| view.record(*rule, DecisionOutcome::Shadow));
+        self.for_each_rule(|checks, outcome| {
+            if let Some((first, outcome)) = checks.first().zip(outcome) {
+                view.record(first.rule, outcome);
+            }
+        });
+    }
+
+    /// Returns the rules in shadow mode that would have rejected the request before any limit.
+    pub fn shadow_rules(&self) -> &[RuleIndex] {
+        &self.shadow_rules
+    }
+
+    /// Passes the checks of each rule to `visit`, with the rule's outcome: that of its strictest limit, or `None` if
+    /// another rule rejected what this one would have admitted.
+    #[inline]
+    pub fn for_each_rule(&self, mut visit: impl FnMut(&[SelectedCheck], Option<DecisionOutcome>)) {
         let rejected = self.is_rejected();
         let mut rest = self.selected.as_slice();
         let mut verdicts = self.decision.verdicts();
         while let Some(first) = rest.first() {
             let checks = rest.iter().take_while(|selected| selected.rule == first.rule).count();
             let (of_rule, others) = verdicts.split_at(checks);
-            if let Some(outcome) = DecisionOutcome::from_verdicts(&rest[..checks], of_rule, rejected) {
-                view.record(first.rule, outcome);
-            }
+            visit(&rest[..checks], DecisionOutcome::from_verdicts(&rest[..checks], of_rule, rejected));
             rest = &rest[checks..];
             verdicts = others;
         }

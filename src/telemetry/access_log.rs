@@ -163,6 +163,15 @@ impl AccessLog {
     }
 }
 
+/// Returns the line of a request.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn formatted_line(entry: &AccessLogEntry<'_>, format: Format) -> Vec<u8> {
+    match format {
+        Format::Envoy => line::format_envoy(entry),
+        Format::Json => line::format_json(entry),
+    }
+}
+
 impl Drop for AccessLogGuard {
     /// Drops the appender's guard on another thread. That guard waits without limit if its thread is stalled, and
     /// prints to standard output, which may be what is stalled.
