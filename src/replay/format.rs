@@ -16,6 +16,7 @@ use std::ops::Range;
 use self::fields::FieldNames;
 use self::json::JsonParser;
 use super::record::{LineFault, LoggedHeader, LoggedRequest, TextSpan};
+use crate::identify::recorded::RecordedAddress;
 
 /// Format of an access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -98,10 +99,17 @@ impl<'n> LineParser<'n> {
         let (mut request, has_escapes) = match self {
             Self::Envoy => envoy::parse(block, &line)?,
             Self::Combined => combined::parse(block, &line)?,
-            Self::Json(parser) => return parser.parse(block, line, headers),
+            Self::Json(parser) => (parser.parse(block, line, headers)?, false),
         };
         if has_escapes {
             decode_texts(block, &mut request, scan::decode_hex_escapes);
+        }
+        if request.address == RecordedAddress::Unknown
+            && let Some(hops) = request.forwarded_for.text(block)
+        {
+            // The proxy that wrote the log has appended its peer.
+            let last = hops.rsplit(|byte| *byte == b',').next().map(<[u8]>::trim_ascii);
+            request.address = last.and_then(scan::address).map_or(request.address, RecordedAddress::Peer);
         }
         Ok(request)
     }

@@ -17,7 +17,7 @@ use super::record::{LoggedRequest, ParsedBlock, RecordedEnd};
 use super::tally::{DecidedRequest, Tally};
 use crate::engine::{Policy, PolicySpec};
 use crate::headers::Headers;
-use crate::identify::forwarded::{self, X_FORWARDED_FOR};
+use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::identify::recorded::{RecordedAddress, RecordedRequest};
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
@@ -144,7 +144,7 @@ impl Simulation {
         };
         let method = request.method.text(&block.data).map(Method::from_bytes);
         let Ok(method) = method.transpose() else { return MALFORMED };
-        let address = self.collect_headers(block, request);
+        self.collect_headers(block, request);
         let host = target.host.or_else(|| str::from_utf8(request.host.text(&block.data)?).ok());
         let recorded = RecordedRequest {
             method: method.as_ref(),
@@ -152,7 +152,7 @@ impl Simulation {
             path: target.path,
             query: target.query,
             headers: &self.headers,
-            address,
+            address: request.address,
         };
         let Ok(attributes) = recorded.attributes(&self.policy.identify, now) else { return MALFORMED };
         self.needs.count_missing(request, block, &self.collected, &attributes);
@@ -214,9 +214,9 @@ impl Simulation {
         }
     }
 
-    /// Fills in the headers that rules need and the log has. Returns the address of the client or its peer.
+    /// Fills in the headers that rules need and the log has.
     #[inline]
-    fn collect_headers(&mut self, block: &ParsedBlock, request: &LoggedRequest) -> RecordedAddress {
+    fn collect_headers(&mut self, block: &ParsedBlock, request: &LoggedRequest) {
         if !self.headers.is_empty() {
             self.headers.clear();
         }
@@ -233,24 +233,14 @@ impl Simulation {
         {
             self.headers.insert(CONTENT_LENGTH, value);
         }
-        let Some(hops) = request.forwarded_for.text(&block.data) else { return request.address };
-        let peer = match request.address {
-            RecordedAddress::Client(_) => return request.address,
-            RecordedAddress::Peer(peer) => peer,
-            // The proxy that wrote the log has appended its peer.
-            RecordedAddress::Unknown => {
-                let last = hops.rsplit(|byte| *byte == b',').next();
-                let Some(peer) = last.and_then(forwarded::parse_hop) else { return request.address };
-                peer
-            }
-        };
-        if self.policy.identify.trusted_proxies.contains(peer)
+        if let RecordedAddress::Peer(peer) = request.address
+            && self.policy.identify.trusted_proxies.contains(peer)
             && !self.headers.contains_key(X_FORWARDED_FOR)
+            && let Some(hops) = request.forwarded_for.text(&block.data)
             && let Ok(value) = HeaderValue::from_bytes(hops)
         {
             self.headers.insert(X_FORWARDED_FOR, value);
         }
-        RecordedAddress::Peer(peer)
     }
 }
 
