@@ -100,6 +100,12 @@ pub enum Command {
         #[arg(long, env = "NO_COLOR", value_parser = FalseyValueParser::new(), hide_env_values = true)]
         no_color: bool,
     },
+    /// Replay recorded access logs through the rules of a configuration, and report what they would have done.
+    ///
+    /// Reads Weir's and Envoy's format, the combined format of nginx, and JSON lines, plain or compressed with gzip or
+    /// Zstandard. Exits with 0, 1 if a log cannot be read or a report cannot be written, 2 if a configuration is
+    /// invalid.
+    Replay(ReplayArgs),
     /// Convert another rate limiter's configuration to rules, with comments on what cannot be expressed.
     ///
     /// Exits with 0, 1 if the rules cannot be printed, 2 if a file cannot be read.
@@ -133,6 +139,49 @@ pub struct AdminTokenArgs {
     /// The token itself. An option in public would be visible to every user of the machine.
     #[arg(long, env = "WEIR_ADMIN_TOKEN", hide = true, hide_env_values = true)]
     pub token: Option<String>,
+}
+
+/// Options of `weir replay`.
+#[derive(Clone, Debug, Args)]
+pub struct ReplayArgs {
+    /// Configuration file with the rules to try.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Configuration file whose decisions are compared with those of `--config`.
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
+    /// Write the report as one page with plots.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the report as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Format of the logs. Detected for each log by default.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Option<RecordedFormatArg>,
+    /// Meaning of a field of JSON logs, such as `client_ip=remote_addr` or `header:x-api-key=key`. May be repeated.
+    #[arg(long = "field", value_name = "NAME=KEY")]
+    pub fields: Vec<String>,
+    /// Headroom of the upstream for elastic limits: 0 leaves them as configured, 1 is their maximum.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.0)]
+    pub elastic_headroom: f64,
+    /// Number of keys and clients in each list of the report.
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    pub top: usize,
+    /// Access logs; `-` is standard input.
+    #[arg(required = true, value_name = "LOG")]
+    pub logs: Vec<PathBuf>,
+}
+
+/// Formats of access logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RecordedFormatArg {
+    /// Envoy's default format, and Weir's.
+    Envoy,
+    /// The combined or the common log format.
+    Combined,
+    /// One JSON object per line.
+    Json,
 }
 
 /// Formats that can be imported.

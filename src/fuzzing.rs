@@ -26,20 +26,24 @@ pub use self::state_file::state;
 pub use crate::http1::client::fuzzing::{answer, chunks};
 pub use crate::http1::server::fuzzing::request;
 pub use crate::proxy::fuzzing::steering;
+pub use crate::replay::fuzzing::{combined_log, envoy_log, json_log};
 
 /// A fuzz target: takes arbitrary bytes, panics if an invariant does not hold.
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 20] = [
+pub const TARGETS: [(&str, Target); 23] = [
     ("answer", answer),
     ("chunks", chunks),
+    ("combined_log", combined_log),
     ("configuration", configuration),
     ("cost", cost),
     ("data_file", data_file),
     ("document", document),
+    ("envoy_log", envoy_log),
     ("forwarded", forwarded),
     ("host", host),
+    ("json_log", json_log),
     ("keys", keys),
     ("load_report", load_report),
     ("nginx", nginx),

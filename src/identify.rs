@@ -14,6 +14,7 @@ pub mod host;
 pub mod jwt;
 pub mod lookup;
 pub mod path;
+pub mod recorded;
 
 use std::borrow::Cow;
 use std::cell::OnceCell;

@@ -27,6 +27,7 @@ pub mod observe;
 pub mod overload;
 pub mod proxy;
 pub mod remote;
+pub mod replay;
 pub mod response;
 pub mod rls;
 pub mod rules;

@@ -18,6 +18,7 @@ mod summary;
 mod view;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,12 +31,14 @@ use self::remote::{RemoteState, RemoteVerdicts};
 pub use self::settlement::Settlement;
 pub use self::summary::{DecisionSummary, Standing};
 pub use self::view::{LimitResources, LimitsView};
+use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limiter::decision::{Decision, Verdict};
 use crate::limiter::reservation::{Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
+use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::{CheckRole, SelectedCheck, SideEffects};
 pub use crate::store::lease_wait::LeaseWaits;
 use crate::throttle;
@@ -141,6 +144,18 @@ impl PendingLimits {
         Self(limits)
     }
 
+    /// Decides limits that are all counted in this process, without recording the decision in metrics. For requests
+    /// that were recorded earlier.
+    pub fn check_recorded(
+        limiter: &Limiter,
+        selected: SmallVec<[SelectedCheck; 2]>,
+        shadow_rules: Vec<RuleIndex>,
+        now: Timestamp,
+    ) -> Self {
+        let decision = check(limiter, &selected, now);
+        Self(AppliedLimits { selected, shadow_rules, decision, ..AppliedLimits::none(now) })
+    }
+
     /// Returns the result of the limits that are counted here.
     pub fn admission(&mut self) -> Admission<'_> {
         if !self.0.awaited_leases.is_empty() {
@@ -211,7 +226,12 @@ impl PendingLimits {
     /// Returns what to settle at the end of an admitted request; `None` if there is nothing, or if the store must be
     /// queried first.
     pub fn settlement(&self, view: &LimitsView) -> Option<Box<Settlement>> {
-        if self.0.awaited_leases.is_empty() { Settlement::new(&self.0, &view.policy) } else { None }
+        self.settlement_of(&view.policy)
+    }
+
+    /// Returns the same for limits that `policy` selected.
+    pub fn settlement_of(&self, policy: &Arc<Policy>) -> Option<Box<Settlement>> {
+        if self.0.awaited_leases.is_empty() { Settlement::new(&self.0, policy) } else { None }
     }
 
     /// Returns the limits as far as they are decided.
@@ -325,6 +345,21 @@ impl AppliedLimits {
         let mut later = self.selected.get(position + 1..)?.iter();
         let last = later.rposition(|it| it.check.handle == meter && it.check.key == key)?;
         Some(position + 1 + last)
+    }
+
+    /// Returns the rules in shadow mode that would have rejected the request before any limit.
+    pub fn shadow_rules(&self) -> &[RuleIndex] {
+        &self.shadow_rules
+    }
+
+    /// Passes the checks of each rule to `visit`, with the rule's outcome: that of its strictest limit, or `None` if
+    /// another rule rejected what this one would have admitted.
+    #[inline]
+    pub fn for_each_rule(&self, mut visit: impl FnMut(&[SelectedCheck], Option<DecisionOutcome>)) {
+        let rejected = self.is_rejected();
+        for (checks, verdicts) in self.by_rule() {
+            visit(checks, DecisionOutcome::from_verdicts(checks, verdicts, rejected));
+        }
     }
 }
 

@@ -7,12 +7,14 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 use weir::admin_client::{AdminClient, AdminClientError};
-use weir::cli::{AdminTokenArgs, Cli, Command, ImportFormat, LogFormatArg};
+use weir::cli::{AdminTokenArgs, Cli, Command, ImportFormat, LogFormatArg, RecordedFormatArg, ReplayArgs};
 use weir::config::check::{self, CheckStatus};
 use weir::config::environment;
+use weir::replay::format::LogFormat;
+use weir::replay::{ReplayError, ReplayOptions, ReplayRules};
 use weir::telemetry::logging::{self, LevelHandle};
 use weir::top::{self, TopOptions};
-use weir::{app, config, import};
+use weir::{app, config, import, replay};
 
 /// jemalloc suits many small, short-lived allocations. Its background thread returns memory to the system
 /// after clients have left, even while there are no requests.
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         },
         Command::Check { strict, files, against } => check_configs(files, against.as_deref(), *strict),
         Command::Schema => print_text(&config::schema_text(), "schema"),
+        Command::Replay(args) => replay_logs(args),
         Command::Import { from } => import_rules(from),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
@@ -126,6 +129,62 @@ fn admin_client(address: &str, args: &AdminTokenArgs) -> Result<AdminClient, Str
     let token = args.token_file.as_ref().map(read).transpose()?.or_else(|| args.token.clone());
     let token = token.as_deref().map(str::trim).filter(|token| !token.is_empty());
     AdminClient::new(address, token).map_err(|error| error.to_string())
+}
+
+fn replay_logs(args: &ReplayArgs) -> ExitCode {
+    let load = |path: &PathBuf| match config::load(path) {
+        Ok(config) if config.central.is_some() => Err(vec![format!(
+            "{}: config: the rules are on another server, replay needs a file with rules",
+            path.display()
+        )]),
+        Ok(config) => Ok(config),
+        Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
+    };
+    let configs =
+        load(&args.config).and_then(|config| Ok((config, args.against.as_ref().map(load).transpose()?)));
+    let (config, against) = match configs {
+        Ok(configs) => configs,
+        Err(problems) => {
+            print_lines(&mut std::io::stderr(), &problems);
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    let options = ReplayOptions {
+        logs: args.logs.clone(),
+        format: args.format.map(|format| match format {
+            RecordedFormatArg::Envoy => LogFormat::Envoy,
+            RecordedFormatArg::Combined => LogFormat::Combined,
+            RecordedFormatArg::Json => LogFormat::Json,
+        }),
+        fields: args.fields.clone(),
+        headroom: args.elastic_headroom,
+        top: args.top,
+    };
+    let rules = replay_rules(&args.config, &config);
+    let against =
+        args.against.as_deref().zip(against.as_ref()).map(|(path, config)| replay_rules(path, config));
+    let report = match replay::run(&rules, against.as_ref(), &options) {
+        Ok(report) => report,
+        Err(error @ ReplayError::Option(_)) => {
+            print_lines(&mut std::io::stderr(), &[format!("weir: {error}")]);
+            return ExitCode::from(EXIT_USAGE);
+        }
+        Err(error) => return report_failure(&error.to_string()),
+    };
+    print_lines(&mut std::io::stdout(), &[report.to_string().trim_end()]);
+    let files = [(&args.html, report.to_html()), (&args.json, report.to_json())];
+    for (path, text) in files {
+        if let Some(path) = path
+            && let Err(error) = std::fs::write(path, text)
+        {
+            return report_failure(&format!("{}: cannot be written: {error}", path.display()));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn replay_rules<'a>(path: &Path, config: &'a config::Config) -> ReplayRules<'a> {
+    ReplayRules { name: path.display().to_string(), policy: &config.policy, max_keys: config.max_keys }
 }
 
 fn import_rules(from: &ImportFormat) -> ExitCode {

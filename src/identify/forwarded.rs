@@ -50,7 +50,8 @@ pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-fn parse_hop(element: &[u8]) -> Option<IpAddr> {
+/// Parses one element of the header; `None` if it is not an address.
+pub fn parse_hop(element: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(element).ok()?.trim_matches([' ', '\t']);
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
     if let Some(bracketed) = text.strip_prefix('[') {

@@ -235,6 +235,18 @@ impl AccessLog {
     }
 }
 
+/// Returns the line of a request, without its end.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn formatted_line(entry: &AccessLogEntry<'_>, format: &Format) -> Vec<u8> {
+    let mut line = Vec::new();
+    match format {
+        Format::Envoy => line::write_envoy(entry, &mut line),
+        Format::Json => line::write_json(entry, &mut line),
+        Format::Custom(format) => format.write(entry, &mut line),
+    }
+    line
+}
+
 impl AccessLogManager {
     /// Opens the access log of a configuration; `None` if it has none. With an error, the current log stays.
     ///

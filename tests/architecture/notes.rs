@@ -153,31 +153,6 @@ fn shipped_configurations_have_no_notes() {
 }
 
 #[test]
-fn shipped_configurations_have_no_notes() {
-    let mut found = Vec::new();
-    let mut add = |name: &str, text: &str, directory: &Path| {
-        let lines = check(text, directory).unwrap_or_else(|problems| problems);
-        found.extend(lines.into_iter().map(|line| format!("{name}: {line}")));
-    };
-    for path in files("config", "yaml") {
-        add(&display_path(&path), &read_text(&path), &root().join("config"));
-    }
-    for path in files("deploy", "yaml") {
-        for manifest in read_text(&path).split("\n---\n") {
-            let manifest: Yaml = serde_yaml::from_str(manifest).expect("a manifest in YAML");
-            let text = manifest.get("data").and_then(|data| data.get("weir.yaml")).and_then(Yaml::as_str);
-            if let Some(text) = text {
-                add(&display_path(&path), text, root());
-            }
-        }
-    }
-    let values: Yaml = serde_yaml::from_str(&document("helm/weir/values.yaml")).expect("values in YAML");
-    let config = serde_yaml::to_string(values.get("config").expect("a key `config`")).expect("valid YAML");
-    add("helm/weir/values.yaml", &config, root());
-    assert_none("notes", &found);
-}
-
-#[test]
 fn committed_schema_is_the_one_of_the_program() {
     let path = root().join("config/weir.schema.json");
     if env::var_os("WEIR_BLESS").is_some() {

@@ -37,6 +37,7 @@ mod proxy_protocol;
 mod recipes;
 mod reload;
 mod remote;
+mod replay;
 mod rls;
 #[path = "../store/servers.rs"]
 #[expect(dead_code, reason = "the tests of the store's client use the rest")]

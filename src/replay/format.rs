@@ -1,0 +1,175 @@
+//! Formats of access logs: which one a file has, and the parsers of their lines.
+//!
+//! A parser is total: every line is a request, or not readable, or the record of something else. It works on the bytes of
+//! a block and allocates nothing for a line. Escaped texts are decoded in place, since they only become shorter.
+
+pub(super) mod fields;
+pub(super) mod scan;
+pub(super) mod time;
+
+mod combined;
+mod envoy;
+mod json;
+
+use std::ops::Range;
+
+use self::fields::FieldNames;
+use self::json::JsonParser;
+use super::record::{LineFault, LoggedHeader, LoggedRequest, TextSpan};
+use crate::identify::recorded::RecordedAddress;
+
+/// Format of an access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Envoy's default format, and Weir's.
+    Envoy,
+    /// The combined or the common log format.
+    Combined,
+    /// One JSON object per line.
+    Json,
+}
+
+impl LogFormat {
+    /// All formats.
+    pub const ALL: [Self; 3] = [Self::Json, Self::Envoy, Self::Combined];
+
+    /// Returns the name on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Envoy => "envoy",
+            Self::Combined => "combined",
+            Self::Json => "json",
+        }
+    }
+
+    /// Returns the format in which most of the first lines of a log are readable; `None` if none is.
+    pub(super) fn detect(head: &[u8], names: &FieldNames) -> Option<Self> {
+        let readable = |format: Self| {
+            let (mut parser, mut data, mut headers) =
+                (LineParser::new(format, names), head.to_vec(), Vec::new());
+            let mut at = 0;
+            let lines = std::iter::from_fn(|| next_line(head, &mut at)).take(MAX_LINES_TO_DETECT);
+            let is_readable = |line: &Range<usize>| {
+                parser.parse(&mut data, line.clone(), &mut headers) != Err(LineFault::Unreadable)
+            };
+            lines.filter(is_readable).count()
+        };
+        let best = Self::ALL.map(|format| (readable(format), format));
+        best.into_iter()
+            .filter(|(count, _)| *count > 0)
+            .rev()
+            .max_by_key(|(count, _)| *count)
+            .map(|(_, it)| it)
+    }
+}
+
+/// Number of lines at the beginning of a log from which its format is detected.
+const MAX_LINES_TO_DETECT: usize = 50;
+
+/// Parser of the lines of one log.
+#[derive(Debug)]
+pub(super) enum LineParser<'n> {
+    Envoy,
+    Combined,
+    Json(JsonParser<'n>),
+}
+
+impl<'n> LineParser<'n> {
+    /// Creates a parser. `names` are the names of fields in JSON.
+    pub(super) fn new(format: LogFormat, names: &'n FieldNames) -> Self {
+        match format {
+            LogFormat::Envoy => Self::Envoy,
+            LogFormat::Combined => Self::Combined,
+            LogFormat::Json => Self::Json(JsonParser::new(names)),
+        }
+    }
+
+    /// Parses one line of `block`. Its escaped texts are decoded in place.
+    ///
+    /// # Errors
+    /// [`LineFault`] if the line gives no request.
+    #[inline]
+    pub(super) fn parse(
+        &mut self,
+        block: &mut [u8],
+        line: Range<usize>,
+        headers: &mut Vec<LoggedHeader>,
+    ) -> Result<LoggedRequest, LineFault> {
+        let (mut request, has_escapes) = match self {
+            Self::Envoy => envoy::parse(block, &line)?,
+            Self::Combined => combined::parse(block, &line)?,
+            Self::Json(parser) => (parser.parse(block, line, headers)?, false),
+        };
+        if has_escapes {
+            decode_texts(block, &mut request, scan::decode_hex_escapes);
+        }
+        if request.address == RecordedAddress::Unknown
+            && let Some(hops) = request.forwarded_for.text(block)
+        {
+            // The proxy that wrote the log has appended its peer.
+            let last = hops.rsplit(|byte| *byte == b',').next().map(<[u8]>::trim_ascii);
+            request.address = last.and_then(scan::address).map_or(request.address, RecordedAddress::Peer);
+        }
+        Ok(request)
+    }
+}
+
+/// Returns the line of `block` that begins at `at`, without its end, and moves `at` to the next one; `None` at the end.
+#[inline]
+pub(super) fn next_line(block: &[u8], at: &mut usize) -> Option<Range<usize>> {
+    let start = *at;
+    let rest = block.get(start..).filter(|rest| !rest.is_empty())?;
+    let end = start + scan::find(rest, b'\n').unwrap_or(rest.len());
+    *at = end + 1;
+    Some(start..end - usize::from(end > start && block[end - 1] == b'\r'))
+}
+
+/// Decodes the escaped texts of a request.
+fn decode_texts(block: &mut [u8], request: &mut LoggedRequest, decode: fn(&mut [u8]) -> usize) {
+    let texts = [
+        &mut request.method,
+        &mut request.target,
+        &mut request.host,
+        &mut request.forwarded_for,
+        &mut request.user_agent,
+        &mut request.referer,
+        &mut request.request_id,
+    ];
+    texts.into_iter().for_each(|text| decode_text(block, text, decode));
+}
+
+fn decode_text(block: &mut [u8], text: &mut TextSpan, decode: fn(&mut [u8]) -> usize) {
+    let Some(range) = text.range() else { return };
+    if let Some(escaped) = block.get_mut(range.clone()).filter(|escaped| escaped.contains(&b'\\')) {
+        let length = decode(escaped);
+        *text = TextSpan::new(range.start..range.start + length);
+    }
+}
+
+/// Returns the span of a logged text. `-` and nothing stand for a header that the request does not have.
+#[inline]
+fn clear_absent(block: &[u8], text: Range<usize>) -> TextSpan {
+    match &block[text.clone()] {
+        b"" | b"-" => TextSpan::NONE,
+        _ => TextSpan::new(text),
+    }
+}
+
+/// Splits a request line into method and target.
+#[inline]
+fn request_line(block: &[u8], line: Range<usize>, request: &mut LoggedRequest) -> Result<(), LineFault> {
+    let text = &block[line.clone()];
+    let method = scan::find(text, b' ').ok_or(LineFault::NoRequest)?;
+    let protocol = text.iter().rposition(|byte| *byte == b' ').filter(|at| *at > method + 1);
+    let end = protocol.ok_or(LineFault::NoRequest)?;
+    if method == 0 || !text[end + 1..].starts_with(b"HTTP/") || text[0] == b'-' {
+        return Err(LineFault::NoRequest);
+    }
+    request.method = TextSpan::new(line.start..line.start + method);
+    request.target = TextSpan::new(line.start + method + 1..line.start + end);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! The combined and the common log format of nginx, Apache and others. A third quoted field is `X-Forwarded-For`, as in
+//! nginx's sample configuration. A host may precede the client's address, as in Apache's `vhost_combined`.
+//!
+//! ```text
+//! ADDRESS - USER [TIME] "METHOD PATH PROTOCOL" STATUS SENT "REFERER" "USER-AGENT" "X-FORWARDED-FOR"
+//! ```
+
+use std::ops::Range;
+
+use super::envoy::status;
+use super::scan::{LineCursor, address, number};
+use super::{clear_absent, request_line, time};
+use crate::identify::recorded::RecordedAddress;
+use crate::replay::record::{LineFault, LoggedRequest, TextSpan};
+
+/// Parses one line of `block`; returns the request, and whether its texts have escapes.
+pub(super) fn parse(block: &[u8], line: &Range<usize>) -> Result<(LoggedRequest, bool), LineFault> {
+    let mut cursor = LineCursor::new(block, line);
+    let (mut request, request_text) = fields(&mut cursor, block).ok_or(LineFault::Unreadable)?;
+    request_line(block, request_text, &mut request)?;
+    Ok((request, cursor.has_escapes))
+}
+
+fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(LoggedRequest, Range<usize>)> {
+    let mut request = LoggedRequest::EMPTY;
+    let start = cursor.at;
+    let first = cursor.word()?;
+    let mut peer = address(first);
+    if peer.is_none() && first != b"-" {
+        let behind = *cursor;
+        peer = cursor.word().and_then(address);
+        if peer.is_some() {
+            request.host = TextSpan::new(start..start + first.len());
+        } else {
+            // A host name in place of the address.
+            *cursor = behind;
+        }
+    }
+    request.address = peer.map_or(RecordedAddress::Unknown, RecordedAddress::Peer);
+    cursor.until(b'[')?;
+    request.start = time::common(&block[cursor.until(b']')?])?;
+    request.end = request.start;
+    cursor.skip(b' ')?;
+    let request_text = cursor.quoted()?;
+    request.status = status(cursor.word()?)?;
+    request.sent = match cursor.word()? {
+        b"-" => 0,
+        sent => number(sent)?,
+    };
+    let Some(referer) = cursor.quoted() else { return Some((request, request_text)) };
+    request.referer = clear_absent(block, referer);
+    request.user_agent = clear_absent(block, cursor.quoted()?);
+    if let Some(forwarded_for) = cursor.quoted() {
+        let hops = &block[forwarded_for.clone()];
+        let is_list = hops.split(|byte| *byte == b',').next_back().and_then(address).is_some();
+        if is_list || hops == b"-" {
+            request.forwarded_for = clear_absent(block, forwarded_for);
+        }
+    }
+    Some((request, request_text))
+}

@@ -1,0 +1,392 @@
+//! JSON logs: one object per line. Fields that mean nothing here are skipped, whatever they contain.
+//!
+//! The lines of a log have the same fields in the same order. So the parser remembers the meaning of the field at each
+//! position, and compares names before it looks them up.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::envoy::status;
+use super::fields::{DurationUnit, FieldNames, LogField};
+use super::scan::{LineCursor, address, find_either, hex_digit, number};
+use super::{clear_absent, decode_text, decode_texts, request_line, time};
+use crate::identify::recorded::RecordedAddress;
+use crate::limiter::timestamp::Timestamp;
+use crate::replay::record::{LineFault, LoggedHeader, LoggedRequest, RecordedEnd, TextSpan};
+
+/// Maximum depth of nested values.
+const MAX_DEPTH: usize = 32;
+/// Maximum number of positions whose field is remembered.
+const MAX_REMEMBERED: usize = 128;
+/// Maximum length of a nested field's name, in bytes.
+const MAX_NAME_LENGTH: usize = 128;
+
+/// Parser of the lines of one log.
+#[derive(Debug)]
+pub(in crate::replay) struct JsonParser<'n> {
+    names: &'n FieldNames,
+    /// Name and meaning of the field at each position of the previous lines.
+    remembered: Vec<(Box<[u8]>, Option<LogField>)>,
+    /// Name of the object that is being read, with a dot behind it; empty for the outermost one.
+    prefix: Vec<u8>,
+}
+
+/// What is known of a line in the middle of it.
+struct Draft<'h> {
+    request: LoggedRequest,
+    headers: &'h mut Vec<LoggedHeader>,
+    start: Option<Timestamp>,
+    time: Option<Timestamp>,
+    duration: Duration,
+    client: Option<std::net::IpAddr>,
+    peer: Option<std::net::IpAddr>,
+    flags: Option<Range<usize>>,
+    request_line: Option<Range<usize>>,
+    position: usize,
+}
+
+/// A value of a field.
+enum JsonValue {
+    /// Positions between the quotes.
+    Text(Range<usize>),
+    /// A number, `true` or `false`.
+    Word(Range<usize>),
+    /// `null`, a list, or an object.
+    Other,
+}
+
+impl<'n> JsonParser<'n> {
+    /// Creates a parser for fields with these names.
+    pub(super) fn new(names: &'n FieldNames) -> Self {
+        Self { names, remembered: Vec::new(), prefix: Vec::new() }
+    }
+
+    /// Parses one line of `block`. Its escaped texts are decoded in place.
+    pub(super) fn parse(
+        &mut self,
+        block: &mut [u8],
+        line: Range<usize>,
+        headers: &mut Vec<LoggedHeader>,
+    ) -> Result<LoggedRequest, LineFault> {
+        let first_header = headers.len();
+        let mut cursor = LineCursor::new(block, &line);
+        let mut draft = Draft::new(headers);
+        self.prefix.clear();
+        let parsed = self.object(&mut cursor, block, &mut draft, 0);
+        let is_whole = parsed.is_some() && cursor.rest().trim_ascii().is_empty();
+        let finished = is_whole.then(|| draft.finish(block)).flatten().ok_or(LineFault::Unreadable);
+        let has_escapes = cursor.has_escapes;
+        let mut request = match finished {
+            Ok(Ok(request)) => request,
+            Ok(Err(fault)) | Err(fault) => {
+                headers.truncate(first_header);
+                return Err(fault);
+            }
+        };
+        request.headers = (first_header as u32, headers.len() as u32);
+        if has_escapes {
+            decode_texts(block, &mut request, decode_json_escapes);
+            headers[first_header..]
+                .iter_mut()
+                .for_each(|header| decode_text(block, &mut header.value, decode_json_escapes));
+        }
+        Ok(request)
+    }
+
+    /// Reads an object.
+    fn object(
+        &mut self,
+        cursor: &mut LineCursor<'_>,
+        block: &[u8],
+        draft: &mut Draft<'_>,
+        depth: usize,
+    ) -> Option<()> {
+        cursor.skip(b'{')?;
+        skip_space(cursor);
+        if cursor.skip(b'}').is_some() {
+            return Some(());
+        }
+        loop {
+            skip_space(cursor);
+            let name = text(cursor)?;
+            skip_space(cursor);
+            cursor.skip(b':')?;
+            skip_space(cursor);
+            self.member(cursor, block, draft, name, depth)?;
+            skip_space(cursor);
+            if cursor.skip(b',').is_none() {
+                return cursor.skip(b'}');
+            }
+        }
+    }
+
+    /// Reads the value of the member `name` of the object.
+    #[inline]
+    fn member(
+        &mut self,
+        cursor: &mut LineCursor<'_>,
+        block: &[u8],
+        draft: &mut Draft<'_>,
+        name: Range<usize>,
+        depth: usize,
+    ) -> Option<()> {
+        let name = &block[name];
+        if cursor.peek() == Some(b'{') && depth < MAX_DEPTH {
+            let parent = self.prefix.len();
+            if parent + name.len() < MAX_NAME_LENGTH {
+                self.prefix.extend_from_slice(name);
+                if self.names.has_object(&self.prefix) {
+                    self.prefix.push(b'.');
+                    self.object(cursor, block, draft, depth + 1)?;
+                    self.prefix.truncate(parent);
+                    return Some(());
+                }
+                self.prefix.truncate(parent);
+            }
+        }
+        let field = self.meaning(name, draft.position);
+        draft.position += 1;
+        let value = value(cursor, depth)?;
+        if let Some(field) = field {
+            draft.set(field, &value, block);
+        }
+        Some(())
+    }
+
+    /// Returns the meaning of the field `name` of the object.
+    #[inline]
+    fn meaning(&mut self, name: &[u8], position: usize) -> Option<LogField> {
+        if !self.prefix.is_empty() {
+            let parent = self.prefix.len();
+            self.prefix.extend_from_slice(name);
+            let field = self.names.field(&self.prefix);
+            self.prefix.truncate(parent);
+            return field;
+        }
+        if let Some((known, field)) = self.remembered.get(position)
+            && **known == *name
+        {
+            return *field;
+        }
+        let field = self.names.field(name);
+        let number = self.remembered.len();
+        match self.remembered.get_mut(position) {
+            Some(remembered) => *remembered = (name.into(), field),
+            None if position == number && number < MAX_REMEMBERED => {
+                self.remembered.push((name.into(), field));
+            }
+            None => {}
+        }
+        field
+    }
+}
+
+impl<'h> Draft<'h> {
+    fn new(headers: &'h mut Vec<LoggedHeader>) -> Self {
+        Self {
+            request: LoggedRequest::EMPTY,
+            headers,
+            start: None,
+            time: None,
+            duration: Duration::ZERO,
+            client: None,
+            peer: None,
+            flags: None,
+            request_line: None,
+            position: 0,
+        }
+    }
+
+    /// Sets a field. A value of the wrong kind counts as absent.
+    #[inline]
+    fn set(&mut self, field: LogField, value: &JsonValue, block: &[u8]) {
+        let (range, is_text) = match value {
+            JsonValue::Text(range) => (range.clone(), true),
+            JsonValue::Word(range) => (range.clone(), false),
+            JsonValue::Other => (0..0, true),
+        };
+        let bytes = &block[range.clone()];
+        let span = || clear_absent(block, range.clone());
+        let request = &mut self.request;
+        match field {
+            LogField::StartTime => self.start = time::parse(bytes).or(self.start),
+            LogField::Time => self.time = time::parse(bytes).or(self.time),
+            LogField::Duration(unit) => self.duration = duration(bytes, unit).unwrap_or(self.duration),
+            LogField::ClientIp => self.client = address(bytes).or(self.client),
+            LogField::PeerIp => self.peer = address(bytes).or(self.peer),
+            LogField::Method => keep_first(&mut request.method, span()),
+            LogField::Target => keep_first(&mut request.target, span()),
+            LogField::RequestLine => self.request_line = is_text.then(|| range.clone()),
+            LogField::Host => keep_first(&mut request.host, span()),
+            LogField::Status => request.status = status(bytes).unwrap_or(request.status),
+            LogField::ResponseFlags => self.flags = Some(range.clone()),
+            LogField::BytesReceived => request.received = number(bytes).unwrap_or(request.received),
+            LogField::BytesSent => request.sent = number(bytes).unwrap_or(request.sent),
+            LogField::ForwardedFor => keep_first(&mut request.forwarded_for, span()),
+            LogField::UserAgent => keep_first(&mut request.user_agent, span()),
+            LogField::Referer => keep_first(&mut request.referer, span()),
+            LogField::RequestId => keep_first(&mut request.request_id, span()),
+            LogField::Header(name) => {
+                let value = span();
+                self.headers.push(LoggedHeader { name, value });
+            }
+        }
+    }
+
+    /// Returns the request; `None` if the line has no time, and a fault if it has no target.
+    fn finish(mut self, block: &[u8]) -> Option<Result<LoggedRequest, LineFault>> {
+        let request = &mut self.request;
+        (request.start, request.end) = match (self.start, self.time) {
+            (Some(start), _) => (start, start.saturating_add(self.duration)),
+            (None, Some(time)) => (time.saturating_sub(self.duration), time),
+            (None, None) => return None,
+        };
+        request.address = match (self.client, self.peer) {
+            (Some(client), _) => RecordedAddress::Client(client),
+            (None, Some(peer)) => RecordedAddress::Peer(peer),
+            (None, None) => RecordedAddress::Unknown,
+        };
+        let flags = self.flags.map_or(&b"-"[..], |flags| &block[flags]);
+        request.recorded_end = RecordedEnd::from_flags(flags, request.status);
+        if let Some(line) = self.request_line.filter(|_| request.target.range().is_none())
+            && let Err(fault) = request_line(block, line, request)
+        {
+            return Some(Err(fault));
+        }
+        let is_request = request.target.range().is_some();
+        Some(if is_request { Ok(*request) } else { Err(LineFault::NoRequest) })
+    }
+}
+
+/// Sets a text, unless another field has set it.
+fn keep_first(text: &mut TextSpan, value: TextSpan) {
+    if text.range().is_none() {
+        *text = value;
+    }
+}
+
+fn duration(text: &[u8], unit: DurationUnit) -> Option<Duration> {
+    let (whole, billionths) = time::decimal(text)?;
+    let seconds = || Duration::new(whole, billionths as u32);
+    Some(match unit {
+        DurationUnit::Seconds => seconds(),
+        DurationUnit::Milliseconds => Duration::from_millis(whole),
+        DurationUnit::Nanoseconds => Duration::from_nanos(whole),
+        DurationUnit::ByForm if text.contains(&b'.') => seconds(),
+        DurationUnit::ByForm => Duration::from_millis(whole),
+    })
+}
+
+#[inline]
+fn skip_space(cursor: &mut LineCursor<'_>) {
+    while matches!(cursor.peek(), Some(b' ' | b'\t')) {
+        cursor.at += 1;
+    }
+}
+
+/// Reads a text; returns the positions between its quotes.
+#[inline]
+fn text(cursor: &mut LineCursor<'_>) -> Option<Range<usize>> {
+    cursor.skip(b'"')?;
+    let start = cursor.at;
+    loop {
+        let rest = cursor.rest();
+        let stop = find_either(rest, b'"', b'\\')?;
+        if rest[stop] == b'"' {
+            let end = cursor.at + stop;
+            cursor.at = end + 1;
+            return Some(start..end);
+        }
+        cursor.has_escapes = true;
+        cursor.at += stop + 2;
+    }
+}
+
+/// Reads any value. Numbers and literals are not checked further.
+#[inline]
+fn value(cursor: &mut LineCursor<'_>, depth: usize) -> Option<JsonValue> {
+    match cursor.peek()? {
+        b'"' => text(cursor).map(JsonValue::Text),
+        b'{' | b'[' => skip_nested(cursor, depth).map(|()| JsonValue::Other),
+        _ => {
+            let rest = cursor.rest();
+            let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t');
+            let length = rest.iter().position(is_end).unwrap_or(rest.len());
+            let start = cursor.at;
+            cursor.at += length;
+            match &rest[..length] {
+                b"" => None,
+                b"null" => Some(JsonValue::Other),
+                _ => Some(JsonValue::Word(start..start + length)),
+            }
+        }
+    }
+}
+
+/// Skips a list or an object.
+fn skip_nested(cursor: &mut LineCursor<'_>, depth: usize) -> Option<()> {
+    let mut open = depth;
+    loop {
+        match cursor.peek()? {
+            b'"' => {
+                text(cursor)?;
+                continue;
+            }
+            b'{' | b'[' if open >= depth + MAX_DEPTH => return None,
+            b'{' | b'[' => open += 1,
+            b'}' | b']' => open -= 1,
+            _ => {}
+        }
+        cursor.at += 1;
+        if open == depth {
+            return Some(());
+        }
+    }
+}
+
+/// Decodes the escapes of a JSON text in place, and returns the new length. A lone surrogate becomes U+FFFD.
+fn decode_json_escapes(text: &mut [u8]) -> usize {
+    let (mut from, mut to) = (0, 0);
+    while from < text.len() {
+        let simple = match text[from..] {
+            [b'\\', b'u', ..] => {
+                let (letter, length) = unicode_escape(&text[from..]);
+                let mut encoded = [0; 4];
+                for byte in letter.encode_utf8(&mut encoded).bytes() {
+                    text[to] = byte;
+                    to += 1;
+                }
+                from += length;
+                continue;
+            }
+            [b'\\', b'n', ..] => (b'\n', 2),
+            [b'\\', b't', ..] => (b'\t', 2),
+            [b'\\', b'r', ..] => (b'\r', 2),
+            [b'\\', b'b', ..] => (0x08, 2),
+            [b'\\', b'f', ..] => (0x0c, 2),
+            [b'\\', other, ..] => (other, 2),
+            [byte, ..] => (byte, 1),
+            [] => break,
+        };
+        text[to] = simple.0;
+        (from, to) = (from + simple.1, to + 1);
+    }
+    to
+}
+
+/// Decodes `\uNNNN`, or two of them that are a surrogate pair; returns the character and the length of the escape.
+fn unicode_escape(text: &[u8]) -> (char, usize) {
+    let unit = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | u32::from(hex_digit(*digit)?)))
+    };
+    match (unit(0), unit(6)) {
+        (Some(high @ 0xd800..0xdc00), Some(low @ 0xdc00..0xe000)) => {
+            let code = 0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00);
+            (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 12)
+        }
+        (Some(unit), _) => (char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER), 6),
+        // A malformed escape is at least two bytes long, and decodes to one.
+        (None, _) => ('u', 2),
+    }
+}

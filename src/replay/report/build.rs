@@ -1,0 +1,261 @@
+//! Makes the report of what was counted.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::{
+    ClientReport, ClientsReport, ComparisonReport, DemandReport, KeyReport, LimitCandidate, LogReport,
+    MinuteReport, OutcomeCounts, ReplayReport, RuleComparison, RuleReport, SeriesReport, grouped,
+};
+use crate::limiter::elastic::Headroom;
+use crate::limiter::timestamp::Timestamp;
+use crate::replay::clients::ClientCount;
+use crate::replay::driver::{MAX_WAITING, REORDERING_WINDOW, Replay};
+use crate::replay::record::LineCounts;
+use crate::replay::simulation::Simulation;
+use crate::replay::tally::RuleTally;
+use crate::replay::tally::histogram::CountHistogram;
+use crate::replay::tally::series::CLASSES;
+use crate::replay::{ReplayOptions, ReplayRules};
+use crate::rules::rule::{Action, Rule, RuleLimit};
+use crate::telemetry::rfc3339;
+
+impl ReplayReport {
+    /// Creates the report of a replay that took `elapsed`.
+    pub(in crate::replay) fn new(
+        rules: &ReplayRules<'_>,
+        against: Option<&ReplayRules<'_>>,
+        options: &ReplayOptions,
+        mut replay: Replay,
+        logs: Vec<LogReport>,
+        elapsed: Duration,
+    ) -> Self {
+        let mut counts = LineCounts::default();
+        logs.iter().for_each(|log| counts.add(log.counts));
+        let notes = notes(rules, against, options, &replay);
+        let rule_reports = rule_reports(&mut replay.simulation, options.top);
+        let comparison =
+            replay.before.as_ref().map(|before| ComparisonReport::new(before, &replay, options.top));
+        let tally = &replay.simulation.tally;
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            config: rules.name.clone(),
+            against: against.map(|against| against.name.clone()),
+            logs,
+            counts,
+            from: replay.first.map(rfc3339),
+            to: replay.first.map(|_| rfc3339(replay.last)),
+            requests: replay.requests,
+            passed: tally.passed,
+            delayed: tally.delayed,
+            rejected: tally.rejected,
+            malformed: replay.malformed,
+            late: replay.late,
+            notes,
+            rules: rule_reports,
+            clients: ClientsReport {
+                rejected: replay.clients.number(|client| client.rejected > 0),
+                uncounted_requests: replay.clients.uncounted,
+                top: client_reports(&replay, options.top, |client| client.rejected),
+            },
+            comparison,
+            seconds: elapsed.as_secs_f64(),
+        }
+    }
+}
+
+/// Returns what the replay assumes, and where it differs from live traffic.
+fn notes(
+    rules: &ReplayRules<'_>,
+    against: Option<&ReplayRules<'_>>,
+    options: &ReplayOptions,
+    replay: &Replay,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    let of_both = || rules.policy.rules.iter().chain(against.into_iter().flat_map(|it| &it.policy.rules));
+    if of_both().any(|rule| rule.shared().is_some()) {
+        notes.push(
+            "shared limits were counted by one limiter: together, the instances admit no more than that"
+                .into(),
+        );
+    }
+    if of_both().any(Rule::is_elastic) {
+        let factors = of_both().filter_map(|rule| {
+            Some(rule.elastic_range()?.factor_at(Headroom::from_fraction(options.headroom)))
+        });
+        let factors: BTreeSet<String> = factors.map(|factor| format!("{factor:.2}")).collect();
+        let factors: Vec<String> = factors.into_iter().collect();
+        notes.push(format!("the factor of elastic limits was {} at all times", factors.join(", ")));
+    }
+    if replay.simulation.tally.rules.iter().any(|rule| rule.not_simulated > 0) {
+        notes.push("limits of other rate limit services (scope: rls) were not simulated".into());
+    }
+    if replay.requests > 0 && replay.has_whole_seconds {
+        notes.push(
+            "the logs have whole seconds: requests of one second arrived at once, which makes bursts larger than \
+             they were"
+                .into(),
+        );
+    }
+    if replay.late > 0 {
+        notes.push(format!(
+            "requests may be out of order by {} s and {} requests; {} were later than that and were decided late",
+            REORDERING_WINDOW.as_secs(),
+            grouped(MAX_WAITING as u64),
+            grouped(replay.late),
+        ));
+    }
+    notes
+}
+
+fn rule_reports(simulation: &mut Simulation, top: usize) -> Vec<RuleReport> {
+    let peaks: Vec<_> = simulation.tally.rules.iter_mut().map(|tally| tally.keys.finish()).collect();
+    let rules = simulation.policy().rules.rules().iter();
+    let tallies = simulation.tally.rules.iter().zip(&peaks);
+    let reports = rules.zip(tallies).enumerate().map(|(index, (rule, (tally, peaks)))| {
+        let undecidable = simulation.needs().undecidable(index);
+        RuleReport { undecidable, ..RuleReport::new(rule, tally, peaks, top) }
+    });
+    reports.collect()
+}
+
+impl RuleReport {
+    fn new(rule: &Rule, tally: &RuleTally, peaks: &CountHistogram, top: usize) -> Self {
+        let (action, limiting) = match &rule.action {
+            Action::Allow => ("allow", None),
+            Action::Deny => ("deny", None),
+            Action::Limit(limiting) => ("limit", Some(limiting)),
+        };
+        let outcomes = OutcomeCounts::from(tally.outcomes);
+        let in_flight = limiting.and_then(|limiting| limiting.in_flight);
+        let in_flight = in_flight.map(|limit| format!("{limit} in flight"));
+        let rates = rule.limits().iter().map(|limit| limit.quota.limit().to_string());
+        let busiest = tally.series.busiest();
+        let has_key = limiting.is_some_and(|limiting| !limiting.key.0.is_empty());
+        Self {
+            name: rule.name.to_string(),
+            action,
+            limits: rates.chain(in_flight).collect(),
+            key: limiting.map(|limiting| limiting.key.to_string()),
+            throttle: limiting.map(|limiting| limiting.throttle.to_string()),
+            outcomes,
+            rejected_by_others: tally.rejected_by_others,
+            not_simulated: tally.not_simulated,
+            undecidable: Vec::new(),
+            mean_delay_ms: tally.delays.as_secs_f64() * 1e3 / outcomes.delayed.max(1) as f64,
+            max_delay_ms: tally.max_delay.as_secs_f64() * 1e3,
+            busiest_minute: (busiest.requests > 0).then(|| MinuteReport {
+                at: rfc3339(Timestamp::from_secs(busiest.minute.saturating_mul(60))),
+                requests: busiest.requests,
+                rejected: busiest.rejected,
+            }),
+            keys: tally.keys.len(),
+            uncounted_requests: tally.keys.uncounted,
+            affected_keys: tally.keys.listed().len(),
+            unlisted_requests: tally.keys.unlisted,
+            top: key_reports(tally, top),
+            demand: rule
+                .limits()
+                .first()
+                .filter(|_| has_key && tally.keys.len() > 0)
+                .map(|limit| DemandReport::new(limit, peaks, &tally.keys.per_period)),
+            series: SeriesReport {
+                start: rfc3339(tally.series.start()),
+                minutes: tally.series.minutes(),
+                classes: CLASSES,
+                intervals: tally.series.intervals().to_vec(),
+            },
+        }
+    }
+}
+
+fn key_reports(tally: &RuleTally, top: usize) -> Vec<KeyReport> {
+    let mut keys: Vec<_> = tally.keys.listed().iter().collect();
+    keys.sort_by_key(|key| std::cmp::Reverse(key.outcomes.iter().sum::<u64>()));
+    let report = |key: &crate::replay::tally::keys::ListedKey| KeyReport {
+        key: key.text.to_string(),
+        outcomes: OutcomeCounts::from(key.outcomes),
+        first: rfc3339(key.first),
+        last: rfc3339(key.last),
+    };
+    keys.into_iter().take(top).map(report).collect()
+}
+
+impl DemandReport {
+    fn new(limit: &RuleLimit, peaks: &CountHistogram, per_period: &CountHistogram) -> Self {
+        let configured = limit.quota.limit();
+        let (p50, p99, p999, max) =
+            (peaks.quantile(500), peaks.quantile(990), peaks.quantile(999), peaks.quantile(1000));
+        let count = u64::from(configured.count.get());
+        let limits: BTreeSet<u64> = [count, p50, p99, p999, max].into_iter().filter(|it| *it > 0).collect();
+        let candidate = |limit: u64| LimitCandidate {
+            limit,
+            keys_above: peaks.excess(limit).0,
+            requests_above: per_period.excess(limit).1,
+        };
+        Self {
+            period: configured.period.to_string(),
+            limit: count,
+            p50,
+            p99,
+            p999,
+            max,
+            candidates: limits.into_iter().map(candidate).collect(),
+            histogram: peaks.buckets().collect(),
+        }
+    }
+}
+
+impl ComparisonReport {
+    fn new(before: &Simulation, replay: &Replay, top: usize) -> Self {
+        let rejected = |simulation: &Simulation, name: &str| {
+            let rules = simulation.policy().rules.rules().iter();
+            let index = rules.into_iter().position(|rule| *rule.name == *name)?;
+            let tally = simulation.tally.rules.get(index)?;
+            Some(OutcomeCounts::from(tally.outcomes).rejected())
+        };
+        let after = &replay.simulation;
+        let names: BTreeSet<&str> = [before, after]
+            .into_iter()
+            .flat_map(|simulation| simulation.policy().rules.rules())
+            .map(|rule| &*rule.name)
+            .collect();
+        let rules = names.into_iter().map(|name| RuleComparison {
+            name: name.to_owned(),
+            before: rejected(before, name),
+            after: rejected(after, name),
+        });
+        let clients = &replay.clients;
+        Self {
+            newly_rejected: clients.newly,
+            no_longer_rejected: clients.no_longer,
+            rejected_by_both: clients.both,
+            new_clients: clients.number(|client| client.rejected > 0 && client.rejected_before == 0),
+            former_clients: clients.number(|client| client.rejected == 0 && client.rejected_before > 0),
+            rules: rules.collect(),
+            top_newly: client_reports(replay, top, |client| client.newly),
+            top_no_longer: client_reports(replay, top, |client| client.no_longer),
+        }
+    }
+}
+
+fn client_reports(replay: &Replay, top: usize, rank: impl Fn(&ClientCount) -> u64) -> Vec<ClientReport> {
+    let rules = &replay.simulation.policy().rules;
+    let report = |(client, count): (Option<IpAddr>, ClientCount)| ClientReport {
+        client: client.map_or_else(|| "unknown client".to_owned(), |client| client.to_string()),
+        rejected: count.rejected,
+        rejected_before: count.rejected_before,
+        rule: count.rule.and_then(|rule| Some(rules.get(rule)?.name.to_string())),
+        first: rfc3339(count.first),
+        last: rfc3339(count.last),
+    };
+    replay.clients.top(top, rank).into_iter().map(report).collect()
+}
+
+impl From<[u64; 8]> for OutcomeCounts {
+    /// Takes the numbers in the order of `DecisionOutcome::ALL`.
+    fn from([allowed, soft, delayed, limited, banned, denied, exempt, shadow]: [u64; 8]) -> Self {
+        Self { allowed, soft, delayed, limited, banned, denied, exempt, shadow }
+    }
+}

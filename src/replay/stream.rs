@@ -1,0 +1,137 @@
+//! One thread per log: reads blocks, parses their lines, and passes them on through a short queue.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+
+use super::ReplayError;
+use super::format::fields::FieldNames;
+use super::format::{LineParser, LogFormat, next_line};
+use super::input::{BlockReader, LogInput, MAX_LINE_LENGTH};
+use super::record::{LineFault, ParsedBlock, UnreadableLine};
+
+/// Blocks that are parsed ahead.
+const MAX_QUEUED_BLOCKS: usize = 2;
+/// Unreadable lines that a report shows for each log.
+pub(super) const MAX_EXAMPLES: usize = 3;
+/// Bytes that a report shows of an unreadable line.
+const MAX_EXAMPLE_LENGTH: usize = 120;
+
+/// A log that is being parsed.
+pub(super) struct LogStream {
+    blocks: Receiver<io::Result<ParsedBlock>>,
+    spare: SyncSender<ParsedBlock>,
+    name: String,
+}
+
+impl LogStream {
+    /// Starts to parse a log on a thread of `scope`.
+    pub(super) fn start<'s, 'e>(
+        scope: &'s std::thread::Scope<'s, 'e>,
+        log: LogInput,
+        names: &'e FieldNames,
+        bytes: &Arc<AtomicU64>,
+    ) -> Result<Self, ReplayError> {
+        let (sender, blocks) = sync_channel(MAX_QUEUED_BLOCKS);
+        let (spare, used) = sync_channel(MAX_QUEUED_BLOCKS + 2);
+        let (name, format) = (log.name.clone(), log.format.unwrap_or(LogFormat::Json));
+        let failed = |error| ReplayError::Log(name.clone(), error);
+        let reader = log.into_blocks(bytes).map_err(failed)?;
+        let parse = move || parse_blocks(reader, LineParser::new(format, names), &sender, &used);
+        std::thread::Builder::new()
+            .name("replay-log".to_owned())
+            .spawn_scoped(scope, parse)
+            .map_err(failed)?;
+        Ok(Self { blocks, spare, name })
+    }
+
+    /// Returns the next block, waiting for it; `None` at the end.
+    ///
+    /// # Errors
+    /// [`ReplayError`] if the log cannot be read.
+    pub(super) fn next_block(&self) -> Result<Option<ParsedBlock>, ReplayError> {
+        match self.blocks.recv() {
+            Ok(Ok(block)) => Ok(Some(block)),
+            Ok(Err(error)) => Err(ReplayError::Log(self.name.clone(), error)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Returns the memory of a block to be used again.
+    pub(super) fn recycle(&self, block: ParsedBlock) {
+        let _ = self.spare.try_send(block);
+    }
+}
+
+fn parse_blocks(
+    mut reader: BlockReader,
+    mut parser: LineParser<'_>,
+    sender: &SyncSender<io::Result<ParsedBlock>>,
+    spare: &Receiver<ParsedBlock>,
+) {
+    let mut line_number = 0;
+    loop {
+        let mut block = match spare.try_recv() {
+            Ok(block) => block,
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => ParsedBlock::default(),
+        };
+        block.clear();
+        let sent = match reader.read(&mut block.data) {
+            Ok(None) => return,
+            Ok(Some(long_lines)) => {
+                parse_block(&mut block, &mut parser, &mut line_number, long_lines);
+                sender.send(Ok(block))
+            }
+            Err(error) => sender.send(Err(error)),
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Parses the lines of a block, before which `long_lines` were too long.
+pub(super) fn parse_block(
+    block: &mut ParsedBlock,
+    parser: &mut LineParser<'_>,
+    line_number: &mut u64,
+    long_lines: u64,
+) {
+    let ParsedBlock { data, requests, headers, counts, examples, .. } = block;
+    for _ in 0..long_lines {
+        *line_number += 1;
+        counts.unreadable += 1;
+        let text = format!("(longer than {} KiB)", MAX_LINE_LENGTH >> 10);
+        examples.push(UnreadableLine { line: *line_number, text });
+    }
+    counts.lines += long_lines;
+    let mut at = 0;
+    while let Some(line) = next_line(data, &mut at) {
+        *line_number += 1;
+        if line.is_empty() {
+            continue;
+        }
+        counts.lines += 1;
+        let text = line.clone();
+        let parsed = if line.len() > MAX_LINE_LENGTH {
+            Err(LineFault::Unreadable)
+        } else {
+            parser.parse(data, line, headers)
+        };
+        match parsed {
+            Ok(request) => requests.push(request),
+            Err(LineFault::NoRequest) => counts.no_request += 1,
+            Err(LineFault::Unreadable) => {
+                counts.unreadable += 1;
+                if examples.len() < MAX_EXAMPLES {
+                    let end = text.end.min(text.start + MAX_EXAMPLE_LENGTH);
+                    let shown = String::from_utf8_lossy(&data[text.start..end]);
+                    examples
+                        .push(UnreadableLine { line: *line_number, text: shown.escape_debug().to_string() });
+                }
+            }
+        }
+    }
+    block.sort();
+}

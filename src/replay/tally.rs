@@ -1,0 +1,188 @@
+//! Counts of what each rule did with the requests of a log.
+
+pub(super) mod histogram;
+pub(super) mod keys;
+pub(super) mod series;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use self::keys::KeyTable;
+use self::series::OutcomeSeries;
+use super::simulation::Fate;
+use crate::engine::Policy;
+use crate::identify::Attributes;
+use crate::limiter::Limiter;
+use crate::limiter::key::KeyHasher;
+use crate::limiter::timestamp::Timestamp;
+use crate::limits::AppliedLimits;
+use crate::rules::RuleIndex;
+use crate::rules::attribute::IncompleteKey;
+use crate::rules::matcher::Match;
+use crate::rules::outcome::DecisionOutcome;
+use crate::rules::pattern::Route;
+use crate::rules::rule::{Action, Rule};
+
+/// Period by which keys of rules without a limit are counted.
+const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
+
+/// A request that has been decided, as the counts see it.
+#[derive(Clone, Copy)]
+pub(super) struct DecidedRequest<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) attributes: &'a Attributes<'a>,
+    pub(super) now: Timestamp,
+}
+
+/// What all rules did.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) rules: Box<[RuleTally]>,
+    hasher: KeyHasher,
+    /// Requests that passed, and those that were rejected.
+    pub(super) passed: u64,
+    pub(super) rejected: u64,
+    /// Requests that passed after a delay.
+    pub(super) delayed: u64,
+}
+
+/// What one rule did.
+#[derive(Debug)]
+pub(super) struct RuleTally {
+    /// Requests by outcome, in the order of [`DecisionOutcome::ALL`].
+    pub(super) outcomes: [u64; DecisionOutcome::ALL.len()],
+    /// Requests that it would have admitted, and that another rule rejected.
+    pub(super) rejected_by_others: u64,
+    /// Requests that another service would have decided.
+    pub(super) not_simulated: u64,
+    /// Sum and maximum of the delays.
+    pub(super) delays: Duration,
+    pub(super) max_delay: Duration,
+    pub(super) series: OutcomeSeries,
+    pub(super) keys: KeyTable,
+}
+
+impl RuleTally {
+    fn new(rule: &Rule, max_keys: usize) -> Self {
+        let period = rule.limits().first().map_or(DEFAULT_PERIOD, |limit| limit.quota.window().duration());
+        Self {
+            outcomes: [0; DecisionOutcome::ALL.len()],
+            rejected_by_others: 0,
+            not_simulated: 0,
+            delays: Duration::ZERO,
+            max_delay: Duration::ZERO,
+            series: OutcomeSeries::default(),
+            keys: KeyTable::new(max_keys, u64::try_from(period.as_nanos()).unwrap_or(u64::MAX)),
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, outcome: DecisionOutcome, now: Timestamp) {
+        self.outcomes[outcome as usize] += 1;
+        self.series.add(outcome, now);
+    }
+}
+
+impl Tally {
+    /// Creates empty counts for the rules of `policy`, of at most `max_keys` keys each.
+    pub(super) fn new(policy: &Policy, limiter: &Limiter, max_keys: usize) -> Self {
+        let rules = policy.rules.rules().iter();
+        Self {
+            rules: rules.map(|rule| RuleTally::new(rule, max_keys)).collect(),
+            hasher: limiter.hasher(),
+            passed: 0,
+            rejected: 0,
+            delayed: 0,
+        }
+    }
+
+    /// Counts a request that a rule exempts.
+    pub(super) fn exempt(&mut self, rule: RuleIndex, now: Timestamp) {
+        self.passed += 1;
+        if let Some(tally) = self.rules.get_mut(rule.0) {
+            tally.count(DecisionOutcome::Exempt, now);
+        }
+    }
+
+    /// Counts a request that a rule rejects before any limit. It is listed under its client.
+    pub(super) fn denied(&mut self, rule: RuleIndex, request: DecidedRequest<'_>) {
+        self.rejected += 1;
+        let Some(tally) = self.rules.get_mut(rule.0) else { return };
+        tally.count(DecisionOutcome::Denied, request.now);
+        let client = request.client();
+        let key = match client {
+            Some(IpAddr::V4(v4)) => self.hasher.hash(&v4.octets()),
+            Some(IpAddr::V6(v6)) => self.hasher.hash(&v6.octets()),
+            None => self.hasher.hash(&[]),
+        };
+        let text = || client.map_or_else(|| "unknown client".to_owned(), |client| client.to_string());
+        tally.keys.count(key, Some(DecisionOutcome::Denied), request.now, text);
+    }
+
+    /// Counts a request whose limit another service would have decided.
+    pub(super) fn not_simulated(&mut self, rule: RuleIndex) {
+        if let Some(tally) = self.rules.get_mut(rule.0) {
+            tally.not_simulated += 1;
+        }
+    }
+
+    /// Counts a request whose limits have been decided.
+    #[inline]
+    pub(super) fn decided(
+        &mut self,
+        limits: &AppliedLimits,
+        fate: Fate,
+        delay: Duration,
+        request: DecidedRequest<'_>,
+    ) {
+        if fate == Fate::Passed {
+            self.passed += 1;
+            self.delayed += u64::from(!delay.is_zero());
+        } else {
+            self.rejected += 1;
+        }
+        for rule in limits.shadow_rules() {
+            if let Some(tally) = self.rules.get_mut(rule.0) {
+                tally.count(DecisionOutcome::Shadow, request.now);
+            }
+        }
+        limits.for_each_rule(|checks, outcome| {
+            let Some(first) = checks.first() else { return };
+            let Some(tally) = self.rules.get_mut(first.rule.0) else { return };
+            match outcome {
+                Some(outcome) => tally.count(outcome, request.now),
+                None => tally.rejected_by_others += 1,
+            }
+            if outcome == Some(DecisionOutcome::Delayed) {
+                tally.delays = tally.delays.saturating_add(delay);
+                tally.max_delay = tally.max_delay.max(delay);
+            }
+            tally.keys.count(first.check.key, outcome, request.now, || request.key_text(first.rule));
+        });
+    }
+}
+
+impl DecidedRequest<'_> {
+    /// Returns the client's address, or its network; `None` if the log does not have it.
+    pub(super) fn client(&self) -> Option<IpAddr> {
+        self.attributes.client_ip().map(|_| self.attributes.client_network)
+    }
+
+    /// Returns the request's key under a rule as text.
+    fn key_text(&self, rule: RuleIndex) -> String {
+        let Some(rule) = self.policy.rules.get(rule) else { return String::new() };
+        let Action::Limit(limiting) = &rule.action else { return String::new() };
+        let route = match rule.applies_to(self.attributes) {
+            Match::Yes(route) | Match::Unclear(route, _) => route,
+            Match::No => Route(""),
+        };
+        let prefix = self.policy.identify.ipv6_prefix;
+        let parts = limiting.key.0.iter().map(|part| part.text(self.attributes, route, prefix));
+        match parts.collect::<Result<Vec<_>, IncompleteKey>>() {
+            Ok(parts) if parts.is_empty() => "all requests".to_owned(),
+            // Clients choose parts of it, and terminals interpret control characters.
+            Ok(parts) => parts.join(", ").escape_debug().to_string(),
+            Err(_) => "incomplete key".to_owned(),
+        }
+    }
+}
