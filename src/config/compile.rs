@@ -57,7 +57,6 @@ use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
 use crate::limiter::elastic::signal::SignalSet;
-use crate::observe::key_writer::LogKeys;
 use crate::{drain, identify, response};
 
 /// Compiles the configuration; `None` if it has problems. Files that it names are relative to `file`.
@@ -72,7 +71,7 @@ pub(super) fn compile(
     let mut compiled_listeners = listeners::compile(raw, files, report);
     let rls = rls::compile(raw, &mut compiled_listeners.used_addresses, files, report);
     let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
-    let access_log = access_log::compile(raw.access_log.as_ref(), file, root.key("access_log"), report);
+    let (access_log, log_keys) = access_log::compile(raw, file, report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
     let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
     let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"), report);
@@ -112,9 +111,7 @@ pub(super) fn compile(
         trailing_slash::note_bypassed_rules(raw, root.key("rules"), &rules, report);
     }
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
-    if store.is_some() && !context.has_shared_limits {
-        note_unused_store(report);
-    }
+    note_unused_store(store.is_none() || context.has_shared_limits, report);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;
@@ -127,7 +124,7 @@ pub(super) fn compile(
         upstream_tls: upstreams.tls,
         admin: compiled_listeners.admin,
         access_log,
-        log_keys: compile_log_keys(raw, report),
+        log_keys,
         tracing,
         drain,
         overload,
@@ -143,7 +140,10 @@ pub(super) fn compile(
     })
 }
 
-fn note_unused_store(report: &mut Diagnostics<'_>) {
+fn note_unused_store(is_used_or_absent: bool, report: &mut Diagnostics<'_>) {
+    if is_used_or_absent {
+        return;
+    }
     let note = ValueError::new("not used, because no limit needs the store");
     report.add_note(
         ConfigPath::ROOT.key("store"),
@@ -236,12 +236,6 @@ fn compile_limit_headers(raw: &raw::Root, report: &mut Diagnostics<'_>) -> respo
             .unwrap_or(&Visibility::Off),
     };
     response::LimitHeaderSettings { ratelimit_headers, ietf_headers: raw.ietf_headers.unwrap_or(false) }
-}
-
-fn compile_log_keys(raw: &raw::Root, report: &mut Diagnostics<'_>) -> Option<LogKeys> {
-    let fault = ValueError::new("expected one of value, hash, off, got true");
-    let log_keys = read_or_off(raw.log_keys.as_ref()?, fault, ConfigPath::ROOT.key("log_keys"), report);
-    Some(log_keys.copied().unwrap_or(LogKeys::Off))
 }
 
 /// Resolves `path` relative to the directory of `file`.
