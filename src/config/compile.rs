@@ -59,7 +59,6 @@ use super::{Config, defaults};
 use crate::engine::PolicySpec;
 use crate::identify::cidr::CidrSet;
 use crate::limiter::elastic::signal::SignalSet;
-use crate::observe::key_writer::LogKeys;
 use crate::rules::rule::Rule;
 use crate::{drain, identify, response};
 
@@ -75,9 +74,11 @@ pub(super) fn compile(
     let mut compiled_listeners = listeners::compile(raw, files, report);
     let rls = rls::compile(raw, &mut compiled_listeners.used_addresses, files, report);
     let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
-    let access_log = access_log::compile(raw.access_log.as_ref(), file, root.key("access_log"), report);
+    let (access_log, log_keys) = access_log::compile(raw, file, report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
     let alerts = alerts::compile(raw.alerts.as_ref(), root.key("alerts"), files, report);
+    let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
+    let state_file = state_file::compile(raw.state.as_ref(), file, root.key("state"), report);
     let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"), report);
     let mut identify = compile_identify(raw, files, report);
     let response = compile_limit_headers(raw, report);
@@ -112,9 +113,7 @@ pub(super) fn compile(
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
-    if store.is_some() && !context.has_shared_limits {
-        note_unused_store(report);
-    }
+    note_unused_store(store.is_none() || context.has_shared_limits, report);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;
@@ -127,13 +126,13 @@ pub(super) fn compile(
         upstream_tls: upstreams.tls,
         admin: compiled_listeners.admin,
         access_log,
-        log_keys: compile_log_keys(raw, report),
+        log_keys,
         tracing,
         alerts,
-        drain: compile_drain(raw.drain.as_ref(), root.key("drain"), report),
+        drain,
         overload,
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
-        state_file: state_file::compile(raw.state.as_ref(), file, root.key("state"), report),
+        state_file,
         store,
         policy: PolicySpec { identify, rules, rejections, routes: upstreams.routes, response },
         elastic_signals: compile_elastic_signals(raw.elastic.as_ref()),
@@ -157,7 +156,10 @@ fn note_questionable_rules(root: &raw::Root, rules: &[Rule], report: &mut Diagno
     }
 }
 
-fn note_unused_store(report: &mut Diagnostics<'_>) {
+fn note_unused_store(is_used_or_absent: bool, report: &mut Diagnostics<'_>) {
+    if is_used_or_absent {
+        return;
+    }
     let note = ValueError::new("not used, because no limit needs the store");
     report.add_note(
         ConfigPath::ROOT.key("store"),
@@ -250,12 +252,6 @@ fn compile_limit_headers(raw: &raw::Root, report: &mut Diagnostics<'_>) -> respo
             .unwrap_or(&Visibility::Off),
     };
     response::LimitHeaderSettings { ratelimit_headers, ietf_headers: raw.ietf_headers.unwrap_or(false) }
-}
-
-fn compile_log_keys(raw: &raw::Root, report: &mut Diagnostics<'_>) -> Option<LogKeys> {
-    let fault = ValueError::new("expected one of value, hash, off, got true");
-    let log_keys = read_or_off(raw.log_keys.as_ref()?, fault, ConfigPath::ROOT.key("log_keys"), report);
-    Some(log_keys.copied().unwrap_or(LogKeys::Off))
 }
 
 /// Resolves `path` relative to the directory of `file`.

@@ -50,7 +50,6 @@ pub(super) fn handle(
     let worker = &connection.worker;
     let view = worker.view();
     let now = worker.shared.clock.now();
-
     let (mut context, admission) = admit(connection, &mut head, now, &view);
     if let Err(by) = admission {
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
@@ -70,17 +69,15 @@ pub(super) fn handle(
     set_client(&mut context, &hop, flags, &view, &attributes);
     let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
-            view.limits.record_without_limit(rule, DecisionOutcome::Exempt, &attributes);
-            log_without_limit(&mut context, rule, DecisionOutcome::Exempt);
+            record_without_limit(&mut context, &view, rule, DecisionOutcome::Exempt, &attributes);
             PendingLimits::none(now)
         }
-        Selection::Limited(selected, side_effects) => {
-            PendingLimits::check(&view.limits, selected, side_effects, &attributes, now)
+        Selection::Limited(checks, rest) => {
+            PendingLimits::check(&view.limits, checks, rest, &attributes, now)
         }
         Selection::Denied(rule, denial) => {
-            view.limits.record_without_limit(rule, DecisionOutcome::Denied, &attributes);
+            record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
-            log_without_limit(&mut context, rule, DecisionOutcome::Denied);
             log_rejection(&mut context, &mut head, flags, &hop);
             let unread = PendingBody::new(flags.expectation(), body);
             return ready(local_reply::denied(context, &view.policy.denied, denial, unread));
@@ -101,10 +98,7 @@ pub(super) fn handle(
             return ready(local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread));
         }
     };
-
-    if !pending.is_pending() {
-        log_decision(&mut context, pending.limits(), None, Some(&attributes));
-    }
+    log_admission(&mut context, &pending, &attributes);
     let upstream = view.upstream(&attributes).map(Rc::clone);
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
@@ -214,8 +208,23 @@ fn log_rejection(
     }
 }
 
-/// Records for the log what a rule decided without a limit.
-fn log_without_limit(context: &mut RequestContext, rule: RuleIndex, outcome: DecisionOutcome) {
+/// Records for the log how the limits that are counted here admit a request, unless the store or another service has yet
+/// to decide.
+fn log_admission(context: &mut RequestContext, pending: &PendingLimits, attributes: &Attributes<'_>) {
+    if !pending.is_pending() {
+        log_decision(context, pending.limits(), None, Some(attributes));
+    }
+}
+
+/// Records what a rule decided without a limit, also for the log.
+fn record_without_limit(
+    context: &mut RequestContext,
+    view: &GenerationView,
+    rule: RuleIndex,
+    outcome: DecisionOutcome,
+    attributes: &Attributes<'_>,
+) {
+    view.limits.record_without_limit(rule, outcome, attributes);
     if let Some(log) = &mut context.log {
         log.set_decision(DecisionSummary::without_limit(rule, outcome));
     }

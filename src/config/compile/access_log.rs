@@ -9,10 +9,27 @@ use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
 use crate::config::parse::{self, nearest_name};
 use crate::config::raw::{self, OrOff};
 use crate::limiter::percent::Percent;
+use crate::observe::key_writer::LogKeys;
 use crate::telemetry::access_log::{AccessLogSettings, CustomFormat, Format, Sink};
 
-/// Compiles `access_log`; `None` if it is disabled or has problems.
+/// Compiles `access_log` and `log_keys`.
 pub(super) fn compile(
+    raw: &raw::Root,
+    file: &Path,
+    report: &mut Diagnostics<'_>,
+) -> (Option<AccessLogSettings>, Option<LogKeys>) {
+    let root = ConfigPath::ROOT;
+    let access_log = compile_access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
+    let fault = ValueError::new("expected one of value, hash, off, got true");
+    let log_keys = raw.log_keys.as_ref().map(|log_keys| {
+        let log_keys = read_or_off(log_keys, fault, root.key("log_keys"), report);
+        log_keys.copied().unwrap_or(LogKeys::Off)
+    });
+    (access_log, log_keys)
+}
+
+/// Compiles `access_log`; `None` if it is disabled or has problems.
+fn compile_access_log(
     raw: Option<&OrOff<raw::AccessLog>>,
     file: &Path,
     at: ConfigPath<'_>,

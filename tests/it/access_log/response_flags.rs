@@ -83,9 +83,12 @@ fn rls_rejection_sets_rl_and_rls_failure_sets_rlse() {
         get(weir.address(), path);
     }
     log.assert_flags(&[(200, "-"), (429, "RL"), (503, "RLSE")]);
-    let rule = |line: &String| serde_json::from_str::<Value>(line).unwrap()["rule"].clone();
-    let rules: Vec<_> = log.lines(3).iter().map(rule).collect();
-    assert_eq!(rules, [Value::Null, "few".into(), "nobody".into()]);
+    let decision = |line: &String| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        [line["rule"].clone(), line["outcome"].clone()]
+    };
+    let decisions: Vec<_> = log.lines(3).iter().map(decision).collect();
+    assert_eq!(decisions, [["few", "allowed"], ["few", "limited"], ["nobody", "denied"]]);
 }
 
 #[test]
