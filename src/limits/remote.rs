@@ -52,12 +52,12 @@ pub(super) struct RemoteVerdicts {
     /// Headers for the response to the client.
     pub(super) headers: HeaderMap,
     /// What each rule decided.
-    pub(super) outcomes: SmallVec<[RemoteOutcome; 2]>,
+    pub(super) outcomes: SmallVec<[RuleOutcome; 2]>,
 }
 
 /// Decision of another service for one rule.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RemoteOutcome {
+pub(super) struct RuleOutcome {
     pub(super) rule: RuleIndex,
     pub(super) outcome: DecisionOutcome,
     /// Limit and remaining units, if the service reports them.
@@ -240,7 +240,7 @@ fn decide(
         by_rule(responses)
     {
         let standing = verdict.as_ref().and_then(|verdict| Standing::from_service(&verdict.status));
-        let mut note = |outcome| verdicts.outcomes.push(RemoteOutcome { rule, outcome, standing });
+        let mut note = |outcome| verdicts.outcomes.push(RuleOutcome { rule, outcome, standing });
         match verdict {
             Some(RemoteVerdict { rejects, status, body }) => {
                 verdicts.limit_statuses.extend(limit_status(view.rule_name(rule), &status));

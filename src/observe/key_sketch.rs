@@ -33,7 +33,7 @@ pub struct KeyBudget(AtomicUsize);
 
 /// Decisions of one key by their effect on the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeyCounts {
+pub struct DecisionEffects {
     /// Admitted, marked and delayed requests included.
     pub admitted: u64,
     /// Rejected by a limit, a ban or for a missing part of the key.
@@ -52,7 +52,7 @@ pub struct TrackedKey {
     /// The key as operators may see it.
     pub text: Arc<str>,
     /// Decisions since the key is tracked.
-    pub counts: KeyCounts,
+    pub counts: DecisionEffects,
     /// Maximum number of decisions before that. The estimate of all decisions includes it.
     pub overcount: u64,
     /// When the key entered.
@@ -101,7 +101,7 @@ impl KeyBudget {
     }
 }
 
-impl KeyCounts {
+impl DecisionEffects {
     /// Counts one decision.
     pub fn record(&mut self, outcome: DecisionOutcome) {
         let count = match outcome {
@@ -197,7 +197,7 @@ impl KeySketch {
         let enter = |text: Arc<str>| TrackedKey {
             key,
             text,
-            counts: KeyCounts::default(),
+            counts: DecisionEffects::default(),
             overcount: bound,
             first_seen: now,
             last_seen: now,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::key_sketch::{KeyBudget, KeyCounts, KeySketch, MAX_KEYS_PER_SKETCH, SketchCopy};
+use super::key_sketch::{DecisionEffects, KeyBudget, KeySketch, MAX_KEYS_PER_SKETCH, SketchCopy};
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::outcome::DecisionOutcome;
@@ -77,7 +77,7 @@ pub struct TopKey {
     /// The key as operators may see it.
     pub text: Arc<str>,
     /// Its decisions.
-    pub counts: KeyCounts,
+    pub counts: DecisionEffects,
     /// Maximum number by which their sum may be too high.
     pub overcount: u64,
     /// When it entered the present windows.
@@ -211,7 +211,7 @@ impl Merge {
             let sum = self.keys.entry(tracked.key).or_insert_with(|| TopKey {
                 key: tracked.key,
                 text: Arc::clone(&tracked.text),
-                counts: KeyCounts::default(),
+                counts: DecisionEffects::default(),
                 overcount: 0,
                 first_seen: tracked.first_seen,
                 last_seen: tracked.last_seen,

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
-use crate::support::wait::DEADLINE;
+use crate::support::wait::{self, DEADLINE};
 use crate::support::{Client, Request, Weir, config, fetch, run_concurrently};
 
 const RULES: &str = "client_ip: { trusted_proxies: 127.0.0.1 }
@@ -66,7 +66,7 @@ fn heaviest_keys_are_listed_by_rule() {
     assert_eq!(first["fingerprint"].as_str().map(str::len), Some(32));
     assert_eq!((&per_ip["keys"][1]["admitted"], &per_ip["keys"][1]["banned"]), (&1.into(), &false.into()));
     let shadow = &rules[1]["keys"][0];
-    assert_eq!((&shadow["key"], &shadow["shadow"]), (&"client_ip=203.0.113.7, path=/a".into(), &1.into()));
+    assert_eq!((&shadow["key"], &shadow["shadow"]), (&"client_ip=203.0.113.7, path=/a".into(), &3.into()));
 }
 
 #[test]
@@ -102,10 +102,13 @@ fn invalid_queries_of_the_heaviest_keys_are_rejected() {
 fn snapshot_has_what_live_views_need() {
     let weir = Weir::start(&config("echo", RULES));
     send_as(&weir, "203.0.113.7", 5);
-    let shown = weir.admin_json("/events?once");
+    let shown = wait::until("the end of all requests", || {
+        let shown = weir.admin_json("/events?once");
+        (shown["in_flight"] == 0).then_some(shown)
+    });
     assert_eq!((&shown["requests"]["total"], &shown["requests"]["by_class"]["2xx"]), (&5.into(), &3.into()));
     assert_eq!((&shown["generation"], &shown["draining"]), (&1.into(), &false.into()));
-    assert_eq!((&shown["in_flight"], &shown["config"]["status"]), (&0.into(), &"started".into()));
+    assert_eq!(shown["config"]["status"], "started");
     let rule = &shown["rules"][0];
     assert_eq!(
         (&rule["name"], &rule["limits"][0], &rule["throttle"]),
@@ -116,7 +119,7 @@ fn snapshot_has_what_live_views_need() {
         (&rule["decisions"]["banned"], &rule["factor"], &rule["shared"]),
         (&1.into(), &Value::Null, &Value::Null)
     );
-    assert_eq!(shown["upstreams"][0]["endpoints"], 1);
+    assert!(shown["upstreams"][0]["name"].is_string(), "{shown}");
     assert_eq!(shown["top"][0]["keys"][0]["key"], "client_ip=203.0.113.7");
     for key in ["time", "uptime_seconds", "version", "elastic"] {
         assert!(shown.get(key).is_some(), "{key}");
@@ -147,7 +150,7 @@ fn number_of_event_streams_is_bounded() {
     assert_eq!(weir.admin_get("/events").status, 503);
     streams.pop();
     // The end of a stream is noticed at its next event.
-    crate::support::wait::until_true("room for a stream", || {
+    wait::until_true("room for a stream", || {
         let mut line = String::new();
         open_events(&weir).read_line(&mut line).unwrap();
         line.starts_with("HTTP/1.1 200")

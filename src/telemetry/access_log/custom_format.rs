@@ -22,7 +22,7 @@ const MISSING: &[u8] = b"-";
 /// A parsed format string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomFormat {
-    pieces: Box<[Piece]>,
+    pieces: Box<[FormatPiece]>,
     other_headers: Box<[HeaderName]>,
 }
 
@@ -44,13 +44,13 @@ pub enum FormatError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum FormatPiece {
     Literal(Box<[u8]>),
-    Value { value: Value, max_length: usize },
+    Value { value: FormatValue, max_length: usize },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
+enum FormatValue {
     /// The first of these headers that the request has.
     Header(Box<[HeaderSource]>),
     Field(Field),
@@ -154,11 +154,11 @@ impl CustomFormat {
     pub(super) fn write(&self, entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
         for piece in &self.pieces {
             match piece {
-                Piece::Literal(text) => line.extend_from_slice(text),
-                Piece::Value { value: Value::Field(field), max_length } => {
+                FormatPiece::Literal(text) => line.extend_from_slice(text),
+                FormatPiece::Value { value: FormatValue::Field(field), max_length } => {
                     write_field(*field, entry, *max_length, line);
                 }
-                Piece::Value { value: Value::Header(sources), max_length } => {
+                FormatPiece::Value { value: FormatValue::Header(sources), max_length } => {
                     let value = sources.iter().find_map(|source| source.read(entry));
                     push_escaped(line, value.unwrap_or(MISSING), *max_length);
                 }
@@ -167,16 +167,16 @@ impl CustomFormat {
     }
 }
 
-fn push_literal(pieces: &mut Vec<Piece>, text: &str) {
+fn push_literal(pieces: &mut Vec<FormatPiece>, text: &str) {
     match pieces.last_mut() {
         _ if text.is_empty() => {}
-        Some(Piece::Literal(before)) => *before = [before, text.as_bytes()].concat().into(),
-        _ => pieces.push(Piece::Literal(text.as_bytes().into())),
+        Some(FormatPiece::Literal(before)) => *before = [before, text.as_bytes()].concat().into(),
+        _ => pieces.push(FormatPiece::Literal(text.as_bytes().into())),
     }
 }
 
 /// Parses the text between two percent signs: `NAME`, `NAME(ARGUMENT)`, either followed by `:LENGTH`.
-fn parse_operator(operator: &str, other_headers: &mut Vec<HeaderName>) -> Result<Piece, FormatError> {
+fn parse_operator(operator: &str, other_headers: &mut Vec<HeaderName>) -> Result<FormatPiece, FormatError> {
     let invalid = || FormatError::InvalidArgument(operator.to_owned());
     // A header name never contains a colon, except at its beginning.
     let (name, length) = match operator.rsplit_once(':') {
@@ -190,18 +190,18 @@ fn parse_operator(operator: &str, other_headers: &mut Vec<HeaderName>) -> Result
         Some(names) => {
             let names = names.strip_suffix(')').ok_or_else(invalid)?;
             let mut source = |name: &str| HeaderSource::parse(name, other_headers).ok_or_else(invalid);
-            Value::Header(names.split('?').map(&mut source).collect::<Result<_, _>>()?)
+            FormatValue::Header(names.split('?').map(&mut source).collect::<Result<_, _>>()?)
         }
         None => {
             let field = FIELDS.iter().find(|(known, _)| *known == upper).map(|(_, field)| *field);
-            Value::Field(field.ok_or_else(|| FormatError::UnknownOperator(operator.to_owned()))?)
+            FormatValue::Field(field.ok_or_else(|| FormatError::UnknownOperator(operator.to_owned()))?)
         }
     };
     let longest = match &value {
-        Value::Header(sources) if sources.contains(&HeaderSource::Path) => MAX_PATH_LENGTH,
-        Value::Header(_) | Value::Field(_) => MAX_VALUE_LENGTH,
+        FormatValue::Header(sources) if sources.contains(&HeaderSource::Path) => MAX_PATH_LENGTH,
+        FormatValue::Header(_) | FormatValue::Field(_) => MAX_VALUE_LENGTH,
     };
-    Ok(Piece::Value { value, max_length: length.map_or(longest, |length| length.min(longest)) })
+    Ok(FormatPiece::Value { value, max_length: length.map_or(longest, |length| length.min(longest)) })
 }
 
 impl HeaderSource {

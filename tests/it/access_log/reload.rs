@@ -47,8 +47,11 @@ fn no_line_is_lost_when_the_destination_changes_under_load() {
             weir.reload(&with_log(&logs[turn], "envoy"));
         }
     });
-    let count =
-        || logs.iter().map(|log| fs::read_to_string(&log.path).unwrap_or_default().lines().count()).sum();
+    let count = || {
+        logs.iter()
+            .map(|log| fs::read_to_string(&log.path).unwrap_or_default().lines().count())
+            .sum::<usize>()
+    };
     wait::until_true("all lines", || count() == REQUESTS);
     assert_eq!(weir.metric("weir_access_log_dropped_total", &[]), 0.0);
 }
