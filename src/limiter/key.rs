@@ -58,7 +58,7 @@ impl std::fmt::Debug for KeyHasher {
 }
 
 /// Hashed key of a request, before the salt of a limit is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash([u64; 2]);
 
 impl KeyHash {

@@ -148,7 +148,7 @@ fn responses_settle_at_the_end_of_their_requests() {
         (12.0, 401, 1.0),
         (14.0, 200, 1.0),
     ];
-    let mut log: Vec<_> = log.into_iter().collect();
+    let mut log: Vec<(f64, u16, f64)> = log.into_iter().collect();
     log.sort_by(|one, other| (one.0 + one.2).total_cmp(&(other.0 + other.2)));
     let log: String =
         log.into_iter().map(|(second, status, duration)| request(second, status, duration)).collect();
