@@ -93,10 +93,11 @@ impl LogDriver<'_> {
                     merge.release(Timestamp::END, 0, replay);
                     return Ok(());
                 }
+                // Every log with requests from before the frontier is open now.
+                let frontier = frontier.unwrap_or_default();
+                merge.release(frontier.saturating_sub(REORDERING_WINDOW), MAX_WAITING, replay);
                 lines += merge.read_block(reports)?;
                 self.show_progress(lines);
-                let frontier = merge.frontier().unwrap_or_default();
-                merge.release(frontier.saturating_sub(REORDERING_WINDOW), MAX_WAITING, replay);
             }
         })
     }

@@ -165,7 +165,7 @@ fn attributes_that_the_log_lacks_are_counted() {
         "weir.yaml",
         "  - { name: per-key, match: { path: /a }, key: { header: x-api-key }, limit: 1/h }
   - { name: agents, match: { header: { user-agent: \"curl/*\" } }, key: [], limit: 1/h }
-  - { name: other, key: [], limit: 1/h, scope: { rls: 127.0.0.1:1 } }\n",
+  - { name: other, key: [], limit: 1/h, scope: { rls: 127.0.0.1:1, domain: d, on_error: local } }\n",
     );
     let log = place.write("log", burst() + &line(3, "192.0.2.3", "GET /b", 200));
     let report = place.replay(&["-c", &rules, &log]);
