@@ -132,22 +132,12 @@ fn admin_client(address: &str, args: &AdminTokenArgs) -> Result<AdminClient, Str
 }
 
 fn replay_logs(args: &ReplayArgs) -> ExitCode {
-    let load = |path: &PathBuf| match config::load(path) {
-        Ok(config) if config.central.is_some() => Err(vec![format!(
-            "{}: config: the rules are on another server, replay needs a file with rules",
-            path.display()
-        )]),
-        Ok(config) => Ok(config),
-        Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
+    let load = || -> Result<_, Vec<String>> {
+        Ok((load_rules(&args.config)?, args.against.as_deref().map(load_rules).transpose()?))
     };
-    let configs =
-        load(&args.config).and_then(|config| Ok((config, args.against.as_ref().map(load).transpose()?)));
-    let (config, against) = match configs {
+    let (config, against) = match load() {
         Ok(configs) => configs,
-        Err(problems) => {
-            print_lines(&mut std::io::stderr(), &problems);
-            return ExitCode::from(EXIT_USAGE);
-        }
+        Err(problems) => return report_usage(&problems),
     };
     let options = ReplayOptions {
         logs: args.logs.clone(),
@@ -160,27 +150,39 @@ fn replay_logs(args: &ReplayArgs) -> ExitCode {
         headroom: args.elastic_headroom,
         top: args.top,
     };
-    let rules = replay_rules(&args.config, &config);
-    let against =
-        args.against.as_deref().zip(against.as_ref()).map(|(path, config)| replay_rules(path, config));
-    let report = match replay::run(&rules, against.as_ref(), &options) {
+    let against = args.against.as_deref().zip(against.as_ref());
+    let against = against.map(|(path, config)| replay_rules(path, config));
+    let report = match replay::run(&replay_rules(&args.config, &config), against.as_ref(), &options) {
         Ok(report) => report,
-        Err(error @ ReplayError::Option(_)) => {
-            print_lines(&mut std::io::stderr(), &[format!("weir: {error}")]);
-            return ExitCode::from(EXIT_USAGE);
-        }
+        Err(error @ ReplayError::Option(_)) => return report_usage(&[format!("weir: {error}")]),
         Err(error) => return report_failure(&error.to_string()),
     };
     print_lines(&mut std::io::stdout(), &[report.to_string().trim_end()]);
-    let files = [(&args.html, report.to_html()), (&args.json, report.to_json())];
-    for (path, text) in files {
-        if let Some(path) = path
-            && let Err(error) = std::fs::write(path, text)
-        {
-            return report_failure(&format!("{}: cannot be written: {error}", path.display()));
-        }
+    let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
+        Some(path) => std::fs::write(path, text())
+            .map_err(|error| format!("{}: cannot be written: {error}", path.display())),
+        None => Ok(()),
+    };
+    let written =
+        write(&args.html, &|| report.to_html()).and_then(|()| write(&args.json, &|| report.to_json()));
+    written.map_or_else(|message| report_failure(&message), |()| ExitCode::SUCCESS)
+}
+
+/// Loads a configuration whose rules are replayed.
+fn load_rules(path: &Path) -> Result<config::Config, Vec<String>> {
+    match config::load(path) {
+        Ok(config) if config.central.is_some() => Err(vec![format!(
+            "{}: config: the rules are on another server, replay needs a file with rules",
+            path.display()
+        )]),
+        Ok(config) => Ok(config),
+        Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
     }
-    ExitCode::SUCCESS
+}
+
+fn report_usage<L: std::fmt::Display>(problems: &[L]) -> ExitCode {
+    print_lines(&mut std::io::stderr(), problems);
+    ExitCode::from(EXIT_USAGE)
 }
 
 fn replay_rules<'a>(path: &Path, config: &'a config::Config) -> ReplayRules<'a> {

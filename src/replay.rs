@@ -12,7 +12,9 @@ pub mod record;
 pub mod report;
 
 mod clients;
+mod decisions;
 mod driver;
+mod endings;
 mod input;
 mod needs;
 mod simulation;

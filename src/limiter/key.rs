@@ -60,7 +60,7 @@ impl fmt::Debug for KeyHasher {
 }
 
 /// Hashed key of a request, before the salt of a limit is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash([u64; 2]);
 
 impl Hash for KeyHash {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use foldhash::fast::FixedState;
 
-use super::simulation::Fate;
+use super::tally::Fate;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 

@@ -3,28 +3,21 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::clients::ClientTable;
+use super::decisions::Replay;
 use super::format::fields::FieldNames;
 use super::input::LogInput;
-use super::record::{LineCounts, LoggedRequest, ParsedBlock};
+use super::record::{LineCounts, ParsedBlock};
 use super::report::{LogReport, ReplayReport};
-use super::simulation::{Fate, Simulation};
+use super::simulation::Simulation;
 use super::stream::{LogStream, MAX_EXAMPLES};
-use super::timeline::Timeline;
+use super::timeline::{MAX_WAITING, REORDERING_WINDOW, Timeline};
 use super::{ReplayError, ReplayOptions, ReplayRules};
 use crate::clock::Stopwatch;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
-
-/// How far the logs must have advanced beyond the arrival of a request before it is decided. Lines are written when
-/// requests end, so this is how long a request may take without being out of order.
-pub(super) const REORDERING_WINDOW: Duration = Duration::from_secs(60);
-/// Maximum number of requests that wait to be decided, about 400 MB. More make the window shorter.
-pub(super) const MAX_WAITING: usize = 1_000_000;
 
 /// A log that is being read.
 struct OpenLog {
@@ -33,25 +26,6 @@ struct OpenLog {
     index: usize,
     /// Latest end of a request so far.
     last_end: Timestamp,
-}
-
-/// The rules, and what they did so far.
-pub(super) struct Replay {
-    pub(super) simulation: Simulation,
-    /// The rules to compare with.
-    pub(super) before: Option<Simulation>,
-    pub(super) clients: ClientTable,
-    /// The virtual clock.
-    now: Timestamp,
-    pub(super) first: Option<Timestamp>,
-    pub(super) last: Timestamp,
-    pub(super) requests: u64,
-    /// Requests that the proxy would not accept.
-    pub(super) malformed: u64,
-    /// Requests that were read after later ones had been decided.
-    pub(super) late: u64,
-    /// Whether every time so far is a whole second.
-    pub(super) has_whole_seconds: bool,
 }
 
 /// Replays logs with `rules`, and compares with the decisions of `against`. Progress is shown on standard error, if that
@@ -78,73 +52,22 @@ pub fn run(
     let logs = options.logs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut reports: Vec<LogReport> = logs.iter().map(LogReport::new).collect();
     let progress = progress_bar(&logs);
-    let read = LogReader { names: &names, bytes: &bytes, progress: &progress, started: &started };
+    let read = LogDriver { names: &names, bytes: &bytes, progress: &progress, started: &started };
     let outcome = read.replay(logs, &mut replay, &mut reports);
     progress.finish_and_clear();
     outcome?;
     Ok(ReplayReport::new(rules, against, options, replay, reports, started.elapsed()))
 }
 
-impl Replay {
-    fn new(simulation: Simulation, before: Option<Simulation>) -> Self {
-        Self {
-            simulation,
-            before,
-            clients: ClientTable::default(),
-            now: Timestamp::EPOCH,
-            first: None,
-            last: Timestamp::EPOCH,
-            requests: 0,
-            malformed: 0,
-            late: 0,
-            has_whole_seconds: true,
-        }
-    }
-
-    /// Returns the names of fields in JSON logs, among them those of all headers that the rules need.
-    fn field_names(&mut self, mappings: &[String]) -> Result<FieldNames, ReplayError> {
-        let mut headers = self.simulation.needs().headers().to_vec();
-        let before = self.before.iter().flat_map(|before| before.needs().headers());
-        let others: Vec<_> = before.filter(|name| !headers.contains(name)).cloned().collect();
-        headers.extend(others);
-        self.simulation.set_collected_headers(&headers);
-        self.before.iter_mut().for_each(|before| before.set_collected_headers(&headers));
-        FieldNames::new(&headers, mappings).map_err(ReplayError::Option)
-    }
-
-    /// Decides one request.
-    #[inline]
-    fn decide(&mut self, block: &ParsedBlock, request: &LoggedRequest) {
-        self.requests += 1;
-        self.late += u64::from(request.start < self.now);
-        self.has_whole_seconds &= request.start.as_nanos() % 1_000_000_000 == 0;
-        self.now = self.now.max(request.start);
-        let now = self.now;
-        self.first.get_or_insert(now);
-        self.last = now;
-        let (fate, mut client) = self.simulation.decide(block, request, now);
-        let mut fate_before = None;
-        if let Some(before) = &mut self.before {
-            let (fate, its_client) = before.decide(block, request, now);
-            (fate_before, client) = (Some(fate), client.or(its_client));
-        }
-        self.malformed += u64::from(fate == Fate::Malformed);
-        let is_rejected = |fate| matches!(fate, Fate::Rejected(_));
-        if is_rejected(fate) || fate_before.is_some_and(is_rejected) {
-            self.clients.count(client, fate, fate_before, now);
-        }
-    }
-}
-
 /// Reads logs in parallel and merges their requests.
-struct LogReader<'a> {
+struct LogDriver<'a> {
     names: &'a FieldNames,
     bytes: &'a Arc<AtomicU64>,
     progress: &'a ProgressBar,
     started: &'a Stopwatch,
 }
 
-impl LogReader<'_> {
+impl LogDriver<'_> {
     fn replay(
         &self,
         logs: Vec<LogInput>,
@@ -154,43 +77,27 @@ impl LogReader<'_> {
         // The first one last, so that it is the first to be popped.
         let mut closed: Vec<(usize, LogInput)> = logs.into_iter().enumerate().collect();
         closed.sort_by_key(|(index, log)| std::cmp::Reverse((log.first, *index)));
-        let (mut timeline, mut lines) = (Timeline::default(), 0);
+        let mut lines = 0;
         std::thread::scope(|scope| {
             // Dropped before the threads are joined, so that they end if there is an error.
-            let mut open = Vec::<OpenLog>::new();
+            let mut merge = LogMerge::default();
             loop {
-                let frontier = open.iter().map(|log| log.last_end).min();
+                let frontier = merge.frontier();
                 let is_due = |log: &LogInput| frontier.is_none_or(|frontier| log.first <= Some(frontier));
                 if let Some((index, log)) = closed.pop_if(|(_, log)| is_due(log)) {
                     let stream = LogStream::start(scope, log, self.names, self.bytes)?;
-                    open.push(OpenLog { stream, index, last_end: Timestamp::EPOCH });
+                    merge.open.push(OpenLog { stream, index, last_end: Timestamp::EPOCH });
                     continue;
                 }
-                let Some(place) = (0..open.len()).min_by_key(|place| open[*place].last_end) else {
-                    release(&mut timeline, Timestamp::END, 0, replay, &open);
+                if merge.open.is_empty() {
+                    merge.release(Timestamp::END, 0, replay);
                     return Ok(());
-                };
-                match open[place].stream.next_block()? {
-                    None => drop(open.swap_remove(place)),
-                    Some(block) => {
-                        lines += block.counts.lines;
-                        let log = &mut open[place];
-                        log.last_end = log.last_end.max(block.last_end);
-                        reports[log.index].add(&block);
-                        if let Some(unused) = timeline.add(block, log.index) {
-                            log.stream.recycle(unused);
-                        }
-                        self.show_progress(lines);
-                    }
                 }
-                let frontier = open.iter().map(|log| log.last_end).min().unwrap_or_default();
-                release(
-                    &mut timeline,
-                    frontier.saturating_sub(REORDERING_WINDOW),
-                    MAX_WAITING,
-                    replay,
-                    &open,
-                );
+                // Every log with requests from before the frontier is open now.
+                let frontier = frontier.unwrap_or_default();
+                merge.release(frontier.saturating_sub(REORDERING_WINDOW), MAX_WAITING, replay);
+                lines += merge.read_block(reports)?;
+                self.show_progress(lines);
             }
         })
     }
@@ -204,23 +111,51 @@ impl LogReader<'_> {
     }
 }
 
-/// Decides the requests that arrived at `end` or before, and more until at most `max_waiting` wait.
-fn release(
-    timeline: &mut Timeline,
-    end: Timestamp,
-    max_waiting: usize,
-    replay: &mut Replay,
-    open: &[OpenLog],
-) {
-    loop {
-        let end = if timeline.waiting() > max_waiting { Timestamp::END } else { end };
-        let recycle = |block, index| {
-            if let Some(log) = open.iter().find(|log| log.index == index) {
-                log.stream.recycle(block);
-            }
+/// The logs that are being read, and their requests that have not been decided.
+#[derive(Default)]
+struct LogMerge {
+    open: Vec<OpenLog>,
+    timeline: Timeline,
+}
+
+impl LogMerge {
+    /// Returns the time up to which every open log has been read; `None` if there is none.
+    fn frontier(&self) -> Option<Timestamp> {
+        self.open.iter().map(|log| log.last_end).min()
+    }
+
+    /// Reads a block of the log that is behind the others; returns the number of its lines.
+    fn read_block(&mut self, reports: &mut [LogReport]) -> Result<u64, ReplayError> {
+        let Some(place) = (0..self.open.len()).min_by_key(|place| self.open[*place].last_end) else {
+            return Ok(0);
         };
-        if !timeline.release_first(end, |block, request| replay.decide(block, request), recycle) {
-            return;
+        let log = &mut self.open[place];
+        let Some(block) = log.stream.next_block()? else {
+            self.open.swap_remove(place);
+            return Ok(0);
+        };
+        let lines = block.counts.lines;
+        log.last_end = log.last_end.max(block.last_end);
+        reports[log.index].add(&block);
+        if let Some(unused) = self.timeline.add(block, log.index) {
+            log.stream.recycle(unused);
+        }
+        Ok(lines)
+    }
+
+    /// Decides the requests that arrived at `end` or before, and more until at most `max_waiting` wait.
+    fn release(&mut self, end: Timestamp, max_waiting: usize, replay: &mut Replay) {
+        let Self { open, timeline } = self;
+        loop {
+            let end = if timeline.waiting() > max_waiting { Timestamp::END } else { end };
+            let recycle = |block, index| {
+                if let Some(log) = open.iter().find(|log| log.index == index) {
+                    log.stream.recycle(block);
+                }
+            };
+            if !timeline.release_first(end, |block, request| replay.decide(block, request), recycle) {
+                return;
+            }
         }
     }
 }

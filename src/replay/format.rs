@@ -51,7 +51,7 @@ impl LogFormat {
             let mut at = 0;
             let lines = std::iter::from_fn(|| next_line(head, &mut at)).take(MAX_LINES_TO_DETECT);
             let is_readable = |line: &Range<usize>| {
-                parser.parse(&mut data, line.clone(), &mut headers) != Err(LineFault::Unreadable)
+                parser.parse(&mut data, line, &mut headers) != Err(LineFault::Unreadable)
             };
             lines.filter(is_readable).count()
         };
@@ -93,12 +93,12 @@ impl<'n> LineParser<'n> {
     pub(super) fn parse(
         &mut self,
         block: &mut [u8],
-        line: Range<usize>,
+        line: &Range<usize>,
         headers: &mut Vec<LoggedHeader>,
     ) -> Result<LoggedRequest, LineFault> {
         let (mut request, has_escapes) = match self {
-            Self::Envoy => envoy::parse(block, &line)?,
-            Self::Combined => combined::parse(block, &line)?,
+            Self::Envoy => envoy::parse(block, line)?,
+            Self::Combined => combined::parse(block, line)?,
             Self::Json(parser) => (parser.parse(block, line, headers)?, false),
         };
         if has_escapes {
@@ -159,15 +159,16 @@ fn clear_absent(block: &[u8], text: Range<usize>) -> TextSpan {
 /// Splits a request line into method and target.
 #[inline]
 fn request_line(block: &[u8], line: Range<usize>, request: &mut LoggedRequest) -> Result<(), LineFault> {
-    let text = &block[line.clone()];
+    let start = line.start;
+    let text = &block[line];
     let method = scan::find(text, b' ').ok_or(LineFault::NoRequest)?;
     let protocol = text.iter().rposition(|byte| *byte == b' ').filter(|at| *at > method + 1);
     let end = protocol.ok_or(LineFault::NoRequest)?;
     if method == 0 || !text[end + 1..].starts_with(b"HTTP/") || text[0] == b'-' {
         return Err(LineFault::NoRequest);
     }
-    request.method = TextSpan::new(line.start..line.start + method);
-    request.target = TextSpan::new(line.start + method + 1..line.start + end);
+    request.method = TextSpan::new(start..start + method);
+    request.target = TextSpan::new(start + method + 1..start + end);
     Ok(())
 }
 

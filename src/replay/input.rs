@@ -84,7 +84,7 @@ impl LogInput {
         } else {
             let file = File::open(path).map_err(failed)?;
             let metadata = file.metadata().map_err(failed)?;
-            (Box::new(file), metadata.is_file().then(|| metadata.len()))
+            (Box::new(file), metadata.is_file().then_some(metadata.len()))
         };
         let counted: LogReader = match size {
             Some(_) => raw,
@@ -128,7 +128,7 @@ fn first_time(head: &[u8], format: LogFormat, names: &FieldNames) -> Option<Time
     let (mut data, mut headers, mut at) = (head.to_vec(), Vec::new(), 0);
     let mut parser = LineParser::new(format, names);
     std::iter::from_fn(|| next_line(head, &mut at))
-        .find_map(|line| parser.parse(&mut data, line, &mut headers).ok())
+        .find_map(|line| parser.parse(&mut data, &line, &mut headers).ok())
         .map(|request| request.start)
 }
 

@@ -3,29 +3,26 @@
 //! A request takes the same steps as in the proxy: it is identified, the rules select its limits, the limiter decides,
 //! and its charges are settled when it ends. Time is that of the log.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use super::endings::Endings;
+use super::format::scan::find;
 use super::needs::{Needs, recorded_header};
-use super::record::{LoggedRequest, ParsedBlock, RecordedEnd};
-use super::tally::{DecidedRequest, Tally};
+use super::record::{LoggedRequest, ParsedBlock};
+use super::tally::{DecidedRequest, Fate, Tally};
 use crate::engine::{Policy, PolicySpec};
-use crate::headers::Headers;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::identify::recorded::{RecordedAddress, RecordedRequest};
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Limiter, LimiterSettings};
-use crate::limits::{Admission, PendingLimits, Settlement};
-use crate::rules::RuleIndex;
-use crate::rules::cost::{Cost, RequestEnd};
-use crate::rules::grpc::CallStatus;
+use crate::limits::{Admission, PendingLimits};
+use crate::rules::cost::Cost;
 use crate::rules::rule::{Action, LimitSource};
 use crate::rules::selection::Selection;
 
@@ -42,54 +39,9 @@ pub(super) struct Simulation {
     collected: Box<[HeaderName]>,
     /// Whether a rule measures request bodies by their announced length.
     reads_length: bool,
-    /// Ends of requests that have something to settle, the first one on top.
-    endings: BinaryHeap<Reverse<Ending>>,
-    ended: u64,
+    endings: Endings,
     headers: HeaderMap,
     pub(super) tally: Tally,
-}
-
-/// End of a request that has something to settle.
-struct Ending {
-    at: Timestamp,
-    /// Order among requests that end at the same time.
-    order: u64,
-    settlement: Box<Settlement>,
-    status: u16,
-    recorded_end: RecordedEnd,
-    received: u64,
-    sent: u64,
-}
-
-impl PartialEq for Ending {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl Eq for Ending {}
-
-impl PartialOrd for Ending {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Ending {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
-/// What the rules did with one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// It passed, at once or after a delay.
-    Passed,
-    /// This rule rejected it.
-    Rejected(RuleIndex),
-    /// It is not a request that the proxy would accept.
-    Malformed,
 }
 
 impl Simulation {
@@ -108,8 +60,7 @@ impl Simulation {
             headroom,
             collected: Box::default(),
             reads_length,
-            endings: BinaryHeap::new(),
-            ended: 0,
+            endings: Endings::default(),
             headers: HeaderMap::new(),
         }
     }
@@ -138,7 +89,7 @@ impl Simulation {
         now: Timestamp,
     ) -> (Fate, Option<IpAddr>) {
         const MALFORMED: (Fate, Option<IpAddr>) = (Fate::Malformed, None);
-        self.settle_until(now);
+        self.endings.settle_until(now, &self.limiter);
         let Some(target) = request.target.text(&block.data).and_then(TargetParts::new) else {
             return MALFORMED;
         };
@@ -177,41 +128,13 @@ impl Simulation {
             Admission::NeedsLease => (Fate::Passed, Duration::ZERO),
         };
         self.tally.decided(pending.limits(), fate, delay, decided);
+        let client = if fate == Fate::Passed { None } else { decided.client() };
         if fate == Fate::Passed
             && let Some(settlement) = pending.settlement_of(&self.policy)
         {
-            let lasted = request.end.since(request.start);
-            self.ended += 1;
-            self.endings.push(Reverse(Ending {
-                at: now.saturating_add(lasted).saturating_add(delay),
-                order: self.ended,
-                settlement,
-                status: request.status,
-                recorded_end: request.recorded_end,
-                received: request.received,
-                sent: request.sent,
-            }));
+            self.endings.add(request, settlement, now.saturating_add(delay));
         }
-        let client = if fate == Fate::Passed { None } else { decided.client() };
         (fate, client)
-    }
-
-    /// Settles the requests that have ended.
-    #[inline]
-    fn settle_until(&mut self, now: Timestamp) {
-        while self.endings.peek().is_some_and(|Reverse(ending)| ending.at <= now) {
-            let Some(Reverse(mut ending)) = self.endings.pop() else { return };
-            let headers = Headers::default();
-            let status = StatusCode::from_u16(ending.status).unwrap_or(StatusCode::OK);
-            let end = match ending.recorded_end {
-                RecordedEnd::Response => RequestEnd::Responded { status, headers: &headers },
-                RecordedEnd::Failure(failure) => RequestEnd::Failed { status, failure },
-                RecordedEnd::Abandoned => RequestEnd::Abandoned,
-            };
-            let (limiter, at) = (&self.limiter, ending.at);
-            ending.settlement.settle(&end, CallStatus::None, limiter, at, |_, _| {});
-            ending.settlement.finish(ending.received, ending.sent, limiter, at);
-        }
     }
 
     /// Fills in the headers that rules need and the log has.
@@ -268,22 +191,22 @@ impl<'a> TargetParts<'a> {
     /// Splits a target; `None` if it is not valid.
     #[inline]
     fn new(target: &'a [u8]) -> Option<Self> {
-        let text = str::from_utf8(target).ok()?;
-        if text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+        if target.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
             return None;
         }
-        let (host, origin) = match text.strip_prefix('/') {
-            Some(_) => (None, text),
-            None if text == "*" => (None, text),
-            None => {
+        let text = str::from_utf8(target).ok()?;
+        let (host, origin) = match target {
+            [b'/', ..] | b"*" => (None, text),
+            _ => {
                 let (_, rest) = text.split_once("://")?;
                 let (host, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
                 (Some(host), if path.is_empty() { "/" } else { path })
             }
         };
-        let origin = origin.split_once('#').map_or(origin, |(before, _)| before);
-        let (path, query) = match origin.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
+        let before = |byte| find(origin.as_bytes(), byte);
+        let origin = before(b'#').map_or(origin, |end| &origin[..end]);
+        let (path, query) = match before(b'?').filter(|end| *end < origin.len()) {
+            Some(end) => (&origin[..end], Some(&origin[end + 1..])),
             None => (origin, None),
         };
         Some(Self { host, path, query })

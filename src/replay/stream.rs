@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::ReplayError;
 use super::format::fields::FieldNames;
@@ -72,10 +72,7 @@ fn parse_blocks(
 ) {
     let mut line_number = 0;
     loop {
-        let mut block = match spare.try_recv() {
-            Ok(block) => block,
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => ParsedBlock::default(),
-        };
+        let mut block = spare.try_recv().unwrap_or_default();
         block.clear();
         let sent = match reader.read(&mut block.data) {
             Ok(None) => return,
@@ -113,11 +110,10 @@ pub(super) fn parse_block(
             continue;
         }
         counts.lines += 1;
-        let text = line.clone();
         let parsed = if line.len() > MAX_LINE_LENGTH {
             Err(LineFault::Unreadable)
         } else {
-            parser.parse(data, line, headers)
+            parser.parse(data, &line, headers)
         };
         match parsed {
             Ok(request) => requests.push(request),
@@ -125,8 +121,8 @@ pub(super) fn parse_block(
             Err(LineFault::Unreadable) => {
                 counts.unreadable += 1;
                 if examples.len() < MAX_EXAMPLES {
-                    let end = text.end.min(text.start + MAX_EXAMPLE_LENGTH);
-                    let shown = String::from_utf8_lossy(&data[text.start..end]);
+                    let end = line.end.min(line.start + MAX_EXAMPLE_LENGTH);
+                    let shown = String::from_utf8_lossy(&data[line.start..end]);
                     examples
                         .push(UnreadableLine { line: *line_number, text: shown.escape_debug().to_string() });
                 }

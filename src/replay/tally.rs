@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use self::keys::KeyTable;
 use self::series::OutcomeSeries;
-use super::simulation::Fate;
 use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limiter::Limiter;
@@ -25,6 +24,17 @@ use crate::rules::rule::{Action, Rule};
 
 /// Period by which keys of rules without a limit are counted.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
+
+/// What the rules did with one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It passed, at once or after a delay.
+    Passed,
+    /// This rule rejected it.
+    Rejected(RuleIndex),
+    /// It is not a request that the proxy would accept.
+    Malformed,
+}
 
 /// A request that has been decided, as the counts see it.
 #[derive(Clone, Copy)]

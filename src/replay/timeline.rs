@@ -6,9 +6,16 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::time::Duration;
 
 use super::record::{LoggedRequest, ParsedBlock};
 use crate::limiter::timestamp::Timestamp;
+
+/// How far the logs must have advanced beyond the arrival of a request before it is decided. Lines are written when
+/// requests end, so this is how long a request may take without being out of order.
+pub(super) const REORDERING_WINDOW: Duration = Duration::from_secs(60);
+/// Maximum number of requests that wait to be decided, about 400 MB. More make the window shorter.
+pub(super) const MAX_WAITING: usize = 1_000_000;
 
 /// A block of which some requests have not been released.
 struct Run {

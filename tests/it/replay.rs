@@ -148,7 +148,7 @@ fn responses_settle_at_the_end_of_their_requests() {
         (12.0, 401, 1.0),
         (14.0, 200, 1.0),
     ];
-    let mut log: Vec<_> = log.into_iter().collect();
+    let mut log: Vec<(f64, u16, f64)> = log.into_iter().collect();
     log.sort_by(|one, other| (one.0 + one.2).total_cmp(&(other.0 + other.2)));
     let log: String =
         log.into_iter().map(|(second, status, duration)| request(second, status, duration)).collect();
@@ -165,7 +165,7 @@ fn attributes_that_the_log_lacks_are_counted() {
         "weir.yaml",
         "  - { name: per-key, match: { path: /a }, key: { header: x-api-key }, limit: 1/h }
   - { name: agents, match: { header: { user-agent: \"curl/*\" } }, key: [], limit: 1/h }
-  - { name: other, key: [], limit: 1/h, scope: { rls: 127.0.0.1:1 } }\n",
+  - { name: other, key: [], limit: 1/h, scope: { rls: 127.0.0.1:1, domain: d, on_error: local } }\n",
     );
     let log = place.write("log", burst() + &line(3, "192.0.2.3", "GET /b", 200));
     let report = place.replay(&["-c", &rules, &log]);

@@ -15,7 +15,7 @@ pub(in crate::replay) enum LogField {
     StartTime,
     /// Time at which the line was written, which is the end of the request.
     Time,
-    Duration(DurationUnit),
+    Duration(LogDurationUnit),
     ClientIp,
     PeerIp,
     Method,
@@ -38,7 +38,7 @@ pub(in crate::replay) enum LogField {
 
 /// Unit of a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::replay) enum DurationUnit {
+pub(in crate::replay) enum LogDurationUnit {
     Seconds,
     Milliseconds,
     Nanoseconds,
@@ -65,11 +65,11 @@ const NAMES: [(&str, LogField); 70] = [
     ("msec", Time),
     ("date", Time),
     ("datetime", Time),
-    ("duration", Duration(DurationUnit::ByForm)),
-    ("duration_ms", Duration(DurationUnit::Milliseconds)),
-    ("request_time", Duration(DurationUnit::Seconds)),
-    ("Duration", Duration(DurationUnit::Nanoseconds)),
-    ("event.duration", Duration(DurationUnit::Nanoseconds)),
+    ("duration", Duration(LogDurationUnit::ByForm)),
+    ("duration_ms", Duration(LogDurationUnit::Milliseconds)),
+    ("request_time", Duration(LogDurationUnit::Seconds)),
+    ("Duration", Duration(LogDurationUnit::Nanoseconds)),
+    ("event.duration", Duration(LogDurationUnit::Nanoseconds)),
     ("client_ip", ClientIp),
     ("downstream_remote_address", ClientIp),
     ("ClientHost", ClientIp),

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::envoy::status;
-use super::fields::{DurationUnit, FieldNames, LogField};
+use super::fields::{FieldNames, LogDurationUnit, LogField};
 use super::scan::{LineCursor, address, find_either, hex_digit, number};
 use super::{clear_absent, decode_text, decode_texts, request_line, time};
 use crate::identify::recorded::RecordedAddress;
@@ -65,11 +65,11 @@ impl<'n> JsonParser<'n> {
     pub(super) fn parse(
         &mut self,
         block: &mut [u8],
-        line: Range<usize>,
+        line: &Range<usize>,
         headers: &mut Vec<LoggedHeader>,
     ) -> Result<LoggedRequest, LineFault> {
         let first_header = headers.len();
-        let mut cursor = LineCursor::new(block, &line);
+        let mut cursor = LineCursor::new(block, line);
         let mut draft = Draft::new(headers);
         self.prefix.clear();
         let parsed = self.object(&mut cursor, block, &mut draft, 0);
@@ -265,15 +265,15 @@ fn keep_first(text: &mut TextSpan, value: TextSpan) {
     }
 }
 
-fn duration(text: &[u8], unit: DurationUnit) -> Option<Duration> {
+fn duration(text: &[u8], unit: LogDurationUnit) -> Option<Duration> {
     let (whole, billionths) = time::decimal(text)?;
     let seconds = || Duration::new(whole, billionths as u32);
     Some(match unit {
-        DurationUnit::Seconds => seconds(),
-        DurationUnit::Milliseconds => Duration::from_millis(whole),
-        DurationUnit::Nanoseconds => Duration::from_nanos(whole),
-        DurationUnit::ByForm if text.contains(&b'.') => seconds(),
-        DurationUnit::ByForm => Duration::from_millis(whole),
+        LogDurationUnit::Seconds => seconds(),
+        LogDurationUnit::Milliseconds => Duration::from_millis(whole),
+        LogDurationUnit::Nanoseconds => Duration::from_nanos(whole),
+        LogDurationUnit::ByForm if text.contains(&b'.') => seconds(),
+        LogDurationUnit::ByForm => Duration::from_millis(whole),
     })
 }
 

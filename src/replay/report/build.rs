@@ -11,12 +11,13 @@ use super::{
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 use crate::replay::clients::ClientCount;
-use crate::replay::driver::{MAX_WAITING, REORDERING_WINDOW, Replay};
+use crate::replay::decisions::Replay;
 use crate::replay::record::LineCounts;
 use crate::replay::simulation::Simulation;
 use crate::replay::tally::RuleTally;
 use crate::replay::tally::histogram::CountHistogram;
 use crate::replay::tally::series::CLASSES;
+use crate::replay::timeline::{MAX_WAITING, REORDERING_WINDOW};
 use crate::replay::{ReplayOptions, ReplayRules};
 use crate::rules::rule::{Action, Rule, RuleLimit};
 use crate::telemetry::rfc3339;
@@ -128,15 +129,11 @@ impl RuleReport {
             Action::Limit(limiting) => ("limit", Some(limiting)),
         };
         let outcomes = OutcomeCounts::from(tally.outcomes);
-        let in_flight = limiting.and_then(|limiting| limiting.in_flight);
-        let in_flight = in_flight.map(|limit| format!("{limit} in flight"));
-        let rates = rule.limits().iter().map(|limit| limit.quota.limit().to_string());
-        let busiest = tally.series.busiest();
         let has_key = limiting.is_some_and(|limiting| !limiting.key.0.is_empty());
         Self {
             name: rule.name.to_string(),
             action,
-            limits: rates.chain(in_flight).collect(),
+            limits: limits_of(rule),
             key: limiting.map(|limiting| limiting.key.to_string()),
             throttle: limiting.map(|limiting| limiting.throttle.to_string()),
             outcomes,
@@ -145,12 +142,8 @@ impl RuleReport {
             undecidable: Vec::new(),
             mean_delay_ms: tally.delays.as_secs_f64() * 1e3 / outcomes.delayed.max(1) as f64,
             max_delay_ms: tally.max_delay.as_secs_f64() * 1e3,
-            busiest_minute: (busiest.requests > 0).then(|| MinuteReport {
-                at: rfc3339(Timestamp::from_secs(busiest.minute.saturating_mul(60))),
-                requests: busiest.requests,
-                rejected: busiest.rejected,
-            }),
-            keys: tally.keys.len(),
+            busiest_minute: busiest_minute(tally),
+            keys: tally.keys.number(),
             uncounted_requests: tally.keys.uncounted,
             affected_keys: tally.keys.listed().len(),
             unlisted_requests: tally.keys.unlisted,
@@ -158,7 +151,7 @@ impl RuleReport {
             demand: rule
                 .limits()
                 .first()
-                .filter(|_| has_key && tally.keys.len() > 0)
+                .filter(|_| has_key && tally.keys.number() > 0)
                 .map(|limit| DemandReport::new(limit, peaks, &tally.keys.per_period)),
             series: SeriesReport {
                 start: rfc3339(tally.series.start()),
@@ -168,6 +161,25 @@ impl RuleReport {
             },
         }
     }
+}
+
+/// Returns the limits as configured.
+fn limits_of(rule: &Rule) -> Vec<String> {
+    let in_flight = match &rule.action {
+        Action::Limit(limiting) => limiting.in_flight,
+        Action::Allow | Action::Deny => None,
+    };
+    let rates = rule.limits().iter().map(|limit| limit.quota.limit().to_string());
+    rates.chain(in_flight.map(|limit| format!("{limit} in flight"))).collect()
+}
+
+fn busiest_minute(tally: &RuleTally) -> Option<MinuteReport> {
+    let busiest = tally.series.busiest();
+    (busiest.requests > 0).then(|| MinuteReport {
+        at: rfc3339(Timestamp::from_secs(busiest.minute.saturating_mul(60))),
+        requests: busiest.requests,
+        rejected: busiest.rejected,
+    })
 }
 
 fn key_reports(tally: &RuleTally, top: usize) -> Vec<KeyReport> {

@@ -23,9 +23,9 @@ impl ReplayReport {
         }
         write_clients(&mut page, "Rejected clients", &self.clients.top);
         write_comparison(&mut page, self);
-        let _ = write!(
+        let _ = writeln!(
             page,
-            "<footer><p>Weir {}, {} lines in {:.1} s.</p></footer></main></body></html>\n",
+            "<footer><p>Weir {}, {} lines in {:.1} s.</p></footer></main></body></html>",
             self.version,
             grouped(self.counts.lines),
             self.seconds

@@ -4,8 +4,7 @@
 //! Memory is bounded: only the first keys are counted, as many as the limiter's table holds, and only the first keys that
 //! the rule acted on are listed. What is left out is counted.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::hash::BuildHasher as _;
 
 use foldhash::fast::FixedState;
 
@@ -16,10 +15,16 @@ use crate::rules::outcome::DecisionOutcome;
 
 /// Maximum number of keys that are listed with their text.
 const MAX_LISTED_KEYS: usize = 100_000;
+/// Requests that are counted together. Their slots are read before, so that the processor fetches them from memory at the
+/// same time: most of them are in no cache.
+const BATCH_SIZE: usize = 32;
+/// Initial number of slots, a power of two.
+const MIN_SLOTS: usize = 1024;
 
-/// What is counted of one key.
+/// What is counted of one key. A slot without a peak is free.
 #[derive(Clone, Copy, Debug)]
 struct KeyCount {
+    key: KeyHash,
     /// Number of the present period since the first request.
     period: u32,
     /// Requests in the present period.
@@ -45,12 +50,16 @@ pub(in crate::replay) struct ListedKey {
 /// The keys of one rule.
 #[derive(Debug)]
 pub(in crate::replay) struct KeyTable {
-    counts: HashMap<KeyHash, KeyCount, FixedState>,
+    /// A power of two of slots, at most three quarters of them in use. Empty before the first request.
+    slots: Vec<KeyCount>,
+    used: usize,
     max_keys: usize,
     /// Length of a period, in nanoseconds.
     period: u64,
-    /// Beginning of the first period.
+    /// Number of the first period.
     origin: Option<u64>,
+    /// Requests that were simply admitted and are not counted yet: their keys and periods.
+    batch: Vec<(KeyHash, u32)>,
     /// Requests of a key in one period.
     pub(in crate::replay) per_period: CountHistogram,
     /// Requests whose key was not counted, because there were too many.
@@ -64,10 +73,12 @@ impl KeyTable {
     /// Creates a table for at most `max_keys` keys, which counts by periods of `period` nanoseconds.
     pub(in crate::replay) fn new(max_keys: usize, period: u64) -> Self {
         Self {
-            counts: HashMap::default(),
+            slots: Vec::new(),
+            used: 0,
             max_keys,
             period: period.max(1),
             origin: None,
+            batch: Vec::with_capacity(BATCH_SIZE),
             per_period: CountHistogram::default(),
             uncounted: 0,
             listed: Vec::new(),
@@ -85,25 +96,94 @@ impl KeyTable {
         now: Timestamp,
         text: impl FnOnce() -> String,
     ) {
-        let origin = *self.origin.get_or_insert(now.as_nanos() / self.period);
-        let period = u32::try_from((now.as_nanos() / self.period).saturating_sub(origin)).unwrap_or(u32::MAX);
-        let is_full = self.counts.len() >= self.max_keys;
-        let count = match self.counts.entry(key) {
-            Entry::Occupied(count) => count.into_mut(),
-            Entry::Vacant(_) if is_full => {
-                self.uncounted += 1;
-                self.unlisted += u64::from(acts(outcome).is_some());
-                return;
+        let number = now.as_nanos() / self.period;
+        let origin = *self.origin.get_or_insert(number);
+        let period = u32::try_from(number.saturating_sub(origin)).unwrap_or(u32::MAX);
+        match acts(outcome) {
+            None => {
+                self.batch.push((key, period));
+                if self.batch.len() >= BATCH_SIZE {
+                    self.count_batch();
+                }
             }
-            Entry::Vacant(free) => free.insert(KeyCount { period, requests: 0, peak: 0, listed: 0 }),
-        };
+            Some(outcome) => {
+                // In order of time, since periods follow each other.
+                self.count_batch();
+                match self.add(key, period) {
+                    Some(place) => self.list(place, outcome, now, text),
+                    None => self.unlisted += 1,
+                }
+            }
+        }
+    }
+
+    fn count_batch(&mut self) {
+        if let Some(last) = self.slots.len().checked_sub(1) {
+            let places = self.batch.iter().map(|(key, _)| self.slots[home(*key, last)].peak);
+            std::hint::black_box(places.fold(0, |all, peak| all | peak));
+        }
+        for index in 0..self.batch.len() {
+            let (key, period) = self.batch[index];
+            let _ = self.add(key, period);
+        }
+        self.batch.clear();
+    }
+
+    /// Counts a request of `key`; returns its slot, and `None` if there is no room for the key.
+    #[inline]
+    fn add(&mut self, key: KeyHash, period: u32) -> Option<usize> {
+        if self.used * 4 >= self.slots.len() * 3 {
+            self.grow();
+        }
+        let place = self.place_of(key);
+        let count = &mut self.slots[place];
+        if count.peak == 0 {
+            if self.used >= self.max_keys {
+                self.uncounted += 1;
+                return None;
+            }
+            self.used += 1;
+            *count = KeyCount { key, period, requests: 0, peak: 0, listed: 0 };
+        }
         if count.period != period {
             self.per_period.add(count.requests);
             (count.period, count.requests) = (period, 0);
         }
         count.requests = count.requests.saturating_add(1);
         count.peak = count.peak.max(count.requests);
-        let Some(outcome) = acts(outcome) else { return };
+        Some(place)
+    }
+
+    /// Returns the slot of `key`, or the free one where it belongs.
+    #[inline]
+    fn place_of(&self, key: KeyHash) -> usize {
+        let last = self.slots.len() - 1;
+        let mut place = home(key, last);
+        while self.slots[place].peak > 0 && self.slots[place].key != key {
+            place = (place + 1) & last;
+        }
+        place
+    }
+
+    fn grow(&mut self) {
+        let number = (self.slots.len() * 2).max(MIN_SLOTS);
+        let free = KeyCount { key: KeyHash::default(), period: 0, requests: 0, peak: 0, listed: 0 };
+        let before = std::mem::replace(&mut self.slots, vec![free; number]);
+        for count in before.into_iter().filter(|count| count.peak > 0) {
+            let place = self.place_of(count.key);
+            self.slots[place] = count;
+        }
+    }
+
+    /// Lists a request on which the rule acted, under the key in the slot at `place`.
+    fn list(
+        &mut self,
+        place: usize,
+        outcome: DecisionOutcome,
+        now: Timestamp,
+        text: impl FnOnce() -> String,
+    ) {
+        let count = &mut self.slots[place];
         if count.listed == 0 {
             if self.listed.len() >= MAX_LISTED_KEYS {
                 self.unlisted += 1;
@@ -121,8 +201,9 @@ impl KeyTable {
 
     /// Ends the present period of every key. Returns the distribution of the peaks.
     pub(in crate::replay) fn finish(&mut self) -> CountHistogram {
+        self.count_batch();
         let mut peaks = CountHistogram::default();
-        for count in self.counts.values_mut() {
+        for count in self.slots.iter().filter(|count| count.peak > 0) {
             self.per_period.add(count.requests);
             peaks.add(count.peak);
         }
@@ -130,14 +211,20 @@ impl KeyTable {
     }
 
     /// Number of keys that were counted.
-    pub(in crate::replay) fn len(&self) -> usize {
-        self.counts.len()
+    pub(in crate::replay) const fn number(&self) -> usize {
+        self.used
     }
 
     /// Returns the keys on which the rule acted.
     pub(in crate::replay) fn listed(&self) -> &[ListedKey] {
         &self.listed
     }
+}
+
+/// Returns the slot at which the search for `key` begins; `last` is the index of the last slot.
+#[inline]
+fn home(key: KeyHash, last: usize) -> usize {
+    FixedState::default().hash_one(key) as usize & last
 }
 
 /// Returns the outcome if the rule did not simply admit the request.
@@ -147,6 +234,8 @@ fn acts(outcome: Option<DecisionOutcome>) -> Option<DecisionOutcome> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::limiter::key::KeyHasher;
 
@@ -180,13 +269,38 @@ mod tests {
         assert_eq!((listed.first.as_secs(), listed.last.as_secs()), (2, 3));
     }
 
+    proptest! {
+        #[test]
+        fn batches_count_like_single_requests(requests in proptest::collection::vec(0_u8..40, 0..3000)) {
+            let mut table = KeyTable::new(1_000_000, MINUTE);
+            let mut expected = std::collections::BTreeMap::<u8, u64>::new();
+            for name in &requests {
+                let name_of_key = name.to_string();
+                table.count(key(&name_of_key), None, Timestamp::EPOCH, String::new);
+                *expected.entry(*name).or_default() += 1;
+            }
+            let peaks: Vec<u64> = table.finish().buckets().flat_map(|(count, keys)| vec![count; keys as usize]).collect();
+            let mut expected: Vec<u64> = expected.into_values().collect();
+            expected.sort_unstable();
+            prop_assert_eq!(peaks, expected);
+        }
+
+        #[test]
+        fn table_grows_with_its_keys(number in 0_u32..5000) {
+            let mut table = KeyTable::new(1_000_000, MINUTE);
+            (0..number).for_each(|index| table.count(key(&index.to_string()), None, Timestamp::EPOCH, String::new));
+            prop_assert_eq!(table.finish().excess(0), (u64::from(number), u64::from(number)));
+            prop_assert_eq!(table.number(), number as usize);
+        }
+    }
+
     #[test]
     fn full_table_counts_what_it_leaves_out() {
         let mut table = KeyTable::new(1, MINUTE);
         for name in ["a", "b", "a"] {
             table.count(key(name), Some(DecisionOutcome::Limited), Timestamp::EPOCH, || name.to_owned());
         }
-        assert_eq!((table.len(), table.uncounted, table.unlisted), (1, 1, 1));
+        assert_eq!((table.number(), table.uncounted, table.unlisted), (1, 1, 1));
         assert_eq!(table.listed().len(), 1);
     }
 }

@@ -15,12 +15,12 @@ rules:
   - { name: health, match: { path: /health }, action: allow }
   - { name: internal, match: { path: /internal }, action: deny }
   - { name: per-ip, key: client_ip, limit: 30/d, burst: 30 }
-  - { name: by-path, key: [client_ip, path], limit: 40/d, algorithm: sliding_log, throttle: shadow }
+  - { name: by-path, key: [client_ip, path], limit: 8/d, algorithm: sliding_log, throttle: shadow }
   - { name: login, match: { path: /login, method: POST }, key: client_ip, limit: 3/d, count: { response_status: 401 } }
   - { name: banned, match: { path: \"/reports/*\" }, key: client_ip, limit: 5/d, algorithm: token_bucket, on_limit: { ban: 1d } }
   - { name: soft, match: { path: /soft }, key: [], limit: 20/d, throttle: soft 50% }
   - { name: canary, key: client_ip, limit: 10/d, enforce: 50% }
-  - { name: bytes, match: { path: /soft }, key: client_ip, limit: 100/d, cost: { response_bytes: 1 } }
+  - { name: bytes, match: { path: /soft }, key: client_ip, limit: 100/d, cost: { response_bytes: 1B } }
   - { name: flights, key: client_ip, in_flight: 1 }
 ";
 

@@ -1,0 +1,80 @@
+//! The rules of a replay, and what they did with the requests so far.
+
+use super::ReplayError;
+use super::clients::ClientTable;
+use super::format::fields::FieldNames;
+use super::record::{LoggedRequest, ParsedBlock};
+use super::simulation::Simulation;
+use super::tally::Fate;
+use crate::limiter::timestamp::Timestamp;
+
+/// The rules, and what they did so far.
+pub(super) struct Replay {
+    pub(super) simulation: Simulation,
+    /// The rules to compare with.
+    pub(super) before: Option<Simulation>,
+    pub(super) clients: ClientTable,
+    /// The virtual clock.
+    now: Timestamp,
+    pub(super) first: Option<Timestamp>,
+    pub(super) last: Timestamp,
+    pub(super) requests: u64,
+    /// Requests that the proxy would not accept.
+    pub(super) malformed: u64,
+    /// Requests that were read after later ones had been decided.
+    pub(super) late: u64,
+    /// Whether every time so far is a whole second.
+    pub(super) has_whole_seconds: bool,
+}
+
+impl Replay {
+    /// Creates a replay of no requests so far.
+    pub(super) fn new(simulation: Simulation, before: Option<Simulation>) -> Self {
+        Self {
+            simulation,
+            before,
+            clients: ClientTable::default(),
+            now: Timestamp::EPOCH,
+            first: None,
+            last: Timestamp::EPOCH,
+            requests: 0,
+            malformed: 0,
+            late: 0,
+            has_whole_seconds: true,
+        }
+    }
+
+    /// Returns the names of fields in JSON logs, among them those of all headers that the rules need.
+    pub(super) fn field_names(&mut self, mappings: &[String]) -> Result<FieldNames, ReplayError> {
+        let mut headers = self.simulation.needs().headers().to_vec();
+        let before = self.before.iter().flat_map(|before| before.needs().headers());
+        let others: Vec<_> = before.filter(|name| !headers.contains(name)).cloned().collect();
+        headers.extend(others);
+        self.simulation.set_collected_headers(&headers);
+        self.before.iter_mut().for_each(|before| before.set_collected_headers(&headers));
+        FieldNames::new(&headers, mappings).map_err(ReplayError::Option)
+    }
+
+    /// Decides one request.
+    #[inline]
+    pub(super) fn decide(&mut self, block: &ParsedBlock, request: &LoggedRequest) {
+        self.requests += 1;
+        self.late += u64::from(request.start < self.now);
+        self.has_whole_seconds &= request.start.as_nanos().is_multiple_of(1_000_000_000);
+        self.now = self.now.max(request.start);
+        let now = self.now;
+        self.first.get_or_insert(now);
+        self.last = now;
+        let (fate, mut client) = self.simulation.decide(block, request, now);
+        let mut fate_before = None;
+        if let Some(before) = &mut self.before {
+            let (fate, its_client) = before.decide(block, request, now);
+            (fate_before, client) = (Some(fate), client.or(its_client));
+        }
+        self.malformed += u64::from(fate == Fate::Malformed);
+        let is_rejected = |fate| matches!(fate, Fate::Rejected(_));
+        if is_rejected(fate) || fate_before.is_some_and(is_rejected) {
+            self.clients.count(client, fate, fate_before, now);
+        }
+    }
+}
