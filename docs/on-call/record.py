@@ -231,7 +231,7 @@ def who_is_limited(world):
     world.start(CONFIG)
     traffic(world)
     since = "grep 203.0.113.7 access.log | grep '\"response_code\":429' | head -1"
-    return ["weir top --once", "curl -s '127.0.0.1:9901/limits/top?rule=per-ip&n=2'", since]
+    return ["weir top --admin 127.0.0.1:9901 --once", "curl -s '127.0.0.1:9901/limits/top?rule=per-ip&n=2'", since]
 
 
 def yesterday(world):
