@@ -4,7 +4,9 @@
 //! same size whatever clients send, and without the secret a client cannot make two keys collide or fill one region of
 //! the table. All keys longer than 32 bits have a hash of 128 bits.
 
+use std::fmt;
 use std::hash::Hasher;
+use std::str::FromStr;
 
 use siphasher::{sip, sip128};
 
@@ -51,8 +53,8 @@ impl KeyHasher {
     }
 }
 
-impl std::fmt::Debug for KeyHasher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for KeyHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHasher(secret)")
     }
 }
@@ -60,6 +62,30 @@ impl std::fmt::Debug for KeyHasher {
 /// Hashed key of a request, before the salt of a limit is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash([u64; 2]);
+
+/// Thirty-two hexadecimal digits, from which [`KeyHash::from_str`] restores it. Only for operators: the hash of an IPv4
+/// address contains the address.
+impl fmt::Display for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.0[0], self.0[1])
+    }
+}
+
+/// Error: not 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not 32 hexadecimal digits")]
+pub struct InvalidFingerprint;
+
+impl FromStr for KeyHash {
+    type Err = InvalidFingerprint;
+
+    fn from_str(text: &str) -> Result<Self, InvalidFingerprint> {
+        let is_valid = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let (first, second) = text.split_at_checked(16).filter(|_| is_valid).ok_or(InvalidFingerprint)?;
+        let word = |digits| u64::from_str_radix(digits, 16).map_err(|_| InvalidFingerprint);
+        Ok(Self([word(first)?, word(second)?]))
+    }
+}
 
 impl KeyHash {
     /// Returns the difference of two salts, which converts a fingerprint under one to that under the other; see
@@ -108,5 +134,22 @@ impl Fingerprint {
     /// Returns the fingerprint with these words, for tests that control positions in the table.
     pub(super) const fn with_words([first, second]: [u64; 2]) -> Self {
         Self([first | 1 << 63, second])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprint_text_restores_the_key() {
+        let hasher = KeyHasher::new([1, 2]);
+        for key in [hasher.hash(b"acme"), hasher.hash_u32(7), KeyHash([0, u64::MAX])] {
+            assert_eq!(key.to_string().parse(), Ok(key));
+        }
+        let not_ascii = "é".repeat(16);
+        for text in ["", "0", &"0".repeat(31), &"0".repeat(33), &"g".repeat(32), &"+1".repeat(16), &not_ascii] {
+            assert_eq!(text.parse::<KeyHash>(), Err(InvalidFingerprint), "{text}");
+        }
     }
 }

@@ -88,6 +88,14 @@ fn encode(
     }
 }
 
+/// Appends a part that has one value.
+pub(super) fn push_one(part: &Attribute, value: &[u8], out: &mut Encoded) {
+    if part.source().descriptor().is_some() {
+        out.extend_from_slice(&1_u32.to_be_bytes());
+    }
+    push(out, value);
+}
+
 /// Appends a part, preceded by its length.
 fn push(out: &mut Encoded, part: &[u8]) {
     // Nothing in a request's header section is 4 GiB long.

@@ -1,0 +1,234 @@
+//! Keys as text, such as `client_ip=203.0.113.7, path=/login`: what operators read and write.
+//!
+//! Each part is the attribute's label and its value. A value that could be mistaken for something else is written as a
+//! JSON string, so a client cannot choose a value that reads like the key of another. Reading is guided by the rule's
+//! key, and an ambiguous text is an error.
+
+use std::net::IpAddr;
+
+use super::attribute::{Attribute, AttributeSource, IncompleteKey};
+use super::key::{self, KeyTemplate};
+use super::pattern::Route;
+use crate::identify::geo::{Continent, Country};
+use crate::identify::{Attributes, client_ip};
+use crate::limiter::key::{KeyHash, KeyHasher};
+
+/// Separator of the parts of a key.
+const SEPARATOR: &str = ", ";
+
+/// Why a text is not a key of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyTextError {
+    /// A part is missing, or not where it belongs.
+    #[error("expected a key of the form `{0}`")]
+    Form(String),
+    /// A value is not one of its attribute.
+    #[error("not a value of `{label}`: {value}")]
+    Value {
+        /// Label of the attribute.
+        label: String,
+        /// The value.
+        value: String,
+    },
+    /// The text can be read as two different keys.
+    #[error("ambiguous, because a value contains `, `: put the value in double quotes, or use `fingerprint`")]
+    Ambiguous,
+}
+
+/// One part of a request's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPart {
+    /// Label of the attribute, such as `client_ip` or `header.x-api-key`.
+    pub label: String,
+    /// The value; `None` if the request lacks it or it is ambiguous.
+    pub value: Option<String>,
+}
+
+impl Attribute {
+    /// Returns the label in a key as text: the keyword, with its parameter after a dot.
+    pub fn label(&self) -> String {
+        match self {
+            Self::ClientIp
+            | Self::ClientNetwork { .. }
+            | Self::Country
+            | Self::Continent
+            | Self::System
+            | Self::Plan(_)
+            | Self::Route
+            | Self::Path
+            | Self::Method
+            | Self::Host => self.word().to_owned(),
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Jwt(_) | Self::Certificate(_) => {
+                format!("{}.{}", self.word(), self.entry_key())
+            }
+            Self::Descriptor(key) => format!("descriptor.{key}"),
+        }
+    }
+
+    /// Whether its values may be credentials, which are not to be written to logs.
+    pub fn may_be_secret(&self) -> bool {
+        match self {
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Jwt(_) | Self::Descriptor(_) => true,
+            Self::ClientIp
+            | Self::ClientNetwork { .. }
+            | Self::Country
+            | Self::Continent
+            | Self::System
+            | Self::Plan(_)
+            | Self::Route
+            | Self::Path
+            | Self::Method
+            | Self::Host
+            | Self::Certificate(_) => false,
+        }
+    }
+
+    /// Returns the bytes that [`Self::read`] finds for a value that is written as `text`; `None` if it is not a value of
+    /// this attribute.
+    fn bytes_of(&self, text: &str, ipv6_prefix: u8) -> Option<Vec<u8>> {
+        match self {
+            Self::ClientIp | Self::ClientNetwork { .. } => match self.address_of(text, ipv6_prefix)? {
+                IpAddr::V4(v4) => Some(v4.octets().into()),
+                IpAddr::V6(v6) => Some(v6.octets().into()),
+            },
+            Self::Country => Some(text.parse::<Country>().ok()?.code().into()),
+            Self::Continent => Some(text.parse::<Continent>().ok()?.code().into()),
+            Self::System => {
+                let number = text.strip_prefix("AS").unwrap_or(text).parse::<u32>().ok()?;
+                Some(number.to_be_bytes().into())
+            }
+            Self::Plan(_)
+            | Self::Route
+            | Self::Path
+            | Self::Method
+            | Self::Host
+            | Self::Header(_)
+            | Self::Cookie(_)
+            | Self::Query(_)
+            | Self::Jwt(_)
+            | Self::Certificate(_)
+            | Self::Descriptor(_) => Some(text.as_bytes().into()),
+        }
+    }
+
+    /// Returns the counted network of an address or network; `None` if it is neither.
+    fn address_of(&self, text: &str, ipv6_prefix: u8) -> Option<IpAddr> {
+        let AttributeSource::Client { ipv4, ipv6 } = self.source() else { return None };
+        let address = text.split_once('/').map_or(text, |(address, _)| address);
+        let ip = address.parse::<IpAddr>().ok()?.to_canonical();
+        Some(client_ip::network(ip, ipv4.unwrap_or(32), ipv6.unwrap_or(ipv6_prefix)))
+    }
+}
+
+impl KeyTemplate {
+    /// Returns the parts of a request's key. IPv6 clients count as networks with this prefix length unless the key sets
+    /// another.
+    pub fn parts(&self, request: &Attributes<'_>, route: Route<'_>, ipv6_prefix: u8) -> Vec<KeyPart> {
+        let part = |attribute: &Attribute| KeyPart {
+            label: attribute.label(),
+            value: attribute.text(request, route, ipv6_prefix).ok(),
+        };
+        self.0.iter().map(part).collect()
+    }
+
+    /// Returns the attribute without which a request has no key, and why it has none.
+    pub fn missing_part(&self, request: &Attributes<'_>, route: Route<'_>) -> Option<(String, IncompleteKey)> {
+        let failure = |part: &Attribute| {
+            let reason = part.read(request, route, |_| ()).err()?;
+            Some((part.label(), reason))
+        };
+        self.0.iter().find_map(failure)
+    }
+
+    /// Whether its values may be credentials, which are not to be written to logs.
+    pub fn may_be_secret(&self) -> bool {
+        self.0.iter().any(Attribute::may_be_secret)
+    }
+
+    /// Returns the key that `text` describes, as [`write_key`] writes it. An empty text is the key of a rule that counts
+    /// all requests together.
+    ///
+    /// # Errors
+    /// [`KeyTextError`] if `text` is not a key of this template.
+    pub fn parse(&self, text: &str, ipv6_prefix: u8, hasher: KeyHasher) -> Result<KeyHash, KeyTextError> {
+        let values = self.values(text)?;
+        let mut encoded = key::Encoded::new();
+        for (part, value) in self.0.iter().zip(&values) {
+            if let (AttributeSource::Client { .. }, 1) = (part.source(), values.len())
+                && let Some(IpAddr::V4(v4)) = part.address_of(value, ipv6_prefix)
+            {
+                return Ok(hasher.hash_u32(v4.to_bits()));
+            }
+            let bytes = part.bytes_of(value, ipv6_prefix);
+            let invalid = || KeyTextError::Value { label: part.label(), value: value.clone() };
+            key::push_one(part, &bytes.ok_or_else(invalid)?, &mut encoded);
+        }
+        Ok(hasher.hash(&encoded))
+    }
+
+    /// Splits a key into its values.
+    fn values(&self, text: &str) -> Result<Vec<String>, KeyTextError> {
+        let labels: Vec<String> = self.0.iter().map(Attribute::label).collect();
+        let form = || KeyTextError::Form(labels.iter().map(|label| format!("{label}=…")).collect::<Vec<_>>().join(SEPARATOR));
+        let mut found = Vec::new();
+        read_values(text.trim(), &labels, &mut Vec::new(), &mut found);
+        match (found.pop(), found.is_empty()) {
+            (Some(values), true) => Ok(values),
+            (None, _) => Err(form()),
+            (Some(_), false) => Err(KeyTextError::Ambiguous),
+        }
+    }
+}
+
+/// Maximum number of readings of a text that are found; two are enough to know that it is ambiguous.
+const MAX_READINGS: usize = 2;
+
+/// Adds all readings of `text` as values of `labels` to `found`, each beginning with `before`.
+fn read_values(text: &str, labels: &[String], before: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    let Some((label, others)) = labels.split_first() else {
+        found.extend(text.is_empty().then(|| before.clone()));
+        return;
+    };
+    let Some(rest) = text.strip_prefix(label.as_str()).and_then(|rest| rest.strip_prefix('=')) else { return };
+    let mut next = |value: String, rest: &str| {
+        before.push(value);
+        read_values(rest, others, before, found);
+        before.pop();
+        found.len() < MAX_READINGS
+    };
+    if rest.starts_with('"') {
+        let mut quoted = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+        if let Some(Ok(value)) = quoted.next() {
+            let rest = &rest[quoted.byte_offset()..];
+            let rest = if others.is_empty() { Some(rest) } else { rest.strip_prefix(SEPARATOR) };
+            rest.map(|rest| next(value, rest));
+        }
+        return;
+    }
+    if others.is_empty() {
+        next(rest.to_owned(), "");
+        return;
+    }
+    for (at, _) in rest.match_indices(SEPARATOR) {
+        if !next(rest[..at].to_owned(), &rest[at + SEPARATOR.len()..]) {
+            return;
+        }
+    }
+}
+
+/// Returns a key as text, from its parts; absent values are left out.
+pub fn write_key(parts: &[KeyPart]) -> String {
+    let part = |part: &KeyPart| Some(format!("{}={}", part.label, quoted_if_needed(part.value.as_deref()?)));
+    parts.iter().filter_map(part).collect::<Vec<_>>().join(SEPARATOR)
+}
+
+fn quoted_if_needed(value: &str) -> String {
+    let is_plain = !value.contains(',')
+        && !value.starts_with('"')
+        && value.trim() == value
+        && !value.chars().any(char::is_control);
+    if is_plain { value.to_owned() } else { serde_json::Value::from(value).to_string() }
+}
+
+#[cfg(test)]
+mod tests;
