@@ -8,6 +8,7 @@
 //!
 //! [`LimitSource`]: crate::rules::rule::LimitSource
 
+mod header_tables;
 mod headers;
 mod leases;
 mod quota_policies;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+pub use self::header_tables::HeaderTables;
 pub use self::leases::PendingLease;
 pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
@@ -209,18 +211,21 @@ impl PendingLimits {
 }
 
 impl AppliedLimits {
+    /// Returns limits that were decided elsewhere at `at`, to be shown.
+    pub fn decided(selected: SmallVec<[SelectedCheck; 2]>, decision: Decision, at: Timestamp) -> Self {
+        let (shadow_rules, remote) = (Vec::new(), RemoteState::None);
+        let awaited_leases = LeaseWaits::default();
+        Self { selected, shadow_rules, decision, decided_at: at, remote, awaited_leases }
+    }
+
+    /// Returns the checks and the decision.
+    pub fn checks(&self) -> (&[SelectedCheck], &Decision) {
+        (&self.selected, &self.decision)
+    }
+
     /// Returns the state of a request to which no limit applies.
     pub fn none(at: Timestamp) -> Self {
-        let (selected, shadow_rules) = (SmallVec::new(), Vec::new());
-        let (decision, short) = (Decision::default(), LeaseWaits::default());
-        Self {
-            selected,
-            shadow_rules,
-            decision,
-            decided_at: at,
-            remote: RemoteState::None,
-            awaited_leases: short,
-        }
+        Self::decided(SmallVec::new(), Decision::default(), at)
     }
 
     /// Returns the time of the last decision or settlement.

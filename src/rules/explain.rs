@@ -10,8 +10,10 @@ use super::key_text::{KeyPart, KeyTextError, write_key};
 use super::matcher::{Condition, Match, Matcher, has_exactly};
 use super::pattern::{HeaderPattern, HostPattern, PathPattern, Route};
 use super::rule::{Action, LimitAction, OnMissing, Rule};
-use super::{RuleIndex, RuleSet};
+use super::selection::CheckRole;
+use super::{RuleIndex, RuleSet, StoreLossFallback};
 use crate::identify::Attributes;
+use crate::limiter::LimitHandle;
 use crate::limiter::key::{KeyHash, KeyHasher};
 
 /// Prefix length by which an IPv6 address is shown whole.
@@ -108,6 +110,22 @@ impl RuleSet {
     /// Returns the position of the rule of this name.
     pub fn position(&self, name: &str) -> Option<RuleIndex> {
         self.rules.iter().position(|rule| *rule.name == *name).map(RuleIndex)
+    }
+
+    /// Returns the limits of the rule at `index` whose counters have the rule's key, with their roles: those that count,
+    /// and those that replace them while the store is unreachable. Limits of wider networks have other keys.
+    pub fn limits_by_key(&self, index: RuleIndex) -> Vec<(CheckRole, LimitHandle)> {
+        let Some(Action::Limit(limiting)) = self.get(index).map(|rule| &rule.action) else { return Vec::new() };
+        let planned = self.planned_checks.get(index.0).into_iter().flatten();
+        let has_key = |role| role == CheckRole::Ban || limiting.has_ban_key(role);
+        let of_check = planned.filter(|planned| has_key(planned.role)).flat_map(|planned| {
+            let fallback = match planned.fallback {
+                Some(StoreLossFallback::Counted(handle) | StoreLossFallback::Marked(handle)) => Some(handle),
+                Some(StoreLossFallback::Denied) | None => None,
+            };
+            std::iter::once(planned.handle).chain(fallback).map(|handle| (planned.role, handle))
+        });
+        of_check.collect()
     }
 
     fn hasher_of(&self, limiting: &LimitAction) -> KeyHasher {
