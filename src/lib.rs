@@ -10,6 +10,7 @@ pub mod clock;
 pub mod config;
 pub mod drain;
 pub mod engine;
+pub mod explain;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod headers;

@@ -55,6 +55,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
             "config",
             // For the type of a socket address.
             "listener",
+            "explain",
             "engine",
             "rules",
             "limiter",
@@ -119,6 +120,11 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 36] = [
             "tls",
             "transport",
         ],
+    ),
+    // What would happen to a request, as data.
+    (
+        "explain",
+        &["headers", "limits", "engine", "identify", "rules", "limiter", "throttle", "response", "telemetry"],
     ),
     (
         "limits",
