@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
+use arc_swap::ArcSwapOption;
 use tokio::task::JoinSet;
 
 use self::admin_port::AdminPort;
@@ -30,7 +31,7 @@ use self::state_saver::StateSaver;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::reload::{ReloadHandle, Reloader};
-use crate::config::{Config, Diagnostic, load_bootstrap};
+use crate::config::{AdminToken, Config, Diagnostic, load_bootstrap};
 use crate::drain::DrainManager;
 use crate::limiter::{self, Limiter};
 use crate::listener;
@@ -76,6 +77,8 @@ struct RunningApp {
     rls_runtime: Option<Arc<RlsRuntime>>,
     reload: ReloadHandle,
     state_saver: Option<StateSaver>,
+    /// Token of the admin port, which a reload replaces.
+    admin_token: Arc<ArcSwapOption<AdminToken>>,
     access_log_guard: Option<access_log::AccessLogGuard>,
     tracer_guard: Option<spans::TracerGuard>,
 }
@@ -237,7 +240,17 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
             rls_runtime.as_ref(),
         )?;
     }
-    Ok(RunningApp { shared, generations, rls_runtime, reload, state_saver, access_log_guard, tracer_guard })
+    let admin_token = Arc::new(ArcSwapOption::from(config.admin.token.clone().map(Arc::new)));
+    Ok(RunningApp {
+        shared,
+        generations,
+        rls_runtime,
+        reload,
+        state_saver,
+        admin_token,
+        access_log_guard,
+        tracer_guard,
+    })
 }
 
 /// Draws the secret that keys are hashed with, if no state file contains one.

@@ -7,6 +7,7 @@
 mod connection_slots;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ use tokio::time::{sleep, timeout};
 
 use self::connection_slots::{ConnectionSlots, SharedStage, Stage, TrackedStream};
 use crate::drain::{DrainManager, DrainPhase};
+
+/// Address from which a request came, among its extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddress(pub SocketAddr);
 
 /// A complete response.
 pub type FullResponse = Response<Full<Bytes>>;
@@ -76,10 +81,10 @@ where
             biased;
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
-            stream = accept(&listener) => {
+            accepted = accept(&listener) => {
                 let stage = SharedStage::default();
                 let has_made_room = slots.evict_if_full(MAX_CONNECTIONS);
-                let serving = serve_connection(stream, stage.clone(), Arc::clone(&drain), handler.clone());
+                let serving = serve_connection(accepted, stage.clone(), Arc::clone(&drain), handler.clone());
                 slots.add(connections.spawn(serving), stage);
                 if has_made_room {
                     // Yields, so that the aborted task ends and the connections accepted earlier are served.
@@ -93,10 +98,10 @@ where
 }
 
 /// Accepts the next connection. Safe to cancel: no accepted connection is lost.
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, PeerAddress) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok((stream, peer)) => return (stream, PeerAddress(peer)),
             Err(error) => {
                 tracing::warn!(
                     %error,
@@ -108,14 +113,20 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-async fn serve_connection<A, F>(stream: TcpStream, stage: SharedStage, drain: Arc<DrainManager>, handler: A)
-where
+async fn serve_connection<A, F>(
+    accepted: (TcpStream, PeerAddress),
+    stage: SharedStage,
+    drain: Arc<DrainManager>,
+    handler: A,
+) where
     A: Fn(Request<Incoming>) -> F,
     F: Future<Output = FullResponse>,
 {
+    let (stream, peer) = accepted;
     let stream = TokioIo::new(TrackedStream::new(stream, stage.clone()));
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         stage.set(Stage::HandlingRequest);
+        request.extensions_mut().insert(peer);
         let reply = timeout(BODY_TIMEOUT, handler(request));
         let stage = stage.clone();
         async move {

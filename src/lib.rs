@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 pub mod admin;
+pub mod admin_client;
 pub mod app;
 mod atomic_file;
 pub mod central;
@@ -11,6 +12,7 @@ pub mod config;
 pub mod drain;
 pub mod engine;
 pub mod explain;
+pub mod explain_command;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod headers;

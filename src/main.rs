@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
-use weir::cli::{Cli, Command, ImportFormat, LogFormatArg};
+use weir::cli::{Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportFormat, LogFormatArg, OutputFormat};
 use weir::config::environment;
 use weir::telemetry::logging::{self, LevelHandle};
+use weir::explain_command::{self, ExplainArgs, ExplainError};
 use weir::{app, config, import};
 
 /// jemalloc suits many small, short-lived allocations. Its background thread returns memory to the system
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Rls { print_config } => run_rls(*print_config, &cli),
         Command::Check { files, against } => check_configs(files, against.as_deref()),
         Command::Import { from } => import_rules(from),
+        Command::Explain(options) => explain_request(options),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
             ExitCode::SUCCESS
@@ -147,6 +149,32 @@ fn import_rules(from: &ImportFormat) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report_failure(&format!("cannot print the rules: {error}")),
     }
+}
+
+fn explain_request(options: &ExplainOptions) -> ExitCode {
+    let args = ExplainArgs {
+        config: options.config.clone(),
+        admin: options.admin.clone(),
+        token: options.token.clone(),
+        method: options.method.clone(),
+        url: options.url.clone(),
+        headers: options.headers.clone(),
+        client: options.client,
+        domain: options.domain.clone(),
+        descriptor: options.descriptor.clone(),
+        is_json: options.format == OutputFormat::Json,
+    };
+    let stderr = &mut std::io::stderr();
+    match explain_command::run(&args, Path::new(DEFAULT_CONFIG)) {
+        Ok((output, note)) => {
+            print_lines(stderr, note.map(|note| format!("weir: {note}")).as_slice());
+            print_lines(&mut std::io::stdout(), &[output.trim_end()]);
+            return ExitCode::SUCCESS;
+        }
+        Err(ExplainError::Configuration(problems)) => print_lines(stderr, &problems),
+        Err(ExplainError::Other(problem)) => print_lines(stderr, &[format!("weir: {problem}")]),
+    }
+    ExitCode::from(EXIT_USAGE)
 }
 
 fn report_failure(message: &str) -> ExitCode {

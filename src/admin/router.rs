@@ -4,15 +4,17 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use http::header::ORIGIN;
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 
 use super::query::Query;
 use super::response::{self, FullResponse};
-use super::{AdminState, Surface, actions, certs, clusters, config_dump, host_check, limits, stats, status};
-use crate::http_server;
+use super::{
+    AdminState, Surface, actions, authorization, certs, clusters, config_dump, explain, host_check, limits,
+    overrides, stats, status,
+};
+use crate::http_server::{self, PeerAddress};
 use crate::telemetry::metrics::VERSION;
 
 /// Whether an endpoint reads or changes the process.
@@ -49,7 +51,7 @@ const fn command(
 }
 
 /// All endpoints, in the order of the listing.
-pub(super) static ENDPOINTS: [AdminEndpoint; 17] = [
+pub(super) static ENDPOINTS: [AdminEndpoint; 23] = [
     read_only("/", index, "this page"),
     read_only("/certs", certs::certs, "certificates in use"),
     read_only("/clusters", clusters::clusters, "upstreams, endpoints and their statistics; ?format=json"),
@@ -59,10 +61,24 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 17] = [
         actions::drain_listeners,
         "drain the listeners; ?graceful only fails readiness",
     ),
+    read_only(
+        "/explain",
+        explain::explain,
+        "what would happen to a request, and why; ?method, path, host, client_ip, header.NAME, format=text",
+    ),
     command("/healthcheck/fail", actions::healthcheck_fail, "make /ready fail, without affecting traffic"),
     command("/healthcheck/ok", actions::healthcheck_ok, "undo /healthcheck/fail"),
     read_only("/help", help, "this list as text"),
     read_only("/limits", limits::limits, "rules, their counters and decisions"),
+    command("/limits/ban", overrides::ban, "reject one key of a rule; ?rule, key or fingerprint, for"),
+    command(
+        "/limits/boost",
+        overrides::boost,
+        "raise the limit of one key of a rule; ?rule, key or fingerprint, factor or limit, for",
+    ),
+    read_only("/limits/overrides", overrides::list, "boosts and bans in force"),
+    command("/limits/reset", overrides::reset, "free the counters of one key of a rule; ?rule, key or fingerprint"),
+    command("/limits/unban", overrides::unban, "end the ban of one key of a rule; ?rule, key or fingerprint"),
     read_only("/listeners", status::listeners, "listeners and their addresses; ?format=json"),
     command(
         "/logging",
@@ -120,6 +136,11 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
     if !PROBE_PATHS.contains(&path) && !host_check::are_hosts_allowed(request, &state.allowed_hosts) {
         return response::text(StatusCode::FORBIDDEN, HOST_REJECTED);
     }
+    if surface == Surface::Full
+        && let Err(rejected) = authorization::check_token(request, state.token.load().as_deref())
+    {
+        return rejected;
+    }
     match endpoint.effect {
         EndpointEffect::ReadOnly if !is_read => {
             response::not_allowed("GET, HEAD", format!("Method {method} not allowed, GET required."))
@@ -127,12 +148,14 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
         EndpointEffect::Command if method != Method::POST => {
             response::not_allowed("POST", format!("Method {method} not allowed, POST required."))
         }
-        // Only browsers send `Origin`, and a web page must not be able to control this process.
-        EndpointEffect::Command if request.headers().contains_key(ORIGIN) => {
-            response::text(StatusCode::FORBIDDEN, "requests with an Origin header (browsers) are rejected\n")
-        }
         EndpointEffect::ReadOnly | EndpointEffect::Command => {
-            (endpoint.handler)(state, &Query(request.uri().query().unwrap_or("")))
+            if endpoint.effect == EndpointEffect::Command
+                && let Err(rejected) = authorization::check_command(request, state)
+            {
+                return rejected;
+            }
+            let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+            (endpoint.handler)(state, &Query { text: request.uri().query().unwrap_or(""), peer })
         }
     }
 }

@@ -70,6 +70,9 @@ impl AdminPort {
             start_time: shared.clock.now(),
             workers: config.workers.get(),
             allowed_hosts: config.admin.allowed_hosts.clone(),
+            token: Arc::clone(&running.admin_token),
+            is_loopback: config.admin.address.ip().is_loopback(),
+            overrides: Arc::clone(running.generations.engine.overrides()),
             listeners,
             key_counts: KeyCounts::default(),
         });

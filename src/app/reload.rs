@@ -17,6 +17,7 @@ pub(super) fn start(
     let generations = Arc::clone(&running.generations);
     let shared = Arc::clone(&running.shared);
     let rls_runtime = running.rls_runtime.clone();
+    let admin_token = Arc::clone(&running.admin_token);
     let follow = move || {
         reloader.run(
             || shared.clock.civil_now(),
@@ -31,6 +32,7 @@ pub(super) fn start(
                         if let (Some(service), Some(options)) = (&rls_runtime, &config.rls) {
                             service.apply(options);
                         }
+                        admin_token.store(config.admin.token.clone().map(Arc::new));
                         let generation = generations.apply(&config);
                         if let (Some(central_handle), Some(settings), Some(document)) =
                             (&mut central, config.central, document)

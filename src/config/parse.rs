@@ -238,7 +238,7 @@ fn positive_number(digits: &str, what: &str) -> Result<NonZeroU32, ValueError> {
 }
 
 /// Returns the nearest of the `known` names, if it is near enough to be what was meant.
-pub(super) fn nearest_name<'a>(
+pub fn nearest_name<'a>(
     given: &str,
     known: impl IntoIterator<Item = &'a str> + Clone,
 ) -> Option<&'a str> {
