@@ -38,7 +38,11 @@ pub enum AdminClientError {
 ///
 /// # Errors
 /// [`AdminClientError`] if there is no complete response.
-pub fn get(address: &str, target: &str, authorization: Option<&str>) -> Result<AdminResponse, AdminClientError> {
+pub fn get(
+    address: &str,
+    target: &str,
+    authorization: Option<&str>,
+) -> Result<AdminResponse, AdminClientError> {
     let host = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
     let failed = |error| AdminClientError::Io(host.to_owned(), error);
     let mut request = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n");

@@ -5,8 +5,10 @@
 //! data, for the admin port as JSON and for a terminal as text. There is no I/O here.
 
 mod decide;
+mod outcome;
 mod report;
 mod request;
+mod rules;
 mod text;
 
 use std::net::IpAddr;
@@ -14,8 +16,8 @@ use std::time::Duration;
 
 pub use self::decide::{PredictedAction, StoreState, predict};
 pub use self::report::{
-    ClientReport, Explanation, HeaderLine, KeyReport, LimitReport, MismatchReport, OverrideReport, RuleReport,
-    override_report,
+    ClientReport, Explanation, HeaderLine, KeyReport, LimitReport, MismatchReport, OverrideReport,
+    RuleReport, override_report,
 };
 pub use self::request::{DescriptionError, RequestDescription};
 pub use self::text::render;
@@ -80,7 +82,7 @@ fn explain_attributes(
 ) -> Explanation {
     let prediction = predict(request, domain, context);
     let rules = context.policy.rules.explain(request, domain, context.policy.identify.ipv6_prefix);
-    report::report(request, peer, &rules, &prediction, context)
+    rules::report(request, peer, &rules, &prediction, context)
 }
 
 /// Returns a duration in seconds.

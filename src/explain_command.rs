@@ -85,7 +85,8 @@ pub fn run(args: &ExplainArgs, default_config: &Path) -> Result<(String, Option<
     if !args.is_json {
         return Ok((render(&explanation), note));
     }
-    let json = serde_json::to_string_pretty(&explanation).map_err(|error| ExplainError::Other(error.to_string()))?;
+    let json =
+        serde_json::to_string_pretty(&explanation).map_err(|error| ExplainError::Other(error.to_string()))?;
     Ok((json + "\n", note))
 }
 

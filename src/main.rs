@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use weir::cli::{Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportFormat, LogFormatArg, OutputFormat};
 use weir::config::environment;
-use weir::telemetry::logging::{self, LevelHandle};
 use weir::explain_command::{self, ExplainArgs, ExplainError};
+use weir::telemetry::logging::{self, LevelHandle};
 use weir::{app, config, import};
 
 /// jemalloc suits many small, short-lived allocations. Its background thread returns memory to the system

@@ -59,7 +59,8 @@ fn is_authorized(value: &[u8], token: &AdminToken) -> bool {
     if scheme.eq_ignore_ascii_case(b"bearer") {
         return token.matches(credentials);
     }
-    let Some(pair) = STANDARD.decode(credentials).ok().filter(|_| scheme.eq_ignore_ascii_case(b"basic")) else {
+    let Some(pair) = STANDARD.decode(credentials).ok().filter(|_| scheme.eq_ignore_ascii_case(b"basic"))
+    else {
         return false;
     };
     let colon = pair.iter().position(|byte| *byte == b':');
@@ -72,7 +73,8 @@ fn is_same_origin<B>(request: &Request<B>) -> bool {
         let mut values = request.headers().get_all(name).iter();
         values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes)
     };
-    let (Some(origin), Some(host), Some(b"1")) = (single(&ORIGIN), single(&HOST), single(&X_WEIR_ADMIN)) else {
+    let (Some(origin), Some(host), Some(b"1")) = (single(&ORIGIN), single(&HOST), single(&X_WEIR_ADMIN))
+    else {
         return false;
     };
     let origin_host = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
@@ -95,14 +97,16 @@ mod tests {
 
     fn is_accepted(values: &[&str]) -> bool {
         let token = AdminToken::new(TOKEN).unwrap();
-        let request = values.iter().fold(Request::builder(), |request, value| request.header(AUTHORIZATION, *value));
+        let request =
+            values.iter().fold(Request::builder(), |request, value| request.header(AUTHORIZATION, *value));
         check_token(&request.body(()).unwrap(), Some(&token)).is_ok()
     }
 
     #[test]
     fn token_is_accepted_as_bearer_and_as_basic_password() {
         let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
-        for value in ["Bearer 0123456789abcdef", "bearer  0123456789abcdef", &basic("admin:0123456789abcdef")] {
+        for value in ["Bearer 0123456789abcdef", "bearer  0123456789abcdef", &basic("admin:0123456789abcdef")]
+        {
             assert!(is_accepted(&[value]), "{value}");
         }
         for values in [

@@ -58,7 +58,7 @@ impl From<OverrideError> for CommandError {
 }
 
 /// A command with its rule and key.
-struct Command<'a> {
+struct KeyCommand<'a> {
     state: &'a AdminState,
     policy: &'a Policy,
     rule: &'a Rule,
@@ -91,7 +91,9 @@ pub(super) fn boost(state: &AdminState, query: &Query<'_>) -> FullResponse {
             (Some(factor), None) => parse_factor(&factor)?.map(QuotaChange::Factor),
             (None, Some(limit)) => {
                 let limit = parse::rate(&limit);
-                Some(QuotaChange::Limit(limit.map_err(|error| CommandError::bad_request(format!("limit: {error}")))?))
+                Some(QuotaChange::Limit(
+                    limit.map_err(|error| CommandError::bad_request(format!("limit: {error}")))?,
+                ))
             }
             _ => return Err(CommandError::bad_request("expected exactly one of `factor` and `limit`")),
         };
@@ -117,10 +119,10 @@ fn run(
     state: &AdminState,
     query: &Query<'_>,
     parameters: &[&str],
-    act: impl FnOnce(&Command<'_>) -> Result<Value, CommandError>,
+    act: impl FnOnce(&KeyCommand<'_>) -> Result<Value, CommandError>,
 ) -> FullResponse {
     let policy = state.process.policy();
-    let result = Command::parse(state, &policy, query, parameters).and_then(|command| {
+    let result = KeyCommand::parse(state, &policy, query, parameters).and_then(|command| {
         let mut done = act(&command)?;
         for (name, value) in command.description() {
             done[name] = value;
@@ -133,7 +135,7 @@ fn run(
     }
 }
 
-impl<'a> Command<'a> {
+impl<'a> KeyCommand<'a> {
     /// Reads the rule and the key, and checks that no parameter is unknown or repeated.
     fn parse(
         state: &'a AdminState,
@@ -197,7 +199,8 @@ impl<'a> Command<'a> {
         let mut done = self.clear(OverrideKind::Ban, "unban");
         let limits = self.policy.rules.limits_by_key(self.target.rule).into_iter();
         let bans = limits.filter(|(role, _)| *role == CheckRole::Ban);
-        let ended = bans.filter(|(_, limit)| self.state.limiter.reset_counter(*limit, self.target.key)).count();
+        let ended =
+            bans.filter(|(_, limit)| self.state.limiter.reset_counter(*limit, self.target.key)).count();
         if ended > 0 {
             done["was_in_force"] = true.into();
         }
@@ -272,7 +275,9 @@ fn check_parameters(query: &Query<'_>, parameters: &[&str]) -> Result<(), Comman
     for (name, _) in query.pairs() {
         let Some(known) = known().find(|known| *known == name) else {
             let names = known().collect::<Vec<_>>().join(", ");
-            return Err(CommandError::bad_request(format!("unknown parameter `{name}`, expected one of {names}")));
+            return Err(CommandError::bad_request(format!(
+                "unknown parameter `{name}`, expected one of {names}"
+            )));
         };
         if seen.contains(&known) {
             return Err(CommandError::bad_request(format!("`{known}` occurs twice")));
@@ -284,10 +289,14 @@ fn check_parameters(query: &Query<'_>, parameters: &[&str]) -> Result<(), Comman
 
 /// Reads `for`.
 fn parse_duration(query: &Query<'_>) -> Result<Duration, CommandError> {
-    let text = query.get("for").ok_or_else(|| CommandError::bad_request("`for` is missing, such as `for=1h`"))?;
-    let duration = parse::duration(&text).map_err(|error| CommandError::bad_request(format!("for: {error}")))?;
+    let text =
+        query.get("for").ok_or_else(|| CommandError::bad_request("`for` is missing, such as `for=1h`"))?;
+    let duration =
+        parse::duration(&text).map_err(|error| CommandError::bad_request(format!("for: {error}")))?;
     if duration.is_zero() || duration > MAX_DURATION {
-        return Err(CommandError::bad_request(format!("for: expected more than 0s and at most 30d, got `{text}`")));
+        return Err(CommandError::bad_request(format!(
+            "for: expected more than 0s and at most 30d, got `{text}`"
+        )));
     }
     Ok(duration)
 }
@@ -330,10 +339,14 @@ mod tests {
     #[test]
     fn factors_have_up_to_two_decimals() {
         let factor = |text: &str| parse_factor(text).map(|factor| factor.map(|factor| factor.to_string()));
-        for (text, expected) in [("1", None), ("1.00", None), ("3", Some("3")), ("1.5", Some("1.5")), ("1000", Some("1000"))] {
+        for (text, expected) in
+            [("1", None), ("1.00", None), ("3", Some("3")), ("1.5", Some("1.5")), ("1000", Some("1000"))]
+        {
             assert_eq!(factor(text).unwrap().as_deref(), expected, "{text}");
         }
-        for text in ["", "0", "0.5", "-3", "+3", "1.", ".5", "1.555", "1000.01", "1e3", "NaN", "99999999999", "3x"] {
+        for text in
+            ["", "0", "0.5", "-3", "+3", "1.", ".5", "1.555", "1000.01", "1e3", "NaN", "99999999999", "3x"]
+        {
             assert!(factor(text).is_err(), "{text}");
         }
     }

@@ -77,7 +77,11 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 23] = [
         "raise the limit of one key of a rule; ?rule, key or fingerprint, factor or limit, for",
     ),
     read_only("/limits/overrides", overrides::list, "boosts and bans in force"),
-    command("/limits/reset", overrides::reset, "free the counters of one key of a rule; ?rule, key or fingerprint"),
+    command(
+        "/limits/reset",
+        overrides::reset,
+        "free the counters of one key of a rule; ?rule, key or fingerprint",
+    ),
     command("/limits/unban", overrides::unban, "end the ban of one key of a rule; ?rule, key or fingerprint"),
     read_only("/listeners", status::listeners, "listeners and their addresses; ?format=json"),
     command(

@@ -252,7 +252,8 @@ fn check_change(
     if matches!(change, QuotaChange::Limit(_)) && !is_single {
         return Err(OverrideError::SeveralLimits);
     }
-    let is_valid = |limit: LimitHandle| limiter.quota(limit).is_none_or(|quota| change.apply(&quota).is_some());
+    let is_valid =
+        |limit: LimitHandle| limiter.quota(limit).is_none_or(|quota| change.apply(&quota).is_some());
     let raised = policy.rules.limits_by_key(rule).into_iter().filter(|(role, _)| is_raised_by(change, *role));
     if raised.map(|(_, limit)| limit).all(is_valid) { Ok(()) } else { Err(OverrideError::TooLarge) }
 }

@@ -13,8 +13,7 @@ const NOT_IN_TARGET: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>
 /// The peer unless another is named.
 const DEFAULT_PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-const KNOWN: &str =
-    "method, path, host, client_ip, header.NAME, domain, descriptor.KEY, format";
+const KNOWN: &str = "method, path, host, client_ip, header.NAME, domain, descriptor.KEY, format";
 
 /// A request to explain.
 #[derive(Clone, Debug)]
@@ -131,7 +130,10 @@ impl RequestDescription {
                 let method = Method::from_bytes(value.as_bytes());
                 self.method = method.map_err(|_| invalid(name, "not a method", value))?;
             }
-            "path" => self.uri = target(value).ok_or_else(|| invalid(name, "not a path that begins with `/`", value))?,
+            "path" => {
+                self.uri =
+                    target(value).ok_or_else(|| invalid(name, "not a path that begins with `/`", value))?
+            }
             "host" => {
                 let host = HeaderValue::from_str(value).ok().filter(|_| !value.is_empty());
                 self.headers.insert(HOST, host.ok_or_else(|| invalid(name, "not a host", value))?);
@@ -145,9 +147,11 @@ impl RequestDescription {
             "format" => {}
             name => match name.split_once('.') {
                 Some(("header", field)) => {
-                    let field = HeaderName::try_from(field).map_err(|_| invalid(name, "not a header name", field))?;
+                    let field =
+                        HeaderName::try_from(field).map_err(|_| invalid(name, "not a header name", field))?;
                     let content = HeaderValue::from_str(value);
-                    self.headers.append(field, content.map_err(|_| invalid(name, "not a header value", value))?);
+                    self.headers
+                        .append(field, content.map_err(|_| invalid(name, "not a header value", value))?);
                 }
                 Some(("descriptor", key)) => self.entries.push((key.to_owned(), value.to_owned())),
                 _ => return Err(unknown()),
@@ -228,7 +232,8 @@ mod tests {
         let query = request.to_query();
         let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy();
         let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap());
-        let again = RequestDescription::from_pairs(pairs.map(|(name, value)| (decode(name), decode(value)))).unwrap();
+        let again =
+            RequestDescription::from_pairs(pairs.map(|(name, value)| (decode(name), decode(value)))).unwrap();
         assert_eq!(again.to_query(), query);
         assert_eq!(again.headers.get_all("x-key").iter().count(), 2);
         assert_eq!(again.headers[HOST], "other");

@@ -148,7 +148,8 @@ mod tests {
             assert_eq!(key.to_string().parse(), Ok(key));
         }
         let not_ascii = "é".repeat(16);
-        for text in ["", "0", &"0".repeat(31), &"0".repeat(33), &"g".repeat(32), &"+1".repeat(16), &not_ascii] {
+        for text in ["", "0", &"0".repeat(31), &"0".repeat(33), &"g".repeat(32), &"+1".repeat(16), &not_ascii]
+        {
             assert_eq!(text.parse::<KeyHash>(), Err(InvalidFingerprint), "{text}");
         }
     }

@@ -164,8 +164,7 @@ impl Limiter {
         let in_use = shard.held_of(key, meter);
         let account = shard.lease_accounts_mut().get_mut(&key)?;
         let quota = unconditional_count::quota_with_limit(quota, account.limit);
-        let (request, held) =
-            account.lease_request(counter, held, quota, sharing, in_use, now);
+        let (request, held) = account.lease_request(counter, held, quota, sharing, in_use, now);
         write_lease(&mut shard, key, meter, held, now);
         Some(request)
     }

@@ -114,7 +114,8 @@ impl<'a> Transaction<'a> {
             let earlier =
                 self.repeats.earlier(position).map_or_else(ProvisionalCharge::default, |at| charged[at]);
             let before = self.before(position, earlier, now);
-            let (verdict, state) = evaluation::evaluate(self.shard(position), check, self.keys[position], before, now);
+            let (verdict, state) =
+                evaluation::evaluate(self.shard(position), check, self.keys[position], before, now);
             verdicts.push(verdict);
             next.push(state);
             charged.push(earlier.with(check, state));

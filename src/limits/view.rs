@@ -65,8 +65,11 @@ impl LimitsView {
                 [only] if visible && !rule.is_elastic() => PreparedHeaders::new(&rejection.headers, only),
                 _ => None,
             };
-        let prepared =
-            rules.iter().zip(&policy.rejections).zip(header_tables.notations.iter().map(|of| &**of)).map(prepare);
+        let prepared = rules
+            .iter()
+            .zip(&policy.rejections)
+            .zip(header_tables.notations.iter().map(|of| &**of))
+            .map(prepare);
         let service = |settings| {
             let mut known = before.into_iter().flat_map(|before| &before.services);
             let connect = || connect(settings, clock, metrics);

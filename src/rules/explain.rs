@@ -115,7 +115,9 @@ impl RuleSet {
     /// Returns the limits of the rule at `index` whose counters have the rule's key, with their roles: those that count,
     /// and those that replace them while the store is unreachable. Limits of wider networks have other keys.
     pub fn limits_by_key(&self, index: RuleIndex) -> Vec<(CheckRole, LimitHandle)> {
-        let Some(Action::Limit(limiting)) = self.get(index).map(|rule| &rule.action) else { return Vec::new() };
+        let Some(Action::Limit(limiting)) = self.get(index).map(|rule| &rule.action) else {
+            return Vec::new();
+        };
         let planned = self.planned_checks.get(index.0).into_iter().flatten();
         let has_key = |role| role == CheckRole::Ban || limiting.has_ban_key(role);
         let of_check = planned.filter(|planned| has_key(planned.role)).flat_map(|planned| {
@@ -140,8 +142,12 @@ impl RuleSet {
         domain: Option<&str>,
         ipv6_prefix: u8,
     ) -> RuleExplanation<'r> {
-        let mut explained =
-            RuleExplanation { index: RuleIndex(index), rule, status: status(rule, request, domain), key: None };
+        let mut explained = RuleExplanation {
+            index: RuleIndex(index),
+            rule,
+            status: status(rule, request, domain),
+            key: None,
+        };
         let (RuleStatus::Applies(_), Action::Limit(limiting)) = (&explained.status, &rule.action) else {
             return explained;
         };
@@ -193,7 +199,10 @@ impl Matcher {
 }
 
 /// Returns a condition that does not hold as a mismatch.
-fn failed_condition(Condition { attribute, patterns }: &Condition, request: &Attributes<'_>) -> Option<Mismatch> {
+fn failed_condition(
+    Condition { attribute, patterns }: &Condition,
+    request: &Attributes<'_>,
+) -> Option<Mismatch> {
     if attribute.matches(request, patterns) != Ok(false) {
         return None;
     }

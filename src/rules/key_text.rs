@@ -132,7 +132,11 @@ impl KeyTemplate {
     }
 
     /// Returns the attribute without which a request has no key, and why it has none.
-    pub fn missing_part(&self, request: &Attributes<'_>, route: Route<'_>) -> Option<(String, IncompleteKey)> {
+    pub fn missing_part(
+        &self,
+        request: &Attributes<'_>,
+        route: Route<'_>,
+    ) -> Option<(String, IncompleteKey)> {
         let failure = |part: &Attribute| {
             let reason = part.read(request, route, |_| ()).err()?;
             Some((part.label(), reason))
@@ -169,7 +173,11 @@ impl KeyTemplate {
     /// Splits a key into its values.
     fn values(&self, text: &str) -> Result<Vec<String>, KeyTextError> {
         let labels: Vec<String> = self.0.iter().map(Attribute::label).collect();
-        let form = || KeyTextError::Form(labels.iter().map(|label| format!("{label}=…")).collect::<Vec<_>>().join(SEPARATOR));
+        let form = || {
+            KeyTextError::Form(
+                labels.iter().map(|label| format!("{label}=…")).collect::<Vec<_>>().join(SEPARATOR),
+            )
+        };
         let mut found = Vec::new();
         read_values(text.trim(), &labels, &mut Vec::new(), &mut found);
         match (found.pop(), found.is_empty()) {
@@ -189,7 +197,9 @@ fn read_values(text: &str, labels: &[String], before: &mut Vec<String>, found: &
         found.extend(text.is_empty().then(|| before.clone()));
         return;
     };
-    let Some(rest) = text.strip_prefix(label.as_str()).and_then(|rest| rest.strip_prefix('=')) else { return };
+    let Some(rest) = text.strip_prefix(label.as_str()).and_then(|rest| rest.strip_prefix('=')) else {
+        return;
+    };
     let mut next = |value: String, rest: &str| {
         before.push(value);
         read_values(rest, others, before, found);

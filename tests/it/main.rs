@@ -16,6 +16,7 @@ mod counter_overflow;
 mod counting;
 mod drain;
 mod elastic;
+mod explain;
 mod fallback;
 mod forwarding;
 mod geo;

@@ -74,8 +74,7 @@ impl Fixture {
         };
         let checks: Vec<_> = selected.iter().map(|selected| selected.check).collect();
         let decision = self.limiter.check(&checks, now);
-        let outcome =
-            DecisionOutcome::from_verdicts(&selected, decision.verdicts(), decision.is_rejected());
+        let outcome = DecisionOutcome::from_verdicts(&selected, decision.verdicts(), decision.is_rejected());
         outcome.into_iter().collect()
     }
 
@@ -138,7 +137,8 @@ fn ban_of_a_rule_in_shadow_mode_does_not_reject() {
 
 #[test]
 fn operators_ban_is_neither_charged_nor_followed_by_the_rules_own() {
-    let rule = "  - { name: per-ip, key: client_ip, limit: 10/h, on_denied: charge, on_limit: { ban: 10h } }\n";
+    let rule =
+        "  - { name: per-ip, key: client_ip, limit: 10/h, on_denied: charge, on_limit: { ban: 10h } }\n";
     let fixture = Fixture::new(rule);
     fixture.set("per-ip", "client_ip=192.0.2.1", OverrideAction::Ban).unwrap();
     assert!((0..20).all(|_| fixture.send(1, NOW) == [DecisionOutcome::Banned]));
@@ -148,7 +148,8 @@ fn operators_ban_is_neither_charged_nor_followed_by_the_rules_own() {
 
 #[test]
 fn reset_frees_all_counters_and_a_ban() {
-    let fixture = Fixture::new("  - { name: per-ip, key: client_ip, limits: [10/h, 20/d], on_limit: { ban: 1h } }\n");
+    let fixture =
+        Fixture::new("  - { name: per-ip, key: client_ip, limits: [10/h, 20/d], on_limit: { ban: 1h } }\n");
     assert_eq!(fixture.admitted(1), 10);
     let target = fixture.target("per-ip", "client_ip=192.0.2.1");
     assert_eq!(reset(&fixture.policy(), &fixture.limiter, &target), Ok(3));

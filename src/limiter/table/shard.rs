@@ -320,7 +320,8 @@ impl Shard {
         let entries = self.resize(self.home_groups());
         for entry in entries.as_flattened().iter().filter(|entry| !is_free(entry)) {
             let quotas = change_of(entry);
-            let change = quotas.as_ref().map(|(from, to, on_change)| Change { from, to, on_change: *on_change });
+            let change =
+                quotas.as_ref().map(|(from, to, on_change)| Change { from, to, on_change: *on_change });
             if let Some(entry) = self.carried(entry, change, now) {
                 // Fits: a subset of the entries never reaches further than all of them did.
                 self.place_entry(entry);

@@ -45,7 +45,11 @@ fn first_field_that_fails_is_named_with_both_values() {
     assert_eq!(status_of(&rule, &Method::POST, "/", None), mismatch("path", Some("/"), Some("/login")));
     let post = |value| status_of(&rule, &Method::POST, "/login", value);
     assert_eq!(post(None), mismatch("header.x-a", None, None));
-    assert_eq!(post(Some("x")), mismatch("header.x-a", Some("x"), None), "the configured value may be a secret");
+    assert_eq!(
+        post(Some("x")),
+        mismatch("header.x-a", Some("x"), None),
+        "the configured value may be a secret"
+    );
     assert_eq!(post(Some("secret")), RuleStatus::Applies("/login".to_owned()));
 }
 

@@ -40,7 +40,11 @@ fn key_text_is_read_as_the_same_key() {
         (&[network(Some(24), None)], "203.0.113.7", "client_ip=203.0.113.0/24"),
         (&[network(None, Some(48))], "2001:db8:1:2:3::7", "client_ip=2001:db8:1::/48"),
         (&[Attribute::ClientIp, Attribute::Path], "203.0.113.7", "client_ip=203.0.113.7, path=/x"),
-        (&[Attribute::Method, Attribute::Route, header("x-a")], "::1", "method=GET, route=/r, header.x-a=acme"),
+        (
+            &[Attribute::Method, Attribute::Route, header("x-a")],
+            "::1",
+            "method=GET, route=/r, header.x-a=acme",
+        ),
         (&[], "::1", ""),
     ] {
         assert_eq!(round_trip(parts, peer, "/x", [b"acme", b""]), (expected.to_owned(), true));
@@ -49,7 +53,8 @@ fn key_text_is_read_as_the_same_key() {
 
 #[test]
 fn value_that_looks_like_another_part_is_quoted() {
-    let (text, is_same) = round_trip(&[header("x-a"), Attribute::Path], "::1", "/x", [b"k, path=/admin", b""]);
+    let (text, is_same) =
+        round_trip(&[header("x-a"), Attribute::Path], "::1", "/x", [b"k, path=/admin", b""]);
     assert_eq!(text, r#"header.x-a="k, path=/admin", path=/x"#);
     assert!(is_same);
 }

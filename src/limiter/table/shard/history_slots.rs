@@ -36,13 +36,7 @@ impl Shard {
     }
 
     /// Gives back units charged at `charged`, as of `now`, to the history in slot `index`.
-    pub(super) fn refund_history(
-        &mut self,
-        index: usize,
-        units: u32,
-        charged: Timestamp,
-        now: Timestamp,
-    ) {
+    pub(super) fn refund_history(&mut self, index: usize, units: u32, charged: Timestamp, now: Timestamp) {
         let Some(quota) = self.quota_of_slot(&self.slots()[index]).copied() else { return };
         let number = number_of(&self.slots()[index]);
         self.histories.refund(number, units, &quota, charged, now);

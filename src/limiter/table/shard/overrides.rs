@@ -65,8 +65,7 @@ impl KeyOverrides {
 
     /// Changes the overrides of one counter by `edit`, and removes them if nothing is left.
     fn edit(&mut self, key: Fingerprint, limit: LimitId, edit: impl FnOnce(&mut KeyOverride)) {
-        let entry =
-            self.by_key.entry(key).or_insert(KeyOverride { limit, boost: None, banned_until: None });
+        let entry = self.by_key.entry(key).or_insert(KeyOverride { limit, boost: None, banned_until: None });
         edit(entry);
         if entry.boost.is_none() && entry.banned_until.is_none() {
             self.by_key.remove(&key);
@@ -79,9 +78,8 @@ impl KeyOverrides {
     fn rebase(&mut self, quotas: &QuotaTable) {
         self.by_key.retain(|_, entry| {
             let Some(base) = quotas.get(entry.limit) else { return false };
-            entry.boost = entry
-                .boost
-                .and_then(|boost| Some(Boost { quota: boost.change.apply(base)?, ..boost }));
+            entry.boost =
+                entry.boost.and_then(|boost| Some(Boost { quota: boost.change.apply(base)?, ..boost }));
             entry.boost.is_some() || entry.banned_until.is_some()
         });
     }
@@ -176,12 +174,7 @@ impl Shard {
     }
 
     /// Bans a counter's key until the given time, or ends its ban.
-    pub(in crate::limiter) fn set_ban(
-        &mut self,
-        key: Fingerprint,
-        meter: LimitId,
-        until: Option<Timestamp>,
-    ) {
+    pub(in crate::limiter) fn set_ban(&mut self, key: Fingerprint, meter: LimitId, until: Option<Timestamp>) {
         self.overrides.edit(key, meter, |entry| entry.banned_until = until);
     }
 
