@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::ExplainContext;
 use crate::identify::Attributes;
 use crate::limiter::algorithm::CounterUsage;
-use crate::limiter::decision::Decision;
+use crate::limiter::decision::{Decision, Verdict};
 use crate::limiter::leases::LeaseOutcome;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
@@ -118,6 +118,16 @@ struct Decided {
     waiting: Option<RuleIndex>,
 }
 
+/// What follows from an attempt to obtain units for the checks that lack them.
+enum LeaseProgress {
+    /// They have units now, or are counted by another limit: decide again.
+    DecideAgain,
+    /// The store has to be queried for units of this rule's limit.
+    AsksStore(RuleIndex),
+    /// A check is rejected.
+    Rejected,
+}
+
 /// Decides the checks on a copy, and obtains units for shared limits as a request does, except that it does not wait
 /// for the store.
 fn decide(mut selected: SmallVec<[SelectedCheck; 2]>, context: &ExplainContext<'_>) -> Decided {
@@ -127,42 +137,57 @@ fn decide(mut selected: SmallVec<[SelectedCheck; 2]>, context: &ExplainContext<'
     let mut decision = check(&trial, &selected, now);
     let mut waiting = None;
     for _ in 0..MAX_ATTEMPTS {
-        let verdicts = decision.verdicts().iter().enumerate();
-        let short: Vec<usize> = verdicts.filter(|(_, one)| one.awaits_lease()).map(|(at, _)| at).collect();
+        let verdicts = decision.verdicts();
         let is_rejected_otherwise =
-            decision.verdicts().iter().any(|verdict| verdict.rejects() && !verdict.awaits_lease());
-        if short.is_empty() || is_rejected_otherwise {
+            verdicts.iter().any(|verdict| verdict.rejects() && !verdict.awaits_lease());
+        if is_rejected_otherwise || !verdicts.iter().any(Verdict::awaits_lease) {
             break;
         }
-        let units: Vec<_> = short.iter().map(|at| acquire(&trial, &selected[*at], context)).collect();
-        let mut is_final = false;
-        for (position, outcome) in short.into_iter().zip(units) {
-            match outcome {
-                LeaseOutcome::Ready(_) => {}
-                LeaseOutcome::Requested(_) => waiting = Some(selected[position].rule),
-                LeaseOutcome::Rejected(wait) => {
-                    decision.reject(position, wait);
-                    is_final = true;
-                }
-                LeaseOutcome::Unavailable => {
-                    if !rules.use_store_loss_fallback(&mut selected[position].check) {
-                        decision.reject(position, MIN_RETRY_AFTER);
-                        is_final = true;
-                    }
-                }
+        match obtain_units(&trial, &mut selected, &mut decision, context) {
+            LeaseProgress::DecideAgain => decision = check(&trial, &selected, now),
+            LeaseProgress::AsksStore(rule) => {
+                waiting = Some(rule);
+                break;
             }
+            LeaseProgress::Rejected => break,
         }
-        if is_final {
-            waiting = None;
-            break;
-        }
-        if waiting.is_some() {
-            break;
-        }
-        decision = check(&trial, &selected, now);
     }
     allow_unenforced(&mut decision);
     Decided { selected, decision, counters, waiting }
+}
+
+/// Obtains units for the checks that lack them.
+fn obtain_units(
+    trial: &Limiter,
+    selected: &mut [SelectedCheck],
+    decision: &mut Decision,
+    context: &ExplainContext<'_>,
+) -> LeaseProgress {
+    let verdicts = decision.verdicts().iter().enumerate();
+    let short: Vec<usize> = verdicts.filter(|(_, one)| one.awaits_lease()).map(|(at, _)| at).collect();
+    let mut progress = LeaseProgress::DecideAgain;
+    for position in short {
+        let one = &mut selected[position];
+        let rejected_for = match acquire(trial, one, context) {
+            LeaseOutcome::Ready(_) => None,
+            LeaseOutcome::Requested(_) => {
+                if matches!(progress, LeaseProgress::DecideAgain) {
+                    progress = LeaseProgress::AsksStore(one.rule);
+                }
+                None
+            }
+            LeaseOutcome::Rejected(wait) => Some(wait),
+            LeaseOutcome::Unavailable => {
+                let has_other = context.policy.rules.use_store_loss_fallback(&mut one.check);
+                (!has_other).then_some(MIN_RETRY_AFTER)
+            }
+        };
+        if let Some(wait) = rejected_for {
+            decision.reject(position, wait);
+            progress = LeaseProgress::Rejected;
+        }
+    }
+    progress
 }
 
 /// A check that is not enforced and lacks units counts as conforming until the store has responded.
