@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
+use crate::config::diagnostic::ValueError;
 use crate::config::parse;
 use crate::engine::Policy;
 use crate::engine::overrides::{
@@ -41,6 +42,11 @@ struct CommandError {
 impl CommandError {
     fn bad_request(problem: impl fmt::Display) -> Self {
         Self { status: StatusCode::BAD_REQUEST, problem: problem.to_string() }
+    }
+
+    fn invalid(parameter: &str, ValueError { message, hint }: &ValueError) -> Self {
+        let hint = hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        Self::bad_request(format!("{parameter}: {message}{hint}"))
     }
 }
 
@@ -90,10 +96,8 @@ pub(super) fn boost(state: &AdminState, query: &Query<'_>) -> FullResponse {
         let change = match (query.get("factor"), query.get("limit")) {
             (Some(factor), None) => parse_factor(&factor)?.map(QuotaChange::Factor),
             (None, Some(limit)) => {
-                let limit = parse::rate(&limit);
-                Some(QuotaChange::Limit(
-                    limit.map_err(|error| CommandError::bad_request(format!("limit: {error}")))?,
-                ))
+                let limit = parse::rate(&limit).map_err(|error| CommandError::invalid("limit", &error))?;
+                Some(QuotaChange::Limit(limit))
             }
             _ => return Err(CommandError::bad_request("expected exactly one of `factor` and `limit`")),
         };
@@ -291,8 +295,7 @@ fn check_parameters(query: &Query<'_>, parameters: &[&str]) -> Result<(), Comman
 fn parse_duration(query: &Query<'_>) -> Result<Duration, CommandError> {
     let text =
         query.get("for").ok_or_else(|| CommandError::bad_request("`for` is missing, such as `for=1h`"))?;
-    let duration =
-        parse::duration(&text).map_err(|error| CommandError::bad_request(format!("for: {error}")))?;
+    let duration = parse::duration(&text).map_err(|error| CommandError::invalid("for", &error))?;
     if duration.is_zero() || duration > MAX_DURATION {
         return Err(CommandError::bad_request(format!(
             "for: expected more than 0s and at most 30d, got `{text}`"
