@@ -1,17 +1,19 @@
 //! Admin interface: probes, metrics, state and configuration of the process, and a few commands.
 //!
 //! Paths and response bodies are Envoy's where Envoy has an equivalent, so that existing probes and scrapers work.
-//! Commands need POST. There is no authentication: bind the full interface to loopback, and only [`Surface::Probes`] to
-//! an address that others can reach. The interface serves until the process exits, so that a graceful shutdown can be
-//! observed.
+//! Commands need POST. Without a token, bind the full interface to loopback, and only [`Surface::Probes`] to an address
+//! that others can reach. The interface serves until the process exits, so that a graceful shutdown can be observed.
 
 mod actions;
+mod authorization;
 mod certs;
 mod clusters;
 mod config_dump;
 mod events;
+mod explain;
 mod host_check;
 mod limits;
+mod overrides;
 mod page;
 mod query;
 mod response;
@@ -26,13 +28,17 @@ mod top;
 use std::fmt;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
+
 pub use self::events::EventHub;
 pub use self::response::FullResponse;
 pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
+use crate::config::AdminToken;
 use crate::config::reload::ReloadStatus;
 use crate::drain::DrainManager;
 use crate::engine::Policy;
+use crate::engine::overrides::OverrideBook;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
@@ -132,6 +138,12 @@ pub struct AdminState {
     pub workers: usize,
     /// Host names accepted in `Host`, in lower case, in addition to IP addresses and `localhost`.
     pub allowed_hosts: Box<[Box<str>]>,
+    /// Token that requests to the full interface need, if configured. A reload replaces it.
+    pub token: Arc<ArcSwapOption<AdminToken>>,
+    /// Whether the full interface is on loopback.
+    pub is_loopback: bool,
+    /// Overrides of single keys.
+    pub overrides: Arc<OverrideBook>,
     /// Listeners for clients.
     pub listeners: Vec<ListenerInfo>,
     /// Open streams of events.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
+use arc_swap::ArcSwapOption;
 use tokio::task::JoinSet;
 
 use self::admin_port::AdminPort;
@@ -33,7 +34,7 @@ use self::state_saver::StateSaver;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::reload::{ReloadHandle, Reloader};
-use crate::config::{Config, Diagnostic, load_bootstrap};
+use crate::config::{AdminToken, Config, Diagnostic, load_bootstrap};
 use crate::drain::DrainManager;
 use crate::limiter::{self, Limiter};
 use crate::listener;
@@ -80,6 +81,8 @@ struct RunningApp {
     reload: ReloadHandle,
     alert_settings: Arc<AlertSettingsSender>,
     state_saver: Option<StateSaver>,
+    /// Token of the admin port, which a reload replaces.
+    admin_token: Arc<ArcSwapOption<AdminToken>>,
     tracer_guard: Option<spans::TracerGuard>,
 }
 
@@ -243,6 +246,7 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
             rls_runtime.as_ref(),
         )?;
     }
+    let admin_token = Arc::new(ArcSwapOption::from(config.admin.token.clone().map(Arc::new)));
     Ok(RunningApp {
         shared,
         generations,
@@ -250,6 +254,7 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
         reload,
         alert_settings: Arc::new(alerts::settings_sender(config)),
         state_saver,
+        admin_token,
         tracer_guard,
     })
 }

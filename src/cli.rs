@@ -1,6 +1,7 @@
 //! The command line: its subcommands and options, without their implementation.
 
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::builder::FalseyValueParser;
@@ -114,6 +115,11 @@ pub enum Command {
         #[command(subcommand)]
         from: ImportFormat,
     },
+    /// Explain what would happen to a request: which rules match, with which key, and what their counters say.
+    ///
+    /// Nothing is sent and nothing is charged. Without `--admin`, the configuration file decides and all counters are
+    /// unused. Exits with 0, or 2 if there is no explanation.
+    Explain(ExplainOptions),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -181,6 +187,51 @@ pub enum RecordedFormatArg {
     /// The combined or the common log format.
     Combined,
     /// One JSON object per line.
+    Json,
+}
+
+/// Options of `weir explain`.
+#[derive(Debug, Args)]
+pub struct ExplainOptions {
+    /// Configuration file. With `--admin`, it is only compared with that of the instance.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address of the admin port of a running instance, whose counters and configuration decide.
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin: Option<String>,
+    /// Token of the admin port. Defaults to that of the configuration file.
+    #[arg(long, value_name = "TOKEN", env = "WEIR_ADMIN_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Header of the request; may be repeated.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    pub headers: Vec<String>,
+    /// Address from which the request arrives. Defaults to 127.0.0.1.
+    #[arg(long, value_name = "IP")]
+    pub client: Option<IpAddr>,
+    /// Envoy domain, if the request is a descriptor of Envoy's rate limit service.
+    #[arg(long, value_name = "DOMAIN")]
+    pub domain: Option<String>,
+    /// Entry of the descriptor; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", requires = "domain")]
+    pub descriptor: Vec<String>,
+    /// Format of the output.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    pub format: OutputFormat,
+    /// Method of the request.
+    #[arg(value_name = "METHOD")]
+    pub method: String,
+    /// URL of the request, or its path.
+    #[arg(value_name = "URL")]
+    pub url: String,
+}
+
+/// Format of a command's output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// Readable text.
+    #[default]
+    Text,
+    /// JSON.
     Json,
 }
 

@@ -4,6 +4,7 @@
 //! `schema_check` (keys and types), `raw` (decoding) and `compile` (meaning). Every step reports all problems
 //! that it finds, with their positions. `reload` repeats these steps whenever the file changes.
 
+mod admin_token;
 mod applicability;
 mod changes;
 pub mod check;
@@ -29,6 +30,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
+pub use self::admin_token::{AdminToken, AdminTokenError, MIN_ADMIN_TOKEN_LENGTH};
 pub use self::changes::describe_changes;
 use self::config_path::ConfigPath;
 use self::content_hashes::ContentHashes;
@@ -109,6 +111,8 @@ pub struct AdminSettings {
     pub is_explicit: bool,
     /// Host names, in lower case, that requests may use in addition to IP addresses and `localhost`.
     pub allowed_hosts: Box<[Box<str>]>,
+    /// Token that requests to `address` need; `None` if they need none.
+    pub token: Option<AdminToken>,
 }
 
 /// Reads where the rest of the configuration comes from, if the file at `path` is a bootstrap.
@@ -124,6 +128,14 @@ pub fn load_bootstrap(path: &Path) -> Result<Option<central::settings::CentralSe
         return Ok(None);
     }
     from_text(&text, path, &source::environment_variable).map(|config| config.central)
+}
+
+/// Returns the hash by which instances compare configurations: that of the text of the file at `path`.
+///
+/// # Errors
+/// The problem if the file cannot be read.
+pub fn text_hash(path: &Path) -> Result<u64, Diagnostic> {
+    source::read_text(path).map(|text| reload::hash_texts(&text, None))
 }
 
 /// Reads, checks and compiles the file at `path`.

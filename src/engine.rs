@@ -6,6 +6,8 @@
 //! limits of the policy with which it began. There is no I/O here: time is an argument, and the caller supplies the
 //! rest of the snapshot.
 
+pub mod overrides;
+
 mod carry_over;
 mod policy;
 
@@ -15,6 +17,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 pub use self::carry_over::CarryOver;
+use self::overrides::OverrideBook;
 pub use self::policy::Policy;
 use crate::identify;
 use crate::limiter::timestamp::Timestamp;
@@ -51,6 +54,7 @@ pub struct Engine<S> {
     policy: Mutex<Arc<Policy>>,
     /// The specification of `policy`.
     spec: Mutex<PolicySpec>,
+    overrides: Arc<OverrideBook>,
 }
 
 impl PolicySpec {
@@ -103,6 +107,7 @@ impl<S> Engine<S> {
             permanent: permanent.into(),
             policy: Mutex::new(policy),
             spec: Mutex::new(spec.clone()),
+            overrides: Arc::default(),
         })
     }
 
@@ -117,6 +122,7 @@ impl<S> Engine<S> {
         let mut policy = self.policy.lock();
         *self.spec.lock() = spec.clone();
         let new_policy = spec.install(policy.generation + 1, &self.limiter, now());
+        self.overrides.reapply(&new_policy, &self.limiter, now());
         let snapshot = create_snapshot(Arc::clone(&new_policy), &self.current.load());
         self.current.store(Arc::new(snapshot));
         let old_policy = std::mem::replace(&mut *policy, new_policy);
@@ -141,6 +147,11 @@ impl<S> Engine<S> {
     /// Returns the snapshot in force; [`Self::apply`] replaces its content.
     pub const fn current(&self) -> &Arc<ArcSwap<S>> {
         &self.current
+    }
+
+    /// Returns the overrides of single keys, which stay in force when the policy changes.
+    pub const fn overrides(&self) -> &Arc<OverrideBook> {
+        &self.overrides
     }
 
     /// Returns the limits that every policy keeps, in the order of their specs.

@@ -7,6 +7,7 @@
 mod connection_slots;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ use tokio::time::{sleep, timeout};
 
 use self::connection_slots::{ConnectionSlots, SharedStage, Stage, TrackedStream};
 use crate::drain::{DrainManager, DrainPhase};
+
+/// Address from which a request came, among its extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddress(pub SocketAddr);
 
 /// A complete response.
 pub type FullResponse = Response<Full<Bytes>>;
@@ -83,10 +88,10 @@ where
             biased;
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
-            stream = accept(&listener) => {
+            accepted = accept(&listener) => {
                 let stage = SharedStage::default();
                 let has_made_room = slots.evict_if_full(MAX_CONNECTIONS);
-                let serving = serve_connection(stream, stage.clone(), Arc::clone(&drain), handler.clone());
+                let serving = serve_connection(accepted, stage.clone(), Arc::clone(&drain), handler.clone());
                 slots.add(connections.spawn(serving), stage);
                 if has_made_room {
                     // Yields, so that the aborted task ends and the connections accepted earlier are served.
@@ -100,10 +105,10 @@ where
 }
 
 /// Accepts the next connection. Safe to cancel: no accepted connection is lost.
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, PeerAddress) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok((stream, peer)) => return (stream, PeerAddress(peer)),
             Err(error) => {
                 tracing::warn!(
                     %error,
@@ -116,7 +121,7 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 }
 
 async fn serve_connection<A, F, B>(
-    stream: TcpStream,
+    accepted: (TcpStream, PeerAddress),
     stage: SharedStage,
     drain: Arc<DrainManager>,
     handler: A,
@@ -125,10 +130,12 @@ async fn serve_connection<A, F, B>(
     F: Future<Output = Response<B>>,
     B: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + 'static,
 {
+    let (stream, peer) = accepted;
     let progress = stage.clone();
     let stream = TokioIo::new(TrackedStream::new(stream, stage.clone()));
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         stage.set(Stage::HandlingRequest);
+        request.extensions_mut().insert(peer);
         let reply = timeout(BODY_TIMEOUT, handler(request));
         let stage = stage.clone();
         async move {

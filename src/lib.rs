@@ -12,6 +12,8 @@ pub mod clock;
 pub mod config;
 pub mod drain;
 pub mod engine;
+pub mod explain;
+pub mod explain_command;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod headers;

@@ -20,7 +20,9 @@ pub mod zone;
 
 mod duplicate_counters;
 mod evaluation;
+mod overrides;
 mod registry;
+mod snapshot;
 mod table;
 mod transaction;
 
@@ -192,7 +194,8 @@ impl Limiter {
     pub fn charge(&self, meter: LimitHandle, key: KeyHash, amount: i64, now: Timestamp) {
         let key = key.salted(meter.salt);
         let mut shard = self.table.lock(self.table.shard_of(key));
-        let Some(quota) = shard.quota(meter.id).copied() else { return };
+        shard.end_overrides(now);
+        let Some(quota) = shard.quota_of(key, meter.id).copied() else { return };
         let place = shard.find(key);
         let state = algorithm::charge(shard.state(place, meter.id, now), &quota, amount, now);
         let kept = shard.store_state(place, key, meter.id, state, now);
@@ -202,8 +205,9 @@ impl Limiter {
     /// Reads a counter without changing it; `None` if the limit is gone.
     pub fn usage(&self, meter: LimitHandle, key: KeyHash, now: Timestamp) -> Option<algorithm::CounterUsage> {
         let key = key.salted(meter.salt);
-        let shard = self.table.lock(self.table.shard_of(key));
-        let quota = shard.quota(meter.id)?;
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        shard.end_overrides(now);
+        let quota = shard.quota_of(key, meter.id)?;
         let place = shard.find(key);
         Some(match quota.is_leased() {
             true => {
@@ -250,9 +254,10 @@ impl Limiter {
     #[inline(never)]
     fn check_one_general(&self, mut shard: MutexGuard<'_, Shard>, check: &Check, now: Timestamp) -> Decision {
         let key = check.key.salted(check.handle.salt);
+        shard.end_overrides(now);
         let place = shard.find(key);
-        let (verdict, next) =
-            evaluation::evaluate(&shard, check, CounterView::new(&shard, check, key, place, now), now);
+        let before = CounterView::new(&shard, check, key, place, now);
+        let (verdict, next) = evaluation::evaluate(&shard, check, key, before, now);
         let kept = next.map(|state| commit(&mut shard, check, key, place, state, now));
         drop(shard);
         Decision {

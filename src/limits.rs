@@ -8,6 +8,7 @@
 //!
 //! [`LimitSource`]: crate::rules::rule::LimitSource
 
+mod header_tables;
 mod headers;
 mod leases;
 mod quota_policies;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+pub use self::header_tables::HeaderTables;
 pub use self::leases::PendingLease;
 use self::record::{DecisionSubject, RequestCopy};
 pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
@@ -241,19 +243,21 @@ impl PendingLimits {
 }
 
 impl AppliedLimits {
+    /// Returns limits that were decided elsewhere at `at`, to be shown.
+    pub fn decided(selected: SmallVec<[SelectedCheck; 2]>, decision: Decision, at: Timestamp) -> Self {
+        let (shadow_rules, remote) = (Vec::new(), RemoteState::None);
+        let awaited_leases = LeaseWaits::default();
+        Self { selected, shadow_rules, decision, decided_at: at, remote, awaited_leases, copy: None }
+    }
+
+    /// Returns the checks and the decision.
+    pub fn checks(&self) -> (&[SelectedCheck], &Decision) {
+        (&self.selected, &self.decision)
+    }
+
     /// Returns the state of a request to which no limit applies.
     pub fn none(at: Timestamp) -> Self {
-        let (selected, shadow_rules) = (SmallVec::new(), Vec::new());
-        let (decision, short) = (Decision::default(), LeaseWaits::default());
-        Self {
-            selected,
-            shadow_rules,
-            decision,
-            decided_at: at,
-            remote: RemoteState::None,
-            awaited_leases: short,
-            copy: None,
-        }
+        Self::decided(SmallVec::new(), Decision::default(), at)
     }
 
     /// Returns the time of the last decision or settlement.

@@ -7,9 +7,13 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 use weir::admin_client::{AdminClient, AdminClientError};
-use weir::cli::{AdminTokenArgs, Cli, Command, ImportFormat, LogFormatArg, RecordedFormatArg, ReplayArgs};
+use weir::cli::{
+    AdminTokenArgs, Cli, Command, DEFAULT_CONFIG, ExplainOptions, ImportFormat, LogFormatArg, OutputFormat,
+    RecordedFormatArg, ReplayArgs,
+};
 use weir::config::check::{self, CheckStatus};
 use weir::config::environment;
+use weir::explain_command::{self, ExplainArgs, ExplainError};
 use weir::replay::format::LogFormat;
 use weir::replay::{ReplayError, ReplayOptions, ReplayRules};
 use weir::telemetry::logging::{self, LevelHandle};
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
         Command::Schema => print_text(&config::schema_text(), "schema"),
         Command::Replay(args) => replay_logs(args),
         Command::Import { from } => import_rules(from),
+        Command::Explain(options) => explain_request(options),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
             ExitCode::SUCCESS
@@ -241,6 +246,32 @@ fn write_manual(directory: Option<&Path>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report_failure(&format!("cannot write the manual: {error}")),
     }
+}
+
+fn explain_request(options: &ExplainOptions) -> ExitCode {
+    let args = ExplainArgs {
+        config: options.config.clone(),
+        admin: options.admin.clone(),
+        token: options.token.clone(),
+        method: options.method.clone(),
+        url: options.url.clone(),
+        headers: options.headers.clone(),
+        client: options.client,
+        domain: options.domain.clone(),
+        descriptor: options.descriptor.clone(),
+        is_json: options.format == OutputFormat::Json,
+    };
+    let stderr = &mut std::io::stderr();
+    match explain_command::run(&args, Path::new(DEFAULT_CONFIG)) {
+        Ok((output, note)) => {
+            print_lines(stderr, note.map(|note| format!("weir: {note}")).as_slice());
+            print_lines(&mut std::io::stdout(), &[output.trim_end()]);
+            return ExitCode::SUCCESS;
+        }
+        Err(ExplainError::Configuration(problems)) => print_lines(stderr, &problems),
+        Err(ExplainError::Other(problem)) => print_lines(stderr, &[format!("weir: {problem}")]),
+    }
+    ExitCode::from(EXIT_USAGE)
 }
 
 fn report_failure(message: &str) -> ExitCode {

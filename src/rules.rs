@@ -11,6 +11,7 @@ pub mod containment;
 pub mod cost;
 pub mod enforced_share;
 pub mod error_bound;
+pub mod explain;
 pub mod grpc;
 pub mod key;
 pub mod key_text;

@@ -28,10 +28,14 @@ use circles::largest_cycles;
 use source::{Source, all_sources, display_path, files, line_of, program_sources, read_text, root};
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-const ALLOWED_IMPORTS: [(&str, &[&str]); 41] = [
-    ("main", &["app", "top", "admin_client", "cli", "config", "replay", "import", "telemetry"]),
+const ALLOWED_IMPORTS: [(&str, &[&str]); 43] = [
+    (
+        "main",
+        &["app", "top", "admin_client", "cli", "explain_command", "config", "replay", "import", "telemetry"],
+    ),
     ("app", EVERYTHING),
     ("cli", &[]),
+    ("explain_command", &["config", "explain", "clock", "engine", "limiter", "admin_client"]),
     // Reads an instance from outside, through its admin port.
     ("top", &["admin_client", "jitter"]),
     ("admin_client", &["transport"]),
@@ -61,6 +65,7 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 41] = [
             "config",
             // For the type of a socket address.
             "listener",
+            "explain",
             "engine",
             "rules",
             "limiter",
@@ -133,6 +138,11 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 41] = [
     ),
     // Another entrance to the engine, for recorded requests; the caller loads the configuration.
     ("replay", &["limits", "headers", "engine", "rules", "identify", "limiter", "telemetry", "clock"]),
+    // What would happen to a request, as data.
+    (
+        "explain",
+        &["headers", "limits", "engine", "identify", "rules", "limiter", "throttle", "response", "telemetry"],
+    ),
     (
         "limits",
         &[
@@ -211,6 +221,8 @@ const ALLOWED_IMPORTS: [(&str, &[&str]); 41] = [
     // Header fields, raw or in a map.
     ("headers", &[]),
     ("atomic_file", &[]),
+    // For commands of the terminal.
+    ("admin_client", &[]),
     ("yaml", &[]),
 ];
 

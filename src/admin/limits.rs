@@ -85,12 +85,7 @@ pub(super) fn elastic(assessment: &Assessment) -> Value {
 pub(super) fn summary(rule: &Rule) -> Map<String, Value> {
     let mut fields = Map::new();
     fields.insert("name".to_owned(), (*rule.name).into());
-    let action = match &rule.action {
-        Action::Allow => "allow",
-        Action::Deny => "deny",
-        Action::Limit(_) => "limit",
-    };
-    fields.insert("action".to_owned(), action.into());
+    fields.insert("action".to_owned(), rule.action.as_str().into());
     if let Action::Limit(limiting) = &rule.action {
         if let Some(counter) = &limiting.counter {
             fields.insert("counter".to_owned(), (**counter).into());

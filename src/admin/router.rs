@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use http::header::ORIGIN;
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
@@ -12,10 +11,10 @@ use tokio::net::TcpListener;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{
-    AdminState, Surface, actions, certs, clusters, config_dump, events, host_check, limits, page, stats,
-    status, top,
+    AdminState, Surface, actions, authorization, certs, clusters, config_dump, events, explain, host_check,
+    limits, overrides, page, stats, status, top,
 };
-use crate::http_server;
+use crate::http_server::{self, PeerAddress};
 
 /// Whether an endpoint reads or changes the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +50,7 @@ const fn command(
 }
 
 /// All endpoints, in the order of the listing.
-pub(super) static ENDPOINTS: [AdminEndpoint; 19] = [
+pub(super) static ENDPOINTS: [AdminEndpoint; 25] = [
     read_only("/", page::page, "live page; this list for a client that prefers text"),
     read_only("/certs", certs::certs, "certificates in use"),
     read_only("/clusters", clusters::clusters, "upstreams, endpoints and their statistics; ?format=json"),
@@ -66,11 +65,29 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 19] = [
         events::events,
         "server-sent events with a snapshot every second; ?once for one as JSON",
     ),
+    read_only(
+        "/explain",
+        explain::explain,
+        "what would happen to a request, and why; ?method, path, host, client_ip, header.NAME, format=text",
+    ),
     command("/healthcheck/fail", actions::healthcheck_fail, "make /ready fail, without affecting traffic"),
     command("/healthcheck/ok", actions::healthcheck_ok, "undo /healthcheck/fail"),
     read_only("/help", help, "this list as text"),
     read_only("/limits", limits::limits, "rules, their counters and decisions"),
+    command("/limits/ban", overrides::ban, "reject one key of a rule; ?rule, key or fingerprint, for"),
+    command(
+        "/limits/boost",
+        overrides::boost,
+        "raise the limit of one key of a rule; ?rule, key or fingerprint, factor or limit, for",
+    ),
+    read_only("/limits/overrides", overrides::list, "boosts and bans in force"),
+    command(
+        "/limits/reset",
+        overrides::reset,
+        "free the counters of one key of a rule; ?rule, key or fingerprint",
+    ),
     read_only("/limits/top", top::top, "heaviest keys of each rule; ?rule=NAME&n=20"),
+    command("/limits/unban", overrides::unban, "end the ban of one key of a rule; ?rule, key or fingerprint"),
     read_only("/listeners", status::listeners, "listeners and their addresses; ?format=json"),
     command(
         "/logging",
@@ -129,6 +146,11 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
     if !PROBE_PATHS.contains(&path) && !host_check::are_hosts_allowed(request, &state.allowed_hosts) {
         return response::text(StatusCode::FORBIDDEN, HOST_REJECTED);
     }
+    if surface == Surface::Full
+        && let Err(rejected) = authorization::check_token(request, state.token.load().as_deref())
+    {
+        return rejected;
+    }
     match endpoint.effect {
         EndpointEffect::ReadOnly if !is_read => {
             response::not_allowed("GET, HEAD", format!("Method {method} not allowed, GET required."))
@@ -136,15 +158,17 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
         EndpointEffect::Command if method != Method::POST => {
             response::not_allowed("POST", format!("Method {method} not allowed, POST required."))
         }
-        // Only browsers send `Origin`, and a web page must not be able to control this process.
-        EndpointEffect::Command if request.headers().contains_key(ORIGIN) => {
-            response::text(StatusCode::FORBIDDEN, "requests with an Origin header (browsers) are rejected\n")
-        }
         EndpointEffect::ReadOnly if path == "/" && page::prefers_text(request.headers()) => {
             response::text(StatusCode::OK, endpoint_list())
         }
         EndpointEffect::ReadOnly | EndpointEffect::Command => {
-            (endpoint.handler)(state, &Query(request.uri().query().unwrap_or("")))
+            if endpoint.effect == EndpointEffect::Command
+                && let Err(rejected) = authorization::check_command(request, state)
+            {
+                return rejected;
+            }
+            let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+            (endpoint.handler)(state, &Query { text: request.uri().query().unwrap_or(""), peer })
         }
     }
 }

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::AdminState;
 use crate::engine::Policy;
+use crate::engine::overrides::OverrideKind;
 use crate::limiter::LimitId;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
@@ -64,12 +65,19 @@ pub(super) fn scrape(state: &AdminState) -> Scrape {
             counters: file.counters,
             bytes: file.bytes,
         }),
+        limit_overrides: override_counts(state),
         shared_limits: shared_limit_samples(&policy, &fleet_state(state)).collect(),
         elastic: state.process.elastic_assessment().map(|assessment| ElasticSample {
             factors: elastic_factors(&policy, assessment.headroom).collect(),
             assessment,
         }),
     }
+}
+
+/// Returns the number of overrides in force, by kind.
+fn override_counts(state: &AdminState) -> [(OverrideKind, usize); OverrideKind::ALL.len()] {
+    let active = state.overrides.active(state.process.now());
+    OverrideKind::ALL.map(|kind| (kind, active.iter().filter(|entry| entry.action.kind() == kind).count()))
 }
 
 /// Returns this instance's view of the fleet.

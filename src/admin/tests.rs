@@ -158,6 +158,9 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         start_time: Timestamp::from_secs(NOW.as_secs() - 71),
         workers: 2,
         allowed_hosts: Box::new(["weir.internal".into()]),
+        token: Arc::default(),
+        is_loopback: true,
+        overrides: Arc::default(),
         listeners: vec![ListenerInfo {
             name: "inbound".into(),
             address: ListenAddress::Tcp(([127, 0, 0, 1], 8080).into()),

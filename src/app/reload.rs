@@ -18,6 +18,7 @@ pub(super) fn start(
     let shared = Arc::clone(&running.shared);
     let rls_runtime = running.rls_runtime.clone();
     let alert_settings = Arc::clone(&running.alert_settings);
+    let admin_token = Arc::clone(&running.admin_token);
     let follow = move || {
         reloader.run(
             || shared.clock.civil_now(),
@@ -33,6 +34,7 @@ pub(super) fn start(
                             service.apply(options);
                         }
                         alerts::apply(&alert_settings, config.alerts.clone());
+                        admin_token.store(config.admin.token.clone().map(Arc::new));
                         let generation = generations.apply(&config);
                         if let (Some(central_handle), Some(settings), Some(document)) =
                             (&mut central, config.central, document)

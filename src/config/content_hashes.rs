@@ -15,6 +15,7 @@ use super::raw;
 pub(super) struct ContentHashes {
     plans: Option<u128>,
     secrets: Option<u128>,
+    admin_token: Option<u128>,
     /// Keyed by file name, relative to the configuration if possible.
     files: BTreeMap<String, FileHash>,
 }
@@ -38,13 +39,22 @@ impl ContentHashes {
         Self {
             plans: raw.plans.as_ref().map(|plans| hash_bytes(format!("{plans:?}").as_bytes())),
             secrets,
+            admin_token: raw
+                .admin
+                .as_ref()
+                .and_then(|admin| written(admin.token.as_ref()?))
+                .map(|token| hash_bytes(token.as_bytes())),
             files: files.hashes_by_name(),
         }
     }
 
     /// Returns the differences from `old`, one line each.
     pub(super) fn changes_since(&self, old: &Self) -> Vec<String> {
-        let sections = [("plans", old.plans != self.plans), ("jwt.secret", old.secrets != self.secrets)];
+        let sections = [
+            ("plans", old.plans != self.plans),
+            ("jwt.secret", old.secrets != self.secrets),
+            ("admin.token", old.admin_token != self.admin_token),
+        ];
         let sections = sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);
         let mut lines: Vec<_> = sections.map(|name| format!("{name}: changed")).collect();
         for name in old.files.keys().filter(|name| !self.files.contains_key(*name)) {

@@ -257,10 +257,7 @@ fn positive_number(digits: &str, what: &str) -> Result<NonZeroU32, ValueError> {
 }
 
 /// Returns the nearest of the `known` names, if it is near enough to be what was meant.
-pub(super) fn nearest_name<'a>(
-    given: &str,
-    known: impl IntoIterator<Item = &'a str> + Clone,
-) -> Option<&'a str> {
+pub fn nearest_name<'a>(given: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let given = plain(given);
     // One edit in names of up to five characters, one more for every three characters after that.

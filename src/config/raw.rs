@@ -194,9 +194,9 @@ pub enum Auto {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
-    /// Address of the admin port: an IP address or `localhost`, and a port. It has no authentication, and its POST
-    /// requests change the process, so keep it on loopback. If the default is used and taken, Weir starts without an
-    /// admin port and warns.
+    /// Address of the admin port: an IP address or `localhost`, and a port. Its POST requests change the process, so
+    /// keep it on loopback, or set `token`. If the default is used and taken, Weir starts without an admin port and
+    /// warns.
     #[schemars(extend("default" = defaults::ADMIN_ADDRESS.to_string()))]
     pub address: Option<Address>,
     /// Address of a second port that serves only `GET /ready` and `GET /metrics`: an IP address or `localhost`, and a
@@ -205,6 +205,9 @@ pub struct Admin {
     /// Host names that requests to the admin port may have in `Host`, one or a list. IP addresses and `localhost` are
     /// always allowed.
     pub hosts: Option<OneOrMany<String>>,
+    /// Token that every request to `admin.address` needs, as `authorization: Bearer TOKEN`: a text, or a map with `file`.
+    /// At least 16 visible ASCII characters. It is a secret and is never shown.
+    pub token: Option<SecretOrFile>,
 }
 
 /// Access log: its destination, or a map.

@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::reload_log::{hash_texts, log_reload, truncation_warning};
+pub(super) use self::reload_log::hash_texts;
+use self::reload_log::{log_reload, truncation_warning};
 pub use self::restart::restart_fields;
 use self::restart::without_data;
 use self::snapshot::{FileStamps, SourceContents, SourceSnapshot, missing_end_marker, truncated_lines};

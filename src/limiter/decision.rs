@@ -21,6 +21,18 @@ pub enum Enforcement {
     Marking,
 }
 
+/// What an operator has set for the key of a check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Override {
+    /// Nothing.
+    #[default]
+    None,
+    /// A raised quota.
+    Boosted,
+    /// A ban.
+    Banned,
+}
+
 /// The result of one check.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
@@ -28,6 +40,8 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Whether exceeding the limit rejects, marks or only reports.
     pub enforcement: Enforcement,
+    /// What an operator has set for the key.
+    pub overridden: Override,
     /// Details that the counter's state does not contain. For a counter with a history: seconds until more units are
     /// left, rounded up. For a shared limit: units left for all instances, in addition to those in the lease.
     pub(super) auxiliary: u32,
@@ -84,6 +98,16 @@ impl Verdict {
     /// Whether a limit that marks requests is exceeded.
     pub fn marks(&self) -> bool {
         self.exceeds() && self.enforcement == Enforcement::Marking
+    }
+
+    /// Whether an operator has banned the key.
+    pub fn is_banned(&self) -> bool {
+        self.overridden == Override::Banned
+    }
+
+    /// Whether an operator has raised the quota of the key.
+    pub fn is_boosted(&self) -> bool {
+        self.overridden == Override::Boosted
     }
 
     /// Time for which the request is delayed, if it passes. The request is already charged.

@@ -6,7 +6,7 @@ use super::Check;
 use super::algorithm::history::History;
 use super::algorithm::{self, Counter, CounterState, Outcome};
 use super::check_options::{CheckOptions, CounterRole, DelayPolicy};
-use super::decision::{Enforcement, Verdict};
+use super::decision::{Enforcement, Override, Verdict};
 use super::key::Fingerprint;
 use super::quota::Quota;
 use super::reservation::{self, ChargeTiming};
@@ -36,7 +36,7 @@ impl<'a> CounterView<'a> {
             (ChargeTiming::OnArrival, None) => 0,
             _ => shard.held_of(key, check.handle.id),
         };
-        let is_claimed = shard.quota(check.handle.id).is_some_and(Quota::is_leased);
+        let is_claimed = shard.quota_of(key, check.handle.id).is_some_and(Quota::is_leased);
         let beside = if is_claimed { shard.remaining_outside_slot(key, now) } else { 0 };
         Self { counter: shard.counter(place, check.handle.id), held, remaining_outside_slot: beside }
     }
@@ -64,23 +64,27 @@ pub(super) fn try_fast_path(
     let quota = *quota;
     let beside = if quota.is_leased() { shard.remaining_outside_slot(key, now) } else { 0 };
     let counter = Some((quota, Some(next)));
-    Some(Verdict { outcome, enforcement: check.enforcement, auxiliary: beside, delay: 0, counter })
+    let (enforcement, overridden) = (check.enforcement, Override::None);
+    Some(Verdict { outcome, enforcement, overridden, auxiliary: beside, delay: 0, counter })
 }
 
 /// Returns the verdict of one check and the state to keep if the request passes, if the check is to be charged.
 pub(super) fn evaluate(
     shard: &Shard,
     check: &Check,
+    key: Fingerprint,
     before: CounterView<'_>,
     now: Timestamp,
 ) -> (Verdict, Option<CounterState>) {
     let enforcement = check.enforcement;
-    let Some(quota) = shard.quota(check.handle.id) else {
-        return (
-            Verdict { outcome: Outcome::Conform, enforcement, auxiliary: 0, delay: 0, counter: None },
-            None,
-        );
+    let overridden = if shard.is_boosted(key) { Override::Boosted } else { Override::None };
+    let Some(quota) = shard.quota_of(key, check.handle.id) else {
+        let outcome = Outcome::Conform;
+        return (Verdict { outcome, enforcement, overridden, auxiliary: 0, delay: 0, counter: None }, None);
     };
+    if let Some(left) = shard.time_banned(key, now) {
+        return (banned(check, left, quota, before.counter.compact_state(quota, now)), None);
+    }
     let CounterView { counter, held, remaining_outside_slot: beside } = before;
     let (mut next, outcome) = match check.charge_timing {
         ChargeTiming::OnArrival if held == 0 => algorithm::evaluate(counter, quota, check.cost, now),
@@ -91,8 +95,9 @@ pub(super) fn evaluate(
     } else {
         beside
     };
+    let counter_after = Some((*quota, Some(next)));
     let mut verdict =
-        Verdict { outcome, enforcement, auxiliary: beside, delay: 0, counter: Some((*quota, Some(next))) };
+        Verdict { outcome, enforcement, overridden, auxiliary: beside, delay: 0, counter: counter_after };
     if held > 0 && check.charge_timing == ChargeTiming::OnArrival {
         // The verdict shows clients the reservations of other requests; the counter keeps only what this request costs.
         next = algorithm::evaluate(counter, quota, check.cost, now).0;
@@ -102,6 +107,19 @@ pub(super) fn evaluate(
         Some(terms) => apply_options(terms, check, &mut verdict, next, before, quota, now),
     };
     (verdict, kept)
+}
+
+/// Returns the verdict during an operator's ban, which ends after `left`. The counter is not charged.
+#[cold]
+fn banned(check: &Check, left: Duration, quota: &Quota, state: Option<CounterState>) -> Verdict {
+    Verdict {
+        outcome: Outcome::Exceed { retry_after: Some(left) },
+        enforcement: check.enforcement,
+        overridden: Override::Banned,
+        auxiliary: 0,
+        delay: 0,
+        counter: Some((*quota, state)),
+    }
 }
 
 /// Seconds until the first units of a history in use expire, or until enough of a debt is paid for one unit to be left.

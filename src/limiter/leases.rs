@@ -119,7 +119,7 @@ impl Limiter {
         }
         let is_exact = shard.quotas().lease_policy(meter).is_some_and(|policy| policy.is_exact);
         let needed = shard.held_of(key, meter).saturating_add(cost.into());
-        let held = LeaseState::from_counter(shard.state(shard.find(key), meter, now));
+        let held = lease_of(&shard, key, meter, now);
         let Some(account) = shard.lease_account(key, meter, now) else { return LeaseOutcome::Unavailable };
         account.limit = limit;
         if account.is_for_other_quota(&quota) {
@@ -160,12 +160,11 @@ impl Limiter {
             shard.lease_accounts_mut().remove(&key);
             return None;
         };
-        let state = shard.state(shard.find(key), meter, now);
+        let held = lease_of(&shard, key, meter, now);
         let in_use = shard.held_of(key, meter);
         let account = shard.lease_accounts_mut().get_mut(&key)?;
         let quota = unconditional_count::quota_with_limit(quota, account.limit);
-        let (request, held) =
-            account.lease_request(counter, LeaseState::from_counter(state), quota, sharing, in_use, now);
+        let (request, held) = account.lease_request(counter, held, quota, sharing, in_use, now);
         write_lease(&mut shard, key, meter, held, now);
         Some(request)
     }
@@ -182,7 +181,7 @@ impl Limiter {
         let SharedCounter { limit: meter, key } = request.counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
-        let held = LeaseState::from_counter(shard.state(shard.find(key), meter, now));
+        let held = lease_of(&shard, key, meter, now);
         let account = shard.lease_accounts_mut().get_mut(&key)?;
         let Some(quota) = quota else {
             shard.lease_accounts_mut().remove(&key);
@@ -225,7 +224,7 @@ impl Limiter {
     pub fn review(&self, counter: SharedCounter, now: Timestamp) -> LeaseReview {
         let SharedCounter { limit: meter, key } = counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
-        let held = LeaseState::from_counter(shard.state(shard.find(key), meter, now));
+        let held = lease_of(&shard, key, meter, now);
         let in_use = shard.held_of(key, meter);
         let Some(account) = shard.lease_accounts_mut().get_mut(&key) else { return LeaseReview::Done };
         let (review, held) = account.review(held, in_use, now);
@@ -267,6 +266,14 @@ pub enum LeaseReview {
     Done,
 }
 
+/// Returns the lease in the slot of `key`. A counter with a raised quota has none, because this process alone counts it.
+pub(super) fn lease_of(shard: &Shard, key: Fingerprint, meter: LimitId, now: Timestamp) -> LeaseState {
+    match shard.is_boosted(key) {
+        true => LeaseState::from_counter(None),
+        false => LeaseState::from_counter(shard.state(shard.find(key), meter, now)),
+    }
+}
+
 /// Stores `held` in the counter; returns whether there was room. A lease is never stored in an overflow counter.
 pub(super) fn write_lease(
     shard: &mut Shard,
@@ -275,6 +282,9 @@ pub(super) fn write_lease(
     held: LeaseState,
     now: Timestamp,
 ) -> bool {
+    if shard.is_boosted(key) {
+        return true;
+    }
     let (place, state) = (shard.find(key), held.into());
     if matches!(place, SlotLookup::Absent) && lease::is_unused(state, now) {
         return true;

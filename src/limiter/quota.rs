@@ -7,6 +7,7 @@
 //! Algorithms count in units. A unit is a request, or a part of what a request costs. An elastic quota counts in
 //! shares, which are equal fractions of a request. Limits in configuration are always in requests.
 
+mod boost;
 mod envelope;
 mod period;
 mod serialization;
@@ -15,6 +16,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+pub use self::boost::{BoostFactor, QuotaChange};
 use self::period::DAY;
 pub use self::period::{Limit, Period, TimeUnit};
 use super::algorithm::{self, Algorithm};

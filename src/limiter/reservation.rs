@@ -147,8 +147,9 @@ impl Limiter {
     pub fn settle(&self, reservation: &mut Reservation, due: u32, now: Timestamp) -> Option<SettledCounter> {
         let (meter, key) = (reservation.handle, reservation.key.salted(reservation.handle.salt));
         let mut shard = self.table.lock(self.table.shard_of(key));
+        shard.end_overrides(now);
         let more = reservation.start_settlement(due, shard.holds_mut(), key, now);
-        let quota = *shard.quota(meter.id)?;
+        let quota = *shard.quota_of(key, meter.id)?;
         let place = shard.find(key);
         let held = shard.held_of(key, meter.id);
         let state = shard.state(place, meter.id, now);
@@ -203,6 +204,12 @@ impl Holds {
     pub(super) fn hold(&mut self, key: Fingerprint, shares: NonZeroU16, units: u32) {
         let held = self.0.entry((key, shares)).or_default();
         *held = held.saturating_add(units.into());
+    }
+
+    /// Copies the reservations of `key` into `target`.
+    pub(super) fn copy_key(&self, key: Fingerprint, target: &mut Self) {
+        let held = self.0.range((key, NonZeroU16::MIN)..=(key, NonZeroU16::MAX));
+        target.0.extend(held.map(|(counter, units)| (*counter, *units)));
     }
 
     fn release(&mut self, key: Fingerprint, shares: NonZeroU16, units: u32) {

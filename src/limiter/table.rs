@@ -128,6 +128,11 @@ impl LockedShards<'_> {
         &self.held[self.guard(key)].1
     }
 
+    /// Ends the overrides whose time is over.
+    pub(super) fn end_overrides(&mut self, now: Timestamp) {
+        self.held.iter_mut().for_each(|(_, shard)| shard.end_overrides(now));
+    }
+
     pub(super) fn shard_mut(&mut self, key: Fingerprint) -> &mut Shard {
         let guard = self.guard(key);
         &mut self.held[guard].1
@@ -194,6 +199,18 @@ impl CounterTable {
     /// Number of shards in which keys share overflow counters.
     pub(super) fn overflowing_shards(&self) -> usize {
         self.shards.iter().filter(|shard| shard.0.lock().has_overflow()).count()
+    }
+
+    /// Returns the states that saving the table writes.
+    #[cfg(test)]
+    pub(super) fn saved_states(&self, now: Timestamp) -> Vec<super::algorithm::CounterState> {
+        let mut copied = Copied::default();
+        let mut states = Vec::new();
+        for shard in 0..self.shards() {
+            self.copy(shard, now, &mut copied);
+            states.extend(copied.counters().map(|(_, _, state)| state));
+        }
+        states
     }
 
     /// Number of entries in the table.

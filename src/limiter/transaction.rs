@@ -52,7 +52,7 @@ type NextStates = SmallVec<[Option<CounterState>; 4]>;
 // Out of line, so that a request with one check does not pay for the stack frame of this.
 #[inline(never)]
 pub(super) fn check(limiter: &Limiter, checks: &[Check], now: Timestamp) -> Decision {
-    let mut trial = Transaction::lock(&limiter.table, checks, &[]);
+    let mut trial = Transaction::lock(&limiter.table, checks, &[], now);
     let (verdicts, next) = trial.evaluate(now);
     let passes = !verdicts.iter().any(Verdict::rejects);
     trial.finish(verdicts, next, passes, limiter, now)
@@ -72,7 +72,7 @@ impl Limiter {
         now: Timestamp,
     ) -> (Decision, SmallVec<[CountResult; 4]>) {
         let counters = RequestCounters::new(self, tallies);
-        let mut trial = Transaction::lock(&self.table, checks, counters.keys());
+        let mut trial = Transaction::lock(&self.table, checks, counters.keys(), now);
         let (verdicts, next) = trial.evaluate(now);
         let read = counters.read(&trial.locked, now);
         let JointOutcome { passes, count_selection: counting } = rule(&verdicts, &read);
@@ -96,11 +96,12 @@ impl ProvisionalCharge {
 
 impl<'a> Transaction<'a> {
     /// Locks the shards of `checks` and of the counters `others`.
-    fn lock(store: &'a CounterTable, checks: &'a [Check], others: &[Fingerprint]) -> Self {
+    fn lock(store: &'a CounterTable, checks: &'a [Check], others: &[Fingerprint], now: Timestamp) -> Self {
         let keys: SmallVec<[Fingerprint; 4]> =
             checks.iter().map(|check| check.key.salted(check.handle.salt)).collect();
         let repeats = DuplicateCounters::new(&keys);
-        let locked = store.lock_all(keys.iter().chain(others).copied());
+        let mut locked = store.lock_all(keys.iter().chain(others).copied());
+        locked.end_overrides(now);
         Self { checks, keys, repeats, locked }
     }
 
@@ -113,7 +114,8 @@ impl<'a> Transaction<'a> {
             let earlier =
                 self.repeats.earlier(position).map_or_else(ProvisionalCharge::default, |at| charged[at]);
             let before = self.before(position, earlier, now);
-            let (verdict, state) = evaluation::evaluate(self.shard(position), check, before, now);
+            let (verdict, state) =
+                evaluation::evaluate(self.shard(position), check, self.keys[position], before, now);
             verdicts.push(verdict);
             next.push(state);
             charged.push(earlier.with(check, state));
@@ -189,7 +191,8 @@ impl<'a> Transaction<'a> {
     fn charged_now(&self, position: usize, place: SlotLookup, now: Timestamp) -> Option<CounterState> {
         let (shard, check) = (self.shard(position), &self.checks[position]);
         let state = shard.state(place, check.handle.id, now);
-        Some(algorithm::charge(state, shard.quota(check.handle.id)?, check.cost.into(), now))
+        let quota = shard.quota_of(self.keys[position], check.handle.id)?;
+        Some(algorithm::charge(state, quota, check.cost.into(), now))
     }
 
     /// Corrects the verdicts of a rejected request: nothing is charged, so counters are as before.
@@ -208,6 +211,7 @@ impl<'a> Transaction<'a> {
                 };
             }
             if verdict.rejects()
+                && !verdict.is_banned()
                 && let Some(outcome) = self.outcome_of_all(position, now)
             {
                 verdict.outcome = outcome;
@@ -226,7 +230,8 @@ impl<'a> Transaction<'a> {
         let cost = same.fold(0_u32, |sum, other| sum.saturating_add(self.checks[other].cost));
         let (shard, check) = (self.shard(position), &self.checks[position]);
         let counter = shard.counter(self.find_slot(position), check.handle.id);
-        match algorithm::evaluate(counter, shard.quota(check.handle.id)?, cost, now).1 {
+        let quota = shard.quota_of(self.keys[position], check.handle.id)?;
+        match algorithm::evaluate(counter, quota, cost, now).1 {
             // Reservations of other requests were the reason.
             Outcome::Conform => None,
             exceeds @ Outcome::Exceed { .. } => Some(exceeds),
@@ -243,8 +248,10 @@ impl<'a> Transaction<'a> {
             from = range.end;
             let of_group = &verdicts[range.clone()];
             let is_ban = |check: &Check| check.options.is_some_and(|terms| terms.role == CounterRole::Ban);
-            let banned =
-                group.iter().zip(of_group).any(|(check, verdict)| is_ban(check) && verdict.rejects());
+            let banned = group
+                .iter()
+                .zip(of_group)
+                .any(|(check, verdict)| (is_ban(check) || verdict.is_banned()) && verdict.rejects());
             let is_over = |(check, verdict): (&Check, &Verdict)| {
                 // A counter that is out of leased units is not over its limit: the store may have more.
                 verdict.rejects()

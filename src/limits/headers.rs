@@ -6,6 +6,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
+use super::header_tables::HeaderTables;
 use super::{AppliedLimits, LimitRejection, LimitsView};
 use crate::headers::{Headers, RawHeaders};
 use crate::limiter::algorithm::CounterUsage;
@@ -45,6 +46,9 @@ impl LimitRejection<'_> {
 
     fn prepared<'v>(&self, view: &'v LimitsView) -> Option<(&'v PreparedHeaders, CounterUsage)> {
         let [verdict] = self.limits.decision.verdicts() else { return None };
+        if verdict.is_boosted() {
+            return None;
+        }
         let prepared = view.prepared(self.rule).filter(|_| self.limits.verdicts().is_none())?;
         Some((prepared, verdict.usage(self.limits.decided_at)?))
     }
@@ -52,7 +56,7 @@ impl LimitRejection<'_> {
     /// Returns the headers of a rejection: those in `configured`, the rate limit headers, and those of other services.
     pub fn headers_with(&self, view: &LimitsView, configured: &HeaderMap) -> Headers {
         let mut headers = Headers::from(limited_headers(configured, self.retry_after));
-        self.limits.write_limit_status(&mut headers, view, Some(self.retry_after));
+        self.limits.write_limit_status(&mut headers, &view.header_tables, Some(self.retry_after));
         self.limits.write_remote(&mut headers);
         headers
     }
@@ -75,7 +79,7 @@ impl AppliedLimits {
 
     /// Adds all headers about limits to the upstream's response.
     pub fn write_all(&self, headers: &mut Headers, view: &LimitsView) {
-        self.write_limit_status(headers, view, None);
+        self.write_limit_status(headers, &view.header_tables, None);
         for mark in self.mark_values(view) {
             headers.append(X_WEIR_OVER_LIMIT, &mark);
         }
@@ -93,8 +97,13 @@ impl AppliedLimits {
     }
 
     /// Adds the rate limit headers that the configuration enables; for a rejection, consistent with its `retry-after`.
-    fn write_limit_status(&self, headers: &mut Headers, view: &LimitsView, retry_after: Option<Duration>) {
-        let LimitHeaderSettings { ratelimit_headers, ietf_headers } = view.policy.response;
+    pub fn write_limit_status(
+        &self,
+        headers: &mut Headers,
+        tables: &HeaderTables,
+        retry_after: Option<Duration>,
+    ) {
+        let LimitHeaderSettings { ratelimit_headers, ietf_headers } = tables.settings;
         if self.selected.is_empty() && self.verdicts().is_none() {
             return;
         }
@@ -104,10 +113,10 @@ impl AppliedLimits {
             Visibility::Off => false,
         };
         if visible {
-            self.write_envoy(headers, view);
+            self.write_envoy(headers, tables);
         }
         if ietf_headers {
-            self.write_ietf(headers, view, retry_after);
+            self.write_ietf(headers, tables, retry_after);
         }
     }
 
@@ -120,10 +129,10 @@ impl AppliedLimits {
         shown.map(|(_, checked)| checked)
     }
 
-    fn write_envoy(&self, headers: &mut Headers, view: &LimitsView) {
+    fn write_envoy(&self, headers: &mut Headers, tables: &HeaderTables) {
         let mut standings: SmallVec<[LimitStatus<'_>; 4]> = SmallVec::new();
         self.shown().for_each(|(selected, verdict)| {
-            if let Some(notation) = view.notation(selected)
+            if let Some(notation) = tables.notation(selected)
                 && let Some(usage) = verdict.usage(self.decided_at)
             {
                 let usage = usage.in_requests(selected.unit_cost);
@@ -148,7 +157,7 @@ impl AppliedLimits {
     /// Adds the IETF headers. `retry-after` must not be earlier than a `t` in the same response (the draft, "Server
     /// Behavior"). So `t` of a rejecting limit is reduced to `retry-after` (it may be longer, as with a queue), and
     /// that of another limit is omitted if it is longer.
-    fn write_ietf(&self, headers: &mut Headers, view: &LimitsView, retry_after: Option<Duration>) {
+    fn write_ietf(&self, headers: &mut Headers, tables: &HeaderTables, retry_after: Option<Duration>) {
         let fitting = |more: Option<Duration>, rejects: bool| match retry_after {
             Some(most) if rejects => more.map(|more| more.min(most)),
             Some(most) => more.filter(|more| *more <= most),
@@ -166,14 +175,14 @@ impl AppliedLimits {
             .shown()
             .filter_map(|(selected, verdict)| {
                 Some(ServiceLimit {
-                    policy: view.quota_policies.policy(selected)?,
+                    policy: tables.quota_policies.policy(selected)?,
                     elastic_count: elastic_count(selected, verdict),
                     remaining: verdict.usage(self.decided_at)?.in_requests(selected.unit_cost).remaining,
                     time_until_more: fitting(
                         verdict.time_until_more(selected.unit_cost, self.decided_at),
                         verdict.rejects(),
                     ),
-                    partition: view.quota_policies.partition(selected),
+                    partition: tables.quota_policies.partition(selected),
                 })
             })
             .chain(remote)
@@ -182,11 +191,12 @@ impl AppliedLimits {
     }
 }
 
-/// Returns the present count of an elastic limit; `None` if it equals the configured one.
+/// Returns the present count of an elastic limit, or of one that an operator has raised; `None` if it equals the
+/// configured one.
 fn elastic_count(selected: &SelectedCheck, verdict: &Verdict) -> Option<u32> {
     let quota = verdict.quota()?;
     let (shares, price) = (u32::from(quota.units_per_request().get()), selected.unit_cost.get());
-    if price >= shares {
+    if price >= shares && !verdict.is_boosted() {
         return None;
     }
     let count = u64::from(quota.limit().count.get()) * u64::from(shares) / u64::from(price);

@@ -1,10 +1,9 @@
 //! A worker's view of one configuration generation: the data for decisions and headers, in addition to the rules.
 
-use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::quota_policies::QuotaPolicies;
+use super::header_tables::HeaderTables;
 use crate::clock::Clock;
 use crate::engine::Policy;
 use crate::identify::Attributes;
@@ -20,8 +19,7 @@ use crate::response::rejection::{PreparedHeaders, RejectionResponse};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::remote_limit::RemoteLimit;
-use crate::rules::rule::{Action, LimitSource, Rule, RuleLimit};
-use crate::rules::selection::SelectedCheck;
+use crate::rules::rule::{Action, LimitSource, Rule};
 use crate::store::handle::StoreHandle;
 use crate::telemetry::metrics::{Metrics, RuleMetrics};
 
@@ -38,10 +36,8 @@ pub struct LimitsView {
     sketches: Box<[Option<Arc<WorkerSketch>>]>,
     /// Writes keys for operators.
     pub(super) key_writer: KeyWriter,
-    /// Header notation of each rule's limits.
-    notations: Box<[Box<[Notation]>]>,
-    /// Their quota policies for the IETF headers.
-    pub(super) quota_policies: QuotaPolicies,
+    /// Names and notations of the limits in headers.
+    pub(super) header_tables: HeaderTables,
     /// Precomputed headers of each rule's rejections, if possible.
     prepared: Box<[Option<PreparedHeaders>]>,
     services: Box<[Rc<RemoteService>]>,
@@ -78,15 +74,18 @@ impl LimitsView {
     ) -> Self {
         let LimitResources { limiter, clock, metrics, store, .. } = resources;
         let rules = policy.rules.rules();
-        let notations: Box<[_]> = rules.iter().map(notations).collect();
+        let header_tables = HeaderTables::new(policy, limiter.hasher());
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
         let prepare =
             |((rule, rejection), notations): ((&Rule, &RejectionResponse), &[Notation])| match notations {
                 [only] if visible && !rule.is_elastic() => PreparedHeaders::new(&rejection.headers, only),
                 _ => None,
             };
-        let prepared =
-            rules.iter().zip(&policy.rejections).zip(notations.iter().map(|of| &**of)).map(prepare);
+        let prepared = rules
+            .iter()
+            .zip(&policy.rejections)
+            .zip(header_tables.notations.iter().map(|of| &**of))
+            .map(prepare);
         let service = |settings| {
             let mut known = before.into_iter().flat_map(|before| &before.services);
             let connect = || connect(settings, clock, metrics);
@@ -101,8 +100,7 @@ impl LimitsView {
                 ipv6_prefix: policy.identify.ipv6_prefix,
                 hasher: limiter.hasher(),
             },
-            notations,
-            quota_policies: QuotaPolicies::new(rules, limiter.hasher()),
+            header_tables,
             services: services.iter().map(service).collect(),
             default_rejection: RejectionResponse::default(),
             policy: Arc::clone(policy),
@@ -153,10 +151,6 @@ impl LimitsView {
         self.policy.rejection(rule).unwrap_or(&self.default_rejection)
     }
 
-    pub(super) fn notation(&self, selected: &SelectedCheck) -> Option<&Notation> {
-        self.notations.get(selected.rule.0)?.get(selected.role.reported_limit()?)
-    }
-
     pub(super) fn prepared(&self, rule: RuleIndex) -> Option<&PreparedHeaders> {
         self.prepared.get(rule.0)?.as_ref()
     }
@@ -190,16 +184,4 @@ fn sketches(rules: &[Rule], resources: LimitResources<'_>) -> Box<[Option<Arc<Wo
         Some(resources.top_keys.sketch(resources.worker, &rule.name, &meaning))
     };
     rules.iter().map(sketch).collect()
-}
-
-fn notations(rule: &Rule) -> Box<[Notation]> {
-    rule.limits().iter().map(|limit| Notation::new(&limit_name(rule, limit), &limit.quota)).collect()
-}
-
-/// Returns the name of a limit; limits of nested networks have their prefix length in it.
-fn limit_name<'a>(rule: &'a Rule, limit: &RuleLimit) -> Cow<'a, str> {
-    match &limit.nested {
-        Some(nested) => format!("{}/{}", rule.counter(), nested.prefix).into(),
-        None => Cow::Borrowed(rule.counter()),
-    }
 }

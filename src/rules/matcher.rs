@@ -116,7 +116,7 @@ impl Matcher {
             && entries.is_none()
     }
 
-    fn matches_host(&self, request: &Attributes<'_>) -> bool {
+    pub(super) fn matches_host(&self, request: &Attributes<'_>) -> bool {
         let host = request.host.as_str();
         // A request without a host has the empty host. A descriptor without a host leaves the host unknown.
         let is_absent = host.is_empty() && request.descriptor.is_some();
@@ -124,7 +124,7 @@ impl Matcher {
     }
 }
 
-fn has_exactly(request: &Attributes<'_>, required: &[EntryPattern]) -> bool {
+pub(super) fn has_exactly(request: &Attributes<'_>, required: &[EntryPattern]) -> bool {
     let Some(said) = request.descriptor else { return false };
     let each = |((key, patterns), (given, value)): (&EntryPattern, &(&str, &str))| {
         let matches = |pattern: &HeaderPattern| pattern.matches_any(std::iter::once(value.as_bytes()));

@@ -54,7 +54,7 @@ impl DecisionOutcome {
         let banned = selected
             .iter()
             .zip(verdicts)
-            .any(|(one, verdict)| one.role == CheckRole::Ban && verdict.rejects());
+            .any(|(one, verdict)| (one.role == CheckRole::Ban || verdict.is_banned()) && verdict.rejects());
         if banned {
             Some(Self::Banned)
         } else if any(Verdict::rejects) {

@@ -49,6 +49,25 @@ pub enum Action {
     Limit(LimitAction),
 }
 
+impl Action {
+    /// Returns the name in configuration.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Limit(_) => "limit",
+        }
+    }
+
+    /// Returns the settings of a rule that limits.
+    pub const fn limiting(&self) -> Option<&LimitAction> {
+        match self {
+            Self::Limit(limiting) => Some(limiting),
+            Self::Allow | Self::Deny => None,
+        }
+    }
+}
+
 /// Settings of a rule that limits.
 #[derive(Clone, Debug)]
 pub struct LimitAction {

@@ -47,6 +47,7 @@ pub use self::upstream::{
 };
 pub use self::worker::{InProgressGuard, WorkerMetrics};
 use self::worker::{ListenerCounts, WorkerCounts};
+use crate::engine::overrides::OverrideKind;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 
@@ -101,6 +102,8 @@ pub struct Scrape {
     pub state_file: Option<StateFileSample>,
     /// State of elastic limits; `None` if there are none.
     pub elastic: Option<ElasticSample>,
+    /// Number of overrides of single keys in force, by kind.
+    pub limit_overrides: [(OverrideKind, usize); OverrideKind::ALL.len()],
     /// Limits shared with other instances.
     pub shared_limits: Vec<SharedLimitSample>,
     /// Certificates of the listeners, by file, with their expiry in seconds since 1970.

@@ -19,6 +19,7 @@ mod counting;
 mod drain;
 mod elastic;
 mod examples;
+mod explain;
 mod fallback;
 mod forwarding;
 mod geo;

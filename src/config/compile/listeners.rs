@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use super::{client_limits, map_items, read_timeout, rules, tls};
 use crate::config::config_path::ConfigPath;
 use crate::config::data_files::DataFiles;
+use crate::config::data_files::jwt_keys::SECRET;
 use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
-use crate::config::{AdminSettings, defaults, parse, raw};
+use crate::config::{AdminSettings, AdminToken, defaults, parse, raw};
 use crate::tls::server;
 use crate::{listener, upstream};
 
@@ -50,7 +51,7 @@ pub(super) fn compile(
             Some(())
         });
     }
-    let admin = compile_admin(raw.admin.as_ref(), &mut used_addresses, report);
+    let admin = compile_admin(raw.admin.as_ref(), &mut used_addresses, files, report);
     CompiledListeners { listeners, tls: tls_settings, admin, used_addresses }
 }
 
@@ -91,6 +92,7 @@ fn compile_listener(
 fn compile_admin(
     raw: Option<&raw::Admin>,
     used_addresses: &mut UsedAddresses,
+    files: &mut DataFiles,
     report: &mut Diagnostics<'_>,
 ) -> AdminSettings {
     let root = ConfigPath::ROOT;
@@ -110,11 +112,11 @@ fn compile_admin(
             format!("no admin port, because its default address is already in use by `{path}`"),
         );
     }
-    if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
-        let note =
-            ValueError::new(format!("the admin port has no authentication, and {address} is not loopback"));
+    if let Some(address) = address.filter(|address| !address.ip().is_loopback() && raw.token.is_none()) {
+        let note = ValueError::new(format!("the admin port has no `token`, and {address} is not loopback"));
         report.add_note(at.key("address"), note.with_hint("use `probes` for probes and metrics"));
     }
+    let token = raw.token.as_ref().and_then(|token| read_token(token, at.key("token"), files, report));
     let hosts = raw.hosts.as_ref().map(|hosts| {
         map_items(hosts, at.key("hosts"), |raw, at| report.ok_or_report(at, parse_host_name(raw)))
     });
@@ -123,6 +125,28 @@ fn compile_admin(
         probe_address: probes,
         is_explicit: explicit,
         allowed_hosts: hosts.unwrap_or_default().into(),
+        token,
+    }
+}
+
+fn read_token(
+    raw: &raw::SecretOrFile,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<AdminToken> {
+    match raw {
+        raw::SecretOrFile::Text(text) => {
+            let token = AdminToken::new(text.expose()).map_err(|error| ValueError::new(error.to_string()));
+            report.ok_or_report(at, token)
+        }
+        raw::SecretOrFile::File(name) => {
+            let at = at.key("file");
+            let read = files.load(name.file.as_deref()?, &SECRET, at, report)?;
+            let text = std::str::from_utf8(&read.0).unwrap_or_default();
+            let token = AdminToken::new(text).map_err(|error| ValueError::new(error.to_string()));
+            report.ok_or_report(at, token)
+        }
     }
 }
 

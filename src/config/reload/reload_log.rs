@@ -43,7 +43,7 @@ pub(super) fn log_reload(file: &Path, reload: &Reload) {
 }
 
 /// Returns the hash of the configuration's texts, without data files.
-pub(super) fn hash_texts(text: &str, document: Option<&FetchedDocument>) -> u64 {
+pub(in crate::config) fn hash_texts(text: &str, document: Option<&FetchedDocument>) -> u64 {
     match document {
         None => fnv1a(text),
         Some(document) => fnv1a(&format!("{text}\0{}", document.text)),

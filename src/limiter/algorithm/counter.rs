@@ -60,6 +60,12 @@ pub struct CounterUsage {
 }
 
 impl CounterUsage {
+    /// Adds `held` units that are only reserved.
+    pub fn with_held(self, held: u32) -> Self {
+        let (used, remaining) = (self.used.saturating_add(held), self.remaining.saturating_sub(held));
+        Self { used, remaining, ..self }
+    }
+
     /// Converts units to requests that cost `price` units each.
     pub fn in_requests(self, price: NonZeroU32) -> Self {
         Self { used: self.used.div_ceil(price.get()), remaining: self.remaining / price, ..self }

@@ -47,7 +47,7 @@ struct Lease {
 }
 
 /// The lease account of one counter.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::limiter) struct LeaseAccount {
     /// Id of the limit.
     pub(super) limit_id: LimitId,

@@ -4,9 +4,8 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{LeaseAccount, SharedCounter};
+use super::{LeaseAccount, SharedCounter, lease_of};
 use crate::limiter::Limiter;
-use crate::limiter::algorithm::lease::LeaseState;
 use crate::limiter::table::LimitId;
 use crate::limiter::timestamp::Timestamp;
 
@@ -53,8 +52,7 @@ impl Limiter {
         for shard in 0..self.table.shards() {
             let shard = self.table.lock(shard);
             for (key, account) in shard.lease_accounts() {
-                let held =
-                    LeaseState::from_counter(shard.state(shard.find(*key), account.limit_id, now)).units(now);
+                let held = lease_of(&shard, *key, account.limit_id, now).units(now);
                 // Permits of requests in flight are not available.
                 let in_use = u32::try_from(shard.held_of(*key, account.limit_id)).unwrap_or(u32::MAX);
                 let counter = SharedCounter { limit: account.limit_id, key: *key };

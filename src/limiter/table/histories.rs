@@ -50,6 +50,13 @@ impl Histories {
         Some(number)
     }
 
+    /// Adds a copy of a history, whatever room there is; returns its number.
+    pub(super) fn add_copy(&mut self, history: &History) -> u32 {
+        self.bytes += footprint(history);
+        self.slots.push(history.clone());
+        u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+    }
+
     /// Changes a history to match `state`; it grows only if there is room.
     pub(super) fn apply_state(&mut self, number: u32, state: CounterState, quota: &Quota, now: Timestamp) {
         self.change(number, |history, may_grow| history.apply_state(state, quota, now, may_grow));

@@ -10,12 +10,14 @@
 
 mod history_slots;
 mod leases;
+mod overrides;
 mod saved;
 mod slot;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
+use self::overrides::KeyOverrides;
 pub(in crate::limiter) use self::saved::Copied;
 use self::slot::{
     FREE, SLOTS_PER_GROUP, Slot, SlotGroup, SlotRef, before, has_history, is_free, limit_of, number_of,
@@ -59,6 +61,7 @@ pub(in crate::limiter) struct Shard {
     histories: Histories,
     holds: Holds,
     lease_accounts: LeaseAccounts,
+    overrides: KeyOverrides,
 }
 
 /// Location of a counter.
@@ -95,6 +98,7 @@ impl Shard {
             histories: Histories::new(histories),
             holds: Holds::default(),
             lease_accounts: LeaseAccounts::new(),
+            overrides: KeyOverrides::default(),
         };
         let mut groups = shard.full_groups;
         while groups >= MIN_GROUPS * GROWTH {
@@ -129,7 +133,7 @@ impl Shard {
     }
 
     /// Returns the slot of `key`'s own counter and its quota, if the whole state is in the slot and stays there. This
-    /// is the common case; all others use [`Self::find`].
+    /// is the common case; all others use [`Self::find`]. A shard with overrides has no such counters.
     // Inline: passing it through memory costs as much as finding it.
     #[inline(always)]
     pub(in crate::limiter) fn own_slot(
@@ -137,6 +141,9 @@ impl Shard {
         key: Fingerprint,
         meter: LimitId,
     ) -> Option<(SlotRef<'_>, &Quota)> {
+        if !self.overrides.is_empty() {
+            return None;
+        }
         let [first, second] = key.words();
         let (group, place) = self.search(first)?;
         let quota = self.quotas.get(meter).filter(|quota| !quota.needs_history())?;
@@ -202,7 +209,14 @@ impl Shard {
         match self.counter(place, meter) {
             Counter::Unused => None,
             Counter::Compact(state) => Some(state),
-            long @ Counter::WithHistory(_) => long.compact_state(self.quotas.get(meter)?, now),
+            long @ Counter::WithHistory(_) => long.compact_state(self.quota_at(place, meter)?, now),
+        }
+    }
+
+    fn quota_at(&self, place: SlotLookup, meter: LimitId) -> Option<&Quota> {
+        match place {
+            SlotLookup::Found(index) => self.quota_of_slot(&self.slots()[index]),
+            SlotLookup::Absent => self.quotas.get(meter),
         }
     }
 
@@ -216,7 +230,7 @@ impl Shard {
         now: Timestamp,
     ) -> Placement {
         match place {
-            SlotLookup::Found(index) if !self.needs_history(meter) => {
+            SlotLookup::Found(index) if !self.needs_history(key, meter) => {
                 self.slots_mut()[index] = slot(key, meter, state);
                 Placement::Own
             }
@@ -237,7 +251,7 @@ impl Shard {
             SlotLookup::Absent => self.insert(key, meter, state, now),
         };
         if kept == Placement::Own
-            && self.needs_history(meter)
+            && self.needs_history(key, meter)
             && let SlotLookup::Found(index) = self.find(key)
         {
             self.store_history(index, meter, state, now);
@@ -275,11 +289,11 @@ impl Shard {
         charged: Timestamp,
         now: Timestamp,
     ) -> Option<CounterState> {
-        let quota = *self.quotas.get(meter)?;
+        let quota = *self.quota_of(key, meter)?;
         match (place, self.counter(place, meter)) {
             (_, Counter::Unused) => return None,
             (SlotLookup::Found(index), Counter::WithHistory(_)) => {
-                self.refund_history(index, meter, units, charged, now)
+                self.refund_history(index, units, charged, now)
             }
             (place, counter) => {
                 let state = counter.compact_state(&quota, now);
@@ -297,22 +311,26 @@ impl Shard {
     /// Adopts the quotas of another generation: converts every counter whose quota changed, and drops those whose limit
     /// is gone.
     pub(in crate::limiter) fn adopt_quotas(&mut self, quotas: &QuotaTable, now: Timestamp) {
-        let old = std::mem::replace(&mut self.quotas, quotas.clone());
+        let old = self.quotas.clone();
+        let change_of = self.replace_quotas(quotas);
         if old.is_unchanged_in(quotas) {
             return;
+        }
+        // Into a new array: removals in place would shift entries past the cursor and convert them twice.
+        let entries = self.resize(self.home_groups());
+        for entry in entries.as_flattened().iter().filter(|entry| !is_free(entry)) {
+            let quotas = change_of(entry);
+            let change =
+                quotas.as_ref().map(|(from, to, on_change)| Change { from, to, on_change: *on_change });
+            if let Some(entry) = self.carried(entry, change, now) {
+                // Fits: a subset of the entries never reaches further than all of them did.
+                self.place_entry(entry);
+            }
         }
         let change = |meter| {
             let (from, to) = (old.get(meter)?, quotas.get(meter)?);
             Some(Change { from, to, on_change: quotas.on_change(meter) })
         };
-        // Into a new array: removals in place would shift entries past the cursor and convert them twice.
-        let entries = self.resize(self.home_groups());
-        for entry in entries.as_flattened().iter().filter(|entry| !is_free(entry)) {
-            if let Some(entry) = self.carried(entry, change(limit_of(entry)), now) {
-                // Fits: a subset of the entries never reaches further than all of them did.
-                self.place_entry(entry);
-            }
-        }
         self.overflow = std::mem::take(&mut self.overflow)
             .into_iter()
             .filter_map(|(meter, state)| Some((meter, change(meter)?.convert(state, now)?)))
@@ -326,6 +344,11 @@ impl Shard {
                 count(limit_of(slot));
             }
         }
+    }
+
+    /// Whether `key` has a counter of its own.
+    pub(in crate::limiter) fn contains(&self, key: Fingerprint) -> bool {
+        matches!(self.find(key), SlotLookup::Found(_))
     }
 
     /// Whether there are overflow counters.
@@ -342,7 +365,10 @@ impl Shard {
         if self.insert_entry(slot(key, meter, state), now) {
             return Placement::Own;
         }
-        self.overflow.insert(meter, state);
+        // The overflow counter is in units of the limit's own quota. A key with a raised one is not counted there.
+        if !self.is_boosted(key) {
+            self.overflow.insert(meter, state);
+        }
         Placement::Overflow
     }
 
@@ -418,7 +444,7 @@ impl Shard {
         if has_history(slot) {
             return slot[2] <= now.as_nanos();
         }
-        self.quotas.get(limit_of(slot)).is_none_or(|quota| algorithm::is_unused(state_of(slot), quota, now))
+        self.quota_of_slot(slot).is_none_or(|quota| algorithm::is_unused(state_of(slot), quota, now))
     }
 
     fn counter_of(&self, slot: &Slot) -> Counter<'_> {
@@ -429,8 +455,8 @@ impl Shard {
         }
     }
 
-    fn needs_history(&self, meter: LimitId) -> bool {
-        self.quotas.get(meter).is_some_and(Quota::needs_history)
+    fn needs_history(&self, key: Fingerprint, meter: LimitId) -> bool {
+        self.quota_of(key, meter).is_some_and(Quota::needs_history)
     }
 
     /// Frees a slot and moves the following entries back, as far as their homes allow.

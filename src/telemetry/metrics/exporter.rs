@@ -220,6 +220,9 @@ impl MetricRegistry {
         if let Some(elastic) = &scrape.elastic {
             self.set_elastic(elastic);
         }
+        for (kind, count) in scrape.limit_overrides {
+            self.set_gauge(&families::LIMIT_OVERRIDES, &[("action", kind.as_str())], count as f64);
+        }
         for SharedLimitSample { rule, instances, error_bound } in &scrape.shared_limits {
             self.set_gauge(&families::SHARED_INSTANCES, &[("rule", rule)], f64::from(*instances));
             self.set_gauge(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *error_bound);

@@ -162,6 +162,9 @@ pub(super) static LIMITER_CAPACITY: Family =
 pub(super) static LIMITER_OVERFLOWS: Family =
     counter("weir_limiter_overflow_total", "Charges to an overflow counter because the table was full.");
 
+pub(super) static LIMIT_OVERRIDES: Family =
+    gauge("weir_limit_overrides", "Overrides of single keys in force, by action: boost or ban.");
+
 pub(super) static STATE_SAVES: Family =
     counter("weir_state_saves_total", "Attempts to write the state file, by outcome.");
 pub(super) static STATE_SUCCESS_TIME: Family =

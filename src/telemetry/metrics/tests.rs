@@ -12,6 +12,7 @@ use crate::tls::SessionStart;
 
 fn scrape() -> Scrape {
     Scrape {
+        limit_overrides: [(OverrideKind::Boost, 2), (OverrideKind::Ban, 1)],
         certificates: BTreeMap::from([("app.crt".into(), 1_000_171)]),
         now: Timestamp::from_secs(1_000_071),
         start_time: Timestamp::from_secs(1_000_000),

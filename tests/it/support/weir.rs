@@ -22,6 +22,8 @@ pub(crate) struct Weir {
     log: LogLines,
     file: PathBuf,
     admin: SocketAddr,
+    /// Token of the admin port, if it needs one.
+    token: Option<String>,
     _directory: Option<TempDir>,
 }
 
@@ -40,17 +42,24 @@ impl Weir {
     pub(crate) fn start_file(file: &Path) -> Self {
         let mut run = command(["run", "-c"]);
         run.arg(file);
-        Self::spawn(run, file.to_owned())
+        Self::spawn(run, file.to_owned(), None)
+    }
+
+    /// As [`Self::start_file`], with a configuration whose admin port needs this token.
+    pub(crate) fn start_file_with_token(file: &Path, token: &str) -> Self {
+        let mut run = command(["run", "-c"]);
+        run.arg(file);
+        Self::spawn(run, file.to_owned(), Some(token.to_owned()))
     }
 
     /// Starts `weir rls` with these environment variables and waits until it is ready.
     pub(crate) fn start_rls(variables: &[(&str, &str)]) -> Self {
         let mut run = command(["rls"]);
         run.env_clear().envs(variables.iter().copied());
-        Self::spawn(run, PathBuf::new())
+        Self::spawn(run, PathBuf::new(), None)
     }
 
-    fn spawn(mut run: Command, file: PathBuf) -> Self {
+    fn spawn(mut run: Command, file: PathBuf, token: Option<String>) -> Self {
         let mut child = run
             .args(["--log-format", "json"])
             .stdin(Stdio::null())
@@ -66,7 +75,7 @@ impl Weir {
             }
         });
         let admin = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut weir = Self { child, log, file, admin, _directory: None };
+        let mut weir = Self { child, log, file, admin, token, _directory: None };
         weir.admin = weir.admin_address("full");
         wait::until("readiness", || {
             weir.assert_running();
@@ -110,7 +119,10 @@ impl Weir {
 
     /// Sends a GET to the admin port.
     pub(crate) fn admin_get(&self, path: &str) -> Response {
-        fetch(self.admin, &Request::get(path).host("localhost"))
+        let request = Request::get(path).host("localhost");
+        let token = self.token.iter().map(|token| format!("Bearer {token}"));
+        let request = token.fold(request, |request, token| request.header("authorization", &token));
+        fetch(self.admin, &request)
     }
 
     /// Sends a POST to the admin port.

@@ -17,8 +17,8 @@ impl Shard {
         state: CounterState,
         now: Timestamp,
     ) {
-        let Some(quota) = self.quotas.get(meter).copied() else { return };
         let entry = self.slots()[index];
+        let Some(quota) = self.quota_of_slot(&entry).copied() else { return };
         let number = if has_history(&entry) {
             self.histories.apply_state(number_of(&entry), state, &quota, now);
             Some(number_of(&entry))
@@ -36,15 +36,8 @@ impl Shard {
     }
 
     /// Gives back units charged at `charged`, as of `now`, to the history in slot `index`.
-    pub(super) fn refund_history(
-        &mut self,
-        index: usize,
-        meter: LimitId,
-        units: u32,
-        charged: Timestamp,
-        now: Timestamp,
-    ) {
-        let Some(quota) = self.quotas.get(meter).copied() else { return };
+    pub(super) fn refund_history(&mut self, index: usize, units: u32, charged: Timestamp, now: Timestamp) {
+        let Some(quota) = self.quota_of_slot(&self.slots()[index]).copied() else { return };
         let number = number_of(&self.slots()[index]);
         self.histories.refund(number, units, &quota, charged, now);
         self.slots_mut()[index][2] = self.histories.get(number).expires_at(&quota);
@@ -73,12 +66,22 @@ impl Shard {
 
     /// Returns the entry with its state in twelve bytes.
     pub(super) fn shortened(&self, entry: &Slot, now: Timestamp) -> Slot {
-        let meter = limit_of(entry);
-        let state = self.quotas.get(meter).and_then(|quota| self.counter_of(entry).compact_state(quota, now));
+        let quota = self.quota_of_slot(entry);
+        let state = quota.and_then(|quota| self.counter_of(entry).compact_state(quota, now));
         match state {
             Some(state) => with_state(entry, state),
             None => *entry,
         }
+    }
+
+    /// Returns a copy of an entry for `target`, which gets a copy of its history if it has one.
+    pub(super) fn copy_history(&self, entry: &Slot, target: &mut Self) -> Slot {
+        if !has_history(entry) {
+            return *entry;
+        }
+        let number = target.histories.add_copy(self.histories.get(number_of(entry)));
+        let [first, second, end, _] = *entry;
+        [first, second, end, u64::from(number) << 32 | HISTORY_FLAG | u64::from(limit_of(entry).0)]
     }
 
     /// Removes the history of an entry, if it has one. The only place where histories are removed.

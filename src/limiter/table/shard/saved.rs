@@ -44,8 +44,14 @@ impl Shard {
     pub(in crate::limiter) fn copy_to(&self, now: Timestamp, copied: &mut Copied) {
         copied.quotas = self.quotas.clone();
         copied.slots.clear();
-        let shortened = |slot: &Slot| if has_history(slot) { self.shortened(slot, now) } else { *slot };
-        copied.slots.extend(self.slots().iter().filter(|slot| !is_free(slot)).map(shortened));
+        let shortened = |slot: &Slot| {
+            if !self.overrides.is_empty() {
+                // Overrides end with the process.
+                return self.without_boost(slot, now);
+            }
+            Some(if has_history(slot) { self.shortened(slot, now) } else { *slot })
+        };
+        copied.slots.extend(self.slots().iter().filter(|slot| !is_free(slot)).filter_map(shortened));
         copied.overflow.clear();
         copied.overflow.extend(self.overflow.iter().map(|(meter, state)| (*meter, *state)));
     }

@@ -1,0 +1,148 @@
+//! Who may use an endpoint: the bearer token, and requests of browsers.
+//!
+//! With a token, every request to the full interface needs it. Without one, the interface is meant for loopback, and
+//! commands on limits are rejected at any other address. A web page of another origin can never send a command: browsers
+//! send `Origin`, and only the page that this port serves may change limits.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use http::{HeaderName, HeaderValue, Request, StatusCode};
+
+use super::AdminState;
+use super::response::{self, FullResponse};
+use crate::config::AdminToken;
+
+/// Header that the page sends with its commands. A page of another origin could send it only after a preflight, which is
+/// never granted.
+const X_WEIR_ADMIN: HeaderName = HeaderName::from_static("x-weir-admin");
+
+/// Prefix of the paths of commands on limits.
+const LIMITS_PREFIX: &str = "/limits/";
+
+const NO_TOKEN: &str = "forbidden: without a token, limits are changed only through an admin port on loopback. \
+     Set admin.token, or use an address on loopback.\n";
+const BROWSER_REJECTED: &str = "requests with an Origin header (browsers) are rejected\n";
+
+/// Checks the token of a request; every request passes if none is configured.
+///
+/// # Errors
+/// The response that rejects the request.
+pub(super) fn check_token<B>(request: &Request<B>, token: Option<&AdminToken>) -> Result<(), FullResponse> {
+    let Some(token) = token else { return Ok(()) };
+    let mut given = request.headers().get_all(AUTHORIZATION).iter();
+    match (given.next(), given.next()) {
+        (Some(value), None) if is_authorized(value.as_bytes(), token) => Ok(()),
+        _ => Err(unauthorized()),
+    }
+}
+
+/// Checks whether a command may be sent in this way: from this address, and by a program or by the page.
+///
+/// # Errors
+/// The response that rejects the request.
+pub(super) fn check_command<B>(request: &Request<B>, state: &AdminState) -> Result<(), FullResponse> {
+    let changes_limits = request.uri().path().starts_with(LIMITS_PREFIX);
+    if changes_limits && !state.is_loopback && state.token.load().is_none() {
+        return Err(response::text(StatusCode::FORBIDDEN, NO_TOKEN));
+    }
+    if !request.headers().contains_key(ORIGIN) || (changes_limits && is_same_origin(request)) {
+        return Ok(());
+    }
+    Err(response::text(StatusCode::FORBIDDEN, BROWSER_REJECTED))
+}
+
+/// Whether `value` of `authorization` has the token: as `Bearer`, or as the password of `Basic`, which browsers send.
+fn is_authorized(value: &[u8], token: &AdminToken) -> bool {
+    let Some(space) = value.iter().position(|byte| *byte == b' ') else { return false };
+    let (scheme, credentials) = (&value[..space], value[space..].trim_ascii());
+    if scheme.eq_ignore_ascii_case(b"bearer") {
+        return token.matches(credentials);
+    }
+    let Some(pair) = STANDARD.decode(credentials).ok().filter(|_| scheme.eq_ignore_ascii_case(b"basic"))
+    else {
+        return false;
+    };
+    let colon = pair.iter().position(|byte| *byte == b':');
+    colon.is_some_and(|colon| token.matches(&pair[colon + 1..]))
+}
+
+/// Whether the request comes from a page of this port, with the header that only such a page can send.
+fn is_same_origin<B>(request: &Request<B>) -> bool {
+    let single = |name: &HeaderName| {
+        let mut values = request.headers().get_all(name).iter();
+        values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes)
+    };
+    let (Some(origin), Some(host), Some(b"1")) = (single(&ORIGIN), single(&HOST), single(&X_WEIR_ADMIN))
+    else {
+        return false;
+    };
+    let origin_host = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    origin_host.is_some_and(|origin| !origin.is_empty() && origin.eq_ignore_ascii_case(host))
+}
+
+fn unauthorized() -> FullResponse {
+    let mut response =
+        response::text(StatusCode::UNAUTHORIZED, "unauthorized: the token of admin.token is required\n");
+    let schemes = HeaderValue::from_static("Bearer realm=\"weir\", Basic realm=\"weir\"");
+    response.headers_mut().insert(WWW_AUTHENTICATE, schemes);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    fn is_accepted(values: &[&str]) -> bool {
+        let token = AdminToken::new(TOKEN).unwrap();
+        let request =
+            values.iter().fold(Request::builder(), |request, value| request.header(AUTHORIZATION, *value));
+        check_token(&request.body(()).unwrap(), Some(&token)).is_ok()
+    }
+
+    #[test]
+    fn token_is_accepted_as_bearer_and_as_basic_password() {
+        let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
+        for value in ["Bearer 0123456789abcdef", "bearer  0123456789abcdef", &basic("admin:0123456789abcdef")]
+        {
+            assert!(is_accepted(&[value]), "{value}");
+        }
+        for values in [
+            &[][..],
+            &["0123456789abcdef"],
+            &["Bearer 0123456789abcdeg"],
+            &["Bearer"],
+            &["Basic 0123456789abcdef"],
+            &["Digest 0123456789abcdef"],
+            &[&basic("0123456789abcdef")],
+            &[&basic("0123456789abcdef:")],
+            &["Bearer 0123456789abcdef", "Bearer 0123456789abcdef"],
+        ] {
+            assert!(!is_accepted(values), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_page_of_this_port_is_of_the_same_origin() {
+        let is_same = |origin: &str, host: &str, own: Option<&str>| {
+            let request = Request::builder().header(ORIGIN, origin).header(HOST, host);
+            let request = own.into_iter().fold(request, |request, own| request.header(X_WEIR_ADMIN, own));
+            is_same_origin(&request.body(()).unwrap())
+        };
+        assert!(is_same("http://127.0.0.1:9901", "127.0.0.1:9901", Some("1")));
+        assert!(is_same("https://Weir.internal", "weir.internal", Some("1")));
+        for (origin, host, own) in [
+            ("http://127.0.0.1:9901", "127.0.0.1:9901", None),
+            ("http://127.0.0.1:9901", "127.0.0.1:9901", Some("0")),
+            ("http://evil.example", "127.0.0.1:9901", Some("1")),
+            ("http://127.0.0.1:9902", "127.0.0.1:9901", Some("1")),
+            ("null", "127.0.0.1:9901", Some("1")),
+            ("127.0.0.1:9901", "127.0.0.1:9901", Some("1")),
+            ("http://", "", Some("1")),
+        ] {
+            assert!(!is_same(origin, host, own), "{origin} {host}");
+        }
+    }
+}

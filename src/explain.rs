@@ -1,0 +1,94 @@
+//! What would happen to a request, and why: which rules match, with which keys, and what their counters say.
+//!
+//! A described request ([`RequestDescription`]) is identified, matched and decided by the same functions as a proxied one.
+//! The decision is made on copies of the counters, so it charges nothing and creates no counter. The result is plain
+//! data, for the admin port as JSON and for a terminal as text. There is no I/O here.
+
+mod decide;
+mod outcome;
+mod report;
+mod request;
+mod rules;
+mod text;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+pub use self::decide::{PredictedAction, StoreState, predict};
+pub use self::report::{
+    ClientReport, Explanation, HeaderLine, KeyReport, LimitReport, MismatchReport, OverrideReport,
+    RuleReport, override_report,
+};
+pub use self::request::{DescriptionError, RequestDescription};
+pub use self::text::render;
+use crate::engine::Policy;
+use crate::engine::overrides::OverrideBook;
+use crate::identify::descriptor::ParsedDescriptor;
+use crate::identify::{Attributes, identify};
+use crate::limiter::Limiter;
+use crate::limiter::elastic::Headroom;
+use crate::limiter::timestamp::Timestamp;
+
+/// The state by which a request is explained.
+#[derive(Clone, Copy, Debug)]
+pub struct ExplainContext<'a> {
+    /// The policy in force.
+    pub policy: &'a Policy,
+    /// The counters. They are only read.
+    pub limiter: &'a Limiter,
+    /// Overrides of single keys.
+    pub overrides: &'a OverrideBook,
+    /// Headroom of elastic limits.
+    pub headroom: Headroom,
+    /// The store of shared limits.
+    pub store: StoreState,
+    /// Time of the limits.
+    pub now: Timestamp,
+    /// Wall-clock time, for schedules and tokens.
+    pub wall_clock: Timestamp,
+}
+
+impl ExplainContext<'_> {
+    /// Converts a time of the limits to wall-clock time.
+    fn wall_clock_at(&self, time: Timestamp) -> Timestamp {
+        self.wall_clock.saturating_add(time.since(self.now))
+    }
+}
+
+/// Explains what would happen to `request`.
+pub fn explain(request: &RequestDescription, context: &ExplainContext<'_>) -> Explanation {
+    let (settings, time) = (&context.policy.identify, context.wall_clock);
+    let descriptor =
+        ParsedDescriptor::new(request.entries.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    let attributes = match request.domain {
+        Some(_) => descriptor.attributes(settings, time),
+        None => {
+            let RequestDescription { method, uri, headers, peer, .. } = request;
+            match identify(method, uri, headers, *peer, settings, time) {
+                Ok(attributes) => attributes,
+                Err(error) => return Explanation::malformed(&error.to_string(), context),
+            }
+        }
+    };
+    explain_attributes(&attributes, request.domain.as_deref(), request.peer, context)
+}
+
+/// Explains what would happen to a request with these attributes, which arrives from `peer`.
+fn explain_attributes(
+    request: &Attributes<'_>,
+    domain: Option<&str>,
+    peer: IpAddr,
+    context: &ExplainContext<'_>,
+) -> Explanation {
+    let prediction = predict(request, domain, context);
+    let rules = context.policy.rules.explain(request, domain, context.policy.identify.ipv6_prefix);
+    rules::report(request, peer, &rules, &prediction, context)
+}
+
+/// Returns a duration in seconds.
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests;

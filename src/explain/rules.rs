@@ -1,0 +1,192 @@
+//! The rules of an explanation: each with its key, its limits and their counters.
+
+use std::net::IpAddr;
+
+use super::decide::{PredictedAction, Prediction};
+use super::outcome::{explain_outcome, outcome_of};
+use super::report::{
+    ClientReport, Explanation, KeyReport, LimitReport, MismatchReport, OverrideReport, RuleReport,
+    override_report,
+};
+use super::{ExplainContext, seconds};
+use crate::identify::Attributes;
+use crate::limiter::algorithm::{Algorithm, CounterUsage};
+use crate::limiter::decision::Verdict;
+use crate::limiter::quota::Quota;
+use crate::rules::explain::{ExplainedKey, Mismatch, RuleExplanation, RuleStatus};
+use crate::rules::outcome::DecisionOutcome;
+use crate::rules::rule::{LimitAction, LimitSource, OnMissing};
+use crate::rules::selection::{CheckRole, SelectedCheck};
+use crate::telemetry::rfc3339;
+
+/// Puts a prediction and the description of every rule together.
+pub(super) fn report(
+    request: &Attributes<'_>,
+    peer: IpAddr,
+    rules: &[RuleExplanation<'_>],
+    prediction: &Prediction,
+    context: &ExplainContext<'_>,
+) -> Explanation {
+    let mut explanation = explain_outcome(prediction, context);
+    explanation.request = Some(client_report(request, peer));
+    explanation.rules = rules.iter().map(|rule| rule_report(rule, prediction, context)).collect();
+    explanation
+}
+
+fn client_report(request: &Attributes<'_>, peer: IpAddr) -> ClientReport {
+    let location = request.location();
+    ClientReport {
+        method: request.method.map(ToString::to_string),
+        path: request.path.to_string(),
+        query: request.query.map(str::to_owned),
+        host: request.host.as_str().to_owned(),
+        peer: peer.to_string(),
+        peer_is_trusted: request.client.peer_is_trusted,
+        client_ip: request.client_ip().map(|ip| ip.to_string()),
+        country: location.country.map(|country| country.to_string()),
+        continent: location.continent.map(|continent| continent.code().to_owned()),
+        asn: request.autonomous_system().map(|system| system.0),
+    }
+}
+
+fn rule_report(
+    explained: &RuleExplanation<'_>,
+    prediction: &Prediction,
+    context: &ExplainContext<'_>,
+) -> RuleReport {
+    let rule = explained.rule;
+    let (mismatch, route) = match &explained.status {
+        RuleStatus::Mismatch(Mismatch { field, actual, expected }) => {
+            let (field, actual, expected) = (field.clone(), actual.clone(), expected.clone());
+            (Some(MismatchReport { field, actual, expected }), None)
+        }
+        RuleStatus::Applies(route) => (None, Some(route.clone()).filter(|route| !route.is_empty())),
+        RuleStatus::Excepted(_) | RuleStatus::MissingKey(_) | RuleStatus::Ambiguous(_) => (None, None),
+    };
+    let (selected, decision) = prediction.limits.checks();
+    let checks = selected.iter().zip(decision.verdicts()).zip(&prediction.usages);
+    let limits =
+        checks.filter(|((one, _), _)| one.rule == explained.index).filter_map(|((one, verdict), usage)| {
+            limit_report(rule.action.limiting()?, one, verdict, *usage, prediction, context)
+        });
+    RuleReport {
+        name: rule.name.to_string(),
+        action: rule.action.as_str().to_owned(),
+        applies: matches!(explained.status, RuleStatus::Applies(_)),
+        note: note(explained, prediction),
+        mismatch,
+        route,
+        outcome: rule_outcome(explained, prediction).map(|outcome| outcome.as_str().to_owned()),
+        limits: limits.collect(),
+        overrides: overrides(explained, context),
+        key: explained.key.as_ref().map(key_report),
+    }
+}
+
+fn key_report(key: &ExplainedKey) -> KeyReport {
+    KeyReport {
+        text: key.text.clone(),
+        fingerprint: key.hash.map(|hash| hash.to_string()),
+        is_complete: key.is_complete,
+        is_enforced: key.is_enforced,
+    }
+}
+
+fn overrides(explained: &RuleExplanation<'_>, context: &ExplainContext<'_>) -> Vec<OverrideReport> {
+    let Some(hash) = explained.key.as_ref().and_then(|key| key.hash) else { return Vec::new() };
+    let found = context.overrides.of_key(&explained.rule.name, hash, context.now);
+    found.iter().map(|entry| override_report(entry, rfc3339(context.wall_clock_at(entry.until)))).collect()
+}
+
+fn rule_outcome(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Option<DecisionOutcome> {
+    match prediction.action {
+        PredictedAction::Exempt(rule) => (rule == explained.index).then_some(DecisionOutcome::Exempt),
+        PredictedAction::Denied(rule, _) => (rule == explained.index).then_some(DecisionOutcome::Denied),
+        PredictedAction::StoreDecides(rule) if rule == explained.index => None,
+        _ if prediction.shadow_rules.contains(&explained.index) => Some(DecisionOutcome::Shadow),
+        _ => outcome_of(explained.index, prediction),
+    }
+}
+
+/// Returns why a rule does not apply or is not evaluated.
+fn note(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Option<String> {
+    let limiting = explained.rule.action.limiting();
+    match &explained.status {
+        RuleStatus::Mismatch(_) => None,
+        RuleStatus::Excepted(position) => Some(format!("except[{position}] holds")),
+        RuleStatus::Ambiguous(ambiguity) => Some(format!("rejects the request as ambiguous: {ambiguity}")),
+        RuleStatus::MissingKey(part) => {
+            let on_missing = limiting.map(|limiting| limiting.on_missing);
+            Some(match on_missing {
+                Some(OnMissing::Deny) => format!("the request has no `{part}`: denied (`on_missing: deny`)"),
+                _ => format!("the request has no `{part}` (`on_missing: skip`)"),
+            })
+        }
+        RuleStatus::Applies(_) => match prediction.action {
+            PredictedAction::Exempt(rule) | PredictedAction::Denied(rule, _) if rule != explained.index => {
+                Some("not evaluated: another rule decides first".to_owned())
+            }
+            _ if prediction.remote_rules.contains(&explained.index) => {
+                Some("another rate limit service decides (`scope: rls`)".to_owned())
+            }
+            _ => match (limiting.map(|limiting| &limiting.source), &explained.key) {
+                (Some(LimitSource::Shared(shared)), _) => Some(format!(
+                    "shared by all instances ({}): the counter is that of this instance",
+                    shared.mode.as_str()
+                )),
+                (_, Some(key)) if !key.is_complete => {
+                    Some("all requests without some part of the key share one counter".to_owned())
+                }
+                _ => None,
+            },
+        },
+    }
+}
+
+fn limit_report(
+    limiting: &LimitAction,
+    selected: &SelectedCheck,
+    verdict: &Verdict,
+    usage: Option<CounterUsage>,
+    prediction: &Prediction,
+    context: &ExplainContext<'_>,
+) -> Option<LimitReport> {
+    let quota = verdict.quota().copied().or_else(|| limiting.quota(selected.role))?;
+    let is_ban = selected.role == CheckRole::Ban;
+    let (role, limit) = role_and_limit(selected.role, &quota);
+    let wait = verdict.retry_after();
+    let is_banned = verdict.is_banned() || (is_ban && verdict.exceeds());
+    let banned_until = || rfc3339(context.wall_clock_at(context.now.saturating_add(wait)));
+    let statuses = quota.is_leased().then(|| prediction.counters.shared_limit_statuses(1, context.now));
+    let leased = statuses.map(|of| of.get(&selected.check.handle.id).map_or(0, |status| status.held));
+    let shown = usage.filter(|_| !is_ban);
+    let has_burst = quota.algorithm().has_burst() && quota.algorithm() != Algorithm::InFlight;
+    Some(LimitReport {
+        role: role.to_owned(),
+        limit,
+        algorithm: quota.algorithm().as_str().to_owned(),
+        burst: has_burst.then(|| quota.burst().get()),
+        used: shown.map(|usage| usage.used),
+        remaining: shown.map(|usage| usage.remaining),
+        reset_seconds: shown.map(|usage| seconds(usage.reset)),
+        cost: selected.check.cost / selected.unit_cost,
+        conforms: !verdict.exceeds(),
+        retry_after_seconds: verdict.exceeds().then(|| seconds(wait)),
+        delay_seconds: Some(verdict.delay()).filter(|delay| !delay.is_zero()).map(seconds),
+        banned_until: is_banned.then(banned_until),
+        leased,
+        is_boosted: verdict.is_boosted(),
+    })
+}
+
+/// Returns the name of a role, and the limit as text.
+fn role_and_limit(role: CheckRole, quota: &Quota) -> (&'static str, Option<String>) {
+    let rate = || Some(quota.limit().to_string());
+    match role {
+        CheckRole::Ban => ("ban", None),
+        CheckRole::Permit => ("in_flight", Some(quota.burst().to_string())),
+        CheckRole::Limit(_) => ("limit", rate()),
+        CheckRole::Margin(_) => ("margin", rate()),
+        CheckRole::Mark(_) => ("mark", rate()),
+    }
+}

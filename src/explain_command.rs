@@ -1,0 +1,174 @@
+//! `weir explain`: explains a request by a configuration file alone, or asks a running instance.
+
+use std::error::Error as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use crate::admin_client::{self, AdminClientError};
+use crate::clock::Clock;
+use crate::config::{self, AdminToken, Config, Diagnostic};
+use crate::engine::overrides::OverrideBook;
+use crate::explain::{
+    DescriptionError, ExplainContext, Explanation, RequestDescription, StoreState, explain, render,
+};
+use crate::limiter::elastic::Headroom;
+use crate::limiter::{Limiter, LimiterSettings};
+
+/// Counters of a request without a running instance: more than a request can have.
+const MAX_KEYS: usize = 1000;
+
+/// Status of a response that has what was requested.
+const OK: u16 = 200;
+
+/// Arguments of the command.
+#[derive(Clone, Debug)]
+pub struct ExplainArgs {
+    /// Configuration file; `None` to ask the instance at `admin` only.
+    pub config: Option<PathBuf>,
+    /// Address of the admin port of a running instance.
+    pub admin: Option<String>,
+    /// Token of that admin port. By default, that of the configuration file.
+    pub token: Option<String>,
+    /// Method of the request.
+    pub method: String,
+    /// URL or path of the request.
+    pub url: String,
+    /// Headers of the request, each as `name: value`.
+    pub headers: Vec<String>,
+    /// Address from which the request arrives.
+    pub client: Option<IpAddr>,
+    /// Envoy domain, if the request is a descriptor of Envoy's rate limit service.
+    pub domain: Option<String>,
+    /// Entries of the descriptor, each as `key=value`.
+    pub descriptor: Vec<String>,
+    /// Whether the output is JSON.
+    pub is_json: bool,
+}
+
+/// Why there is no explanation.
+#[derive(Debug)]
+pub enum ExplainError {
+    /// Problems of the configuration.
+    Configuration(Vec<Diagnostic>),
+    /// Anything else, in one line.
+    Other(String),
+}
+
+impl From<DescriptionError> for ExplainError {
+    fn from(error: DescriptionError) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
+impl From<AdminClientError> for ExplainError {
+    fn from(error: AdminClientError) -> Self {
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        Self::Other(format!("{error}{cause}"))
+    }
+}
+
+/// Returns the output of the command, and a note for standard error if there is one.
+///
+/// # Errors
+/// [`ExplainError`] if the arguments, the configuration or the running instance do not allow an explanation.
+pub fn run(args: &ExplainArgs, default_config: &Path) -> Result<(String, Option<String>), ExplainError> {
+    let request = describe(args)?;
+    let (explanation, note) = match &args.admin {
+        Some(address) => from_instance(args, address, &request)?,
+        None => {
+            let path = args.config.as_deref().unwrap_or(default_config);
+            let config = config::load(path).map_err(ExplainError::Configuration)?;
+            let note = "no running instance (`--admin`): all counters are unused";
+            (from_config(&config, &request), Some(note.to_owned()))
+        }
+    };
+    if !args.is_json {
+        return Ok((render(&explanation), note));
+    }
+    let json =
+        serde_json::to_string_pretty(&explanation).map_err(|error| ExplainError::Other(error.to_string()))?;
+    Ok((json + "\n", note))
+}
+
+fn describe(args: &ExplainArgs) -> Result<RequestDescription, ExplainError> {
+    let mut request = RequestDescription::default();
+    request.set("method", &args.method)?;
+    request.set_url(&args.url)?;
+    for line in &args.headers {
+        request.add_header_line(line)?;
+    }
+    if let Some(client) = args.client {
+        request.peer = client.to_canonical();
+    }
+    if let Some(domain) = &args.domain {
+        request.set("domain", domain)?;
+    }
+    for entry in &args.descriptor {
+        let (key, value) = entry.split_once('=').ok_or_else(|| {
+            ExplainError::Other(format!("--descriptor: expected `key=value`, got `{entry}`"))
+        })?;
+        request.set(&format!("descriptor.{key}"), value)?;
+    }
+    Ok(request)
+}
+
+/// Explains by a configuration and unused counters.
+fn from_config(config: &Config, request: &RequestDescription) -> Explanation {
+    let clock = Clock::start();
+    let now = clock.now();
+    let limiter = Limiter::new(LimiterSettings { max_keys: MAX_KEYS, secret: [0; 2] });
+    let policy = config.policy.install(1, &limiter, now);
+    let mut explanation = explain(
+        request,
+        &ExplainContext {
+            policy: &policy,
+            limiter: &limiter,
+            overrides: &OverrideBook::default(),
+            headroom: Headroom::NONE,
+            store: if config.store.is_some() { StoreState::Reachable } else { StoreState::Unreachable },
+            now,
+            wall_clock: clock.civil_now(),
+        },
+    );
+    // Each process hashes keys under a secret of its own.
+    for key in explanation.rules.iter_mut().filter_map(|rule| rule.key.as_mut()) {
+        key.fingerprint = None;
+    }
+    explanation
+}
+
+/// Asks a running instance, whose own configuration decides.
+fn from_instance(
+    args: &ExplainArgs,
+    address: &str,
+    request: &RequestDescription,
+) -> Result<(Explanation, Option<String>), ExplainError> {
+    let token = match (&args.token, &args.config) {
+        (Some(token), _) => Some(format!("Bearer {token}")),
+        (None, Some(path)) => config::load(path)
+            .map_err(ExplainError::Configuration)?
+            .admin
+            .token
+            .as_ref()
+            .map(AdminToken::to_authorization),
+        (None, None) => None,
+    };
+    let target = format!("/explain?{}", request.to_query());
+    let response = admin_client::get(address, &target, token.as_deref())?;
+    if response.status != OK {
+        let text = String::from_utf8_lossy(&response.body);
+        return Err(ExplainError::Other(format!("{address}: {} {}", response.status, text.trim_end())));
+    }
+    let explanation: Explanation = serde_json::from_slice(&response.body)
+        .map_err(|error| ExplainError::Other(format!("{address}: not an explanation: {error}")))?;
+    let note = args.config.as_deref().and_then(|path| difference(path, &explanation));
+    Ok((explanation, note))
+}
+
+/// Returns a note if the file is not the configuration by which the instance decides.
+fn difference(path: &Path, explanation: &Explanation) -> Option<String> {
+    let hash = format!("{:016x}", config::text_hash(path).ok()?);
+    let running = explanation.config_hash.as_ref().filter(|running| **running != hash)?;
+    let file = path.display();
+    Some(format!("{file} differs from the configuration of the instance, which decides (hash {running})"))
+}

@@ -1,0 +1,74 @@
+//! Overrides that an operator sets for single counters: a raised quota, a ban, or a counter that starts again.
+//!
+//! Each override belongs to one counter of one limit and ends by itself. This module has no notion of rules; what an
+//! override of a rule's key consists of is decided by `engine::overrides`.
+
+use super::key::KeyHash;
+use super::quota::{Quota, QuotaChange};
+use super::registry::LimitHandle;
+use super::timestamp::Timestamp;
+use super::{Limiter, algorithm};
+
+impl Limiter {
+    /// Raises the quota of one counter until `until`; returns whether the raised quota is valid and the limit installed.
+    /// Units used stay used. A limit that the store counts is counted here meanwhile.
+    pub fn boost_counter(
+        &self,
+        limit: LimitHandle,
+        key: KeyHash,
+        change: QuotaChange,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> bool {
+        let key = key.salted(limit.salt);
+        self.table.lock(self.table.shard_of(key)).set_boost(key, limit.id, change, until, now)
+    }
+
+    /// Ends the raised quota of one counter. Units used stay used.
+    pub fn unboost_counter(&self, limit: LimitHandle, key: KeyHash, now: Timestamp) {
+        let key = key.salted(limit.salt);
+        self.table.lock(self.table.shard_of(key)).clear_boost(key, limit.id, now);
+    }
+
+    /// Rejects every request of one counter until `until`; `None` ends such a ban.
+    pub fn ban_counter(&self, limit: LimitHandle, key: KeyHash, until: Option<Timestamp>) {
+        let key = key.salted(limit.salt);
+        self.table.lock(self.table.shard_of(key)).set_ban(key, limit.id, until);
+    }
+
+    /// Frees one counter, so that nothing of its quota is used; returns whether there was one. Requests in flight stay
+    /// counted until they end.
+    pub fn reset_counter(&self, limit: LimitHandle, key: KeyHash) -> bool {
+        let key = key.salted(limit.salt);
+        self.table.lock(self.table.shard_of(key)).free_counter(key)
+    }
+
+    /// Returns the quota of a limit, without overrides; `None` if the limit is gone.
+    pub fn quota(&self, limit: LimitHandle) -> Option<Quota> {
+        self.table.lock(0).quota(limit.id).copied()
+    }
+
+    /// Returns the quota by which one counter is decided; `None` if the limit is gone.
+    pub fn quota_in_force(&self, limit: LimitHandle, key: KeyHash, now: Timestamp) -> Option<Quota> {
+        let key = key.salted(limit.salt);
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        shard.end_overrides(now);
+        shard.quota_of(key, limit.id).copied()
+    }
+
+    /// Returns the usage of one counter by its quota in force, including units that are only reserved.
+    pub fn usage_with_holds(
+        &self,
+        limit: LimitHandle,
+        key: KeyHash,
+        now: Timestamp,
+    ) -> Option<algorithm::CounterUsage> {
+        let usage = self.usage(limit, key, now)?;
+        let key = key.salted(limit.salt);
+        let held = self.table.lock(self.table.shard_of(key)).held_of(key, limit.id);
+        Some(usage.with_held(u32::try_from(held).unwrap_or(u32::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
