@@ -20,7 +20,7 @@ rules:
   - { name: banned, match: { path: \"/reports/*\" }, key: client_ip, limit: 5/d, algorithm: token_bucket, on_limit: { ban: 1d } }
   - { name: soft, match: { path: /soft }, key: [], limit: 20/d, throttle: soft 50% }
   - { name: canary, key: client_ip, limit: 10/d, enforce: 50% }
-  - { name: bytes, match: { path: /soft }, key: client_ip, limit: 100/d, cost: { response_bytes: 1B } }
+  - { name: bytes, match: { path: /soft }, key: client_ip, limit: 8/d, cost: { response_bytes: 1B } }
   - { name: flights, key: client_ip, in_flight: 1 }
 ";
 
