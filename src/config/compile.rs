@@ -75,9 +75,11 @@ pub(super) fn compile(
     let access_log = compile_access_log(raw.access_log.as_ref(), file, root.key("access_log"), report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
     let alerts = alerts::compile(raw.alerts.as_ref(), root.key("alerts"), files, report);
+    let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
     let overload = client_limits::compile_overload(raw.overload.as_ref(), root.key("overload"), report);
     let mut identify = compile_identify(raw, files, report);
     let response = compile_limit_headers(raw, report);
+    let state = state_file::compile(raw.state.as_ref(), file, root.key("state"), report);
     let store = store_settings::compile(raw.store.as_ref(), root.key("store"), files, report);
     let is_given =
         |name: fn(&raw::Geo) -> &Option<String>| raw.geo.as_ref().is_some_and(|geo| name(geo).is_some());
@@ -111,9 +113,7 @@ pub(super) fn compile(
         trailing_slash::note_bypassed_rules(raw, root.key("rules"), &rules, report);
     }
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
-    if store.is_some() && !context.has_shared_limits {
-        note_unused_store(report);
-    }
+    note_unused_store(store.is_some() && !context.has_shared_limits, report);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;
@@ -128,10 +128,10 @@ pub(super) fn compile(
         access_log,
         tracing,
         alerts,
-        drain: compile_drain(raw.drain.as_ref(), root.key("drain"), report),
+        drain,
         overload,
         max_keys: raw.limiter.as_ref().and_then(|raw| raw.max_keys).unwrap_or(defaults::MAX_KEYS),
-        state_file: state_file::compile(raw.state.as_ref(), file, root.key("state"), report),
+        state_file: state,
         store,
         policy: PolicySpec { identify, rules, rejections, routes: upstreams.routes, response },
         elastic_signals: compile_elastic_signals(raw.elastic.as_ref()),
@@ -142,12 +142,14 @@ pub(super) fn compile(
     })
 }
 
-fn note_unused_store(report: &mut Diagnostics<'_>) {
-    let note = ValueError::new("not used, because no limit needs the store");
-    report.add_note(
-        ConfigPath::ROOT.key("store"),
-        note.with_hint("set `scope: shared` on a rule, or remove `store`"),
-    );
+fn note_unused_store(is_unused: bool, report: &mut Diagnostics<'_>) {
+    if is_unused {
+        let note = ValueError::new("not used, because no limit needs the store");
+        report.add_note(
+            ConfigPath::ROOT.key("store"),
+            note.with_hint("set `scope: shared` on a rule, or remove `store`"),
+        );
+    }
 }
 
 /// Requires `listeners` and `rules`, so that an empty or truncated file is not accepted as one without rules.
