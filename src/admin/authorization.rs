@@ -25,31 +25,26 @@ const NO_TOKEN: &str = "forbidden: without a token, limits are changed only thro
 const BROWSER_REJECTED: &str = "requests with an Origin header (browsers) are rejected\n";
 
 /// Checks the token of a request; every request passes if none is configured.
-///
-/// # Errors
-/// The response that rejects the request.
-pub(super) fn check_token<B>(request: &Request<B>, token: Option<&AdminToken>) -> Result<(), FullResponse> {
-    let Some(token) = token else { return Ok(()) };
+/// Returns the response that rejects the request.
+pub(super) fn check_token<B>(request: &Request<B>, token: Option<&AdminToken>) -> Option<FullResponse> {
     let mut given = request.headers().get_all(AUTHORIZATION).iter();
     match (given.next(), given.next()) {
-        (Some(value), None) if is_authorized(value.as_bytes(), token) => Ok(()),
-        _ => Err(unauthorized()),
+        (Some(value), None) if is_authorized(value.as_bytes(), token?) => None,
+        _ => token.map(|_| unauthorized()),
     }
 }
 
 /// Checks whether a command may be sent in this way: from this address, and by a program or by the page.
-///
-/// # Errors
-/// The response that rejects the request.
-pub(super) fn check_command<B>(request: &Request<B>, state: &AdminState) -> Result<(), FullResponse> {
+/// Returns the response that rejects the request.
+pub(super) fn check_command<B>(request: &Request<B>, state: &AdminState) -> Option<FullResponse> {
     let changes_limits = request.uri().path().starts_with(LIMITS_PREFIX);
     if changes_limits && !state.is_loopback && state.token.load().is_none() {
-        return Err(response::text(StatusCode::FORBIDDEN, NO_TOKEN));
+        return Some(response::text(StatusCode::FORBIDDEN, NO_TOKEN));
     }
     if !request.headers().contains_key(ORIGIN) || (changes_limits && is_same_origin(request)) {
-        return Ok(());
+        return None;
     }
-    Err(response::text(StatusCode::FORBIDDEN, BROWSER_REJECTED))
+    Some(response::text(StatusCode::FORBIDDEN, BROWSER_REJECTED))
 }
 
 /// Whether `value` of `authorization` has the token: as `Bearer`, or as the password of `Basic`, which browsers send.
@@ -99,7 +94,7 @@ mod tests {
         let token = AdminToken::new(TOKEN).unwrap();
         let request =
             values.iter().fold(Request::builder(), |request, value| request.header(AUTHORIZATION, *value));
-        check_token(&request.body(()).unwrap(), Some(&token)).is_ok()
+        check_token(&request.body(()).unwrap(), Some(&token)).is_none()
     }
 
     #[test]

@@ -147,7 +147,7 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
         return response::text(StatusCode::FORBIDDEN, HOST_REJECTED);
     }
     if surface == Surface::Full
-        && let Err(rejected) = authorization::check_token(request, state.token.load().as_deref())
+        && let Some(rejected) = authorization::check_token(request, state.token.load().as_deref())
     {
         return rejected;
     }
@@ -163,7 +163,7 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
         }
         EndpointEffect::ReadOnly | EndpointEffect::Command => {
             if endpoint.effect == EndpointEffect::Command
-                && let Err(rejected) = authorization::check_command(request, state)
+                && let Some(rejected) = authorization::check_command(request, state)
             {
                 return rejected;
             }

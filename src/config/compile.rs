@@ -113,7 +113,7 @@ pub(super) fn compile(
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
-    note_unused_store(store.is_none() || context.has_shared_limits, report);
+    note_unused_store(store.is_some() && !context.has_shared_limits, report);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;
@@ -156,15 +156,14 @@ fn note_questionable_rules(root: &raw::Root, rules: &[Rule], report: &mut Diagno
     }
 }
 
-fn note_unused_store(is_used_or_absent: bool, report: &mut Diagnostics<'_>) {
-    if is_used_or_absent {
-        return;
+fn note_unused_store(is_unused: bool, report: &mut Diagnostics<'_>) {
+    if is_unused {
+        let note = ValueError::new("not used, because no limit needs the store");
+        report.add_note(
+            ConfigPath::ROOT.key("store"),
+            note.with_hint("set `scope: shared` on a rule, or remove `store`"),
+        );
     }
-    let note = ValueError::new("not used, because no limit needs the store");
-    report.add_note(
-        ConfigPath::ROOT.key("store"),
-        note.with_hint("set `scope: shared` on a rule, or remove `store`"),
-    );
 }
 
 /// Requires `listeners` and `rules`, so that an empty or truncated file is not accepted as one without rules.

@@ -51,7 +51,7 @@ impl Metrics {
         let summary = |(name, counts): (Box<str>, super::UpstreamCounts)| UpstreamTotals {
             name,
             requests: counts.requests_started.get(),
-            response_time: counts.response_time.clone(),
+            response_time: counts.response_time,
         };
         totals.into_iter().map(summary).collect()
     }
