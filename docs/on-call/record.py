@@ -160,6 +160,11 @@ class World:
         except OSError:
             return 0, ""
 
+    def limited(self, rule):
+        """Returns the number of requests that a rule has rejected."""
+        found = re.search(rf'rule="{rule}",outcome="limited"}} (\d+)', self.admin("/metrics")[1])
+        return int(found[1]) if found else 0
+
     def send(self, client, path="/", method="GET", count=1):
         connection = http.client.HTTPConnection("127.0.0.1", self.ports[8080], timeout=10)
         for _ in range(count):
@@ -202,7 +207,7 @@ def traffic(world):
         world.keep_sending(f"198.51.100.{number}", 3)
     world.keep_sending("203.0.113.7", 60)
     world.keep_sending("203.0.113.9", 2, "/login", "POST")
-    world.until(lambda: 'rule="login",outcome="limited"' in world.admin("/metrics")[1])
+    world.until(lambda: world.limited("login") > 0)
     time.sleep(4)
 
 
@@ -243,8 +248,9 @@ def yesterday(world):
 
 def customer(world):
     world.start(CONFIG)
-    world.keep_sending("203.0.113.7", 40)
-    world.until(lambda: 'rule="per-ip",outcome="limited"' in world.admin("/metrics")[1])
+    for _ in range(3):
+        world.keep_sending("203.0.113.7", 30)
+    world.until(lambda: world.limited("per-ip") > 20)
     time.sleep(1)
     return [
         "grep 203.0.113.7 access.log | grep '\"response_code\":429' | tail -1",
@@ -333,7 +339,7 @@ def how_close(world):
     return [
         "curl -si -H 'x-forwarded-for: 198.51.100.2' 127.0.0.1:8080/ | grep -i x-ratelimit",
         "weir explain -c weir.yaml --admin 127.0.0.1:9901 GET http://api.example.com/ --client 198.51.100.2",
-        "curl -s 127.0.0.1:9901/metrics | grep -E '^weir_limiter_(keys|entries|capacity)|^weir_decisions_total.*rule=\"per-ip\"'",
+        "curl -s 127.0.0.1:9901/metrics | grep -E '^weir_limiter_(keys|entries|capacity)|^weir_decisions_total.*per-ip.*(allowed|limited)'",
     ]
 
 
