@@ -15,8 +15,7 @@ impl Limiter {
         let copy = Self::new(settings);
         copy.join_fleet(self.fleet());
         let keys = || checks.iter().map(|check| check.key.salted(check.handle.salt));
-        let mut locked = self.table.lock_all(keys());
-        locked.end_overrides(now);
+        let locked = self.table.lock_all(keys());
         for (check, key) in checks.iter().zip(keys()) {
             let source = locked.shard(key);
             let mut target = copy.table.lock(copy.table.shard_of(key));

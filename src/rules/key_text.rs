@@ -170,60 +170,44 @@ impl KeyTemplate {
         Ok(hasher.hash(&encoded))
     }
 
-    /// Splits a key into its values.
+    /// Splits a key into its values. A value that is not quoted contains a comma only if the key has one part.
     fn values(&self, text: &str) -> Result<Vec<String>, KeyTextError> {
         let labels: Vec<String> = self.0.iter().map(Attribute::label).collect();
         let form = || {
-            KeyTextError::Form(
-                labels.iter().map(|label| format!("{label}=…")).collect::<Vec<_>>().join(SEPARATOR),
-            )
+            let parts = labels.iter().map(|label| format!("{label}=…"));
+            KeyTextError::Form(parts.collect::<Vec<_>>().join(SEPARATOR))
         };
-        let mut found = Vec::new();
-        read_values(text.trim(), &labels, &mut Vec::new(), &mut found);
-        match (found.pop(), found.is_empty()) {
-            (Some(values), true) => Ok(values),
-            (None, _) => Err(form()),
-            (Some(_), false) => Err(KeyTextError::Ambiguous),
+        let (mut rest, mut values) = (text.trim(), Vec::new());
+        for (index, label) in labels.iter().enumerate() {
+            if index > 0 {
+                rest = rest.strip_prefix(SEPARATOR).ok_or_else(form)?;
+            }
+            rest =
+                rest.strip_prefix(label.as_str()).and_then(|rest| rest.strip_prefix('=')).ok_or_else(form)?;
+            let (value, after) = read_value(rest, labels.len() == 1).ok_or_else(form)?;
+            values.push(value);
+            rest = after;
+        }
+        let is_last_quoted = text.trim_end().ends_with('"');
+        match rest.is_empty() {
+            true => Ok(values),
+            false if rest.starts_with(SEPARATOR) && !is_last_quoted && !values.is_empty() => {
+                Err(KeyTextError::Ambiguous)
+            }
+            false => Err(form()),
         }
     }
 }
 
-/// Maximum number of readings of a text that are found; two are enough to know that it is ambiguous.
-const MAX_READINGS: usize = 2;
-
-/// Adds all readings of `text` as values of `labels` to `found`, each beginning with `before`.
-fn read_values(text: &str, labels: &[String], before: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
-    let Some((label, others)) = labels.split_first() else {
-        found.extend(text.is_empty().then(|| before.clone()));
-        return;
-    };
-    let Some(rest) = text.strip_prefix(label.as_str()).and_then(|rest| rest.strip_prefix('=')) else {
-        return;
-    };
-    let mut next = |value: String, rest: &str| {
-        before.push(value);
-        read_values(rest, others, before, found);
-        before.pop();
-        found.len() < MAX_READINGS
-    };
-    if rest.starts_with('"') {
-        let mut quoted = serde_json::Deserializer::from_str(rest).into_iter::<String>();
-        if let Some(Ok(value)) = quoted.next() {
-            let rest = &rest[quoted.byte_offset()..];
-            let rest = if others.is_empty() { Some(rest) } else { rest.strip_prefix(SEPARATOR) };
-            rest.map(|rest| next(value, rest));
-        }
-        return;
+/// Reads one value; returns it and the text after it.
+fn read_value(text: &str, is_only: bool) -> Option<(String, &str)> {
+    if text.starts_with('"') {
+        let mut quoted = serde_json::Deserializer::from_str(text).into_iter::<String>();
+        let value = quoted.next()?.ok()?;
+        return Some((value, &text[quoted.byte_offset()..]));
     }
-    if others.is_empty() {
-        next(rest.to_owned(), "");
-        return;
-    }
-    for (at, _) in rest.match_indices(SEPARATOR) {
-        if !next(rest[..at].to_owned(), &rest[at + SEPARATOR.len()..]) {
-            return;
-        }
-    }
+    let end = text.find(SEPARATOR).filter(|_| !is_only).unwrap_or(text.len());
+    Some((text[..end].to_owned(), &text[end..]))
 }
 
 /// Returns a key as text, from its parts; absent values are left out.
