@@ -101,7 +101,7 @@ fn snapshot_data(event: &str) -> Option<String> {
             Some(value.strip_prefix(' ').unwrap_or(value))
         })
     };
-    (values("event").last() == Some("snapshot")).then(|| values("data").collect::<Vec<_>>().join("\n"))
+    (values("event").next_back() == Some("snapshot")).then(|| values("data").collect::<Vec<_>>().join("\n"))
 }
 
 #[cfg(test)]

@@ -59,10 +59,10 @@ async fn follow(client: AdminClient, updates: Sender<FeedUpdate>) {
             Ok(()) => Some("the stream of events has ended".to_owned()),
             Err(error) => Some(error.to_string()),
         };
-        if let Some(message) = lost {
-            if updates.send(FeedUpdate::Lost(message)).await.is_err() {
-                return;
-            }
+        if let Some(message) = lost
+            && updates.send(FeedUpdate::Lost(message)).await.is_err()
+        {
+            return;
         }
         sleep(equal_jitter(backoff(FIRST_PAUSE, MAX_PAUSE, failures))).await;
         if updates.is_closed() {
