@@ -8,7 +8,7 @@ use serde_yaml::Value as Yaml;
 use weir::config;
 
 use super::assert_none;
-use super::documents::{code_blocks, document};
+use super::documents::code_blocks;
 use super::source::{display_path, documents, files, read_text, root};
 
 /// A note that a page shows on purpose.

@@ -46,9 +46,10 @@ impl Fixture {
     fn target(&self, rule: &str, key: &str) -> OverrideTarget {
         let policy = self.policy();
         let index = policy.rules.position(rule).unwrap();
-        let key = policy.rules.parse_key(index, key, 64).map(Result::unwrap).unwrap_or(
+        let key = policy.rules.parse_key(index, key, 64).map_or_else(
             // A rule without limits has no key.
-            self.limiter.hasher().hash(b""),
+            || self.limiter.hasher().hash(b""),
+            Result::unwrap,
         );
         OverrideTarget { rule: index, key, key_text: None }
     }

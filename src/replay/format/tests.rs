@@ -180,7 +180,7 @@ fn entries() -> impl Strategy<Value = Entry> {
 }
 
 impl Entry {
-    fn line(&self, format: Format) -> String {
+    fn line(&self, format: &Format) -> String {
         let client = self.client.to_string();
         let entry = AccessLogEntry {
             start: Timestamp::from_nanos(self.millis * 1_000_000),
@@ -203,7 +203,7 @@ impl Entry {
             other_headers: &[],
             decision: None,
         };
-        String::from_utf8(formatted_line(&entry, &format)).unwrap()
+        String::from_utf8(formatted_line(&entry, format)).unwrap()
     }
 }
 
@@ -211,7 +211,7 @@ proptest! {
     #[test]
     fn own_access_log_is_parsed_back(entry in entries()) {
         for (format, written) in [(LogFormat::Envoy, Format::Envoy), (LogFormat::Json, Format::Json)] {
-            let (request, block) = only(format, &entry.line(written));
+            let (request, block) = only(format, &entry.line(&written));
             let start = Timestamp::from_nanos(entry.millis * 1_000_000);
             prop_assert_eq!(request.start, start);
             prop_assert_eq!(request.end, start.saturating_add(Duration::from_millis(entry.duration)));

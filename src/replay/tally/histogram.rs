@@ -96,7 +96,7 @@ mod tests {
                 counts.iter().map(|count| u64::from(*count)).filter(|count| *count > limit).collect();
             let excess = above.iter().map(|count| count - limit).sum();
             prop_assert_eq!(histogram.excess(limit), (above.len() as u64, excess));
-            let mut sorted = counts.clone();
+            let mut sorted = counts;
             sorted.sort_unstable();
             prop_assert_eq!(histogram.quantile(500), u64::from(sorted[(sorted.len() - 1) / 2]));
             prop_assert_eq!(histogram.quantile(1000), u64::from(sorted[sorted.len() - 1]));
