@@ -16,8 +16,8 @@ use std::time::Duration;
 
 pub use self::decide::{PredictedAction, StoreState, predict};
 pub use self::report::{
-    ClientReport, Explanation, HeaderLine, KeyReport, LimitReport, MismatchReport, OverrideReport,
-    RuleReport, override_report,
+    ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, HeaderLine, LimitReport, MismatchReport,
+    OverrideReport, override_report,
 };
 pub use self::request::{DescriptionError, RequestDescription};
 pub use self::text::render;

@@ -25,9 +25,9 @@ pub struct Explanation {
     /// Headers about limits that the response has.
     pub headers: Vec<HeaderLine>,
     /// The request as rules see it; `None` if it is malformed.
-    pub request: Option<ClientReport>,
+    pub request: Option<ExplainedClient>,
     /// Every rule, in file order.
-    pub rules: Vec<RuleReport>,
+    pub rules: Vec<ExplainedRule>,
     /// Time of the explanation.
     pub time: String,
     /// Generation of the configuration that decides.
@@ -47,7 +47,7 @@ pub struct HeaderLine {
 
 /// A request as rules see it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ClientReport {
+pub struct ExplainedClient {
     /// Method; `None` for a descriptor without one.
     pub method: Option<String>,
     /// Normalised path.
@@ -72,7 +72,7 @@ pub struct ClientReport {
 
 /// One rule and what it would do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RuleReport {
+pub struct ExplainedRule {
     /// Name of the rule.
     pub name: String,
     /// `allow`, `deny` or `limit`.
@@ -86,7 +86,7 @@ pub struct RuleReport {
     /// The path pattern that matched, if the rule has any.
     pub route: Option<String>,
     /// The request's key, if the rule limits it.
-    pub key: Option<KeyReport>,
+    pub key: Option<ExplainedKeyText>,
     /// What the rule would do, as in `weir_decisions_total`.
     pub outcome: Option<String>,
     /// Its limits.
@@ -108,7 +108,7 @@ pub struct MismatchReport {
 
 /// The key of a request under one rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyReport {
+pub struct ExplainedKeyText {
     /// The key as text, for `POST /limits/...`.
     pub text: String,
     /// The key's fingerprint; `None` if the request has no key.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::decide::{PredictedAction, Prediction};
 use super::outcome::{explain_outcome, outcome_of};
 use super::report::{
-    ClientReport, Explanation, KeyReport, LimitReport, MismatchReport, OverrideReport, RuleReport,
-    override_report,
+    ExplainedClient, ExplainedKeyText, ExplainedRule, Explanation, LimitReport, MismatchReport,
+    OverrideReport, override_report,
 };
 use super::{ExplainContext, seconds};
 use crate::identify::Attributes;
@@ -33,9 +33,9 @@ pub(super) fn report(
     explanation
 }
 
-fn client_report(request: &Attributes<'_>, peer: IpAddr) -> ClientReport {
+fn client_report(request: &Attributes<'_>, peer: IpAddr) -> ExplainedClient {
     let location = request.location();
-    ClientReport {
+    ExplainedClient {
         method: request.method.map(ToString::to_string),
         path: request.path.to_string(),
         query: request.query.map(str::to_owned),
@@ -53,7 +53,7 @@ fn rule_report(
     explained: &RuleExplanation<'_>,
     prediction: &Prediction,
     context: &ExplainContext<'_>,
-) -> RuleReport {
+) -> ExplainedRule {
     let rule = explained.rule;
     let (mismatch, route) = match &explained.status {
         RuleStatus::Mismatch(Mismatch { field, actual, expected }) => {
@@ -69,7 +69,7 @@ fn rule_report(
         checks.filter(|((one, _), _)| one.rule == explained.index).filter_map(|((one, verdict), usage)| {
             limit_report(rule.action.limiting()?, one, verdict, *usage, prediction, context)
         });
-    RuleReport {
+    ExplainedRule {
         name: rule.name.to_string(),
         action: rule.action.as_str().to_owned(),
         applies: matches!(explained.status, RuleStatus::Applies(_)),
@@ -83,8 +83,8 @@ fn rule_report(
     }
 }
 
-fn key_report(key: &ExplainedKey) -> KeyReport {
-    KeyReport {
+fn key_report(key: &ExplainedKey) -> ExplainedKeyText {
+    ExplainedKeyText {
         text: key.text.clone(),
         fingerprint: key.hash.map(|hash| hash.to_string()),
         is_complete: key.is_complete,

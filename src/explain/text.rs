@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::report::{ClientReport, Explanation, LimitReport, MismatchReport, OverrideReport, RuleReport};
+use super::report::{
+    ExplainedClient, ExplainedRule, Explanation, LimitReport, MismatchReport, OverrideReport,
+};
 
 /// Maximum number of rules that do not apply and are listed; the others are counted.
 const MAX_OTHER_RULES: usize = 20;
@@ -59,7 +61,7 @@ fn outcome(text: &mut String, explanation: &Explanation) {
     }
 }
 
-fn client(text: &mut String, request: &ClientReport) {
+fn client(text: &mut String, request: &ExplainedClient) {
     let query = request.query.as_ref().map(|query| format!("?{query}")).unwrap_or_default();
     let method = request.method.as_deref().unwrap_or("-");
     let host = if request.host.is_empty() { "-" } else { &request.host };
@@ -80,7 +82,7 @@ fn client(text: &mut String, request: &ClientReport) {
     line(text, &client);
 }
 
-fn rule(text: &mut String, rule: &RuleReport) {
+fn rule(text: &mut String, rule: &ExplainedRule) {
     let mut head = format!("  {} ({})", rule.name, rule.action);
     if let Some(route) = &rule.route {
         let _ = write!(head, ", route {route}");
@@ -147,7 +149,7 @@ fn override_text(one: &OverrideReport) -> String {
     format!("override: {}{change}, until {}", one.action, one.until)
 }
 
-fn why_not(rule: &RuleReport) -> String {
+fn why_not(rule: &ExplainedRule) -> String {
     match (&rule.mismatch, &rule.note) {
         (Some(MismatchReport { field, actual, expected }), _) => {
             let mut why = format!("{field} does not match");

@@ -11,7 +11,7 @@ use crate::identify::Attributes;
 use crate::limiter::key::KeyHasher;
 use crate::rules::attribute::Attribute;
 use crate::rules::key::KeyTemplate;
-use crate::rules::key_text::{KeyPart, write_key};
+use crate::rules::key_text::{LabeledKeyPart, write_key};
 use crate::rules::matcher::Match;
 use crate::rules::pattern::Route;
 use crate::rules::rule::{Action, Rule};
@@ -80,7 +80,7 @@ impl KeyWriter {
     }
 
     /// Replaces the value of a part by its hash unless it may be shown.
-    fn hide(&self, part: &mut KeyPart, attribute: &Attribute) {
+    fn hide(&self, part: &mut LabeledKeyPart, attribute: &Attribute) {
         let is_shown = match self.visibility {
             Some(LogKeys::Value) => true,
             Some(LogKeys::Hash | LogKeys::Off) => false,

@@ -20,7 +20,7 @@ use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
 
 /// A log that is being read.
-struct OpenLog {
+struct MergedLog {
     stream: LogStream,
     /// Index among the reports.
     index: usize,
@@ -86,7 +86,7 @@ impl LogDriver<'_> {
                 let is_due = |log: &LogInput| frontier.is_none_or(|frontier| log.first <= Some(frontier));
                 if let Some((index, log)) = closed.pop_if(|(_, log)| is_due(log)) {
                     let stream = LogStream::start(scope, log, self.names, self.bytes)?;
-                    merge.open.push(OpenLog { stream, index, last_end: Timestamp::EPOCH });
+                    merge.open.push(MergedLog { stream, index, last_end: Timestamp::EPOCH });
                     continue;
                 }
                 if merge.open.is_empty() {
@@ -114,7 +114,7 @@ impl LogDriver<'_> {
 /// The logs that are being read, and their requests that have not been decided.
 #[derive(Default)]
 struct LogMerge {
-    open: Vec<OpenLog>,
+    open: Vec<MergedLog>,
     timeline: Timeline,
 }
 

@@ -6,7 +6,7 @@
 
 use super::attribute::{AttributeSource, IncompleteKey};
 use super::key;
-use super::key_text::{KeyPart, KeyTextError, write_key};
+use super::key_text::{KeyTextError, LabeledKeyPart, write_key};
 use super::matcher::{Condition, Match, Matcher, has_exactly};
 use super::pattern::{HeaderPattern, HostPattern, PathPattern, Route};
 use super::rule::{Action, LimitAction, OnMissing, Rule};
@@ -62,7 +62,7 @@ pub struct Mismatch {
 #[derive(Clone, Debug)]
 pub struct ExplainedKey {
     /// Its parts, in the order of the rule's `key`.
-    pub parts: Vec<KeyPart>,
+    pub parts: Vec<LabeledKeyPart>,
     /// The key as text.
     pub text: String,
     /// The key of the counters; `None` if the request has none.

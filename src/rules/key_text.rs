@@ -37,7 +37,7 @@ pub enum KeyTextError {
 
 /// One part of a request's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyPart {
+pub struct LabeledKeyPart {
     /// Label of the attribute, such as `client_ip` or `header.x-api-key`.
     pub label: String,
     /// The value; `None` if the request lacks it or it is ambiguous.
@@ -123,8 +123,8 @@ impl Attribute {
 impl KeyTemplate {
     /// Returns the parts of a request's key. IPv6 clients count as networks with this prefix length unless the key sets
     /// another.
-    pub fn parts(&self, request: &Attributes<'_>, route: Route<'_>, ipv6_prefix: u8) -> Vec<KeyPart> {
-        let part = |attribute: &Attribute| KeyPart {
+    pub fn parts(&self, request: &Attributes<'_>, route: Route<'_>, ipv6_prefix: u8) -> Vec<LabeledKeyPart> {
+        let part = |attribute: &Attribute| LabeledKeyPart {
             label: attribute.label(),
             value: attribute.text(request, route, ipv6_prefix).ok(),
         };
@@ -211,8 +211,9 @@ fn read_value(text: &str, is_only: bool) -> Option<(String, &str)> {
 }
 
 /// Returns a key as text, from its parts; absent values are left out.
-pub fn write_key(parts: &[KeyPart]) -> String {
-    let part = |part: &KeyPart| Some(format!("{}={}", part.label, quoted_if_needed(part.value.as_deref()?)));
+pub fn write_key(parts: &[LabeledKeyPart]) -> String {
+    let part =
+        |part: &LabeledKeyPart| Some(format!("{}={}", part.label, quoted_if_needed(part.value.as_deref()?)));
     parts.iter().filter_map(part).collect::<Vec<_>>().join(SEPARATOR)
 }
 

@@ -26,6 +26,8 @@ const EXPECTED: &[ExpectedNote] = &[
     // The directory is that of a deployment.
     ExpectedNote { page: "docs/operations/state-file.md", note: "cannot save counters" },
     ExpectedNote { page: "docs/reference/process.md", note: "cannot save counters" },
+    // The import keeps the algorithm of Envoy.
+    ExpectedNote { page: "docs/guides/migration/envoy.md", note: "token_bucket admits burst plus refill" },
     // The page has the section alone.
     ExpectedNote { page: "docs/reference/store.md", note: "not used, because no limit needs the store" },
 ];

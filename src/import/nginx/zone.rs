@@ -124,7 +124,7 @@ fn split_variables(text: &str) -> Vec<KeyPiece> {
 }
 
 /// What a variable contributes to a key.
-enum KeyPart {
+enum NginxKeyPart {
     /// A part that every request has.
     Always(String),
     /// A header, which may be missing.
@@ -137,42 +137,42 @@ enum KeyPart {
     Constant,
 }
 
-fn key_part(variable: &str, notes: &mut Vec<String>) -> Option<KeyPart> {
+fn key_part(variable: &str, notes: &mut Vec<String>) -> Option<NginxKeyPart> {
     let client = || map([("client_ip", map([("prefix", "128")]))]);
     Some(match variable {
-        "binary_remote_addr" | "remote_addr" => KeyPart::Always(client()),
+        "binary_remote_addr" | "remote_addr" => NginxKeyPart::Always(client()),
         "proxy_protocol_addr" => {
             notes.push(
                 "`$proxy_protocol_addr` is `client_ip`: set `proxy_protocol` of the listener".to_owned(),
             );
-            KeyPart::Always(client())
+            NginxKeyPart::Always(client())
         }
-        "server_name" => KeyPart::Server,
-        "host" => KeyPart::Always("host".to_owned()),
+        "server_name" => NginxKeyPart::Server,
+        "host" => NginxKeyPart::Always("host".to_owned()),
         "http_host" => {
             notes.push("`$http_host` is `host`, which has no port".to_owned());
-            KeyPart::Always("host".to_owned())
+            NginxKeyPart::Always("host".to_owned())
         }
-        "uri" | "document_uri" => KeyPart::Always("path".to_owned()),
+        "uri" | "document_uri" => NginxKeyPart::Always("path".to_owned()),
         "request_uri" => {
             notes.push(
                 "`$request_uri` is `path`: requests that differ in their query share a counter".to_owned(),
             );
-            KeyPart::Always("path".to_owned())
+            NginxKeyPart::Always("path".to_owned())
         }
-        "request_method" => KeyPart::Always("method".to_owned()),
+        "request_method" => NginxKeyPart::Always("method".to_owned()),
         "scheme" | "server_port" | "server_addr" | "hostname" => {
             notes.push(format!("`${variable}` is not a part of the key"));
-            KeyPart::Constant
+            NginxKeyPart::Constant
         }
         _ => return named_part(variable, notes),
     })
 }
 
 /// Returns what `$http_NAME`, `$cookie_NAME` and `$arg_NAME` contribute; `None` for other variables.
-fn named_part(variable: &str, notes: &mut Vec<String>) -> Option<KeyPart> {
+fn named_part(variable: &str, notes: &mut Vec<String>) -> Option<NginxKeyPart> {
     let (kind, name) = variable.split_once('_').filter(|(_, name)| !name.is_empty())?;
-    let optional = |kind: &str| Some(KeyPart::Optional(map([(kind, scalar(name))])));
+    let optional = |kind: &str| Some(NginxKeyPart::Optional(map([(kind, scalar(name))])));
     match kind {
         "http" => {
             if matches!(name, "x_forwarded_for" | "x_real_ip") {
@@ -180,7 +180,7 @@ fn named_part(variable: &str, notes: &mut Vec<String>) -> Option<KeyPart> {
                     "clients can send any `${variable}`: prefer `key: client_ip` with `client_ip.trusted_proxies`"
                 ));
             }
-            Some(KeyPart::Header(name.to_ascii_lowercase().replace('_', "-")))
+            Some(NginxKeyPart::Header(name.to_ascii_lowercase().replace('_', "-")))
         }
         "cookie" => optional("cookie"),
         "arg" => optional("query"),
@@ -206,14 +206,14 @@ fn plain_cases(pieces: &[KeyPiece], selections: &Selections<'_>) -> Result<Vec<K
         let part = key_part(variable, &mut case.notes)
             .ok_or_else(|| format!("the variable `${variable}` is not supported"))?;
         match part {
-            KeyPart::Always(part) => push_new(&mut case.parts, part),
-            KeyPart::Header(name) => push_new(&mut headers, name),
-            KeyPart::Optional(part) => {
+            NginxKeyPart::Always(part) => push_new(&mut case.parts, part),
+            NginxKeyPart::Header(name) => push_new(&mut headers, name),
+            NginxKeyPart::Optional(part) => {
                 is_optional = true;
                 push_new(&mut case.parts, part);
             }
-            KeyPart::Server => case.is_per_server = true,
-            KeyPart::Constant => has_literal = true,
+            NginxKeyPart::Server => case.is_per_server = true,
+            NginxKeyPart::Constant => has_literal = true,
         }
     }
     let is_single = case.parts.len() + headers.len() <= 1 && !has_literal && !case.is_per_server;
