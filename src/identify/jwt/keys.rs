@@ -7,6 +7,9 @@ mod jwk;
 
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk};
 use jsonwebtoken::{Algorithm, DecodingKey};
+use x509_cert::der::Decode;
+use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::spki::SubjectPublicKeyInfoRef;
 
 use super::compact::TokenHeader;
 use crate::limiter::timestamp::Timestamp;
@@ -26,6 +29,13 @@ const RSA: &[Algorithm] = &[
     Algorithm::PS512,
 ];
 const HMAC: &[Algorithm] = &[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
+
+const UNREADABLE_KEY: KeyError = KeyError::Damaged("not a public key of RSA, P-256, P-384 or Ed25519");
+
+/// Algorithms of public keys: RFC 3279 (sections 2.3.1 and 2.3.5) and RFC 8410.
+const RSA_ENCRYPTION: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
+const EC_PUBLIC_KEY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
+const ED_25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
 
 /// A key and the algorithms it is for.
 #[derive(Clone, Debug)]
@@ -79,12 +89,7 @@ impl VerificationKey {
         if begins.next().is_some() {
             return Err(KeyError::Damaged("more than one key"));
         }
-        let pem = pem.as_bytes();
-        let material = DecodingKey::from_rsa_pem(pem)
-            .or_else(|_| DecodingKey::from_ec_pem(pem))
-            .or_else(|_| DecodingKey::from_ed_pem(pem))
-            .map_err(|_| KeyError::Damaged("not a public key of RSA, P-256, P-384 or Ed25519"))?;
-        Self::from_material(material)
+        Self::from_material(read_public_key(pem).ok_or(UNREADABLE_KEY)?)
     }
 
     /// Reads one key of a JSON Web Key Set (RFC 7517): a JSON object.
@@ -137,17 +142,16 @@ impl VerificationKey {
 
     /// Derives the algorithms from the material, and checks it.
     fn from_material(material: DecodingKey) -> Result<Self, KeyError> {
-        let damaged = KeyError::Damaged("not a public key of RSA, P-256, P-384 or Ed25519");
-        let looked_into = Jwk::from_decoding_key(&material, None).map_err(|_| damaged.clone())?;
+        let looked_into = Jwk::from_decoding_key(&material, None).map_err(|_| UNREADABLE_KEY)?;
         let algorithms = match looked_into.algorithm {
             AlgorithmParameters::RSA(rsa) => {
                 let material =
-                    DecodingKey::from_rsa_components(&rsa.n, &rsa.e).map_err(|_| damaged.clone())?;
+                    DecodingKey::from_rsa_components(&rsa.n, &rsa.e).map_err(|_| UNREADABLE_KEY)?;
                 return Self::rsa(&rsa.n, material);
             }
             AlgorithmParameters::EllipticCurve(curve) => algorithms_of_curve(&curve.curve),
             AlgorithmParameters::OctetKeyPair(pair) => algorithms_of_curve(&pair.curve),
-            _ => return Err(damaged),
+            _ => return Err(UNREADABLE_KEY),
         };
         Ok(Self::new(material, algorithms))
     }
@@ -160,6 +164,22 @@ impl VerificationKey {
             return Err(KeyError::Unsupported(format!("an RSA key of {bits} bits, not {least} to {most}")));
         }
         Ok(Self::new(material, RSA))
+    }
+}
+
+/// Reads the key in a PEM block, whose label has been checked.
+fn read_public_key(pem: &str) -> Option<DecodingKey> {
+    let block = pem::parse(pem).ok()?;
+    if block.tag() == "RSA PUBLIC KEY" {
+        return Some(DecodingKey::from_rsa_der(block.contents()));
+    }
+    let key = SubjectPublicKeyInfoRef::from_der(block.contents()).ok()?;
+    let bytes = key.subject_public_key.as_bytes()?;
+    match key.algorithm.oid {
+        RSA_ENCRYPTION => Some(DecodingKey::from_rsa_der(bytes)),
+        EC_PUBLIC_KEY => Some(DecodingKey::from_ec_der(bytes)),
+        ED_25519 => Some(DecodingKey::from_ed_der(bytes)),
+        _ => None,
     }
 }
 
