@@ -40,12 +40,11 @@ rules:
 /** Returns the report as the address of a page. */
 async function report(directory) {
   for (const [name, text] of Object.entries({ ...FILES, "access.log": dayOfLog() })) await writeFile(join(directory, name), text);
-  const { stdout } = await promisify(execFile)(
+  await promisify(execFile)(
     WEIR,
     ["replay", "-c", "weir.yaml", "--against", "today.yaml", "--html", "report.html", "access.log"],
     { cwd: directory, maxBuffer: 1 << 24 },
   );
-  if (process.env.VERBOSE) console.log(stdout);
   return pathToFileURL(join(directory, "report.html")).href;
 }
 
