@@ -19,6 +19,7 @@ const RULES = `
 rules:
   - { name: health, match: { path: /healthz }, action: allow }
   - { name: per-ip, key: [client_ip], limit: 20/s, burst: 20 }
+  - { name: daily, key: [client_ip], limit: 5000/d }
   - { name: login, match: { path: /login }, key: [client_ip], limit: 10/min, on_limit: { ban: 1m } }
   - { name: admin, match: { path: /admin/* }, action: deny }
   - { name: api, match: { path: /api/* }, key: [client_ip], limit: 12/s, scope: shared }
@@ -41,8 +42,8 @@ upstream:
   outliers: { failures: 3, ejection: 5s }
   retries: { attempts: 2, retry_on: [connect_failure, reset] }
 workers: 1
-overload: { requests: 24 }
-limiter: { max_keys: 2000 }
+overload: { requests: 16 }
+limiter: { max_keys: 10000 }
 client_ip: { trusted_proxies: [127.0.0.0/8] }
 geo: { database: ${COUNTRIES} }
 elastic: { signals: [in_flight, latency, failures] }
@@ -52,6 +53,7 @@ ${RULES}`;
 
 /** Rates in requests a second that slowly change, never below 0. */
 const wave = (base, range, period, phase = 0) => (seconds) => Math.max(0, base + range * Math.sin((seconds / period) * 2 * Math.PI + phase));
+const anyVisitor = () => `${["192.0.2", "198.51.100", "203.0.113"][Math.floor(Math.random() * 3)]}.${Math.floor(Math.random() * 256)}`;
 const FLOWS = [
   ...["192.0.2.7", "192.0.2.20", "192.0.2.150", "198.51.100.33", "203.0.113.46", "203.0.113.59"]
     .map((client, index) => ({ client, path: "/", rate: wave(9 - index, 3, 60 + 9 * index, index) })),
@@ -65,6 +67,7 @@ const FLOWS = [
   { client: "203.0.113.90", path: "/search", rate: wave(9, 4, 45) },
   { client: "192.0.2.91", path: "/partner", rate: wave(13, 4, 65, 1) },
   { client: "203.0.113.91", path: "/export", rate: wave(4, 3, 50) },
+  { client: anyVisitor, path: "/", rate: wave(30, 18, 150, 4) },
   { client: "127.0.0.1", path: "/healthz", rate: 3 },
 ];
 
@@ -107,8 +110,9 @@ class Clients {
     const { mesh, tls } = this.addresses[[0, 1, 2, 0, 1, 0][this.sent % 6]];
     const [module, address] = this.sent % 23 === 0 ? [https, `https://${tls}`] : [http, `http://${mesh}`];
     const agent = this.agents[new URL(address).protocol];
+    const headers = { "x-forwarded-for": typeof client === "function" ? client() : client };
     return new Promise((resolve, reject) => {
-      module.get(address + path, { agent, headers: { "x-forwarded-for": client } }, (response) => response.resume().on("end", resolve)).on("error", reject);
+      module.get(address + path, { agent, headers }, (response) => response.resume().on("end", resolve)).on("error", reject);
     });
   }
 
@@ -184,7 +188,7 @@ export class Demo {
       [78, () => this.change(1, ...raised)],
       [95, () => second.close()],
       [112, () => second.listen(second.port)],
-      [135, () => { first.slowness = second.slowness = 900; }],
+      [135, () => { first.slowness = second.slowness = 400; }],
       [147, () => { first.slowness = second.slowness = 0; }],
     ];
   }

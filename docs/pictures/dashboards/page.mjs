@@ -1,11 +1,10 @@
 // Draws an evaluated dashboard as a page: each panel at the place that the dashboard gives it.
 
-import { colorOf, escape, plot } from "./plot.mjs";
+import { colorOf, escape, named, plot } from "./plot.mjs";
 import { format } from "./units.mjs";
 
 const [WIDTH, COLUMNS, CELL, GAP] = [1200, 24, 31, 6];
 const [TITLE, LEGEND] = [28, 36];
-const COLORS = { green: "#73bf69", orange: "#ff9830", red: "#f2495c", blue: "#5794f2", text: "#d8d9da" };
 // Grafana applies these to a panel of the kind `stat` that has no thresholds.
 const DEFAULT_THRESHOLDS = { steps: [{ color: "green", value: null }, { color: "red", value: 80 }] };
 
@@ -20,7 +19,7 @@ main > * { box-sizing: border-box; overflow: hidden; position: absolute; }
 h2 { align-items: center; display: flex; font-size: 14px; font-weight: 500; margin: 0; padding-left: 10px; }
 section { background: #181b1f; border: 1px solid #25282d; border-radius: 2px; }
 h3 { font-size: 12px; font-weight: 500; height: ${TITLE}px; line-height: ${TITLE}px; margin: 0; overflow: hidden; padding: 0 8px; text-overflow: ellipsis; white-space: nowrap; }
-.big { align-items: center; display: flex; font-size: 27px; font-weight: 500; height: calc(100% - ${TITLE}px); justify-content: center; padding-bottom: 8px; }
+.big { align-items: center; display: flex; font-weight: 500; height: calc(100% - ${TITLE}px); justify-content: center; padding-bottom: 8px; }
 .none { color: #8e8e99; font-size: 14px; }
 svg { display: block; }
 svg text { fill: #9d9da8; font-size: 11px; }
@@ -40,20 +39,21 @@ function place({ x, y, w, h }) {
 
 function thresholdColor(value, { steps }) {
   const step = steps.filter(({ value: least }) => least === null || value >= least).at(-1);
-  return COLORS[step.color] ?? step.color;
+  return named(step.color);
 }
 
-function stat({ panel, series }) {
+function stat({ panel, series }, { width }) {
   const [{ name, points }] = series;
   const { unit, thresholds = DEFAULT_THRESHOLDS } = panel.fieldConfig.defaults;
   const value = points.at(-1)[1];
   const text = panel.options.textMode === "name" ? name : format(value, unit);
-  return `<div class="big" style="color: ${thresholdColor(value, thresholds)}">${escape(text)}</div>`;
+  const size = Math.min(27, (width - 20) / (text.length * 0.62));
+  return `<div class="big" style="color: ${thresholdColor(value, thresholds)}; font-size: ${size.toFixed(1)}px">${escape(text)}</div>`;
 }
 
 function timeseries(data, context, { width, height }) {
   const inner = { width: Math.floor(width) - 2, height: height - TITLE - LEGEND };
-  const names = data.series.map(({ name }, index) => `<li style="--color: ${colorOf(index)}">${escape(name)}</li>`);
+  const names = data.series.map(({ name }, index) => `<li style="--color: ${colorOf(data.panel, name, index)}">${escape(name)}</li>`);
   return `${plot(data, { ...context, ...inner })}<ul>${names.join("")}</ul>`;
 }
 
@@ -67,9 +67,11 @@ function table({ columns, rows }) {
 }
 
 function content(data, context, size) {
-  if (data.table) return data.table.rows.length > 0 ? table(data.table) : '<div class="big none">No data</div>';
-  if (data.series.length === 0) return '<div class="big none">No data</div>';
-  return data.panel.type === "stat" ? stat(data) : timeseries(data, context, size);
+  if ((data.table?.rows ?? data.series).length === 0) {
+    return `<div class="big none">${escape(data.panel.fieldConfig.defaults.noValue ?? "No data")}</div>`;
+  }
+  if (data.table) return table(data.table);
+  return data.panel.type === "stat" ? stat(data, size) : timeseries(data, context, size);
 }
 
 function element(data, context) {

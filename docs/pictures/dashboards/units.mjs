@@ -31,6 +31,11 @@ export function format(value, unit) {
   return `${rest.toFixed(Math.min(3, Math.max(0, decimals)))}${suffix}`;
 }
 
+/** Writes the number of an axis: without zeros at its end. */
+export function formatMark(value, unit) {
+  return format(value, unit).replace(/^(\d+)(\.\d*?)0+(?!\d)/, (_, whole, decimals) => (decimals === "." ? whole : whole + decimals));
+}
+
 /** Returns about `count` round values from 0 to `maximum`, the last of them at `maximum` or above. */
 export function ticks(maximum, unit, count = 4) {
   const base = unit === "bytes" ? 2 ** (10 * Math.floor(Math.log2(Math.max(maximum, 1)) / 10)) : 1;
