@@ -13,9 +13,9 @@ import json
 import sys
 from pathlib import Path
 
+from grafana import WIDTH, dashboard
+
 HERE = Path(__file__).parent
-WIDTH = 24  # columns of Grafana's grid
-HEIGHT = 8  # rows of a panel
 
 # Selectors with the variables of the dashboard.
 FLEET = 'job=~"$job"'
@@ -23,13 +23,26 @@ INSTANCE = 'job=~"$job", instance=~"$instance"'
 
 REJECTED = 'outcome=~"limited|banned|denied"'
 
+# Colours of values that mean the same in every installation.
+CODE_CLASSES = {"1xx": "purple", "2xx": "green", "3xx": "blue", "4xx": "orange", "5xx": "red"}
+OUTCOMES = {
+    "allowed": "green", "exempt": "blue", "soft": "light-yellow", "delayed": "dark-yellow", "shadow": "purple",
+    "limited": "orange", "banned": "red", "denied": "dark-red",
+}
+STORE_OUTCOMES = {"ok": "green", "timed_out": "yellow", "rejected": "orange", "unreachable": "red", "failed": "dark-red"}
+DAY = 86400
+
 
 def target(expression, legend=""):
     return {"expr": expression, "legendFormat": legend}
 
 
 def panel(title, description, targets, unit="short", kind="timeseries", **options):
-    """A panel. `targets` are pairs of an expression and a legend, or a single expression."""
+    """A panel. `targets` are pairs of an expression and a legend, or a single expression.
+
+    Options: `stacked`, `maximum`, `width`, `none` (the text if no series is above 0), `colors` (by name of a series), and for
+    figures `alarm` (red from this value on) or `steps` (pairs of a colour and the value from which it applies).
+    """
     if isinstance(targets, str):
         targets = [(targets, "")]
     return {
@@ -51,7 +64,7 @@ def fleet_rows(where):
                 "Requests",
                 "Completed requests by class of the status code. 429 is in 4xx.",
                 [(f"sum by (code_class) (rate(weir_requests_total{{{where}}}[$__rate_interval]))", "{{code_class}}")],
-                "reqps", stacked=True,
+                "reqps", stacked=True, colors=CODE_CLASSES,
             ),
             panel(
                 "Request duration",
@@ -77,36 +90,36 @@ def fleet_rows(where):
             panel(
                 "Decisions",
                 "Decisions of the selected rules by outcome. A request counts once for each rule that applies to it.",
-                [(f"sum by (outcome) (rate(weir_decisions_total{{{rule}}}[$__rate_interval]))", "{{outcome}}")],
-                "reqps", stacked=True,
+                [(f"sum by (outcome) (rate(weir_decisions_total{{{rule}}}[$__rate_interval])) > 0", "{{outcome}}")],
+                "reqps", stacked=True, colors=OUTCOMES, none="No decisions",
             ),
             panel(
                 "Rejections by rule",
                 "Requests that a limit, a ban or a deny rule rejected: the ten rules with the most.",
-                [(f"topk(10, sum by (rule) (rate(weir_decisions_total{{{rule}, {REJECTED}}}[$__rate_interval])))",
+                [(f"topk(10, sum by (rule) (rate(weir_decisions_total{{{rule}, {REJECTED}}}[$__rate_interval])) > 0)",
                   "{{rule}}")],
-                "reqps",
+                "reqps", none="No rejections",
             ),
             panel(
                 "Share rejected by rule",
                 "Rejected requests as a share of all requests that the rule applies to.",
-                [(f"sum by (rule) (rate(weir_decisions_total{{{rule}, {REJECTED}}}[$__rate_interval])) "
+                [(f"(sum by (rule) (rate(weir_decisions_total{{{rule}, {REJECTED}}}[$__rate_interval])) > 0) "
                   f"/ sum by (rule) (rate(weir_decisions_total{{{rule}}}[$__rate_interval]))", "{{rule}}")],
-                "percentunit",
+                "percentunit", none="No rejections",
             ),
             panel(
                 "Shadow, soft and delayed by rule",
                 "Requests that a rule would have rejected, has marked or has held back.",
                 [(f'sum by (rule, outcome) (rate(weir_decisions_total{{{rule}, outcome=~"shadow|soft|delayed"}}'
-                  "[$__rate_interval]))", "{{rule}} {{outcome}}")],
-                "reqps",
+                  "[$__rate_interval])) > 0", "{{rule}} {{outcome}}")],
+                "reqps", none="None",
             ),
             panel(
                 "Rejections by country",
                 "Rejected requests by the country of the client: the ten countries with the most. Needs geo.database.",
                 [(f'topk(10, sum by (country) (rate(weir_geo_decisions_total{{{where}, outcome="rejected"}}'
-                  "[$__rate_interval])))", "{{country}}")],
-                "reqps",
+                  "[$__rate_interval])) > 0)", "{{country}}")],
+                "reqps", none="No rejections",
             ),
             panel(
                 "Delay",
@@ -135,8 +148,8 @@ def fleet_rows(where):
                 "Overflow",
                 "Charges to overflow counters because the table was full. More than 0 means that clients may be rejected "
                 "because of others.",
-                [(f"sum by (instance) (rate(weir_limiter_overflow_total{{{where}}}[$__rate_interval]))", "{{instance}}")],
-                "ops",
+                [(f"sum by (instance) (rate(weir_limiter_overflow_total{{{where}}}[$__rate_interval])) > 0", "{{instance}}")],
+                "ops", none="No overflow",
             ),
             panel(
                 "Elastic factor",
@@ -148,9 +161,9 @@ def fleet_rows(where):
             panel(
                 "Upstream requests by outcome",
                 "Requests sent upstream. `answered` is any valid response.",
-                [(f"sum by (upstream, outcome) (rate(weir_upstream_requests_total{{{where}}}[$__rate_interval]))",
+                [(f"sum by (upstream, outcome) (rate(weir_upstream_requests_total{{{where}}}[$__rate_interval])) > 0",
                   "{{upstream}} {{outcome}}")],
-                "reqps", stacked=True,
+                "reqps", stacked=True, none="No requests",
             ),
             panel(
                 "Upstream response time",
@@ -175,7 +188,7 @@ def fleet_rows(where):
                      "{{upstream}} retries"),
                     (f"sum by (upstream) (rate(weir_upstream_ejections_total{{{where}}}[$__rate_interval]))",
                      "{{upstream}} ejections"),
-                    (f"sum by (upstream, limit) (rate(weir_upstream_overflows_total{{{where}}}[$__rate_interval]))",
+                    (f"sum by (upstream, limit) (rate(weir_upstream_overflows_total{{{where}}}[$__rate_interval])) > 0",
                      "{{upstream}} {{limit}}"),
                 ],
                 "ops",
@@ -192,7 +205,7 @@ def fleet_rows(where):
                 "Calls of the store",
                 "Calls by outcome; one call is for many counters.",
                 [(f"sum by (outcome) (rate(weir_store_calls_total{{{where}}}[$__rate_interval]))", "{{outcome}}")],
-                "ops", stacked=True,
+                "ops", stacked=True, colors=STORE_OUTCOMES,
             ),
             panel(
                 "Duration of a call",
@@ -232,6 +245,7 @@ def fleet():
         panel(
             "Next certificate", "Time until the first certificate expires.",
             f"min(weir_tls_certificate_expiry_timestamp_seconds{{{FLEET}}}) - time()", "s", kind="stat", width=5,
+            steps=[("red", None), ("orange", 3 * DAY), ("green", 14 * DAY)], none="No certificate",
         ),
     ]
     instances = [
@@ -258,9 +272,9 @@ def fleet():
         panel(
             "Overload protection",
             "Connections and requests turned away, by limit, and accepts that failed.",
-            [(f"sum by (limit) (rate(weir_overload_turned_away_total{{{FLEET}}}[$__rate_interval]))", "{{limit}}"),
-             (f"sum(rate(weir_accept_failures_total{{{FLEET}}}[$__rate_interval]))", "failed accepts")],
-            "ops", width=8,
+            [(f"sum by (limit) (rate(weir_overload_turned_away_total{{{FLEET}}}[$__rate_interval])) > 0", "{{limit}}"),
+             (f"sum(rate(weir_accept_failures_total{{{FLEET}}}[$__rate_interval])) > 0", "failed accepts")],
+            "ops", none="None", width=8,
         ),
         panel(
             "Configuration generations",
@@ -298,6 +312,7 @@ def instance():
         panel(
             "Configuration valid", "Whether the last configuration read was valid (1) or not (0).",
             f"min(weir_config_last_reload_successful{{{INSTANCE}}})", kind="stat", width=3,
+            steps=[("red", None), ("green", 1)],
         ),
         panel(
             "Waiting for a restart", "Settings that take effect only after a restart.",
@@ -319,8 +334,8 @@ def instance():
         panel(
             "TLS handshakes",
             "Handshakes with clients, by outcome.",
-            [(f"sum by (outcome) (rate(weir_tls_handshakes_total{{{INSTANCE}}}[$__rate_interval]))", "{{outcome}}")],
-            "ops",
+            [(f"sum by (outcome) (rate(weir_tls_handshakes_total{{{INSTANCE}}}[$__rate_interval])) > 0", "{{outcome}}")],
+            "ops", none="No handshakes",
         ),
         panel(
             "Malformed and reset",
@@ -332,9 +347,9 @@ def instance():
         panel(
             "Overload protection",
             "Connections and requests turned away, by limit, and accepts that failed.",
-            [(f"sum by (limit) (rate(weir_overload_turned_away_total{{{INSTANCE}}}[$__rate_interval]))", "{{limit}}"),
-             (f"sum(rate(weir_accept_failures_total{{{INSTANCE}}}[$__rate_interval]))", "failed accepts")],
-            "ops",
+            [(f"sum by (limit) (rate(weir_overload_turned_away_total{{{INSTANCE}}}[$__rate_interval])) > 0", "{{limit}}"),
+             (f"sum(rate(weir_accept_failures_total{{{INSTANCE}}}[$__rate_interval])) > 0", "failed accepts")],
+            "ops", none="None",
         ),
     ]
     process = [
@@ -353,12 +368,15 @@ def instance():
         panel(
             "Reloads",
             "Configuration reads after the first, by outcome.",
-            [(f"sum by (outcome) (increase(weir_config_reloads_total{{{INSTANCE}}}[$__rate_interval]))", "{{outcome}}")],
+            # increase() extrapolates to the interval, so a single reload is not a whole number.
+            [(f"round(sum by (outcome) (increase(weir_config_reloads_total{{{INSTANCE}}}[$__rate_interval])))",
+              "{{outcome}}")],
         ),
         panel(
             "Signals of elastic limits",
-            "Each signal as a share of the value from which it leaves no headroom.",
-            [(f"weir_elastic_signal{{{INSTANCE}}} / weir_elastic_signal_threshold{{{INSTANCE}}}", "{{signal}}"),
+            "Each signal as a share of the value from which it leaves no headroom. What is above 200 % is shown as 200 %.",
+            [(f"clamp_max(weir_elastic_signal{{{INSTANCE}}} / weir_elastic_signal_threshold{{{INSTANCE}}}, 2)",
+              "{{signal}}"),
              (f"weir_elastic_headroom{{{INSTANCE}}}", "headroom")],
             "percentunit",
         ),
@@ -373,163 +391,6 @@ def instance():
     rows = [("Overview", overview), *fleet_rows(INSTANCE), ("Connections", connections), ("Process", process)]
     variables = ["datasource", "job", "instance", "rule"]
     return dashboard("weir-instance", "Weir: instance", "One instance of Weir", rows, variables)
-
-
-# What follows is Grafana's format.
-
-
-def variable(name):
-    if name == "datasource":
-        return {"name": name, "label": "Data source", "type": "datasource", "query": "prometheus"}
-    query = {
-        "job": "label_values(weir_build_info, job)",
-        "instance": 'label_values(weir_build_info{job=~"$job"}, instance)',
-        "rule": 'label_values(weir_decisions_total{job=~"$job"}, rule)',
-    }[name]
-    several = name != "instance"
-    return {
-        "name": name,
-        "label": name.capitalize(),
-        "type": "query",
-        "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "query": {"query": query, "refId": name},
-        "refresh": 2,
-        "sort": 1,
-        "multi": several,
-        "includeAll": several,
-        **({"allValue": ".*", "current": {"text": "All", "value": "$__all"}} if several else {}),
-    }
-
-
-def field_config(spec):
-    defaults = {"unit": spec["unit"], "min": 0}
-    if "maximum" in spec:
-        defaults["max"] = spec["maximum"]
-    if "alarm" in spec:
-        steps = [{"color": "green", "value": None}, {"color": "red", "value": spec["alarm"]}]
-        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
-    if spec["kind"] == "timeseries":
-        stacking = {"mode": "normal" if spec.get("stacked") else "none"}
-        defaults["custom"] = {"fillOpacity": 20 if spec.get("stacked") else 0, "stacking": stacking}
-    if spec["kind"] != "table":
-        return {"defaults": defaults, "overrides": []}
-    units = {"requests": "reqps", "rejected": "reqps", "memory": "bytes", "uptime": "s"}
-    overrides = [
-        {
-            "matcher": {"id": "byName", "options": f"Value #{name}"},
-            "properties": [{"id": "displayName", "value": name}, {"id": "unit", "value": units.get(name, "short")}],
-        }
-        for name in ("requests", "rejected", "generation", "memory", "uptime")
-    ]
-    link = {
-        "title": "Instance",
-        "url": "/d/weir-instance?var-instance=${__value.raw}&${datasource:queryparam}&${job:queryparam}&${__url_time_range}",
-    }
-    overrides.append({
-        "matcher": {"id": "byName", "options": "instance"},
-        "properties": [{"id": "links", "value": [link]}],
-    })
-    return {"defaults": {}, "overrides": overrides}
-
-
-def options(spec):
-    if spec["kind"] == "timeseries":
-        return {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-            "tooltip": {"mode": "multi", "sort": "desc"},
-        }
-    if spec["kind"] == "stat":
-        text = "name" if spec.get("name") else "value"
-        return {"reduceOptions": {"calcs": ["lastNotNull"]}, "textMode": text, "graphMode": "none"}
-    return {"showHeader": True}
-
-
-def panel_json(spec, number, position):
-    is_table = spec["kind"] == "table"
-    source = {"type": "prometheus", "uid": "${datasource}"}
-    targets = [
-        {
-            **one,
-            # The name of a table's query is the name of its column.
-            "refId": one["legendFormat"] if is_table else chr(ord("A") + index),
-            "datasource": source,
-            **({"format": "table", "instant": True} if is_table else {}),
-        }
-        for index, one in enumerate(spec["targets"])
-    ]
-    result = {
-        "id": number,
-        "type": spec["kind"],
-        "title": spec["title"],
-        "description": spec["description"],
-        "datasource": source,
-        "gridPos": position,
-        "targets": targets,
-        "fieldConfig": field_config(spec),
-        "options": options(spec),
-    }
-    if is_table:
-        hidden = {"Time": True, "Value #version": True}
-        result["transformations"] = [
-            {"id": "joinByField", "options": {"byField": "instance", "mode": "outer"}},
-            {"id": "organize", "options": {"excludeByName": {**hidden, **{f"Time {n}": True for n in range(1, 7)}}}},
-        ]
-    return result
-
-
-def layout(rows):
-    """Panels with their positions: three or four in a line unless they have a width."""
-    panels, y = [], 0
-    for title, specs in rows:
-        position = {"h": 1, "w": WIDTH, "x": 0, "y": y}
-        panels.append({"id": len(panels) + 1, "type": "row", "title": title, "collapsed": False, "gridPos": position,
-                       "panels": []})
-        y, x, line = y + 1, 0, 0
-        for spec in specs:
-            width = spec.get("width", WIDTH // (3 if len(specs) % 3 == 0 else 4))
-            height = 4 if spec["kind"] == "stat" else HEIGHT
-            if x + width > WIDTH:
-                x, y, line = 0, y + line, 0
-            panels.append(panel_json(spec, len(panels) + 1, {"h": height, "w": width, "x": x, "y": y}))
-            x, line = x + width, max(line, height)
-        y += line
-    return panels
-
-
-def dashboard(uid, title, description, rows, variables):
-    other = "weir-instance" if uid == "weir-fleet" else "weir-fleet"
-    link = {
-        "title": "Instance" if other == "weir-instance" else "Fleet",
-        "type": "link",
-        "url": f"/d/{other}",
-        "includeVars": True,
-        "keepTime": True,
-        "icon": "dashboard",
-    }
-    return {
-        "uid": uid,
-        "title": title,
-        "description": description,
-        "tags": ["weir", "rate limiting"],
-        "schemaVersion": 38,
-        "version": 1,
-        "editable": True,
-        "graphTooltip": 1,
-        "refresh": "30s",
-        "time": {"from": "now-3h", "to": "now"},
-        "links": [link],
-        "templating": {"list": [variable(name) for name in variables]},
-        "annotations": {"list": [{
-            "name": "Configuration applied",
-            "datasource": {"type": "prometheus", "uid": "${datasource}"},
-            "enable": True,
-            "iconColor": "blue",
-            "expr": 'changes(weir_config_generation{job=~"$job"}[1m]) > 0',
-            "titleFormat": "configuration applied",
-            "textFormat": "{{instance}}",
-        }]},
-        "panels": layout(rows),
-    }
 
 
 def main():

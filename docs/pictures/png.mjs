@@ -39,20 +39,29 @@ function unfilter(data, { width, height, channels }) {
   return pixels;
 }
 
-/** Returns the 256 most frequent colours, and the index of each colour: its own, or that of the nearest. */
+function distance(one, other) {
+  const part = (shift) => ((one >> shift) & 255) - ((other >> shift) & 255);
+  return part(16) ** 2 + part(8) ** 2 + part(0) ** 2;
+}
+
+/** Returns 256 colours, and the index of each colour: its own, or that of the nearest. */
 function paletteOf(colors) {
   const counts = new Map();
   for (const color of colors) counts.set(color, (counts.get(color) ?? 0) + 1);
-  const palette = [...counts].sort(([, one], [, other]) => other - one).slice(0, 256).map(([color]) => color);
-  const parts = (color) => [color >> 16, (color >> 8) & 255, color & 255];
-  const distance = (one, other) => parts(one).reduce((sum, part, index) => sum + (part - parts(other)[index]) ** 2, 0);
-  const indices = new Map(palette.map((color, index) => [color, index]));
-  for (const color of counts.keys()) {
-    if (indices.has(color)) continue;
-    const nearest = palette.reduce((best, other) => (distance(color, other) < distance(color, best) ? other : best));
-    indices.set(color, indices.get(nearest));
-  }
-  return { palette, indices };
+  const all = [...counts].sort(([, one], [, other]) => other - one).map(([color, count]) => ({ color, count, nearest: 0, error: Infinity }));
+  const palette = [];
+  const add = (color) => {
+    for (const one of all) {
+      const error = distance(one.color, color);
+      if (error < one.error) Object.assign(one, { nearest: palette.length, error });
+    }
+    palette.push(color);
+  };
+  for (const { color } of all.slice(0, 64)) add(color);
+  // The remaining places are for the colours that the others replace worst: few pixels of an own colour matter, too.
+  const worst = () => all.reduce((most, one) => (one.count * one.error > most.count * most.error ? one : most));
+  while (palette.length < Math.min(256, all.length)) add(worst().color);
+  return { palette, indices: new Map(all.map(({ color, nearest }) => [color, nearest])) };
 }
 
 function chunk(type, data) {

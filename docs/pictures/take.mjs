@@ -5,18 +5,13 @@
 // It starts the real binary with an upstream and clients, and waits until the plots have two minutes.
 
 import { spawn } from "node:child_process";
-import { writeFile } from "node:fs/promises";
 import http from "node:http";
-import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
 import { launch, openPage, waitUntilLive } from "../../tests/page/browser.mjs";
 import { Load, WEIR, Weir } from "../../tests/page/weir.mjs";
-import { toPalettePng } from "./png.mjs";
+import { save, savePng } from "./save.mjs";
 import { toSvg } from "./terminal.mjs";
-
-const HERE = fileURLToPath(new URL(".", import.meta.url));
-const MAX_BYTES = 150 * 1000;
 
 const RULES = `
 rules:
@@ -47,12 +42,6 @@ function startUpstream() {
     setTimeout(() => response.end("ok\n"), latency);
   });
   return new Promise((resolve) => { server.listen(0, "127.0.0.1", () => resolve(server)); });
-}
-
-async function save(name, content) {
-  if (content.length > MAX_BYTES) throw new Error(`${name} has ${content.length} bytes, above ${MAX_BYTES}`);
-  await writeFile(`${HERE}${name}`, content);
-  console.log(`${name}: ${content.length} bytes`);
 }
 
 /** Opens the page, and takes its picture when the plots are full. */
@@ -102,7 +91,7 @@ try {
   const size = { columns: 112, rows: 30 };
   const written = await runTop(weir, { ...size, seconds });
   const pictures = await Promise.all(shots.map((shoot) => shoot()));
-  for (const { name, png } of pictures) await save(name, toPalettePng(png));
+  for (const { name, png } of pictures) await savePng(name, png);
   await save("top.svg", toSvg(written.replaceAll(weir.admin, "127.0.0.1:9901"), size));
 } finally {
   load.stop();

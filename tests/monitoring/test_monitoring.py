@@ -159,6 +159,14 @@ def test_panels_have_descriptions_units_and_a_place_of_their_own(name):
     assert len(set(identifiers)) == len(identifiers)
 
 
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_figures_have_thresholds_of_their_own(name):
+    # Without thresholds, Grafana shows every figure from 80 on in red.
+    figures = [panel for panel in panels(name) if panel["type"] == "stat"]
+    assert len(figures) > 5
+    assert all(panel["fieldConfig"]["defaults"]["thresholds"]["steps"] for panel in figures)
+
+
 def test_fleet_leads_to_the_instance():
     text = (GRAFANA / "weir-fleet.json").read_text()
     assert "/d/weir-instance?var-instance=${__value.raw}" in text
