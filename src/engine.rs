@@ -121,27 +121,41 @@ impl<S> Engine<S> {
     ) -> u64 {
         let mut policy = self.policy.lock();
         *self.spec.lock() = spec.clone();
-        let new_policy = spec.install(policy.generation + 1, &self.limiter, now());
-        self.overrides.reapply(&new_policy, &self.limiter, now());
-        let snapshot = create_snapshot(Arc::clone(&new_policy), &self.current.load());
-        self.current.store(Arc::new(snapshot));
-        let old_policy = std::mem::replace(&mut *policy, new_policy);
-        let permanent = self.permanent.iter().copied();
-        let retained: Vec<_> =
-            permanent.chain(policy.limit_handles()).chain(old_policy.limit_handles()).collect();
-        self.limiter.retire_others(&retained, now());
-        policy.generation
+        let generation = policy.generation + 1;
+        self.install_spec(&mut policy, generation, now, create_snapshot)
     }
 
-    /// Applies the current specification again, with the limiter's present state of the fleet. Returns the new
-    /// generation.
+    /// Applies the current specification again, with the limiter's present state of the fleet. The configuration
+    /// is the same, and so is its generation, which is returned.
     pub fn rebind(
         &self,
         now: impl Fn() -> Timestamp,
         create_snapshot: impl FnOnce(Arc<Policy>, &S) -> S,
     ) -> u64 {
-        let spec = self.spec.lock().clone();
-        self.apply(&spec, now, create_snapshot)
+        let mut policy = self.policy.lock();
+        let generation = policy.generation;
+        self.install_spec(&mut policy, generation, now, create_snapshot)
+    }
+
+    /// Replaces `policy` by one of the current specification. Its lock is held, so that a reload and a rebinding
+    /// cannot undo each other.
+    fn install_spec(
+        &self,
+        policy: &mut Arc<Policy>,
+        generation: u64,
+        now: impl Fn() -> Timestamp,
+        create_snapshot: impl FnOnce(Arc<Policy>, &S) -> S,
+    ) -> u64 {
+        let new_policy = self.spec.lock().install(generation, &self.limiter, now());
+        self.overrides.reapply(&new_policy, &self.limiter, now());
+        let snapshot = create_snapshot(Arc::clone(&new_policy), &self.current.load());
+        self.current.store(Arc::new(snapshot));
+        let old_policy = std::mem::replace(policy, new_policy);
+        let permanent = self.permanent.iter().copied();
+        let retained: Vec<_> =
+            permanent.chain(policy.limit_handles()).chain(old_policy.limit_handles()).collect();
+        self.limiter.retire_others(&retained, now());
+        policy.generation
     }
 
     /// Returns the snapshot in force; [`Self::apply`] replaces its content.

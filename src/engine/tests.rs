@@ -65,6 +65,15 @@ fn request_that_began_before_a_reload_uses_the_limits_it_began_with() {
 }
 
 #[test]
+fn rebinding_keeps_the_generation_and_the_counters() {
+    let engine = start(&spec("  - { name: a, key: [], limit: 1/d }"), &[]);
+    assert!(engine.admits(&engine.current_policy(), 1, "/", START));
+    assert_eq!(engine.rebind(|| START, |policy, _| policy), 1);
+    assert!(!engine.admits(&engine.current_policy(), 1, "/", START));
+    assert_eq!(engine.replace(&spec("  - { name: a, key: [], limit: 2/d }")), 2);
+}
+
+#[test]
 fn permanent_limits_survive_reloads_and_do_not_continue_limits_of_rules() {
     let hourly = spec("  - { name: a, key: [], limit: 1/h }");
     let permanent = limit_specs(&spec("  - { name: permanent, key: [], limit: 1/h }").rules);

@@ -21,7 +21,7 @@ impl ReplayReport {
         for (index, rule) in self.rules.iter().enumerate() {
             write_rule(&mut page, rule, index);
         }
-        write_clients(&mut page, "Rejected clients", &self.clients.top);
+        write_clients(&mut page, "Rejected clients", &self.clients.top, false);
         write_comparison(&mut page, self);
         let _ = writeln!(
             page,
@@ -121,17 +121,20 @@ fn write_demand(page: &mut String, rule: &RuleReport, index: usize) {
     write_table(page, "Possible limits", &["limit", "keys above it", "requests above it"], rows);
 }
 
-fn write_clients(page: &mut String, title: &str, clients: &[ClientReport]) {
+/// Writes a table of clients. A comparison has a column for the rejections by the other rules.
+fn write_clients(page: &mut String, title: &str, clients: &[ClientReport], is_comparison: bool) {
     let rows = clients.iter().map(|client| {
-        vec![
-            client.client.clone(),
-            grouped(client.rejected),
-            client.rule.clone().unwrap_or_default(),
-            client.first.clone(),
-            client.last.clone(),
-        ]
+        let before = is_comparison.then(|| grouped(client.rejected_before));
+        let rule = client.rule.clone().unwrap_or_default();
+        let cells = [grouped(client.rejected), rule, client.first.clone(), client.last.clone()];
+        [client.client.clone()].into_iter().chain(before).chain(cells).collect()
     });
-    write_table(page, title, &["client", "rejected requests", "first rule", "first", "last"], rows);
+    let columns: &[&str] = if is_comparison {
+        &["client", "rejected before", "rejected after", "first rule", "first", "last"]
+    } else {
+        &["client", "rejected requests", "first rule", "first", "last"]
+    };
+    write_table(page, title, columns, rows);
 }
 
 fn write_comparison(page: &mut String, report: &ReplayReport) {
@@ -150,8 +153,8 @@ fn write_comparison(page: &mut String, report: &ReplayReport) {
     let rules =
         comparison.rules.iter().map(|rule| vec![rule.name.clone(), number(rule.before), number(rule.after)]);
     write_table(page, "Rejections by rule", &["rule", "before", "after"], rules);
-    write_clients(page, "Newly rejected clients", &comparison.top_newly);
-    write_clients(page, "No longer rejected clients", &comparison.top_no_longer);
+    write_clients(page, "Newly rejected clients", &comparison.top_newly, true);
+    write_clients(page, "No longer rejected clients", &comparison.top_no_longer, true);
     page.push_str("</section>");
 }
 

@@ -98,7 +98,12 @@ pub(super) fn demand(demand: &DemandReport, id: usize) -> String {
             grouped(value),
         );
     }
-    let title = format!("Keys by requests in their busiest {}", demand.period);
+    let title = format!(
+        "Keys by requests in their busiest {}. Solid line: the limit, {}. Dashed line: 99 % of the keys have at most {}.",
+        demand.period,
+        grouped(demand.limit),
+        grouped(demand.p99)
+    );
     let description = format!(
         "99 % of the keys have at most {}, all at most {}; the limit is {}",
         grouped(demand.p99),
@@ -134,15 +139,15 @@ struct AxisLabels {
     end: String,
 }
 
-/// Returns an SVG image with axes around `shapes`.
+/// Returns a figure with its title and an SVG image with axes around `shapes`.
 fn frame(id: &str, title: &str, description: &str, shapes: &str, labels: &AxisLabels) -> String {
     let (base, AxisLabels { top, start, end }) = (HEIGHT - BOTTOM, labels);
     format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-labelledby=\"{id}-title {id}-text\">\
+        "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-labelledby=\"{id}-title {id}-text\">\
          <title id=\"{id}-title\">{title}</title><desc id=\"{id}-text\">{description}</desc>\
          <path class=\"axis\" d=\"M{LEFT} {TOP}V{base}H{WIDTH}\"/>{shapes}\
          <text x=\"{}\" y=\"{}\" text-anchor=\"end\">{top}</text><text x=\"{}\" y=\"{base}\" text-anchor=\"end\">0</text>\
-         <text x=\"{LEFT}\" y=\"{}\">{start}</text><text x=\"{WIDTH}\" y=\"{}\" text-anchor=\"end\">{end}</text></svg>",
+         <text x=\"{LEFT}\" y=\"{}\">{start}</text><text x=\"{WIDTH}\" y=\"{}\" text-anchor=\"end\">{end}</text></svg></figure>",
         LEFT - 6.0,
         TOP + 10.0,
         LEFT - 6.0,
