@@ -8,7 +8,7 @@ import helm_python as helm
 import pytest
 import yaml
 from support import (
-    CHART, DEPLOY, KUBERNETES, ROOT, VALUES, by_name, chart, complete_chart, config_of, configurations, main_service, notes, of_kind,
+    CHART, DEPLOY, KUBERNETES, ROOT, VALUES, by_name, chart, config_of, configurations, main_service, notes, of_kind,
     only, pod, render, rendered, weir,
 )
 
@@ -20,7 +20,7 @@ def deployed(name="sidecar.yaml"):
 
 
 def test_strict_lint_finds_nothing_above_a_remark():
-    report = helm.lint(complete_chart(), strict=True, kube_version=f"v{KUBERNETES}.0")
+    report = helm.lint(CHART, strict=True, kube_version=f"v{KUBERNETES}.0")
     remark = 1
     assert report["total_charts_linted"] == 1
     assert report["errors"] == []
@@ -170,7 +170,7 @@ def test_change_that_is_reloaded_restarts_no_pod(key):
 
 
 def test_upgrade_of_the_chart_alone_restarts_no_pod(tmp_path):
-    shutil.copytree(complete_chart(), tmp_path / "weir")
+    shutil.copytree(CHART, tmp_path / "weir")
     manifest = (tmp_path / "weir" / "Chart.yaml").read_text()
     (tmp_path / "weir" / "Chart.yaml").write_text(re.sub(r"\nversion: .*", "\nversion: 99.0.0", manifest))
     with helm.Chart.load(tmp_path / "weir") as newer:
@@ -235,10 +235,10 @@ def test_rate_limit_service_has_a_headless_service_for_clients_that_balance():
 
 def test_alerts_and_dashboards_are_included_to_the_letter():
     objects = rendered("monitoring")
-    alerts = yaml.safe_load((complete_chart() / "files" / "alerts.yaml").read_text())
+    alerts = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     assert only(objects, "PrometheusRule")["spec"]["groups"] == alerts["groups"]
     dashboards = [o for o in of_kind(objects, "ConfigMap") if o["metadata"]["labels"].get("grafana_dashboard") == "1"]
-    files = {path.name: path.read_text() for path in (complete_chart() / "files" / "dashboards").glob("*.json")}
+    files = {path.name: path.read_text() for path in (CHART / "files" / "dashboards").glob("*.json")}
     assert {name: text.strip() for o in dashboards for name, text in o["data"].items()} == {n: t.strip() for n, t in files.items()}
     assert all(o["metadata"]["annotations"] == {"grafana_folder": "Weir"} for o in dashboards)
 
@@ -247,8 +247,7 @@ def test_copies_of_alerts_and_dashboards_are_current():
     pairs = [(DEPLOY / "prometheus" / "alerts.yaml", CHART / "files" / "alerts.yaml")]
     pairs += [(path, CHART / "files" / "dashboards" / path.name) for path in (DEPLOY / "grafana").glob("*.json")]
     for source, copied in pairs:
-        if source.exists():
-            assert copied.exists() and copied.read_text() == source.read_text(), f"run helm/weir/update-files: {copied.name}"
+        assert copied.exists() and copied.read_text() == source.read_text(), f"run helm/weir/update-files: {copied.name}"
     copies = {path.name for path in (CHART / "files" / "dashboards").glob("*.json")}
     assert copies == {path.name for path in (DEPLOY / "grafana").glob("*.json")}
 

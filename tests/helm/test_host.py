@@ -231,4 +231,6 @@ def test_missing_binary_is_reported_with_the_command_that_builds_it(tmp_path):
     build = [DEPLOY / "debian" / "build", "--binary", tmp_path / "none"]
     result = subprocess.run(build, capture_output=True, text=True, timeout=60)
     assert result.returncode == 1
-    assert result.stderr.strip() == f"{tmp_path}/none: no such binary, build it with cargo build --release --locked --bin weir"
+    command = "cargo build --profile dist --features jemalloc --locked --bin weir"
+    assert result.stderr.strip() == f"{tmp_path}/none: no such binary, build it with {command}"
+    assert f"\n{command}\n" in (ROOT / "docs" / "operations" / "host.md").read_text()
