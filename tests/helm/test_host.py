@@ -194,6 +194,40 @@ def test_maintainer_scripts_are_valid_and_do_nothing_without_systemd(control):
         run(control / "prerm", "remove")
 
 
+def upgrade(tmp_path, old_version="0.1.0", failing=()):
+    """Runs postinst with a recording systemctl whose commands in `failing` exit with 1. Returns its calls and the messages."""
+    calls, systemctl, script = tmp_path / "calls", tmp_path / "systemctl", tmp_path / "postinst"
+    pattern = "|".join(f"*'{verb}'*" for verb in failing) or "none"
+    systemctl.write_text(f'#!/bin/sh\necho "$*" >>{calls}\ncase "$*" in {pattern}) exit 1 ;; esac\n')
+    systemctl.chmod(0o755)
+    script.write_text((DEPLOY / "debian" / "postinst").read_text().replace("/run/systemd/system", str(tmp_path)))
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["sh", script, "configure", *([old_version] if old_version else [])]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == 0, result.stderr
+    return calls.read_text().splitlines(), result.stderr
+
+
+def test_upgrade_restarts_after_the_new_binary_accepted_the_configuration(tmp_path):
+    calls, messages = upgrade(tmp_path)
+    assert calls == ["daemon-reload", "--quiet is-active weir.service", "reload weir.service", "try-restart weir.service"]
+    assert messages == ""
+
+
+def test_upgrade_keeps_the_old_process_if_the_new_binary_rejects_the_configuration(tmp_path):
+    calls, messages = upgrade(tmp_path, failing=["reload weir"])
+    assert calls[-1] == "reload weir.service"
+    assert "journalctl -u weir" in messages and "systemctl restart weir" in messages
+
+
+def test_upgrade_of_a_stopped_service_and_a_first_installation_start_nothing(tmp_path):
+    calls, _ = upgrade(tmp_path, failing=["is-active"])
+    assert calls == ["daemon-reload", "--quiet is-active weir.service"]
+    (tmp_path / "calls").unlink()
+    calls, _ = upgrade(tmp_path, old_version=None)
+    assert calls == ["daemon-reload"]
+
+
 @needs_dpkg
 def test_checksums_cover_every_file_below_usr(package, control, extracted):
     listed = {line.split("  ", 1)[1] for line in (control / "md5sums").read_text().splitlines()}
