@@ -89,6 +89,44 @@ def test_reload_checks_the_configuration_before_the_signal():
     assert signal == "/bin/kill -HUP $MAINPID"
 
 
+def test_exit_code_that_is_not_repeated_is_that_of_run_with_an_invalid_configuration():
+    assert settings()["RestartPreventExitStatus"] == ["2"]
+    text = (DEPLOY.parent / "docs" / "operations" / "host.md").read_text()
+    # systemd's defaults, which the page states.
+    assert "StartLimitBurst" not in settings() and "StartLimitIntervalSec" not in settings()
+    assert "gives up after five starts within 10 s" in text and f"after {settings()['RestartSec'][0]} s" in text
+
+
+@pytest.mark.skipif(not WEIR_BIN, reason="WEIR_BIN names no binary")
+def test_run_exits_with_2_and_the_problems_of_an_invalid_configuration(tmp_path):
+    (tmp_path / "weir.yaml").write_text("listeners: 3\n")
+    result = subprocess.run([WEIR_BIN, "run", "-c", tmp_path / "weir.yaml"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert "weir.yaml:1:" in result.stderr
+
+
+def logrotate_commands():
+    text = (DEPLOY / "systemd" / "weir.logrotate").read_text()
+    return [line.strip() for line in text.splitlines() if not line.strip().startswith("#")]
+
+
+def test_log_rotation_renames_files_of_the_log_directory_and_sends_the_signal_to_the_main_process():
+    pattern = logrotate_commands()[0].split()[0]
+    assert pathlib.Path(pattern).parent == pathlib.Path("/var/log") / settings()["LogsDirectory"][0]
+    assert "nocreate" in logrotate_commands() and "copytruncate" not in logrotate_commands()
+    kill = next(line for line in logrotate_commands() if line.startswith("systemctl kill"))
+    assert "--kill-who=main" in kill and "--signal=USR1" in kill and kill.endswith("weir.service >/dev/null 2>&1 || true")
+    text = (ROOT / "docs" / "operations" / "host.md").read_text()
+    path = re.search(r"access_log: \{ path: (\S+),", text)[1]
+    assert pathlib.Path(path).match(pattern)
+
+
+@pytest.mark.skipif(not shutil.which("logrotate"), reason="logrotate is not installed")
+def test_logrotate_accepts_the_file():
+    result = subprocess.run(["logrotate", "--debug", DEPLOY / "systemd" / "weir.logrotate"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0 and "error" not in result.stderr, result.stderr
+
+
 def test_stop_timeout_covers_the_drain_and_the_last_writes():
     drain = yaml.safe_load((DEPLOY / "systemd" / "weir.yaml").read_text())["drain"]
     assert int(settings()["TimeoutStopSec"][0]) >= seconds(drain["timeout"]) + 5
@@ -156,6 +194,7 @@ def test_package_has_everything_that_an_installation_needs(package):
         "/usr/lib/systemd/system/weir.service",
         "/etc/weir/weir.yaml",
         "/etc/default/weir",
+        "/etc/logrotate.d/weir",
         "/usr/share/bash-completion/completions/weir",
         "/usr/share/zsh/vendor-completions/_weir",
         "/usr/share/fish/vendor_completions.d/weir.fish",
