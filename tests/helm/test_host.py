@@ -14,8 +14,14 @@ import yaml
 from support import DEPLOY, ROOT, WEIR_BIN, check_file, seconds
 
 UNIT = DEPLOY / "systemd" / "weir.service"
-# Stands in for the binary where there is none: the package needs only its version and its completions.
-STAND_IN = '#!/bin/sh\ncase $1 in --version) echo "weir 0.1.0" ;; completions) echo "# $2" ;; esac\n'
+# Stands in for the binary where there is none: the package needs only its version, completions and man pages.
+STAND_IN = """#!/bin/sh
+case $1 in
+    --version) echo "weir 0.1.0" ;;
+    completions) echo "# $2" ;;
+    man) echo .TH >"$2/weir.1" && echo .TH >"$2/weir-run.1" ;;
+esac
+"""
 
 
 def run(*command, **options):
@@ -146,11 +152,8 @@ needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="dpkg-deb i
 @pytest.fixture(scope="module")
 def package(binary, tmp_path_factory):
     directory = tmp_path_factory.mktemp("package")
-    man = directory / "man"
-    man.mkdir()
-    (man / "weir.1").write_text(".TH WEIR 1\n")
     environment = os.environ | {"DEB_COMPRESSION": "none", "SOURCE_DATE_EPOCH": "1700000000"}
-    build = [DEPLOY / "debian" / "build", "--binary", binary, "--man", man, "--output", directory]
+    build = [DEPLOY / "debian" / "build", "--binary", binary, "--output", directory]
     printed = run(*build, env=environment).strip()
     assert pathlib.Path(printed).parent == directory
     return pathlib.Path(printed)
@@ -199,10 +202,13 @@ def test_package_has_everything_that_an_installation_needs(package):
         "/usr/share/zsh/vendor-completions/_weir",
         "/usr/share/fish/vendor_completions.d/weir.fish",
         "/usr/share/man/man1/weir.1.gz",
+        "/usr/share/man/man1/weir-run.1.gz",
         "/usr/share/doc/weir/copyright",
         "/usr/share/doc/weir/changelog.gz",
         "/usr/share/doc/weir/examples/privileged-ports.conf",
         "/usr/share/doc/weir/examples/quickstart.yaml",
+        "/usr/share/doc/weir/examples/cloudflare-networks.txt",
+        "/usr/share/doc/weir/examples/weir.schema.json",
     }
 
 
@@ -211,6 +217,8 @@ def test_files_belong_to_root_and_only_programs_are_executable(package):
     for path, member in members(package).items():
         assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "root", "root"), path
         expected = 0o755 if member.isdir() or path == "/usr/bin/weir" else 0o644
+        # Made for passwords.
+        expected = 0o600 if path == "/etc/default/weir" else expected
         assert member.mode == expected, f"{path}: {member.mode:o}"
         assert not path.startswith(("/usr/local", "/var", "/home"))
 
@@ -286,8 +294,7 @@ def test_changelog_and_copyright_are_those_of_the_project(extracted):
 @needs_dpkg
 def test_package_is_reproducible(package, binary, tmp_path):
     environment = os.environ | {"DEB_COMPRESSION": "none", "SOURCE_DATE_EPOCH": "1700000000"}
-    man = package.parent / "man"
-    again = run(DEPLOY / "debian" / "build", "--binary", binary, "--man", man, "--output", tmp_path, env=environment).strip()
+    again = run(DEPLOY / "debian" / "build", "--binary", binary, "--output", tmp_path, env=environment).strip()
     assert pathlib.Path(again).read_bytes() == package.read_bytes()
 
 
@@ -297,6 +304,27 @@ def test_installed_binary_accepts_the_installed_configurations(extracted):
     installed = extracted / "usr/bin/weir"
     assert run(installed, "--version").startswith("weir ")
     check_file(extracted / "etc/weir/weir.yaml")
+    examples = sorted((extracted / "usr/share/doc/weir/examples").glob("*.yaml"))
+    assert len(examples) > 10
+    for example in examples:
+        check_file(example)
+
+
+@needs_dpkg
+def test_modelines_of_installed_configurations_name_the_installed_schema(extracted):
+    configurations = [extracted / "etc/weir/weir.yaml", *(extracted / "usr/share/doc/weir/examples").glob("*.yaml")]
+    for path in configurations:
+        name = re.match(r"# yaml-language-server: \$schema=(\S+)\n", path.read_text())[1]
+        schema = extracted / name[1:] if name.startswith("/") else path.parent / name
+        assert schema.read_text() == (ROOT / "config" / "weir.schema.json").read_text(), path
+
+
+@needs_dpkg
+@pytest.mark.skipif(not WEIR_BIN, reason="WEIR_BIN names no binary")
+def test_every_subcommand_has_a_man_page(extracted):
+    pages = {path.name.removesuffix(".1.gz") for path in (extracted / "usr/share/man/man1").iterdir()}
+    commands = re.search(r"Commands:\n(.*?)\n\n", run(extracted / "usr/bin/weir", "--help"), re.DOTALL)[1]
+    assert pages >= {"weir"} | {f"weir-{line.split()[0]}" for line in commands.splitlines()}
 
 
 @needs_dpkg
