@@ -337,3 +337,57 @@ def test_version_is_the_same_everywhere():
     with helm.Chart.load(CHART) as loaded:
         assert loaded.metadata["appVersion"] == crate
     assert weir(deployed())["image"] == weir(deployed("rls.yaml"))["image"] == weir(render())["image"] == f"weir:{crate}"
+
+
+SECRETS = """
+extraEnv:
+  - { name: PLAIN, value: x }
+  - { name: POD_NAME, valueFrom: { fieldRef: { fieldPath: metadata.name } } }
+  - { name: TOKEN, valueFrom: { secretKeyRef: { name: a, key: token } } }
+extraEnvFrom: [{ prefix: P_, secretRef: { name: a } }, { configMapRef: { name: b } }]
+extraVolumes:
+  - { name: keys, secret: { secretName: a } }
+  - { name: lists, configMap: { name: b } }
+  - { name: both, projected: { sources: [{ secret: { name: a } }, { serviceAccountToken: { path: t } }] } }
+  - { name: scratch, emptyDir: {} }
+extraVolumeMounts:
+  - { name: keys, mountPath: /keys }
+"""
+
+
+def test_check_does_not_wait_for_secrets_of_the_same_release():
+    objects = render(SECRETS)
+    job = of_kind(objects, "Job")[0]["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in job["volumes"]}
+    assert volumes["keys"]["secret"] == {"secretName": "a", "optional": True}
+    assert volumes["lists"]["configMap"] == {"name": "b", "optional": True}
+    assert volumes["both"]["projected"]["sources"] == [{"secret": {"name": "a", "optional": True}}, {"serviceAccountToken": {"path": "t"}}]
+    assert volumes["scratch"] == {"name": "scratch", "emptyDir": {}}
+    container = job["containers"][0]
+    assert container["envFrom"] == [
+        {"prefix": "P_", "secretRef": {"name": "a", "optional": True}}, {"configMapRef": {"name": "b", "optional": True}},
+    ]
+    token = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "a", "key": "token", "optional": True}}}
+    assert token in container["env"] and {"name": "PLAIN", "value": "x"} in container["env"]
+    # The pods of the release still wait.
+    assert "optional" not in repr(pod(objects))
+
+
+TEXT = "{upstream: echo, listeners: '0.0.0.0:80', admin: {probes: '0.0.0.0:9902'}%s}"
+
+
+@pytest.mark.parametrize("values, expected", [
+    ({"mode": "proxy", "configText": TEXT % ""}, True),
+    ({"mode": "proxy", "configText": TEXT % ", drain: {timeout: 5s}"}, True),
+    ({"mode": "proxy", "configText": TEXT % ", drain: {delay: 5s}"}, False),
+    ({"mode": "proxy", "configText": TEXT % ", drain: {delay: '${DELAY}'}", "terminationGracePeriodSeconds": 60}, False),
+    ({"configText": TEXT % ""}, False),
+    ({"mode": "proxy", "config": {"upstream": "a:80"}}, False),
+    ({"mode": "proxy", "config": {"upstream": "a:80", "drain": {"delay": "0s"}}}, True),
+    ({"mode": "rls", "config": {"drain": None}}, True),
+    ({}, False),
+    ({"sidecar": {"native": False}}, False),
+    ({"mode": "proxy", "existingConfigMap": "a"}, False),
+])
+def test_notes_warn_of_a_configuration_without_a_drain_delay(values, expected):
+    assert ("no `drain.delay`" in notes(yaml.safe_dump(values))) == expected
