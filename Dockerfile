@@ -2,7 +2,7 @@
 #
 # One image for amd64 and arm64, without a shell or a package manager:
 #
-#   docker buildx build --platform linux/amd64,linux/arm64 --sbom=true --tag weir .
+#   docker buildx build --platform linux/amd64,linux/arm64 --sbom=true --tag weir --build-arg REVISION=$(git rev-parse HEAD) .
 #
 # The compiler always runs on the platform of the builder and cross-compiles, because emulation is ten times slower. The software bill of
 # materials (CycloneDX) is in the image at /usr/share/sbom/weir.cdx.json; `--target sbom --output .` writes only that file.
@@ -23,6 +23,7 @@ case $TARGETARCH in
     *) echo "unsupported platform $TARGETARCH" >&2; exit 1 ;;
 esac
 rustup target add $cpu-unknown-linux-gnu
+echo $cpu-unknown-linux-gnu > /target
 cat > /usr/local/cargo/config.toml <<CONFIG
 [build]
 target = "$cpu-unknown-linux-gnu"
@@ -33,17 +34,18 @@ JEMALLOC_SYS_WITH_LG_PAGE = "$page_bits"
 CONFIG
 SCRIPT
 
-# The dependencies alone, in a layer that changes only with the manifest and the lock file.
-FROM tools AS dependencies
+# The manifest without tests and benchmarks, whose files are not in the context (.dockerignore).
+FROM tools AS manifest
 COPY Cargo.toml Cargo.lock ./
+RUN sed -i -e '/^\[\[test\]\]/,/^$/d' -e '/^\[\[bench\]\]/,/^$/d' Cargo.toml
+
+# The dependencies alone, in a layer that changes only with the manifest and the lock file.
+FROM manifest AS dependencies
 RUN mkdir src && echo 'fn main() {}' > src/main.rs && touch src/lib.rs \
-    && cp Cargo.toml /tmp/Cargo.toml \
-    && sed -i -e '/^\[\[test\]\]/,/^$/d' -e '/^\[\[bench\]\]/,/^$/d' Cargo.toml \
-    && cargo build --profile dist --features jemalloc --locked --bin weir \
-    && mv /tmp/Cargo.toml Cargo.toml
+    && cargo build --profile dist --features jemalloc --locked --bin weir
 
 FROM dependencies AS build
-COPY . .
+COPY src src
 # Newer than the empty files of the layer before, whatever the times in the checkout.
 RUN find src -name '*.rs' -exec touch {} + \
     && cargo build --profile dist --features jemalloc --locked --bin weir \
@@ -51,10 +53,12 @@ RUN find src -name '*.rs' -exec touch {} + \
 # Started as /bin/ratelimit, the path of envoyproxy/ratelimit in manifests of meshes, the binary acts as `weir rls`.
 RUN mkdir /image/bin && ln -s /usr/local/bin/weir /image/bin/ratelimit
 
+# What the binary of the image was built from: with its features, and for its platform instead of the builder's.
 FROM tools AS bill-of-materials
 RUN cargo install --locked --target "$(rustc --print host-tuple)" cargo-cyclonedx@0.5.9
-COPY . .
-RUN cargo cyclonedx --format json --override-filename weir.cdx
+COPY --from=manifest /src/Cargo.toml /src/Cargo.lock ./
+COPY src src
+RUN cargo cyclonedx --format json --features jemalloc --target "$(cat /target)" --override-filename weir.cdx
 
 FROM scratch AS sbom
 COPY --from=bill-of-materials /src/weir.cdx.json /weir.cdx.json
@@ -63,9 +67,16 @@ COPY --from=bill-of-materials /src/weir.cdx.json /weir.cdx.json
 FROM debian:bookworm-slim AS libraries
 
 FROM scratch
+# Version of the crate, commit, and URL of the repository: set them with --build-arg.
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="Weir" \
       org.opencontainers.image.description="A rate-limiting reverse proxy that runs beside one service" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE"
 # The dynamic linker has another path on each platform; both get it.
 COPY --from=libraries /lib/*-linux-gnu/ld-linux-*.so.* /lib/
 COPY --from=libraries /lib/*-linux-gnu/ld-linux-*.so.* /lib64/

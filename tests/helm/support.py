@@ -4,9 +4,7 @@ import functools
 import os
 import pathlib
 import re
-import shutil
 import subprocess
-import tempfile
 
 import helm_python as helm
 import yaml
@@ -19,35 +17,10 @@ KUBERNETES = "1.34"
 RELEASE = "hello"
 WEIR_BIN = os.environ.get("WEIR_BIN")
 
-# Stand-ins for the files of deploy/, in a chart that does not have them.
-ALERTS = """
-groups:
-  - name: weir
-    rules:
-      - alert: WeirDown
-        expr: up{job="weir"} == 0
-        annotations: { summary: "{{ $labels.instance }} is down" }
-"""
-DASHBOARD = '{"title": "Weir", "uid": "weir", "panels": [{"legendFormat": "{{rule}}"}]}'
-
-
-@functools.cache
-def complete_chart():
-    """Returns the directory of a chart with alerts and dashboards, the ones of the chart if it has them."""
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="weir-chart-")) / "weir"
-    shutil.copytree(CHART, directory)
-    if not (directory / "files" / "alerts.yaml").exists():
-        (directory / "files" / "alerts.yaml").write_text(ALERTS)
-    dashboards = directory / "files" / "dashboards"
-    dashboards.mkdir(exist_ok=True)
-    if not list(dashboards.glob("*.json")):
-        (dashboards / "weir.json").write_text(DASHBOARD)
-    return directory
-
 
 @functools.cache
 def chart(directory=None):
-    return helm.Chart.load(directory or complete_chart())
+    return helm.Chart.load(directory or CHART)
 
 
 def render(values="{}", loaded=None, **release):

@@ -8,7 +8,7 @@ import helm_python as helm
 import pytest
 import yaml
 from support import (
-    CHART, DEPLOY, KUBERNETES, ROOT, VALUES, by_name, chart, complete_chart, config_of, configurations, main_service, notes, of_kind,
+    CHART, DEPLOY, KUBERNETES, ROOT, VALUES, by_name, chart, config_of, configurations, main_service, notes, of_kind,
     only, pod, render, rendered, weir,
 )
 
@@ -20,7 +20,7 @@ def deployed(name="sidecar.yaml"):
 
 
 def test_strict_lint_finds_nothing_above_a_remark():
-    report = helm.lint(complete_chart(), strict=True, kube_version=f"v{KUBERNETES}.0")
+    report = helm.lint(CHART, strict=True, kube_version=f"v{KUBERNETES}.0")
     remark = 1
     assert report["total_charts_linted"] == 1
     assert report["errors"] == []
@@ -170,7 +170,7 @@ def test_change_that_is_reloaded_restarts_no_pod(key):
 
 
 def test_upgrade_of_the_chart_alone_restarts_no_pod(tmp_path):
-    shutil.copytree(complete_chart(), tmp_path / "weir")
+    shutil.copytree(CHART, tmp_path / "weir")
     manifest = (tmp_path / "weir" / "Chart.yaml").read_text()
     (tmp_path / "weir" / "Chart.yaml").write_text(re.sub(r"\nversion: .*", "\nversion: 99.0.0", manifest))
     with helm.Chart.load(tmp_path / "weir") as newer:
@@ -235,10 +235,10 @@ def test_rate_limit_service_has_a_headless_service_for_clients_that_balance():
 
 def test_alerts_and_dashboards_are_included_to_the_letter():
     objects = rendered("monitoring")
-    alerts = yaml.safe_load((complete_chart() / "files" / "alerts.yaml").read_text())
+    alerts = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     assert only(objects, "PrometheusRule")["spec"]["groups"] == alerts["groups"]
     dashboards = [o for o in of_kind(objects, "ConfigMap") if o["metadata"]["labels"].get("grafana_dashboard") == "1"]
-    files = {path.name: path.read_text() for path in (complete_chart() / "files" / "dashboards").glob("*.json")}
+    files = {path.name: path.read_text() for path in (CHART / "files" / "dashboards").glob("*.json")}
     assert {name: text.strip() for o in dashboards for name, text in o["data"].items()} == {n: t.strip() for n, t in files.items()}
     assert all(o["metadata"]["annotations"] == {"grafana_folder": "Weir"} for o in dashboards)
 
@@ -247,8 +247,7 @@ def test_copies_of_alerts_and_dashboards_are_current():
     pairs = [(DEPLOY / "prometheus" / "alerts.yaml", CHART / "files" / "alerts.yaml")]
     pairs += [(path, CHART / "files" / "dashboards" / path.name) for path in (DEPLOY / "grafana").glob("*.json")]
     for source, copied in pairs:
-        if source.exists():
-            assert copied.exists() and copied.read_text() == source.read_text(), f"run helm/weir/update-files: {copied.name}"
+        assert copied.exists() and copied.read_text() == source.read_text(), f"run helm/weir/update-files: {copied.name}"
     copies = {path.name for path in (CHART / "files" / "dashboards").glob("*.json")}
     assert copies == {path.name for path in (DEPLOY / "grafana").glob("*.json")}
 
@@ -338,3 +337,57 @@ def test_version_is_the_same_everywhere():
     with helm.Chart.load(CHART) as loaded:
         assert loaded.metadata["appVersion"] == crate
     assert weir(deployed())["image"] == weir(deployed("rls.yaml"))["image"] == weir(render())["image"] == f"weir:{crate}"
+
+
+SECRETS = """
+extraEnv:
+  - { name: PLAIN, value: x }
+  - { name: POD_NAME, valueFrom: { fieldRef: { fieldPath: metadata.name } } }
+  - { name: TOKEN, valueFrom: { secretKeyRef: { name: a, key: token } } }
+extraEnvFrom: [{ prefix: P_, secretRef: { name: a } }, { configMapRef: { name: b } }]
+extraVolumes:
+  - { name: keys, secret: { secretName: a } }
+  - { name: lists, configMap: { name: b } }
+  - { name: both, projected: { sources: [{ secret: { name: a } }, { serviceAccountToken: { path: t } }] } }
+  - { name: scratch, emptyDir: {} }
+extraVolumeMounts:
+  - { name: keys, mountPath: /keys }
+"""
+
+
+def test_check_does_not_wait_for_secrets_of_the_same_release():
+    objects = render(SECRETS)
+    job = of_kind(objects, "Job")[0]["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in job["volumes"]}
+    assert volumes["keys"]["secret"] == {"secretName": "a", "optional": True}
+    assert volumes["lists"]["configMap"] == {"name": "b", "optional": True}
+    assert volumes["both"]["projected"]["sources"] == [{"secret": {"name": "a", "optional": True}}, {"serviceAccountToken": {"path": "t"}}]
+    assert volumes["scratch"] == {"name": "scratch", "emptyDir": {}}
+    container = job["containers"][0]
+    assert container["envFrom"] == [
+        {"prefix": "P_", "secretRef": {"name": "a", "optional": True}}, {"configMapRef": {"name": "b", "optional": True}},
+    ]
+    token = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "a", "key": "token", "optional": True}}}
+    assert token in container["env"] and {"name": "PLAIN", "value": "x"} in container["env"]
+    # The pods of the release still wait.
+    assert "optional" not in repr(pod(objects))
+
+
+TEXT = "{upstream: echo, listeners: '0.0.0.0:80', admin: {probes: '0.0.0.0:9902'}%s}"
+
+
+@pytest.mark.parametrize("values, expected", [
+    ({"mode": "proxy", "configText": TEXT % ""}, True),
+    ({"mode": "proxy", "configText": TEXT % ", drain: {timeout: 5s}"}, True),
+    ({"mode": "proxy", "configText": TEXT % ", drain: {delay: 5s}"}, False),
+    ({"mode": "proxy", "configText": TEXT % ", drain: {delay: '${DELAY}'}", "terminationGracePeriodSeconds": 60}, False),
+    ({"configText": TEXT % ""}, False),
+    ({"mode": "proxy", "config": {"upstream": "a:80"}}, False),
+    ({"mode": "proxy", "config": {"upstream": "a:80", "drain": {"delay": "0s"}}}, True),
+    ({"mode": "rls", "config": {"drain": None}}, True),
+    ({}, False),
+    ({"sidecar": {"native": False}}, False),
+    ({"mode": "proxy", "existingConfigMap": "a"}, False),
+])
+def test_notes_warn_of_a_configuration_without_a_drain_delay(values, expected):
+    assert ("no `drain.delay`" in notes(yaml.safe_dump(values))) == expected

@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 from schemas import validate_strictly
-from support import DEPLOY, WEIR_BIN, by_name, check, check_file, configurations, containers, of_kind, only, pod, render, weir, weir_of
+from support import DEPLOY, WEIR_BIN, by_name, check, check_file, configurations, containers, of_kind, only, pod, render, seconds, weir, weir_of
 
 ENVOY = shutil.which("envoy", path=str(pathlib.Path(sys.executable).parent)) or shutil.which("envoy")
 # Directories with files that are neither manifests nor values of the chart.
@@ -102,7 +102,8 @@ def test_component_adds_the_container_of_the_plain_manifest():
     patch = load("kustomize/component/sidecar.yaml")[0]["spec"]["template"]["spec"]
     plain = pod(by_name([(DEPLOY / "sidecar.yaml").read_text()]))
     assert weir_of(patch) == weir_of(plain)
-    assert patch["terminationGracePeriodSeconds"] == plain["terminationGracePeriodSeconds"]
+    # Longer ones of applications are theirs.
+    assert "terminationGracePeriodSeconds" not in patch and "terminationGracePeriodSeconds" in plain
 
 
 def test_component_and_example_refer_to_files_that_exist():
@@ -138,6 +139,27 @@ def test_example_is_built_by_kustomize():
     assert weir(objects)["restartPolicy"] == "Always"
     assert [c["name"] for c in containers(pod(objects))] == ["weir", "shop"]
     assert configurations(objects).keys() == {"weir-config"}
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+def test_component_keeps_the_grace_period_of_the_application(tmp_path):
+    shutil.copytree(DEPLOY / "kustomize", tmp_path, dirs_exist_ok=True)
+    shop = tmp_path / "example" / "shop.yaml"
+    text = shop.read_text()
+    assert "terminationGracePeriodSeconds: 30\n" in text
+    shop.write_text(text.replace("terminationGracePeriodSeconds: 30\n", "terminationGracePeriodSeconds: 120\n"))
+    built = subprocess.run(["kubectl", "kustomize", str(tmp_path / "example")], capture_output=True, text=True, timeout=60)
+    assert built.returncode == 0, built.stderr
+    assert pod(by_name([built.stdout]))["terminationGracePeriodSeconds"] == 120
+
+
+def test_grace_period_of_the_example_covers_both_containers():
+    application = pod({("Deployment", "shop"): load("kustomize/example/shop.yaml")[0]})
+    pause = application["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    drain = load("kustomize/example/weir.yaml")[0]["drain"]
+    time_to_stop = 10
+    minimum = pause + time_to_stop + seconds(drain["timeout"]) + 5
+    assert application["terminationGracePeriodSeconds"] >= minimum
 
 
 # Compose

@@ -9,7 +9,7 @@ import helm_python as helm
 import kubernetes_validate
 import pytest
 import yaml
-from support import CHART, KUBERNETES, WEIR_BIN, by_name, check, complete_chart, configurations, of_kind, render, seconds, weir_of
+from support import CHART, KUBERNETES, WEIR_BIN, by_name, check, configurations, of_kind, render, seconds, weir_of
 
 FOREIGN = pathlib.Path(__file__).resolve().parent / "foreign"
 CLASSIC = "weir: {sidecar: {native: false}}"
@@ -20,7 +20,7 @@ def foreign(alias=None):
     """Returns the foreign chart with its dependency in `charts`, optionally under another name."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="weir-foreign-")) / "shop"
     shutil.copytree(FOREIGN, directory)
-    shutil.copytree(complete_chart(), directory / "charts" / "weir")
+    shutil.copytree(CHART, directory / "charts" / "weir")
     manifest = yaml.safe_load((directory / "Chart.yaml").read_text())
     if alias:
         manifest["dependencies"][0]["alias"] = alias
@@ -153,7 +153,7 @@ def test_alias_of_the_dependency_is_passed_as_context():
 ])
 def test_unusable_workload_is_rejected_with_the_name_of_its_template(change, message, tmp_path):
     shutil.copytree(FOREIGN, tmp_path / "shop")
-    shutil.copytree(complete_chart(), tmp_path / "shop" / "charts" / "weir")
+    shutil.copytree(CHART, tmp_path / "shop" / "charts" / "weir")
     web = tmp_path / "shop" / "templates" / "web.yaml"
     assert change[0] in web.read_text()
     web.write_text(web.read_text().replace(*change))

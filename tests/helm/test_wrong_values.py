@@ -34,6 +34,9 @@ BY_SCHEMA = {
 }
 BY_TEMPLATE = {
     "config: {admin: {probes: null}}": "config.admin.probes: no address with a port",
+    "config: {admin: {address: '0.0.0.0:9901', probes: null, token: 0123456789abcdef}}":
+        "config.admin.probes: the kubelet and Prometheus have no config.admin.token, and would get 401",
+    "{config: {admin: {probes: null, token: {file: token}}}, ports: {probes: 9901}}": "config.admin.probes: .* would get 401",
     "config: {admin: {probes: '127.0.0.1:9902'}}": "config.admin.probes: 127.0.0.1:9902 is on loopback",
     "config: {admin: {probes: '0.0.0.0:${PORT}'}}": "set ports.probes",
     "config: {listeners: 'unix:/run/weir.sock'}": "config.listeners: no address with a port .* set ports.http",

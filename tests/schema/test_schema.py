@@ -60,13 +60,19 @@ def files(pattern):
 
 
 # Valid configurations, among them those with notes.
-VALID = [*documented(), *files("config/*.yaml"), *files("tests/config/note_*.yaml")]
+VALID = [*documented(), *files("config/*.yaml"), *files("deploy/**/weir.yaml"), *files("tests/config/note_*.yaml")]
 
 
 @pytest.mark.parametrize("text", VALID)
 def test_every_valid_configuration_is_accepted(validator, text):
     errors = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(load(text))]
     assert errors == []
+
+
+@pytest.mark.parametrize("path", sorted({*ROOT.glob("config/*.yaml"), *ROOT.glob("deploy/**/weir.yaml")}), ids=str)
+def test_first_line_of_a_configuration_names_the_schema_for_editors(path):
+    name = re.match(r"# yaml-language-server: \$schema=(\S+)\n", path.read_text())[1]
+    assert (path.parent / name).resolve() == ROOT / "config" / "weir.schema.json"
 
 
 # Mistakes that the form alone shows: unknown keys, wrong types, words that are not in a list, numbers out of range,

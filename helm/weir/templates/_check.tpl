@@ -31,7 +31,9 @@ containers:
     {{- end }}
     {{- with .Values.extraEnvFrom }}
     envFrom:
-      {{- toYaml . | nindent 6 }}
+      {{- range . }}
+      - {{ include "weir.optional" . | indent 8 | trim }}
+      {{- end }}
     {{- end }}
     {{- with .Values.check.resources }}
     resources:
@@ -80,10 +82,34 @@ tolerations:
 {{- $env := list -}}
 {{- range .Values.extraEnv -}}
 {{- if not (has .name $replaced) -}}
-{{- $env = append $env . -}}
+{{- $one := deepCopy . -}}
+{{- if .valueFrom -}}
+{{- $_ := set $one "valueFrom" (include "weir.optional" .valueFrom | fromYaml) -}}
+{{- end -}}
+{{- $env = append $env $one -}}
 {{- end -}}
 {{- end -}}
 {{- dict "env" (concat $env .Values.check.env) | toYaml -}}
+{{- end -}}
+
+{{/* A source of variables or of a volume, whose Secrets and ConfigMaps may be missing: those of the same release do not
+exist yet when it is installed. The pod would wait for them until the deadline. Now the check starts, and reports what
+the configuration misses. */}}
+{{- define "weir.optional" -}}
+{{- $source := deepCopy . -}}
+{{- range list "secret" "secretRef" "secretKeyRef" "configMap" "configMapRef" "configMapKeyRef" -}}
+{{- with get $source . -}}
+{{- $_ := set . "optional" true -}}
+{{- end -}}
+{{- end -}}
+{{- with $source.projected -}}
+{{- $sources := list -}}
+{{- range .sources -}}
+{{- $sources = append $sources (include "weir.optional" . | fromYaml) -}}
+{{- end -}}
+{{- $_ := set . "sources" $sources -}}
+{{- end -}}
+{{- toYaml $source -}}
 {{- end -}}
 
 {{/* Volumes that another pod can mount too. A persistent volume may be bound to the node of a running pod, where this
@@ -93,7 +119,7 @@ pod would wait for it. */}}
 {{- $names := list -}}
 {{- range .Values.extraVolumes -}}
 {{- if not (or .persistentVolumeClaim .ephemeral) -}}
-{{- $volumes = append $volumes . -}}
+{{- $volumes = append $volumes (include "weir.optional" . | fromYaml) -}}
 {{- $names = append $names .name -}}
 {{- end -}}
 {{- end -}}

@@ -175,6 +175,9 @@ values could differ from what Weir uses. They are included in the context of thi
 {{- $config := include "weir.knownConfig" . | fromYaml -}}
 {{- $admin := default dict $config.admin -}}
 {{- $port := "" -}}
+{{- if and $admin.token (not $admin.probes) -}}
+{{- fail "config.admin.probes: the kubelet and Prometheus have no config.admin.token, and would get 401, set it to 0.0.0.0:PORT" -}}
+{{- end -}}
 {{- if .Values.ports.probes -}}
 {{- $port = int .Values.ports.probes -}}
 {{- else if $admin.probes -}}
