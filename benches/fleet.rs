@@ -1,9 +1,9 @@
 //! Benchmark of shared limits: a fleet of instances shares one limit through a real Redis. It measures the usage of the
 //! limit, violations of it, and the cost, compared with other ways to share a limit in the same run.
 //!
-//! `cargo bench --bench fleet -- [--instances 96] [--limits 10,100,10000,300000,2000000] [--keys 1] [--demand 0.9,1.5]
+//! `cargo bench --features jemalloc --bench fleet -- [--instances 96] [--limits 10,100,10000,300000,2000000] [--keys 1] [--demand 0.9,1.5]
 //! [--patterns even,zipf,shifting,bursts] [--ways lease,exact,split,incr,pipeline] [--wait 5] [--seconds 8] [--csv FILE]`.
-//! `cargo bench --bench fleet -- faults [--only NAME] [--svg FILE]` makes the store and the instances fail.
+//! `cargo bench --features jemalloc --bench fleet -- faults [--only NAME] [--svg FILE]` makes the store and the instances fail.
 //! Each instance has its own limiter and its own connection to the store, as a process has. Redis, all connections and
 //! all requests run on this machine, so results with saturated processors measure the machine.
 #![expect(clippy::print_stdout, reason = "prints its results")]

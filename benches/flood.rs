@@ -2,7 +2,7 @@
 //! clients that have used up their limit stay rejected.
 //!
 //! The clock advances by a second per million requests, each with the IPv4 or IPv6 address of a new client. The limit
-//! is 10 per hour, so no counter becomes full again before the end. Run with `cargo bench --bench flood -- [--keys
+//! is 10 per hour, so no counter becomes full again before the end. Run with `cargo bench --features jemalloc --bench flood -- [--keys
 //! 100000000] [--max-keys 1000000]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 

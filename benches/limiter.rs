@@ -2,7 +2,7 @@
 //!
 //! Both decide the same random sequence of keys, in alternating rounds, so that disturbances on the machine affect
 //! both. A decision starts from an IPv4 address: Weir hashes it as a rule with `key: [client_ip]` does, governor hashes
-//! it with its default hasher. Run with `cargo bench --bench limiter -- [--keys 1000,1000000] [--threads 1,2] [--rounds
+//! it with its default hasher. Run with `cargo bench --features jemalloc --bench limiter -- [--keys 1000,1000000] [--threads 1,2] [--rounds
 //! 5]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 

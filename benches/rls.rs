@@ -1,8 +1,8 @@
 //! Benchmark of Envoy's rate limit service: the cost of a decision by the number of rules. It also contains the bare
 //! service that `rls.py` compares with Weir.
 //!
-//! `cargo bench --bench rls` loads 10 domains with 10 descriptors each, then 1000 with 1000 each, and measures
-//! decisions. `cargo bench --bench rls -- echo` sends the same response to every request, with the same library, until
+//! `cargo bench --features jemalloc --bench rls` loads 10 domains with 10 descriptors each, then 1000 with 1000 each, and measures
+//! decisions. `cargo bench --features jemalloc --bench rls -- echo` sends the same response to every request, with the same library, until
 //! it is killed.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 

@@ -1,7 +1,7 @@
 //! Benchmark of rule selection: the cost of finding the rules of a request, by the number of rules.
 //!
 //! Every rule has its own route or host, and each request matches exactly one rule. Only `RuleSet::select` is measured,
-//! with the hashing of the key. Run with `cargo bench --bench rules -- [--rules 1,10,1000,10000] [--rounds 5]`.
+//! with the hashing of the key. Run with `cargo bench --features jemalloc --bench rules -- [--rules 1,10,1000,10000] [--rounds 5]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::env;

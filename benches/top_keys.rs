@@ -1,6 +1,6 @@
 //! Benchmark of the heaviest keys: the cost that counting a key adds to a decision.
 //!
-//! Run with `cargo bench --bench top_keys -- [--rounds 5]`.
+//! Run with `cargo bench --features jemalloc --bench top_keys -- [--rounds 5]`.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::env;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws fleet.svg and prints the tables of shared-limits.md, from fleet.csv of `cargo bench --bench fleet -- --csv FILE`.
+"""Draws fleet.svg and prints the tables of shared-limits.md, from fleet.csv of `cargo bench --features jemalloc --bench fleet -- --csv FILE`.
 
     python3 docs/shared/draw.py
 
