@@ -51,7 +51,7 @@ fn heaviest_keys_are_listed_by_rule() {
     assert_eq!(rules.iter().map(|rule| &rule["rule"]).collect::<Vec<_>>(), ["per-ip", "try"]);
     let per_ip = &rules[0];
     assert_eq!((&per_ip["tracked"], &per_ip["max_overcount"]), (&2.into(), &0.into()));
-    assert_eq!(per_ip["capacity"], 256);
+    assert_eq!((&per_ip["capacity"], &per_ip["incomplete"]), (&256.into(), &false.into()));
     let first = &per_ip["keys"][0];
     for (name, expected) in [
         ("key", Value::from("client_ip=203.0.113.7")),
