@@ -10,6 +10,7 @@ mod line;
 mod output;
 mod writer;
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -53,6 +54,16 @@ pub enum Sink {
     Stderr,
     /// This file, opened for appending.
     File(PathBuf),
+}
+
+impl fmt::Display for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::Stderr => f.write_str("stderr"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 /// Format of access log lines.
@@ -152,7 +163,6 @@ struct OpenLog {
 /// Opens the access logs of successive configurations. A destination that stays the same is not opened again.
 #[derive(Debug, Default)]
 pub struct AccessLogManager {
-    current: Mutex<Option<AccessLog>>,
     /// Writers of all destinations. One that is no longer configured exists until its last request has ended.
     writers: Mutex<Vec<Weak<LogWriter>>>,
     lost_lines: Arc<AtomicCounter>,
@@ -248,26 +258,14 @@ pub(crate) fn formatted_line(entry: &AccessLogEntry<'_>, format: &Format) -> Vec
 }
 
 impl AccessLogManager {
-    /// Opens the access log of a configuration; `None` if it has none. With an error, the current log stays.
+    /// Opens the access log of a configuration; `None` if it has none.
     ///
     /// # Errors
     /// Any error of opening the file or starting a thread.
     pub fn open(&self, settings: Option<&AccessLogSettings>) -> io::Result<Option<AccessLog>> {
-        let mut current = self.current.lock();
-        let next = match settings {
-            Some(settings) => {
-                let writer = self.writer(&settings.sink)?;
-                Some(AccessLog(Arc::new(OpenLog { settings: settings.clone(), writer })))
-            }
-            None => None,
-        };
-        current.clone_from(&next);
-        Ok(next)
-    }
-
-    /// Returns the access log that was opened last.
-    pub fn current(&self) -> Option<AccessLog> {
-        self.current.lock().clone()
+        let Some(settings) = settings else { return Ok(None) };
+        let writer = self.writer(&settings.sink)?;
+        Ok(Some(AccessLog(Arc::new(OpenLog { settings: settings.clone(), writer }))))
     }
 
     /// Reopens the files before the next line (SIGUSR1), for log rotation. Has no effect on standard output and error.
