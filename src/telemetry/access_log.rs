@@ -6,8 +6,10 @@
 //! says, so a reload loses no line.
 
 mod custom_format;
+mod hidden_parameters;
 mod line;
 mod output;
+mod time_format;
 mod writer;
 
 use std::fmt;
@@ -43,6 +45,8 @@ pub struct AccessLogSettings {
     pub sample: Percent,
     /// Kinds of requests that are logged; empty for all requests.
     pub only: Box<[RequestKind]>,
+    /// Names of query parameters whose values are not logged.
+    pub hidden_parameters: Box<[Box<str>]>,
 }
 
 /// Destination of access log lines.
@@ -171,7 +175,8 @@ pub struct AccessLogManager {
 impl AccessLogSettings {
     /// Returns settings by which every request is logged to `sink`.
     pub fn new(sink: Sink, format: Format) -> Self {
-        Self { sink, format, sample: Percent::ONE_HUNDRED, only: Box::default() }
+        let hidden_parameters = Box::default();
+        Self { sink, format, sample: Percent::ONE_HUNDRED, only: Box::default(), hidden_parameters }
     }
 }
 
@@ -235,11 +240,13 @@ impl AccessLog {
         if !settings.only.is_empty() && !settings.only.iter().any(|kind| entry.is_of_kind(*kind)) {
             return;
         }
+        let path = hidden_parameters::hide(entry.path, &settings.hidden_parameters);
+        let entry = AccessLogEntry { path: &path, ..entry.clone() };
         let mut line = Vec::with_capacity(TYPICAL_LINE_LENGTH);
         match &settings.format {
-            Format::Envoy => line::write_envoy(entry, &mut line),
-            Format::Json => line::write_json(entry, &mut line),
-            Format::Custom(format) => format.write(entry, &mut line),
+            Format::Envoy => line::write_envoy(&entry, &mut line),
+            Format::Json => line::write_json(&entry, &mut line),
+            Format::Custom(format) => format.write(&entry, &mut line),
         }
         writer.write(line);
     }

@@ -291,6 +291,26 @@ fn log_that_is_no_longer_used_is_written_and_closed() {
 }
 
 #[test]
+fn values_of_hidden_parameters_are_in_no_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let custom = CustomFormat::parse("%REQ(:PATH)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PATH%").unwrap();
+    for format in [Format::Envoy, Format::Json, Format::Custom(Arc::new(custom))] {
+        let path = directory.path().join("access.log");
+        let settings = AccessLogSettings {
+            hidden_parameters: ["api_key".into()].into(),
+            ..AccessLogSettings::new(Sink::File(path.clone()), format)
+        };
+        let manager = AccessLogManager::default();
+        let log = manager.open(Some(&settings)).unwrap().unwrap();
+        log.log(&AccessLogEntry { path: "/a?api_key=s3cret&q=1", ..entry() });
+        manager.finish();
+        let written = text(&path);
+        assert!(written.contains("/a?api_key=-&q=1") && !written.contains("s3cret"), "{written}");
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
 fn sample_selects_a_share_of_the_requests() {
     let manager = AccessLogManager::default();
     let sample = Percent::from_hundredths(100);
