@@ -25,7 +25,7 @@ pub struct KeyBudget {
 
 /// Keys of the budget that one sketch holds. They are given back when this is dropped.
 #[derive(Debug)]
-pub struct KeyReservation {
+pub(super) struct KeyReservation {
     budget: Arc<KeyBudget>,
     keys: usize,
     /// How many of `keys` were not guaranteed.
@@ -57,12 +57,12 @@ impl KeyBudget {
 
 impl KeyReservation {
     /// Returns a reservation of no keys.
-    pub fn new(budget: &Arc<KeyBudget>) -> Self {
+    pub(super) fn new(budget: &Arc<KeyBudget>) -> Self {
         Self { budget: Arc::clone(budget), keys: 0, extra: 0 }
     }
 
     /// Reserves one more key; returns `false` if the budget does not permit it.
-    pub fn add_key(&mut self) -> bool {
+    pub(super) fn add_key(&mut self) -> bool {
         let budget = &*self.budget;
         let is_extra = self.keys - self.extra >= budget.guaranteed.load(Ordering::Relaxed);
         if is_extra && !take_one(&budget.extra, budget.max_extra.load(Ordering::Relaxed)) {

@@ -32,7 +32,7 @@ const CELLS_PER_KEY: usize = 16;
 pub struct DecisionEffects {
     /// Admitted, marked and delayed requests included.
     pub admitted: u64,
-    /// Rejected by a limit, a ban or for a missing part of the key.
+    /// Rejected by a limit, a ban, or because the key is incomplete.
     pub rejected: u64,
     /// Over the limit of a rule in shadow mode.
     pub shadow: u64,

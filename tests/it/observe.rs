@@ -70,6 +70,29 @@ fn heaviest_keys_are_listed_by_rule() {
 }
 
 #[test]
+fn rejections_for_an_incomplete_key_are_listed() {
+    let rules = "rules:
+- { name: required, key: { header: x-key }, limit: 9/d, on_missing: deny }
+- { name: tried, key: { header: x-other }, limit: 9/d, on_missing: deny, throttle: shadow }
+";
+    let weir = Weir::start(&config("echo", rules));
+    let mut client = Client::connect(weir.address());
+    for _ in 0..2 {
+        assert_eq!(client.get("/").status, 403);
+    }
+    let request = Request::get("/").header("x-key", "a");
+    assert_eq!(client.fetch(&request).status, 200);
+    assert_eq!(client.fetch(&request.header("x-key", "b")).status, 400, "two values are no key either");
+    let top = weir.admin_json("/limits/top");
+    let incomplete = |rule: usize| {
+        let keys = top["rules"][rule]["keys"].as_array().unwrap();
+        keys.iter().find(|key| key["key"] == "incomplete key").unwrap_or_else(|| panic!("{top}")).clone()
+    };
+    assert_eq!((&incomplete(0)["rejected"], &incomplete(0)["admitted"]), (&3.into(), &0.into()));
+    assert_eq!(incomplete(1)["shadow"], 1);
+}
+
+#[test]
 fn heaviest_keys_of_all_workers_add_up() {
     let weir = Weir::start(&config("echo", &format!("workers: 4\n{RULES}")));
     let sent: BTreeMap<String, u64> = (1..=8_u64).map(|it| (format!("203.0.113.{it}"), it * 3)).collect();
