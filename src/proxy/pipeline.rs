@@ -69,14 +69,14 @@ pub(super) fn handle(
     set_client(&mut context, &hop, flags, &view, &attributes);
     let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
-            record_without_limit(&mut context, &view, (rule, DecisionOutcome::Exempt), &attributes, now);
+            record_without_limit(&mut context, &view, rule, DecisionOutcome::Exempt, &attributes);
             PendingLimits::none(now)
         }
         Selection::Limited(checks, rest) => {
             PendingLimits::check(&view.limits, checks, rest, &attributes, now)
         }
         Selection::Denied(rule, denial) => {
-            record_without_limit(&mut context, &view, (rule, DecisionOutcome::Denied), &attributes, now);
+            record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
             log_rejection(&mut context, &mut head, flags, &hop);
             let unread = PendingBody::new(flags.expectation(), body);
@@ -220,11 +220,11 @@ fn log_admission(context: &mut RequestContext, pending: &PendingLimits, attribut
 fn record_without_limit(
     context: &mut RequestContext,
     view: &GenerationView,
-    (rule, outcome): (RuleIndex, DecisionOutcome),
+    rule: RuleIndex,
+    outcome: DecisionOutcome,
     attributes: &Attributes<'_>,
-    now: Timestamp,
 ) {
-    view.limits.record_without_limit(rule, outcome, attributes, now);
+    view.limits.record_without_limit(rule, outcome, attributes, context.started_at);
     if let Some(log) = &mut context.log {
         log.set_decision(DecisionSummary::without_limit(rule, outcome));
     }

@@ -10,9 +10,9 @@ use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
 use crate::config::parse::{self, nearest_name};
 use crate::config::raw::{self, OrOff};
 use crate::limiter::percent::Percent;
-use crate::observe::key_writer::{LogKeys, key_of};
+use crate::observe::key_writer::LogKeys;
 use crate::rules::attribute::Attribute;
-use crate::rules::rule::Rule;
+use crate::rules::rule::{Action, Rule};
 use crate::telemetry::access_log::{AccessLogSettings, CustomFormat, Format, Sink};
 
 /// Compiles `access_log` and `log_keys`.
@@ -72,13 +72,12 @@ pub(super) fn hide_parameters(log: &mut AccessLogSettings, log_keys: Option<LogK
         Some(LogKeys::Hash | LogKeys::Off) => {}
         Some(LogKeys::Value) | None => return,
     }
-    let parts = rules.iter().filter_map(key_of).flat_map(|key| &key.0);
-    let names: BTreeSet<&str> = parts
-        .filter_map(|part| match part {
-            Attribute::Query(name) => Some(&**name),
-            _ => None,
-        })
-        .collect();
+    let parts = rules.iter().flat_map(|rule| match &rule.action {
+        Action::Limit(limiting) => &*limiting.key.0,
+        Action::Allow | Action::Deny => &[],
+    });
+    let name_of = |part| if let Attribute::Query(name) = part { Some(&**name) } else { None };
+    let names: BTreeSet<&str> = parts.filter_map(name_of).collect();
     log.hidden_parameters = names.into_iter().map(Box::from).collect();
 }
 
