@@ -166,6 +166,17 @@ fn events_are_sent_every_second_until_the_process_ends() {
 }
 
 #[test]
+fn pages_of_another_origin_open_no_event_stream() {
+    let weir = Weir::start(&config("echo", ""));
+    let status_from = |site: &str| {
+        let request = Request::get("/events?once").host("localhost").header("sec-fetch-site", site);
+        fetch(weir.admin_address("full"), &request).status
+    };
+    assert_eq!(["cross-site", "same-site", "x"].map(status_from), [403; 3]);
+    assert_eq!(["same-origin", "none"].map(status_from), [200; 2]);
+}
+
+#[test]
 fn number_of_event_streams_is_bounded() {
     let weir = Weir::start(&config("echo", ""));
     let mut streams: Vec<_> = (0..16).map(|_| open_events(&weir)).collect();
