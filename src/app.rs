@@ -46,7 +46,7 @@ use crate::proxy::{self, ProxyState};
 use crate::rls;
 use crate::state_file::StateFile;
 use crate::store;
-use crate::telemetry::access_log::AccessLogManager;
+use crate::telemetry::access_log::{AccessLog, AccessLogManager};
 use crate::telemetry::logging::LevelHandle;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::panics;
@@ -168,6 +168,12 @@ fn load_config(origin: ConfigOrigin<'_>) -> Result<(Config, Reloader, Option<Cen
     }
 }
 
+fn open_access_log(logs: &AccessLogManager, config: &Config) -> Result<Option<AccessLog>, AppError> {
+    let Some(settings) = &config.access_log else { return Ok(None) };
+    logs.open(Some(settings))
+        .map_err(AppError::system(format!("cannot open the access log {}", settings.sink)))
+}
+
 /// Binds every listener, so that a port in use is found before anything is served.
 fn bind_listeners(config: &Config) -> Result<Vec<BoundListener>, AppError> {
     let bind_one = |settings: &listener::ListenerSettings| {
@@ -201,8 +207,8 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
     let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.name).collect();
     let metrics = Metrics::new(&names);
     let access_logs = Arc::new(AccessLogManager::default());
-    access_logs.open(config.access_log.as_ref()).map_err(AppError::system("cannot open the access log"))?;
-    let generations = Generations::new(config, &limiter, &clock, &metrics, &access_logs)
+    let access_log = open_access_log(&access_logs, config)?;
+    let generations = Generations::new(config, &limiter, &clock, &metrics, access_log.as_ref())
         .map(Arc::new)
         .map_err(AppError::system("cannot set up TLS"))?;
     let tracing =

@@ -5,6 +5,7 @@
 //! is enabled.
 
 pub mod decision_trace;
+mod key_budget;
 pub mod key_sketch;
 pub mod key_writer;
 pub mod top_keys;

@@ -151,6 +151,11 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
     {
         return rejected;
     }
+    if path == "/events"
+        && let Some(rejected) = events::check_site(request)
+    {
+        return rejected;
+    }
     match endpoint.effect {
         EndpointEffect::ReadOnly if !is_read => {
             response::not_allowed("GET, HEAD", format!("Method {method} not allowed, GET required."))

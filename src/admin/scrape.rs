@@ -15,7 +15,7 @@ use crate::rules::RuleIndex;
 use crate::rules::error_bound::FleetState;
 use crate::rules::rule::{Action, Rule};
 use crate::telemetry::metrics::{ElasticSample, Scrape, SharedLimitSample, StateFileSample};
-use crate::tls::key_pair::CertificateKeyPair;
+use crate::tls::key_pair::{CertificateValidity, validity_by_file};
 
 /// Minimum time between two counts of the counters. A count walks the whole table and takes the locks of its shards, so
 /// frequent scrapes of the probes' address must not repeat it.
@@ -48,7 +48,7 @@ pub(super) fn scrape(state: &AdminState) -> Scrape {
     let names = policy.rules.rules().iter().map(|rule| rule.name.clone());
     let keys: BTreeMap<_, _> = names.zip(keys_per_rule(state, &policy)).collect();
     Scrape {
-        certificates: certificate_expiries(state),
+        certificates: certificates(state),
         clusters: state.process.upstreams(),
         now: state.process.wall_clock(),
         start_time: state.start_time,
@@ -96,27 +96,11 @@ fn shared_limit_samples(policy: &Policy, fleet: &FleetState) -> impl Iterator<It
     })
 }
 
-/// Returns the expiry of each certificate file, in seconds since the epoch; of several certificates in one file, the
-/// earliest.
-fn certificate_expiries(state: &AdminState) -> BTreeMap<Box<str>, u64> {
-    let mut certificates = BTreeMap::new();
-    let mut add_expiry = |pair: &CertificateKeyPair| {
-        let expires = certificates.entry(pair.file.clone()).or_insert(u64::MAX);
-        *expires = pair.chain.info.expires.min(*expires);
-    };
-    state
-        .process
-        .server_tls()
-        .iter()
-        .flat_map(|server| &server.settings().key_pairs)
-        .for_each(&mut add_expiry);
-    state
-        .process
-        .client_tls()
-        .iter()
-        .filter_map(|client| client.settings().key_pair.as_ref())
-        .for_each(&mut add_expiry);
-    certificates
+/// Returns the validity of each certificate file.
+fn certificates(state: &AdminState) -> BTreeMap<Box<str>, CertificateValidity> {
+    let (servers, clients) = (state.process.server_tls(), state.process.client_tls());
+    let of_clients = clients.iter().filter_map(|client| client.settings().key_pair.as_ref());
+    validity_by_file(servers.iter().flat_map(|server| &server.settings().key_pairs).chain(of_clients))
 }
 
 /// Yields the factor that each elastic rule applies to its limit at this headroom.

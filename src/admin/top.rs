@@ -77,6 +77,7 @@ pub(super) fn rule_json(
         "tracked": top.tracked,
         "capacity": MAX_KEYS_PER_SKETCH,
         "max_overcount": top.max_overcount,
+        "incomplete": top.is_incomplete,
         "keys": top.keys.iter().map(|key| key_json(state, key, ban, now)).collect::<Value>(),
     })
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::limiter::timestamp::Timestamp;
 pub use crate::telemetry::metrics::CountryLabel;
+use crate::tls::key_pair::CertificateValidity;
 
 /// State of the process at one moment. Counts are totals since the process started.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +23,8 @@ pub struct AlertSample {
     pub reload_problem: Option<String>,
     /// Charges to overflow counters.
     pub table_overflows: u64,
-    /// Expiry of each certificate file, in seconds since the epoch.
-    pub certificates: BTreeMap<Box<str>, u64>,
+    /// Validity of each certificate file.
+    pub certificates: BTreeMap<Box<str>, CertificateValidity>,
     /// The upstreams.
     pub upstreams: Vec<UpstreamSample>,
 }

@@ -138,11 +138,11 @@ impl AlertKind {
     /// reload, a full table and a date are no flickering measurements.
     pub(super) const fn hold_time(self) -> Duration {
         match self {
-            Self::RejectionSpike
-            | Self::CountrySpike
-            | Self::ReloadFailed
-            | Self::TableFull
-            | Self::CertificateExpiring => Duration::ZERO,
+            Self::RejectionSpike | Self::CountrySpike | Self::ReloadFailed | Self::TableFull => {
+                Duration::ZERO
+            }
+            // Many programs renew a certificate when exactly a third of its validity is left.
+            Self::CertificateExpiring => Duration::from_secs(300),
             Self::StoreLost => Duration::from_secs(30),
             Self::UpstreamUnhealthy => Duration::from_secs(60),
             Self::UpstreamDown => Duration::from_secs(15),

@@ -1,13 +1,14 @@
 //! Recognises a spike: many more rejections in the last minute than in an average minute of the hour before it.
 //!
-//! Time is counted in slices, the intervals between two samples. The last minute is kept slice by slice, the hour
+//! Time is counted in slices. Rejections between two samples belong to the slices between them in equal parts, because
+//! a sample may be late. After a gap without samples everything starts anew. The last minute is kept slice by slice, the hour
 //! before it in minutes. While a spike lasts, the hour before it learns at most its own average, so that an attack of
 //! an hour does not become the norm. After that it does: a permanent change is reported once and not for ever.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time between two samples.
+/// Time between two samples, unless one is late.
 pub(super) const SLICE: Duration = Duration::from_secs(5);
 
 const SLICES_PER_MINUTE: usize = 12;
@@ -35,8 +36,8 @@ pub(super) enum Unseen {
 #[derive(Debug)]
 pub(super) struct SpikeDetector<K> {
     unseen: Unseen,
-    /// Number of samples so far.
-    samples: u64,
+    /// Number of slices so far, with the first sample as one.
+    slices: u64,
     histories: BTreeMap<K, RejectionHistory>,
 }
 
@@ -65,29 +66,30 @@ struct RejectionHistory {
 
 impl<K: Ord + Clone> SpikeDetector<K> {
     pub(super) fn new(unseen: Unseen) -> Self {
-        Self { unseen, samples: 0, histories: BTreeMap::new() }
+        Self { unseen, slices: 0, histories: BTreeMap::new() }
     }
 
-    /// Adds a sample: the total number of rejections of each subject. Subjects that are missing had no rejections.
-    pub(super) fn add_sample<'a>(&mut self, totals: impl Iterator<Item = (&'a K, u64)>)
+    /// Adds a sample, which is `slices` after the one before: the total number of rejections of each subject. Subjects
+    /// that are missing had no rejections.
+    pub(super) fn add_sample<'a>(&mut self, slices: u64, totals: impl Iterator<Item = (&'a K, u64)>)
     where
         K: 'a,
     {
         let mut seen: BTreeMap<&K, u64> = totals.collect();
         for (subject, history) in &mut self.histories {
-            history.add_total(seen.remove(subject).unwrap_or(history.total));
+            history.add_total(slices, seen.remove(subject).unwrap_or(history.total));
         }
         for (subject, total) in seen {
             // Totals of the first sample were counted before it.
-            let is_known = self.unseen == Unseen::Quiet && self.samples > 0;
+            let is_known = self.unseen == Unseen::Quiet && self.slices > 0;
             let mut history = match is_known {
-                true => RejectionHistory::new(0, self.samples),
+                true => RejectionHistory::new(0, self.slices),
                 false => RejectionHistory::new(total, 0),
             };
-            history.add_total(total);
+            history.add_total(slices, total);
             self.histories.insert(subject.clone(), history);
         }
-        self.samples = self.samples.saturating_add(1);
+        self.slices = self.slices.saturating_add(slices);
     }
 
     /// Yields the subjects that have a spike.
@@ -101,9 +103,18 @@ impl RejectionHistory {
         Self { total, recent: [0; SLICES_PER_MINUTE], minutes: [0; MINUTES], slices, spike_slices: 0 }
     }
 
-    fn add_total(&mut self, total: u64) {
-        let rejections = u32::try_from(total.saturating_sub(self.total)).unwrap_or(u32::MAX);
+    /// Adds the rejections since the last total, divided among `slices` slices.
+    fn add_total(&mut self, slices: u64, total: u64) {
+        let mut left = total.saturating_sub(self.total);
         self.total = total;
+        for slices_left in (1..=slices).rev() {
+            let part = left.div_ceil(slices_left);
+            left -= part;
+            self.add_slice(u32::try_from(part).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn add_slice(&mut self, rejections: u32) {
         let position = (self.slices % SLICES_PER_MINUTE as u64) as usize;
         let oldest = std::mem::replace(&mut self.recent[position], rejections);
         if let Some(index) = self.slices.checked_sub(SLICES_PER_MINUTE as u64) {
@@ -181,10 +192,17 @@ mod tests {
             let mut spikes = 0;
             for _ in 0..slices {
                 self.total += rejections;
-                self.detector.add_sample([(&SUBJECT, self.total)].into_iter());
+                self.detector.add_sample(1, [(&SUBJECT, self.total)].into_iter());
                 spikes += usize::from(self.spike().is_some());
             }
             spikes
+        }
+
+        /// Adds one sample for several slices with as many rejections each; returns whether there is a spike.
+        fn run_late(&mut self, slices: u64, rejections: u64) -> bool {
+            self.total += slices * rejections;
+            self.detector.add_sample(slices, [(&SUBJECT, self.total)].into_iter());
+            self.spike().is_some()
         }
 
         fn minutes(&mut self, minutes: usize, rejections_per_slice: u64) -> usize {
@@ -205,6 +223,15 @@ mod tests {
         assert_eq!((last_minute, average.round()), (720, 120.0));
         assert!(traffic.minutes(1, 10) < SLICES_PER_MINUTE);
         assert_eq!(traffic.spike(), None);
+    }
+
+    #[test]
+    fn late_samples_are_no_spike() {
+        let mut traffic = Traffic::new();
+        assert_eq!(traffic.minutes(60, 6), 0);
+        assert!((1..=12).all(|slices| !traffic.run_late(slices, 6)));
+        assert!(traffic.run_late(12, 24), "a real spike is one in spite of that");
+        assert_eq!(traffic.spike().unwrap().last_minute, 24 * 12);
     }
 
     #[test]
@@ -241,11 +268,11 @@ mod tests {
     fn country_without_requests_so_far_can_have_a_spike() {
         let (mut quiet, mut absent) = (SpikeDetector::new(Unseen::Quiet), SpikeDetector::new(Unseen::Absent));
         for _ in 0..20 * SLICES_PER_MINUTE {
-            quiet.add_sample(std::iter::empty());
-            absent.add_sample(std::iter::empty());
+            quiet.add_sample(1, std::iter::empty());
+            absent.add_sample(1, std::iter::empty());
         }
-        quiet.add_sample([(&SUBJECT, 500)].into_iter());
-        absent.add_sample([(&SUBJECT, 500)].into_iter());
+        quiet.add_sample(1, [(&SUBJECT, 500)].into_iter());
+        absent.add_sample(1, [(&SUBJECT, 500)].into_iter());
         assert_eq!(quiet.spikes().map(|(_, spike)| spike.last_minute).collect::<Vec<_>>(), [500]);
         assert_eq!(absent.spikes().count(), 0);
     }
@@ -262,7 +289,7 @@ mod tests {
             for rejections in &slices {
                 // Without the freeze, which has a test of its own.
                 history.spike_slices = 0;
-                history.add_total(history.total + rejections);
+                history.add_total(1, history.total + rejections);
             }
             let before = &slices[..slices.len() - SLICES_PER_MINUTE];
             let hour = &before[before.len() - history.slices_of_hour() as usize..];
@@ -275,7 +302,7 @@ mod tests {
         fn totals_of_any_size_and_order_do_not_panic(totals in proptest::collection::vec(any::<u64>(), 0..100)) {
             let mut detector = SpikeDetector::new(Unseen::Quiet);
             for total in totals {
-                detector.add_sample([(&SUBJECT, total)].into_iter());
+                detector.add_sample(1, [(&SUBJECT, total)].into_iter());
                 let _ = detector.spikes().count();
             }
         }

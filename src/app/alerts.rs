@@ -13,7 +13,7 @@ use crate::alerts::settings::AlertSettings;
 use crate::config::Config;
 use crate::store;
 use crate::telemetry::metrics::{DecisionCounts, DecisionOutcome, ReloadOutcome};
-use crate::tls::key_pair::CertificateKeyPair;
+use crate::tls::key_pair::{CertificateValidity, validity_by_file};
 
 /// The settings in force; `None` while alerts are not configured.
 pub(super) type AlertSettingsSender = watch::Sender<Option<Arc<AlertSettings>>>;
@@ -81,19 +81,11 @@ fn reload_problem(running: &RunningApp) -> Option<String> {
     is_rejected.then(|| attempt.problems.into_iter().next().unwrap_or_default())
 }
 
-/// Returns the expiry of each certificate file; of several certificates in one file, the earliest.
-fn certificates(running: &RunningApp) -> BTreeMap<Box<str>, u64> {
+/// Returns the validity of each certificate file.
+fn certificates(running: &RunningApp) -> BTreeMap<Box<str>, CertificateValidity> {
     let generation = running.shared.generation.load();
-    let mut certificates = BTreeMap::new();
-    let mut add_expiry = |pair: &CertificateKeyPair| {
-        let expires = certificates.entry(pair.file.clone()).or_insert(u64::MAX);
-        *expires = pair.chain.info.expires.min(*expires);
-    };
-    for server in generation.tls.iter().flatten() {
-        server.settings().key_pairs.iter().for_each(&mut add_expiry);
-    }
-    for client in generation.upstreams.iter().filter_map(|upstream| upstream.tls()) {
-        client.settings().key_pair.iter().for_each(&mut add_expiry);
-    }
-    certificates
+    let servers = generation.tls.iter().flatten().flat_map(|server| &server.settings().key_pairs);
+    let clients: Vec<_> = generation.upstreams.iter().filter_map(|upstream| upstream.tls()).collect();
+    let of_clients = clients.iter().filter_map(|client| client.settings().key_pair.as_ref());
+    validity_by_file(servers.chain(of_clients))
 }

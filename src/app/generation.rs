@@ -12,7 +12,7 @@ use crate::limiter::Limiter;
 use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
 use crate::rls::unit_limits::UnitLimits;
-use crate::telemetry::access_log::AccessLogManager;
+use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::client::{self, TlsClient};
 use crate::tls::server::TlsServer;
@@ -27,19 +27,18 @@ pub(super) struct Generations {
     listeners: Box<[Box<str>]>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
-    access_logs: Arc<AccessLogManager>,
     /// The runtime for the background tasks of upstreams.
     runtime: Option<Handle>,
 }
 
 impl Generations {
-    /// Applies the first configuration, whose access log is open.
+    /// Applies the first configuration, whose access log is `access_log`.
     pub(super) fn new(
         config: &Config,
         limiter: &Arc<Limiter>,
         clock: &Arc<Clock>,
         metrics: &Arc<Metrics>,
-        access_logs: &Arc<AccessLogManager>,
+        access_log: Option<&AccessLog>,
     ) -> io::Result<Self> {
         let runtime = Handle::try_current().ok();
         let listeners: Box<[Box<str>]> =
@@ -52,12 +51,12 @@ impl Generations {
             let upstreams = build_clusters(config, &[], metrics, runtime.as_ref())?;
             let tls = build_listener_tls(config, &listeners, &[])?;
             let built = build_generation(config, policy, upstreams, tls, &Fallbacks::default());
-            Ok(Generation { access_log: access_logs.current(), ..built })
+            Ok(Generation { access_log: access_log.cloned(), ..built })
         };
         let engine = Engine::start(&config.policy, limiter, &limit_specs, clock.now(), first);
         let engine = engine.map_err(io::Error::other::<rustls::Error>)?;
-        let (clock, metrics, access_logs) = (Arc::clone(clock), Arc::clone(metrics), Arc::clone(access_logs));
-        Ok(Self { engine, listeners, clock, metrics, access_logs, runtime })
+        let (clock, metrics) = (Arc::clone(clock), Arc::clone(metrics));
+        Ok(Self { engine, listeners, clock, metrics, runtime })
     }
 
     /// Returns the limit handles of Envoy's rate limit service, which persist through all generations; `None`
@@ -71,8 +70,8 @@ impl Generations {
         UnitLimits::shared_from_handles(self.engine.permanent())
     }
 
-    /// Applies a new configuration; returns its generation number.
-    pub(super) fn apply(&self, config: &Config) -> u64 {
+    /// Applies a new configuration, whose access log is `access_log`; returns its generation number.
+    pub(super) fn apply(&self, config: &Config, access_log: Option<&AccessLog>) -> u64 {
         let next = |policy, current: &Generation| {
             let upstreams = build_clusters(config, &current.upstreams, &self.metrics, self.runtime.as_ref());
             let upstreams = upstreams.unwrap_or_else(|error| {
@@ -86,12 +85,8 @@ impl Generations {
                 tracing::error!(%error, "cannot set up TLS: the previous TLS settings stay in force");
                 current.tls.clone()
             });
-            let access_log = self.access_logs.open(config.access_log.as_ref()).unwrap_or_else(|error| {
-                tracing::error!(%error, "cannot open the access log: the previous one stays in force");
-                current.access_log.clone()
-            });
             let built = build_generation(config, policy, upstreams, tls, &current.fallbacks);
-            Generation { access_log, ..built }
+            Generation { access_log: access_log.cloned(), ..built }
         };
         self.engine.apply(&config.policy, || self.clock.now(), next)
     }

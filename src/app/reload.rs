@@ -1,12 +1,15 @@
 //! Applies reloaded configurations, and handles the signals that request a reload.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::central::CentralHandle;
 use super::{AppError, RunningApp, alerts, spawn_thread};
-use crate::config::reload::{Reload, Reloader};
+use crate::config::Config;
+use crate::config::reload::{Reload, Reloader, UnusableSetting};
+use crate::telemetry::access_log::{AccessLog, AccessLogManager};
 
 /// Follows the configuration file on a thread of its own.
 pub(super) fn start(
@@ -20,8 +23,15 @@ pub(super) fn start(
     let alert_settings = Arc::clone(&running.alert_settings);
     let admin_token = Arc::clone(&running.admin_token);
     let follow = move || {
+        // The access log of the configuration that is applied next.
+        let access_log = Cell::new(None);
+        let prepare = |config: &Config| {
+            access_log.set(open_access_log(&shared.access_logs, config)?);
+            Ok(())
+        };
         reloader.run(
             || shared.clock.civil_now(),
+            prepare,
             |reload| {
                 let outcome = reload.outcome();
                 let generation = match reload {
@@ -35,7 +45,7 @@ pub(super) fn start(
                         }
                         alerts::apply(&alert_settings, config.alerts.clone());
                         admin_token.store(config.admin.token.clone().map(Arc::new));
-                        let generation = generations.apply(&config);
+                        let generation = generations.apply(&config, access_log.take().as_ref());
                         if let (Some(central_handle), Some(settings), Some(document)) =
                             (&mut central, config.central, document)
                         {
@@ -51,6 +61,15 @@ pub(super) fn start(
         );
     };
     spawn_thread("reload", follow).map(drop)
+}
+
+/// Opens the access log of a new configuration, which may still be rejected.
+fn open_access_log(logs: &AccessLogManager, config: &Config) -> Result<Option<AccessLog>, UnusableSetting> {
+    let settings = config.access_log.as_ref();
+    logs.open(settings).map_err(|error| {
+        let sink = settings.map(|settings| settings.sink.to_string()).unwrap_or_default();
+        UnusableSetting { key: "access_log", message: format!("cannot open {sink}: {error}") }
+    })
 }
 
 /// Reloads on SIGHUP and reopens the access log on SIGUSR1, for as long as it is polled.

@@ -74,7 +74,7 @@ pub(super) fn compile(
     let mut compiled_listeners = listeners::compile(raw, files, report);
     let rls = rls::compile(raw, &mut compiled_listeners.used_addresses, files, report);
     let central = bootstrap::compile(raw.config.as_ref(), file, root.key("config"), files, report);
-    let (access_log, log_keys) = access_log::compile(raw, file, report);
+    let (mut access_log, log_keys) = access_log::compile(raw, file, report);
     let tracing = tracing::compile(raw.tracing.as_ref(), root.key("tracing"), files, report);
     let alerts = alerts::compile(raw.alerts.as_ref(), root.key("alerts"), files, report);
     let drain = compile_drain(raw.drain.as_ref(), root.key("drain"), report);
@@ -111,6 +111,7 @@ pub(super) fn compile(
     let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
     plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+    access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
     note_unused_store(store.is_some() && !context.has_shared_limits, report);

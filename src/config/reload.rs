@@ -25,7 +25,7 @@ pub use self::restart::restart_fields;
 use self::restart::without_data;
 use self::snapshot::{FileStamps, SourceContents, SourceSnapshot, missing_end_marker, truncated_lines};
 use self::status::ReloadState;
-pub use self::status::{Reload, ReloadAttempt, ReloadHandle, ReloadStatus};
+pub use self::status::{Reload, ReloadAttempt, ReloadHandle, ReloadStatus, UnusableSetting};
 use super::data_files::DataFiles;
 use super::{Config, Diagnostic, RestOfConfig, from_text_with_files, source};
 use crate::central::document::FetchedDocument;
@@ -202,8 +202,14 @@ impl Reloader {
 
     /// Follows the file until [`ReloadHandle::stop`]. Blocks, so it needs a thread of its own.
     ///
+    /// `prepare` opens what a valid configuration needs from the system. If it fails, the configuration is rejected.
     /// `apply` receives every outcome; the status shows an outcome once `apply` has returned.
-    pub fn run(mut self, now: impl Fn() -> Timestamp, mut apply: impl FnMut(Reload)) {
+    pub fn run(
+        mut self,
+        now: impl Fn() -> Timestamp,
+        mut prepare: impl FnMut(&Config) -> Result<(), UnusableSetting>,
+        mut apply: impl FnMut(Reload),
+    ) {
         while !self.is_stopped() {
             let woken = self.watch.wait(self.timing.poll_interval);
             let requested = self.state.is_requested.swap(false, Ordering::AcqRel);
@@ -213,7 +219,7 @@ impl Reloader {
             }
             if let Some(snapshot) = self.read_if_changed(requested, &debounce) {
                 let began = Stopwatch::start();
-                if let Some(reload) = self.evaluate(&snapshot) {
+                if let Some(reload) = self.evaluate(&snapshot, &mut prepare) {
                     let status = self.status_after(&reload, now());
                     apply(reload);
                     *self.state.status.lock() = status;
@@ -328,7 +334,11 @@ impl Reloader {
     }
 
     /// Compiles what was read; `None` if a data file is being written at the moment.
-    fn evaluate(&mut self, snapshot: &SourceSnapshot) -> Option<Reload> {
+    fn evaluate(
+        &mut self,
+        snapshot: &SourceSnapshot,
+        prepare: impl FnMut(&Config) -> Result<(), UnusableSetting>,
+    ) -> Option<Reload> {
         let found = &snapshot.contents;
         let is_changed = *found != self.last_contents;
         let before = self.data_files.compilation_count();
@@ -351,10 +361,11 @@ impl Reloader {
             self.watch.waker().wake();
             return None;
         }
-        let reload = match compiled {
+        // A file may have disappeared and returned, or be named again.
+        let is_new = used != self.running_contents;
+        let compiled = compiled.filter(|compiled| is_new || compiled.is_err());
+        let reload = match compiled.map(|compiled| self.prepared(compiled?, prepare)) {
             None => Reload::Unchanged,
-            // A file may have disappeared and returned, or be named again.
-            Some(Ok(_)) if used == self.running_contents => Reload::Unchanged,
             Some(Ok(config)) => {
                 let needs_restart = restart_fields(&self.startup_config, &config);
                 let warnings = self.missing_lines(snapshot).map(truncation_warning).into_iter().collect();
@@ -393,6 +404,21 @@ impl Reloader {
             &source::environment_variable,
             &mut self.data_files,
         )
+    }
+
+    /// Returns the configuration with what it needs from the system; a failure is one of its problems.
+    fn prepared(
+        &self,
+        config: Config,
+        mut prepare: impl FnMut(&Config) -> Result<(), UnusableSetting>,
+    ) -> Result<Config, Vec<Diagnostic>> {
+        match prepare(&config) {
+            Ok(()) => Ok(config),
+            Err(UnusableSetting { key, message }) => {
+                let problem = Diagnostic::for_file(self.origin.path(), message);
+                Err(vec![Diagnostic { path: key.to_owned(), ..problem }])
+            }
+        }
     }
 
     /// Whether the data files that were used are complete. Files with the same content as in `snapshot` are;

@@ -81,8 +81,17 @@ pub fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Co
 pub fn parameter(query: &str, name: &str) -> Result<Option<SmallVec<[u8; 64]>>, Ambiguity> {
     only(query.as_bytes().split(|byte| *byte == b'&').filter_map(|pair| {
         let (given, value) = split_once(pair, b'=').unwrap_or((pair, b""));
-        form_decoded(given).eq(name.bytes()).then(|| form_decoded(value).collect())
+        is_named(given, name).then(|| form_decoded(value).collect())
     }))
+}
+
+/// Whether `given`, as written in a query, is the parameter `name`.
+pub fn is_parameter(given: &str, name: &str) -> bool {
+    is_named(given.as_bytes(), name)
+}
+
+fn is_named(given: &[u8], name: &str) -> bool {
+    form_decoded(given).eq(name.bytes())
 }
 
 /// Returns the value that all of `values` are equal to; `None` if there are none.

@@ -15,6 +15,7 @@ use super::{AppliedLimits, LimitsView};
 use crate::identify::Attributes;
 use crate::limiter::decision::Verdict;
 use crate::limiter::key::KeyHash;
+use crate::limiter::timestamp::Timestamp;
 use crate::observe::decision_trace::{self, TracedDecision};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
@@ -105,11 +106,29 @@ impl DecisionSubject<'_, '_> {
 
 impl LimitsView {
     /// Records the outcome of a rule that decided without a limit.
-    pub fn record_without_limit(&self, rule: RuleIndex, outcome: DecisionOutcome, request: &Attributes<'_>) {
-        self.record_unkeyed(rule, outcome, DecisionSubject::Present(request));
+    pub fn record_without_limit(
+        &self,
+        rule: RuleIndex,
+        outcome: DecisionOutcome,
+        request: &Attributes<'_>,
+        now: Timestamp,
+    ) {
+        self.record_keyless(rule, outcome, DecisionSubject::Present(request), now);
     }
 
-    fn record_unkeyed(&self, rule: RuleIndex, outcome: DecisionOutcome, subject: DecisionSubject<'_, '_>) {
+    /// Records the outcome of a rule for a request that it can assign to no key.
+    fn record_keyless(
+        &self,
+        rule: RuleIndex,
+        outcome: DecisionOutcome,
+        subject: DecisionSubject<'_, '_>,
+        now: Timestamp,
+    ) {
+        self.record_and_trace(rule, outcome, subject);
+        self.record_incomplete_key(rule, outcome, now);
+    }
+
+    fn record_and_trace(&self, rule: RuleIndex, outcome: DecisionOutcome, subject: DecisionSubject<'_, '_>) {
         self.record(rule, outcome);
         if decision_trace::is_enabled() {
             subject.trace(self, rule, outcome, None, Duration::ZERO);
@@ -127,7 +146,7 @@ impl DecisionRecorder {
     pub(super) fn record(&self, rule: RuleIndex, outcome: DecisionOutcome, key: KeyHash) {
         let empty = RequestCopy::default();
         let subject = DecisionSubject::Copied(self.copy.as_deref().unwrap_or(&empty));
-        self.view.record_unkeyed(rule, outcome, subject);
+        self.view.record_and_trace(rule, outcome, subject);
         let text = || subject.key_text(&self.view, rule).unwrap_or_default();
         self.view.record_key(rule, outcome, key, self.view.clock.now(), text);
     }
@@ -170,7 +189,7 @@ impl AppliedLimits {
         let is_traced = decision_trace::is_enabled();
         self.shadow_rules
             .iter()
-            .for_each(|rule| view.record_unkeyed(*rule, DecisionOutcome::Shadow, subject));
+            .for_each(|rule| view.record_keyless(*rule, DecisionOutcome::Shadow, subject, self.decided_at));
         let rejected = self.is_rejected();
         for (checks, verdicts) in self.by_rule() {
             let Some(outcome) = DecisionOutcome::from_verdicts(checks, verdicts, rejected) else { continue };

@@ -17,6 +17,7 @@ use crate::response::Visibility;
 use crate::response::rate_limit_headers::Notation;
 use crate::response::rejection::{PreparedHeaders, RejectionResponse};
 use crate::rules::RuleIndex;
+use crate::rules::key::incomplete_key;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::remote_limit::RemoteLimit;
 use crate::rules::rule::{Action, LimitSource, Rule};
@@ -128,6 +129,14 @@ impl LimitsView {
     ) {
         if let Some(Some(sketch)) = self.sketches.get(rule.0) {
             sketch.record(key, outcome, now, text);
+        }
+    }
+
+    /// Counts a decision on a request without a complete key, for a rule that has a key.
+    pub(super) fn record_incomplete_key(&self, rule: RuleIndex, outcome: DecisionOutcome, now: Timestamp) {
+        if let Some(Some(sketch)) = self.sketches.get(rule.0) {
+            let text = || self.key_writer.incomplete_key().into();
+            sketch.record(incomplete_key(self.limiter.hasher()), outcome, now, text);
         }
     }
 

@@ -7,14 +7,14 @@
 //! nothing.
 //!
 //! With fewer keys than the capacity, counts are exact. Otherwise a count may be too high, by at most the value of the
-//! key's cell when it entered, and is never too low.
+//! key's cell when it entered. It is too low only if the sketch is incomplete: the budget permitted not even one key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 
+use super::key_budget::{KeyBudget, KeyReservation};
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::outcome::DecisionOutcome;
@@ -27,16 +27,12 @@ pub const MAX_KEYS_PER_SKETCH: usize = 256;
 /// With many keys of equal frequency, the share of decisions that replace a tracked key is the inverse of this.
 const CELLS_PER_KEY: usize = 16;
 
-/// Number of tracked keys that all sketches together may still add.
-#[derive(Debug)]
-pub struct KeyBudget(AtomicUsize);
-
 /// Decisions of one key by their effect on the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecisionEffects {
     /// Admitted, marked and delayed requests included.
     pub admitted: u64,
-    /// Rejected by a limit, a ban or for a missing part of the key.
+    /// Rejected by a limit, a ban, or because the key is incomplete.
     pub rejected: u64,
     /// Over the limit of a rule in shadow mode.
     pub shadow: u64,
@@ -75,7 +71,9 @@ pub struct KeySketch {
     /// Position up to which all estimates are above the floor.
     hand: usize,
     capacity: usize,
-    budget: Arc<KeyBudget>,
+    /// The tracked keys' part of the budget.
+    reservation: KeyReservation,
+    is_incomplete: bool,
 }
 
 /// Copy of a sketch at one moment.
@@ -83,22 +81,9 @@ pub struct KeySketch {
 pub struct SketchCopy {
     /// The tracked keys, in no order.
     pub keys: Vec<TrackedKey>,
+    /// Whether decisions were not counted, because the budget permitted no key. Counts may then be too low.
+    pub is_incomplete: bool,
     cells: Box<[u32]>,
-}
-
-impl KeyBudget {
-    /// Returns a budget of `max_keys` tracked keys.
-    pub fn new(max_keys: usize) -> Arc<Self> {
-        Arc::new(Self(AtomicUsize::new(max_keys)))
-    }
-
-    fn take_one(&self) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
-    }
-
-    fn give_back(&self, keys: usize) {
-        self.0.fetch_add(keys, Ordering::Relaxed);
-    }
 }
 
 impl DecisionEffects {
@@ -154,7 +139,8 @@ impl KeySketch {
             floor: 0,
             hand: 0,
             capacity,
-            budget: Arc::clone(budget),
+            reservation: KeyReservation::new(budget),
+            is_incomplete: false,
         }
     }
 
@@ -175,7 +161,7 @@ impl KeySketch {
 
     /// Returns a copy of the present state.
     pub fn copy(&self) -> SketchCopy {
-        SketchCopy { keys: self.keys.clone(), cells: self.cells.clone() }
+        SketchCopy { keys: self.keys.clone(), is_incomplete: self.is_incomplete, cells: self.cells.clone() }
     }
 
     fn count(&mut self, position: usize, outcome: DecisionOutcome, now: Timestamp) {
@@ -202,7 +188,7 @@ impl KeySketch {
             first_seen: now,
             last_seen: now,
         };
-        if self.keys.len() < self.capacity && self.budget.take_one() {
+        if self.keys.len() < self.capacity && self.reservation.add_key() {
             self.positions.insert(key, self.keys.len());
             self.keys.push(enter(text()));
             self.estimates.push(bound);
@@ -210,7 +196,8 @@ impl KeySketch {
             return self.count(self.keys.len() - 1, outcome, now);
         }
         if self.keys.is_empty() {
-            // Without budget, nothing is known about this rule.
+            // Without a single key there is no bound for those that are not tracked.
+            self.is_incomplete = true;
             return;
         }
         if self.cells.is_empty() {
@@ -266,12 +253,6 @@ fn raise(cells: &mut [u32], key: KeyHash, bound: u64) {
 fn cell_of(cells: &[u32], key: KeyHash) -> Option<usize> {
     // The first word is a keyed hash, whose bits are independent of what clients choose.
     cells.len().checked_sub(1).map(|mask| key.words()[0] as usize & mask)
-}
-
-impl Drop for KeySketch {
-    fn drop(&mut self) {
-        self.budget.give_back(self.keys.len());
-    }
 }
 
 #[cfg(test)]

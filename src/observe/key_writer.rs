@@ -20,7 +20,7 @@ use crate::rules::{RuleIndex, RuleSet};
 /// Maximum length of a key as text, in bytes.
 pub const MAX_TEXT_LENGTH: usize = 128;
 
-/// Text of a key of which a part is missing. All such requests share one counter.
+/// Text of a key of which a part is missing. All such requests share one counter, or are rejected.
 const INCOMPLETE: &str = "incomplete key";
 /// Text of a key that is not shown.
 const HIDDEN: &str = "hidden";
@@ -52,6 +52,11 @@ impl KeyWriter {
     /// Whether keys are shown at all.
     pub fn is_visible(&self) -> bool {
         self.visibility != Some(LogKeys::Off)
+    }
+
+    /// Returns the text for requests that lack a part of the key, or have several values for one.
+    pub fn incomplete_key(&self) -> &'static str {
+        if self.is_visible() { INCOMPLETE } else { HIDDEN }
     }
 
     /// Returns the key of `request` under the rule at `index`; `None` if that rule has no key.

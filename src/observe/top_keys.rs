@@ -1,7 +1,8 @@
 //! Heaviest keys of each rule over the last one to two minutes, counted by each worker and merged on demand.
 //!
 //! Each worker has a sketch per rule in memory of its own, behind a lock that only a reader contends for, for the time
-//! of one copy. Time is divided into windows of [`WINDOW`]. Results cover the current window and the one before.
+//! of one copy. Time is divided into windows of [`WINDOW`]. Results cover the current window and the one before. The
+//! memory for keys is divided among all sketches whenever a configuration is installed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::key_sketch::{DecisionEffects, KeyBudget, KeySketch, MAX_KEYS_PER_SKETCH, SketchCopy};
+use super::key_budget::KeyBudget;
+use super::key_sketch::{DecisionEffects, KeySketch, MAX_KEYS_PER_SKETCH, SketchCopy};
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::outcome::DecisionOutcome;
@@ -21,6 +23,9 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of keys that all rules, workers and windows together track. They take about 400 bytes each with the
 /// longest texts, so 26 MB in all, and usually a tenth of that.
 pub const MAX_TRACKED_KEYS: usize = 65_536;
+
+/// Windows of a rule that a worker keeps.
+const WINDOWS: usize = 2;
 
 /// Sketches of every rule and worker.
 #[derive(Debug)]
@@ -65,6 +70,8 @@ pub struct RuleTop {
     pub tracked: usize,
     /// Maximum number by which any tracked key's decisions may be too high.
     pub max_overcount: u64,
+    /// Whether counts may be too low and keys may be missing, because all rules have too many keys.
+    pub is_incomplete: bool,
     /// The keys with the most decisions, in descending order.
     pub keys: Vec<TopKey>,
 }
@@ -111,7 +118,13 @@ impl TopKeys {
             *sketches = RuleSketches { meaning: meaning.into(), by_worker: BTreeMap::new() };
         }
         let create = || Arc::new(WorkerSketch::new(&self.budget));
-        Arc::clone(sketches.by_worker.entry(worker.0).or_insert_with(create))
+        let sketch = Arc::clone(sketches.by_worker.entry(worker.0).or_insert_with(create));
+        self.divide_budget(rules.len());
+        sketch
+    }
+
+    fn divide_budget(&self, rules: usize) {
+        self.budget.divide(rules * self.workers.load(Ordering::Relaxed).max(1) * WINDOWS);
     }
 
     /// Returns the `max` heaviest keys of a rule; an empty result if it has none.
@@ -130,10 +143,12 @@ impl TopKeys {
 
     /// Frees the memory of windows that have passed, and of rules that no configuration has any more.
     pub fn expire(&self, now: Timestamp) {
-        self.rules.lock().retain(|_, sketches| {
+        let mut rules = self.rules.lock();
+        rules.retain(|_, sketches| {
             sketches.by_worker.values().for_each(|sketch| sketch.expire(now));
             sketches.by_worker.values().any(|sketch| Arc::strong_count(sketch) > 1)
         });
+        self.divide_budget(rules.len());
     }
 }
 
@@ -167,7 +182,7 @@ impl WorkerSketch {
     }
 
     /// Returns copies of the windows that `now` covers. They are merged without the lock, for which a request may wait.
-    fn copy(&self, now: Timestamp) -> Option<[SketchCopy; 2]> {
+    fn copy(&self, now: Timestamp) -> Option<[SketchCopy; WINDOWS]> {
         let mut windows = self.windows.lock();
         let windows = windows.as_mut()?;
         windows.advance(now, &self.budget);
@@ -203,10 +218,12 @@ impl Windows {
 #[derive(Debug, Default)]
 struct Merge {
     keys: HashMap<KeyHash, TopKey>,
+    is_incomplete: bool,
 }
 
 impl Merge {
     fn add_counts(&mut self, sketch: &SketchCopy) {
+        self.is_incomplete |= sketch.is_incomplete;
         for tracked in &sketch.keys {
             let sum = self.keys.entry(tracked.key).or_insert_with(|| TopKey {
                 key: tracked.key,
@@ -232,6 +249,7 @@ impl Merge {
     }
 
     fn finish(self, max: usize) -> RuleTop {
+        let is_incomplete = self.is_incomplete;
         let mut keys: Vec<TopKey> = self.keys.into_values().collect();
         let (tracked, max_overcount) = (keys.len(), keys.iter().map(|key| key.overcount).max());
         keys.iter_mut().for_each(|key| key.counts.add_unknown(key.overcount));
@@ -240,7 +258,7 @@ impl Merge {
             (other.counts.total(), one.key).cmp(&(one.counts.total(), other.key))
         });
         keys.truncate(max);
-        RuleTop { tracked, max_overcount: max_overcount.unwrap_or_default(), keys }
+        RuleTop { tracked, max_overcount: max_overcount.unwrap_or_default(), is_incomplete, keys }
     }
 }
 

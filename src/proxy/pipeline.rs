@@ -224,7 +224,7 @@ fn record_without_limit(
     outcome: DecisionOutcome,
     attributes: &Attributes<'_>,
 ) {
-    view.limits.record_without_limit(rule, outcome, attributes);
+    view.limits.record_without_limit(rule, outcome, attributes, context.started_at);
     if let Some(log) = &mut context.log {
         log.set_decision(DecisionSummary::without_limit(rule, outcome));
     }

@@ -6,10 +6,13 @@
 //! says, so a reload loses no line.
 
 mod custom_format;
+mod hidden_parameters;
 mod line;
 mod output;
+mod time_format;
 mod writer;
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -42,6 +45,8 @@ pub struct AccessLogSettings {
     pub sample: Percent,
     /// Kinds of requests that are logged; empty for all requests.
     pub only: Box<[RequestKind]>,
+    /// Names of query parameters whose values are not logged.
+    pub hidden_parameters: Box<[Box<str>]>,
 }
 
 /// Destination of access log lines.
@@ -53,6 +58,16 @@ pub enum Sink {
     Stderr,
     /// This file, opened for appending.
     File(PathBuf),
+}
+
+impl fmt::Display for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::Stderr => f.write_str("stderr"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 /// Format of access log lines.
@@ -152,7 +167,6 @@ struct OpenLog {
 /// Opens the access logs of successive configurations. A destination that stays the same is not opened again.
 #[derive(Debug, Default)]
 pub struct AccessLogManager {
-    current: Mutex<Option<AccessLog>>,
     /// Writers of all destinations. One that is no longer configured exists until its last request has ended.
     writers: Mutex<Vec<Weak<LogWriter>>>,
     lost_lines: Arc<AtomicCounter>,
@@ -161,7 +175,8 @@ pub struct AccessLogManager {
 impl AccessLogSettings {
     /// Returns settings by which every request is logged to `sink`.
     pub fn new(sink: Sink, format: Format) -> Self {
-        Self { sink, format, sample: Percent::ONE_HUNDRED, only: Box::default() }
+        let hidden_parameters = Box::default();
+        Self { sink, format, sample: Percent::ONE_HUNDRED, only: Box::default(), hidden_parameters }
     }
 }
 
@@ -225,11 +240,13 @@ impl AccessLog {
         if !settings.only.is_empty() && !settings.only.iter().any(|kind| entry.is_of_kind(*kind)) {
             return;
         }
+        let path = hidden_parameters::hide(entry.path, &settings.hidden_parameters);
+        let entry = AccessLogEntry { path: &path, ..entry.clone() };
         let mut line = Vec::with_capacity(TYPICAL_LINE_LENGTH);
         match &settings.format {
-            Format::Envoy => line::write_envoy(entry, &mut line),
-            Format::Json => line::write_json(entry, &mut line),
-            Format::Custom(format) => format.write(entry, &mut line),
+            Format::Envoy => line::write_envoy(&entry, &mut line),
+            Format::Json => line::write_json(&entry, &mut line),
+            Format::Custom(format) => format.write(&entry, &mut line),
         }
         writer.write(line);
     }
@@ -248,26 +265,14 @@ pub(crate) fn formatted_line(entry: &AccessLogEntry<'_>, format: &Format) -> Vec
 }
 
 impl AccessLogManager {
-    /// Opens the access log of a configuration; `None` if it has none. With an error, the current log stays.
+    /// Opens the access log of a configuration; `None` if it has none.
     ///
     /// # Errors
     /// Any error of opening the file or starting a thread.
     pub fn open(&self, settings: Option<&AccessLogSettings>) -> io::Result<Option<AccessLog>> {
-        let mut current = self.current.lock();
-        let next = match settings {
-            Some(settings) => {
-                let writer = self.writer(&settings.sink)?;
-                Some(AccessLog(Arc::new(OpenLog { settings: settings.clone(), writer })))
-            }
-            None => None,
-        };
-        current.clone_from(&next);
-        Ok(next)
-    }
-
-    /// Returns the access log that was opened last.
-    pub fn current(&self) -> Option<AccessLog> {
-        self.current.lock().clone()
+        let Some(settings) = settings else { return Ok(None) };
+        let writer = self.writer(&settings.sink)?;
+        Ok(Some(AccessLog(Arc::new(OpenLog { settings: settings.clone(), writer }))))
     }
 
     /// Reopens the files before the next line (SIGUSR1), for log rotation. Has no effect on standard output and error.

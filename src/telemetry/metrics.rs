@@ -50,6 +50,7 @@ use self::worker::{ListenerCounts, WorkerCounts};
 use crate::engine::overrides::OverrideKind;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
+use crate::tls::key_pair::CertificateValidity;
 
 /// Version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -106,8 +107,8 @@ pub struct Scrape {
     pub limit_overrides: [(OverrideKind, usize); OverrideKind::ALL.len()],
     /// Limits shared with other instances.
     pub shared_limits: Vec<SharedLimitSample>,
-    /// Certificates of the listeners, by file, with their expiry in seconds since 1970.
-    pub certificates: BTreeMap<Box<str>, u64>,
+    /// Certificates that are presented to clients or upstreams, by file.
+    pub certificates: BTreeMap<Box<str>, CertificateValidity>,
     /// Upstreams and their endpoints.
     pub clusters: Vec<ClusterView>,
 }

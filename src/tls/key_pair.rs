@@ -1,5 +1,6 @@
 //! A certificate with its private key, for either side of a handshake.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::InconsistentKeys;
@@ -15,6 +16,15 @@ pub struct CertificateKeyPair {
     /// File it was read from, for display.
     pub file: Box<str>,
     pub(super) certified: Arc<CertifiedKey>,
+}
+
+/// Validity of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CertificateValidity {
+    /// Its start, in seconds since 1970.
+    pub not_before: u64,
+    /// Its end, in seconds since 1970.
+    pub expires: u64,
 }
 
 /// Error: the key does not belong to the certificate.
@@ -35,6 +45,22 @@ impl CertificateKeyPair {
         }
         Ok(Self { chain, file, certified: Arc::new(certified) })
     }
+}
+
+/// Returns the validity of each certificate file; of several certificates in one file, that of the first to expire.
+pub fn validity_by_file<'a>(
+    pairs: impl Iterator<Item = &'a CertificateKeyPair>,
+) -> BTreeMap<Box<str>, CertificateValidity> {
+    let mut files: BTreeMap<Box<str>, CertificateValidity> = BTreeMap::new();
+    for pair in pairs {
+        let info = &pair.chain.info;
+        let validity = CertificateValidity { not_before: info.valid_from, expires: info.expires };
+        let first = files.entry(pair.file.clone()).or_insert(validity);
+        if validity.expires < first.expires {
+            *first = validity;
+        }
+    }
+    files
 }
 
 impl PartialEq for CertificateKeyPair {

@@ -51,7 +51,7 @@ fn heaviest_keys_are_listed_by_rule() {
     assert_eq!(rules.iter().map(|rule| &rule["rule"]).collect::<Vec<_>>(), ["per-ip", "try"]);
     let per_ip = &rules[0];
     assert_eq!((&per_ip["tracked"], &per_ip["max_overcount"]), (&2.into(), &0.into()));
-    assert_eq!(per_ip["capacity"], 256);
+    assert_eq!((&per_ip["capacity"], &per_ip["incomplete"]), (&256.into(), &false.into()));
     let first = &per_ip["keys"][0];
     for (name, expected) in [
         ("key", Value::from("client_ip=203.0.113.7")),
@@ -67,6 +67,29 @@ fn heaviest_keys_are_listed_by_rule() {
     assert_eq!((&per_ip["keys"][1]["admitted"], &per_ip["keys"][1]["banned"]), (&1.into(), &false.into()));
     let shadow = &rules[1]["keys"][0];
     assert_eq!((&shadow["key"], &shadow["shadow"]), (&"client_ip=203.0.113.7, path=/a".into(), &3.into()));
+}
+
+#[test]
+fn rejections_for_an_incomplete_key_are_listed() {
+    let rules = "rules:
+- { name: required, key: { header: x-key }, limit: 9/d, on_missing: deny }
+- { name: tried, key: { header: x-other }, limit: 9/d, on_missing: deny, throttle: shadow }
+";
+    let weir = Weir::start(&config("echo", rules));
+    let mut client = Client::connect(weir.address());
+    for _ in 0..2 {
+        assert_eq!(client.get("/").status, 403);
+    }
+    let request = Request::get("/").header("x-key", "a");
+    assert_eq!(client.fetch(&request).status, 200);
+    assert_eq!(client.fetch(&request.header("x-key", "b")).status, 400, "two values are no key either");
+    let top = weir.admin_json("/limits/top");
+    let incomplete = |rule: usize| {
+        let keys = top["rules"][rule]["keys"].as_array().unwrap();
+        keys.iter().find(|key| key["key"] == "incomplete key").unwrap_or_else(|| panic!("{top}")).clone()
+    };
+    assert_eq!((&incomplete(0)["rejected"], &incomplete(0)["admitted"]), (&3.into(), &0.into()));
+    assert_eq!(incomplete(1)["shadow"], 1);
 }
 
 #[test]
@@ -140,6 +163,17 @@ fn events_are_sent_every_second_until_the_process_ends() {
     assert_eq!(weir.wait_exit().code(), Some(0));
     let mut rest = String::new();
     while events.read_line(&mut rest).is_ok_and(|read| read > 0) {}
+}
+
+#[test]
+fn pages_of_another_origin_open_no_event_stream() {
+    let weir = Weir::start(&config("echo", ""));
+    let status_from = |site: &str| {
+        let request = Request::get("/events?once").host("localhost").header("sec-fetch-site", site);
+        fetch(weir.admin_address("full"), &request).status
+    };
+    assert_eq!(["cross-site", "same-site", "x"].map(status_from), [403; 3]);
+    assert_eq!(["same-origin", "none"].map(status_from), [200; 2]);
 }
 
 #[test]

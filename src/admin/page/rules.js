@@ -81,7 +81,8 @@ class RuleDetail {
     ]);
     showShares(this.shares, rule.shared);
     const entries = (top?.keys ?? []).map((key) => ({ rule: rule.name, key }));
-    const error = top?.max_overcount ? `, counts at most ${formatCount(top.max_overcount)} too high` : "";
+    const error = (top?.max_overcount ? `, counts at most ${formatCount(top.max_overcount)} too high` : "")
+      + (top?.incomplete ? ", incomplete: counts may be too low" : "");
     setText(this.keysTitle, `Heaviest keys${top ? ` (${formatCount(top.tracked)} tracked${error})` : ""}`);
     this.keys.show(entries, rule.action === "limit" ? "No requests in the last minutes." : "This rule has no counters.");
   }

@@ -1,5 +1,6 @@
 //! Compiles the settings of the access log.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +11,8 @@ use crate::config::parse::{self, nearest_name};
 use crate::config::raw::{self, OrOff};
 use crate::limiter::percent::Percent;
 use crate::observe::key_writer::LogKeys;
+use crate::rules::attribute::Attribute;
+use crate::rules::rule::{Action, Rule};
 use crate::telemetry::access_log::{AccessLogSettings, CustomFormat, Format, Sink};
 
 /// Compiles `access_log` and `log_keys`.
@@ -58,7 +61,32 @@ fn compile_access_log(
     let sink = report.ok_or_report(at.key("path"), parse_sink(path, file));
     note_switch_as_file(path, at.key("path"), report);
     let only = map.only.iter().flat_map(|only| only.items()).map(|(_, kind)| *kind).collect();
-    Some(AccessLogSettings { sink: sink?, format: format?, sample: sample?, only })
+    note_empty_sample(sample, at.key("sample"), report);
+    let settings = AccessLogSettings::new(sink?, format?);
+    Some(AccessLogSettings { sample: sample?, only, ..settings })
+}
+
+/// Hides the values of query parameters that are parts of keys if `log_keys` hides keys.
+pub(super) fn hide_parameters(log: &mut AccessLogSettings, log_keys: Option<LogKeys>, rules: &[Rule]) {
+    match log_keys {
+        Some(LogKeys::Hash | LogKeys::Off) => {}
+        Some(LogKeys::Value) | None => return,
+    }
+    let parts = rules.iter().flat_map(|rule| match &rule.action {
+        Action::Limit(limiting) => &*limiting.key.0,
+        Action::Allow | Action::Deny => &[],
+    });
+    let name_of = |part| if let Attribute::Query(name) = part { Some(&**name) } else { None };
+    let names: BTreeSet<&str> = parts.filter_map(name_of).collect();
+    log.hidden_parameters = names.into_iter().map(Box::from).collect();
+}
+
+/// Adds a note for a log to which nothing is written.
+fn note_empty_sample(sample: Option<Percent>, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    if sample == Some(Percent::from_hundredths(0)) {
+        let note = ValueError::new("no request is logged, not even those that `only` selects");
+        report.add_note(at, note.with_hint("write `access_log: disabled`, or a share above 0%"));
+    }
 }
 
 /// Parses a format: a word, or a format string, which has at least one operator.

@@ -47,6 +47,15 @@ impl Reload {
     }
 }
 
+/// A valid setting that cannot be used at present, such as a file that cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusableSetting {
+    /// The key.
+    pub key: &'static str,
+    /// What is wrong.
+    pub message: String,
+}
+
 /// State of the configuration, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadStatus {

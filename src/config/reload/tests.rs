@@ -56,6 +56,7 @@ impl RunningReloader {
         let thread = thread::spawn(move || {
             reloader.run(
                 || Timestamp::from_secs(7),
+                |_| Ok(()),
                 |reload| {
                     let _ = sender.send(reload);
                 },
@@ -227,11 +228,40 @@ fn reload_applies_change_made_before_run() {
     let handle = reloader.handle();
     reloader.run(
         || Timestamp::EPOCH,
+        |_| Ok(()),
         |reload| {
             assert_eq!(reload.outcome(), ReloadOutcome::Applied);
             handle.stop();
         },
     );
+}
+
+#[test]
+fn configuration_that_cannot_be_prepared_is_rejected_until_it_can() {
+    let (_directory, path) = new_config_file();
+    let watch = FileWatch::for_file(&path);
+    let origin = ReloadOrigin::File(path.clone());
+    let (_, reloader) = Reloader::start_from(origin, None, watch, BY_EVENTS).unwrap();
+    replace(&path, &text("2/s"));
+    let (handle, mut outcomes) = (reloader.handle(), Vec::new());
+    let is_usable = std::cell::Cell::new(false);
+    let unusable = || UnusableSetting { key: "access_log", message: "cannot open /x".to_owned() };
+    reloader.run(
+        || Timestamp::EPOCH,
+        |_| is_usable.get().then_some(()).ok_or_else(unusable),
+        |reload| {
+            if let Reload::Rejected { problems } = &reload {
+                let expected = format!("{}: access_log: cannot open /x", path.display());
+                assert_eq!(problems.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+            }
+            outcomes.push(reload.outcome());
+            match is_usable.replace(true) {
+                false => handle.request_reload(),
+                true => handle.stop(),
+            }
+        },
+    );
+    assert_eq!(outcomes, [ReloadOutcome::Rejected, ReloadOutcome::Applied]);
 }
 
 #[test]

@@ -124,4 +124,5 @@ fn sketch_without_budget_tracks_nothing() {
     let mut sketch = KeySketch::new(8, &KeyBudget::new(0));
     sketch.record(key(1), DecisionOutcome::Allowed, Timestamp::EPOCH, text);
     assert!(sketch.keys.is_empty() && sketch.cells.is_empty());
+    assert!(sketch.copy().is_incomplete);
 }

@@ -47,6 +47,61 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn counts_are_too_low_only_if_the_rule_is_incomplete(
+        budget in 0_usize..60,
+        decisions in proptest::collection::vec((0_usize..4, 0_usize..2, 0_u16..40, 0_u64..120), 0..800),
+    ) {
+        let top_keys = TopKeys::with_budget(budget);
+        let names = ["a", "b", "c", "d"];
+        let workers = [(); 2].map(|()| top_keys.add_worker());
+        let sketches = names.map(|rule| workers.map(|worker| top_keys.sketch(worker, rule, "key")));
+        let mut counts: BTreeMap<(usize, u16), u64> = BTreeMap::new();
+        let mut ordered = decisions;
+        ordered.sort_by_key(|(.., at)| *at);
+        for (rule, worker, number, at) in ordered {
+            record(&sketches[rule][worker], number, DecisionOutcome::Limited, seconds(at));
+            *counts.entry((rule, number)).or_insert(0) += 1;
+        }
+        prop_assert!(tracked_keys(&sketches.concat()) <= budget);
+        for (rule, name) in names.iter().enumerate() {
+            let top = top_keys.top(name, usize::MAX, seconds(119));
+            prop_assert!(!top.is_incomplete || budget < 16, "16 sketches have one key each");
+            let seen = counts.keys().any(|(of, _)| *of == rule);
+            prop_assert!(top.is_incomplete || top.keys.is_empty() != seen, "{name} is invisible");
+            for shown in &top.keys {
+                let (count, estimate) = (counts[&(rule, shown.text.parse().unwrap())], shown.counts.total());
+                prop_assert!(top.is_incomplete || estimate >= count);
+                prop_assert!(estimate - shown.overcount <= count && shown.overcount <= top.max_overcount);
+            }
+        }
+    }
+}
+
+/// Returns the number of keys that these sketches track in all windows.
+fn tracked_keys(sketches: &[Arc<WorkerSketch>]) -> usize {
+    let copies = sketches.iter().filter_map(|sketch| sketch.copy(seconds(119))).flatten();
+    copies.map(|copy| copy.keys.len()).sum()
+}
+
+#[test]
+fn rules_with_many_keys_do_not_hide_another_rule() {
+    let top_keys = TopKeys::default();
+    let worker = top_keys.add_worker();
+    let flooded: Vec<_> =
+        (0..256).map(|rule| top_keys.sketch(worker, &format!("flooded-{rule}"), "[path]")).collect();
+    let quiet = top_keys.sketch(worker, "z", "[client_ip]");
+    for (sketch, number) in flooded.iter().flat_map(|sketch| (0..257).map(move |number| (sketch, number))) {
+        record(sketch, number, DecisionOutcome::Allowed, START);
+    }
+    (0..3).for_each(|_| record(&quiet, 1, DecisionOutcome::Limited, START));
+    let top = top_keys.top("z", 5, START);
+    assert_eq!((top.tracked, top.max_overcount, top.is_incomplete), (1, 0, false));
+    assert_eq!(top.keys[0].counts.rejected, 3);
+    assert!(tracked_keys(&flooded) <= MAX_TRACKED_KEYS);
+}
+
 #[test]
 fn decisions_are_shown_for_one_to_two_windows() {
     let top_keys = TopKeys::default();
@@ -84,7 +139,8 @@ fn expiry_frees_passed_windows_and_removed_rules() {
     record(&idle, 1, DecisionOutcome::Allowed, START);
     let busy = top_keys.sketch(top_keys.add_worker(), "busy", "key");
     record(&busy, 1, DecisionOutcome::Allowed, seconds(180));
-    assert_eq!(top_keys.top("busy", 5, seconds(180)).tracked, 0, "the budget is used up");
+    let starved = top_keys.top("busy", 5, seconds(180));
+    assert_eq!((starved.tracked, starved.is_incomplete), (0, true), "the budget is used up");
     top_keys.expire(seconds(180));
     record(&busy, 1, DecisionOutcome::Allowed, seconds(180));
     assert_eq!(top_keys.top("busy", 5, seconds(180)).tracked, 1);

@@ -10,6 +10,7 @@ use http::HeaderName;
 use http::header::{HOST, USER_AGENT};
 
 use super::line::{MAX_PATH_LENGTH, MAX_VALUE_LENGTH, protocol, push_escaped, push_time, response_code};
+use super::time_format::{TimeFormat, known_specifiers};
 use super::{AccessLogEntry, LoggedRule};
 use crate::limiter::timestamp::saturating_millis;
 
@@ -38,6 +39,9 @@ pub enum FormatError {
     /// The argument of an operator, or its length.
     #[error("invalid argument of operator %{0}%")]
     InvalidArgument(String),
+    /// A specifier of `%START_TIME(FORMAT)%`.
+    #[error("unknown specifier {0} of START_TIME, expected one of {known}", known = known_specifiers())]
+    UnknownTimeSpecifier(String),
     /// Too many header names.
     #[error("more than {max} headers", max = MAX_OTHER_HEADERS)]
     TooManyHeaders,
@@ -53,6 +57,10 @@ enum FormatPiece {
 enum FormatValue {
     /// The first of these headers that the request has.
     Header(Box<[HeaderSource]>),
+    /// Arrival time of the request.
+    Time(TimeFormat),
+    /// The path without the query.
+    PlainPath,
     Field(Field),
 }
 
@@ -115,7 +123,8 @@ enum HeaderSource {
 
 fn known_operators() -> String {
     let fields = FIELDS.iter().map(|(name, _)| format!("%{name}%"));
-    std::iter::once("%REQ(NAME)%".to_owned()).chain(fields).collect::<Vec<_>>().join(", ")
+    let with_arguments = ["%REQ(NAME)%", "%PATH(NQ)%", "%PATH(WQ)%", "%START_TIME(FORMAT)%"];
+    with_arguments.map(str::to_owned).into_iter().chain(fields).collect::<Vec<_>>().join(", ")
 }
 
 impl CustomFormat {
@@ -128,7 +137,8 @@ impl CustomFormat {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('%') {
             push_literal(&mut pieces, before);
-            let (operator, next) = after.split_once('%').ok_or(FormatError::Unterminated)?;
+            let end = end_of_operator(after).ok_or(FormatError::Unterminated)?;
+            let (operator, next) = (&after[..end], &after[end + 1..]);
             match operator {
                 "" => push_literal(&mut pieces, "%"),
                 operator => pieces.push(parse_operator(operator, &mut other_headers)?),
@@ -158,6 +168,13 @@ impl CustomFormat {
                 FormatPiece::Value { value: FormatValue::Field(field), max_length } => {
                     write_field(*field, entry, *max_length, line);
                 }
+                FormatPiece::Value { value: FormatValue::Time(format), .. } => {
+                    format.write(entry.start, line)
+                }
+                FormatPiece::Value { value: FormatValue::PlainPath, max_length } => {
+                    let path = entry.path.split('?').next().unwrap_or_default();
+                    push_escaped(line, path.as_bytes(), *max_length);
+                }
                 FormatPiece::Value { value: FormatValue::Header(sources), max_length } => {
                     let value = sources.iter().find_map(|source| source.read(entry));
                     push_escaped(line, value.unwrap_or(MISSING), *max_length);
@@ -175,6 +192,16 @@ fn push_literal(pieces: &mut Vec<FormatPiece>, text: &str) {
     }
 }
 
+/// Returns the position of the percent sign that ends an operator. Arguments may contain percent signs, but no closing
+/// parenthesis, as in Envoy.
+fn end_of_operator(text: &str) -> Option<usize> {
+    let end = text.find('%')?;
+    match text[..end].find('(').and_then(|open| Some(open + text[open..].find(')')?)) {
+        Some(closed) => Some(closed + text[closed..].find('%')?),
+        None => Some(end),
+    }
+}
+
 /// Parses the text between two percent signs: `NAME`, `NAME(ARGUMENT)`, either followed by `:LENGTH`.
 fn parse_operator(operator: &str, other_headers: &mut Vec<HeaderName>) -> Result<FormatPiece, FormatError> {
     let invalid = || FormatError::InvalidArgument(operator.to_owned());
@@ -186,22 +213,45 @@ fn parse_operator(operator: &str, other_headers: &mut Vec<HeaderName>) -> Result
         _ => (operator, None),
     };
     let upper = name.to_ascii_uppercase();
-    let value = match upper.strip_prefix("REQ(") {
-        Some(names) => {
-            let names = names.strip_suffix(')').ok_or_else(invalid)?;
+    let (word, arguments) = match upper.split_once('(') {
+        Some((word, _)) => (word, Some(&name[word.len() + 1..])),
+        None => (&*upper, None),
+    };
+    let arguments = arguments.map(|text| text.strip_suffix(')').ok_or_else(invalid));
+    let value = match (word, arguments) {
+        ("REQ", Some(names)) => {
+            let names = names?.to_ascii_uppercase();
             let mut source = |name: &str| HeaderSource::parse(name, other_headers).ok_or_else(invalid);
             FormatValue::Header(names.split('?').map(&mut source).collect::<Result<_, _>>()?)
         }
-        None => {
+        ("PATH", arguments) => parse_path(arguments.transpose()?.unwrap_or_default()).ok_or_else(invalid)?,
+        ("START_TIME", Some(format)) if format != Ok("") => {
+            FormatValue::Time(TimeFormat::parse(format?).map_err(FormatError::UnknownTimeSpecifier)?)
+        }
+        ("START_TIME", _) => FormatValue::Field(Field::StartTime),
+        _ => {
             let field = FIELDS.iter().find(|(known, _)| *known == upper).map(|(_, field)| *field);
             FormatValue::Field(field.ok_or_else(|| FormatError::UnknownOperator(operator.to_owned()))?)
         }
     };
     let longest = match &value {
+        FormatValue::PlainPath => MAX_PATH_LENGTH,
         FormatValue::Header(sources) if sources.contains(&HeaderSource::Path) => MAX_PATH_LENGTH,
-        FormatValue::Header(_) | FormatValue::Field(_) => MAX_VALUE_LENGTH,
+        FormatValue::Header(_) | FormatValue::Time(_) | FormatValue::Field(_) => MAX_VALUE_LENGTH,
     };
     Ok(FormatPiece::Value { value, max_length: length.map_or(longest, |length| length.min(longest)) })
+}
+
+/// Parses the arguments of `PATH(X:Y)`. All sources Y are the request target as received.
+fn parse_path(arguments: &str) -> Option<FormatValue> {
+    let upper = arguments.to_ascii_uppercase();
+    let (query, source) = upper.split_once(':').unwrap_or((&upper, ""));
+    let path = || FormatValue::Header([HeaderSource::Path].into());
+    match (query, source) {
+        ("NQ", "" | "ORIG" | "PATH" | "ORIG_OR_PATH") => Some(FormatValue::PlainPath),
+        ("" | "WQ", "" | "ORIG" | "PATH" | "ORIG_OR_PATH") => Some(path()),
+        _ => None,
+    }
 }
 
 impl HeaderSource {

@@ -27,6 +27,7 @@ use super::worker::{ListenerCounts, STATUS_CLASSES};
 use super::{
     ElasticSample, MetricTotals, ReloadOutcome, Scrape, SharedLimitSample, SpanMetrics, StateFileSample,
 };
+use crate::tls::key_pair::CertificateValidity;
 use crate::tls::server::ServerHandshakeError;
 
 /// Required by the recorder's interface. The level has no effect here.
@@ -182,10 +183,11 @@ impl MetricRegistry {
             self.set_gauge(&families::UPSTREAM_ENDPOINTS, &[name], view.hosts.len() as f64);
             self.set_gauge(&families::UPSTREAM_ENDPOINTS_HEALTHY, &[name], healthy as f64);
         }
-        for (file, expires) in &scrape.certificates {
+        for (file, CertificateValidity { not_before, expires }) in &scrape.certificates {
             let remaining = *expires as f64 - scrape.now.as_secs() as f64;
             self.set_gauge(&families::CERTIFICATE_EXPIRY, &[("certificate", file)], remaining);
             self.set_gauge(&families::CERTIFICATE_EXPIRY_TIME, &[("certificate", file)], *expires as f64);
+            self.set_gauge(&families::CERTIFICATE_NOT_BEFORE, &[("certificate", file)], *not_before as f64);
         }
         self.set_counter(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed_requests.get());
         for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {

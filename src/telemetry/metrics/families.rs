@@ -111,6 +111,10 @@ pub(super) static CERTIFICATE_EXPIRY_TIME: Family = gauge(
     "weir_tls_certificate_expiry_timestamp_seconds",
     "When a certificate that is presented to clients or upstreams expires.",
 );
+pub(super) static CERTIFICATE_NOT_BEFORE: Family = gauge(
+    "weir_tls_certificate_not_before_timestamp_seconds",
+    "When the validity of a certificate that is presented to clients or upstreams began.",
+);
 
 pub(super) static UPSTREAM_REQUESTS: Family =
     counter("weir_upstream_requests_total", "Requests sent upstream, by outcome.");

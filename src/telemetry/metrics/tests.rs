@@ -9,11 +9,15 @@ use crate::limiter::elastic::Headroom;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::{Signal, SignalLevel};
 use crate::tls::SessionStart;
+use crate::tls::key_pair::CertificateValidity;
 
 fn scrape() -> Scrape {
     Scrape {
         limit_overrides: [(OverrideKind::Boost, 2), (OverrideKind::Ban, 1)],
-        certificates: BTreeMap::from([("app.crt".into(), 1_000_171)]),
+        certificates: BTreeMap::from([(
+            "app.crt".into(),
+            CertificateValidity { not_before: 900_000, expires: 1_000_171 },
+        )]),
         now: Timestamp::from_secs(1_000_071),
         start_time: Timestamp::from_secs(1_000_000),
         is_live: true,
@@ -136,6 +140,7 @@ fn rendered_metrics_sum_all_workers() {
         (r#"weir_proxy_protocol_connections_total{listener="0.0.0.0:8081",outcome="v2"}"#, 1.0),
         (r#"weir_tls_certificate_expiry_seconds{certificate="app.crt"}"#, 100.0),
         (r#"weir_tls_certificate_expiry_timestamp_seconds{certificate="app.crt"}"#, 1_000_171.0),
+        (r#"weir_tls_certificate_not_before_timestamp_seconds{certificate="app.crt"}"#, 900_000.0),
         (r#"weir_geo_decisions_total{country="BR",outcome="rejected"}"#, 2.0),
         (r#"weir_geo_decisions_total{country="unknown",outcome="admitted"}"#, 1.0),
         (r#"weir_alerts_firing{alertname="WeirStoreLost"}"#, 1.0),

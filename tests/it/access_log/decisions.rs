@@ -107,6 +107,23 @@ fn credentials_in_keys_are_hashed_unless_log_keys_says_otherwise() {
 }
 
 #[test]
+fn query_parameters_of_hidden_keys_are_not_in_the_logged_path() {
+    let path_with = |log_keys: &str| {
+        let log = AccessLogFile::new();
+        let rules = "rules: [{ name: r, key: [{ query: api_key }], limit: 9/d }]\n";
+        let weir = start(&log, "", &format!("{log_keys}\n{rules}"));
+        fetch_all(&weir, &["/a?api_key=s3cret&q=1"]);
+        json_lines(&log, 1)[0]["path"].as_str().unwrap().to_owned()
+    };
+    for log_keys in ["log_keys: hash", "log_keys: off"] {
+        assert_eq!(path_with(log_keys), "/a?api_key=-&q=1", "{log_keys}");
+    }
+    for log_keys in ["", "log_keys: value"] {
+        assert_eq!(path_with(log_keys), "/a?api_key=s3cret&q=1", "{log_keys}");
+    }
+}
+
+#[test]
 fn only_selects_limited_requests_and_errors() {
     let log = AccessLogFile::new();
     let weir = start(&log, ", only: [limited, errors]", EVERY_OUTCOME);

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::AccessLogFile;
+use crate::support::weir::command;
 use crate::support::{Client, Weir, config, get, wait};
 
 fn with_log(log: &AccessLogFile, format: &str) -> String {
@@ -60,8 +61,25 @@ fn no_line_is_lost_when_the_destination_changes_under_load() {
 fn log_that_cannot_be_opened_leaves_the_previous_one_in_force() {
     let log = AccessLogFile::new();
     let weir = Weir::start(&with_log(&log, "envoy"));
-    weir.reload(&config("echo", "access_log: /no/such/directory/access.log\n"));
-    get(weir.address(), "/still");
+    let unusable = "access_log: /no/such/access.log\nrules: [{ name: new, action: deny }]\n";
+    weir.assert_reload_rejected(&config("echo", unusable));
+    for page in ["/server_info", "/limits"] {
+        let problem = "access_log: cannot open /no/such/access.log: No such file or directory";
+        assert!(weir.admin_get(page).body.text().contains(problem), "{page} does not show the problem");
+    }
+    assert_eq!(get(weir.address(), "/still").status, 200, "no part of the new configuration is in force");
     assert!(log.lines(1)[0].contains("/still"));
-    assert!(weir.log().iter().any(|line| line.contains("cannot open the access log")));
+}
+
+#[test]
+fn start_names_the_log_that_it_cannot_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("weir.yaml");
+    fs::write(&file, config("echo", "access_log: /no/such/access.log\n")).unwrap();
+    let ended = command(["run", "-c"]).arg(&file).output().unwrap();
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        !ended.status.success() && errors.contains("cannot open the access log /no/such/access.log"),
+        "{errors}"
+    );
 }

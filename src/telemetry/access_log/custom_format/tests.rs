@@ -59,6 +59,25 @@ fn operators_write_their_values() {
 }
 
 #[test]
+fn path_is_written_with_or_without_the_query() {
+    assert_eq!(line("%PATH(NQ)% %path(nq:orig):2% %PATH(NQ:ORIG_OR_PATH)%"), "/one /o /one\n");
+    for format in ["%PATH%", "%PATH()%", "%PATH(WQ)%", "%PATH(:PATH)%", "%PATH(WQ:ORIG)%"] {
+        assert_eq!(line(format), "/one?a=\\x22b\\x22\n", "{format}");
+    }
+}
+
+#[test]
+fn start_time_has_the_given_format() {
+    assert_eq!(
+        line("[%START_TIME(%Y-%m-%d (%H:%M:%S.%3f)%] %start_time(%s)% %START_TIME()%"),
+        "[2026-11-21 (05:32:33.704] 1795239153 2026-11-21T05:32:33.704Z\n"
+    );
+    let error = CustomFormat::parse("%START_TIME(%Y %Q)%").unwrap_err();
+    assert_eq!(error, FormatError::UnknownTimeSpecifier("%Q".to_owned()));
+    assert!(error.to_string().contains("expected one of %Y, %m, "), "{error}");
+}
+
+#[test]
 fn missing_values_are_a_dash() {
     assert_eq!(
         line(
@@ -83,9 +102,12 @@ fn values_of_clients_are_escaped() {
 fn invalid_formats_are_rejected_with_the_known_operators() {
     let error = |format| CustomFormat::parse(format).unwrap_err();
     assert_eq!(error("100%"), FormatError::Unterminated);
+    assert_eq!(error("%START_TIME(%Y)"), FormatError::Unterminated);
     assert_eq!(error("%NO_SUCH%"), FormatError::UnknownOperator("NO_SUCH".to_owned()));
     assert!(error("%NO_SUCH%").to_string().contains("%WEIR_RULE%"));
-    for format in ["%REQ(%", "%REQ()%", "%REQ(a b)%", "%DURATION:x%", "%REQ(X):-1%"] {
+    for format in
+        ["%REQ(%", "%REQ()%", "%REQ(a b)%", "%DURATION:x%", "%REQ(X):-1%", "%PATH(XQ)%", "%PATH(NQ:X)%"]
+    {
         assert!(matches!(error(format), FormatError::InvalidArgument(_)), "{format}");
     }
     let many: String = (0..=MAX_OTHER_HEADERS).map(|index| format!("%REQ(x-{index})%")).collect();
