@@ -122,7 +122,7 @@ impl<S> Engine<S> {
         let mut policy = self.policy.lock();
         *self.spec.lock() = spec.clone();
         let new_policy = spec.install(policy.generation + 1, &self.limiter, now());
-        self.overrides.reapply(&new_policy, &self.limiter, now());
+        self.overrides.reapply(&policy, &new_policy, &self.limiter, now());
         let snapshot = create_snapshot(Arc::clone(&new_policy), &self.current.load());
         self.current.store(Arc::new(snapshot));
         let old_policy = std::mem::replace(&mut *policy, new_policy);
