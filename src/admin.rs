@@ -5,6 +5,7 @@
 //! that others can reach. The interface serves until the process exits, so that a graceful shutdown can be observed.
 
 mod actions;
+mod audit;
 mod authorization;
 mod certs;
 mod clusters;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
+pub use self::audit::RejectionAudit;
 pub use self::events::EventHub;
 pub use self::response::FullResponse;
 pub use self::router::{handle, serve};
@@ -43,6 +45,7 @@ use crate::limiter::Limiter;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 use crate::listener::ListenAddress;
+use crate::observe::key_writer::{KeyWriter, LogKeys};
 use crate::observe::top_keys::TopKeys;
 use crate::state_file;
 use crate::telemetry::access_log::AccessLogManager;
@@ -97,6 +100,8 @@ pub trait Inspect: Send + Sync {
     fn wall_clock(&self) -> Timestamp;
     /// Returns the policy in force.
     fn policy(&self) -> Arc<Policy>;
+    /// Returns how operators see keys; `None` for the default.
+    fn log_keys(&self) -> Option<LogKeys>;
     /// Returns the upstreams with their endpoints.
     fn upstreams(&self) -> Vec<ClusterView>;
     /// Returns the TLS configurations in force on the listeners.
@@ -142,6 +147,8 @@ pub struct AdminState {
     pub token: Arc<ArcSwapOption<AdminToken>>,
     /// Whether the full interface is on loopback.
     pub is_loopback: bool,
+    /// Rejected requests that are not in the audit log yet; initially empty.
+    pub rejections: RejectionAudit,
     /// Overrides of single keys.
     pub overrides: Arc<OverrideBook>,
     /// Listeners for clients.
@@ -150,6 +157,17 @@ pub struct AdminState {
     pub events: EventHub,
     /// Cached numbers of counters per limit; initially empty.
     pub key_counts: KeyCounts,
+}
+
+impl AdminState {
+    /// Returns the writer of keys under `policy`.
+    fn key_writer(&self, policy: &Policy) -> KeyWriter {
+        KeyWriter {
+            visibility: self.process.log_keys(),
+            ipv6_prefix: policy.identify.ipv6_prefix,
+            hasher: self.limiter.hasher(),
+        }
+    }
 }
 
 impl fmt::Debug for AdminState {

@@ -61,7 +61,7 @@ pub enum AdminClientError {
     #[error("the admin port at {0} does not respond")]
     Timeout(AdminAddress),
     /// The admin port requires a token, or another one.
-    #[error("the admin port requires a token: use --token-file FILE or WEIR_ADMIN_TOKEN")]
+    #[error("the admin port requires a token: use --token-file FILE, --token TOKEN or WEIR_ADMIN_TOKEN")]
     Unauthorized,
     /// The status code is not 200.
     #[error("the admin port responds {status}: {message}")]

@@ -83,6 +83,8 @@ struct RunningApp {
     state_saver: Option<StateSaver>,
     /// Token of the admin port, which a reload replaces.
     admin_token: Arc<ArcSwapOption<AdminToken>>,
+    /// Whether the admin port, which needs a restart to move, is on loopback.
+    is_admin_on_loopback: bool,
     tracer_guard: Option<spans::TracerGuard>,
 }
 
@@ -261,6 +263,7 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
         alert_settings: Arc::new(alerts::settings_sender(config)),
         state_saver,
         admin_token,
+        is_admin_on_loopback: config.admin.address.ip().is_loopback(),
         tracer_guard,
     })
 }

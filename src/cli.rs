@@ -139,11 +139,11 @@ pub enum Command {
 /// Where the token of an admin port comes from.
 #[derive(Debug, Args)]
 pub struct AdminTokenArgs {
-    /// File with the admin port's token, if one is required. WEIR_ADMIN_TOKEN has it otherwise.
+    /// File with the token of the admin port, if it requires one.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// The token itself. An option in public would be visible to every user of the machine.
-    #[arg(long, env = "WEIR_ADMIN_TOKEN", hide = true, hide_env_values = true)]
+    /// The token itself. Other users of the machine can see options, so prefer the file or the variable.
+    #[arg(long, value_name = "TOKEN", env = "WEIR_ADMIN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 }
 
@@ -200,8 +200,8 @@ pub struct ExplainOptions {
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<String>,
     /// Token of the admin port. Defaults to that of the configuration file.
-    #[arg(long, value_name = "TOKEN", env = "WEIR_ADMIN_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
+    #[command(flatten)]
+    pub token: AdminTokenArgs,
     /// Header of the request; may be repeated.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub headers: Vec<String>,

@@ -147,7 +147,7 @@ impl<S> Engine<S> {
         create_snapshot: impl FnOnce(Arc<Policy>, &S) -> S,
     ) -> u64 {
         let new_policy = self.spec.lock().install(generation, &self.limiter, now());
-        self.overrides.reapply(&new_policy, &self.limiter, now());
+        self.overrides.reapply(policy, &new_policy, &self.limiter, now());
         let snapshot = create_snapshot(Arc::clone(&new_policy), &self.current.load());
         self.current.store(Arc::new(snapshot));
         let old_policy = std::mem::replace(policy, new_policy);

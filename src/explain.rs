@@ -11,8 +11,12 @@ mod request;
 mod rules;
 mod text;
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
+
+use http::StatusCode;
+use http::header::HOST;
 
 pub use self::decide::{PredictedAction, StoreState, predict};
 pub use self::report::{
@@ -24,7 +28,7 @@ pub use self::text::render;
 use crate::engine::Policy;
 use crate::engine::overrides::OverrideBook;
 use crate::identify::descriptor::ParsedDescriptor;
-use crate::identify::{Attributes, identify};
+use crate::identify::{Attributes, host, identify, is_forwarded_method};
 use crate::limiter::Limiter;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
@@ -57,6 +61,9 @@ impl ExplainContext<'_> {
 
 /// Explains what would happen to `request`.
 pub fn explain(request: &RequestDescription, context: &ExplainContext<'_>) -> Explanation {
+    if let Some(malformed) = malformed(request) {
+        return Explanation::malformed(&malformed, request, context);
+    }
     let (settings, time) = (&context.policy.identify, context.wall_clock);
     let descriptor =
         ParsedDescriptor::new(request.entries.iter().map(|(key, value)| (key.as_str(), value.as_str())));
@@ -66,11 +73,46 @@ pub fn explain(request: &RequestDescription, context: &ExplainContext<'_>) -> Ex
             let RequestDescription { method, uri, headers, peer, .. } = request;
             match identify(method, uri, headers, *peer, settings, time) {
                 Ok(attributes) => attributes,
-                Err(error) => return Explanation::malformed(&error.to_string(), context),
+                Err(error) => {
+                    let malformed = MalformedRequest::bad_request(error);
+                    return Explanation::malformed(&malformed, request, context);
+                }
             }
         }
     };
     explain_attributes(&attributes, request.domain.as_deref(), request.peer, context)
+}
+
+/// A request that is rejected before any rule.
+struct MalformedRequest {
+    status: StatusCode,
+    problem: String,
+}
+
+impl MalformedRequest {
+    fn bad_request(problem: impl fmt::Display) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, problem: problem.to_string() }
+    }
+}
+
+/// Returns why a request is rejected before any rule, as far as its description shows that. A description without a host
+/// is not that of a request without one.
+fn malformed(request: &RequestDescription) -> Option<MalformedRequest> {
+    if request.domain.is_some() {
+        return None;
+    }
+    if !is_forwarded_method(&request.method) {
+        let problem = format!("the method {} is not supported", request.method);
+        return Some(MalformedRequest { status: StatusCode::METHOD_NOT_ALLOWED, problem });
+    }
+    let mut hosts = request.headers.get_all(HOST).iter();
+    let (first, others) = (hosts.next(), hosts.count());
+    if others > 0 {
+        return Some(MalformedRequest::bad_request("several hosts"));
+    }
+    first
+        .filter(|host| !host::is_valid(host.as_bytes()))
+        .map(|_| MalformedRequest::bad_request("invalid host"))
 }
 
 /// Explains what would happen to a request with these attributes, which arrives from `peer`.

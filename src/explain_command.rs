@@ -20,6 +20,9 @@ const MAX_KEYS: usize = 1000;
 /// Status of a response that has what was requested.
 const OK: u16 = 200;
 
+/// Status of a response to a request without the token.
+const UNAUTHORIZED: u16 = 401;
+
 /// Arguments of the command.
 #[derive(Clone, Debug)]
 pub struct ExplainArgs {
@@ -155,6 +158,9 @@ fn from_instance(
     };
     let target = format!("/explain?{}", request.to_query());
     let response = admin_client::get(address, &target, token.as_deref())?;
+    if response.status == UNAUTHORIZED {
+        return Err(AdminClientError::Unauthorized.into());
+    }
     if response.status != OK {
         let text = String::from_utf8_lossy(&response.body);
         return Err(ExplainError::Other(format!("{address}: {} {}", response.status, text.trim_end())));

@@ -126,6 +126,14 @@ impl Attributes<'_> {
 #[error("malformed path")]
 pub struct MalformedPath;
 
+/// Maximum length of a method. The longest registered one has 17 letters; longer ones would only fill logs.
+const MAX_METHOD_LENGTH: usize = 64;
+
+/// Whether a reverse proxy forwards requests with this method.
+pub fn is_forwarded_method(method: &Method) -> bool {
+    !matches!(*method, Method::CONNECT | Method::TRACE) && method.as_str().len() <= MAX_METHOD_LENGTH
+}
+
 /// Returns the attributes of a request that arrived from `peer` at `now`.
 ///
 /// # Errors

@@ -128,12 +128,16 @@ fn show_top(options: &TopOptions) -> ExitCode {
 /// Creates the client of an admin port, with its token if there is one.
 fn admin_client(address: &str, args: &AdminTokenArgs) -> Result<AdminClient, String> {
     let address = address.parse().map_err(|error: AdminClientError| error.to_string())?;
+    AdminClient::new(address, read_token(args)?.as_deref()).map_err(|error| error.to_string())
+}
+
+/// Returns the token of an admin port, if there is one.
+fn read_token(args: &AdminTokenArgs) -> Result<Option<String>, String> {
     let read = |file: &PathBuf| {
         std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
     };
     let token = args.token_file.as_ref().map(read).transpose()?.or_else(|| args.token.clone());
-    let token = token.as_deref().map(str::trim).filter(|token| !token.is_empty());
-    AdminClient::new(address, token).map_err(|error| error.to_string())
+    Ok(token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()))
 }
 
 fn replay_logs(args: &ReplayArgs) -> ExitCode {
@@ -249,10 +253,14 @@ fn write_manual(directory: Option<&Path>) -> ExitCode {
 }
 
 fn explain_request(options: &ExplainOptions) -> ExitCode {
+    let token = match read_token(&options.token) {
+        Ok(token) => token,
+        Err(problem) => return report_usage(&[format!("weir: {problem}")]),
+    };
     let args = ExplainArgs {
         config: options.config.clone(),
         admin: options.admin.clone(),
-        token: options.token.clone(),
+        token,
         method: options.method.clone(),
         url: options.url.clone(),
         headers: options.headers.clone(),

@@ -1,6 +1,7 @@
 //! Local replies, and the headers that Weir adds to responses.
 
 pub mod fallback;
+pub mod grpc_reply;
 pub mod ietf;
 pub mod rate_limit_headers;
 pub mod rejection;

@@ -2,45 +2,55 @@
 
 use http::StatusCode;
 
-use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
+use super::{AdminState, audit};
 use crate::drain::DrainPhase;
 use crate::telemetry::logging::LoggingError;
 
 /// `POST /healthcheck/fail`
-pub(super) fn healthcheck_fail(state: &AdminState, _: &Query<'_>) -> FullResponse {
-    tracing::info!("readiness set to failing through the admin port");
+pub(super) fn healthcheck_fail(state: &AdminState, query: &Query<'_>) -> FullResponse {
+    audit::record_command(query, "readiness fails");
     state.drain.set_healthy(false);
     response::ok()
 }
 
 /// `POST /healthcheck/ok`
-pub(super) fn healthcheck_ok(state: &AdminState, _: &Query<'_>) -> FullResponse {
-    tracing::info!("readiness restored through the admin port");
+pub(super) fn healthcheck_ok(state: &AdminState, query: &Query<'_>) -> FullResponse {
+    audit::record_command(query, "readiness restored");
     state.drain.set_healthy(true);
     response::ok()
 }
 
 /// `POST /drain_listeners[?graceful]`
 pub(super) fn drain_listeners(state: &AdminState, query: &Query<'_>) -> FullResponse {
-    let phase = if query.get("graceful").is_some() { DrainPhase::NotReady } else { DrainPhase::Draining };
-    tracing::info!(?phase, "draining requested through the admin port");
+    let (phase, detail) = match query.get("graceful") {
+        Some(_) => (DrainPhase::NotReady, "readiness fails, permanently"),
+        None => (DrainPhase::Draining, "the listeners drain"),
+    };
+    audit::record_command(query, detail);
     state.drain.advance(phase);
     response::ok()
 }
 
 /// `POST /quitquitquit`
-pub(super) fn quit(state: &AdminState, _: &Query<'_>) -> FullResponse {
-    tracing::info!("shutdown requested through the admin port");
+pub(super) fn quit(state: &AdminState, query: &Query<'_>) -> FullResponse {
+    audit::record_command(query, "the process ends");
     state.drain.request_exit();
     response::ok()
 }
 
 /// `POST /logging[?level=LEVEL][&paths=TARGET:LEVEL,...][&TARGET=LEVEL]`
 pub(super) fn logging(state: &AdminState, query: &Query<'_>) -> FullResponse {
-    match query.pairs().try_for_each(|(name, value)| set_levels(state, &name, &value)) {
-        Ok(()) => response::text(StatusCode::OK, format_levels(&state.log_levels.describe())),
+    let before = state.log_levels.describe();
+    let result = query.pairs().try_for_each(|(name, value)| set_levels(state, &name, &value));
+    let levels = state.log_levels.describe();
+    // Levels before an invalid one have been set.
+    if levels != before {
+        audit::record_command(query, &levels);
+    }
+    match result {
+        Ok(()) => response::text(StatusCode::OK, format_levels(&levels)),
         Err(error) => response::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     }
 }

@@ -1,8 +1,11 @@
 //! Who may use an endpoint: the bearer token, and requests of browsers.
 //!
-//! With a token, every request to the full interface needs it. Without one, the interface is meant for loopback, and
-//! commands on limits are rejected at any other address. A web page of another origin can never send a command: browsers
-//! send `Origin`, and only the page that this port serves may change limits.
+//! With a token, every request to the full interface needs it. Without one, the interface is meant for loopback: commands
+//! of other hosts are rejected, and so are commands on limits if the interface is at any other address. A web page of
+//! another origin can never send a command: browsers send `Origin`, and only the page that this port serves may change
+//! limits.
+
+use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,31 +23,89 @@ const X_WEIR_ADMIN: HeaderName = HeaderName::from_static("x-weir-admin");
 /// Prefix of the paths of commands on limits.
 const LIMITS_PREFIX: &str = "/limits/";
 
-const NO_TOKEN: &str = "forbidden: without a token, limits are changed only through an admin port on loopback. \
+const LIMITS_NEED_TOKEN: &str = "forbidden: without a token, limits are changed only through an admin port on loopback. \
      Set admin.token, or use an address on loopback.\n";
+const COMMANDS_NEED_TOKEN: &str = "forbidden: without a token, commands are accepted only from this host. \
+     Set admin.token, or send them through loopback (kubectl port-forward, ssh -L).\n";
 const BROWSER_REJECTED: &str = "requests with an Origin header (browsers) are rejected\n";
+const HOST_REJECTED: &str = "Host not allowed: not an IP address, not localhost, not listed in admin.hosts \
+     (protection against DNS rebinding). Use an IP address, or add the name to admin.hosts.\n";
+const UNAUTHORIZED: &str = "unauthorized: the token of admin.token is required. \
+     Send it as `authorization: Bearer TOKEN`; `weir top` and `weir explain` read it with --token-file FILE.\n";
+
+/// Why a request is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AdminRejection {
+    /// The token is missing or wrong.
+    Token,
+    /// Without a token, limits are changed on loopback only.
+    LimitsNeedToken,
+    /// Without a token, commands are accepted from this host only.
+    CommandsNeedToken,
+    /// It comes from a web page of another origin.
+    Browser,
+    /// Its `Host` is not accepted.
+    Host,
+}
+
+impl AdminRejection {
+    /// Returns the name used in the audit log.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Token => "missing or wrong token",
+            Self::LimitsNeedToken | Self::CommandsNeedToken => "no token configured, and not on loopback",
+            Self::Browser => "web page of another origin",
+            Self::Host => "host not allowed",
+        }
+    }
+
+    /// Returns the response.
+    pub(super) fn response(self) -> FullResponse {
+        match self {
+            Self::Token => unauthorized(),
+            Self::LimitsNeedToken => response::text(StatusCode::FORBIDDEN, LIMITS_NEED_TOKEN),
+            Self::CommandsNeedToken => response::text(StatusCode::FORBIDDEN, COMMANDS_NEED_TOKEN),
+            Self::Browser => response::text(StatusCode::FORBIDDEN, BROWSER_REJECTED),
+            Self::Host => response::text(StatusCode::FORBIDDEN, HOST_REJECTED),
+        }
+    }
+}
 
 /// Checks the token of a request; every request passes if none is configured.
-/// Returns the response that rejects the request.
-pub(super) fn check_token<B>(request: &Request<B>, token: Option<&AdminToken>) -> Option<FullResponse> {
+///
+/// # Errors
+/// [`AdminRejection::Token`] if the token is missing or wrong.
+pub(super) fn check_token<B>(request: &Request<B>, token: Option<&AdminToken>) -> Result<(), AdminRejection> {
+    let Some(token) = token else { return Ok(()) };
     let mut given = request.headers().get_all(AUTHORIZATION).iter();
     match (given.next(), given.next()) {
-        (Some(value), None) if is_authorized(value.as_bytes(), token?) => None,
-        _ => token.map(|_| unauthorized()),
+        (Some(value), None) if is_authorized(value.as_bytes(), token) => Ok(()),
+        _ => Err(AdminRejection::Token),
     }
 }
 
 /// Checks whether a command may be sent in this way: from this address, and by a program or by the page.
-/// Returns the response that rejects the request.
-pub(super) fn check_command<B>(request: &Request<B>, state: &AdminState) -> Option<FullResponse> {
+///
+/// # Errors
+/// The reason why the command is rejected.
+pub(super) fn check_command<B>(
+    request: &Request<B>,
+    state: &AdminState,
+    peer: Option<SocketAddr>,
+) -> Result<(), AdminRejection> {
     let changes_limits = request.uri().path().starts_with(LIMITS_PREFIX);
-    if changes_limits && !state.is_loopback && state.token.load().is_none() {
-        return Some(response::text(StatusCode::FORBIDDEN, NO_TOKEN));
+    if !state.is_loopback && state.token.load().is_none() {
+        if changes_limits {
+            return Err(AdminRejection::LimitsNeedToken);
+        }
+        if !peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
+            return Err(AdminRejection::CommandsNeedToken);
+        }
     }
     if !request.headers().contains_key(ORIGIN) || (changes_limits && is_same_origin(request)) {
-        return None;
+        return Ok(());
     }
-    Some(response::text(StatusCode::FORBIDDEN, BROWSER_REJECTED))
+    Err(AdminRejection::Browser)
 }
 
 /// Whether `value` of `authorization` has the token: as `Bearer`, or as the password of `Basic`, which browsers send.
@@ -77,8 +138,7 @@ fn is_same_origin<B>(request: &Request<B>) -> bool {
 }
 
 fn unauthorized() -> FullResponse {
-    let mut response =
-        response::text(StatusCode::UNAUTHORIZED, "unauthorized: the token of admin.token is required\n");
+    let mut response = response::text(StatusCode::UNAUTHORIZED, UNAUTHORIZED);
     let schemes = HeaderValue::from_static("Bearer realm=\"weir\", Basic realm=\"weir\"");
     response.headers_mut().insert(WWW_AUTHENTICATE, schemes);
     response
@@ -94,7 +154,7 @@ mod tests {
         let token = AdminToken::new(TOKEN).unwrap();
         let request =
             values.iter().fold(Request::builder(), |request, value| request.header(AUTHORIZATION, *value));
-        check_token(&request.body(()).unwrap(), Some(&token)).is_none()
+        check_token(&request.body(()).unwrap(), Some(&token)).is_ok()
     }
 
     #[test]

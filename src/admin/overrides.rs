@@ -1,67 +1,33 @@
 //! `POST /limits/reset`, `boost`, `ban` and `unban`, and the list of overrides in force.
 //!
-//! Each command changes one key of one rule and writes one line to the log, with the target `weir::audit`. Keys that may
-//! be credentials are not written: neither to the log nor to a list.
+//! Each command changes one key of one rule and writes one line to the log, with the target `weir::audit`. Keys are
+//! written as `log_keys` permits, to the log, to responses and to the list.
 
-use std::fmt;
-use std::time::Duration;
+mod parameters;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use self::parameters::{CommandError, check_parameters, parse_boost, parse_duration};
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
-use crate::config::diagnostic::ValueError;
 use crate::config::parse;
 use crate::engine::Policy;
 use crate::engine::overrides::{
     self, ActiveOverride, MAX_OVERRIDES, OverrideAction, OverrideError, OverrideKind, OverrideTarget,
 };
 use crate::explain::{OverrideReport, override_report};
-use crate::limiter::key::KeyHash;
-use crate::limiter::quota::{BoostFactor, QuotaChange};
 use crate::limiter::timestamp::Timestamp;
+use crate::rules::RuleIndex;
+use crate::rules::key_text::ParsedKey;
 use crate::rules::rule::{Action, LimitAction, LimitSource, Rule, Throttle};
 use crate::rules::selection::CheckRole;
+use crate::telemetry::logging::AUDIT_TARGET;
 use crate::telemetry::rfc3339;
 
-/// Maximum duration of an override.
-const MAX_DURATION: Duration = Duration::from_secs(30 * 86_400);
-
-/// Hundredths in a factor of 1.
-const HUNDREDTHS: u32 = 100;
-
-/// Why a command is rejected.
-#[derive(Debug)]
-struct CommandError {
-    status: StatusCode,
-    problem: String,
-}
-
-impl CommandError {
-    fn bad_request(problem: impl fmt::Display) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, problem: problem.to_string() }
-    }
-
-    fn invalid(parameter: &str, ValueError { message, hint }: &ValueError) -> Self {
-        let hint = hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
-        Self::bad_request(format!("{parameter}: {message}{hint}"))
-    }
-}
-
-impl From<OverrideError> for CommandError {
-    fn from(error: OverrideError) -> Self {
-        let status = match error {
-            OverrideError::Full => StatusCode::CONFLICT,
-            OverrideError::NoLimits
-            | OverrideError::Remote
-            | OverrideError::SeveralLimits
-            | OverrideError::TooLarge => StatusCode::BAD_REQUEST,
-        };
-        Self { status, problem: error.to_string() }
-    }
-}
+/// Path of the command after which a ban is expected.
+const BAN_PATH: &str = "/limits/ban";
 
 /// A command with its rule and key.
 struct KeyCommand<'a> {
@@ -76,8 +42,9 @@ struct KeyCommand<'a> {
 
 /// `GET /limits/overrides`
 pub(super) fn list(state: &AdminState, _: &Query<'_>) -> FullResponse {
-    let now = state.process.now();
-    let all: Vec<Value> = state.overrides.active(now).iter().map(|entry| shown(state, entry, now)).collect();
+    let (now, policy) = (state.process.now(), state.process.policy());
+    let all: Vec<Value> =
+        state.overrides.active(now).iter().map(|entry| shown(state, &policy, entry, now)).collect();
     response::json(&json!({ "max": MAX_OVERRIDES, "overrides": all }))
 }
 
@@ -92,19 +59,9 @@ pub(super) fn reset(state: &AdminState, query: &Query<'_>) -> FullResponse {
 
 /// `POST /limits/boost?rule=R&key=K&factor=3&for=1h`, or with `limit=500/s`; `factor=1` ends it.
 pub(super) fn boost(state: &AdminState, query: &Query<'_>) -> FullResponse {
-    run(state, query, &["factor", "limit", "for"], |command| {
-        let change = match (query.get("factor"), query.get("limit")) {
-            (Some(factor), None) => parse_factor(&factor)?.map(QuotaChange::Factor),
-            (None, Some(limit)) => {
-                let limit = parse::rate(&limit).map_err(|error| CommandError::invalid("limit", &error))?;
-                Some(QuotaChange::Limit(limit))
-            }
-            _ => return Err(CommandError::bad_request("expected exactly one of `factor` and `limit`")),
-        };
-        match change {
-            Some(change) => command.set(query, OverrideAction::Boost(change)),
-            None => Ok(command.clear(OverrideKind::Boost, "end boost")),
-        }
+    run(state, query, &["factor", "limit", "for"], |command| match parse_boost(query)? {
+        Some(action) => command.set(query, action),
+        None => Ok(command.clear(OverrideKind::Boost, "end boost")),
     })
 }
 
@@ -128,7 +85,7 @@ fn run(
     let policy = state.process.policy();
     let result = KeyCommand::parse(state, &policy, query, parameters).and_then(|command| {
         let mut done = act(&command)?;
-        for (name, value) in command.description() {
+        for (name, value) in command.description(query) {
             done[name] = value;
         }
         Ok(done)
@@ -148,45 +105,17 @@ impl<'a> KeyCommand<'a> {
         parameters: &[&str],
     ) -> Result<Self, CommandError> {
         check_parameters(query, parameters)?;
-        let name = query.get("rule").ok_or_else(|| CommandError::bad_request("`rule` is missing"))?;
-        let names = policy.rules.rules().iter().map(|rule| &*rule.name);
-        let index = policy.rules.position(&name).ok_or_else(|| {
-            let hint = parse::nearest_name(&name, names);
-            let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
-            CommandError { status: StatusCode::NOT_FOUND, problem: format!("unknown rule `{name}`{hint}") }
-        })?;
-        let rule = policy.rules.get(index).ok_or(OverrideError::NoLimits)?;
-        let Action::Limit(limiting) = &rule.action else { return Err(OverrideError::NoLimits.into()) };
-        let key_text = query.get("key").filter(|_| !limiting.key.may_be_secret());
-        let key = match (query.get("key"), query.get("fingerprint")) {
-            (Some(_), Some(_)) => {
-                return Err(CommandError::bad_request("expected only one of `key` and `fingerprint`"));
-            }
-            (None, Some(fingerprint)) => fingerprint
-                .parse::<KeyHash>()
-                .map_err(|error| CommandError::bad_request(format!("fingerprint: {error}")))?,
-            (key, None) => policy
-                .rules
-                .parse_key(index, &key.unwrap_or_default(), policy.identify.ipv6_prefix)
-                .ok_or(OverrideError::NoLimits)?
-                .map_err(|error| CommandError::bad_request(format!("key: {error}")))?,
-        };
-        Ok(Self {
-            state,
-            policy,
-            rule,
-            limiting,
-            target: OverrideTarget { rule: index, key, key_text: key_text.map(Into::into) },
-            peer: query.peer.map_or_else(|| "-".to_owned(), |peer| peer.to_string()),
-            now: state.process.now(),
-        })
+        let (index, rule, limiting) = rule_of(policy, query)?;
+        let target = parse_target(state, policy, query, index)?;
+        let peer = query.peer_text();
+        Ok(Self { state, policy, rule, limiting, target, peer, now: state.process.now() })
     }
 
     fn set(&self, query: &Query<'_>, action: OverrideAction) -> Result<Value, CommandError> {
         let until = self.now.saturating_add(parse_duration(query)?);
         let Self { state, policy, target, now, .. } = self;
         let entry = state.overrides.set(policy, &state.limiter, target, action, until, *now)?;
-        let OverrideReport { change, until, .. } = report(state, &entry, *now);
+        let OverrideReport { change, until, .. } = report(state, policy, &entry, *now);
         self.audit(action.kind().as_str(), change.as_deref().unwrap_or_default(), Some(&until));
         Ok(json!({ "until": until, "change": change }))
     }
@@ -214,25 +143,35 @@ impl<'a> KeyCommand<'a> {
     /// Writes the audit line.
     fn audit(&self, action: &str, change: &str, until: Option<&str>) {
         tracing::info!(
-            target: "weir::audit",
+            target: AUDIT_TARGET,
             peer = %self.peer,
             action,
             rule = %self.rule.name,
-            key = self.target.key_text.as_deref().unwrap_or("-"),
-            fingerprint = %self.target.key,
+            key = self.key_text().as_deref().unwrap_or("-"),
+            fingerprint = %self.fingerprint(),
             change,
             until = until.unwrap_or("-"),
             "limit of a key changed"
         );
     }
 
+    /// Returns the key as `log_keys` permits; `None` if the command names its fingerprint.
+    fn key_text(&self) -> Option<String> {
+        let parts = self.target.key_parts.as_deref()?;
+        Some(self.state.key_writer(self.policy).write_parts(&self.limiting.key, parts.to_vec()))
+    }
+
+    fn fingerprint(&self) -> String {
+        self.state.limiter.hasher().fingerprint(self.target.key)
+    }
+
     /// Returns the fields that every response has.
-    fn description(&self) -> [(&'static str, Value); 5] {
-        let Self { state, policy, target, .. } = self;
+    fn description(&self, query: &Query<'_>) -> [(&'static str, Value); 6] {
+        let Self { state, policy, target, now, .. } = self;
         let limits = policy.rules.limits_by_key(target.rule).into_iter();
         let counters = limits.filter(|(role, _)| *role != CheckRole::Ban).filter_map(|(_, limit)| {
-            let quota = state.limiter.quota_in_force(limit, target.key, self.now)?;
-            let usage = state.limiter.usage_with_holds(limit, target.key, self.now)?;
+            let quota = state.limiter.quota_in_force(limit, target.key, *now)?;
+            let usage = state.limiter.usage_with_holds(limit, target.key, *now)?;
             let shares = u32::from(quota.units_per_request().get());
             Some(json!({
                 "limit": quota.limit().to_string(),
@@ -242,18 +181,25 @@ impl<'a> KeyCommand<'a> {
                 "remaining": usage.remaining / shares,
             }))
         });
+        let banned = overrides::time_banned(policy, &state.limiter, target.rule, target.key, *now);
+        let end = |left| rfc3339(state.process.wall_clock().saturating_add(left));
+        let is_unexpected = banned.is_some() && query.path != BAN_PATH;
         [
             ("rule", (*self.rule.name).into()),
-            ("key", target.key_text.as_deref().into()),
-            ("fingerprint", target.key.to_string().into()),
+            ("key", self.key_text().into()),
+            ("fingerprint", self.fingerprint().into()),
             ("limits", counters.collect()),
-            ("notes", self.notes().into()),
+            ("banned_until", banned.map(end).into()),
+            ("notes", self.notes(is_unexpected).into()),
         ]
     }
 
     /// Returns what an operator might not expect.
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self, is_still_banned: bool) -> Vec<String> {
         let mut notes = Vec::new();
+        if is_still_banned {
+            notes.push("still banned, POST /limits/unban lifts it".to_owned());
+        }
         if matches!(self.limiting.source, LimitSource::Shared(_)) {
             notes.push("the rule is shared (`scope: shared`): only this instance is affected".to_owned());
         }
@@ -273,84 +219,60 @@ impl<'a> KeyCommand<'a> {
     }
 }
 
-fn check_parameters(query: &Query<'_>, parameters: &[&str]) -> Result<(), CommandError> {
-    let known = || ["rule", "key", "fingerprint"].into_iter().chain(parameters.iter().copied());
-    let mut seen = Vec::new();
-    for (name, _) in query.pairs() {
-        let Some(known) = known().find(|known| *known == name) else {
-            let names = known().collect::<Vec<_>>().join(", ");
-            return Err(CommandError::bad_request(format!(
-                "unknown parameter `{name}`, expected one of {names}"
-            )));
-        };
-        if seen.contains(&known) {
-            return Err(CommandError::bad_request(format!("`{known}` occurs twice")));
+/// Returns the rule that `rule` names.
+fn rule_of<'p>(
+    policy: &'p Policy,
+    query: &Query<'_>,
+) -> Result<(RuleIndex, &'p Rule, &'p LimitAction), CommandError> {
+    let name = query.get("rule").ok_or_else(|| CommandError::bad_request("`rule` is missing"))?;
+    let names = policy.rules.rules().iter().map(|rule| &*rule.name);
+    let index = policy.rules.position(&name).ok_or_else(|| {
+        let hint = parse::nearest_name(&name, names);
+        let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
+        CommandError { status: StatusCode::NOT_FOUND, problem: format!("unknown rule `{name}`{hint}") }
+    })?;
+    let rule = policy.rules.get(index).ok_or(OverrideError::NoLimits)?;
+    let Action::Limit(limiting) = &rule.action else { return Err(OverrideError::NoLimits.into()) };
+    Ok((index, rule, limiting))
+}
+
+/// Reads `key` or `fingerprint`.
+fn parse_target(
+    state: &AdminState,
+    policy: &Policy,
+    query: &Query<'_>,
+    rule: RuleIndex,
+) -> Result<OverrideTarget, CommandError> {
+    match (query.get("key"), query.get("fingerprint")) {
+        (Some(_), Some(_)) => Err(CommandError::bad_request("expected only one of `key` and `fingerprint`")),
+        (None, Some(fingerprint)) => {
+            let key = state.limiter.hasher().key_of_fingerprint(&fingerprint);
+            let key = key.map_err(|error| CommandError::bad_request(format!("fingerprint: {error}")))?;
+            Ok(OverrideTarget { rule, key, key_parts: None })
         }
-        seen.push(known);
+        (key, None) => {
+            let prefix = policy.identify.ipv6_prefix;
+            let key = policy.rules.parse_key(rule, &key.unwrap_or_default(), prefix);
+            let ParsedKey { hash, parts } = key
+                .ok_or(OverrideError::NoLimits)?
+                .map_err(|error| CommandError::bad_request(format!("key: {error}")))?;
+            let key_parts = (!parts.is_empty()).then(|| parts.into());
+            Ok(OverrideTarget { rule, key: hash, key_parts })
+        }
     }
-    Ok(())
 }
 
-/// Reads `for`.
-fn parse_duration(query: &Query<'_>) -> Result<Duration, CommandError> {
-    let text =
-        query.get("for").ok_or_else(|| CommandError::bad_request("`for` is missing, such as `for=1h`"))?;
-    let duration = parse::duration(&text).map_err(|error| CommandError::invalid("for", &error))?;
-    if duration.is_zero() || duration > MAX_DURATION {
-        return Err(CommandError::bad_request(format!(
-            "for: expected more than 0s and at most 30d, got `{text}`"
-        )));
-    }
-    Ok(duration)
-}
-
-/// Reads a factor with up to two decimals; `None` is a factor of 1.
-fn parse_factor(text: &str) -> Result<Option<BoostFactor>, CommandError> {
-    let invalid = || {
-        let most = BoostFactor::MAX;
-        let expected = "factor: expected a number from 1 to";
-        CommandError::bad_request(format!("{expected} {most} with up to two decimals, got `{text}`"))
-    };
-    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
-    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_number(whole) || !is_number(decimals) || decimals.len() > 2 {
-        return Err(invalid());
-    }
-    let decimals = format!("{decimals:0<2}").parse::<u32>().map_err(|_| invalid())?;
-    let hundredths = whole.parse::<u32>().ok().and_then(|whole| whole.checked_mul(HUNDREDTHS));
-    let hundredths = hundredths.and_then(|whole| whole.checked_add(decimals)).ok_or_else(invalid)?;
-    if hundredths == HUNDREDTHS {
-        return Ok(None);
-    }
-    BoostFactor::from_hundredths(hundredths).map(Some).ok_or_else(invalid)
-}
-
-fn report(state: &AdminState, entry: &ActiveOverride, now: Timestamp) -> OverrideReport {
+fn report(state: &AdminState, policy: &Policy, entry: &ActiveOverride, now: Timestamp) -> OverrideReport {
     let until = state.process.wall_clock().saturating_add(entry.until.since(now));
-    override_report(entry, rfc3339(until))
+    let limiting =
+        policy.rules.position(&entry.rule).and_then(|rule| policy.rules.get(rule)?.action.limiting());
+    let key = entry.key_parts.as_ref().zip(limiting);
+    let key =
+        key.map(|(parts, limiting)| state.key_writer(policy).write_parts(&limiting.key, parts.to_vec()));
+    override_report(entry, key, state.limiter.hasher(), rfc3339(until))
 }
 
-fn shown(state: &AdminState, entry: &ActiveOverride, now: Timestamp) -> Value {
+fn shown(state: &AdminState, policy: &Policy, entry: &ActiveOverride, now: Timestamp) -> Value {
     // Strings always serialise.
-    serde_json::to_value(report(state, entry, now)).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn factors_have_up_to_two_decimals() {
-        let factor = |text: &str| parse_factor(text).map(|factor| factor.map(|factor| factor.to_string()));
-        for (text, expected) in
-            [("1", None), ("1.00", None), ("3", Some("3")), ("1.5", Some("1.5")), ("1000", Some("1000"))]
-        {
-            assert_eq!(factor(text).unwrap().as_deref(), expected, "{text}");
-        }
-        for text in
-            ["", "0", "0.5", "-3", "+3", "1.", ".5", "1.555", "1000.01", "1e3", "NaN", "99999999999", "3x"]
-        {
-            assert!(factor(text).is_err(), "{text}");
-        }
-    }
+    serde_json::to_value(report(state, policy, entry, now)).unwrap_or_default()
 }

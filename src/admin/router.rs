@@ -8,11 +8,12 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 
+use super::authorization::AdminRejection;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{
-    AdminState, Surface, actions, authorization, certs, clusters, config_dump, events, explain, host_check,
-    limits, overrides, page, stats, status, top,
+    AdminState, Surface, actions, audit, authorization, certs, clusters, config_dump, events, explain,
+    host_check, limits, overrides, page, stats, status, top,
 };
 use crate::http_server::{self, PeerAddress};
 
@@ -109,10 +110,6 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 25] = [
 /// Paths of [`Surface::Probes`].
 const PROBE_PATHS: [&str; 2] = ["/ready", "/metrics"];
 
-/// Response body for a request whose host is not accepted.
-const HOST_REJECTED: &str = "Host not allowed: not an IP address, not localhost, not listed in admin.hosts \
-     (protection against DNS rebinding). Use an IP address, or add the name to admin.hosts.\n";
-
 /// Serves `surface` on `listener` until the last phase of the graceful shutdown. It runs apart from the workers, so
 /// that heavy traffic or a stuck worker does not block operators and probes.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, surface: Surface) {
@@ -142,14 +139,14 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
     if surface == Surface::Probes && !(PROBE_PATHS.contains(&path) && is_read) {
         return not_found(surface);
     }
-    // Probes and scrapers use any host name, and these paths reveal nothing confidential.
-    if !PROBE_PATHS.contains(&path) && !host_check::are_hosts_allowed(request, &state.allowed_hosts) {
-        return response::text(StatusCode::FORBIDDEN, HOST_REJECTED);
-    }
-    if surface == Surface::Full
-        && let Some(rejected) = authorization::check_token(request, state.token.load().as_deref())
-    {
-        return rejected;
+    let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+    let query = Query { text: request.uri().query().unwrap_or(""), path: endpoint.path, peer };
+    let reject = |reason: AdminRejection| {
+        audit::record_rejection(state, &query, method.as_str(), reason);
+        reason.response()
+    };
+    if let Err(reason) = check_access(request, state, surface) {
+        return reject(reason);
     }
     if path == "/events"
         && let Some(rejected) = events::check_site(request)
@@ -166,15 +163,25 @@ pub fn handle<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> 
         EndpointEffect::ReadOnly if path == "/" && page::prefers_text(request.headers()) => {
             response::text(StatusCode::OK, endpoint_list())
         }
-        EndpointEffect::ReadOnly | EndpointEffect::Command => {
-            if endpoint.effect == EndpointEffect::Command
-                && let Some(rejected) = authorization::check_command(request, state)
-            {
-                return rejected;
-            }
-            let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
-            (endpoint.handler)(state, &Query { text: request.uri().query().unwrap_or(""), peer })
-        }
+        EndpointEffect::ReadOnly => (endpoint.handler)(state, &query),
+        EndpointEffect::Command => match authorization::check_command(request, state, peer) {
+            Ok(()) => (endpoint.handler)(state, &query),
+            Err(reason) => reject(reason),
+        },
+    }
+}
+
+/// Checks the host and the token of a request, which every endpoint but the probes needs.
+fn check_access<B>(request: &Request<B>, state: &AdminState, surface: Surface) -> Result<(), AdminRejection> {
+    // Probes and scrapers use any host name, and these paths reveal nothing confidential.
+    if !PROBE_PATHS.contains(&request.uri().path())
+        && !host_check::are_hosts_allowed(request, &state.allowed_hosts)
+    {
+        return Err(AdminRejection::Host);
+    }
+    match surface {
+        Surface::Full => authorization::check_token(request, state.token.load().as_deref()),
+        Surface::Probes => Ok(()),
     }
 }
 

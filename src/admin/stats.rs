@@ -46,6 +46,6 @@ pub(super) fn prometheus(state: &AdminState, query: &Query<'_>) -> FullResponse 
 
 fn filter(query: &Query<'_>) -> Result<StatsFilter, regex::Error> {
     let compile = |regex: &str| RegexBuilder::new(regex).size_limit(REGEX_SIZE_LIMIT).build();
-    let name = query.get("filter").map(|regex| compile(&regex)).transpose()?;
+    let name = query.get_with_plus("filter").map(|regex| compile(&regex)).transpose()?;
     Ok(StatsFilter { name, used_only: query.get("usedonly").is_some() })
 }

@@ -79,6 +79,10 @@ impl Inspect for FakeProcess {
         Arc::clone(&self.policy)
     }
 
+    fn log_keys(&self) -> Option<LogKeys> {
+        None
+    }
+
     fn upstreams(&self) -> Vec<ClusterView> {
         let host = HostView {
             address: "127.0.0.1:3000".into(),
@@ -160,6 +164,7 @@ fn state_with(now: Arc<Mutex<Timestamp>>, is_broken: bool) -> AdminState {
         allowed_hosts: Box::new(["weir.internal".into()]),
         token: Arc::default(),
         is_loopback: true,
+        rejections: RejectionAudit::default(),
         overrides: Arc::default(),
         listeners: vec![ListenerInfo {
             name: "inbound".into(),

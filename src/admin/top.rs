@@ -7,15 +7,13 @@ use strsim::levenshtein;
 use super::AdminState;
 use super::query::Query;
 use super::response::{self, FullResponse};
-use crate::engine::Policy;
-use crate::limiter::LimitHandle;
+use crate::engine::{Policy, overrides};
 use crate::limiter::timestamp::Timestamp;
 use crate::observe::key_sketch::MAX_KEYS_PER_SKETCH;
 use crate::observe::key_writer::key_of;
 use crate::observe::top_keys::{RuleTop, TopKey, covered_time};
 use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
-use crate::rules::selection::CheckRole;
 
 /// Keys per rule unless the query asks for another number.
 const DEFAULT_KEYS: usize = 20;
@@ -70,24 +68,21 @@ pub(super) fn rule_json(
     top: &RuleTop,
     now: Timestamp,
 ) -> Value {
-    let mut checks = policy.rules.rule_checks(index);
-    let ban = checks.find(|(role, _)| *role == CheckRole::Ban).map(|(_, handle)| handle);
     json!({
         "rule": rule.name,
         "tracked": top.tracked,
         "capacity": MAX_KEYS_PER_SKETCH,
         "max_overcount": top.max_overcount,
         "incomplete": top.is_incomplete,
-        "keys": top.keys.iter().map(|key| key_json(state, key, ban, now)).collect::<Value>(),
+        "keys": top.keys.iter().map(|key| key_json(state, policy, index, key, now)).collect::<Value>(),
     })
 }
 
-fn key_json(state: &AdminState, key: &TopKey, ban: Option<LimitHandle>, now: Timestamp) -> Value {
-    let is_banned =
-        ban.and_then(|ban| state.limiter.usage(ban, key.key, now)).is_some_and(|usage| usage.used > 0);
+fn key_json(state: &AdminState, policy: &Policy, rule: RuleIndex, key: &TopKey, now: Timestamp) -> Value {
+    let is_banned = overrides::time_banned(policy, &state.limiter, rule, key.key, now).is_some();
     json!({
         "key": &*key.text,
-        "fingerprint": key.key.to_string(),
+        "fingerprint": state.limiter.hasher().fingerprint(key.key),
         "admitted": key.counts.admitted,
         "rejected": key.counts.rejected,
         "shadow": key.counts.shadow,

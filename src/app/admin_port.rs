@@ -8,13 +8,14 @@ use parking_lot::Mutex;
 use super::rls_runtime::RlsRuntime;
 use super::state_saver::StateSaver;
 use super::{AppError, RunningApp, serve_all};
-use crate::admin::{self, AdminState, EventHub, Inspect, KeyCounts, Surface};
+use crate::admin::{self, AdminState, EventHub, Inspect, KeyCounts, RejectionAudit, Surface};
 use crate::config::reload::{ReloadHandle, ReloadStatus};
 use crate::config::{AdminSettings, Config};
 use crate::engine::Policy;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 use crate::listener::socket;
+use crate::observe::key_writer::LogKeys;
 use crate::proxy::ProxyState;
 use crate::state_file;
 use crate::store;
@@ -72,7 +73,8 @@ impl AdminPort {
             workers: config.workers.get(),
             allowed_hosts: config.admin.allowed_hosts.clone(),
             token: Arc::clone(&running.admin_token),
-            is_loopback: config.admin.address.ip().is_loopback(),
+            is_loopback: running.is_admin_on_loopback,
+            rejections: RejectionAudit::default(),
             overrides: Arc::clone(running.generations.engine.overrides()),
             listeners,
             events: EventHub::default(),
@@ -121,6 +123,10 @@ impl Inspect for ProcessInspector {
 
     fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.shared.generation.load().policy)
+    }
+
+    fn log_keys(&self) -> Option<LogKeys> {
+        self.shared.generation.load().log_keys
     }
 
     fn upstreams(&self) -> Vec<ClusterView> {

@@ -21,7 +21,8 @@ pub(super) fn start(
     let shared = Arc::clone(&running.shared);
     let rls_runtime = running.rls_runtime.clone();
     let alert_settings = Arc::clone(&running.alert_settings);
-    let admin_token = Arc::clone(&running.admin_token);
+    let (admin_token, is_admin_on_loopback) =
+        (Arc::clone(&running.admin_token), running.is_admin_on_loopback);
     let follow = move || {
         // The access log of the configuration that is applied next.
         let access_log = Cell::new(None);
@@ -44,7 +45,12 @@ pub(super) fn start(
                             service.apply(options);
                         }
                         alerts::apply(&alert_settings, config.alerts.clone());
-                        admin_token.store(config.admin.token.clone().map(Arc::new));
+                        let before = admin_token.swap(config.admin.token.clone().map(Arc::new));
+                        if before.is_some() && config.admin.token.is_none() && !is_admin_on_loopback {
+                            tracing::warn!(
+                                "the admin port has no token any more, and it is not on loopback: anyone who reaches it can read it"
+                            );
+                        }
                         let generation = generations.apply(&config, access_log.take().as_ref());
                         if let (Some(central_handle), Some(settings), Some(document)) =
                             (&mut central, config.central, document)

@@ -1,18 +1,24 @@
 //! Overrides that an operator sets for one key of one rule: a raised limit or a ban, each until a fixed time.
 //!
-//! The book lists them; the counters that they affect are in the limiter. A policy that replaces another takes them over
-//! for every rule that keeps its name and key. They end with the process.
+//! The book lists them by counter, because rules that share a counter share its overrides. The counters themselves are in
+//! the limiter. A policy that replaces another takes the overrides over for every counter that keeps its name and key.
+//! They end with the process.
+
+mod lineage;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use self::lineage::{CounterLineage, LineageId, LineageMap};
 use super::Policy;
 use crate::limiter::key::KeyHash;
-use crate::limiter::quota::QuotaChange;
+use crate::limiter::quota::{Limit, QuotaChange};
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{LimitHandle, Limiter};
 use crate::rules::RuleIndex;
+use crate::rules::key_text::LabeledKeyPart;
 use crate::rules::rule::{Action, LimitAction, LimitSource, Rule};
 use crate::rules::selection::CheckRole;
 
@@ -26,8 +32,8 @@ pub struct OverrideTarget {
     pub rule: RuleIndex,
     /// The key.
     pub key: KeyHash,
-    /// The key as text, to be listed; `None` if it is not to be shown.
-    pub key_text: Option<Box<str>>,
+    /// The parts of the key; `None` if it is known by its hash only.
+    pub key_parts: Option<Box<[LabeledKeyPart]>>,
 }
 
 /// What an override does.
@@ -51,18 +57,18 @@ pub enum OverrideKind {
 /// An override in force.
 #[derive(Clone, Debug)]
 pub struct ActiveOverride {
-    /// Name of the rule.
+    /// Name of the rule for which it was set. If that rule is gone, another that shares its counter.
     pub rule: Box<str>,
+    /// Names of all rules that share the counter, in file order.
+    pub rules: Vec<Box<str>>,
     /// The key.
     pub key: KeyHash,
-    /// The key as text, if it may be shown.
-    pub key_text: Option<Box<str>>,
+    /// The parts of the key; `None` if it is known by its hash only.
+    pub key_parts: Option<Box<[LabeledKeyPart]>>,
     /// What it does.
     pub action: OverrideAction,
     /// When it ends, by the clock of the limits.
     pub until: Timestamp,
-    /// The rule's key template. An override belongs to it.
-    template: Box<str>,
 }
 
 /// Why an override cannot be set.
@@ -77,6 +83,9 @@ pub enum OverrideError {
     /// A single limit cannot replace several.
     #[error("`limit` needs a rule with exactly one limit that is not soft: use `factor`")]
     SeveralLimits,
+    /// The given limit is lower than that of the rule.
+    #[error("limit: expected more than the limit of the rule, which is {0}: a boost raises it")]
+    TooLow(Limit),
     /// The raised limit is not valid.
     #[error("the raised limit is too large")]
     TooLarge,
@@ -89,10 +98,10 @@ pub enum OverrideError {
 #[derive(Debug, Default)]
 pub struct OverrideBook(Mutex<BTreeMap<OverrideId, ActiveOverride>>);
 
-/// A key of a rule, and a kind of override.
+/// A key of a counter, and a kind of override.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct OverrideId {
-    rule: Box<str>,
+    lineage: LineageId,
     key: KeyHash,
     kind: OverrideKind,
 }
@@ -121,7 +130,7 @@ impl OverrideAction {
 }
 
 impl OverrideBook {
-    /// Sets an override until `until`. It replaces one of the same kind.
+    /// Sets an override until `until`, for all rules that share the rule's counter. It replaces one of the same kind.
     ///
     /// # Errors
     /// [`OverrideError`]; nothing has changed then.
@@ -135,29 +144,33 @@ impl OverrideBook {
         now: Timestamp,
     ) -> Result<ActiveOverride, OverrideError> {
         let (rule, limiting) = limit_rule(policy, target.rule)?;
+        let (lineages, id) = (LineageMap::of_policy(policy), LineageId::of_rule(rule));
+        let (id, lineage) =
+            id.and_then(|id| lineages.get(&id).map(|of| (id, of))).ok_or(OverrideError::NoLimits)?;
         if let OverrideAction::Boost(change) = action {
-            check_change(policy, limiter, target.rule, limiting, change)?;
+            check_change(limiter, lineage, limiting, change)?;
         }
-        let id = OverrideId { rule: rule.name.clone(), key: target.key, kind: action.kind() };
+        let id = OverrideId { lineage: id, key: target.key, kind: action.kind() };
         let entry = ActiveOverride {
             rule: rule.name.clone(),
+            rules: lineage.rules.clone(),
             key: target.key,
-            key_text: target.key_text.clone(),
+            key_parts: target.key_parts.clone(),
             action,
             until,
-            template: limiting.key.to_string().into(),
         };
         let mut entries = self.0.lock();
         entries.retain(|_, entry| entry.until > now);
         if entries.len() >= MAX_OVERRIDES && !entries.contains_key(&id) {
             return Err(OverrideError::Full);
         }
-        put_in_force(policy, limiter, target.rule, &entry, now);
+        put_in_force(limiter, lineage, &entry, now);
         entries.insert(id, entry.clone());
         Ok(entry)
     }
 
-    /// Ends the overrides of this kind for a key; returns whether there was one.
+    /// Ends the overrides of this kind for a key, for all rules that share the rule's counter; returns whether there was
+    /// one.
     pub fn clear(
         &self,
         policy: &Policy,
@@ -166,44 +179,57 @@ impl OverrideBook {
         kind: OverrideKind,
         now: Timestamp,
     ) -> bool {
-        let Some(rule) = policy.rules.get(target.rule) else { return false };
-        let id = OverrideId { rule: rule.name.clone(), key: target.key, kind };
+        let Some(id) = policy.rules.get(target.rule).and_then(LineageId::of_rule) else { return false };
+        let lineages = LineageMap::of_policy(policy);
         let mut entries = self.0.lock();
-        for (_, limit) in policy.rules.limits_by_key(target.rule) {
-            match kind {
-                OverrideKind::Boost => limiter.unboost_counter(limit, target.key, now),
-                OverrideKind::Ban => limiter.ban_counter(limit, target.key, None),
-            }
+        for (_, limit) in lineages.get(&id).into_iter().flat_map(|lineage| &lineage.limits) {
+            lift(limiter, *limit, target.key, kind, now);
         }
+        let id = OverrideId { lineage: id, key: target.key, kind };
         entries.remove(&id).is_some_and(|entry| entry.until > now)
     }
 
-    /// Returns the overrides in force, by rule and key.
+    /// Returns the overrides in force, by counter and key.
     pub fn active(&self, now: Timestamp) -> Vec<ActiveOverride> {
         let mut entries = self.0.lock();
         entries.retain(|_, entry| entry.until > now);
         entries.values().cloned().collect()
     }
 
-    /// Returns the overrides of one key of the rule with this name.
-    pub fn of_key(&self, rule: &str, key: KeyHash, now: Timestamp) -> Vec<ActiveOverride> {
+    /// Returns the overrides of one key of a rule.
+    pub fn of_key(&self, rule: &Rule, key: KeyHash, now: Timestamp) -> Vec<ActiveOverride> {
+        let Some(lineage) = LineageId::of_rule(rule) else { return Vec::new() };
         let entries = self.0.lock();
-        let id = |kind| OverrideId { rule: rule.into(), key, kind };
+        let id = |kind| OverrideId { lineage: lineage.clone(), key, kind };
         let found = OverrideKind::ALL.into_iter().filter_map(|kind| entries.get(&id(kind)));
         found.filter(|entry| entry.until > now).cloned().collect()
     }
 
-    /// Applies all overrides to another policy. Those of rules that it does not have, or that have another key there,
-    /// end.
-    pub(super) fn reapply(&self, policy: &Policy, limiter: &Limiter, now: Timestamp) {
-        self.0.lock().retain(|_, entry| {
-            let kept = policy.rules.position(&entry.rule).filter(|rule| {
-                limit_rule(policy, *rule).is_ok_and(|(_, of)| of.key.to_string() == *entry.template)
-            });
-            if let Some(rule) = kept.filter(|_| entry.until > now) {
-                put_in_force(policy, limiter, rule, entry, now);
+    /// Applies all overrides to the policy that replaces `old`. Those of counters that it does not have, or that have
+    /// another key there, end.
+    pub(super) fn reapply(&self, old: &Policy, new: &Policy, limiter: &Limiter, now: Timestamp) {
+        let mut entries = self.0.lock();
+        entries.retain(|_, entry| entry.until > now);
+        if entries.is_empty() {
+            return;
+        }
+        let (old, new) = (LineageMap::of_policy(old), LineageMap::of_policy(new));
+        // First, since a limit may have moved to a counter with overrides of its own.
+        for (id, entry) in entries.iter() {
+            let is_left = |limit| new.get(&id.lineage).is_none_or(|of| !of.has_limit(limit));
+            let before = old.get(&id.lineage).into_iter().flat_map(|of| &of.limits);
+            for (_, limit) in before.filter(|(_, limit)| is_left(*limit)) {
+                lift(limiter, *limit, entry.key, id.kind, now);
             }
-            kept.is_some() && entry.until > now
+        }
+        entries.retain(|id, entry| {
+            let Some(lineage) = new.get(&id.lineage) else { return false };
+            entry.rules.clone_from(&lineage.rules);
+            if let Some(first) = lineage.rules.first().filter(|_| !lineage.rules.contains(&entry.rule)) {
+                entry.rule.clone_from(first);
+            }
+            put_in_force(limiter, lineage, entry, now);
+            true
         });
     }
 }
@@ -219,15 +245,41 @@ pub fn reset(policy: &Policy, limiter: &Limiter, target: &OverrideTarget) -> Res
     Ok(limits.filter(|(_, limit)| limiter.reset_counter(*limit, target.key)).count())
 }
 
-fn put_in_force(policy: &Policy, limiter: &Limiter, rule: RuleIndex, entry: &ActiveOverride, now: Timestamp) {
-    for (role, limit) in policy.rules.limits_by_key(rule) {
+/// Returns the time until the ban of a key of a rule ends, whether an operator or a rejection has started it; `None` if
+/// none runs.
+pub fn time_banned(
+    policy: &Policy,
+    limiter: &Limiter,
+    rule: RuleIndex,
+    key: KeyHash,
+    now: Timestamp,
+) -> Option<Duration> {
+    let left = |(role, limit)| {
+        let started =
+            || limiter.usage(limit, key, now).filter(|usage| usage.used > 0).map(|usage| usage.reset);
+        let by_rule = if role == CheckRole::Ban { started() } else { None };
+        limiter.time_banned(limit, key, now).max(by_rule)
+    };
+    policy.rules.limits_by_key(rule).into_iter().filter_map(left).max()
+}
+
+fn put_in_force(limiter: &Limiter, lineage: &CounterLineage, entry: &ActiveOverride, now: Timestamp) {
+    for (role, limit) in &lineage.limits {
         match entry.action {
-            OverrideAction::Ban => limiter.ban_counter(limit, entry.key, Some(entry.until)),
-            OverrideAction::Boost(change) if is_raised_by(change, role) => {
-                limiter.boost_counter(limit, entry.key, change, entry.until, now);
+            OverrideAction::Ban => limiter.ban_counter(*limit, entry.key, Some(entry.until)),
+            OverrideAction::Boost(change) if is_raised_by(change, *role) => {
+                limiter.boost_counter(*limit, entry.key, change, entry.until, now);
             }
             OverrideAction::Boost(_) => {}
         }
+    }
+}
+
+/// Ends the override of this kind of one counter.
+fn lift(limiter: &Limiter, limit: LimitHandle, key: KeyHash, kind: OverrideKind, now: Timestamp) {
+    match kind {
+        OverrideKind::Boost => limiter.unboost_counter(limit, key, now),
+        OverrideKind::Ban => limiter.ban_counter(limit, key, None),
     }
 }
 
@@ -242,9 +294,8 @@ fn is_raised_by(change: QuotaChange, role: CheckRole) -> bool {
 
 /// Checks that every limit can be raised.
 fn check_change(
-    policy: &Policy,
     limiter: &Limiter,
-    rule: RuleIndex,
+    lineage: &CounterLineage,
     limiting: &LimitAction,
     change: QuotaChange,
 ) -> Result<(), OverrideError> {
@@ -254,8 +305,13 @@ fn check_change(
     }
     let is_valid =
         |limit: LimitHandle| limiter.quota(limit).is_none_or(|quota| change.apply(&quota).is_some());
-    let raised = policy.rules.limits_by_key(rule).into_iter().filter(|(role, _)| is_raised_by(change, *role));
-    if raised.map(|(_, limit)| limit).all(is_valid) { Ok(()) } else { Err(OverrideError::TooLarge) }
+    if let (QuotaChange::Limit(limit), [only]) = (change, &*limiting.limits)
+        && limit.is_slower_than(only.quota.limit())
+    {
+        return Err(OverrideError::TooLow(only.quota.limit()));
+    }
+    let mut raised = lineage.limits.iter().filter(|(role, _)| is_raised_by(change, *role));
+    if raised.all(|(_, limit)| is_valid(*limit)) { Ok(()) } else { Err(OverrideError::TooLarge) }
 }
 
 /// Returns the rule at `index` if it has limits that are counted in this process or in the store.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
@@ -9,22 +10,30 @@ use super::decide::{PredictedAction, Prediction};
 use super::report::{Explanation, HeaderLine};
 use super::{ExplainContext, seconds};
 use crate::headers::Headers;
+use crate::identify::Attributes;
 use crate::limits::{AppliedLimits, HeaderTables};
+use crate::response::grpc_reply;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
-use crate::response::rejection::{RejectionResponse, limited_headers};
+use crate::response::rejection::{RejectionReply, RejectionResponse, limited_headers};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::{Denial, SelectedCheck};
 
 /// Returns the explanation without its rules.
-pub(super) fn explain_outcome(prediction: &Prediction, context: &ExplainContext<'_>) -> Explanation {
+pub(super) fn explain_outcome(
+    request: &Attributes<'_>,
+    prediction: &Prediction,
+    context: &ExplainContext<'_>,
+) -> Explanation {
     match &prediction.action {
         PredictedAction::Exempt(rule) => {
             let reason = format!("{} exempts it from all rules", quoted(*rule, context));
             Explanation { reason, ..decided_by("exempt", *rule, context) }
         }
-        PredictedAction::Denied(rule, denial) => denied(*rule, *denial, context),
-        PredictedAction::Reject(rule, retry_after) => rejected(*rule, *retry_after, prediction, context),
+        PredictedAction::Denied(rule, denial) => denied(request, *rule, *denial, context),
+        PredictedAction::Reject(rule, retry_after) => {
+            rejected(request, *rule, *retry_after, prediction, context)
+        }
         PredictedAction::StoreDecides(rule) => {
             let reason =
                 format!("this instance holds no units of {}: it asks the store", quoted(*rule, context));
@@ -55,35 +64,78 @@ fn quoted(rule: RuleIndex, context: &ExplainContext<'_>) -> String {
     format!("`{}`", name(rule, context).unwrap_or_default())
 }
 
-fn denied(rule: RuleIndex, denial: Denial, context: &ExplainContext<'_>) -> Explanation {
-    let (status, why) = match denial {
-        Denial::Forbidden => (context.policy.denied.status, "denies it".to_owned()),
+fn denied(
+    request: &Attributes<'_>,
+    rule: RuleIndex,
+    denial: Denial,
+    context: &ExplainContext<'_>,
+) -> Explanation {
+    let (status, body, why) = match denial {
+        Denial::Forbidden => {
+            let denied = &context.policy.denied;
+            (denied.status, denied.body.clone(), "denies it".to_owned())
+        }
         Denial::Ambiguous(ambiguity) => {
-            (StatusCode::BAD_REQUEST, format!("rejects it as ambiguous: {ambiguity}"))
+            let body = Bytes::from_static(ambiguity.reply_text().as_bytes());
+            (StatusCode::BAD_REQUEST, body, format!("rejects it as ambiguous: {ambiguity}"))
         }
     };
     let reason = format!("{} {why}", quoted(rule, context));
-    Explanation { reason, status: Some(status.as_u16()), ..decided_by("denied", rule, context) }
+    let mut headers = HeaderMap::new();
+    let status = sent_status(status, &body, &mut headers, grpc_reply::is_grpc(request.headers));
+    Explanation {
+        reason,
+        status: Some(status.as_u16()),
+        headers: header_lines(&headers),
+        ..decided_by("denied", rule, context)
+    }
 }
 
 fn rejected(
+    request: &Attributes<'_>,
     rule: RuleIndex,
     retry_after: Duration,
     prediction: &Prediction,
     context: &ExplainContext<'_>,
 ) -> Explanation {
     let outcome = outcome_of(rule, prediction).unwrap_or(DecisionOutcome::Limited);
-    let reason = match outcome == DecisionOutcome::Banned {
-        true => format!("{} has banned its key", quoted(rule, context)),
-        false => format!("over the limit of {}", quoted(rule, context)),
+    let (default, name) = (RejectionResponse::default(), quoted(rule, context));
+    let rejection = context.policy.rejection(rule).unwrap_or(&default);
+    let mut reason = match outcome == DecisionOutcome::Banned {
+        true => format!("{name} has banned its key"),
+        false => format!("over the limit of {name}"),
     };
+    if request.method.is_some_and(|method| rejection.degraded(method).is_some()) {
+        reason.push_str("; the degraded response is sent");
+    }
+    if rejection.cached_fallback.is_some() {
+        reason.push_str("; a stored response is sent instead if there is one");
+    }
+    let RejectionReply { status, body, headers } = rejection.reply_to(request.method);
+    let mut headers = rejection_headers(headers, retry_after, prediction, context);
+    let status = sent_status(status, body, &mut headers, grpc_reply::is_grpc(request.headers));
     Explanation {
         reason,
-        status: context.policy.rejection(rule).map(|reply| reply.status.as_u16()),
+        status: Some(status.as_u16()),
         retry_after_seconds: Some(seconds(retry_after)),
-        headers: rejection_headers(rule, retry_after, prediction, context),
+        headers: header_lines(&headers),
         ..decided_by(outcome.as_str(), rule, context)
     }
+}
+
+/// Returns the status code of a local reply as it is sent: that of a gRPC call is 200, and headers express what `status`
+/// and `body` mean.
+pub(super) fn sent_status(
+    status: StatusCode,
+    body: &Bytes,
+    headers: &mut HeaderMap,
+    is_grpc: bool,
+) -> StatusCode {
+    if !is_grpc {
+        return status;
+    }
+    grpc_reply::write_trailers_only(status, body, headers);
+    StatusCode::OK
 }
 
 /// Returns the explanation of a forwarded request, by its most notable outcome.
@@ -118,24 +170,22 @@ pub(super) fn outcome_of(rule: RuleIndex, prediction: &Prediction) -> Option<Dec
 }
 
 fn rejection_headers(
-    rule: RuleIndex,
+    configured: &HeaderMap,
     retry_after: Duration,
     prediction: &Prediction,
     context: &ExplainContext<'_>,
-) -> Vec<HeaderLine> {
-    let default = RejectionResponse::default();
-    let configured = &context.policy.rejection(rule).unwrap_or(&default).headers;
+) -> HeaderMap {
     let mut headers = Headers::from(limited_headers(configured, retry_after));
     let tables = HeaderTables::new(context.policy, context.limiter.hasher());
     prediction.limits.write_limit_status(&mut headers, &tables, Some(retry_after));
-    lines(&headers.into_map())
+    headers.into_map()
 }
 
 fn forwarded_headers(limits: &AppliedLimits, context: &ExplainContext<'_>) -> Vec<HeaderLine> {
     let mut headers = Headers::from(HeaderMap::new());
     let tables = HeaderTables::new(context.policy, context.limiter.hasher());
     limits.write_limit_status(&mut headers, &tables, None);
-    let mut lines = lines(&headers.into_map());
+    let mut lines = header_lines(&headers.into_map());
     let marked = limits.marked_rules().filter_map(|rule| context.policy.rules.get(rule));
     lines.extend(
         marked.map(|rule| HeaderLine { name: X_WEIR_OVER_LIMIT.to_string(), value: rule.name.to_string() }),
@@ -144,7 +194,7 @@ fn forwarded_headers(limits: &AppliedLimits, context: &ExplainContext<'_>) -> Ve
 }
 
 /// Returns headers as lines, `retry-after` first.
-fn lines(headers: &HeaderMap) -> Vec<HeaderLine> {
+pub(super) fn header_lines(headers: &HeaderMap) -> Vec<HeaderLine> {
     let mut lines: Vec<HeaderLine> = headers
         .iter()
         .map(|(name, value)| HeaderLine {

@@ -1,10 +1,14 @@
 //! The explanation as plain data, in the form in which the admin port sends it.
 
-use http::StatusCode;
+use bytes::Bytes;
+use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
-use super::ExplainContext;
+use super::outcome::{header_lines, sent_status};
+use super::{ExplainContext, MalformedRequest, RequestDescription};
 use crate::engine::overrides::{ActiveOverride, OverrideAction};
+use crate::limiter::key::KeyHasher;
+use crate::response::grpc_reply;
 use crate::telemetry::rfc3339;
 
 /// What would happen to a request, and why.
@@ -155,9 +159,12 @@ pub struct LimitReport {
 /// An override in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OverrideReport {
-    /// Name of the rule.
+    /// Name of the rule for which it was set.
     pub rule: String,
-    /// The key as text; `None` if it may be a secret.
+    /// Names of all rules that it affects: those that share the counter.
+    #[serde(default)]
+    pub rules: Vec<String>,
+    /// The key as text; `None` if the command named its fingerprint.
     pub key: Option<String>,
     /// The key's fingerprint.
     pub fingerprint: String,
@@ -171,10 +178,17 @@ pub struct OverrideReport {
 
 impl Explanation {
     /// Returns the explanation of a request that is rejected as malformed.
-    pub(super) fn malformed(problem: &str, context: &ExplainContext<'_>) -> Self {
-        let status = Some(StatusCode::BAD_REQUEST.as_u16());
+    pub(super) fn malformed(
+        malformed: &MalformedRequest,
+        request: &RequestDescription,
+        context: &ExplainContext<'_>,
+    ) -> Self {
+        let MalformedRequest { status, problem } = malformed;
         let reason = format!("rejected as malformed: {problem}");
-        Self { status, reason, ..Self::new("malformed", context) }
+        let (mut headers, is_grpc) = (HeaderMap::new(), grpc_reply::is_grpc(&request.headers));
+        let status = sent_status(*status, &Bytes::new(), &mut headers, is_grpc);
+        let headers = header_lines(&headers);
+        Self { status: Some(status.as_u16()), reason, headers, ..Self::new("malformed", context) }
     }
 
     pub(super) fn new(outcome: &str, context: &ExplainContext<'_>) -> Self {
@@ -195,12 +209,18 @@ impl Explanation {
     }
 }
 
-/// Returns an override as data, given the wall-clock time of its end.
-pub fn override_report(entry: &ActiveOverride, until: String) -> OverrideReport {
+/// Returns an override as data, given its key as text and the wall-clock time of its end. `hasher` is that of the limiter.
+pub fn override_report(
+    entry: &ActiveOverride,
+    key: Option<String>,
+    hasher: KeyHasher,
+    until: String,
+) -> OverrideReport {
     OverrideReport {
         rule: entry.rule.to_string(),
-        key: entry.key_text.as_ref().map(ToString::to_string),
-        fingerprint: entry.key.to_string(),
+        rules: entry.rules.iter().map(ToString::to_string).collect(),
+        key,
+        fingerprint: hasher.fingerprint(entry.key),
         action: entry.action.kind().as_str().to_owned(),
         change: match entry.action {
             OverrideAction::Boost(change) => Some(change.to_string()),

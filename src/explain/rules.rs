@@ -9,13 +9,15 @@ use super::report::{
     OverrideReport, override_report,
 };
 use super::{ExplainContext, seconds};
+use crate::engine::overrides::ActiveOverride;
 use crate::identify::Attributes;
 use crate::limiter::algorithm::{Algorithm, CounterUsage};
 use crate::limiter::decision::Verdict;
+use crate::limiter::key::KeyHasher;
 use crate::limiter::quota::Quota;
 use crate::rules::explain::{ExplainedKey, Mismatch, RuleExplanation, RuleStatus};
 use crate::rules::outcome::DecisionOutcome;
-use crate::rules::rule::{LimitAction, LimitSource, OnMissing};
+use crate::rules::rule::{Action, LimitAction, LimitSource, OnMissing};
 use crate::rules::selection::{CheckRole, SelectedCheck};
 use crate::telemetry::rfc3339;
 
@@ -27,7 +29,7 @@ pub(super) fn report(
     prediction: &Prediction,
     context: &ExplainContext<'_>,
 ) -> Explanation {
-    let mut explanation = explain_outcome(prediction, context);
+    let mut explanation = explain_outcome(request, prediction, context);
     explanation.request = Some(client_report(request, peer));
     explanation.rules = rules.iter().map(|rule| rule_report(rule, prediction, context)).collect();
     explanation
@@ -72,30 +74,35 @@ fn rule_report(
     ExplainedRule {
         name: rule.name.to_string(),
         action: rule.action.as_str().to_owned(),
-        applies: matches!(explained.status, RuleStatus::Applies(_)),
+        applies: applies(explained),
         note: note(explained, prediction),
         mismatch,
         route,
         outcome: rule_outcome(explained, prediction).map(|outcome| outcome.as_str().to_owned()),
         limits: limits.collect(),
         overrides: overrides(explained, context),
-        key: explained.key.as_ref().map(key_report),
+        key: explained.key.as_ref().map(|key| key_report(key, context.limiter.hasher())),
     }
 }
 
-fn key_report(key: &ExplainedKey) -> ExplainedKeyText {
+fn key_report(key: &ExplainedKey, hasher: KeyHasher) -> ExplainedKeyText {
     ExplainedKeyText {
         text: key.text.clone(),
-        fingerprint: key.hash.map(|hash| hash.to_string()),
+        fingerprint: key.hash.map(|hash| hasher.fingerprint(hash)),
         is_complete: key.is_complete,
         is_enforced: key.is_enforced,
     }
 }
 
 fn overrides(explained: &RuleExplanation<'_>, context: &ExplainContext<'_>) -> Vec<OverrideReport> {
-    let Some(hash) = explained.key.as_ref().and_then(|key| key.hash) else { return Vec::new() };
-    let found = context.overrides.of_key(&explained.rule.name, hash, context.now);
-    found.iter().map(|entry| override_report(entry, rfc3339(context.wall_clock_at(entry.until)))).collect()
+    let Some((key, hash)) = explained.key.as_ref().and_then(|key| Some((key, key.hash?))) else {
+        return Vec::new();
+    };
+    let report = |entry: &ActiveOverride| {
+        let until = rfc3339(context.wall_clock_at(entry.until));
+        override_report(entry, Some(key.text.clone()), context.limiter.hasher(), until)
+    };
+    context.overrides.of_key(explained.rule, hash, context.now).iter().map(report).collect()
 }
 
 fn rule_outcome(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Option<DecisionOutcome> {
@@ -108,10 +115,29 @@ fn rule_outcome(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Opt
     }
 }
 
+/// Whether a rule applies to the request, be it only to reject it because it has no key or is ambiguous.
+fn applies(explained: &RuleExplanation<'_>) -> bool {
+    let action = &explained.rule.action;
+    match &explained.status {
+        RuleStatus::Applies(_) => true,
+        RuleStatus::MissingKey(_) => action.limiting().is_some_and(|of| of.on_missing == OnMissing::Deny),
+        // An exemption needs a request that can be read in one way only.
+        RuleStatus::Ambiguous(_) => !matches!(action, Action::Allow),
+        RuleStatus::Mismatch(_) | RuleStatus::Excepted(_) => false,
+    }
+}
+
 /// Returns why a rule does not apply or is not evaluated.
 fn note(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Option<String> {
     let limiting = explained.rule.action.limiting();
+    let is_decided_by_other = match prediction.action {
+        PredictedAction::Exempt(rule) | PredictedAction::Denied(rule, _) => rule != explained.index,
+        _ => false,
+    };
     match &explained.status {
+        _ if is_decided_by_other && applies(explained) => {
+            Some("not evaluated: another rule decides first".to_owned())
+        }
         RuleStatus::Mismatch(_) => None,
         RuleStatus::Excepted(position) => Some(format!("except[{position}] holds")),
         RuleStatus::Ambiguous(ambiguity) => Some(format!("rejects the request as ambiguous: {ambiguity}")),
@@ -123,9 +149,6 @@ fn note(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Option<Stri
             })
         }
         RuleStatus::Applies(_) => match prediction.action {
-            PredictedAction::Exempt(rule) | PredictedAction::Denied(rule, _) if rule != explained.index => {
-                Some("not evaluated: another rule decides first".to_owned())
-            }
             _ if prediction.remote_rules.contains(&explained.index) => {
                 Some("another rate limit service decides (`scope: rls`)".to_owned())
             }

@@ -155,8 +155,8 @@ fn explanation_identifies_the_client_as_the_proxy_does() {
 fn explanation_shows_overrides_and_their_end() {
     let fixture = Fixture::new("  - { name: per-ip, key: client_ip, limit: 2/h }\n");
     let (policy, get) = (fixture.policy(), request(&[("client_ip", "192.0.2.7")]));
-    let key = policy.rules.parse_key(RuleIndex(0), "client_ip=192.0.2.7", 64).unwrap().unwrap();
-    let target = OverrideTarget { rule: RuleIndex(0), key, key_text: None };
+    let key = policy.rules.parse_key(RuleIndex(0), "client_ip=192.0.2.7", 64).unwrap().unwrap().hash;
+    let target = OverrideTarget { rule: RuleIndex(0), key, key_parts: None };
     let until = START.saturating_add(Duration::from_secs(60));
     let factor = BoostFactor::from_hundredths(300).unwrap();
     for action in [OverrideAction::Boost(QuotaChange::Factor(factor)), OverrideAction::Ban] {
@@ -225,8 +225,8 @@ proptest! {
         let fixture = Fixture::new(&rules);
         let policy = fixture.policy();
         if let Some(rule) = policy.rules.position("per-ip").filter(|_| boost) {
-            let key = policy.rules.parse_key(rule, "client_ip=192.0.2.1", 64).unwrap().unwrap();
-            let target = OverrideTarget { rule, key, key_text: None };
+            let key = policy.rules.parse_key(rule, "client_ip=192.0.2.1", 64).unwrap().unwrap().hash;
+            let target = OverrideTarget { rule, key, key_parts: None };
             let change = QuotaChange::Factor(BoostFactor::from_hundredths(250).unwrap());
             let (action, until) = (OverrideAction::Boost(change), START.saturating_add(Duration::from_secs(9)));
             fixture.engine.overrides().set(&policy, &fixture.limiter, &target, action, until, START).unwrap();

@@ -53,9 +53,9 @@ pub fn forwarded(data: &[u8]) {
 
 /// A host has one normalised form, regardless of user information, port, trailing dot and case.
 pub fn host(data: &[u8]) {
-    use crate::identify::host::normalise;
+    use crate::identify::host::{is_valid, normalise};
     let Ok(authority) = std::str::from_utf8(data) else { return };
-    if !proxy::fuzzing::is_host(data) {
+    if !is_valid(data) {
         return;
     }
     let host = normalise(authority);

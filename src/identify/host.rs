@@ -63,6 +63,42 @@ pub fn normalise(authority: &str) -> Cow<'_, str> {
     }
 }
 
+/// Whether this is a name or address with an optional port (RFC 9110 section 7.2). The port may be empty, the name may
+/// not.
+pub fn is_valid(host: &[u8]) -> bool {
+    let (inside, rest) = match host.strip_prefix(b"[") {
+        Some(literal) => {
+            let (inside, rest) = split_host(literal, |byte| byte == b':' || is_host_byte(byte));
+            let Some(rest) = rest.strip_prefix(b"]") else { return false };
+            (inside, rest)
+        }
+        None => split_host(host, is_host_byte),
+    };
+    let is_port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    !inside.is_empty() && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(is_port))
+}
+
+/// Splits off the leading bytes for which `may_stand` returns true.
+fn split_host(host: &[u8], may_stand: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
+    host.split_at(host.iter().position(|byte| !may_stand(*byte)).unwrap_or(host.len()))
+}
+
+fn is_host_byte(byte: u8) -> bool {
+    HOST_BYTES[usize::from(byte)]
+}
+
+/// A lookup table for speed, since every request has a host.
+static HOST_BYTES: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'%' | b'~');
+        byte += 1;
+    }
+    table
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +126,28 @@ mod tests {
             "target.test"
         );
         assert_eq!(RequestHost::from_request(&Uri::from_static("/"), &headers).as_str(), "header.test");
+    }
+
+    #[test]
+    fn host_is_a_name_or_address_with_an_optional_port() {
+        for (host, plausible) in [
+            ("a.test", true),
+            ("a.test:", true),
+            ("192.0.2.1:80", true),
+            ("[2001:db8::1]:8080", true),
+            ("[2001:db8::1]", true),
+            ("a.test:http", false),
+            ("a.test:123456", false),
+            (":80", false),
+            ("[]", false),
+            ("[::1", false),
+            ("[::1]x", false),
+            ("[::1]80", false),
+            ("a:b:c", false),
+            ("bad host", false),
+            ("user:pw@host", false),
+        ] {
+            assert_eq!(is_valid(host.as_bytes()), plausible, "{host}");
+        }
     }
 }

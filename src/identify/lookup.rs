@@ -31,6 +31,20 @@ pub enum Ambiguity {
     Unreadable,
 }
 
+impl Ambiguity {
+    /// Returns the text for a client whose request identifies it in more than one way.
+    pub const fn reply_text(self) -> &'static str {
+        match self {
+            Self::Repeated => {
+                "bad request: a header, cookie or query parameter that must be unique has several values\n"
+            }
+            Self::Spaced => "bad request: a cookie value has white space followed by another cookie\n",
+            Self::Quoted => "bad request: unterminated quote in a cookie\n",
+            Self::Unreadable => "bad request: malformed token\n",
+        }
+    }
+}
+
 /// Headers whose lines form one list (RFC 9110, section 5.3), in addition to those that begin with `x-forwarded-`.
 const LISTS: [HeaderName; 19] = [
     ACCEPT,

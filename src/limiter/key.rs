@@ -6,9 +6,11 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::str::FromStr;
 
 use siphasher::{sip, sip128};
+
+/// Number of rounds of the cipher of fingerprints. Four make it a pseudorandom permutation in both directions.
+const FEISTEL_ROUNDS: u8 = 4;
 
 /// Hashes keys under a secret, which is drawn per process or restored with the saved state.
 #[derive(Clone, Copy)]
@@ -43,6 +45,36 @@ impl KeyHasher {
         KeyHash([hasher.finish(), key.into()])
     }
 
+    /// Returns the fingerprint by which operators name `key`: 32 hexadecimal digits, from which
+    /// [`Self::key_of_fingerprint`] restores it under the same secret. Unlike the hash, it does not contain the key: it is
+    /// the hash encrypted by a Feistel network of four rounds with SipHash (Luby and Rackoff 1988).
+    pub fn fingerprint(&self, key: KeyHash) -> String {
+        let [left, right] = (0..FEISTEL_ROUNDS)
+            .fold(key.0, |[left, right], round| [right, left ^ self.feistel_word(round, right)]);
+        format!("{left:016x}{right:016x}")
+    }
+
+    /// Returns the key with this fingerprint.
+    ///
+    /// # Errors
+    /// [`InvalidFingerprint`] unless `text` is 32 hexadecimal digits.
+    pub fn key_of_fingerprint(&self, text: &str) -> Result<KeyHash, InvalidFingerprint> {
+        let is_valid = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let (left, right) = text.split_at_checked(16).filter(|_| is_valid).ok_or(InvalidFingerprint)?;
+        let word = |digits| u64::from_str_radix(digits, 16).map_err(|_| InvalidFingerprint);
+        let words = (0..FEISTEL_ROUNDS).rev().fold([word(left)?, word(right)?], |[left, right], round| {
+            [right ^ self.feistel_word(round, left), left]
+        });
+        Ok(KeyHash(words))
+    }
+
+    fn feistel_word(&self, round: u8, half: u64) -> u64 {
+        let mut hasher = sip::SipHasher13::new_with_keys(!self.secret[0], self.secret[1]);
+        hasher.write_u8(round);
+        hasher.write_u64(half);
+        hasher.finish()
+    }
+
     /// Returns a pseudonym of `key` within `scope`, for clients to see. It is not the hash itself, which may contain
     /// the key and would reveal which keys are adjacent in the table.
     pub fn opaque_id(&self, key: KeyHash, scope: &str) -> [u8; 8] {
@@ -70,29 +102,10 @@ impl Hash for KeyHash {
     }
 }
 
-/// Thirty-two hexadecimal digits, from which [`KeyHash::from_str`] restores it. Only for operators: the hash of an IPv4
-/// address contains the address.
-impl fmt::Display for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}{:016x}", self.0[0], self.0[1])
-    }
-}
-
 /// Error: not 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not 32 hexadecimal digits")]
 pub struct InvalidFingerprint;
-
-impl FromStr for KeyHash {
-    type Err = InvalidFingerprint;
-
-    fn from_str(text: &str) -> Result<Self, InvalidFingerprint> {
-        let is_valid = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let (first, second) = text.split_at_checked(16).filter(|_| is_valid).ok_or(InvalidFingerprint)?;
-        let word = |digits| u64::from_str_radix(digits, 16).map_err(|_| InvalidFingerprint);
-        Ok(Self([word(first)?, word(second)?]))
-    }
-}
 
 impl KeyHash {
     /// Returns the two words of the hash. The first one is uniformly distributed, whatever clients send.
@@ -154,15 +167,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fingerprint_text_restores_the_key() {
+    fn fingerprint_restores_the_key_under_the_same_secret() {
         let hasher = KeyHasher::new([1, 2]);
         for key in [hasher.hash(b"acme"), hasher.hash_u32(7), KeyHash([0, u64::MAX])] {
-            assert_eq!(key.to_string().parse(), Ok(key));
+            let fingerprint = hasher.fingerprint(key);
+            assert_eq!(hasher.key_of_fingerprint(&fingerprint), Ok(key));
+            assert_ne!(KeyHasher::new([1, 3]).key_of_fingerprint(&fingerprint), Ok(key));
         }
         let not_ascii = "é".repeat(16);
         for text in ["", "0", &"0".repeat(31), &"0".repeat(33), &"g".repeat(32), &"+1".repeat(16), &not_ascii]
         {
-            assert_eq!(text.parse::<KeyHash>(), Err(InvalidFingerprint), "{text}");
+            assert_eq!(hasher.key_of_fingerprint(text), Err(InvalidFingerprint), "{text}");
         }
+    }
+
+    #[test]
+    fn fingerprint_of_an_address_does_not_contain_it() {
+        let hasher = KeyHasher::new([1, 2]);
+        let fingerprints: Vec<_> =
+            [0xcb00_7107, 0xcb00_7108].map(|address| hasher.fingerprint(hasher.hash_u32(address))).into();
+        assert!(!fingerprints[0].contains("cb007107"), "{fingerprints:?}");
+        assert_ne!(fingerprints[0][16..24], fingerprints[1][16..24]);
     }
 }

@@ -3,6 +3,8 @@
 //! Each override belongs to one counter of one limit and ends by itself. This module has no notion of rules; what an
 //! override of a rule's key consists of is decided by `engine::overrides`.
 
+use std::time::Duration;
+
 use super::key::KeyHash;
 use super::quota::{Quota, QuotaChange};
 use super::registry::LimitHandle;
@@ -34,6 +36,12 @@ impl Limiter {
     pub fn ban_counter(&self, limit: LimitHandle, key: KeyHash, until: Option<Timestamp>) {
         let key = key.salted(limit.salt);
         self.table.lock(self.table.shard_of(key)).set_ban(key, limit.id, until);
+    }
+
+    /// Returns the time until the ban of one counter ends that [`Self::ban_counter`] has set; `None` if there is none.
+    pub fn time_banned(&self, limit: LimitHandle, key: KeyHash, now: Timestamp) -> Option<Duration> {
+        let key = key.salted(limit.salt);
+        self.table.lock(self.table.shard_of(key)).time_banned(key, now)
     }
 
     /// Frees one counter, so that nothing of its quota is used; returns whether there was one. Requests in flight stay

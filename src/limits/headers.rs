@@ -13,11 +13,12 @@ use crate::limiter::algorithm::CounterUsage;
 use crate::limiter::decision::{Enforcement, Verdict};
 use crate::response::ietf::{self, ServiceLimit};
 use crate::response::rate_limit_headers::{
-    self, LimitStatus, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, X_WEIR_OVER_LIMIT,
+    self, LimitInForce, LimitStatus, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
+    X_WEIR_OVER_LIMIT,
 };
 use crate::response::rejection::{PreparedHeaders, X_ENVOY_RATELIMITED, limited_headers};
 use crate::response::{LimitHeaderSettings, Visibility};
-use crate::rules::selection::SelectedCheck;
+use crate::rules::selection::{CheckRole, SelectedCheck};
 
 /// Headers that must occur only once in a response.
 const SINGLETONS: [HeaderName; 6] = [
@@ -136,18 +137,14 @@ impl AppliedLimits {
                 && let Some(usage) = verdict.usage(self.decided_at)
             {
                 let usage = usage.in_requests(selected.unit_cost);
-                standings.push(LimitStatus {
-                    notation,
-                    elastic_count: elastic_count(selected, verdict),
-                    usage,
-                });
+                standings.push(LimitStatus { notation, in_force: limit_in_force(selected, verdict), usage });
             }
         });
         if let Some(verdicts) = self.verdicts() {
             let remote = verdicts.limit_statuses.iter();
             standings.extend(remote.map(|(notation, _, usage)| LimitStatus {
                 notation,
-                elastic_count: None,
+                in_force: None,
                 usage: *usage,
             }));
         }
@@ -166,7 +163,7 @@ impl AppliedLimits {
         let remote = self.verdicts().into_iter().flat_map(|verdicts| &verdicts.limit_statuses);
         let remote = remote.map(|(_, policy, usage)| ServiceLimit {
             policy,
-            elastic_count: None,
+            in_force: None,
             remaining: usage.remaining,
             time_until_more: fitting(Some(usage.reset), usage.remaining == 0),
             partition: None,
@@ -176,7 +173,7 @@ impl AppliedLimits {
             .filter_map(|(selected, verdict)| {
                 Some(ServiceLimit {
                     policy: tables.quota_policies.policy(selected)?,
-                    elastic_count: elastic_count(selected, verdict),
+                    in_force: limit_in_force(selected, verdict),
                     remaining: verdict.usage(self.decided_at)?.in_requests(selected.unit_cost).remaining,
                     time_until_more: fitting(
                         verdict.time_until_more(selected.unit_cost, self.decided_at),
@@ -191,14 +188,19 @@ impl AppliedLimits {
     }
 }
 
-/// Returns the present count of an elastic limit, or of one that an operator has raised; `None` if it equals the
-/// configured one.
-fn elastic_count(selected: &SelectedCheck, verdict: &Verdict) -> Option<u32> {
+/// Returns the present size of an elastic limit, or of one that an operator has raised; `None` if it is as configured.
+fn limit_in_force(selected: &SelectedCheck, verdict: &Verdict) -> Option<LimitInForce> {
     let quota = verdict.quota()?;
     let (shares, price) = (u32::from(quota.units_per_request().get()), selected.unit_cost.get());
-    if price >= shares && !verdict.is_boosted() {
+    let is_boosted = verdict.is_boosted();
+    if price >= shares && !is_boosted {
         return None;
     }
-    let count = u64::from(quota.limit().count.get()) * u64::from(shares) / u64::from(price);
-    Some(u32::try_from(count).unwrap_or(u32::MAX))
+    let limit = quota.limit();
+    let count = u64::from(limit.count.get()) * u64::from(shares) / u64::from(price);
+    let has_new_window = is_boosted && selected.role != CheckRole::Permit;
+    Some(LimitInForce {
+        count: u32::try_from(count).unwrap_or(u32::MAX),
+        window: has_new_window.then(|| limit.period.duration()),
+    })
 }

@@ -74,7 +74,14 @@ impl KeyWriter {
     }
 
     fn write(&self, template: &KeyTemplate, request: &Attributes<'_>, route: Route<'_>) -> String {
-        let mut parts = template.parts(request, route, self.ipv6_prefix);
+        self.write_parts(template, template.parts(request, route, self.ipv6_prefix))
+    }
+
+    /// Returns a key of `template` with these parts, as text.
+    pub fn write_parts(&self, template: &KeyTemplate, mut parts: Vec<LabeledKeyPart>) -> String {
+        if !self.is_visible() {
+            return HIDDEN.to_owned();
+        }
         if parts.iter().any(|part| part.value.is_none()) {
             return INCOMPLETE.to_owned();
         }

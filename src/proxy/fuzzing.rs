@@ -5,12 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::headers::overrides;
-use super::{elastic, grpc, headers};
-
-/// Whether this is a valid value of `Host`.
-pub(crate) fn is_host(host: &[u8]) -> bool {
-    headers::validate::is_host(host)
-}
+use super::{elastic, grpc};
 
 /// Checks that external clients cannot set overrides, that overrides are never forwarded, and that gRPC timeouts are
 /// within bounds. Each line of `data` is a header `name: value`, and is also parsed as a gRPC timeout.

@@ -7,7 +7,7 @@ pub(super) mod overrides;
 mod flags;
 mod forwarded;
 mod sanitize;
-pub(super) mod validate;
+mod validate;
 
 use std::net::IpAddr;
 

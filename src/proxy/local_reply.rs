@@ -17,17 +17,16 @@ use super::body::{DownstreamBody, ResponseBody};
 use super::decide::CachedFallbacks;
 use super::failure::ForwardFailure;
 use super::finish;
-use super::grpc;
 use super::headers::{Expectation, InvalidRequest};
 use super::request_context::{RequestContext, ResponseFlag};
 use super::stream::MAX_DISCARDED_BODY;
 use super::timeouts::UploadTimer;
 use crate::headers::{Headers, Response};
-use crate::identify::lookup::Ambiguity;
 use crate::limits::{self, AppliedLimits, LimitRejection, RejectionReason};
 use crate::overload::LoadShed;
 use crate::response::fallback::CachedResponse;
-use crate::response::rejection::RejectionResponse;
+use crate::response::grpc_reply;
+use crate::response::rejection::{RejectionReply, RejectionResponse};
 use crate::rules::selection::Denial;
 use crate::upstream::error::UpstreamError;
 
@@ -112,21 +111,9 @@ pub(super) fn denied(
         }
         Denial::Ambiguous(ambiguity) => {
             let (status, body) =
-                (StatusCode::BAD_REQUEST, &Bytes::from_static(ambiguous(ambiguity).as_bytes()));
+                (StatusCode::BAD_REQUEST, &Bytes::from_static(ambiguity.reply_text().as_bytes()));
             build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
         }
-    }
-}
-
-/// Returns the text for a client whose request identifies it in more than one way.
-const fn ambiguous(ambiguity: Ambiguity) -> &'static str {
-    match ambiguity {
-        Ambiguity::Repeated => {
-            "bad request: a header, cookie or query parameter that must be unique has several values\n"
-        }
-        Ambiguity::Spaced => "bad request: a cookie value has white space followed by another cookie\n",
-        Ambiguity::Quoted => "bad request: unterminated quote in a cookie\n",
-        Ambiguity::Unreadable => "bad request: malformed token\n",
     }
 }
 
@@ -192,10 +179,7 @@ fn fallback_reply(
         cached.extend(headers.map_mut(), rejected.limits.decided_at());
         return rejected_with(context, StatusCode::OK, headers, cached.body(), pending);
     }
-    let (status, body, headers) = match rejection.degraded(method) {
-        Some(degraded) => (degraded.status, &degraded.body, &degraded.headers),
-        None => (rejection.status, &rejection.body, &rejection.headers),
-    };
+    let RejectionReply { status, body, headers } = rejection.reply_to(Some(method));
     rejected_with(context, status, rejected.headers_with(limits, headers), body, pending)
 }
 
@@ -333,7 +317,7 @@ fn trailers_only(
     mut headers: Headers,
     text: &Bytes,
 ) -> DownstreamResponse {
-    grpc::write_trailers_only(status, text, headers.map_mut());
+    grpc_reply::write_trailers_only(status, text, headers.map_mut());
     context.status = Some(StatusCode::OK);
     Response { status: StatusCode::OK, headers, body: ResponseBody::local(Bytes::new(), context) }
 }

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderName;
 
-use super::rate_limit_headers::{push_number, whole_seconds};
+use super::rate_limit_headers::{LimitInForce, push_number, whole_seconds};
 use crate::headers::Headers;
 use crate::limiter::quota::Period;
 
@@ -52,8 +52,8 @@ pub type PartitionKey = [u8; 8];
 pub struct ServiceLimit<'a> {
     /// The policy.
     pub policy: &'a QuotaPolicy,
-    /// Present size of an elastic limit, if it differs from the configured one.
-    pub elastic_count: Option<u32>,
+    /// The present limit, if it differs from the configured one.
+    pub in_force: Option<LimitInForce>,
     /// Remaining units.
     pub remaining: u32,
     /// Time until more units are available, if known.
@@ -65,8 +65,7 @@ pub struct ServiceLimit<'a> {
 impl QuotaPolicy {
     /// Creates a policy of `quota` units per window. `name` must be visible ASCII without quotes.
     pub fn new(name: &str, quota: u32, unit: QuotaUnit, window: Option<Duration>) -> Self {
-        let whole = window.filter(|window| window.subsec_nanos() == 0 && !window.is_zero());
-        Self { name: name.into(), quota, unit, window: whole.map(|window| window.as_secs()) }
+        Self { name: name.into(), quota, unit, window: window.and_then(in_whole_seconds) }
     }
 
     /// Returns the policy's name.
@@ -88,6 +87,11 @@ impl QuotaPolicy {
     }
 }
 
+/// Returns a window in seconds; `None` if that is not exact.
+fn in_whole_seconds(window: Duration) -> Option<u64> {
+    (window.subsec_nanos() == 0 && !window.is_zero()).then(|| window.as_secs())
+}
+
 /// Sets both headers; does nothing if `limits` is empty.
 pub fn write(headers: &mut Headers, limits: &[ServiceLimit<'_>]) {
     let (mut state, mut policy) = (Vec::new(), Vec::new());
@@ -104,13 +108,17 @@ pub fn write(headers: &mut Headers, limits: &[ServiceLimit<'_>]) {
 fn push_policy(text: &mut Vec<u8>, limit: &ServiceLimit<'_>) {
     let policy = limit.policy;
     push_name(text, &policy.name);
-    push_parameter(text, b"q", policy.in_units(limit.elastic_count.unwrap_or(policy.quota)));
+    push_parameter(text, b"q", policy.in_units(limit.in_force.map_or(policy.quota, |limit| limit.count)));
     match policy.unit {
         QuotaUnit::Requests => {}
         QuotaUnit::ContentBytes(_) => text.extend_from_slice(b";qu=\"content-bytes\""),
         QuotaUnit::ConcurrentRequests => text.extend_from_slice(b";qu=\"concurrent-requests\""),
     }
-    if let Some(window) = policy.window {
+    let window = match limit.in_force.and_then(|limit| limit.window) {
+        Some(window) => in_whole_seconds(window),
+        None => policy.window,
+    };
+    if let Some(window) = window {
         push_parameter(text, b"w", window);
     }
     push_partition(text, limit.partition);

@@ -49,7 +49,7 @@ impl Notation {
         };
         let mut text = Vec::new();
         push_number(&mut text, notation.count.into());
-        notation.push_policy(notation.count, &mut text);
+        notation.push_policy(notation.count, notation.window, &mut text);
         notation.alone = HeaderValue::from_bytes(&text).unwrap_or(notation.alone);
         notation
     }
@@ -59,15 +59,24 @@ impl Notation {
         &self.alone
     }
 
-    fn push_policy(&self, count: u32, text: &mut Vec<u8>) {
+    fn push_policy(&self, count: u32, window: u64, text: &mut Vec<u8>) {
         text.extend_from_slice(b", ");
         push_number(text, count.into());
         text.extend_from_slice(b";w=");
-        push_number(text, self.window);
+        push_number(text, window);
         text.extend_from_slice(b";name=\"");
         text.extend_from_slice(self.name.as_bytes());
         text.push(b'"');
     }
+}
+
+/// An elastic limit, or one that an operator has raised for a key, at its present size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitInForce {
+    /// Units per window.
+    pub count: u32,
+    /// The window, if it is another than configured.
+    pub window: Option<Duration>,
 }
 
 /// State of a limit after a decision.
@@ -75,15 +84,19 @@ impl Notation {
 pub struct LimitStatus<'a> {
     /// Notation of the limit.
     pub notation: &'a Notation,
-    /// Present size of an elastic limit, if it differs from the configured one.
-    pub elastic_count: Option<u32>,
+    /// The present limit, if it differs from the configured one.
+    pub in_force: Option<LimitInForce>,
     /// Used and remaining requests, and the time until the quota is whole.
     pub usage: CounterUsage,
 }
 
 impl LimitStatus<'_> {
     fn count(&self) -> u32 {
-        self.elastic_count.unwrap_or(self.notation.count)
+        self.in_force.map_or(self.notation.count, |limit| limit.count)
+    }
+
+    fn window(&self) -> u64 {
+        self.in_force.and_then(|limit| limit.window).map_or(self.notation.window, whole_seconds)
     }
 }
 
@@ -92,14 +105,14 @@ pub fn write_envoy(headers: &mut Headers, standings: &[LimitStatus<'_>]) {
     // `min_by_key` returns the first of equal elements, as Envoy does.
     let Some(least) = standings.iter().min_by_key(|standing| standing.usage.remaining) else { return };
     match standings {
-        [only] if only.elastic_count.is_none() => {
+        [only] if only.in_force.is_none() => {
             headers.set(&X_RATELIMIT_LIMIT, &only.notation.alone);
         }
         standings => {
             let mut text = Vec::with_capacity(32 * standings.len());
             push_number(&mut text, least.count().into());
             for standing in standings {
-                standing.notation.push_policy(standing.count(), &mut text);
+                standing.notation.push_policy(standing.count(), standing.window(), &mut text);
             }
             headers.set_text(&X_RATELIMIT_LIMIT, text);
         }
@@ -148,10 +161,10 @@ mod tests {
             Notation::new("slow", &quota(1000, TimeUnit::Hour)),
         );
         let standings = [
-            LimitStatus { notation: &fast, elastic_count: None, usage: usage(9, Duration::from_millis(100)) },
+            LimitStatus { notation: &fast, in_force: None, usage: usage(9, Duration::from_millis(100)) },
             LimitStatus {
                 notation: &slow,
-                elastic_count: None,
+                in_force: None,
                 usage: usage(3, Duration::from_millis(1_804_001)),
             },
         ];
@@ -169,7 +182,7 @@ mod tests {
             .map(|(n, q)| Notation::new(n, &q));
         let standings = notations.each_ref().map(|notation| LimitStatus {
             notation,
-            elastic_count: None,
+            in_force: None,
             usage: usage(0, Duration::from_secs(1)),
         });
         let mut headers = Headers::default();
@@ -184,7 +197,7 @@ mod tests {
         let mut headers = Headers::default();
         write_envoy(
             &mut headers,
-            &[LimitStatus { notation: &notation, elastic_count: None, usage: usage(11, Duration::ZERO) }],
+            &[LimitStatus { notation: &notation, in_force: None, usage: usage(11, Duration::ZERO) }],
         );
         let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "10, 10;w=1;name=\"per-ip\"");
@@ -195,12 +208,19 @@ mod tests {
     #[test]
     fn x_ratelimit_headers_report_the_current_elastic_limit() {
         let notation = Notation::new("per-ip", &quota(10, TimeUnit::Second));
-        let standing =
-            LimitStatus { notation: &notation, elastic_count: Some(25), usage: usage(7, Duration::ZERO) };
+        let standing = LimitStatus {
+            notation: &notation,
+            in_force: Some(LimitInForce { count: 25, window: None }),
+            usage: usage(7, Duration::ZERO),
+        };
         let mut headers = Headers::default();
         write_envoy(&mut headers, &[standing]);
         let headers = headers.into_map();
         assert_eq!(headers[X_RATELIMIT_LIMIT], "25, 25;w=1;name=\"per-ip\"");
+        let raised = LimitInForce { count: 500, window: Some(Duration::from_secs(60)) };
+        let mut headers = Headers::default();
+        write_envoy(&mut headers, &[LimitStatus { in_force: Some(raised), ..standing }]);
+        assert_eq!(headers.into_map()[X_RATELIMIT_LIMIT], "500, 500;w=60;name=\"per-ip\"");
     }
 
     #[test]

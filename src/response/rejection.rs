@@ -50,6 +50,17 @@ pub struct DegradedResponse {
     pub methods: Box<[Method]>,
 }
 
+/// The response to a rejected request.
+#[derive(Clone, Copy, Debug)]
+pub struct RejectionReply<'a> {
+    /// Status code.
+    pub status: StatusCode,
+    /// Body.
+    pub body: &'a Bytes,
+    /// Headers, without those about limits.
+    pub headers: &'a HeaderMap,
+}
+
 impl Default for RejectionResponse {
     fn default() -> Self {
         Self::plain(StatusCode::TOO_MANY_REQUESTS, "too many requests\n")
@@ -72,6 +83,16 @@ impl RejectionResponse {
     /// Returns the response of `action: deny`.
     pub fn denied() -> Self {
         Self::plain(StatusCode::FORBIDDEN, "forbidden\n")
+    }
+
+    /// Returns the response to a rejected request with this method: the degraded response if it has one.
+    pub fn reply_to(&self, method: Option<&Method>) -> RejectionReply<'_> {
+        match method.and_then(|method| self.degraded(method)) {
+            Some(DegradedResponse { status, body, headers, .. }) => {
+                RejectionReply { status: *status, body, headers }
+            }
+            None => RejectionReply { status: self.status, body: &self.body, headers: &self.headers },
+        }
     }
 
     /// Returns the degraded response for a request with this method, if configured.
@@ -190,7 +211,7 @@ mod tests {
             let (wait, reset) = (Duration::from_secs(wait), Duration::from_secs(reset));
             let usage = CounterUsage { used: 0, remaining, reset };
             let mut written = Headers::from(limited_headers(&refusal.headers, wait));
-            write_envoy(&mut written, &[LimitStatus { notation: &notation, elastic_count: None, usage }]);
+            write_envoy(&mut written, &[LimitStatus { notation: &notation, in_force: None, usage }]);
             let prepared = PreparedHeaders::new(&refusal.headers, &notation).unwrap();
             assert_eq!(Headers::from(prepared.fill(wait, &usage)), written);
             let raw = Headers::from(prepared.raw(wait, &usage));

@@ -328,8 +328,12 @@ fn prefixes(ipv4: Option<u8>, ipv6: Option<u8>) -> String {
 fn network_of(request: &Attributes<'_>, ipv4: Option<u8>, ipv6: u8) -> Result<String, IncompleteKey> {
     let ip = request.client_ip().ok_or(IncompleteKey::Missing)?;
     let (bits, all) = if ip.is_ipv4() { (ipv4.unwrap_or(32), 32) } else { (ipv6, 128) };
-    let network = client_ip::network(ip, bits, bits);
-    Ok(if bits < all { format!("{network}/{bits}") } else { network.to_string() })
+    Ok(write_network(client_ip::network(ip, bits, bits), bits, all))
+}
+
+/// Returns a network such as `10.0.0.0/8`, or the bare address if the prefix is the whole address of `all` bits.
+pub(super) fn write_network(network: IpAddr, bits: u8, all: u8) -> String {
+    if bits < all { format!("{network}/{bits}") } else { network.to_string() }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use super::attribute::{AttributeSource, IncompleteKey};
 use super::key;
-use super::key_text::{KeyTextError, LabeledKeyPart, write_key};
+use super::key_text::{KeyTextError, LabeledKeyPart, ParsedKey, write_key};
 use super::matcher::{Condition, Match, Matcher, has_exactly};
 use super::pattern::{HeaderPattern, HostPattern, PathPattern, Route};
 use super::rule::{Action, LimitAction, OnMissing, Rule};
@@ -102,7 +102,7 @@ impl RuleSet {
         index: RuleIndex,
         text: &str,
         ipv6_prefix: u8,
-    ) -> Option<Result<KeyHash, KeyTextError>> {
+    ) -> Option<Result<ParsedKey, KeyTextError>> {
         let Action::Limit(limiting) = &self.get(index)?.action else { return None };
         Some(limiting.key.parse(text, ipv6_prefix, self.hasher_of(limiting)))
     }

@@ -12,6 +12,9 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
+/// Target of the audit log: lines about what operators have changed. They are written at any level.
+pub const AUDIT_TARGET: &str = "weir::audit";
+
 /// Format of log messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogMessageFormat {
@@ -53,7 +56,9 @@ impl LevelHandle {
     /// [`LoggingError::UnknownLevel`] if `level` is unknown.
     pub fn set_level(&self, level: &str) -> Result<(), LoggingError> {
         let level = parse_level(level)?;
-        self.0.reload(Targets::new().with_default(level)).map_err(|_| LoggingError::AlreadyInstalled)
+        self.0
+            .reload(with_audit(Targets::new().with_default(level)))
+            .map_err(|_| LoggingError::AlreadyInstalled)
     }
 
     /// Sets the level of a module and its submodules, such as `weir::proxy`, in addition to existing levels.
@@ -67,15 +72,17 @@ impl LevelHandle {
             return Err(LoggingError::InvalidTarget(target.to_owned()));
         }
         self.0
-            .modify(|targets| *targets = std::mem::take(targets).with_target(target, level))
+            .modify(|targets| *targets = with_audit(std::mem::take(targets).with_target(target, level)))
             .map_err(|_| LoggingError::AlreadyInstalled)
     }
 
-    /// Returns the levels in effect, in the format that [`init`] reads.
+    /// Returns the levels in effect, in the format that [`init`] reads. That of the audit log never changes and is left
+    /// out.
     pub fn describe(&self) -> String {
         let describe = |targets: &Targets| {
             let default = targets.default_level().unwrap_or(LevelFilter::OFF);
-            let mut set: Vec<_> = targets.iter().map(|(target, level)| format!("{target}={level}")).collect();
+            let others = targets.iter().filter(|(target, _)| *target != AUDIT_TARGET);
+            let mut set: Vec<_> = others.map(|(target, level)| format!("{target}={level}")).collect();
             set.sort_unstable();
             set.insert(0, default.to_string());
             set.join(",")
@@ -135,7 +142,12 @@ fn parse_targets(spec: &str) -> Result<Targets, LoggingError> {
             None => targets.with_default(parse_level(part)?),
         };
     }
-    Ok(targets)
+    Ok(with_audit(targets))
+}
+
+/// Adds the audit log, which no level turns off.
+fn with_audit(targets: Targets) -> Targets {
+    targets.with_target(AUDIT_TARGET, LevelFilter::INFO)
 }
 
 /// Parses a level; Envoy's names are accepted as well.
@@ -206,6 +218,24 @@ mod tests {
             tracing::trace!(target: "weir::rules", "quiet");
         });
         assert!(text.contains("loud") && !text.contains("quiet"), "{text}");
+    }
+
+    #[test]
+    fn audit_log_is_written_at_any_level() {
+        let text = captured_log(LogMessageFormat::Text, |handle| {
+            for (number, target) in ["", "weir", "weir::audit"].into_iter().enumerate() {
+                match target {
+                    "" => handle.set_level("off").unwrap(),
+                    target => handle.set_target(target, "off").unwrap(),
+                }
+                tracing::info!(target: AUDIT_TARGET, "line {number}");
+                tracing::error!("silence");
+            }
+            assert_eq!(handle.describe(), "off,weir=off");
+        });
+        assert_eq!(text.matches("weir::audit: line").count(), 3, "{text}");
+        assert!(!text.contains("silence"), "{text}");
+        assert!(parse_targets("error").unwrap().would_enable(AUDIT_TARGET, &tracing::Level::INFO));
     }
 
     #[test]

@@ -185,7 +185,8 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 44] = [
     ("jitter", &[]),
     ("overload", &[]),
     ("engine", &["response", "rules", "identify", "limiter"]),
-    ("response", &["headers", "throttle", "limiter"]),
+    // For the status codes of gRPC.
+    ("response", &["headers", "throttle", "rules", "limiter"]),
     ("throttle", &["limiter"]),
     ("rules", &["headers", "identify", "limiter"]),
     // For the type of a request's timestamp.

@@ -1,12 +1,15 @@
 //! `/explain`, `weir explain`, and commands on single keys: reset, boost, ban.
 
+mod audit;
 mod commands;
+mod local_replies;
+mod overrides;
 mod token;
 
 use serde_json::Value;
 
 use crate::support::weir::run;
-use crate::support::{Client, Request, Weir, config};
+use crate::support::{Client, Request, Weir, config, wait};
 
 const RULES: &str = "\
 client_ip: { trusted_proxies: [127.0.0.1] }
@@ -24,6 +27,16 @@ fn status(weir: &Weir, client: &str) -> u16 {
 /// Returns the explanation of a GET of `/` for the client at this address.
 fn explain(weir: &Weir, client: &str) -> Value {
     weir.admin_json(&format!("/explain?path=/&host=a.example&header.x-forwarded-for={client}"))
+}
+
+/// Waits for this number of lines in the audit log and returns them.
+fn audit_lines(weir: &Weir, count: usize) -> Vec<Value> {
+    wait::until("lines in the audit log", || {
+        let lines = weir.log();
+        let lines = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let audit: Vec<_> = lines.filter(|line| line["target"] == "weir::audit").collect();
+        (audit.len() >= count).then_some(audit)
+    })
 }
 
 /// Runs `weir explain` with these arguments; returns its exit code, its output and its error output.

@@ -96,7 +96,7 @@ fn top_exits_1_with_the_reason_when_there_is_no_view() {
     let other = serve_once("SSH-2.0-OpenSSH_9.2\r\n".to_owned()).0;
     for (address, reason) in [
         (unused, "cannot reach the admin port at 127.0.0.1"),
-        (unauthorized, "requires a token: use --token-file FILE or WEIR_ADMIN_TOKEN"),
+        (unauthorized, "requires a token: use --token-file FILE, --token TOKEN or WEIR_ADMIN_TOKEN"),
         (missing, "responds 404 Not Found: none"),
         (ended, "has ended the stream of events"),
         (other, "does not respond in HTTP"),

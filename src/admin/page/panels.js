@@ -138,14 +138,14 @@ function isBanned(rule, key) {
 
 function showOverrides(overrides) {
   const bans = overrides.filter(({ action }) => action === "ban");
-  bannedKeys = new Set(bans.map(({ rule, fingerprint }) => `${rule} ${fingerprint}`));
+  bannedKeys = new Set(bans.flatMap(({ rule, rules = [rule], fingerprint }) => rules.map((name) => `${name} ${fingerprint}`)));
   byId("overrides-panel").hidden = overrides.length === 0;
   redraw(byId("overrides"), overrides, () => {
     const rows = overrides.slice(0, 50).map((override) => {
-      const { key, fingerprint, rule, action, change, until } = override;
+      const { key, fingerprint, rule, rules = [rule], action, change, until } = override;
       const end = new Date(until);
       const shown = Number.isNaN(end.getTime()) ? until : `${end.toLocaleDateString("en-CA")} ${formatClock(end)}`;
-      return [shorten(key ?? `fingerprint ${fingerprint}`, 120), rule, change ? `${action} ${change}` : action, shown];
+      return [shorten(key ?? `fingerprint ${fingerprint}`, 120), rules.join(", "), change ? `${action} ${change}` : action, shown];
     });
     return [create("div", { class: "scroll" }, textTable("Overrides in force", ["Key", "Rule", "Override", "Until"], rows))];
   });

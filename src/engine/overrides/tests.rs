@@ -49,9 +49,9 @@ impl Fixture {
         let key = policy.rules.parse_key(index, key, 64).map_or_else(
             // A rule without limits has no key.
             || self.limiter.hasher().hash(b""),
-            Result::unwrap,
+            |key| key.unwrap().hash,
         );
-        OverrideTarget { rule: index, key, key_text: None }
+        OverrideTarget { rule: index, key, key_parts: None }
     }
 
     fn set(&self, rule: &str, key: &str, action: OverrideAction) -> Result<(), OverrideError> {
@@ -117,6 +117,51 @@ fn overrides_survive_a_reload_that_keeps_name_and_key() {
     assert!(book.active(NOW).is_empty(), "another key");
 }
 
+/// Two rules that share a counter; the first has a ban and permits of its own.
+const SHARING: &str =
+    "  - { name: ca, key: client_ip, limit: 10/h, counter: budget, in_flight: 5, on_limit: { ban: 1h } }
+  - { name: cb, key: client_ip, limit: 10/h, counter: budget }\n";
+
+#[test]
+fn rules_that_share_a_counter_share_its_overrides() {
+    let key = "client_ip=192.0.2.1";
+    for (set_by, cleared_by) in [("ca", "cb"), ("cb", "ca"), ("cb", "cb")] {
+        let fixture = Fixture::new(SHARING);
+        let book = fixture.engine.overrides();
+        for action in [OverrideAction::Ban, boost(3)] {
+            fixture.set(set_by, key, action).unwrap();
+            assert_eq!(book.active(NOW).len(), 1);
+            assert_eq!(book.active(NOW)[0].rules, ["ca", "cb"].map(Box::from));
+            fixture.reload(SHARING);
+            let is_banned = || fixture.send(1, NOW).contains(&DecisionOutcome::Banned);
+            assert_eq!(is_banned(), action == OverrideAction::Ban);
+            assert!(fixture.clear(cleared_by, key, action.kind()), "{set_by} {cleared_by}");
+            fixture.reload(SHARING);
+            assert!(book.active(NOW).is_empty());
+            assert!(!is_banned(), "{set_by} {cleared_by}");
+        }
+        // Both rules charge the counter; the boost is gone, and four of the ten units are used.
+        let admitted = (0..20).filter(|_| fixture.send(1, NOW) == [DecisionOutcome::Allowed; 2]).count();
+        assert!(admitted <= 4, "{admitted}");
+    }
+}
+
+#[test]
+fn rule_that_leaves_a_counter_leaves_its_overrides() {
+    let fixture = Fixture::new(SHARING);
+    let own =
+        "  - { name: ca, key: client_ip, limit: 10/h, counter: own, in_flight: 5, on_limit: { ban: 1h } }\n";
+    fixture.set("ca", "client_ip=192.0.2.1", OverrideAction::Ban).unwrap();
+    fixture.reload(own);
+    assert!(fixture.engine.overrides().active(NOW).is_empty());
+    assert_eq!(fixture.send(1, NOW), [DecisionOutcome::Allowed]);
+    let fixture = Fixture::new(SHARING);
+    fixture.set("ca", "client_ip=192.0.2.1", OverrideAction::Ban).unwrap();
+    fixture.reload("  - { name: cb, key: client_ip, limit: 10/h, counter: budget }\n");
+    assert_eq!(&*fixture.engine.overrides().active(NOW)[0].rule, "cb");
+    assert_eq!(fixture.send(1, NOW), [DecisionOutcome::Banned]);
+}
+
 #[test]
 fn ban_rejects_as_banned_until_its_end() {
     let fixture = Fixture::new(PER_IP);
@@ -170,6 +215,9 @@ fn overrides_that_make_no_sense_are_errors() {
     assert_eq!(fixture.set("health", key, OverrideAction::Ban), Err(OverrideError::NoLimits));
     assert_eq!(fixture.set("two", key, limit), Err(OverrideError::SeveralLimits));
     assert_eq!(fixture.set("log", key, boost(2)), Err(OverrideError::TooLarge));
+    let low = OverrideAction::Boost(QuotaChange::Limit(config::parse::rate("100/h").unwrap()));
+    let error = fixture.set("log", key, low).unwrap_err().to_string();
+    assert!(error.contains("the limit of the rule, which is 9000/h"), "{error}");
     assert!(fixture.engine.overrides().active(NOW).is_empty());
     assert_eq!(fixture.admitted(1), 10);
 }

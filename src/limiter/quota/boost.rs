@@ -43,7 +43,7 @@ impl fmt::Display for BoostFactor {
 pub enum QuotaChange {
     /// Limit and burst are multiplied.
     Factor(BoostFactor),
-    /// The limit is replaced. The burst is the new count, unless it was higher.
+    /// The limit is replaced, unless it is higher already. The burst is the new count, unless it was higher.
     Limit(Limit),
 }
 
@@ -56,6 +56,8 @@ impl QuotaChange {
                 let (count, burst) = (factor.raise(base.limit().count)?, factor.raise(base.burst())?);
                 (Limit::new(count, base.window()), burst)
             }
+            // A reload has raised the limit since.
+            Self::Limit(limit) if limit.is_slower_than(base.limit()) => (base.limit(), base.burst()),
             Self::Limit(limit) if base.algorithm.has_burst() => (limit, limit.count.max(base.burst())),
             Self::Limit(limit) => (limit, limit.count),
         };
@@ -130,6 +132,15 @@ mod tests {
         let quota = Quota::new(Algorithm::Gcra, limit(10), NonZeroU32::new(200)).unwrap();
         let burst = |count| QuotaChange::Limit(limit(count)).apply(&quota).map(|raised| raised.burst().get());
         assert_eq!((burst(100), burst(500)), (Some(200), Some(500)));
+    }
+
+    #[test]
+    fn boost_never_lowers_a_limit() {
+        let quota = Quota::new(Algorithm::Gcra, limit(10), NonZeroU32::new(200)).unwrap();
+        let per_hour = |count| Limit::new(NonZeroU32::new(count).unwrap(), Period::one(TimeUnit::Hour));
+        assert!(per_hour(35_999).is_slower_than(limit(10)) && !per_hour(36_000).is_slower_than(limit(10)));
+        assert_eq!(QuotaChange::Limit(per_hour(35_999)).apply(&quota), Some(quota));
+        assert_eq!(QuotaChange::Limit(per_hour(36_001)).apply(&quota).unwrap().limit(), per_hour(36_001));
     }
 
     #[test]

@@ -132,6 +132,12 @@ impl Limit {
     pub const fn new(count: NonZeroU32, period: Period) -> Self {
         Self { count, period }
     }
+
+    /// Whether this limit permits fewer requests per time than `other`.
+    pub fn is_slower_than(self, other: Self) -> bool {
+        let scaled = |count: NonZeroU32, period: Period| u128::from(count.get()) * u128::from(period.nanos());
+        scaled(self.count, other.period) < scaled(other.count, self.period)
+    }
 }
 
 impl fmt::Display for Limit {

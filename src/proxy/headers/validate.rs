@@ -7,7 +7,7 @@ use super::flags::RequestHeaderFlags;
 use super::{identity, overrides};
 use crate::headers::is_hop_by_hop;
 use crate::http1::content_length;
-use crate::identify::forwarded;
+use crate::identify::{forwarded, host, is_forwarded_method};
 
 /// Reason why a request cannot be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,14 +95,9 @@ impl<'a> SingleValue<'a> {
     }
 }
 
-/// Maximum length of a method. The longest registered one has 17 letters; longer ones would only fill logs.
-const MAX_METHOD_LENGTH: usize = 64;
-
 /// Checks the method and the target, which must be in origin-form, in absolute-form, or `*` where that is allowed.
 fn check_target(head: &request::Parts) -> Result<(), InvalidRequest> {
-    if matches!(head.method, Method::CONNECT | Method::TRACE)
-        || head.method.as_str().len() > MAX_METHOD_LENGTH
-    {
+    if !is_forwarded_method(&head.method) {
         return Err(InvalidRequest::Method);
     }
     // RFC 9113 section 8.3.1: in HTTP/2 the path is required, and begins with a slash even before a query.
@@ -157,7 +152,7 @@ fn is_asterisk(head: &request::Parts) -> bool {
 fn has_one_host(head: &request::Parts, hosts: SingleValue<'_>) -> bool {
     if let Some(authority) = head.uri.authority() {
         let authority = authority.as_str().as_bytes();
-        if !is_host(authority) {
+        if !host::is_valid(authority) {
             return false;
         }
         if head.version == Version::HTTP_2 {
@@ -167,43 +162,7 @@ fn has_one_host(head: &request::Parts, hosts: SingleValue<'_>) -> bool {
     }
     match hosts {
         SingleValue::None => head.version == Version::HTTP_10,
-        SingleValue::Value(host) => is_host(host.as_bytes()),
+        SingleValue::Value(host) => host::is_valid(host.as_bytes()),
         SingleValue::Multiple => false,
     }
 }
-
-/// Whether this is a name or address with an optional port (RFC 9110 section 7.2). The port may be empty, the name may
-/// not.
-pub(in crate::proxy) fn is_host(host: &[u8]) -> bool {
-    let (inside, rest) = match host.strip_prefix(b"[") {
-        Some(literal) => {
-            let (inside, rest) = split_host(literal, |byte| byte == b':' || is_host_byte(byte));
-            let Some(rest) = rest.strip_prefix(b"]") else { return false };
-            (inside, rest)
-        }
-        None => split_host(host, is_host_byte),
-    };
-    let is_port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
-    !inside.is_empty() && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(is_port))
-}
-
-/// Splits off the leading bytes for which `may_stand` returns true.
-fn split_host(host: &[u8], may_stand: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
-    host.split_at(host.iter().position(|byte| !may_stand(*byte)).unwrap_or(host.len()))
-}
-
-fn is_host_byte(byte: u8) -> bool {
-    HOST_BYTES[usize::from(byte)]
-}
-
-/// A lookup table for speed, since every request has a host.
-static HOST_BYTES: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0u8;
-    while byte < 128 {
-        table[byte as usize] =
-            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'%' | b'~');
-        byte += 1;
-    }
-    table
-};

@@ -85,7 +85,7 @@ impl ListParser<'_> {
 
 fn limit(policy: &QuotaPolicy, remaining: u32, more: Option<u64>) -> ServiceLimit<'_> {
     let until_more = more.map(Duration::from_millis);
-    ServiceLimit { policy, elastic_count: None, remaining, time_until_more: until_more, partition: None }
+    ServiceLimit { policy, in_force: None, remaining, time_until_more: until_more, partition: None }
 }
 
 fn written(limits: &[ServiceLimit<'_>]) -> [String; 2] {
@@ -161,7 +161,10 @@ fn ratelimit_partition_key_is_a_byte_sequence() {
 #[test]
 fn ratelimit_policy_reports_the_current_elastic_limit() {
     let policy = QuotaPolicy::new("a", 10, QuotaUnit::Requests, seconds(1));
-    let [_, policies] = written(&[ServiceLimit { elastic_count: Some(25), ..limit(&policy, 4, None) }]);
+    let [_, policies] = written(&[ServiceLimit {
+        in_force: Some(LimitInForce { count: 25, window: None }),
+        ..limit(&policy, 4, None)
+    }]);
     assert_eq!(policies, "\"a\";q=25;w=1");
 }
 

@@ -29,7 +29,8 @@ fn round_trip(parts: &[Attribute], peer: &str, path: &str, values: [&[u8]; 2]) -
     let hash = template.hash(&request, Route("/r"), HASHER).unwrap();
     let text = write_key(&template.parts(&request, Route("/r"), PREFIX));
     let read = template.parse(&text, PREFIX, HASHER);
-    (text, read == Ok(hash))
+    let is_same = read.is_ok_and(|read| read.hash == hash && write_key(&read.parts) == text);
+    (text, is_same)
 }
 
 #[test]
@@ -59,23 +60,94 @@ fn value_that_looks_like_another_part_is_quoted() {
     assert!(is_same);
 }
 
+/// Parses a text; returns the key in normal form, or the error.
+fn normal_form(parts: &[Attribute], text: &str) -> Result<String, KeyTextError> {
+    KeyTemplate(parts.into()).parse(text, PREFIX, HASHER).map(|key| write_key(&key.parts))
+}
+
 #[test]
 fn texts_that_are_no_key_of_the_rule_are_errors() {
-    let parse = |parts: &[Attribute], text: &str| KeyTemplate(parts.into()).parse(text, PREFIX, HASHER);
     let two = [Attribute::ClientIp, Attribute::Path];
     let form = Err(KeyTextError::Form("client_ip=…, path=…".to_owned()));
-    for text in ["", "client_ip", "client_ip=::1", "path=/x, client_ip=::1", "client_ip=::1,path=/x", "::1"] {
-        assert_eq!(parse(&two, text), form, "{text}");
+    for text in ["", "client_ip", "client_ip=::1", "path=/x, client_ip=::1", "client_ip=::1;path=/x", "::1"] {
+        assert_eq!(normal_form(&two, text), form, "{text}");
     }
     let value = |label: &str, value: &str| {
         Err(KeyTextError::Value { label: label.to_owned(), value: value.to_owned() })
     };
-    assert_eq!(parse(&[Attribute::ClientIp], "client_ip=acme"), value("client_ip", "acme"));
-    assert_eq!(parse(&[Attribute::Country], "country=GBR"), value("country", "GBR"));
-    assert_eq!(parse(&[Attribute::System], "asn=x"), value("asn", "x"));
-    assert!(parse(&[], "client_ip=::1").is_err());
+    assert_eq!(normal_form(&[Attribute::ClientIp], "client_ip=acme"), value("client_ip", "acme"));
+    assert_eq!(normal_form(&[Attribute::Country], "country=GBR"), value("country", "GBR"));
+    assert_eq!(normal_form(&[Attribute::System], "asn=x"), value("asn", "x"));
+    let error = normal_form(&[], "client_ip=::1").unwrap_err();
+    assert_eq!(error.to_string(), "the rule counts all requests together (`key: []`): leave out `key`");
+}
+
+#[test]
+fn networks_must_have_the_prefix_that_the_rule_counts() {
+    let error = |part: Attribute, text: &str| normal_form(&[part], text).unwrap_err().to_string();
+    assert_eq!(
+        error(Attribute::ClientIp, "client_ip=198.51.100.0/8"),
+        "`client_ip` counts single IPv4 addresses here: expected an address, or a network with the prefix /32, got `198.51.100.0/8`"
+    );
+    assert_eq!(
+        error(Attribute::ClientIp, "client_ip=2001:db8::/32"),
+        "`client_ip` counts /64 networks of IPv6 here: expected an address, or a network with the prefix /64, got `2001:db8::/32`"
+    );
+    assert!(error(network(Some(24), None), "client_ip=198.51.100.0/8").contains("/24 networks of IPv4"));
+    for text in ["client_ip=198.51.100.7/", "client_ip=198.51.100.7/x", "client_ip=198.51.100.7/333"] {
+        assert_eq!(
+            error(Attribute::ClientIp, text),
+            format!("not a value of `client_ip`: {}", &text["client_ip=".len()..])
+        );
+    }
+}
+
+#[test]
+fn values_have_the_form_in_which_requests_have_them() {
+    for (part, text, normal) in [
+        (Attribute::ClientIp, "client_ip=198.51.100.7/32", "client_ip=198.51.100.7"),
+        (Attribute::ClientIp, "client_ip=::ffff:198.51.100.7", "client_ip=198.51.100.7"),
+        (Attribute::ClientIp, "client_ip=2001:DB8::7", "client_ip=2001:db8::/64"),
+        (network(Some(24), None), "client_ip=198.51.100.7/24", "client_ip=198.51.100.0/24"),
+        (Attribute::Host, "host=API.Example.com:8080", "host=api.example.com"),
+        (Attribute::Path, "path=/a/../b", "path=/b"),
+        (Attribute::Path, "path=//%61", "path=/a"),
+        (Attribute::Country, "country=gb", "country=GB"),
+        (Attribute::System, "asn=AS64496", "asn=64496"),
+    ] {
+        assert_eq!(normal_form(&[part], text).as_deref(), Ok(normal), "{text}");
+    }
+    for (part, text) in [
+        (Attribute::Host, "host=bad host"),
+        (Attribute::Host, "host=user:pw@host"),
+        (Attribute::Host, "host="),
+        (Attribute::Path, "path=a"),
+        (Attribute::Path, "path=/%00"),
+        (Attribute::Path, "path="),
+    ] {
+        assert!(matches!(normal_form(&[part], text), Err(KeyTextError::Value { .. })), "{text}");
+    }
+}
+
+#[test]
+fn comma_without_a_space_separates_parts_if_there_is_one_reading() {
     let headers = [header("x-a"), header("x-b")];
-    assert_eq!(parse(&headers, "header.x-a=1, header.x-b=2, header.x-b=3"), Err(KeyTextError::Ambiguous));
+    for (text, normal) in [
+        ("header.x-a=1,header.x-b=2", "header.x-a=1, header.x-b=2"),
+        ("header.x-a=1,  header.x-b=2", "header.x-a=1, header.x-b=2"),
+        ("header.x-a=1,2, header.x-b=3", r#"header.x-a="1,2", header.x-b=3"#),
+        (r#"header.x-a="1",header.x-b="2""#, "header.x-a=1, header.x-b=2"),
+        (r#"header.x-a=1,header.x-b=", header.x-b=3""#, r#"header.x-a=1, header.x-b=", header.x-b=3""#),
+    ] {
+        assert_eq!(normal_form(&headers, text).as_deref(), Ok(normal), "{text}");
+    }
+    for text in [
+        "header.x-a=1, header.x-b=2, header.x-b=3",
+        "header.x-a=1,header.x-b=2,header.x-b=3",
+        "header.x-a=1, 2, header.x-b=3",
+    ] {
+        assert_eq!(normal_form(&headers, text), Err(KeyTextError::Ambiguous), "{text}");
+    }
 }
 
 proptest! {

@@ -1,9 +1,10 @@
 //! The token of the admin port, and requests of browsers.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use super::weir_explain;
+use crate::support::weir::run;
 use crate::support::{LISTENER, Request, Weir, config, fetch, wait};
 
 const BAN: &str = "/limits/ban?rule=per-ip&key=client_ip%3D203.0.113.7&for=1m";
@@ -72,6 +73,17 @@ fn token_file_is_followed_and_used_by_the_command() {
         (explain(&[]), explain(&["-c", &file]), explain(&["--token", TOKEN])),
         (Some(2), Some(0), Some(0))
     );
+    let token_file = directory.path().join("token");
+    assert_eq!(explain(&["--token-file", token_file.to_str().unwrap()]), Some(0));
+    assert_eq!(explain(&["--token-file", "/nonexistent"]), Some(2));
+    let top = run(["top", "--once", "--token", TOKEN, "--admin", &address]);
+    assert!(top.status.success(), "{}", String::from_utf8_lossy(&top.stderr));
+    let (_, _, error) = weir_explain(&["--admin", &address, "GET", "/"]);
+    let top = run(["top", "--once", "--admin", &address]);
+    for error in [error.as_bytes(), &top.stderr] {
+        let error = String::from_utf8_lossy(error);
+        assert!(error.contains("use --token-file FILE, --token TOKEN or WEIR_ADMIN_TOKEN"), "{error}");
+    }
     fs::write(directory.path().join("next"), "another-token-0123\n").unwrap();
     fs::rename(directory.path().join("next"), directory.path().join("token")).unwrap();
     let is_new = || status(admin, Request::get("/limits"), Some("another-token-0123")) == 200;
@@ -90,9 +102,41 @@ fn without_a_token_limits_are_changed_on_loopback_only() {
         "{}",
         response.body.text()
     );
-    // Envoy's commands are as before.
+    // Other commands are accepted from this host, so that hooks of the pod work, and from no other.
     assert_eq!(status(admin, Request::post("/healthcheck/ok", ""), None), 200);
     assert_eq!(status(admin, Request::get("/limits/overrides"), None), 200);
+    let Some(own_address) = address_of_this_host() else { return };
+    let admin = SocketAddr::from((own_address, port));
+    for command in ["/healthcheck/fail", "/logging?level=off", "/drain_listeners", "/quitquitquit"] {
+        let response = fetch(admin, &Request::post(command, "").host("127.0.0.1"));
+        assert!(
+            response.status == 403 && response.body.text().contains("Set admin.token"),
+            "{command}: {}",
+            response.body.text()
+        );
+    }
+    assert_eq!(status(admin, Request::get("/ready"), None), 200);
+}
+
+/// Returns an address of this host that is not loopback, if it has one.
+fn address_of_this_host() -> Option<IpAddr> {
+    // Sends nothing: it only chooses a route.
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
+}
+
+#[test]
+fn reload_that_removes_the_token_off_loopback_is_logged() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("weir.yaml");
+    fs::write(&file, with_admin(&format!("{{ address: 0.0.0.0:0, probes: 127.0.0.1:0, token: {TOKEN} }}")))
+        .unwrap();
+    let weir = Weir::start_file_with_token(&file, TOKEN);
+    let is_logged = || weir.log().iter().any(|line| line.contains("has no token any more"));
+    assert!(!is_logged());
+    weir.replace_file(&with_admin("{ address: 0.0.0.0:0, probes: 127.0.0.1:0 }"));
+    wait::until("the warning", || is_logged().then_some(()));
 }
 
 #[test]
