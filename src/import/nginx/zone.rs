@@ -62,6 +62,11 @@ impl NginxZone {
         Ok(Self { name, rate, key, place: directive.place.clone() })
     }
 
+    /// Whether the key may contain the name of the server.
+    pub(super) fn is_per_server(&self) -> bool {
+        self.key.as_deref().is_ok_and(|key| key.contains("server_name"))
+    }
+
     /// Returns the keys of the zone's requests; requests without any of them are not limited.
     ///
     /// # Errors
