@@ -258,22 +258,27 @@ fn positive_number(digits: &str, what: &str) -> Result<NonZeroU32, ValueError> {
 
 /// Returns the nearest of the `known` names, if it is near enough to be what was meant.
 pub fn nearest_name<'a>(given: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let plain = given.to_lowercase().replace('-', "_");
+    let mut containing = known.clone().into_iter().filter(|name| name.split('_').any(|word| word == plain));
+    match (misspelt_name(given, known), containing.next(), containing.next()) {
+        (Some(name), ..) => Some(name),
+        (None, Some(name), None) => Some(name),
+        _ => None,
+    }
+}
+
+/// Returns the known name that differs from `given` in few letters, or is the same.
+pub fn misspelt_name<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let given = plain(given);
     // One edit in names of up to five characters, one more for every three characters after that.
     let allowed = (given.chars().count() / 3).max(1);
-    let near_misspelling = known
-        .clone()
+    known
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&given, &plain(name)), name))
         .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance);
-    let mut containing = known.into_iter().filter(|name| name.split('_').any(|word| word == given));
-    match (near_misspelling, containing.next(), containing.next()) {
-        (Some((_, name)), ..) => Some(name),
-        (None, Some(name), None) => Some(name),
-        _ => None,
-    }
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
 }
 
 #[cfg(test)]
