@@ -126,16 +126,19 @@ impl AddressComparison<'_> {
     /// Returns the servers whose rules apply to a host of this name.
     fn applying(&self, name: &ServerName) -> Vec<usize> {
         let ranks: Vec<_> = self.servers.iter().map(|server| best_rank(server, name, None)).collect();
-        let candidates = self.servers.iter().zip(&ranks).enumerate();
-        let applies = |(index, (server, rank)): (usize, (&Server, &Option<(u8, usize)>))| {
-            let rank = (*rank)?;
+        let is_preceded = |server: &Server, rank| {
             let mut others = self.servers.iter().zip(&ranks);
-            let is_preceded = others.any(|(other, theirs)| {
+            others.any(|(other, theirs)| {
                 theirs.is_some_and(|theirs| theirs < rank) && server.shares_address(other)
-            });
-            (!is_preceded).then_some(index)
+            })
         };
-        candidates.filter_map(applies).collect()
+        let mut applying = Vec::new();
+        for (index, (server, rank)) in self.servers.iter().zip(&ranks).enumerate() {
+            if rank.is_some_and(|rank| !is_preceded(server, rank)) {
+                applying.push(index);
+            }
+        }
+        applying
     }
 
     /// Whether the rules of `other` change anything for a request of the server.

@@ -161,13 +161,13 @@ impl RuleWriter {
     fn write_zone_rules(&mut self) {
         let mut counters: HashMap<(String, String), String> = HashMap::new();
         let mut uses: HashMap<(String, String), usize> = HashMap::new();
-        let mut definitions: HashMap<(String, String), Vec<Vec<(&'static str, String)>>> = HashMap::new();
+        let mut definitions: HashMap<String, Vec<Vec<(&'static str, String)>>> = HashMap::new();
         let rules = std::mem::take(&mut self.rules);
         let key_of = |rule: &ZoneRule| {
             let ZoneRule { server, key_template, definition, .. } = rule;
             (rule.zone.clone(), format!("{server:?} {key_template:?} {definition:?}"))
         };
-        let definitions_key = |rule: &ZoneRule| (rule.zone.clone(), rule.key_template.clone());
+        let definitions_key = |rule: &ZoneRule| format!("{:?} {:?}", rule.zone, rule.key_template);
         for rule in &rules {
             *uses.entry(key_of(rule)).or_default() += 1;
             let known = definitions.entry(definitions_key(rule)).or_default();
