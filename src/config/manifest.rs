@@ -22,6 +22,17 @@ const MAX_LIST_DEPTH: usize = 4;
 /// Maximum number of keys that a note names.
 const MAX_NAMED_KEYS: usize = 10;
 
+/// The sections of an object that have values.
+struct ValueSections {
+    /// Text.
+    plain: &'static str,
+    /// Base64.
+    encoded: &'static str,
+}
+
+const CONFIG_MAP_SECTIONS: ValueSections = ValueSections { plain: "data", encoded: "binaryData" };
+const SECRET_SECTIONS: ValueSections = ValueSections { plain: "stringData", encoded: "data" };
+
 /// The values of a ConfigMap or a Secret.
 #[derive(Clone, Debug)]
 pub(super) struct ManifestValues {
@@ -133,8 +144,8 @@ impl ManifestSearch<'_> {
     fn visit(&mut self, object: &Node, at: ConfigPath<'_>, depth: usize) {
         let (Some(kind), NodeValue::Map(map)) = (kind_of(object), &object.value) else { return };
         match kind {
-            "ConfigMap" => self.visit_values(map, ("data", "binaryData"), at),
-            "Secret" => self.visit_values(map, ("stringData", "data"), at),
+            "ConfigMap" => self.visit_values(map, &CONFIG_MAP_SECTIONS, at),
+            "Secret" => self.visit_values(map, &SECRET_SECTIONS, at),
             "List" | "ConfigMapList" | "SecretList" if depth < MAX_LIST_DEPTH => {
                 let Some((_, items)) = map.get_key_value("items") else { return };
                 let NodeValue::List(items) = &items.value else { return };
@@ -146,15 +157,15 @@ impl ManifestSearch<'_> {
         }
     }
 
-    /// Adds the values of an object, whose sections have text and base64.
-    fn visit_values(&mut self, map: &Map, (section, encoded): (&str, &str), at: ConfigPath<'_>) {
+    /// Adds the values of an object.
+    fn visit_values(&mut self, map: &Map, sections: &ValueSections, at: ConfigPath<'_>) {
         let mut found = ManifestValues {
             configs: Vec::new(),
             candidates: Vec::new(),
-            plain: keys_of(map, section, at),
-            encoded: keys_of(map, encoded, at),
+            plain: keys_of(map, sections.plain, at),
+            encoded: keys_of(map, sections.encoded, at),
         };
-        let values = Rc::new(self.read_values(map, section, at));
+        let values = Rc::new(self.read_values(map, sections.plain, at));
         let recognised: Vec<_> =
             values.iter().map(|(file, value)| (file, value, self.recognise(file, &value.text))).collect();
         let has_config = recognised.iter().any(|(.., kind)| *kind == Recognition::Certain);
@@ -238,8 +249,9 @@ impl ManifestValues {
     ) -> Vec<Diagnostic> {
         let is_ours = self.has_configs();
         let plain = self.plain.iter().filter(|_| is_ours);
-        let plain =
-            plain.filter_map(|section| section.note(|key| !is_checked(key), "no configuration, and no file of one"));
+        let plain = plain.filter_map(|section| {
+            section.note(|key| !is_checked(key), "no configuration, and no file of one")
+        });
         let encoded = self.encoded.iter().filter_map(|section| {
             section.note(|key| is_ours || is_usual_name(key), "base64 is not decoded: use text")
         });

@@ -3,7 +3,7 @@
 //! A release has ConfigMaps of other programs, too. What is clearly a configuration is checked anywhere; what only
 //! resembles one is checked beside another configuration.
 
-use crate::config::{parse, schema};
+use crate::config::schema;
 use crate::yaml::{self, Dialect, Node, NodeValue};
 
 /// Names by which a value is taken for a configuration even if it is not valid YAML.
@@ -70,11 +70,16 @@ fn count_known_keys<'k>(keys: impl Iterator<Item = &'k str>) -> usize {
     let Some(known) = schema::schema().get("properties").and_then(|keys| keys.as_object()) else { return 0 };
     let mut meant: Vec<&str> = keys
         .take(MAX_COMPARED_KEYS)
-        .filter_map(|key| parse::misspelt_name(key, known.keys().map(String::as_str)))
+        .filter_map(|key| known.keys().find(|known| is_meant(key, known)).map(String::as_str))
         .collect();
     meant.sort_unstable();
     meant.dedup();
     meant.len()
+}
+
+/// Whether a key is `known`, or differs from it in one letter of four.
+fn is_meant(key: &str, known: &str) -> bool {
+    strsim::damerau_levenshtein(key, known) <= known.len() / 4
 }
 
 #[cfg(test)]
