@@ -176,6 +176,15 @@ fn invalid_count(count: &str, period: &str) -> ValueError {
 /// Parses a period, e.g. `s` or `30 seconds`; `rate` is the text that contains it, for messages.
 fn period(text: &str, rate: &str) -> Result<Period, ValueError> {
     let (count, name) = split_number(text);
+    let units = TimeUnit::ALL.into_iter().filter(|unit| *unit <= TimeUnit::Week);
+    if let Some(whole) = misspelling::whole_duration(text, |name| unit(name, units.clone()).ok()) {
+        let fault = ValueError::new(format!("expected a whole number in the period, got {}", quoted(text)));
+        let whole = format_duration(whole);
+        return Err(match split_rate(rate) {
+            Some((count, _)) => fault.with_hint(format!("write `{}/{whole}`", count.trim())),
+            None => fault,
+        });
+    }
     if name.is_empty() {
         return Err(ValueError::new(format!("missing unit after the count in {}", quoted(rate)))
             .with_hint(format!("one of {}", unit_names(TimeUnit::ALL))));
@@ -258,27 +267,22 @@ fn positive_number(digits: &str, what: &str) -> Result<NonZeroU32, ValueError> {
 
 /// Returns the nearest of the `known` names, if it is near enough to be what was meant.
 pub fn nearest_name<'a>(given: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'a str> {
-    let plain = given.to_lowercase().replace('-', "_");
-    let mut containing = known.clone().into_iter().filter(|name| name.split('_').any(|word| word == plain));
-    match (misspelt_name(given, known), containing.next(), containing.next()) {
-        (Some(name), ..) => Some(name),
-        (None, Some(name), None) => Some(name),
-        _ => None,
-    }
-}
-
-/// Returns the known name that differs from `given` in few letters, or is the same.
-pub fn misspelt_name<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let given = plain(given);
     // One edit in names of up to five characters, one more for every three characters after that.
     let allowed = (given.chars().count() / 3).max(1);
-    known
+    let near_misspelling = known
+        .clone()
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&given, &plain(name)), name))
         .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| name)
+        .min_by_key(|(distance, _)| *distance);
+    let mut containing = known.into_iter().filter(|name| name.split('_').any(|word| word == given));
+    match (near_misspelling, containing.next(), containing.next()) {
+        (Some((_, name)), ..) => Some(name),
+        (None, Some(name), None) => Some(name),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
