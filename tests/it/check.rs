@@ -193,7 +193,8 @@ fn values_beside_a_configuration_are_checked_or_named() {
     let (code, printed) = strict("  edge.yaml: |\n    a: [\n");
     assert!(printed.contains("data[\"edge.yaml\"]") && printed.contains("not valid YAML"), "{printed}");
     assert_eq!(code, Some(2));
-    let note = "-:4:1: data: note: not checked: `notes.yaml`, `ca.crt` (no configuration, and no file of one)\n";
+    let note =
+        "-:4:1: data: note: not checked: `notes.yaml`, `ca.crt` (no configuration, and no file of one)\n";
     assert_eq!(strict("  notes.yaml: \"a: b\"\n  ca.crt: x\n"), (Some(1), note.to_owned()));
     let note = "-:13:1: binaryData: note: not checked: `edge.yaml` (base64 is not decoded: use text)\n";
     assert_eq!(strict("binaryData:\n  edge.yaml: bGlzdGVuZXJz\n"), (Some(1), note.to_owned()));
@@ -226,6 +227,15 @@ fn schema_is_printed_as_json() {
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     assert!(schema["properties"]["rules"].is_object());
+}
+
+#[test]
+fn schema_may_be_read_in_part() {
+    let mut child = command(["schema"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // More than a pipe holds is left unread.
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }
 
 #[test]
