@@ -10,7 +10,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Collected, Empty, Limited};
 use hyper::body::Incoming;
@@ -31,6 +31,9 @@ const MAX_BODY_SIZE: usize = 16 << 20;
 
 /// Maximum length of an error response that is shown, in characters.
 const MAX_SHOWN_ERROR: usize = 300;
+
+/// Maximum length of a content type that is shown, in characters.
+const MAX_SHOWN_TYPE: usize = 60;
 
 /// A request to the admin port without a response that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +73,14 @@ pub enum AdminClientError {
         status: StatusCode,
         /// The response body, shortened.
         message: String,
+    },
+    /// The server is not the admin port of an instance.
+    #[error("{address} is not an admin port: `GET /events` responds {response}")]
+    NotAdmin {
+        /// The address.
+        address: AdminAddress,
+        /// Status code and content type of the response.
+        response: String,
     },
     /// The response is longer than any valid one.
     #[error("the response of the admin port is longer than {} MiB", MAX_BODY_SIZE >> 20)]
@@ -141,13 +152,18 @@ impl AdminClient {
     pub async fn events(&self) -> Result<SnapshotStream, AdminClientError> {
         let response = self.send("/events", "text/event-stream").await?;
         match response.status() {
-            StatusCode::OK => Ok(SnapshotStream::new(self.address.clone(), response.into_body())),
+            StatusCode::OK if is_event_stream(&response) => {
+                Ok(SnapshotStream::new(self.address.clone(), response.into_body()))
+            }
+            status @ (StatusCode::OK | StatusCode::NOT_FOUND) => {
+                let kind = response.headers().get(CONTENT_TYPE).map_or(&b"none"[..], HeaderValue::as_bytes);
+                let response = format!("{status}, content type {}", shortened(kind, MAX_SHOWN_TYPE));
+                Err(AdminClientError::NotAdmin { address: self.address.clone(), response })
+            }
             StatusCode::UNAUTHORIZED => Err(AdminClientError::Unauthorized),
             status => {
                 let body = self.read_body(response.into_body()).await.unwrap_or_default();
-                let text = String::from_utf8_lossy(&body);
-                let message = text.trim().chars().filter(|letter| !letter.is_control());
-                Err(AdminClientError::Status { status, message: message.take(MAX_SHOWN_ERROR).collect() })
+                Err(AdminClientError::Status { status, message: shortened(&body, MAX_SHOWN_ERROR) })
             }
         }
     }
@@ -201,6 +217,17 @@ impl AdminClient {
             Err(_) => AdminClientError::TooLong,
         })
     }
+}
+
+/// Returns text of a server without control characters, which would reach the terminal.
+fn shortened(text: &[u8], max_chars: usize) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.trim().chars().filter(|letter| !letter.is_control()).take(max_chars).collect()
+}
+
+fn is_event_stream(response: &Response<Incoming>) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// Returns a header value that is never logged.

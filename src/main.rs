@@ -1,7 +1,7 @@
 //! The `weir` command.
 
 use std::error::Error as _;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -46,8 +46,9 @@ fn main() -> ExitCode {
         Command::Import { from } => import_rules(from),
         Command::Explain(options) => explain_request(options),
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut std::io::stdout());
-            ExitCode::SUCCESS
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "weir", &mut script);
+            print_text(&String::from_utf8_lossy(&script), "completions")
         }
         Command::Man { directory } => write_manual(directory.as_deref()),
     }
@@ -230,24 +231,25 @@ fn import_rules(from: &ImportFormat) -> ExitCode {
     print_text(&rules, "rules")
 }
 
-/// Prints a text on standard output; `what` names it if that fails.
+/// Prints a text on standard output; `what` names it if that fails. The reading process may end early, as `head` does.
 fn print_text(text: &str, what: &str) -> ExitCode {
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => report_failure(&format!("cannot print the {what}: {error}")),
     }
 }
 
 /// Writes the manual pages to `directory`, or the first to standard output.
 fn write_manual(directory: Option<&Path>) -> ExitCode {
-    let command = Cli::command();
+    let (command, mut page) = (Cli::command(), Vec::new());
     let written = match directory {
         Some(directory) => clap_mangen::generate_to(command, directory),
-        None => clap_mangen::Man::new(command).render(&mut std::io::stdout()),
+        None => clap_mangen::Man::new(command).render(&mut page),
     };
     match written {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => print_text(&String::from_utf8_lossy(&page), "manual"),
         Err(error) => report_failure(&format!("cannot write the manual: {error}")),
     }
 }

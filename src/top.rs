@@ -11,7 +11,7 @@ mod snapshot;
 mod terminal;
 mod view;
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 
 use tokio::runtime;
@@ -47,6 +47,9 @@ pub enum TopError {
     /// A snapshot cannot be read.
     #[error("unexpected data from {0}: {1}")]
     Snapshot(String, serde_json::Error),
+    /// The view cannot be written to standard output.
+    #[error("cannot print the view: {0}")]
+    Output(#[source] io::Error),
     /// The terminal cannot be used.
     #[error("cannot use the terminal: {0}")]
     Terminal(#[source] io::Error),
@@ -61,9 +64,12 @@ pub fn run(options: &TopOptions) -> Result<(), TopError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(TopError::Terminal)?;
     if options.is_once || !terminal::is_terminal() {
         let text = runtime.block_on(text_of_one_view(options))?;
-        // The reading process may have ended.
-        let _ = io::stdout().write_all(text.as_bytes());
-        return Ok(());
+        let mut out = io::stdout();
+        return match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            // The reading process may have ended.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(TopError::Output(error)),
+            Ok(()) | Err(_) => Ok(()),
+        };
     }
     runtime.block_on(show_live(options)).map_err(TopError::Terminal)
 }

@@ -1,10 +1,11 @@
 //! `weir check`: validates files, standard input and the configurations inside Kubernetes manifests.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::data_files::DataFiles;
 use super::diagnostic::Diagnostic;
-use super::manifest::{self, EmbeddedConfig};
+use super::manifest::{self, EmbeddedConfig, ManifestValues};
 use super::source_texts::RestOfConfig;
 use super::{Config, describe_changes, from_text_with_files, source};
 
@@ -13,6 +14,14 @@ const STANDARD_INPUT: &str = "-";
 
 /// A configuration, or what is wrong with it.
 pub type LoadResult = Result<Config, Vec<Diagnostic>>;
+
+/// The configurations that a file contains.
+#[derive(Debug, Default)]
+pub(crate) struct FileContent {
+    pub(crate) configs: Vec<LoadResult>,
+    /// Notes on the parts of a manifest that are not checked.
+    pub(crate) notes: Vec<Diagnostic>,
+}
 
 /// The worst that a check has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,8 +62,19 @@ pub fn check_files<P: AsRef<Path>>(files: &[P], running: Option<&Path>) -> Check
             return report;
         }
     };
-    for result in files.iter().flat_map(|file| load_all(file.as_ref())) {
-        match (result, &running) {
+    for file in files {
+        let FileContent { configs, notes } = load_all(file.as_ref());
+        add_results(configs, running.as_ref(), &mut report);
+        if !notes.is_empty() {
+            report.add(lines_of(&notes), CheckStatus::HasNotes);
+        }
+    }
+    report
+}
+
+fn add_results(results: Vec<LoadResult>, running: Option<&Config>, report: &mut CheckReport) {
+    for result in results {
+        match (result, running) {
             (Err(problems), _) => report.add(lines_of(&problems), CheckStatus::Invalid),
             (Ok(config), Some(running)) => {
                 let changes = describe_changes(running, &config);
@@ -66,7 +86,6 @@ pub fn check_files<P: AsRef<Path>>(files: &[P], running: Option<&Path>) -> Check
             (Ok(config), None) => report.add(lines_of(&config.notices), CheckStatus::HasNotes),
         }
     }
-    report
 }
 
 fn lines_of(diagnostics: &[Diagnostic]) -> Vec<String> {
@@ -75,7 +94,7 @@ fn lines_of(diagnostics: &[Diagnostic]) -> Vec<String> {
 
 /// Loads the only configuration in a file.
 fn load_single(file: &Path) -> LoadResult {
-    let mut all = load_all(file);
+    let mut all = load_all(file).configs;
     match (all.pop(), all.is_empty()) {
         (Some(only), true) => only,
         _ => {
@@ -88,21 +107,42 @@ fn load_single(file: &Path) -> LoadResult {
 
 /// Loads every configuration that a file contains: the file itself, or those in the ConfigMaps of a Kubernetes
 /// manifest. `-` is standard input, and `FILE#KEY` selects one key of a manifest.
-pub fn load_all(file: &Path) -> Vec<LoadResult> {
+fn load_all(file: &Path) -> FileContent {
     let (file, key) = split_key(file);
-    let text = match read(file) {
-        Ok(text) => text,
-        Err(problem) => return vec![Err(vec![problem])],
-    };
-    load_text(&text, file, key)
+    match read(file) {
+        Ok(text) => load_text(&text, file, key),
+        Err(problem) => FileContent { configs: vec![Err(vec![problem])], notes: Vec::new() },
+    }
 }
 
 /// Loads every configuration in `text`, the content of `file`.
-pub(crate) fn load_text(text: &str, file: &Path, key: Option<&str>) -> Vec<LoadResult> {
+pub(crate) fn load_text(text: &str, file: &Path, key: Option<&str>) -> FileContent {
+    let mut content = FileContent::default();
     match manifest::find_configs(text, file, key) {
-        Ok(Some(embedded)) => embedded.iter().map(|config| load_embedded(config, file)).collect(),
-        Ok(None) => vec![super::from_text(text, file, &source::environment_variable)],
-        Err(problem) => vec![Err(vec![problem])],
+        Ok(Some(found)) => {
+            found.iter().for_each(|values| load_values(values, file, key.is_some(), &mut content));
+        }
+        Ok(None) => content.configs.push(super::from_text(text, file, &source::environment_variable)),
+        Err(problem) => content.configs.push(Err(vec![problem])),
+    }
+    content
+}
+
+/// Loads the configurations of a ConfigMap or a Secret. With `is_selected`, the other keys need no note.
+fn load_values(values: &ManifestValues, manifest: &Path, is_selected: bool, content: &mut FileContent) {
+    let mut checked: HashSet<String> = HashSet::new();
+    for config in values.configs.iter().chain(&values.candidates) {
+        // A file of a configuration may look like one: its keys are those of clients.
+        if checked.contains(config.key()) {
+            continue;
+        }
+        let (result, files) = load_embedded(config, manifest);
+        checked.insert(config.key().to_owned());
+        checked.extend(files);
+        content.configs.push(result);
+    }
+    if !is_selected {
+        content.notes.extend(values.unchecked_notes(|key| checked.contains(key), manifest));
     }
 }
 
@@ -122,7 +162,8 @@ fn read(file: &Path) -> Result<String, Diagnostic> {
     }
 }
 
-fn load_embedded(embedded: &EmbeddedConfig, file: &Path) -> LoadResult {
+/// Loads a configuration, and returns the keys of the values beside it that it names as files.
+fn load_embedded(embedded: &EmbeddedConfig, file: &Path) -> (LoadResult, Vec<String>) {
     let mut files = DataFiles::with_inline(embedded.data_files());
     let environment = &source::environment_variable;
     let loaded = from_text_with_files(
@@ -136,7 +177,10 @@ fn load_embedded(embedded: &EmbeddedConfig, file: &Path) -> LoadResult {
         found.into_iter().map(|diagnostic| embedded.relocate(diagnostic, file)).collect()
     };
     match loaded {
-        Ok(config) => Ok(Config { notices: relocate(config.notices.clone()), ..config }),
-        Err(problems) => Err(relocate(problems)),
+        Ok(config) => {
+            let named = embedded.keys_of(files.paths());
+            (Ok(Config { notices: relocate(config.notices.clone()), ..config }), named)
+        }
+        Err(problems) => (Err(relocate(problems)), embedded.keys_in_text()),
     }
 }

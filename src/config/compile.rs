@@ -52,7 +52,7 @@ use self::context::{CompileContext, MatcherOwner};
 use super::config_path::ConfigPath;
 use super::content_hashes::ContentHashes;
 use super::data_files::DataFiles;
-use super::diagnostic::{Diagnostics, ValueError};
+use super::diagnostic::{Diagnostics, ValueError, quoted};
 use super::parse;
 use super::raw::{self, OrOff};
 use super::{Config, defaults};
@@ -153,7 +153,8 @@ fn note_questionable_rules(root: &raw::Root, rules: &[Rule], report: &mut Diagno
     }
     // Problems of one rule would make notes on others wrong.
     if report.has_no_errors() {
-        rule_notes::add_notes(raw, at, rules, report);
+        let ipv6_prefix = root.client_ip.as_ref().and_then(|raw| raw.ipv6_prefix);
+        rule_notes::add_notes(raw, at, rules, ipv6_prefix.unwrap_or(defaults::IPV6_PREFIX), report);
     }
 }
 
@@ -257,6 +258,22 @@ fn compile_limit_headers(raw: &raw::Root, report: &mut Diagnostics<'_>) -> respo
 /// Resolves `path` relative to the directory of `file`.
 fn resolve_relative(file: &Path, path: &str) -> std::path::PathBuf {
     file.parent().map_or_else(|| path.into(), |directory| directory.join(path))
+}
+
+/// Adds a note for a written file whose name reads like a switch that is turned on. `alternative` is what else may be
+/// meant, with a space behind it.
+fn note_switch_as_file(
+    what: &str,
+    path: &str,
+    alternative: &str,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
+    const SWITCHES_ON: [&str; 7] = ["on", "yes", "y", "true", "enable", "enabled", "1"];
+    if SWITCHES_ON.contains(&path.to_lowercase().as_str()) {
+        let note = ValueError::new(format!("writes {what} to a file called {}", quoted(path)));
+        report.add_note(at, note.with_hint(format!("{alternative}write `./{path}` if the file is meant")));
+    }
 }
 
 fn read_duration(

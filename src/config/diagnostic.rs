@@ -6,7 +6,7 @@
 //! in double quotes.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,8 @@ use super::tree::{Position, Positions, SourceTexts};
 /// Maximum length of a quoted value, in characters. Longer values are cut, because the position leads to the
 /// rest.
 const MAX_QUOTED_CHARS: usize = 60;
+/// Maximum number of notes with the same text.
+const MAX_EQUAL_NOTES: usize = 3;
 
 /// Whether a diagnostic prevents a configuration from being used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -237,9 +239,9 @@ impl<'a> Diagnostics<'a> {
         sort_and_dedup(self.errors)
     }
 
-    /// Returns all notes, in the order of the file.
+    /// Returns all notes, in the order of the file. Of many equal ones, the last are one note with their number.
     pub(super) fn into_notes(self) -> Vec<Diagnostic> {
-        sort_and_dedup(self.notes)
+        combine_equal(sort_and_dedup(self.notes))
     }
 
     fn add_at(
@@ -286,6 +288,31 @@ pub(super) fn sort_and_dedup(mut problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     problems
 }
 
+/// Keeps the first [`MAX_EQUAL_NOTES`] notes of each text; the others become one. A file may have thousands of rules.
+fn combine_equal(notes: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let text = |note: &Diagnostic| (note.file.clone(), note.message.clone(), note.hint.clone());
+    // The number of notes with this text, and the line of the last.
+    let mut totals: HashMap<_, (usize, usize)> = HashMap::new();
+    for note in &notes {
+        let (count, last_line) = totals.entry(text(note)).or_default();
+        (*count, *last_line) = (count.saturating_add(1), note.line);
+    }
+    let mut seen: HashMap<_, usize> = HashMap::new();
+    let combined = notes.into_iter().filter_map(|note| {
+        let index = seen.entry(text(&note)).or_default();
+        *index = index.saturating_add(1);
+        let (count, last_line) = totals.get(&text(&note)).copied().unwrap_or_default();
+        // One more takes as many lines as the note about it.
+        if count <= MAX_EQUAL_NOTES + 1 || *index <= MAX_EQUAL_NOTES {
+            return Some(note);
+        }
+        let others = count.saturating_sub(MAX_EQUAL_NOTES);
+        let message = format!("{others} more such notes, to line {last_line}: {}", note.message);
+        (*index == MAX_EQUAL_NOTES + 1).then_some(Diagnostic { message, hint: None, ..note })
+    });
+    combined.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,6 +340,21 @@ mod tests {
         assert_eq!(
             Diagnostic::for_file(Path::new("x.yaml"), "no such file").to_string(),
             "x.yaml: no such file"
+        );
+    }
+
+    #[test]
+    fn many_equal_notes_are_combined() {
+        let note = |line| Diagnostic { line, severity: Severity::Note, ..diagnostic("a") };
+        let lines = |count| -> Vec<String> {
+            combine_equal((1..=count).map(note).collect()).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(lines(4).len(), 4);
+        let combined = lines(10_000);
+        assert_eq!(combined.len(), 4);
+        assert_eq!(
+            combined[3],
+            "weir.yaml:4:12: a: note: 9997 more such notes, to line 10000: unknown unit \"fortnight\""
         );
     }
 

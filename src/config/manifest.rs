@@ -2,22 +2,58 @@
 //! the manifest.
 //!
 //! A manifest is one or several YAML documents with `apiVersion` and `kind`, as in the output of Helm and
-//! `kubectl get`. Other objects than ConfigMaps, Secrets with `stringData`, and lists of these are ignored, and so are
-//! keys that contain something else.
+//! `kubectl get`. Other objects than ConfigMaps, Secrets and lists of these are ignored. Beside a configuration, keys
+//! that contain something else get a note, unless the configuration names them as files.
+
+mod recognition;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use self::recognition::{Recognition, is_usual_name, recognise};
 use super::config_path::ConfigPath;
-use super::diagnostic::{Diagnostic, backquoted_list};
+use super::diagnostic::{Diagnostic, Severity, backquoted, backquoted_list};
 use crate::yaml::{self, Dialect, Map, Node, NodeValue, Position};
 
 /// Maximum depth of lists in lists.
 const MAX_LIST_DEPTH: usize = 4;
 
-/// Names by which a ConfigMap's value is taken for a configuration even if it is not valid YAML.
-const CONFIG_NAMES: [&str; 2] = ["weir.yaml", "weir.yml"];
+/// Maximum number of keys that a note names.
+const MAX_NAMED_KEYS: usize = 10;
+
+/// The sections of an object that have values.
+struct ValueSections {
+    /// Text.
+    plain: &'static str,
+    /// Base64.
+    encoded: &'static str,
+}
+
+const CONFIG_MAP_SECTIONS: ValueSections = ValueSections { plain: "data", encoded: "binaryData" };
+const SECRET_SECTIONS: ValueSections = ValueSections { plain: "stringData", encoded: "data" };
+
+/// The values of a ConfigMap or a Secret.
+#[derive(Clone, Debug)]
+pub(super) struct ManifestValues {
+    /// Values that are a configuration.
+    pub(super) configs: Vec<EmbeddedConfig>,
+    /// Values that look like one, unless a configuration names them as a file.
+    pub(super) candidates: Vec<EmbeddedConfig>,
+    /// The values that are text.
+    plain: Option<ManifestKeys>,
+    /// The values in base64, which are not read.
+    encoded: Option<ManifestKeys>,
+}
+
+/// Keys of a section of an object, such as `data`.
+#[derive(Clone, Debug)]
+struct ManifestKeys {
+    /// Path of the section.
+    path: String,
+    position: Position,
+    keys: Vec<String>,
+}
 
 /// A configuration inside a manifest.
 #[derive(Clone, Debug)]
@@ -42,7 +78,8 @@ struct EmbeddedText {
     block: Option<Position>,
 }
 
-/// Returns the configurations in `text`; `None` if it is not a manifest. With `key`, returns those under that key.
+/// Returns the ConfigMaps and Secrets in `text`; `None` if it is not a manifest. With `key`, only the values under
+/// that key are configurations.
 ///
 /// # Errors
 /// Returns a problem if a manifest contains no configuration, or not this key.
@@ -50,7 +87,7 @@ pub(super) fn find_configs(
     text: &str,
     file: &Path,
     key: Option<&str>,
-) -> Result<Option<Vec<EmbeddedConfig>>, Diagnostic> {
+) -> Result<Option<Vec<ManifestValues>>, Diagnostic> {
     let documents = yaml::parse_stream(text, Dialect::Core).unwrap_or_default();
     let is_manifest = documents.iter().any(|document| kind_of(document).is_some());
     let problem = |message: &str, hint: String| {
@@ -68,7 +105,7 @@ pub(super) fn find_configs(
     let mut search =
         ManifestSearch { lines: text.lines().collect(), file, key, found: Vec::new(), keys: Vec::new() };
     documents.iter().for_each(|document| search.visit(document, ConfigPath::ROOT, 0));
-    if !search.found.is_empty() {
+    if search.found.iter().any(ManifestValues::has_configs) {
         return Ok(Some(search.found));
     }
     let keys = backquoted_list(search.keys.iter().map(String::as_str));
@@ -98,7 +135,7 @@ struct ManifestSearch<'a> {
     lines: Vec<&'a str>,
     file: &'a Path,
     key: Option<&'a str>,
-    found: Vec<EmbeddedConfig>,
+    found: Vec<ManifestValues>,
     /// Keys of all ConfigMaps.
     keys: Vec<String>,
 }
@@ -107,8 +144,8 @@ impl ManifestSearch<'_> {
     fn visit(&mut self, object: &Node, at: ConfigPath<'_>, depth: usize) {
         let (Some(kind), NodeValue::Map(map)) = (kind_of(object), &object.value) else { return };
         match kind {
-            "ConfigMap" => self.visit_values(map, "data", at),
-            "Secret" => self.visit_values(map, "stringData", at),
+            "ConfigMap" => self.visit_values(map, &CONFIG_MAP_SECTIONS, at),
+            "Secret" => self.visit_values(map, &SECRET_SECTIONS, at),
             "List" | "ConfigMapList" | "SecretList" if depth < MAX_LIST_DEPTH => {
                 let Some((_, items)) = map.get_key_value("items") else { return };
                 let NodeValue::List(items) = &items.value else { return };
@@ -120,14 +157,52 @@ impl ManifestSearch<'_> {
         }
     }
 
-    /// Adds the configurations among the values under `section`.
-    fn visit_values(&mut self, map: &Map, section: &str, at: ConfigPath<'_>) {
-        let Some((_, data)) = map.get_key_value(section) else { return };
-        let NodeValue::Map(data) = &data.value else { return };
+    /// Adds the values of an object.
+    fn visit_values(&mut self, map: &Map, sections: &ValueSections, at: ConfigPath<'_>) {
+        let mut found = ManifestValues {
+            configs: Vec::new(),
+            candidates: Vec::new(),
+            plain: keys_of(map, sections.plain, at),
+            encoded: keys_of(map, sections.encoded, at),
+        };
+        let values = Rc::new(self.read_values(map, sections.plain, at));
+        let recognised: Vec<_> =
+            values.iter().map(|(file, value)| (file, value, self.recognise(file, &value.text))).collect();
+        let has_config = recognised.iter().any(|(.., kind)| *kind == Recognition::Certain);
+        for (file, value, kind) in recognised {
+            let config = || EmbeddedConfig {
+                text: value.padded_text(),
+                file: file.clone(),
+                values: Rc::clone(&values),
+            };
+            match kind {
+                Recognition::Certain => found.configs.push(config()),
+                Recognition::Likely => found.candidates.push(config()),
+                Recognition::BesideConfig if has_config => found.candidates.push(config()),
+                Recognition::BesideConfig | Recognition::Other => {}
+            }
+        }
+        self.found.push(found);
+    }
+
+    fn recognise(&self, file: &Path, text: &str) -> Recognition {
+        match self.key {
+            Some(key) if key == name_of(file) => Recognition::Certain,
+            Some(_) => Recognition::Other,
+            None => recognise(name_of(file), text),
+        }
+    }
+
+    fn read_values(
+        &mut self,
+        map: &Map,
+        section: &str,
+        at: ConfigPath<'_>,
+    ) -> BTreeMap<PathBuf, EmbeddedText> {
+        let mut values = BTreeMap::new();
         let at = at.key(section);
         let directory = self.file.parent().unwrap_or_else(|| Path::new(""));
-        let mut values = BTreeMap::new();
-        for (key, value) in data.entries() {
+        for (key, value) in section_entries(map, section) {
             let (Some(name), Some(text)) = (key.scalar_text(), value.as_text()) else { continue };
             let embedded = EmbeddedText {
                 text: text.to_owned(),
@@ -138,31 +213,72 @@ impl ManifestSearch<'_> {
             values.insert(directory.join(&**name), embedded);
             self.keys.push(name.to_string());
         }
-        let values = Rc::new(values);
-        for (file, value) in values.iter() {
-            let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let is_meant = match self.key {
-                Some(key) => key == name,
-                None => is_config(name, &value.text),
-            };
-            if is_meant {
-                let (text, file) = (value.padded_text(), file.clone());
-                self.found.push(EmbeddedConfig { text, file, values: Rc::clone(&values) });
-            }
-        }
+        values
     }
 }
 
-/// Whether a value is a configuration: by its top-level keys, or by its name if it cannot be read.
-fn is_config(name: &str, text: &str) -> bool {
-    let Ok(Some(root)) = yaml::parse(text, Dialect::Core) else { return CONFIG_NAMES.contains(&name) };
-    let NodeValue::Map(map) = &root.value else { return CONFIG_NAMES.contains(&name) };
-    let has = |key: &str| map.get_key_value(key).is_some();
-    let has_upstream = has("upstream") || has("upstreams");
-    CONFIG_NAMES.contains(&name)
-        || has("listeners") && (has_upstream || has("config"))
-        || has("rls") && has("rules")
-        || has_upstream && has("rules")
+/// Returns the key of a value that is mounted as this file.
+fn name_of(file: &Path) -> &str {
+    file.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+fn section_entries<'m>(map: &'m Map, section: &str) -> &'m [(Node, Node)] {
+    match map.get_key_value(section).map(|(_, values)| &values.value) {
+        Some(NodeValue::Map(values)) => values.entries(),
+        _ => &[],
+    }
+}
+
+fn keys_of(map: &Map, section: &str, at: ConfigPath<'_>) -> Option<ManifestKeys> {
+    let (key, _) = map.get_key_value(section)?;
+    let names = section_entries(map, section).iter().filter_map(|(key, _)| key.scalar_text());
+    let keys = names.map(|name| name.to_string()).collect();
+    Some(ManifestKeys { path: at.key(section).to_string(), position: key.position, keys })
+}
+
+impl ManifestValues {
+    fn has_configs(&self) -> bool {
+        !self.configs.is_empty() || !self.candidates.is_empty()
+    }
+
+    /// Returns notes on the keys that are neither configurations nor files that one of them names.
+    pub(super) fn unchecked_notes(
+        &self,
+        is_checked: impl Fn(&str) -> bool,
+        manifest: &Path,
+    ) -> Vec<Diagnostic> {
+        let is_ours = self.has_configs();
+        let plain = self.plain.iter().filter(|_| is_ours);
+        let plain = plain.filter_map(|section| {
+            section.note(|key| !is_checked(key), "no configuration, and no file of one")
+        });
+        let encoded = self.encoded.iter().filter_map(|section| {
+            section.note(|key| is_ours || is_usual_name(key), "base64 is not decoded: use text")
+        });
+        plain.chain(encoded).map(|note| Diagnostic { file: manifest.to_owned(), ..note }).collect()
+    }
+}
+
+impl ManifestKeys {
+    /// Returns a note on the keys that `is_unchecked` selects.
+    fn note(&self, is_unchecked: impl Fn(&str) -> bool, reason: &str) -> Option<Diagnostic> {
+        let unchecked: Vec<&str> =
+            self.keys.iter().map(String::as_str).filter(|key| is_unchecked(key)).collect();
+        let mut named: Vec<String> =
+            unchecked.iter().take(MAX_NAMED_KEYS).map(|key| backquoted(key)).collect();
+        let others = unchecked.len().saturating_sub(named.len());
+        if others > 0 {
+            named.push(format!("{others} others"));
+        }
+        (!named.is_empty()).then(|| Diagnostic {
+            line: self.position.line,
+            column: self.position.column,
+            path: self.path.clone(),
+            hint: Some(reason.to_owned()),
+            severity: Severity::Note,
+            ..Diagnostic::for_file(Path::new(""), format!("not checked: {}", named.join(", ")))
+        })
+    }
 }
 
 /// Returns the position of the first line of a block scalar below the key in line `key_line`; `None` if `text` is not
@@ -192,6 +308,22 @@ impl EmbeddedText {
 }
 
 impl EmbeddedConfig {
+    /// Returns the key of the value.
+    pub(super) fn key(&self) -> &str {
+        name_of(&self.file)
+    }
+
+    /// Returns the keys of the values that are mounted as these files.
+    pub(super) fn keys_of<'p>(&self, files: impl Iterator<Item = &'p Path>) -> Vec<String> {
+        files.filter(|file| self.values.contains_key(*file)).map(|file| name_of(file).to_owned()).collect()
+    }
+
+    /// Returns the keys of the values that the text mentions, which are probably files of the configuration.
+    pub(super) fn keys_in_text(&self) -> Vec<String> {
+        let names = self.values.keys().map(|file| name_of(file));
+        names.filter(|name| self.text.contains(name)).map(ToOwned::to_owned).collect()
+    }
+
     /// Returns the values of the ConfigMap as files.
     pub(super) fn data_files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         self.values.iter().map(|(file, value)| (file.clone(), value.text.clone().into_bytes())).collect()
@@ -252,7 +384,8 @@ data:
 ";
 
     fn find(text: &str, key: Option<&str>) -> Vec<EmbeddedConfig> {
-        find_configs(text, Path::new("dir/all.yaml"), key).unwrap().unwrap()
+        let found = find_configs(text, Path::new("dir/all.yaml"), key).unwrap().unwrap();
+        found.into_iter().flat_map(|values| values.configs).collect()
     }
 
     fn relocated(config: &EmbeddedConfig, line: usize, path: &str) -> String {

@@ -176,6 +176,15 @@ fn invalid_count(count: &str, period: &str) -> ValueError {
 /// Parses a period, e.g. `s` or `30 seconds`; `rate` is the text that contains it, for messages.
 fn period(text: &str, rate: &str) -> Result<Period, ValueError> {
     let (count, name) = split_number(text);
+    let units = TimeUnit::ALL.into_iter().filter(|unit| *unit <= TimeUnit::Week);
+    if let Some(whole) = misspelling::whole_duration(text, |name| unit(name, units.clone()).ok()) {
+        let fault = ValueError::new(format!("expected a whole number in the period, got {}", quoted(text)));
+        let whole = format_duration(whole);
+        return Err(match split_rate(rate) {
+            Some((count, _)) => fault.with_hint(format!("write `{}/{whole}`", count.trim())),
+            None => fault,
+        });
+    }
     if name.is_empty() {
         return Err(ValueError::new(format!("missing unit after the count in {}", quoted(rate)))
             .with_hint(format!("one of {}", unit_names(TimeUnit::ALL))));

@@ -28,7 +28,9 @@ pub fn configuration(data: &[u8]) {
         (one, other) => panic!("valid once, invalid once: {one:?}, {other:?}"),
     }
     // As a manifest: what is found inside has positions in it, too.
-    for result in config::check::load_text(text, file, None) {
+    let content = config::check::load_text(text, file, None);
+    content.notes.iter().for_each(|note| assert_has_location(note, text));
+    for result in content.configs {
         let found = result.map_or_else(|problems| problems, |config| config.notices);
         let positioned = found.iter().filter(|problem| problem.line > 0);
         positioned.for_each(|problem| assert_has_location(problem, text));

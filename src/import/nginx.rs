@@ -10,6 +10,7 @@ mod host;
 mod include;
 mod level;
 mod lexer;
+mod listen;
 mod location;
 mod precedence;
 mod rules;

@@ -188,6 +188,22 @@ impl Attribute {
         })
     }
 
+    /// Whether requests with the same value of this attribute in different rules have the same value of `other`.
+    /// A client is an IPv6 network with a prefix of `ipv6_prefix` bits.
+    pub fn determines(&self, other: &Self, ipv6_prefix: u8) -> bool {
+        // A route is a pattern of the rule itself.
+        if *self == Self::Route {
+            return false;
+        }
+        let (AttributeSource::Client { ipv4, ipv6 }, AttributeSource::Client { ipv4: wide4, ipv6: wide6 }) =
+            (self.source(), other.source())
+        else {
+            return self == other;
+        };
+        wide4.unwrap_or(32) <= ipv4.unwrap_or(32)
+            && wide6.unwrap_or(ipv6_prefix) <= ipv6.unwrap_or(ipv6_prefix)
+    }
+
     /// Returns the counted part of the client's address; `None` if it is unknown or the attribute is not an address.
     pub(super) fn address(&self, request: &Attributes<'_>) -> Option<IpAddr> {
         let AttributeSource::Client { ipv4, ipv6 } = self.source() else { return None };

@@ -116,8 +116,10 @@ impl Terminal {
 fn read_keys(keys: &Sender<Key>) {
     let mut bytes = [0_u8; 16];
     while let Ok(length @ 1..) = rustix::io::read(io::stdin(), &mut bytes) {
-        if keys.blocking_send(key(&bytes[..length])).is_err() {
-            break;
+        for key in parse_keys(&bytes[..length]) {
+            if keys.blocking_send(key).is_err() {
+                return;
+            }
         }
     }
 }
@@ -137,14 +139,37 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Returns the meaning of the bytes of one read, which hold one key or the last of several.
-fn key(bytes: &[u8]) -> Key {
+/// Returns the meaning of the bytes of one read, which hold one key or several.
+fn parse_keys(bytes: &[u8]) -> Vec<Key> {
+    let mut keys = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (key, behind) = rest.split_at(key_length(rest));
+        keys.push(parse_key(key));
+        rest = behind;
+    }
+    keys
+}
+
+/// Returns the number of bytes of the first key: one, or a control sequence up to its final byte (ECMA-48).
+fn key_length(bytes: &[u8]) -> usize {
+    let is_final = |byte: &u8| (0x40..=0x7e).contains(byte);
     match bytes {
-        [b'q' | b'Q' | CTRL_C, ..] => Key::Quit,
-        [.., b'k'] | [.., 0x1b, b'[' | b'O', b'A'] => Key::Scroll(-1),
-        [.., b'j'] | [.., 0x1b, b'[' | b'O', b'B'] => Key::Scroll(1),
-        [.., 0x1b, b'[', b'5', b'~'] => Key::Scroll(-PAGE_LINES),
-        [.., b' '] | [.., 0x1b, b'[', b'6', b'~'] => Key::Scroll(PAGE_LINES),
+        [0x1b, b'[', behind @ ..] => {
+            behind.iter().position(is_final).map_or(bytes.len(), |at| at.saturating_add(3))
+        }
+        [0x1b, b'O', _, ..] => 3,
+        _ => 1,
+    }
+}
+
+fn parse_key(bytes: &[u8]) -> Key {
+    match bytes {
+        [b'q' | b'Q' | CTRL_C] => Key::Quit,
+        [b'k'] | [0x1b, b'[' | b'O', b'A'] => Key::Scroll(-1),
+        [b'j'] | [0x1b, b'[' | b'O', b'B'] => Key::Scroll(1),
+        [0x1b, b'[', b'5', b'~'] => Key::Scroll(-PAGE_LINES),
+        [b' '] | [0x1b, b'[', b'6', b'~'] => Key::Scroll(PAGE_LINES),
         _ => Key::Other,
     }
 }
@@ -165,7 +190,16 @@ mod tests {
             (b"\x1b", Key::Other),
             (b"x", Key::Other),
         ] {
-            assert_eq!(key(bytes), expected, "{bytes:?}");
+            assert_eq!(parse_keys(bytes), [expected], "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn keys_of_one_read_are_all_used() {
+        use Key::{Quit, Scroll};
+        assert_eq!(parse_keys(b"jq"), [Scroll(1), Quit]);
+        assert_eq!(parse_keys(b"\x1b[A\x1b[6~kq"), [Scroll(-1), Scroll(PAGE_LINES), Scroll(-1), Quit]);
+        assert_eq!(parse_keys(b"\x1bOBq"), [Scroll(1), Quit]);
+        assert_eq!(parse_keys(b"\x1b["), [Key::Other]);
     }
 }

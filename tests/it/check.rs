@@ -161,6 +161,49 @@ items:
     assert_eq!(against.status.code(), Some(0), "{against:?}");
 }
 
+/// A ConfigMap with a configuration, its file `keys.yaml`, and `values` beside them.
+fn config_map(values: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: ConfigMap
+metadata: {{ name: weir }}
+data:
+  weir.yaml: |
+    listeners: 127.0.0.1:8080
+    upstream: echo
+    plans: {{ of: {{ header: x-api-key }}, members: {{ file: keys.yaml }} }}
+    rules: [{{ name: a, match: {{ plan: pro }}, limit: 10/s, on_missing: skip }}]
+  keys.yaml: |
+    admin: pro
+    rules: pro
+{values}"
+    )
+}
+
+#[test]
+fn values_beside_a_configuration_are_checked_or_named() {
+    let strict = |values: &str| {
+        let output = check_input(&config_map(values), &["--strict", "-"]);
+        (output.status.code(), stdout(&output))
+    };
+    assert_eq!(strict(""), (Some(0), String::new()), "the configuration and its file");
+    let (code, printed) = strict("  edge.yaml: |\n    listners: 127.0.0.1:8081\n");
+    assert!(printed.starts_with("-:14:5: data[\"edge.yaml\"].listners: unknown key"), "{printed}");
+    assert_eq!(code, Some(2));
+    let (code, printed) = strict("  edge.yaml: |\n    a: [\n");
+    assert!(printed.contains("data[\"edge.yaml\"]") && printed.contains("not valid YAML"), "{printed}");
+    assert_eq!(code, Some(2));
+    let note =
+        "-:4:1: data: note: not checked: `notes.yaml`, `ca.crt` (no configuration, and no file of one)\n";
+    assert_eq!(strict("  notes.yaml: \"a: b\"\n  ca.crt: x\n"), (Some(1), note.to_owned()));
+    let note = "-:13:1: binaryData: note: not checked: `edge.yaml` (base64 is not decoded: use text)\n";
+    assert_eq!(strict("binaryData:\n  edge.yaml: bGlzdGVuZXJz\n"), (Some(1), note.to_owned()));
+    let others = MANIFESTS.replace("fortnight", "s").replace("[gold]", "gold");
+    let other = "---\napiVersion: v1\nkind: ConfigMap\ndata: { app.yaml: \"rules: []\", x.yaml: \"[\" }\n";
+    let output = check_input(&(others + other), &["--strict", "-"]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), ""), "of another program");
+}
+
 #[test]
 fn manifest_without_a_configuration_is_an_error() {
     let service = "apiVersion: v1\nkind: Service\nmetadata: { name: web }\n";
@@ -184,6 +227,15 @@ fn schema_is_printed_as_json() {
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     assert!(schema["properties"]["rules"].is_object());
+}
+
+#[test]
+fn schema_may_be_read_in_part() {
+    let mut child = command(["schema"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // More than a pipe holds is left unread.
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }
 
 #[test]

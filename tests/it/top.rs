@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::thread::{self, JoinHandle};
 
 use serde_json::json;
@@ -92,12 +92,16 @@ fn top_exits_1_with_the_reason_when_there_is_no_view() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let unauthorized = serve_once("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n".to_owned()).0;
     let missing = serve_once("HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nnone".to_owned()).0;
-    let ended = serve_once("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned()).0;
+    let page = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi";
+    let proxy = serve_once(page.to_owned()).0;
+    let empty = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 0\r\n\r\n";
+    let ended = serve_once(empty.to_owned()).0;
     let other = serve_once("SSH-2.0-OpenSSH_9.2\r\n".to_owned()).0;
     for (address, reason) in [
         (unused, "cannot reach the admin port at 127.0.0.1"),
         (unauthorized, "requires a token: use --token-file FILE, --token TOKEN or WEIR_ADMIN_TOKEN"),
-        (missing, "responds 404 Not Found: none"),
+        (missing, "is not an admin port: `GET /events` responds 404 Not Found, content type none"),
+        (proxy, "is not an admin port: `GET /events` responds 200 OK, content type text/html"),
         (ended, "has ended the stream of events"),
         (other, "does not respond in HTTP"),
     ] {
@@ -109,6 +113,17 @@ fn top_exits_1_with_the_reason_when_there_is_no_view() {
     let output = run(["top", "--admin", "localhost"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("expected HOST:PORT or unix:PATH"));
+}
+
+#[test]
+fn top_exits_1_when_the_view_cannot_be_written() {
+    let (address, _) = serve_once(two_snapshots("a"));
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut top = command(["top", "--once", "--admin", &address.to_string()]);
+    let output = top.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = text(&output.stderr);
+    assert!(message.starts_with("weir: cannot print the view: No space left on device"), "{message}");
 }
 
 #[test]

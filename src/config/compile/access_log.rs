@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{read_or_off, resolve_relative};
+use super::{note_switch_as_file, read_or_off, resolve_relative};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
 use crate::config::parse::{self, nearest_name};
@@ -44,7 +44,7 @@ fn compile_access_log(
         raw::AccessLog::Path(path) => {
             let at = at.single_item();
             let sink = report.ok_or_report(at, parse_sink(path, file))?;
-            note_switch_as_file(path, at, report);
+            note_switch_as_file("the log", path, "did you mean `stdout`? ", at, report);
             return Some(AccessLogSettings::new(sink, Format::default()));
         }
         raw::AccessLog::Map(map) => map,
@@ -59,7 +59,7 @@ fn compile_access_log(
     };
     let path = map.path.as_ref()?;
     let sink = report.ok_or_report(at.key("path"), parse_sink(path, file));
-    note_switch_as_file(path, at.key("path"), report);
+    note_switch_as_file("the log", path, "did you mean `stdout`? ", at.key("path"), report);
     let only = map.only.iter().flat_map(|only| only.items()).map(|(_, kind)| *kind).collect();
     note_empty_sample(sample, at.key("sample"), report);
     let settings = AccessLogSettings::new(sink?, format?);
@@ -99,16 +99,6 @@ fn parse_format(text: &str) -> Result<Format, ValueError> {
             .map_err(|error| ValueError::new(error.to_string())),
         _ => Err(ValueError::new(format!("expected envoy, json or a format string, got {}", quoted(text)))
             .with_suggestion(nearest_name(text, ["envoy", "json"]))),
-    }
-}
-
-/// Adds a note for a file whose name reads like a switch that is turned on.
-fn note_switch_as_file(path: &str, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
-    const SWITCHES_ON: [&str; 7] = ["on", "yes", "y", "true", "enable", "enabled", "1"];
-    if SWITCHES_ON.contains(&path.to_lowercase().as_str()) {
-        let note = ValueError::new(format!("writes the log to a file called {}", quoted(path)));
-        let hint = format!("did you mean `stdout`? write `./{path}` if the file is meant");
-        report.add_note(at, note.with_hint(hint));
     }
 }
 

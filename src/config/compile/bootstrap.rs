@@ -9,7 +9,10 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{read_duration, read_or_off, read_timeout, resolve_relative, secret_headers, upstream_tls};
+use super::{
+    note_switch_as_file, read_duration, read_or_off, read_timeout, resolve_relative, secret_headers,
+    upstream_tls,
+};
 use crate::central::settings::{CentralSettings, DocumentUrl, default_cache_file};
 use crate::config::config_path::ConfigPath;
 use crate::config::data_files::DataFiles;
@@ -84,6 +87,7 @@ fn cache_path(
         report.add_value_error(at, fault.with_hint("a directory cannot be written to"));
         return None;
     }
+    note_switch_as_file("the fetched configuration", written, "", at, report);
     Some(resolve_relative(file, written))
 }
 

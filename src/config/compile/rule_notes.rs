@@ -8,6 +8,8 @@ mod covered;
 mod keys;
 mod unreachable;
 
+use std::collections::BTreeSet;
+
 use super::map_items;
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, backquoted};
@@ -19,6 +21,9 @@ use crate::rules::rule::{Action, LimitAction, Rule, Throttle};
 /// ten thousand rules.
 const MAX_WIDE_RULES: usize = 100;
 
+/// Maximum number of paths of a rule that are compared one by one.
+const MAX_SINGLE_PATHS: usize = 200;
+
 /// A rule and its position.
 #[derive(Clone, Copy)]
 struct RuleEntry<'r> {
@@ -29,11 +34,13 @@ struct RuleEntry<'r> {
     line: usize,
 }
 
-/// Adds notes on the compiled `rules` at `at`, which have no errors.
+/// Adds notes on the compiled `rules` at `at`, which have no errors. A client is an IPv6 network with a prefix of
+/// `ipv6_prefix` bits.
 pub(super) fn add_notes(
     raw: &raw::ZeroOrMany<raw::Rule>,
     at: ConfigPath<'_>,
     rules: &[Rule],
+    ipv6_prefix: u8,
     report: &mut Diagnostics<'_>,
 ) {
     let entries: Vec<RuleEntry<'_>> = raw
@@ -42,7 +49,7 @@ pub(super) fn add_notes(
         .map(|((index, raw), rule)| RuleEntry { raw, rule, index, line: line_of(index, at, report) })
         .collect();
     covered::add_notes(&entries, at, report);
-    unreachable::add_notes(&entries, at, report);
+    unreachable::add_notes(&entries, ipv6_prefix, at, report);
     keys::add_notes(&entries, at, report);
 }
 
@@ -105,6 +112,21 @@ fn condition_count(matcher: &Matcher) -> usize {
         entries.is_some(),
     ];
     given.into_iter().filter(|given| *given).count() + conditions.len()
+}
+
+/// Returns the conditions for each of the path patterns alone; none if there is one pattern, or too many.
+fn single_path_matchers(matcher: &Matcher) -> Vec<Matcher> {
+    let texts: BTreeSet<&str> = matcher.paths.iter().map(|path| path.as_str()).collect();
+    match texts.len() {
+        2..=MAX_SINGLE_PATHS => texts.into_iter().map(|text| with_path(matcher, text)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the conditions for one of the path patterns, as written.
+fn with_path(matcher: &Matcher, text: &str) -> Matcher {
+    let paths = matcher.paths.iter().filter(|path| path.as_str() == text).cloned().collect();
+    Matcher { paths, ..matcher.clone() }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{read_timeout, resolve_relative};
+use super::{note_switch_as_file, read_timeout, resolve_relative};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
 use crate::config::{defaults, raw};
@@ -24,6 +24,7 @@ pub(super) fn compile(
         report.add_value_error(at, fault.with_hint("a directory cannot be written to"));
         return None;
     }
+    note_switch_as_file("counters", written, "", at, report);
     let settings = StateFileSettings { file: resolve_relative(file, written), interval };
     if let Some(obstacle) = settings.obstacle() {
         let fault = ValueError::new(format!("cannot save counters to {}: {obstacle}", quoted(written)));

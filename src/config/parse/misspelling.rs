@@ -112,6 +112,8 @@ mod tests {
             ("100/hr", "write `h`"),
             ("100/mins", "write `min`"),
             ("100/minuts", "write `min`"),
+            ("10/1.5s", "write `10/1500ms`"),
+            ("10 per 0.5 hours", "write `10/30m`"),
             ("100 apples/s", ""),
         ] {
             assert_eq!(hint(text), expected, "{text}");

@@ -83,6 +83,11 @@ impl<'a> Alternatives<'a> {
             (Value::Number(number), Some("duration")) if number.is_u64() => {
                 Some(format!("add the unit, as in `{number}s`"))
             }
+            (Value::Number(number), Some(kind @ ("address" | "upstream address"))) if is_port(number) => {
+                let all = format!(", or `0.0.0.0:{number}` for all addresses");
+                let all = if kind == "address" { all.as_str() } else { "" };
+                Some(format!("write `127.0.0.1:{number}`{all}"))
+            }
             (Value::Number(_), None | Some("header pattern")) if self.is_text_allowed() => {
                 Some("put it in quotes".to_owned())
             }
@@ -164,6 +169,10 @@ pub(super) fn parse_plain_scalar(text: &str) -> Option<Value> {
         }
         _ => None,
     }
+}
+
+fn is_port(number: &Number) -> bool {
+    number.as_u64().is_some_and(|number| (1..=u64::from(u16::MAX)).contains(&number))
 }
 
 /// Describes a value in messages.

@@ -2,6 +2,7 @@
 
 use super::host::ServerName;
 use super::level::Level;
+use super::listen::{Listen, note_inexact_servers, set_default_servers};
 use super::location::{LocationError, LocationPattern};
 use super::precedence::exceptions;
 use super::scope::{MatchField, Scope};
@@ -23,9 +24,9 @@ pub(super) struct Cell {
 /// A server.
 #[derive(Debug)]
 pub(super) struct Server {
-    names: Vec<ServerName>,
-    ports: Vec<String>,
-    is_default: bool,
+    /// With `Default` if it is the default server of one of its addresses.
+    pub(super) names: Vec<ServerName>,
+    pub(super) listens: Vec<Listen>,
     pub(super) cells: Vec<Cell>,
     pub(super) place: Place,
 }
@@ -63,8 +64,9 @@ impl<'d> HttpConfig<'d> {
         }
         config.add_servers(&http);
         config.drop_servers_that_only_return();
-        config.choose_default_server();
-        config.note_same_names();
+        set_default_servers(&mut config.servers);
+        config.drop_conflicting_names();
+        note_inexact_servers(&mut config);
         config
     }
 
@@ -104,25 +106,17 @@ impl<'d> HttpConfig<'d> {
 
     fn read_server(&mut self, directives: &[Directive], outer: &Level, place: Place) -> Server {
         let level = outer.with(directives, &mut self.notes);
-        let mut server =
-            Server { names: Vec::new(), ports: Vec::new(), is_default: false, cells: Vec::new(), place };
+        let mut server = Server { names: Vec::new(), listens: Vec::new(), cells: Vec::new(), place };
         for directive in directives {
             match directive.name.as_str() {
                 "server_name" => self.add_names(directive, &mut server),
-                "listen" => {
-                    server
-                        .ports
-                        .push(directive.argument(0).rsplit(':').next().unwrap_or_default().to_owned());
-                    let words = ["default_server", "default"];
-                    server.is_default |=
-                        directive.arguments.iter().any(|word| words.contains(&word.as_str()));
-                }
+                "listen" => server.listens.push(Listen::parse(&directive.arguments)),
                 "location" => self.add_location(directive, &level, &mut server),
                 _ => {}
             }
         }
-        if server.ports.is_empty() {
-            server.ports.push("80".to_owned());
+        if server.listens.is_empty() {
+            server.listens.push(Listen::parse(&[]));
         }
         if !server.cells.iter().any(|cell| cell.pattern.is_root()) {
             server.cells.push(Cell { pattern: LocationPattern::root(), level });
@@ -173,48 +167,47 @@ impl<'d> HttpConfig<'d> {
         }
     }
 
-    /// Drops servers that only redirect, unless they share a port with another server: their requests do not
-    /// reach the others.
+    /// Drops servers without limits that only redirect, unless they share an address with another server: their
+    /// requests do not reach the others.
     fn drop_servers_that_only_return(&mut self) {
-        let only_returns = |server: &Server| server.cells.iter().all(|cell| cell.level.is_return);
-        let serving: Vec<String> =
-            self.servers.iter().filter(|one| !only_returns(one)).flat_map(|one| one.ports.clone()).collect();
-        if !serving.is_empty() {
-            self.servers
-                .retain(|one| !only_returns(one) || one.ports.iter().any(|port| serving.contains(port)));
-        }
-    }
-
-    fn choose_default_server(&mut self) {
-        if !self.servers.iter().any(|server| server.is_default)
-            && let Some(first) = self.servers.first_mut()
-        {
-            first.is_default = true;
-        }
-        let mut default = None;
-        for server in self.servers.iter_mut().filter(|server| server.is_default) {
-            server.names.push(ServerName::Default);
-            if let Some(place) = default.replace(server.place.clone()) {
-                self.notes.push(format!(
-                    "{}: a default server beside the one in {place}: rules do not tell ports apart, both apply",
+        let serving: Vec<&Server> = self.servers.iter().filter(|one| !one.only_returns()).collect();
+        let is_beside_another = |one: &Server| serving.iter().any(|other| one.shares_address(other));
+        let is_dropped = |one: &Server| !serving.is_empty() && one.only_returns() && !is_beside_another(one);
+        let dropped: Vec<bool> = self.servers.iter().map(is_dropped).collect();
+        let mut dropped = dropped.into_iter();
+        let notes = &mut self.notes;
+        self.servers.retain(|server| {
+            let is_dropped = dropped.next().unwrap_or_default();
+            if is_dropped && !server.cells.iter().all(|cell| cell.level.is_return) {
+                notes.push(format!(
+                    "{}: the server has no limits and redirects, except for some locations: not converted",
                     server.place
                 ));
             }
-        }
+            !is_dropped
+        });
     }
 
-    fn note_same_names(&mut self) {
-        let text = |server: &Server| -> Vec<String> {
-            server.names.iter().filter_map(ServerName::to_rule_pattern).collect()
-        };
-        for (index, server) in self.servers.iter().enumerate() {
-            let names = text(server);
-            let is_same = |other: &&Server| text(other).iter().any(|name| names.contains(name));
-            if let Some(other) = self.servers[..index].iter().find(is_same) {
-                self.notes.push(format!(
-                    "{}: the server has a name of the one in {}: rules do not tell ports apart, both apply",
-                    server.place, other.place
-                ));
+    /// Removes names that nginx ignores, because an earlier server of the same addresses has them.
+    fn drop_conflicting_names(&mut self) {
+        for index in 1..self.servers.len() {
+            let (earlier, later) = self.servers.split_at_mut(index);
+            let Some(server) = later.first_mut() else { continue };
+            let names = std::mem::take(&mut server.names);
+            for name in names {
+                let pattern = name.to_rule_pattern();
+                let has_it = |other: &&Server| {
+                    pattern.is_some()
+                        && server.listens_only_where(other)
+                        && other.names.iter().any(|one| one.to_rule_pattern() == pattern)
+                };
+                match (earlier.iter().find(has_it), &pattern) {
+                    (Some(other), Some(pattern)) => self.notes.push(format!(
+                        "{}: nginx ignores the name `{pattern}`, which the server in {} has",
+                        server.place, other.place
+                    )),
+                    _ => server.names.push(name),
+                }
             }
         }
     }
@@ -226,7 +219,12 @@ impl<'d> HttpConfig<'d> {
             let servers = self.servers.iter().enumerate().filter(|(index, _)| is_wanted(*index));
             servers.flat_map(|(_, server)| &server.names).collect()
         };
-        let (ours, others) = (names(&|one| one == index), names(&|one| one != index));
+        // nginx chooses between servers of the same address only.
+        let is_beside = |one: usize| match (self.servers.get(index), self.servers.get(one)) {
+            (Some(server), Some(other)) => server.shares_address(other),
+            _ => false,
+        };
+        let (ours, others) = (names(&|one| one == index), names(&|one| one != index && is_beside(one)));
         if ours.is_empty() {
             return Vec::new();
         }
@@ -236,7 +234,7 @@ impl<'d> HttpConfig<'d> {
         // A name of another server is between two of this one: one scope for each name is exact.
         let single = |one: &&ServerName| {
             let rest: Vec<_> =
-                names(&|_| true).into_iter().filter(|other| !std::ptr::eq(*other, *one)).collect();
+                names(&is_beside).into_iter().filter(|other| !std::ptr::eq(*other, *one)).collect();
             // One pattern cannot precede another that precedes it.
             host_scope(&[*one], &exceptions(&[*one], &rest).unwrap_or_default())
         };
@@ -245,6 +243,35 @@ impl<'d> HttpConfig<'d> {
 }
 
 impl Server {
+    /// Whether it redirects all requests, apart from locations without limits.
+    fn only_returns(&self) -> bool {
+        let returns_root = |cell: &Cell| cell.pattern.is_root() && cell.level.is_return;
+        self.cells.iter().any(returns_root) && !self.has_limits()
+    }
+
+    /// Whether requests are limited or denied in one of its locations.
+    pub(super) fn has_limits(&self) -> bool {
+        self.cells.iter().any(|cell| !cell.level.limits().is_empty() || !cell.level.access().is_empty())
+    }
+
+    /// Whether it is the default server of one of its addresses.
+    pub(super) fn is_default(&self) -> bool {
+        self.names.iter().any(|name| matches!(name, ServerName::Default))
+    }
+
+    /// Whether a connection may reach either server.
+    pub(super) fn shares_address(&self, other: &Self) -> bool {
+        self.listens.iter().any(|listen| other.listens_on(&listen.address))
+    }
+
+    fn listens_only_where(&self, other: &Self) -> bool {
+        self.listens.iter().all(|listen| other.listens_on(&listen.address))
+    }
+
+    pub(super) fn listens_on(&self, address: &str) -> bool {
+        self.listens.iter().any(|listen| listen.address == address)
+    }
+
     /// Returns the requests of these cells as one or several scopes without a request in common, and notes on
     /// requests that are wrongly in them or not.
     pub(super) fn path_scopes(&self, is_ours: impl Fn(usize) -> bool) -> Vec<Scope> {

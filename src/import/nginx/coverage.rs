@@ -42,16 +42,43 @@ pub(super) fn placed_scopes(
         for hosts in config.host_scopes(*index) {
             // Hosts and paths are different attributes.
             for scope in paths.iter().filter_map(|paths| hosts.intersection(paths)) {
-                let joins = |one: &mut PlacedScope| {
-                    !is_per_server && one.notes == notes && join_hosts(&mut one.scope, &scope).is_some()
-                };
-                if !placed.iter_mut().any(joins) {
-                    placed.push(PlacedScope { server: Some(*index), scope, notes: notes.clone() });
+                let new = PlacedScope { server: Some(*index), scope, notes: notes.clone() };
+                match is_per_server {
+                    true => placed.push(new),
+                    false => add_joined(&mut placed, new),
                 }
             }
         }
     }
     placed
+}
+
+/// Adds a scope, joined with those that it has requests in common with: each request is charged once.
+fn add_joined(placed: &mut Vec<PlacedScope>, mut new: PlacedScope) {
+    let mut index = 0;
+    while let Some(one) = placed.get(index) {
+        match (one.notes == new.notes).then(|| union(&one.scope, &new.scope)).flatten() {
+            Some(scope) => {
+                new = PlacedScope { scope, ..placed.remove(index) };
+                index = 0;
+            }
+            None => index += 1,
+        }
+    }
+    placed.push(new);
+}
+
+/// Returns the requests in either scope, if one scope can have them.
+fn union(one: &Scope, other: &Scope) -> Option<Scope> {
+    if one.includes(other) {
+        return Some(one.clone());
+    }
+    if other.includes(one) {
+        return Some(other.clone());
+    }
+    let mut joined = one.clone();
+    join_hosts(&mut joined, other).or_else(|| join_host_exceptions(&mut joined, other))?;
+    Some(joined)
 }
 
 fn notes_of(server: &Server, cells: &[usize]) -> Vec<String> {
@@ -82,5 +109,28 @@ fn join_hosts(other: &mut Scope, scope: &Scope) -> Option<()> {
             hosts.patterns.push(pattern.clone());
         }
     }
+    Some(())
+}
+
+/// Adds the requests of `scope` to those of `other` if both are for all hosts with exceptions, and nothing else differs.
+/// Default servers of two addresses have such scopes.
+fn join_host_exceptions(other: &mut Scope, scope: &Scope) -> Option<()> {
+    let is_of_host =
+        |exception: &[ScopeCondition]| matches!(exception, [ScopeCondition { field: MatchField::Host, .. }]);
+    let rest = |scope: &Scope| -> Vec<Vec<ScopeCondition>> {
+        scope.exceptions.iter().filter(|one| !is_of_host(one)).cloned().collect()
+    };
+    let has_hosts = other.conditions.iter().any(|condition| condition.field == MatchField::Host);
+    if has_hosts || other.conditions != scope.conditions || rest(other) != rest(scope) {
+        return None;
+    }
+    let excepted = |scope: &Scope| -> Vec<String> {
+        let conditions = scope.exceptions.iter().filter(|one| is_of_host(one)).flatten();
+        conditions.flat_map(|condition| condition.patterns.iter().cloned()).collect()
+    };
+    let (mut both, theirs) = (excepted(other), excepted(scope));
+    both.retain(|pattern| theirs.contains(pattern));
+    other.exceptions = rest(other);
+    other.except(MatchField::Host, both);
     Some(())
 }

@@ -82,7 +82,7 @@ impl ServerName {
     }
 
     /// Returns the position in the order of precedence; of two, the lower one applies.
-    fn rank(&self) -> (u8, usize) {
+    pub(super) fn rank(&self) -> (u8, usize) {
         match self {
             Self::Exact(_) => (0, 0),
             Self::Suffix(text) => (1, usize::MAX - text.len()),

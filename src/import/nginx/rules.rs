@@ -25,6 +25,8 @@ struct InForce<T> {
 /// A rule that may share its counter with others.
 struct ZoneRule {
     zone: String,
+    /// The key in nginx: text in it separates counters, and a rule's key has only its variables.
+    key_template: String,
     /// Everything that rules of one counter have in common.
     definition: Vec<(&'static str, String)>,
     /// The server, if each has counters of its own.
@@ -144,6 +146,7 @@ impl RuleWriter {
                     (limit.status != DEFAULT_STATUS).then(|| map([("status", limit.status.to_string())]));
                 self.rules.push(ZoneRule {
                     zone: limit.zone.clone(),
+                    key_template: case.template.clone(),
                     definition,
                     server: server.filter(|_| case.is_per_server),
                     scope,
@@ -160,11 +163,14 @@ impl RuleWriter {
         let mut uses: HashMap<(String, String), usize> = HashMap::new();
         let mut definitions: HashMap<String, Vec<Vec<(&'static str, String)>>> = HashMap::new();
         let rules = std::mem::take(&mut self.rules);
-        let key_of =
-            |rule: &ZoneRule| (rule.zone.clone(), format!("{:?} {:?}", rule.server, rule.definition));
+        let key_of = |rule: &ZoneRule| {
+            let ZoneRule { server, key_template, definition, .. } = rule;
+            (rule.zone.clone(), format!("{server:?} {key_template:?} {definition:?}"))
+        };
+        let definitions_key = |rule: &ZoneRule| format!("{:?} {:?}", rule.zone, rule.key_template);
         for rule in &rules {
             *uses.entry(key_of(rule)).or_default() += 1;
-            let known = definitions.entry(rule.zone.clone()).or_default();
+            let known = definitions.entry(definitions_key(rule)).or_default();
             if !known.contains(&rule.definition) {
                 known.push(rule.definition.clone());
             }
@@ -172,8 +178,9 @@ impl RuleWriter {
         for rule in rules {
             let name = self.names.make_unique(&rule.zone);
             let key = key_of(&rule);
+            let known = definitions.get(&definitions_key(&rule));
             let mut text = RuleText { comments: rule.notes, ..RuleText::default() };
-            if definitions.get(&rule.zone).is_some_and(|known| has_other_amount(known, &rule.definition)) {
+            if known.is_some_and(|known| has_other_amount(known, &rule.definition)) {
                 text.add_comment(format!(
                     "zone `{}` has several bursts, delays or numbers: each is counted apart; nginx has one counter",
                     rule.zone

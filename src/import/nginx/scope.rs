@@ -1,5 +1,7 @@
 //! The requests that a rule applies to, as its `match` and `except`.
 
+use std::collections::HashSet;
+
 use super::super::rule_text::{RuleText, map, one_or_list, scalar};
 
 /// An attribute that `match` compares.
@@ -24,6 +26,15 @@ impl ScopeCondition {
     pub(super) fn new(field: MatchField, patterns: Vec<String>) -> Self {
         Self { field, patterns }
     }
+
+    /// Whether both are names of hosts and have none in common.
+    fn has_other_hosts(&self, other: &Self) -> bool {
+        let is_name = |pattern: &String| !pattern.starts_with(['*', '~']);
+        let has_names = |one: &Self| one.field == MatchField::Host && one.patterns.iter().all(is_name);
+        has_names(self)
+            && has_names(other)
+            && !self.patterns.iter().any(|pattern| other.patterns.contains(pattern))
+    }
 }
 
 /// A set of requests: those that meet all conditions, except those that meet one of the exceptions.
@@ -36,14 +47,16 @@ pub(super) struct Scope {
 
 impl Scope {
     /// Adds a condition if it has patterns.
-    pub(super) fn require(&mut self, field: MatchField, patterns: Vec<String>) {
+    pub(super) fn require(&mut self, field: MatchField, mut patterns: Vec<String>) {
+        remove_duplicates(&mut patterns);
         if !patterns.is_empty() {
             self.conditions.push(ScopeCondition::new(field, patterns));
         }
     }
 
     /// Adds an exception with one condition if it has patterns.
-    pub(super) fn except(&mut self, field: MatchField, patterns: Vec<String>) {
+    pub(super) fn except(&mut self, field: MatchField, mut patterns: Vec<String>) {
+        remove_duplicates(&mut patterns);
         if !patterns.is_empty() {
             self.exceptions.push(vec![ScopeCondition::new(field, patterns)]);
         }
@@ -59,6 +72,24 @@ impl Scope {
         both.conditions.extend(other.conditions.iter().cloned());
         both.exceptions.extend(other.exceptions.iter().cloned());
         Some(both)
+    }
+
+    /// Whether all requests of `other` are certainly in this scope.
+    pub(super) fn includes(&self, other: &Self) -> bool {
+        let meets = |condition: &ScopeCondition| {
+            let mut theirs = other.conditions.iter().filter(|one| one.field == condition.field);
+            theirs.any(|one| one.patterns.iter().all(|pattern| condition.patterns.contains(pattern)))
+        };
+        let theirs = other.joined_exceptions();
+        let is_outside = |exception: &Vec<ScopeCondition>| {
+            let [only] = exception.as_slice() else { return theirs.contains(exception) };
+            let excludes = |one: &Vec<ScopeCondition>| {
+                matches!(one.as_slice(), [one] if one.field == only.field
+                    && only.patterns.iter().all(|pattern| one.patterns.contains(pattern)))
+            };
+            theirs.iter().any(excludes) || other.conditions.iter().any(|one| one.has_other_hosts(only))
+        };
+        self.conditions.iter().all(meets) && self.joined_exceptions().iter().all(is_outside)
     }
 
     /// Sets `match` and `except` of a rule.
@@ -93,6 +124,11 @@ impl Scope {
         }
         joined
     }
+}
+
+fn remove_duplicates(patterns: &mut Vec<String>) {
+    let mut seen = HashSet::new();
+    patterns.retain(|pattern| seen.insert(pattern.clone()));
 }
 
 fn format_conditions(conditions: &[ScopeCondition]) -> Option<String> {

@@ -201,3 +201,126 @@ fn nginx_file_without_limits_is_an_error() {
     assert_eq!(error, "nginx.conf: no limit_req, limit_conn, allow or deny in the file");
     assert_eq!(imported("server {").unwrap_err(), "nginx.conf:1:8: block without a closing `}`");
 }
+
+#[test]
+fn nginx_default_servers_of_all_addresses_are_converted() {
+    let text = format!(
+        "{ZONE}limit_req_status 429;
+server {{ listen 8080; server_name _; limit_req zone=ip burst=5 nodelay; }}
+server {{ listen 9090; server_name _; limit_req zone=ip burst=50 nodelay; }}"
+    );
+    let expected = "rules:
+  # nginx.conf:3: rules do not tell addresses apart: requests for other hosts to `*:8080` also get the limits of the server in nginx.conf:4
+  # nginx.conf:4: rules do not tell addresses apart: requests for other hosts to `*:9090` also get the limits of the server in nginx.conf:3
+  # zone `ip` has several bursts, delays or numbers: each is counted apart; nginx has one counter
+  - name: ip
+    key: [{ client_ip: { prefix: 128 } }]
+    limit: 10/s
+    burst: 6
+  # zone `ip` has several bursts, delays or numbers: each is counted apart; nginx has one counter
+  - name: ip-2
+    key: [{ client_ip: { prefix: 128 } }]
+    limit: 10/s
+    burst: 51
+";
+    assert_eq!(imported(&text).unwrap(), expected);
+}
+
+#[test]
+fn nginx_server_that_redirects_is_not_the_default_of_another_address() {
+    let redirecting = "listen 80 default_server; listen [::]:80; server_name a.com;
+    location /.well-known/acme-challenge/ { root /var/www; }
+    location / { return 301 https://$host$request_uri; }";
+    let text = format!(
+        "{ZONE}limit_req_status 429;
+server {{ {redirecting} }}
+server {{ listen 443 ssl; server_name a.com; limit_req zone=ip; }}"
+    );
+    let expected = "rules:
+  # nginx.conf:3: the server has no limits and redirects, except for some locations: not converted
+  - name: ip
+    key: [{ client_ip: { prefix: 128 } }]
+    limit: 10/s
+    burst: 1
+";
+    assert_eq!(imported(&text).unwrap(), expected);
+}
+
+#[test]
+fn nginx_servers_of_different_addresses_are_excepted_only_where_both_are() {
+    let comments = |servers: &str| -> Vec<String> {
+        let rules = imported(&format!("{ZONE}limit_req_status 429;\n{servers}")).unwrap();
+        rules.lines().filter(|line| !line.starts_with("rules:")).map(|line| line.trim().to_owned()).collect()
+    };
+    let limited = "key: [{ client_ip: { prefix: 128 } }]";
+    // The same limit at two addresses is charged once.
+    assert_eq!(
+        comments(
+            "server { listen 80; limit_req zone=ip; }
+server { listen 81; server_name a.com; limit_req zone=ip; } server { listen 81; server_name b.com; return 204; }"
+        ),
+        [
+            "# nginx.conf:4: rules do not tell addresses apart: requests for `b.com` to `*:81` also get the limits of the server in nginx.conf:3",
+            "- name: ip",
+            limited,
+            "limit: 10/s",
+            "burst: 1"
+        ]
+    );
+    // A name of one of two addresses.
+    assert_eq!(
+        comments(
+            "server { listen 80; listen 443; server_name a.com; limit_req zone=ip; }
+server { listen 443; server_name b.com; }"
+        ),
+        [
+            "# nginx.conf:3: rules do not tell addresses apart: requests for `b.com` to `*:80` do not get its limits",
+            "- name: ip",
+            "except: { host: b.com }",
+            limited,
+            "limit: 10/s",
+            "burst: 1"
+        ]
+    );
+    // nginx ignores the second of two equal names.
+    assert_eq!(
+        comments(
+            "server { server_name x; } server { server_name a.com; }
+server { server_name a.com; limit_req zone=ip; }"
+        ),
+        ["# nginx.conf:4: nginx ignores the name `a.com`, which the server in nginx.conf:3 has"]
+    );
+}
+
+#[test]
+fn nginx_keys_with_different_text_have_different_counters() {
+    let names = |selection: &str| -> Vec<String> {
+        let text = format!("{selection}\nlimit_req_zone $k zone=k:1m rate=10r/s;\nlimit_req zone=k;");
+        let rules = imported(&text).unwrap();
+        let wanted = |line: &&str| ["- name: ", "counter: ", "key: "].iter().any(|key| line.contains(key));
+        rules.lines().filter(wanted).map(|line| line.trim().to_owned()).collect()
+    };
+    let agents = "map $http_user_agent $k { default \"\"; ~*bot bot; ~*curl curl; }";
+    assert_eq!(names(agents), ["- name: k", "key: []", "- name: k-2", "key: []"]);
+    let client = "key: [{ client_ip: { prefix: 128 } }]";
+    let posts = "map $request_method $k { default $binary_remote_addr; POST \"p$binary_remote_addr\"; }";
+    assert_eq!(names(posts), ["- name: k", client, "- name: k-2", client]);
+    let networks = "geo $k { default 0; 10.0.0.0/8 1; }";
+    assert_eq!(names(networks), ["- name: k", "key: []", "- name: k-2", "key: []"]);
+    // Those with the same text share one, also across locations.
+    let inner = "server { location /a/ { limit_req zone=k; } location /a/b/ { } location /a/b/c/ { limit_req zone=k; } }";
+    let methods = "map $request_method $k { default \"\"; GET g; POST p; }";
+    let text = format!("{methods}\nlimit_req_zone $k zone=k:1m rate=10r/s;\n{inner}");
+    let rules = imported(&text).unwrap();
+    assert_eq!(rules.matches("counter: k\n").count(), 2, "{rules}");
+    assert_eq!(rules.matches("counter: k-3\n").count(), 2, "{rules}");
+}
+
+#[test]
+fn nginx_server_names_are_written_once() {
+    let text = format!(
+        "{ZONE}server {{ server_name x; limit_req zone=ip; }} server {{ server_name a.com a.com .a.com; }}"
+    );
+    let rules = imported(&text).unwrap();
+    assert!(rules.contains("except: { host: [a.com, \"*.a.com\"] }\n"), "{rules}");
+}

@@ -32,6 +32,8 @@ pub(super) struct NginxZone {
 pub(super) struct KeyCase {
     /// Parts of `key`, as written in a rule.
     pub(super) parts: Vec<String>,
+    /// The variables and the text between them. Keys with the same parts and different text have different counters.
+    pub(super) template: String,
     /// The requests that have this key.
     pub(super) scope: Scope,
     /// Whether each server has counters of its own.
@@ -58,6 +60,11 @@ impl NginxZone {
             false => Ok(key.to_owned()),
         };
         Ok(Self { name, rate, key, place: directive.place.clone() })
+    }
+
+    /// Whether the key may contain the name of the server.
+    pub(super) fn is_per_server(&self) -> bool {
+        self.key.as_deref().is_ok_and(|key| key.contains("server_name"))
     }
 
     /// Returns the keys of the zone's requests; requests without any of them are not limited.
@@ -97,7 +104,7 @@ fn parse_rate(text: &str) -> Option<Rate> {
 /// A piece of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum KeyPiece {
-    Literal,
+    Literal(String),
     Variable(String),
 }
 
@@ -107,7 +114,7 @@ fn split_variables(text: &str) -> Vec<KeyPiece> {
     let mut rest = text;
     while let Some(at) = rest.find('$') {
         if at > 0 {
-            pieces.push(KeyPiece::Literal);
+            pieces.push(KeyPiece::Literal(rest[..at].to_owned()));
         }
         rest = &rest[at + 1..];
         let braced = rest.strip_prefix('{').and_then(|inner| inner.split_once('}'));
@@ -118,7 +125,7 @@ fn split_variables(text: &str) -> Vec<KeyPiece> {
         rest = behind;
     }
     if !rest.is_empty() {
-        pieces.push(KeyPiece::Literal);
+        pieces.push(KeyPiece::Literal(rest.to_owned()));
     }
     pieces
 }
@@ -180,7 +187,7 @@ fn named_part(variable: &str, notes: &mut Vec<String>) -> Option<NginxKeyPart> {
                     "clients can send any `${variable}`: prefer `key: client_ip` with `client_ip.trusted_proxies`"
                 ));
             }
-            Some(NginxKeyPart::Header(name.to_ascii_lowercase().replace('_', "-")))
+            header_name(variable).map(NginxKeyPart::Header)
         }
         "cookie" => optional("cookie"),
         "arg" => optional("query"),
@@ -225,7 +232,31 @@ fn plain_cases(pieces: &[KeyPiece], selections: &Selections<'_>) -> Result<Vec<K
         return Err(format!("more than {MAX_OPTIONAL_PARTS} headers in one key"));
     }
     let has_other_parts = !case.parts.is_empty() || has_literal || case.is_per_server;
-    Ok(header_cases(&case, &headers, has_other_parts))
+    let mut cases = header_cases(&case, &headers, has_other_parts);
+    for case in &mut cases {
+        case.template = template_without_missing(pieces, &case.scope);
+    }
+    Ok(cases)
+}
+
+/// Returns the pieces as text, without the headers that requests of this scope do not have.
+fn template_without_missing(pieces: &[KeyPiece], scope: &Scope) -> String {
+    let is_missing = |variable: &str| {
+        let is_same = |field: &MatchField| matches!(field, MatchField::Header(name) if header_name(variable).as_ref() == Some(name));
+        scope.conditions.iter().any(|condition| is_same(&condition.field))
+    };
+    let text = |piece: &KeyPiece| match piece {
+        KeyPiece::Literal(text) => text.clone(),
+        KeyPiece::Variable(variable) if is_missing(variable) => String::new(),
+        KeyPiece::Variable(variable) => format!("${{{variable}}}"),
+    };
+    pieces.iter().map(text).collect()
+}
+
+/// Returns the header of `$http_NAME`; `None` for other variables.
+fn header_name(variable: &str) -> Option<String> {
+    let name = variable.strip_prefix("http_").filter(|name| !name.is_empty() && *name != "host")?;
+    Some(name.to_ascii_lowercase().replace('_', "-"))
 }
 
 /// Adds a part unless it is there.

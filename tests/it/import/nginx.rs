@@ -144,6 +144,33 @@ server { listen 8080;
 }
 
 #[test]
+fn imported_text_in_keys_separates_counters() {
+    let config = "map $http_x_key $class { default \"\"; ~*bot bot; ~*curl curl; }
+map $request_method $by_method { default $binary_remote_addr; POST \"p$binary_remote_addr\"; }
+geo $network { default 0; 127.0.0.2/32 1; }
+limit_req_zone $class zone=class:1m rate=1r/m;
+limit_req_zone $by_method zone=method:1m rate=1r/m;
+limit_req_zone $network zone=network:1m rate=1r/m;
+server { listen 8080;
+    location /class/ { limit_req zone=class burst=1 nodelay; }
+    location /method/ { limit_req zone=method burst=1 nodelay; }
+    location /network/ { limit_req zone=network burst=1 nodelay; }
+}";
+    let mut attempts = Vec::new();
+    for key in [Some("a bot"), Some("curl"), None] {
+        attempts.extend([Attempt { key, path: "/class/x", ..PLAIN }; 3]);
+    }
+    for method in ["GET", "POST"] {
+        attempts.extend([Attempt { method, path: "/method/x", ..PLAIN }; 3]);
+    }
+    for client in ["127.0.0.1", "127.0.0.3", "127.0.0.2"] {
+        attempts.extend([Attempt { client, path: "/network/x", ..PLAIN }; 2]);
+    }
+    let decided = assert_same_decisions(config, &attempts);
+    assert_eq!(count(&decided, Decision::Rejected), 2 + 2 + 2);
+}
+
+#[test]
 fn imported_access_rules_deny_the_same_requests() {
     let config = "server { listen 8080;
     deny 127.0.0.3;

@@ -1,16 +1,11 @@
 //! Rules without effect: those whose requests another rule exempts or rejects, and those whose exceptions match
 //! everything that they match.
 
-use std::collections::BTreeSet;
-
-use super::{RuleEntry, map_items, widest_rules};
+use super::{RuleEntry, map_items, single_path_matchers, widest_rules, with_path};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
 use crate::rules::matcher::Matcher;
 use crate::rules::rule::Action;
-
-/// Maximum number of paths of a rule that are compared one by one.
-const MAX_SINGLE_PATHS: usize = 200;
 
 pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
     // A rule for every request has a note of its own.
@@ -44,10 +39,9 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
 /// Whether every request that `match` selects is excluded by one of the exceptions.
 fn is_excepted(entry: &RuleEntry<'_>) -> bool {
     let is_excluded = |matcher: &Matcher| entry.rule.except.iter().any(|except| matcher.is_within(except));
-    let texts = path_texts(entry);
     let is_each_path_excluded = || {
-        (2..=MAX_SINGLE_PATHS).contains(&texts.len())
-            && texts.iter().all(|text| is_excluded(&with_path(entry, text)))
+        let single = single_path_matchers(&entry.rule.matcher);
+        !single.is_empty() && single.iter().all(is_excluded)
     };
     !entry.rule.except.is_empty() && (is_excluded(&entry.rule.matcher) || is_each_path_excluded())
 }
@@ -65,14 +59,13 @@ fn note_covered(
     if let Some(other) = find(&entry.rule.matcher) {
         return report.add_note(at.key(effect_key(entry)), covered_note("has no effect", entry, other));
     }
-    let texts = path_texts(entry);
-    if !(2..=MAX_SINGLE_PATHS).contains(&texts.len()) {
+    if single_path_matchers(&entry.rule.matcher).is_empty() {
         return;
     }
     let (at, matching) = (at.key("match"), entry.raw.matching.as_ref());
     let Some(paths) = matching.and_then(|matching| matching.path.as_ref()) else { return };
     map_items(paths, at.key("path"), |path, at| {
-        let other = find(&with_path(entry, &path.0))?;
+        let other = find(&with_path(&entry.rule.matcher, &path.0))?;
         report.add_note(at, covered_note("this path has no effect", entry, other));
         Some(())
     });
@@ -91,16 +84,4 @@ fn covered_note(subject: &str, entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> 
     };
     ValueError::new(format!("{subject}: {} {reason}", other.describe()))
         .with_hint(format!("exclude them in {} with `except`", backquoted(&other.rule.name)))
-}
-
-/// Returns the distinct path patterns as written.
-fn path_texts<'r>(entry: &RuleEntry<'r>) -> BTreeSet<&'r str> {
-    entry.rule.matcher.paths.iter().map(|path| path.as_str()).collect()
-}
-
-/// Returns the conditions of the rule for one of its path patterns.
-fn with_path(entry: &RuleEntry<'_>, text: &str) -> Matcher {
-    let matcher = &entry.rule.matcher;
-    let paths = matcher.paths.iter().filter(|path| path.as_str() == text).cloned().collect();
-    Matcher { paths, ..matcher.clone() }
 }

@@ -3,7 +3,7 @@
 
 use http::header::HOST;
 
-use super::{RuleEntry, map_items, widest_rules};
+use super::{RuleEntry, map_items, single_path_matchers, widest_rules};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
 use crate::rules::attribute::Attribute;
@@ -36,8 +36,15 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
                 return None;
             }
             let lacking = entry.rule.matcher.without(part);
-            let is_caught = wide.iter().any(|other| is_caught_by(entry, part, &lacking, other));
-            (!is_caught).then(|| report.add_note(at, missing_part_note(part)))
+            let is_caught =
+                |lacking: &Matcher| wide.iter().any(|other| is_caught_by(entry, part, lacking, other));
+            // Several rules may catch the requests of one path each.
+            let is_each_path_caught = || {
+                let single = single_path_matchers(&lacking);
+                !single.is_empty() && single.iter().all(is_caught)
+            };
+            (!is_caught(&lacking) && !is_each_path_caught())
+                .then(|| report.add_note(at, missing_part_note(part)))
         });
     }
 }

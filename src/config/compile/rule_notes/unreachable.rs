@@ -10,7 +10,12 @@ use crate::rules::attribute::Attribute;
 use crate::rules::cost::{Cost, CostModel};
 use crate::rules::rule::{LimitAction, LimitSource, OnMissing, RuleLimit, Throttle};
 
-pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+pub(super) fn add_notes(
+    entries: &[RuleEntry<'_>],
+    ipv6_prefix: u8,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) {
     let mut counter_users: HashMap<&str, usize> = HashMap::new();
     entries.iter().for_each(|entry| *counter_users.entry(entry.rule.counter()).or_default() += 1);
     let strict = widest_rules(entries, is_strict);
@@ -20,12 +25,16 @@ pub(super) fn add_notes(entries: &[RuleEntry<'_>], at: ConfigPath<'_>, report: &
     for entry in entries.iter().filter(|entry| is_comparable(entry) && has_own_counter(entry)) {
         for (index, limit) in entry.rule.limits().iter().enumerate() {
             let tighter = find_in_rule(entry, index, limit).or_else(|| {
-                let others = strict.iter().filter(|other| covers(entry, other));
+                let others = strict.iter().filter(|other| covers(entry, other, ipv6_prefix));
                 others.copied().find_map(|other| find_in_other(entry, limit, other))
             });
             if let Some(note) = tighter {
                 add_note(entry, index, note, at, report);
             }
+        }
+        let mut others = strict.iter().filter(|other| covers(entry, other, ipv6_prefix));
+        if let Some(note) = others.find_map(|other| find_fewer_in_flight(entry, other)) {
+            report.add_note(entry.position(&at).key("in_flight"), note);
         }
     }
 }
@@ -58,22 +67,21 @@ const fn units_of(model: &CostModel) -> u32 {
 }
 
 /// Whether `other` counts every request of a key of the rule, under one key, at the same cost or a higher one.
-fn covers(entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> bool {
+fn covers(entry: &RuleEntry<'_>, other: &RuleEntry<'_>, ipv6_prefix: u8) -> bool {
     let (Some(own), Some(wide)) = (entry.limiting(), other.limiting()) else { return false };
     !std::ptr::eq(entry.rule, other.rule)
         && units_of(&own.cost_model) <= units_of(&wide.cost_model)
-        && is_key_coarser(own, wide)
+        && is_key_coarser(own, wide, ipv6_prefix)
         && entry.rule.is_within(&entry.rule.matcher, other.rule)
 }
 
 /// Whether requests of one key of `own` are requests of one key of `wide`.
-fn is_key_coarser(own: &LimitAction, wide: &LimitAction) -> bool {
-    // A route is a pattern of the rule itself.
-    let is_shared = |part: &Attribute| *part != Attribute::Route && own.key.0.contains(part);
+fn is_key_coarser(own: &LimitAction, wide: &LimitAction, ipv6_prefix: u8) -> bool {
+    let is_determined = |part: &Attribute| own.key.0.iter().any(|own| own.determines(part, ipv6_prefix));
     let counts_incomplete_keys = own.on_missing != OnMissing::Shared
         || wide.key.0.is_empty()
         || wide.key == own.key && wide.on_missing == OnMissing::Shared;
-    wide.key.0.iter().all(is_shared) && counts_incomplete_keys
+    wide.key.0.iter().all(is_determined) && counts_incomplete_keys
 }
 
 /// Returns a note if another limit of the same rule is tighter.
@@ -101,6 +109,17 @@ fn find_in_other(entry: &RuleEntry<'_>, limit: &RuleLimit, other: &RuleEntry<'_>
         "exclude these requests in {} with `except`, or remove this limit",
         backquoted(&other.rule.name)
     )))
+}
+
+/// Returns a note if `other`, which covers the rule, has a lower maximum of requests in flight.
+fn find_fewer_in_flight(entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> Option<ValueError> {
+    let (own, fewer) = (entry.limiting()?.in_flight?, other.limiting()?.in_flight?);
+    let note = format!("never reached: {} admits {fewer} of the same requests in flight", other.describe());
+    let hint = format!(
+        "exclude these requests in {} with `except`, or remove this maximum",
+        backquoted(&other.rule.name)
+    );
+    (fewer < own).then(|| ValueError::new(note).with_hint(hint))
 }
 
 /// Adds a note at the limit with this index.
