@@ -170,7 +170,11 @@ fn replay_logs(args: &ReplayArgs) -> ExitCode {
     };
     let written =
         write(&args.html, &|| report.to_html()).and_then(|()| write(&args.json, &|| report.to_json()));
-    written.map_or_else(|message| report_failure(&message), |()| ExitCode::SUCCESS)
+    match written {
+        Err(message) => report_failure(&message),
+        Ok(()) if report.problems.is_empty() => ExitCode::SUCCESS,
+        Ok(()) => report_failure(&report.problems.join("\nweir: ")),
+    }
 }
 
 /// Loads a configuration whose rules are replayed.

@@ -168,14 +168,20 @@ impl LogReport {
             format: log.format,
             counts: LineCounts::default(),
             unreadable_examples: Vec::new(),
+            implausible_examples: Vec::new(),
         }
     }
 
     /// Adds the lines of a block.
     fn add(&mut self, block: &ParsedBlock) {
         self.counts.add(block.counts);
-        let missing = MAX_EXAMPLES.saturating_sub(self.unreadable_examples.len());
-        self.unreadable_examples.extend(block.examples.iter().take(missing).cloned());
+        for (all, more) in [
+            (&mut self.unreadable_examples, &block.examples),
+            (&mut self.implausible_examples, &block.implausible),
+        ] {
+            let missing = MAX_EXAMPLES.saturating_sub(all.len());
+            all.extend(more.iter().take(missing).cloned());
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) struct LogInput {
     pub(super) name: String,
     /// `None` if the log has no lines.
     pub(super) format: Option<LogFormat>,
-    /// Arrival of the first request, as far as the beginning tells.
+    /// Earliest arrival of a request in the beginning.
     pub(super) first: Option<Timestamp>,
     /// Size of the file, in bytes; `None` if it is not known.
     pub(super) size: Option<u64>,
@@ -123,13 +123,14 @@ impl LogInput {
     }
 }
 
-/// Returns the arrival of the first request in `head`.
+/// Returns the earliest arrival of a request in `head`.
 fn first_time(head: &[u8], format: LogFormat, names: &FieldNames) -> Option<Timestamp> {
     let (mut data, mut headers, mut at) = (head.to_vec(), Vec::new(), 0);
     let mut parser = LineParser::new(format, names);
     std::iter::from_fn(|| next_line(head, &mut at))
-        .find_map(|line| parser.parse(&mut data, &line, &mut headers).ok())
+        .filter_map(|line| parser.parse(&mut data, &line, &mut headers).ok())
         .map(|request| request.start)
+        .min()
 }
 
 /// Returns a reader of the decompressed contents. Compression is recognised by the first bytes.

@@ -3,6 +3,7 @@
 mod build;
 mod html;
 mod plot;
+mod problems;
 mod text;
 
 use serde::Serialize;
@@ -24,6 +25,10 @@ pub struct ReplayReport {
     pub logs: Vec<LogReport>,
     /// Lines of all logs.
     pub counts: LineCounts,
+    /// Whether the results are those of the logged traffic. Not so if too many requests were not decided in their order.
+    pub usable: bool,
+    /// What is wrong with the logs, so that the results are incomplete or not usable.
+    pub problems: Vec<String>,
     /// Arrival of the first request.
     pub from: Option<String>,
     /// Arrival of the last request.
@@ -64,6 +69,8 @@ pub struct LogReport {
     pub counts: LineCounts,
     /// Its first unreadable lines.
     pub unreadable_examples: Vec<UnreadableLine>,
+    /// Its first lines with an implausible time.
+    pub implausible_examples: Vec<UnreadableLine>,
 }
 
 /// What one rule did.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     ClientReport, ClientsReport, ComparisonReport, DemandReport, KeyReport, LimitCandidate, LogReport,
-    MinuteReport, OutcomeCounts, ReplayReport, RuleComparison, RuleReport, SeriesReport, grouped,
+    MinuteReport, OutcomeCounts, ReplayReport, RuleComparison, RuleReport, SeriesReport, grouped, problems,
 };
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
@@ -39,12 +39,15 @@ impl ReplayReport {
         let comparison =
             replay.before.as_ref().map(|before| ComparisonReport::new(before, &replay, options.top));
         let tally = &replay.simulation.tally;
+        let disorder = problems::disorder(replay.requests, replay.late, counts.implausible_time);
         Self {
             version: env!("CARGO_PKG_VERSION"),
             config: rules.name.clone(),
             against: against.map(|against| against.name.clone()),
             logs,
             counts,
+            usable: disorder.is_none(),
+            problems: disorder.into_iter().collect(),
             from: replay.first.map(rfc3339),
             to: replay.first.map(|_| rfc3339(replay.last)),
             requests: replay.requests,

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{ClientReport, ReplayReport, RuleReport, grouped, per_cent, plot};
+use super::{ClientReport, LogReport, ReplayReport, RuleReport, UnreadableLine, grouped, per_cent, plot};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -38,6 +38,9 @@ fn write_overview(page: &mut String, report: &ReplayReport) {
     if let (Some(from), Some(to)) = (&report.from, &report.to) {
         let _ = write!(page, "<p>From <time>{from}</time> to <time>{to}</time>.</p>");
     }
+    for problem in &report.problems {
+        let _ = write!(page, "<p class=\"note\" role=\"alert\">{}.</p>", escape(problem));
+    }
     let share = |number| vec![grouped(number), per_cent(number, report.requests)];
     let rows = [
         ("requests", report.requests),
@@ -51,14 +54,25 @@ fn write_overview(page: &mut String, report: &ReplayReport) {
     write_table(page, "Requests", &["", "number", "share"], rows.into_iter());
     let logs = report.logs.iter().map(|log| {
         let format = log.format.map_or("empty", |format| format.as_str()).to_owned();
-        let counts = [log.counts.lines, log.counts.unreadable, log.counts.no_request].map(grouped);
+        let counts = &log.counts;
+        let counts =
+            [counts.lines, counts.unreadable, counts.no_request, counts.implausible_time].map(grouped);
         [vec![log.name.clone(), format], counts.to_vec()].concat()
     });
-    write_table(page, "Logs", &["log", "format", "lines", "unreadable", "no request"], logs);
-    let examples = report.logs.iter().flat_map(|log| {
-        log.unreadable_examples.iter().map(|it| vec![format!("{}:{}", log.name, it.line), it.text.clone()])
-    });
-    write_table(page, "Unreadable lines", &["line", "begins with"], examples);
+    write_table(
+        page,
+        "Logs",
+        &["log", "format", "lines", "unreadable", "no request", "implausible time"],
+        logs,
+    );
+    let rows = |log: &LogReport, lines: &[UnreadableLine]| {
+        let row = |it: &UnreadableLine| vec![format!("{}:{}", log.name, it.line), it.text.clone()];
+        lines.iter().map(row).collect::<Vec<_>>()
+    };
+    let unreadable = report.logs.iter().flat_map(|log| rows(log, &log.unreadable_examples));
+    write_table(page, "Unreadable lines", &["line", "begins with"], unreadable);
+    let implausible = report.logs.iter().flat_map(|log| rows(log, &log.implausible_examples));
+    write_table(page, "Lines with an implausible time", &["line", "begins with"], implausible);
     for note in &report.notes {
         let _ = write!(page, "<p class=\"note\">Note: {}.</p>", escape(note));
     }

@@ -41,11 +41,22 @@ fn write_input(f: &mut fmt::Formatter<'_>, report: &ReplayReport) -> fmt::Result
         for example in &log.unreadable_examples {
             writeln!(f, "      {}:{}: {}", log.name, example.line, example.text)?;
         }
+        if log.counts.implausible_time > 0 {
+            let number = grouped(log.counts.implausible_time);
+            writeln!(
+                f,
+                "    {number} lines are set aside, their time is far ahead of the lines around them"
+            )?;
+        }
+        for example in &log.implausible_examples {
+            writeln!(f, "      {}:{}: {}", log.name, example.line, example.text)?;
+        }
         if log.counts.no_request > 0 {
             writeln!(f, "    {} lines record no request", grouped(log.counts.no_request))?;
         }
     }
-    report.notes.iter().try_for_each(|note| writeln!(f, "  note: {note}"))
+    report.notes.iter().try_for_each(|note| writeln!(f, "  note: {note}"))?;
+    report.problems.iter().try_for_each(|problem| writeln!(f, "\n{problem}"))
 }
 
 fn write_totals(f: &mut fmt::Formatter<'_>, report: &ReplayReport) -> fmt::Result {
