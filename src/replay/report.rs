@@ -110,8 +110,10 @@ pub struct RuleReport {
     pub unlisted_requests: u64,
     /// The most affected keys.
     pub top: Vec<KeyReport>,
-    /// Rates of the keys; `None` unless the rule has a rate limit with a key.
+    /// Rates of the keys under the first limit; `None` unless the rule has a rate limit with a key.
     pub demand: Option<DemandReport>,
+    /// Rates of the keys under the other limits.
+    pub further_demand: Vec<DemandReport>,
     /// Requests over time.
     pub series: SeriesReport,
 }
@@ -161,13 +163,20 @@ pub struct KeyReport {
     pub last: String,
 }
 
-/// Distribution of the requests of each key in its busiest period. Periods are aligned to the clock.
+/// Distribution of the requests of each key in its busiest period, of those requests that count against the limit.
+/// Periods are the windows of a fixed window, and otherwise aligned to the clock.
 #[derive(Clone, Debug, Serialize)]
 pub struct DemandReport {
     /// The period, such as `min` or `10s`.
     pub period: String,
     /// The limit as configured, in requests per period.
     pub limit: u64,
+    /// Parts of the limit's key.
+    pub key: String,
+    /// Keys that were counted.
+    pub keys: usize,
+    /// Requests that count against the limit.
+    pub requests: u64,
     /// Half of the keys stay at this number or below.
     pub p50: u64,
     /// 99 % do.

@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use super::{ClientReport, LogReport, ReplayReport, RuleReport, UnreadableLine, grouped, per_cent, plot};
+use super::{
+    ClientReport, DemandReport, LogReport, ReplayReport, RuleReport, UnreadableLine, grouped, per_cent, plot,
+};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -110,7 +112,9 @@ fn write_rule(page: &mut String, rule: &RuleReport, index: usize) {
         }
         page.push_str("</ul>");
     }
-    write_demand(page, rule, index);
+    for (number, demand) in rule.demand.iter().chain(&rule.further_demand).enumerate() {
+        write_demand(page, demand, &format!("{index}-{number}"));
+    }
     let keys = rule.top.iter().map(|key| {
         let counts = key.outcomes.named().into_iter().filter(|(_, number)| *number > 0);
         let counts: Vec<String> =
@@ -121,18 +125,18 @@ fn write_rule(page: &mut String, rule: &RuleReport, index: usize) {
     page.push_str("</section>");
 }
 
-fn write_demand(page: &mut String, rule: &RuleReport, index: usize) {
-    let Some(demand) = &rule.demand else { return };
-    page.push_str(&plot::demand(demand, index));
+fn write_demand(page: &mut String, demand: &DemandReport, id: &str) {
+    page.push_str(&plot::demand(demand, id));
     let rows = demand.candidates.iter().map(|candidate| {
         let mark = if candidate.limit == demand.limit { " (configured)" } else { "" };
         vec![
             format!("{}/{}{mark}", grouped(candidate.limit), demand.period),
-            format!("{} of {}", grouped(candidate.keys_above), grouped(rule.keys as u64)),
+            format!("{} of {}", grouped(candidate.keys_above), grouped(demand.keys as u64)),
             grouped(candidate.requests_above),
         ]
     });
-    write_table(page, "Possible limits", &["limit", "keys above it", "requests above it"], rows);
+    let caption = format!("Possible limits per {} by {}", demand.period, escape(&demand.key));
+    write_table(page, &caption, &["limit", "keys above it", "requests above it"], rows);
 }
 
 fn write_clients(page: &mut String, title: &str, clients: &[ClientReport]) {
