@@ -13,7 +13,7 @@ use super::record::{LineCounts, ParsedBlock};
 use super::report::{LogReport, ReplayReport};
 use super::simulation::Simulation;
 use super::stream::{LogStream, MAX_EXAMPLES};
-use super::timeline::{MAX_WAITING, REORDERING_WINDOW, Timeline};
+use super::timeline::{REORDERING_WINDOW, Timeline};
 use super::{ReplayError, ReplayOptions, ReplayRules};
 use crate::clock::Stopwatch;
 use crate::limiter::elastic::Headroom;
@@ -90,12 +90,12 @@ impl LogDriver<'_> {
                     continue;
                 }
                 if merge.open.is_empty() {
-                    merge.release(Timestamp::END, 0, replay);
+                    merge.release(Timestamp::END, replay);
                     return Ok(());
                 }
                 // Every log with requests from before the frontier is open now.
                 let frontier = frontier.unwrap_or_default();
-                merge.release(frontier.saturating_sub(REORDERING_WINDOW), MAX_WAITING, replay);
+                merge.release(frontier.saturating_sub(REORDERING_WINDOW), replay);
                 lines += merge.read_block(reports)?;
                 self.show_progress(lines);
             }
@@ -143,11 +143,11 @@ impl LogMerge {
         Ok(lines)
     }
 
-    /// Decides the requests that arrived at `end` or before, and more until at most `max_waiting` wait.
-    fn release(&mut self, end: Timestamp, max_waiting: usize, replay: &mut Replay) {
+    /// Decides the requests that arrived at `end` or before, and more while too many wait.
+    fn release(&mut self, end: Timestamp, replay: &mut Replay) {
         let Self { open, timeline } = self;
         loop {
-            let end = if timeline.waiting() > max_waiting { Timestamp::END } else { end };
+            let end = if timeline.is_over_bound() { Timestamp::END } else { end };
             let recycle = |block, index| {
                 if let Some(log) = open.iter().find(|log| log.index == index) {
                     log.stream.recycle(block);

@@ -165,6 +165,7 @@ impl BlockReader {
             data.clear();
             data.append(&mut self.rest);
             let missing = BLOCK_SIZE.saturating_sub(data.len());
+            data.reserve_exact(missing);
             let is_end = self.source.by_ref().take(missing as u64).read_to_end(data)? < missing;
             if self.is_inside_long_line {
                 match data.iter().position(|byte| *byte == b'\n') {

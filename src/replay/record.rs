@@ -226,6 +226,15 @@ impl ParsedBlock {
         self.first_line = 0;
     }
 
+    /// Returns the memory of its lists, in bytes.
+    pub(super) const fn memory(&self) -> usize {
+        self.data.capacity()
+            + self.requests.capacity() * size_of::<LoggedRequest>()
+            + self.lines.capacity() * size_of::<LinePlace>()
+            + self.headers.capacity() * size_of::<LoggedHeader>()
+            + self.order.capacity() * size_of::<(Timestamp, u32)>()
+    }
+
     /// Removes the requests at the ascending positions `implausible`, counts them, and shows the first `max_shown`.
     pub(super) fn set_aside(&mut self, implausible: &[usize], max_shown: usize) {
         let shown = implausible.iter().take(max_shown).filter_map(|index| self.lines.get(*index));

@@ -34,6 +34,9 @@ use crate::rules::selection::{CheckRole, SelectedCheck};
 /// Period by which keys of rules without a limit are counted.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
 
+/// Maximum length of a key in a list, in characters. A longer one ends with an ellipsis.
+const MAX_KEY_LENGTH: usize = 200;
+
 /// What the rules did with one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -259,8 +262,17 @@ impl DecidedRequest<'_> {
         match parts.collect::<Result<Vec<_>, IncompleteKey>>() {
             Ok(parts) if parts.is_empty() => "all requests".to_owned(),
             // Clients choose parts of it, and terminals interpret control characters.
-            Ok(parts) => parts.join(", ").escape_debug().to_string(),
+            Ok(parts) => shortened(parts.join(", ").escape_debug()),
             Err(_) => "incomplete key".to_owned(),
         }
     }
+}
+
+/// Returns the beginning of a text, with an ellipsis if that is not all of it.
+fn shortened(mut letters: impl Iterator<Item = char>) -> String {
+    let mut text: String = letters.by_ref().take(MAX_KEY_LENGTH).collect();
+    if letters.next().is_some() {
+        text.push('…');
+    }
+    text
 }

@@ -18,7 +18,7 @@ use crate::replay::tally::RuleTally;
 use crate::replay::tally::histogram::CountHistogram;
 use crate::replay::tally::keys::{KeyTable, ListedKey};
 use crate::replay::tally::series::CLASSES;
-use crate::replay::timeline::{MAX_WAITING, REORDERING_WINDOW};
+use crate::replay::timeline::{MAX_WAITING, MAX_WAITING_BYTES, REORDERING_WINDOW};
 use crate::replay::{ReplayOptions, ReplayRules};
 use crate::rules::rule::{Action, Rule, RuleLimit};
 use crate::telemetry::rfc3339;
@@ -105,9 +105,10 @@ fn notes(
     }
     if replay.late > 0 {
         notes.push(format!(
-            "requests may be out of order by {} s and {} requests; {} were later than that and were decided late",
+            "requests may be out of order by {} s, {} requests and {} MiB; {} were later than that and were decided late",
             REORDERING_WINDOW.as_secs(),
             grouped(MAX_WAITING as u64),
+            MAX_WAITING_BYTES >> 20,
             grouped(replay.late),
         ));
     }

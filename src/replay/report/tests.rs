@@ -205,7 +205,7 @@ fn demand_has_the_windows_of_the_limiter() {
 fn demand_is_reported_for_every_limit() {
     let mut log: String = (0..3).map(|index| line(index * 30_000, "192.0.2.1", "/")).collect();
     log += &line(100_000, "2001:db8::1", "/").repeat(4);
-    let report = replay("  - { name: a, key: client_ip, limit: [1/s, 3/min] }\n", &log);
+    let report = replay("  - { name: a, key: client_ip, limits: [1/s, 3/min] }\n", &log);
     let rule = &report.rules[0];
     let first = rule.demand.as_ref().unwrap();
     let [second] = &rule.further_demand[..] else { panic!("{rule:?}") };
@@ -214,4 +214,11 @@ fn demand_is_reported_for_every_limit() {
     let text = report.to_string();
     assert!(text.contains("a limit of 3/min") && text.contains("a limit of 1/s"), "{text}");
     assert!(report.to_html().contains("demand-0-1"));
+}
+
+#[test]
+fn long_keys_are_shortened_in_lists() {
+    let log = line(0, "192.0.2.1", &format!("/{}", "x".repeat(9000))).repeat(3);
+    let report = replay("  - { name: a, key: path, limit: 1/h }\n", &log);
+    assert_eq!(report.rules[0].top[0].key, format!("/{}…", "x".repeat(199)));
 }
