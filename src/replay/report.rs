@@ -71,6 +71,8 @@ pub struct LogReport {
     pub unreadable_examples: Vec<UnreadableLine>,
     /// Its first lines with an implausible time.
     pub implausible_examples: Vec<UnreadableLine>,
+    /// Why it cannot be read to its end.
+    pub error: Option<String>,
 }
 
 /// What one rule did.

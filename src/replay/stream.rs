@@ -21,7 +21,6 @@ pub(super) const MAX_EXAMPLES: usize = 3;
 pub(super) struct LogStream {
     blocks: Receiver<io::Result<ParsedBlock>>,
     spare: SyncSender<ParsedBlock>,
-    name: String,
 }
 
 impl LogStream {
@@ -42,19 +41,15 @@ impl LogStream {
             .name("replay-log".to_owned())
             .spawn_scoped(scope, parse)
             .map_err(failed)?;
-        Ok(Self { blocks, spare, name })
+        Ok(Self { blocks, spare })
     }
 
     /// Returns the next block, waiting for it; `None` at the end.
     ///
     /// # Errors
-    /// [`ReplayError`] if the log cannot be read.
-    pub(super) fn next_block(&self) -> Result<Option<ParsedBlock>, ReplayError> {
-        match self.blocks.recv() {
-            Ok(Ok(block)) => Ok(Some(block)),
-            Ok(Err(error)) => Err(ReplayError::Log(self.name.clone(), error)),
-            Err(_) => Ok(None),
-        }
+    /// Why the log cannot be read beyond the blocks so far.
+    pub(super) fn next_block(&self) -> io::Result<Option<ParsedBlock>> {
+        self.blocks.recv().map_or(Ok(None), |block| block.map(Some))
     }
 
     /// Returns the memory of a block to be used again.

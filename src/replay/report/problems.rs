@@ -1,6 +1,6 @@
 //! Why results are incomplete or not usable. The exit code of a replay with such a problem is 1.
 
-use super::{grouped, per_cent};
+use super::{LogReport, grouped, per_cent};
 use crate::replay::timeline::REORDERING_WINDOW;
 
 /// Maximum share of late requests, in per cent.
@@ -34,6 +34,16 @@ pub(super) fn disorder(requests: u64, late: u64, implausible: u64) -> Option<Str
         return None;
     };
     Some(format!("results are not usable: {reason}. {REMEDY}"))
+}
+
+/// Returns why a log was not read to its end, if it was not.
+pub(super) fn cut_off(log: &LogReport) -> Option<String> {
+    let error = log.error.as_ref()?;
+    let lines = grouped(log.counts.lines);
+    Some(format!(
+        "{}: cannot be read to its end, the results have only its first {lines} lines: {error}",
+        log.name
+    ))
 }
 
 #[cfg(test)]
