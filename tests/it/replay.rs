@@ -181,6 +181,33 @@ fn attributes_that_the_log_lacks_are_counted() {
 }
 
 #[test]
+fn header_values_of_json_logs_may_be_lists() {
+    let place = Workplace::new();
+    let rules = place.rules("weir.yaml", "  - { name: per-key, key: { header: x-api-key }, limit: 1/h }\n");
+    let field = ["-c", &rules, "--field", "header:x-api-key=request.headers.X-Api-Key"];
+    for (value, limited, missing) in [
+        (r#"["k1"]"#, 2, 0),
+        (r#" [ "k\u0031" ] "#, 2, 0),
+        (r#""k1""#, 2, 0),
+        (r#"["k1","k2"]"#, 0, 3),
+        ("[]", 0, 3),
+        (r#"{"a":"k1"}"#, 0, 3),
+        (r#""k\u0000""#, 0, 3),
+        (r#""k\n1""#, 0, 3),
+        ("null", 0, 0),
+    ] {
+        let line = format!(
+            "{{\"ts\":1800000000,\"request\":{{\"uri\":\"/a\",\"headers\":{{\"X-Api-Key\":{value}}}}}}}\n"
+        );
+        let log = place.write("log", line.repeat(3));
+        let report = place.replay(&[&field[..], &[&log]].concat());
+        let rule = &report["rules"][0];
+        assert_eq!(rule["outcomes"]["limited"], limited, "{value}");
+        assert_eq!(rule["undecidable"][0]["requests"].as_u64().unwrap_or(0), missing, "{value}");
+    }
+}
+
+#[test]
 fn two_rule_files_are_compared() {
     let place = Workplace::new();
     let old = place.rules("old.yaml", "  - { name: per-ip, key: client_ip, limit: 4/min }\n");
