@@ -17,6 +17,7 @@ mod driver;
 mod endings;
 mod input;
 mod needs;
+mod peers;
 mod simulation;
 mod stream;
 mod tally;

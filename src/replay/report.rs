@@ -330,7 +330,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// Formats a part of a whole in per cent.
-fn per_cent(part: u64, whole: u64) -> String {
+pub(super) fn per_cent(part: u64, whole: u64) -> String {
     format!("{:.2} %", part as f64 * 100.0 / whole.max(1) as f64)
 }
 

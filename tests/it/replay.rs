@@ -208,6 +208,34 @@ fn header_values_of_json_logs_may_be_lists() {
 }
 
 #[test]
+fn load_balancer_that_is_not_trusted_is_noted() {
+    let place = Workplace::new();
+    let rule = "  - { name: a, key: client_ip, limit: 1/h }\n";
+    let untrusted = place.rules("weir.yaml", rule);
+    let trusted = format!("{SERVICE}client_ip: {{ trusted_proxies: 10.0.0.0/8 }}\nrules:\n{rule}");
+    let trusted = place.write("trusted.yaml", trusted);
+    let request = |client: u32| {
+        line(client, "10.0.0.1", "GET /", 200).replace('\n', &format!(" \"192.0.2.{client}\"\n"))
+    };
+    let log = place.write("log", (0..50).map(request).collect::<String>());
+    let notes = |rules: &str| {
+        let report = place.replay(&["-c", rules, &log]);
+        report["notes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|note| note.as_str().unwrap().to_owned())
+            .collect::<String>()
+    };
+    let note = notes(&untrusted);
+    assert!(
+        note.contains("1 peer (10.0.0.1) sent 100.00 %") && note.contains("client_ip.trusted_proxies"),
+        "{note}"
+    );
+    assert!(!notes(&trusted).contains("trusted_proxies"));
+}
+
+#[test]
 fn two_rule_files_are_compared() {
     let place = Workplace::new();
     let old = place.rules("old.yaml", "  - { name: per-ip, key: client_ip, limit: 4/min }\n");

@@ -96,6 +96,7 @@ fn notes(
     if replay.simulation.tally.rules.iter().any(|rule| rule.not_simulated > 0) {
         notes.push("limits of other rate limit services (scope: rls) were not simulated".into());
     }
+    notes.extend(replay.peers.note(replay.requests));
     if replay.requests > 0 && replay.has_whole_seconds {
         notes.push(
             "the logs have whole seconds: requests of one second arrived at once, which makes bursts larger than \
