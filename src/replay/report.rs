@@ -1,6 +1,7 @@
 //! The report of a replay, as text, as a page, and as JSON.
 
 mod build;
+mod file;
 mod html;
 mod plot;
 mod problems;
@@ -8,6 +9,7 @@ mod text;
 
 use serde::Serialize;
 
+pub use self::file::ReportFile;
 use super::format::LogFormat;
 use super::needs::Undecidable;
 use super::record::{LineCounts, UnreadableLine};

@@ -276,6 +276,17 @@ fn exit_code_tells_a_bad_configuration_from_a_bad_log() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
+    for option in ["--json", "--html"] {
+        let nowhere = place.path("nowhere/report");
+        // The log is missing, too, but it is not opened.
+        let output = replay(&["-c", &good, option, nowhere.to_str().unwrap(), missing.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            text(&output.stderr).contains("nowhere/report: cannot be written"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
     let output = replay(&["-c", &good, "--field", "client=x", &log]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
