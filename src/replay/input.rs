@@ -104,7 +104,10 @@ impl LogInput {
         }
         let (format, first) = found;
         if format.is_none() && !head.bytes().trim_ascii().is_empty() {
-            return Err(ReplayError::UnknownFormat(name));
+            return Err(match head.into_error() {
+                Some(error) => failed(error),
+                None => ReplayError::UnknownFormat(name),
+            });
         }
         let source = match size {
             Some(_) => LogOrigin::File(path.to_owned()),

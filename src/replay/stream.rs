@@ -83,7 +83,9 @@ fn parse_blocks(
             }
         }
         if let Some(error) = end {
-            let _ = error.map(|error| sender.send(Err(error)));
+            if let Some(error) = error {
+                let _ = sender.send(Err(error));
+            }
             return;
         }
     }

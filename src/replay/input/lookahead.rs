@@ -77,6 +77,11 @@ impl Lookahead {
         self.is_end
     }
 
+    /// Returns why there is nothing behind what has been read, if that is not its end.
+    pub(super) fn into_error(self) -> Option<io::Error> {
+        self.error
+    }
+
     /// Returns a reader of everything.
     pub(super) fn into_reader(self) -> LogReader {
         let bytes = Cursor::new(self.bytes);

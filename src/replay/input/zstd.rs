@@ -38,14 +38,18 @@ enum ZstdState<R: Read> {
 struct FrameSource<R> {
     ahead: Cursor<Vec<u8>>,
     rest: BufReader<R>,
+    /// Whether more was asked for than there is.
+    is_exhausted: bool,
 }
 
 impl<R: Read> Read for FrameSource<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.ahead.read(buffer)? {
-            0 => self.rest.read(buffer),
-            length => Ok(length),
+        let mut length = self.ahead.read(buffer)?;
+        if length == 0 {
+            length = self.rest.read(buffer)?;
+            self.is_exhausted = length == 0 && !buffer.is_empty();
         }
+        Ok(length)
     }
 }
 
@@ -73,7 +77,8 @@ impl<R: Read> FrameSource<R> {
 impl<R: Read> ZstdReader<R> {
     /// Reads the frames of `source`.
     pub(super) fn new(source: R) -> Self {
-        let source = FrameSource { ahead: Cursor::default(), rest: BufReader::new(source) };
+        let source =
+            FrameSource { ahead: Cursor::default(), rest: BufReader::new(source), is_exhausted: false };
         Self { state: ZstdState::Between(source) }
     }
 
@@ -97,7 +102,11 @@ impl<R: Read> ZstdReader<R> {
                     Ok(Some(length))
                 }
                 Err(error) => {
-                    let mut decoder = frame.into_frame_decoder();
+                    let (source, mut decoder) = frame.into_parts();
+                    let error = match source.is_exhausted {
+                        true => io::ErrorKind::UnexpectedEof.into(),
+                        false => error,
+                    };
                     // The decoder keeps the contents of its window until the frame ends.
                     let _ = decoder.decode_blocks(&EMPTY_LAST_BLOCK[..], BlockDecodingStrategy::All);
                     self.state = ZstdState::Broken(Box::new(decoder), error);

@@ -12,7 +12,7 @@ const MAX_IMPLAUSIBLE: u64 = 10;
 /// lines were set aside for their `implausible` time.
 pub(super) fn disorder(requests: u64, late: u64, implausible: u64) -> Option<String> {
     const REMEDY: &str =
-        "Pass the logs as separate files, which are merged by time, or sort their lines by time";
+        "Pass the logs as separate files, which are merged by time, or sort their lines by time of arrival";
     let exceeds = |part: u64, whole: u64, per_cent: u64| {
         u128::from(part) * 100 > u128::from(whole) * u128::from(per_cent)
     };
