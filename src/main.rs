@@ -15,6 +15,7 @@ use weir::config::check::{self, CheckStatus};
 use weir::config::environment;
 use weir::explain_command::{self, ExplainArgs, ExplainError};
 use weir::replay::format::LogFormat;
+use weir::replay::report::ReportFile;
 use weir::replay::{ReplayError, ReplayOptions, ReplayRules};
 use weir::telemetry::logging::{self, LevelHandle};
 use weir::top::{self, TopOptions};
@@ -160,6 +161,14 @@ fn replay_logs(args: &ReplayArgs) -> ExitCode {
         headroom: args.elastic_headroom,
         top: args.top,
     };
+    let open = |path: &Option<PathBuf>| {
+        let failed = |path: &Path, error| format!("{}: cannot be written: {error}", path.display());
+        path.as_deref().map(|path| ReportFile::create(path).map_err(|error| failed(path, error))).transpose()
+    };
+    let (html, json) = match open(&args.html).and_then(|html| Ok((html, open(&args.json)?))) {
+        Ok(files) => files,
+        Err(message) => return report_failure(&message),
+    };
     let against = args.against.as_deref().zip(against.as_ref());
     let against = against.map(|(path, config)| replay_rules(path, config));
     let report = match replay::run(&replay_rules(&args.config, &config), against.as_ref(), &options) {
@@ -168,14 +177,14 @@ fn replay_logs(args: &ReplayArgs) -> ExitCode {
         Err(error) => return report_failure(&error.to_string()),
     };
     print_lines(&mut std::io::stdout(), &[report.to_string().trim_end()]);
-    let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
-        Some(path) => std::fs::write(path, text())
-            .map_err(|error| format!("{}: cannot be written: {error}", path.display())),
-        None => Ok(()),
-    };
-    let written =
-        write(&args.html, &|| report.to_html()).and_then(|()| write(&args.json, &|| report.to_json()));
-    written.map_or_else(|message| report_failure(&message), |()| ExitCode::SUCCESS)
+    let written = html
+        .map_or(Ok(()), |file| file.finish(&report.to_html()))
+        .and_then(|()| json.map_or(Ok(()), |file| file.finish(&report.to_json())));
+    match written {
+        Err(error) => report_failure(&format!("the report cannot be written: {error}")),
+        Ok(()) if report.problems.is_empty() => ExitCode::SUCCESS,
+        Ok(()) => report_failure(&report.problems.join("\nweir: ")),
+    }
 }
 
 /// Loads a configuration whose rules are replayed.

@@ -1,9 +1,9 @@
 //! Replay of recorded traffic: the requests of access logs, decided by the same engine as live ones, on a virtual clock.
 //!
-//! One thread per log reads and parses lines ([`stream`], [`format`]). The calling thread merges them in order of arrival
-//! ([`timeline`]), decides each request ([`simulation`]), counts ([`tally`]) and reports ([`report`]). Nothing is left out
-//! silently: lines that cannot be read, requests that a rule cannot decide from what the log has, and requests that come
-//! too late are counted.
+//! One thread per log reads and parses lines ([`stream`], [`format`]) and sets aside those whose time cannot be right
+//! ([`time_check`]). The calling thread merges them in order of arrival ([`timeline`]), decides each request
+//! ([`simulation`]), counts ([`tally`]) and reports ([`report`]). Nothing is left out silently: lines that cannot be read,
+//! requests that a rule cannot decide from what the log has, and requests that come too late are counted.
 //!
 //! Logs are input of unknown origin: lines and memory are bounded, and parsers are total.
 
@@ -17,9 +17,11 @@ mod driver;
 mod endings;
 mod input;
 mod needs;
+mod peers;
 mod simulation;
 mod stream;
 mod tally;
+mod time_check;
 mod timeline;
 
 #[cfg(any(test, fuzzing))]

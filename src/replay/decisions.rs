@@ -3,6 +3,7 @@
 use super::ReplayError;
 use super::clients::ClientTable;
 use super::format::fields::FieldNames;
+use super::peers::ForwardingPeers;
 use super::record::{LoggedRequest, ParsedBlock};
 use super::simulation::Simulation;
 use super::tally::Fate;
@@ -23,6 +24,7 @@ pub(super) struct Replay {
     pub(super) malformed: u64,
     /// Requests that were read after later ones had been decided.
     pub(super) late: u64,
+    pub(super) peers: ForwardingPeers,
     /// Whether every time so far is a whole second.
     pub(super) has_whole_seconds: bool,
 }
@@ -40,6 +42,7 @@ impl Replay {
             requests: 0,
             malformed: 0,
             late: 0,
+            peers: ForwardingPeers::default(),
             has_whole_seconds: true,
         }
     }
@@ -60,6 +63,7 @@ impl Replay {
     pub(super) fn decide(&mut self, block: &ParsedBlock, request: &LoggedRequest) {
         self.requests += 1;
         self.late += u64::from(request.start < self.now);
+        self.peers.count(block, request, &self.simulation.policy().identify);
         self.has_whole_seconds &= request.start.as_nanos().is_multiple_of(1_000_000_000);
         self.now = self.now.max(request.start);
         let now = self.now;

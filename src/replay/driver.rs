@@ -8,12 +8,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::decisions::Replay;
 use super::format::fields::FieldNames;
-use super::input::LogInput;
+use super::input::{LogInput, STANDARD_INPUT};
 use super::record::{LineCounts, ParsedBlock};
 use super::report::{LogReport, ReplayReport};
 use super::simulation::Simulation;
 use super::stream::{LogStream, MAX_EXAMPLES};
-use super::timeline::{MAX_WAITING, REORDERING_WINDOW, Timeline};
+use super::timeline::{REORDERING_WINDOW, Timeline};
 use super::{ReplayError, ReplayOptions, ReplayRules};
 use crate::clock::Stopwatch;
 use crate::limiter::elastic::Headroom;
@@ -42,6 +42,9 @@ pub fn run(
     if !(0.0..=1.0).contains(&options.headroom) {
         let message = format!("--elastic-headroom {}: expected a number from 0 to 1", options.headroom);
         return Err(ReplayError::Option(message));
+    }
+    if options.logs.iter().filter(|log| log.as_os_str() == STANDARD_INPUT).count() > 1 {
+        return Err(ReplayError::Option("-: standard input can be read only once".to_owned()));
     }
     let headroom = Headroom::from_fraction(options.headroom);
     let simulate = |rules: &ReplayRules<'_>| Simulation::new(rules.policy, rules.max_keys, headroom);
@@ -90,13 +93,13 @@ impl LogDriver<'_> {
                     continue;
                 }
                 if merge.open.is_empty() {
-                    merge.release(Timestamp::END, 0, replay);
+                    merge.release(Timestamp::END, replay);
                     return Ok(());
                 }
                 // Every log with requests from before the frontier is open now.
                 let frontier = frontier.unwrap_or_default();
-                merge.release(frontier.saturating_sub(REORDERING_WINDOW), MAX_WAITING, replay);
-                lines += merge.read_block(reports)?;
+                merge.release(frontier.saturating_sub(REORDERING_WINDOW), replay);
+                lines += merge.read_block(reports);
                 self.show_progress(lines);
             }
         })
@@ -124,15 +127,18 @@ impl LogMerge {
         self.open.iter().map(|log| log.last_end).min()
     }
 
-    /// Reads a block of the log that is behind the others; returns the number of its lines.
-    fn read_block(&mut self, reports: &mut [LogReport]) -> Result<u64, ReplayError> {
+    /// Reads a block of the log that is behind the others; returns the number of its lines. A log that cannot be read to
+    /// its end keeps the lines before.
+    fn read_block(&mut self, reports: &mut [LogReport]) -> u64 {
         let Some(place) = (0..self.open.len()).min_by_key(|place| self.open[*place].last_end) else {
-            return Ok(0);
+            return 0;
         };
         let log = &mut self.open[place];
-        let Some(block) = log.stream.next_block()? else {
+        let read = log.stream.next_block();
+        let Ok(Some(block)) = read else {
+            reports[log.index].error = read.err().map(|error| error.to_string());
             self.open.swap_remove(place);
-            return Ok(0);
+            return 0;
         };
         let lines = block.counts.lines;
         log.last_end = log.last_end.max(block.last_end);
@@ -140,14 +146,14 @@ impl LogMerge {
         if let Some(unused) = self.timeline.add(block, log.index) {
             log.stream.recycle(unused);
         }
-        Ok(lines)
+        lines
     }
 
-    /// Decides the requests that arrived at `end` or before, and more until at most `max_waiting` wait.
-    fn release(&mut self, end: Timestamp, max_waiting: usize, replay: &mut Replay) {
+    /// Decides the requests that arrived at `end` or before, and more while too many wait.
+    fn release(&mut self, end: Timestamp, replay: &mut Replay) {
         let Self { open, timeline } = self;
         loop {
-            let end = if timeline.waiting() > max_waiting { Timestamp::END } else { end };
+            let end = if timeline.is_over_bound() { Timestamp::END } else { end };
             let recycle = |block, index| {
                 if let Some(log) = open.iter().find(|log| log.index == index) {
                     log.stream.recycle(block);
@@ -168,14 +174,21 @@ impl LogReport {
             format: log.format,
             counts: LineCounts::default(),
             unreadable_examples: Vec::new(),
+            implausible_examples: Vec::new(),
+            error: None,
         }
     }
 
     /// Adds the lines of a block.
     fn add(&mut self, block: &ParsedBlock) {
         self.counts.add(block.counts);
-        let missing = MAX_EXAMPLES.saturating_sub(self.unreadable_examples.len());
-        self.unreadable_examples.extend(block.examples.iter().take(missing).cloned());
+        for (all, more) in [
+            (&mut self.unreadable_examples, &block.examples),
+            (&mut self.implausible_examples, &block.implausible),
+        ] {
+            let missing = MAX_EXAMPLES.saturating_sub(all.len());
+            all.extend(more.iter().take(missing).cloned());
+        }
     }
 }
 

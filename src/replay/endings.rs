@@ -79,14 +79,19 @@ impl Endings {
             let Some(Reverse(mut ending)) = self.queue.pop() else { return };
             ending.at = ending.at.min(now);
             let headers = Headers::default();
-            let status = StatusCode::from_u16(ending.status).unwrap_or(StatusCode::OK);
-            let end = match ending.recorded_end {
-                RecordedEnd::Response => RequestEnd::Responded { status, headers: &headers },
-                RecordedEnd::Failure(failure) => RequestEnd::Failed { status, failure },
-                RecordedEnd::Abandoned => RequestEnd::Abandoned,
-            };
+            let end = request_end(ending.recorded_end, ending.status, &headers);
             ending.settlement.settle(&end, CallStatus::None, limiter, ending.at, |_, _| {});
             ending.settlement.finish(ending.received, ending.sent, limiter, ending.at);
         }
+    }
+}
+
+/// Returns the end of a request as cost models see it. The log has no `headers` of the response.
+pub(super) fn request_end(recorded: RecordedEnd, status: u16, headers: &Headers) -> RequestEnd<'_> {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    match recorded {
+        RecordedEnd::Response => RequestEnd::Responded { status, headers },
+        RecordedEnd::Failure(failure) => RequestEnd::Failed { status, failure },
+        RecordedEnd::Abandoned => RequestEnd::Abandoned,
     }
 }

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use self::fields::FieldNames;
 use self::json::JsonParser;
+use super::input::MAX_LINE_LENGTH;
 use super::record::{LineFault, LoggedHeader, LoggedRequest, TextSpan};
 use crate::identify::recorded::RecordedAddress;
 
@@ -43,24 +44,34 @@ impl LogFormat {
         }
     }
 
-    /// Returns the format in which most of the first lines of a log are readable; `None` if none is.
+    /// Returns the format in which most of the first lines of a log are readable; `None` if no line is.
     pub(super) fn detect(head: &[u8], names: &FieldNames) -> Option<Self> {
-        let readable = |format: Self| {
-            let (mut parser, mut data, mut headers) =
-                (LineParser::new(format, names), head.to_vec(), Vec::new());
-            let mut at = 0;
-            let lines = std::iter::from_fn(|| next_line(head, &mut at)).take(MAX_LINES_TO_DETECT);
-            let is_readable = |line: &Range<usize>| {
-                parser.parse(&mut data, line, &mut headers) != Err(LineFault::Unreadable)
-            };
-            lines.filter(is_readable).count()
+        let mut at = 0;
+        loop {
+            let lines = std::iter::from_fn(|| next_line(head, &mut at));
+            let lines: Vec<&[u8]> = lines
+                .filter(|line| !line.is_empty() && line.len() <= MAX_LINE_LENGTH)
+                .take(MAX_LINES_TO_DETECT)
+                .map(|line| &head[line])
+                .collect();
+            if lines.is_empty() {
+                return None;
+            }
+            let counts = Self::ALL.map(|format| (format.count_readable(&lines, names), format));
+            let best =
+                counts.into_iter().filter(|(count, _)| *count > 0).rev().max_by_key(|(count, _)| *count);
+            if let Some((_, format)) = best {
+                return Some(format);
+            }
+        }
+    }
+
+    fn count_readable(self, lines: &[&[u8]], names: &FieldNames) -> usize {
+        let (mut parser, mut headers) = (LineParser::new(self, names), Vec::new());
+        let is_readable = |line: &&&[u8]| {
+            parser.parse(&mut line.to_vec(), &(0..line.len()), &mut headers) != Err(LineFault::Unreadable)
         };
-        let best = Self::ALL.map(|format| (readable(format), format));
-        best.into_iter()
-            .filter(|(count, _)| *count > 0)
-            .rev()
-            .max_by_key(|(count, _)| *count)
-            .map(|(_, it)| it)
+        lines.iter().filter(is_readable).count()
     }
 }
 

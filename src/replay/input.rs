@@ -1,33 +1,38 @@
 //! The logs to replay: files or standard input, plain or compressed, read in blocks of whole lines.
 
+mod gzip;
+mod lookahead;
 mod zstd;
 
 use std::fs::File;
-use std::io::{self, Cursor, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::read::MultiGzDecoder;
-
+use self::gzip::GzipReader;
+use self::lookahead::Lookahead;
 use self::zstd::ZstdReader;
 use super::ReplayError;
 use super::format::fields::FieldNames;
 use super::format::{LineParser, LogFormat, next_line};
 use crate::limiter::timestamp::Timestamp;
 
-/// Bytes at the beginning of a log from which its format is detected. A line is at most as long.
-const HEAD_SIZE: usize = MAX_LINE_LENGTH;
+/// Bytes at the beginning of a log from which its format is detected.
+const HEAD_SIZE: usize = 64 << 10;
+/// Maximum number of these bytes, if there is no readable line among the first ones.
+const MAX_HEAD_SIZE: usize = 16 << 20;
 /// Size of a block, in bytes. It fits into the cache of a core.
 const BLOCK_SIZE: usize = 256 << 10;
 /// Maximum length of a line, in bytes. Longer ones are counted as unreadable.
 pub(super) const MAX_LINE_LENGTH: usize = 64 << 10;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Bytes from which compression is recognised.
+const MAGIC_LENGTH: usize = 4;
 
 /// The name of standard input.
-const STANDARD_INPUT: &str = "-";
+pub(super) const STANDARD_INPUT: &str = "-";
 
 type LogReader = Box<dyn Read + Send>;
 
@@ -36,7 +41,7 @@ pub(super) struct LogInput {
     pub(super) name: String,
     /// `None` if the log has no lines.
     pub(super) format: Option<LogFormat>,
-    /// Arrival of the first request, as far as the beginning tells.
+    /// Earliest arrival of a request in the beginning.
     pub(super) first: Option<Timestamp>,
     /// Size of the file, in bytes; `None` if it is not known.
     pub(super) size: Option<u64>,
@@ -90,22 +95,23 @@ impl LogInput {
             Some(_) => raw,
             None => Box::new(CountedReader { inner: raw, bytes: Arc::clone(bytes) }),
         };
-        let mut reader = decompressed(counted).map_err(failed)?;
-        let mut head = Vec::new();
-        reader.by_ref().take(HEAD_SIZE as u64).read_to_end(&mut head).map_err(failed)?;
-        // A last line that is cut off says nothing about the format.
-        let whole = match head.iter().rposition(|byte| *byte == b'\n') {
-            Some(end) => &head[..end],
-            None => &head[..],
-        };
-        let format = format.or_else(|| LogFormat::detect(whole, names));
-        if format.is_none() && !whole.trim_ascii().is_empty() {
-            return Err(ReplayError::UnknownFormat(name));
+        let mut head = Lookahead::new(decompressed(counted).map_err(failed)?);
+        let (mut size_of_head, mut found) = (HEAD_SIZE, (None, None));
+        while found.1.is_none() && size_of_head <= MAX_HEAD_SIZE && !head.is_end() {
+            head.fill(size_of_head).map_err(failed)?;
+            found = examine(&head, format, names);
+            size_of_head *= 4;
         }
-        let first = format.and_then(|format| first_time(whole, format, names));
+        let (format, first) = found;
+        if format.is_none() && !head.bytes().trim_ascii().is_empty() {
+            return Err(match head.into_error() {
+                Some(error) => failed(error),
+                None => ReplayError::UnknownFormat(name),
+            });
+        }
         let source = match size {
             Some(_) => LogOrigin::File(path.to_owned()),
-            None => LogOrigin::Stream(Box::new(Cursor::new(head).chain(reader))),
+            None => LogOrigin::Stream(head.into_reader()),
         };
         Ok(Self { name, format, first, size, source })
     }
@@ -119,31 +125,52 @@ impl LogInput {
                 decompressed(Box::new(file))?
             }
         };
-        Ok(BlockReader { source, rest: Vec::new(), is_inside_long_line: false, long_lines: 0 })
+        Ok(BlockReader::new(source))
     }
 }
 
-/// Returns the arrival of the first request in `head`.
+/// Returns the format of a log with this beginning, unless it is given, and the earliest arrival of a request.
+fn examine(
+    head: &Lookahead,
+    format: Option<LogFormat>,
+    names: &FieldNames,
+) -> (Option<LogFormat>, Option<Timestamp>) {
+    let bytes = head.bytes();
+    // A last line that is cut off says nothing about the format.
+    let whole = match bytes.iter().rposition(|byte| *byte == b'\n') {
+        Some(end) => &bytes[..end],
+        None if head.is_end() => bytes,
+        None => &[],
+    };
+    let format = format.or_else(|| LogFormat::detect(whole, names));
+    (format, format.and_then(|format| first_time(whole, format, names)))
+}
+
+/// Returns the earliest arrival of a request in `head`.
 fn first_time(head: &[u8], format: LogFormat, names: &FieldNames) -> Option<Timestamp> {
     let (mut data, mut headers, mut at) = (head.to_vec(), Vec::new(), 0);
     let mut parser = LineParser::new(format, names);
     std::iter::from_fn(|| next_line(head, &mut at))
-        .find_map(|line| parser.parse(&mut data, &line, &mut headers).ok())
+        .filter_map(|line| parser.parse(&mut data, &line, &mut headers).ok())
         .map(|request| request.start)
+        .min()
 }
 
-/// Returns a reader of the decompressed contents. Compression is recognised by the first bytes.
-fn decompressed(mut reader: LogReader) -> io::Result<LogReader> {
-    let mut magic = Vec::new();
-    reader.by_ref().take(ZSTD_MAGIC.len() as u64).read_to_end(&mut magic)?;
-    let is_gzip = magic.starts_with(&GZIP_MAGIC);
-    let is_zstd = magic == ZSTD_MAGIC;
-    let whole = Cursor::new(magic).chain(reader);
-    Ok(match (is_gzip, is_zstd) {
-        (true, _) => Box::new(MultiGzDecoder::new(whole)),
-        (_, true) => Box::new(ZstdReader::new(whole)?),
-        _ => Box::new(whole),
-    })
+/// Returns a reader of the decompressed contents, from the first line on. Compression is recognised by the first bytes.
+fn decompressed(reader: LogReader) -> io::Result<LogReader> {
+    let mut compressed = Lookahead::new(reader);
+    compressed.fill(MAGIC_LENGTH)?;
+    let magic = &compressed.bytes()[..compressed.bytes().len().min(MAGIC_LENGTH)];
+    let (is_gzip, is_zstd) = (magic.starts_with(&GZIP_MAGIC), zstd::is_frame(magic));
+    let whole = compressed.into_reader();
+    let contents: LogReader = match (is_gzip, is_zstd) {
+        (true, _) => Box::new(GzipReader::new(whole)),
+        (_, true) => Box::new(ZstdReader::new(whole)),
+        _ => whole,
+    };
+    let mut lines = Lookahead::new(contents);
+    lines.skip_to_first_line()?;
+    Ok(lines.into_reader())
 }
 
 /// Reads blocks of whole lines.
@@ -155,16 +182,37 @@ pub(super) struct BlockReader {
     is_inside_long_line: bool,
     /// Lines that were too long and that no block has reported yet.
     long_lines: u64,
+    /// Why the rest cannot be read.
+    error: Option<io::Error>,
 }
 
 impl BlockReader {
+    fn new(source: LogReader) -> Self {
+        Self { source, rest: Vec::new(), is_inside_long_line: false, long_lines: 0, error: None }
+    }
+
     /// Reads the next block into `data`; returns the number of lines before it that were too long, and `None` at the end.
+    ///
+    /// # Errors
+    /// Any error, after all whole lines before it.
     pub(super) fn read(&mut self, data: &mut Vec<u8>) -> io::Result<Option<u64>> {
         loop {
+            if let Some(error) = self.error.take() {
+                return Err(error);
+            }
             data.clear();
             data.append(&mut self.rest);
             let missing = BLOCK_SIZE.saturating_sub(data.len());
-            let is_end = self.source.by_ref().take(missing as u64).read_to_end(data)? < missing;
+            data.reserve_exact(missing);
+            let is_end = match self.source.by_ref().take(missing as u64).read_to_end(data) {
+                Ok(length) => length < missing,
+                Err(error) => {
+                    // A line that is cut off might be readable, with a part of its last field.
+                    data.truncate(data.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
+                    self.error = Some(error);
+                    true
+                }
+            };
             if self.is_inside_long_line {
                 match data.iter().position(|byte| *byte == b'\n') {
                     Some(end) => {
@@ -177,7 +225,10 @@ impl BlockReader {
             let long_lines = std::mem::take(&mut self.long_lines);
             if is_end {
                 let has_more = !data.is_empty() || long_lines > 0;
-                return Ok(has_more.then_some(long_lines));
+                match self.error.is_some() && !has_more {
+                    true => continue,
+                    false => return Ok(has_more.then_some(long_lines)),
+                }
             }
             let end = data.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             self.rest.extend_from_slice(&data[end..]);

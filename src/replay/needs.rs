@@ -288,5 +288,9 @@ pub(super) fn recorded_header<'b>(
         true => own,
         false => block.headers_of(request).iter().find(is_named)?.value,
     };
-    Some(span.text(&block.data))
+    let text = span.text(&block.data);
+    // No request has such a value: the log has changed it, or it was never valid.
+    let has_controls =
+        |text: &[u8]| text.iter().any(|byte| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f);
+    (!text.is_some_and(has_controls)).then_some(text)
 }

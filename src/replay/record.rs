@@ -142,14 +142,29 @@ pub(super) struct ParsedBlock {
     pub(super) data: Vec<u8>,
     /// In the order of the log.
     pub(super) requests: Vec<LoggedRequest>,
+    /// The line of each request.
+    pub(super) lines: Vec<LinePlace>,
     pub(super) headers: Vec<LoggedHeader>,
     /// Arrival of each request and its index, in order of arrival.
     pub(super) order: Vec<(Timestamp, u32)>,
     pub(super) counts: LineCounts,
     /// The first unreadable lines, with their numbers from 1.
     pub(super) examples: Vec<UnreadableLine>,
+    /// The first lines whose time cannot be right.
+    pub(super) implausible: Vec<UnreadableLine>,
+    /// Number of the first line in `data`, from 1.
+    pub(super) first_line: u64,
     /// Latest end of a request.
     pub(super) last_end: Timestamp,
+}
+
+/// Where a line is in its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinePlace {
+    /// Number of lines before it in the block.
+    pub(super) number: u32,
+    /// Position of its first byte.
+    pub(super) start: u32,
 }
 
 /// Numbers of lines of a log.
@@ -161,6 +176,8 @@ pub struct LineCounts {
     pub unreadable: u64,
     /// Lines that record something other than a valid request.
     pub no_request: u64,
+    /// Requests that were set aside because their time is far ahead of the lines around them.
+    pub implausible_time: u64,
 }
 
 impl LineCounts {
@@ -169,10 +186,11 @@ impl LineCounts {
         self.lines = self.lines.saturating_add(other.lines);
         self.unreadable = self.unreadable.saturating_add(other.unreadable);
         self.no_request = self.no_request.saturating_add(other.no_request);
+        self.implausible_time = self.implausible_time.saturating_add(other.implausible_time);
     }
 }
 
-/// A line that cannot be read.
+/// A line that cannot be read, or whose time cannot be right.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct UnreadableLine {
     /// Number of the line, from 1.
@@ -181,21 +199,61 @@ pub struct UnreadableLine {
     pub text: String,
 }
 
+impl UnreadableLine {
+    /// Bytes that are shown.
+    const MAX_LENGTH: usize = 120;
+
+    /// Returns the line with this number, which begins at the beginning of `rest`.
+    pub(super) fn new(line: u64, rest: &[u8]) -> Self {
+        let shown = &rest[..rest.len().min(Self::MAX_LENGTH)];
+        let shown = shown.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Self { line, text: String::from_utf8_lossy(shown).escape_debug().to_string() }
+    }
+}
+
 impl ParsedBlock {
     /// Removes the contents, and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.data.clear();
         self.requests.clear();
+        self.lines.clear();
         self.headers.clear();
         self.order.clear();
         self.examples.clear();
+        self.implausible.clear();
         self.counts = LineCounts::default();
         self.last_end = Timestamp::EPOCH;
+        self.first_line = 0;
+    }
+
+    /// Returns the memory of its lists, in bytes.
+    pub(super) const fn memory(&self) -> usize {
+        self.data.capacity()
+            + self.requests.capacity() * size_of::<LoggedRequest>()
+            + self.lines.capacity() * size_of::<LinePlace>()
+            + self.headers.capacity() * size_of::<LoggedHeader>()
+            + self.order.capacity() * size_of::<(Timestamp, u32)>()
+    }
+
+    /// Removes the requests at the ascending positions `implausible`, counts them, and shows the first `max_shown`.
+    pub(super) fn set_aside(&mut self, implausible: &[usize], max_shown: usize) {
+        let shown = implausible.iter().take(max_shown).filter_map(|index| self.lines.get(*index));
+        self.implausible.extend(shown.map(|place| {
+            let rest = self.data.get(place.start as usize..).unwrap_or_default();
+            UnreadableLine::new(self.first_line + u64::from(place.number), rest)
+        }));
+        self.counts.implausible_time += implausible.len() as u64;
+        let is_kept = |index: usize| implausible.binary_search(&index).is_err();
+        let (mut request, mut line) = (0.., 0..);
+        self.requests.retain(|_| request.next().is_none_or(is_kept));
+        self.lines.retain(|_| line.next().is_none_or(is_kept));
+        self.sort();
     }
 
     /// Sorts the requests by arrival. Those that arrived at the same time keep the order of the log.
     pub(super) fn sort(&mut self) {
         self.last_end = self.requests.iter().map(|request| request.end).max().unwrap_or_default();
+        self.order.clear();
         self.order.extend(self.requests.iter().zip(0..).map(|(request, index)| (request.start, index)));
         if !self.order.is_sorted() {
             self.order.sort_unstable();

@@ -1,12 +1,15 @@
 //! The report of a replay, as text, as a page, and as JSON.
 
 mod build;
+mod file;
 mod html;
 mod plot;
+mod problems;
 mod text;
 
 use serde::Serialize;
 
+pub use self::file::ReportFile;
 use super::format::LogFormat;
 use super::needs::Undecidable;
 use super::record::{LineCounts, UnreadableLine};
@@ -24,6 +27,10 @@ pub struct ReplayReport {
     pub logs: Vec<LogReport>,
     /// Lines of all logs.
     pub counts: LineCounts,
+    /// Whether the results are those of the logged traffic. Not so if too many requests were not decided in their order.
+    pub usable: bool,
+    /// What is wrong with the logs, so that the results are incomplete or not usable.
+    pub problems: Vec<String>,
     /// Arrival of the first request.
     pub from: Option<String>,
     /// Arrival of the last request.
@@ -64,6 +71,10 @@ pub struct LogReport {
     pub counts: LineCounts,
     /// Its first unreadable lines.
     pub unreadable_examples: Vec<UnreadableLine>,
+    /// Its first lines with an implausible time.
+    pub implausible_examples: Vec<UnreadableLine>,
+    /// Why it cannot be read to its end.
+    pub error: Option<String>,
 }
 
 /// What one rule did.
@@ -103,8 +114,10 @@ pub struct RuleReport {
     pub unlisted_requests: u64,
     /// The most affected keys.
     pub top: Vec<KeyReport>,
-    /// Rates of the keys; `None` unless the rule has a rate limit with a key.
+    /// Rates of the keys under the first limit; `None` unless the rule has a rate limit with a key.
     pub demand: Option<DemandReport>,
+    /// Rates of the keys under the other limits.
+    pub further_demand: Vec<DemandReport>,
     /// Requests over time.
     pub series: SeriesReport,
 }
@@ -154,13 +167,20 @@ pub struct KeyReport {
     pub last: String,
 }
 
-/// Distribution of the requests of each key in its busiest period. Periods are aligned to the clock.
+/// Distribution of the requests of each key in its busiest period, of those requests that count against the limit.
+/// Periods are the windows of a fixed window, and otherwise aligned to the clock.
 #[derive(Clone, Debug, Serialize)]
 pub struct DemandReport {
     /// The period, such as `min` or `10s`.
     pub period: String,
     /// The limit as configured, in requests per period.
     pub limit: u64,
+    /// Parts of the limit's key.
+    pub key: String,
+    /// Keys that were counted.
+    pub keys: usize,
+    /// Requests that count against the limit.
+    pub requests: u64,
     /// Half of the keys stay at this number or below.
     pub p50: u64,
     /// 99 % do.
@@ -312,7 +332,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// Formats a part of a whole in per cent.
-fn per_cent(part: u64, whole: u64) -> String {
+pub(super) fn per_cent(part: u64, whole: u64) -> String {
     format!("{:.2} %", part as f64 * 100.0 / whole.max(1) as f64)
 }
 

@@ -107,7 +107,7 @@ impl Simulation {
         };
         let Ok(attributes) = recorded.attributes(&self.policy.identify, now) else { return MALFORMED };
         self.needs.count_missing(request, block, &self.collected, &attributes);
-        let decided = DecidedRequest { policy: &self.policy, attributes: &attributes, now };
+        let decided = DecidedRequest { policy: &self.policy, logged: request, attributes: &attributes, now };
         let (selected, effects) = match self.policy.rules.select(&attributes, self.headroom) {
             Selection::Exempt(rule) => {
                 self.tally.exempt(rule, now);

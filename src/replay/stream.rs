@@ -9,20 +9,18 @@ use super::ReplayError;
 use super::format::fields::FieldNames;
 use super::format::{LineParser, LogFormat, next_line};
 use super::input::{BlockReader, LogInput, MAX_LINE_LENGTH};
-use super::record::{LineFault, ParsedBlock, UnreadableLine};
+use super::record::{LineFault, LinePlace, ParsedBlock, UnreadableLine};
+use super::time_check::TimeCheck;
 
 /// Blocks that are parsed ahead.
 const MAX_QUEUED_BLOCKS: usize = 2;
-/// Unreadable lines that a report shows for each log.
+/// Lines that a report shows for each log, of those that cannot be read, and of those with an implausible time.
 pub(super) const MAX_EXAMPLES: usize = 3;
-/// Bytes that a report shows of an unreadable line.
-const MAX_EXAMPLE_LENGTH: usize = 120;
 
 /// A log that is being parsed.
 pub(super) struct LogStream {
     blocks: Receiver<io::Result<ParsedBlock>>,
     spare: SyncSender<ParsedBlock>,
-    name: String,
 }
 
 impl LogStream {
@@ -43,19 +41,15 @@ impl LogStream {
             .name("replay-log".to_owned())
             .spawn_scoped(scope, parse)
             .map_err(failed)?;
-        Ok(Self { blocks, spare, name })
+        Ok(Self { blocks, spare })
     }
 
     /// Returns the next block, waiting for it; `None` at the end.
     ///
     /// # Errors
-    /// [`ReplayError`] if the log cannot be read.
-    pub(super) fn next_block(&self) -> Result<Option<ParsedBlock>, ReplayError> {
-        match self.blocks.recv() {
-            Ok(Ok(block)) => Ok(Some(block)),
-            Ok(Err(error)) => Err(ReplayError::Log(self.name.clone(), error)),
-            Err(_) => Ok(None),
-        }
+    /// Why the log cannot be read beyond the blocks so far.
+    pub(super) fn next_block(&self) -> io::Result<Option<ParsedBlock>> {
+        self.blocks.recv().map_or(Ok(None), |block| block.map(Some))
     }
 
     /// Returns the memory of a block to be used again.
@@ -70,19 +64,28 @@ fn parse_blocks(
     sender: &SyncSender<io::Result<ParsedBlock>>,
     spare: &Receiver<ParsedBlock>,
 ) {
-    let mut line_number = 0;
+    let (mut line_number, mut times) = (0, TimeCheck::default());
     loop {
         let mut block = spare.try_recv().unwrap_or_default();
         block.clear();
-        let sent = match reader.read(&mut block.data) {
-            Ok(None) => return,
+        let end = match reader.read(&mut block.data) {
+            Ok(None) => Some(None),
             Ok(Some(long_lines)) => {
                 parse_block(&mut block, &mut parser, &mut line_number, long_lines);
-                sender.send(Ok(block))
+                times.add(block);
+                None
             }
-            Err(error) => sender.send(Err(error)),
+            Err(error) => Some(Some(error)),
         };
-        if sent.is_err() {
+        while let Some(checked) = times.next_checked(end.is_some()) {
+            if sender.send(Ok(checked)).is_err() {
+                return;
+            }
+        }
+        if let Some(error) = end {
+            if let Some(error) = error {
+                let _ = sender.send(Err(error));
+            }
             return;
         }
     }
@@ -95,7 +98,7 @@ pub(super) fn parse_block(
     line_number: &mut u64,
     long_lines: u64,
 ) {
-    let ParsedBlock { data, requests, headers, counts, examples, .. } = block;
+    let ParsedBlock { data, requests, lines, headers, counts, examples, .. } = block;
     for _ in 0..long_lines {
         *line_number += 1;
         counts.unreadable += 1;
@@ -103,6 +106,7 @@ pub(super) fn parse_block(
         examples.push(UnreadableLine { line: *line_number, text });
     }
     counts.lines += long_lines;
+    block.first_line = *line_number + 1;
     let mut at = 0;
     while let Some(line) = next_line(data, &mut at) {
         *line_number += 1;
@@ -116,15 +120,16 @@ pub(super) fn parse_block(
             parser.parse(data, &line, headers)
         };
         match parsed {
-            Ok(request) => requests.push(request),
+            Ok(request) => {
+                requests.push(request);
+                let number = (*line_number - block.first_line) as u32;
+                lines.push(LinePlace { number, start: line.start as u32 });
+            }
             Err(LineFault::NoRequest) => counts.no_request += 1,
             Err(LineFault::Unreadable) => {
                 counts.unreadable += 1;
                 if examples.len() < MAX_EXAMPLES {
-                    let end = line.end.min(line.start + MAX_EXAMPLE_LENGTH);
-                    let shown = String::from_utf8_lossy(&data[line.start..end]);
-                    examples
-                        .push(UnreadableLine { line: *line_number, text: shown.escape_debug().to_string() });
+                    examples.push(UnreadableLine::new(*line_number, &data[line]));
                 }
             }
         }

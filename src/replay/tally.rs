@@ -2,14 +2,20 @@
 
 pub(super) mod histogram;
 pub(super) mod keys;
+pub(super) mod periods;
 pub(super) mod series;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
+use self::histogram::CountHistogram;
 use self::keys::KeyTable;
+use self::periods::DemandPeriods;
 use self::series::OutcomeSeries;
+use super::endings::request_end;
+use super::record::LoggedRequest;
 use crate::engine::Policy;
+use crate::headers::Headers;
 use crate::identify::Attributes;
 use crate::limiter::Limiter;
 use crate::limiter::key::KeyHasher;
@@ -17,13 +23,19 @@ use crate::limiter::timestamp::Timestamp;
 use crate::limits::AppliedLimits;
 use crate::rules::RuleIndex;
 use crate::rules::attribute::IncompleteKey;
+use crate::rules::cost::{FinalCharge, Refunds};
+use crate::rules::grpc::CallStatus;
 use crate::rules::matcher::Match;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::pattern::Route;
 use crate::rules::rule::{Action, Rule};
+use crate::rules::selection::{CheckRole, SelectedCheck};
 
 /// Period by which keys of rules without a limit are counted.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
+
+/// Maximum length of a key in a list, in characters. A longer one ends with an ellipsis.
+const MAX_KEY_LENGTH: usize = 200;
 
 /// What the rules did with one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +52,7 @@ pub(super) enum Fate {
 #[derive(Clone, Copy)]
 pub(super) struct DecidedRequest<'a> {
     pub(super) policy: &'a Policy,
+    pub(super) logged: &'a LoggedRequest,
     pub(super) attributes: &'a Attributes<'a>,
     pub(super) now: Timestamp,
 }
@@ -69,12 +82,24 @@ pub(super) struct RuleTally {
     pub(super) delays: Duration,
     pub(super) max_delay: Duration,
     pub(super) series: OutcomeSeries,
+    /// The keys of the first limit, and the list of those on which the rule acted.
     pub(super) keys: KeyTable,
+    /// The keys of the other limits.
+    pub(super) further: Box<[KeyTable]>,
+    /// Whether it depends on the response if a request counts.
+    is_conditional: bool,
 }
 
 impl RuleTally {
     fn new(rule: &Rule, max_keys: usize) -> Self {
-        let period = rule.limits().first().map_or(DEFAULT_PERIOD, |limit| limit.quota.window().duration());
+        let mut tables =
+            rule.limits().iter().map(|limit| KeyTable::new(max_keys, DemandPeriods::of(&limit.quota)));
+        let default = || KeyTable::new(max_keys, DemandPeriods::of_length(DEFAULT_PERIOD));
+        let is_conditional = matches!(
+            &rule.action,
+            Action::Limit(limiting)
+                if limiting.cost_model.counts.is_some() || limiting.cost_model.refunds != Refunds::default()
+        );
         Self {
             outcomes: [0; DecisionOutcome::ALL.len()],
             rejected_by_others: 0,
@@ -82,14 +107,50 @@ impl RuleTally {
             delays: Duration::ZERO,
             max_delay: Duration::ZERO,
             series: OutcomeSeries::default(),
-            keys: KeyTable::new(max_keys, u64::try_from(period.as_nanos()).unwrap_or(u64::MAX)),
+            keys: tables.next().unwrap_or_else(default),
+            further: tables.collect(),
+            is_conditional,
         }
+    }
+
+    /// Ends the present period of every key. Returns the distribution of the peaks for each limit.
+    pub(super) fn finish(&mut self) -> Vec<CountHistogram> {
+        std::iter::once(&mut self.keys).chain(&mut self.further).map(KeyTable::finish).collect()
     }
 
     #[inline]
     fn count(&mut self, outcome: DecisionOutcome, now: Timestamp) {
         self.outcomes[outcome as usize] += 1;
         self.series.add(outcome, now);
+    }
+
+    /// Counts a request by its keys, which are those of the rule's `checks`.
+    #[inline]
+    fn count_keys(
+        &mut self,
+        checks: &[SelectedCheck],
+        outcome: Option<DecisionOutcome>,
+        request: DecidedRequest<'_>,
+    ) {
+        let Some(first) = checks.first() else { return };
+        let text = || request.key_text(first.rule);
+        if self.is_conditional && !request.counts(first.rule) {
+            return self.keys.list_uncounted(first.check.key, outcome, request.now, text);
+        }
+        self.keys.count(first.check.key, outcome, request.now, text);
+        if self.further.is_empty() {
+            return;
+        }
+        for check in checks {
+            let position = match check.role {
+                CheckRole::Limit(position) | CheckRole::Margin(position) => usize::from(position),
+                CheckRole::Mark(_) | CheckRole::Ban | CheckRole::Permit => continue,
+            };
+            let table = position.checked_sub(1).and_then(|index| self.further.get_mut(index));
+            if let Some(table) = table {
+                table.count(check.check.key, None, request.now, String::new);
+            }
+        }
     }
 }
 
@@ -167,7 +228,7 @@ impl Tally {
                 tally.delays = tally.delays.saturating_add(delay);
                 tally.max_delay = tally.max_delay.max(delay);
             }
-            tally.keys.count(first.check.key, outcome, request.now, || request.key_text(first.rule));
+            tally.count_keys(checks, outcome, request);
         });
     }
 }
@@ -176,6 +237,16 @@ impl DecidedRequest<'_> {
     /// Returns the client's address, or its network; `None` if the log does not have it.
     pub(super) fn client(&self) -> Option<IpAddr> {
         self.attributes.client_ip().map(|_| self.attributes.client_network)
+    }
+
+    /// Whether the request counts under a rule, as far as its logged end tells.
+    fn counts(&self, rule: RuleIndex) -> bool {
+        let Some(Action::Limit(limiting)) = self.policy.rules.get(rule).map(|rule| &rule.action) else {
+            return true;
+        };
+        let headers = Headers::default();
+        let end = request_end(self.logged.recorded_end, self.logged.status, &headers);
+        limiting.cost_model.final_charge(&end, CallStatus::None) != FinalCharge::Nothing
     }
 
     /// Returns the request's key under a rule as text.
@@ -191,8 +262,17 @@ impl DecidedRequest<'_> {
         match parts.collect::<Result<Vec<_>, IncompleteKey>>() {
             Ok(parts) if parts.is_empty() => "all requests".to_owned(),
             // Clients choose parts of it, and terminals interpret control characters.
-            Ok(parts) => parts.join(", ").escape_debug().to_string(),
+            Ok(parts) => shortened(parts.join(", ").escape_debug()),
             Err(_) => "incomplete key".to_owned(),
         }
     }
+}
+
+/// Returns the beginning of a text, with an ellipsis if that is not all of it.
+fn shortened(mut letters: impl Iterator<Item = char>) -> String {
+    let mut text: String = letters.by_ref().take(MAX_KEY_LENGTH).collect();
+    if letters.next().is_some() {
+        text.push('…');
+    }
+    text
 }

@@ -14,8 +14,10 @@ use crate::limiter::timestamp::Timestamp;
 /// How far the logs must have advanced beyond the arrival of a request before it is decided. Lines are written when
 /// requests end, so this is how long a request may take without being out of order.
 pub(super) const REORDERING_WINDOW: Duration = Duration::from_secs(60);
-/// Maximum number of requests that wait to be decided, about 400 MB. More make the window shorter.
+/// Maximum number of requests that wait to be decided. More make the window shorter.
 pub(super) const MAX_WAITING: usize = 1_000_000;
+/// Maximum memory of the blocks of these requests, in bytes. More make the window shorter, too.
+pub(super) const MAX_WAITING_BYTES: usize = 512 << 20;
 
 /// A block of which some requests have not been released.
 struct Run {
@@ -24,6 +26,8 @@ struct Run {
     released: usize,
     /// Index of the log.
     log: usize,
+    /// Memory of the block, in bytes.
+    bytes: usize,
 }
 
 /// Next request of a block. Requests that arrived at the same time are ordered as they were read.
@@ -38,6 +42,8 @@ pub(super) struct Timeline {
     heads: BinaryHeap<RunHead>,
     blocks: u64,
     waiting: usize,
+    /// Memory of all blocks, in bytes.
+    bytes: usize,
 }
 
 impl Timeline {
@@ -45,7 +51,9 @@ impl Timeline {
     pub(super) fn add(&mut self, block: ParsedBlock, log: usize) -> Option<ParsedBlock> {
         let Some((start, _)) = block.order.first().copied() else { return Some(block) };
         self.waiting += block.order.len();
-        let run = Some(Run { block, released: 0, log });
+        let bytes = block.memory();
+        self.bytes = self.bytes.saturating_add(bytes);
+        let run = Some(Run { block, released: 0, log, bytes });
         let place = match self.free.pop() {
             Some(place) => {
                 self.runs[place] = run;
@@ -61,9 +69,9 @@ impl Timeline {
         None
     }
 
-    /// Number of requests that wait.
-    pub(super) const fn waiting(&self) -> usize {
-        self.waiting
+    /// Whether more requests wait than may, or in more memory.
+    pub(super) const fn is_over_bound(&self) -> bool {
+        self.waiting > MAX_WAITING || self.bytes > MAX_WAITING_BYTES
     }
 
     /// Passes the first request to `visit` if it arrived at `end` or before; returns whether there was one. A block that is
@@ -94,6 +102,7 @@ impl Timeline {
                 PeekMut::pop(head);
                 self.free.push(place);
                 if let Some(run) = self.runs[place].take() {
+                    self.bytes = self.bytes.saturating_sub(run.bytes);
                     done(run.block, run.log);
                 }
             }
@@ -141,10 +150,26 @@ mod tests {
             all.sort_unstable();
             let early: Vec<u64> = all.iter().copied().filter(|second| *second <= 24).collect();
             prop_assert_eq!(release_all(&mut timeline, 24), early);
-            prop_assert_eq!(timeline.waiting(), all.iter().filter(|second| **second > 24).count());
+            prop_assert_eq!(timeline.waiting, all.iter().filter(|second| **second > 24).count());
             prop_assert_eq!(release_all(&mut timeline, 50).len(), all.len() - early_count(&all));
             prop_assert_eq!(timeline.free.len(), timeline.runs.len());
         }
+    }
+
+    #[test]
+    fn waiting_blocks_are_bounded_in_bytes() {
+        let mut timeline = Timeline::default();
+        let large = || ParsedBlock { data: Vec::with_capacity(MAX_WAITING_BYTES / 4), ..block(&[1, 3]) };
+        for _ in 0..3 {
+            let _ = timeline.add(large(), 0);
+        }
+        assert!(!timeline.is_over_bound());
+        let _ = timeline.add(large(), 0);
+        assert!(timeline.is_over_bound());
+        let is_released =
+            |timeline: &mut Timeline| timeline.release_first(Timestamp::END, |_, _| {}, |_, _| {});
+        while timeline.is_over_bound() && is_released(&mut timeline) {}
+        assert_eq!((timeline.waiting, release_all(&mut timeline, 9).len(), timeline.bytes), (3, 3, 0));
     }
 
     fn early_count(seconds: &[u64]) -> usize {

@@ -1,5 +1,7 @@
 //! `weir replay`: recorded logs through the rules, the reports, and the same counts as live traffic.
 
+mod damaged;
+mod disorder;
 mod live;
 
 use std::fs;
@@ -179,6 +181,61 @@ fn attributes_that_the_log_lacks_are_counted() {
 }
 
 #[test]
+fn header_values_of_json_logs_may_be_lists() {
+    let place = Workplace::new();
+    let rules = place.rules("weir.yaml", "  - { name: per-key, key: { header: x-api-key }, limit: 1/h }\n");
+    let field = ["-c", &rules, "--field", "header:x-api-key=request.headers.X-Api-Key"];
+    for (value, limited, missing) in [
+        (r#"["k1"]"#, 2, 0),
+        (r#" [ "k\u0031" ] "#, 2, 0),
+        (r#""k1""#, 2, 0),
+        (r#"["k1","k2"]"#, 0, 3),
+        ("[]", 0, 3),
+        (r#"{"a":"k1"}"#, 0, 3),
+        (r#""k\u0000""#, 0, 3),
+        (r#""k\n1""#, 0, 3),
+        ("null", 0, 0),
+    ] {
+        let line = format!(
+            "{{\"ts\":1800000000,\"request\":{{\"uri\":\"/a\",\"headers\":{{\"X-Api-Key\":{value}}}}}}}\n"
+        );
+        let log = place.write("log", line.repeat(3));
+        let report = place.replay(&[&field[..], &[&log]].concat());
+        let rule = &report["rules"][0];
+        assert_eq!(rule["outcomes"]["limited"], limited, "{value}");
+        assert_eq!(rule["undecidable"][0]["requests"].as_u64().unwrap_or(0), missing, "{value}");
+    }
+}
+
+#[test]
+fn load_balancer_that_is_not_trusted_is_noted() {
+    let place = Workplace::new();
+    let rule = "  - { name: a, key: client_ip, limit: 1/h }\n";
+    let untrusted = place.rules("weir.yaml", rule);
+    let trusted = format!("{SERVICE}client_ip: {{ trusted_proxies: 10.0.0.0/8 }}\nrules:\n{rule}");
+    let trusted = place.write("trusted.yaml", trusted);
+    let request = |client: u32| {
+        line(client, "10.0.0.1", "GET /", 200).replace('\n', &format!(" \"192.0.2.{client}\"\n"))
+    };
+    let log = place.write("log", (0..50).map(request).collect::<String>());
+    let notes = |rules: &str| {
+        let report = place.replay(&["-c", rules, &log]);
+        report["notes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|note| note.as_str().unwrap().to_owned())
+            .collect::<String>()
+    };
+    let note = notes(&untrusted);
+    assert!(
+        note.contains("1 peer (10.0.0.1) sent 100.00 %") && note.contains("client_ip.trusted_proxies"),
+        "{note}"
+    );
+    assert!(!notes(&trusted).contains("trusted_proxies"));
+}
+
+#[test]
 fn two_rule_files_are_compared() {
     let place = Workplace::new();
     let old = place.rules("old.yaml", "  - { name: per-ip, key: client_ip, limit: 4/min }\n");
@@ -218,6 +275,17 @@ fn exit_code_tells_a_bad_configuration_from_a_bad_log() {
         let output = replay(&arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    }
+    for option in ["--json", "--html"] {
+        let nowhere = place.path("nowhere/report");
+        // The log is missing, too, but it is not opened.
+        let output = replay(&["-c", &good, option, nowhere.to_str().unwrap(), missing.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            text(&output.stderr).contains("nowhere/report: cannot be written"),
+            "{}",
+            text(&output.stderr)
+        );
     }
     let output = replay(&["-c", &good, "--field", "client=x", &log]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));

@@ -127,7 +127,7 @@ fn until_used(window: CounterState, units: u64, quota: &Quota, now: Timestamp) -
 }
 
 /// Next window boundary of the quota after `now`, in nanoseconds since the epoch.
-pub(super) fn window_end(quota: &Quota, now: Timestamp) -> u64 {
+pub(in crate::limiter) fn window_end(quota: &Quota, now: Timestamp) -> u64 {
     boundary_after(quota.window(), quota.zone(), now.as_nanos())
 }
 

@@ -47,11 +47,12 @@ struct Draft<'h> {
 
 /// A value of a field.
 enum JsonValue {
-    /// Positions between the quotes.
+    /// Positions between the quotes of a text, or of the only text of a list.
     Text(Range<usize>),
     /// A number, `true` or `false`.
     Word(Range<usize>),
-    /// `null`, a list, or an object.
+    Null,
+    /// An object, or a list of other than one text.
     Other,
 }
 
@@ -197,13 +198,14 @@ impl<'h> Draft<'h> {
         }
     }
 
-    /// Sets a field. A value of the wrong kind counts as absent.
+    /// Sets a field. `null` states that the request did not have it; an object or a list states nothing.
     #[inline]
     fn set(&mut self, field: LogField, value: &JsonValue, block: &[u8]) {
         let (range, is_text) = match value {
             JsonValue::Text(range) => (range.clone(), true),
             JsonValue::Word(range) => (range.clone(), false),
-            JsonValue::Other => (0..0, true),
+            JsonValue::Null => (0..0, true),
+            JsonValue::Other => return,
         };
         let bytes = &block[range.clone()];
         let span = || clear_absent(block, range.clone());
@@ -307,7 +309,15 @@ fn text(cursor: &mut LineCursor<'_>) -> Option<Range<usize>> {
 fn value(cursor: &mut LineCursor<'_>, depth: usize) -> Option<JsonValue> {
     match cursor.peek()? {
         b'"' => text(cursor).map(JsonValue::Text),
-        b'{' | b'[' => skip_nested(cursor, depth).map(|()| JsonValue::Other),
+        b'{' => skip_nested(cursor, depth).map(|()| JsonValue::Other),
+        b'[' => {
+            let start = *cursor;
+            if let Some(only) = only_text(cursor) {
+                return Some(JsonValue::Text(only));
+            }
+            *cursor = start;
+            skip_nested(cursor, depth).map(|()| JsonValue::Other)
+        }
         _ => {
             let rest = cursor.rest();
             let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t');
@@ -316,11 +326,21 @@ fn value(cursor: &mut LineCursor<'_>, depth: usize) -> Option<JsonValue> {
             cursor.at += length;
             match &rest[..length] {
                 b"" => None,
-                b"null" => Some(JsonValue::Other),
+                b"null" => Some(JsonValue::Null),
                 _ => Some(JsonValue::Word(start..start + length)),
             }
         }
     }
+}
+
+/// Reads a list of one text, as Caddy logs headers; returns the positions between its quotes.
+fn only_text(cursor: &mut LineCursor<'_>) -> Option<Range<usize>> {
+    cursor.skip(b'[')?;
+    skip_space(cursor);
+    let only = text(cursor)?;
+    skip_space(cursor);
+    cursor.skip(b']')?;
+    Some(only)
 }
 
 /// Skips a list or an object.

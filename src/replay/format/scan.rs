@@ -61,7 +61,7 @@ pub(super) fn number(text: &[u8]) -> Option<u64> {
 
 /// Parses an address, with or without a port.
 #[inline]
-pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
+pub(in crate::replay) fn address(text: &[u8]) -> Option<IpAddr> {
     if let Some(v4) = ipv4(text) {
         return Some(IpAddr::V4(v4));
     }

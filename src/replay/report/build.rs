@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     ClientReport, ClientsReport, ComparisonReport, DemandReport, KeyReport, LimitCandidate, LogReport,
-    MinuteReport, OutcomeCounts, ReplayReport, RuleComparison, RuleReport, SeriesReport, grouped,
+    MinuteReport, OutcomeCounts, ReplayReport, RuleComparison, RuleReport, SeriesReport, grouped, problems,
 };
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
@@ -16,8 +16,9 @@ use crate::replay::record::LineCounts;
 use crate::replay::simulation::Simulation;
 use crate::replay::tally::RuleTally;
 use crate::replay::tally::histogram::CountHistogram;
+use crate::replay::tally::keys::{KeyTable, ListedKey};
 use crate::replay::tally::series::CLASSES;
-use crate::replay::timeline::{MAX_WAITING, REORDERING_WINDOW};
+use crate::replay::timeline::{MAX_WAITING, MAX_WAITING_BYTES, REORDERING_WINDOW};
 use crate::replay::{ReplayOptions, ReplayRules};
 use crate::rules::rule::{Action, Rule, RuleLimit};
 use crate::telemetry::rfc3339;
@@ -39,12 +40,15 @@ impl ReplayReport {
         let comparison =
             replay.before.as_ref().map(|before| ComparisonReport::new(before, &replay, options.top));
         let tally = &replay.simulation.tally;
+        let disorder = problems::disorder(replay.requests, replay.late, counts.implausible_time);
         Self {
             version: env!("CARGO_PKG_VERSION"),
             config: rules.name.clone(),
             against: against.map(|against| against.name.clone()),
-            logs,
             counts,
+            usable: disorder.is_none(),
+            problems: disorder.into_iter().chain(logs.iter().filter_map(problems::cut_off)).collect(),
+            logs,
             from: replay.first.map(rfc3339),
             to: replay.first.map(|_| rfc3339(replay.last)),
             requests: replay.requests,
@@ -92,6 +96,7 @@ fn notes(
     if replay.simulation.tally.rules.iter().any(|rule| rule.not_simulated > 0) {
         notes.push("limits of other rate limit services (scope: rls) were not simulated".into());
     }
+    notes.extend(replay.peers.note(replay.requests));
     if replay.requests > 0 && replay.has_whole_seconds {
         notes.push(
             "the logs have whole seconds: requests of one second arrived at once, which makes bursts larger than \
@@ -101,9 +106,10 @@ fn notes(
     }
     if replay.late > 0 {
         notes.push(format!(
-            "requests may be out of order by {} s and {} requests; {} were later than that and were decided late",
+            "requests may be out of order by {} s, {} requests and {} MiB; {} were later than that and were decided late",
             REORDERING_WINDOW.as_secs(),
             grouped(MAX_WAITING as u64),
+            MAX_WAITING_BYTES >> 20,
             grouped(replay.late),
         ));
     }
@@ -111,7 +117,7 @@ fn notes(
 }
 
 fn rule_reports(simulation: &mut Simulation, top: usize) -> Vec<RuleReport> {
-    let peaks: Vec<_> = simulation.tally.rules.iter_mut().map(|tally| tally.keys.finish()).collect();
+    let peaks: Vec<_> = simulation.tally.rules.iter_mut().map(RuleTally::finish).collect();
     let rules = simulation.policy().rules.rules().iter();
     let tallies = simulation.tally.rules.iter().zip(&peaks);
     let reports = rules.zip(tallies).enumerate().map(|(index, (rule, (tally, peaks)))| {
@@ -122,14 +128,14 @@ fn rule_reports(simulation: &mut Simulation, top: usize) -> Vec<RuleReport> {
 }
 
 impl RuleReport {
-    fn new(rule: &Rule, tally: &RuleTally, peaks: &CountHistogram, top: usize) -> Self {
+    fn new(rule: &Rule, tally: &RuleTally, peaks: &[CountHistogram], top: usize) -> Self {
         let (action, limiting) = match &rule.action {
             Action::Allow => ("allow", None),
             Action::Deny => ("deny", None),
             Action::Limit(limiting) => ("limit", Some(limiting)),
         };
         let outcomes = OutcomeCounts::from(tally.outcomes);
-        let has_key = limiting.is_some_and(|limiting| !limiting.key.0.is_empty());
+        let mut demands = demand_reports(rule, tally, peaks).into_iter();
         Self {
             name: rule.name.to_string(),
             action,
@@ -148,11 +154,8 @@ impl RuleReport {
             affected_keys: tally.keys.listed().len(),
             unlisted_requests: tally.keys.unlisted,
             top: key_reports(tally, top),
-            demand: rule
-                .limits()
-                .first()
-                .filter(|_| has_key && tally.keys.number() > 0)
-                .map(|limit| DemandReport::new(limit, peaks, &tally.keys.per_period)),
+            demand: demands.next(),
+            further_demand: demands.collect(),
             series: SeriesReport {
                 start: rfc3339(tally.series.start()),
                 minutes: tally.series.minutes(),
@@ -185,7 +188,7 @@ fn busiest_minute(tally: &RuleTally) -> Option<MinuteReport> {
 fn key_reports(tally: &RuleTally, top: usize) -> Vec<KeyReport> {
     let mut keys: Vec<_> = tally.keys.listed().iter().collect();
     keys.sort_by_key(|key| std::cmp::Reverse(key.outcomes.iter().sum::<u64>()));
-    let report = |key: &crate::replay::tally::keys::ListedKey| KeyReport {
+    let report = |key: &ListedKey| KeyReport {
         key: key.text.to_string(),
         outcomes: OutcomeCounts::from(key.outcomes),
         first: rfc3339(key.first),
@@ -194,8 +197,22 @@ fn key_reports(tally: &RuleTally, top: usize) -> Vec<KeyReport> {
     keys.into_iter().take(top).map(report).collect()
 }
 
+/// Returns the demand under each limit of a rule with a key, if any request counts against it.
+fn demand_reports(rule: &Rule, tally: &RuleTally, peaks: &[CountHistogram]) -> Vec<DemandReport> {
+    let Action::Limit(limiting) = &rule.action else { return Vec::new() };
+    let tables = std::iter::once(&tally.keys).chain(&tally.further).zip(peaks);
+    let limits = limiting.limits.iter().zip(tables);
+    limits
+        .filter(|(_, (table, _))| !limiting.key.0.is_empty() && table.requests() > 0)
+        .map(|(limit, (table, peaks))| {
+            let key = limit.own_key().unwrap_or(&limiting.key).to_string();
+            DemandReport::new(limit, key, peaks, table)
+        })
+        .collect()
+}
+
 impl DemandReport {
-    fn new(limit: &RuleLimit, peaks: &CountHistogram, per_period: &CountHistogram) -> Self {
+    fn new(limit: &RuleLimit, key: String, peaks: &CountHistogram, table: &KeyTable) -> Self {
         let configured = limit.quota.limit();
         let (p50, p99, p999, max) =
             (peaks.quantile(500), peaks.quantile(990), peaks.quantile(999), peaks.quantile(1000));
@@ -204,11 +221,14 @@ impl DemandReport {
         let candidate = |limit: u64| LimitCandidate {
             limit,
             keys_above: peaks.excess(limit).0,
-            requests_above: per_period.excess(limit).1,
+            requests_above: table.per_period.excess(limit).1,
         };
         Self {
             period: configured.period.to_string(),
             limit: count,
+            key,
+            keys: table.number(),
+            requests: table.requests(),
             p50,
             p99,
             p999,

@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use super::{ClientReport, ReplayReport, RuleReport, grouped, per_cent, plot};
+use super::{
+    ClientReport, DemandReport, LogReport, ReplayReport, RuleReport, UnreadableLine, grouped, per_cent, plot,
+};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -38,6 +40,9 @@ fn write_overview(page: &mut String, report: &ReplayReport) {
     if let (Some(from), Some(to)) = (&report.from, &report.to) {
         let _ = write!(page, "<p>From <time>{from}</time> to <time>{to}</time>.</p>");
     }
+    for problem in &report.problems {
+        let _ = write!(page, "<p class=\"note\" role=\"alert\">{}.</p>", escape(problem));
+    }
     let share = |number| vec![grouped(number), per_cent(number, report.requests)];
     let rows = [
         ("requests", report.requests),
@@ -51,14 +56,25 @@ fn write_overview(page: &mut String, report: &ReplayReport) {
     write_table(page, "Requests", &["", "number", "share"], rows.into_iter());
     let logs = report.logs.iter().map(|log| {
         let format = log.format.map_or("empty", |format| format.as_str()).to_owned();
-        let counts = [log.counts.lines, log.counts.unreadable, log.counts.no_request].map(grouped);
+        let counts = &log.counts;
+        let counts =
+            [counts.lines, counts.unreadable, counts.no_request, counts.implausible_time].map(grouped);
         [vec![log.name.clone(), format], counts.to_vec()].concat()
     });
-    write_table(page, "Logs", &["log", "format", "lines", "unreadable", "no request"], logs);
-    let examples = report.logs.iter().flat_map(|log| {
-        log.unreadable_examples.iter().map(|it| vec![format!("{}:{}", log.name, it.line), it.text.clone()])
-    });
-    write_table(page, "Unreadable lines", &["line", "begins with"], examples);
+    write_table(
+        page,
+        "Logs",
+        &["log", "format", "lines", "unreadable", "no request", "implausible time"],
+        logs,
+    );
+    let rows = |log: &LogReport, lines: &[UnreadableLine]| {
+        let row = |it: &UnreadableLine| vec![format!("{}:{}", log.name, it.line), it.text.clone()];
+        lines.iter().map(row).collect::<Vec<_>>()
+    };
+    let unreadable = report.logs.iter().flat_map(|log| rows(log, &log.unreadable_examples));
+    write_table(page, "Unreadable lines", &["line", "begins with"], unreadable);
+    let implausible = report.logs.iter().flat_map(|log| rows(log, &log.implausible_examples));
+    write_table(page, "Lines with an implausible time", &["line", "begins with"], implausible);
     for note in &report.notes {
         let _ = write!(page, "<p class=\"note\">Note: {}.</p>", escape(note));
     }
@@ -96,7 +112,9 @@ fn write_rule(page: &mut String, rule: &RuleReport, index: usize) {
         }
         page.push_str("</ul>");
     }
-    write_demand(page, rule, index);
+    for (number, demand) in rule.demand.iter().chain(&rule.further_demand).enumerate() {
+        write_demand(page, demand, &format!("{index}-{number}"));
+    }
     let keys = rule.top.iter().map(|key| {
         let counts = key.outcomes.named().into_iter().filter(|(_, number)| *number > 0);
         let counts: Vec<String> =
@@ -107,18 +125,18 @@ fn write_rule(page: &mut String, rule: &RuleReport, index: usize) {
     page.push_str("</section>");
 }
 
-fn write_demand(page: &mut String, rule: &RuleReport, index: usize) {
-    let Some(demand) = &rule.demand else { return };
-    page.push_str(&plot::demand(demand, index));
+fn write_demand(page: &mut String, demand: &DemandReport, id: &str) {
+    page.push_str(&plot::demand(demand, id));
     let rows = demand.candidates.iter().map(|candidate| {
         let mark = if candidate.limit == demand.limit { " (configured)" } else { "" };
         vec![
             format!("{}/{}{mark}", grouped(candidate.limit), demand.period),
-            format!("{} of {}", grouped(candidate.keys_above), grouped(rule.keys as u64)),
+            format!("{} of {}", grouped(candidate.keys_above), grouped(demand.keys as u64)),
             grouped(candidate.requests_above),
         ]
     });
-    write_table(page, "Possible limits", &["limit", "keys above it", "requests above it"], rows);
+    let caption = format!("Possible limits per {} by {}", demand.period, escape(&demand.key));
+    write_table(page, &caption, &["limit", "keys above it", "requests above it"], rows);
 }
 
 /// Writes a table of clients. A comparison has a column for the rejections by the other rules.

@@ -69,7 +69,7 @@ fn condensed(series: &SeriesReport) -> Vec<[f64; 4]> {
 }
 
 /// Returns the plot of how many keys have how many requests in their busiest period. Both axes are logarithmic.
-pub(super) fn demand(demand: &DemandReport, id: usize) -> String {
+pub(super) fn demand(demand: &DemandReport, id: &str) -> String {
     let logarithm = |number: u64| (number.max(1) as f64).log2();
     let right = logarithm(demand.max.max(demand.limit)) + 0.5;
     let (x, bars) = (Scale { max: right, length: WIDTH - LEFT }, octave_parts(demand));

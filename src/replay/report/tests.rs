@@ -165,3 +165,60 @@ fn candidate_limits_state_what_they_would_affect() {
     let candidate = |limit, keys_above, requests_above| LimitCandidate { limit, keys_above, requests_above };
     assert_eq!(demand.candidates, [candidate(1, 1, 49), candidate(10, 1, 40), candidate(50, 0, 0)]);
 }
+
+/// A JSON line of a request with this status at `time`.
+fn line_with_status(time: &str, client: &str, status: u16) -> String {
+    format!("{{\"time\":\"{time}\",\"client_ip\":\"{client}\",\"path\":\"/\",\"status\":{status}}}\n")
+}
+
+#[test]
+fn demand_has_only_what_a_rule_counts() {
+    let mut log = line_with_status("2026-11-23T10:00:00Z", "192.0.2.1", 200).repeat(50);
+    log += &line_with_status("2026-11-23T10:00:01Z", "192.0.2.1", 401).repeat(2);
+    log += &line_with_status("2026-11-23T10:00:02Z", "192.0.2.2", 503);
+    let rules = "  - { name: counted, key: client_ip, limit: 100/h, count: { response_status: 401 } }
+  - { name: refunded, key: client_ip, limit: 100/h, refund_on: [503] }\n";
+    let report = replay(rules, &log);
+    let demand = |rule: usize| report.rules[rule].demand.as_ref().unwrap();
+    assert_eq!((demand(0).max, demand(0).requests, demand(0).keys), (2, 2, 1));
+    assert_eq!((demand(1).max, demand(1).requests, demand(1).keys), (52, 52, 1));
+    assert!(report.to_string().contains("exceeded by 0 of 1 keys and 0 of 2 requests"), "{report}");
+}
+
+#[test]
+fn demand_has_the_windows_of_the_limiter() {
+    // A Sunday and a Monday in Berlin, of which all are Sunday in UTC, and a Wednesday and a Thursday.
+    let times =
+        ["2026-11-18T12:00:00Z", "2026-11-19T12:00:00Z", "2026-11-22T22:30:00Z", "2026-11-22T23:30:00Z"];
+    let log: String = times.iter().map(|time| line_with_status(time, "192.0.2.1", 200)).collect();
+    let max = |limit: &str| {
+        let rules = format!("  - {{ name: a, key: client_ip, limit: {limit} }}\n");
+        replay(&rules, &log).rules[0].demand.as_ref().unwrap().max
+    };
+    assert_eq!(max("9/w, algorithm: fixed_window"), 4);
+    assert_eq!(max("9/w, algorithm: fixed_window, timezone: Europe/Berlin"), 3);
+    assert_eq!(max("9/d, algorithm: fixed_window, timezone: Europe/Berlin"), 1);
+    assert_eq!(max("9/month, algorithm: fixed_window"), 4);
+}
+
+#[test]
+fn demand_is_reported_for_every_limit() {
+    let mut log: String = (0..3).map(|index| line(index * 30_000, "192.0.2.1", "/")).collect();
+    log += &line(100_000, "2001:db8::1", "/").repeat(4);
+    let report = replay("  - { name: a, key: client_ip, limits: [1/s, 3/min] }\n", &log);
+    let rule = &report.rules[0];
+    let first = rule.demand.as_ref().unwrap();
+    let [second] = &rule.further_demand[..] else { panic!("{rule:?}") };
+    assert_eq!((first.period.as_str(), first.max, first.p50), ("s", 4, 1));
+    assert_eq!((second.period.as_str(), second.max, second.p50), ("min", 4, 2));
+    let text = report.to_string();
+    assert!(text.contains("a limit of 3/min") && text.contains("a limit of 1/s"), "{text}");
+    assert!(report.to_html().contains("demand-0-1"));
+}
+
+#[test]
+fn long_keys_are_shortened_in_lists() {
+    let log = line(0, "192.0.2.1", &format!("/{}", "x".repeat(9000))).repeat(3);
+    let report = replay("  - { name: a, key: path, limit: 1/h }\n", &log);
+    assert_eq!(report.rules[0].top[0].key, format!("/{}…", "x".repeat(199)));
+}

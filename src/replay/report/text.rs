@@ -41,11 +41,22 @@ fn write_input(f: &mut fmt::Formatter<'_>, report: &ReplayReport) -> fmt::Result
         for example in &log.unreadable_examples {
             writeln!(f, "      {}:{}: {}", log.name, example.line, example.text)?;
         }
+        if log.counts.implausible_time > 0 {
+            let number = grouped(log.counts.implausible_time);
+            writeln!(
+                f,
+                "    {number} lines are set aside, their time is far ahead of the lines around them"
+            )?;
+        }
+        for example in &log.implausible_examples {
+            writeln!(f, "      {}:{}: {}", log.name, example.line, example.text)?;
+        }
         if log.counts.no_request > 0 {
             writeln!(f, "    {} lines record no request", grouped(log.counts.no_request))?;
         }
     }
-    report.notes.iter().try_for_each(|note| writeln!(f, "  note: {note}"))
+    report.notes.iter().try_for_each(|note| writeln!(f, "  note: {note}"))?;
+    report.problems.iter().try_for_each(|problem| writeln!(f, "\n{problem}"))
 }
 
 fn write_totals(f: &mut fmt::Formatter<'_>, report: &ReplayReport) -> fmt::Result {
@@ -97,7 +108,7 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport) -> fmt::Result {
         writeln!(f, "  busiest minute {}: {requests} requests, {rejected} rejected", minute.at)?;
     }
     write_keys(f, rule)?;
-    rule.demand.as_ref().map_or(Ok(()), |demand| write_demand(f, demand, rule))
+    rule.demand.iter().chain(&rule.further_demand).try_for_each(|demand| write_demand(f, demand, rule))
 }
 
 /// Returns the outcomes that occur, and how many requests each has.
@@ -135,26 +146,26 @@ fn write_left_out(f: &mut fmt::Formatter<'_>, requests: u64, what: &str) -> fmt:
 }
 
 fn write_demand(f: &mut fmt::Formatter<'_>, demand: &DemandReport, rule: &RuleReport) -> fmt::Result {
-    let DemandReport { period, limit, p50, p99, p999, max, .. } = demand;
+    let DemandReport { period, limit, p50, p99, p999, max, key, .. } = demand;
+    let by = if rule.key.as_ref() == Some(key) { String::new() } else { format!(" by {key}") };
     writeln!(
         f,
-        "  requests per {period}: 50 % of keys stay at or under {}, 99 % {}, 99.9 % {}, all {}; the limit is {}",
+        "  requests per {period}{by}: 50 % of keys stay at or under {}, 99 % {}, 99.9 % {}, all {}; the limit is {}",
         grouped(*p50),
         grouped(*p99),
         grouped(*p999),
         grouped(*max),
         grouped(*limit)
     )?;
-    let requests = rule.outcomes.total().saturating_add(rule.rejected_by_others);
     for candidate in &demand.candidates {
         writeln!(
             f,
             "    a limit of {}/{period} is exceeded by {} of {} keys and {} of {} requests",
             grouped(candidate.limit),
             grouped(candidate.keys_above),
-            grouped(rule.keys as u64),
+            grouped(demand.keys as u64),
             grouped(candidate.requests_above),
-            grouped(requests)
+            grouped(demand.requests)
         )?;
     }
     Ok(())

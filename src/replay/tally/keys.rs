@@ -1,4 +1,4 @@
-//! Keys of one rule: how many requests each had in its busiest period, and what the rule did with those that it did not
+//! Keys of one limit: how many requests each had in its busiest period, and what the rule did with those that it did not
 //! simply admit.
 //!
 //! Memory is bounded: only the first keys are counted, as many as the limiter's table holds, and only the first keys that
@@ -9,6 +9,7 @@ use std::hash::BuildHasher as _;
 use foldhash::fast::FixedState;
 
 use super::histogram::CountHistogram;
+use super::periods::DemandPeriods;
 use crate::limiter::key::KeyHash;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::outcome::DecisionOutcome;
@@ -21,11 +22,11 @@ const BATCH_SIZE: usize = 32;
 /// Initial number of slots, a power of two.
 const MIN_SLOTS: usize = 1024;
 
-/// What is counted of one key. A slot without a peak is free.
-#[derive(Clone, Copy, Debug)]
+/// What is counted of one key.
+#[derive(Clone, Copy, Debug, Default)]
 struct KeyCount {
     key: KeyHash,
-    /// Number of the present period since the first request.
+    /// Number of the present period.
     period: u32,
     /// Requests in the present period.
     requests: u32,
@@ -33,6 +34,14 @@ struct KeyCount {
     peak: u32,
     /// Index of the key among the listed ones, plus one; 0 if it is not listed.
     listed: u32,
+}
+
+impl KeyCount {
+    /// Whether the slot has no key: every key has had requests that count, or is listed.
+    #[inline]
+    const fn is_free(&self) -> bool {
+        self.peak | self.listed == 0
+    }
 }
 
 /// A key on which a rule acted.
@@ -47,17 +56,16 @@ pub(in crate::replay) struct ListedKey {
     pub(in crate::replay) last: Timestamp,
 }
 
-/// The keys of one rule.
+/// The keys of one limit. Those on which its rule acted are listed under the first limit of the rule.
 #[derive(Debug)]
 pub(in crate::replay) struct KeyTable {
     /// A power of two of slots, at most three quarters of them in use. Empty before the first request.
     slots: Vec<KeyCount>,
     used: usize,
     max_keys: usize,
-    /// Length of a period, in nanoseconds.
-    period: u64,
-    /// Number of the first period.
-    origin: Option<u64>,
+    periods: DemandPeriods,
+    /// Requests that count against the limit.
+    requests: u64,
     /// Requests that were simply admitted and are not counted yet: their keys and periods.
     batch: Vec<(KeyHash, u32)>,
     /// Requests of a key in one period.
@@ -70,14 +78,14 @@ pub(in crate::replay) struct KeyTable {
 }
 
 impl KeyTable {
-    /// Creates a table for at most `max_keys` keys, which counts by periods of `period` nanoseconds.
-    pub(in crate::replay) fn new(max_keys: usize, period: u64) -> Self {
+    /// Creates a table for at most `max_keys` keys, which counts by `periods`.
+    pub(in crate::replay) fn new(max_keys: usize, periods: DemandPeriods) -> Self {
         Self {
             slots: Vec::new(),
             used: 0,
             max_keys,
-            period: period.max(1),
-            origin: None,
+            periods,
+            requests: 0,
             batch: Vec::with_capacity(BATCH_SIZE),
             per_period: CountHistogram::default(),
             uncounted: 0,
@@ -86,7 +94,7 @@ impl KeyTable {
         }
     }
 
-    /// Counts a request. `text` is the key as text; it is needed for the first request that the rule does not simply
+    /// Counts a request that counts against the limit. `text` is the key as text; it is needed for the first request that the rule does not simply
     /// admit.
     #[inline]
     pub(in crate::replay) fn count(
@@ -96,9 +104,8 @@ impl KeyTable {
         now: Timestamp,
         text: impl FnOnce() -> String,
     ) {
-        let number = now.as_nanos() / self.period;
-        let origin = *self.origin.get_or_insert(number);
-        let period = u32::try_from(number.saturating_sub(origin)).unwrap_or(u32::MAX);
+        let period = self.periods.number_at(now);
+        self.requests += 1;
         match acts(outcome) {
             None => {
                 self.batch.push((key, period));
@@ -117,6 +124,24 @@ impl KeyTable {
         }
     }
 
+    /// Lists a request that does not count against the limit, if the rule did not simply admit it.
+    pub(in crate::replay) fn list_uncounted(
+        &mut self,
+        key: KeyHash,
+        outcome: Option<DecisionOutcome>,
+        now: Timestamp,
+        text: impl FnOnce() -> String,
+    ) {
+        let Some(outcome) = acts(outcome) else { return };
+        self.count_batch();
+        let is_full = self.listed.len() >= MAX_LISTED_KEYS;
+        // A slot of a key without counted requests must be listed.
+        match self.claim(key, is_full) {
+            Some(place) => self.list(place, outcome, now, text),
+            None => self.unlisted += 1,
+        }
+    }
+
     fn count_batch(&mut self) {
         if let Some(last) = self.slots.len().checked_sub(1) {
             let places = self.batch.iter().map(|(key, _)| self.slots[home(*key, last)].peak);
@@ -132,25 +157,37 @@ impl KeyTable {
     /// Counts a request of `key`; returns its slot, and `None` if there is no room for the key.
     #[inline]
     fn add(&mut self, key: KeyHash, period: u32) -> Option<usize> {
+        let Some(place) = self.claim(key, false) else {
+            self.uncounted += 1;
+            return None;
+        };
+        let count = &mut self.slots[place];
+        if count.period != period {
+            if count.requests > 0 {
+                self.per_period.add(count.requests);
+            }
+            (count.period, count.requests) = (period, 0);
+        }
+        count.requests = count.requests.saturating_add(1);
+        count.peak = count.peak.max(count.requests);
+        Some(place)
+    }
+
+    /// Returns the slot of `key`; `None` if it has none and the table `is_full`.
+    #[inline]
+    fn claim(&mut self, key: KeyHash, is_full: bool) -> Option<usize> {
         if self.used * 4 >= self.slots.len() * 3 {
             self.grow();
         }
         let place = self.place_of(key);
         let count = &mut self.slots[place];
-        if count.peak == 0 {
-            if self.used >= self.max_keys {
-                self.uncounted += 1;
+        if count.is_free() {
+            if is_full || self.used >= self.max_keys {
                 return None;
             }
             self.used += 1;
-            *count = KeyCount { key, period, requests: 0, peak: 0, listed: 0 };
+            *count = KeyCount { key, ..KeyCount::default() };
         }
-        if count.period != period {
-            self.per_period.add(count.requests);
-            (count.period, count.requests) = (period, 0);
-        }
-        count.requests = count.requests.saturating_add(1);
-        count.peak = count.peak.max(count.requests);
         Some(place)
     }
 
@@ -159,7 +196,7 @@ impl KeyTable {
     fn place_of(&self, key: KeyHash) -> usize {
         let last = self.slots.len() - 1;
         let mut place = home(key, last);
-        while self.slots[place].peak > 0 && self.slots[place].key != key {
+        while !self.slots[place].is_free() && self.slots[place].key != key {
             place = (place + 1) & last;
         }
         place
@@ -167,9 +204,8 @@ impl KeyTable {
 
     fn grow(&mut self) {
         let number = (self.slots.len() * 2).max(MIN_SLOTS);
-        let free = KeyCount { key: KeyHash::default(), period: 0, requests: 0, peak: 0, listed: 0 };
-        let before = std::mem::replace(&mut self.slots, vec![free; number]);
-        for count in before.into_iter().filter(|count| count.peak > 0) {
+        let before = std::mem::replace(&mut self.slots, vec![KeyCount::default(); number]);
+        for count in before.into_iter().filter(|count| !count.is_free()) {
             let place = self.place_of(count.key);
             self.slots[place] = count;
         }
@@ -210,7 +246,12 @@ impl KeyTable {
         peaks
     }
 
-    /// Number of keys that were counted.
+    /// Number of requests that count against the limit.
+    pub(in crate::replay) const fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Number of keys that were counted or are listed.
     pub(in crate::replay) const fn number(&self) -> usize {
         self.used
     }
@@ -239,7 +280,9 @@ mod tests {
     use super::*;
     use crate::limiter::key::KeyHasher;
 
-    const MINUTE: u64 = 60_000_000_000;
+    fn minutes() -> DemandPeriods {
+        DemandPeriods::of_length(std::time::Duration::from_secs(60))
+    }
 
     fn key(name: &str) -> KeyHash {
         KeyHasher::new([1, 2]).hash(name.as_bytes())
@@ -247,7 +290,7 @@ mod tests {
 
     #[test]
     fn requests_are_counted_by_key_and_period() {
-        let mut table = KeyTable::new(10, MINUTE);
+        let mut table = KeyTable::new(10, minutes());
         for (name, second) in [("a", 60), ("a", 119), ("a", 120), ("b", 180)] {
             table.count(key(name), Some(DecisionOutcome::Allowed), Timestamp::from_secs(second), String::new);
         }
@@ -259,7 +302,7 @@ mod tests {
 
     #[test]
     fn keys_on_which_the_rule_acts_are_listed_with_their_times() {
-        let mut table = KeyTable::new(10, MINUTE);
+        let mut table = KeyTable::new(10, minutes());
         let outcomes = [DecisionOutcome::Allowed, DecisionOutcome::Limited, DecisionOutcome::Limited];
         for (second, outcome) in (1..).zip(outcomes) {
             table.count(key("a"), Some(outcome), Timestamp::from_secs(second), || "a".to_owned());
@@ -269,10 +312,23 @@ mod tests {
         assert_eq!((listed.first.as_secs(), listed.last.as_secs()), (2, 3));
     }
 
+    #[test]
+    fn request_that_does_not_count_is_only_listed() {
+        let mut table = KeyTable::new(10, minutes());
+        let now = Timestamp::from_secs(1);
+        table.list_uncounted(key("a"), Some(DecisionOutcome::Allowed), now, String::new);
+        assert_eq!((table.number(), table.listed().len()), (0, 0));
+        table.list_uncounted(key("a"), Some(DecisionOutcome::Limited), now, || "a".to_owned());
+        table.count(key("a"), Some(DecisionOutcome::Limited), Timestamp::from_secs(61), String::new);
+        assert_eq!((table.number(), table.listed().len(), table.requests()), (1, 1, 1));
+        assert_eq!(table.finish().buckets().collect::<Vec<_>>(), [(1, 1)]);
+        assert_eq!(table.per_period.buckets().collect::<Vec<_>>(), [(1, 1)]);
+    }
+
     proptest! {
         #[test]
         fn batches_count_like_single_requests(requests in proptest::collection::vec(0_u8..40, 0..3000)) {
-            let mut table = KeyTable::new(1_000_000, MINUTE);
+            let mut table = KeyTable::new(1_000_000, minutes());
             let mut expected = std::collections::BTreeMap::<u8, u64>::new();
             for name in &requests {
                 let name_of_key = name.to_string();
@@ -287,7 +343,7 @@ mod tests {
 
         #[test]
         fn table_grows_with_its_keys(number in 0_u32..5000) {
-            let mut table = KeyTable::new(1_000_000, MINUTE);
+            let mut table = KeyTable::new(1_000_000, minutes());
             (0..number).for_each(|index| table.count(key(&index.to_string()), None, Timestamp::EPOCH, String::new));
             prop_assert_eq!(table.finish().excess(0), (u64::from(number), u64::from(number)));
             prop_assert_eq!(table.number(), number as usize);
@@ -296,7 +352,7 @@ mod tests {
 
     #[test]
     fn full_table_counts_what_it_leaves_out() {
-        let mut table = KeyTable::new(1, MINUTE);
+        let mut table = KeyTable::new(1, minutes());
         for name in ["a", "b", "a"] {
             table.count(key(name), Some(DecisionOutcome::Limited), Timestamp::EPOCH, || name.to_owned());
         }
