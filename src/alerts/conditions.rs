@@ -193,7 +193,7 @@ fn certificates(sample: &AlertSample) -> impl Iterator<Item = AlertCondition> + 
         };
         let summary = match left {
             0 => format!("certificate {file} has expired"),
-            ..86_400 => format!("certificate {file} expires in {:.1} hours", left as f64 / 3600.0),
+            1..86_400 => format!("certificate {file} expires in {:.1} hours", left as f64 / 3600.0),
             _ => format!("certificate {file} expires in {:.1} days", left as f64 / 86_400.0),
         };
         let description = "replace the file; Weir loads the new certificate without a restart".to_owned();

@@ -76,8 +76,9 @@ pub(super) fn hide_parameters(log: &mut AccessLogSettings, log_keys: Option<LogK
         Action::Limit(limiting) => &*limiting.key.0,
         Action::Allow | Action::Deny => &[],
     });
-    let name_of = |part| if let Attribute::Query(name) = part { Some(&**name) } else { None };
-    let names: BTreeSet<&str> = parts.filter_map(name_of).collect();
+    let names: BTreeSet<&str> = parts
+        .filter_map(|part| if let Attribute::Query(name) = part { Some(&**name) } else { None })
+        .collect();
     log.hidden_parameters = names.into_iter().map(Box::from).collect();
 }
 
