@@ -47,7 +47,7 @@ fn measure(keys: &[KeyHash]) -> Duration {
     for (index, key) in keys.iter().enumerate() {
         let now = Timestamp::from_nanos(index as u64 * 1000);
         // A text as of a real key, with its allocation.
-        let text = || Arc::from(format!("client_ip={key}"));
+        let text = || Arc::from(format!("client_ip={key:?}"));
         sketch.record(black_box(*key), DecisionOutcome::Allowed, now, text);
     }
     start.elapsed()

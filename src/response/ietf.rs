@@ -89,7 +89,7 @@ impl QuotaPolicy {
 
 /// Returns a window in seconds; `None` if that is not exact.
 fn in_whole_seconds(window: Duration) -> Option<u64> {
-    (window.subsec_nanos() == 0 && !window.is_zero()).then(|| window.as_secs())
+    (window.subsec_nanos() == 0 && !window.is_zero()).then_some(window.as_secs())
 }
 
 /// Sets both headers; does nothing if `limits` is empty.
