@@ -218,21 +218,21 @@ impl KeyTemplate {
     /// # Errors
     /// [`KeyTextError`] if `text` is not a key of this template.
     pub fn parse(&self, text: &str, ipv6_prefix: u8, hasher: KeyHasher) -> Result<ParsedKey, KeyTextError> {
-        let (mut encoded, mut parts) = (key::Encoded::new(), Vec::new());
+        let (mut encoded, mut parts, mut ipv4) = (key::Encoded::new(), Vec::new(), None);
         for (part, value) in self.0.iter().zip(self.values(text)?) {
             let NormalValue { bytes, text } = part.normal_value(&value, ipv6_prefix)?;
             key::push_one(part, &bytes, &mut encoded);
-            parts.push((LabeledKeyPart { label: part.label(), value: Some(text) }, bytes));
-        }
-        let hash = match (&*self.0, parts.as_slice()) {
-            ([part], [(_, address)]) if matches!(part.source(), AttributeSource::Client { .. }) => {
-                // As `KeyTemplate::hash` does it.
-                let octets = <[u8; 4]>::try_from(address.as_slice());
-                octets.map_or_else(|_| hasher.hash(&encoded), |v4| hasher.hash_u32(u32::from_be_bytes(v4)))
+            if let AttributeSource::Client { .. } = part.source() {
+                ipv4 = <[u8; 4]>::try_from(bytes).ok().map(u32::from_be_bytes);
             }
-            _ => hasher.hash(&encoded),
+            parts.push(LabeledKeyPart { label: part.label(), value: Some(text) });
+        }
+        // A lone address is hashed as `Self::hash` does it.
+        let hash = match ipv4.filter(|_| parts.len() == 1) {
+            Some(ipv4) => hasher.hash_u32(ipv4),
+            None => hasher.hash(&encoded),
         };
-        Ok(ParsedKey { hash, parts: parts.into_iter().map(|(part, _)| part).collect() })
+        Ok(ParsedKey { hash, parts })
     }
 
     /// Splits a key into its values. A value that is not quoted contains a comma only if the text can be read in one way
