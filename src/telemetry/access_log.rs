@@ -253,7 +253,7 @@ impl AccessLog {
 }
 
 /// Returns the line of a request, without its end.
-#[cfg(any(test, fuzzing))]
+#[cfg(test)]
 pub(crate) fn formatted_line(entry: &AccessLogEntry<'_>, format: &Format) -> Vec<u8> {
     let mut line = Vec::new();
     match format {
