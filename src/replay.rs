@@ -1,6 +1,6 @@
 //! Replay of recorded traffic: the requests of access logs, decided by the same engine as live ones, on a virtual clock.
 //!
-//! One thread per log reads and parses lines ([`stream`], [`format`]) and sets aside those whose time cannot be right
+//! One thread per log reads and parses lines ([`stream`], [`mod@format`]) and sets aside those whose time cannot be right
 //! ([`time_check`]). The calling thread merges them in order of arrival ([`timeline`]), decides each request
 //! ([`simulation`]), counts ([`tally`]) and reports ([`report`]). Nothing is left out silently: lines that cannot be read,
 //! requests that a rule cannot decide from what the log has, and requests that come too late are counted.
