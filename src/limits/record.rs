@@ -22,7 +22,7 @@ use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::SelectedCheck;
 
 /// What is recorded of a request whose decision takes time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RequestCopy {
     /// Method and path, only if decisions are traced.
     method: Option<Method>,
@@ -35,8 +35,8 @@ pub(super) struct RequestCopy {
 pub(super) enum DecisionSubject<'a, 'r> {
     /// The request itself.
     Present(&'a Attributes<'r>),
-    /// A copy of what is recorded.
-    Copied(&'a RequestCopy),
+    /// A copy of what is recorded; `None` if nothing was copied.
+    Copied(Option<&'a RequestCopy>),
 }
 
 /// Records decisions of other services for one request.
@@ -75,7 +75,7 @@ impl DecisionSubject<'_, '_> {
     fn key_text(self, view: &LimitsView, rule: RuleIndex) -> Option<Arc<str>> {
         match self {
             Self::Present(request) => view.key_text(rule, request).map(Arc::from),
-            Self::Copied(copy) => copy.key_text(rule).cloned(),
+            Self::Copied(copy) => copy?.key_text(rule).cloned(),
         }
     }
 
@@ -90,7 +90,9 @@ impl DecisionSubject<'_, '_> {
     ) {
         let (method, path) = match self {
             Self::Present(request) => (request.method, &*request.path),
-            Self::Copied(copy) => (copy.method.as_ref(), &*copy.path),
+            Self::Copied(copy) => {
+                (copy.and_then(|copy| copy.method.as_ref()), copy.map_or("", |copy| &*copy.path))
+            }
         };
         decision_trace::write(&TracedDecision {
             method: method.map(Method::as_str),
@@ -144,8 +146,7 @@ impl DecisionRecorder {
 
     /// Records the outcome of a rule that another service decided.
     pub(super) fn record(&self, rule: RuleIndex, outcome: DecisionOutcome, key: KeyHash) {
-        let empty = RequestCopy::default();
-        let subject = DecisionSubject::Copied(self.copy.as_deref().unwrap_or(&empty));
+        let subject = DecisionSubject::Copied(self.copy.as_deref());
         self.view.record_and_trace(rule, outcome, subject);
         let text = || subject.key_text(&self.view, rule).unwrap_or_default();
         self.view.record_key(rule, outcome, key, self.view.clock.now(), text);
@@ -172,15 +173,12 @@ impl AppliedLimits {
 
     /// As [`Self::record_if_decided`], for a request that has been rewritten.
     pub(super) fn record_copied_if_decided(&self, view: &LimitsView) {
-        if self.awaited_leases.is_empty() && (!self.is_pending() || self.decision.is_rejected()) {
-            self.record_copied(view);
-        }
+        self.record_if_decided(view, DecisionSubject::Copied(self.copy.as_deref()));
     }
 
     /// Records the decision of a request that has been rewritten.
     pub(super) fn record_copied(&self, view: &LimitsView) {
-        let empty = RequestCopy::default();
-        self.record(view, DecisionSubject::Copied(self.copy.as_deref().unwrap_or(&empty)));
+        self.record(view, DecisionSubject::Copied(self.copy.as_deref()));
     }
 
     /// Records one decision per rule, that of its strictest limit. If another rule rejected the request, rules that

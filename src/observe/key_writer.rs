@@ -12,9 +12,8 @@ use crate::limiter::key::KeyHasher;
 use crate::rules::attribute::Attribute;
 use crate::rules::key::KeyTemplate;
 use crate::rules::key_text::{LabeledKeyPart, write_key};
-use crate::rules::matcher::Match;
 use crate::rules::pattern::Route;
-use crate::rules::rule::{Action, Rule};
+use crate::rules::rule::Rule;
 use crate::rules::{RuleIndex, RuleSet};
 
 /// Maximum length of a key as text, in bytes.
@@ -66,10 +65,7 @@ impl KeyWriter {
         if !self.is_visible() {
             return Some(HIDDEN.to_owned());
         }
-        let route = match rule.applies_to(request) {
-            Match::Yes(route) | Match::Unclear(route, _) => route,
-            Match::No => Route(""),
-        };
+        let route = rule.applies_to(request).route().unwrap_or(Route(""));
         Some(self.write(template, request, route))
     }
 
@@ -107,10 +103,7 @@ impl KeyWriter {
 
 /// Returns the key of a rule that counts several keys apart.
 pub fn key_of(rule: &Rule) -> Option<&KeyTemplate> {
-    match &rule.action {
-        Action::Limit(limiting) => Some(&limiting.key).filter(|key| !key.0.is_empty()),
-        Action::Allow | Action::Deny => None,
-    }
+    Some(&rule.action.limiting()?.key).filter(|key| !key.0.is_empty())
 }
 
 /// Cuts a text to the maximum length, with an ellipsis at its end.

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use self::fields::FieldNames;
 use self::json::JsonParser;
+use self::scan::LineCursor;
 use super::input::MAX_LINE_LENGTH;
 use super::record::{LineFault, LoggedHeader, LoggedRequest, TextSpan};
 use crate::identify::recorded::RecordedAddress;
@@ -108,8 +109,8 @@ impl<'n> LineParser<'n> {
         headers: &mut Vec<LoggedHeader>,
     ) -> Result<LoggedRequest, LineFault> {
         let (mut request, has_escapes) = match self {
-            Self::Envoy => envoy::parse(block, line)?,
-            Self::Combined => combined::parse(block, line)?,
+            Self::Envoy => parse_text(block, line, envoy::fields)?,
+            Self::Combined => parse_text(block, line, combined::fields)?,
             Self::Json(parser) => (parser.parse(block, line, headers)?, false),
         };
         if has_escapes {
@@ -124,6 +125,20 @@ impl<'n> LineParser<'n> {
         }
         Ok(request)
     }
+}
+
+/// Parses a line with `fields`, which returns the request and its request line; returns the request, and whether its texts
+/// have escapes.
+#[inline]
+fn parse_text(
+    block: &[u8],
+    line: &Range<usize>,
+    fields: impl FnOnce(&mut LineCursor<'_>, &[u8]) -> Option<(LoggedRequest, Range<usize>)>,
+) -> Result<(LoggedRequest, bool), LineFault> {
+    let mut cursor = LineCursor::new(block, line);
+    let (mut request, request_text) = fields(&mut cursor, block).ok_or(LineFault::Unreadable)?;
+    request_line(block, request_text, &mut request)?;
+    Ok((request, cursor.has_escapes))
 }
 
 /// Returns the line of `block` that begins at `at`, without its end, and moves `at` to the next one; `None` at the end.

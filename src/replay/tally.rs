@@ -25,7 +25,6 @@ use crate::rules::RuleIndex;
 use crate::rules::attribute::IncompleteKey;
 use crate::rules::cost::{FinalCharge, Refunds};
 use crate::rules::grpc::CallStatus;
-use crate::rules::matcher::Match;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::pattern::Route;
 use crate::rules::rule::{Action, Rule};
@@ -253,10 +252,7 @@ impl DecidedRequest<'_> {
     fn key_text(&self, rule: RuleIndex) -> String {
         let Some(rule) = self.policy.rules.get(rule) else { return String::new() };
         let Action::Limit(limiting) = &rule.action else { return String::new() };
-        let route = match rule.applies_to(self.attributes) {
-            Match::Yes(route) | Match::Unclear(route, _) => route,
-            Match::No => Route(""),
-        };
+        let route = rule.applies_to(self.attributes).route().unwrap_or(Route(""));
         let prefix = self.policy.identify.ipv6_prefix;
         let parts = limiting.key.0.iter().map(|part| part.text(self.attributes, route, prefix));
         match parts.collect::<Result<Vec<_>, IncompleteKey>>() {

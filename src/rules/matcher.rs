@@ -65,6 +65,16 @@ pub enum Match<'a> {
     Unclear(Route<'a>, Ambiguity),
 }
 
+impl<'a> Match<'a> {
+    /// Returns the route by which the request matches or may match.
+    pub const fn route(self) -> Option<Route<'a>> {
+        match self {
+            Self::Yes(route) | Self::Unclear(route, _) => Some(route),
+            Self::No => None,
+        }
+    }
+}
+
 impl Matcher {
     /// Whether all fields hold for the request, and by which route.
     pub fn matches(&self, request: &Attributes<'_>) -> Match<'_> {

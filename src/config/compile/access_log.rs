@@ -12,7 +12,7 @@ use crate::config::raw::{self, OrOff};
 use crate::limiter::percent::Percent;
 use crate::observe::key_writer::LogKeys;
 use crate::rules::attribute::Attribute;
-use crate::rules::rule::{Action, Rule};
+use crate::rules::rule::Rule;
 use crate::telemetry::access_log::{AccessLogSettings, CustomFormat, Format, Sink};
 
 /// Compiles `access_log` and `log_keys`.
@@ -72,10 +72,7 @@ pub(super) fn hide_parameters(log: &mut AccessLogSettings, log_keys: Option<LogK
         Some(LogKeys::Hash | LogKeys::Off) => {}
         Some(LogKeys::Value) | None => return,
     }
-    let parts = rules.iter().flat_map(|rule| match &rule.action {
-        Action::Limit(limiting) => &*limiting.key.0,
-        Action::Allow | Action::Deny => &[],
-    });
+    let parts = rules.iter().filter_map(|rule| rule.action.limiting()).flat_map(|limiting| &limiting.key.0);
     let names: BTreeSet<&str> = parts
         .filter_map(|part| if let Attribute::Query(name) = part { Some(&**name) } else { None })
         .collect();

@@ -17,7 +17,6 @@ use crate::limits::{AppliedLimits, DecisionSummary};
 use crate::proxy::headers::X_REQUEST_ID;
 use crate::proxy::view::GenerationView;
 use crate::rules::RuleIndex;
-use crate::rules::matcher::Match;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::spans::Tracer;
 use crate::telemetry::spans::context::TraceContext;
@@ -145,9 +144,9 @@ impl LogRecord {
         if !self.trace.as_ref().is_some_and(|trace| trace.is_sampled) {
             return;
         }
-        self.route = rules.find_map(|rule| match policy.rules.get(rule)?.applies_to(request) {
-            Match::Yes(route) | Match::Unclear(route, _) if !route.0.is_empty() => Some(route.0.into()),
-            _ => None,
+        self.route = rules.find_map(|rule| {
+            let route = policy.rules.get(rule)?.applies_to(request).route()?;
+            (!route.0.is_empty()).then(|| route.0.into())
         });
     }
 }

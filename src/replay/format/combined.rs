@@ -9,19 +9,12 @@ use std::ops::Range;
 
 use super::envoy::status;
 use super::scan::{LineCursor, address, number};
-use super::{clear_absent, request_line, time};
+use super::{clear_absent, time};
 use crate::identify::recorded::RecordedAddress;
-use crate::replay::record::{LineFault, LoggedRequest, TextSpan};
+use crate::replay::record::{LoggedRequest, TextSpan};
 
-/// Parses one line of `block`; returns the request, and whether its texts have escapes.
-pub(super) fn parse(block: &[u8], line: &Range<usize>) -> Result<(LoggedRequest, bool), LineFault> {
-    let mut cursor = LineCursor::new(block, line);
-    let (mut request, request_text) = fields(&mut cursor, block).ok_or(LineFault::Unreadable)?;
-    request_line(block, request_text, &mut request)?;
-    Ok((request, cursor.has_escapes))
-}
-
-fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(LoggedRequest, Range<usize>)> {
+/// Reads the fields of a line; returns the request, and the position of its request line.
+pub(super) fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(LoggedRequest, Range<usize>)> {
     let mut request = LoggedRequest::EMPTY;
     let start = cursor.at;
     let first = cursor.word()?;

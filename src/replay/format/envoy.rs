@@ -10,18 +10,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::scan::{LineCursor, number};
-use super::{clear_absent, request_line, time};
-use crate::replay::record::{LineFault, LoggedRequest, RecordedEnd};
+use super::{clear_absent, time};
+use crate::replay::record::{LoggedRequest, RecordedEnd};
 
-/// Parses one line of `block`; returns the request, and whether its texts have escapes.
-pub(super) fn parse(block: &[u8], line: &Range<usize>) -> Result<(LoggedRequest, bool), LineFault> {
-    let mut cursor = LineCursor::new(block, line);
-    let (mut request, request_text) = fields(&mut cursor, block).ok_or(LineFault::Unreadable)?;
-    request_line(block, request_text, &mut request)?;
-    Ok((request, cursor.has_escapes))
-}
-
-fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(LoggedRequest, Range<usize>)> {
+/// Reads the fields of a line; returns the request, and the position of its request line.
+pub(super) fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(LoggedRequest, Range<usize>)> {
     let mut request = LoggedRequest::EMPTY;
     cursor.skip(b'[')?;
     request.start = time::rfc3339(&block[cursor.until(b']')?])?;
