@@ -83,12 +83,18 @@ impl SharingMethod {
 
     const fn lease_policy(self) -> Option<LeasePolicy> {
         match self {
-            Self::Lease => {
-                Some(LeasePolicy { is_exact: false, may_wait: true, priority: 0, is_max_min: false })
-            }
-            Self::Exact => {
-                Some(LeasePolicy { is_exact: true, may_wait: true, priority: 0, is_max_min: false })
-            }
+            Self::Lease => Some(LeasePolicy {
+                is_exact: false,
+                max_wait: Duration::from_millis(5),
+                priority: 0,
+                is_max_min: false,
+            }),
+            Self::Exact => Some(LeasePolicy {
+                is_exact: true,
+                max_wait: Duration::from_millis(5),
+                priority: 0,
+                is_max_min: false,
+            }),
             Self::Split | Self::Incr | Self::Pipeline => None,
         }
     }

@@ -137,7 +137,7 @@ impl PendingLimits {
             copy: None,
         };
         if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease) {
-            leases::acquire_leases(view, &mut limits, now);
+            leases::acquire_leases(view, &mut limits, Duration::ZERO);
         }
         if limits.is_pending() || !limits.awaited_leases.is_empty() {
             limits.copy = Some(Rc::new(RequestCopy::new(view, &limits, request)));

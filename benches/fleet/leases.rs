@@ -211,7 +211,12 @@ impl LeaseInstance {
                 return if passes { RequestOutcome::Admitted } else { RequestOutcome::Rejected };
             }
             let counter = self.limiter.shared_counter(&check);
-            match self.handle.decide_lease(counter, self.limiter.acquire_units(&check, now), wait) {
+            match self.handle.decide_lease(
+                counter,
+                self.limiter.acquire_units(&check, now),
+                wait,
+                Duration::ZERO,
+            ) {
                 LeaseDecision::Available => {}
                 LeaseDecision::Pending(lacking) => return RequestOutcome::Waits(lacking.into()),
                 LeaseDecision::Rejected(_) | LeaseDecision::Unavailable => return RequestOutcome::Rejected,

@@ -18,7 +18,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(super) use self::account::LeaseAccount;
+use self::account::LeaseTerms;
 pub(super) use self::bans::SharedBans;
+use self::lease_request::MIN_ARRIVAL;
 pub use self::lease_request::{LeaseGrant, LeaseRequest, ReturnedUnits, StoreCounterKind, excess};
 pub use self::status::{SharedCounterStatus, SharedLimitStatus};
 use super::algorithm::lease::{self, LeaseState};
@@ -34,8 +36,8 @@ use super::{Check, Limiter, unconditional_count};
 pub struct LeasePolicy {
     /// Units are leased for each request separately, never ahead of demand.
     pub is_exact: bool,
-    /// Requests may wait for the store. Otherwise units are leased ahead however few they are.
-    pub may_wait: bool,
+    /// Maximum time that a request waits for the store. If zero, units are leased ahead however few they are.
+    pub max_wait: Duration,
     /// Priority; the store serves the demand of lower numbers first.
     pub priority: u8,
     /// Under contention all instances get equal shares, instead of shares in proportion to their demand.
@@ -117,7 +119,7 @@ impl Limiter {
             // More than the limit can ever grant. Clients need a finite wait.
             return LeaseOutcome::Rejected(quota.refill());
         }
-        let is_exact = shard.quotas().lease_policy(meter).is_some_and(|policy| policy.is_exact);
+        let Some(policy) = shard.quotas().lease_policy(meter) else { return LeaseOutcome::Unavailable };
         let needed = shard.held_of(key, meter).saturating_add(cost.into());
         let held = lease_of(&shard, key, meter, now);
         let Some(account) = shard.lease_account(key, meter, now) else { return LeaseOutcome::Unavailable };
@@ -132,11 +134,12 @@ impl Limiter {
             account.pause_after_partial_grant(now);
         }
         let outcome = if u64::from(units) >= needed {
+            account.late_grants = 0;
             LeaseOutcome::Ready(account.start_renewal(now))
         } else if account.pauses_until > now {
             LeaseOutcome::Rejected(account.pauses_until.since(now))
         } else {
-            account.need(cost, &quota, is_exact);
+            account.need(cost, &quota, policy.is_exact);
             LeaseOutcome::Requested(account.start_request(now))
         };
         let held = match outcome {
@@ -150,13 +153,18 @@ impl Limiter {
     }
 
     /// Creates a query to the store about a counter; `None` if there is nothing to query. The query is pending until
-    /// [`Self::apply_grant`] or [`Self::abandon_request`].
-    pub fn lease_request(&self, counter: SharedCounter, now: Timestamp) -> Option<LeaseRequest> {
+    /// [`Self::apply_grant`] or [`Self::abandon_request`]. `latency` is the time that the store takes to respond.
+    pub fn lease_request(
+        &self,
+        counter: SharedCounter,
+        latency: Duration,
+        now: Timestamp,
+    ) -> Option<LeaseRequest> {
         let SharedCounter { limit: meter, key } = counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
         let policy = shard.quotas().lease_policy(meter);
-        let (Some(quota), Some(sharing)) = (quota, policy) else {
+        let (Some(quota), Some(policy)) = (quota, policy) else {
             shard.lease_accounts_mut().remove(&key);
             return None;
         };
@@ -164,28 +172,30 @@ impl Limiter {
         let in_use = shard.held_of(key, meter);
         let account = shard.lease_accounts_mut().get_mut(&key)?;
         let quota = unconditional_count::quota_with_limit(quota, account.limit);
-        let (request, held) = account.lease_request(counter, held, quota, sharing, in_use, now);
+        let terms = LeaseTerms { quota, policy, latency };
+        let (request, held) = account.lease_request(counter, held, terms, in_use, now);
         write_lease(&mut shard, key, meter, held, now);
         Some(request)
     }
 
     /// Stores what the store has granted. `sent` is when the query was sent: the lease expires by this process's clock,
-    /// counted from then. Returns when to review the counter, if it holds units.
+    /// counted from then. Returns what to do next.
     pub fn apply_grant(
         &self,
         request: &LeaseRequest,
         grant: LeaseGrant,
         sent: Timestamp,
         now: Timestamp,
-    ) -> Option<Timestamp> {
+    ) -> AfterGrant {
         let SharedCounter { limit: meter, key } = request.counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
         let held = lease_of(&shard, key, meter, now);
-        let account = shard.lease_accounts_mut().get_mut(&key)?;
-        let Some(quota) = quota else {
-            shard.lease_accounts_mut().remove(&key);
-            return None;
+        let in_use = shard.held_of(key, meter);
+        let accounts = shard.lease_accounts_mut();
+        let (Some(account), Some(quota)) = (accounts.get_mut(&key), quota) else {
+            accounts.remove(&key);
+            return AfterGrant::Done;
         };
         // The wait that was computed for the previous limit says nothing about this one.
         let none = Duration::ZERO;
@@ -194,12 +204,21 @@ impl Limiter {
             false => grant,
         };
         let held = account.apply_grant(request, grant, held, sent, now);
-        let review = account.review_at(now);
+        let next = match account.start_next_request(request, held, in_use, now) {
+            true => AfterGrant::Query,
+            false => account.review_at(now).map_or(AfterGrant::Done, AfterGrant::Review),
+        };
         let is_idle = account.is_idle(now);
         if !write_lease(&mut shard, key, meter, held, now) || is_idle {
             shard.lease_accounts_mut().remove(&key);
         }
-        review
+        next
+    }
+
+    /// Returns whether a query about a counter is queued or in flight.
+    pub fn is_request_pending(&self, counter: SharedCounter) -> bool {
+        let mut shard = self.table.lock(self.table.shard_of(counter.key));
+        shard.lease_accounts_mut().get(&counter.key).is_some_and(LeaseAccount::is_request_pending)
     }
 
     /// Ends a query without a response. Units that it may have granted expire unspent.
@@ -247,10 +266,27 @@ impl LeaseAccount {
     fn need(&mut self, cost: u32, quota: &Quota, is_exact: bool) {
         let kind = StoreCounterKind::from_quota(quota, 0);
         let needed = self.needed.saturating_add(cost);
-        if self.needed == 0 || f64::from(needed) <= kind.max_leasable(kind.valid_to_arrive(is_exact)) {
+        if self.needed == 0
+            || f64::from(needed) <= kind.max_leasable(kind.valid_to_arrive(MIN_ARRIVAL, is_exact))
+        {
             self.needed = needed;
         }
+        if self.is_grant_awaited && self.has_lapsed_units() {
+            self.is_grant_awaited = false;
+            self.late_grants = self.late_grants.saturating_add(1);
+        }
     }
+}
+
+/// What follows a grant of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterGrant {
+    /// Requests that arrived since the query need units: query the store again.
+    Query,
+    /// Units are held: review the counter at this time.
+    Review(Timestamp),
+    /// No units are held.
+    Done,
 }
 
 /// Result of a review of a counter.

@@ -35,21 +35,26 @@ impl<'a> PendingLease<'a> {
         Self { view, limits }
     }
 
-    /// Waits for the store, through `hold`, which keeps the request, and decides.
+    /// Waits for the store, through `hold`, which keeps the request, and decides. `hold` returns the time, and whether the
+    /// store had units.
     ///
     /// # Errors
     /// The rule that rejects the request, and its `retry-after`.
     pub async fn resolve(
         self,
-        hold: impl AsyncFnOnce(LeaseWaits) -> Timestamp,
+        mut hold: impl AsyncFnMut(LeaseWaits) -> (Timestamp, bool),
     ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
         let Self { view, limits } = self;
-        let waits = std::mem::take(&mut limits.awaited_leases);
-        let now = hold(waits).await;
-        limits.check_again(view, now);
-        acquire_leases(view, limits, now);
-        // A request waits only once.
-        limits.awaited_leases.clear();
+        let started = limits.decided_at;
+        // Units that the store has granted may go to another request, or arrive too late. Then the request waits again.
+        while !limits.awaited_leases.is_empty() {
+            let waits = std::mem::take(&mut limits.awaited_leases);
+            let (now, has_units) = hold(waits).await;
+            limits.check_again(view, now);
+            let waited = if has_units { now.since(started) } else { Duration::MAX };
+            acquire_leases(view, limits, waited);
+            limits.awaited_leases.clear_elapsed();
+        }
         limits.record_copied_if_decided(view);
         match throttle::resolve(&limits.decision) {
             throttle::ThrottleAction::Forward => Ok(None),
@@ -101,19 +106,21 @@ impl AppliedLimits {
 }
 
 /// Provides units for the checks that are out of them, without waiting. Checks that must wait for the store
-/// are added to `limits.awaited_leases`. Checks that are not enforced follow once all others pass.
+/// are added to `limits.awaited_leases`; the request has `waited` so far. Checks that are not enforced follow once all
+/// others pass.
 // Out of line, because nearly no request calls this.
 #[inline(never)]
-pub(super) fn acquire_leases(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
+pub(super) fn acquire_leases(view: &LimitsView, limits: &mut AppliedLimits, waited: Duration) {
     if limits.decision.is_rejected() {
-        acquire_enforced_leases(view, limits, now);
+        acquire_enforced_leases(view, limits, waited);
     }
     if !limits.decision.is_rejected() {
-        acquire_unenforced_leases(view, limits, now);
+        acquire_unenforced_leases(view, limits);
     }
 }
 
-fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
+fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits, waited: Duration) {
+    let now = limits.decided_at;
     for _ in 0..MAX_ATTEMPTS {
         let awaiting_lease = limits.checks_awaiting_lease();
         if awaiting_lease.is_empty() || limits.is_rejected_otherwise() {
@@ -121,7 +128,7 @@ fn acquire_enforced_leases(view: &LimitsView, limits: &mut AppliedLimits, now: T
         }
         let mut rejected = SmallVec::<[(usize, Duration); 2]>::new();
         for position in awaiting_lease {
-            match acquire_lease(view, limits, position, now) {
+            match acquire_lease(view, limits, position, waited) {
                 LeaseDecision::Available => {}
                 LeaseDecision::Pending(wait) => limits.awaited_leases.add(wait),
                 LeaseDecision::Rejected(wait) => rejected.push((position, wait)),
@@ -146,9 +153,9 @@ fn acquire_lease(
     view: &LimitsView,
     limits: &AppliedLimits,
     position: usize,
-    now: Timestamp,
+    waited: Duration,
 ) -> LeaseDecision {
-    let selected = &limits.selected[position];
+    let (selected, now) = (&limits.selected[position], limits.decided_at);
     let store = view.store.as_ref().filter(|store| !store.is_unreachable());
     let shared = view.policy.rules.get(selected.rule).and_then(Rule::shared);
     let (Some(store), Some(shared)) = (store, shared) else {
@@ -157,20 +164,21 @@ fn acquire_lease(
     let (counter, outcome) =
         (view.limiter.shared_counter(&selected.check), view.limiter.acquire_units(&selected.check, now));
     let wait = if limits.decision.verdicts()[position].rejects() { shared.wait } else { Duration::ZERO };
-    store.decide_lease(counter, outcome, wait)
+    store.decide_lease(counter, outcome, wait, waited)
 }
 
 /// Decides checks that are not enforced, such as of a rule in shadow mode, and that are out of units. Each is
 /// checked alone, because the other checks of an admitted request have been charged. No request waits for
 /// them. If the store must be queried first, the request counts as conforming, because the store has not
 /// reported otherwise.
-fn acquire_unenforced_leases(view: &LimitsView, limits: &mut AppliedLimits, now: Timestamp) {
+fn acquire_unenforced_leases(view: &LimitsView, limits: &mut AppliedLimits) {
+    let now = limits.decided_at;
     for position in 0..limits.selected.len() {
         for _ in 0..MAX_ATTEMPTS {
             if !limits.decision.verdicts()[position].needs_lease() {
                 break;
             }
-            match acquire_lease(view, limits, position, now) {
+            match acquire_lease(view, limits, position, Duration::ZERO) {
                 LeaseDecision::Available => {}
                 LeaseDecision::Rejected(wait) if !wait.is_zero() => {
                     limits.decision.reject(position, wait);

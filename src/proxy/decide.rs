@@ -119,8 +119,8 @@ async fn await_leases(
     let Some(short) = pending.pending_lease(view) else { return Ok(None) };
     // Boxed for the same reason as above.
     let hold_until = async |waiting: LeaseWaits| {
-        hold_request(context, waiting.wait_all()).await;
-        context.forwarded_at
+        let has_units = hold_request(context, waiting.wait_all()).await;
+        (context.forwarded_at, has_units)
     };
     let delay = Box::pin(short.resolve(hold_until)).await?;
     log_decision(context, pending.limits(), None, None);

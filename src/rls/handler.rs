@@ -19,7 +19,7 @@ use crate::engine::Policy;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Fleet, Limiter};
 use crate::store::handle::StoreHandle;
-use crate::store::lease_wait::{self, LeaseWaits};
+use crate::store::lease_wait::{LeaseDecision, LeaseWaits};
 use crate::telemetry::metrics::{DescriptorHits, Metrics, NameOrigin, RlsStats, RuleMetrics};
 
 /// Decides requests; shared by all listeners.
@@ -75,28 +75,31 @@ impl RlsHandler {
     pub async fn decide(&self, request: &RlsRequest) -> Result<RlsResponse, RlsError> {
         let started = self.clock.now();
         let mut lease_waits = LeaseWaits::default();
-        let mut result = self.try_decide(request, Some(&mut lease_waits));
+        let mut result = self.try_decide(request, None, &mut lease_waits);
         while let Ok(None) = result {
-            // At most one wait: in the second attempt, a counter that is out of units is over its limit.
-            std::mem::take(&mut lease_waits).wait_all().await;
-            result = self.try_decide(request, None);
+            // If the store had none, or the wait has elapsed, a counter that is out of units is over its limit.
+            let has_units = std::mem::take(&mut lease_waits).wait_all().await;
+            let waited = if has_units { self.clock.now().since(started) } else { Duration::MAX };
+            result = self.try_decide(request, Some(waited), &mut lease_waits);
         }
         let result = result.map(Option::unwrap_or_default);
         self.stats.record_call(self.clock.now().since(started), result.is_err());
         result
     }
 
-    /// Decides and records a request. Returns `None` if the store must be queried first; `lease_waits` then
-    /// waits for it.
+    /// Decides and records a request, which has `waited` for the store if this is not the first attempt. Returns `None` if
+    /// the store must be queried first; `lease_waits` then waits for it.
     fn try_decide(
         &self,
         request: &RlsRequest,
-        mut lease_waits: Option<&mut LeaseWaits>,
+        waited: Option<Duration>,
+        lease_waits: &mut LeaseWaits,
     ) -> Result<Option<RlsResponse>, RlsError> {
         let (now, state) = (self.clock.now(), self.state.load());
         let attempt =
-            DecisionAttempt { now, civil: self.clock.civil_time_at(now), is_first: lease_waits.is_some() };
-        let request_units = |need: LeaseNeed<'_>| self.request_units(need, now, lease_waits.as_deref_mut());
+            DecisionAttempt { now, civil: self.clock.civil_time_at(now), is_first: waited.is_none() };
+        let waited = waited.unwrap_or_default();
+        let request_units = |need: LeaseNeed<'_>| self.request_units(need, now, waited, lease_waits);
         let result = state.decider.decide_with_leases(request, &self.limiter, attempt, request_units);
         if let Ok(Some(response)) = &result {
             self.record_stats(request, response);
@@ -111,7 +114,8 @@ impl RlsHandler {
         &self,
         need: LeaseNeed<'_>,
         now: Timestamp,
-        lease_waits: Option<&mut LeaseWaits>,
+        waited: Duration,
+        lease_waits: &mut LeaseWaits,
     ) -> LeaseAvailability {
         let Some(store) = self.store.as_ref().filter(|store| !store.is_unreachable()) else {
             return LeaseAvailability::StoreUnreachable;
@@ -125,17 +129,15 @@ impl RlsHandler {
                 (limiter.shared_counter(check), limiter.acquire_units(check, now), wait)
             }
         };
-        let wait = if lease_waits.is_some() { wait } else { Duration::ZERO };
-        match (store.decide_lease(counter, lease_outcome, wait), lease_waits) {
-            (lease_wait::LeaseDecision::Available, _) => LeaseAvailability::Ready,
-            (lease_wait::LeaseDecision::Pending(lease_wait), Some(lease_waits)) => {
+        let max_wait = wait.saturating_sub(waited);
+        match store.decide_lease(counter, lease_outcome, max_wait, Duration::ZERO) {
+            LeaseDecision::Available => LeaseAvailability::Ready,
+            LeaseDecision::Pending(lease_wait) => {
                 lease_waits.add(lease_wait);
                 LeaseAvailability::Requested
             }
-            (lease_wait::LeaseDecision::Pending(_) | lease_wait::LeaseDecision::Rejected(_), _) => {
-                LeaseAvailability::Rejected
-            }
-            (lease_wait::LeaseDecision::Unavailable, _) => LeaseAvailability::StoreUnreachable,
+            LeaseDecision::Rejected(_) => LeaseAvailability::Rejected,
+            LeaseDecision::Unavailable => LeaseAvailability::StoreUnreachable,
         }
     }
 

@@ -46,7 +46,7 @@ impl SharedLimit {
                 let together = admitted(&quota.split_among(instances), period) * f64::from(instances.get());
                 (together - admitted(quota, period)).max(0.0)
             }
-            (None, Mode::Lease | Mode::Exact) => leases::excess(quota, cost, self.mode == Mode::Exact),
+            (None, Mode::Lease | Mode::Exact) => leases::excess(quota, cost, &self.lease_policy()),
             // Some instances may still reach the store.
             (Some(OnStoreLoss::Split), _) => admitted(quota, period),
             (Some(OnStoreLoss::Local), _) => {

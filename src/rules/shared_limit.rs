@@ -84,7 +84,7 @@ impl SharedLimit {
     pub fn lease_policy(&self) -> LeasePolicy {
         LeasePolicy {
             is_exact: self.mode == Mode::Exact,
-            may_wait: !self.wait.is_zero(),
+            max_wait: self.wait,
             priority: self.priority,
             is_max_min: self.fairness == Fairness::MaxMin,
         }

@@ -25,6 +25,7 @@ const MIN_OVERLOAD: Duration = Duration::from_millis(2);
 #[derive(Debug, Default)]
 pub(super) struct CallLatency {
     mean: Duration,
+    latest: Duration,
     recorded_at: Timestamp,
     /// The lowest latency, which rises slowly; `None` before the first call.
     base: Option<Duration>,
@@ -39,7 +40,7 @@ impl CallLatency {
             None => latency,
             Some(_) => mean.saturating_sub(mean / SMOOTHING).saturating_add(latency / SMOOTHING),
         };
-        self.recorded_at = now;
+        (self.latest, self.recorded_at) = (latency, now);
         let base = self.base.unwrap_or(latency);
         if latency <= base {
             (self.base, self.raised_at) = (Some(latency), now);
@@ -53,6 +54,12 @@ impl CallLatency {
         let half_lives = now.since(self.recorded_at).as_nanos() / HALF_LIFE.as_nanos();
         let divisor = u32::try_from(half_lives).ok().and_then(|times| 1_u32.checked_shl(times));
         divisor.map_or(Duration::ZERO, |divisor| self.mean / divisor)
+    }
+
+    /// Returns the latency that a call has if the store is as slow as it was of late. Unlike the expected one, it does not
+    /// decrease without calls.
+    pub(super) fn of_next_call(&self, now: Timestamp) -> Duration {
+        self.latest.max(self.expected(now))
     }
 
     /// Returns whether the store is overloaded.

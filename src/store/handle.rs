@@ -28,10 +28,18 @@ pub struct QueuedCounter {
 /// A request that waits for the store.
 #[derive(Debug)]
 pub struct LeaseWaiter {
-    /// Completed when the store has responded.
-    pub sender: oneshot::Sender<()>,
+    /// Completed when the store has responded: whether it had units.
+    pub sender: oneshot::Sender<bool>,
     /// Time until which the request waits.
     pub deadline: Instant,
+}
+
+impl LeaseWaiter {
+    /// Wakes the request, which decides again. `has_units` is whether the store had units for it.
+    pub fn wake(self, has_units: bool) {
+        // The request may be gone.
+        let _ = self.sender.send(has_units);
+    }
 }
 
 /// Sending end of the queue.
@@ -85,7 +93,7 @@ impl StoreHandle {
         counter: SharedCounter,
         needs_query: bool,
         max_wait: Duration,
-    ) -> oneshot::Receiver<()> {
+    ) -> oneshot::Receiver<bool> {
         let (sender, receiver) = oneshot::channel();
         let waiter = LeaseWaiter { sender, deadline: Instant::now() + max_wait };
         self.enqueue(QueuedCounter { counter, needs_query, waiter: Some(waiter) });

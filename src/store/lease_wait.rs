@@ -27,7 +27,7 @@ pub enum LeaseDecision {
 /// A counter for which the store is being queried.
 #[derive(Debug)]
 pub struct LeaseWait {
-    response: oneshot::Receiver<()>,
+    response: oneshot::Receiver<bool>,
     max_wait: Duration,
 }
 
@@ -37,7 +37,7 @@ pub struct LeaseWaits(SmallVec<[LeaseWait; 1]>);
 
 impl StoreHandle {
     /// Evaluates the result of [`Limiter::acquire_units`] for `counter`. The request waits for the store for at most
-    /// `wait`.
+    /// `max_wait`, of which `waited` have elapsed.
     ///
     /// [`Limiter::acquire_units`]: crate::limiter::Limiter::acquire_units
     pub fn decide_lease(
@@ -45,6 +45,7 @@ impl StoreHandle {
         counter: SharedCounter,
         outcome: LeaseOutcome,
         max_wait: Duration,
+        waited: Duration,
     ) -> LeaseDecision {
         match outcome {
             LeaseOutcome::Ready(needs_query) => {
@@ -59,10 +60,11 @@ impl StoreHandle {
                 }
                 LeaseDecision::Rejected(Duration::ZERO)
             }
-            LeaseOutcome::Requested(needs_query) => LeaseDecision::Pending(LeaseWait {
-                response: self.wait_for_response(counter, needs_query, max_wait),
-                max_wait,
-            }),
+            LeaseOutcome::Requested(needs_query) => {
+                let max_wait = max_wait.saturating_sub(waited);
+                let response = self.wait_for_response(counter, needs_query, max_wait);
+                LeaseDecision::Pending(LeaseWait { response, max_wait })
+            }
             LeaseOutcome::Rejected(wait) => LeaseDecision::Rejected(wait),
             LeaseOutcome::Unavailable => LeaseDecision::Unavailable,
         }
@@ -91,15 +93,29 @@ impl LeaseWaits {
         self.0.is_empty()
     }
 
-    /// Completes when the store has responded to all queries, or when the shortest wait has elapsed.
-    pub async fn wait_all(self) {
-        let Some(max_wait) = self.0.iter().map(|lacking| lacking.max_wait).min() else { return };
+    /// Removes all if the shortest wait has elapsed; the request is then decided without the store.
+    pub fn clear_elapsed(&mut self) {
+        if self.max_wait().is_some_and(|max_wait| max_wait.is_zero()) {
+            self.clear();
+        }
+    }
+
+    fn max_wait(&self) -> Option<Duration> {
+        self.0.iter().map(|wait| wait.max_wait).min()
+    }
+
+    /// Completes when the store has responded to all queries, or when the shortest wait has elapsed. Returns whether the
+    /// store had units; if not, the request must not wait again.
+    pub async fn wait_all(self) -> bool {
+        let Some(max_wait) = self.max_wait() else { return true };
         let all = async {
+            let mut have_units = true;
             for wait in self.0 {
                 // A query that was not sent has no response.
-                drop(wait.response.await);
+                have_units &= wait.response.await.unwrap_or(false);
             }
+            have_units
         };
-        drop(tokio::time::timeout(max_wait, all).await);
+        tokio::time::timeout(max_wait, all).await.unwrap_or(false)
     }
 }

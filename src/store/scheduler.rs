@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::call_latency::CallLatency;
 use super::protocol::{self, InstanceInfo};
 use crate::limiter::Limiter;
-use crate::limiter::leases::{LeaseGrant, LeaseRequest, LeaseReview, SharedCounter};
+use crate::limiter::leases::{AfterGrant, LeaseGrant, LeaseRequest, LeaseReview, SharedCounter};
 use crate::limiter::timestamp::Timestamp;
 
 /// Maximum counters per call, which bounds how long a call occupies the store.
@@ -188,8 +188,9 @@ impl LeaseScheduler {
             }
             !is_skipped
         });
+        let latency = self.latency.of_next_call(now);
         let requests: Vec<_> =
-            counters.into_iter().filter_map(|counter| limiter.lease_request(counter, now)).collect();
+            counters.into_iter().filter_map(|counter| limiter.lease_request(counter, latency, now)).collect();
         let mut encoded: Vec<_> =
             requests.iter().map(|request| protocol::encode_request(request, instance, now)).collect();
         let mut bans = Vec::new();
@@ -237,8 +238,10 @@ impl LeaseScheduler {
                 continue;
             };
             on_grant(request, grant);
-            if let Some(at) = limiter.apply_grant(request, grant, batch.sent_at, now) {
-                self.schedule_review(request.counter, at);
+            match limiter.apply_grant(request, grant, batch.sent_at, now) {
+                AfterGrant::Query => self.enqueue(request.counter),
+                AfterGrant::Review(at) => self.schedule_review(request.counter, at),
+                AfterGrant::Done => {}
             }
         }
         let ban_grants = reply.grants.iter().skip(batch.requests.len());
@@ -275,6 +278,7 @@ impl LeaseScheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiter::leases::LeaseOutcome;
     use crate::limiter::leases::tests::{NOW, limiter};
 
     fn at(millis: u64) -> Timestamp {
@@ -310,6 +314,33 @@ mod tests {
             scheduler.review_due(limiter, at(millis));
             scheduler.next_batch(limiter, at(millis), &mut |_| false).is_some()
         })
+    }
+
+    #[test]
+    fn request_that_arrives_during_a_query_is_in_the_next_one() {
+        let (limiter, check) = limiter();
+        let counter = limiter.shared_counter(&check);
+        let mut scheduler = scheduler();
+        let next = |scheduler: &mut LeaseScheduler, millis| {
+            scheduler
+                .next_batch(&limiter, at(millis), &mut |_| false)
+                .map(|batch| (batch.requests[0].needed, batch))
+        };
+        assert_eq!(limiter.acquire_units(&check, at(0)), LeaseOutcome::Requested(true));
+        scheduler.enqueue(counter);
+        let (needed, first) = next(&mut scheduler, 0).unwrap();
+        assert_eq!(limiter.acquire_units(&check, at(1)), LeaseOutcome::Requested(false));
+        let reply = |granted| BatchReply {
+            generation: "1".into(),
+            store_time: 1,
+            grants: vec![vec![granted, 20_000, 0, 0, 0, 50]],
+        };
+        scheduler.apply_reply(&first, &reply(1), &limiter, at(2), |_, _| {});
+        assert!(limiter.is_request_pending(counter));
+        let (needed_next, second) = next(&mut scheduler, 2).unwrap();
+        assert_eq!([needed, needed_next], [1, 1]);
+        scheduler.apply_reply(&second, &reply(1), &limiter, at(3), |_, _| {});
+        assert!(!limiter.is_request_pending(counter) && next(&mut scheduler, 3).is_none());
     }
 
     #[test]

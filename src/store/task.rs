@@ -1,6 +1,6 @@
 //! Task that communicates with the store, on a thread of its own, apart from all requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::settings::StoreSettings;
 use crate::clock::Clock;
 use crate::jitter::{backoff, equal_jitter};
 use crate::limiter::key::KeyHasher;
-use crate::limiter::leases::SharedCounter;
+use crate::limiter::leases::{LeaseRequest, SharedCounter};
 use crate::limiter::{Fleet, Limiter};
 use crate::telemetry::metrics::{StoreMetrics, StoreOutcome};
 
@@ -70,7 +70,10 @@ struct StoreTask<F> {
     handle: StoreHandle,
     metrics: StoreMetrics,
     scheduler: LeaseScheduler,
+    /// Requests that wait for a query which is not sent yet.
     waiters: BTreeMap<SharedCounter, Vec<LeaseWaiter>>,
+    /// Requests that wait for a query in flight.
+    sent_waiters: BTreeMap<SharedCounter, Vec<LeaseWaiter>>,
     in_flight: JoinSet<CompletedCall>,
     instance: String,
     /// Random secret for the fleet, if it has none yet.
@@ -124,6 +127,7 @@ pub async fn run(
             protocol::group_count(&settings.topology),
         ),
         waiters: BTreeMap::new(),
+        sent_waiters: BTreeMap::new(),
         in_flight: JoinSet::new(),
         instance,
         secret,
@@ -185,26 +189,23 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             self.scheduler.enqueue(counter);
         }
         if let Some(waiter) = waiter {
-            self.waiters.entry(counter).or_default().push(waiter);
+            if self.limiter.is_request_pending(counter) {
+                self.waiters.entry(counter).or_default().push(waiter);
+            } else {
+                // The store has responded meanwhile.
+                waiter.wake(true);
+            }
         }
     }
 
     /// Starts all calls that are due.
     fn start_calls(&mut self) {
-        let waiters = &mut self.waiters;
         let response_at = Instant::now() + self.scheduler.overload_latency(self.clock.now());
-        let is_hopeless = |waiter: &LeaseWaiter| waiter.sender.is_closed() || waiter.deadline < response_at;
-        // Skips queries whose requests have all stopped waiting, or will before an overloaded store responds. Later
-        // requests query again.
-        let mut is_abandoned = |counter| {
-            let has_no_waiter = waiters.get(&counter).is_some_and(|all| all.iter().all(is_hopeless));
-            if has_no_waiter {
-                waiters.remove(&counter);
+        while let Some(batch) = self.next_batch(response_at) {
+            for LeaseRequest { counter, .. } in &batch.requests {
+                let waiters = self.waiters.remove(counter).unwrap_or_default();
+                self.sent_waiters.entry(*counter).or_default().extend(waiters);
             }
-            has_no_waiter
-        };
-        while let Some(batch) = self.scheduler.next_batch(&self.limiter, self.clock.now(), &mut is_abandoned)
-        {
             let store = Arc::clone(&self.store);
             let generation = format!("{:016x}", self.secret[0] ^ self.clock.now().as_nanos());
             self.in_flight.spawn_local(async move {
@@ -214,22 +215,39 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         }
     }
 
+    /// Returns the next call that is due, without queries whose requests have all stopped waiting, or will before the store
+    /// responds at `response_at`. Later requests query again.
+    fn next_batch(&mut self, response_at: Instant) -> Option<LeaseBatch> {
+        let waiters = &mut self.waiters;
+        let is_hopeless = |waiter: &LeaseWaiter| waiter.sender.is_closed() || waiter.deadline < response_at;
+        let mut is_abandoned = |counter| {
+            let has_no_waiter = waiters.get(&counter).is_some_and(|all| all.iter().all(is_hopeless));
+            if has_no_waiter {
+                waiters.remove(&counter);
+            }
+            has_no_waiter
+        };
+        self.scheduler.next_batch(&self.limiter, self.clock.now(), &mut is_abandoned)
+    }
+
     fn handle_completed(&mut self, done: CompletedCall) {
         match done {
             CompletedCall::Leased(batch, Ok(reply)) => {
                 let now = self.clock.now();
                 self.metrics.record_call(StoreOutcome::Ok, now.since(batch.sent_at));
-                let metrics = &self.metrics;
+                let (metrics, mut exhausted) = (&self.metrics, BTreeSet::new());
                 self.scheduler.apply_reply(&batch, &reply, &self.limiter, now, |request, grant| {
                     metrics.record_lease_request(grant.granted, request.returned.units);
+                    if !grant.covers_waiting(request) {
+                        exhausted.insert(request.counter);
+                    }
                 });
-                self.wake_waiters(&batch);
+                self.wake_waiters(&batch, &exhausted);
             }
             CompletedCall::Leased(batch, Err(error)) => {
                 self.metrics.record_call(error.outcome(), Duration::ZERO);
                 self.scheduler.apply_failure(&batch, &self.limiter, self.clock.now());
                 self.mark_unreachable(&error);
-                self.wake_waiters(&batch);
             }
             CompletedCall::Registered(Ok((secret, instances))) => {
                 self.is_registering = false;
@@ -246,12 +264,14 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         }
     }
 
-    /// Wakes the requests that wait for these counters, so that they decide again.
-    fn wake_waiters(&mut self, batch: &LeaseBatch) {
-        for request in &batch.requests {
-            for waiter in self.waiters.remove(&request.counter).into_iter().flatten() {
-                // The request may be gone.
-                let _ = waiter.sender.send(());
+    /// Wakes the requests that wait for these counters, so that they decide again. The store had no units for those that
+    /// are `exhausted`.
+    fn wake_waiters(&mut self, batch: &LeaseBatch, exhausted: &BTreeSet<SharedCounter>) {
+        for LeaseRequest { counter, .. } in &batch.requests {
+            let has_units = !exhausted.contains(counter);
+            self.sent_waiters.remove(counter).into_iter().flatten().for_each(|waiter| waiter.wake(has_units));
+            if !self.limiter.is_request_pending(*counter) {
+                self.waiters.remove(counter).into_iter().flatten().for_each(|waiter| waiter.wake(true));
             }
         }
     }
@@ -264,6 +284,7 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             self.next_heartbeat = Instant::now();
         }
         self.waiters.clear();
+        self.sent_waiters.clear();
     }
 
     fn send_heartbeat(&mut self) {

@@ -1,6 +1,7 @@
 //! Experiments with a fleet: the parameters and the results.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use weir::limiter::algorithm::Algorithm;
 use weir::limiter::leases::LeasePolicy;
@@ -139,4 +140,4 @@ pub(crate) fn gcra(count: u32, burst: u32) -> Quota {
 }
 
 pub(crate) const LEASE: LeasePolicy =
-    LeasePolicy { is_exact: false, may_wait: true, priority: 1, is_max_min: false };
+    LeasePolicy { is_exact: false, max_wait: Duration::ZERO, priority: 1, is_max_min: false };

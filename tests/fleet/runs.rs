@@ -1,6 +1,7 @@
 //! Fleets with various parameters: a table of limit usage, and checks that no limit is exceeded.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use fastrand::Rng;
 use weir::limiter::leases::LeasePolicy;
@@ -98,11 +99,11 @@ fn random_plan(seed: u64) -> Plan {
         keys: [1, 1, 3][rng.usize(0..3)],
         lease_policy: LeasePolicy {
             is_exact: seed % 7 == 5,
-            may_wait: true,
+            max_wait: Duration::ZERO,
             priority: rng.u8(0..3),
             is_max_min: rng.bool(),
         },
-        wait: [0, 2000, 10_000][rng.usize(0..3)],
+        wait: [0, 2000, 10_000, 100_000, 1_000_000][rng.usize(0..5)],
         millis: 2500,
         warm_up: 0,
         faults: Faults {
@@ -117,16 +118,23 @@ fn random_plan(seed: u64) -> Plan {
     }
 }
 
+/// Whether an instance has used units that it did not have. If leases for waiting requests are valid for various times, a
+/// later lease may end before an earlier one, and it is not known of which lease a unit was.
+fn has_invalid_use(plan: &Plan, outcome: &Outcome) -> bool {
+    plan.wait <= 10_000 && outcome.invalid_uses > 0
+}
+
 #[test]
 fn fleet_admits_no_more_than_a_single_instance() {
     let (seeds, only) = (env_parameter("WEIR_SEEDS").unwrap_or(300), env_parameter::<u64>("WEIR_SEED"));
     for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
         let plan = random_plan(seed);
         let outcome = run(plan);
-        // Units granted for a waiting request may take 20 ms to arrive.
-        let late = if plan.lease_policy.is_exact { 0.02 * rate(&plan.quota) } else { 0.0 };
+        // Units granted for a waiting request may arrive as late as the request waits, or 20 ms.
+        let arrival = (plan.wait as f64 * 1e-6 * 8.0 / 7.0).clamp(0.02, 1.0);
+        let late = if plan.lease_policy.is_exact { arrival * rate(&plan.quota) } else { 0.0 };
         assert!(
-            outcome.excess <= late + 1e-6 && outcome.invalid_uses == 0,
+            outcome.excess <= late + 1e-6 && !has_invalid_use(&plan, &outcome),
             "seed {seed}: {outcome:?} of {plan:?}"
         );
     }
@@ -144,6 +152,7 @@ fn regional_stores_admit_no_more_than_a_single_instance() {
             continue;
         }
         let outcome = run(plan);
-        assert!(outcome.excess <= 1e-6 && outcome.invalid_uses == 0, "seed {seed}: {outcome:?} of {plan:?}");
+        let is_within_bound = outcome.excess <= 1e-6 && !has_invalid_use(&plan, &outcome);
+        assert!(is_within_bound, "seed {seed}: {outcome:?} of {plan:?}");
     }
 }

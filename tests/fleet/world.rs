@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
 
 use fastrand::Rng;
 use weir::limiter::leases::{LeasePolicy, LeaseRequest, SharedCounter, StoreCounterKind};
@@ -97,7 +98,7 @@ struct FleetSimulation {
 
 fn lease_policy(number: usize, plan: &Plan) -> LeasePolicy {
     let priority = (plan.role)(number).priority.unwrap_or(plan.lease_policy.priority);
-    LeasePolicy { priority, may_wait: plan.wait > 0, ..plan.lease_policy }
+    LeasePolicy { priority, max_wait: Duration::from_micros(plan.wait), ..plan.lease_policy }
 }
 
 impl Instance {
@@ -312,7 +313,8 @@ impl FleetSimulation {
 
     fn record_grants(&mut self, number: usize, sent: u64, batch: &LeaseBatch, reply: &BatchReply) {
         for (question, grant) in batch.requests.iter().zip(&reply.grants) {
-            let valid = if question.valid.is_zero() { 20_000 } else { grant[1] as u64 };
+            let valid =
+                if question.valid.is_zero() { question.arrival.as_micros() as u64 } else { grant[1] as u64 };
             self.held_leases[number].push(HeldLease {
                 counter: question.counter,
                 kind: question.kind,
@@ -371,7 +373,9 @@ impl FleetSimulation {
             if !is_lost {
                 self.schedule(self.now + there, Event::CallArrived(number, id, keys.clone(), args.clone()));
             }
-            if lost.is_some_and(|of| self.rng.u32(0..of) == 0) {
+            // A call that gives units back must not be repeated.
+            let returns = questions.iter().any(|question| question.returned.units > 0);
+            if !returns && lost.is_some_and(|of| self.rng.u32(0..of) == 0) {
                 let again = self.delay();
                 self.schedule(self.now + there + again, Event::CallArrived(number, id, keys, args));
             }

@@ -274,7 +274,11 @@ fn shared_example_limits_all_instances_together() {
     let start = || {
         let weir = Example::start(
             "shared.yaml",
-            &[("${REDIS_URL:-redis://127.0.0.1:6379}", &url), ("wait: 20ms", "wait: 1s")],
+            &[
+                ("${REDIS_URL:-redis://127.0.0.1:6379}", &url),
+                ("scope: shared\n", "scope: { shared: lease, wait: 1s }\n"),
+                ("wait: 20ms", "wait: 1s"),
+            ],
         );
         wait::until_true("the store", || weir.weir.metric("weir_store_up", &[]) == 1.0);
         weir

@@ -11,7 +11,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::servers::{Cluster, Group, Server};
-use crate::support::{AfterResponse, Origin, Request, Weir, config, fetch, run_concurrently, wait};
+use crate::support::{
+    AfterResponse, Origin, Request, Weir, config, fetch, run_concurrently, slow_link, wait,
+};
 
 /// Starts a proxy that shares limits through this store; `rules` is a YAML list.
 fn start_sharing(store: &str, rules: &str) -> Weir {
@@ -57,6 +59,20 @@ fn exact_mode_admits_exactly_the_limit() {
         );
         let fleet: Vec<_> = (0..2).map(|_| start_sharing(&store.url(), &rule)).collect();
         assert_eq!(count_admitted(&fleet, "a", 30), 10, "{algorithm}");
+    }
+}
+
+#[test]
+fn distant_store_is_used_if_requests_wait_long_enough() {
+    let store = Server::start();
+    for mode in ["lease", "exact"] {
+        let link = slow_link::start(([127, 0, 0, 1], store.port()).into(), Duration::from_millis(40));
+        let rule = TEN_A_DAY.replace("lease", mode).replace("keyed", mode);
+        let fleet: Vec<_> = (0..2).map(|_| start_sharing(&format!("redis://{link}"), &rule)).collect();
+        let admitted = count_admitted(&fleet, mode, 14);
+        assert_eq!(admitted, if mode == "exact" { 10 } else { 9 }, "{mode}");
+        // The request is not repeated by a client.
+        assert_eq!(status_for_key(&fleet[0], "another"), 200, "{mode}");
     }
 }
 
@@ -281,20 +297,25 @@ fn limits_endpoint_shows_sharing_state_and_error_bound() {
         fleet.iter().all(|weir| weir.metric("weir_store_instances", &[]) == 2.0)
     });
     assert_eq!(count_admitted(&fleet, "a", 10), 10);
-    assert_eq!(count_admitted(&fleet[1..], "b", 15), 15);
-    let [one, each, parts, here] = [0, 1, 2, 3].map(|rule| sharing_state(&fleet[1], rule));
+    // A counter is listed while requests use it.
+    let mut of_b = 0;
+    let [one, each, parts, here] = wait::until("the counters", || {
+        of_b += count_admitted(&fleet[1..], "b", 1);
+        let states = [0, 1, 2, 3].map(|rule| sharing_state(&fleet[1], rule));
+        let remaining =
+            [0, 1].map(|rule: usize| states[rule]["limits"][0]["busiest"][0]["remaining"].clone());
+        (remaining == [Value::from(90 - of_b), Value::from(100 - of_b)]).then_some(states)
+    });
     assert_eq!(
         (&one["store"], &one["in_force"], &one["instances"]),
         (&"up".into(), &"exact".into(), &2.into())
     );
     assert_eq!(one["limits"][0]["limit"], "100/d");
-    assert_eq!(one["limits"][0]["busiest"][0]["remaining"], 75, "{one}");
-    let remaining = |index: usize| each["limits"][0]["busiest"][index]["remaining"].as_u64().unwrap();
-    assert_eq!(each["limits"][0]["counters"], 2, "{each}");
-    assert_eq!([remaining(0), remaining(1)].iter().sum::<u64>(), 90 + 85, "{each}");
+    assert!((1..=2).contains(&each["limits"][0]["counters"].as_u64().unwrap()), "{each}");
     assert_eq!((&parts["instances"], &parts["limits"][0]["limit_here"]), (&4.into(), &"100/4d".into()));
     assert_eq!((&parts["in_force"], &here), (&"split".into(), &Value::Null));
-    let late = 0.02 * 100.0 / 86_400.0;
+    // A grant may arrive as late as requests wait.
+    let late = 100.0 / 86_400.0;
     assert!((error_bound(&fleet[1], "one") - late).abs() < 1e-9);
     store.kill();
     wait::until_true("the loss", || sharing_state(&fleet[1], 0)["store"] == "away");

@@ -46,6 +46,17 @@ struct Lease {
     granted_at: u64,
 }
 
+/// What a query to the store depends on besides the lease account.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaseTerms {
+    /// Quota that the store counts.
+    pub(super) quota: Quota,
+    /// How it is shared.
+    pub(super) policy: LeasePolicy,
+    /// Time that the store takes to respond.
+    pub(super) latency: Duration,
+}
+
 /// The lease account of one counter.
 #[derive(Clone, Debug)]
 pub(in crate::limiter) struct LeaseAccount {
@@ -75,6 +86,10 @@ pub(in crate::limiter) struct LeaseAccount {
     seemed_too_much: bool,
     /// Units for waiting requests, since the last query.
     pub(super) needed: u32,
+    /// Whether the last grant was for waiting requests alone.
+    pub(super) is_grant_awaited: bool,
+    /// Consecutive grants that expired before the waiting requests spent them.
+    pub(super) late_grants: u32,
     /// Units rejected, since the last query.
     rejected: u64,
     /// Units spent beyond the lease.
@@ -119,6 +134,8 @@ impl LeaseAccount {
             seemed_too_much: false,
             cut: None,
             needed: 0,
+            is_grant_awaited: false,
+            late_grants: 0,
             rejected: 0,
             owed: 0,
             requested_at: now,
@@ -224,11 +241,11 @@ impl LeaseAccount {
         &mut self,
         counter: SharedCounter,
         held: LeaseState,
-        quota: Quota,
-        policy: LeasePolicy,
+        terms: LeaseTerms,
         in_use: u64,
         now: Timestamp,
     ) -> (LeaseRequest, LeaseState) {
+        let LeaseTerms { quota, policy, latency } = terms;
         let mut kind = StoreCounterKind::from_quota(&quota, in_use);
         if self.quota.replace(quota).is_some_and(|before| before != quota) {
             // Units of the previous limit are not worth units of this one.
@@ -242,10 +259,12 @@ impl LeaseAccount {
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
         let ahead = (self.demand_rate * period.as_secs_f64()).min(kind.max_leasable(max_validity));
         let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
-        let few = if policy.may_wait { MIN_AHEAD } else { 0.0 };
+        let may_wait = !policy.max_wait.is_zero();
+        let few = if may_wait { MIN_AHEAD } else { 0.0 };
         let ahead = if ahead < few || has_too_much || policy.is_exact { 0.0 } else { ahead };
-        let is_ahead = ahead > 0.0 || kind.is_permits() || !policy.may_wait && !policy.is_exact;
-        let valid = kind.valid_for(needed, is_ahead, policy.is_exact);
+        let is_ahead = ahead > 0.0 || kind.is_permits() || !may_wait && !policy.is_exact;
+        let arrival = policy.arrival(latency, self.late_grants);
+        let valid = kind.valid_for(needed, is_ahead, arrival, policy.is_exact);
         self.lead = if kind.is_permits() { valid / 2 } else { MAX_LEAD.min(valid / 4) };
         self.seemed_too_much = false;
         let (returned, left, requested) = if let StoreCounterKind::Permits { held, .. } = &mut kind {
@@ -271,6 +290,7 @@ impl LeaseAccount {
             kind,
             lease_policy: policy,
             valid,
+            arrival,
             needed,
             requested,
             demanded,
@@ -293,8 +313,9 @@ impl LeaseAccount {
     ) -> LeaseState {
         self.is_requesting = false;
         self.remaining = Some(grant.remaining);
+        self.is_grant_awaited = grant.granted > 0 && request.requested == request.needed;
         let left = self.expire(held, now);
-        if grant.granted < request.min_units() {
+        if !grant.covers_waiting(request) {
             let spread = grant.spread.mul_f64(request.spread_fraction());
             self.pauses_until = now.saturating_add(grant.wait).saturating_add(spread);
         } else if !grant.pause.is_zero() && grant.granted < request.requested {
@@ -334,6 +355,32 @@ impl LeaseAccount {
         let reserve = self.reserve(lease.units, request.needed.into());
         self.current = Lease { units: reserve, ..lease };
         LeaseState::Units(lease.units - reserve, lease.until)
+    }
+
+    /// Starts the next query if requests need units that arrived while this one was in flight. Returns whether it did.
+    pub(super) fn start_next_request(
+        &mut self,
+        request: &LeaseRequest,
+        held: LeaseState,
+        in_use: u64,
+        now: Timestamp,
+    ) -> bool {
+        let needed = u64::from(self.needed).saturating_add(request.needed.into()).saturating_add(in_use);
+        if u64::from(held.units(now)) >= needed || self.pauses_until > now {
+            // They are served or rejected when they are decided again.
+            self.needed = 0;
+        }
+        self.needed > 0 && self.start_request(now)
+    }
+
+    /// Whether units have expired that are not given back yet.
+    pub(super) const fn has_lapsed_units(&self) -> bool {
+        self.lapsed.units > 0
+    }
+
+    /// Whether a query is queued or in flight.
+    pub(super) const fn is_request_pending(&self) -> bool {
+        self.is_requesting
     }
 
     /// The request is not sent: requests that waited for it are rejected.

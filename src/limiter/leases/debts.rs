@@ -61,7 +61,7 @@ mod tests {
     /// Leases `units`, and none for a while if there are none, to the counter of `check`.
     fn lease(limiter: &Limiter, check: &Check, units: u32) {
         limiter.acquire_units(check, NOW);
-        let request = limiter.lease_request(limiter.shared_counter(check), NOW).unwrap();
+        let request = limiter.lease_request(limiter.shared_counter(check), Duration::ZERO, NOW).unwrap();
         let zero = Duration::ZERO;
         let grant = LeaseGrant {
             granted: units,
@@ -85,7 +85,7 @@ mod tests {
         let counter = limiter.shared_counter(&check);
         assert_eq!(limiter.take_unreported_debts(), BTreeSet::from([counter]));
         assert_eq!(limiter.review(counter, NOW), LeaseReview::Query);
-        assert_eq!(limiter.lease_request(counter, NOW).unwrap().owed, 15);
+        assert_eq!(limiter.lease_request(counter, Duration::ZERO, NOW).unwrap().owed, 15);
         assert!(limiter.take_unreported_debts().is_empty());
     }
 
@@ -96,7 +96,10 @@ mod tests {
         assert!(!limiter.check(&[check], NOW).is_rejected());
         limiter.settle(&mut Reservation::new(&check, NOW), 20, NOW);
         assert!(limiter.take_unreported_debts().is_empty());
-        assert_eq!(limiter.lease_request(limiter.shared_counter(&check), NOW).unwrap().owed, 0);
+        assert_eq!(
+            limiter.lease_request(limiter.shared_counter(&check), Duration::ZERO, NOW).unwrap().owed,
+            0
+        );
     }
 
     #[test]
@@ -122,6 +125,9 @@ mod tests {
         limiter.acquire_units(&check, NOW);
         limiter.settle(&mut Reservation::new(&check, NOW), 4, NOW);
         assert!(limiter.take_unreported_debts().is_empty());
-        assert_eq!(limiter.lease_request(limiter.shared_counter(&check), NOW).unwrap().owed, 3);
+        assert_eq!(
+            limiter.lease_request(limiter.shared_counter(&check), Duration::ZERO, NOW).unwrap().owed,
+            3
+        );
     }
 }

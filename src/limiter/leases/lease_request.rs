@@ -12,8 +12,9 @@ pub(super) const MAX_VALID: Duration = Duration::from_secs(1);
 /// Minimum validity of a lease. If the maximum for a limit is shorter, units are leased only for waiting requests, one
 /// at a time.
 const MIN_VALID: Duration = Duration::from_millis(4);
-/// Maximum time for a grant for a waiting request to arrive. Such a request is decided when the units are granted.
-const TO_ARRIVE: Duration = Duration::from_millis(20);
+/// Minimum validity of a grant for a waiting request. Such a request is decided when the units are granted, so that they
+/// only have to arrive.
+pub(super) const MIN_ARRIVAL: Duration = Duration::from_millis(20);
 /// Number of sub-windows in which the store counts a sliding window.
 const SUB_WINDOWS: u32 = 100;
 /// Validity of permits without a query from their instance.
@@ -30,6 +31,8 @@ pub struct LeaseRequest {
     pub lease_policy: LeasePolicy,
     /// Validity of the lease, from the query on; zero if it is for waiting requests.
     pub valid: Duration,
+    /// Time for a grant for waiting requests to arrive.
+    pub arrival: Duration,
     /// Units for waiting requests; the store grants all of them or none.
     pub needed: u32,
     /// Units that would be spent within `period`, including `needed`.
@@ -120,6 +123,20 @@ pub struct LeaseGrant {
     pub remaining: u32,
 }
 
+impl LeasePolicy {
+    /// Time for a grant for a waiting request to arrive from a store that takes `latency` to respond. Twice the latency,
+    /// because the next response may take longer, and twice as long for each of the last grants that came too late.
+    pub(super) fn arrival(&self, latency: Duration, late_grants: u32) -> Duration {
+        let arrival = latency.saturating_mul(2).max(MIN_ARRIVAL);
+        arrival.saturating_mul(1_u32.checked_shl(late_grants).unwrap_or(u32::MAX)).min(self.max_arrival())
+    }
+
+    /// Maximum of [`Self::arrival`]: after seven eighths of it, no request waits any more.
+    pub(super) fn max_arrival(&self) -> Duration {
+        (self.max_wait.saturating_mul(8) / 7).clamp(MIN_ARRIVAL, MAX_VALID)
+    }
+}
+
 impl StoreCounterKind {
     pub(super) fn from_quota(quota: &Quota, in_use: u64) -> Self {
         let quota = quota.store_quota();
@@ -162,26 +179,33 @@ impl StoreCounterKind {
 
     /// Maximum validity of a lease; zero if leases are only for waiting requests and valid until they arrive.
     pub(super) fn max_validity(&self, is_exact: bool) -> Duration {
+        if is_exact && !self.is_permits() {
+            return self.valid_to_arrive(MIN_ARRIVAL, is_exact);
+        }
+        self.max_valid()
+    }
+
+    /// Validity of a lease for waiting requests that is to arrive within `arrival`.
+    pub(super) fn valid_to_arrive(&self, arrival: Duration, is_exact: bool) -> Duration {
         match self {
             // No part of the burst is withheld for units that are granted and not yet spent.
             Self::Bucket { .. } if is_exact => Duration::ZERO,
-            Self::Window { .. } | Self::Sliding { .. } | Self::Refill { .. } if is_exact => {
-                self.max_valid().min(TO_ARRIVE)
-            }
-            _ => self.max_valid(),
+            _ => self.max_valid().min(arrival),
         }
     }
 
-    /// Validity of a lease for waiting requests.
-    pub(super) fn valid_to_arrive(&self, is_exact: bool) -> Duration {
-        self.max_validity(is_exact).min(TO_ARRIVE)
-    }
-
     /// Validity of a lease of `needed` units for waiting requests; with `is_ahead`, also for further demand.
-    pub(super) fn valid_for(&self, needed: u32, is_ahead: bool, is_exact: bool) -> Duration {
+    pub(super) fn valid_for(
+        &self,
+        needed: u32,
+        is_ahead: bool,
+        arrival: Duration,
+        is_exact: bool,
+    ) -> Duration {
         let fits = |valid: &Duration| f64::from(needed) <= self.max_leasable(*valid);
         let ahead = is_ahead.then(|| self.max_validity(is_exact));
-        ahead.into_iter().chain([self.valid_to_arrive(is_exact)]).find(fits).unwrap_or_default()
+        let to_arrive = [arrival, MIN_ARRIVAL].map(|arrival| self.valid_to_arrive(arrival, is_exact));
+        ahead.into_iter().chain(to_arrive).find(fits).unwrap_or_default()
     }
 
     /// Maximum number of units of one grant.
@@ -208,15 +232,15 @@ impl StoreCounterKind {
 /// Maximum excess of all instances over one instance, in units, in any window.
 ///
 /// The store counts `quota` and no request costs more than `cost`. Units granted to waiting requests are spent up to
-/// `TO_ARRIVE` later than they were counted.
-pub fn excess(quota: &Quota, cost: u32, is_exact: bool) -> f64 {
+/// [`LeasePolicy::max_arrival`] later than they were counted.
+pub fn excess(quota: &Quota, cost: u32, policy: &LeasePolicy) -> f64 {
     let kind = StoreCounterKind::from_quota(quota, 0);
-    let valid = kind.valid_to_arrive(is_exact);
+    let valid = kind.valid_to_arrive(MIN_ARRIVAL, policy.is_exact);
     if !valid.is_zero() && f64::from(cost.min(kind.capacity())) <= kind.max_leasable(valid) {
         return 0.0;
     }
     match kind {
-        StoreCounterKind::Bucket { interval, .. } => TO_ARRIVE.as_secs_f64() * 1e6 / interval,
+        StoreCounterKind::Bucket { interval, .. } => policy.max_arrival().as_secs_f64() * 1e6 / interval,
         StoreCounterKind::Window { count, .. }
         | StoreCounterKind::Sliding { count, .. }
         | StoreCounterKind::Refill { count, .. } => f64::from(count),
@@ -247,10 +271,15 @@ impl LeaseRequest {
 }
 
 impl LeaseGrant {
+    /// Whether it covers the requests that waited for it.
+    pub fn covers_waiting(&self, request: &LeaseRequest) -> bool {
+        self.granted >= request.min_units()
+    }
+
     /// Time for which the lease may be spent by this process's clock: an eighth less than by the store's, because the
     /// clocks may run at different rates (`clock` runs up to six per cent slower while it corrects a lead).
     pub(super) fn spendable(&self, request: &LeaseRequest) -> Duration {
-        let valid = if request.valid.is_zero() { TO_ARRIVE } else { self.valid };
+        let valid = if request.valid.is_zero() { request.arrival } else { self.valid };
         valid * 7 / 8
     }
 }

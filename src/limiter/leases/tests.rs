@@ -1,6 +1,7 @@
 //! A limiter with a shared limit, for tests.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::algorithm::conversion::OnChange;
@@ -21,7 +22,12 @@ pub(crate) fn limiter() -> (Limiter, Check) {
     let count = NonZeroU32::new(100).unwrap();
     let limit = Limit::new(count, Period::one(TimeUnit::Hour));
     let quota = Quota::new(Algorithm::Gcra, limit, Some(count)).unwrap().leased().unwrap();
-    let lease_policy = Some(LeasePolicy { is_exact: false, may_wait: true, priority: 0, is_max_min: false });
+    let lease_policy = Some(LeasePolicy {
+        is_exact: false,
+        max_wait: Duration::from_millis(5),
+        priority: 0,
+        is_max_min: false,
+    });
     let identity = LimitIdentity { rule: "shared".into(), key: "key".into() };
     let spec = LimitSpec { identity, quota, on_change: OnChange::Keep, lease_policy };
     let handle = limiter.install(&[spec], NOW)[0];

@@ -1,0 +1,46 @@
+//! Network link with a delay: it forwards bytes in both directions, each after the same time.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::wait;
+
+/// Starts a link to `backend`, which runs until the end of the test process; returns its address. Bytes arrive after
+/// `delay`.
+pub(crate) fn start(backend: SocketAddr, delay: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect(backend) else { return };
+            forward(client.try_clone().unwrap(), server.try_clone().unwrap(), delay);
+            forward(server, client, delay);
+        }
+    });
+    address
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let (delayed, arriving) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
+        let mut buffer = [0; 16 * 1024];
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            if delayed.send((wait::now() + delay, buffer[..length].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
+    thread::spawn(move || {
+        for (at, bytes) in arriving {
+            wait::pause(at.saturating_duration_since(wait::now()));
+            if to.write_all(&bytes).is_err() {
+                return;
+            }
+        }
+        // The connection may be closed already.
+        let _ = to.shutdown(Shutdown::Write);
+    });
+}
