@@ -14,8 +14,12 @@ impl LeaseAccount {
         if self.owed > 0 {
             return Some(now.saturating_add(self.look.min(MAX_DEBT_DELAY)).max(self.pauses_until));
         }
-        let last = self.next.until.max(self.current.until);
-        (last > now).then(|| last.saturating_sub(self.lead).min(now.saturating_add(self.look)).max(now))
+        let (last, next_look) = (self.next.until.max(self.current.until), now.saturating_add(self.look));
+        if last > now {
+            return Some(last.saturating_sub(self.lead).min(next_look).max(now));
+        }
+        // Units that came too late go back.
+        (self.lapsed.units > 0).then_some(next_look)
     }
 
     /// Reviews the units held: whether they are about to expire, or are more than will be spent. Returns also what the
