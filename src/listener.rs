@@ -11,6 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -50,7 +51,8 @@ pub struct ListenerLimits {
 }
 
 /// Whether connections begin with a PROXY protocol header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyProtocol {
     /// None does.

@@ -6,6 +6,7 @@ pub mod ietf;
 pub mod rate_limit_headers;
 pub mod rejection;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -25,7 +26,8 @@ impl Default for LimitHeaderSettings {
 }
 
 /// Which responses have rate limit headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
     /// All responses to requests that a limit applies to.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::HeaderMap;
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -41,7 +42,8 @@ pub struct WebhookUrl {
 }
 
 /// A condition that can be alerted on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AlertKind {
     /// A rule rejects many more requests than it did in the last hour.

@@ -23,6 +23,7 @@ mod values;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -52,7 +53,9 @@ pub use self::values::{
     HeaderValues, HostPattern, Json, List, LogFormat, Method, Network, Networks, OneOrMany, OrOff,
     PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
 };
+#[cfg(test)]
 use super::defaults;
+#[cfg(test)]
 use super::parse::format_duration as shown;
 use crate::limiter::elastic::signal::Signal;
 use crate::listener::ProxyProtocol;
@@ -61,9 +64,10 @@ use crate::response::Visibility;
 use crate::telemetry::access_log::RequestKind;
 
 /// A Weir configuration.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
-#[schemars(title = "Weir configuration")]
+#[cfg_attr(test, schemars(title = "Weir configuration"))]
 pub struct Root {
     /// HTTP server from which Weir fetches the keys that are not in this file, as a map.
     pub config: Option<Bootstrap>,
@@ -73,7 +77,7 @@ pub struct Root {
     pub listeners: Option<OneOrMany<Listener>>,
     /// Number of worker threads, from 1 to 1024. `auto` is one for each CPU that the process may use, by the CPU
     /// quota of its container if it has one.
-    #[schemars(extend("default" = "auto"))]
+    #[cfg_attr(test, schemars(extend("default" = "auto")))]
     pub workers: Option<Workers>,
     /// Service to which Weir forwards requests: an address, or a map with keys such as `upstream.address`. Required
     /// with `listeners`, unless there is `upstreams`, which takes its place.
@@ -85,7 +89,7 @@ pub struct Root {
     pub admin: Option<Admin>,
     /// Access log, with one line for each request: `disabled`, `stdout`, `stderr`, a file (relative to the
     /// configuration file), or a map with `path` and other keys.
-    #[schemars(extend("default" = "disabled"))]
+    #[cfg_attr(test, schemars(extend("default" = "disabled")))]
     pub access_log: Option<OrOff<AccessLog>>,
     /// How keys are written to the access log, to the trace of decisions and to `GET /limits/top`: with their values
     /// (`value`), with a hash in place of each value (`hash`), or not at all (`off`). Default: values of headers,
@@ -110,14 +114,14 @@ pub struct Root {
     /// Whether a slash at the end of a path counts: with `exact`, `path: /login` does not match `/login/`; with
     /// `ignore` it does, in every `match` and `except` without a `trailing_slash` of its own. See [Trailing
     /// slash](matching.md#trailing-slash).
-    #[schemars(extend("default" = "exact"))]
+    #[cfg_attr(test, schemars(extend("default" = "exact")))]
     pub trailing_slash: Option<TrailingSlash>,
     /// Responses with `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset`: every response to a
     /// limited request (`full`), rejections only (`limited`), or none (`off`).
-    #[schemars(extend("default" = "full"))]
+    #[cfg_attr(test, schemars(extend("default" = "full")))]
     pub ratelimit_headers: Option<OrOff<Visibility>>,
     /// Whether responses also have the headers `RateLimit` and `RateLimit-Policy` of the IETF draft.
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(test, schemars(extend("default" = false)))]
     pub ietf_headers: Option<bool>,
     /// Counter table, as a map.
     pub limiter: Option<Limiter>,
@@ -135,7 +139,8 @@ pub struct Root {
 }
 
 /// A listener: its address, or a map.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum Listener {
     /// Address of the listener.
@@ -145,7 +150,8 @@ pub enum Listener {
 }
 
 /// Settings of a listener.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ListenerMap {
     /// Name of the listener in metrics and logs, unique among listeners. Visible ASCII without quotes and
@@ -153,14 +159,14 @@ pub struct ListenerMap {
     pub name: Option<String>,
     /// IP address or `localhost`, and a port, such as `0.0.0.0:8080`; port 0 lets the system choose. Or `unix:/path`
     /// for a [Unix socket](listeners.md#unix-sockets).
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub address: Option<Address>,
     /// Maximum time from the first byte of a request to the end of its header section. After it, the response is 408.
     /// It also limits the TLS handshake and the time for a PROXY protocol header.
-    #[schemars(extend("default" = shown(defaults::HEADER_TIMEOUT)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::HEADER_TIMEOUT))))]
     pub header_timeout: Option<Duration>,
     /// Maximum time for which a connection may stay open without a request.
-    #[schemars(extend("default" = shown(defaults::LISTENER_IDLE_TIMEOUT)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::LISTENER_IDLE_TIMEOUT))))]
     pub idle_timeout: Option<Duration>,
     /// Limits on the header section of a request and on the streams of a connection, as a map.
     pub limits: Option<ListenerLimits>,
@@ -168,22 +174,24 @@ pub struct ListenerMap {
     pub tls: Option<Box<Tls>>,
     /// Whether connections begin with a PROXY protocol header: `disabled`, `optional` or `required`. Weir reads the
     /// header only from peers in `client_ip.trusted_proxies`: see [PROXY protocol](listeners.md#proxy-protocol).
-    #[schemars(extend("default" = "disabled"))]
+    #[cfg_attr(test, schemars(extend("default" = "disabled")))]
     pub proxy_protocol: Option<OrOff<ProxyProtocol>>,
 }
 
 /// Number of worker threads.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum Workers {
     /// Fixed number of threads, from 1 to 1024.
-    Count(#[schemars(range(min = 1, max = 1024))] NonZeroUsize),
+    Count(#[cfg_attr(test, schemars(range(min = 1, max = 1024)))] NonZeroUsize),
     /// One thread for each CPU that the process may use.
     Auto(Auto),
 }
 
 /// The word `auto`.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Auto {
     /// Value that Weir determines itself.
@@ -191,13 +199,14 @@ pub enum Auto {
 }
 
 /// Admin port: the HTTP listeners for operators, probes and metrics.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
     /// Address of the admin port: an IP address or `localhost`, and a port. Its POST requests change the process, so
     /// keep it on loopback, or set `token`. If the default is used and taken, Weir starts without an admin port and
     /// warns.
-    #[schemars(extend("default" = defaults::ADMIN_ADDRESS.to_string()))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::ADMIN_ADDRESS.to_string())))]
     pub address: Option<Address>,
     /// Address of a second port that serves only `GET /ready` and `GET /metrics`: an IP address or `localhost`, and a
     /// port.
@@ -211,7 +220,8 @@ pub struct Admin {
 }
 
 /// Access log: its destination, or a map.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum AccessLog {
     /// `disabled`, `stdout`, `stderr`, or a file relative to the configuration file.
@@ -221,19 +231,20 @@ pub enum AccessLog {
 }
 
 /// Destination and format of the access log, which has one line for each request.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AccessLogMap {
     /// Destination of the access log: `stdout`, `stderr`, or a file relative to the configuration file.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub path: Option<String>,
     /// Format of a line: `envoy`, the default format of Envoy; `json`, one object per line; or a format string with
     /// Envoy's command operators, such as `%START_TIME% %RESPONSE_CODE% %WEIR_RULE%`.
-    #[schemars(extend("default" = "envoy"))]
+    #[cfg_attr(test, schemars(extend("default" = "envoy")))]
     pub format: Option<LogFormat>,
     /// Share of the requests that are logged, a percentage with up to two decimals. It applies to the requests that
     /// `only` selects.
-    #[schemars(extend("default" = "100%"))]
+    #[cfg_attr(test, schemars(extend("default" = "100%")))]
     pub sample: Option<Percentage>,
     /// Kinds of requests that are logged, one or a list: `limited` (rejected, delayed or marked by a rule, or over the
     /// limit of one in shadow mode) and `errors` (a status of 500 or above, or no response). Default: all requests.
@@ -241,20 +252,22 @@ pub struct AccessLogMap {
 }
 
 /// Graceful shutdown of the process.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
     /// Time between the failure of the readiness probe and the closing of the listeners, so that load balancers can
     /// remove the instance first.
-    #[schemars(extend("default" = shown(defaults::DRAIN_DELAY)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::DRAIN_DELAY))))]
     pub delay: Option<Duration>,
     /// Maximum time for requests in flight after the listeners have closed.
-    #[schemars(extend("default" = shown(defaults::DRAIN_TIMEOUT)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::DRAIN_TIMEOUT))))]
     pub timeout: Option<Duration>,
 }
 
 /// Trusted proxies, and the network that counts as one client.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClientIp {
     /// Trusted proxies: IP addresses and networks of peers whose `X-Forwarded-For` is used, one or a list. An item
@@ -265,12 +278,13 @@ pub struct ClientIp {
     pub client_certificate_proxies: Option<ZeroOrMany<Networks>>,
     /// Number of leading bits of an IPv6 address that make one client, from 1 to 128. It applies to `key`, not to
     /// `match`.
-    #[schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 128), extend("default" = defaults::IPV6_PREFIX)))]
     pub ipv6_prefix: Option<u8>,
 }
 
 /// Databases of the countries, continents and autonomous systems of IP addresses, in MaxMind's format.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Geo {
     /// Database of countries and continents in MaxMind's format: a file relative to the configuration file.
@@ -280,16 +294,18 @@ pub struct Geo {
 }
 
 /// Counter table.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Limiter {
     /// Maximum number of counters in the counter table, from 16 to 1000000000. Each takes about 38 bytes.
-    #[schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS))]
+    #[cfg_attr(test, schemars(range(min = 16, max = 1_000_000_000), extend("default" = defaults::MAX_KEYS)))]
     pub max_keys: Option<usize>,
 }
 
 /// Signals by which limits with `throttle: elastic` adapt to the upstream.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Elastic {
     /// Signals that elastic limits use, one or several of `in_flight`, `latency`, `failures`, `utilization` and
@@ -298,12 +314,13 @@ pub struct Elastic {
 }
 
 /// Spans of requests, sent to an OpenTelemetry collector.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tracing {
     /// URL of the collector, for OTLP over HTTP: `http://host` or `https://host`, with an optional port (4318 for
     /// `http`, 443 for `https` unless given) and an optional path before `/v1/traces`.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub otlp: Option<CollectorAddress>,
     /// TLS settings for a collector whose URL begins with `https://`, as a map. Default: the system's authorities.
     pub tls: Option<Box<UpstreamTls>>,
@@ -311,21 +328,22 @@ pub struct Tracing {
     pub headers: Option<BTreeMap<String, Secret<String>>>,
     /// Share of requests that get a span, a percentage with up to two decimals. It applies to requests whose own
     /// headers do not decide whether the trace is sampled.
-    #[schemars(extend("default" = defaults::TRACE_SAMPLE))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::TRACE_SAMPLE)))]
     pub sample: Option<Percentage>,
     /// Name of the service in traces.
-    #[schemars(extend("default" = defaults::TRACE_SERVICE_NAME))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::TRACE_SERVICE_NAME)))]
     pub service_name: Option<String>,
 }
 
 /// State file, which keeps counters across restarts.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct State {
     /// Path of the state file, relative to the configuration file. Its directory must exist and be writable.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub file: Option<String>,
     /// Interval between two writes of the state file. Weir also writes it at the end of a drain.
-    #[schemars(extend("default" = shown(defaults::STATE_FILE_INTERVAL)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::STATE_FILE_INTERVAL))))]
     pub interval: Option<Duration>,
 }

@@ -1,12 +1,16 @@
-//! The JSON Schema of the configuration, generated from [`super::raw`]. Editors use it, and `schema_check`
-//! checks files against it.
+//! The JSON Schema of the configuration. Editors use it, and `schema_check` checks files against it.
+//!
+//! It is generated from [`super::raw`] by the tests and embedded as text, so that the program is built without the code
+//! that generates it.
+
+#[cfg(test)]
+mod generated;
 
 use std::sync::LazyLock;
 
-use schemars::generate::SchemaSettings;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{applicability, raw};
+use super::applicability;
 
 /// A value that consists of one reference to a variable.
 const VARIABLE_PATTERN: &str = r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}$";
@@ -14,12 +18,8 @@ const VARIABLE_PATTERN: &str = r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}$";
 /// Identity of the schema. Resolves nowhere: editors read the copy in `config/`, or the output of `weir schema`.
 const SCHEMA_ID: &str = "urn:weir:configuration";
 
-static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    let generator = SchemaSettings::draft2020_12().into_generator();
-    let mut schema = generator.into_root_schema_for::<raw::Root>().to_value();
-    forbid_null(&mut schema);
-    schema
-});
+static SCHEMA: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("schema/schema.json")).expect("generated JSON"));
 
 /// Returns the schema of values after the substitution of variables.
 pub(super) fn schema() -> &'static Value {
@@ -133,40 +133,6 @@ fn allow_variables(schema: &mut Value) {
     }
 }
 
-/// Rejects `null`. An optional key may be left out, but not left empty: `burst:` without a value is a
-/// mistake, or the end of a truncated file.
-fn forbid_null(schema: &mut Value) {
-    match schema {
-        Value::Object(object) => {
-            if let Some(Value::Array(kinds)) = object.get_mut("type") {
-                kinds.retain(|kind| kind != "null");
-                if let [kind] = kinds.as_slice() {
-                    object["type"] = kind.clone();
-                }
-            }
-            if let Some(Value::Array(any)) = object.get_mut("anyOf") {
-                any.retain(|schema| schema.get("type").is_none_or(|kind| kind != "null"));
-                inline_single_alternative(object);
-            }
-            object.values_mut().for_each(forbid_null);
-        }
-        Value::Array(items) => items.iter_mut().for_each(forbid_null),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-/// Replaces an `anyOf` of one schema by that schema.
-fn inline_single_alternative(object: &mut Map<String, Value>) {
-    let Some(Value::Array(any)) = object.get("anyOf") else { return };
-    if let [Value::Object(only)] = any.as_slice() {
-        let only = only.clone();
-        object.remove("anyOf");
-        for (key, value) in only {
-            object.entry(key).or_insert(value);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,7 +141,7 @@ mod tests {
     fn secret_keys_of_schema_match_redacted_paths() {
         assert!(has_secret_keys(&SCHEMA["$defs"]["Plans"]["properties"]["members"]));
         assert_eq!(SCHEMA.to_string().matches("propertyNames").count(), 1);
-        assert_eq!(raw::secret::SECRET_KEYED_MAP, "plans.members");
+        assert_eq!(crate::config::raw::secret::SECRET_KEYED_MAP, "plans.members");
     }
 
     #[test]

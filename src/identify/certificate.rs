@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -17,7 +18,8 @@ pub struct ClientCertificate {
 }
 
 /// Kind of name in a client's certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateName {
     /// The only URI, if it is a SPIFFE ID.

@@ -27,6 +27,7 @@ mod token_bucket;
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -37,7 +38,8 @@ use super::quota::Quota;
 use super::timestamp::Timestamp;
 
 /// Algorithm by which a limit is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
     /// Generic cell rate algorithm (ITU-T I.371): evenly spaced, with a burst. The state is one arrival time.

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -34,7 +35,8 @@ pub enum CounterRole {
 const DEFAULT_MAX_QUEUED: u32 = 10_000;
 
 /// Whether a rejected request is charged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnDenied {
     /// It is charged to no rule.

@@ -4,6 +4,7 @@
 //! So these are hashed unless the configuration asks for values. A hash is keyed with the secret of the limiter: equal
 //! values have equal hashes in one process, and the value cannot be found by trying.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -25,7 +26,8 @@ const INCOMPLETE: &str = "incomplete key";
 const HIDDEN: &str = "hidden";
 
 /// How keys are written to logs and to the admin port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LogKeys {
     /// With all values.

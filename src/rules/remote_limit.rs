@@ -3,6 +3,7 @@
 //! A service with Envoy's rate limit protocol is queried with a descriptor, a list of keys and values. A rule builds
 //! it from the parts of its key and from fixed values. The names default to those of Envoy's actions.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 use smallvec::SmallVec;
@@ -53,7 +54,8 @@ pub enum EntryTemplate {
 }
 
 /// What happens to a request if the service does not respond.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
     /// It is admitted (fail open).

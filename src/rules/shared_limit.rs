@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -30,7 +31,8 @@ pub struct SharedLimit {
 }
 
 /// How instances share a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The store grants leases according to demand, outside the request path.
@@ -43,7 +45,8 @@ pub enum Mode {
 }
 
 /// What an instance admits while the store is unreachable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnStoreLoss {
     /// The limit divided by the last known number of instances.
@@ -58,7 +61,8 @@ pub enum OnStoreLoss {
 }
 
 /// How units are divided when instances demand more than there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fairness {
     /// In proportion to demand.

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use parking_lot::Mutex;
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -83,7 +84,8 @@ pub enum Format {
 }
 
 /// Kind of requests that the access log may be restricted to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RequestKind {
     /// Requests that a rule rejected, delayed or marked, or would have rejected.

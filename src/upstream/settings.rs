@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -57,7 +58,8 @@ pub enum UpstreamAddress {
 }
 
 /// Load balancing policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
     /// Endpoints in turn.

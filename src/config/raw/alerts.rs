@@ -2,21 +2,25 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Duration, OneOrMany, Secret, SecretOrFile, UpstreamTls};
 use crate::alerts::settings::AlertKind;
+#[cfg(test)]
 use crate::config::defaults;
+#[cfg(test)]
 use crate::config::parse::format_duration as shown;
 
 /// Alerts about this instance, sent to a webhook.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Alerts {
     /// URL that receives alerts by POST, in the JSON format of Alertmanager's webhooks: `http://host[:port]/path`, or
     /// the same with `https`. It may contain a token and is never shown.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub webhook: Option<Secret<String>>,
     /// Bearer token for the `authorization` header: a text, or a map with `file`. It is a secret and is never shown.
     pub token: Option<SecretOrFile>,
@@ -28,7 +32,7 @@ pub struct Alerts {
     /// `table_full`, `certificate_expiring`, `upstream_unhealthy` and `upstream_down`. Default: all alerts.
     pub only: Option<OneOrMany<AlertKind>>,
     /// Time after which an alert that is still firing is sent again; at least 30s.
-    #[schemars(extend("default" = shown(defaults::ALERT_REPEAT_INTERVAL)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::ALERT_REPEAT_INTERVAL))))]
     pub interval: Option<Duration>,
     /// Map of labels that every alert gets, such as `cluster`. An `instance` replaces the name of the host in the label
     /// of that name.

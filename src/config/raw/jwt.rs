@@ -1,21 +1,26 @@
 //! JSON Web Tokens, as written in the configuration.
 
+#[cfg(test)]
 use std::borrow::Cow;
 
+#[cfg(test)]
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use super::secret::SecretOrFile;
 use super::values::{Duration, FileName, OneOrMany};
+#[cfg(test)]
 use crate::config::defaults;
+#[cfg(test)]
 use crate::config::parse::format_duration as shown;
 
 /// JSON Web Tokens of clients: where a request has its token, and how tokens are verified.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Jwt {
     /// Header with the token, alone or after a scheme such as `Bearer`.
-    #[schemars(extend("default" = "authorization"))]
+    #[cfg_attr(test, schemars(extend("default" = "authorization")))]
     pub header: Option<String>,
     /// Cookie with the token, in place of a header.
     pub cookie: Option<String>,
@@ -27,7 +32,7 @@ pub struct Jwt {
     /// JSON Web Key Set with which signatures of tokens are verified, as a map.
     pub jwks: Option<FileName>,
     /// Whether a gateway has already verified the tokens. If `true`, Weir does not check signatures.
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(test, schemars(extend("default" = false)))]
     pub trusted: Option<bool>,
     /// Signature algorithms that are accepted, one or a list: `HS256`, `HS384`, `HS512` with a secret; `RS256`,
     /// `RS384`, `RS512`, `PS256`, `PS384`, `PS512`, `ES256`, `ES384`, `EdDSA` with public keys. Default: all that the
@@ -38,12 +43,13 @@ pub struct Jwt {
     /// Accepted audiences of tokens (`aud`), one or a list. Default: not checked.
     pub audience: Option<OneOrMany<String>>,
     /// Maximum difference between the clock of the issuer and that of Weir.
-    #[schemars(extend("default" = shown(defaults::JWT_LEEWAY)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::JWT_LEEWAY))))]
     pub leeway: Option<Duration>,
 }
 
 /// Pattern for the value of a claim.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum ClaimPattern {
     /// Exact value, `true` or `false`.
@@ -52,8 +58,8 @@ pub enum ClaimPattern {
     Number(u64),
     /// Exact text, `*` (present), `!present` (absent) or `~regex` (unanchored).
     Text(
-        #[schemars(extend("title" = "claim pattern", "examples" = ["pro", "*", "!present", "~regex"]))]
-        String,
+        #[cfg_attr(test, schemars(extend("title" = "claim pattern", "examples" = ["pro", "*", "!present", "~regex"])))]
+         String,
     ),
 }
 
@@ -62,6 +68,7 @@ pub enum ClaimPattern {
 #[serde(transparent)]
 pub struct SigningAlgorithm(pub jsonwebtoken::Algorithm);
 
+#[cfg(test)]
 impl JsonSchema for SigningAlgorithm {
     fn schema_name() -> Cow<'static, str> {
         "SigningAlgorithm".into()

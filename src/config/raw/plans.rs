@@ -2,29 +2,32 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::values::PlanName;
 
 /// Plans, which are tiers of clients. Rules set the limits of each plan.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Plans {
     /// Attribute by which members of plans are identified: a map with one of `header`, `cookie`, `query` and `jwt`,
     /// or the word `host`, `country` or `continent`.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub of: Option<MemberAttribute>,
     /// Members: a map from the identifying value to the name of a plan, or a map with only `file`. The identifying
     /// values are secrets and are never shown.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub members: Option<Members>,
     /// Name of the plan of all clients that are not members.
     pub default: Option<PlanName>,
 }
 
 /// Attribute by which members of plans are identified.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum MemberAttribute {
     /// `host`, `country` or `continent`.
@@ -34,7 +37,8 @@ pub enum MemberAttribute {
 }
 
 /// Attribute by which members of plans are identified, in one word.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PlainMemberAttribute {
     /// Host of the request.
@@ -47,9 +51,10 @@ pub enum PlainMemberAttribute {
 
 /// Attribute by which members of plans are identified, with its name: exactly one of `header`, `cookie`, `query` and
 /// `jwt`.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
+#[cfg_attr(test, schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
 pub struct NamedMemberAttribute {
     /// Name of a header; its value identifies the member.
     pub header: Option<String>,
@@ -62,9 +67,10 @@ pub struct NamedMemberAttribute {
 }
 
 /// Members of plans: a map from identifying values to names of plans, or a map with only `file`.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 // Identifying values are usually API keys.
-#[schemars(extend("propertyNames" = { "writeOnly": true }))]
+#[cfg_attr(test, schemars(extend("propertyNames" = { "writeOnly": true })))]
 pub struct Members {
     /// File with a YAML or JSON map from identifying values to plans: see [Data files](lists.md#members-of-plans).
     pub file: Option<String>,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -9,17 +10,20 @@ use super::{
     Address, Backoff, Connections, Duration, OneOrMany, Percentage, ScopeWord, Secret, Size, Tls,
     UpstreamAddress, UpstreamTls,
 };
+#[cfg(test)]
 use crate::config::defaults;
+#[cfg(test)]
 use crate::config::parse::format_duration as shown;
 use crate::rls::settings::{Counting, Smoothing};
 use crate::rules::shared_limit::{Fairness, Mode, OnStoreLoss};
 
 /// Rate limit service for Envoy, compatible with envoyproxy/ratelimit.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Rls {
     /// Address of the gRPC port: an IP address or `localhost` and a port, or `unix:/path`.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub address: Option<Address>,
     /// Address of the HTTP port for `POST /json` and `GET /healthcheck`: an IP address or `localhost`, and a port.
     pub http: Option<Address>,
@@ -42,63 +46,66 @@ pub struct Rls {
     pub scope: Option<RlsScope>,
     /// Units that a request over a limit is charged: `everything` charges all its limits, `only_over` those that are
     /// exceeded, and `all_or_nothing` none.
-    #[schemars(extend("default" = "everything"))]
+    #[cfg_attr(test, schemars(extend("default" = "everything")))]
     pub counting: Option<Counting>,
     /// Settings of single domains: a map from the name of a domain to a map with `counting`, as in `rls.counting`,
     /// and `algorithm`, which is `fixed_window` or `gcra`.
     pub domains: Option<BTreeMap<String, RlsDomain>>,
     /// Whether the whole service runs in shadow mode: it counts every request, and the overall code of every response
     /// is OK.
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(test, schemars(extend("default" = false)))]
     pub shadow_mode: Option<bool>,
     /// Whether every limit is one of several quotas: a request is rejected only if all of them are exceeded.
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(test, schemars(extend("default" = false)))]
     pub quota_mode: Option<bool>,
     /// Share of a limit from which on hits are counted as near the limit, a percentage with up to two decimals.
-    #[schemars(extend("default" = defaults::NEAR_LIMIT))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::NEAR_LIMIT)))]
     pub near_limit: Option<Percentage>,
     /// Whether the service makes Envoy add rate limit headers to responses: `true`, `false`, or a map with the names
     /// of the headers.
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(test, schemars(extend("default" = false)))]
     pub response_headers: Option<ResponseHeaders>,
     /// Whether responses of the service carry dynamic metadata.
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(test, schemars(extend("default" = false)))]
     pub dynamic_metadata: Option<bool>,
     /// Whether the service is healthy while it has no rules yet.
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(test, schemars(extend("default" = false)))]
     pub healthy_without_rules: Option<bool>,
     /// Lifetime and number of gRPC connections, as a map.
     pub connections: Option<RlsConnections>,
 }
 
 /// statsd server to which statistics are sent over UDP.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Statsd {
     /// Address of the statsd server as `host:port`.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub address: Option<String>,
     /// Interval between two transmissions to the statsd server.
-    #[schemars(extend("default" = shown(defaults::STATSD_INTERVAL)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::STATSD_INTERVAL))))]
     pub interval: Option<Duration>,
     /// Map of tags that are appended to every metric name, as `.__NAME=VALUE`.
     pub tags: Option<BTreeMap<String, String>>,
 }
 
 /// HTTP port with statistics for Prometheus.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RlsPrometheus {
     /// Address of the HTTP port for Prometheus: an IP address or `localhost`, and a port.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub address: Option<Address>,
     /// Path of the statistics on the HTTP port for Prometheus. It begins with `/`.
-    #[schemars(extend("default" = defaults::METRICS_PATH))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::METRICS_PATH)))]
     pub path: Option<String>,
 }
 
 /// Source of the rules in the format of envoyproxy/ratelimit: a directory or a management server.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RlsConfig {
     /// Directory with files of rules, relative to the configuration file. Weir reads every file in it and in its
@@ -111,29 +118,30 @@ pub struct RlsConfig {
     pub prefix: Option<String>,
     /// Whether Weir reads files whose names begin with a full stop. It never reads names that begin with two, because
     /// a Kubernetes ConfigMap keeps old versions there.
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(test, schemars(extend("default" = false)))]
     pub dotfiles: Option<bool>,
     /// Whether several files may define the same domain.
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(test, schemars(extend("default" = false)))]
     pub merge_domains: Option<bool>,
     /// Whether a failure to load the rules from `rls.config.directory` is an error. If `false`, Weir starts without
     /// rules.
-    #[schemars(extend("default" = true))]
+    #[cfg_attr(test, schemars(extend("default" = true)))]
     pub required: Option<bool>,
 }
 
 /// Management server that sends the rules by xDS (aggregated discovery service).
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RlsXds {
     /// Address of the management server: `host:port`, `http://host:port`, `https://host:port` (port 443 unless
     /// given), or `unix:/path`.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub address: Option<UpstreamAddress>,
     /// TLS settings for a management server whose address begins with `https://`, as a map.
     pub tls: Option<Box<UpstreamTls>>,
     /// Node ID that Weir sends to the management server.
-    #[schemars(extend("default" = defaults::XDS_NODE_ID))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::XDS_NODE_ID)))]
     pub node: Option<String>,
     /// Map of node metadata that Weir sends to the management server, from names to texts.
     pub metadata: Option<BTreeMap<String, String>>,
@@ -141,15 +149,16 @@ pub struct RlsXds {
     pub headers: Option<BTreeMap<String, Secret<String>>>,
     /// Exponential backoff as `FIRST..MAX`: the first and the maximum pause before Weir contacts the management
     /// server again.
-    #[schemars(extend("default" = "10s..60s"))]
+    #[cfg_attr(test, schemars(extend("default" = "10s..60s")))]
     pub backoff: Option<Backoff>,
     /// Maximum size of a response of the management server.
-    #[schemars(extend("default" = "16MiB"))]
+    #[cfg_attr(test, schemars(extend("default" = "16MiB")))]
     pub largest: Option<Size>,
 }
 
 /// Scope of the limits in the service's documents: `local`, `shared`, or a map.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum RlsScope {
     /// `local` or `shared`, without further settings.
@@ -159,28 +168,30 @@ pub enum RlsScope {
 }
 
 /// Settings of limits in the service's documents that all instances share.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RlsScopeMap {
     /// Mode of the shared limits: `lease`, in which the store grants units to an instance by demand, or `exact`, in
     /// which the store counts each call.
-    #[schemars(extend("default" = "lease"))]
+    #[cfg_attr(test, schemars(extend("default" = "lease")))]
     pub shared: Option<Mode>,
     /// Maximum time for which a call may wait for the store, at most `1s`; with `0s` it never waits.
-    #[schemars(extend("default" = shown(defaults::SHARED_WAIT)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::SHARED_WAIT))))]
     pub wait: Option<Duration>,
     /// Behaviour without a connection to the store: an instance admits its part of the limit (`split`), nothing
     /// (`deny`), everything (`allow`), or the whole limit (`local`).
-    #[schemars(extend("default" = "split"))]
+    #[cfg_attr(test, schemars(extend("default" = "split")))]
     pub on_store_loss: Option<OnStoreLoss>,
     /// Distribution of units if instances demand more than there are: in proportion to demand (`proportional`), or
     /// small demands in full (`max_min`).
-    #[schemars(extend("default" = "proportional"))]
+    #[cfg_attr(test, schemars(extend("default" = "proportional")))]
     pub fairness: Option<Fairness>,
 }
 
 /// Settings of one domain.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RlsDomain {
     /// Units that a request over a limit is charged: `everything`, `only_over` or `all_or_nothing`. Default: the
@@ -192,7 +203,8 @@ pub struct RlsDomain {
 }
 
 /// Rate limit headers that Envoy adds to responses.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum ResponseHeaders {
     /// `true` for headers with the default names, `false` for no headers.
@@ -202,34 +214,36 @@ pub enum ResponseHeaders {
 }
 
 /// Names of the rate limit headers.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResponseHeaderNames {
     /// Name of the header for the limit.
-    #[schemars(extend("default" = defaults::LIMIT_HEADER))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::LIMIT_HEADER)))]
     pub limit: Option<String>,
     /// Name of the header for the remaining units of the limit.
-    #[schemars(extend("default" = defaults::REMAINING_HEADER))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::REMAINING_HEADER)))]
     pub remaining: Option<String>,
     /// Name of the header for the seconds until the limit is whole again.
-    #[schemars(extend("default" = defaults::RESET_HEADER))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::RESET_HEADER)))]
     pub reset: Option<String>,
 }
 
 /// Lifetime and number of gRPC connections.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RlsConnections {
     /// Maximum age of a gRPC connection, randomised by a tenth up or down. After it, Weir sends GOAWAY, and the
     /// client opens a new connection.
-    #[schemars(extend("default" = shown(defaults::RLS_MAX_CONNECTION_AGE)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::RLS_MAX_CONNECTION_AGE))))]
     pub max_age: Option<Duration>,
     /// Maximum time for the calls in flight on a gRPC connection that has reached `rls.connections.max_age`.
-    #[schemars(extend("default" = shown(defaults::RLS_CONNECTION_GRACE)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::RLS_CONNECTION_GRACE))))]
     pub grace: Option<Duration>,
     /// Maximum number of open gRPC connections, from 1 to 100000000. `auto` is an eighth of the file descriptors that
     /// the process may have, half of them without `listeners`, and at most 10000. Beyond it, a new connection
     /// [replaces an old one](../rate-limit-service.md#bounds).
-    #[schemars(extend("default" = "auto"))]
+    #[cfg_attr(test, schemars(extend("default" = "auto")))]
     pub max: Option<Connections>,
 }

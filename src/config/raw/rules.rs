@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -15,7 +16,9 @@ use super::values::{
     Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks, OneOrMany,
     PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
 };
+#[cfg(test)]
 use crate::config::defaults;
+#[cfg(test)]
 use crate::config::parse::format_duration as shown;
 use crate::identify::certificate::CertificateName;
 use crate::limiter::algorithm::Algorithm;
@@ -24,12 +27,13 @@ use crate::limiter::check_options::OnDenied;
 use crate::rules::rule::OnMissing;
 
 /// A rule: the requests to which it applies, the key by which they are counted, and their limits.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Unique name of the rule, used in metrics and headers, and the identity of its counters across reloads. Visible
     /// ASCII without quotes and backslashes, at most 128 characters.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub name: Option<String>,
     /// Conditions that a request must meet for the rule to apply. All given fields must match; within a list, one
     /// item is enough. Default: every request.
@@ -44,7 +48,7 @@ pub struct Rule {
     /// Place where the limit is counted: `local` (this process), `shared` (all instances together, short for `{
     /// shared: lease }`), a map with `shared` or `instances`, or a map with `rls` for [another rate limit
     /// service](remote-limits.md).
-    #[schemars(extend("default" = "local"))]
+    #[cfg_attr(test, schemars(extend("default" = "local")))]
     pub scope: Option<Scope>,
     /// Name of the counter that the rule charges; rules with the same counter and the same key share it. Visible
     /// ASCII without quotes and backslashes, at most 128 characters. Default: the rule's name.
@@ -57,7 +61,7 @@ pub struct Rule {
     /// Treatment of requests that lack a part of the key: `skip` (the rule does not apply), `shared` (all such
     /// requests share one counter), or `deny` (rejected with 403). In shadow mode, by `throttle: shadow` or outside
     /// the share of `enforce`, `deny` rejects nothing and counts the request as `shadow`.
-    #[schemars(extend("default" = "skip"))]
+    #[cfg_attr(test, schemars(extend("default" = "skip")))]
     pub on_missing: Option<OnMissing>,
     /// Rate limit as `N/PERIOD`, such as `100/s`, `10/30s` or `10 per minute`; N is 1 to 4294967295, at most 10⁹ per
     /// second. A rule with `action: limit` needs one of `limit`, `limits`, `token_bucket` and `in_flight`.
@@ -68,27 +72,27 @@ pub struct Rule {
     /// Maximum number of units admitted at once, 1 to 4294967295; an absolute number, not in addition to the limit's
     /// count. Invalid for `fixed_window`, `sliding_window` and `sliding_log`. A `leaky_bucket` with `throttle: delay`
     /// has a burst of 1 unless a greater one is given here. Default: the limit's count.
-    #[schemars(range(min = 1, max = 4_294_967_295_u64))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))]
     pub burst: Option<NonZeroU32>,
     /// Algorithm that counts the limit: `gcra`, `token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_window` or
     /// `sliding_log`. See [Choosing an algorithm](algorithms.md#choosing-an-algorithm).
-    #[schemars(extend("default" = "gcra"))]
+    #[cfg_attr(test, schemars(extend("default" = "gcra")))]
     pub algorithm: Option<Algorithm>,
     /// Token bucket that receives several tokens at once, in place of `limit` and `algorithm`; it holds `burst`
     /// tokens. See [Token bucket with refills](algorithms.md#token-bucket-with-refills).
     pub token_bucket: Option<TokenBucket>,
     /// IANA time zone whose calendar `fixed_window` follows for days, weeks, months and years, such as
     /// `Europe/Berlin`. Valid with `fixed_window` only.
-    #[schemars(extend("default" = "UTC"))]
+    #[cfg_attr(test, schemars(extend("default" = "UTC")))]
     pub timezone: Option<TimeZone>,
     /// Number of sub-windows in which `sliding_window` looks back, 2 to 60. Valid with `sliding_window` only.
     /// Default: two windows.
-    #[schemars(range(min = 2, max = 60))]
+    #[cfg_attr(test, schemars(range(min = 2, max = 60)))]
     pub precision: Option<u8>,
     /// Effect of a reload that changes a limit on the units in use: `keep` leaves them as they are, `proportional`
     /// scales them with the number of units admitted at once, `reset` discards them. See [Changing a
     /// limit](algorithms.md#changing-a-limit).
-    #[schemars(extend("default" = "keep"))]
+    #[cfg_attr(test, schemars(extend("default" = "keep")))]
     pub on_change: Option<OnChange>,
     /// Units that each request costs: a number from 1 to 4294967295, or a map with exactly one of `header`,
     /// `request_bytes`, `response_header` and `response_bytes`. A cost above a limit's burst (or count) is an error,
@@ -104,31 +108,32 @@ pub struct Rule {
     pub refund_on: Option<OneOrMany<OutcomePattern>>,
     /// Maximum number of requests of a key in flight at once, 1 to 4294967295; in addition to a limit, or without
     /// one.
-    #[schemars(range(min = 1, max = 4_294_967_295_u64))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))]
     pub in_flight: Option<NonZeroU32>,
     /// Treatment of requests over the limit: `hard` (reject), `shadow` (dry run), `soft 10%` (mark within a margin),
     /// `delay 500ms` (wait for room), `elastic 3x` (follow the upstream's spare capacity), or a map.
-    #[schemars(extend("default" = "hard"))]
+    #[cfg_attr(test, schemars(extend("default" = "hard")))]
     pub throttle: Option<Throttle>,
     /// Share of keys for which the rule is enforced, `0%` to `100%`, or a map with `share` and `seed`. For all other
     /// keys the rule only counts and reports, as in shadow mode.
-    #[schemars(extend("default" = "100%"))]
+    #[cfg_attr(test, schemars(extend("default" = "100%")))]
     pub enforce: Option<Enforce>,
     /// Charging of rejected requests to this rule's limits: `free` charges nothing, `charge` charges them as if they
     /// had passed.
-    #[schemars(extend("default" = "free"))]
+    #[cfg_attr(test, schemars(extend("default" = "free")))]
     pub on_denied: Option<OnDenied>,
     /// Effect of the rule: `limit` counts requests and enforces limits, `allow` exempts a request from all other
     /// rules, `deny` rejects it with 403. With `allow` and `deny`, only `name`, `match`, `except` and `domain` are
     /// valid beside it.
-    #[schemars(extend("default" = "limit"))]
+    #[cfg_attr(test, schemars(extend("default" = "limit")))]
     pub action: Option<Action>,
     /// Local reply to the requests that this rule rejects.
     pub on_limit: Option<OnLimit>,
 }
 
 /// Conditions on a request. All given fields must match; within a list, one item is enough.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Matcher {
     /// Path patterns, compared with the normalised path, case-sensitively: `/exact`, `/prefix/*` (every path that
@@ -178,7 +183,8 @@ pub struct Matcher {
 }
 
 /// Treatment of a slash at the end of a path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TrailingSlash {
     /// The slash counts: `/login` does not match `/login/`.
@@ -189,7 +195,8 @@ pub enum TrailingSlash {
 }
 
 /// Attribute for whose values requests are counted separately.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum KeyPart {
     /// Attribute that needs no name, such as `client_ip`.
@@ -199,7 +206,8 @@ pub enum KeyPart {
 }
 
 /// Attribute that needs no name, as a part of the key.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PlainKey {
     /// The client's IPv4 address, or the network of its IPv6 address (`client_ip.ipv6_prefix`).
@@ -223,9 +231,10 @@ pub enum PlainKey {
 }
 
 /// Attribute with a name or with settings, as a part of the key; exactly one of these fields.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
+#[cfg_attr(test, schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
 pub struct NamedKey {
     /// Name of a request header whose value is part of the key. A request with several different values is rejected
     /// with 400, unless the header is a list.
@@ -249,15 +258,16 @@ pub struct NamedKey {
 }
 
 /// Networks that count as one client in this rule, by the lengths of their prefixes.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClientNetworks {
     /// Number of leading bits of an IPv6 address that identify one client in this rule, 1 to 128. Default: that of
     /// `client_ip.ipv6_prefix`.
-    #[schemars(range(min = 1, max = 128))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 128)))]
     pub prefix: Option<u8>,
     /// Number of leading bits of an IPv4 address that identify one client in this rule, 1 to 32. Default: all 32.
-    #[schemars(range(min = 1, max = 32))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 32)))]
     pub ipv4_prefix: Option<u8>,
     /// Prefix lengths of several networks around an IPv6 client, 1 to 128 bits each, from the narrowest network to
     /// the widest, such as `[64, 56, 48]`. All of them are counted at once, each against its item of `limits`.
@@ -268,12 +278,14 @@ pub struct ClientNetworks {
 }
 
 /// Prefix length: a number of leading bits, from 1 to 128.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(transparent)]
-pub struct Prefix(#[schemars(range(min = 1, max = 128))] pub u8);
+pub struct Prefix(#[cfg_attr(test, schemars(range(min = 1, max = 128)))] pub u8);
 
 /// One limit of a rule: a rate, or a map.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum Limit {
     /// Rate, such as `100/s`.
@@ -283,19 +295,21 @@ pub enum Limit {
 }
 
 /// Token bucket that receives several tokens at once.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TokenBucket {
     /// Number of tokens added to the bucket at once, 1 to 4294967295; at most `burst`, which defaults to this number.
-    #[schemars(required, range(min = 1, max = 4_294_967_295_u64))]
+    #[cfg_attr(test, schemars(required, range(min = 1, max = 4_294_967_295_u64)))]
     pub refill: Option<NonZeroU32>,
     /// Time between two refills of the bucket, such as `6s`; at least 1ms.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub every: Option<Duration>,
 }
 
 /// One limit of a rule, with its own settings.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LimitMap {
     /// Rate as `N/PERIOD`, such as `1000/d`. Each item needs this or `token_bucket`.
@@ -305,7 +319,7 @@ pub struct LimitMap {
     /// Maximum number of units admitted at once, 1 to 4294967295; an absolute number, not in addition to the limit's
     /// count. Invalid for `fixed_window`, `sliding_window` and `sliding_log`. Default: the rule's `burst`, or the
     /// limit's count.
-    #[schemars(range(min = 1, max = 4_294_967_295_u64))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))]
     pub burst: Option<NonZeroU32>,
     /// Algorithm of this limit: `gcra`, `token_bucket`, `leaky_bucket`, `fixed_window`, `sliding_window` or
     /// `sliding_log`. Default: the rule's `algorithm`.
@@ -313,7 +327,8 @@ pub struct LimitMap {
 }
 
 /// Treatment of requests over the limit.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum Throttle {
     /// Short form, such as `hard` or `delay 500ms`.
@@ -324,7 +339,8 @@ pub enum Throttle {
 
 /// Treatment of requests over the limit: a margin (`soft`), a wait (`delay` or `wait`), or a limit that follows the
 /// upstream (`elastic`).
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ThrottleMap {
     /// Margin above the limit within which requests pass with a mark, above 0% and at most 1000%, with at most two
@@ -335,7 +351,7 @@ pub struct ThrottleMap {
     pub delay: Option<Duration>,
     /// Maximum number of requests of a key that wait at once, 1 to 4294967294. Valid with `delay` or `wait`, without
     /// `soft`. Default: as many as `delay` admits, at most 10000.
-    #[schemars(range(min = 1, max = 4_294_967_294_u64))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_294_u64)))]
     pub queue: Option<u32>,
     /// Alternative way to write `delay`: a map with `max`.
     pub wait: Option<Wait>,
@@ -345,16 +361,18 @@ pub struct ThrottleMap {
 }
 
 /// Delay of requests over the limit.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Wait {
     /// Maximum time that a request over the limit waits for room, at most `1h`.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub max: Option<Duration>,
 }
 
 /// Share of keys for which a rule is enforced.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum Enforce {
     /// Percentage of the keys.
@@ -364,19 +382,21 @@ pub enum Enforce {
 }
 
 /// Share of keys for which a rule is enforced, and the text that selects them.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EnforceMap {
     /// Share of keys for which the rule is enforced, `0%` to `100%`, with at most two decimals.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub share: Option<Percentage>,
     /// Text that selects the keys for which the rule is enforced; a different text selects different keys.
-    #[schemars(extend("default" = defaults::ENFORCE_SEED))]
+    #[cfg_attr(test, schemars(extend("default" = defaults::ENFORCE_SEED)))]
     pub seed: Option<String>,
 }
 
 /// Effect of a rule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// Exempts a request from all other rules.
@@ -389,11 +409,12 @@ pub enum Action {
 }
 
 /// Local reply to the requests that a rule rejects, and bans of their keys.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OnLimit {
     /// Status code of the rejection, 400 to 599.
-    #[schemars(range(min = 400, max = 599), extend("default" = defaults::REJECTION_STATUS))]
+    #[cfg_attr(test, schemars(range(min = 400, max = 599), extend("default" = defaults::REJECTION_STATUS)))]
     pub status: Option<u16>,
     /// Body of the rejection: a map with exactly one of `text`, `json`, `file` and `fallback`. Default: `too many
     /// requests`.
@@ -409,14 +430,15 @@ pub struct OnLimit {
     /// rule rejects all of them. Each further ban lasts twice as long as the one before, at most `ban_max`.
     pub ban: Option<Duration>,
     /// Maximum duration of a ban, and the time for which a ban is remembered after its end. Valid with `ban` only.
-    #[schemars(extend("default" = shown(defaults::MAX_BAN)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::MAX_BAN))))]
     pub ban_max: Option<Duration>,
 }
 
 /// Body of a rejection; exactly one of these fields.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
+#[cfg_attr(test, schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
 pub struct Body {
     /// Text of the rejection's body.
     pub text: Option<String>,
@@ -431,7 +453,8 @@ pub struct Body {
 }
 
 /// Degraded response in place of a rejection: the last good response (`cached`), or a file.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Fallback {
     /// Memory for all stored responses of the rule together, such as `16MiB`; a rejected request receives the last
@@ -441,7 +464,7 @@ pub struct Fallback {
     /// responses are not stored. Default: `1MiB`.
     pub largest: Option<Size>,
     /// Maximum age of a stored response; older ones are not sent.
-    #[schemars(extend("default" = shown(defaults::MAX_CACHED_AGE)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::MAX_CACHED_AGE))))]
     pub max_age: Option<Duration>,
     /// Request headers on which no response to these requests depends, such as `[user-agent, referer]`; they are not
     /// part of the cache key. Not `authorization`, `connection`, `cookie`, `host` and `proxy-authorization`.
@@ -454,6 +477,6 @@ pub struct Fallback {
     /// HEAD]`.
     pub methods: Option<OneOrMany<Method>>,
     /// Status code with which the file is sent, 200 to 599.
-    #[schemars(range(min = 200, max = 599), extend("default" = defaults::FALLBACK_STATUS))]
+    #[cfg_attr(test, schemars(range(min = 200, max = 599), extend("default" = defaults::FALLBACK_STATUS)))]
     pub status: Option<u16>,
 }

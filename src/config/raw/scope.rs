@@ -3,17 +3,23 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Auto, Duration, OneOrMany, UpstreamAddress, UpstreamTls};
+#[cfg(test)]
 use crate::config::defaults;
+#[cfg(test)]
 use crate::config::parse::format_duration as shown;
 use crate::rules::remote_limit::OnError;
-use crate::rules::shared_limit::{Fairness, MAX_PRIORITY, Mode, OnStoreLoss};
+#[cfg(test)]
+use crate::rules::shared_limit::MAX_PRIORITY;
+use crate::rules::shared_limit::{Fairness, Mode, OnStoreLoss};
 
 /// Place where a rule's limit is counted: `local`, `shared`, or a map.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum Scope {
     /// `local` or `shared`, without further settings.
@@ -23,7 +29,8 @@ pub enum Scope {
 }
 
 /// Place where a limit is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ScopeWord {
     /// Counted in this process.
@@ -34,7 +41,8 @@ pub enum ScopeWord {
 
 /// Settings of a limit that another rate limit service counts over Envoy's protocol (`rls`), or that all instances
 /// share (`shared` or `instances`).
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScopeMap {
     /// Address of the other rate limit service that keeps the limit: `host:port`, `https://host:port` or
@@ -48,11 +56,11 @@ pub struct ScopeMap {
     /// actions use.
     pub descriptor: Option<OneOrMany<DescriptorEntry>>,
     /// Maximum time to wait for the response of the other rate limit service.
-    #[schemars(extend("default" = shown(defaults::REMOTE_TIMEOUT)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::REMOTE_TIMEOUT))))]
     pub timeout: Option<Duration>,
     /// Treatment of a request if the other rate limit service does not respond: `allow` forwards it (fail open),
     /// `deny` rejects it with 503 (fail closed), `local` applies the rule's `limit` or `limits` in this process.
-    #[schemars(extend("default" = "allow"))]
+    #[cfg_attr(test, schemars(extend("default" = "allow")))]
     pub on_error: Option<OnError>,
     /// TLS settings for another rate limit service whose address begins with `https://`, as a map. Default: the
     /// system's authorities.
@@ -62,19 +70,19 @@ pub struct ScopeMap {
     /// `instances`.
     pub shared: Option<Mode>,
     /// Maximum time that a request waits for the store, up to `1s`; `0s` for never. Valid with `lease` and `exact`.
-    #[schemars(extend("default" = shown(defaults::SHARED_WAIT)))]
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::SHARED_WAIT))))]
     pub wait: Option<Duration>,
     /// Limit of an instance while it has no connection to the store: its part (`split`), nothing (`deny`), everything
     /// (`allow`), or the whole limit (`local`).
-    #[schemars(extend("default" = "split"))]
+    #[cfg_attr(test, schemars(extend("default" = "split")))]
     pub on_store_loss: Option<OnStoreLoss>,
     /// Distribution of units if instances demand more than there are: in proportion to demand (`proportional`), or
     /// small demands in full and the others equally (`max_min`). Valid with `lease` only.
-    #[schemars(extend("default" = "proportional"))]
+    #[cfg_attr(test, schemars(extend("default" = "proportional")))]
     pub fairness: Option<Fairness>,
     /// Priority of the instance's demand if there are not enough units, 0 to 3; 0 is served first. Valid with `lease`
     /// only.
-    #[schemars(range(min = 0, max = MAX_PRIORITY), extend("default" = defaults::SHARED_PRIORITY))]
+    #[cfg_attr(test, schemars(range(min = 0, max = MAX_PRIORITY), extend("default" = defaults::SHARED_PRIORITY)))]
     pub priority: Option<u8>,
     /// Number of instances by which the limit is divided: a number from 1 to 1000000, `{ dns: HOST }` for the number
     /// of addresses of a name, or `auto` for the number of instances registered in the store. Valid with `split`
@@ -83,11 +91,12 @@ pub struct ScopeMap {
 }
 
 /// Number of instances by which a limit is divided.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum Instances {
     /// Fixed number, from 1 to 1000000.
-    Count(#[schemars(range(min = 1, max = 1_000_000))] NonZeroU32),
+    Count(#[cfg_attr(test, schemars(range(min = 1, max = 1_000_000)))] NonZeroU32),
     /// Number of instances registered in the store.
     Auto(Auto),
     /// Number of addresses of a DNS name.
@@ -95,21 +104,23 @@ pub enum Instances {
 }
 
 /// DNS name with one address for each instance, such as that of a headless service.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InstancesDns {
     /// Name whose addresses are counted as instances, such as that of a headless service. Required in the map.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub dns: Option<String>,
 }
 
 /// Entry of a descriptor.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
-#[schemars(inline)]
+#[cfg_attr(test, schemars(inline))]
 pub enum DescriptorEntry {
     /// Key of the entry whose value is the next part of the rule's `key`.
-    Name(#[schemars(extend("title" = "name"))] String),
+    Name(#[cfg_attr(test, schemars(extend("title" = "name")))] String),
     /// Fixed entry: a map of one key to its value.
     Fixed(BTreeMap<String, String>),
 }

@@ -1,8 +1,10 @@
 //! Secret values of a configuration.
 
+#[cfg(test)]
 use std::borrow::Cow;
 use std::fmt;
 
+#[cfg(test)]
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 
@@ -38,6 +40,7 @@ impl<T> fmt::Debug for Secret<T> {
     }
 }
 
+#[cfg(test)]
 impl<T: JsonSchema> JsonSchema for Secret<T> {
     fn inline_schema() -> bool {
         true
@@ -59,7 +62,8 @@ impl<T: JsonSchema> JsonSchema for Secret<T> {
 }
 
 /// A secret, or a map with the name of a file that holds it.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum SecretOrFile {
     /// Text of the secret, best taken from the environment, as in `${SECRET}`.

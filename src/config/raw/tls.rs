@@ -1,13 +1,16 @@
 //! TLS termination, TLS origination, and names in client certificates, as written in the configuration.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{HeaderPattern, OneOrMany};
+#[cfg(test)]
 use crate::config::defaults;
 
 /// TLS termination on a listener. Files are reloaded when they change.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
     /// File with the certificate in PEM, followed by the intermediate certificates that lead to an authority. Needs
@@ -23,27 +26,29 @@ pub struct Tls {
     pub client_ca: Option<String>,
     /// Whether clients must present a certificate: `required`, or `optional`. With `optional` a client may present
     /// none, but an invalid certificate still ends the connection. Needs `client_ca`.
-    #[schemars(extend("default" = "required"))]
+    #[cfg_attr(test, schemars(extend("default" = "required")))]
     pub client_auth: Option<ClientAuth>,
     /// Maximum number of TLS handshakes in flight on each worker, from 1 to 100000. Further clients are queued.
-    #[schemars(range(min = 1, max = 100_000), extend("default" = defaults::MAX_HANDSHAKES))]
+    #[cfg_attr(test, schemars(range(min = 1, max = 100_000), extend("default" = defaults::MAX_HANDSHAKES)))]
     pub handshakes: Option<usize>,
 }
 
 /// A certificate and its private key.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Certificate {
     /// File with a further certificate in PEM, followed by the intermediate certificates that lead to an authority.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub certificate: Option<String>,
     /// File with the private key of `certificate` in PEM, not encrypted: RSA, ECDSA or Ed25519.
-    #[schemars(required)]
+    #[cfg_attr(test, schemars(required))]
     pub key: Option<String>,
 }
 
 /// Whether clients must present a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
     /// Connections without a client certificate are rejected.
@@ -53,7 +58,8 @@ pub enum ClientAuth {
 }
 
 /// TLS settings for connections to an upstream or another service. Files are reloaded when they change.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamTls {
     /// File with the certificate authorities that may issue the server's certificate, in PEM. Without it, Weir trusts
@@ -70,22 +76,24 @@ pub struct UpstreamTls {
     pub server_name: Option<String>,
     /// Whether the server's certificate is verified. `insecure` turns verification off, so that any server is
     /// trusted.
-    #[schemars(extend("default" = true))]
+    #[cfg_attr(test, schemars(extend("default" = true)))]
     pub verify: Option<Verify>,
 }
 
 /// Whether the server's certificate is verified.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(untagged)]
 pub enum Verify {
     /// `true`: the certificate is verified.
-    Switch(#[schemars(extend("const" = true))] bool),
+    Switch(#[cfg_attr(test, schemars(extend("const" = true)))] bool),
     /// `insecure`: the certificate is not verified.
     Disabled(NotVerified),
 }
 
 /// Value that turns verification off.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum NotVerified {
     /// The server's certificate is not verified, so that any server is trusted.
@@ -93,7 +101,8 @@ pub enum NotVerified {
 }
 
 /// Patterns for names in the client certificate. All given fields must match; within a list, one item is enough.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CertificateNames {
     /// Patterns for the SPIFFE identity in the client certificate: an exact value, `*` (present), `!present` (absent)

@@ -1,5 +1,6 @@
 //! Converts counters when their limit changes.
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -9,7 +10,8 @@ use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
 
 /// What a reload does to a limit's counters when the limit changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnChange {
     /// Units in use stay in use.

@@ -2,13 +2,15 @@
 
 use std::fmt;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::latency::Samples;
 
 /// A measurement that indicates how much more the upstream can take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Signal {
     /// Requests waiting for the upstream's response, compared with an adaptive limit.
