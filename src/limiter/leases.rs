@@ -134,7 +134,6 @@ impl Limiter {
             account.pause_after_partial_grant(now);
         }
         let outcome = if u64::from(units) >= needed {
-            account.late_grants = 0;
             LeaseOutcome::Ready(account.start_renewal(now))
         } else if account.pauses_until > now {
             LeaseOutcome::Rejected(account.pauses_until.since(now))
@@ -179,14 +178,14 @@ impl Limiter {
     }
 
     /// Stores what the store has granted. `sent` is when the query was sent: the lease expires by this process's clock,
-    /// counted from then. Returns what to do next.
+    /// counted from then.
     pub fn apply_grant(
         &self,
         request: &LeaseRequest,
         grant: LeaseGrant,
         sent: Timestamp,
         now: Timestamp,
-    ) -> AfterGrant {
+    ) -> AppliedGrant {
         let SharedCounter { limit: meter, key } = request.counter;
         let mut shard = self.table.lock(self.table.shard_of(key));
         let quota = shard.quota(meter).filter(|quota| quota.is_leased()).copied();
@@ -195,24 +194,27 @@ impl Limiter {
         let accounts = shard.lease_accounts_mut();
         let (Some(account), Some(quota)) = (accounts.get_mut(&key), quota) else {
             accounts.remove(&key);
-            return AfterGrant::Done;
+            return AppliedGrant { next: AfterGrant::Done, serves_waiting: false };
         };
+        let quota = unconditional_count::quota_with_limit(quota, account.limit);
         // The wait that was computed for the previous limit says nothing about this one.
         let none = Duration::ZERO;
         let grant = match account.is_for_other_quota(&quota) {
             true => LeaseGrant { wait: none, spread: none, pause: none, ..grant },
             false => grant,
         };
+        let serves_waiting = grant.covers_waiting(request) && !request.is_hopelessly_late(grant, sent, now);
         let held = account.apply_grant(request, grant, held, sent, now);
-        let next = match account.start_next_request(request, held, in_use, now) {
-            true => AfterGrant::Query,
-            false => account.review_at(now).map_or(AfterGrant::Done, AfterGrant::Review),
-        };
-        let is_idle = account.is_idle(now);
-        if !write_lease(&mut shard, key, meter, held, now) || is_idle {
+        let next = account.next_step(request, held, in_use, now);
+        let is_stored = write_lease(&mut shard, key, meter, held, now);
+        if !is_stored || next == AfterGrant::Done {
             shard.lease_accounts_mut().remove(&key);
         }
-        next
+        match is_stored {
+            true => AppliedGrant { next, serves_waiting },
+            // The table is full.
+            false => AppliedGrant { next: AfterGrant::Done, serves_waiting: false },
+        }
     }
 
     /// Returns whether a query about a counter is queued or in flight.
@@ -227,6 +229,15 @@ impl Limiter {
         let mut shard = self.table.lock(self.table.shard_of(key));
         if let Some(account) = shard.lease_accounts_mut().get_mut(&key) {
             account.abandon_request(request);
+        }
+    }
+
+    /// Repeats a query for which the store could grant nothing. It is still pending, for the same requests.
+    pub fn repeat_request(&self, request: &LeaseRequest) {
+        let key = request.counter.key;
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        if let Some(account) = shard.lease_accounts_mut().get_mut(&key) {
+            account.repeat_request(request);
         }
     }
 
@@ -271,11 +282,16 @@ impl LeaseAccount {
         {
             self.needed = needed;
         }
-        if self.is_grant_awaited && self.has_lapsed_units() {
-            self.is_grant_awaited = false;
-            self.late_grants = self.late_grants.saturating_add(1);
-        }
     }
+}
+
+/// Result of a grant of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppliedGrant {
+    /// What follows.
+    pub next: AfterGrant,
+    /// Whether requests that waited for it may get units, now or with another query.
+    pub serves_waiting: bool,
 }
 
 /// What follows a grant of the store.
@@ -283,9 +299,9 @@ impl LeaseAccount {
 pub enum AfterGrant {
     /// Requests that arrived since the query need units: query the store again.
     Query,
-    /// Units are held: review the counter at this time.
+    /// Review the counter at this time.
     Review(Timestamp),
-    /// No units are held.
+    /// Nothing: the lease account has been removed.
     Done,
 }
 

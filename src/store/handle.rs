@@ -19,7 +19,7 @@ const MAX_QUEUED: usize = 65_536;
 pub struct QueuedCounter {
     /// The counter.
     pub counter: SharedCounter,
-    /// Whether to query the counter; if not, a query is already in flight.
+    /// Whether to query the counter; if not, a query is queued or in flight.
     pub needs_query: bool,
     /// The request that waits for the response.
     pub waiter: Option<LeaseWaiter>,

@@ -11,7 +11,9 @@ use std::time::Duration;
 use super::call_latency::CallLatency;
 use super::protocol::{self, InstanceInfo};
 use crate::limiter::Limiter;
-use crate::limiter::leases::{AfterGrant, LeaseGrant, LeaseRequest, LeaseReview, SharedCounter};
+use crate::limiter::leases::{
+    AfterGrant, AppliedGrant, LeaseGrant, LeaseRequest, LeaseReview, SharedCounter,
+};
 use crate::limiter::timestamp::Timestamp;
 
 /// Maximum counters per call, which bounds how long a call occupies the store.
@@ -181,13 +183,8 @@ impl LeaseScheduler {
         let mut counters: Vec<_> = group.queued.drain(..count).collect();
         counters.sort_unstable();
         counters.dedup();
-        counters.retain(|counter| {
-            let is_skipped = is_abandoned(*counter);
-            if is_skipped {
-                limiter.cancel_request(*counter);
-            }
-            !is_skipped
-        });
+        let skipped: Vec<_> = counters.extract_if(.., |counter| is_abandoned(*counter)).collect();
+        skipped.iter().for_each(|counter| limiter.cancel_request(*counter));
         let latency = self.latency.of_next_call(now);
         let requests: Vec<_> =
             counters.into_iter().filter_map(|counter| limiter.lease_request(counter, latency, now)).collect();
@@ -200,18 +197,15 @@ impl LeaseScheduler {
                 bans.push((counter, is_new));
             }
         }
+        group.is_call_in_flight = !encoded.is_empty();
+        let generation = group.generation.clone();
+        for counter in skipped {
+            self.schedule_review(counter, now.saturating_add(GIVE_BACK_DELAY));
+        }
         if encoded.is_empty() {
             return self.next_batch(limiter, now, is_abandoned);
         }
-        group.is_call_in_flight = true;
-        Some(LeaseBatch {
-            group: index as u16,
-            requests,
-            bans,
-            encoded,
-            generation: group.generation.clone(),
-            sent_at: now,
-        })
+        Some(LeaseBatch { group: index as u16, requests, bans, encoded, generation, sent_at: now })
     }
 
     /// Stores what the store has granted. Counters for which the store granted nothing, because its clock was outside
@@ -222,7 +216,7 @@ impl LeaseScheduler {
         reply: &BatchReply,
         limiter: &Limiter,
         now: Timestamp,
-        mut on_grant: impl FnMut(&LeaseRequest, LeaseGrant),
+        mut on_grant: impl FnMut(&LeaseRequest, LeaseGrant, AppliedGrant),
     ) {
         self.latency.record(now.since(batch.sent_at), now);
         let group = &mut self.groups[usize::from(batch.group)];
@@ -233,12 +227,13 @@ impl LeaseScheduler {
             store_nanos.saturating_sub(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX));
         for (request, grant) in batch.requests.iter().zip(&reply.grants) {
             let Some(grant) = protocol::decode_grant(grant, reply.store_time) else {
-                limiter.abandon_request(request);
+                limiter.repeat_request(request);
                 self.enqueue(request.counter);
                 continue;
             };
-            on_grant(request, grant);
-            match limiter.apply_grant(request, grant, batch.sent_at, now) {
+            let applied = limiter.apply_grant(request, grant, batch.sent_at, now);
+            on_grant(request, grant, applied);
+            match applied.next {
                 AfterGrant::Query => self.enqueue(request.counter),
                 AfterGrant::Review(at) => self.schedule_review(request.counter, at),
                 AfterGrant::Done => {}
@@ -297,7 +292,7 @@ mod tests {
         let batch = scheduler.next_batch(&limiter, at(0), &mut |_| false).unwrap();
         let grants = vec![vec![10, 1_000_000, 0, 0, 0, 50]];
         let reply = BatchReply { generation: "1".into(), store_time: 1, grants };
-        scheduler.apply_reply(&batch, &reply, &limiter, at(1), |_, _| {});
+        scheduler.apply_reply(&batch, &reply, &limiter, at(1), |_, _, _| {});
         limiter
     }
 
@@ -335,11 +330,11 @@ mod tests {
             store_time: 1,
             grants: vec![vec![granted, 20_000, 0, 0, 0, 50]],
         };
-        scheduler.apply_reply(&first, &reply(1), &limiter, at(2), |_, _| {});
+        scheduler.apply_reply(&first, &reply(1), &limiter, at(2), |_, _, _| {});
         assert!(limiter.is_request_pending(counter));
         let (needed_next, second) = next(&mut scheduler, 2).unwrap();
         assert_eq!([needed, needed_next], [1, 1]);
-        scheduler.apply_reply(&second, &reply(1), &limiter, at(3), |_, _| {});
+        scheduler.apply_reply(&second, &reply(1), &limiter, at(3), |_, _, _| {});
         assert!(!limiter.is_request_pending(counter) && next(&mut scheduler, 3).is_none());
     }
 

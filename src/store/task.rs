@@ -1,6 +1,6 @@
 //! Task that communicates with the store, on a thread of its own, apart from all requests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::settings::StoreSettings;
 use crate::clock::Clock;
 use crate::jitter::{backoff, equal_jitter};
 use crate::limiter::key::KeyHasher;
-use crate::limiter::leases::{LeaseRequest, SharedCounter};
+use crate::limiter::leases::{AfterGrant, AppliedGrant, LeaseRequest, SharedCounter};
 use crate::limiter::{Fleet, Limiter};
 use crate::telemetry::metrics::{StoreMetrics, StoreOutcome};
 
@@ -143,6 +143,10 @@ pub async fn run(
 impl<F: FnMut(Fleet)> StoreTask<F> {
     async fn run(mut self, mut queue: mpsc::Receiver<QueuedCounter>) {
         loop {
+            // Requests that are in a query must be known before its response.
+            while let Ok(want) = queue.try_recv() {
+                self.handle_queued(want);
+            }
             let now = self.clock.now();
             let due = self.scheduler.review_due(&self.limiter, now);
             if !self.handle.is_unreachable() {
@@ -163,9 +167,6 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
                 want = queue.recv() => {
                     let Some(want) = want else { return };
                     self.handle_queued(want);
-                    while let Ok(want) = queue.try_recv() {
-                        self.handle_queued(want);
-                    }
                 }
                 Some(done) = self.in_flight.join_next() => {
                     if let Ok(done) = done {
@@ -235,14 +236,12 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             CompletedCall::Leased(batch, Ok(reply)) => {
                 let now = self.clock.now();
                 self.metrics.record_call(StoreOutcome::Ok, now.since(batch.sent_at));
-                let (metrics, mut exhausted) = (&self.metrics, BTreeSet::new());
-                self.scheduler.apply_reply(&batch, &reply, &self.limiter, now, |request, grant| {
+                let (metrics, mut applied) = (&self.metrics, Vec::with_capacity(batch.requests.len()));
+                self.scheduler.apply_reply(&batch, &reply, &self.limiter, now, |request, grant, result| {
                     metrics.record_lease_request(grant.granted, request.returned.units);
-                    if !grant.covers_waiting(request) {
-                        exhausted.insert(request.counter);
-                    }
+                    applied.push((request.counter, result));
                 });
-                self.wake_waiters(&batch, &exhausted);
+                self.wake_waiters(&applied);
             }
             CompletedCall::Leased(batch, Err(error)) => {
                 self.metrics.record_call(error.outcome(), Duration::ZERO);
@@ -264,13 +263,13 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
         }
     }
 
-    /// Wakes the requests that wait for these counters, so that they decide again. The store had no units for those that
-    /// are `exhausted`.
-    fn wake_waiters(&mut self, batch: &LeaseBatch, exhausted: &BTreeSet<SharedCounter>) {
-        for LeaseRequest { counter, .. } in &batch.requests {
-            let has_units = !exhausted.contains(counter);
-            self.sent_waiters.remove(counter).into_iter().flatten().for_each(|waiter| waiter.wake(has_units));
-            if !self.limiter.is_request_pending(*counter) {
+    /// Wakes the requests that wait for these counters, so that they decide again. Those that arrived after the query wait
+    /// for the next one, if there is one.
+    fn wake_waiters(&mut self, applied: &[(SharedCounter, AppliedGrant)]) {
+        for (counter, AppliedGrant { next, serves_waiting }) in applied {
+            let included = self.sent_waiters.remove(counter).into_iter().flatten();
+            included.for_each(|waiter| waiter.wake(*serves_waiting));
+            if *next != AfterGrant::Query {
                 self.waiters.remove(counter).into_iter().flatten().for_each(|waiter| waiter.wake(true));
             }
         }
@@ -292,6 +291,8 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             return;
         }
         self.is_registering = true;
+        // A limit that was removed meanwhile has no response.
+        self.waiters.retain(|_, waiters| waiters.iter().any(|waiter| !waiter.sender.is_closed()));
         let interval = self.heartbeat_interval();
         self.next_heartbeat = Instant::now() + interval;
         let store = Arc::clone(&self.store);

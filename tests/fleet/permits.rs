@@ -201,7 +201,13 @@ impl PermitSimulation {
                 if instance.number != number {
                     return;
                 }
-                instance.scheduler.apply_reply(&batch, &reply, &instance.limiter, time(self.now), |_, _| {});
+                instance.scheduler.apply_reply(
+                    &batch,
+                    &reply,
+                    &instance.limiter,
+                    time(self.now),
+                    |_, _, _| {},
+                );
                 // Requests that have waited for 20 ms or more have been rejected.
                 let (waiting, now) = (std::mem::take(&mut instance.waiting), self.now);
                 for since in waiting.into_iter().filter(|since| now - since < 20) {

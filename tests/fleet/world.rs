@@ -414,7 +414,7 @@ impl FleetSimulation {
                 let sent = self.sent[&(number, id)];
                 self.record_grants(number, sent, &batch, &reply);
                 let instance = &mut self.instances[number];
-                instance.scheduler.apply_reply(&batch, &reply, &instance.limiter, now, |_, _| {});
+                instance.scheduler.apply_reply(&batch, &reply, &instance.limiter, now, |_, _, _| {});
                 let counters: Vec<_> = batch.requests.iter().map(|it| it.counter).collect();
                 self.retry_waiting(number, &counters);
                 self.send_calls(number);

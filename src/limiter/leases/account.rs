@@ -7,7 +7,7 @@ mod review;
 use std::time::Duration;
 
 use super::lease_request::{LeaseGrant, LeaseRequest, MAX_VALID, ReturnedUnits, StoreCounterKind};
-use super::{LeasePolicy, SharedCounter};
+use super::{AfterGrant, LeasePolicy, SharedCounter};
 use crate::limiter::algorithm::lease::{LeaseState, MAX_UNITS};
 use crate::limiter::quota::Quota;
 use crate::limiter::table::LimitId;
@@ -87,9 +87,9 @@ pub(in crate::limiter) struct LeaseAccount {
     /// Units for waiting requests, since the last query.
     pub(super) needed: u32,
     /// Whether the last grant was for waiting requests alone.
-    pub(super) is_grant_awaited: bool,
-    /// Consecutive grants that expired before the waiting requests spent them.
-    pub(super) late_grants: u32,
+    is_grant_awaited: bool,
+    /// Number of the latest such grants that expired before they were spent.
+    late_grants: u32,
     /// Units rejected, since the last query.
     rejected: u64,
     /// Units spent beyond the lease.
@@ -255,6 +255,9 @@ impl LeaseAccount {
         let max_validity = kind.max_validity(policy.is_exact);
         let period = max_validity * 13 / 16;
         let left = self.expire(held, now);
+        if std::mem::take(&mut self.is_grant_awaited) {
+            self.late_grants = if self.lapsed.units > 0 { self.late_grants.saturating_add(1) } else { 0 };
+        }
         let demanded = self.count_demand(left, now, period);
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
         let ahead = (self.demand_rate * period.as_secs_f64()).min(kind.max_leasable(max_validity));
@@ -357,25 +360,29 @@ impl LeaseAccount {
         LeaseState::Units(lease.units - reserve, lease.until)
     }
 
-    /// Starts the next query if requests need units that arrived while this one was in flight. Returns whether it did.
-    pub(super) fn start_next_request(
+    /// Returns what follows a grant. Starts the next query if requests need units that arrived while this one was in
+    /// flight.
+    pub(super) fn next_step(
         &mut self,
         request: &LeaseRequest,
         held: LeaseState,
         in_use: u64,
         now: Timestamp,
-    ) -> bool {
+    ) -> AfterGrant {
         let needed = u64::from(self.needed).saturating_add(request.needed.into()).saturating_add(in_use);
-        if u64::from(held.units(now)) >= needed || self.pauses_until > now {
+        let there = held.units(now).saturating_add(self.held_back(now));
+        if u64::from(there) >= needed || self.pauses_until > now {
             // They are served or rejected when they are decided again.
             self.needed = 0;
         }
-        self.needed > 0 && self.start_request(now)
-    }
-
-    /// Whether units have expired that are not given back yet.
-    pub(super) const fn has_lapsed_units(&self) -> bool {
-        self.lapsed.units > 0
+        if self.needed > 0 && self.start_request(now) {
+            return AfterGrant::Query;
+        }
+        if self.is_idle(now) {
+            return AfterGrant::Done;
+        }
+        let idle_from = self.pauses_until.max(now.saturating_add(MEMORY));
+        AfterGrant::Review(self.review_at(now).unwrap_or(idle_from))
     }
 
     /// Whether a query is queued or in flight.
@@ -406,8 +413,13 @@ impl LeaseAccount {
         self.owed > 0 && !self.is_requesting
     }
 
+    pub(super) fn repeat_request(&mut self, question: &LeaseRequest) {
+        self.needed = self.needed.saturating_add(question.needed);
+        self.owed = self.owed.saturating_add(question.owed);
+    }
+
     pub(super) fn abandon_request(&mut self, question: &LeaseRequest) {
-        self.is_requesting = false;
+        self.cancel_request();
         self.owed = self.owed.saturating_add(question.owed);
     }
 

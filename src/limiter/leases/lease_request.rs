@@ -131,7 +131,8 @@ impl LeasePolicy {
         arrival.saturating_mul(1_u32.checked_shl(late_grants).unwrap_or(u32::MAX)).min(self.max_arrival())
     }
 
-    /// Maximum of [`Self::arrival`]: after seven eighths of it, no request waits any more.
+    /// Maximum of [`Self::arrival`]: after seven eighths of it no request waits any more, except by rules whose
+    /// requests wait for almost a second.
     pub(super) fn max_arrival(&self) -> Duration {
         (self.max_wait.saturating_mul(8) / 7).clamp(MIN_ARRIVAL, MAX_VALID)
     }
@@ -203,9 +204,21 @@ impl StoreCounterKind {
         is_exact: bool,
     ) -> Duration {
         let fits = |valid: &Duration| f64::from(needed) <= self.max_leasable(*valid);
-        let ahead = is_ahead.then(|| self.max_validity(is_exact));
-        let to_arrive = [arrival, MIN_ARRIVAL].map(|arrival| self.valid_to_arrive(arrival, is_exact));
-        ahead.into_iter().chain(to_arrive).find(fits).unwrap_or_default()
+        if let Some(ahead) = is_ahead.then(|| self.max_validity(is_exact)).filter(fits) {
+            return ahead;
+        }
+        let to_arrive = self.valid_to_arrive(arrival.min(self.max_valid_of(needed)), is_exact);
+        if to_arrive >= self.valid_to_arrive(MIN_ARRIVAL, is_exact) { to_arrive } else { Duration::ZERO }
+    }
+
+    /// Maximum validity of a lease of this many units.
+    fn max_valid_of(&self, units: u32) -> Duration {
+        match *self {
+            Self::Bucket { interval, burst } => {
+                Duration::from_secs_f64(interval * f64::from(burst.saturating_sub(units)) / 1e6)
+            }
+            _ => Duration::MAX,
+        }
     }
 
     /// Maximum number of units of one grant.
@@ -241,9 +254,11 @@ pub fn excess(quota: &Quota, cost: u32, policy: &LeasePolicy) -> f64 {
     }
     match kind {
         StoreCounterKind::Bucket { interval, .. } => policy.max_arrival().as_secs_f64() * 1e6 / interval,
-        StoreCounterKind::Window { count, .. }
-        | StoreCounterKind::Sliding { count, .. }
-        | StoreCounterKind::Refill { count, .. } => f64::from(count),
+        StoreCounterKind::Window { count, .. } => f64::from(count),
+        StoreCounterKind::Sliding { count, length: period, .. }
+        | StoreCounterKind::Refill { count, every: period, .. } => {
+            f64::from(count) * (policy.max_arrival().as_secs_f64() / period.as_secs_f64()).ceil()
+        }
         StoreCounterKind::Permits { .. } => 0.0,
     }
 }
@@ -262,6 +277,16 @@ impl LeaseRequest {
             StoreCounterKind::Permits { used, .. } => used.saturating_add(self.needed),
             _ => self.needed,
         }
+    }
+
+    /// Whether the lease has expired by `now`, and that of another query would be valid no longer.
+    pub(super) fn is_hopelessly_late(&self, grant: LeaseGrant, sent: Timestamp, now: Timestamp) -> bool {
+        let (longest, policy) = (self.lease_policy.max_arrival(), &self.lease_policy);
+        let (valid, longest) = match self.valid.is_zero() {
+            true => (self.arrival, longest),
+            false => (self.valid, self.kind.valid_for(self.needed, false, longest, policy.is_exact)),
+        };
+        sent.saturating_add(grant.spendable(self)) <= now && valid >= longest
     }
 
     /// Boundaries of a fixed window: start and end of the window that contains `now`, and the end of the next.
