@@ -135,7 +135,20 @@ fn allow_variables(schema: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+
+    #[test]
+    fn embedded_schema_is_up_to_date() {
+        let text = format!("{:#}\n", generated::schema());
+        if std::env::var_os("WEIR_BLESS").is_some() {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config/schema/schema.json");
+            std::fs::write(file, &text).unwrap();
+        } else {
+            assert_eq!(include_str!("schema/schema.json"), text, "run with WEIR_BLESS=1");
+        }
+    }
 
     #[test]
     fn secret_keys_of_schema_match_redacted_paths() {
