@@ -83,14 +83,8 @@ impl SharingMethod {
 
     const fn lease_policy(self) -> Option<LeasePolicy> {
         match self {
-            Self::Lease => Some(LeasePolicy {
-                is_exact: false,
-                max_wait: Duration::from_millis(5),
-                priority: 0,
-                is_max_min: false,
-            }),
-            Self::Exact => Some(LeasePolicy {
-                is_exact: true,
+            Self::Lease | Self::Exact => Some(LeasePolicy {
+                is_exact: matches!(self, Self::Exact),
                 max_wait: Duration::from_millis(5),
                 priority: 0,
                 is_max_min: false,

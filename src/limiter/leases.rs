@@ -219,34 +219,31 @@ impl Limiter {
 
     /// Returns whether a query about a counter is queued or in flight.
     pub fn is_request_pending(&self, counter: SharedCounter) -> bool {
-        let mut shard = self.table.lock(self.table.shard_of(counter.key));
-        shard.lease_accounts_mut().get(&counter.key).is_some_and(LeaseAccount::is_request_pending)
+        self.update_account(counter, |account| account.is_request_pending()).unwrap_or(false)
     }
 
     /// Ends a query without a response. Units that it may have granted expire unspent.
     pub fn abandon_request(&self, request: &LeaseRequest) {
-        let key = request.counter.key;
-        let mut shard = self.table.lock(self.table.shard_of(key));
-        if let Some(account) = shard.lease_accounts_mut().get_mut(&key) {
-            account.abandon_request(request);
-        }
+        self.update_account(request.counter, |account| account.abandon_request(request));
     }
 
     /// Repeats a query for which the store could grant nothing. It is still pending, for the same requests.
     pub fn repeat_request(&self, request: &LeaseRequest) {
-        let key = request.counter.key;
-        let mut shard = self.table.lock(self.table.shard_of(key));
-        if let Some(account) = shard.lease_accounts_mut().get_mut(&key) {
-            account.repeat_request(request);
-        }
+        self.update_account(request.counter, |account| account.repeat_request(request));
     }
 
     /// Cancels a query that was not sent; the next request that needs units starts another.
     pub fn cancel_request(&self, counter: SharedCounter) {
-        let mut shard = self.table.lock(self.table.shard_of(counter.key));
-        if let Some(account) = shard.lease_accounts_mut().get_mut(&counter.key) {
-            account.cancel_request();
-        }
+        self.update_account(counter, LeaseAccount::cancel_request);
+    }
+
+    /// Calls `update` with the lease account of a counter, if there is one.
+    fn update_account<T>(
+        &self,
+        SharedCounter { key, .. }: SharedCounter,
+        update: impl FnOnce(&mut LeaseAccount) -> T,
+    ) -> Option<T> {
+        self.table.lock(self.table.shard_of(key)).lease_accounts_mut().get_mut(&key).map(update)
     }
 
     /// Reviews a counter: whether units are about to expire unspent, so that the store has to be queried, or the lease

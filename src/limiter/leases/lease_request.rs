@@ -281,12 +281,17 @@ impl LeaseRequest {
 
     /// Whether the lease has expired by `now`, and that of another query would be valid no longer.
     pub(super) fn is_hopelessly_late(&self, grant: LeaseGrant, sent: Timestamp, now: Timestamp) -> bool {
-        let (longest, policy) = (self.lease_policy.max_arrival(), &self.lease_policy);
-        let (valid, longest) = match self.valid.is_zero() {
-            true => (self.arrival, longest),
-            false => (self.valid, self.kind.valid_for(self.needed, false, longest, policy.is_exact)),
-        };
-        sent.saturating_add(grant.spendable(self)) <= now && valid >= longest
+        if now < sent.saturating_add(grant.spendable(self)) {
+            return false;
+        }
+        let max_arrival = self.lease_policy.max_arrival();
+        match self.valid.is_zero() {
+            true => self.arrival >= max_arrival,
+            false => {
+                let is_exact = self.lease_policy.is_exact;
+                self.valid >= self.kind.valid_for(self.needed, false, max_arrival, is_exact)
+            }
+        }
     }
 
     /// Boundaries of a fixed window: start and end of the window that contains `now`, and the end of the next.

@@ -72,14 +72,20 @@ fn max_connection_age_closes_gracefully() {
     let request =
         RateLimitRequest { domain: "d".to_owned(), descriptors: vec![descriptor("k=x")], hits_addend: 0 };
     let until = wait::now() + Duration::from_secs(1);
-    let mut calls = 0;
+    let (mut calls, mut unsent) = (0, 0);
     while wait::now() < until {
         match service.client.try_check(request.clone()) {
-            Ok(response) => assert_eq!(response.statuses.len(), 1),
-            // The client had not sent the call when the connection ended.
-            Err(status) => assert_eq!(status.code(), tonic::Code::Cancelled, "{status}"),
+            Ok(response) => {
+                assert_eq!(response.statuses.len(), 1);
+                calls += 1;
+            }
+            // The client had not sent the call when the connection ended, which happens once per connection at most.
+            Err(status) => {
+                assert_eq!(status.code(), tonic::Code::Cancelled, "{status}");
+                unsent += 1;
+            }
         }
-        calls += 1;
     }
+    assert!(unsent <= 5, "{unsent} calls were cancelled");
     assert!(calls > 10, "only {calls} calls");
 }
