@@ -10,12 +10,14 @@ mod bootstrap;
 mod client_limits;
 mod cost;
 mod jwt;
+mod on_limit;
 mod plans;
 mod rls;
 mod rules;
 mod scope;
 pub(super) mod secret;
 mod store_settings;
+mod throttle;
 mod tls;
 mod upstreams;
 mod values;
@@ -32,18 +34,20 @@ pub use self::bootstrap::{Bootstrap, DocumentUrl};
 pub use self::client_limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::cost::{Cost, Count, GrpcStatus, OutcomePattern, StatusPattern, VariableCost};
 pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
+pub use self::on_limit::{Body, Fallback, OnLimit};
 pub use self::plans::{MemberAttribute, Members, NamedMemberAttribute, PlainMemberAttribute, Plans};
 pub use self::rls::{
     ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus, RlsScope,
     RlsScopeMap, RlsXds, Statsd,
 };
 pub use self::rules::{
-    Action, Body, ClientNetworks, Enforce, Fallback, KeyPart, Limit, LimitMap, Matcher, NamedKey, OnLimit,
-    PlainKey, Rule, Throttle, ThrottleMap, TokenBucket, TrailingSlash, Wait,
+    Action, ClientNetworks, KeyPart, Limit, LimitMap, Matcher, NamedKey, PlainKey, Rule, TokenBucket,
+    TrailingSlash,
 };
 pub use self::scope::{DescriptorEntry, Instances, Scope, ScopeMap, ScopeWord};
 pub use self::secret::{Secret, SecretOrFile};
 pub use self::store_settings::{Redis, RedisUrl, Sentinel, SentinelAddress, Store};
+pub use self::throttle::{Enforce, Throttle, ThrottleMap, Wait};
 pub use self::tls::{Certificate, CertificateNames, ClientAuth, NotVerified, Tls, UpstreamTls, Verify};
 pub use self::upstreams::{
     Backoff, HealthCheck, OutlierMap, PerClient, Retries, Upstream, UpstreamLimits, UpstreamMap,

@@ -9,17 +9,15 @@ use serde::Deserialize;
 
 use super::cost::{Cost, Count, OutcomePattern};
 use super::jwt::ClaimPattern;
+use super::on_limit::OnLimit;
 use super::scope::Scope;
 use super::secret::Secret;
+use super::throttle::{Enforce, Throttle};
 use super::tls::CertificateNames;
 use super::values::{
-    Asn, Continent, Country, Duration, Factor, HeaderValues, HostPattern, Json, Method, Networks, OneOrMany,
-    PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, TimeZone, ZeroOrMany,
+    Asn, Continent, Country, Duration, HeaderValues, HostPattern, Method, Networks, OneOrMany, PathPattern,
+    PlanName, Rate, Schedule, TimeZone, ZeroOrMany,
 };
-#[cfg(test)]
-use crate::config::defaults;
-#[cfg(test)]
-use crate::config::parse::format_duration as shown;
 use crate::identify::certificate::CertificateName;
 use crate::limiter::algorithm::Algorithm;
 use crate::limiter::algorithm::conversion::OnChange;
@@ -326,74 +324,6 @@ pub struct LimitMap {
     pub algorithm: Option<Algorithm>,
 }
 
-/// Treatment of requests over the limit.
-#[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(untagged)]
-pub enum Throttle {
-    /// Short form, such as `hard` or `delay 500ms`.
-    Words(ThrottleWords),
-    /// Map with `soft`, `delay`, `wait` or `elastic`.
-    Map(ThrottleMap),
-}
-
-/// Treatment of requests over the limit: a margin (`soft`), a wait (`delay` or `wait`), or a limit that follows the
-/// upstream (`elastic`).
-#[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ThrottleMap {
-    /// Margin above the limit within which requests pass with a mark, above 0% and at most 1000%, with at most two
-    /// decimals. Requests above the margin are rejected.
-    pub soft: Option<Percentage>,
-    /// Maximum time that a request over the limit waits for room, at most `1h`. With `soft`, the exact time for which
-    /// requests in the margin are held.
-    pub delay: Option<Duration>,
-    /// Maximum number of requests of a key that wait at once, 1 to 4294967294. Valid with `delay` or `wait`, without
-    /// `soft`. Default: as many as `delay` admits, at most 10000.
-    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_294_u64)))]
-    pub queue: Option<u32>,
-    /// Alternative way to write `delay`: a map with `max`.
-    pub wait: Option<Wait>,
-    /// Maximum factor by which the limit grows while the upstream has headroom, above `1x` and at most `100x`, with
-    /// at most two decimals.
-    pub elastic: Option<Factor>,
-}
-
-/// Delay of requests over the limit.
-#[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Wait {
-    /// Maximum time that a request over the limit waits for room, at most `1h`.
-    #[cfg_attr(test, schemars(required))]
-    pub max: Option<Duration>,
-}
-
-/// Share of keys for which a rule is enforced.
-#[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(untagged)]
-pub enum Enforce {
-    /// Percentage of the keys.
-    Share(Percentage),
-    /// Map with `share` and `seed`.
-    Map(EnforceMap),
-}
-
-/// Share of keys for which a rule is enforced, and the text that selects them.
-#[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct EnforceMap {
-    /// Share of keys for which the rule is enforced, `0%` to `100%`, with at most two decimals.
-    #[cfg_attr(test, schemars(required))]
-    pub share: Option<Percentage>,
-    /// Text that selects the keys for which the rule is enforced; a different text selects different keys.
-    #[cfg_attr(test, schemars(extend("default" = defaults::ENFORCE_SEED)))]
-    pub seed: Option<String>,
-}
-
 /// Effect of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
@@ -406,77 +336,4 @@ pub enum Action {
     /// Counts requests and enforces limits.
     #[default]
     Limit,
-}
-
-/// Local reply to the requests that a rule rejects, and bans of their keys.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct OnLimit {
-    /// Status code of the rejection, 400 to 599.
-    #[cfg_attr(test, schemars(range(min = 400, max = 599), extend("default" = defaults::REJECTION_STATUS)))]
-    pub status: Option<u16>,
-    /// Body of the rejection: a map with exactly one of `text`, `json`, `file` and `fallback`. Default: `too many
-    /// requests`.
-    pub body: Option<Body>,
-    /// Headers of the rejection by name; `{rule}` in a value stands for the rule's name. Not headers that Weir sets
-    /// itself or that belong to the connection: `connection`, `content-length`, `keep-alive`, `retry-after`, `te`,
-    /// `trailer`, `transfer-encoding`, `upgrade` and `x-envoy-ratelimited`.
-    pub headers: Option<BTreeMap<String, Secret<String>>>,
-    /// Degraded response in place of a rejection: a map with `cached`, `file` or both. See [Serve stale
-    /// responses](fallback.md#serve-stale-responses).
-    pub fallback: Option<Fallback>,
-    /// Duration of the first ban of a key, which begins when the rule rejects one of its requests; until it ends, the
-    /// rule rejects all of them. Each further ban lasts twice as long as the one before, at most `ban_max`.
-    pub ban: Option<Duration>,
-    /// Maximum duration of a ban, and the time for which a ban is remembered after its end. Valid with `ban` only.
-    #[cfg_attr(test, schemars(extend("default" = shown(defaults::MAX_BAN))))]
-    pub ban_max: Option<Duration>,
-}
-
-/// Body of a rejection; exactly one of these fields.
-#[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(test, schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
-pub struct Body {
-    /// Text of the rejection's body.
-    pub text: Option<String>,
-    /// JSON value of the rejection's body, sent with the content type `application/json`.
-    pub json: Option<Json>,
-    /// File with the rejection's body, up to 1 MiB, relative to the file that names it; reloaded when it changes. The
-    /// content type follows the extension: `.html`, `.json`, `.txt`, `.xml` or `.svg`; any other needs `headers: {
-    /// content-type: ... }`.
-    pub file: Option<String>,
-    /// File with a degraded response to a GET or HEAD request; short for `fallback.file`.
-    pub fallback: Option<String>,
-}
-
-/// Degraded response in place of a rejection: the last good response (`cached`), or a file.
-#[derive(Clone, Debug, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Fallback {
-    /// Memory for all stored responses of the rule together, such as `16MiB`; a rejected request receives the last
-    /// good response to the same GET from it.
-    pub cached: Option<Size>,
-    /// Maximum size of a stored response, at most a quarter of `cached`, which is the default if that is less; larger
-    /// responses are not stored. Default: `1MiB`.
-    pub largest: Option<Size>,
-    /// Maximum age of a stored response; older ones are not sent.
-    #[cfg_attr(test, schemars(extend("default" = shown(defaults::MAX_CACHED_AGE))))]
-    pub max_age: Option<Duration>,
-    /// Request headers on which no response to these requests depends, such as `[user-agent, referer]`; they are not
-    /// part of the cache key. Not `authorization`, `connection`, `cookie`, `host` and `proxy-authorization`.
-    pub ignore_headers: Option<OneOrMany<String>>,
-    /// File with a degraded response, up to 1 MiB, relative to the file that names it; reloaded when it changes. The
-    /// content type follows the extension: `.html`, `.json`, `.txt`, `.xml` or `.svg`; any other needs `headers: {
-    /// content-type: ... }`. With `cached`, it is sent if there is no stored response.
-    pub file: Option<String>,
-    /// Methods of the requests that receive the file; all other requests receive the rejection. Default: `[GET,
-    /// HEAD]`.
-    pub methods: Option<OneOrMany<Method>>,
-    /// Status code with which the file is sent, 200 to 599.
-    #[cfg_attr(test, schemars(range(min = 200, max = 599), extend("default" = defaults::FALLBACK_STATUS)))]
-    pub status: Option<u16>,
 }
