@@ -84,16 +84,23 @@ class Fleet:
 
 def load(fleet, scene, seconds):
     """Starts wrk for each sidecar with load. In the scene `shifting`, that is another third of them each second."""
-    def one(port, lasts):
-        return subprocess.Popen(["wrk", "-t1", "-c4", f"-d{lasts}", f"http://127.0.0.1:{port}/"], stdout=subprocess.DEVNULL)
+    def one(port):
+        command = ["wrk", "-t1", f"-c{fleet.options.connections}", f"-d{seconds}", f"http://127.0.0.1:{port}/"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
     if scene != "shifting":
         ports = fleet.ports[::3] if scene == "third" else fleet.ports
-        return [one(port, seconds) for port in ports]
+        return [one(port) for port in ports]
+    # Paused and resumed, because a wrk that starts anew each second sends nothing meanwhile.
+    clients = [one(port) for port in fleet.ports]
     def shift():
+        started = time.monotonic()
         for second in range(seconds):
-            thirds = [one(port, 1) for number, port in enumerate(fleet.ports) if number % 3 == second % 3]
-            for process in thirds:
-                process.wait()
+            for number, process in enumerate(clients):
+                process.send_signal(signal.SIGCONT if number % 3 == second % 3 else signal.SIGSTOP)
+            time.sleep(max(0, started + second + 1 - time.monotonic()))
+        for process in clients:
+            process.kill()
+            process.wait()
     thread = threading.Thread(target=shift)
     thread.start()
     return [thread]
@@ -164,6 +171,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weir", default="target/dist/weir")
     parser.add_argument("--sidecars", type=int, default=8)
+    parser.add_argument("--connections", type=int, default=32, help="of each wrk; with few, all may wait for the store at once")
     parser.add_argument("--limits", default="100,10000")
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--only")
