@@ -1,7 +1,7 @@
 //! One client connection, over HTTP/1.1 or HTTP/2, until it is closed.
 
 pub(super) mod http1;
-mod http2;
+pub(super) mod http2;
 mod malformed;
 mod protocol_detect;
 mod transport_setup;
@@ -12,8 +12,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderValue, Version};
-use hyper_util::rt::TokioIo;
-use tokio::task::JoinHandle;
 
 use self::protocol_detect::DetectedProtocol;
 use super::Worker;
@@ -39,9 +37,6 @@ pub(super) struct ConnectionSettings {
     pub(super) limits: ListenerLimits,
 }
 
-/// Slot for the handle of the task that sends a stream's bytes to the client, filled once that task runs.
-pub(super) type SendTaskCell = Rc<RefCell<Option<JoinHandle<()>>>>;
-
 /// State that all requests of a connection share. The connection counts as open until the last of them has dropped it.
 #[derive(Debug)]
 pub(super) struct DownstreamConnection {
@@ -56,14 +51,12 @@ pub(super) struct DownstreamConnection {
     timer: Rc<ConnectionTimer>,
     /// The connection's permit.
     permit: ConnectionPermit,
-    /// Timer of the stream opened last, until its task takes it.
+    /// HTTP/2: timer of the stream opened last, until the stream takes it.
     newest_stream: RefCell<Option<Rc<RequestTimer>>>,
     /// HTTP/1.1: interim responses to the current request.
     pub(super) interims: InterimResponses,
-    /// Upgrade of the connection that takes effect after the current response.
+    /// Upgrade that takes effect after the head of the current response; over HTTP/2, until its stream takes it.
     upgraded: RefCell<Option<UpgradedRequest>>,
-    /// Slot of the stream upgraded last, until its sending task is known.
-    pending_send_task: RefCell<Option<SendTaskCell>>,
 }
 
 impl DownstreamConnection {
@@ -88,7 +81,6 @@ impl DownstreamConnection {
             newest_stream: RefCell::default(),
             interims: InterimResponses::default(),
             upgraded: RefCell::default(),
-            pending_send_task: RefCell::default(),
         }
     }
 
@@ -141,7 +133,7 @@ impl DownstreamConnection {
 }
 
 impl DownstreamConnection {
-    /// Marks the response being sent as the last of HTTP on this connection.
+    /// Marks the response being sent as the last of HTTP on this connection, or on its stream.
     pub(super) fn set_upgraded(&self, upgraded: UpgradedRequest) {
         self.upgraded.replace(Some(upgraded));
     }
@@ -149,14 +141,6 @@ impl DownstreamConnection {
     /// Whether the connection leaves HTTP after the current response.
     fn is_upgraded(&self) -> bool {
         self.upgraded.borrow().is_some()
-    }
-
-    /// Marks a stream as leaving HTTP with its current response. Returns the slot in which the handle of its sending
-    /// task will be stored.
-    pub(super) fn start_stream_upgrade(&self) -> SendTaskCell {
-        let sending = SendTaskCell::default();
-        self.pending_send_task.replace(Some(Rc::clone(&sending)));
-        sending
     }
 }
 
@@ -182,7 +166,7 @@ pub(super) async fn serve(
     let mut stream = DownstreamIo::new(transport, Rc::clone(&timer), connection.client_network());
     match protocol_detect::detect(&mut stream, &timer).await {
         DetectedProtocol::Http1 => http1::serve(connection, stream).await,
-        DetectedProtocol::Http2 => http2::serve(connection, TokioIo::new(stream)).await,
+        DetectedProtocol::Http2 => http2::serve(connection, stream).await,
         DetectedProtocol::TimedOut => http1::send_request_timeout(&connection, &mut stream, &[]),
         DetectedProtocol::NoData => {}
     }

@@ -1,7 +1,9 @@
 //! `Date` header of responses.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, SystemTime};
+
+use http::HeaderValue;
 
 use crate::limiter::timestamp::Timestamp;
 
@@ -13,11 +15,16 @@ const LENGTH: usize = 29;
 pub(super) struct DateHeader {
     second: Cell<u64>,
     text: Cell<[u8; LENGTH]>,
+    value: RefCell<HeaderValue>,
 }
 
 impl DateHeader {
     pub(super) fn new(now: Timestamp) -> Self {
-        let date = Self { second: Cell::new(u64::MAX), text: Cell::new([b' '; LENGTH]) };
+        let date = Self {
+            second: Cell::new(u64::MAX),
+            text: Cell::new([b' '; LENGTH]),
+            value: RefCell::new(HeaderValue::from_static("")),
+        };
         date.renew(now);
         date
     }
@@ -29,9 +36,16 @@ impl DateHeader {
             return;
         }
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
-        if let Ok(text) = httpdate::fmt_http_date(time).as_bytes().try_into() {
+        let date = httpdate::fmt_http_date(time);
+        if let (Ok(text), Ok(value)) = (date.as_bytes().try_into(), HeaderValue::try_from(&date)) {
             self.text.set(text);
+            self.value.replace(value);
         }
+    }
+
+    /// Returns the value, which is shared and not copied.
+    pub(super) fn value(&self) -> HeaderValue {
+        self.value.borrow().clone()
     }
 
     /// Writes the header line.

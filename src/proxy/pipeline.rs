@@ -132,7 +132,7 @@ fn admit(
     view: &Rc<GenerationView>,
 ) -> (Box<RequestContext>, Result<(), LoadShed>) {
     let worker = &connection.worker;
-    let stream = headers::extended_connect::convert_request(head, || worker.random());
+    let is_extended_connect = headers::extended_connect::convert_request(head, || worker.random());
     let timer = connection.start_request(head.version, view.stream_idle_timeout);
     worker.metrics.request_started(connection.listener);
     let mut context = RequestContext::new(connection, timer, now);
@@ -141,7 +141,7 @@ fn admit(
         context.log = LogRecord::new(head, view, tracer.as_deref(), || worker.random());
     }
     context.is_grpc = grpc::is_grpc_call(head);
-    context.upgrade.stream = stream;
+    context.upgrade.is_extended_connect = is_extended_connect;
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
     if let Err(by) = admission {
         worker.metrics.record_load_shed(by);

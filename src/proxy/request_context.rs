@@ -11,7 +11,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
-use hyper::upgrade::OnUpgrade;
 
 pub(super) use self::log_record::{LogRecord, log_decision};
 pub(super) use self::response_flag::ResponseFlag;
@@ -70,8 +69,8 @@ pub(super) struct RequestContext {
 pub(super) struct UpgradeRequest {
     /// The protocol, if it may be forwarded.
     pub(super) protocol: Option<HeaderValue>,
-    /// The stream of an extended CONNECT (RFC 8441).
-    pub(super) stream: Option<OnUpgrade>,
+    /// Whether it is an extended CONNECT (RFC 8441), over HTTP/2.
+    pub(super) is_extended_connect: bool,
 }
 
 /// Progress of an upload, shared between the request's body and its context.
@@ -133,7 +132,7 @@ impl RequestContext {
 
     /// Whether the client accepts no other success than the protocol that it has requested.
     pub(super) fn requires_upgrade(&self) -> bool {
-        self.upgrade.stream.is_some()
+        self.upgrade.is_extended_connect
     }
 
     /// Returns the bytes received of the request body.

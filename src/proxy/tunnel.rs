@@ -4,7 +4,7 @@
 
 mod accounting;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -12,27 +12,21 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hyper::upgrade::{OnUpgrade, Upgraded};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
-use tokio::task::JoinHandle;
 
 use self::accounting::TunnelAccounting;
-use super::connection::DownstreamConnection;
 use super::finish;
 use super::request_context::{RequestContext, UpgradedRequest};
 use super::stream::DownstreamIo;
 use super::timeouts::{RequestTimer, TimeoutKind};
+use crate::transport::Http2Stream;
 use crate::upstream::tunnel::Tunnel;
 
 /// Prepares a tunnel after the upstream has accepted the upgrade. It starts once the response has been sent, on the
 /// whole connection (HTTP/1.1) or on a stream (HTTP/2).
-pub(super) fn start(mut context: Box<RequestContext>, upstream: Tunnel) {
+pub(super) fn start(context: Box<RequestContext>, upstream: Tunnel) {
     let connection = Rc::clone(&context.connection);
-    match context.upgrade.stream.take() {
-        Some(stream) => start_over_stream(&connection, stream, UpgradedRequest { upstream, context }),
-        None => connection.set_upgraded(UpgradedRequest { upstream, context }),
-    }
+    connection.set_upgraded(UpgradedRequest { upstream, context });
 }
 
 /// Runs a tunnel over a client's HTTP/1.1 connection, of which `read` has been read already.
@@ -45,25 +39,12 @@ pub(super) async fn run_over_connection(
     copy_both_ways(upgraded, downstream, None).await;
 }
 
-/// Starts a tunnel over an HTTP/2 stream as soon as its response has been sent.
-fn start_over_stream(connection: &DownstreamConnection, stream: OnUpgrade, upgraded: UpgradedRequest) {
+/// Runs a tunnel over a client's HTTP/2 stream.
+pub(super) async fn run_over_stream(upgraded: UpgradedRequest, stream: Http2Stream) {
     let timer = Rc::clone(&upgraded.context.timer);
-    let sending = connection.start_stream_upgrade();
-    drop(tokio::task::spawn_local(async move {
-        match stream.await {
-            Ok(stream) => {
-                let ended = Rc::<Cell<bool>>::default();
-                let sending = sending.take().map(|task| ResponseTask { task, is_ended: Rc::clone(&ended) });
-                copy_both_ways(
-                    upgraded,
-                    DownstreamTunnel { io: TokioIo::new(stream), timer, is_ended: ended },
-                    sending,
-                )
-                .await;
-            }
-            Err(error) => tracing::debug!(%error, "tunnel not established"),
-        }
-    }));
+    let stream = SharedStream { stream: Rc::new(RefCell::new(stream)), is_ended: Rc::default() };
+    let downstream = DownstreamTunnel { stream: stream.clone(), timer };
+    copy_both_ways(upgraded, downstream, Some(stream)).await;
 }
 
 /// Forwards bytes both ways until both sides have ended, either fails, or nothing is transferred for the upstream's
@@ -71,7 +52,7 @@ fn start_over_stream(connection: &DownstreamConnection, stream: OnUpgrade, upgra
 async fn copy_both_ways(
     upgraded: UpgradedRequest,
     downstream: impl AsyncRead + AsyncWrite + Unpin,
-    mut reply: Option<ResponseTask>,
+    stream: Option<SharedStream>,
 ) {
     let UpgradedRequest { mut upstream, context } = upgraded;
     let timer = Rc::clone(&context.timer);
@@ -86,9 +67,9 @@ async fn copy_both_ways(
             if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
                 return Poll::Ready(Some(copied));
             }
-            match &mut reply {
-                Some(reply) => {
-                    reply.poll_client_reset(cx).map(|()| Some(Err(io::ErrorKind::ConnectionReset.into())))
+            match &stream {
+                Some(stream) => {
+                    stream.poll_client_reset(cx).map(|()| Some(Err(io::ErrorKind::ConnectionReset.into())))
                 }
                 None => Poll::Pending,
             }
@@ -100,28 +81,28 @@ async fn copy_both_ways(
         Some(Err(error)) => tracing::debug!(%error, "tunnel aborted"),
         None => tracing::debug!("tunnel idle timeout"),
     }
-    if let Some(reply) = reply.filter(|_| !matches!(carried, Some(Ok(_)))) {
-        // A failed tunnel must not look complete: aborting the task resets the stream (RFC 8441 section 5).
-        reply.task.abort();
+    if let Some(stream) = stream.filter(|_| !matches!(carried, Some(Ok(_)))) {
+        // A failed tunnel must not look complete (RFC 8441 section 5).
+        stream.stream.borrow_mut().reset();
     }
     finish::response_complete(account.context());
 }
 
-/// Task that sends the bytes of an HTTP/2 stream to the client. The server ends the task when its sending side is
-/// dropped. The end of the task is the only sign that the client has reset the stream.
-#[derive(Debug)]
-struct ResponseTask {
-    task: JoinHandle<()>,
+/// A client's HTTP/2 stream, shared because a reset by the client is only noticed if it is awaited: a tunnel that has
+/// nothing to send and no more to receive would not use the stream.
+#[derive(Clone, Debug)]
+struct SharedStream {
+    stream: Rc<RefCell<Http2Stream>>,
     /// Weir has ended its side of the stream.
     is_ended: Rc<Cell<bool>>,
 }
 
-impl ResponseTask {
+impl SharedStream {
     /// Waits until the client has reset the stream.
-    fn poll_client_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_client_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self.is_ended.get() {
             true => Poll::Pending,
-            false => Pin::new(&mut self.task).poll(cx).map(drop),
+            false => self.stream.borrow_mut().poll_reset(cx),
         }
     }
 }
@@ -129,36 +110,35 @@ impl ResponseTask {
 /// An HTTP/2 stream after its upgrade; records progress for the timeouts.
 #[derive(Debug)]
 struct DownstreamTunnel {
-    io: TokioIo<Upgraded>,
+    stream: SharedStream,
     timer: Rc<RequestTimer>,
-    is_ended: Rc<Cell<bool>>,
 }
 
 impl AsyncRead for DownstreamTunnel {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        ready!(Pin::new(&mut *self.stream.stream.borrow_mut()).poll_read(cx, buffer))?;
         self.timer.record_progress();
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for DownstreamTunnel {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut *self.stream.stream.borrow_mut()).poll_write(cx, bytes))?;
         self.timer.record_progress();
         Poll::Ready(Ok(written))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream.stream.borrow_mut()).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.is_ended.set(true);
-        Pin::new(&mut self.io).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.is_ended.set(true);
+        Pin::new(&mut *self.stream.stream.borrow_mut()).poll_shutdown(cx)
     }
 }

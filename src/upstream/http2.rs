@@ -37,7 +37,7 @@ use super::response_body::UpstreamResponseBody;
 use crate::headers::{Headers, Response};
 use crate::http1;
 use crate::http1::interim::InterimResponses;
-use crate::transport::Transport;
+use crate::transport::{Transport, into_io};
 
 /// Why a stream failed.
 #[derive(Debug)]
@@ -228,13 +228,5 @@ impl From<StreamError> for UpstreamError {
 impl<B> From<StreamError> for SendError<B> {
     fn from(failure: StreamError) -> Self {
         UpstreamError::from(failure).into()
-    }
-}
-
-/// Converts an HTTP/2 error to one of the connection.
-fn into_io(error: h2::Error) -> io::Error {
-    match error.is_io() {
-        true => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
-        false => io::Error::other(error),
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::proxy::connection::http1::Http1Body;
+use crate::proxy::connection::http2::request_body::Http2Body;
 
 /// Body of a request as received from the client.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub(in crate::proxy) enum DownstreamBody {
     /// Over HTTP/1.1.
     Http1(Http1Body),
     /// Over HTTP/2.
-    Http2(hyper::body::Incoming),
+    Http2(Http2Body),
 }
 
 /// Error that ended a request body early.
@@ -28,7 +29,7 @@ pub(in crate::proxy) enum DownstreamBodyError {
     Http1(#[from] io::Error),
     /// Over HTTP/2.
     #[error(transparent)]
-    Http2(#[from] hyper::Error),
+    Http2(#[from] h2::Error),
 }
 
 impl Body for DownstreamBody {

@@ -4,10 +4,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use h2::ext::Protocol;
 use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::{HeaderValue, Method, request};
-use hyper::ext::Protocol;
-use hyper::upgrade::OnUpgrade;
 
 use super::prepare_response;
 use crate::headers::Headers;
@@ -15,18 +14,14 @@ use crate::headers::Headers;
 /// The protocol that requires a key in the request and in the response (RFC 6455 section 4.1).
 const WEBSOCKET: &str = "websocket";
 
-/// Converts an extended CONNECT into a GET that asks for an upgrade. Returns the future of its stream. A CONNECT
-/// without a protocol is left unchanged. `random` creates the key that WebSocket requires in HTTP/1.1.
-pub(in crate::proxy) fn convert_request(
-    head: &mut request::Parts,
-    random: impl FnOnce() -> u128,
-) -> Option<OnUpgrade> {
+/// Converts an extended CONNECT into a GET that asks for an upgrade; returns whether it was one. A CONNECT without a
+/// protocol is left unchanged. `random` creates the key that WebSocket requires in HTTP/1.1.
+pub(in crate::proxy) fn convert_request(head: &mut request::Parts, random: impl FnOnce() -> u128) -> bool {
     if head.method != Method::CONNECT {
-        return None;
+        return false;
     }
-    let protocol = head.extensions.remove::<Protocol>()?;
-    let stream = head.extensions.remove::<OnUpgrade>()?;
-    let value = HeaderValue::from_str(protocol.as_str()).ok()?;
+    let Some(protocol) = head.extensions.remove::<Protocol>() else { return false };
+    let Ok(value) = HeaderValue::from_str(protocol.as_str()) else { return false };
     head.method = Method::GET;
     let headers = &mut head.headers;
     headers.remove(CONTENT_LENGTH);
@@ -37,7 +32,7 @@ pub(in crate::proxy) fn convert_request(
     }
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, value);
-    Some(stream)
+    true
 }
 
 /// Changes the headers of an upstream's 101 into those of the 200 for an extended CONNECT.

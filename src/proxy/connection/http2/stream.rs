@@ -1,0 +1,133 @@
+//! One stream: handles its request and sends the response.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{Method, Request};
+
+use super::request_body::Http2Body;
+use super::response::{self, StartedResponse};
+use crate::proxy::body::DownstreamBody;
+use crate::proxy::connection::DownstreamConnection;
+use crate::proxy::local_reply::DownstreamResponse;
+use crate::proxy::pipeline::{self, ResponseFuture};
+use crate::proxy::request_context::UpgradedRequest;
+use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
+use crate::proxy::tunnel;
+use crate::transport::Http2Stream;
+
+/// A stream while its request is handled or its response is sent. Dropping it resets the stream, unless the response is
+/// complete.
+struct ServedStream {
+    connection: Rc<DownstreamConnection>,
+    timer: Rc<RequestTimer>,
+    responder: SendResponse<Bytes>,
+    is_head_request: bool,
+    /// What the client sends through a tunnel, if it has requested one.
+    received: Option<RecvStream>,
+    /// The tunnel that begins after the head of the response.
+    upgraded: Option<UpgradedRequest>,
+}
+
+/// Handles a request. If its response is not sent at once, a task continues.
+pub(super) fn start_stream(
+    connection: &Rc<DownstreamConnection>,
+    request: Request<RecvStream>,
+    responder: SendResponse<Bytes>,
+    cx: &mut Context<'_>,
+) {
+    let (head, stream) = request.into_parts();
+    let is_head_request = head.method == Method::HEAD;
+    let is_connect = head.method == Method::CONNECT;
+    let (body, received) = match is_connect {
+        true => (DownstreamBody::None, Some(stream)),
+        false if stream.is_end_stream() => (DownstreamBody::None, None),
+        false => (DownstreamBody::Http2(Http2Body::new(&head, stream)), None),
+    };
+    let handling = pipeline::handle(connection, head, body);
+    let Some(timer) = connection.newest_stream.take() else { return };
+    let connection = Rc::clone(connection);
+    let mut stream = ServedStream { connection, timer, responder, is_head_request, received, upgraded: None };
+    match handling {
+        ResponseFuture::Ready(reply) => {
+            let Some(reply) = reply else { return };
+            let Ok(mut started) = stream.start_response(reply, cx) else { return };
+            let is_sent = match &mut started {
+                StartedResponse::Complete => true,
+                StartedResponse::Body(response) => response.poll(cx).is_ready(),
+                StartedResponse::Tunnel(_) => false,
+            };
+            if !is_sent {
+                drop(tokio::task::spawn_local(stream.finish(started)));
+            }
+        }
+        ResponseFuture::Forwarding(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
+    }
+}
+
+impl ServedStream {
+    /// Serves the stream to its end.
+    async fn run(mut self, mut handling: Pin<Box<impl Future<Output = DownstreamResponse>>>) {
+        let started = poll_fn(|cx| {
+            if self.is_stalled(cx) {
+                return Poll::Ready(None);
+            }
+            if let Poll::Ready(reply) = handling.as_mut().poll(cx) {
+                return Poll::Ready(self.start_response(reply, cx).ok());
+            }
+            // The client may have reset the stream.
+            self.responder.poll_reset(cx).map(|_| None)
+        })
+        .await;
+        // Dropped early: it is large, and sending the response may take long.
+        drop(handling);
+        if let Some(started) = started {
+            self.finish(started).await;
+        }
+    }
+
+    fn start_response(
+        &mut self,
+        reply: DownstreamResponse,
+        cx: &mut Context<'_>,
+    ) -> Result<StartedResponse, h2::Error> {
+        // Taken before anything can fail, because the next stream uses the same slot.
+        self.upgraded = self.connection.upgraded.take();
+        let is_tunnel = self.upgraded.is_some();
+        let worker = &self.connection.worker;
+        response::start(worker, &mut self.responder, reply, self.is_head_request, is_tunnel, cx)
+    }
+
+    /// Sends the rest of a response.
+    async fn finish(self, started: StartedResponse) {
+        match started {
+            StartedResponse::Complete => {}
+            StartedResponse::Body(mut response) => {
+                let sent = poll_fn(|cx| match self.is_stalled(cx) {
+                    true => Poll::Ready(Ok(())),
+                    false => response.poll(cx),
+                });
+                if let Err(error) = sent.await {
+                    tracing::debug!(%error, "stream ended");
+                }
+            }
+            StartedResponse::Tunnel(sending) => {
+                if let (Some(upgraded), Some(received)) = (self.upgraded, self.received) {
+                    // Boxed because a tunnel is rare and its future large.
+                    Box::pin(tunnel::run_over_stream(upgraded, Http2Stream::new(received, sending))).await;
+                }
+            }
+        }
+    }
+
+    /// Whether a body makes no progress. Response timeouts are handled by the pipeline.
+    fn is_stalled(&self, cx: &Context<'_>) -> bool {
+        self.timer.register_waker(cx.waker());
+        self.timer.expired() == Some(TimeoutKind::StreamIdle) && !self.timer.awaits_response()
+    }
+}
