@@ -151,18 +151,12 @@ impl Tracer {
         self.sampling_ratio.store(ratio.hundredths(), Ordering::Relaxed);
     }
 
-    /// Returns the trace context of a request with these headers. Its span ID is `random_span`, and its trace
-    /// ID `random_trace` if the headers have none. `None` if an earlier hop decided against sampling: then
-    /// the headers are forwarded unchanged.
-    pub fn start_span(
-        &self,
-        headers: &HeaderMap,
-        random_trace: u128,
-        random_span: u64,
-    ) -> Option<Box<TraceContext>> {
+    /// Returns the trace context of a request with these headers, with IDs from `random` where they have none. `None`
+    /// if an earlier hop decided against sampling: then the headers are forwarded unchanged.
+    pub fn start_trace(&self, headers: &HeaderMap, random: impl Fn() -> u128) -> Option<TraceContext> {
         let ratio = Percent::from_hundredths(self.sampling_ratio.load(Ordering::Relaxed));
         let (incoming, tracestate) = IncomingTrace::from_headers(headers);
-        TraceContext::new(incoming, tracestate, ratio, random_trace, random_span).map(Box::new)
+        TraceContext::new(incoming, tracestate, ratio, random(), random() as u64)
     }
 
     /// Queues the span of a completed request, or drops it if the queue is full; never waits.
