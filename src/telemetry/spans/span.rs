@@ -195,3 +195,6 @@ fn split_port(authority: &str) -> (&str, Option<u64>) {
         _ => (authority, None),
     }
 }
+
+#[cfg(test)]
+mod tests;
