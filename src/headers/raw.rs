@@ -57,6 +57,20 @@ impl FieldLines {
         &self.0
     }
 
+    /// Returns the first value of a header whose name was pushed as it is in `name`.
+    pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {
+        let mut rest = &self.0[..];
+        loop {
+            let (line, following) = rest.split_at(rest.iter().position(|byte| *byte == b'\n')?);
+            if let Some(value) = line.strip_prefix(name.as_str().as_bytes()) {
+                if let Some(value) = value.strip_prefix(b": ") {
+                    return Some(value.strip_suffix(b"\r").unwrap_or(value));
+                }
+            }
+            rest = &following[1..];
+        }
+    }
+
     /// Parses the lines and appends them to a map.
     pub fn parse_into(self, headers: &mut HeaderMap) {
         let text = Bytes::from(self.0);

@@ -189,3 +189,16 @@ fn headers_with_a_meaning_in_a_head_are_not_trailers() {
         assert!(may_be_trailer(&HeaderName::from_static(name)), "{name}");
     }
 }
+
+#[test]
+fn added_line_is_found_by_its_whole_name() {
+    let (request_id, missing) = (HeaderName::from_static("x-request-id"), HeaderName::from_static("x-request"));
+    let mut lines = FieldLines::default();
+    assert_eq!(lines.get(&request_id), None);
+    lines.push(b"x-request-identity", b"1");
+    lines.push(b"x-request-id", b"a: b");
+    lines.push(b"x-empty", b"");
+    assert_eq!(lines.get(&request_id), Some(&b"a: b"[..]));
+    assert_eq!(lines.get(&HeaderName::from_static("x-empty")), Some(&b""[..]));
+    assert_eq!(lines.get(&missing), None);
+}

@@ -111,11 +111,12 @@ fn log(context: &RequestContext, duration: Duration) {
     let shadow_rules: SmallVec<[&str; 2]> =
         decided.iter().flat_map(|decided| &decided.shadow_rules).copied().filter_map(rule_name).collect();
     let shared = &context.connection.worker.shared;
+    let (texts, target) = (&record.texts, record.texts.target());
     let flag = if context.is_complete { context.flag } else { ResponseFlag::DownstreamClosed };
     let entry = AccessLogEntry {
         start: shared.clock.civil_time_at(context.started_at),
         method: &record.method,
-        path: &record.target,
+        path: &target,
         protocol: record.protocol,
         status: context.status,
         response_flags: if context.retries_exhausted {
@@ -128,11 +129,11 @@ fn log(context: &RequestContext, duration: Duration) {
         bytes_sent: context.bytes_sent,
         duration,
         upstream_time: record.upstream_time,
-        x_forwarded_for: record.forwarded_for.as_ref().map(HeaderValue::as_bytes),
-        user_agent: record.user_agent.as_ref().map(HeaderValue::as_bytes),
-        request_id: record.request_id.as_ref().map(HeaderValue::as_bytes),
-        authority: record.authority.as_ref().map(HeaderValue::as_bytes),
-        upstream_host: record.upstream.as_deref(),
+        x_forwarded_for: texts.forwarded_for(),
+        user_agent: texts.user_agent(),
+        request_id: texts.request_id(),
+        authority: texts.authority(),
+        upstream_host: record.upstream.as_ref().map(|endpoint| endpoint.name()),
         other_headers: &record.other_headers,
         decision: decided.and_then(|decided| {
             let DecisionSummary { rule, outcome, standing, delay } = decided.summary;

@@ -19,7 +19,7 @@ use super::grpc;
 use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
 use super::local_reply::{self, DownstreamResponse, PendingBody, closes_for_drain, with_connection_close};
-use super::request_context::{LogRecord, RequestContext, ResponseFlag, log_decision};
+use super::request_context::{RequestContext, ResponseFlag, log_decision, propagate_trace, start_log};
 use super::tunnel;
 use super::view::GenerationView;
 use crate::engine::Policy;
@@ -51,6 +51,7 @@ pub(super) fn handle(
     let view = worker.view();
     let now = worker.shared.clock.now();
     let (mut context, admission) = admit(connection, &mut head, now, &view);
+    let trace = start_log(&mut context, &head, &view);
     if let Err(by) = admission {
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return ready(local_reply::overloaded(context, by, pending));
@@ -105,6 +106,7 @@ pub(super) fn handle(
     context.settlement = pending.settlement(&view.limits);
     let (mut request, overrides) =
         prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
+    propagate_trace(&context, trace.as_ref(), &mut request);
     // Captured one by one: a struct around them would cost another move.
     ResponseFuture::Forwarding(Box::pin(async move {
         let request::Parts { method, headers, .. } = &mut request.head;
@@ -136,10 +138,6 @@ fn admit(
     let timer = connection.start_request(head.version, view.stream_idle_timeout);
     worker.metrics.request_started(connection.listener);
     let mut context = RequestContext::new(connection, timer, now);
-    let tracer = &worker.shared.tracer;
-    if view.access_log.is_some() || tracer.is_some() {
-        context.log = LogRecord::new(head, view, tracer.as_deref(), || worker.random());
-    }
     context.is_grpc = grpc::is_grpc_call(head);
     context.upgrade.is_extended_connect = is_extended_connect;
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
@@ -203,8 +201,9 @@ fn log_rejection(
     hop: &Hop<'_>,
 ) {
     if let Some(log) = &mut context.log {
-        let _ = headers::prepare_request(head, flags, hop, &[], None);
-        log.copy_headers(&head.headers);
+        let mut added = FieldLines::default();
+        let _ = headers::prepare_request(head, flags, hop, &[], Some(&mut added));
+        log.copy_headers(&head.headers, &added);
     }
 }
 
@@ -257,8 +256,7 @@ fn prepare(
         head.headers.append(X_WEIR_OVER_LIMIT, mark);
     }
     if let Some(log) = &mut context.log {
-        log.copy_headers(&head.headers);
-        log.inject_trace_context(&mut head.headers);
+        log.copy_headers(&head.headers, &added_headers);
     }
     // HTTP/2 has no raw headers.
     let wants_map = !context.owns_connection();
@@ -272,7 +270,7 @@ fn can_serialize_directly(
     upstream: Option<&Upstream>,
 ) -> bool {
     let by_http1 = upstream.is_some_and(|upstream| !upstream.settings().http2 && !context.is_grpc);
-    by_http1 && context.log.is_none() && !pending.is_pending()
+    by_http1 && !pending.is_pending()
 }
 
 /// Records the response time and load report of the upstream, on which elastic limits depend.

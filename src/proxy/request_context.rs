@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-pub(super) use self::log_record::{LogRecord, log_decision};
+pub(super) use self::log_record::{LogRecord, log_decision, propagate_trace, start_log};
 pub(super) use self::response_flag::ResponseFlag;
 use super::connection::DownstreamConnection;
 use super::fallback::Recorder;

@@ -15,6 +15,8 @@ use crate::limiter::key::{KeyHash, KeyHasher};
 
 /// Separator of the parts of a key. The space may be omitted where the text can be read in one way only.
 const SEPARATOR: &str = ", ";
+/// Initial capacity of a key as text, enough for most.
+const TYPICAL_KEY_LENGTH: usize = 64;
 
 /// Why a text is not a key of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -301,17 +303,30 @@ fn is_ambiguous(value: &str, labels: &[String]) -> bool {
 
 /// Returns a key as text, from its parts; absent values are left out.
 pub fn write_key(parts: &[LabeledKeyPart]) -> String {
-    let part =
-        |part: &LabeledKeyPart| Some(format!("{}={}", part.label, quoted_if_needed(part.value.as_deref()?)));
-    parts.iter().filter_map(part).collect::<Vec<_>>().join(SEPARATOR)
+    let mut text = String::with_capacity(TYPICAL_KEY_LENGTH);
+    for part in parts {
+        let Some(value) = &part.value else { continue };
+        if !text.is_empty() {
+            text.push_str(SEPARATOR);
+        }
+        text.push_str(&part.label);
+        text.push('=');
+        if needs_quotes(value) {
+            text.push_str(&serde_json::Value::from(&**value).to_string());
+        } else {
+            text.push_str(value);
+        }
+    }
+    text
 }
 
-fn quoted_if_needed(value: &str) -> String {
-    let is_plain = !value.contains(',')
-        && !value.starts_with('"')
-        && value.trim() == value
-        && !value.chars().any(char::is_control);
-    if is_plain { value.to_owned() } else { serde_json::Value::from(value).to_string() }
+fn needs_quotes(value: &str) -> bool {
+    let is_plain = |byte: u8| matches!(byte, b'!'..=b'~') && byte != b',' && byte != b'"';
+    !value.bytes().all(is_plain)
+        && (value.contains(',')
+            || value.starts_with('"')
+            || value.trim() != value
+            || value.chars().any(char::is_control))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Access log: one line per request, in Envoy's default format, as JSON or in a custom format.
 //!
-//! Lines are passed to a separate thread through a bounded queue. If they cannot be written in time (full pipe, slow
-//! disk), they are dropped and counted: a stalled log must not delay requests. `line` and `custom_format` format lines,
-//! `writer` queues them, `output` writes them. A request is logged where and how its generation of the configuration
-//! says, so a reload loses no line.
+//! A line is formatted by the worker, into memory that it reuses, and appended to the bounded batch of a separate thread.
+//! If lines cannot be written in time (full pipe, slow disk), they are dropped and counted: a stalled log must not delay
+//! requests. `line` and `custom_format` format lines, `writer` queues them, `output` writes them. A request is logged
+//! where and how its generation of the configuration says, so a reload loses no line.
 
 mod custom_format;
 mod hidden_parameters;
@@ -12,6 +12,8 @@ mod output;
 mod time_format;
 mod writer;
 
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -32,8 +34,13 @@ use crate::limiter::percent::Percent;
 use crate::limiter::timestamp::{Timestamp, saturating_millis};
 use crate::rules::outcome::DecisionOutcome;
 
-/// Initial capacity of a line, enough for a typical one.
-const TYPICAL_LINE_LENGTH: usize = 640;
+/// Capacity of the memory for a line that is kept for the next one, enough for most lines.
+const KEPT_LINE_CAPACITY: usize = 4096;
+
+thread_local! {
+    /// Memory for the line that is being formatted.
+    static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Settings of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,21 +243,49 @@ impl AccessLog {
         }
     }
 
+    /// Returns whether lines contain the key of the request under the rule.
+    pub fn shows_keys(&self) -> bool {
+        match &self.0.settings.format {
+            Format::Envoy => false,
+            Format::Json => true,
+            Format::Custom(format) => format.shows_keys(),
+        }
+    }
+
     /// Writes a line for one request of the sample, if it is of a kind that is logged; never waits.
     pub fn log(&self, entry: &AccessLogEntry<'_>) {
         let OpenLog { settings, writer } = &*self.0;
         if !settings.only.is_empty() && !settings.only.iter().any(|kind| entry.is_of_kind(*kind)) {
             return;
         }
-        let path = hidden_parameters::hide(entry.path, &settings.hidden_parameters);
-        let entry = AccessLogEntry { path: &path, ..entry.clone() };
-        let mut line = Vec::with_capacity(TYPICAL_LINE_LENGTH);
-        match &settings.format {
-            Format::Envoy => line::write_envoy(&entry, &mut line),
-            Format::Json => line::write_json(&entry, &mut line),
-            Format::Custom(format) => format.write(&entry, &mut line),
+        match hidden_parameters::hide(entry.path, &settings.hidden_parameters) {
+            Cow::Borrowed(_) => writer.write_entry(entry, &settings.format),
+            Cow::Owned(path) => {
+                writer.write_entry(&AccessLogEntry { path: &path, ..entry.clone() }, &settings.format);
+            }
         }
-        writer.write(line);
+    }
+}
+
+impl LogWriter {
+    fn write_entry(&self, entry: &AccessLogEntry<'_>, format: &Format) {
+        LINE.with_borrow_mut(|line| {
+            format.write(entry, line);
+            self.write(line);
+            line.clear();
+            line.shrink_to(KEPT_LINE_CAPACITY);
+        });
+    }
+}
+
+impl Format {
+    /// Appends the line of a request.
+    fn write(&self, entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
+        match self {
+            Self::Envoy => line::write_envoy(entry, line),
+            Self::Json => line::write_json(entry, line),
+            Self::Custom(format) => format.write(entry, line),
+        }
     }
 }
 
@@ -258,11 +293,7 @@ impl AccessLog {
 #[cfg(test)]
 pub(crate) fn formatted_line(entry: &AccessLogEntry<'_>, format: &Format) -> Vec<u8> {
     let mut line = Vec::new();
-    match format {
-        Format::Envoy => line::write_envoy(entry, &mut line),
-        Format::Json => line::write_json(entry, &mut line),
-        Format::Custom(format) => format.write(entry, &mut line),
-    }
+    format.write(entry, &mut line);
     line
 }
 

@@ -1,41 +1,42 @@
 //! OpenTelemetry spans of requests, exported by OTLP over HTTP, with or without TLS.
 //!
-//! Tracing is off unless configured; then nothing here is called. When a request has ended, a span is built from its
-//! access-log entry and passed to the SDK's batch processor through a bounded queue. Spans are dropped and counted if
+//! Tracing is off unless configured; then nothing here is called. When a request has ended, its span is encoded from its
+//! access-log entry, as the collector receives it, and appended to a bounded batch. Spans are dropped and counted if
 //! the queue is full or the collector fails; requests never wait. `context` reads and writes the headers that propagate
-//! traces, `span` builds spans, `exporter` sends batches.
+//! traces, `span` writes spans in the format of `otlp`, `queue` gathers batches, `exporter` sends them.
 
 pub mod context;
 
 mod exporter;
+mod otlp;
+mod queue;
 mod span;
 
+use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
-use opentelemetry::InstrumentationScope;
-use opentelemetry_sdk::error::OTelSdkError;
-use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SpanProcessor as _};
 
 use self::context::{IncomingTrace, TraceContext};
-use self::exporter::OtlpExporter;
+use self::queue::SpanQueue;
 pub use self::span::{SpanDecision, SpanDetails};
 use super::access_log::AccessLogEntry;
-use super::metrics::{SpanMetrics, VERSION};
+use super::metrics::SpanMetrics;
 use crate::limiter::percent::Percent;
 use crate::tls::client;
 
-/// Maximum number of queued spans. They take at most 16 MB, with all texts at their maximum, and usually 2 MB.
-const MAX_QUEUED_SPANS: usize = 2048;
-/// Maximum number of spans in one request to the collector.
-const MAX_BATCH_SIZE: usize = 512;
-/// Maximum time a span waits for its batch to fill.
-const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time that shutdown waits for the last spans.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Capacity of the memory for a span that is kept for the next one, enough for most spans.
+const KEPT_SPAN_CAPACITY: usize = 4096;
+
+thread_local! {
+    /// Memory for the span that is being encoded.
+    static SPAN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Settings of the span export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,74 +75,24 @@ pub struct Collector {
     pub is_secure: bool,
 }
 
-/// Starts spans, and passes completed ones to the batch processor.
+/// Starts traces, and queues completed spans for the exporter.
 #[derive(Debug)]
 pub struct Tracer {
     /// Share of sampled requests, in hundredths of a percent.
     sampling_ratio: AtomicU32,
-    processor: BatchSpanProcessor,
-    scope: InstrumentationScope,
-    export_state: Arc<SpanExportState>,
-}
-
-/// Number of queued spans, and counters of exported and dropped ones.
-#[derive(Debug)]
-struct SpanExportState {
-    queued: AtomicUsize,
-    metrics: SpanMetrics,
-    is_shutting_down: AtomicBool,
-}
-
-impl SpanExportState {
-    /// Reserves a slot of the queue; returns `false` and counts a dropped span if the queue is full.
-    fn enqueue(&self) -> bool {
-        let increment = |queued| (queued < MAX_QUEUED_SPANS).then_some(queued + 1);
-        let is_queued = self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment).is_ok();
-        if !is_queued {
-            self.metrics.dropped.increment(1);
-        }
-        is_queued
-    }
-
-    fn dequeue(&self, spans: usize) {
-        self.queued.fetch_sub(spans, Ordering::Relaxed);
-    }
-
-    /// Counts a batch of `total` spans, of which `dropped` were lost and the others exported.
-    fn record_batch(&self, total: u64, dropped: u64) {
-        let dropped = dropped.min(total);
-        self.metrics.exported.increment(total - dropped);
-        self.metrics.dropped.increment(dropped);
-    }
-
-    fn is_shutting_down(&self) -> bool {
-        self.is_shutting_down.load(Ordering::Relaxed)
-    }
+    queue: Arc<SpanQueue>,
 }
 
 impl Tracer {
-    /// Starts the batch processor's thread.
+    /// Starts the exporter's thread.
     ///
     /// # Errors
-    /// If no runtime can be created, or TLS cannot be set up.
+    /// If no thread or runtime can be created, or TLS cannot be set up.
     pub fn start(settings: &TracingSettings, metrics: SpanMetrics) -> io::Result<(Arc<Self>, TracerGuard)> {
-        let export_state = Arc::new(SpanExportState {
-            queued: AtomicUsize::new(0),
-            metrics,
-            is_shutting_down: AtomicBool::new(false),
-        });
-        let exporter = OtlpExporter::new(settings, Arc::clone(&export_state))?;
-        let batches = BatchConfigBuilder::default()
-            .with_max_queue_size(MAX_QUEUED_SPANS)
-            .with_max_export_batch_size(MAX_BATCH_SIZE)
-            .with_scheduled_delay(BATCH_INTERVAL)
-            .build();
-        let tracer = Arc::new(Self {
-            sampling_ratio: AtomicU32::new(settings.sampling_ratio.hundredths()),
-            processor: BatchSpanProcessor::builder(exporter).with_batch_config(batches).build(),
-            scope: InstrumentationScope::builder("weir").with_version(VERSION).build(),
-            export_state,
-        });
+        let queue = Arc::new(SpanQueue::new(metrics));
+        exporter::start(settings, Arc::clone(&queue))?;
+        let sampling_ratio = AtomicU32::new(settings.sampling_ratio.hundredths());
+        let tracer = Arc::new(Self { sampling_ratio, queue });
         let guard = TracerGuard(Arc::clone(&tracer));
         Ok((tracer, guard))
     }
@@ -151,26 +102,22 @@ impl Tracer {
         self.sampling_ratio.store(ratio.hundredths(), Ordering::Relaxed);
     }
 
-    /// Returns the trace context of a request with these headers. Its span ID is `random_span`, and its trace
-    /// ID `random_trace` if the headers have none. `None` if an earlier hop decided against sampling: then
-    /// the headers are forwarded unchanged.
-    pub fn start_span(
-        &self,
-        headers: &HeaderMap,
-        random_trace: u128,
-        random_span: u64,
-    ) -> Option<Box<TraceContext>> {
+    /// Returns the trace context of a request with these headers, with IDs from `random` where they have none. `None`
+    /// if an earlier hop decided against sampling: then the headers are forwarded unchanged.
+    pub fn start_trace(&self, headers: &HeaderMap, random: impl Fn() -> u128) -> Option<TraceContext> {
         let ratio = Percent::from_hundredths(self.sampling_ratio.load(Ordering::Relaxed));
         let (incoming, tracestate) = IncomingTrace::from_headers(headers);
-        TraceContext::new(incoming, tracestate, ratio, random_trace, random_span).map(Box::new)
+        TraceContext::new(incoming, tracestate, ratio, random(), random() as u64)
     }
 
     /// Queues the span of a completed request, or drops it if the queue is full; never waits.
     pub fn end_span(&self, context: &TraceContext, entry: &AccessLogEntry<'_>, details: &SpanDetails<'_>) {
-        // The processor has the same bound, but does not report how many spans it drops.
-        if context.is_sampled && self.export_state.enqueue() {
-            self.processor.on_end(span::build_span(context, entry, details, &self.scope));
-        }
+        SPAN.with_borrow_mut(|span| {
+            span::write_span(context, entry, details, span);
+            self.queue.push(span);
+            span.clear();
+            span.shrink_to(KEPT_SPAN_CAPACITY);
+        });
     }
 }
 
@@ -181,8 +128,7 @@ pub struct TracerGuard(Arc<Tracer>);
 
 impl Drop for TracerGuard {
     fn drop(&mut self) {
-        self.0.export_state.is_shutting_down.store(true, Ordering::Relaxed);
-        if let Err(OTelSdkError::Timeout(_)) = self.0.processor.shutdown_with_timeout(SHUTDOWN_TIMEOUT) {
+        if !self.0.queue.close(SHUTDOWN_TIMEOUT) {
             tracing::warn!("the last spans were not exported in time");
         }
     }

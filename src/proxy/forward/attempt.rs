@@ -196,7 +196,7 @@ struct UpstreamAttempt {
 impl UpstreamAttempt {
     fn start(endpoint: Rc<Endpoint>, context: &mut RequestContext) -> Self {
         if let Some(log) = &mut context.log {
-            log.upstream = Some(endpoint.name().into());
+            log.upstream = Some(Rc::clone(&endpoint));
         }
         endpoint.metrics().request_started();
         Self { endpoint, ended: false }

@@ -4,14 +4,13 @@
 //! "Command operators"). Operators with `WEIR` in their names are Weir's own. A format is parsed once; writing a line
 //! looks nothing up.
 
-use std::io::Write;
-
 use http::HeaderName;
 use http::header::{HOST, USER_AGENT};
 
-use super::line::{MAX_PATH_LENGTH, MAX_VALUE_LENGTH, protocol, push_escaped, push_time, response_code};
-use super::time_format::{TimeFormat, known_specifiers};
+use super::line::{MAX_PATH_LENGTH, MAX_VALUE_LENGTH, protocol, push_escaped, push_number, response_code};
+use super::time_format::{TimeFormat, known_specifiers, push_time};
 use super::{AccessLogEntry, LoggedRule};
+use crate::identify::forwarded::write_ip;
 use crate::limiter::timestamp::saturating_millis;
 
 /// Maximum number of header names in a format that other formats do not contain.
@@ -158,6 +157,12 @@ impl CustomFormat {
     /// Returns the request headers that are not part of an [`AccessLogEntry`] otherwise.
     pub fn other_headers(&self) -> &[HeaderName] {
         &self.other_headers
+    }
+
+    /// Returns whether it contains `%WEIR_KEY%`.
+    pub(super) fn shows_keys(&self) -> bool {
+        let is_key = |value: &FormatValue| *value == FormatValue::Field(Field::Key);
+        self.pieces.iter().any(|piece| matches!(piece, FormatPiece::Value { value, .. } if is_key(value)))
     }
 
     /// Appends the line of a request.
@@ -307,9 +312,7 @@ fn write_field(field: Field, entry: &AccessLogEntry<'_>, max_length: usize, line
             return text(names.as_deref().filter(|names| !names.is_empty()));
         }
         Field::ClientIp => {
-            // Writing to a vector cannot fail.
-            let _ = write!(line, "{}", entry.client_ip);
-            return;
+            return write_ip(line, entry.client_ip);
         }
         Field::ResponseCode => Some(response_code(entry.status).into()),
         Field::BytesReceived => Some(entry.bytes_received),
@@ -322,7 +325,7 @@ fn write_field(field: Field, entry: &AccessLogEntry<'_>, max_length: usize, line
         Field::DelayMillis => rule.and_then(LoggedRule::delay_millis),
     };
     match number {
-        Some(number) => line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+        Some(number) => push_number(line, number),
         None => line.extend_from_slice(MISSING),
     }
 }

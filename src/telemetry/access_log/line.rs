@@ -8,9 +8,10 @@ use std::io::Write;
 
 use http::{StatusCode, Version};
 
-use super::AccessLogEntry;
-use crate::limiter::timestamp::{Timestamp, saturating_millis};
-use crate::telemetry::jiff_timestamp;
+use super::time_format::push_time;
+use super::{AccessLogEntry, LoggedRule};
+use crate::identify::forwarded::write_ip;
+use crate::limiter::timestamp::saturating_millis;
 
 /// Maximum length of a method, in bytes after escaping. Any token is valid (RFC 9110, section 9.1), real ones are
 /// short.
@@ -29,24 +30,25 @@ pub(super) fn write_envoy(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
     push_escaped(line, entry.method.as_str().as_bytes(), MAX_METHOD_LENGTH);
     line.push(b' ');
     push_escaped(line, entry.path.as_bytes(), MAX_PATH_LENGTH);
-    // Writing to a vector cannot fail.
-    let _ = write!(
-        line,
-        " {}\" {} {} {} {} {} ",
-        protocol(entry.protocol),
-        response_code(entry.status),
-        if entry.response_flags.is_empty() { "-" } else { entry.response_flags },
-        entry.bytes_received,
-        entry.bytes_sent,
-        entry.duration.as_millis(),
-    );
-    match entry.upstream_time {
-        Some(time) => write!(line, "{}", time.as_millis()),
-        None => write!(line, "-"),
+    line.push(b' ');
+    line.extend_from_slice(protocol(entry.protocol).as_bytes());
+    line.extend_from_slice(b"\" ");
+    push_number(line, response_code(entry.status).into());
+    line.push(b' ');
+    line.extend_from_slice(response_flags(entry).as_bytes());
+    for number in [entry.bytes_received, entry.bytes_sent, saturating_millis(entry.duration)] {
+        line.push(b' ');
+        push_number(line, number);
     }
-    .ok();
-    let headers = [entry.x_forwarded_for, entry.user_agent, entry.request_id, entry.authority];
-    for value in headers.into_iter().chain([entry.upstream_host.map(str::as_bytes)]) {
+    line.push(b' ');
+    match entry.upstream_time {
+        Some(time) => push_number(line, saturating_millis(time)),
+        None => line.push(b'-'),
+    }
+    let upstream_host = entry.upstream_host.map(str::as_bytes);
+    for value in
+        [entry.x_forwarded_for, entry.user_agent, entry.request_id, entry.authority, upstream_host]
+    {
         line.extend_from_slice(b" \"");
         push_escaped(line, value.unwrap_or(b"-"), MAX_VALUE_LENGTH);
         line.push(b'"');
@@ -58,86 +60,78 @@ pub(super) fn write_envoy(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
     line.push(b'\n');
 }
 
-/// Appends one JSON object with a fixed set of keys, named as in Envoy; `null` for missing values.
+/// Appends one JSON object with a fixed set of keys, named as in Envoy; `null` for missing values. Each key is written
+/// together with the punctuation around it.
 pub(super) fn write_json(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
-    let mut object = JsonObject { line, separator: b'{' };
-    object.key("start_time");
-    object.line.push(b'"');
-    push_time(object.line, entry.start);
-    object.line.push(b'"');
-    object.text("method", Some(entry.method.as_str().as_bytes()), MAX_METHOD_LENGTH);
-    object.text("path", Some(entry.path.as_bytes()), MAX_PATH_LENGTH);
-    object.text("protocol", Some(protocol(entry.protocol).as_bytes()), MAX_VALUE_LENGTH);
-    object.number("response_code", Some(response_code(entry.status).into()));
-    let flags = if entry.response_flags.is_empty() { "-" } else { entry.response_flags };
-    object.text("response_flags", Some(flags.as_bytes()), MAX_VALUE_LENGTH);
-    object.number("bytes_received", Some(entry.bytes_received));
-    object.number("bytes_sent", Some(entry.bytes_sent));
-    object.number("duration", Some(saturating_millis(entry.duration)));
-    object.number("upstream_service_time", entry.upstream_time.map(saturating_millis));
-    object.text("x_forwarded_for", entry.x_forwarded_for, MAX_VALUE_LENGTH);
-    object.text("user_agent", entry.user_agent, MAX_VALUE_LENGTH);
-    object.text("request_id", entry.request_id, MAX_VALUE_LENGTH);
-    object.text("authority", entry.authority, MAX_VALUE_LENGTH);
-    object.text("upstream_host", entry.upstream_host.map(str::as_bytes), MAX_VALUE_LENGTH);
-    object.number("upstream_attempts", Some(entry.attempts.into()));
-    object.key("client_ip");
-    let _ = write!(object.line, "\"{}\"", entry.client_ip);
-    write_decision(entry, &mut object);
+    line.extend_from_slice(br#"{"start_time":""#);
+    push_time(line, entry.start);
+    let (method, path) = (entry.method.as_str().as_bytes(), entry.path.as_bytes());
+    push_json_member(line, r#"","method":"#, Some(method), MAX_METHOD_LENGTH);
+    push_json_member(line, r#","path":"#, Some(path), MAX_PATH_LENGTH);
+    push_text_member(line, r#","protocol":"#, Some(protocol(entry.protocol).as_bytes()));
+    push_number_member(line, r#","response_code":"#, Some(response_code(entry.status).into()));
+    push_text_member(line, r#","response_flags":"#, Some(response_flags(entry).as_bytes()));
+    push_number_member(line, r#","bytes_received":"#, Some(entry.bytes_received));
+    push_number_member(line, r#","bytes_sent":"#, Some(entry.bytes_sent));
+    push_number_member(line, r#","duration":"#, Some(saturating_millis(entry.duration)));
+    push_number_member(line, r#","upstream_service_time":"#, entry.upstream_time.map(saturating_millis));
+    push_text_member(line, r#","x_forwarded_for":"#, entry.x_forwarded_for);
+    push_text_member(line, r#","user_agent":"#, entry.user_agent);
+    push_text_member(line, r#","request_id":"#, entry.request_id);
+    push_text_member(line, r#","authority":"#, entry.authority);
+    push_text_member(line, r#","upstream_host":"#, entry.upstream_host.map(str::as_bytes));
+    push_number_member(line, r#","upstream_attempts":"#, Some(entry.attempts.into()));
+    line.extend_from_slice(br#","client_ip":""#);
+    write_ip(line, entry.client_ip);
+    line.push(b'"');
+    push_decision(line, entry.decision.as_ref());
     line.extend_from_slice(b"}\n");
 }
 
-fn write_decision(entry: &AccessLogEntry<'_>, object: &mut JsonObject<'_>) {
-    let decision = entry.decision.as_ref();
-    let bytes = |text: &'static str| text.as_bytes();
-    object.text("rule", decision.map(|rule| rule.rule.as_bytes()), MAX_VALUE_LENGTH);
-    object.text("outcome", decision.map(|rule| bytes(rule.outcome.as_str())), MAX_VALUE_LENGTH);
-    object.text("key", decision.and_then(|rule| Some(rule.key?.as_bytes())), MAX_VALUE_LENGTH);
-    object.number("limit", decision.and_then(|rule| rule.limit).map(u64::from));
-    object.number("remaining", decision.and_then(|rule| rule.remaining).map(u64::from));
-    object.number("delay_ms", decision.and_then(super::LoggedRule::delay_millis));
-    object.key("shadow_rules");
-    object.line.push(b'[');
+fn push_decision(line: &mut Vec<u8>, decision: Option<&LoggedRule<'_>>) {
+    let outcome = decision.map(|rule| rule.outcome.as_str());
+    push_text_member(line, r#","rule":"#, decision.map(|rule| rule.rule.as_bytes()));
+    push_text_member(line, r#","outcome":"#, outcome.map(str::as_bytes));
+    push_text_member(line, r#","key":"#, decision.and_then(|rule| Some(rule.key?.as_bytes())));
+    push_number_member(line, r#","limit":"#, decision.and_then(|rule| rule.limit).map(u64::from));
+    push_number_member(line, r#","remaining":"#, decision.and_then(|rule| rule.remaining).map(u64::from));
+    push_number_member(line, r#","delay_ms":"#, decision.and_then(LoggedRule::delay_millis));
+    line.extend_from_slice(br#","shadow_rules":["#);
     for (index, name) in decision.iter().flat_map(|rule| rule.shadow_rules).enumerate() {
         if index > 0 {
-            object.line.push(b',');
+            line.push(b',');
         }
-        push_json_text(object.line, name.as_bytes(), MAX_VALUE_LENGTH);
+        push_json_text(line, name.as_bytes(), MAX_VALUE_LENGTH);
     }
-    object.line.push(b']');
+    line.push(b']');
 }
 
-/// Writes the members of a JSON object. Keys need no escaping.
-struct JsonObject<'a> {
-    line: &'a mut Vec<u8>,
-    /// Written before the next key.
-    separator: u8,
+fn push_text_member(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
+    push_json_member(line, key, value, MAX_VALUE_LENGTH);
 }
 
-impl JsonObject<'_> {
-    fn key(&mut self, key: &str) {
-        self.line.push(self.separator);
-        self.separator = b',';
-        self.line.push(b'"');
-        self.line.extend_from_slice(key.as_bytes());
-        self.line.extend_from_slice(b"\":");
+fn push_json_member(line: &mut Vec<u8>, key: &str, value: Option<&[u8]>, max_length: usize) {
+    line.extend_from_slice(key.as_bytes());
+    match value {
+        Some(value) => push_json_text(line, value, max_length),
+        None => line.extend_from_slice(b"null"),
     }
+}
 
-    fn text(&mut self, key: &str, value: Option<&[u8]>, max_length: usize) {
-        self.key(key);
-        match value {
-            Some(value) => push_json_text(self.line, value, max_length),
-            None => self.line.extend_from_slice(b"null"),
-        }
+fn push_number_member(line: &mut Vec<u8>, key: &str, value: Option<u64>) {
+    line.extend_from_slice(key.as_bytes());
+    match value {
+        Some(value) => push_number(line, value),
+        None => line.extend_from_slice(b"null"),
     }
+}
 
-    fn number(&mut self, key: &str, value: Option<u64>) {
-        self.key(key);
-        match value {
-            Some(value) => self.line.extend_from_slice(itoa::Buffer::new().format(value).as_bytes()),
-            None => self.line.extend_from_slice(b"null"),
-        }
-    }
+pub(super) fn push_number(line: &mut Vec<u8>, number: u64) {
+    line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+fn response_flags(entry: &AccessLogEntry<'_>) -> &'static str {
+    if entry.response_flags.is_empty() { "-" } else { entry.response_flags }
 }
 
 /// Returns the status code; 0 without a response, as in Envoy.
@@ -155,17 +149,15 @@ pub(super) fn protocol(version: Version) -> &'static str {
     }
 }
 
-/// Appends a time as in RFC 3339, in UTC with milliseconds.
-pub(super) fn push_time(line: &mut Vec<u8>, time: Timestamp) {
-    let _ = write!(line, "{:.3}", jiff_timestamp(time));
-}
-
 /// Appends a value with quotes, backslashes and bytes other than printable ASCII escaped as `\xNN`, as nginx does, so
 /// that the original bytes can be restored. Stops before it exceeds `max_length` bytes.
 pub(super) fn push_escaped(line: &mut Vec<u8>, value: &[u8], max_length: usize) {
+    if value.len() <= max_length && is_plain(value) {
+        return line.extend_from_slice(value);
+    }
     let end = line.len() + max_length;
     for &byte in value {
-        let plain = matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        let plain = is_plain_byte(byte);
         if line.len() + if plain { 1 } else { 4 } > end {
             return;
         }
@@ -177,10 +169,24 @@ pub(super) fn push_escaped(line: &mut Vec<u8>, value: &[u8], max_length: usize) 
     }
 }
 
+/// Whether no format escapes a byte of `value`, which is so for nearly all values.
+fn is_plain(value: &[u8]) -> bool {
+    // Without an early return, the compiler tests many bytes at once.
+    value.iter().fold(true, |is_plain, byte| is_plain & is_plain_byte(*byte))
+}
+
+const fn is_plain_byte(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
+}
+
 /// Appends a value as a JSON string: its longest prefix that takes at most `max_length` bytes once escaped. Invalid
 /// UTF-8 is replaced. So are DEL and the C1 controls, which JSON permits and terminals interpret.
 fn push_json_text(line: &mut Vec<u8>, value: &[u8], max_length: usize) {
     line.push(b'"');
+    if value.len() <= max_length && is_plain(value) {
+        line.extend_from_slice(value);
+        return line.push(b'"');
+    }
     let end = line.len() + max_length;
     'value: for chunk in value.utf8_chunks() {
         let replaced = if chunk.invalid().is_empty() { None } else { Some(char::REPLACEMENT_CHARACTER) };

@@ -1,7 +1,7 @@
 //! Output of the access log: a file, or a duplicate of the descriptor of standard output or error.
 //!
-//! Only the log's own thread uses it, and flushes whenever the queue is empty. A duplicate descriptor is used instead
-//! of Rust's handle, so that a stalled pipe does not hold the lock of that handle.
+//! Only the log's own thread uses it, for a batch of lines at a time. A duplicate descriptor is used instead of Rust's
+//! handle, so that a stalled pipe does not hold the lock of that handle.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -16,9 +16,6 @@ use rustix::io::Errno;
 
 use super::Sink;
 use crate::telemetry::atomic_counter::AtomicCounter;
-
-/// Buffer size at which lines are written, in bytes; the same as Envoy's.
-const FLUSH_THRESHOLD: usize = 64 * 1024;
 
 /// State shared with the handles of the log.
 #[derive(Debug, Default)]
@@ -35,13 +32,12 @@ impl OutputControl {
     }
 }
 
-/// A buffered file that never returns an error, but counts lost lines.
+/// A file that never returns an error, but counts lost lines.
 #[derive(Debug)]
 pub(super) struct LogOutput {
     sink: Sink,
     /// `None` for a FIFO without a reader.
     file: Option<File>,
-    buffer: Vec<u8>,
     control: Arc<OutputControl>,
     is_failing: bool,
 }
@@ -59,31 +55,19 @@ impl LogOutput {
                 "the access log is a FIFO without a reader: lines are dropped until there is one"
             );
         }
-        Ok(Self { sink, file, buffer: Vec::new(), control, is_failing: false })
+        Ok(Self { sink, file, control, is_failing: false })
     }
 
-    fn flush_buffer(&mut self) {
-        if self.buffer.is_empty() {
-            return;
-        }
-        match self.write_buffer() {
-            Ok(()) => self.is_failing = false,
-            Err(error) => self.record_lost_lines(&error),
-        }
-        self.buffer.clear();
-        self.buffer.shrink_to(FLUSH_THRESHOLD);
-    }
-
-    fn write_buffer(&mut self) -> io::Result<()> {
+    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
         if let (None, Sink::File(path)) = (&self.file, &self.sink) {
             self.file = open_for_append(path)?;
         }
-        self.file.as_mut().ok_or(Errno::NXIO)?.write_all(&self.buffer)
+        self.file.as_mut().ok_or(Errno::NXIO)?.write_all(lines)
     }
 
     /// Counts lost lines. Logs the first failure only, because a full disk may fail for hours.
-    fn record_lost_lines(&mut self, error: &io::Error) {
-        let lines = self.buffer.iter().filter(|byte| **byte == b'\n').count();
+    fn record_lost_lines(&mut self, lines: &[u8], error: &io::Error) {
+        let lines = lines.iter().filter(|byte| **byte == b'\n').count();
         self.control.lost_lines.add(lines as u64);
         if !self.is_failing {
             tracing::warn!(%error, sink = ?self.sink, "cannot write the access log");
@@ -95,7 +79,6 @@ impl LogOutput {
         if !self.control.is_reopen_requested.swap(false, Ordering::AcqRel) {
             return;
         }
-        self.flush_buffer();
         let Sink::File(path) = &self.sink else { return };
         match open_for_append(path) {
             Ok(file) => self.file = file,
@@ -107,16 +90,16 @@ impl LogOutput {
 
 impl Write for LogOutput {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        self.reopen_if_requested();
-        self.buffer.extend_from_slice(lines);
-        if self.buffer.len() >= FLUSH_THRESHOLD {
-            self.flush_buffer();
+        if !lines.is_empty() {
+            match self.write_lines(lines) {
+                Ok(()) => self.is_failing = false,
+                Err(error) => self.record_lost_lines(lines, &error),
+            }
         }
         Ok(lines.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.flush_buffer();
         self.reopen_if_requested();
         Ok(())
     }

@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::limiter::percent::Percent;
 
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Name of the header with the trace context (W3C).
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const B3: HeaderName = HeaderName::from_static("b3");
 const B3_TRACE: HeaderName = HeaderName::from_static("x-b3-traceid");
@@ -16,6 +17,8 @@ const B3_PARENT: HeaderName = HeaderName::from_static("x-b3-parentspanid");
 const B3_SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
 const B3_FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
 
+/// Length of a `traceparent`, in bytes.
+const TRACEPARENT_LENGTH: usize = 55;
 /// W3C flag: the trace is sampled.
 const SAMPLED: u8 = 1;
 /// W3C flags that are passed on: sampled, and random trace ID.
@@ -31,6 +34,8 @@ pub struct IncomingTrace {
     flags: u8,
     is_w3c: bool,
     b3_format: Option<B3Format>,
+    /// Whether the request has headers of a trace, valid or not.
+    has_headers: bool,
 }
 
 /// Form of B3 headers, the same for the forwarded request.
@@ -57,14 +62,17 @@ pub struct TraceContext {
 impl IncomingTrace {
     /// Reads the trace context and `tracestate` from `headers`.
     pub fn from_headers(headers: &HeaderMap) -> (Self, Option<Box<str>>) {
+        if !headers.keys().any(|name| is_trace_header(name.as_str())) {
+            return (Self::default(), None);
+        }
         let b3 = Self::from_single_b3(headers).or_else(|| Self::from_multi_b3(headers));
         let Some(w3c) = single_value(headers, &TRACEPARENT).and_then(parse_traceparent) else {
-            return (b3.unwrap_or_default(), None);
+            return (Self { has_headers: true, ..b3.unwrap_or_default() }, None);
         };
         let state =
             headers.get_all(TRACESTATE).iter().map(HeaderValue::to_str).collect::<Result<Vec<_>, _>>();
         let state = state.ok().filter(|lines| !lines.is_empty()).map(|lines| lines.join(",").into());
-        (Self { b3_format: b3.and_then(|b3| b3.b3_format), ..w3c }, state)
+        (Self { b3_format: b3.and_then(|b3| b3.b3_format), has_headers: true, ..w3c }, state)
     }
 
     /// Reads `b3: TRACE-SPAN-DECISION-PARENT`, of which the last two may be absent, or a decision alone.
@@ -136,11 +144,27 @@ impl TraceContext {
         self.incoming.parent_span_id
     }
 
+    /// Whether the request has no headers of a trace, so that `traceparent` is all that the upstream needs.
+    pub const fn starts_trace(&self) -> bool {
+        !self.incoming.has_headers
+    }
+
+    /// Returns the value of `traceparent` for the upstream.
+    pub fn traceparent(&self) -> [u8; TRACEPARENT_LENGTH] {
+        let flags = self.incoming.flags & KNOWN_FLAGS & !SAMPLED | u8::from(self.is_sampled);
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        write_hex(&mut text[3..35], &self.trace_id.to_be_bytes());
+        write_hex(&mut text[36..52], &self.span_id.to_be_bytes());
+        write_hex(&mut text[53..], &[flags]);
+        text
+    }
+
     /// Replaces the trace context in `headers` by this span's: W3C always, B3 in the form that the request had.
     pub fn write_headers(&self, headers: &mut HeaderMap) {
         let Self { trace_id: trace, span_id: span, is_sampled: sampled, incoming, .. } = self;
-        let flags = incoming.flags & KNOWN_FLAGS & !SAMPLED | u8::from(*sampled);
-        insert(headers, TRACEPARENT, &format!("00-{trace:032x}-{span:016x}-{flags:02x}"));
+        if let Ok(value) = HeaderValue::from_bytes(&self.traceparent()) {
+            headers.insert(TRACEPARENT, value);
+        }
         if !incoming.is_w3c {
             // It belongs to another trace or to none (W3C Trace Context, section 3.3.1).
             headers.remove(TRACESTATE);
@@ -172,6 +196,19 @@ impl TraceContext {
 /// An odd multiplier that spreads small differences over all bits (Knuth's multiplicative hashing), because some
 /// systems generate trace IDs that are not fully random.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Writes bytes as hexadecimal digits.
+fn write_hex(text: &mut [u8], bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (digits, byte) in text.chunks_exact_mut(2).zip(bytes) {
+        digits.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+}
+
+/// Whether a header may belong to a trace context.
+fn is_trace_header(name: &str) -> bool {
+    name.starts_with("trace") || name.starts_with("x-b3-") || name == B3.as_str()
+}
 
 fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::from_str(text) {
@@ -209,7 +246,7 @@ fn parse_traceparent(text: &str) -> Option<IncomingTrace> {
         sampling_decision: Some(flags & SAMPLED == SAMPLED),
         flags,
         is_w3c: true,
-        b3_format: None,
+        ..IncomingTrace::default()
     })
 }
 

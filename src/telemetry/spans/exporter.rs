@@ -1,9 +1,9 @@
 //! Exporter that sends batches of spans by OTLP over HTTP/1.1, with the retries that the protocol permits.
 
 use std::fmt;
-use std::future::{Future, ready};
 use std::io;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,83 +12,56 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use opentelemetry::KeyValue;
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
-use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
-use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
-use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
-use opentelemetry_sdk::trace::{SpanData, SpanExporter};
-use parking_lot::Mutex;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
-use super::{Collector, SpanExportState, TracingSettings};
+use super::otlp::BatchHead;
+use super::queue::{SpanBatch, SpanQueue};
+use super::{Collector, TracingSettings};
 use crate::telemetry::metrics::VERSION;
 use crate::tls::AlpnProtocol;
 use crate::tls::client::TlsClient;
 
 /// Timeout of one request to the collector, including the connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pauses before retries. Meanwhile new spans are queued by the batch processor.
+/// Pauses before retries. Meanwhile new spans are queued.
 const RETRY_DELAYS: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 /// Maximum size of a collector's response, in bytes.
 const MAX_RESPONSE_SIZE: usize = 64 * 1024;
 
-/// The exporter, called on the batch processor's thread.
-pub(super) struct OtlpExporter {
-    runtime: Runtime,
-    delivery: Mutex<SpanDelivery>,
-}
-
-impl fmt::Debug for OtlpExporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exporter").finish_non_exhaustive()
-    }
-}
-
-impl OtlpExporter {
-    pub(super) fn new(settings: &TracingSettings, export_state: Arc<SpanExportState>) -> io::Result<Self> {
-        let tls = settings.tls.clone().map(TlsClient::new).transpose().map_err(io::Error::other)?;
-        let resource = Resource::builder_empty()
-            .with_service_name(settings.service_name.to_string())
-            .with_attribute(KeyValue::new("service.version", VERSION))
-            .with_attribute(KeyValue::new("telemetry.sdk.language", "rust"))
-            .build();
-        Ok(Self {
-            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
-            delivery: Mutex::new(SpanDelivery {
-                collector: settings.collector.clone(),
-                tls,
-                headers: settings.headers.clone(),
-                resource: ResourceAttributesWithSchema::from(&resource),
-                export_state,
-                connection: None,
-                is_failing: false,
-            }),
-        })
-    }
-}
-
-impl SpanExporter for OtlpExporter {
-    /// Blocks until the batch is delivered or lost: the batch processor's thread has no other work.
-    fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
-        ready(self.runtime.block_on(self.delivery.lock().export(batch)))
-    }
+/// Starts the thread that sends the batches of `queue`, until the queue is closed.
+pub(super) fn start(settings: &TracingSettings, queue: Arc<SpanQueue>) -> io::Result<()> {
+    let tls = settings.tls.clone().map(TlsClient::new).transpose().map_err(io::Error::other)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut delivery = SpanDelivery {
+        collector: settings.collector.clone(),
+        tls,
+        headers: settings.headers.clone(),
+        batch_head: BatchHead::new(&settings.service_name, VERSION),
+        queue,
+        connection: None,
+        is_failing: false,
+    };
+    let export = move || {
+        // Waiting blocks the runtime: the thread has no other work.
+        while let Some(batch) = delivery.queue.next_batch() {
+            runtime.block_on(delivery.export(&batch));
+        }
+        delivery.queue.exporter_ended();
+    };
+    thread::Builder::new().name("spans".to_owned()).spawn(export).map(drop)
 }
 
 struct SpanDelivery {
     collector: Collector,
     tls: Option<TlsClient>,
     headers: HeaderMap,
-    resource: ResourceAttributesWithSchema,
-    export_state: Arc<SpanExportState>,
+    batch_head: BatchHead,
+    queue: Arc<SpanQueue>,
     connection: Option<SendRequest<Full<Bytes>>>,
     /// Whether the last batch was lost. The first loss has been logged.
     is_failing: bool,
@@ -107,21 +80,18 @@ impl ExportError {
 }
 
 impl SpanDelivery {
-    async fn export(&mut self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let count = batch.len();
-        self.export_state.dequeue(count);
-        let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
-        let body = Bytes::from(ExportTraceServiceRequest { resource_spans }.encode_to_vec());
+    async fn export(&mut self, batch: &SpanBatch) {
+        let count = batch.spans as u64;
+        let body = Bytes::from(self.batch_head.request(&batch.bytes));
         match self.send_with_retries(&body).await {
             Ok(rejected) => {
-                self.export_state.record_batch(count as u64, rejected);
+                self.queue.record_batch(count, rejected);
                 if std::mem::take(&mut self.is_failing) {
                     tracing::info!(collector = %self.collector, "the collector accepts spans again");
                 }
-                Ok(())
             }
             Err(failed) => {
-                self.export_state.record_batch(count as u64, count as u64);
+                self.queue.record_batch(count, count);
                 // Logged once per outage; the metric counts every span.
                 if !std::mem::replace(&mut self.is_failing, true) {
                     tracing::warn!(
@@ -130,7 +100,6 @@ impl SpanDelivery {
                         "spans are dropped: the collector does not accept them"
                     );
                 }
-                Err(OTelSdkError::InternalFailure(failed.reason))
             }
         }
     }
@@ -138,7 +107,7 @@ impl SpanDelivery {
     /// Sends a batch, retrying if necessary; returns how many of its spans the collector rejected.
     async fn send_with_retries(&mut self, body: &Bytes) -> Result<u64, ExportError> {
         // During an outage each batch is tried once, which is enough to detect the collector's return.
-        let is_single_attempt = self.is_failing || self.export_state.is_shutting_down();
+        let is_single_attempt = self.is_failing || self.queue.is_closed();
         let mut delays = if is_single_attempt { &[][..] } else { &RETRY_DELAYS }.iter();
         loop {
             let attempt = timeout(REQUEST_TIMEOUT, self.send_once(body.clone())).await;

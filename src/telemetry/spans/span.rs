@@ -1,19 +1,30 @@
 //! Span of a request, with attributes of OpenTelemetry's semantic conventions for HTTP servers and some of Weir's own.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::net::IpAddr;
+use std::time::Duration;
 
 use http::Version;
-use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId};
-use opentelemetry::{InstrumentationScope, KeyValue};
-use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use opentelemetry::trace::TraceState;
 
 use super::context::TraceContext;
+use super::otlp::{self, AttributeValue};
+use crate::identify::forwarded::write_ip;
 use crate::telemetry::access_log::AccessLogEntry;
 
 /// Maximum length of a text attribute, in bytes; longer texts are truncated.
 const MAX_TEXT_LENGTH: usize = 1024;
-/// Maximum number of attributes of a span.
-const MAX_ATTRIBUTES: usize = 24;
+/// Maximum length of an IP address as text, in bytes.
+const MAX_ADDRESS_LENGTH: usize = 45;
+/// `SPAN_KIND_SERVER` of OTLP.
+const KIND_SERVER: u64 = 2;
+/// An empty `Status`: success.
+const STATUS_UNSET: &[u8] = b"";
+/// A `Status` with the code `STATUS_CODE_ERROR` in field 3.
+const STATUS_ERROR: &[u8] = &[3 << 3, 2];
+/// `SpanFlags` of OTLP: the W3C flag, and whether the parent is known to be of another process.
+const FLAG_SAMPLED: u32 = 1;
+const FLAG_HAS_IS_REMOTE: u32 = 0x100;
+const FLAG_IS_REMOTE: u32 = 0x200;
 /// Methods that spans contain verbatim (semantic conventions, `http.request.method`); others are `_OTHER`.
 const METHODS: [&str; 10] =
     ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"];
@@ -28,7 +39,7 @@ pub struct SpanDetails<'a> {
     /// Decision of the rules; `None` if they were not evaluated.
     pub decision: Option<SpanDecision>,
     /// Address of the peer.
-    pub peer: std::net::IpAddr,
+    pub peer: IpAddr,
 }
 
 /// Decision of the rules for a request.
@@ -55,87 +66,114 @@ impl SpanDecision {
     }
 }
 
-/// Returns the span of a completed request.
-pub(super) fn build_span(
+/// Appends the span of a completed request: a `Span` of OTLP.
+pub(super) fn write_span(
     context: &TraceContext,
     entry: &AccessLogEntry<'_>,
     details: &SpanDetails<'_>,
-    scope: &InstrumentationScope,
-) -> SpanData {
-    let start_time = UNIX_EPOCH + Duration::from_nanos(entry.start.as_nanos());
-    let method = method(entry.method.as_str());
-    let is_error = entry.status.is_none_or(|status| status.is_server_error());
-    SpanData {
-        span_context: SpanContext::new(
-            TraceId::from(context.trace_id),
-            SpanId::from(context.span_id),
-            TraceFlags::SAMPLED,
-            false,
-            context.tracestate.as_deref().and_then(|state| state.parse().ok()).unwrap_or_default(),
-        ),
-        parent_span_id: context.parent_span_id().map_or(SpanId::INVALID, SpanId::from),
-        parent_span_is_remote: context.parent_span_id().is_some(),
-        span_kind: SpanKind::Server,
-        name: match details.route {
-            Some(route) => format!("{method} {route}").into(),
-            None => method.into(),
-        },
-        start_time,
-        end_time: start_time.checked_add(entry.duration).unwrap_or(start_time),
-        attributes: attributes(entry, details, method),
-        dropped_attributes_count: 0,
-        events: SpanEvents::default(),
-        links: SpanLinks::default(),
-        status: if is_error { Status::error("") } else { Status::Unset },
-        instrumentation_scope: scope.clone(),
+    span: &mut Vec<u8>,
+) {
+    let (start, method) = (entry.start.as_nanos(), method(entry.method.as_str()));
+    let parent = context.parent_span_id();
+    otlp::push_bytes(span, 1, &context.trace_id.to_be_bytes());
+    otlp::push_bytes(span, 2, &context.span_id.to_be_bytes());
+    if let Some(state) = context.tracestate.as_deref().and_then(|state| state.parse::<TraceState>().ok()) {
+        otlp::push_bytes(span, 3, state.header().as_bytes());
     }
+    if let Some(parent) = parent {
+        otlp::push_bytes(span, 4, &parent.to_be_bytes());
+    }
+    match details.route {
+        Some(route) => otlp::push_joined(span, 5, [method, " ", route]),
+        None => otlp::push_bytes(span, 5, method.as_bytes()),
+    }
+    otlp::push_integer(span, 6, KIND_SERVER);
+    otlp::push_fixed64(span, 7, start);
+    otlp::push_fixed64(span, 8, entry.start.saturating_add(entry.duration).as_nanos());
+    Attributes(span).push_all(entry, details, method);
+    let is_error = entry.status.is_none_or(|status| status.is_server_error());
+    otlp::push_bytes(span, 15, if is_error { STATUS_ERROR } else { STATUS_UNSET });
+    otlp::push_span_flags(span, FLAG_SAMPLED | FLAG_HAS_IS_REMOTE | parent.map_or(0, |_| FLAG_IS_REMOTE));
 }
 
-fn attributes(entry: &AccessLogEntry<'_>, details: &SpanDetails<'_>, method: &'static str) -> Vec<KeyValue> {
-    let (path, query) =
-        entry.path.split_once('?').map_or((entry.path, None), |(path, query)| (path, Some(query)));
-    let authority = entry.authority.map(String::from_utf8_lossy).unwrap_or_default();
-    let (host, port) = split_port(&authority);
-    let mut all = Vec::with_capacity(MAX_ATTRIBUTES);
-    all.extend([
-        KeyValue::new("http.request.method", method),
-        text_attribute("url.path", path),
-        KeyValue::new("url.scheme", if details.is_secure { "https" } else { "http" }),
-        KeyValue::new("network.protocol.version", protocol(entry.protocol)),
-        text_attribute("network.peer.address", &details.peer.to_string()),
-        text_attribute("client.address", &entry.client_ip.to_string()),
-    ]);
-    let mut optional =
-        |name: &'static str, value: Option<&str>| all.extend(value.map(|value| text_attribute(name, value)));
-    optional("http.request.method_original", (method == "_OTHER").then(|| entry.method.as_str()));
-    optional("url.query", query);
-    optional("server.address", Some(host).filter(|host| !host.is_empty()));
-    optional("user_agent.original", entry.user_agent.map(String::from_utf8_lossy).as_deref());
-    optional("http.route", details.route);
-    optional("weir.rule", entry.rejecting_rule());
-    optional("weir.decision", details.decision.map(SpanDecision::as_str));
-    optional("weir.response_flags", Some(entry.response_flags).filter(|flags| !matches!(*flags, "" | "-")));
-    optional("weir.upstream", entry.upstream_host);
-    optional("weir.request_id", entry.request_id.map(String::from_utf8_lossy).as_deref());
-    let mut optional_number =
-        |name: &'static str, value: Option<u64>| all.extend(value.map(|value| number_attribute(name, value)));
-    optional_number("server.port", port);
-    optional_number("http.response.status_code", entry.status.map(|status| status.as_u16().into()));
-    optional_number("http.request.body.size", Some(entry.bytes_received).filter(|bytes| *bytes > 0));
-    optional_number("http.response.body.size", Some(entry.bytes_sent));
-    optional_number(
-        "weir.retries",
-        Some(entry.attempts.saturating_sub(1).into()).filter(|retries| *retries > 0),
-    );
-    if let Some(SpanDecision::Delayed(delay)) = details.decision {
-        all.push(KeyValue::new("weir.delay", delay.as_secs_f64()));
+/// Writes the attributes of a span.
+struct Attributes<'a>(&'a mut Vec<u8>);
+
+impl Attributes<'_> {
+    fn push_all(&mut self, entry: &AccessLogEntry<'_>, details: &SpanDetails<'_>, method: &str) {
+        let (path, query) =
+            entry.path.split_once('?').map_or((entry.path, None), |(path, query)| (path, Some(query)));
+        let authority = entry.authority.map(String::from_utf8_lossy).unwrap_or_default();
+        let (host, port) = split_port(&authority);
+        self.text("http.request.method", method);
+        self.text("url.path", path);
+        self.text("url.scheme", if details.is_secure { "https" } else { "http" });
+        self.text("network.protocol.version", protocol(entry.protocol));
+        self.address("network.peer.address", details.peer);
+        self.address("client.address", entry.client_ip);
+        self.optional_text(
+            "http.request.method_original",
+            (method == "_OTHER").then(|| entry.method.as_str()),
+        );
+        self.optional_text("url.query", query);
+        self.optional_text("server.address", Some(host).filter(|host| !host.is_empty()));
+        self.optional_text("user_agent.original", entry.user_agent.map(String::from_utf8_lossy).as_deref());
+        self.optional_text("http.route", details.route);
+        self.optional_text("weir.rule", entry.rejecting_rule());
+        self.optional_text("weir.decision", details.decision.map(SpanDecision::as_str));
+        let has_flags = !matches!(entry.response_flags, "" | "-");
+        self.optional_text("weir.response_flags", has_flags.then_some(entry.response_flags));
+        self.optional_text("weir.upstream", entry.upstream_host);
+        self.optional_text("weir.request_id", entry.request_id.map(String::from_utf8_lossy).as_deref());
+        self.push_numbers(entry, port);
+        if let Some(SpanDecision::Delayed(delay)) = details.decision {
+            self.push("weir.delay", AttributeValue::Double(delay.as_secs_f64()));
+        }
+        match entry.status {
+            Some(status) if status.is_server_error() => self.text("error.type", status.as_str()),
+            Some(_) => {}
+            None => self.text("error.type", "aborted"),
+        }
     }
-    match entry.status {
-        Some(status) if status.is_server_error() => all.push(text_attribute("error.type", status.as_str())),
-        Some(_) => {}
-        None => all.push(KeyValue::new("error.type", "aborted")),
+
+    fn push_numbers(&mut self, entry: &AccessLogEntry<'_>, port: Option<u64>) {
+        let retries = u64::from(entry.attempts.saturating_sub(1));
+        self.optional_number("server.port", port);
+        self.optional_number(
+            "http.response.status_code",
+            entry.status.map(|status| status.as_u16().into()),
+        );
+        self.optional_number("http.request.body.size", Some(entry.bytes_received).filter(|bytes| *bytes > 0));
+        self.optional_number("http.response.body.size", Some(entry.bytes_sent));
+        self.optional_number("weir.retries", Some(retries).filter(|retries| *retries > 0));
     }
-    all
+
+    fn push(&mut self, name: &str, value: AttributeValue<'_>) {
+        otlp::push_attribute(self.0, 9, name, value);
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        let kept = value.floor_char_boundary(MAX_TEXT_LENGTH);
+        self.push(name, AttributeValue::Text(&value[..kept]));
+    }
+
+    fn optional_text(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.text(name, value);
+        }
+    }
+
+    fn optional_number(&mut self, name: &str, value: Option<u64>) {
+        if let Some(value) = value {
+            self.push(name, AttributeValue::Integer(i64::try_from(value).unwrap_or(i64::MAX)));
+        }
+    }
+
+    fn address(&mut self, name: &str, ip: IpAddr) {
+        let mut text = Vec::with_capacity(MAX_ADDRESS_LENGTH);
+        write_ip(&mut text, ip);
+        self.text(name, &String::from_utf8_lossy(&text));
+    }
 }
 
 fn method(name: &str) -> &'static str {
@@ -158,12 +196,5 @@ fn split_port(authority: &str) -> (&str, Option<u64>) {
     }
 }
 
-fn text_attribute(name: &'static str, value: &str) -> KeyValue {
-    let cut =
-        (0..=value.len().min(MAX_TEXT_LENGTH)).rev().find(|cut| value.is_char_boundary(*cut)).unwrap_or(0);
-    KeyValue::new(name, value[..cut].to_owned())
-}
-
-fn number_attribute(name: &'static str, value: u64) -> KeyValue {
-    KeyValue::new(name, i64::try_from(value).unwrap_or(i64::MAX))
-}
+#[cfg(test)]
+mod tests;
