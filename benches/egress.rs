@@ -20,6 +20,8 @@ mod experiment;
 mod figures;
 #[path = "egress/halved.rs"]
 mod halved;
+#[path = "egress/holders.rs"]
+mod holders;
 #[path = "egress/http1.rs"]
 mod http1;
 #[path = "../tests/it/support/metrics.rs"]
@@ -42,6 +44,8 @@ mod spread;
 mod support;
 #[path = "egress/table.rs"]
 mod table;
+#[path = "egress/waiting.rs"]
+mod waiting;
 
 use std::env;
 use std::path::PathBuf;
@@ -64,6 +68,7 @@ fn main() {
     match role {
         "provider" => provider::serve(serde_json::from_str(&words[1]).unwrap()).unwrap(),
         "callers" => callers::run(serde_json::from_str(&words[1]).unwrap()),
+        "holders" => holders::run(serde_json::from_str(&words[1]).unwrap()),
         _ => {
             let weir = argument("--weir").unwrap_or_else(|| env!("CARGO_BIN_EXE_weir").to_owned());
             run(role, &mut Laboratory::new(weir.into()));
@@ -92,6 +97,7 @@ fn run(scene: &str, laboratory: &mut Laboratory) {
                 halved::run(laboratory, &options);
             }
         }
+        "waiting" => waiting::run(laboratory, number("--calls", 100_000.0) as usize, treatment()),
         _ => print_table(laboratory),
     }
 }

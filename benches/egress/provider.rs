@@ -1,7 +1,7 @@
 //! A provider: a server that enforces a limit of calls a second and rejects every call above it.
 //!
 //! It runs in a process of its own. `GET /stats` returns a summary as JSON, `POST /reset` clears the record, and
-//! `POST /limit?n=500` changes the limit. Every other request is a call.
+//! `POST /limit?n=500` changes the limit. `GET /free` is a call that is not counted. Every other request is a call.
 
 #[path = "provider/enforcement.rs"]
 pub(crate) mod enforcement;
@@ -53,6 +53,15 @@ pub(crate) struct ProviderSettings {
 struct WallClock {
     started: Instant,
     epoch: u64,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Call,
+    /// A call outside the limit.
+    Free,
+    Control,
 }
 
 #[derive(Debug)]
@@ -120,13 +129,13 @@ impl Provider {
         let mut responses = String::new();
         loop {
             while let Some(call) = http1::take_call(&mut buffer)? {
-                let is_control = self.respond(&call, &mut responses);
-                if !is_control && self.settings.service_time > 0 {
-                    tokio::time::sleep(Duration::from_millis(self.settings.service_time)).await;
-                }
-                if is_control {
+                match self.respond(&call, &mut responses) {
+                    Purpose::Call if self.settings.service_time > 0 => {
+                        tokio::time::sleep(Duration::from_millis(self.settings.service_time)).await;
+                    }
+                    Purpose::Call | Purpose::Free => {}
                     // The control reads to the end of the connection.
-                    return stream.write_all(responses.as_bytes()).await;
+                    Purpose::Control => return stream.write_all(responses.as_bytes()).await,
                 }
             }
             if !responses.is_empty() {
@@ -139,8 +148,8 @@ impl Provider {
         }
     }
 
-    /// Appends the response to a request. Returns whether the request is one of the control.
-    fn respond(&self, call: &Call, responses: &mut String) -> bool {
+    /// Appends the response to a request.
+    fn respond(&self, call: &Call, responses: &mut String) -> Purpose {
         let now = self.clock.now();
         let mut state = self.state.lock();
         let (path, query) = call.target.split_once('?').unwrap_or((&call.target, ""));
@@ -158,6 +167,12 @@ impl Provider {
                 limit.into_iter().for_each(|limit| state.enforcement.set_limit(limit));
                 String::new()
             }
+            "/free" => {
+                drop(state);
+                let verdict = Verdict { is_admitted: true, remaining: 1, reset: 0 };
+                self.write_response(self.settings.limit, verdict, responses);
+                return Purpose::Free;
+            }
             _ => {
                 let verdict = state.enforcement.decide(now);
                 state.record.add(now, &call.tenant, verdict.is_admitted);
@@ -165,11 +180,11 @@ impl Provider {
                 let limit = state.enforcement.limit();
                 drop(state);
                 self.write_response(limit, verdict, responses);
-                return false;
+                return Purpose::Call;
             }
         };
         let _ = write!(responses, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        true
+        Purpose::Control
     }
 
     fn write_response(&self, limit: u64, verdict: Verdict, responses: &mut String) {

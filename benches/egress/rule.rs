@@ -22,7 +22,7 @@ impl Treatment {
     }
 }
 
-/// The only rule of an instance.
+/// The only rule of an instance. It applies to the path `/call`.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
     /// Calls a second.
@@ -42,7 +42,7 @@ pub(crate) struct Rule {
 impl Rule {
     /// Returns an item of `rules`.
     pub(crate) fn yaml(&self) -> String {
-        let mut yaml = String::from("  - name: provider\n    key: []\n");
+        let mut yaml = String::from("  - name: provider\n    match: { path: /call }\n    key: []\n");
         // Writing to a `String` cannot fail.
         let mut line = |text: String| {
             let _ = writeln!(yaml, "    {text}");

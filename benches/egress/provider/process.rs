@@ -43,6 +43,12 @@ impl RoleProcess {
         line.trim_end().to_owned()
     }
 
+    /// Sends a command and waits until the process has printed it.
+    pub(crate) fn obey(&mut self, command: &str) {
+        self.send(command);
+        assert_eq!(self.line(), command, "the process failed");
+    }
+
     /// Sends a line to the process.
     pub(crate) fn send(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
