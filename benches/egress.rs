@@ -114,7 +114,9 @@ fn print_table(laboratory: &mut Laboratory) {
     for kind in kinds.iter().map(|name| Kind::parse(name).unwrap()) {
         for limit in &limits {
             for instances in instances() {
-                for (_, shape) in Shape::ALL.into_iter().filter(|(name, _)| shapes.iter().any(|it| it == name)) {
+                for (_, shape) in
+                    Shape::ALL.into_iter().filter(|(name, _)| shapes.iter().any(|it| it == name))
+                {
                     let row = Row {
                         kind,
                         limit: *limit,

@@ -71,7 +71,10 @@ impl BarPanel {
             );
         }
         let even = y(self.even);
-        let _ = writeln!(text, "<path d=\"M{LEFT} {even:.1}H{right}\" stroke=\"{MEAN}\" stroke-dasharray=\"4 3\"/>");
+        let _ = writeln!(
+            text,
+            "<path d=\"M{LEFT} {even:.1}H{right}\" stroke=\"{MEAN}\" stroke-dasharray=\"4 3\"/>"
+        );
         let _ = writeln!(text, "<text x=\"{LEFT}\" y=\"{above:.1}\" fill=\"{BAR}\">{}</text>", self.title);
         for value in [max, 0.0] {
             let (left, at) = (LEFT - 8.0, y(value) + 4.0);

@@ -92,10 +92,11 @@ impl Laboratory {
         }
         let provider = running.provider.stats();
         let callers = serde_json::from_str(&callers.line()).unwrap();
-        for line in running.sidecars.iter().flat_map(Sidecar::log).filter(|line| line.contains("\"ERROR\"")) {
-            return Err(line);
+        let is_error = |line: &String| line.contains("\"ERROR\"");
+        match running.sidecars.iter().flat_map(Sidecar::log).find(is_error) {
+            Some(line) => Err(line),
+            None => Ok(Results { provider, callers }),
         }
-        Ok(Results { provider, callers })
     }
 
     fn start(&mut self, experiment: &Experiment) -> Result<Running, String> {

@@ -21,6 +21,8 @@ const RESTORED_AT: f64 = 25.0;
 const END: f64 = 45.0;
 /// Time after a change in which the limit may adapt, in seconds.
 const SETTLING: f64 = 5.0;
+/// Limit of the rule as a share of the provider's.
+const SHARE: f64 = 0.99;
 /// Length of the buckets of admissions and rejections, in seconds.
 const STEP: f64 = 0.5;
 /// Gauge of the limit in force.
@@ -115,7 +117,7 @@ fn experiment(options: &HalvedOptions<'_>, variant: Variant) -> Experiment {
             threads: 1,
         },
         rule: Some(Rule {
-            rate: 0.99 * limit,
+            rate: SHARE * limit,
             burst: Some(table::burst(options.limit)),
             algorithm: "gcra",
             treatment: options.treatment,
@@ -167,9 +169,12 @@ fn chart(
     options: &HalvedOptions<'_>,
     variant: Variant,
     results: &Results,
-    in_force: Vec<(f64, f64)>,
+    mut in_force: Vec<(f64, f64)>,
 ) -> String {
     let limit = options.limit as f64;
+    if in_force.is_empty() {
+        in_force = [0.0, END].map(|second| (second, SHARE * limit)).to_vec();
+    }
     let per_second = |buckets: &[u32]| {
         let points = buckets.iter().enumerate();
         points.map(|(index, count)| ((index as f64 + 0.5) * STEP, f64::from(*count) / STEP)).collect()
@@ -186,9 +191,16 @@ fn chart(
                 series("limit of the provider", steps.into_iter().zip(values).collect()),
             ],
         ),
-        panel(1.2 * limit, vec![series("admitted by the provider", per_second(&results.provider.admissions))]),
-        panel(0.6 * limit, vec![series("rejected by the provider", per_second(&results.provider.rejections))]),
+        panel(
+            1.2 * limit,
+            vec![series("admitted by the provider", per_second(&results.provider.admissions))],
+        ),
+        panel(
+            0.6 * limit,
+            vec![series("rejected by the provider", per_second(&results.provider.rejections))],
+        ),
     ];
-    let title = format!("The provider halves its limit for 15 s: {}, instances {}", variant.name, options.instances);
+    let title =
+        format!("The provider halves its limit for 15 s: {}, instances {}", variant.name, options.instances);
     plot::svg(&title, &panels)
 }

@@ -145,7 +145,11 @@ impl Http2Connection {
         Ok(opened)
     }
 
-    async fn send(&mut self, path: &str, number: Option<u64>) -> Result<h2::client::ResponseFuture, h2::Error> {
+    async fn send(
+        &mut self,
+        path: &str,
+        number: Option<u64>,
+    ) -> Result<h2::client::ResponseFuture, h2::Error> {
         let mut request = http::Request::get(format!("http://provider{path}"));
         if let Some(number) = number {
             request = request.header("x-sequence", number);

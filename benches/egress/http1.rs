@@ -79,11 +79,11 @@ pub(crate) async fn read_response(
     buffer: &mut BytesMut,
 ) -> io::Result<ResponseHead> {
     loop {
-        if let Some((head, length)) = parse_response(buffer)? {
-            if buffer.len() >= length.head + length.body {
-                buffer.advance(length.head + length.body);
-                return Ok(head);
-            }
+        if let Some((head, length)) = parse_response(buffer)?
+            && buffer.len() >= length.head + length.body
+        {
+            buffer.advance(length.head + length.body);
+            return Ok(head);
         }
         if stream.read_buf(buffer).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -107,7 +107,10 @@ fn parse_response(buffer: &[u8]) -> io::Result<Option<(ResponseHead, MessageLeng
 pub(crate) fn control(address: SocketAddr, method: &str, target: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    write!(stream, "{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")?;
+    write!(
+        stream,
+        "{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    )?;
     let mut response = Vec::new();
     stream.read_to_end(&mut response)?;
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];

@@ -189,7 +189,11 @@ impl Provider {
 
     fn write_response(&self, limit: u64, verdict: Verdict, responses: &mut String) {
         let Verdict { is_admitted, remaining, reset } = verdict;
-        responses.push_str(if is_admitted { "HTTP/1.1 200 OK\r\n" } else { "HTTP/1.1 429 Too Many Requests\r\n" });
+        responses.push_str(if is_admitted {
+            "HTTP/1.1 200 OK\r\n"
+        } else {
+            "HTTP/1.1 429 Too Many Requests\r\n"
+        });
         responses.push_str("x-provider: 1\r\ncontent-length: 0\r\n");
         // Writing to a `String` cannot fail.
         let has_headers = self.settings.signals == Signals::Headers;

@@ -16,6 +16,9 @@ use crate::http1::control;
 use crate::metrics;
 use crate::support::wait;
 
+/// Maximum length of a message about the configuration, in characters.
+const MAX_MESSAGE: usize = 160;
+
 /// A running instance. It is killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Sidecar {
@@ -78,7 +81,7 @@ impl Sidecar {
             Ok(addresses) => addresses,
             Err(said) => {
                 let _ = child.wait();
-                return Err(said);
+                return Err(said.chars().take(MAX_MESSAGE).collect());
             }
         };
         let log = Arc::default();

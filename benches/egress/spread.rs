@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::bars::{self, BarPanel};
 use crate::callers::Group;
+use crate::callers::outcomes::GroupReport;
 use crate::callers::schedule::Demand;
 use crate::experiment::{Experiment, Laboratory};
 use crate::figures::coefficient_of_variation;
@@ -34,11 +35,37 @@ const VARIANTS: [Variant; 4] = [
 ];
 
 /// Demand that shows the difference.
-const DEMANDS: [(&str, fn(f64) -> Demand); 2] = [
-    // Each quarter of a second brings what the limit admits in a whole one.
-    ("bursts of 0.9 of the limit", |limit| Demand::Bursts(0.9 * limit)),
-    ("1.5 times the limit", |limit| Demand::Random(1.5 * limit)),
-];
+#[derive(Clone, Copy, Debug)]
+enum Demanded {
+    Bursts,
+    Excess,
+}
+
+impl Demanded {
+    const ALL: [Self; 2] = [Self::Bursts, Self::Excess];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Bursts => "0.9 of the limit, in bursts",
+            Self::Excess => "1.5 times the limit",
+        }
+    }
+
+    /// Returns the name in files.
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Bursts => "bursts",
+            Self::Excess => "excess",
+        }
+    }
+
+    fn demand(self, limit: f64) -> Demand {
+        match self {
+            Self::Bursts => Demand::Bursts(0.9 * limit),
+            Self::Excess => Demand::Random(1.5 * limit),
+        }
+    }
+}
 
 /// Parameters of the runs.
 #[derive(Clone, Debug)]
@@ -59,10 +86,10 @@ pub(crate) const HEAD: &str = "| instances | demand | released | admitted/s | us
 /// Runs all variants with each demand. Prints a line for each, and writes a chart for each demand.
 #[expect(clippy::print_stdout, reason = "prints its results")]
 pub(crate) fn run(laboratory: &mut Laboratory, options: &SpreadOptions<'_>) {
-    for (number, (demand_name, demand)) in DEMANDS.into_iter().enumerate() {
+    for demanded in Demanded::ALL {
         let mut panels = Vec::new();
         for variant in VARIANTS {
-            let experiment = experiment(options, variant, demand(options.limit as f64));
+            let experiment = experiment(options, variant, demanded.demand(options.limit as f64));
             let results = match laboratory.run(&experiment, |_, _| {}) {
                 Ok(results) => results,
                 Err(error) => {
@@ -72,11 +99,12 @@ pub(crate) fn run(laboratory: &mut Laboratory, options: &SpreadOptions<'_>) {
             };
             let stats = &results.provider;
             let variation = coefficient_of_variation(&stats.arrivals);
-            let mut calls = crate::callers::outcomes::GroupReport::total(&results.callers);
+            let mut calls = GroupReport::total(&results.callers);
             let quantiles = calls.quantiles();
             println!(
-                "| {} | {demand_name} | {} | {:.1} | {:.1} % | {} | {variation:.2} | {} | {:.1} | {:.1} |",
+                "| {} | {} | {} | {:.1} | {:.1} % | {} | {variation:.2} | {} | {:.1} | {:.1} |",
                 options.instances,
+                demanded.name(),
                 variant.name,
                 stats.admitted as f64 / stats.seconds,
                 100.0 * stats.admitted as f64 / stats.seconds / options.limit as f64,
@@ -89,10 +117,12 @@ pub(crate) fn run(laboratory: &mut Laboratory, options: &SpreadOptions<'_>) {
         }
         if let Some(directory) = options.svg.filter(|_| !panels.is_empty()) {
             let title = format!(
-                "Calls in every 10 ms of a second: limit {}, demand {demand_name}, instances {}",
-                options.limit, options.instances
+                "Calls in every 10 ms of a second: limit {}, demand {}, instances {}",
+                options.limit,
+                demanded.name(),
+                options.instances
             );
-            let file = directory.join(format!("spread-{}-{}.svg", ["bursts", "steady"][number], options.instances));
+            let file = directory.join(format!("spread-{}-{}.svg", demanded.file(), options.instances));
             fs::create_dir_all(directory).unwrap();
             fs::write(file, bars::svg(&title, &panels)).unwrap();
         }

@@ -146,7 +146,8 @@ impl Row {
             Shape::Double | Shape::Closed | Shape::Tenants | Shape::FairTenants => possible,
         };
         let by_tenant: Vec<f64> = provider.tenants.values().map(|count| count.admitted as f64).collect();
-        let fairness = if by_tenant.len() > 1 { format!("{:.3}", jain(&by_tenant)) } else { "–".to_owned() };
+        let fairness =
+            if by_tenant.len() > 1 { format!("{:.3}", jain(&by_tenant)) } else { "–".to_owned() };
         format!(
             "| {} | {} | {} | {} | {:.0} | {:.1} | {:.1} % | {} | {} | {} | {:.1} | {:.1} | {} | {fairness} |",
             self.kind.name(),

@@ -141,7 +141,11 @@ impl Crowd {
         pause(SETTLING);
         let after = self.sidecar.memory();
         format!(
-            "| {protocol:?} | {} | {waiting} | {:.1} | {:.1} | {:.1} | {:.0} | {} | {:.1} |",
+            "| {} | {} | {waiting} | {:.1} | {:.1} | {:.1} | {:.0} | {} | {:.1} |",
+            match protocol {
+                Protocol::Http1 => "HTTP/1.1",
+                Protocol::Http2 => "HTTP/2",
+            },
             match place {
                 Place::Limit => "the limit",
                 Place::Connection => "a connection",
@@ -162,7 +166,8 @@ impl Crowd {
         self.sidecar.reload(&self.config.yaml());
         let began = Instant::now();
         let calls = self.calls as u64;
-        let all = within(DEADLINE, || (self.provider.stats().order.numbered >= calls).then(|| began.elapsed()));
+        let all =
+            within(DEADLINE, || (self.provider.stats().order.numbered >= calls).then(|| began.elapsed()));
         let order = self.provider.stats().order;
         format!(
             "Order: {} of {calls} calls arrived {} after the limit was raised; {} overtaken, by at most {} places.",

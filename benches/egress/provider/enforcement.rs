@@ -55,15 +55,7 @@ pub(crate) struct Enforcement {
 
 impl Enforcement {
     pub(crate) fn new(kind: Kind, limit: u64) -> Self {
-        Self {
-            kind,
-            limit,
-            log: VecDeque::new(),
-            second: 0,
-            used: 0,
-            tokens: capacity(limit),
-            counted_at: 0,
-        }
+        Self { kind, limit, log: VecDeque::new(), second: 0, used: 0, tokens: capacity(limit), counted_at: 0 }
     }
 
     pub(crate) const fn limit(&self) -> u64 {
