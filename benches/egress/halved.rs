@@ -11,6 +11,7 @@ use crate::plot::{self, Panel, Series};
 use crate::provider::enforcement::Kind;
 use crate::provider::{ProviderSettings, Signals};
 use crate::rule::{Rule, Treatment};
+use crate::sidecar::Sidecar;
 use crate::table;
 
 /// When the limit is halved, in seconds.
@@ -25,8 +26,10 @@ const SETTLING: f64 = 5.0;
 const SHARE: f64 = 0.99;
 /// Length of the buckets of admissions and rejections, in seconds.
 const STEP: f64 = 0.5;
-/// Gauge of the limit in force.
-const LIMIT_IN_FORCE: &str = "weir_feedback_limit";
+/// Gauge of the limit in force, as a share of the rule's.
+const SHARE_IN_FORCE: &str = "weir_feedback_share";
+/// Gauge of the time until a paused limit admits calls again.
+const PAUSED: &str = "weir_feedback_paused_seconds";
 
 /// Parameters of the runs.
 #[derive(Clone, Debug)]
@@ -84,8 +87,7 @@ pub(crate) fn run(laboratory: &mut Laboratory, options: &HalvedOptions<'_>) {
                 running.provider.set_limit(limit);
                 provider_limit = limit;
             }
-            let sidecar = running.sidecars.first();
-            let limit = sidecar.and_then(|sidecar| sidecar.metric(LIMIT_IN_FORCE));
+            let limit = running.sidecars.first().and_then(|sidecar| limit_in_force(options, sidecar));
             limit.into_iter().for_each(|limit| in_force.push((second, limit)));
         };
         match laboratory.run(&experiment(options, variant), observe) {
@@ -100,6 +102,13 @@ pub(crate) fn run(laboratory: &mut Laboratory, options: &HalvedOptions<'_>) {
             Err(error) => println!("{}: {error}", variant.name),
         }
     }
+}
+
+/// Returns the limit in force at an instance, 0 during a pause. `None` without feedback.
+fn limit_in_force(options: &HalvedOptions<'_>, sidecar: &Sidecar) -> Option<f64> {
+    let share = sidecar.metric(SHARE_IN_FORCE)?;
+    let is_paused = sidecar.metric(PAUSED).is_some_and(|seconds| seconds > 0.0);
+    Some(if is_paused { 0.0 } else { share * SHARE * options.limit as f64 })
 }
 
 fn limit_at(limit: u64, second: f64) -> u64 {

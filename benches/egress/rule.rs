@@ -34,6 +34,7 @@ pub(crate) struct Rule {
     pub(crate) max_wait: u64,
     pub(crate) queue: u64,
     pub(crate) order: Option<&'static str>,
+    /// Valid with [`Treatment::Wait`].
     pub(crate) pace: Option<&'static str>,
     pub(crate) is_shared: bool,
     pub(crate) has_feedback: bool,
@@ -54,12 +55,13 @@ impl Rule {
         match self.treatment {
             Treatment::Wait => {
                 let order = self.order.map(|order| format!(", order: {order}")).unwrap_or_default();
-                line(format!("throttle: {{ wait: {{ max: {max}ms, queue: {}{order} }} }}", self.queue));
+                let pace = self.pace.map(|pace| format!(", pace: {pace}")).unwrap_or_default();
+                let wait = format!("{{ max: {max}ms, queue: {}{order} }}", self.queue);
+                line(format!("throttle: {{ wait: {wait}{pace} }}"));
             }
             Treatment::Delay => line(format!("throttle: {{ delay: {max}ms, queue: {} }}", self.queue)),
             Treatment::Hard => line("throttle: hard".to_owned()),
         }
-        self.pace.into_iter().for_each(|pace| line(format!("pace: {pace}")));
         if self.is_shared {
             line("scope: shared".to_owned());
         }

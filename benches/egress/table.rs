@@ -116,7 +116,8 @@ impl Row {
             },
             rule: Some(Rule {
                 rate: limit * self.share,
-                burst: Some(burst(self.limit)),
+                // A pace spreads what a burst admits.
+                burst: self.pace.is_none().then(|| burst(self.limit)),
                 algorithm: "gcra",
                 treatment: self.treatment,
                 max_wait: (max_wait(limit) * 1e3) as u64,
