@@ -127,7 +127,7 @@ fn experiment(options: &HalvedOptions<'_>, variant: Variant) -> Experiment {
         },
         rule: Some(Rule {
             rate: SHARE * limit,
-            burst: Some(table::burst(options.limit)),
+            burst: Some(table::burst(options.limit, SHARE)),
             algorithm: "gcra",
             treatment: options.treatment,
             max_wait: (table::max_wait(limit) * 1e3) as u64,

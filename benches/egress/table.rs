@@ -92,9 +92,9 @@ pub(crate) fn max_wait(limit: f64) -> f64 {
     (MAX_WAITING / limit).min(MAX_WAIT)
 }
 
-/// Returns the burst of a rule: what the limit admits in 2.5 ms, the granularity of timers.
-pub(crate) fn burst(limit: u64) -> u64 {
-    (limit / 400).max(1)
+/// Returns the burst of a rule: half of what its limit leaves of the provider's.
+pub(crate) fn burst(limit: u64, share: f64) -> u64 {
+    (limit as f64 * (1.0 - share) / 2.0).max(1.0) as u64
 }
 
 impl Row {
@@ -116,8 +116,8 @@ impl Row {
             },
             rule: Some(Rule {
                 rate: limit * self.share,
-                // A pace spreads what a burst admits.
-                burst: self.pace.is_none().then(|| burst(self.limit)),
+                // An even pace has no burst.
+                burst: (self.pace != Some("even")).then(|| burst(self.limit, self.share)),
                 algorithm: "gcra",
                 treatment: self.treatment,
                 max_wait: (max_wait(limit) * 1e3) as u64,
