@@ -148,12 +148,13 @@ impl RuleSet {
     /// Returns this rule set with the state of its adaptive limits. `create` gets the limit's handle and whether the rule
     /// has a key.
     pub fn with_adaptive_limits(self, create: impl Fn(LimitHandle, bool) -> Arc<AdaptiveLimits>) -> Self {
-        let state = |(rule, checks): (&Rule, &Box<[PlannedCheck]>)| {
+        let state = |(index, rule): (usize, &Rule)| {
             let limiting = rule.action.limiting().filter(|limiting| limiting.adaptive.is_some())?;
-            let permit = checks.iter().find(|planned| planned.role == CheckRole::Permit)?;
-            Some(create(permit.handle, !limiting.key.0.is_empty()))
+            let (_, handle) =
+                self.rule_checks(RuleIndex(index)).find(|(role, _)| *role == CheckRole::Permit)?;
+            Some(create(handle, !limiting.key.0.is_empty()))
         };
-        let adaptive_limits = self.rules.iter().zip(&self.planned_checks).map(state).collect();
+        let adaptive_limits = self.rules.iter().enumerate().map(state).collect();
         Self { adaptive_limits, ..self }
     }
 

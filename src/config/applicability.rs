@@ -168,7 +168,11 @@ const TABLE: &[ApplicabilityRow] = &[
         &["in_flight"],
         "`auto`",
         |given| is_in_flight_adaptive(given.rule),
-        &[excluded_in(RuleKind::Shared)],
+        &[Exclusion {
+            kind: RuleKind::Shared,
+            reason: "",
+            hint: "each instance adapts to what it measures: use a number, or a rule without `scope`",
+        }],
     ),
     key_row(&["scope"], |given| given.rule.scope.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
     key_row(&["throttle"], |given| given.rule.throttle.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
@@ -294,10 +298,10 @@ fn exclusion_error(row: &ApplicabilityRow, exclusion: &Exclusion, rule: &raw::Ru
     };
     let reason = if exclusion.reason.is_empty() { String::new() } else { format!(": {}", exclusion.reason) };
     // Such a combination would have a meaning, but is not implemented.
-    if exclusion.kind == RuleKind::Shared {
-        return ValueError::new(format!("is not supported {context}"));
-    }
-    let fault = ValueError::new(format!("{subject} no meaning {context}{reason}"));
+    let fault = ValueError::new(match exclusion.kind == RuleKind::Shared {
+        true => format!("is not supported {context}"),
+        false => format!("{subject} no meaning {context}{reason}"),
+    });
     if exclusion.hint.is_empty() { fault } else { fault.with_hint(exclusion.hint) }
 }
 

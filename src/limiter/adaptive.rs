@@ -11,9 +11,9 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 /// Default of the minimum: the concurrency at which latency can be measured without a queue in most services.
-pub const DEFAULT_MIN: NonZeroU32 = NonZeroU32::new(4).unwrap();
+pub const DEFAULT_MIN: NonZeroU32 = NonZeroU32::MIN.saturating_add(3);
 /// Default of the maximum.
-pub const DEFAULT_MAX: NonZeroU32 = NonZeroU32::new(1000).unwrap();
+pub const DEFAULT_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
 
 /// Bounds of an adaptive concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,14 +27,14 @@ pub struct Settlement {
     policy: Arc<Policy>,
     open: SmallVec<[OpenReservation; 2]>,
     /// Permits, held until the end of the exchange.
-    permits: SmallVec<[Permit; 1]>,
+    permits: SmallVec<[HeldPermit; 1]>,
     /// Whether the outcome is known; only the sizes of the bodies may be missing.
     ended: bool,
 }
 
 /// A permit of a concurrency limit.
 #[derive(Debug)]
-struct Permit {
+struct HeldPermit {
     reservation: Reservation,
     /// State of the limit, if it is adaptive.
     adaptive: Option<(Arc<AdaptiveLimits>, SlotIndex)>,
@@ -81,7 +81,7 @@ impl Settlement {
             .collect();
         let permits = limits
             .permits()
-            .map(|(selected, reservation)| Permit::new(selected, reservation, policy))
+            .map(|(selected, reservation)| HeldPermit::new(selected, reservation, policy))
             .collect();
         Some(Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
     }
@@ -193,7 +193,7 @@ impl Settlement {
     }
 }
 
-impl Permit {
+impl HeldPermit {
     /// Creates the permit of a request that is admitted now.
     fn new(selected: &SelectedCheck, reservation: Reservation, policy: &Policy) -> Self {
         let adaptive = policy.rules.adaptive_limits(selected.rule);

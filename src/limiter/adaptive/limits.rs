@@ -33,20 +33,20 @@ const SUM_BITS: u32 = 40;
 #[derive(Debug)]
 pub struct AdaptiveLimits {
     /// Tags of the slots, zero for a free slot; empty for a rule without a key.
-    sets: Box<[KeySet]>,
+    sets: Box<[TagSet]>,
     /// Slots in the order of the tags, and the shared slot.
-    slots: Box<[Slot]>,
+    slots: Box<[KeySlot]>,
     control: Mutex<Control>,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct KeySet([AtomicU64; WAYS]);
+struct TagSet([AtomicU64; WAYS]);
 
 /// What requests of one key share.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Slot {
+struct KeySlot {
     /// The limit in force; zero until the first one is computed.
     limit: AtomicU32,
     in_flight: AtomicU32,
@@ -97,8 +97,8 @@ pub struct AdaptiveState {
 impl AdaptiveLimits {
     /// Creates the state of a rule; `has_key` is whether its requests have different keys.
     pub fn new(has_key: bool) -> Self {
-        let sets: Box<[KeySet]> = (0..if has_key { SETS } else { 0 }).map(|_| KeySet::default()).collect();
-        let slots = (0..=sets.len() * WAYS).map(|_| Slot::default()).collect();
+        let sets: Box<[TagSet]> = (0..if has_key { SETS } else { 0 }).map(|_| TagSet::default()).collect();
+        let slots = (0..=sets.len() * WAYS).map(|_| KeySlot::default()).collect();
         Self { sets, slots, control: Mutex::default() }
     }
 
@@ -185,7 +185,7 @@ impl AdaptiveLimits {
         }
     }
 
-    fn slot(&self, index: SlotIndex) -> Option<&Slot> {
+    fn slot(&self, index: SlotIndex) -> Option<&KeySlot> {
         self.slots.get(usize::from(index.0))
     }
 
@@ -229,7 +229,7 @@ impl AdaptiveLimits {
     }
 
     /// Returns the index of the first slot of the key's set, the tag of the key, and the set.
-    fn set_of(&self, key: KeyHash) -> Option<(usize, u64, &KeySet)> {
+    fn set_of(&self, key: KeyHash) -> Option<(usize, u64, &TagSet)> {
         let [word, other] = key.words();
         let set = (other as usize) % self.sets.len().max(1);
         // Zero marks a free slot.
@@ -244,7 +244,7 @@ enum Vacancy {
     Full,
 }
 
-impl Slot {
+impl KeySlot {
     fn take_reading(&self) -> Reading {
         // Most slots are free, and reading them must not invalidate the cache lines of others.
         let is_quiet = self.in_flight.load(Ordering::Relaxed) == 0

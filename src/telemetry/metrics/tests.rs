@@ -39,7 +39,7 @@ fn scrape() -> Scrape {
             rule: "per-ip".into(),
             state: AdaptiveState {
                 keys: 2,
-                lowest: ControllerState { limit: 12, baseline: Some(0.02), latency: None },
+                lowest: ControllerState { limit: 12, baseline: Some(0.02), latency: Some(0.03) },
             },
         }],
         elastic: Some(elastic()),
