@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::time::MissedTickBehavior;
 
 use super::ProxyState;
 use super::forward::AttemptResult;
@@ -18,15 +19,21 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Computes the limits for as long as the future is polled, ten times a second while a rule has one.
 pub async fn run_adaptive_limits(shared: &ProxyState) {
+    let mut idle = tokio::time::interval(IDLE_INTERVAL);
+    idle.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         let generation = shared.generation.load();
-        let mut interval = IDLE_INTERVAL;
+        let mut is_idle = true;
         for (_, limits, range) in generation.policy.rules.adaptive_rules() {
             limits.adapt(range, shared.clock.now());
-            interval = TICK;
+            is_idle = false;
         }
         drop(generation);
-        tokio::time::sleep(interval).await;
+        if is_idle {
+            idle.tick().await;
+        } else {
+            tokio::time::sleep(TICK).await;
+        }
     }
 }
 
