@@ -40,6 +40,7 @@ use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::listener::socket::{self, Socket};
 use crate::overload::OverloadManager;
+use crate::proxy::adaptive::run_adaptive_limits;
 use crate::proxy::elastic::HeadroomState;
 use crate::proxy::elastic::control::run_headroom_controller;
 use crate::proxy::{self, ProxyState};
@@ -137,6 +138,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
             ended = serving => ended,
             () = shutdown::follow_wall_clock(&running.shared.clock) => Ok(()),
             () = run_headroom_controller(&running.shared) => Ok(()),
+            () = run_adaptive_limits(&running.shared) => Ok(()),
             () = reload::handle_signals(&running) => Ok(()),
             () = table_full_alert::watch(&running.shared, config.max_keys) => Ok(()),
             () = key_expiry::run(&running.shared) => Ok(()),

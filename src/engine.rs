@@ -66,7 +66,8 @@ impl PolicySpec {
 
     /// Returns the policy for limits that have been installed as `handles`.
     fn bind(&self, generation: u64, handles: &[LimitHandle], limiter: &Limiter) -> Arc<Policy> {
-        let rules = RuleSet::bind(self.rules.clone(), handles, limiter.hasher());
+        let rules = RuleSet::bind(self.rules.clone(), handles, limiter.hasher())
+            .with_adaptive_limits(|handle, has_key| limiter.adaptive_limits(handle, has_key));
         limiter.share_bans(rules.shared_bans());
         Arc::new(Policy {
             generation,

@@ -4,6 +4,7 @@
 //! rejected request is charged to no counter, and concurrent requests cannot both take the last unit. The module is
 //! pure: no clock and no I/O; `now` is a parameter of every call. It has no notion of rules or HTTP.
 
+pub mod adaptive;
 pub mod algorithm;
 pub mod check_options;
 pub mod decision;
@@ -26,15 +27,16 @@ mod snapshot;
 mod table;
 mod transaction;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use self::adaptive::limits::AdaptiveLimits;
 use self::algorithm::{CounterState, lease};
-use self::check_options::CheckOptions;
+use self::check_options::{CheckOptions, CounterRole};
 use self::decision::{Decision, Enforcement, Verdicts};
 use self::evaluation::CounterView;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
@@ -73,6 +75,16 @@ pub struct Check {
     pub options: Option<CheckOptions>,
 }
 
+impl Check {
+    /// Returns the limit in force, if that is adaptive.
+    pub fn adaptive_limit(&self) -> Option<u32> {
+        match self.options?.role {
+            CounterRole::Adaptive(limit) => Some(limit),
+            CounterRole::Limit | CounterRole::Delay(_) | CounterRole::Ban => None,
+        }
+    }
+}
+
 /// The counters of this process and the quotas that they count for.
 #[derive(Debug)]
 pub struct Limiter {
@@ -85,6 +97,8 @@ pub struct Limiter {
     bans: Mutex<SharedBans>,
     /// Counters of shared limits that have run into debt.
     debts: Mutex<BTreeSet<SharedCounter>>,
+    /// State of the adaptive limits that are in use.
+    adaptive: Mutex<HashMap<LimitId, Weak<AdaptiveLimits>>>,
 }
 
 /// What instances that share limits have in common.
@@ -124,6 +138,7 @@ impl Limiter {
             overflows: AtomicU64::new(0),
             bans: Mutex::default(),
             debts: Mutex::default(),
+            adaptive: Mutex::default(),
         }
     }
 
@@ -178,6 +193,19 @@ impl Limiter {
         }
     }
 
+    /// Returns the state of an adaptive limit, which is kept as long as a generation uses it. `has_key` is whether its
+    /// requests have different keys.
+    pub fn adaptive_limits(&self, handle: LimitHandle, has_key: bool) -> Arc<AdaptiveLimits> {
+        let mut known = self.adaptive.lock();
+        known.retain(|_, limits| limits.strong_count() > 0);
+        if let Some(limits) = known.get(&handle.id).and_then(Weak::upgrade) {
+            return limits;
+        }
+        let limits = Arc::new(AdaptiveLimits::new(has_key));
+        known.insert(handle.id, Arc::downgrade(&limits));
+        limits
+    }
+
     /// Decides one request: all checks together, or none.
     ///
     /// If no enforced limit rejects, every limit that conforms is charged; otherwise none is, except as
@@ -219,8 +247,8 @@ impl Limiter {
     }
 
     /// Number of counters in use per limit id, for metrics. Scans the whole table, with one shard locked at a time.
-    pub fn keys_per_limit(&self, now: Timestamp) -> std::collections::HashMap<LimitId, u64> {
-        let mut counts = std::collections::HashMap::new();
+    pub fn keys_per_limit(&self, now: Timestamp) -> HashMap<LimitId, u64> {
+        let mut counts = HashMap::new();
         self.table.for_each_used(now, |meter| *counts.entry(meter).or_insert(0) += 1);
         counts
     }

@@ -335,11 +335,11 @@ impl AppliedLimits {
     }
 
     /// Yields the permits of an admitted request; they are held until it ends.
-    fn permits(&self) -> impl Iterator<Item = Reservation> + '_ {
+    fn permits(&self) -> impl Iterator<Item = (&SelectedCheck, Reservation)> + '_ {
         let checked = self.selected.iter().zip(self.decision.verdicts());
         checked
             .filter(|(selected, verdict)| selected.role == CheckRole::Permit && !verdict.exceeds())
-            .map(|(selected, _)| Reservation::new(&selected.check, self.decided_at))
+            .map(|(selected, _)| (selected, Reservation::new(&selected.check, self.decided_at)))
     }
 
     /// Returns the position of the last check of the same counter after `position`, which has the counter's final

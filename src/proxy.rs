@@ -3,6 +3,7 @@
 //! `pipeline` is the request path; the other files are its stages. Everything here belongs to one worker thread, except
 //! what [`ProxyState`] holds.
 
+pub mod adaptive;
 pub mod elastic;
 pub mod fallback;
 #[cfg(any(test, fuzzing))]

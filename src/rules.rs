@@ -32,6 +32,7 @@ mod planned_checks;
 
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -46,6 +47,9 @@ use self::rule::{Action, LimitAction, LimitSource, OnMissing, Rule};
 use self::selection::{CheckRole, Denial, SelectedCheck, Selection, SideEffects};
 use self::shared_limit::InstanceSource;
 use crate::identify::Attributes;
+use crate::limiter::adaptive::AdaptiveRange;
+use crate::limiter::adaptive::limits::AdaptiveLimits;
+use crate::limiter::check_options::{CheckOptions, CounterRole};
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::key::{KeyHash, KeyHasher};
@@ -71,6 +75,8 @@ pub struct RuleSet {
     /// Checks of each rule, parallel to `rules`.
     planned_checks: Box<[Box<[PlannedCheck]>]>,
     elastic: bool,
+    /// State of the adaptive concurrency limit of each rule, parallel to `rules`.
+    adaptive_limits: Box<[Option<Arc<AdaptiveLimits>>]>,
     hasher: KeyHasher,
     /// Hasher for keys of shared limits.
     fleet_hasher: KeyHasher,
@@ -127,6 +133,7 @@ impl RuleSet {
             all_limit: rules.iter().all(|rule| kind(rule) == ActionKind::Limit),
             planned_checks: plans,
             elastic: rules.iter().any(Rule::is_elastic),
+            adaptive_limits: rules.iter().map(|_| None).collect(),
             rules: rules.into(),
             hasher,
             fleet_hasher: hasher,
@@ -136,6 +143,34 @@ impl RuleSet {
     /// Returns this rule set with another hasher for keys of shared limits.
     pub fn in_fleet(self, fleet: KeyHasher) -> Self {
         Self { fleet_hasher: fleet, ..self }
+    }
+
+    /// Returns this rule set with the state of its adaptive limits. `create` gets the limit's handle and whether the rule
+    /// has a key.
+    pub fn with_adaptive_limits(self, create: impl Fn(LimitHandle, bool) -> Arc<AdaptiveLimits>) -> Self {
+        let state = |(index, rule): (usize, &Rule)| {
+            let limiting = rule.action.limiting().filter(|limiting| limiting.adaptive.is_some())?;
+            let (_, handle) =
+                self.rule_checks(RuleIndex(index)).find(|(role, _)| *role == CheckRole::Permit)?;
+            Some(create(handle, !limiting.key.0.is_empty()))
+        };
+        let adaptive_limits = self.rules.iter().enumerate().map(state).collect();
+        Self { adaptive_limits, ..self }
+    }
+
+    /// Returns the adaptive limits of the rule at `index`, with their bounds; `None` if it has none.
+    pub fn adaptive_limits(&self, index: RuleIndex) -> Option<(&Arc<AdaptiveLimits>, AdaptiveRange)> {
+        let limits = self.adaptive_limits.get(index.0)?.as_ref()?;
+        Some((limits, self.rules.get(index.0)?.action.limiting()?.adaptive?))
+    }
+
+    /// Yields the rules with adaptive limits.
+    pub fn adaptive_rules(&self) -> impl Iterator<Item = (&Rule, &Arc<AdaptiveLimits>, AdaptiveRange)> {
+        let rules = self.rules.iter().enumerate();
+        rules.filter_map(|(index, rule)| {
+            let (limits, range) = self.adaptive_limits(RuleIndex(index))?;
+            Some((rule, limits, range))
+        })
     }
 
     /// Returns all rules, in file order.
@@ -363,7 +398,8 @@ impl RuleSet {
                 CheckRole::Mark(limit) if is_enforced => (limit, Enforcement::Marking),
                 CheckRole::Mark(limit) => (limit, on_limit),
                 CheckRole::Permit => {
-                    let check = Check { charge_timing: ChargeTiming::WhileInFlight, ..plain };
+                    let options = self.adaptive_options(index, key, terms).or(terms);
+                    let check = Check { charge_timing: ChargeTiming::WhileInFlight, options, ..plain };
                     selected.push(SelectedCheck::with_fixed_cost(RuleIndex(index), part, check));
                     continue;
                 }
@@ -396,6 +432,21 @@ impl RuleSet {
                 needs_settlement: settles,
             });
         }
+    }
+}
+
+/// Adaptive concurrency limits.
+impl RuleSet {
+    /// Returns the options of a permit of the rule at `index` with the limit in force, if that is adaptive.
+    fn adaptive_options(
+        &self,
+        index: usize,
+        key: KeyHash,
+        options: Option<CheckOptions>,
+    ) -> Option<CheckOptions> {
+        let (limits, range) = self.adaptive_limits(RuleIndex(index))?;
+        let options = options.unwrap_or_else(|| planned_checks::default_options(index));
+        Some(CheckOptions { role: CounterRole::Adaptive(limits.limit(key, range)), ..options })
     }
 }
 

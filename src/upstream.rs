@@ -121,6 +121,11 @@ impl Upstream {
         self.endpoints.tick_second(&self.cluster);
     }
 
+    /// Whether there is no connection that could be closed, so that time need not advance.
+    pub fn is_unconnected(&self) -> bool {
+        self.endpoints.are_unconnected()
+    }
+
     /// Advances the time by one tick. If requests wait for a connection, closes idle ones to make room.
     pub fn tick(&self) {
         if let Some(scarcity) = &self.scarcity {

@@ -8,6 +8,7 @@ use super::response::{self, FullResponse};
 use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
 use super::status;
+use crate::limiter::adaptive::limits::AdaptiveState;
 use crate::limiter::check_options::OnDenied;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::SignalLevel;
@@ -33,6 +34,9 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
             }
             if let Some((range, assessment)) = rule.elastic_range().zip(assessment) {
                 fields.insert("factor".to_owned(), range.factor_at(assessment.headroom).into());
+            }
+            if let Some((limits, range)) = policy.rules.adaptive_limits(RuleIndex(index)) {
+                fields.insert("concurrency".to_owned(), adaptive_state(limits.state(range)));
             }
             if let Some(shared) = shared_limits.rule_json(RuleIndex(index), rule) {
                 fields.insert("sharing".to_owned(), shared);
@@ -64,6 +68,16 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
         "elastic": assessment.as_ref().map(elastic),
         "rules": rules,
     }))
+}
+
+/// State of an adaptive concurrency limit, where it is the lowest.
+pub(super) fn adaptive_state(AdaptiveState { keys, lowest }: AdaptiveState) -> Value {
+    json!({
+        "limit": lowest.limit,
+        "latency_seconds": lowest.latency,
+        "min_latency_seconds": lowest.baseline,
+        "keys": keys,
+    })
 }
 
 /// Headroom, and each signal with its threshold.
@@ -113,8 +127,11 @@ fn add_limit_fields(fields: &mut Map<String, Value>, limiting: &LimitAction) {
             fields.insert("enforce_seed".to_owned(), seed.into());
         }
     }
-    if let Some(max) = limiting.in_flight {
-        fields.insert("in_flight".to_owned(), max.get().into());
+    let fixed = limiting.in_flight.map(|max| max.get().into());
+    let adaptive =
+        limiting.adaptive.map(|range| json!({ "auto": { "min": range.min(), "max": range.max() } }));
+    if let Some(in_flight) = adaptive.or(fixed) {
+        fields.insert("in_flight".to_owned(), in_flight);
     }
     if let Some(Ban { initial_duration: first, max_duration: max }) = limiting.ban {
         let (first, max) = (first.as_secs_f64(), max.as_secs_f64());

@@ -14,7 +14,9 @@ use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::error_bound::FleetState;
 use crate::rules::rule::{Action, Rule};
-use crate::telemetry::metrics::{ElasticSample, Scrape, SharedLimitSample, StateFileSample};
+use crate::telemetry::metrics::{
+    AdaptiveLimitSample, ElasticSample, Scrape, SharedLimitSample, StateFileSample,
+};
 use crate::tls::key_pair::{CertificateValidity, validity_by_file};
 
 /// Minimum time between two counts of the counters. A count walks the whole table and takes the locks of its shards, so
@@ -67,6 +69,7 @@ pub(super) fn scrape(state: &AdminState) -> Scrape {
         }),
         limit_overrides: override_counts(state),
         shared_limits: shared_limit_samples(&policy, &fleet_state(state)).collect(),
+        adaptive_limits: adaptive_limit_samples(&policy).collect(),
         elastic: state.process.elastic_assessment().map(|assessment| ElasticSample {
             factors: elastic_factors(&policy, assessment.headroom).collect(),
             assessment,
@@ -93,6 +96,14 @@ fn shared_limit_samples(policy: &Policy, fleet: &FleetState) -> impl Iterator<It
         let shared = limiting.shared()?;
         let (rule, instances) = (rule.name.clone(), shared.instance_count(&fleet.instance_counts).get());
         Some(SharedLimitSample { rule, instances, error_bound: limiting.error_bound(fleet)? })
+    })
+}
+
+/// Yields the state of each adaptive concurrency limit.
+fn adaptive_limit_samples(policy: &Policy) -> impl Iterator<Item = AdaptiveLimitSample> {
+    policy.rules.adaptive_rules().map(|(rule, limits, range)| AdaptiveLimitSample {
+        rule: rule.name.clone(),
+        state: limits.state(range),
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::AdminState;
-use super::limits::{decisions, elastic};
+use super::limits::{adaptive_state, decisions, elastic};
 use super::scrape::keys_per_rule;
 use super::shared_limits::SharedLimitsView;
 use super::top;
@@ -72,6 +72,9 @@ fn rules(state: &AdminState, policy: &Policy) -> Vec<Value> {
             "decisions": decisions(&state.metrics.decisions(&rule.name)),
             "keys": keys,
             "factor": range.map(|(range, assessment)| range.factor_at(assessment.headroom)),
+            "concurrency": policy.rules.adaptive_limits(RuleIndex(index)).map(|(limits, range)| {
+                adaptive_state(limits.state(range))
+            }),
             "shared": shared.rule_json(RuleIndex(index), rule),
         })
     };

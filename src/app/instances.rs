@@ -11,6 +11,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::MissedTickBehavior;
+
 use super::generation::Generations;
 use crate::jitter::jittered;
 use crate::limiter::Limiter;
@@ -54,8 +56,14 @@ impl<'r> InstanceResolver<'r> {
 
     /// Looks up the names periodically.
     pub(super) async fn run(&mut self) {
+        let mut idle = tokio::time::interval(TICK);
+        idle.set_missed_tick_behavior(MissedTickBehavior::Skip);
         for tick in (0..TICKS_PER_REFRESH).cycle() {
-            tokio::time::sleep(jittered(TICK)).await;
+            // Without names, only a reload is awaited, together with other tasks of the thread.
+            match self.active_names().is_empty() {
+                true => _ = idle.tick().await,
+                false => tokio::time::sleep(jittered(TICK)).await,
+            }
             if tick == TICKS_PER_REFRESH - 1 || self.has_unresolved_names() {
                 self.refresh().await;
             }

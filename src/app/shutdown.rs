@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::MissedTickBehavior;
 
 use crate::clock::{Clock, ClockComparison};
 use crate::drain::{self, DrainManager, DrainPhase};
@@ -97,8 +98,10 @@ async fn run_drain_phases(
 
 /// Compares the clock with the wall clock every second and catches up, for as long as it is polled.
 pub(super) async fn follow_wall_clock(clock: &Clock) {
+    let mut interval = tokio::time::interval(CLOCK_CHECK_INTERVAL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
-        tokio::time::sleep(CLOCK_CHECK_INTERVAL).await;
+        interval.tick().await;
         match clock.compare_with_wall_clock() {
             ClockComparison::Same => {}
             ClockComparison::CaughtUp(lead) => {

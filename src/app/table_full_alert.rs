@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::MissedTickBehavior;
+
 use crate::limiter::timestamp::Timestamp;
 use crate::proxy::ProxyState;
 
@@ -63,8 +65,11 @@ impl TableFullAlert {
 pub(super) async fn watch(shared: &ProxyState, capacity: usize) {
     let mut alert =
         TableFullAlert { last_overflows: shared.limiter.overflows(), ..TableFullAlert::default() };
+    // Intervals of one length on one thread expire together, and so wake it once.
+    let mut interval = tokio::time::interval(CHECK_INTERVAL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
-        tokio::time::sleep(CHECK_INTERVAL).await;
+        interval.tick().await;
         match alert.update(shared.limiter.overflows(), shared.clock.now()) {
             Some(TableFullEvent::Full(charges)) => {
                 let entries = shared.limiter.live_keys();

@@ -164,6 +164,16 @@ const TABLE: &[ApplicabilityRow] = &[
         |given| given.rule.in_flight.is_some(),
         &[excluded_in(RuleKind::AllowOrDeny), excluded_in_remote(WITHOUT_SCOPE_HINT), REQUEST_END_UNKNOWN],
     ),
+    values_row(
+        &["in_flight"],
+        "`auto`",
+        |given| is_in_flight_adaptive(given.rule),
+        &[Exclusion {
+            kind: RuleKind::Shared,
+            reason: "",
+            hint: "each instance adapts to what it measures: use a number, or a rule without `scope`",
+        }],
+    ),
     key_row(&["scope"], |given| given.rule.scope.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
     key_row(&["throttle"], |given| given.rule.throttle.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
     values_row(
@@ -288,15 +298,22 @@ fn exclusion_error(row: &ApplicabilityRow, exclusion: &Exclusion, rule: &raw::Ru
     };
     let reason = if exclusion.reason.is_empty() { String::new() } else { format!(": {}", exclusion.reason) };
     // Such a combination would have a meaning, but is not implemented.
-    if exclusion.kind == RuleKind::Shared {
-        return ValueError::new(format!("is not supported {context}"));
-    }
-    let fault = ValueError::new(format!("{subject} no meaning {context}{reason}"));
+    let fault = ValueError::new(match exclusion.kind == RuleKind::Shared {
+        true => format!("is not supported {context}"),
+        false => format!("{subject} no meaning {context}{reason}"),
+    });
     if exclusion.hint.is_empty() { fault } else { fault.with_hint(exclusion.hint) }
 }
 
 fn is_given_in_on_limit(rule: &raw::Rule, is_given: fn(&raw::OnLimit) -> bool) -> bool {
     rule.on_limit.as_ref().is_some_and(is_given)
+}
+
+fn is_in_flight_adaptive(rule: &raw::Rule) -> bool {
+    match &rule.in_flight {
+        Some(raw::InFlight::Auto(_) | raw::InFlight::Map(_)) => true,
+        Some(raw::InFlight::Max(_)) | None => false,
+    }
 }
 
 fn is_cost_measured_later(rule: &raw::Rule) -> bool {

@@ -127,7 +127,7 @@ fn describe_limit_changes(
     }
     describe_quota_changes(old, new, keeps_counters, parts);
     let describe_options = |limiting: &LimitAction| {
-        let max_in_flight = limiting.in_flight.map_or_else(|| "none".to_owned(), |most| most.to_string());
+        let max_in_flight = in_flight_text(limiting).unwrap_or_else(|| "none".to_owned());
         let LimitAction { throttle, enforced_share: enforce, cost_model, .. } = limiting;
         [throttle.to_string(), enforce.to_string(), cost_model.cost.to_string(), max_in_flight]
     };
@@ -237,7 +237,7 @@ fn summarize_rule(rule: &Rule) -> String {
     let Action::Limit(limiting) = &rule.action else { return action_name(&rule.action).to_owned() };
     let mut limits: Vec<String> =
         limiting.limits.iter().map(|limit| limit.quota.limit().to_string()).collect();
-    limits.extend(limiting.in_flight.map(|max| format!("{max} in flight")));
+    limits.extend(in_flight_text(limiting).map(|max| format!("{max} in flight")));
     match &limiting.source {
         LimitSource::Local => {}
         LimitSource::Shared(shared) => limits.push(format!("shared ({})", shared.mode.as_str())),
@@ -246,6 +246,12 @@ fn summarize_rule(rule: &Rule) -> String {
         }
     }
     format!("{} by {}", limits.join(" and "), limiting.key)
+}
+
+/// The maximum number of requests in flight, or the bounds within which it adapts.
+fn in_flight_text(limiting: &LimitAction) -> Option<String> {
+    let fixed = limiting.in_flight.map(|max| max.to_string());
+    limiting.adaptive.map(|range| range.to_string()).or(fixed)
 }
 
 const fn action_name(action: &Action) -> &'static str {

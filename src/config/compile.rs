@@ -15,6 +15,7 @@ mod domain;
 mod endpoints;
 mod geo;
 mod grpc;
+mod in_flight;
 mod jwt;
 mod limit_scope;
 mod limits;

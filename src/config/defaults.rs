@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use http::Method;
 
+use crate::limiter::adaptive;
+
 /// Maximum time from a request's first byte to the end of its header section. Slow clients need a second or
 /// two. A connection that a slow header section is meant to hold open is closed after this time.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,6 +131,13 @@ pub const STATE_FILE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Units that a request costs.
 pub const REQUEST_COST: u32 = 1;
+
+/// Minimum of an adaptive concurrency limit: a service with fewer workers is rare, and one that is slow to respond keeps
+/// some permits for others.
+pub const MIN_IN_FLIGHT: NonZeroU32 = adaptive::DEFAULT_MIN;
+
+/// Maximum of an adaptive concurrency limit; Envoy's default.
+pub const MAX_IN_FLIGHT: NonZeroU32 = adaptive::DEFAULT_MAX;
 
 /// Maximum duration of a ban, and the time that one is remembered after its end.
 pub const MAX_BAN: Duration = Duration::from_secs(86_400);

@@ -176,7 +176,7 @@ fn limit_report(
 ) -> Option<LimitReport> {
     let quota = verdict.quota().copied().or_else(|| limiting.quota(selected.role))?;
     let is_ban = selected.role == CheckRole::Ban;
-    let (role, limit) = role_and_limit(selected.role, &quota);
+    let (role, limit) = role_and_limit(selected, &quota);
     let wait = verdict.retry_after();
     let is_banned = verdict.is_banned() || (is_ban && verdict.exceeds());
     let banned_until = || rfc3339(context.wall_clock_at(context.now.saturating_add(wait)));
@@ -190,7 +190,10 @@ fn limit_report(
         algorithm: quota.algorithm().as_str().to_owned(),
         burst: has_burst.then(|| quota.burst().get()),
         used: shown.map(|usage| usage.used),
-        remaining: shown.map(|usage| usage.remaining),
+        remaining: shown.map(|usage| match selected.check.adaptive_limit() {
+            Some(limit) => limit.saturating_sub(usage.used),
+            None => usage.remaining,
+        }),
         reset_seconds: shown.map(|usage| seconds(usage.reset)),
         cost: selected.check.cost / selected.unit_cost,
         conforms: !verdict.exceeds(),
@@ -203,11 +206,14 @@ fn limit_report(
 }
 
 /// Returns the name of a role, and the limit as text.
-fn role_and_limit(role: CheckRole, quota: &Quota) -> (&'static str, Option<String>) {
+fn role_and_limit(selected: &SelectedCheck, quota: &Quota) -> (&'static str, Option<String>) {
     let rate = || Some(quota.limit().to_string());
-    match role {
+    match selected.role {
         CheckRole::Ban => ("ban", None),
-        CheckRole::Permit => ("in_flight", Some(quota.burst().to_string())),
+        CheckRole::Permit => {
+            let adaptive = selected.check.adaptive_limit();
+            ("in_flight", Some(adaptive.unwrap_or_else(|| quota.burst().get()).to_string()))
+        }
         CheckRole::Limit(_) => ("limit", rate()),
         CheckRole::Margin(_) => ("margin", rate()),
         CheckRole::Mark(_) => ("mark", rate()),

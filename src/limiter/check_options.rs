@@ -27,6 +27,8 @@ pub enum CounterRole {
     Limit,
     /// May delay the request: an enforced limit until it has room, a marking limit for a fixed time.
     Delay(DelayPolicy),
+    /// Admits or rejects the request by this limit, which is below that of the quota: an adaptive concurrency limit.
+    Adaptive(u32),
     /// Rejects while a ban runs, which begins when a limit of the same group rejects.
     Ban,
 }

@@ -34,12 +34,20 @@ impl<'a> CounterView<'a> {
         let held = match (check.charge_timing, check.options) {
             // If other requests may hold reservations on the counter, the check has options.
             (ChargeTiming::OnArrival, None) => 0,
-            _ => shard.held_of(key, check.handle.id),
+            _ => units_held(shard, check, key),
         };
         let is_claimed = shard.quota_of(key, check.handle.id).is_some_and(Quota::is_leased);
         let beside = if is_claimed { shard.remaining_outside_slot(key, now) } else { 0 };
         Self { counter: shard.counter(place, check.handle.id), held, remaining_outside_slot: beside }
     }
+}
+
+/// Units that are reserved on the counter of `check`, and those by which its limit is below the quota.
+pub(super) fn units_held(shard: &Shard, check: &Check, key: Fingerprint) -> u64 {
+    let held = shard.held_of(key, check.handle.id);
+    let Some(limit) = check.adaptive_limit() else { return held };
+    let capacity = shard.quota_of(key, check.handle.id).map_or(0, Quota::capacity);
+    held.saturating_add(capacity.saturating_sub(limit).into())
 }
 
 /// Decides and charges the common case: one check without options, charged on arrival, whose counter exists.
@@ -147,7 +155,9 @@ fn apply_options(
     match (terms.role, verdict.outcome) {
         // A request that passes does not change a ban.
         (CounterRole::Ban, _) => None,
-        (CounterRole::Limit | CounterRole::Delay(_), Outcome::Conform) => Some(next),
+        (CounterRole::Limit | CounterRole::Adaptive(_) | CounterRole::Delay(_), Outcome::Conform) => {
+            Some(next)
+        }
         (CounterRole::Delay(slack), Outcome::Exceed { .. }) => match verdict.enforcement {
             Enforcement::Enforced => delayed(slack, check, verdict, before, quota, now),
             Enforcement::Marking => {
@@ -156,7 +166,7 @@ fn apply_options(
             }
             Enforcement::Shadow => None,
         },
-        (CounterRole::Limit, Outcome::Exceed { .. }) => None,
+        (CounterRole::Limit | CounterRole::Adaptive(_), Outcome::Exceed { .. }) => None,
     }
 }
 

@@ -204,7 +204,7 @@ impl<'a> Transaction<'a> {
                 *state = match check.charge_timing {
                     // A concurrency limit consists of reservations only.
                     ChargeTiming::WhileInFlight => {
-                        let held = shard.held_of(self.keys[position], check.handle.id);
+                        let held = evaluation::units_held(shard, check, self.keys[position]);
                         Some(reservation::state_with_holds(None, quota, held, now))
                     }
                     _ => shard.state(self.find_slot(position), check.handle.id, now),

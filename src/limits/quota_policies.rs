@@ -77,7 +77,8 @@ fn rule_policies<'a>(rule: &'a Rule, counters: &mut CounterPolicies<'a>) -> Rule
         });
         policies.collect()
     });
-    let permits = limiting.in_flight.map(|most| {
+    // A policy states a fixed quota, which an adaptive limit has not.
+    let permits = limiting.in_flight.filter(|_| limiting.adaptive.is_none()).map(|most| {
         let permits = counters.permits.entry(counter).or_insert_with(|| {
             let name = match limiting.limits.is_empty() {
                 true => counter.to_owned(),

@@ -12,12 +12,14 @@ use smallvec::SmallVec;
 use super::AppliedLimits;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
+use crate::limiter::adaptive::limits::{AdaptiveLimits, SlotIndex, UpstreamSignal};
 use crate::limiter::reservation::{Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::cost::{CostModel, FinalCharge, RequestEnd};
 use crate::rules::grpc::{CallStatus, GrpcStatus};
 use crate::rules::rule::Action;
+use crate::rules::selection::SelectedCheck;
 
 /// The open reservations of one request.
 #[derive(Debug)]
@@ -25,9 +27,17 @@ pub struct Settlement {
     policy: Arc<Policy>,
     open: SmallVec<[OpenReservation; 2]>,
     /// Permits, held until the end of the exchange.
-    permits: SmallVec<[Reservation; 1]>,
+    permits: SmallVec<[HeldPermit; 1]>,
     /// Whether the outcome is known; only the sizes of the bodies may be missing.
     ended: bool,
+}
+
+/// A permit of a concurrency limit.
+#[derive(Debug)]
+struct HeldPermit {
+    reservation: Reservation,
+    /// State of the limit, if it is adaptive.
+    adaptive: Option<(Arc<AdaptiveLimits>, SlotIndex)>,
 }
 
 /// One open reservation.
@@ -69,7 +79,10 @@ impl Settlement {
                 awaited: None,
             })
             .collect();
-        let permits: SmallVec<[Reservation; 1]> = limits.permits().collect();
+        let permits = limits
+            .permits()
+            .map(|(selected, reservation)| HeldPermit::new(selected, reservation, policy))
+            .collect();
         Some(Box::new(Self { policy: Arc::clone(policy), open, permits, ended: false }))
     }
 
@@ -86,7 +99,7 @@ impl Settlement {
         self.ended = true;
         if matches!(request_end, RequestEnd::Rejected) {
             // A rejected request is not in flight.
-            self.permits.drain(..).for_each(|permit| limiter.release_permit(&permit));
+            self.release_permits(limiter);
         }
         for open in &mut self.open {
             let Some(tariff) = cost_model_of(&self.policy, open.rule) else { continue };
@@ -100,6 +113,26 @@ impl Settlement {
             }
             if let Some(settled) = open.settle(due, limiter, now) {
                 record(open.position, settled);
+            }
+        }
+    }
+
+    /// Records what the end of the request has shown about the upstream, if a limit adapts to it. `signal` is called only
+    /// then.
+    pub fn record_signal(&self, signal: impl FnOnce() -> Option<UpstreamSignal>) {
+        let mut adaptive = self.permits.iter().filter_map(|permit| permit.adaptive.as_ref()).peekable();
+        if adaptive.peek().is_none() {
+            return;
+        }
+        let Some(signal) = signal() else { return };
+        adaptive.for_each(|(limits, slot)| limits.record(*slot, signal));
+    }
+
+    fn release_permits(&mut self, limiter: &Limiter) {
+        for permit in self.permits.drain(..) {
+            limiter.release_permit(&permit.reservation);
+            if let Some((limits, slot)) = permit.adaptive {
+                limits.release(slot);
             }
         }
     }
@@ -133,7 +166,7 @@ impl Settlement {
         }
         self.settle_call(None, limiter, now);
         self.charge_bytes(received, sent, limiter, now, |_, _| {});
-        self.permits.drain(..).for_each(|permit| limiter.release_permit(&permit));
+        self.release_permits(limiter);
     }
 
     /// Charges for `received` and `sent` bytes so far, minus what has been charged already.
@@ -157,6 +190,15 @@ impl Settlement {
                 record(open.position, settled);
             }
         }
+    }
+}
+
+impl HeldPermit {
+    /// Creates the permit of a request that is admitted now.
+    fn new(selected: &SelectedCheck, reservation: Reservation, policy: &Policy) -> Self {
+        let adaptive = policy.rules.adaptive_limits(selected.rule);
+        let adaptive = adaptive.map(|(limits, _)| (Arc::clone(limits), limits.admit(selected.check.key)));
+        Self { reservation, adaptive }
     }
 }
 

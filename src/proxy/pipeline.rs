@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use http::{StatusCode, request};
 use hyper::body::Body as _;
 
+use super::adaptive;
 use super::body::{DownstreamBody, RequestBody, ResponseBody};
 use super::connection::DownstreamConnection;
 use super::decide::{self, CachedFallbacks};
@@ -273,8 +274,12 @@ fn can_serialize_directly(
     by_http1 && !pending.is_pending()
 }
 
-/// Records the response time and load report of the upstream, on which elastic limits depend.
+/// Records the response time and load report of the upstream, on which elastic limits and adaptive concurrency limits
+/// depend.
 fn record_load(context: &RequestContext, policy: &Policy, result: &AttemptResult) {
+    if let Some(settlement) = &context.settlement {
+        settlement.record_signal(|| adaptive::upstream_signal(context.upstream_time, result));
+    }
     if let Ok(response) = result
         && policy.rules.is_elastic()
     {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
@@ -27,6 +28,10 @@ use crate::worker::WorkerFailed;
 
 /// Ticks of the coarse clock in a second.
 const TICKS_PER_SECOND: u32 = 10;
+
+/// Interval at which a worker without connections looks for a new configuration. Timers below 4096 ms wake the runtime once
+/// before they expire, longer ones twice.
+const IDLE_INTERVAL: Duration = Duration::from_secs(4);
 
 /// State of one worker thread.
 #[derive(Debug)]
@@ -124,6 +129,10 @@ async fn run_clock(worker: Rc<Worker>) {
     let mut interval = tokio::time::interval(TICK);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for tick in 0_u32.. {
+        if is_unused(&worker) {
+            stop_clock(&worker).await;
+            interval.reset();
+        }
         interval.tick().await;
         worker.coarse_clock.tick();
         worker.date.renew(worker.shared.clock.civil_now());
@@ -133,6 +142,21 @@ async fn run_clock(worker: Rc<Worker>) {
             worker.view().upstreams.iter().for_each(|upstream| upstream.tick_second());
         }
     }
+}
+
+/// Whether nothing depends on the coarse clock: there is no connection from a client or to an upstream.
+fn is_unused(worker: &Worker) -> bool {
+    worker.coarse_clock.is_unused()
+        && worker.view().upstreams.iter().all(|upstream| upstream.is_unconnected())
+}
+
+/// Waits for a connection, so that an idle process does not wake up ten times a second.
+async fn stop_clock(worker: &Worker) {
+    while tokio::time::timeout(IDLE_INTERVAL, worker.coarse_clock.until_used()).await.is_err() {
+        // Drops the generation before a reload.
+        drop(worker.view());
+    }
+    worker.date.renew(worker.shared.clock.civil_now());
 }
 
 impl Worker {

@@ -171,11 +171,12 @@ impl Simulation {
 fn without_fleet(spec: &PolicySpec) -> PolicySpec {
     let mut spec = spec.clone();
     for rule in &mut spec.rules {
-        if let Action::Limit(limiting) = &mut rule.action
-            && let LimitSource::Shared(_) = limiting.source
-        {
+        let Action::Limit(limiting) = &mut rule.action else { continue };
+        if let LimitSource::Shared(_) = limiting.source {
             limiting.source = LimitSource::Local;
         }
+        // The upstream would have responded otherwise to what is admitted here, so only the maximum is certain.
+        limiting.adaptive = None;
     }
     spec
 }

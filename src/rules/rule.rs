@@ -17,6 +17,7 @@ use super::pattern::Route;
 use super::remote_limit::RemoteLimit;
 use super::shared_limit::SharedLimit;
 use crate::identify::Attributes;
+use crate::limiter::adaptive::AdaptiveRange;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::check_options::{DelayPolicy, OnDenied};
 use crate::limiter::elastic::{ElasticCosts, ElasticRange};
@@ -88,6 +89,8 @@ pub struct LimitAction {
     pub enforced_share: EnforcedShare,
     /// Maximum number of requests per key in flight.
     pub in_flight: Option<NonZeroU32>,
+    /// Bounds within which that number adapts to the latency of the upstream; its maximum is `in_flight`.
+    pub adaptive: Option<AdaptiveRange>,
     /// Ban of a key after a rejection.
     pub ban: Option<Ban>,
     /// Cost of a rejected request.
@@ -144,6 +147,7 @@ impl Default for LimitAction {
             throttle: Throttle::default(),
             enforced_share: EnforcedShare::default(),
             in_flight: None,
+            adaptive: None,
             ban: None,
             on_denied: OnDenied::default(),
             on_change: OnChange::default(),

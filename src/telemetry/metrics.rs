@@ -48,6 +48,7 @@ pub use self::upstream::{
 pub use self::worker::{InProgressGuard, WorkerMetrics};
 use self::worker::{ListenerCounts, WorkerCounts};
 use crate::engine::overrides::OverrideKind;
+use crate::limiter::adaptive::limits::AdaptiveState;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
 use crate::tls::key_pair::CertificateValidity;
@@ -103,6 +104,8 @@ pub struct Scrape {
     pub state_file: Option<StateFileSample>,
     /// State of elastic limits; `None` if there are none.
     pub elastic: Option<ElasticSample>,
+    /// Adaptive concurrency limits.
+    pub adaptive_limits: Vec<AdaptiveLimitSample>,
     /// Number of overrides of single keys in force, by kind.
     pub limit_overrides: [(OverrideKind, usize); OverrideKind::ALL.len()],
     /// Limits shared with other instances.
@@ -122,6 +125,15 @@ pub struct SharedLimitSample {
     pub instances: u32,
     /// Error bound: units that all instances together may admit beyond the limit.
     pub error_bound: f64,
+}
+
+/// The adaptive concurrency limit of a rule.
+#[derive(Clone, Debug)]
+pub struct AdaptiveLimitSample {
+    /// Name of the rule.
+    pub rule: Box<str>,
+    /// Its state.
+    pub state: AdaptiveState,
 }
 
 /// State of elastic limits.

@@ -241,6 +241,7 @@ fn terms(rule: &ReceivedRule) -> String {
     };
     parts.extend(rule.throttle.iter().filter(|throttle| *throttle != "hard").cloned());
     parts.extend(rule.factor.map(|factor| format!("x{factor:.1}")));
+    parts.extend(rule.concurrency.map(|concurrency| format!("{} in flight", concurrency.limit)));
     parts.join(" ")
 }
 

@@ -47,6 +47,14 @@ pub(super) struct ReceivedRule {
     pub(super) decisions: ReceivedDecisions,
     pub(super) keys: Option<u64>,
     pub(super) factor: Option<f64>,
+    pub(super) concurrency: Option<ReceivedConcurrency>,
+}
+
+/// An adaptive concurrency limit.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ReceivedConcurrency {
+    pub(super) limit: u32,
 }
 
 /// Decisions of a rule by outcome.

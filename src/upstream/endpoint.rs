@@ -109,6 +109,11 @@ impl Endpoint {
         self.http2_pool.close_unused();
     }
 
+    /// Whether there is no connection that could be closed.
+    pub(super) fn is_unconnected(&self) -> bool {
+        self.http1_pool.is_empty() && self.http2_pool.is_empty()
+    }
+
     /// Advances the time by one second.
     pub(super) fn tick_second(&self) {
         self.http1_pool.tick_second();

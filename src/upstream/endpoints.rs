@@ -64,6 +64,11 @@ impl Endpoints {
         self.current.borrow().usable.iter().any(|endpoint| !endpoint.is_among(tried))
     }
 
+    /// Whether there is no connection that could be closed.
+    pub(super) fn are_unconnected(&self) -> bool {
+        self.current.borrow().all.iter().all(|endpoint| endpoint.is_unconnected())
+    }
+
     /// Advances the time by one second.
     pub(super) fn tick_second(&self, cluster: &Arc<Cluster>) {
         self.refresh(cluster);

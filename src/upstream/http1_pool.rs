@@ -144,6 +144,11 @@ impl Http1Pool {
         wanted
     }
 
+    /// Whether no connection is idle.
+    pub(super) fn is_empty(&self) -> bool {
+        self.idle.borrow().is_empty()
+    }
+
     /// Advances the time by one second: closes connections that were idle for too long or closed by the peer.
     pub(super) fn tick_second(&self) {
         let now = self.seconds.get().saturating_add(1);

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops, and the line says where")]
 
 mod access_log;
+mod adaptive_concurrency;
 mod admin;
 mod alerts;
 mod check;

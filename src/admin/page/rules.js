@@ -19,6 +19,7 @@ function termsOf(rule) {
   if (rule.throttle && rule.throttle !== "hard") parts.push(rule.throttle);
   if (rule.shared) parts.push("shared");
   if (rule.factor) parts.push(`now × ${tenths.format(rule.factor)}`);
+  if (rule.concurrency) parts.push(`${rule.concurrency.limit} in flight`);
   return parts.join(" · ");
 }
 
@@ -76,6 +77,7 @@ class RuleDetail {
       ["Limit", (rule.limits ?? []).join(", ") || rule.action],
       ...(rule.throttle ? [["Throttle", rule.throttle]] : []),
       ...(rule.factor ? [["Elastic factor", tenths.format(rule.factor)]] : []),
+      ...(rule.concurrency ? [["Concurrency limit", formatCount(rule.concurrency.limit)]] : []),
       ...(rule.keys === null || rule.keys === undefined ? [] : [["Counters", formatCount(rule.keys)]]),
       ["Since start", decided || "no decisions"],
     ]);

@@ -5,7 +5,6 @@
 //! the counter must be the same.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 
 use super::map_items;
 use super::rules::check_name;
@@ -101,11 +100,14 @@ fn compare_optional_settings(
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) {
-    let max_in_flight = |sharing: CounterUser<'_>| sharing.action.in_flight.map(NonZeroU32::get);
+    let max_in_flight = |sharing: CounterUser<'_>| {
+        let fixed = sharing.action.in_flight.map(|max| max.to_string());
+        sharing.action.adaptive.map(|range| range.to_string()).or(fixed)
+    };
     if let (Some(one), Some(two)) = (max_in_flight(earlier), max_in_flight(later))
         && one != two
     {
-        report_difference("in_flight", earlier, &one.to_string(), later, &two.to_string(), at, report);
+        report_difference("in_flight", earlier, &one, later, &two, at, report);
     }
     let delays = |sharing: CounterUser<'_>| matches!(sharing.action.throttle, Throttle::Delay(_));
     let charges_on_response =

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::context::{CompileContext, MatcherOwner};
 use super::{
-    cost, counters, domain, given_keys, limit_scope, limits, map_items, matching, nested_networks, rejection,
-    remote_limit, throttle, windows,
+    cost, counters, domain, given_keys, in_flight, limit_scope, limits, map_items, matching, nested_networks,
+    rejection, remote_limit, throttle, windows,
 };
 use crate::config::applicability::{self, CheckedRule, RuleKind};
 use crate::config::config_path::ConfigPath;
@@ -143,6 +143,7 @@ fn compile_limit_action(
     throttle::check_charge_timing(throttle, &cost_model, at.key("throttle"), report);
     let source = limit_scope::compile_source(raw, &key, at, context, report);
     let enforce = throttle::compile_enforced_share(raw, throttle, &key, at, report);
+    let in_flight = in_flight::compile(raw, at, report);
     LimitAction {
         counter: counters::read_name(raw, at, report),
         key,
@@ -151,7 +152,8 @@ fn compile_limit_action(
         cost_model,
         throttle,
         enforced_share: enforce,
-        in_flight: raw.in_flight,
+        in_flight: in_flight.max,
+        adaptive: in_flight.adaptive,
         ban: throttle::compile_ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::cost::{Cost, Count, OutcomePattern};
+use super::in_flight::InFlight;
 use super::jwt::ClaimPattern;
 use super::on_limit::OnLimit;
 use super::scope::Scope;
@@ -104,10 +105,9 @@ pub struct Rule {
     /// (`500-504`), `timeout`, `connect_failure`, `reset`, and names of gRPC statuses such as `unavailable`. Default:
     /// never.
     pub refund_on: Option<OneOrMany<OutcomePattern>>,
-    /// Maximum number of requests of a key in flight at once, 1 to 4294967295; in addition to a limit, or without
-    /// one.
-    #[cfg_attr(test, schemars(range(min = 1, max = 4_294_967_295_u64)))]
-    pub in_flight: Option<NonZeroU32>,
+    /// Maximum number of requests of a key in flight at once; in addition to a limit, or without one. A number from 1
+    /// to 4294967295, `auto` (adapts to the latency of the upstream), or a map with `auto`.
+    pub in_flight: Option<InFlight>,
     /// Treatment of requests over the limit: `hard` (reject), `shadow` (dry run), `soft 10%` (mark within a margin),
     /// `delay 500ms` (wait for room), `elastic 3x` (follow the upstream's spare capacity), or a map.
     #[cfg_attr(test, schemars(extend("default" = "hard")))]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::limiter::timestamp::saturating_nanos;
 
 /// Steps per doubling of a logarithm.
-const STEPS: u64 = 1024;
+pub(in crate::limiter) const STEPS: u64 = 1024;
 
 /// Mean of the current latency, with its averaging time and minimum number of responses.
 const NOW: DecayingMean = DecayingMean::new(Duration::from_millis(250), 30.0);
@@ -70,6 +70,22 @@ impl Samples {
             squares: self.squares.wrapping_sub(earlier.squares),
         }
     }
+
+    /// Returns the samples of both.
+    pub fn combined_with(self, other: Self) -> Self {
+        Self {
+            count: self.count.wrapping_add(other.count),
+            logarithms: self.logarithms.wrapping_add(other.logarithms),
+            squares: self.squares.wrapping_add(other.squares),
+        }
+    }
+
+    /// Returns mean and variance of the logarithms; `None` without samples.
+    pub(in crate::limiter) fn mean_and_variance(self) -> Option<(f64, f64)> {
+        let count = self.count as f64;
+        let mean = self.logarithms as f64 / count;
+        (self.count > 0).then(|| (mean, (self.squares as f64 / count - mean * mean).max(0.0)))
+    }
 }
 
 /// Logarithm of a duration to base two, in steps of 1/1024 of a doubling, with linear interpolation between powers of
@@ -83,7 +99,7 @@ pub fn logarithm(duration: Duration) -> u64 {
 }
 
 /// Seconds of a logarithm, which may be a mean.
-fn seconds(logarithm: f64) -> f64 {
+pub(in crate::limiter) fn seconds(logarithm: f64) -> f64 {
     let steps = STEPS as f64;
     let whole = (logarithm / steps).floor();
     whole.exp2() * (1.0 + logarithm / steps - whole) / 1e9
@@ -129,7 +145,7 @@ impl DecayingMean {
 }
 
 /// Remaining fraction after `elapsed` of something that decays with time constant `time`.
-pub(super) fn decay_factor(elapsed: Duration, time: Duration) -> f64 {
+pub(in crate::limiter) fn decay_factor(elapsed: Duration, time: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time.as_secs_f64()).exp()
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::MissedTickBehavior;
+
 use super::cpu::CpuPressure;
 use super::load::LoadTotals;
 use crate::limiter::elastic::controller::{Assessment, Controller, TICK};
@@ -19,6 +21,8 @@ const TICKS_PER_CPU: u32 = 10;
 /// about the upstream is dropped.
 pub async fn run_headroom_controller(shared: &ProxyState) {
     let mut watch: Option<HeadroomMonitor> = None;
+    let mut idle = tokio::time::interval(IDLE_INTERVAL);
+    idle.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         let generation = shared.generation.load();
         if generation.policy.rules.is_elastic() {
@@ -29,7 +33,11 @@ pub async fn run_headroom_controller(shared: &ProxyState) {
             shared.elastic.set_assessment(None);
         }
         drop(generation);
-        tokio::time::sleep(if watch.is_some() { TICK } else { IDLE_INTERVAL }).await;
+        if watch.is_some() {
+            tokio::time::sleep(TICK).await;
+        } else {
+            idle.tick().await;
+        }
     }
 }
 

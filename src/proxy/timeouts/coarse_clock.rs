@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::connection::ConnectionTimer;
 use super::linger::LingeringConnections;
 use super::request::RequestTimer;
@@ -18,14 +20,32 @@ pub(in crate::proxy) struct CoarseClock {
     /// HTTP/2 streams; HTTP/1.1 requests are checked with their connection.
     streams: RefCell<Vec<Weak<RequestTimer>>>,
     lingering: Rc<LingeringConnections>,
+    /// Wakes the task that advances the clock, if it has stopped because there was no timer.
+    restart: Notify,
 }
 
 impl CoarseClock {
     /// Creates the timer of a new, idle connection.
     pub(in crate::proxy) fn add_connection(&self, timeouts: ConnectionTimeouts) -> Rc<ConnectionTimer> {
         let connection = Rc::new(ConnectionTimer::new(&self.ticks, &self.lingering, timeouts));
-        self.connections.borrow_mut().push(Rc::downgrade(&connection));
+        let mut connections = self.connections.borrow_mut();
+        if connections.is_empty() {
+            self.restart.notify_one();
+        }
+        connections.push(Rc::downgrade(&connection));
         connection
+    }
+
+    /// Whether there is no timer, so that the clock may stop. A stream has a connection.
+    pub(in crate::proxy) fn is_unused(&self) -> bool {
+        self.connections.borrow().is_empty() && self.streams.borrow().is_empty()
+    }
+
+    /// Waits until there is a timer.
+    pub(in crate::proxy) async fn until_used(&self) {
+        while self.is_unused() {
+            self.restart.notified().await;
+        }
     }
 
     /// Creates the timer of an HTTP/2 stream whose head is complete.

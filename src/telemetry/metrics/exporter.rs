@@ -25,7 +25,8 @@ use super::store::StoreMetrics;
 use super::upstream::{UpstreamCounts, UpstreamOutcome};
 use super::worker::{ListenerCounts, STATUS_CLASSES};
 use super::{
-    ElasticSample, MetricTotals, ReloadOutcome, Scrape, SharedLimitSample, SpanMetrics, StateFileSample,
+    AdaptiveLimitSample, ElasticSample, MetricTotals, ReloadOutcome, Scrape, SharedLimitSample, SpanMetrics,
+    StateFileSample,
 };
 use crate::tls::key_pair::CertificateValidity;
 use crate::tls::server::ServerHandshakeError;
@@ -222,6 +223,7 @@ impl MetricRegistry {
         if let Some(elastic) = &scrape.elastic {
             self.set_elastic(elastic);
         }
+        scrape.adaptive_limits.iter().for_each(|limit| self.set_adaptive_limit(limit));
         for (kind, count) in scrape.limit_overrides {
             self.set_gauge(&families::LIMIT_OVERRIDES, &[("action", kind.as_str())], count as f64);
         }
@@ -329,6 +331,20 @@ impl MetricRegistry {
             let signal = level.signal.as_str();
             self.set_gauge(&families::ELASTIC_SIGNAL, &[("signal", signal)], level.value);
             self.set_gauge(&families::ELASTIC_THRESHOLD, &[("signal", signal)], level.threshold);
+        }
+    }
+
+    fn set_adaptive_limit(&self, AdaptiveLimitSample { rule, state }: &AdaptiveLimitSample) {
+        let labels = [("rule", &**rule)];
+        self.set_gauge(&families::CONCURRENCY_LIMIT, &labels, f64::from(state.lowest.limit));
+        self.set_gauge(&families::CONCURRENCY_KEYS, &labels, state.keys as f64);
+        for (family, seconds) in [
+            (&families::CONCURRENCY_LATENCY, state.lowest.latency),
+            (&families::CONCURRENCY_MIN_LATENCY, state.lowest.baseline),
+        ] {
+            if let Some(seconds) = seconds {
+                self.set_gauge(family, &labels, seconds);
+            }
         }
     }
 

@@ -190,6 +190,21 @@ pub(super) static ELASTIC_THRESHOLD: Family = gauge(
     "Value from which a signal leaves no headroom, in the unit of the signal.",
 );
 
+pub(super) static CONCURRENCY_LIMIT: Family = gauge(
+    "weir_concurrency_limit",
+    "The adaptive concurrency limit in force; the lowest of a rule with several keys.",
+);
+pub(super) static CONCURRENCY_LATENCY: Family = gauge(
+    "weir_concurrency_latency_seconds",
+    "Recent latency of the upstream, where the limit is the lowest.",
+);
+pub(super) static CONCURRENCY_MIN_LATENCY: Family = gauge(
+    "weir_concurrency_min_latency_seconds",
+    "Latency of the upstream without a queue, where the limit is the lowest.",
+);
+pub(super) static CONCURRENCY_KEYS: Family =
+    gauge("weir_concurrency_keys", "Keys that have an adaptive concurrency limit of their own.");
+
 pub(super) static CONFIG_RELOADS: Family =
     counter("weir_config_reloads_total", "Configuration reads after the first, by outcome.");
 pub(super) static CONFIG_SUCCESSFUL: Family = gauge(

@@ -5,6 +5,7 @@ use http::StatusCode;
 use regex::Regex;
 
 use super::*;
+use crate::limiter::adaptive::controller::ControllerState;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::{Signal, SignalLevel};
@@ -34,6 +35,13 @@ fn scrape() -> Scrape {
             bytes: 600,
         }),
         clusters: vec![ClusterView { name: "upstream".into(), hosts: Vec::new(), limits: [0; 4] }],
+        adaptive_limits: vec![AdaptiveLimitSample {
+            rule: "per-ip".into(),
+            state: AdaptiveState {
+                keys: 2,
+                lowest: ControllerState { limit: 12, baseline: Some(0.02), latency: Some(0.03) },
+            },
+        }],
         elastic: Some(elastic()),
         shared_limits: vec![SharedLimitSample {
             rule: "per-ip".into(),
@@ -155,6 +163,9 @@ fn rendered_metrics_sum_all_workers() {
         ("weir_spans_exported_total", 5.0),
         ("weir_spans_dropped_total", 3.0),
         (r#"weir_elastic_factor{rule="per-ip"}"#, 2.0),
+        (r#"weir_concurrency_limit{rule="per-ip"}"#, 12.0),
+        (r#"weir_concurrency_keys{rule="per-ip"}"#, 2.0),
+        (r#"weir_concurrency_min_latency_seconds{rule="per-ip"}"#, 0.02),
         (r#"weir_shared_error_bound{rule="per-ip"}"#, f64::INFINITY),
         (r#"weir_shared_instances{rule="per-ip"}"#, 7.0),
         (r#"weir_elastic_signal{signal="latency"}"#, 0.02),

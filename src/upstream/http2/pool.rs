@@ -117,6 +117,11 @@ impl Http2Pool {
         self.connections.borrow_mut().retain(|connection| connection.in_flight.get() > 0);
     }
 
+    /// Whether there is no connection.
+    pub(in crate::upstream) fn is_empty(&self) -> bool {
+        self.connections.borrow().is_empty()
+    }
+
     /// Advances the time by one second: closes connections that were idle for too long.
     pub(in crate::upstream) fn tick_second(&self) {
         self.connections.borrow_mut().retain(|connection| {

@@ -113,6 +113,10 @@ fn find_in_other(entry: &RuleEntry<'_>, limit: &RuleLimit, other: &RuleEntry<'_>
 
 /// Returns a note if `other`, which covers the rule, has a lower maximum of requests in flight.
 fn find_fewer_in_flight(entry: &RuleEntry<'_>, other: &RuleEntry<'_>) -> Option<ValueError> {
+    if entry.limiting()?.adaptive.is_some() {
+        // Its maximum is a bound and not meant to be reached.
+        return None;
+    }
     let (own, fewer) = (entry.limiting()?.in_flight?, other.limiting()?.in_flight?);
     let note = format!("never reached: {} admits {fewer} of the same requests in flight", other.describe());
     let hint = format!(

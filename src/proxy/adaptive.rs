@@ -1,0 +1,111 @@
+//! Adaptive concurrency limits: what the end of a request shows about the upstream, and the task that computes the limits.
+//!
+//! Only requests of rules with `in_flight: auto` touch this.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::MissedTickBehavior;
+
+use super::ProxyState;
+use super::forward::AttemptResult;
+use crate::headers::Headers;
+use crate::limiter::adaptive::limits::{TICK, UpstreamSignal};
+use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
+use crate::telemetry::metrics::UpstreamOutcome;
+
+/// Interval at which a reload is checked for adaptive limits while there are none.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Computes the limits for as long as the future is polled, ten times a second while a rule has one.
+pub async fn run_adaptive_limits(shared: &ProxyState) {
+    let mut idle = tokio::time::interval(IDLE_INTERVAL);
+    idle.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        let generation = shared.generation.load();
+        let mut is_idle = true;
+        for (_, limits, range) in generation.policy.rules.adaptive_rules() {
+            limits.adapt(range, shared.clock.now());
+            is_idle = false;
+        }
+        drop(generation);
+        if is_idle {
+            idle.tick().await;
+        } else {
+            tokio::time::sleep(TICK).await;
+        }
+    }
+}
+
+/// Returns what an attempt shows about the upstream; `took` is the time until the head of the response. `None` if it
+/// shows nothing: the client left, or the response is an error, which takes less time than the requested work.
+pub(super) fn upstream_signal(took: Duration, result: &AttemptResult) -> Option<UpstreamSignal> {
+    let response = match result {
+        Ok(response) => response,
+        Err(failure) => {
+            return match failure.outcome() {
+                UpstreamOutcome::ConnectFailed
+                | UpstreamOutcome::TimedOut
+                | UpstreamOutcome::Reset
+                | UpstreamOutcome::Overflowed => Some(UpstreamSignal::Overload),
+                UpstreamOutcome::Responded(_) | UpstreamOutcome::Malformed | UpstreamOutcome::Abandoned => {
+                    None
+                }
+            };
+        }
+    };
+    signal_of_response(response.status, &response.headers, took)
+}
+
+fn signal_of_response(status: StatusCode, headers: &Headers, took: Duration) -> Option<UpstreamSignal> {
+    let is_overload = matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+    );
+    if is_overload {
+        return Some(UpstreamSignal::Overload);
+    }
+    match GrpcStatus::from_field_value(headers.get(&GRPC_STATUS)) {
+        Some(GrpcStatus::UNAVAILABLE | GrpcStatus::RESOURCE_EXHAUSTED | GrpcStatus::DEADLINE_EXCEEDED) => {
+            Some(UpstreamSignal::Overload)
+        }
+        Some(status) if !status.is_ok() => None,
+        Some(_) | None if status.is_client_error() || status.is_server_error() => None,
+        Some(_) | None => Some(UpstreamSignal::Latency(took)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn signal(status: u16, grpc: Option<&'static str>) -> Option<UpstreamSignal> {
+        let mut headers = Headers::default();
+        if let Some(grpc) = grpc {
+            headers.set(&GRPC_STATUS, &HeaderValue::from_static(grpc));
+        }
+        signal_of_response(StatusCode::from_u16(status).unwrap(), &headers, Duration::from_millis(7))
+    }
+
+    #[test]
+    fn only_responses_that_are_no_errors_show_a_latency() {
+        let latency = Some(UpstreamSignal::Latency(Duration::from_millis(7)));
+        assert_eq!(
+            [signal(200, None), signal(101, None), signal(304, None), signal(200, Some("0"))],
+            [latency; 4]
+        );
+        assert_eq!(
+            [signal(404, None), signal(500, None), signal(429, None), signal(200, Some("5"))],
+            [None; 4]
+        );
+    }
+
+    #[test]
+    fn gateway_errors_and_exhausted_grpc_calls_show_overload() {
+        let overload = Some(UpstreamSignal::Overload);
+        assert_eq!([signal(502, None), signal(503, None), signal(504, None)], [overload; 3]);
+        assert_eq!([signal(200, Some("14")), signal(200, Some("8")), signal(200, Some("4"))], [overload; 3]);
+    }
+}
