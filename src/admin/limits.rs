@@ -11,6 +11,7 @@ use super::status;
 use crate::limiter::check_options::OnDenied;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::SignalLevel;
+use crate::limiter::feedback::states::FeedbackStatus;
 use crate::limiter::quota::{Ban, Quota};
 use crate::rules::RuleIndex;
 use crate::rules::cost::Cost;
@@ -33,6 +34,9 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
             }
             if let Some((range, assessment)) = rule.elastic_range().zip(assessment) {
                 fields.insert("factor".to_owned(), range.factor_at(assessment.headroom).into());
+            }
+            if let Some(feedback) = policy.rules.feedback(RuleIndex(index)) {
+                fields.insert("feedback".to_owned(), feedback_status(&feedback.status(state.process.now())));
             }
             if let Some(shared) = shared_limits.rule_json(RuleIndex(index), rule) {
                 fields.insert("sharing".to_owned(), shared);
@@ -64,6 +68,18 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
         "elastic": assessment.as_ref().map(elastic),
         "rules": rules,
     }))
+}
+
+/// What the provider has signalled, and the share of the limit that is in force.
+fn feedback_status(status: &FeedbackStatus) -> Value {
+    json!({
+        "share": status.share.fraction(),
+        "paused_seconds": status.paused_for.as_secs_f64(),
+        "keys": status.keys,
+        "rejections": status.rejections,
+        "decreases": status.decreases,
+        "delayed_retries": status.delayed_retries,
+    })
 }
 
 /// Headroom, and each signal with its threshold.

@@ -164,6 +164,7 @@ const TABLE: &[ApplicabilityRow] = &[
         |given| given.rule.in_flight.is_some(),
         &[excluded_in(RuleKind::AllowOrDeny), excluded_in_remote(WITHOUT_SCOPE_HINT), REQUEST_END_UNKNOWN],
     ),
+    key_row(&["feedback"], |given| given.rule.feedback.is_some(), COUNTING_EXCLUSIONS),
     key_row(&["scope"], |given| given.rule.scope.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
     key_row(&["throttle"], |given| given.rule.throttle.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
     values_row(

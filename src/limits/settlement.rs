@@ -12,12 +12,13 @@ use smallvec::SmallVec;
 use super::AppliedLimits;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
-use crate::limiter::reservation::{Reservation, SettledCounter};
+use crate::limiter::reservation::{ChargeTiming, Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::cost::{CostModel, FinalCharge, RequestEnd};
 use crate::rules::grpc::{CallStatus, GrpcStatus};
 use crate::rules::rule::Action;
+use crate::rules::selection::SelectedCheck;
 
 /// The open reservations of one request.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl Settlement {
                     Some(tariff) => reservation.with_debt_limit(tariff.debt_limit()),
                     None => reservation,
                 },
-                reserved: reservation.units(),
+                reserved: reserved_units(selected),
                 free: false,
                 awaited: None,
             })
@@ -172,6 +173,15 @@ impl OpenReservation {
         };
         self.free = units == 0;
         limiter.settle(&mut self.reservation, units, now)
+    }
+}
+
+/// Returns the units that are due for what was reserved. What a small burst cannot hold is due with the response, unless
+/// it was charged on arrival.
+fn reserved_units(selected: &SelectedCheck) -> u32 {
+    match selected.check.charge_timing {
+        ChargeTiming::OnResponse => selected.check.cost.saturating_add(selected.surcharge),
+        ChargeTiming::OnArrival | ChargeTiming::WhileInFlight => selected.check.cost,
     }
 }
 

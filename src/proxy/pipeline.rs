@@ -103,6 +103,7 @@ pub(super) fn handle(
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
     context.settlement = pending.settlement(&view.limits);
+    context.followed = pending.followed(&view.limits);
     let (mut request, overrides) =
         prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
     // Captured one by one: a struct around them would cost another move.

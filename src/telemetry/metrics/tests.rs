@@ -8,6 +8,7 @@ use super::*;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::{Signal, SignalLevel};
+use crate::limiter::feedback::LimitShare;
 use crate::tls::SessionStart;
 use crate::tls::key_pair::CertificateValidity;
 
@@ -35,6 +36,17 @@ fn scrape() -> Scrape {
         }),
         clusters: vec![ClusterView { name: "upstream".into(), hosts: Vec::new(), limits: [0; 4] }],
         elastic: Some(elastic()),
+        feedback: vec![(
+            "provider".into(),
+            FeedbackStatus {
+                share: LimitShare::from_millionths(250_000),
+                paused_for: Duration::from_millis(1500),
+                keys: 2,
+                rejections: 9,
+                decreases: 3,
+                delayed_retries: 1,
+            },
+        )],
         shared_limits: vec![SharedLimitSample {
             rule: "per-ip".into(),
             instances: 7,
@@ -155,6 +167,9 @@ fn rendered_metrics_sum_all_workers() {
         ("weir_spans_exported_total", 5.0),
         ("weir_spans_dropped_total", 3.0),
         (r#"weir_elastic_factor{rule="per-ip"}"#, 2.0),
+        (r#"weir_feedback_share{rule="provider"}"#, 0.25),
+        (r#"weir_feedback_paused_seconds{rule="provider"}"#, 1.5),
+        (r#"weir_feedback_rejections_total{rule="provider"}"#, 9.0),
         (r#"weir_shared_error_bound{rule="per-ip"}"#, f64::INFINITY),
         (r#"weir_shared_instances{rule="per-ip"}"#, 7.0),
         (r#"weir_elastic_signal{signal="latency"}"#, 0.02),
