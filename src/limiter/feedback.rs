@@ -105,6 +105,9 @@ fn millionths(percent: Percent) -> u32 {
 }
 
 #[cfg(test)]
+mod quota_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

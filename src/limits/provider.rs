@@ -16,6 +16,7 @@ use crate::limiter::Limiter;
 use crate::limiter::decision::Verdict;
 use crate::limiter::feedback::states::RuleFeedback;
 use crate::limiter::key::KeyHash;
+use crate::limiter::quota::Quota;
 use crate::limiter::reservation::{ChargeTiming, DebtLimit, Reservation};
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::feedback::{Feedback, MAX_PAUSE};
@@ -27,9 +28,16 @@ use crate::rules::selection::{CheckRole, SelectedCheck};
 pub struct FollowedLimits {
     policy: Arc<Policy>,
     limiter: Arc<Limiter>,
-    checks: SmallVec<[SelectedCheck; 2]>,
+    checks: SmallVec<[FollowedCheck; 2]>,
     /// When the request was last sent to the provider.
     sent_at: Timestamp,
+}
+
+/// A check that has been charged, and the quota that decided.
+#[derive(Clone, Copy, Debug)]
+struct FollowedCheck {
+    selected: SelectedCheck,
+    quota: Quota,
 }
 
 /// A rule that follows the provider, and the key of the request under it.
@@ -53,10 +61,12 @@ impl FollowedLimits {
         for (selected, verdict) in checked.filter(|(selected, _)| follows(selected) && counts(selected.role))
         {
             record_use(limits, view, selected, verdict);
+            let Some(quota) = verdict.quota() else { continue };
+            let followed = FollowedCheck { selected: *selected, quota: *quota };
             if selected.check.charge_timing == ChargeTiming::OnArrival && !verdict.exceeds() {
-                charge(selected, selected.surcharge, &view.limiter, now);
+                followed.charge(selected.surcharge, &view.limiter, now);
             }
-            checks.push(*selected);
+            checks.push(followed);
         }
         (!checks.is_empty()).then(|| {
             Box::new(Self {
@@ -106,9 +116,9 @@ impl FollowedLimits {
 
     /// Charges a retry of the request as another request, even beyond its limits.
     pub fn charge_retry(&self, now: Timestamp) {
-        for selected in &self.checks {
-            let cost = selected.check.cost.saturating_add(selected.surcharge);
-            charge(selected, cost, &self.limiter, now);
+        for followed in &self.checks {
+            let SelectedCheck { check, surcharge, .. } = followed.selected;
+            followed.charge(check.cost.saturating_add(surcharge), &self.limiter, now);
         }
     }
 
@@ -141,12 +151,24 @@ impl FollowedLimits {
         let mut last = None;
         self.checks
             .iter()
+            .map(|followed| &followed.selected)
             .filter(move |selected| last.replace(selected.rule) != Some(selected.rule))
             .filter_map(|selected| {
                 let settings = self.policy.rules.get(selected.rule)?.feedback()?;
                 let state = self.policy.rules.feedback(selected.rule)?;
                 Some(FollowedRule { settings, state, key: selected.check.key })
             })
+    }
+}
+
+impl FollowedCheck {
+    /// Charges `units` in addition to what the check has been charged.
+    fn charge(&self, units: u32, limiter: &Limiter, now: Timestamp) {
+        if units > 0 {
+            let charged = Reservation::charged(&self.selected.check, now);
+            let mut charged = charged.in_units_of(&self.quota).with_debt_limit(DebtLimit::Unlimited);
+            let _ = limiter.settle(&mut charged, self.selected.check.cost.saturating_add(units), now);
+        }
     }
 }
 
@@ -168,15 +190,6 @@ fn record_use(limits: &AppliedLimits, view: &LimitsView, selected: &SelectedChec
     let is_scarce = usage.is_some_and(|usage| usage.remaining <= usage.used);
     let is_limiting = !verdict.is_paused() && (verdict.exceeds() || !verdict.delay().is_zero() || is_scarce);
     state.record_use(selected.check.key, is_limiting, limits.decided_at);
-}
-
-/// Charges `units` in addition to what `selected` has been charged.
-fn charge(selected: &SelectedCheck, units: u32, limiter: &Limiter, now: Timestamp) {
-    if units > 0 {
-        let mut charged = Reservation::charged(&selected.check, now).with_debt_limit(DebtLimit::Unlimited);
-        let due = selected.check.cost.saturating_add(units);
-        let _ = limiter.settle(&mut charged, due, now);
-    }
 }
 
 const fn counts(role: CheckRole) -> bool {
