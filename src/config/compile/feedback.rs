@@ -1,5 +1,6 @@
 //! Limits that follow a provider.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::cost::parse_statuses_or_word;
@@ -15,9 +16,14 @@ use crate::rules::feedback::Feedback;
 use crate::rules::grpc::{GrpcStatus, GrpcStatuses};
 use crate::rules::rule::{RuleLimit, Throttle};
 
-const MIN_SHARE: (&str, &str) = ("1%", "100%");
-const DECREASE_RANGE: (&str, &str) = ("1%", "90%");
-const INCREASE_RANGE: (&str, &str) = ("0.1%", "100%");
+const MIN_BOUNDS: RangeInclusive<Percent> = bounds(1_00, 100_00);
+const DECREASE_BOUNDS: RangeInclusive<Percent> = bounds(1_00, 90_00);
+const INCREASE_BOUNDS: RangeInclusive<Percent> = bounds(10, 100_00);
+
+/// Returns bounds in hundredths of a per cent.
+const fn bounds(min: u32, max: u32) -> RangeInclusive<Percent> {
+    Percent::from_hundredths(min)..=Percent::from_hundredths(max)
+}
 
 /// Compiles `feedback` of the rule at `rule_at`, and makes its limits count in finer units.
 pub(super) fn compile(
@@ -74,12 +80,12 @@ fn compile_map(
 ) -> Feedback {
     let mut percent = |raw: &Option<raw::Percentage>, key, range, default| {
         let given =
-            raw.as_ref().and_then(|raw| report.ok_or_report(at.key(key), read_percentage(&raw.0, range)));
+            raw.as_ref().and_then(|raw| report.ok_or_report(at.key(key), read_percentage(&raw.0, &range)));
         given.unwrap_or(default)
     };
-    let min = percent(&map.min, "min", MIN_SHARE, defaults::FEEDBACK_MIN);
-    let decrease = percent(&map.decrease, "decrease", DECREASE_RANGE, defaults::FEEDBACK_DECREASE);
-    let increase = percent(&map.increase, "increase", INCREASE_RANGE, defaults::FEEDBACK_INCREASE);
+    let min = percent(&map.min, "min", MIN_BOUNDS, defaults::FEEDBACK_MIN);
+    let decrease = percent(&map.decrease, "decrease", DECREASE_BOUNDS, defaults::FEEDBACK_DECREASE);
+    let increase = percent(&map.increase, "increase", INCREASE_BOUNDS, defaults::FEEDBACK_INCREASE);
     let (statuses, calls) = match &map.rejections {
         Some(raw) => compile_rejections(raw, at.key("rejections"), report),
         None => ([429..=429].into_iter().collect(), [GrpcStatus::RESOURCE_EXHAUSTED].into_iter().collect()),
@@ -92,13 +98,13 @@ fn compile_map(
     }
 }
 
-fn read_percentage(text: &str, (min, max): (&str, &str)) -> Result<Percent, ValueError> {
-    let given = parse::percentage(text)?;
-    let bounds = parse::percentage(min)?..=parse::percentage(max)?;
-    if bounds.contains(&given) {
-        Ok(given)
-    } else {
-        Err(ValueError::new(format!("expected {min} to {max}, got {}", quoted(text))))
+fn read_percentage(text: &str, bounds: &RangeInclusive<Percent>) -> Result<Percent, ValueError> {
+    match parse::percentage(text)? {
+        given if bounds.contains(&given) => Ok(given),
+        _ => {
+            let (min, max) = (bounds.start(), bounds.end());
+            Err(ValueError::new(format!("expected {min} to {max}, got {}", quoted(text))))
+        }
     }
 }
 

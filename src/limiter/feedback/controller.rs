@@ -21,7 +21,7 @@ const PLATEAU_STEPS: u32 = 20;
 /// Steps without a decrease after which a rejection below the ceiling means that the ceiling was right.
 const SETTLED_STEPS: u32 = 10;
 /// Minimum time between two increases, so that none is lost by rounding.
-const MIN_RISE_INTERVAL: Duration = Duration::from_millis(20);
+pub(super) const MIN_RISE_INTERVAL: Duration = Duration::from_millis(20);
 /// Part of `decrease` by which the share falls at a ceiling that was right, and stays below one.
 const GENTLE_PART: u32 = 10;
 /// Part of `increase` by which the share rises beyond the plateau.
@@ -78,7 +78,7 @@ impl ControllerSettings {
 
 /// State of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Controller {
+pub struct ShareController {
     share: LimitShare,
     /// The share at which the provider last rejected, if it is still believed.
     ceiling: Option<LimitShare>,
@@ -87,13 +87,13 @@ pub struct Controller {
     raised_at: Timestamp,
 }
 
-impl Default for Controller {
+impl Default for ShareController {
     fn default() -> Self {
         Self::new(LimitShare::FULL, None, Timestamp::EPOCH, Timestamp::EPOCH)
     }
 }
 
-impl Controller {
+impl ShareController {
     /// Creates the state with these values. `raised_at` is the time from which the share rises.
     pub const fn new(
         share: LimitShare,

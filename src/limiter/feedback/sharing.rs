@@ -43,7 +43,7 @@ impl RuleFeedback {
 
     /// Applies what the store returned for one key to a query that was sent at `sent_at`.
     pub fn adopt(&self, shared: &SharedKeyState, sent_at: Timestamp, now: Timestamp, limiter: &Limiter) {
-        if shared.share.is_full() && shared.paused_for.is_zero() && self.find(shared.key).is_none() {
+        if shared.share.is_full() && shared.paused_for.is_zero() && !self.has_entry(shared.key) {
             return;
         }
         self.find_or_insert(shared.key, now).adopt(shared, sent_at, now);
@@ -76,6 +76,7 @@ impl KeyFeedback {
             let decreased_at = now.saturating_sub(shared.decreased_ago.unwrap_or_default());
             state.controller.follow(shared.share, shared.ceiling, decreased_at, now);
             state.epoch = shared.epoch;
+            self.used_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
         } else if shared.epoch == state.epoch {
             state.controller.raise_to(shared.share, shared.ceiling);
         }
@@ -124,6 +125,7 @@ mod tests {
         let feedback = RuleFeedback::default();
         feedback.adopt(&from_store(700_000, 5), at(0), at(10), &limiter());
         assert_eq!(feedback.share(key()).millionths(), 700_000);
+        assert_eq!(feedback.status(at(20)).share.millionths(), 700_000, "operators see it");
         // A rejection of a request that was sent before the decrease does not lower the share again.
         assert!(!feedback.record_rejection(key(), at(5), at(2000), &settings()));
     }

@@ -14,10 +14,14 @@ use super::super::key::KeyHash;
 use super::super::timestamp::Timestamp;
 use super::super::{LimitHandle, Limiter};
 use super::LimitShare;
-use super::controller::{Controller, ControllerSettings, MAX_IDLE};
+use super::controller::{ControllerSettings, MAX_IDLE, MIN_RISE_INTERVAL, ShareController};
 
 /// Maximum number of keys of a rule that are followed separately.
 const MAX_KEYS: usize = 4096;
+/// Minimum time between two removals of recovered entries from a full table.
+const MIN_SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Precision of the time at which a key was last used.
+const USE_PRECISION: Duration = Duration::from_secs(1);
 
 /// Shares of all rules, by name.
 #[derive(Debug, Default)]
@@ -31,6 +35,8 @@ pub struct RuleFeedback {
     pub(super) keys: RwLock<HashMap<KeyHash, Arc<KeyFeedback>>>,
     /// Limits that a pause applies to.
     limits: Mutex<Box<[LimitHandle]>>,
+    /// When recovered entries were last removed, in nanoseconds.
+    swept_at: AtomicU64,
     /// Whether other instances share the limits.
     is_shared: AtomicBool,
     /// Entry of the keys for which the table has no room.
@@ -47,15 +53,17 @@ pub struct KeyFeedback {
     pub(super) share: AtomicU32,
     /// Whether the limit has been in use since the last increase.
     is_limiting: AtomicBool,
+    /// When the share last rose, and when the key was last used, in nanoseconds. They save most requests the lock.
+    raised_at: AtomicU64,
+    pub(super) used_at: AtomicU64,
     pub(super) state: Mutex<KeyState>,
 }
 
 /// State of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KeyState {
-    pub(super) controller: Controller,
+    pub(super) controller: ShareController,
     pub(super) paused_until: Timestamp,
-    last_used: Timestamp,
     /// Epoch of the last decrease; 0 if the store does not know it.
     pub(super) epoch: u64,
 }
@@ -105,6 +113,8 @@ impl Default for KeyFeedback {
         Self {
             share: AtomicU32::new(LimitShare::FULL.millionths()),
             is_limiting: AtomicBool::new(false),
+            raised_at: AtomicU64::new(0),
+            used_at: AtomicU64::new(0),
             state: Mutex::default(),
         }
     }
@@ -116,17 +126,21 @@ impl KeyFeedback {
         LimitShare::from_millionths(self.share.load(Ordering::Relaxed))
     }
 
+    fn time_unused(&self, now: Timestamp) -> Duration {
+        now.since(Timestamp::from_nanos(self.used_at.load(Ordering::Relaxed)))
+    }
+
     fn change<T>(&self, now: Timestamp, change: impl FnOnce(&mut KeyState) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state);
-        state.last_used = state.last_used.max(now);
+        self.used_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
         self.share.store(state.controller.share().millionths(), Ordering::Relaxed);
         result
     }
 
     pub(super) fn is_recovered(&self, now: Timestamp) -> bool {
         let state = self.state.lock();
-        let is_idle = now.since(state.last_used) > MAX_IDLE;
+        let is_idle = self.time_unused(now) > MAX_IDLE;
         state.paused_until <= now && (is_idle || state.controller.share().is_full())
     }
 }
@@ -138,15 +152,16 @@ impl RuleFeedback {
         if self.entries.load(Ordering::Relaxed) == 0 {
             return LimitShare::FULL;
         }
-        self.find(key).map_or(LimitShare::FULL, |entry| entry.share())
+        self.with_entry(key, KeyFeedback::share).unwrap_or(LimitShare::FULL)
     }
 
     /// Returns the share in force for `key`, and the end of its pause.
     pub fn status_of(&self, key: KeyHash) -> (LimitShare, Timestamp) {
-        self.find(key).map_or((LimitShare::FULL, Timestamp::EPOCH), |entry| {
+        let status = self.with_entry(key, |entry| {
             let state = entry.state.lock();
             (state.controller.share(), state.paused_until)
-        })
+        });
+        status.unwrap_or((LimitShare::FULL, Timestamp::EPOCH))
     }
 
     /// Records a request of `key`. `is_limiting`: little of the limit was left, or nothing.
@@ -154,13 +169,15 @@ impl RuleFeedback {
         if self.entries.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let Some(entry) = self.find(key) else { return };
-        if is_limiting {
-            entry.is_limiting.store(true, Ordering::Relaxed);
-        }
-        entry.change(now, |state| {
-            if now.since(state.last_used) > MAX_IDLE {
-                state.controller = Controller::default();
+        self.with_entry(key, |entry| {
+            if is_limiting {
+                entry.is_limiting.store(true, Ordering::Relaxed);
+            }
+            let unused = entry.time_unused(now);
+            if unused > MAX_IDLE {
+                entry.change(now, |state| state.controller = ShareController::default());
+            } else if unused > USE_PRECISION {
+                entry.used_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
             }
         });
     }
@@ -191,18 +208,25 @@ impl RuleFeedback {
         if self.entries.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let Some(entry) = self.find(key) else { return };
-        if entry.is_limiting.load(Ordering::Relaxed) {
-            let has_risen = entry.change(now, |state| state.controller.on_success(now, settings));
-            if has_risen {
+        self.with_entry(key, |entry| {
+            let since = now.since(Timestamp::from_nanos(entry.raised_at.load(Ordering::Relaxed)));
+            if since < MIN_RISE_INTERVAL || !entry.is_limiting.load(Ordering::Relaxed) {
+                return;
+            }
+            entry.raised_at.store(now.as_nanos(), Ordering::Relaxed);
+            if entry.change(now, |state| state.controller.on_success(now, settings)) {
                 entry.is_limiting.store(false, Ordering::Relaxed);
             }
-        }
+        });
     }
 
-    /// Pauses the limits for `key` until `until`, unless they are paused longer.
+    /// Pauses the limits for `key` until `until`, unless they are paused longer, or the table has no room for the key:
+    /// each pause takes memory.
     pub fn pause(&self, key: KeyHash, until: Timestamp, now: Timestamp, limiter: &Limiter) {
         let entry = self.find_or_insert(key, now);
+        if Arc::ptr_eq(&entry, &self.overflow) {
+            return;
+        }
         let is_later = entry.change(now, |state| {
             let is_later = until > state.paused_until;
             state.paused_until = state.paused_until.max(until);
@@ -238,12 +262,17 @@ impl RuleFeedback {
         status
     }
 
-    pub(super) fn find(&self, key: KeyHash) -> Option<Arc<KeyFeedback>> {
+    /// Calls `read` with the entry of `key`, if there is one.
+    fn with_entry<T>(&self, key: KeyHash, read: impl FnOnce(&KeyFeedback) -> T) -> Option<T> {
         let keys = self.keys.read();
         match keys.get(&key) {
-            Some(entry) => Some(Arc::clone(entry)),
-            None => (keys.len() >= MAX_KEYS).then(|| Arc::clone(&self.overflow)),
+            Some(entry) => Some(read(entry)),
+            None => (keys.len() >= MAX_KEYS).then(|| read(&self.overflow)),
         }
+    }
+
+    pub(super) fn has_entry(&self, key: KeyHash) -> bool {
+        self.keys.read().contains_key(&key)
     }
 
     /// Returns the entry of `key`. If the table is full, entries that have recovered are removed first.
@@ -252,8 +281,10 @@ impl RuleFeedback {
             return Arc::clone(entry);
         }
         let mut keys = self.keys.write();
-        if keys.len() >= MAX_KEYS {
+        let swept_at = Timestamp::from_nanos(self.swept_at.load(Ordering::Relaxed));
+        if keys.len() >= MAX_KEYS && now.since(swept_at) >= MIN_SWEEP_INTERVAL {
             keys.retain(|_, entry| !entry.is_recovered(now));
+            self.swept_at.store(now.as_nanos(), Ordering::Relaxed);
         }
         if keys.len() >= MAX_KEYS && !keys.contains_key(&key) {
             return Arc::clone(&self.overflow);
@@ -299,6 +330,9 @@ mod tests {
         }
         assert!((0..MAX_KEYS + 10).all(|number| !feedback.share(key(number)).is_full()));
         assert_eq!(feedback.keys.read().len(), MAX_KEYS);
+        let limiter = Limiter::new(LimiterSettings { max_keys: 16, secret: [1, 2] });
+        feedback.pause(key(MAX_KEYS + 1), now.saturating_add(MAX_IDLE), now, &limiter);
+        assert_eq!(feedback.status(now).paused_for, Duration::ZERO, "a pause takes memory");
         let later = now.saturating_add(MAX_IDLE * 2);
         feedback.record_rejection(key(MAX_KEYS + 20), later, later, &settings());
         assert_eq!(feedback.keys.read().len(), 1, "entries that have recovered make room");

@@ -110,7 +110,7 @@ fn explain_shows_the_share_and_the_pause() {
     let limit = weir.admin_json("/explain?path=/")["rules"][0]["limits"][0].clone();
     assert!((0.69..=0.7).contains(&limit["share"].as_f64().unwrap()), "{limit}");
     assert!(limit["paused_until"].is_string() && limit["conforms"] == false, "{limit}");
-    let admin = weir.admin_address("admin").to_string();
+    let admin = weir.admin_address("full").to_string();
     let file = weir.file().display().to_string();
     let output = weir::run(["explain", "-c", &file, "--admin", &admin, "GET", "/"]);
     let text = String::from_utf8(output.stdout).unwrap();

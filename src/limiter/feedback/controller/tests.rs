@@ -21,7 +21,7 @@ fn start() -> Timestamp {
 
 /// A provider that admits at a rate, with a burst, and a client that sends as much as its share permits.
 struct Simulation {
-    controller: Controller,
+    controller: ShareController,
     now: Timestamp,
     /// Provider's limit as a part of the configured one.
     provider: f64,
@@ -41,7 +41,7 @@ const LIMIT: f64 = 1000.0;
 impl Simulation {
     fn new() -> Self {
         Self {
-            controller: Controller::default(),
+            controller: ShareController::default(),
             now: start(),
             provider: 1.0,
             tokens: 0.0,
@@ -121,7 +121,7 @@ fn limit_that_the_provider_doubles_is_used_again() {
 
 #[test]
 fn burst_of_rejections_lowers_the_share_once() {
-    let mut controller = Controller::default();
+    let mut controller = ShareController::default();
     let now = start();
     let later = |millis| now.saturating_add(Duration::from_millis(millis));
     assert!(controller.on_rejection(now, now, &settings()));
@@ -138,7 +138,7 @@ fn burst_of_rejections_lowers_the_share_once() {
 fn share_rises_by_the_increase_in_one_period() {
     let min = LimitShare::MIN;
     let slow = ControllerSettings::new(min, percent(5000), percent(500), Duration::from_secs(60));
-    let mut controller = Controller::new(LimitShare::MIN, None, start(), start());
+    let mut controller = ShareController::new(LimitShare::MIN, None, start(), start());
     for second in 1..=60 {
         controller.on_success(start().saturating_add(Duration::from_secs(second)), &slow);
     }
@@ -161,7 +161,7 @@ proptest! {
         let min = LimitShare::from_percent(percent(min));
         let period = Duration::from_millis(period);
         let settings = ControllerSettings::new(min, percent(decrease), percent(increase), period);
-        let mut controller = Controller::default();
+        let mut controller = ShareController::default();
         let mut now = start();
         for (is_rejection, pause, age) in events {
             now = now.saturating_add(Duration::from_millis(pause));
