@@ -428,7 +428,9 @@ impl RuleSet {
             let cost = units.saturating_mul(price.get());
             // A request that would never fit a small burst is admitted if all of it is free, and owes the rest.
             let admitted = match share {
-                Some(_) => cost.min(limit.quota.max_cost(units)),
+                // The store never grants a whole burst at once.
+                Some(_) if limiting.is_leased() => cost.min(limit.quota.max_cost(units, 2)),
+                Some(_) => cost.min(limit.quota.max_cost(units, 1)),
                 None => cost,
             };
             let charge_timing = tariff.charge_timing();

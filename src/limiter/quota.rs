@@ -332,9 +332,10 @@ impl Quota {
         matches!(self.algorithm, Algorithm::Lease(_))
     }
 
-    /// Returns the most units that a request of `requests` requests may cost so that it is admitted at all.
-    pub fn max_cost(&self, requests: u32) -> u32 {
-        requests.saturating_mul(self.units_per_request.get().into()).max(self.burst.get())
+    /// Returns the most units that a request of `requests` requests may cost so that it is admitted as soon as one
+    /// `part` of the burst is free.
+    pub fn max_cost(&self, requests: u32, part: u32) -> u32 {
+        requests.saturating_mul(self.units_per_request.get().into()).max(self.burst.get() / part.max(1))
     }
 
     /// Returns the algorithm.

@@ -94,7 +94,7 @@ fn read(headers: &HeaderMap) -> RequestOverrides {
             (None, None) => None,
             (on, calls) => Some(RetryOn {
                 grpc_codes: calls.map_or_else(Box::default, grpc_codes),
-                ..on.map_or_else(RetryOn::default, retry_on)
+                ..on.map_or_else(connect_failure_only, retry_on)
             }),
         },
     }
@@ -118,6 +118,11 @@ fn retry_on(text: &str) -> RetryOn {
         }
     }
     RetryOn { statuses: statuses.into(), ..on }
+}
+
+/// Returns the condition that applies whatever else is configured: nothing was sent.
+fn connect_failure_only() -> RetryOn {
+    RetryOn { connect_failure: true, ..RetryOn::default() }
 }
 
 /// Parses Envoy's list of gRPC statuses, such as `resource-exhausted`; unknown ones are ignored.
@@ -164,7 +169,8 @@ mod tests {
     fn envoy_grpc_retry_conditions_are_read() {
         let mut given = headers(&[(X_ENVOY_RETRY_GRPC_ON, "unavailable, resource-exhausted,unknown-one")]);
         let on = take_overrides(&mut given, true).and_then(|overrides| overrides.retry_on).unwrap();
-        assert!(*on.grpc_codes == [14, 8] && on.statuses.is_empty() && !on.reset, "{on:?}");
+        assert!(*on.grpc_codes == [14, 8] && on.statuses.is_empty(), "{on:?}");
+        assert!(on.connect_failure && !on.reset, "{on:?}");
     }
 
     #[test]

@@ -48,6 +48,20 @@ fn pause_applies_to_every_instance() {
 }
 
 #[test]
+fn reduced_limit_still_admits_if_a_request_costs_a_whole_burst() {
+    let store = Server::start();
+    let origin = origin_with_first(LIMITED, 1);
+    let rule =
+        RULE.replace("100000/s", "10/s").replace("feedback: true", "feedback: { decrease: 90%, min: 1% }");
+    let rest = format!("store: {{ redis: {}, timeout: 2s }}\nrules:\n  - {rule}\n", store.url());
+    let weir = Weir::start(&config(origin.address(), &rest));
+    wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0);
+    assert_eq!(status_of(&weir, "one"), 429);
+    assert_eq!(share(&weir), 0.1);
+    (0..2).for_each(|_| wait::until_true("room", || status_of(&weir, "one") == 200));
+}
+
+#[test]
 fn local_state_applies_while_the_store_is_away() {
     let mut store = Server::start();
     let origin = origin_with_first(response("429 Too Many Requests", "retry-after: 60\r\n"), 1);

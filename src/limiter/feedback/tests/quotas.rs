@@ -38,7 +38,7 @@ fn limiter(quota: Quota) -> (Limiter, Check) {
 fn admitted(quota: &Quota, share: LimitShare, millis: u64) -> usize {
     let (limiter, check) = limiter(*quota);
     let price = share.cost(quota.units_per_request()).get();
-    let cost = price.min(quota.max_cost(1));
+    let cost = price.min(quota.max_cost(1, 1));
     let sent = (0..millis).filter(|at| {
         let now = NOW.saturating_add(Duration::from_millis(*at));
         let check = Check { cost, ..check };
