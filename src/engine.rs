@@ -68,11 +68,14 @@ impl PolicySpec {
     fn bind(&self, generation: u64, handles: &[LimitHandle], limiter: &Limiter) -> Arc<Policy> {
         let rules = RuleSet::bind(self.rules.clone(), handles, limiter.hasher())
             .with_adaptive_limits(|handle, has_key| limiter.adaptive_limits(handle, has_key));
+        let follows =
+            |name: &str| self.rules.iter().any(|rule| rule.feedback().is_some() && rule.counter() == name);
+        limiter.feedback().retain(follows);
         limiter.share_bans(rules.shared_bans());
         Arc::new(Policy {
             generation,
             identify: self.identify.clone(),
-            rules: rules.in_fleet(limiter.fleet().hasher),
+            rules: rules.in_fleet(limiter.fleet().hasher).with_feedback(limiter.feedback()),
             rejections: self.rejections.clone().into(),
             routes: self.routes.clone(),
             denied: RejectionResponse::denied(),

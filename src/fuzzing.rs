@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use self::configuration::{configuration, data_file, value};
 pub use self::document::document;
-pub use self::headers::{cost, forwarded, host, load_report, proxy_protocol, token, trace};
+pub use self::headers::{cost, forwarded, host, load_report, provider_signals, proxy_protocol, token, trace};
 pub use self::keys::keys;
 pub use self::nginx::nginx;
 pub use self::paths::path;
@@ -32,7 +32,7 @@ pub use crate::replay::fuzzing::{combined_log, envoy_log, json_log};
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 23] = [
+pub const TARGETS: [(&str, Target); 24] = [
     ("answer", answer),
     ("chunks", chunks),
     ("combined_log", combined_log),
@@ -48,6 +48,7 @@ pub const TARGETS: [(&str, Target); 23] = [
     ("load_report", load_report),
     ("nginx", nginx),
     ("path", path),
+    ("provider_signals", provider_signals),
     ("proxy_protocol", proxy_protocol),
     ("rate_limits", rate_limits),
     ("request", request),

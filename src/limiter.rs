@@ -9,6 +9,7 @@ pub mod algorithm;
 pub mod check_options;
 pub mod decision;
 pub mod elastic;
+pub mod feedback;
 pub mod key;
 pub mod leases;
 pub mod percent;
@@ -39,6 +40,7 @@ use self::algorithm::{CounterState, lease};
 use self::check_options::{CheckOptions, CounterRole};
 use self::decision::{Decision, Enforcement, Verdicts};
 use self::evaluation::CounterView;
+use self::feedback::states::FeedbackBook;
 use self::key::{Fingerprint, KeyHash, KeyHasher};
 use self::leases::{SharedBans, SharedCounter};
 use self::registry::LimitRegistry;
@@ -95,6 +97,7 @@ pub struct Limiter {
     registry: Mutex<LimitRegistry>,
     overflows: AtomicU64,
     bans: Mutex<SharedBans>,
+    feedback: FeedbackBook,
     /// Counters of shared limits that have run into debt.
     debts: Mutex<BTreeSet<SharedCounter>>,
     /// State of the adaptive limits that are in use.
@@ -137,6 +140,7 @@ impl Limiter {
             registry: Mutex::default(),
             overflows: AtomicU64::new(0),
             bans: Mutex::default(),
+            feedback: FeedbackBook::default(),
             debts: Mutex::default(),
             adaptive: Mutex::default(),
         }
@@ -145,6 +149,11 @@ impl Limiter {
     /// Returns the hasher for keys of limits that are not shared.
     pub fn hasher(&self) -> KeyHasher {
         self.hasher
+    }
+
+    /// Returns the shares of the limits that follow a provider.
+    pub const fn feedback(&self) -> &FeedbackBook {
+        &self.feedback
     }
 
     /// Returns the hasher and the size of the fleet. They apply to limits installed from now on.

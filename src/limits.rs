@@ -11,6 +11,8 @@
 mod header_tables;
 mod headers;
 mod leases;
+mod provider;
+mod provider_signals;
 mod quota_policies;
 mod record;
 mod remote;
@@ -27,6 +29,8 @@ use smallvec::SmallVec;
 
 pub use self::header_tables::HeaderTables;
 pub use self::leases::PendingLease;
+pub use self::provider::FollowedLimits;
+pub use self::provider_signals::ProviderSignals;
 use self::record::{DecisionSubject, RequestCopy};
 pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
@@ -142,6 +146,9 @@ impl PendingLimits {
         if limits.is_pending() || !limits.awaited_leases.is_empty() {
             limits.copy = Some(Rc::new(RequestCopy::new(view, &limits, request)));
         }
+        if view.policy.rules.has_feedback() && limits.decision.is_rejected() {
+            provider::record_rejection(&limits, view);
+        }
         limits.record_if_decided(view, DecisionSubject::Present(request));
         Self(limits)
     }
@@ -234,6 +241,12 @@ impl PendingLimits {
     /// Returns the same for limits that `policy` selected.
     pub fn settlement_of(&self, policy: &Arc<Policy>) -> Option<Box<Settlement>> {
         if self.0.awaited_leases.is_empty() { Settlement::new(&self.0, policy) } else { None }
+    }
+
+    /// Returns the limits of an admitted request that follow the provider; `None` if there are none, or if the store must
+    /// be queried first.
+    pub fn followed(&self, view: &LimitsView) -> Option<Box<FollowedLimits>> {
+        if self.0.awaited_leases.is_empty() { FollowedLimits::new(&self.0, view) } else { None }
     }
 
     /// Returns the limits as far as they are decided.

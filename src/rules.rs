@@ -12,6 +12,7 @@ pub mod cost;
 pub mod enforced_share;
 pub mod error_bound;
 pub mod explain;
+pub mod feedback;
 pub mod grpc;
 pub mod key;
 pub mod key_text;
@@ -52,6 +53,8 @@ use crate::limiter::adaptive::limits::AdaptiveLimits;
 use crate::limiter::check_options::{CheckOptions, CounterRole};
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
+use crate::limiter::feedback::LimitShare;
+use crate::limiter::feedback::states::{FeedbackBook, RuleFeedback};
 use crate::limiter::key::{KeyHash, KeyHasher};
 use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::{Check, LimitHandle, LimitId};
@@ -77,6 +80,8 @@ pub struct RuleSet {
     elastic: bool,
     /// State of the adaptive concurrency limit of each rule, parallel to `rules`.
     adaptive_limits: Box<[Option<Arc<AdaptiveLimits>>]>,
+    /// Signals of the provider that each rule follows, parallel to `rules`; empty if no rule does.
+    feedback: Box<[Option<Arc<RuleFeedback>>]>,
     hasher: KeyHasher,
     /// Hasher for keys of shared limits.
     fleet_hasher: KeyHasher,
@@ -134,6 +139,7 @@ impl RuleSet {
             planned_checks: plans,
             elastic: rules.iter().any(Rule::is_elastic),
             adaptive_limits: rules.iter().map(|_| None).collect(),
+            feedback: Box::default(),
             rules: rules.into(),
             hasher,
             fleet_hasher: hasher,
@@ -173,6 +179,25 @@ impl RuleSet {
         })
     }
 
+    /// Returns this rule set with the shares in `book` for its rules that follow a provider.
+    pub fn with_feedback(self, book: &FeedbackBook) -> Self {
+        if !self.rules.iter().any(|rule| rule.feedback().is_some()) {
+            return self;
+        }
+        let of_rule = |(index, rule): (usize, &Rule)| {
+            let limits = self.followed_limits(index).collect();
+            rule.feedback().map(|_| book.of_rule(rule.counter(), limits, rule.shared().is_some()))
+        };
+        let feedback = self.rules.iter().enumerate().map(of_rule).collect();
+        Self { feedback, ..self }
+    }
+
+    /// Yields the limits of the rule at `index` that follow the provider, wherever they are counted.
+    fn followed_limits(&self, index: usize) -> impl Iterator<Item = LimitHandle> + '_ {
+        let planned = self.planned_checks.get(index).into_iter().flatten();
+        planned.filter(|planned| planned.role.reported_limit().is_some()).flat_map(PlannedCheck::handles)
+    }
+
     /// Returns all rules, in file order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -186,14 +211,7 @@ impl RuleSet {
     /// Returns the limit handles of the rule at `index`: limits, concurrency limit, ban, and replacements of shared
     /// limits.
     pub fn limit_handles(&self, index: RuleIndex) -> impl Iterator<Item = LimitHandle> + '_ {
-        let planned = self.planned_checks.get(index.0).into_iter().flatten();
-        planned.flat_map(|planned| {
-            let away = match planned.fallback {
-                Some(StoreLossFallback::Counted(meter) | StoreLossFallback::Marked(meter)) => Some(meter),
-                Some(StoreLossFallback::Denied) | None => None,
-            };
-            std::iter::once(planned.handle).chain(away)
-        })
+        self.planned_checks.get(index.0).into_iter().flatten().flat_map(PlannedCheck::handles)
     }
 
     /// Returns the checks of the rule at `index`, each with its limit handle.
@@ -255,6 +273,16 @@ impl RuleSet {
     /// Whether any limit is elastic, so that headroom must be measured.
     pub fn is_elastic(&self) -> bool {
         self.elastic
+    }
+
+    /// Whether any limit follows a provider.
+    pub fn has_feedback(&self) -> bool {
+        !self.feedback.is_empty()
+    }
+
+    /// Returns what the provider has signalled for the rule at `index`; `None` if the rule does not follow it.
+    pub fn feedback(&self, index: RuleIndex) -> Option<&Arc<RuleFeedback>> {
+        self.feedback.get(index.0)?.as_ref()
     }
 
     /// Matches all rules against a proxied request, with this headroom for elastic limits.
@@ -370,6 +398,12 @@ impl RuleSet {
         None
     }
 
+    /// Returns the share in force of the limits of a rule that follows a provider.
+    #[inline]
+    fn share_in_force(&self, index: usize, key: KeyHash) -> Option<LimitShare> {
+        Some(self.feedback.get(index)?.as_ref()?.share(key))
+    }
+
     /// Adds the checks of one rule that applies to the request.
     fn add_checks(
         &self,
@@ -383,6 +417,7 @@ impl RuleSet {
         let on_limit = if is_enforced { Enforcement::Enforced } else { Enforcement::Shadow };
         let tariff = &limiting.cost_model;
         let units = tariff.units_to_reserve(request.headers);
+        let share = self.share_in_force(index, key);
         for planned in &self.planned_checks[index] {
             let PlannedCheck { role: part, handle: meter, options: terms, .. } = *planned;
             let plain = Check {
@@ -420,15 +455,28 @@ impl RuleSet {
                 }
                 _ => key,
             };
-            let price = limit.elastic_costs.map_or(NonZeroU32::MIN, |prices| prices.at_headroom(headroom));
+            let price = match (limit.elastic_costs, share) {
+                (Some(prices), _) => prices.at_headroom(headroom),
+                (None, Some(share)) => share.cost(limit.quota.units_per_request()),
+                (None, None) => NonZeroU32::MIN,
+            };
             let cost = units.saturating_mul(price.get());
-            let check = Check { key, cost, enforcement, charge_timing: tariff.charge_timing(), ..plain };
+            // A request that would never fit a small burst is admitted if all of it is free, and owes the rest.
+            let admitted = match share {
+                // The store never grants a whole burst at once.
+                Some(_) if limiting.is_leased() => cost.min(limit.quota.max_cost(units, 2)),
+                Some(_) => cost.min(limit.quota.max_cost(units, 1)),
+                None => cost,
+            };
+            let charge_timing = tariff.charge_timing();
+            let check = Check { key, cost: admitted, enforcement, charge_timing, ..plain };
             let settles = tariff.needs_settlement();
             selected.push(SelectedCheck {
                 rule: RuleIndex(index),
                 role: part,
                 unit_cost: price,
                 check,
+                surcharge: cost - admitted,
                 needs_settlement: settles,
             });
         }

@@ -5,6 +5,7 @@
 //! reads no clock, so simulations run the same code. [`handle::StoreHandle`] is the workers' interface.
 
 mod call_latency;
+mod feedback;
 pub mod handle;
 pub mod lease_wait;
 pub mod protocol;

@@ -12,6 +12,7 @@ use crate::limiter::adaptive::limits::AdaptiveState;
 use crate::limiter::check_options::OnDenied;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::SignalLevel;
+use crate::limiter::feedback::states::FeedbackStatus;
 use crate::limiter::quota::{Ban, Quota};
 use crate::rules::RuleIndex;
 use crate::rules::cost::Cost;
@@ -37,6 +38,9 @@ pub(super) fn limits(state: &AdminState, _: &Query<'_>) -> FullResponse {
             }
             if let Some((limits, range)) = policy.rules.adaptive_limits(RuleIndex(index)) {
                 fields.insert("concurrency".to_owned(), adaptive_state(limits.state(range)));
+            }
+            if let Some(feedback) = policy.rules.feedback(RuleIndex(index)) {
+                fields.insert("feedback".to_owned(), feedback_status(&feedback.status(state.process.now())));
             }
             if let Some(shared) = shared_limits.rule_json(RuleIndex(index), rule) {
                 fields.insert("sharing".to_owned(), shared);
@@ -77,6 +81,18 @@ pub(super) fn adaptive_state(AdaptiveState { keys, lowest }: AdaptiveState) -> V
         "latency_seconds": lowest.latency,
         "min_latency_seconds": lowest.baseline,
         "keys": keys,
+    })
+}
+
+/// What the provider has signalled, and the share of the limit that is in force.
+fn feedback_status(status: &FeedbackStatus) -> Value {
+    json!({
+        "share": status.share.fraction(),
+        "paused_seconds": status.paused_for.as_secs_f64(),
+        "keys": status.keys,
+        "rejections": status.rejections,
+        "decreases": status.decreases,
+        "delayed_retries": status.delayed_retries,
     })
 }
 

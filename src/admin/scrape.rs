@@ -10,6 +10,7 @@ use crate::engine::Policy;
 use crate::engine::overrides::OverrideKind;
 use crate::limiter::LimitId;
 use crate::limiter::elastic::Headroom;
+use crate::limiter::feedback::states::FeedbackStatus;
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::error_bound::FleetState;
@@ -68,6 +69,7 @@ pub(super) fn scrape(state: &AdminState) -> Scrape {
             bytes: file.bytes,
         }),
         limit_overrides: override_counts(state),
+        feedback: feedback_statuses(&policy, state.process.now()),
         shared_limits: shared_limit_samples(&policy, &fleet_state(state)).collect(),
         adaptive_limits: adaptive_limit_samples(&policy).collect(),
         elastic: state.process.elastic_assessment().map(|assessment| ElasticSample {
@@ -75,6 +77,15 @@ pub(super) fn scrape(state: &AdminState) -> Scrape {
             assessment,
         }),
     }
+}
+
+/// Returns what the provider has signalled for each rule that follows it.
+fn feedback_statuses(policy: &Policy, now: Timestamp) -> Vec<(Box<str>, FeedbackStatus)> {
+    let rules = policy.rules.rules().iter().enumerate();
+    let status = |(index, rule): (usize, &Rule)| {
+        Some((rule.name.clone(), policy.rules.feedback(RuleIndex(index))?.status(now)))
+    };
+    rules.filter_map(status).collect()
 }
 
 /// Returns the number of overrides in force, by kind.

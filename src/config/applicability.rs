@@ -174,6 +174,7 @@ const TABLE: &[ApplicabilityRow] = &[
             hint: "each instance adapts to what it measures: use a number, or a rule without `scope`",
         }],
     ),
+    key_row(&["feedback"], |given| given.rule.feedback.is_some(), COUNTING_EXCLUSIONS),
     key_row(&["scope"], |given| given.rule.scope.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
     key_row(&["throttle"], |given| given.rule.throttle.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
     values_row(

@@ -13,6 +13,7 @@ mod counters;
 mod descriptors;
 mod domain;
 mod endpoints;
+mod feedback;
 mod geo;
 mod grpc;
 mod in_flight;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::Method;
 
 use crate::limiter::adaptive;
+use crate::limiter::percent::Percent;
 
 /// Maximum time from a request's first byte to the end of its header section. Slow clients need a second or
 /// two. A connection that a slow header section is meant to hold open is closed after this time.
@@ -97,8 +98,17 @@ pub const CONNECT_RETRIES: u32 = 1;
 pub const RETRIES: u32 = 2;
 /// Maximum pause before the first retry, and before any retry; Envoy's defaults.
 pub const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
+/// Maximum time for which a retry waits because the upstream asks for it. The request holds its connection meanwhile.
+pub const MAX_RETRY_WAIT: Duration = Duration::from_secs(5);
 /// Retry budget: percentage of the requests in flight that may be retries; Envoy's default.
 pub const RETRY_BUDGET: u8 = 20;
+
+/// Lower bound of a limit that follows a provider, as a share of the limit.
+pub const FEEDBACK_MIN: Percent = Percent::from_hundredths(10_00);
+/// Part by which a rejection lowers such a limit.
+pub const FEEDBACK_DECREASE: Percent = Percent::from_hundredths(30_00);
+/// Part of the limit by which it rises in one period.
+pub const FEEDBACK_INCREASE: Percent = Percent::from_hundredths(5_00);
 
 /// Address of the admin port; 9901 is also the admin port in Envoy's examples. On loopback, because its POST
 /// endpoints change state.

@@ -154,6 +154,12 @@ pub struct LimitReport {
     pub leased: Option<u64>,
     /// Whether an override has raised the limit.
     pub is_boosted: bool,
+    /// Share of the limit that is in force, if the rule follows the provider.
+    #[serde(default)]
+    pub share: Option<f64>,
+    /// End of a pause that the provider has signalled.
+    #[serde(default)]
+    pub paused_until: Option<String>,
 }
 
 /// An override in force.

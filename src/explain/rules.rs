@@ -179,7 +179,7 @@ fn limit_report(
     let (role, limit) = role_and_limit(selected, &quota);
     let wait = verdict.retry_after();
     let is_banned = verdict.is_banned() || (is_ban && verdict.exceeds());
-    let banned_until = || rfc3339(context.wall_clock_at(context.now.saturating_add(wait)));
+    let ends_at = || rfc3339(context.wall_clock_at(context.now.saturating_add(wait)));
     let statuses = quota.is_leased().then(|| prediction.counters.shared_limit_statuses(1, context.now));
     let leased = statuses.map(|of| of.get(&selected.check.handle.id).map_or(0, |status| status.held));
     let shown = usage.filter(|_| !is_ban);
@@ -195,14 +195,23 @@ fn limit_report(
             None => usage.remaining,
         }),
         reset_seconds: shown.map(|usage| seconds(usage.reset)),
-        cost: selected.check.cost / selected.unit_cost,
+        cost: selected.check.cost.saturating_add(selected.surcharge) / selected.unit_cost,
         conforms: !verdict.exceeds(),
         retry_after_seconds: verdict.exceeds().then(|| seconds(wait)),
         delay_seconds: Some(verdict.delay()).filter(|delay| !delay.is_zero()).map(seconds),
-        banned_until: is_banned.then(banned_until),
+        banned_until: is_banned.then(ends_at),
         leased,
         is_boosted: verdict.is_boosted(),
+        share: share_in_force(selected, &quota, context),
+        paused_until: verdict.is_paused().then(ends_at),
     })
+}
+
+/// Returns the share of a limit that is in force, if its rule follows the provider.
+fn share_in_force(selected: &SelectedCheck, quota: &Quota, context: &ExplainContext<'_>) -> Option<f64> {
+    context.policy.rules.feedback(selected.rule).filter(|_| selected.role.reported_limit().is_some())?;
+    let (units, cost) = (u32::from(quota.units_per_request().get()), selected.unit_cost.get());
+    Some((f64::from(units) / f64::from(cost)).min(1.0))
 }
 
 /// Returns the name of a role, and the limit as text.

@@ -127,6 +127,12 @@ fn limit(text: &mut String, limit: &LimitReport) {
     if limit.is_boosted {
         shown.push_str(", boosted");
     }
+    if let Some(share) = limit.share {
+        let _ = write!(shown, ", {:.1}% in force", share * 100.0);
+    }
+    if let Some(until) = &limit.paused_until {
+        let _ = write!(shown, ", paused by the provider until {until}");
+    }
     match (&limit.banned_until, limit.retry_after_seconds, limit.delay_seconds) {
         (Some(until), ..) => {
             let _ = write!(shown, ": banned until {until}");

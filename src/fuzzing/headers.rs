@@ -9,6 +9,7 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::{header_lines, split_selector};
+use crate::headers::Headers;
 use crate::identify::cidr::CidrSet;
 use crate::identify::forwarded::{X_FORWARDED_FOR, appended, hops_from_nearest, write_ip};
 use crate::identify::jwt::claim::ClaimName;
@@ -18,6 +19,7 @@ use crate::identify::jwt::{self, TokenTrust, Verifier};
 use crate::identify::{self, client_ip, identify};
 use crate::limiter::percent::Percent;
 use crate::limiter::timestamp::Timestamp;
+use crate::limits::ProviderSignals;
 use crate::listener::proxy_protocol::{ParseOutcome, Version, parse};
 use crate::proxy;
 use crate::rules::cost::{ByteCost, Cost, CostModel, HeaderCost, Refunds};
@@ -128,6 +130,35 @@ pub fn load_report(data: &[u8]) {
     if let Some(load) = proxy::fuzzing::load_report(&headers) {
         assert!(load.is_finite() && load >= 0.0, "a load of {load}");
     }
+}
+
+/// What a response of a provider signals does not depend on the form of its headers, and times are bounded by the numbers
+/// that can be written.
+pub fn provider_signals(data: &[u8]) {
+    const NAMES: [&str; 8] = [
+        "retry-after",
+        "retry-after-ms",
+        "grpc-retry-pushback-ms",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+        "ratelimit",
+        "x-ratelimit-remaining-tokens",
+        "x-ratelimit-reset-tokens",
+    ];
+    let (mut map, mut raw) = (HeaderMap::new(), Headers::default());
+    for (name, line) in NAMES.into_iter().cycle().zip(data.split(|byte| *byte == b'\n').take(16)) {
+        if let Ok(value) = HeaderValue::from_bytes(line)
+            && !line.is_empty()
+        {
+            let name = HeaderName::from_static(name);
+            raw.append(name.clone(), &value);
+            map.append(name, value);
+        }
+    }
+    let now = Timestamp::from_secs(1_767_323_045);
+    let signals = ProviderSignals::from_headers(&raw, now);
+    assert_eq!(signals, ProviderSignals::from_headers(&Headers::from(map), now));
+    assert!(!signals.forbids_retry || raw.contains(&HeaderName::from_static("grpc-retry-pushback-ms")));
 }
 
 /// A trace context that Weir writes is read back as Weir's span, whatever the incoming format.

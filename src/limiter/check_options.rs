@@ -71,6 +71,12 @@ impl DelayPolicy {
         Duration::from_millis(self.max_delay_millis as u64)
     }
 
+    /// Returns this policy for a request that is already delayed by `by`.
+    pub(super) fn reduced_by(self, by: Duration) -> Self {
+        let millis = u32::try_from(by.as_millis()).unwrap_or(u32::MAX);
+        Self { max_delay_millis: self.max_delay_millis.saturating_sub(millis), ..self }
+    }
+
     /// Returns the maximum number of delayed requests per key; `None` if only [`Self::max_delay`] bounds
     /// them.
     pub const fn max_queued(self) -> Option<u32> {

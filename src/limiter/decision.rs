@@ -21,7 +21,7 @@ pub enum Enforcement {
     Marking,
 }
 
-/// What an operator has set for the key of a check.
+/// What an operator has set, or a provider has signalled, for the key of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Override {
     /// Nothing.
@@ -31,6 +31,8 @@ pub enum Override {
     Boosted,
     /// A ban.
     Banned,
+    /// A pause.
+    Paused,
 }
 
 /// The result of one check.
@@ -40,7 +42,7 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Whether exceeding the limit rejects, marks or only reports.
     pub enforcement: Enforcement,
-    /// What an operator has set for the key.
+    /// What an operator has set, or a provider has signalled, for the key.
     pub overridden: Override,
     /// Details that the counter's state does not contain. For a counter with a history: seconds until more units are
     /// left, rounded up. For a shared limit: units left for all instances, in addition to those in the lease.
@@ -103,6 +105,11 @@ impl Verdict {
     /// Whether an operator has banned the key.
     pub fn is_banned(&self) -> bool {
         self.overridden == Override::Banned
+    }
+
+    /// Whether the provider has paused the limit for the key.
+    pub fn is_paused(&self) -> bool {
+        self.overridden == Override::Paused
     }
 
     /// Whether an operator has raised the quota of the key.

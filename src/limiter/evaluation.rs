@@ -91,7 +91,11 @@ pub(super) fn evaluate(
         return (Verdict { outcome, enforcement, overridden, auxiliary: 0, delay: 0, counter: None }, None);
     };
     if let Some(left) = shard.time_banned(key, now) {
-        return (banned(check, left, quota, before.counter.compact_state(quota, now)), None);
+        let state = before.counter.compact_state(quota, now);
+        return (unavailable(check, Override::Banned, left, quota, state), None);
+    }
+    if let Some(left) = shard.time_paused(key, now) {
+        return paused(check, left, quota, before, now);
     }
     let CounterView { counter, held, remaining_outside_slot: beside } = before;
     let (mut next, outcome) = match check.charge_timing {
@@ -117,17 +121,65 @@ pub(super) fn evaluate(
     (verdict, kept)
 }
 
-/// Returns the verdict during an operator's ban, which ends after `left`. The counter is not charged.
+/// Returns the verdict during a ban or a pause, which ends after `left`. The counter is not charged.
 #[cold]
-fn banned(check: &Check, left: Duration, quota: &Quota, state: Option<CounterState>) -> Verdict {
+fn unavailable(
+    check: &Check,
+    overridden: Override,
+    left: Duration,
+    quota: &Quota,
+    state: Option<CounterState>,
+) -> Verdict {
     Verdict {
         outcome: Outcome::Exceed { retry_after: Some(left) },
         enforcement: check.enforcement,
-        overridden: Override::Banned,
+        overridden,
         auxiliary: 0,
         delay: 0,
         counter: Some((*quota, state)),
     }
+}
+
+/// Returns the verdict during a pause, which ends after `left`. A limit that delays decides as of the end of the pause
+/// if that is within its maximum delay.
+#[cold]
+fn paused(
+    check: &Check,
+    left: Duration,
+    quota: &Quota,
+    before: CounterView<'_>,
+    now: Timestamp,
+) -> (Verdict, Option<CounterState>) {
+    let end = now.saturating_add(left);
+    let mut verdict =
+        unavailable(check, Override::Paused, left, quota, before.counter.compact_state(quota, end));
+    let (next, outcome) = algorithm::evaluate(before.counter, quota, check.cost, end);
+    verdict.outcome = outcome;
+    let kept = match (delay_after_pause(check, before, left), outcome) {
+        (None, _) => None,
+        (Some(_), Outcome::Conform) => {
+            verdict.counter = Some((*quota, Some(next)));
+            Some(next)
+        }
+        (Some(slack), Outcome::Exceed { .. }) => delayed(slack, check, &mut verdict, before, quota, end),
+    };
+    match verdict.outcome {
+        _ if kept.is_some() => verdict.delay = verdict.delay.saturating_add(saturating_nanos(left)),
+        Outcome::Conform => verdict.outcome = Outcome::Exceed { retry_after: Some(left) },
+        Outcome::Exceed { retry_after: Some(more) } => {
+            verdict.outcome = Outcome::Exceed { retry_after: Some(left.saturating_add(more)) };
+        }
+        Outcome::Exceed { retry_after: None } => {}
+    }
+    (verdict, kept)
+}
+
+/// Returns how long a request may still be delayed after a pause of `left`; `None` if it must not wait for its end.
+fn delay_after_pause(check: &Check, before: CounterView<'_>, left: Duration) -> Option<DelayPolicy> {
+    let Some(CheckOptions { role: CounterRole::Delay(slack), .. }) = check.options else { return None };
+    let is_charged = check.charge_timing == ChargeTiming::OnArrival && before.held == 0;
+    let may_wait = is_charged && check.enforcement == Enforcement::Enforced && left <= slack.max_delay();
+    may_wait.then(|| slack.reduced_by(left))
 }
 
 /// Seconds until the first units of a history in use expire, or until enough of a debt is paid for one unit to be left.

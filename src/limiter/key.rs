@@ -113,6 +113,11 @@ impl KeyHash {
         self.0
     }
 
+    /// Returns the key with these words, as [`Self::words`] returns them.
+    pub const fn from_words(words: [u64; 2]) -> Self {
+        Self(words)
+    }
+
     /// Returns the difference of two salts, which converts a fingerprint under one to that under the other; see
     /// [`Fingerprint::resalted`].
     pub(super) const fn salt_difference(self, other: Self) -> Self {

@@ -1,4 +1,5 @@
-//! Overrides that an operator sets for single counters: a raised quota, a ban, or a counter that starts again.
+//! Overrides of single counters: a raised quota, a ban, or a counter that starts again, which an operator sets, and a
+//! pause, which a provider has signalled.
 //!
 //! Each override belongs to one counter of one limit and ends by itself. This module has no notion of rules; what an
 //! override of a rule's key consists of is decided by `engine::overrides`.
@@ -36,6 +37,12 @@ impl Limiter {
     pub fn ban_counter(&self, limit: LimitHandle, key: KeyHash, until: Option<Timestamp>) {
         let key = key.salted(limit.salt);
         self.table.lock(self.table.shard_of(key)).set_ban(key, limit.id, until);
+    }
+
+    /// Pauses one counter until `until`, unless it is paused longer: it has no room before.
+    pub fn pause_counter(&self, limit: LimitHandle, key: KeyHash, until: Timestamp) {
+        let key = key.salted(limit.salt);
+        self.table.lock(self.table.shard_of(key)).set_pause(key, limit.id, until);
     }
 
     /// Returns the time until the ban of one counter ends that [`Self::ban_counter`] has set; `None` if there is none.

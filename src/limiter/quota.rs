@@ -21,6 +21,7 @@ use self::period::DAY;
 pub use self::period::{Limit, Period, TimeUnit};
 use super::algorithm::{self, Algorithm};
 use super::elastic::{ElasticCosts, ElasticRange};
+use super::feedback;
 use super::percent::Percent;
 use super::timestamp::{Timestamp, saturating_nanos};
 use super::zone::Zone;
@@ -265,6 +266,26 @@ impl Quota {
         Ok((stretched.ok_or(no_shares)?.with_params(self.params()), prices))
     }
 
+    /// Returns this quota in units of which a request costs several, so that it can follow a provider; `None` if count,
+    /// burst or rate leave no room for them.
+    ///
+    /// At one request's units per request it admits exactly what this quota admits.
+    pub fn to_following(self) -> Option<Self> {
+        let (count, burst) = (u64::from(self.count.get()), u64::from(self.burst.get()));
+        let max_units = (self.period_nanos() / count).min(u64::from(u32::MAX) / count.max(burst));
+        self.in_finer_units(feedback::units_per_request(max_units)?)
+    }
+
+    /// Returns this quota, which counts in requests, with `units` per request.
+    fn in_finer_units(self, units: NonZeroU16) -> Option<Self> {
+        if units == self.units_per_request {
+            return Some(self);
+        }
+        let (count, burst) = (self.count.checked_mul(units.into())?, self.burst.checked_mul(units.into())?);
+        let finer = Self::from_units(self.algorithm, self.window(), count, burst, units)?;
+        Some(finer.with_params(self.params()))
+    }
+
     /// Returns this quota for leases: the store counts it, and this process spends the units that it is granted. `None`
     /// for a ban.
     pub fn leased(self) -> Option<Self> {
@@ -290,7 +311,7 @@ impl Quota {
             return self;
         }
         let divided = match self.algorithm {
-            Algorithm::InFlight => Some(Self::in_flight(part(self.burst()))),
+            Algorithm::InFlight => return Self::in_flight(part(self.burst())),
             Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 let longer = period.count().checked_mul(instances);
                 longer.and_then(|longer| {
@@ -303,12 +324,18 @@ impl Quota {
             }
             Algorithm::Ban | Algorithm::Lease(_) => None,
         };
-        divided.unwrap_or(self)
+        divided.and_then(|quota| quota.in_finer_units(self.units_per_request)).unwrap_or(self)
     }
 
     /// Whether the store counts it.
     pub const fn is_leased(&self) -> bool {
         matches!(self.algorithm, Algorithm::Lease(_))
+    }
+
+    /// Returns the most units that a request of `requests` requests may cost so that it is admitted as soon as one
+    /// `part` of the burst is free.
+    pub fn max_cost(&self, requests: u32, part: u32) -> u32 {
+        requests.saturating_mul(self.units_per_request.get().into()).max(self.burst.get() / part.max(1))
     }
 
     /// Returns the algorithm.

@@ -84,6 +84,11 @@ impl Reservation {
         }
     }
 
+    /// Creates the reservation of a check whose cost has been charged, or will be on its own.
+    pub fn charged(check: &Check, at: Timestamp) -> Self {
+        Self { charge_timing: ChargeTiming::OnArrival, ..Self::new(check, at) }
+    }
+
     /// Sets the units per request to those of the quota that decided; by default a unit is a request.
     pub fn in_units_of(self, quota: &Quota) -> Self {
         Self { units_per_request: quota.units_per_request(), ..self }

@@ -212,6 +212,7 @@ impl<'a> Transaction<'a> {
             }
             if verdict.rejects()
                 && !verdict.is_banned()
+                && !verdict.is_paused()
                 && let Some(outcome) = self.outcome_of_all(position, now)
             {
                 verdict.outcome = outcome;
@@ -253,8 +254,10 @@ impl<'a> Transaction<'a> {
                 .zip(of_group)
                 .any(|(check, verdict)| (is_ban(check) || verdict.is_banned()) && verdict.rejects());
             let is_over = |(check, verdict): (&Check, &Verdict)| {
-                // A counter that is out of leased units is not over its limit: the store may have more.
+                // A counter that is out of leased units is not over its limit: the store may have more. Neither is one
+                // that the provider has paused.
                 verdict.rejects()
+                    && !verdict.is_paused()
                     && !verdict.awaits_lease()
                     && !reservation::is_blocked_by_pending_charges(check.charge_timing, verdict.outcome)
             };

@@ -47,7 +47,7 @@ impl LimitRejection<'_> {
 
     fn prepared<'v>(&self, view: &'v LimitsView) -> Option<(&'v PreparedHeaders, CounterUsage)> {
         let [verdict] = self.limits.decision.verdicts() else { return None };
-        if verdict.is_boosted() {
+        if verdict.is_boosted() || verdict.is_paused() {
             return None;
         }
         let prepared = view.prepared(self.rule).filter(|_| self.limits.verdicts().is_none())?;
@@ -136,7 +136,7 @@ impl AppliedLimits {
             if let Some(notation) = tables.notation(selected)
                 && let Some(usage) = verdict.usage(self.decided_at)
             {
-                let usage = usage.in_requests(selected.unit_cost);
+                let usage = shown_usage(usage, selected, verdict);
                 standings.push(LimitStatus { notation, in_force: limit_in_force(selected, verdict), usage });
             }
         });
@@ -174,7 +174,7 @@ impl AppliedLimits {
                 Some(ServiceLimit {
                     policy: tables.quota_policies.policy(selected)?,
                     in_force: limit_in_force(selected, verdict),
-                    remaining: verdict.usage(self.decided_at)?.in_requests(selected.unit_cost).remaining,
+                    remaining: shown_usage(verdict.usage(self.decided_at)?, selected, verdict).remaining,
                     time_until_more: fitting(
                         verdict.time_until_more(selected.unit_cost, self.decided_at),
                         verdict.rejects(),
@@ -188,19 +188,29 @@ impl AppliedLimits {
     }
 }
 
-/// Returns the present size of an elastic limit, or of one that an operator has raised; `None` if it is as configured.
+/// Returns the usage of a limit in requests. While the provider has paused it, nothing is left.
+fn shown_usage(usage: CounterUsage, selected: &SelectedCheck, verdict: &Verdict) -> CounterUsage {
+    let usage = usage.in_requests(selected.unit_cost);
+    match verdict.is_paused() && verdict.exceeds() {
+        true => CounterUsage { remaining: 0, reset: usage.reset.max(verdict.retry_after()), ..usage },
+        false => usage,
+    }
+}
+
+/// Returns the present size of an elastic limit, of one that follows the provider, or of one that an operator has raised;
+/// `None` if it is as configured.
 fn limit_in_force(selected: &SelectedCheck, verdict: &Verdict) -> Option<LimitInForce> {
     let quota = verdict.quota()?;
     let (shares, price) = (u32::from(quota.units_per_request().get()), selected.unit_cost.get());
     let is_boosted = verdict.is_boosted();
-    if price >= shares && !is_boosted {
+    if price == shares && !is_boosted {
         return None;
     }
     let limit = quota.limit();
     let count = u64::from(limit.count.get()) * u64::from(shares) / u64::from(price);
     let has_new_window = is_boosted && selected.role != CheckRole::Permit;
     Some(LimitInForce {
-        count: u32::try_from(count).unwrap_or(u32::MAX),
+        count: u32::try_from(count).unwrap_or(u32::MAX).max(1),
         window: has_new_window.then(|| limit.period.duration()),
     })
 }

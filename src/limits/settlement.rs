@@ -13,7 +13,7 @@ use super::AppliedLimits;
 use crate::engine::Policy;
 use crate::limiter::Limiter;
 use crate::limiter::adaptive::limits::{AdaptiveLimits, SlotIndex, UpstreamSignal};
-use crate::limiter::reservation::{Reservation, SettledCounter};
+use crate::limiter::reservation::{ChargeTiming, Reservation, SettledCounter};
 use crate::limiter::timestamp::Timestamp;
 use crate::rules::RuleIndex;
 use crate::rules::cost::{CostModel, FinalCharge, RequestEnd};
@@ -74,7 +74,7 @@ impl Settlement {
                     Some(tariff) => reservation.with_debt_limit(tariff.debt_limit()),
                     None => reservation,
                 },
-                reserved: reservation.units(),
+                reserved: reserved_units(selected),
                 free: false,
                 awaited: None,
             })
@@ -214,6 +214,15 @@ impl OpenReservation {
         };
         self.free = units == 0;
         limiter.settle(&mut self.reservation, units, now)
+    }
+}
+
+/// Returns the units that are due for what was reserved. What a small burst cannot hold is due with the response, unless
+/// it was charged on arrival.
+fn reserved_units(selected: &SelectedCheck) -> u32 {
+    match selected.check.charge_timing {
+        ChargeTiming::OnResponse => selected.check.cost.saturating_add(selected.surcharge),
+        ChargeTiming::OnArrival | ChargeTiming::WhileInFlight => selected.check.cost,
     }
 }
 

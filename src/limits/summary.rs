@@ -105,7 +105,8 @@ impl AppliedLimits {
         let standing = |(selected, verdict): (&SelectedCheck, &Verdict)| {
             selected.role.reported_limit()?;
             let usage = verdict.usage(self.decided_at)?.in_requests(selected.unit_cost);
-            Some(Standing { limit: verdict.quota()?.limit().count.get(), remaining: usage.remaining })
+            let remaining = if verdict.is_paused() { 0 } else { usage.remaining };
+            Some(Standing { limit: verdict.quota()?.limit().count.get(), remaining })
         };
         checks.iter().zip(verdicts).filter_map(standing).min_by_key(|standing| standing.remaining)
     }

@@ -79,7 +79,9 @@ impl LimitsView {
         let visible = policy.response.ratelimit_headers != Visibility::Off && !policy.response.ietf_headers;
         let prepare =
             |((rule, rejection), notations): ((&Rule, &RejectionResponse), &[Notation])| match notations {
-                [only] if visible && !rule.is_elastic() => PreparedHeaders::new(&rejection.headers, only),
+                [only] if visible && !rule.is_elastic() && rule.feedback().is_none() => {
+                    PreparedHeaders::new(&rejection.headers, only)
+                }
                 _ => None,
             };
         let prepared = rules

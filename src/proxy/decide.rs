@@ -125,6 +125,7 @@ async fn await_leases(
     let delay = Box::pin(short.resolve(hold_until)).await?;
     log_decision(context, pending.limits(), None, None);
     context.settlement = pending.settlement(view);
+    context.followed = pending.followed(view);
     for mark in pending.limits().mark_values(view) {
         context.recorder = None;
         headers.append(X_WEIR_OVER_LIMIT, mark);

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::grpc;
 use super::request_context::{LogRecord, RequestContext, ResponseFlag};
-use crate::limits::{AppliedLimits, DecisionSummary};
+use crate::limits::{AppliedLimits, DecisionSummary, ProviderSignals};
 use crate::rules::RuleIndex;
 use crate::rules::cost::RequestEnd;
 use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
@@ -48,6 +48,10 @@ fn settle_grpc_status(context: &mut RequestContext, status: GrpcStatus) {
 /// Handles the trailers at the end of a response.
 pub(super) fn record_trailers(context: &mut RequestContext, trailers: &HeaderMap) {
     if let Some(status) = GrpcStatus::from_field_value(trailers.get(GRPC_STATUS).map(HeaderValue::as_bytes)) {
+        if let Some(followed) = &context.followed {
+            let now = context.connection.worker.shared.clock.now();
+            followed.call_ended(status, ProviderSignals::from_trailers(trailers), now);
+        }
         settle_grpc_status(context, status);
     }
 }

@@ -35,8 +35,8 @@ pub(super) async fn forward(
     let plan = RetryPlan::new(upstream.settings(), overrides);
     let timeout = response_timeout(Some(upstream), overrides);
     request.added_headers.push_number(&X_ENVOY_EXPECTED_RQ_TIMEOUT_MS, saturating_millis(timeout.time));
-    let result = if plan.needs_retry_loop(&request.head.method) {
-        Box::pin(retry::with_retries(upstream, context, request, body, &plan)).await
+    let result = if plan.needs_retry_loop(&request.head, context.is_grpc) {
+        Box::pin(retry::with_retries(upstream, context, request, body, &plan, timeout.time)).await
     } else {
         attempt(upstream, context, request, body, &plan, &mut SmallVec::new()).await
     };

@@ -37,7 +37,7 @@ pub(super) fn apply_client_deadline(context: &mut RequestContext, headers: &Head
 }
 
 /// Returns the time for which a gRPC client waits for the response, if it sends one.
-fn call_timeout(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn call_timeout(headers: &HeaderMap) -> Option<Duration> {
     headers.get_all(GRPC_TIMEOUT).iter().filter_map(|value| parse_timeout(value.as_bytes())).min()
 }
 

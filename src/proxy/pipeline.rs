@@ -104,7 +104,7 @@ pub(super) fn handle(
     let upstream = view.upstream(&attributes).map(Rc::clone);
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
-    context.settlement = pending.settlement(&view.limits);
+    set_settlement(&mut context, &pending, &view.limits);
     let (mut request, overrides) =
         prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
     propagate_trace(&context, trace.as_ref(), &mut request);
@@ -228,6 +228,12 @@ fn record_without_limit(
     if let Some(log) = &mut context.log {
         log.set_decision(DecisionSummary::without_limit(rule, outcome));
     }
+}
+
+/// Sets what the response settles of an admitted request, and the limits that follow its signals.
+fn set_settlement(context: &mut RequestContext, pending: &PendingLimits, view: &limits::LimitsView) {
+    context.settlement = pending.settlement(view);
+    context.followed = pending.followed(view);
 }
 
 /// Prepares the request for the upstream, and sets the timeouts of that upstream. Returns the request, and the

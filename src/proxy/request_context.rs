@@ -19,7 +19,7 @@ use super::fallback::Recorder;
 use super::timeouts::RequestTimer;
 use crate::identify::geo::GeoLocation;
 use crate::limiter::timestamp::Timestamp;
-use crate::limits::Settlement;
+use crate::limits::{FollowedLimits, Settlement};
 use crate::overload::InFlightPermit;
 use crate::upstream::tunnel::Tunnel;
 
@@ -58,6 +58,8 @@ pub(super) struct RequestContext {
     pub(super) upload: Option<Rc<UploadProgress>>,
     /// Charges to be settled when the outcome is known.
     pub(super) settlement: Option<Box<Settlement>>,
+    /// Limits that follow the provider.
+    pub(super) followed: Option<Box<FollowedLimits>>,
     /// Records the response for requests that are rejected later.
     pub(super) recorder: Option<Box<Recorder>>,
     /// Data for the access log and spans, if either is enabled.
@@ -120,6 +122,7 @@ impl RequestContext {
             is_complete: false,
             upload: None,
             settlement: None,
+            followed: None,
             recorder: None,
             log: None,
         })

@@ -70,7 +70,7 @@ impl Notation {
     }
 }
 
-/// An elastic limit, or one that an operator has raised for a key, at its present size.
+/// An elastic limit, one that follows a provider, or one that an operator has raised for a key, at its present size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitInForce {
     /// Units per window.

@@ -46,7 +46,11 @@ impl SharedLimit {
                 let together = admitted(&quota.split_among(instances), period) * f64::from(instances.get());
                 (together - admitted(quota, period)).max(0.0)
             }
-            (None, Mode::Lease | Mode::Exact) => leases::excess(quota, cost, &self.lease_policy()),
+            (None, Mode::Lease | Mode::Exact) => {
+                let units = u32::from(quota.units_per_request().get());
+                let cost = cost.saturating_mul(units);
+                leases::excess(quota, cost, &self.lease_policy()) / f64::from(units)
+            }
             // Some instances may still reach the store.
             (Some(OnStoreLoss::Split), _) => admitted(quota, period),
             (Some(OnStoreLoss::Local), _) => {

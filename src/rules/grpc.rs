@@ -95,6 +95,11 @@ impl GrpcStatus {
         }
     }
 
+    /// Returns the number.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
     /// Returns the number, as in `grpc-status`.
     pub const fn as_str(self) -> &'static str {
         STATUSES[self.0 as usize].0

@@ -25,6 +25,17 @@ pub(super) struct PlannedCheck {
     pub(super) fallback: Option<StoreLossFallback>,
 }
 
+impl PlannedCheck {
+    /// Yields its limit, and the one that counts in this process while the store is unreachable.
+    pub(super) fn handles(&self) -> impl Iterator<Item = LimitHandle> + use<> {
+        let away = match self.fallback {
+            Some(StoreLossFallback::Counted(handle) | StoreLossFallback::Marked(handle)) => Some(handle),
+            Some(StoreLossFallback::Denied) | None => None,
+        };
+        std::iter::once(self.handle).chain(away)
+    }
+}
+
 /// What decides a shared limit while the store is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreLossFallback {

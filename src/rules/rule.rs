@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::attribute::Attribute;
 use super::cost::CostModel;
 use super::enforced_share::EnforcedShare;
+use super::feedback::Feedback;
 use super::key::{self, KeyTemplate};
 use super::matcher::{Match, Matcher};
 use super::pattern::Route;
@@ -97,6 +98,8 @@ pub struct LimitAction {
     pub on_denied: OnDenied,
     /// How a reload converts the counters of a limit that it changes.
     pub on_change: OnChange,
+    /// How the limits follow the provider, if they do.
+    pub feedback: Option<Feedback>,
     /// Where the limits are counted.
     pub source: LimitSource,
 }
@@ -151,6 +154,7 @@ impl Default for LimitAction {
             ban: None,
             on_denied: OnDenied::default(),
             on_change: OnChange::default(),
+            feedback: None,
             source: LimitSource::Local,
         }
     }
@@ -312,6 +316,14 @@ impl Rule {
         match &self.action {
             Action::Limit(limiting) => &limiting.limits,
             Action::Allow | Action::Deny => &[],
+        }
+    }
+
+    /// Returns how its limits follow the provider, if they do.
+    pub const fn feedback(&self) -> Option<&Feedback> {
+        match &self.action {
+            Action::Limit(limiting) => limiting.feedback.as_ref(),
+            Action::Allow | Action::Deny => None,
         }
     }
 

@@ -42,11 +42,14 @@ pub struct SelectedCheck {
     pub rule: RuleIndex,
     /// Purpose of the check within the rule.
     pub role: CheckRole,
-    /// Units of the limit per unit of the request's cost: 1 unless the limit is elastic. Later corrections of the cost
+    /// Units of the limit per unit of the request's cost: 1 unless the limit is elastic or follows a provider. Later corrections of the cost
     /// use the same factor.
     pub unit_cost: NonZeroU32,
     /// The check for the limiter; its cost is in units of the limit.
     pub check: Check,
+    /// Units that the request owes in addition once it is admitted: its cost beyond what the limit can ever admit at
+    /// once. 0 unless the limit follows a provider.
+    pub surcharge: u32,
     /// Whether the end of the request can change what it is charged.
     pub needs_settlement: bool,
 }
@@ -54,7 +57,7 @@ pub struct SelectedCheck {
 impl SelectedCheck {
     /// Returns a check with a fixed cost.
     pub(super) const fn with_fixed_cost(rule: RuleIndex, part: CheckRole, check: Check) -> Self {
-        Self { rule, role: part, unit_cost: NonZeroU32::MIN, check, needs_settlement: false }
+        Self { rule, role: part, unit_cost: NonZeroU32::MIN, check, surcharge: 0, needs_settlement: false }
     }
 }
 

@@ -58,7 +58,12 @@ pub fn encode_ban(
 
 /// Returns the keys of the fleet's secret and of its instances.
 pub fn fleet_keys(prefix: &str) -> [String; 2] {
-    ["secret", "instances"].map(|name| format!("{prefix}:{VERSION}:{{{prefix}.fleet}}:{name}"))
+    ["secret", "instances"].map(|name| fleet_key(prefix, name))
+}
+
+/// Returns a key of what all instances have in common.
+pub fn fleet_key(prefix: &str, name: &str) -> String {
+    format!("{prefix}:{VERSION}:{{{prefix}.fleet}}:{name}")
 }
 
 /// The instance that queries the store.

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use super::feedback;
 use super::handle::{LeaseWaiter, QueuedCounter, StoreHandle};
 use super::protocol::{self, InstanceInfo};
 use super::redis::{CallError, RedisClient, Script, ScriptCall, Value};
@@ -16,8 +17,11 @@ use super::scheduler::{BatchReply, LeaseBatch, LeaseScheduler};
 use super::settings::StoreSettings;
 use crate::clock::Clock;
 use crate::jitter::{backoff, equal_jitter};
+use crate::limiter::feedback::sharing::SharedKeyState;
+use crate::limiter::feedback::states::RuleFeedback;
 use crate::limiter::key::KeyHasher;
 use crate::limiter::leases::{AfterGrant, AppliedGrant, LeaseRequest, SharedCounter};
+use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Fleet, Limiter};
 use crate::telemetry::metrics::{StoreMetrics, StoreOutcome};
 
@@ -60,6 +64,7 @@ struct StoreCalls {
     prefix: Box<str>,
     lease_script: Script,
     membership_script: Script,
+    feedback_script: Script,
 }
 
 /// State of the task.
@@ -91,6 +96,8 @@ struct StoreTask<F> {
 enum CompletedCall {
     Leased(LeaseBatch, Result<BatchReply, CallError>),
     Registered(Result<([u64; 2], u32), CallError>),
+    /// What other instances know of the provider of a rule, and when the query was sent.
+    Followed(Arc<RuleFeedback>, Timestamp, Result<Vec<SharedKeyState>, CallError>),
 }
 
 /// Communicates with the store while it is polled. `on_fleet_change` is called with the fleet's secret and
@@ -114,6 +121,7 @@ pub async fn run(
         prefix: settings.prefix.clone(),
         lease_script: Script::new(protocol::SCRIPT),
         membership_script: Script::new(include_str!("members.lua")),
+        feedback_script: Script::new(feedback::SCRIPT),
     });
     let weight = f64::from(settings.weight.get());
     let task = StoreTask {
@@ -251,7 +259,15 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             CompletedCall::Registered(Ok((secret, instances))) => {
                 self.is_registering = false;
                 self.handle_registration(secret, instances);
+                self.exchange_feedback();
                 self.next_heartbeat = Instant::now() + self.heartbeat_interval();
+            }
+            CompletedCall::Followed(rule, sent_at, Ok(states)) => {
+                let now = self.clock.now();
+                states.iter().for_each(|state| rule.adopt(state, sent_at, now, &self.limiter));
+            }
+            CompletedCall::Followed(_, _, Err(error)) => {
+                self.metrics.record_call(error.outcome(), Duration::ZERO);
             }
             CompletedCall::Registered(Err(error)) => {
                 self.is_registering = false;
@@ -311,6 +327,17 @@ impl<F: FnMut(Fleet)> StoreTask<F> {
             .clamp(MIN_HEARTBEAT_INTERVAL, MAX_HEARTBEAT_INTERVAL)
     }
 
+    /// Exchanges with other instances what is known of the providers of shared rules, if any rule follows one.
+    fn exchange_feedback(&mut self) {
+        let now = self.clock.now();
+        for (name, rule) in self.limiter.feedback().shared() {
+            let (store, states) = (Arc::clone(&self.store), rule.published(now));
+            self.in_flight.spawn_local(async move {
+                CompletedCall::Followed(rule, now, store.exchange_feedback(&name, &states).await)
+            });
+        }
+    }
+
     fn handle_registration(&mut self, secret: [u64; 2], instances: u32) {
         self.failures = 0;
         let fleet = self.limiter.fleet();
@@ -366,6 +393,19 @@ impl StoreCalls {
             .call(ScriptCall { script: &self.membership_script, keys: &keys, args: &args })
             .await?;
         parse_fleet(value).ok_or_else(|| CallError::Other("malformed secret of the fleet".to_owned()))
+    }
+}
+
+impl StoreCalls {
+    async fn exchange_feedback(
+        &self,
+        rule: &str,
+        states: &[SharedKeyState],
+    ) -> Result<Vec<SharedKeyState>, CallError> {
+        let keys = [feedback::rule_key(&self.prefix, rule)];
+        let call = ScriptCall { script: &self.feedback_script, keys: &keys, args: &feedback::encode(states) };
+        let (value, _) = self.client.call(call).await?;
+        feedback::decode(value).ok_or_else(|| CallError::Other("malformed state of a provider".to_owned()))
     }
 }
 

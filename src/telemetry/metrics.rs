@@ -50,6 +50,7 @@ use self::worker::{ListenerCounts, WorkerCounts};
 use crate::engine::overrides::OverrideKind;
 use crate::limiter::adaptive::limits::AdaptiveState;
 use crate::limiter::elastic::controller::Assessment;
+use crate::limiter::feedback::states::FeedbackStatus;
 use crate::limiter::timestamp::Timestamp;
 use crate::tls::key_pair::CertificateValidity;
 
@@ -108,6 +109,8 @@ pub struct Scrape {
     pub adaptive_limits: Vec<AdaptiveLimitSample>,
     /// Number of overrides of single keys in force, by kind.
     pub limit_overrides: [(OverrideKind, usize); OverrideKind::ALL.len()],
+    /// What the provider has signalled for each rule that follows it.
+    pub feedback: Vec<(Box<str>, FeedbackStatus)>,
     /// Limits shared with other instances.
     pub shared_limits: Vec<SharedLimitSample>,
     /// Certificates that are presented to clients or upstreams, by file.

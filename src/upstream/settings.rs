@@ -142,6 +142,10 @@ pub struct Retries {
     pub per_try_timeout: Option<Duration>,
     /// Whether to send the number of the attempt to the upstream.
     pub attempt_count: bool,
+    /// Whether a request with an `idempotency-key` may be repeated whatever its method is.
+    pub idempotency_key: bool,
+    /// Maximum time for which a retry waits because the upstream asks for it.
+    pub max_wait: Duration,
 }
 
 /// Failures after which a request is retried.
@@ -155,6 +159,8 @@ pub struct RetryOn {
     pub timeout: bool,
     /// Responses with a status code in any of these inclusive ranges.
     pub statuses: Box<[(u16, u16)]>,
+    /// gRPC status codes, if the response consists only of a head.
+    pub grpc_codes: Box<[u8]>,
 }
 
 impl RetryOn {
@@ -165,7 +171,7 @@ impl RetryOn {
 
     /// Whether it includes failures after the request was sent.
     pub const fn covers_sent_requests(&self) -> bool {
-        self.reset || self.timeout || !self.statuses.is_empty()
+        self.reset || self.timeout || !self.statuses.is_empty() || !self.grpc_codes.is_empty()
     }
 }
 

@@ -44,6 +44,8 @@ pub(super) fn settings(addresses: &[(&str, u16)]) -> UpstreamSettings {
             budget: 0,
             per_try_timeout: None,
             attempt_count: false,
+            idempotency_key: true,
+            max_wait: Duration::from_secs(5),
         },
     }
 }

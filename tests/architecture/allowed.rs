@@ -30,6 +30,8 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 44] = [
             "rls",
             "import",
             "replay",
+            "limits",
+            "headers",
         ],
     ),
     (

@@ -1,6 +1,7 @@
 //! Tests of the files in `config/`: each does what its comments say, for requests that it admits and that it rejects.
 
 mod core;
+mod providers;
 
 use std::fs;
 use std::path::Path;
@@ -320,7 +321,12 @@ fn cloudflare_example_limits_clients_and_denies_all_other_ways() {
 
 #[test]
 fn every_example_is_tested() {
-    let tests = [include_str!("examples.rs"), include_str!("examples/core.rs")].concat();
+    let tests = [
+        include_str!("examples.rs"),
+        include_str!("examples/core.rs"),
+        include_str!("examples/providers.rs"),
+    ]
+    .concat();
     for entry in fs::read_dir(DIRECTORY).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let is_tested = !name.ends_with(".yaml") || tests.contains(&format!("\"{name}\""));

@@ -22,6 +22,7 @@ mod elastic;
 mod examples;
 mod explain;
 mod fallback;
+mod feedback;
 mod forwarding;
 mod geo;
 mod hostile;

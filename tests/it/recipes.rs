@@ -1,6 +1,7 @@
 //! Tests of every recipe in docs/guides, taken from the pages: each does what its heading says.
 
 pub(crate) mod core;
+mod providers;
 
 use std::fs;
 use std::ops::Deref;
@@ -14,9 +15,10 @@ use crate::support::h2_origin::H2Origin;
 use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, run_concurrently, wait};
 
 /// Pages with recipes, one per heading.
-const GUIDES: [&str; 13] = [
+const GUIDES: [&str; 14] = [
     include_str!("../../docs/guides/allow-and-block-lists.md"),
     include_str!("../../docs/guides/bans.md"),
+    include_str!("../../docs/guides/call-providers.md"),
     include_str!("../../docs/guides/central-configuration.md"),
     include_str!("../../docs/guides/concurrency.md"),
     include_str!("../../docs/guides/cost-based-limits.md"),
@@ -474,7 +476,9 @@ const TESTED_ELSEWHERE: [&str; 2] =
 
 #[test]
 fn every_recipe_is_tested() {
-    let tests = [include_str!("recipes.rs"), include_str!("recipes/core.rs")].concat();
+    let tests =
+        [include_str!("recipes.rs"), include_str!("recipes/core.rs"), include_str!("recipes/providers.rs")]
+            .concat();
     let headings = GUIDES.iter().flat_map(|page| page.lines());
     let untried = headings.filter_map(|line| line.strip_prefix("## "));
     let untried: Vec<_> = untried

@@ -86,6 +86,7 @@ fn compare_definitions(
             format!("{:?}", one.on_change).to_lowercase(),
             format!("{:?}", two.on_change).to_lowercase(),
         ),
+        ("feedback", format_feedback(one), format_feedback(two)),
         ("scope", format_scope(one), format_scope(two)),
     ];
     for (what, one, two) in aspects.into_iter().filter(|(_, one, two)| one != two) {
@@ -217,6 +218,13 @@ fn format_throttle(throttle: Throttle) -> String {
         Throttle::Hard | Throttle::Delay(_) => "hard".to_owned(),
         Throttle::Soft { margin, .. } => Throttle::Soft { margin, delay: None }.to_string(),
         Throttle::Shadow | Throttle::Elastic(_) => throttle.to_string(),
+    }
+}
+
+fn format_feedback(limiting: &LimitAction) -> String {
+    match &limiting.feedback {
+        Some(feedback) => format!("a minimum of {}", feedback.controller.min()),
+        None => "none".to_owned(),
     }
 }
 

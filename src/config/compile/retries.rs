@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::cost::parse_statuses_or_word;
-use super::{endpoints, map_items, read_nonzero_duration};
+use super::{endpoints, map_items, read_duration, read_nonzero_duration};
 use crate::config::config_path::ConfigPath;
 use crate::config::diagnostic::{Diagnostics, ValueError, backquoted_list, quoted};
 use crate::config::{defaults, parse, raw};
+use crate::rules::grpc::GrpcStatus;
 use crate::upstream::settings::{Retries, RetryOn};
 
 /// Conditions of `retry_on` in addition to status codes.
@@ -31,6 +32,8 @@ pub(super) fn compile(
             budget: 0,
             per_try_timeout: None,
             attempt_count: false,
+            idempotency_key: true,
+            max_wait: defaults::MAX_RETRY_WAIT,
         };
     };
     let default_on = RetryOn { reset: true, statuses: [(503, 503)].into(), ..connect_failure_only };
@@ -52,6 +55,9 @@ pub(super) fn compile(
             report,
         ),
         attempt_count: raw.attempt_count.unwrap_or(false),
+        idempotency_key: raw.idempotency_key.unwrap_or(true),
+        max_wait: read_duration(raw.max_wait.as_ref(), at.key("max_wait"), report)
+            .unwrap_or(defaults::MAX_RETRY_WAIT),
     }
 }
 
@@ -60,7 +66,7 @@ fn compile_retry_on(
     at: ConfigPath<'_>,
     report: &mut Diagnostics<'_>,
 ) -> RetryOn {
-    let mut on = RetryOn::default();
+    let (mut on, mut calls) = (RetryOn::default(), Vec::new());
     let statuses = map_items(raw, at, |raw, at| {
         let text = match raw {
             raw::OutcomePattern::Code(code) => code.to_string(),
@@ -70,16 +76,20 @@ fn compile_retry_on(
             "connect_failure" => on.connect_failure = true,
             "reset" => on.reset = true,
             "timeout" => on.timeout = true,
-            _ => {
-                let expected = format!("{} or status codes such as `503`", backquoted_list(RETRY_CONDITIONS));
-                let range =
-                    report.ok_or_report(at, parse_statuses_or_word(RETRY_CONDITIONS, &expected, &text))?;
-                return Some((*range.start(), *range.end()));
-            }
+            name => match GrpcStatus::from_name(name) {
+                Some(call) => calls.push(call.code()),
+                None => {
+                    let known = backquoted_list(RETRY_CONDITIONS);
+                    let expected = format!("{known} or status codes such as `503`");
+                    let words = RETRY_CONDITIONS.into_iter().chain(GrpcStatus::names());
+                    let range = report.ok_or_report(at, parse_statuses_or_word(words, &expected, name))?;
+                    return Some((*range.start(), *range.end()));
+                }
+            },
         }
         None
     });
-    RetryOn { statuses: statuses.into(), ..on }
+    RetryOn { statuses: statuses.into(), grpc_codes: calls.into(), ..on }
 }
 
 /// Parses a range such as `25ms..250ms`, or one duration for both ends.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::context::{CompileContext, MatcherOwner};
 use super::{
-    cost, counters, domain, given_keys, in_flight, limit_scope, limits, map_items, matching, nested_networks,
-    rejection, remote_limit, throttle, windows,
+    cost, counters, domain, feedback, given_keys, in_flight, limit_scope, limits, map_items, matching,
+    nested_networks, rejection, remote_limit, throttle, windows,
 };
 use crate::config::applicability::{self, CheckedRule, RuleKind};
 use crate::config::config_path::ConfigPath;
@@ -139,6 +139,7 @@ fn compile_limit_action(
     let mut limits = nested.unwrap_or_else(|| limits::compile(raw, throttle, at, report));
     windows::apply_to_limits(raw, &mut limits, at, report);
     throttle::apply_to_limits(throttle, &mut limits, at.key("throttle"), report);
+    let feedback = feedback::compile(raw, throttle, &mut limits, at, report);
     let cost_model = cost::compile(raw, &limits, at, context, report);
     throttle::check_charge_timing(throttle, &cost_model, at.key("throttle"), report);
     let source = limit_scope::compile_source(raw, &key, at, context, report);
@@ -157,6 +158,7 @@ fn compile_limit_action(
         ban: throttle::compile_ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
+        feedback,
         source,
     }
 }

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::cost::{Cost, Count, OutcomePattern};
+use super::feedback::Feedback;
 use super::in_flight::InFlight;
 use super::jwt::ClaimPattern;
 use super::on_limit::OnLimit;
@@ -112,6 +113,10 @@ pub struct Rule {
     /// `delay 500ms` (wait for room), `elastic 3x` (follow the upstream's spare capacity), or a map.
     #[cfg_attr(test, schemars(extend("default" = "hard")))]
     pub throttle: Option<Throttle>,
+    /// Whether the limit follows the signals of the provider to which Weir forwards: `true`, or a map with `min`,
+    /// `decrease`, `increase`, `rejections` and `headers`. The limit as written is the upper bound.
+    #[cfg_attr(test, schemars(extend("default" = false)))]
+    pub feedback: Option<Feedback>,
     /// Share of keys for which the rule is enforced, `0%` to `100%`, or a map with `share` and `seed`. For all other
     /// keys the rule only counts and reports, as in shadow mode.
     #[cfg_attr(test, schemars(extend("default" = "100%")))]

@@ -98,8 +98,9 @@ pub struct Retries {
     /// Maximum number of attempts after the first, from 0 to 10.
     #[cfg_attr(test, schemars(range(min = 0, max = 10), extend("default" = defaults::RETRIES)))]
     pub attempts: Option<u32>,
-    /// Conditions for a retry, one or a list: `connect_failure`, `reset`, `timeout` (of one attempt), and status
-    /// codes such as `503`, `5xx` and `502-504`. Default: `connect_failure`, `reset`, 503.
+    /// Conditions for a retry, one or a list: `connect_failure`, `reset`, `timeout` (of one attempt), status codes
+    /// such as `503`, `5xx` and `502-504`, and names of gRPC statuses such as `unavailable`. Default:
+    /// `connect_failure`, `reset`, 503.
     pub retry_on: Option<OneOrMany<OutcomePattern>>,
     /// Exponential backoff as `FIRST..MAX`: the maximum pause before the first retry, and before any retry. Pauses
     /// are random, from zero up to a maximum that doubles with each retry.
@@ -114,6 +115,13 @@ pub struct Retries {
     /// Whether Weir sends the number of the attempt to the upstream in `x-envoy-attempt-count`.
     #[cfg_attr(test, schemars(extend("default" = false)))]
     pub attempt_count: Option<bool>,
+    /// Whether a request with a header `idempotency-key` may be repeated whatever its method is.
+    #[cfg_attr(test, schemars(extend("default" = true)))]
+    pub idempotency_key: Option<bool>,
+    /// Maximum time for which a retry waits because the response states when to retry. If it states a longer time,
+    /// there is no retry.
+    #[cfg_attr(test, schemars(extend("default" = shown(defaults::MAX_RETRY_WAIT))))]
+    pub max_wait: Option<Duration>,
 }
 
 /// Range of durations as `FIRST..MAX`; `MAX` must be at least `FIRST`.

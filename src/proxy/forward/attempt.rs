@@ -12,10 +12,14 @@ use smallvec::SmallVec;
 
 use super::plan::RetryPlan;
 use crate::headers::Response;
+use crate::limiter::timestamp::Timestamp;
+use crate::limits::ProviderSignals;
 use crate::proxy::body::RequestBody;
 use crate::proxy::failure::ForwardFailure;
+use crate::proxy::grpc;
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
+use crate::rules::cost::RequestEnd;
 use crate::telemetry::metrics::UpstreamOutcome;
 use crate::upstream::Upstream;
 use crate::upstream::endpoint::{Endpoint, PooledConnection};
@@ -199,6 +203,9 @@ impl UpstreamAttempt {
             log.upstream = Some(Rc::clone(&endpoint));
         }
         endpoint.metrics().request_started();
+        if let Some(followed) = &mut context.followed {
+            followed.sent(context.connection.worker.shared.clock.now());
+        }
         Self { endpoint, ended: false }
     }
 
@@ -233,8 +240,12 @@ impl UpstreamAttempt {
         let metrics = self.endpoint.metrics();
         let outcome = outcome(result);
         metrics.request_ended(outcome);
-        if result.is_ok() {
-            let took = context.connection.worker.shared.clock.now().since(context.forwarded_at);
+        if let Ok(response) = result {
+            let now = context.connection.worker.shared.clock.now();
+            let took = now.since(context.forwarded_at);
+            if context.followed.is_some() {
+                record_signals(response, context, now);
+            }
             context.upstream_time = took;
             if let Some(log) = &mut context.log {
                 log.upstream_time = Some(took);
@@ -245,6 +256,21 @@ impl UpstreamAttempt {
             self.endpoint.record_outcome(is_good);
         }
     }
+}
+
+/// Applies what a response signals to the limits that follow the provider.
+// Out of line, because few requests have such limits.
+#[inline(never)]
+fn record_signals(
+    response: &Response<UpstreamResponseBody<RequestBody>>,
+    context: &RequestContext,
+    now: Timestamp,
+) {
+    let Some(followed) = &context.followed else { return };
+    let (status, headers) = (response.status, &response.headers);
+    let call = grpc::call_status(context.is_grpc, &RequestEnd::Responded { status, headers });
+    let wall_clock = context.connection.worker.shared.clock.civil_time_at(now);
+    followed.responded(status, call, ProviderSignals::from_headers(headers, wall_clock), now);
 }
 
 fn outcome(result: &AttemptResult) -> UpstreamOutcome {

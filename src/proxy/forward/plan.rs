@@ -1,10 +1,14 @@
 //! Retry policy of one request.
 
-use http::Method;
+use std::time::Duration;
+
+use http::{HeaderName, request};
 
 use crate::proxy::headers::overrides::RequestOverrides;
 use crate::proxy::timeouts::Timeout;
 use crate::upstream::settings::{RetryOn, UpstreamSettings};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// How often, and after which outcomes, one request may be retried.
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +19,12 @@ pub(in crate::proxy) struct RetryPlan<'a> {
     pub(super) retry_on: &'a RetryOn,
     /// Timeout of each attempt.
     pub(super) per_try_timeout: Option<Timeout>,
+    /// Maximum time for which a retry waits because the upstream asks for it.
+    pub(super) max_wait: Duration,
     /// Whether the upstream receives the number of each attempt.
     sends_attempt_count: bool,
+    /// Whether an `idempotency-key` makes a request repeatable.
+    by_idempotency_key: bool,
 }
 
 impl<'a> RetryPlan<'a> {
@@ -30,7 +38,9 @@ impl<'a> RetryPlan<'a> {
             retries: own.attempts,
             retry_on: &own.on,
             per_try_timeout: own.per_try_timeout.map(Timeout::configured),
+            max_wait: own.max_wait,
             sends_attempt_count: own.attempt_count,
+            by_idempotency_key: own.idempotency_key,
         };
         let Some(overrides) = overrides else { return plan };
         Self {
@@ -42,9 +52,18 @@ impl<'a> RetryPlan<'a> {
     }
 
     /// Whether the request has to be kept for further attempts: it may be retried after it was sent (RFC 9110 section
-    /// 9.2.2), or carries its attempt number.
-    pub(in crate::proxy) fn needs_retry_loop(&self, method: &Method) -> bool {
-        self.retries_sent_requests() && method.is_idempotent() || self.sends_attempt_count
+    /// 9.2.2), or carries its attempt number. `is_call`: it is a gRPC call.
+    pub(in crate::proxy) fn needs_retry_loop(&self, head: &request::Parts, is_call: bool) -> bool {
+        let may_be_refused = is_call && !self.retry_on.grpc_codes.is_empty();
+        self.retries_sent_requests() && (may_be_refused || self.may_repeat(head)) || self.sends_attempt_count
+    }
+
+    /// Whether the upstream cannot distinguish a repeated request from a single one: its method is idempotent, or it has
+    /// a key by which the upstream detects repetitions (draft-ietf-httpapi-idempotency-key-header).
+    pub(super) fn may_repeat(&self, head: &request::Parts) -> bool {
+        let has_key =
+            || head.headers.get(IDEMPOTENCY_KEY).is_some_and(|key| !key.as_bytes().trim_ascii().is_empty());
+        head.method.is_idempotent() || self.by_idempotency_key && has_key()
     }
 
     /// Whether other outcomes than a failed connection are retried.

@@ -1,33 +1,43 @@
 //! Retries of failed attempts.
 //!
 //! A request is sent again only if the upstream cannot distinguish that from a single request. Its method must be
-//! idempotent, its body still available, and none of its response sent to the client. If no connection could be made,
-//! nothing was sent, and another endpoint is tried without these conditions (see [`forward`](super::forward)). A retry
-//! budget limits retries to a share of all requests, so that they do not overload a failing upstream.
+//! idempotent or it must have an `idempotency-key`, its body must still be available, and none of its response sent to
+//! the client. If no connection could be made, nothing was sent, and another endpoint is tried without these conditions
+//! (see [`forward`](super::forward)).
+//!
+//! A retry budget limits retries to a share of all requests, so that they do not overload a failing upstream. A retry is
+//! not made before the time that the upstream has stated, and is charged to the limits that follow the upstream.
 
 use std::pin::pin;
+use std::time::Duration;
 
-use http::{HeaderValue, Method};
+use http::HeaderValue;
 use smallvec::SmallVec;
 
 use super::attempt::{AttemptResult, TriedHosts, attempt, with_request_timeout};
 use super::plan::RetryPlan;
 use crate::jitter::{backoff, full_jitter};
+use crate::limits::ProviderSignals;
 use crate::proxy::body::{ReplayBuffer, RequestBody};
 use crate::proxy::failure::ForwardFailure;
+use crate::proxy::grpc;
 use crate::proxy::headers::overrides::X_ENVOY_ATTEMPT_COUNT;
 use crate::proxy::request_context::RequestContext;
+use crate::rules::cost::RequestEnd;
+use crate::rules::grpc::CallStatus;
 use crate::upstream::Upstream;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::outgoing::OutgoingRequest;
 
-/// Sends a request until an attempt succeeds or ends in a way for which there is no retry.
+/// Sends a request until an attempt succeeds or ends in a way for which there is no retry. `timeout` is the time for all
+/// attempts.
 pub(super) async fn with_retries(
     upstream: &Upstream,
     context: &mut RequestContext,
     request: &OutgoingRequest,
     body: RequestBody,
     plan: &RetryPlan<'_>,
+    timeout: Duration,
 ) -> AttemptResult {
     let settings = &upstream.settings().retries;
     let replay = ReplayBuffer::new(body);
@@ -42,7 +52,7 @@ pub(super) async fn with_retries(
         }
         let body = RequestBody::replayed(&replay);
         let result = attempt(upstream, context, &mut again, body, plan, &mut tried).await;
-        if !is_retriable(plan, &request.head.method, &result, upstream.has_other(&tried)) {
+        if !is_retriable(plan, request, context, &result, upstream.has_other(&tried)) {
             return result;
         }
         // Attempts that only failed to connect count as well.
@@ -53,6 +63,9 @@ pub(super) async fn with_retries(
         if context.upload_has_failed() || !replay.borrow().can_replay() {
             return result;
         }
+        let Some(wait) = wait_for_upstream(plan, request, context, &result, timeout) else {
+            return result;
+        };
         let Some(permit) = upstream.acquire_retry() else {
             return result;
         };
@@ -61,23 +74,69 @@ pub(super) async fn with_retries(
         context.retries = context.retries.saturating_add(1);
         drop(result);
         let (base, max) = settings.backoff;
-        let pause = full_jitter(backoff(base, max, retries));
+        let pause = wait.saturating_add(full_jitter(backoff(base, max, retries)));
         with_request_timeout(&context.timer, pin!(tokio::time::sleep(pause))).await?;
+        if let Some(followed) = &context.followed {
+            followed.charge_retry(context.connection.worker.shared.clock.now());
+        }
     }
 }
 
 /// Whether another attempt is to be made after `result`. `other` tells whether there is an endpoint that has not been
 /// tried.
-fn is_retriable(plan: &RetryPlan<'_>, method: &Method, result: &AttemptResult, other: bool) -> bool {
+fn is_retriable(
+    plan: &RetryPlan<'_>,
+    request: &OutgoingRequest,
+    context: &RequestContext,
+    result: &AttemptResult,
+    other: bool,
+) -> bool {
     let is_wanted = match result {
         // The pooled connection was closed, and the endpoint cannot be reached.
         Err(ForwardFailure::Upstream(UpstreamError::Connect(_) | UpstreamError::ConnectTimeout)) => {
             plan.retry_on.connect_failure && plan.retries_sent_requests() && other
         }
-        Ok(response) => plan.retry_on.matches_status(response.status.as_u16()),
+        Ok(response) => {
+            let end = RequestEnd::Responded { status: response.status, headers: &response.headers };
+            // The configuration states that a call with this status was not processed (gRFC A6), so it may be repeated.
+            if let CallStatus::Known(call) = grpc::call_status(context.is_grpc, &end)
+                && plan.retry_on.grpc_codes.contains(&call.code())
+            {
+                return true;
+            }
+            plan.retry_on.matches_status(response.status.as_u16())
+        }
         Err(ForwardFailure::Upstream(UpstreamError::Reset(_))) => plan.retry_on.reset,
         Err(ForwardFailure::PerTryTimeout(_)) => plan.retry_on.timeout,
         Err(_) => false,
     };
-    method.is_idempotent() && is_wanted
+    plan.may_repeat(&request.head) && is_wanted
+}
+
+/// Returns the time that a retry has to wait before its backoff: until the upstream accepts it, and until no limit that
+/// follows the upstream is paused. `None` if there must not be a retry, or if that takes too long.
+fn wait_for_upstream(
+    plan: &RetryPlan<'_>,
+    request: &OutgoingRequest,
+    context: &RequestContext,
+    result: &AttemptResult,
+    timeout: Duration,
+) -> Option<Duration> {
+    let clock = &context.connection.worker.shared.clock;
+    let now = clock.now();
+    let signals = match result {
+        Ok(response) => ProviderSignals::from_headers(&response.headers, clock.civil_time_at(now)),
+        Err(_) => ProviderSignals::default(),
+    };
+    let paused = context.followed.as_ref().map_or(Duration::ZERO, |followed| followed.paused_for(now));
+    let wait = signals.retry_after.unwrap_or_default().max(paused);
+    let of_call = grpc::call_timeout(&request.head.headers).filter(|_| context.is_grpc);
+    let left = timeout.min(of_call.unwrap_or(Duration::MAX)).saturating_sub(now.since(context.forwarded_at));
+    if signals.forbids_retry || wait > plan.max_wait || !wait.is_zero() && wait >= left {
+        return None;
+    }
+    if let Some(followed) = context.followed.as_ref().filter(|_| !wait.is_zero()) {
+        followed.record_delayed_retry();
+    }
+    Some(wait)
 }

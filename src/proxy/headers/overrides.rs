@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 
+use crate::rules::grpc::GrpcStatus;
 use crate::upstream::settings::RetryOn;
 
 /// Maximum retries that a header may set.
@@ -15,6 +16,7 @@ const MAX_RETRIES: u32 = 10;
 
 const X_ENVOY_MAX_RETRIES: &str = "x-envoy-max-retries";
 const X_ENVOY_RETRY_ON: &str = "x-envoy-retry-on";
+const X_ENVOY_RETRY_GRPC_ON: &str = "x-envoy-retry-grpc-on";
 const X_ENVOY_UPSTREAM_RQ_TIMEOUT_MS: &str = "x-envoy-upstream-rq-timeout-ms";
 const X_ENVOY_UPSTREAM_RQ_PER_TRY_TIMEOUT_MS: &str = "x-envoy-upstream-rq-per-try-timeout-ms";
 
@@ -36,7 +38,7 @@ const OVERRIDE_HEADERS: [&str; 13] = [
     X_ENVOY_UPSTREAM_RQ_PER_TRY_TIMEOUT_MS,
     "x-envoy-expected-rq-timeout-ms",
     "x-envoy-attempt-count",
-    "x-envoy-retry-grpc-on",
+    X_ENVOY_RETRY_GRPC_ON,
     "x-envoy-retriable-status-codes",
     "x-envoy-retriable-header-names",
     "x-envoy-hedge-on-per-try-timeout",
@@ -88,7 +90,13 @@ fn read(headers: &HeaderMap) -> RequestOverrides {
         per_try_timeout: time(X_ENVOY_UPSTREAM_RQ_PER_TRY_TIMEOUT_MS).filter(|time| *time < Duration::MAX),
         retries: number(X_ENVOY_MAX_RETRIES)
             .map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(MAX_RETRIES)),
-        retry_on: text(X_ENVOY_RETRY_ON).map(retry_on),
+        retry_on: match (text(X_ENVOY_RETRY_ON), text(X_ENVOY_RETRY_GRPC_ON)) {
+            (None, None) => None,
+            (on, calls) => Some(RetryOn {
+                grpc_codes: calls.map_or_else(Box::default, grpc_codes),
+                ..on.map_or_else(connect_failure_only, retry_on)
+            }),
+        },
     }
 }
 
@@ -110,6 +118,17 @@ fn retry_on(text: &str) -> RetryOn {
         }
     }
     RetryOn { statuses: statuses.into(), ..on }
+}
+
+/// Returns the condition that applies whatever else is configured: nothing was sent.
+fn connect_failure_only() -> RetryOn {
+    RetryOn { connect_failure: true, ..RetryOn::default() }
+}
+
+/// Parses Envoy's list of gRPC statuses, such as `resource-exhausted`; unknown ones are ignored.
+fn grpc_codes(text: &str) -> Box<[u8]> {
+    let status = |word: &str| GrpcStatus::from_name(&word.trim().replace('-', "_"));
+    text.split(',').filter_map(status).map(GrpcStatus::code).collect()
 }
 
 #[cfg(test)]
@@ -144,6 +163,14 @@ mod tests {
         assert!(on.connect_failure && !on.reset && *on.statuses == [(502, 504)], "{on:?}");
         assert_eq!(take_overrides(&mut outside, false), None);
         assert_eq!((inside.len(), outside.len()), (1, 1));
+    }
+
+    #[test]
+    fn envoy_grpc_retry_conditions_are_read() {
+        let mut given = headers(&[(X_ENVOY_RETRY_GRPC_ON, "unavailable, resource-exhausted,unknown-one")]);
+        let on = take_overrides(&mut given, true).and_then(|overrides| overrides.retry_on).unwrap();
+        assert!(*on.grpc_codes == [14, 8] && on.statuses.is_empty(), "{on:?}");
+        assert!(on.connect_failure && !on.reset, "{on:?}");
     }
 
     #[test]

@@ -81,8 +81,7 @@ pub(in crate::proxy) fn log_decision(
 ) {
     let Some(log) = &mut context.log else { return };
     let Some(summary) = limits.summary(rejecting) else { return };
-    let is_key_logged =
-        log.access_log().is_some_and(AccessLog::shows_keys) && log.view.limits.shows_keys();
+    let is_key_logged = log.access_log().is_some_and(AccessLog::shows_keys) && log.view.limits.shows_keys();
     let key = is_key_logged.then(|| match request {
         Some(request) => log.view.limits.key_text(summary.rule, request),
         None => limits.copied_key_text(summary.rule).map(str::to_owned),
@@ -210,9 +209,8 @@ impl LogRecord {
 
     /// Copies the headers that the upstream receives: `added` ones have precedence over others.
     pub(in crate::proxy) fn copy_headers(&mut self, headers: &HeaderMap, added: &FieldLines) {
-        let find = |name: &HeaderName| {
-            added.get(name).or_else(|| headers.get(name).map(HeaderValue::as_bytes))
-        };
+        let find =
+            |name: &HeaderName| added.get(name).or_else(|| headers.get(name).map(HeaderValue::as_bytes));
         let texts = &mut self.texts;
         texts.authority = headers.get(HOST).map(|value| texts.push(value.as_bytes()));
         texts.user_agent = headers.get(USER_AGENT).map(|value| texts.push(value.as_bytes()));

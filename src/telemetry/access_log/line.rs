@@ -46,9 +46,7 @@ pub(super) fn write_envoy(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
         None => line.push(b'-'),
     }
     let upstream_host = entry.upstream_host.map(str::as_bytes);
-    for value in
-        [entry.x_forwarded_for, entry.user_agent, entry.request_id, entry.authority, upstream_host]
-    {
+    for value in [entry.x_forwarded_for, entry.user_agent, entry.request_id, entry.authority, upstream_host] {
         line.extend_from_slice(b" \"");
         push_escaped(line, value.unwrap_or(b"-"), MAX_VALUE_LENGTH);
         line.push(b'"');

@@ -28,6 +28,7 @@ use super::{
     AdaptiveLimitSample, ElasticSample, MetricTotals, ReloadOutcome, Scrape, SharedLimitSample, SpanMetrics,
     StateFileSample,
 };
+use crate::limiter::feedback::states::FeedbackStatus;
 use crate::tls::key_pair::CertificateValidity;
 use crate::tls::server::ServerHandshakeError;
 
@@ -231,6 +232,7 @@ impl MetricRegistry {
             self.set_gauge(&families::SHARED_INSTANCES, &[("rule", rule)], f64::from(*instances));
             self.set_gauge(&families::SHARED_ERROR_BOUND, &[("rule", rule)], *error_bound);
         }
+        self.set_feedback(&scrape.feedback);
         self.set_gauge(&families::WORKERS, &[], totals.workers as f64);
         self.set_counter(&families::PANICS, &[], panics::count());
         self.set_gauge(&families::PROCESS_START, &[], scrape.start_time.as_secs_f64());
@@ -345,6 +347,18 @@ impl MetricRegistry {
             if let Some(seconds) = seconds {
                 self.set_gauge(family, &labels, seconds);
             }
+        }
+    }
+
+    fn set_feedback(&self, rules: &[(Box<str>, FeedbackStatus)]) {
+        for (rule, status) in rules {
+            let rule = [("rule", &**rule)];
+            self.set_gauge(&families::FEEDBACK_SHARE, &rule, status.share.fraction());
+            self.set_gauge(&families::FEEDBACK_PAUSED, &rule, status.paused_for.as_secs_f64());
+            self.set_gauge(&families::FEEDBACK_KEYS, &rule, status.keys as f64);
+            self.set_counter(&families::FEEDBACK_REJECTIONS, &rule, status.rejections);
+            self.set_counter(&families::FEEDBACK_DECREASES, &rule, status.decreases);
+            self.set_counter(&families::FEEDBACK_DELAYED_RETRIES, &rule, status.delayed_retries);
         }
     }
 

@@ -204,6 +204,24 @@ pub(super) static CONCURRENCY_MIN_LATENCY: Family = gauge(
 );
 pub(super) static CONCURRENCY_KEYS: Family =
     gauge("weir_concurrency_keys", "Keys that have an adaptive concurrency limit of their own.");
+pub(super) static FEEDBACK_SHARE: Family = gauge(
+    "weir_feedback_share",
+    "The smallest share of a rule's limit in force, from 0 to 1, for keys that the provider has rejected.",
+);
+pub(super) static FEEDBACK_PAUSED: Family = gauge(
+    "weir_feedback_paused_seconds",
+    "Time until the provider accepts requests again: the longest pause of a rule's keys.",
+);
+pub(super) static FEEDBACK_KEYS: Family =
+    gauge("weir_feedback_keys", "Keys of a rule whose limit is reduced or paused.");
+pub(super) static FEEDBACK_REJECTIONS: Family =
+    counter("weir_feedback_rejections_total", "Rejections by the provider.");
+pub(super) static FEEDBACK_DECREASES: Family =
+    counter("weir_feedback_decreases_total", "Decreases of a limit because of rejections by the provider.");
+pub(super) static FEEDBACK_DELAYED_RETRIES: Family = counter(
+    "weir_feedback_delayed_retries_total",
+    "Retries that waited because the provider had stated when to retry.",
+);
 
 pub(super) static CONFIG_RELOADS: Family =
     counter("weir_config_reloads_total", "Configuration reads after the first, by outcome.");

@@ -9,6 +9,7 @@ use crate::limiter::adaptive::controller::ControllerState;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::elastic::signal::{Signal, SignalLevel};
+use crate::limiter::feedback::LimitShare;
 use crate::tls::SessionStart;
 use crate::tls::key_pair::CertificateValidity;
 
@@ -43,6 +44,17 @@ fn scrape() -> Scrape {
             },
         }],
         elastic: Some(elastic()),
+        feedback: vec![(
+            "provider".into(),
+            FeedbackStatus {
+                share: LimitShare::from_millionths(250_000),
+                paused_for: Duration::from_millis(1500),
+                keys: 2,
+                rejections: 9,
+                decreases: 3,
+                delayed_retries: 1,
+            },
+        )],
         shared_limits: vec![SharedLimitSample {
             rule: "per-ip".into(),
             instances: 7,
@@ -166,6 +178,9 @@ fn rendered_metrics_sum_all_workers() {
         (r#"weir_concurrency_limit{rule="per-ip"}"#, 12.0),
         (r#"weir_concurrency_keys{rule="per-ip"}"#, 2.0),
         (r#"weir_concurrency_min_latency_seconds{rule="per-ip"}"#, 0.02),
+        (r#"weir_feedback_share{rule="provider"}"#, 0.25),
+        (r#"weir_feedback_paused_seconds{rule="provider"}"#, 1.5),
+        (r#"weir_feedback_rejections_total{rule="provider"}"#, 9.0),
         (r#"weir_shared_error_bound{rule="per-ip"}"#, f64::INFINITY),
         (r#"weir_shared_instances{rule="per-ip"}"#, 7.0),
         (r#"weir_elastic_signal{signal="latency"}"#, 0.02),

@@ -139,10 +139,7 @@ impl Attributes<'_> {
     fn push_numbers(&mut self, entry: &AccessLogEntry<'_>, port: Option<u64>) {
         let retries = u64::from(entry.attempts.saturating_sub(1));
         self.optional_number("server.port", port);
-        self.optional_number(
-            "http.response.status_code",
-            entry.status.map(|status| status.as_u16().into()),
-        );
+        self.optional_number("http.response.status_code", entry.status.map(|status| status.as_u16().into()));
         self.optional_number("http.request.body.size", Some(entry.bytes_received).filter(|bytes| *bytes > 0));
         self.optional_number("http.response.body.size", Some(entry.bytes_sent));
         self.optional_number("weir.retries", Some(retries).filter(|retries| *retries > 0));

@@ -1,4 +1,5 @@
-//! Overrides of single counters: quotas and bans that an operator has set for one key.
+//! Overrides of single counters: quotas and bans that an operator has set for one key, and pauses that a provider has
+//! signalled.
 //!
 //! The state of an overridden counter is in units of its raised quota for as long as the override lasts. It is converted
 //! when the override begins, changes and ends, as a reload converts it when a limit changes. So units used stay used.
@@ -30,6 +31,7 @@ struct KeyOverride {
     limit: LimitId,
     boost: Option<Boost>,
     banned_until: Option<Timestamp>,
+    paused_until: Option<Timestamp>,
 }
 
 /// A raised quota.
@@ -49,8 +51,12 @@ impl Default for KeyOverrides {
 
 impl KeyOverride {
     fn next_end(&self) -> Timestamp {
-        let ends = [self.boost.map(|boost| boost.until), self.banned_until];
+        let ends = [self.boost.map(|boost| boost.until), self.banned_until, self.paused_until];
         ends.into_iter().flatten().min().unwrap_or(Timestamp::END)
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.boost.is_none() && self.banned_until.is_none() && self.paused_until.is_none()
     }
 }
 
@@ -65,9 +71,10 @@ impl KeyOverrides {
 
     /// Changes the overrides of one counter by `edit`, and removes them if nothing is left.
     fn edit(&mut self, key: Fingerprint, limit: LimitId, edit: impl FnOnce(&mut KeyOverride)) {
-        let entry = self.by_key.entry(key).or_insert(KeyOverride { limit, boost: None, banned_until: None });
+        let none = KeyOverride { limit, boost: None, banned_until: None, paused_until: None };
+        let entry = self.by_key.entry(key).or_insert(none);
         edit(entry);
-        if entry.boost.is_none() && entry.banned_until.is_none() {
+        if entry.is_empty() {
             self.by_key.remove(&key);
         }
         self.next_end = self.by_key.values().map(KeyOverride::next_end).min().unwrap_or(Timestamp::END);
@@ -80,7 +87,7 @@ impl KeyOverrides {
             let Some(base) = quotas.get(entry.limit) else { return false };
             entry.boost =
                 entry.boost.and_then(|boost| Some(Boost { quota: boost.change.apply(base)?, ..boost }));
-            entry.boost.is_some() || entry.banned_until.is_some()
+            !entry.is_empty()
         });
     }
 }
@@ -123,6 +130,16 @@ impl Shard {
         (!left.is_zero()).then_some(left)
     }
 
+    /// Time until the pause of `key` ends; `None` if there is none.
+    #[inline]
+    pub(in crate::limiter) fn time_paused(&self, key: Fingerprint, now: Timestamp) -> Option<Duration> {
+        if self.overrides.is_empty() {
+            return None;
+        }
+        let left = self.overrides.by_key.get(&key)?.paused_until?.since(now);
+        (!left.is_zero()).then_some(left)
+    }
+
     /// Ends the overrides whose time is over.
     #[inline]
     pub(in crate::limiter) fn end_overrides(&mut self, now: Timestamp) {
@@ -141,6 +158,9 @@ impl Shard {
             }
             if entry.banned_until.is_some_and(|until| until <= now) {
                 self.set_ban(key, entry.limit, None);
+            }
+            if entry.paused_until.is_some_and(|until| until <= now) {
+                self.overrides.edit(key, entry.limit, |entry| entry.paused_until = None);
             }
         }
     }
@@ -176,6 +196,11 @@ impl Shard {
     /// Bans a counter's key until the given time, or ends its ban.
     pub(in crate::limiter) fn set_ban(&mut self, key: Fingerprint, meter: LimitId, until: Option<Timestamp>) {
         self.overrides.edit(key, meter, |entry| entry.banned_until = until);
+    }
+
+    /// Pauses a counter until `until`, unless it is paused longer.
+    pub(in crate::limiter) fn set_pause(&mut self, key: Fingerprint, meter: LimitId, until: Timestamp) {
+        self.overrides.edit(key, meter, |entry| entry.paused_until = entry.paused_until.max(Some(until)));
     }
 
     /// Frees a counter, so that nothing of its quota is used; returns whether there was one.

@@ -1,0 +1,130 @@
+//! Limits that follow a provider.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::cost::parse_statuses_or_word;
+use super::{map_items, nested_networks};
+use crate::config::config_path::ConfigPath;
+use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::config::{defaults, parse, raw};
+use crate::limiter::feedback::LimitShare;
+use crate::limiter::feedback::controller::ControllerSettings;
+use crate::limiter::percent::Percent;
+use crate::rules::cost::Statuses;
+use crate::rules::feedback::Feedback;
+use crate::rules::grpc::{GrpcStatus, GrpcStatuses};
+use crate::rules::rule::{RuleLimit, Throttle};
+
+const MIN_BOUNDS: RangeInclusive<Percent> = bounds(1_00, 100_00);
+const DECREASE_BOUNDS: RangeInclusive<Percent> = bounds(1_00, 90_00);
+const INCREASE_BOUNDS: RangeInclusive<Percent> = bounds(10, 100_00);
+
+/// Returns bounds in hundredths of a per cent.
+const fn bounds(min: u32, max: u32) -> RangeInclusive<Percent> {
+    Percent::from_hundredths(min)..=Percent::from_hundredths(max)
+}
+
+/// Compiles `feedback` of the rule at `rule_at`, and makes its limits count in finer units.
+pub(super) fn compile(
+    rule: &raw::Rule,
+    throttle: Throttle,
+    limits: &mut [RuleLimit],
+    rule_at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Feedback> {
+    let at = rule_at.key("feedback");
+    let default = raw::FeedbackMap::default();
+    let map = match rule.feedback.as_ref()? {
+        raw::Feedback::Switch(false) => return None,
+        raw::Feedback::Switch(true) => &default,
+        raw::Feedback::Map(map) => map,
+    };
+    check_combination(rule, throttle, at, report);
+    let period = limits.iter().map(|limit| limit.quota.limit().period.duration()).min();
+    let feedback = compile_map(map, period.unwrap_or_default(), at, report);
+    for limit in limits {
+        match limit.quota.to_following() {
+            Some(quota) => limit.quota = quota,
+            None => {
+                let fault = format!("too large for `feedback`, got {}", limit.quota.limit());
+                report.add_value_error(at.single_item(), fault);
+            }
+        }
+    }
+    Some(feedback)
+}
+
+/// Reports other settings of the rule under which a limit cannot follow.
+fn check_combination(rule: &raw::Rule, throttle: Throttle, at: ConfigPath<'_>, report: &mut Diagnostics<'_>) {
+    let other = match throttle {
+        Throttle::Soft { .. } => Some("soft"),
+        Throttle::Elastic(_) => Some("elastic"),
+        Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) => None,
+    };
+    if let Some(other) = other {
+        let fault = ValueError::new(format!("`feedback` cannot be combined with `throttle: {other}`"));
+        report.add_key_error(at, fault.with_hint("use `hard` or `delay`"));
+    }
+    if nested_networks::parts_with_prefixes(rule).next().is_some() {
+        let fault = ValueError::new("`feedback` cannot be combined with `prefixes`");
+        report.add_key_error(at, fault.with_hint("use one rule for each prefix"));
+    }
+}
+
+fn compile_map(
+    map: &raw::FeedbackMap,
+    period: Duration,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Feedback {
+    let mut percent = |raw: &Option<raw::Percentage>, key, range, default| {
+        let given =
+            raw.as_ref().and_then(|raw| report.ok_or_report(at.key(key), read_percentage(&raw.0, &range)));
+        given.unwrap_or(default)
+    };
+    let min = percent(&map.min, "min", MIN_BOUNDS, defaults::FEEDBACK_MIN);
+    let decrease = percent(&map.decrease, "decrease", DECREASE_BOUNDS, defaults::FEEDBACK_DECREASE);
+    let increase = percent(&map.increase, "increase", INCREASE_BOUNDS, defaults::FEEDBACK_INCREASE);
+    let (statuses, calls) = match &map.rejections {
+        Some(raw) => compile_rejections(raw, at.key("rejections"), report),
+        None => ([429..=429].into_iter().collect(), [GrpcStatus::RESOURCE_EXHAUSTED].into_iter().collect()),
+    };
+    Feedback {
+        controller: ControllerSettings::new(LimitShare::from_percent(min), decrease, increase, period),
+        statuses,
+        calls,
+        reads_headers: map.headers.unwrap_or(true),
+    }
+}
+
+fn read_percentage(text: &str, bounds: &RangeInclusive<Percent>) -> Result<Percent, ValueError> {
+    match parse::percentage(text)? {
+        given if bounds.contains(&given) => Ok(given),
+        _ => {
+            let (min, max) = (bounds.start(), bounds.end());
+            Err(ValueError::new(format!("expected {min} to {max}, got {}", quoted(text))))
+        }
+    }
+}
+
+fn compile_rejections(
+    raw: &raw::OneOrMany<raw::OutcomePattern>,
+    at: ConfigPath<'_>,
+    report: &mut Diagnostics<'_>,
+) -> (Statuses, GrpcStatuses) {
+    let mut calls = Vec::new();
+    let statuses = map_items(raw, at, |raw, at| {
+        let text = match raw {
+            raw::OutcomePattern::Code(code) => code.to_string(),
+            raw::OutcomePattern::Pattern(text) => text.clone(),
+        };
+        if let Some(call) = GrpcStatus::from_name(&text) {
+            calls.push(call);
+            return None;
+        }
+        let expected = "status codes such as `429`, or gRPC statuses such as `resource_exhausted`";
+        report.ok_or_report(at, parse_statuses_or_word(GrpcStatus::names(), expected, &text))
+    });
+    (statuses.into_iter().collect(), calls.into_iter().collect())
+}

@@ -1,0 +1,113 @@
+//! Retries that respect what the provider states, and that are charged to its limit.
+
+use std::time::Duration;
+
+use super::{OK, origin_with_first, response};
+use crate::support::{Client, Origin, Request, Weir, config_with, wait};
+
+fn start(origin: &Origin, retries: &str, rule: &str) -> Weir {
+    Weir::start(&config_with(
+        crate::support::LISTENER,
+        &format!("{{ address: '{}', retries: {retries} }}", origin.address()),
+        &format!("rules:\n  - {rule}\n"),
+    ))
+}
+
+const RETRIES: &str = "{ attempts: 2, retry_on: [429, 503], backoff: 1ms }";
+const RULE: &str = "{ name: provider, limit: 10/d, feedback: true }";
+
+fn busy() -> String {
+    response("503 Busy", "")
+}
+
+fn payment() -> Request {
+    Request::post("/charges", "amount=100")
+}
+
+#[test]
+fn request_with_an_idempotency_key_is_retried_whatever_its_method_is() {
+    let origin = origin_with_first(busy(), 1);
+    let weir = start(&origin, RETRIES, RULE);
+    let request = payment().header("idempotency-key", "\"8e03978e-40d5-43dd-bc93-6894a57f9324\"");
+    assert_eq!(Client::connect(weir.address()).fetch(&request).status, 200);
+    let seen = origin.requests();
+    assert_eq!(seen.len(), 2);
+    let keys: Vec<_> = seen.iter().map(|seen| seen.head.get("idempotency-key").unwrap().to_owned()).collect();
+    assert_eq!(keys[0], keys[1], "the upstream detects the repetition");
+    assert!(seen.iter().all(|seen| seen.body.length == 10));
+}
+
+#[test]
+fn request_without_a_key_is_not_retried_nor_if_keys_are_turned_off() {
+    let origin = origin_with_first(busy(), 10);
+    let weir = start(&origin, RETRIES, RULE);
+    assert_eq!(Client::connect(weir.address()).fetch(&payment()).status, 503);
+    assert_eq!(Client::connect(weir.address()).fetch(&payment().header("idempotency-key", " ")).status, 503);
+    let off = RETRIES.replace("attempts", "idempotency_key: false, attempts");
+    let weir = start(&origin, &off, RULE);
+    let request = payment().header("idempotency-key", "one");
+    assert_eq!(Client::connect(weir.address()).fetch(&request).status, 503);
+    assert_eq!(origin.requests().len(), 3);
+}
+
+#[test]
+fn retry_is_charged_to_the_limit_that_follows_the_provider() {
+    let origin = origin_with_first(busy(), 2);
+    let weir = start(&origin, RETRIES, RULE);
+    assert_eq!(Client::connect(weir.address()).get("/").status, 200);
+    let shown = Client::connect(weir.address()).get("/");
+    assert_eq!(shown.header("x-ratelimit-remaining"), "6", "three attempts, and this request: {shown:?}");
+    let origin = origin_with_first(busy(), 2);
+    let weir = start(&origin, RETRIES, "{ name: inbound, limit: 10/d }");
+    assert_eq!(Client::connect(weir.address()).get("/").status, 200);
+    let shown = Client::connect(weir.address()).get("/");
+    assert_eq!(shown.header("x-ratelimit-remaining"), "8", "a limit of clients counts requests: {shown:?}");
+}
+
+#[test]
+fn retry_waits_for_the_time_that_the_provider_states() {
+    let origin = origin_with_first(response("429 Too Many Requests", "retry-after: 1\r\n"), 1);
+    let weir = start(&origin, RETRIES, RULE);
+    let before = wait::now();
+    assert_eq!(Client::connect(weir.address()).get("/").status, 200);
+    assert!(before.elapsed() >= Duration::from_secs(1), "not before the provider accepts it");
+    assert_eq!(weir.metric("weir_feedback_delayed_retries_total", &[("rule", "provider")]), 1.0);
+    // Also without a limit that follows.
+    let origin = origin_with_first(response("503 Busy", "retry-after: 1\r\n"), 1);
+    let weir = start(&origin, RETRIES, "{ name: inbound, limit: 10/d }");
+    let before = wait::now();
+    assert_eq!(Client::connect(weir.address()).get("/").status, 200);
+    assert!(before.elapsed() >= Duration::from_secs(1));
+}
+
+#[test]
+fn there_is_no_retry_if_the_stated_time_is_too_long() {
+    for retries in [RETRIES.to_owned(), RETRIES.replace("attempts", "max_wait: 1m, attempts")] {
+        let origin = origin_with_first(response("429 Too Many Requests", "retry-after: 20\r\n"), 10);
+        let weir = start(&origin, &retries, RULE);
+        let response = Client::connect(weir.address()).get("/");
+        assert_eq!((response.status, response.header("retry-after")), (429, "20"), "{retries}");
+        assert_eq!(origin.requests().len(), 1);
+    }
+}
+
+#[test]
+fn retry_waits_while_another_response_has_paused_the_limit() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        let text = match (turn.head.word(1), turn.head.get("x-envoy-attempt-count")) {
+            ("/last", _) => response("200 OK", "x-ratelimit-remaining: 0\r\nx-ratelimit-reset: 1\r\n"),
+            ("/busy", Some("1")) => busy(),
+            _ => OK.to_owned(),
+        };
+        turn.send(text)?;
+        Ok(crate::support::AfterResponse::Keep)
+    });
+    let retries = RETRIES.replace("attempts", "attempt_count: true, attempts");
+    let rule = "{ name: provider, limit: 10/d, feedback: true, throttle: delay 3s }";
+    let weir = start(&origin, &retries, rule);
+    let before = wait::now();
+    assert_eq!(Client::connect(weir.address()).get("/last").status, 200);
+    assert_eq!(Client::connect(weir.address()).get("/busy").status, 200);
+    assert!(before.elapsed() >= Duration::from_secs(1), "not before the provider accepts it");
+}
