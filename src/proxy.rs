@@ -15,6 +15,7 @@ mod decide;
 mod failure;
 mod finish;
 mod forward;
+mod forward_proxy;
 mod grpc;
 mod headers;
 mod local_reply;
@@ -38,6 +39,7 @@ pub use self::worker::run;
 use crate::clock::Clock;
 use crate::drain::DrainManager;
 use crate::engine::Policy;
+use crate::forward_proxy::ForwardProxy;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::SignalSet;
 use crate::observe::key_writer::LogKeys;
@@ -94,6 +96,8 @@ pub struct Generation {
     pub elastic: SignalSet,
     /// TLS configuration by listener.
     pub tls: Box<[Option<Arc<TlsServer>>]>,
+    /// Forward proxies by listener.
+    pub forward_proxies: Box<[Option<Arc<ForwardProxy>>]>,
     /// The access log, if one is configured.
     pub access_log: Option<AccessLog>,
     /// How operators see keys; `None` for the default.

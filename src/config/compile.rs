@@ -13,6 +13,7 @@ mod counters;
 mod descriptors;
 mod domain;
 mod endpoints;
+mod forward_proxy;
 mod geo;
 mod grpc;
 mod jwt;
@@ -122,6 +123,7 @@ pub(super) fn compile(
         central,
         listeners: compiled_listeners.listeners,
         listener_tls: compiled_listeners.tls,
+        forward_proxies: compiled_listeners.forward_proxies,
         workers: worker_count(raw.workers),
         upstreams: upstreams.settings,
         upstream_tls: upstreams.tls,

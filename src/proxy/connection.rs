@@ -122,10 +122,15 @@ impl DownstreamConnection {
         self.certificate().is_none() && settings.client_certificate_proxies.contains(self.peer)
     }
 
+    /// Whether the listener is a forward proxy.
+    pub(super) fn is_forward_proxy(&self) -> bool {
+        self.worker.view().forward_proxy(self.listener).is_some()
+    }
+
     /// Returns the properties of this connection from which headers of its requests are set, on behalf of `client`.
     pub(super) fn hop(&self, client: ClientAddress, random: u128) -> Hop<'_> {
         let tls = self.tls.as_deref();
-        Hop { tls, peer: self.peer, peer_text: &self.peer_text, client, random }
+        Hop { tls, peer: self.peer, peer_text: &self.peer_text, client, random, via: None }
     }
 
     /// Starts a request whose head is complete, and returns its timer. Over HTTP/1.1, a connection has one timer for

@@ -11,7 +11,7 @@ mod validate;
 
 use std::net::IpAddr;
 
-use http::header::{CONNECTION, HOST, UPGRADE};
+use http::header::{CONNECTION, HOST, UPGRADE, VIA};
 use http::{HeaderName, HeaderValue, Version, request};
 
 pub(super) use self::flags::{Expectation, RequestHeaderFlags};
@@ -49,6 +49,8 @@ pub(super) struct Hop<'a> {
     pub(super) client: ClientAddress,
     /// 128 random bits for the request ID.
     pub(super) random: u128,
+    /// Value of `Via`, if the request came to a forward proxy for another destination.
+    pub(super) via: Option<&'a HeaderValue>,
 }
 
 /// Changes the headers of an upstream's response into those for the client.
@@ -104,7 +106,11 @@ pub(super) fn prepare_request(
     }
     let overrides =
         if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
-    forwarded::set_forwarded_headers(headers, flags, hop, field_lines);
+    match hop.via {
+        None => forwarded::set_forwarded_headers(headers, flags, hop, field_lines),
+        // The destination belongs to someone else, and learns nothing about the client.
+        Some(via) => drop(headers.append(VIA, via.clone())),
+    }
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, upgrade.clone());

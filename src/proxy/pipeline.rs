@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use http::{StatusCode, request};
+use http::{Method, StatusCode, request};
 use hyper::body::Body as _;
+use hyper::upgrade::OnUpgrade;
 
 use super::body::{DownstreamBody, RequestBody, ResponseBody};
 use super::connection::DownstreamConnection;
@@ -15,6 +16,7 @@ use super::failure::ForwardFailure;
 use super::fallback::IncomingRequest;
 use super::finish;
 use super::forward::{AttemptResult, forward, response_timeout};
+use super::forward_proxy::NextHop;
 use super::grpc;
 use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
@@ -24,7 +26,7 @@ use super::tunnel;
 use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::headers::{FieldLines, Response};
-use crate::identify::{self, Attributes, client_ip, identify};
+use crate::identify::{Attributes, client_ip, identify};
 use crate::limiter::timestamp::{Timestamp, saturating_millis};
 use crate::limits::{self, Admission, AppliedLimits, DecisionSummary, PendingLimits};
 use crate::overload::LoadShed;
@@ -55,7 +57,7 @@ pub(super) fn handle(
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return ready(local_reply::overloaded(context, by, pending));
     }
-    let flags = match validate(connection, &mut head, &view.policy.identify) {
+    let flags = match validate(connection, &mut head, &view) {
         Ok(flags) => flags,
         Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
     };
@@ -65,7 +67,16 @@ pub(super) fn handle(
         return ready(local_reply::malformed(context, InvalidRequest::Malformed));
     };
     attributes.certificate = connection.certificate();
-    let hop = connection.hop(attributes.client, worker.random());
+    let next_hop = match NextHop::of_request(connection, &view, &head, &attributes) {
+        Ok(next_hop) => next_hop,
+        Err(refusal) => {
+            let unread = PendingBody::new(flags.expectation(), body);
+            return ready(local_reply::refused(context, refusal, unread));
+        }
+    };
+    let via = next_hop.via(head.version);
+    context.is_forward_proxied = next_hop.is_forward_proxied();
+    let hop = Hop { via: via.as_ref(), ..connection.hop(attributes.client, worker.random()) };
     set_client(&mut context, &hop, flags, &view, &attributes);
     let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
@@ -99,7 +110,7 @@ pub(super) fn handle(
         }
     };
     log_admission(&mut context, &pending, &attributes);
-    let upstream = view.upstream(&attributes).map(Rc::clone);
+    let upstream = next_hop.upstream(&view, &attributes);
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
     context.settlement = pending.settlement(&view.limits);
@@ -142,6 +153,11 @@ fn admit(
     }
     context.is_grpc = grpc::is_grpc_call(head);
     context.upgrade.stream = stream;
+    if head.method == Method::CONNECT {
+        // Not a call, whatever its content type is: a reply to a call has the status 200.
+        (context.upgrade.is_connect, context.is_grpc) = (true, false);
+        context.upgrade.stream = head.extensions.remove::<OnUpgrade>();
+    }
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
     if let Err(by) = admission {
         worker.metrics.record_load_shed(by);
@@ -153,11 +169,12 @@ fn admit(
 fn validate(
     connection: &DownstreamConnection,
     head: &mut request::Parts,
-    settings: &identify::IdentifySettings,
+    view: &GenerationView,
 ) -> Result<RequestHeaderFlags, InvalidRequest> {
     headers::normalise_length(head)?;
-    let flags = headers::validate(head, connection.limits.headers)?;
-    let believed = || connection.may_forward_certificates(settings);
+    let accepts_connect = head.method == Method::CONNECT && view.forward_proxy(connection.listener).is_some();
+    let flags = headers::validate(head, connection.limits.headers, accepts_connect)?;
+    let believed = || connection.may_forward_certificates(&view.policy.identify);
     headers::sanitize_certificate(&mut head.headers, flags, believed);
     headers::join_cookies(head);
     Ok(flags)
@@ -253,7 +270,8 @@ fn prepare(
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(&mut head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
-    for mark in pending.limits().mark_values(view) {
+    let marks = (!context.is_forward_proxied).then(|| pending.limits().mark_values(view));
+    for mark in marks.into_iter().flatten() {
         head.headers.append(X_WEIR_OVER_LIMIT, mark);
     }
     if let Some(log) = &mut context.log {
@@ -300,6 +318,7 @@ fn respond(
         Ok(response) if response.status == StatusCode::SWITCHING_PROTOCOLS => {
             switch_protocols(context, limits, response)
         }
+        Ok(response) if context.upgrade.is_connect => open_tunnel(context, limits, response),
         Ok(response) => {
             upstream.inspect(|upstream| upstream.record_success());
             forward_response(context, limits, response)
@@ -351,6 +370,20 @@ fn switch_protocols(
     } else {
         headers::prepare_upgrade_response(&mut headers);
     }
+    context.respond_with(status, ResponseFlag::None);
+    if let Some(upstream) = body.into_tunnel() {
+        tunnel::start(context, upstream);
+    }
+    Response { status, headers, body: ResponseBody::empty() }
+}
+
+/// Returns the response to a CONNECT whose destination is connected.
+fn open_tunnel(
+    mut context: Box<RequestContext>,
+    limits: &mut AppliedLimits,
+    Response { status, headers, body }: Response<UpstreamResponseBody<RequestBody>>,
+) -> DownstreamResponse {
+    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
     context.respond_with(status, ResponseFlag::None);
     if let Some(upstream) = body.into_tunnel() {
         tunnel::start(context, upstream);

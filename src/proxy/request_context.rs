@@ -33,6 +33,8 @@ pub(super) struct RequestContext {
     pub(super) permit: Option<InFlightPermit>,
     /// Whether it is a gRPC call, whose outcome is in `grpc-status`.
     pub(super) is_grpc: bool,
+    /// Whether it came to a forward proxy and its target names the destination.
+    pub(super) is_forward_proxied: bool,
     /// The client's address or network, by which an upstream distributes its requests.
     pub(super) client: IpAddr,
     /// Location of the client, if there is a database of countries.
@@ -70,7 +72,9 @@ pub(super) struct RequestContext {
 pub(super) struct UpgradeRequest {
     /// The protocol, if it may be forwarded.
     pub(super) protocol: Option<HeaderValue>,
-    /// The stream of an extended CONNECT (RFC 8441).
+    /// Whether the method is CONNECT: the client wants a tunnel to the destination.
+    pub(super) is_connect: bool,
+    /// The stream of a CONNECT, extended (RFC 8441) or not.
     pub(super) stream: Option<OnUpgrade>,
 }
 
@@ -106,6 +110,7 @@ impl RequestContext {
             timer,
             permit: None,
             is_grpc: false,
+            is_forward_proxied: false,
             client: connection.peer,
             location: None,
             upgrade: UpgradeRequest::default(),

@@ -19,6 +19,16 @@ impl Routes {
         if self.0.is_empty() {
             return Some(0);
         }
-        self.0.iter().position(|matcher| matches!(matcher.matches(request), Match::Yes(_)))
+        self.0.iter().position(|matcher| takes(matcher, request))
     }
+
+    /// Returns the position of the upstream that takes a request whose target names its destination; `None` if none
+    /// does. Only upstreams with a condition on the host are considered: others are meant for requests to this process.
+    pub fn choose_by_host(&self, request: &Attributes<'_>) -> Option<usize> {
+        self.0.iter().position(|matcher| !matcher.hosts.is_empty() && takes(matcher, request))
+    }
+}
+
+fn takes(matcher: &Matcher, request: &Attributes<'_>) -> bool {
+    matches!(matcher.matches(request), Match::Yes(_))
 }

@@ -21,6 +21,7 @@ mod elastic;
 mod examples;
 mod explain;
 mod fallback;
+mod forward_proxy;
 mod forwarding;
 mod geo;
 mod hostile;

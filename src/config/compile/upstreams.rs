@@ -50,6 +50,7 @@ pub(super) fn compile(
             None
         }
         (None, None) if raw.listeners.is_none() && raw.rls.is_some() => Some(CompiledUpstreams::default()),
+        (None, None) if are_all_forward_proxies(raw) => Some(CompiledUpstreams::default()),
         (None, None) => {
             if !report.is_reported(upstream_at) && !report.is_reported(upstreams_at) {
                 report.add_value_error(upstream_at, "missing, `upstream` is required");
@@ -59,6 +60,16 @@ pub(super) fn compile(
             Some(CompiledUpstreams::default())
         }
     }
+}
+
+/// Whether every listener is a forward proxy, which needs no upstream.
+fn are_all_forward_proxies(raw: &raw::Root) -> bool {
+    let is_forward_proxy = |listener: &raw::Listener| match listener {
+        raw::Listener::Address(_) => false,
+        raw::Listener::Map(map) => map.forward_proxy.as_ref().is_some_and(raw::ForwardProxy::is_on),
+    };
+    let mut listeners = raw.listeners.iter().flat_map(|list| list.items()).peekable();
+    listeners.peek().is_some() && listeners.all(|(_, listener)| is_forward_proxy(listener))
 }
 
 fn compile_single(
