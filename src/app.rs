@@ -244,6 +244,7 @@ fn build_app(
         config.store.as_ref().map(|_| store::handle::StoreHandle::new(&limiter)).unzip();
     let shared = Arc::new(ProxyState {
         generation: Arc::clone(generations.engine.current()),
+        listeners: config.listeners.iter().map(|listener| listener.name.clone()).collect(),
         limiter,
         store: store_handle,
         clock,

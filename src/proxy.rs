@@ -58,6 +58,8 @@ use crate::upstream::cluster::Cluster;
 pub struct ProxyState {
     /// The generation of the configuration in force.
     pub generation: Arc<ArcSwap<Generation>>,
+    /// Names of the listeners.
+    pub listeners: Box<[Box<str>]>,
     /// The rate limit counters.
     pub limiter: Arc<Limiter>,
     /// The store that counts shared limits, if one is configured.

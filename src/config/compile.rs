@@ -89,6 +89,7 @@ pub(super) fn compile(
     let mut context = CompileContext {
         files,
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
+        listeners: compiled_listeners.listeners.iter().map(|listener| listener.name.clone()).collect(),
         has_geo_database: is_given(|geo| &geo.database) || report.is_reported(root.key("geo")),
         has_asn_database: is_given(|geo| &geo.asn_database) || report.is_reported(root.key("geo")),
         has_plans: raw.plans.is_some() || report.is_reported(root.key("plans")),

@@ -56,9 +56,9 @@ pub use self::upstreams::{
 };
 pub use self::values::{
     Address, Asn, CollectorAddress, Continent, Country, Destination, Duration, Factor, FileName,
-    HeaderPattern, HeaderValues, HostPattern, Json, List, LogFormat, Method, Network, Networks, OneOrMany,
-    OrOff, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress,
-    ZeroOrMany,
+    HeaderPattern, HeaderValues, HostPattern, Json, List, ListenerName, LogFormat, Method, Network, Networks,
+    OneOrMany, OrOff, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords,
+    UpstreamAddress, ZeroOrMany,
 };
 #[cfg(test)]
 use super::defaults;

@@ -38,7 +38,7 @@ pub(super) async fn forward(
     }
     let plan = RetryPlan::new(upstream.settings(), overrides);
     let timeout = response_timeout(Some(upstream), overrides);
-    if !context.is_forward_proxied {
+    if !context.hides_client {
         let expected = saturating_millis(timeout.time);
         request.added_headers.push_number(&X_ENVOY_EXPECTED_RQ_TIMEOUT_MS, expected);
     }

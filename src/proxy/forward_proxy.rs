@@ -17,36 +17,37 @@ use crate::upstream::Upstream;
 
 /// Where a request is sent.
 #[derive(Debug)]
-pub(super) enum NextHop {
+pub(super) enum NextHop<'v> {
     /// The upstream of its route, as on a reverse proxy.
     Route,
     /// The upstream that is configured for the host that the target names.
-    Configured(Rc<DestinationPool>, Rc<Upstream>),
+    Configured(&'v DestinationPool, &'v Rc<Upstream>),
     /// The destination that the target names.
-    Destination(Rc<DestinationPool>, Destination),
+    Destination(&'v DestinationPool, Destination),
+    /// Nowhere: the forward proxy does not serve it.
+    Refused(Refusal),
 }
 
-impl NextHop {
+impl<'v> NextHop<'v> {
     /// Returns where a request that arrived on `connection` is sent.
-    ///
-    /// # Errors
-    /// The reason why the forward proxy does not serve it.
     pub(super) fn of_request(
         connection: &DownstreamConnection,
-        view: &GenerationView,
+        view: &'v GenerationView,
         head: &request::Parts,
         attributes: &Attributes<'_>,
-    ) -> Result<Self, Refusal> {
+    ) -> Self {
         match view.forward_proxy(connection.listener) {
-            None => Ok(Self::Route),
-            Some(pool) => Self::of_proxy_request(pool, connection, view, head, attributes),
+            None => Self::Route,
+            Some(pool) => {
+                Self::of_proxy_request(pool, connection, view, head, attributes).unwrap_or_else(Self::Refused)
+            }
         }
     }
 
     fn of_proxy_request(
-        pool: &Rc<DestinationPool>,
+        pool: &'v DestinationPool,
         connection: &DownstreamConnection,
-        view: &GenerationView,
+        view: &'v GenerationView,
         head: &request::Parts,
         attributes: &Attributes<'_>,
     ) -> Result<Self, Refusal> {
@@ -61,17 +62,17 @@ impl NextHop {
         if head.method == Method::CONNECT {
             let destination = Destination::of_connect(authority.as_str()).ok_or(Refusal::Malformed)?;
             proxy.check(&destination, true)?;
-            return Ok(Self::Destination(Rc::clone(pool), destination));
+            return Ok(Self::Destination(pool, destination));
         }
-        if let Some(upstream) = view.upstream_by_host(attributes) {
-            return Ok(Self::Configured(Rc::clone(pool), Rc::clone(upstream)));
+        if let Some(upstream) = view.upstream_for_destination(attributes) {
+            return Ok(Self::Configured(pool, upstream));
         }
         let is_secure = head.uri.scheme_str() == Some("https");
         let destination = Destination::of_url(authority.as_str(), is_secure).ok_or(Refusal::Malformed)?;
         match proxy.check(&destination, false) {
             // Over HTTP/2, every request names its authority, also one that is meant for Weir itself.
             Err(Refusal::Loop) if view.upstream(attributes).is_some() => Ok(Self::Route),
-            checked => checked.map(|()| Self::Destination(Rc::clone(pool), destination)),
+            checked => checked.map(|()| Self::Destination(pool, destination)),
         }
     }
 
@@ -79,26 +80,19 @@ impl NextHop {
     pub(super) fn upstream(self, view: &GenerationView, attributes: &Attributes<'_>) -> Option<Rc<Upstream>> {
         match self {
             Self::Route => view.upstream(attributes).map(Rc::clone),
-            Self::Configured(_, upstream) => Some(upstream),
+            Self::Configured(_, upstream) => Some(Rc::clone(upstream)),
             Self::Destination(pool, destination) => Some(pool.upstream(destination)),
-        }
-    }
-
-    /// Whether the target of the request names its destination.
-    pub(super) const fn is_forward_proxied(&self) -> bool {
-        match self {
-            Self::Route => false,
-            Self::Configured(..) | Self::Destination(..) => true,
+            Self::Refused(_) => None,
         }
     }
 
     /// Returns the value of `Via` for a request that arrived in this version; `None` on a reverse proxy, which acts as
     /// the origin server.
-    pub(super) fn via(&self, version: Version) -> Option<HeaderValue> {
+    pub(super) fn via(&self, version: Version) -> Option<&'v HeaderValue> {
         match self {
-            Self::Route => None,
+            Self::Route | Self::Refused(_) => None,
             Self::Configured(pool, _) | Self::Destination(pool, _) => {
-                Some(pool.proxy().identity().via(version).clone())
+                Some(pool.proxy().identity().via(version))
             }
         }
     }

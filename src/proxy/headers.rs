@@ -4,6 +4,8 @@ pub(super) mod extended_connect;
 pub(super) mod identity;
 pub(super) mod overrides;
 
+pub(super) mod rewrite;
+
 mod flags;
 mod forwarded;
 mod sanitize;
@@ -51,6 +53,8 @@ pub(super) struct Hop<'a> {
     pub(super) random: u128,
     /// Value of `Via`, if the request came to a forward proxy for another destination.
     pub(super) via: Option<&'a HeaderValue>,
+    /// Whether the upstream belongs to somebody else and learns nothing about the client.
+    pub(super) hides_client: bool,
 }
 
 /// Changes the headers of an upstream's response into those for the client.
@@ -106,10 +110,11 @@ pub(super) fn prepare_request(
     }
     let overrides =
         if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
-    match hop.via {
-        None => forwarded::set_forwarded_headers(headers, flags, hop, field_lines),
-        // The destination belongs to someone else, and learns nothing about the client.
-        Some(via) => drop(headers.append(VIA, via.clone())),
+    if let Some(via) = hop.via {
+        headers.append(VIA, via.clone());
+    }
+    if !hop.hides_client {
+        forwarded::set_forwarded_headers(headers, flags, hop, field_lines);
     }
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));

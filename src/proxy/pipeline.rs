@@ -26,7 +26,7 @@ use super::tunnel;
 use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::headers::{FieldLines, Response};
-use crate::identify::{Attributes, client_ip, identify};
+use crate::identify::{Attributes, IdentifySettings, MalformedPath, client_ip, identify};
 use crate::limiter::timestamp::{Timestamp, saturating_millis};
 use crate::limits::{self, Admission, AppliedLimits, DecisionSummary, PendingLimits};
 use crate::overload::LoadShed;
@@ -57,27 +57,20 @@ pub(super) fn handle(
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return ready(local_reply::overloaded(context, by, pending));
     }
-    let flags = match validate(connection, &mut head, &view) {
+    let flags = match validate(&mut context, &mut head, &view) {
         Ok(flags) => flags,
         Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
     };
-    let (civil, settings) = (worker.shared.clock.civil_time_at(now), &view.policy.identify);
-    let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil);
-    let Ok(mut attributes) = identified else {
+    let Ok(attributes) = identify_request(connection, &head, &view.policy.identify, now) else {
         return ready(local_reply::malformed(context, InvalidRequest::Malformed));
     };
-    attributes.certificate = connection.certificate();
-    let next_hop = match NextHop::of_request(connection, &view, &head, &attributes) {
-        Ok(next_hop) => next_hop,
-        Err(refusal) => {
-            let unread = PendingBody::new(flags.expectation(), body);
-            return ready(local_reply::refused(context, refusal, unread));
-        }
-    };
-    let via = next_hop.via(head.version);
-    context.is_forward_proxied = next_hop.is_forward_proxied();
-    let hop = Hop { via: via.as_ref(), ..connection.hop(attributes.client, worker.random()) };
+    let next_hop = NextHop::of_request(connection, &view, &head, &attributes);
+    let hop = connection.hop(attributes.client, worker.random(), next_hop.via(head.version));
     set_client(&mut context, &hop, flags, &view, &attributes);
+    if let NextHop::Refused(refusal) = next_hop {
+        let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
+        return ready(local_reply::refused(context, refusal, unread));
+    }
     let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Exempt, &attributes);
@@ -89,8 +82,7 @@ pub(super) fn handle(
         Selection::Denied(rule, denial) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
-            log_rejection(&mut context, &mut head, flags, &hop);
-            let unread = PendingBody::new(flags.expectation(), body);
+            let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
             return ready(local_reply::denied(context, &view.policy.denied, denial, unread));
         }
     };
@@ -104,8 +96,7 @@ pub(super) fn handle(
             // Looked up before logging, which rewrites the head for the upstream.
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
             log_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
-            log_rejection(&mut context, &mut head, flags, &hop);
-            let unread = PendingBody::new(flags.expectation(), body);
+            let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
             return ready(local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread));
         }
     };
@@ -153,11 +144,6 @@ fn admit(
     }
     context.is_grpc = grpc::is_grpc_call(head);
     context.upgrade.stream = stream;
-    if head.method == Method::CONNECT {
-        // Not a call, whatever its content type is: a reply to a call has the status 200.
-        (context.upgrade.is_connect, context.is_grpc) = (true, false);
-        context.upgrade.stream = head.extensions.remove::<OnUpgrade>();
-    }
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
     if let Err(by) = admission {
         worker.metrics.record_load_shed(by);
@@ -167,17 +153,42 @@ fn admit(
 
 /// Validates the head of a request, and removes headers that the client must not set.
 fn validate(
-    connection: &DownstreamConnection,
+    context: &mut RequestContext,
     head: &mut request::Parts,
     view: &GenerationView,
 ) -> Result<RequestHeaderFlags, InvalidRequest> {
+    let connection = Rc::clone(&context.connection);
     headers::normalise_length(head)?;
     let accepts_connect = head.method == Method::CONNECT && view.forward_proxy(connection.listener).is_some();
     let flags = headers::validate(head, connection.limits.headers, accepts_connect)?;
+    if accepts_connect {
+        expect_tunnel(context, head);
+    }
     let believed = || connection.may_forward_certificates(&view.policy.identify);
     headers::sanitize_certificate(&mut head.headers, flags, believed);
     headers::join_cookies(head);
     Ok(flags)
+}
+
+/// Returns the attributes of a request that arrived on `connection`.
+#[inline]
+fn identify_request<'a>(
+    connection: &'a DownstreamConnection,
+    head: &'a request::Parts,
+    settings: &'a IdentifySettings,
+    now: Timestamp,
+) -> Result<Attributes<'a>, MalformedPath> {
+    let civil = connection.worker.shared.clock.civil_time_at(now);
+    let mut attributes = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil)?;
+    (attributes.certificate, attributes.listener) = (connection.certificate(), connection.listener_name());
+    Ok(attributes)
+}
+
+/// Marks a request as one for a tunnel. It is no gRPC call, whatever its content type is: a reply to a call has the
+/// status 200, which would tell the client that the tunnel exists.
+fn expect_tunnel(context: &mut RequestContext, head: &mut request::Parts) {
+    (context.upgrade.is_connect, context.is_grpc) = (true, false);
+    context.upgrade.stream = head.extensions.remove::<OnUpgrade>();
 }
 
 /// Records the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
@@ -189,6 +200,7 @@ fn set_client(
     attributes: &Attributes<'_>,
 ) {
     let ip = hop.client.ip;
+    context.hides_client = hop.hides_client;
     context.connection.worker.warn_of_untrusted_proxy(hop, flags);
     context.client = client_ip::network(ip, 32, view.policy.identify.ipv6_prefix);
     if let Some(location) = view.locate(ip) {
@@ -212,17 +224,20 @@ fn set_route(
     }
 }
 
-/// Records for the log the headers of a rejected request as the upstream would have received them.
+/// Records for the log the headers of a rejected request as the upstream would have received them. Returns its unread
+/// body.
 fn log_rejection(
     context: &mut RequestContext,
     head: &mut request::Parts,
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
-) {
+    body: DownstreamBody,
+) -> PendingBody {
     if let Some(log) = &mut context.log {
         let _ = headers::prepare_request(head, flags, hop, &[], None);
         log.copy_headers(&head.headers);
     }
+    PendingBody::new(flags.expectation(), body)
 }
 
 /// Records for the log how the limits that are counted here admit a request, unless the store or another service has yet
@@ -265,18 +280,24 @@ fn prepare(
             context.timer.require_min_rate(Rc::clone(scarcity), !context.is_grpc);
         }
     }
+    let rewrite = upstream.map(|upstream| &upstream.settings().rewrite);
+    context.hides_client |= rewrite.is_some_and(|rewrite| rewrite.hides_client);
+    let hop = &Hop { hides_client: context.hides_client, ..*hop };
     let mut added_headers = FieldLines::default();
     let added = can_serialize_directly(context, pending, upstream).then_some(&mut added_headers);
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(&mut head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
-    let marks = (!context.is_forward_proxied).then(|| pending.limits().mark_values(view));
+    let marks = (!context.hides_client).then(|| pending.limits().mark_values(view));
     for mark in marks.into_iter().flatten() {
         head.headers.append(X_WEIR_OVER_LIMIT, mark);
     }
     if let Some(log) = &mut context.log {
         log.copy_headers(&head.headers);
         log.inject_trace_context(&mut head.headers);
+    }
+    if let Some(rewrite) = rewrite {
+        headers::rewrite::rewrite_head(&mut head, rewrite);
     }
     // HTTP/2 has no raw headers.
     let wants_map = !context.owns_connection();

@@ -33,8 +33,8 @@ pub(super) struct RequestContext {
     pub(super) permit: Option<InFlightPermit>,
     /// Whether it is a gRPC call, whose outcome is in `grpc-status`.
     pub(super) is_grpc: bool,
-    /// Whether it came to a forward proxy and its target names the destination.
-    pub(super) is_forward_proxied: bool,
+    /// Whether the upstream learns nothing about the client.
+    pub(super) hides_client: bool,
     /// The client's address or network, by which an upstream distributes its requests.
     pub(super) client: IpAddr,
     /// Location of the client, if there is a database of countries.
@@ -110,7 +110,7 @@ impl RequestContext {
             timer,
             permit: None,
             is_grpc: false,
-            is_forward_proxied: false,
+            hides_client: false,
             client: connection.peer,
             location: None,
             upgrade: UpgradeRequest::default(),

@@ -98,9 +98,9 @@ impl GenerationView {
         self.forward_proxies.get(listener)?.as_ref()
     }
 
-    /// Returns the upstream whose conditions on the host the request matches.
-    pub(super) fn upstream_by_host(&self, request: &Attributes<'_>) -> Option<&Rc<Upstream>> {
-        self.upstreams.get(self.policy.routes.choose_by_host(request)?)
+    /// Returns the upstream that is configured for the destination that the request names.
+    pub(super) fn upstream_for_destination(&self, request: &Attributes<'_>) -> Option<&Rc<Upstream>> {
+        self.upstreams.get(self.policy.routes.choose_for_destination(request)?)
     }
 
     /// Returns the upstream of the route that the request matches.

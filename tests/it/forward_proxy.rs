@@ -1,6 +1,7 @@
 //! Forward proxy: absolute targets and CONNECT, allow lists, and what must not get through.
 
 mod connect;
+mod providers;
 mod refused;
 
 use crate::support::pki::Authority;

@@ -12,7 +12,7 @@ use crate::forward_proxy::access::DestinationList;
 use crate::listener::ListenAddress;
 use crate::tls::client::{ServerVerification, TlsClientSettings};
 use crate::tls::pem::Authorities;
-use crate::upstream::settings::{Balance, CircuitBreakerLimits, ClientShare, UpstreamSettings};
+use crate::upstream::settings::{Balance, CircuitBreakerLimits, ClientShare, HeadRewrite, UpstreamSettings};
 
 /// Compiles the forward proxy of the listener at `address`; `None` if the listener is not a forward proxy.
 pub(super) fn compile(
@@ -133,6 +133,7 @@ fn compile_connections(
             ..endpoints::compile_circuit_breaker(None, at, report)
         },
         retries: retries::compile(None, at, report),
+        rewrite: HeadRewrite { hides_client: true, ..HeadRewrite::default() },
     }
 }
 

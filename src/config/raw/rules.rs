@@ -15,8 +15,8 @@ use super::secret::Secret;
 use super::throttle::{Enforce, Throttle};
 use super::tls::CertificateNames;
 use super::values::{
-    Asn, Continent, Country, Duration, HeaderValues, HostPattern, Method, Networks, OneOrMany, PathPattern,
-    PlanName, Rate, Schedule, TimeZone, ZeroOrMany,
+    Asn, Continent, Country, Duration, HeaderValues, HostPattern, ListenerName, Method, Networks, OneOrMany,
+    PathPattern, PlanName, Rate, Schedule, TimeZone, ZeroOrMany,
 };
 use crate::identify::certificate::CertificateName;
 use crate::limiter::algorithm::Algorithm;
@@ -146,6 +146,8 @@ pub struct Matcher {
     /// Host patterns, without regard to case and port: `api.example.com`, `*.example.com` (every host below
     /// `example.com`, not `example.com` itself), or `~regex` (unanchored).
     pub host: Option<OneOrMany<HostPattern>>,
+    /// Names of the listeners that receive the requests (`listeners[].name`).
+    pub listener: Option<OneOrMany<ListenerName>>,
     /// Map from request header name to pattern: an exact value, `*` (present), `!present` (absent), `~regex`
     /// (unanchored), or `{ file: NAME }` for any value of a [list of values](lists.md#lists-of-values). If a header
     /// is repeated, one matching line is enough.
@@ -226,6 +228,8 @@ pub enum PlainKey {
     Method,
     /// Host of the request.
     Host,
+    /// Name of the listener that receives the request.
+    Listener,
 }
 
 /// Attribute with a name or with settings, as a part of the key; exactly one of these fields.

@@ -18,7 +18,7 @@ fn hop(trusted: bool) -> Hop<'static> {
     static PEER: HeaderValue = HeaderValue::from_static("198.51.100.7");
     let peer: IpAddr = "198.51.100.7".parse().unwrap();
     let client = ClientAddress { ip: peer, peer_is_trusted: trusted, is_internal: trusted };
-    Hop { tls: None, peer, peer_text: &PEER, client, random: u128::MAX, via: None }
+    Hop { tls: None, peer, peer_text: &PEER, client, random: u128::MAX, via: None, hides_client: false }
 }
 
 fn forwarded_headers(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
