@@ -106,10 +106,8 @@ pub(super) fn compile(
         used_claims: RefCell::default(),
     };
     context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context, report);
-    let rules = raw
-        .rules
-        .as_ref()
-        .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut context, report));
+    let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), &mut context, report));
+    let rules = rules.unwrap_or_default();
     let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
     plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();

@@ -53,7 +53,7 @@ pub(super) struct Hop<'a> {
     pub(super) random: u128,
     /// Value of `Via`, if the request came to a forward proxy for another destination.
     pub(super) via: Option<&'a HeaderValue>,
-    /// Whether the upstream belongs to somebody else and learns nothing about the client.
+    /// Whether the upstream learns nothing about the client.
     pub(super) hides_client: bool,
 }
 

@@ -126,14 +126,7 @@ fn compile_conditions(
             geo::compile_continent,
         ),
         compile_plain_condition(raw::PlainKey::Asn, asn, at.key("asn"), context, report, geo::compile_asn),
-        compile_plain_condition(
-            raw::PlainKey::Listener,
-            listener,
-            at.key("listener"),
-            context,
-            report,
-            compile_listener,
-        ),
+        compile_listeners(listener, at.key("listener"), context, report),
     ];
     conditions.extend(found.into_iter().flatten());
     if let Some(map) = jwt {
@@ -143,6 +136,16 @@ fn compile_conditions(
         conditions.extend(tls::compile_conditions(names, at.key("tls"), context, report));
     }
     conditions
+}
+
+/// Compiles the condition on the listener.
+fn compile_listeners(
+    list: &Option<raw::OneOrMany<raw::ListenerName>>,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Condition> {
+    compile_plain_condition(raw::PlainKey::Listener, list, at, context, report, compile_listener)
 }
 
 /// Compiles the name of a listener, which must exist.

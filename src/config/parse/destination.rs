@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::network;
 use crate::config::diagnostic::{ValueError, quoted};
-use crate::rules::pattern::HostPattern;
+use crate::rules::pattern::{HostPattern, PatternError};
 
 /// Entry of a list of destinations.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +64,15 @@ fn name(host: &str, text: &str) -> Result<HostPattern, ValueError> {
             quoted(text)
         )));
     }
-    HostPattern::parse(host)
-        .map_err(|error| ValueError::new(format!("invalid host pattern {}: {error}", quoted(text))))
+    HostPattern::parse(host).map_err(|error| match error {
+        PatternError::Star => {
+            let fault =
+                format!("`*` may only be the first label, as in `*.example.com`, got {}", quoted(text));
+            ValueError::new(fault)
+                .with_hint("leave `destinations` out for every destination, on loopback only")
+        }
+        error => ValueError::new(format!("not a host: {error}, got {}", quoted(text))),
+    })
 }
 
 #[cfg(test)]
