@@ -52,9 +52,9 @@ pub struct Rule {
     /// ASCII without quotes and backslashes, at most 128 characters. Default: the rule's name.
     pub counter: Option<String>,
     /// Attributes for whose values requests are counted separately: `client_ip`, `country`, `continent`, `asn`,
-    /// `plan`, `path`, `route`, `method`, `host`, a map with exactly one of `header`, `cookie`, `query`, `tls`,
-    /// `jwt`, `descriptor` and `client_ip`, or a list of these. Without it, or with `[]`, all requests share one
-    /// counter. Default: one counter for all.
+    /// `plan`, `path`, `route`, `method`, `host`, `listener`, a map with exactly one of `header`, `cookie`, `query`,
+    /// `tls`, `jwt`, `descriptor` and `client_ip`, or a list of these. Without it, or with `[]`, all requests share
+    /// one counter. Default: one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
     /// Treatment of requests that lack a part of the key: `skip` (the rule does not apply), `shared` (all such
     /// requests share one counter), or `deny` (rejected with 403). In shadow mode, by `throttle: shadow` or outside
