@@ -36,6 +36,7 @@ use crate::clock::Clock;
 use crate::config::reload::{ReloadHandle, Reloader};
 use crate::config::{AdminToken, Config, Diagnostic, load_bootstrap};
 use crate::drain::DrainManager;
+use crate::forward_proxy::identity::ProxyIdentity;
 use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::listener::socket::{self, Socket};
@@ -119,8 +120,8 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let mut bound = bind_listeners(&config)?;
     let mut rls_sockets = rls_runtime::RlsSockets::bind(&config)?;
     let admin = AdminPort::bind(&config.admin)?;
-    let running = build_app(&config, clock, reloader.handle())?;
     let addresses = report_listeners(&bound);
+    let running = build_app(&config, clock, reloader.handle(), proxy_identity(&addresses)?)?;
     let mut instances = InstanceResolver::new(&running.shared, &running.generations);
     main.block_on(instances.resolve_at_startup());
     let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);
@@ -198,7 +199,22 @@ fn report_listeners(bound: &[BoundListener]) -> Vec<admin::ListenerInfo> {
     bound.iter().map(address_of).collect()
 }
 
-fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result<RunningApp, AppError> {
+/// Returns the names of this process as a forward proxy.
+fn proxy_identity(listeners: &[admin::ListenerInfo]) -> Result<ProxyIdentity, AppError> {
+    let addresses = listeners.iter().filter_map(|listener| match &listener.address {
+        listener::ListenAddress::Tcp(address) => Some(*address),
+        listener::ListenAddress::Unix(_) => None,
+    });
+    let [random, _] = generate_secret()?;
+    Ok(ProxyIdentity::new(addresses, random))
+}
+
+fn build_app(
+    config: &Config,
+    clock: Arc<Clock>,
+    reload: ReloadHandle,
+    identity: ProxyIdentity,
+) -> Result<RunningApp, AppError> {
     let now = clock.now();
     let mut state_file = config.state_file.as_ref().map(StateFile::new);
     let limiter = match state_file.as_mut().and_then(|keeper| keeper.restore(config.max_keys, now)) {
@@ -212,7 +228,7 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
     let metrics = Metrics::new(&names);
     let access_logs = Arc::new(AccessLogManager::default());
     let access_log = open_access_log(&access_logs, config)?;
-    let generations = Generations::new(config, &limiter, &clock, &metrics, access_log.as_ref())
+    let generations = Generations::new(config, &limiter, &clock, &metrics, access_log.as_ref(), identity)
         .map(Arc::new)
         .map_err(AppError::system("cannot set up TLS"))?;
     let tracing =
@@ -230,6 +246,7 @@ fn build_app(config: &Config, clock: Arc<Clock>, reload: ReloadHandle) -> Result
         config.store.as_ref().map(|_| store::handle::StoreHandle::new(&limiter)).unzip();
     let shared = Arc::new(ProxyState {
         generation: Arc::clone(generations.engine.current()),
+        listeners: config.listeners.iter().map(|listener| listener.name.clone()).collect(),
         limiter,
         store: store_handle,
         clock,

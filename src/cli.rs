@@ -208,6 +208,9 @@ pub struct ExplainOptions {
     /// Address from which the request arrives. Defaults to 127.0.0.1.
     #[arg(long, value_name = "IP")]
     pub client: Option<IpAddr>,
+    /// Name of the listener at which the request arrives. Unknown unless given.
+    #[arg(long, value_name = "NAME")]
+    pub listener: Option<String>,
     /// Envoy domain, if the request is a descriptor of Envoy's rate limit service.
     #[arg(long, value_name = "DOMAIN")]
     pub domain: Option<String>,

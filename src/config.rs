@@ -45,6 +45,7 @@ use self::source_texts::{CENTRAL_KEY, MergedTexts, RestOfConfig};
 #[cfg(any(test, fuzzing))]
 use crate::central::document::FetchedDocument;
 use crate::engine::PolicySpec;
+use crate::forward_proxy::ForwardProxySettings;
 use crate::limiter::elastic::signal::SignalSet;
 use crate::observe::key_writer::LogKeys;
 use crate::telemetry::{access_log, spans};
@@ -59,9 +60,11 @@ pub struct Config {
     pub listeners: Vec<listener::ListenerSettings>,
     /// TLS settings of the listeners, in the same order; `None` for plaintext.
     pub listener_tls: Vec<Option<tls::server::TlsServerSettings>>,
+    /// Forward proxies of the listeners, in the same order; `None` for a reverse proxy.
+    pub forward_proxies: Vec<Option<ForwardProxySettings>>,
     /// Number of worker threads.
     pub workers: NonZeroUsize,
-    /// Services that requests are forwarded to; at least one if there are listeners.
+    /// Services that requests are forwarded to; at least one if there is a listener other than a forward proxy.
     pub upstreams: Vec<upstream::UpstreamSettings>,
     /// TLS settings of the upstreams, in the same order; `None` for plaintext.
     pub upstream_tls: Vec<Option<tls::client::TlsClientSettings>>,

@@ -72,7 +72,10 @@ pub fn explain(request: &RequestDescription, context: &ExplainContext<'_>) -> Ex
         None => {
             let RequestDescription { method, uri, headers, peer, .. } = request;
             match identify(method, uri, headers, *peer, settings, time) {
-                Ok(attributes) => attributes,
+                Ok(mut attributes) => {
+                    attributes.listener = request.listener.as_deref();
+                    attributes
+                }
                 Err(error) => {
                     let malformed = MalformedRequest::bad_request(error);
                     return Explanation::malformed(&malformed, request, context);

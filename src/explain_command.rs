@@ -40,6 +40,8 @@ pub struct ExplainArgs {
     pub headers: Vec<String>,
     /// Address from which the request arrives.
     pub client: Option<IpAddr>,
+    /// Name of the listener at which the request arrives.
+    pub listener: Option<String>,
     /// Envoy domain, if the request is a descriptor of Envoy's rate limit service.
     pub domain: Option<String>,
     /// Entries of the descriptor, each as `key=value`.
@@ -103,6 +105,7 @@ fn describe(args: &ExplainArgs) -> Result<RequestDescription, ExplainError> {
     if let Some(client) = args.client {
         request.peer = client.to_canonical();
     }
+    request.listener.clone_from(&args.listener);
     if let Some(domain) = &args.domain {
         request.set("domain", domain)?;
     }

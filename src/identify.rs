@@ -84,6 +84,8 @@ pub struct Attributes<'a> {
     pub plan: OnceCell<Result<Option<u16>, Ambiguity>>,
     /// Names in the client's certificate, if it presented a valid one.
     pub certificate: Option<&'a ClientCertificate>,
+    /// Name of the listener that received the request; `None` if it is unknown.
+    pub listener: Option<&'a str>,
     /// Entries of the Envoy descriptor, if the request was not proxied here.
     pub descriptor: Option<Entries<'a>>,
     client_is_known: bool,
@@ -158,6 +160,7 @@ pub fn identify<'a>(
         now,
         plan: OnceCell::new(),
         certificate: None,
+        listener: None,
         descriptor: None,
         client_is_known: true,
         geo_lookup: GeoLookup::new(&settings.geo),

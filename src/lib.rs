@@ -14,6 +14,7 @@ pub mod drain;
 pub mod engine;
 pub mod explain;
 pub mod explain_command;
+pub mod forward_proxy;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod headers;

@@ -276,6 +276,7 @@ fn explain_request(options: &ExplainOptions) -> ExitCode {
         url: options.url.clone(),
         headers: options.headers.clone(),
         client: options.client,
+        listener: options.listener.clone(),
         domain: options.domain.clone(),
         descriptor: options.descriptor.clone(),
         is_json: options.format == OutputFormat::Json,

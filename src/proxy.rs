@@ -16,6 +16,7 @@ mod decide;
 mod failure;
 mod finish;
 mod forward;
+mod forward_proxy;
 mod grpc;
 mod headers;
 mod local_reply;
@@ -39,6 +40,7 @@ pub use self::worker::run;
 use crate::clock::Clock;
 use crate::drain::DrainManager;
 use crate::engine::Policy;
+use crate::forward_proxy::ForwardProxy;
 use crate::limiter::Limiter;
 use crate::limiter::elastic::signal::SignalSet;
 use crate::observe::key_writer::LogKeys;
@@ -57,6 +59,8 @@ use crate::upstream::cluster::Cluster;
 pub struct ProxyState {
     /// The generation of the configuration in force.
     pub generation: Arc<ArcSwap<Generation>>,
+    /// Names of the listeners.
+    pub listeners: Box<[Box<str>]>,
     /// The rate limit counters.
     pub limiter: Arc<Limiter>,
     /// The store that counts shared limits, if one is configured.
@@ -95,6 +99,8 @@ pub struct Generation {
     pub elastic: SignalSet,
     /// TLS configuration by listener.
     pub tls: Box<[Option<Arc<TlsServer>>]>,
+    /// Forward proxies by listener.
+    pub forward_proxies: Box<[Option<Arc<ForwardProxy>>]>,
     /// The access log, if one is configured.
     pub access_log: Option<AccessLog>,
     /// How operators see keys; `None` for the default.

@@ -37,7 +37,7 @@ use self::circuit_breaker::{Permit, Resource};
 use self::cluster::Cluster;
 use self::endpoint::Endpoint;
 use self::endpoints::Endpoints;
-use self::error::UpstreamError;
+use self::error::{NoAddress, UpstreamError};
 use self::host::UpstreamHost;
 pub use self::settings::{UpstreamAddress, UpstreamSettings};
 use crate::telemetry::metrics::{Metrics, UpstreamOverflow};
@@ -164,6 +164,11 @@ impl Upstream {
         let known = tokio::time::timeout(self.settings().connect_timeout, self.cluster.wait_until_resolved());
         known.await.ok()?;
         self.pick(&[])
+    }
+
+    /// Returns why there is no endpoint; `None` if there is one, or this is not a destination of a forward proxy.
+    pub fn no_address(&self) -> Option<NoAddress> {
+        self.cluster.no_address()
     }
 
     /// Records that a request got no response.

@@ -69,7 +69,7 @@ pub(super) static ENDPOINTS: [AdminEndpoint; 25] = [
     read_only(
         "/explain",
         explain::explain,
-        "what would happen to a request, and why; ?method, path, host, client_ip, header.NAME, format=text",
+        "what would happen to a request, and why; ?method, path, host, client_ip, listener, header.NAME, format=text",
     ),
     command("/healthcheck/fail", actions::healthcheck_fail, "make /ready fail, without affecting traffic"),
     command("/healthcheck/ok", actions::healthcheck_ok, "undo /healthcheck/fail"),

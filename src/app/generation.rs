@@ -8,6 +8,8 @@ use tokio::runtime::Handle;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Policy};
+use crate::forward_proxy::identity::ProxyIdentity;
+use crate::forward_proxy::{ForwardProxy, ForwardProxySettings};
 use crate::limiter::Limiter;
 use crate::proxy::Generation;
 use crate::proxy::fallback::Fallbacks;
@@ -29,6 +31,15 @@ pub(super) struct Generations {
     metrics: Arc<Metrics>,
     /// The runtime for the background tasks of upstreams.
     runtime: Option<Handle>,
+    /// Names of this process as a forward proxy.
+    identity: Arc<ProxyIdentity>,
+}
+
+/// Parts of a generation that keep state across reloads.
+struct Carried {
+    upstreams: Box<[Arc<Cluster>]>,
+    tls: Box<[Option<Arc<TlsServer>>]>,
+    forward_proxies: Box<[Option<Arc<ForwardProxy>>]>,
 }
 
 impl Generations {
@@ -39,7 +50,9 @@ impl Generations {
         clock: &Arc<Clock>,
         metrics: &Arc<Metrics>,
         access_log: Option<&AccessLog>,
+        identity: ProxyIdentity,
     ) -> io::Result<Self> {
+        let identity = Arc::new(identity);
         let runtime = Handle::try_current().ok();
         let listeners: Box<[Box<str>]> =
             config.listeners.iter().map(|listener| listener.name.clone()).collect();
@@ -50,13 +63,15 @@ impl Generations {
         let first = |policy| {
             let upstreams = build_clusters(config, &[], metrics, runtime.as_ref())?;
             let tls = build_listener_tls(config, &listeners, &[])?;
-            let built = build_generation(config, policy, upstreams, tls, &Fallbacks::default());
+            let forward_proxies = build_forward_proxies(config, &listeners, &[], &identity)?;
+            let carried = Carried { upstreams, tls, forward_proxies };
+            let built = build_generation(config, policy, carried, &Fallbacks::default());
             Ok(Generation { access_log: access_log.cloned(), ..built })
         };
         let engine = Engine::start(&config.policy, limiter, &limit_specs, clock.now(), first);
         let engine = engine.map_err(io::Error::other::<rustls::Error>)?;
         let (clock, metrics) = (Arc::clone(clock), Arc::clone(metrics));
-        Ok(Self { engine, listeners, clock, metrics, runtime })
+        Ok(Self { engine, listeners, clock, metrics, runtime, identity })
     }
 
     /// Returns the limit handles of Envoy's rate limit service, which persist through all generations; `None`
@@ -85,7 +100,17 @@ impl Generations {
                 tracing::error!(%error, "cannot set up TLS: the previous TLS settings stay in force");
                 current.tls.clone()
             });
-            let built = build_generation(config, policy, upstreams, tls, &current.fallbacks);
+            let forward_proxies =
+                build_forward_proxies(config, &self.listeners, &current.forward_proxies, &self.identity);
+            let forward_proxies = forward_proxies.unwrap_or_else(|error| {
+                tracing::error!(
+                    %error,
+                    "cannot set up TLS of a forward proxy: the previous forward proxies stay in force"
+                );
+                current.forward_proxies.clone()
+            });
+            let carried = Carried { upstreams, tls, forward_proxies };
+            let built = build_generation(config, policy, carried, &current.fallbacks);
             Generation { access_log: access_log.cloned(), ..built }
         };
         self.engine.apply(&config.policy, || self.clock.now(), next)
@@ -99,6 +124,7 @@ impl Generations {
             upstreams: current.upstreams.clone(),
             elastic: current.elastic,
             tls: current.tls.clone(),
+            forward_proxies: current.forward_proxies.clone(),
             access_log: current.access_log.clone(),
             log_keys: current.log_keys,
             rate_limit_services: current.rate_limit_services.clone(),
@@ -110,8 +136,7 @@ impl Generations {
 fn build_generation(
     config: &Config,
     policy: Arc<Policy>,
-    upstreams: Box<[Arc<Cluster>]>,
-    tls: Box<[Option<Arc<TlsServer>>]>,
+    Carried { upstreams, tls, forward_proxies }: Carried,
     fallbacks: &Fallbacks,
 ) -> Generation {
     Generation {
@@ -120,6 +145,7 @@ fn build_generation(
         upstreams,
         elastic: config.elastic_signals,
         tls,
+        forward_proxies,
         access_log: None,
         log_keys: config.log_keys,
         rate_limit_services: config.remote_services.clone().into(),
@@ -144,6 +170,30 @@ fn build_listener_tls(
             (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),
             (Some(settings), before) => TlsServer::new(settings.clone(), before.map(|before| &**before))
                 .map(|server| Some(Arc::new(server))),
+        }
+    };
+    listeners.iter().map(|name| &**name).enumerate().map(one).collect()
+}
+
+/// Forward proxies of the bound listeners, according to `config`. As with TLS, a listener that is missing from it keeps
+/// its forward proxy, and one with the same settings keeps its state.
+fn build_forward_proxies(
+    config: &Config,
+    listeners: &[Box<str>],
+    before: &[Option<Arc<ForwardProxy>>],
+    identity: &Arc<ProxyIdentity>,
+) -> Result<Box<[Option<Arc<ForwardProxy>>]>, rustls::Error> {
+    let one = |(index, name): (usize, &str)| {
+        let before = before.get(index).and_then(Option::as_ref);
+        let Some(position) = config.listeners.iter().position(|listener| *listener.name == *name) else {
+            return Ok(before.cloned());
+        };
+        let settings: Option<&ForwardProxySettings> =
+            config.forward_proxies.get(position).and_then(Option::as_ref);
+        match (settings, before) {
+            (None, _) => Ok(None),
+            (Some(settings), Some(before)) if before.settings() == settings => Ok(Some(Arc::clone(before))),
+            (Some(settings), _) => ForwardProxy::new(settings.clone(), identity).map(Some),
         }
     };
     listeners.iter().map(|name| &**name).enumerate().map(one).collect()

@@ -14,6 +14,7 @@ mod descriptors;
 mod domain;
 mod endpoints;
 mod feedback;
+mod forward_proxy;
 mod geo;
 mod grpc;
 mod in_flight;
@@ -90,6 +91,7 @@ pub(super) fn compile(
     let mut context = CompileContext {
         files,
         trailing_slash: raw.trailing_slash.unwrap_or_default(),
+        listeners: compiled_listeners.listeners.iter().map(|listener| listener.name.clone()).collect(),
         has_geo_database: is_given(|geo| &geo.database) || report.is_reported(root.key("geo")),
         has_asn_database: is_given(|geo| &geo.asn_database) || report.is_reported(root.key("geo")),
         has_plans: raw.plans.is_some() || report.is_reported(root.key("plans")),
@@ -106,10 +108,8 @@ pub(super) fn compile(
         used_claims: RefCell::default(),
     };
     context.plans = plans::compile(raw.plans.as_ref(), root.key("plans"), &mut context, report);
-    let rules = raw
-        .rules
-        .as_ref()
-        .map_or_else(Vec::new, |raw| rules::compile(raw, root.key("rules"), &mut context, report));
+    let rules = raw.rules.as_ref().map(|raw| rules::compile(raw, root.key("rules"), &mut context, report));
+    let rules = rules.unwrap_or_default();
     let (raw_plans, plans) = (raw.plans.as_ref(), context.plans.as_deref());
     plans::note_plans_without_rule(raw_plans, plans, &rules, root.key("plans"), report);
     let (rules, rejections): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
@@ -124,6 +124,7 @@ pub(super) fn compile(
         central,
         listeners: compiled_listeners.listeners,
         listener_tls: compiled_listeners.tls,
+        forward_proxies: compiled_listeners.forward_proxies,
         workers: worker_count(raw.workers),
         upstreams: upstreams.settings,
         upstream_tls: upstreams.tls,

@@ -46,6 +46,11 @@ pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval between DNS lookups of an upstream's names; Envoy's default.
 pub const DNS_REFRESH: Duration = Duration::from_secs(5);
 
+/// Interval between DNS lookups of a forward proxy's destinations. There may be many of them.
+pub const DESTINATION_DNS_REFRESH: Duration = Duration::from_secs(30);
+/// Ports that CONNECT may reach on a forward proxy: HTTPS. Mail and database ports are left out on purpose.
+pub const CONNECT_PORTS: [u16; 1] = [443];
+
 /// Time after which an alert that is still firing is sent again. A reminder each hour, without a flood of them.
 pub const ALERT_REPEAT_INTERVAL: Duration = Duration::from_secs(3600);
 /// Minimum of that time.

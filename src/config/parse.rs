@@ -4,6 +4,7 @@
 //! Numbers of any length are read without overflow. No input causes a panic.
 
 mod address;
+mod destination;
 mod document_url;
 mod location;
 mod misspelling;
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub use self::address::{
     UpstreamUrl, collector_url, host_name, listen_address, listener_address, upstream_address,
 };
+pub use self::destination::{DestinationEntry, destination};
 pub use self::document_url::document_url;
 pub use self::location::{asn, continent, country};
 pub use self::network::network;

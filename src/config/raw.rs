@@ -10,6 +10,7 @@ mod bootstrap;
 mod client_limits;
 mod cost;
 mod feedback;
+mod forward_proxy;
 mod in_flight;
 mod jwt;
 mod on_limit;
@@ -36,6 +37,7 @@ pub use self::bootstrap::{Bootstrap, DocumentUrl};
 pub use self::client_limits::{Connections, ListenerLimits, Memory, Overload};
 pub use self::cost::{Cost, Count, GrpcStatus, OutcomePattern, StatusPattern, VariableCost};
 pub use self::feedback::{Feedback, FeedbackMap};
+pub use self::forward_proxy::{ForwardProxy, ForwardProxyMap, ForwardProxyTls};
 pub use self::in_flight::{InFlight, InFlightBounds, InFlightMap};
 pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
 pub use self::on_limit::{Body, Fallback, OnLimit};
@@ -57,9 +59,10 @@ pub use self::upstreams::{
     Backoff, HealthCheck, OutlierMap, PerClient, Retries, Upstream, UpstreamLimits, UpstreamMap,
 };
 pub use self::values::{
-    Address, Asn, CollectorAddress, Continent, Country, Duration, Factor, FileName, HeaderPattern,
-    HeaderValues, HostPattern, Json, List, LogFormat, Method, Network, Networks, OneOrMany, OrOff,
-    PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords, UpstreamAddress, ZeroOrMany,
+    Address, Asn, CollectorAddress, Continent, Country, Destination, Duration, Factor, FileName,
+    HeaderPattern, HeaderValues, HostPattern, Json, List, ListenerName, LogFormat, Method, Network, Networks,
+    OneOrMany, OrOff, PathPattern, Percentage, PlanName, Rate, Schedule, Size, ThrottleWords,
+    UpstreamAddress, ZeroOrMany,
 };
 #[cfg(test)]
 use super::defaults;
@@ -184,6 +187,10 @@ pub struct ListenerMap {
     /// header only from peers in `client_ip.trusted_proxies`: see [PROXY protocol](listeners.md#proxy-protocol).
     #[cfg_attr(test, schemars(extend("default" = "disabled")))]
     pub proxy_protocol: Option<OrOff<ProxyProtocol>>,
+    /// Whether the listener is a [forward proxy](listeners.md#forward-proxy), which sends requests to the destination
+    /// that they name: `true`, or a map. Without allow lists it serves clients on loopback only.
+    #[cfg_attr(test, schemars(extend("default" = false)))]
+    pub forward_proxy: Option<ForwardProxy>,
 }
 
 /// Number of worker threads.

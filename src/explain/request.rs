@@ -13,7 +13,7 @@ const NOT_IN_TARGET: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>
 /// The peer unless another is named.
 const DEFAULT_PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-const KNOWN: &str = "method, path, host, client_ip, header.NAME, domain, descriptor.KEY, format";
+const KNOWN: &str = "method, path, host, client_ip, listener, header.NAME, domain, descriptor.KEY, format";
 
 /// A request to explain.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct RequestDescription {
     pub headers: HeaderMap,
     /// Address from which the request arrives: 127.0.0.1 unless named.
     pub peer: IpAddr,
+    /// Name of the listener at which it arrives; unknown unless named.
+    pub listener: Option<String>,
     /// Envoy domain, if it is a descriptor of Envoy's rate limit service and not a request of the proxy.
     pub domain: Option<String>,
     /// Keys and values of the descriptor, in order.
@@ -60,6 +62,7 @@ impl Default for RequestDescription {
             uri: Uri::from_static("/"),
             headers: HeaderMap::new(),
             peer: DEFAULT_PEER,
+            listener: None,
             domain: None,
             entries: Vec::new(),
         }
@@ -142,6 +145,7 @@ impl RequestDescription {
                 let peer = value.parse::<IpAddr>();
                 self.peer = peer.map_err(|_| invalid(name, "not an IP address", value))?.to_canonical();
             }
+            "listener" => self.listener = Some(value.to_owned()),
             "domain" if value.is_empty() => return Err(invalid(name, "empty", value)),
             "domain" => self.domain = Some(value.to_owned()),
             "format" => {}
@@ -171,6 +175,7 @@ impl RequestDescription {
             let name = if name == HOST { "host".to_owned() } else { format!("header.{name}") };
             (name, String::from_utf8_lossy(value.as_bytes()).into_owned())
         }));
+        pairs.extend(self.listener.iter().map(|name| ("listener".to_owned(), name.clone())));
         pairs.extend(self.domain.iter().map(|domain| ("domain".to_owned(), domain.clone())));
         pairs.extend(self.entries.iter().map(|(key, value)| (format!("descriptor.{key}"), value.clone())));
         let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();

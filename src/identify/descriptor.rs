@@ -73,6 +73,7 @@ impl<'a> ParsedDescriptor<'a> {
             now,
             plan: OnceCell::new(),
             certificate: None,
+            listener: None,
             descriptor: Some(Entries(&self.entries)),
             client_is_known: self.client.is_some(),
             geo_lookup: GeoLookup::new(&settings.geo),

@@ -70,6 +70,7 @@ impl<'a> RecordedRequest<'a> {
             now,
             plan: OnceCell::new(),
             certificate: None,
+            listener: None,
             descriptor: None,
             client_is_known: self.address != RecordedAddress::Unknown,
             geo_lookup: GeoLookup::new(&settings.geo),

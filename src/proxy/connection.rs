@@ -114,10 +114,26 @@ impl DownstreamConnection {
         self.certificate().is_none() && settings.client_certificate_proxies.contains(self.peer)
     }
 
+    /// Returns the name of the listener.
+    pub(super) fn listener_name(&self) -> Option<&str> {
+        self.worker.shared.listeners.get(self.listener).map(|name| &**name)
+    }
+
+    /// Whether the listener is a forward proxy.
+    pub(super) fn is_forward_proxy(&self) -> bool {
+        self.worker.view().forward_proxy(self.listener).is_some()
+    }
+
     /// Returns the properties of this connection from which headers of its requests are set, on behalf of `client`.
-    pub(super) fn hop(&self, client: ClientAddress, random: u128) -> Hop<'_> {
-        let tls = self.tls.as_deref();
-        Hop { tls, peer: self.peer, peer_text: &self.peer_text, client, random }
+    /// With `via`, they come to a forward proxy.
+    pub(super) fn hop<'a>(
+        &'a self,
+        client: ClientAddress,
+        random: u128,
+        via: Option<&'a HeaderValue>,
+    ) -> Hop<'a> {
+        let (tls, hides_client) = (self.tls.as_deref(), via.is_some());
+        Hop { tls, peer: self.peer, peer_text: &self.peer_text, client, random, via, hides_client }
     }
 
     /// Starts a request whose head is complete, and returns its timer. Over HTTP/1.1, a connection has one timer for

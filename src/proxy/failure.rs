@@ -6,7 +6,7 @@ use http::StatusCode;
 use super::timeouts::SetBy;
 use crate::rules::cost::{self, RequestEnd};
 use crate::telemetry::metrics::UpstreamOutcome;
-use crate::upstream::error::UpstreamError;
+use crate::upstream::error::{NoAddress, UpstreamError};
 
 /// Reason why a request got no response from the upstream.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(super) enum ForwardFailure {
     UpgradeUnavailable,
     /// No endpoint of the upstream is available.
     NoEndpoint,
+    /// The destination of a forward proxy has no address.
+    NoAddress(NoAddress),
     /// An error of the upstream, or of the connection to it.
     Upstream(UpstreamError),
     /// The response switches to a protocol that the client has not requested.
@@ -55,6 +57,7 @@ impl ForwardFailure {
             | Self::BrokenRequest
             | Self::NoRoute
             | Self::UpgradeUnavailable
+            | Self::NoAddress(_)
             | Self::NoEndpoint => UpstreamOutcome::Abandoned,
         }
     }
@@ -70,6 +73,7 @@ impl ForwardFailure {
             Self::NoRoute
             | Self::UpgradeUnavailable
             | Self::NoEndpoint
+            | Self::NoAddress(_)
             | Self::Upstream(
                 UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Overflow,
             ) => cost::UpstreamFailure::Connect,

@@ -193,13 +193,19 @@ impl<'a> IncomingRequest<'a> {
     }
 
     fn key(&self, headers: &CacheHeaderRules) -> CacheKey {
-        let Hop { tls, client, .. } = *self.hop;
+        let Hop { tls, client, via, .. } = *self.hop;
         let trusted = &self.policy.identify.trusted_proxies;
         let certified = tls.filter(|tls| tls.certificate.is_some());
         let route = self.policy.routes.choose(self.attributes);
         let upstream = route.and_then(|route| self.upstreams.get(route));
+        // No upstream has a name with spaces.
+        let forward_proxy = via.map(|_| match self.head.uri.scheme_str() {
+            Some("https") => "forward proxy https",
+            Some(_) | None => "forward proxy http",
+        });
         let request = cache_key::CacheRequest {
-            upstream: upstream.map_or("", |upstream| &upstream.settings().name),
+            upstream: forward_proxy
+                .unwrap_or_else(|| upstream.map_or("", |upstream| &upstream.settings().name)),
             authority: authority(self.head),
             target: self.head.uri.path_and_query().map_or("/", |target| target.as_str()),
             is_tls: tls.is_some(),

@@ -34,6 +34,14 @@ pub(super) fn settle(context: &mut RequestContext, request_end: &RequestEnd<'_>,
     }
 }
 
+/// Charges a running request for the bytes that its tunnel has transferred so far.
+pub(super) fn charge_bytes(context: &mut RequestContext, received: u64, sent: u64) {
+    if let Some(settlement) = &mut context.settlement {
+        let shared = &context.connection.worker.shared;
+        settlement.charge_bytes(received, sent, &shared.limiter, shared.clock.now(), |_, _| {});
+    }
+}
+
 /// Settles charges that depend on the status of a gRPC call, which is now known.
 fn settle_grpc_status(context: &mut RequestContext, status: GrpcStatus) {
     if let Some(settlement) = context.settlement.as_mut().filter(|settlement| settlement.awaits_call()) {

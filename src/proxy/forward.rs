@@ -3,6 +3,7 @@
 mod attempt;
 mod plan;
 mod retry;
+mod tunnel;
 
 use std::time::Duration;
 
@@ -29,12 +30,18 @@ pub(super) async fn forward(
     overrides: Option<&RequestOverrides>,
 ) -> AttemptResult {
     let upstream = upstream.ok_or(ForwardFailure::NoRoute)?;
+    if context.upgrade.is_connect {
+        return Box::pin(tunnel::open(upstream, context)).await;
+    }
     if context.requires_upgrade() && context.upgrade.protocol.is_none() {
         return Err(ForwardFailure::UpgradeUnavailable);
     }
     let plan = RetryPlan::new(upstream.settings(), overrides);
     let timeout = response_timeout(Some(upstream), overrides);
-    request.added_headers.push_number(&X_ENVOY_EXPECTED_RQ_TIMEOUT_MS, saturating_millis(timeout.time));
+    if !context.hides_client {
+        let expected = saturating_millis(timeout.time);
+        request.added_headers.push_number(&X_ENVOY_EXPECTED_RQ_TIMEOUT_MS, expected);
+    }
     let result = if plan.needs_retry_loop(&request.head, context.is_grpc) {
         Box::pin(retry::with_retries(upstream, context, request, body, &plan, timeout.time)).await
     } else {

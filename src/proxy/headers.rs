@@ -4,6 +4,8 @@ pub(super) mod extended_connect;
 pub(super) mod identity;
 pub(super) mod overrides;
 
+pub(super) mod rewrite;
+
 mod flags;
 mod forwarded;
 mod sanitize;
@@ -11,7 +13,7 @@ mod validate;
 
 use std::net::IpAddr;
 
-use http::header::{CONNECTION, HOST, UPGRADE};
+use http::header::{CONNECTION, HOST, UPGRADE, VIA};
 use http::{HeaderName, HeaderValue, Version, request};
 
 pub(super) use self::flags::{Expectation, RequestHeaderFlags};
@@ -49,6 +51,10 @@ pub(super) struct Hop<'a> {
     pub(super) client: ClientAddress,
     /// 128 random bits for the request ID.
     pub(super) random: u128,
+    /// Value of `Via`, if the request came to a forward proxy for another destination.
+    pub(super) via: Option<&'a HeaderValue>,
+    /// Whether the upstream learns nothing about the client.
+    pub(super) hides_client: bool,
 }
 
 /// Changes the headers of an upstream's response into those for the client.
@@ -104,7 +110,12 @@ pub(super) fn prepare_request(
     }
     let overrides =
         if flags.overrides { overrides::take_overrides(headers, hop.client.is_internal) } else { None };
-    forwarded::set_forwarded_headers(headers, flags, hop, field_lines);
+    if let Some(via) = hop.via {
+        headers.append(VIA, via.clone());
+    }
+    if !hop.hides_client {
+        forwarded::set_forwarded_headers(headers, flags, hop, field_lines);
+    }
     if let Some(upgrade) = &upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, upgrade.clone());

@@ -17,10 +17,12 @@ use super::body::{DownstreamBody, ResponseBody};
 use super::decide::CachedFallbacks;
 use super::failure::ForwardFailure;
 use super::finish;
+use super::forward_proxy::{self, FailureReply, PROXY_STATUS};
 use super::headers::{Expectation, InvalidRequest};
 use super::request_context::{RequestContext, ResponseFlag};
 use super::stream::MAX_DISCARDED_BODY;
 use super::timeouts::UploadTimer;
+use crate::forward_proxy::access::Refusal;
 use crate::headers::{Headers, Response};
 use crate::limits::{self, AppliedLimits, LimitRejection, RejectionReason};
 use crate::overload::LoadShed;
@@ -117,6 +119,18 @@ pub(super) fn denied(
     }
 }
 
+/// Responds to a request that the forward proxy does not serve.
+pub(super) fn refused(
+    context: Box<RequestContext>,
+    refusal: Refusal,
+    pending: PendingBody,
+) -> DownstreamResponse {
+    let FailureReply { status, flag, text, proxy_status } = forward_proxy::refusal_reply(refusal);
+    let (mut headers, body) = (plain_text(), &Bytes::from_static(text.as_bytes()));
+    headers.set(&PROXY_STATUS, &proxy_status);
+    build_reply(context, LocalReply { status, flag, headers, body }, pending)
+}
+
 /// Responds to a request that a local limit rejects: with the `cached` response, the rule's degraded response or its
 /// rejection. The memory of `head` is reused.
 pub(super) fn rate_limited(
@@ -206,7 +220,12 @@ pub(super) fn upstream_failed(
     limits: &mut AppliedLimits,
     failure: &ForwardFailure,
 ) -> DownstreamResponse {
-    let (status, flag, text) = failure_reply(failure);
+    let to_destination = context.connection.is_forward_proxy().then(|| forward_proxy::failure_reply(failure));
+    let to_destination = to_destination.flatten();
+    let (status, flag, text) = match &to_destination {
+        Some(reply) => (reply.status, reply.flag, reply.text),
+        None => failure_reply(failure),
+    };
     finish::settle(&mut context, &failure.request_end(status), limits);
     context.respond_with(status, flag);
     context.timer.response_started();
@@ -216,6 +235,9 @@ pub(super) fn upstream_failed(
     }
     let close = closes_for_drain(&context) || (context.owns_connection() && !is_read);
     let mut reply = plain(context, status, text);
+    if let Some(to_destination) = &to_destination {
+        reply.headers.set(&PROXY_STATUS, &to_destination.proxy_status);
+    }
     if flag == ResponseFlag::UpstreamOverflow {
         reply.headers.set(&X_ENVOY_OVERLOADED, &HeaderValue::from_static("true"));
     }
@@ -229,7 +251,7 @@ const fn failure_reply(failure: &ForwardFailure) -> (StatusCode, ResponseFlag, &
         ForwardFailure::UpgradeUnavailable => {
             (StatusCode::NOT_IMPLEMENTED, ResponseFlag::DownstreamProtocol, "protocol not implemented\n")
         }
-        ForwardFailure::NoEndpoint => {
+        ForwardFailure::NoEndpoint | ForwardFailure::NoAddress(_) => {
             (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::NoHealthyUpstream, "upstream unavailable\n")
         }
         ForwardFailure::Upstream(UpstreamError::Overflow) => {
@@ -289,7 +311,11 @@ fn build_reply(
     reply: LocalReply<'_>,
     pending: PendingBody,
 ) -> DownstreamResponse {
-    let LocalReply { status, flag, headers, body } = reply;
+    let LocalReply { mut status, flag, headers, body } = reply;
+    if context.upgrade.is_connect && status.is_success() {
+        // A configured success, such as a degraded response, would tell the client that the tunnel exists.
+        status = StatusCode::SERVICE_UNAVAILABLE;
+    }
     context.respond_with(status, flag);
     context.timer.response_started();
     let close = closes_for_drain(&context) | discard_body(pending, &context);

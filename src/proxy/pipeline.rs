@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use http::{StatusCode, request};
+use http::{Method, StatusCode, request};
 use hyper::body::Body as _;
 
 use super::adaptive;
@@ -16,6 +16,7 @@ use super::failure::ForwardFailure;
 use super::fallback::IncomingRequest;
 use super::finish;
 use super::forward::{AttemptResult, forward, response_timeout};
+use super::forward_proxy::NextHop;
 use super::grpc;
 use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
@@ -25,7 +26,7 @@ use super::tunnel;
 use super::view::GenerationView;
 use crate::engine::Policy;
 use crate::headers::{FieldLines, Response};
-use crate::identify::{self, Attributes, client_ip, identify};
+use crate::identify::{Attributes, IdentifySettings, MalformedPath, client_ip, identify};
 use crate::limiter::timestamp::{Timestamp, saturating_millis};
 use crate::limits::{self, Admission, AppliedLimits, DecisionSummary, PendingLimits};
 use crate::overload::LoadShed;
@@ -57,18 +58,20 @@ pub(super) fn handle(
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return ready(local_reply::overloaded(context, by, pending));
     }
-    let flags = match validate(connection, &mut head, &view.policy.identify) {
+    let flags = match validate(&mut context, &mut head, &view) {
         Ok(flags) => flags,
         Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
     };
-    let (civil, settings) = (worker.shared.clock.civil_time_at(now), &view.policy.identify);
-    let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil);
-    let Ok(mut attributes) = identified else {
+    let Ok(attributes) = identify_request(connection, &head, &view.policy.identify, now) else {
         return ready(local_reply::malformed(context, InvalidRequest::Malformed));
     };
-    attributes.certificate = connection.certificate();
-    let hop = connection.hop(attributes.client, worker.random());
+    let next_hop = NextHop::of_request(connection, &view, &head, &attributes);
+    let hop = connection.hop(attributes.client, worker.random(), next_hop.via(head.version));
     set_client(&mut context, &hop, flags, &view, &attributes);
+    if let NextHop::Refused(refusal) = next_hop {
+        let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
+        return ready(local_reply::refused(context, refusal, unread));
+    }
     let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
         Selection::Exempt(rule) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Exempt, &attributes);
@@ -80,8 +83,7 @@ pub(super) fn handle(
         Selection::Denied(rule, denial) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
-            log_rejection(&mut context, &mut head, flags, &hop);
-            let unread = PendingBody::new(flags.expectation(), body);
+            let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
             return ready(local_reply::denied(context, &view.policy.denied, denial, unread));
         }
     };
@@ -95,13 +97,12 @@ pub(super) fn handle(
             // Looked up before logging, which rewrites the head for the upstream.
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
             log_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
-            log_rejection(&mut context, &mut head, flags, &hop);
-            let unread = PendingBody::new(flags.expectation(), body);
+            let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
             return ready(local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread));
         }
     };
     log_admission(&mut context, &pending, &attributes);
-    let upstream = view.upstream(&attributes).map(Rc::clone);
+    let upstream = next_hop.upstream(&view, &attributes);
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
     set_settlement(&mut context, &pending, &view.limits);
@@ -150,16 +151,41 @@ fn admit(
 
 /// Validates the head of a request, and removes headers that the client must not set.
 fn validate(
-    connection: &DownstreamConnection,
+    context: &mut RequestContext,
     head: &mut request::Parts,
-    settings: &identify::IdentifySettings,
+    view: &GenerationView,
 ) -> Result<RequestHeaderFlags, InvalidRequest> {
+    let connection = Rc::clone(&context.connection);
     headers::normalise_length(head)?;
-    let flags = headers::validate(head, connection.limits.headers)?;
-    let believed = || connection.may_forward_certificates(settings);
+    let accepts_connect = head.method == Method::CONNECT && view.forward_proxy(connection.listener).is_some();
+    let flags = headers::validate(head, connection.limits.headers, accepts_connect)?;
+    if accepts_connect {
+        expect_tunnel(context);
+    }
+    let believed = || connection.may_forward_certificates(&view.policy.identify);
     headers::sanitize_certificate(&mut head.headers, flags, believed);
     headers::join_cookies(head);
     Ok(flags)
+}
+
+/// Returns the attributes of a request that arrived on `connection`.
+#[inline]
+fn identify_request<'a>(
+    connection: &'a DownstreamConnection,
+    head: &'a request::Parts,
+    settings: &'a IdentifySettings,
+    now: Timestamp,
+) -> Result<Attributes<'a>, MalformedPath> {
+    let civil = connection.worker.shared.clock.civil_time_at(now);
+    let mut attributes = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil)?;
+    (attributes.certificate, attributes.listener) = (connection.certificate(), connection.listener_name());
+    Ok(attributes)
+}
+
+/// Marks a request as one for a tunnel. It is no gRPC call, whatever its content type is: a reply to a call has the
+/// status 200, which would tell the client that the tunnel exists.
+const fn expect_tunnel(context: &mut RequestContext) {
+    (context.upgrade.is_connect, context.is_grpc) = (true, false);
 }
 
 /// Records the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
@@ -171,6 +197,7 @@ fn set_client(
     attributes: &Attributes<'_>,
 ) {
     let ip = hop.client.ip;
+    context.hides_client = hop.hides_client;
     context.connection.worker.warn_of_untrusted_proxy(hop, flags);
     context.client = client_ip::network(ip, 32, view.policy.identify.ipv6_prefix);
     if let Some(location) = view.locate(ip) {
@@ -194,18 +221,21 @@ fn set_route(
     }
 }
 
-/// Records for the log the headers of a rejected request as the upstream would have received them.
+/// Records for the log the headers of a rejected request as the upstream would have received them. Returns its unread
+/// body.
 fn log_rejection(
     context: &mut RequestContext,
     head: &mut request::Parts,
     flags: RequestHeaderFlags,
     hop: &Hop<'_>,
-) {
+    body: DownstreamBody,
+) -> PendingBody {
     if let Some(log) = &mut context.log {
         let mut added = FieldLines::default();
         let _ = headers::prepare_request(head, flags, hop, &[], Some(&mut added));
         log.copy_headers(&head.headers, &added);
     }
+    PendingBody::new(flags.expectation(), body)
 }
 
 /// Records for the log how the limits that are counted here admit a request, unless the store or another service has yet
@@ -254,16 +284,23 @@ fn prepare(
             context.timer.require_min_rate(Rc::clone(scarcity), !context.is_grpc);
         }
     }
+    let rewrite = upstream.map(|upstream| &upstream.settings().rewrite);
+    context.hides_client |= rewrite.is_some_and(|rewrite| rewrite.hides_client);
+    let hop = &Hop { hides_client: context.hides_client, ..*hop };
     let mut added_headers = FieldLines::default();
     let added = can_serialize_directly(context, pending, upstream).then_some(&mut added_headers);
     let upgrades = upstream.map_or(&[][..], |upstream| &*upstream.settings().upgrades);
     let asked = headers::prepare_request(&mut head, flags, hop, upgrades, added);
     context.upgrade.protocol = asked.upgrade;
-    for mark in pending.limits().mark_values(view) {
+    let marks = (!context.hides_client).then(|| pending.limits().mark_values(view));
+    for mark in marks.into_iter().flatten() {
         head.headers.append(X_WEIR_OVER_LIMIT, mark);
     }
     if let Some(log) = &mut context.log {
         log.copy_headers(&head.headers, &added_headers);
+    }
+    if let Some(rewrite) = rewrite {
+        headers::rewrite::rewrite_head(&mut head, rewrite);
     }
     // HTTP/2 has no raw headers.
     let wants_map = !context.owns_connection();
@@ -309,6 +346,7 @@ fn respond(
         Ok(response) if response.status == StatusCode::SWITCHING_PROTOCOLS => {
             switch_protocols(context, limits, response)
         }
+        Ok(response) if context.upgrade.is_connect => open_tunnel(context, limits, response),
         Ok(response) => {
             upstream.inspect(|upstream| upstream.record_success());
             forward_response(context, limits, response)
@@ -360,6 +398,20 @@ fn switch_protocols(
     } else {
         headers::prepare_upgrade_response(&mut headers);
     }
+    context.respond_with(status, ResponseFlag::None);
+    if let Some(upstream) = body.into_tunnel() {
+        tunnel::start(context, upstream);
+    }
+    Response { status, headers, body: ResponseBody::empty() }
+}
+
+/// Returns the response to a CONNECT whose destination is connected.
+fn open_tunnel(
+    mut context: Box<RequestContext>,
+    limits: &mut AppliedLimits,
+    Response { status, headers, body }: Response<UpstreamResponseBody<RequestBody>>,
+) -> DownstreamResponse {
+    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
     context.respond_with(status, ResponseFlag::None);
     if let Some(upstream) = body.into_tunnel() {
         tunnel::start(context, upstream);

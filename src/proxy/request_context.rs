@@ -32,6 +32,8 @@ pub(super) struct RequestContext {
     pub(super) permit: Option<InFlightPermit>,
     /// Whether it is a gRPC call, whose outcome is in `grpc-status`.
     pub(super) is_grpc: bool,
+    /// Whether the upstream learns nothing about the client.
+    pub(super) hides_client: bool,
     /// The client's address or network, by which an upstream distributes its requests.
     pub(super) client: IpAddr,
     /// Location of the client, if there is a database of countries.
@@ -73,6 +75,8 @@ pub(super) struct UpgradeRequest {
     pub(super) protocol: Option<HeaderValue>,
     /// Whether it is an extended CONNECT (RFC 8441), over HTTP/2.
     pub(super) is_extended_connect: bool,
+    /// Whether the method is CONNECT: the client wants a tunnel to the destination.
+    pub(super) is_connect: bool,
 }
 
 /// Progress of an upload, shared between the request's body and its context.
@@ -107,6 +111,7 @@ impl RequestContext {
             timer,
             permit: None,
             is_grpc: false,
+            hides_client: false,
             client: connection.peer,
             location: None,
             upgrade: UpgradeRequest::default(),

@@ -1,4 +1,4 @@
-//! Tunnel: forwards bytes both ways after an upgrade, such as to WebSocket (RFC 6455).
+//! Tunnel: forwards bytes both ways after an upgrade, such as to WebSocket (RFC 6455), or after CONNECT.
 //!
 //! The request that asked for the upgrade lasts as long as the tunnel, and so do its in-flight limits.
 
@@ -67,6 +67,7 @@ async fn copy_both_ways(
             if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
                 return Poll::Ready(Some(copied));
             }
+            account.charge();
             match &stream {
                 Some(stream) => {
                     stream.poll_client_reset(cx).map(|()| Some(Err(io::ErrorKind::ConnectionReset.into())))

@@ -8,6 +8,8 @@ use std::time::Duration;
 use super::fallback::Fallbacks;
 use super::{Generation, ProxyState};
 use crate::engine::Policy;
+use crate::forward_proxy::ForwardProxy;
+use crate::forward_proxy::pool::DestinationPool;
 use crate::identify::Attributes;
 use crate::identify::geo::{GeoLocation, LocationCache};
 use crate::limits::{self, LimitResources};
@@ -29,6 +31,8 @@ pub(super) struct GenerationView {
     locations: Option<LocationCache>,
     /// TLS configuration by listener.
     pub(super) tls: Box<[Option<Arc<TlsServer>>]>,
+    /// Destinations of forward proxies, by listener.
+    pub(super) forward_proxies: Box<[Option<Rc<DestinationPool>>]>,
     /// The access log, if one is configured.
     pub(super) access_log: Option<AccessLog>,
 }
@@ -48,6 +52,14 @@ impl GenerationView {
             let kept = known.find(|kept| Arc::ptr_eq(kept.cluster(), cluster));
             kept.map_or_else(|| Rc::new(Upstream::new(cluster, &shared.metrics)), Rc::clone)
         };
+        let forward_proxy = |proxy: &Option<Arc<ForwardProxy>>| {
+            let proxy = proxy.as_ref()?;
+            let mut known = before.into_iter().flat_map(|before| before.forward_proxies.iter().flatten());
+            let kept = known.find(|kept| Arc::ptr_eq(kept.proxy(), proxy));
+            Some(kept.map_or_else(|| Rc::new(DestinationPool::new(proxy, &shared.metrics)), Rc::clone))
+        };
+        let forwarding = generation.forward_proxies.iter().flatten();
+        let forward_timeouts = forwarding.map(|proxy| proxy.settings().upstream.idle_timeout);
         let idle_timeouts = generation.upstreams.iter().map(|cluster| cluster.settings().idle_timeout);
         Self {
             policy: Arc::clone(policy),
@@ -65,11 +77,12 @@ impl GenerationView {
                     log_keys: generation.log_keys,
                 },
             )),
-            stream_idle_timeout: idle_timeouts.max().unwrap_or_default(),
+            stream_idle_timeout: idle_timeouts.chain(forward_timeouts).max().unwrap_or_default(),
             upstreams: generation.upstreams.iter().map(upstream).collect(),
             fallbacks: Arc::clone(&generation.fallbacks),
             locations: policy.identify.geo.locations.as_ref().map(|_| LocationCache::default()),
             tls: generation.tls.clone(),
+            forward_proxies: generation.forward_proxies.iter().map(forward_proxy).collect(),
             access_log: generation.access_log.clone(),
         }
     }
@@ -78,6 +91,16 @@ impl GenerationView {
     pub(super) fn locate(&self, client: IpAddr) -> Option<GeoLocation> {
         let database = self.policy.identify.geo.locations.as_ref()?;
         Some(self.locations.as_ref()?.find(client, database))
+    }
+
+    /// Returns the forward proxy of a listener; `None` for a reverse proxy.
+    pub(super) fn forward_proxy(&self, listener: usize) -> Option<&Rc<DestinationPool>> {
+        self.forward_proxies.get(listener)?.as_ref()
+    }
+
+    /// Returns the upstream that is configured for the destination that the request names.
+    pub(super) fn upstream_for_destination(&self, request: &Attributes<'_>) -> Option<&Rc<Upstream>> {
+        self.upstreams.get(self.policy.routes.choose_for_destination(request)?)
     }
 
     /// Returns the upstream of the route that the request matches.

@@ -137,9 +137,12 @@ async fn run_clock(worker: Rc<Worker>) {
         worker.coarse_clock.tick();
         worker.date.renew(worker.shared.clock.civil_now());
         worker.handshakes.iter().for_each(HandshakeLimiter::tick);
-        worker.view().upstreams.iter().for_each(|upstream| upstream.tick());
+        let view = worker.view();
+        view.upstreams.iter().for_each(|upstream| upstream.tick());
+        view.forward_proxies.iter().flatten().for_each(|pool| pool.tick());
         if tick % TICKS_PER_SECOND == 0 {
-            worker.view().upstreams.iter().for_each(|upstream| upstream.tick_second());
+            view.upstreams.iter().for_each(|upstream| upstream.tick_second());
+            view.forward_proxies.iter().flatten().for_each(|pool| pool.tick_second());
         }
     }
 }
@@ -148,6 +151,7 @@ async fn run_clock(worker: Rc<Worker>) {
 fn is_unused(worker: &Worker) -> bool {
     worker.coarse_clock.is_unused()
         && worker.view().upstreams.iter().all(|upstream| upstream.is_unconnected())
+        && worker.view().forward_proxies.iter().flatten().all(|pool| pool.is_empty())
 }
 
 /// Waits for a connection, so that an idle process does not wake up ten times a second.

@@ -28,6 +28,8 @@ pub(super) enum NeededAttribute {
     Client,
     Method,
     Host,
+    /// The name of the listener.
+    Listener,
     /// This request header.
     Header(HeaderName),
     /// The client's certificate.
@@ -81,6 +83,7 @@ impl fmt::Display for NeededAttribute {
             Self::Client => f.write_str("the client's address"),
             Self::Method => f.write_str("the method"),
             Self::Host => f.write_str("the host"),
+            Self::Listener => f.write_str("the listener"),
             Self::Header(name) => write!(f, "header {name}"),
             Self::Certificate => f.write_str("the client's certificate"),
             Self::ResponseHeader(name) => write!(f, "response header {name}"),
@@ -237,6 +240,7 @@ fn needed(attribute: &Attribute, token: Option<&HeaderName>) -> Option<NeededAtt
         AttributeSource::Header(name) => NeededAttribute::Header(name.clone()),
         AttributeSource::Token => NeededAttribute::Header(token.cloned().unwrap_or(COOKIE)),
         AttributeSource::Certificate(_) => NeededAttribute::Certificate,
+        AttributeSource::Listener => NeededAttribute::Listener,
         // Proxied requests have none.
         AttributeSource::Descriptor(_) => return None,
         AttributeSource::Head => match attribute.word() {
@@ -261,9 +265,10 @@ fn is_recorded(
         NeededAttribute::Method => request.method.is_recorded(),
         NeededAttribute::Host => request.host.is_recorded(),
         NeededAttribute::Header(name) => recorded_header(name, request, block, needed).is_some(),
-        NeededAttribute::Certificate | NeededAttribute::ResponseHeader(_) | NeededAttribute::CallStatus => {
-            false
-        }
+        NeededAttribute::Certificate
+        | NeededAttribute::Listener
+        | NeededAttribute::ResponseHeader(_)
+        | NeededAttribute::CallStatus => false,
     }
 }
 

@@ -44,6 +44,8 @@ pub enum Attribute {
     Method,
     /// The host.
     Host,
+    /// The name of the listener that received the request.
+    Listener,
     /// The value of a header; several lines of a list-valued header are joined.
     Header(HeaderName),
     /// The value of the cookie of this name, in canonical spelling.
@@ -80,6 +82,8 @@ pub enum AttributeSource<'a> {
     Header(&'a HeaderName),
     /// The client's token.
     Token,
+    /// The listener that received the request.
+    Listener,
     /// Names of this kind in the client's certificate.
     Certificate(CertificateName),
     /// Entries with this key in an Envoy descriptor.
@@ -116,6 +120,7 @@ impl Attribute {
             Self::Path => ("path", None),
             Self::Method => ("method", None),
             Self::Host => ("host", None),
+            Self::Listener => ("listener", None),
             Self::Header(name) => ("header", Some(name.to_string())),
             Self::Cookie(name) => ("cookie", Some(name.to_string())),
             Self::Query(name) => ("query", Some(name.to_string())),
@@ -141,6 +146,7 @@ impl Attribute {
             Self::Route | Self::Path | Self::Method | Self::Host | Self::Cookie(_) | Self::Query(_) => {
                 AttributeSource::Head
             }
+            Self::Listener => AttributeSource::Listener,
             Self::Header(name) => AttributeSource::Header(name),
             Self::Jwt(_) => AttributeSource::Token,
             Self::Certificate(name) => AttributeSource::Certificate(*name),
@@ -175,6 +181,7 @@ impl Attribute {
             Self::Method => then(request.method.ok_or(Missing)?.as_str().as_bytes()),
             Self::Host if request.host.as_str().is_empty() => return Err(Missing),
             Self::Host => then(request.host.as_str().as_bytes()),
+            Self::Listener => then(request.listener.ok_or(Missing)?.as_bytes()),
             Self::Header(name) => then(&lookup::header(request.headers, name)?.ok_or(Missing)?),
             Self::Cookie(name) => then(&cookie::canonical_value(request.headers, name)?.ok_or(Missing)?),
             Self::Query(name) => {
@@ -237,6 +244,7 @@ impl Attribute {
             | AttributeSource::AutonomousSystem
             | AttributeSource::Plans(_)
             | AttributeSource::Head
+            | AttributeSource::Listener
             | AttributeSource::Token => {
                 match self.read(request, Route(""), |value| any(patterns, || std::iter::once(value))) {
                     Ok(matches) => Ok(matches),
@@ -279,6 +287,7 @@ impl Attribute {
             | AttributeSource::Head
             | AttributeSource::Header(_)
             | AttributeSource::Token
+            | AttributeSource::Listener
             | AttributeSource::Certificate(_)
             | AttributeSource::Descriptor(_) => {
                 self.read(request, route, |value| String::from_utf8_lossy(value).into_owned())
@@ -306,7 +315,7 @@ impl<'a> AttributeSource<'a> {
             | Self::Plans(_)
             | Self::Head
             | Self::Descriptor(_) => true,
-            Self::Header(_) | Self::Token | Self::Certificate(_) => false,
+            Self::Header(_) | Self::Token | Self::Listener | Self::Certificate(_) => false,
         }
     }
 

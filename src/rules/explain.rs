@@ -214,6 +214,7 @@ fn failed_condition(
         | AttributeSource::Head
         | AttributeSource::Header(_)
         | AttributeSource::Token
+        | AttributeSource::Listener
         | AttributeSource::Certificate(_)
         | AttributeSource::Descriptor(_) => None,
     };

@@ -94,7 +94,8 @@ impl Attribute {
             | Self::Route
             | Self::Path
             | Self::Method
-            | Self::Host => self.word().to_owned(),
+            | Self::Host
+            | Self::Listener => self.word().to_owned(),
             Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Jwt(_) | Self::Certificate(_) => {
                 format!("{}.{}", self.word(), self.entry_key())
             }
@@ -116,6 +117,7 @@ impl Attribute {
             | Self::Path
             | Self::Method
             | Self::Host
+            | Self::Listener
             | Self::Certificate(_) => false,
         }
     }
@@ -147,6 +149,7 @@ impl Attribute {
             Self::Plan(_)
             | Self::Route
             | Self::Method
+            | Self::Listener
             | Self::Header(_)
             | Self::Cookie(_)
             | Self::Query(_)

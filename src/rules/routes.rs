@@ -1,5 +1,6 @@
 //! Selection of the upstream for a request.
 
+use super::attribute::Attribute;
 use super::matcher::{Match, Matcher};
 use crate::identify::Attributes;
 
@@ -19,6 +20,20 @@ impl Routes {
         if self.0.is_empty() {
             return Some(0);
         }
-        self.0.iter().position(|matcher| matches!(matcher.matches(request), Match::Yes(_)))
+        self.0.iter().position(|matcher| takes(matcher, request))
     }
+
+    /// Returns the position of the upstream that takes a request whose target names its destination; `None` if none
+    /// does. Only upstreams with a condition on the host or the listener are considered: others are meant for requests
+    /// to this process.
+    pub fn choose_for_destination(&self, request: &Attributes<'_>) -> Option<usize> {
+        let is_on_listener =
+            |matcher: &Matcher| matcher.conditions.iter().any(|part| part.attribute == Attribute::Listener);
+        let is_meant = |matcher: &Matcher| !matcher.hosts.is_empty() || is_on_listener(matcher);
+        self.0.iter().position(|matcher| is_meant(matcher) && takes(matcher, request))
+    }
+}
+
+fn takes(matcher: &Matcher, request: &Attributes<'_>) -> bool {
+    matches!(matcher.matches(request), Match::Yes(_))
 }

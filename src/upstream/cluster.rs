@@ -2,6 +2,7 @@
 //!
 //! Its background tasks are in `background.rs`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,6 +12,7 @@ use tokio::sync::watch;
 
 use super::carry_over;
 use super::circuit_breaker::CircuitBreaker;
+use super::error::NoAddress;
 use super::host::{ConnectTarget, Hosts, UpstreamHost};
 use super::outlier_detection::{self, Ejections};
 use super::settings::UpstreamSettings;
@@ -37,6 +39,8 @@ struct ResolvedHosts {
     hosts: Hosts,
     /// Whether resolution of every name has been tried at least once.
     is_resolved: bool,
+    /// Why a destination of a forward proxy has no address.
+    no_address: Option<NoAddress>,
 }
 
 impl Cluster {
@@ -55,8 +59,29 @@ impl Cluster {
         let (hosts, ejections) = inherit(&settings, before);
         let is_settled =
             settings.addresses.iter().all(|address| ConnectTarget::from_address(address).is_some());
+        let resolved = ResolvedHosts { hosts, is_resolved: is_settled, no_address: None };
+        Self::with_hosts(settings, tls, resolved, ejections, metrics)
+    }
+
+    /// Creates an upstream whose only name is resolved elsewhere, with [`Self::set_addresses`].
+    pub fn unresolved(
+        settings: UpstreamSettings,
+        tls: Option<Arc<TlsClient>>,
+        metrics: &Metrics,
+    ) -> Arc<Self> {
+        let resolved = ResolvedHosts { hosts: Arc::default(), is_resolved: false, no_address: None };
+        Self::with_hosts(settings, tls, resolved, Ejections::default(), metrics)
+    }
+
+    fn with_hosts(
+        settings: UpstreamSettings,
+        tls: Option<Arc<TlsClient>>,
+        resolved: ResolvedHosts,
+        ejections: Ejections,
+        metrics: &Metrics,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            resolved: watch::Sender::new(ResolvedHosts { hosts, is_resolved: is_settled }),
+            resolved: watch::Sender::new(resolved),
             epoch: AtomicU32::new(0),
             breaker: CircuitBreaker::new(settings.limits, settings.retries.budget > 0, settings.http2),
             ejections: Mutex::new(ejections),
@@ -147,13 +172,35 @@ impl Cluster {
         let is_same = fresh.is_empty() && hosts.len() == before.len();
         self.resolved.send_if_modified(|known| {
             let is_news = !is_same || known.is_resolved != is_settled;
-            *known = ResolvedHosts { hosts, is_resolved: is_settled };
+            *known = ResolvedHosts { hosts, is_resolved: is_settled, no_address: None };
             is_news
         });
         if !is_same {
             self.bump_epoch();
         }
         fresh
+    }
+
+    /// Sets the addresses of the upstream's only name, or the reason why there are none. After a failed lookup the last
+    /// addresses stay in use.
+    pub fn set_addresses(&self, found: Result<Vec<SocketAddr>, NoAddress>) {
+        let hostname = self.settings.addresses.first().map(ToString::to_string).unwrap_or_default();
+        let targets: Vec<(ConnectTarget, Box<str>)> = match found {
+            Ok(found) => found.into_iter().map(|ip| (ConnectTarget::Ip(ip), (*hostname).into())).collect(),
+            Err(NoAddress::NotFound | NoAddress::TimedOut) if !self.hosts().is_empty() => return,
+            Err(reason) => {
+                self.set_hosts(Vec::new(), false);
+                self.resolved
+                    .send_modify(|known| (known.is_resolved, known.no_address) = (true, Some(reason)));
+                return;
+            }
+        };
+        self.set_hosts(targets, true);
+    }
+
+    /// Returns why the upstream has no address; `None` if it has one, or is not a destination of a forward proxy.
+    pub(super) fn no_address(&self) -> Option<NoAddress> {
+        self.resolved.borrow().no_address
     }
 
     /// Records the result of a request to `host`, for outlier detection.

@@ -173,6 +173,24 @@ impl Endpoint {
         Ok(PooledConnection { in_flight, kind })
     }
 
+    /// Opens a connection that carries the bytes of a tunnel for `client`, as the body of the response to CONNECT.
+    ///
+    /// # Errors
+    /// [`UpstreamError`] if no connection can be established, or a circuit breaker is open.
+    pub async fn open_tunnel<B>(&self, client: IpAddr) -> Result<UpstreamResponseBody<B>, UpstreamError> {
+        let in_flight = match self.start_request(client, false) {
+            Ok(in_flight) => in_flight,
+            Err(LimitReached::Requests) => return Err(self.overflow(UpstreamOverflow::Requests)),
+            Err(LimitReached::ClientShare) => self.wait_for_share(client, false).await?,
+        };
+        let permit = self.with_timeout(self.http1_pool.acquire_permit()).await?;
+        let transport = self.open_transport(AlpnProtocol::Http1).await?;
+        let connection = Http1Connection::new(transport, &self.metrics, permit);
+        let mut body = UpstreamResponseBody::upgraded(connection.into());
+        body.hold_in_flight(in_flight);
+        Ok(body)
+    }
+
     /// Returns a connection with room for a request, if there is one.
     fn checkout_idle(&self, call: bool) -> Option<ConnectionKind> {
         match self.uses_http2(call) {

@@ -25,6 +25,19 @@ pub enum UpstreamError {
     Malformed(#[source] MalformedResponse),
 }
 
+/// Why a destination of a forward proxy has no address to connect to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAddress {
+    /// Its name cannot be resolved.
+    NotFound,
+    /// Its name could not be resolved in time.
+    TimedOut,
+    /// Its name resolves to addresses that must not be reached.
+    Prohibited,
+    /// Its name resolves to this process.
+    Loop,
+}
+
 impl From<NoResponse> for UpstreamError {
     fn from(reason: NoResponse) -> Self {
         match reason {

@@ -53,7 +53,8 @@ impl<B> UpstreamResponseBody<B> {
         Self::new(BodySource::Upgraded(way))
     }
 
-    /// Returns the tunnel after a response of 101 (RFC 9110 section 15.2.2); `None` for any other response.
+    /// Returns the tunnel after a response of 101 (RFC 9110 section 15.2.2), or after one of 200 to CONNECT; `None` for
+    /// any other response.
     pub fn into_tunnel(self) -> Option<Tunnel> {
         match self.source {
             BodySource::Upgraded(way) => Some(Tunnel::new(way, self.in_flight)),

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
+use http::HeaderValue;
 #[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -39,6 +40,19 @@ pub struct UpstreamSettings {
     pub limits: CircuitBreakerLimits,
     /// Retry policy.
     pub retries: Retries,
+    /// How the head of a request is changed.
+    pub rewrite: HeadRewrite,
+}
+
+/// How the head of a request is changed before it is sent to an upstream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeadRewrite {
+    /// Value of `Host` in place of the received one.
+    pub host: Option<HeaderValue>,
+    /// Prefix that is removed from the path: begins with a slash and does not end with one.
+    pub strip_prefix: Option<Box<str>>,
+    /// Whether headers about the client are left out.
+    pub hides_client: bool,
 }
 
 /// Address of an upstream.

@@ -3,7 +3,7 @@ mod reuse;
 use std::time::Duration;
 
 use super::host::{ConnectTarget, EJECTED, FAILED_CHECK};
-use super::settings::{Balance, CircuitBreakerLimits, ClientShare, Outliers, Retries, RetryOn};
+use super::settings::{Balance, CircuitBreakerLimits, ClientShare, HeadRewrite, Outliers, Retries, RetryOn};
 use super::*;
 
 const OUTLIERS: Outliers = Outliers {
@@ -37,6 +37,7 @@ pub(super) fn settings(addresses: &[(&str, u16)]) -> UpstreamSettings {
         outliers: Some(OUTLIERS),
         panic_threshold: 50,
         limits,
+        rewrite: HeadRewrite::default(),
         retries: Retries {
             attempts: 0,
             on: RetryOn::default(),

@@ -1,7 +1,7 @@
 //! The table of allowed imports between modules.
 
 /// Allowed imports of each module, from the top down. A row names only rows below it; all other imports are errors.
-pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 44] = [
+pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 45] = [
     (
         "main",
         &["app", "top", "admin_client", "cli", "explain_command", "config", "replay", "import", "telemetry"],
@@ -65,6 +65,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 44] = [
             "identify",
             "response",
             "listener",
+            "forward_proxy",
             "upstream",
             "state_file",
             "drain",
@@ -98,6 +99,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 44] = [
             "limiter",
             "throttle",
             "response",
+            "forward_proxy",
             "upstream",
             "telemetry",
             "observe",
@@ -172,6 +174,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 44] = [
     ("remote", &["headers", "limiter", "tls", "transport", "telemetry", "clock"]),
     ("worker", &["listener", "drain"]),
     ("listener", &["transport", "tls", "telemetry", "drain"]),
+    ("forward_proxy", &["identify", "rules", "upstream", "telemetry", "tls", "jitter"]),
     ("upstream", &["http1", "headers", "transport", "tls", "telemetry", "jitter"]),
     ("transport", &[]),
     ("http1", &["headers"]),
@@ -218,6 +221,7 @@ const EVERYTHING: &[&str] = &[
     "rls",
     "worker",
     "listener",
+    "forward_proxy",
     "upstream",
     "state_file",
     "telemetry",

@@ -252,6 +252,22 @@ fn egress_example_delays_calls_and_denies_other_hosts() {
 }
 
 #[test]
+fn forward_proxy_example_forwards_listed_hosts_only() {
+    let origin = scripted_upstream();
+    let upstream = origin.address().to_string();
+    let weir = Example::start("forward-proxy.yaml", &[("https://api.example.com", &upstream)]);
+    let call = |url: &str| weir.statuses(1, &Request::get(url))[0];
+    assert_eq!(call("http://api.example.com/v1"), 200);
+    assert_eq!(call("http://other.example.com/v1"), 403);
+    let connect = |authority: &str| weir.statuses(1, &Request::new("CONNECT", authority))[0];
+    assert_eq!(connect("other.example.com:443"), 403);
+    assert_eq!(connect("api.example.com:22"), 403);
+    let statuses =
+        run_concurrently(40, |_| weir.statuses(1, &Request::get("http://api.example.com/v1"))).concat();
+    assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
+}
+
+#[test]
 fn envoy_rls_example_limits_descriptors() {
     let weir = Example::start("envoy-rls.yaml", &[]);
     let http = weir.weir.rls_address("http");

@@ -23,6 +23,7 @@ mod examples;
 mod explain;
 mod fallback;
 mod feedback;
+mod forward_proxy;
 mod forwarding;
 mod geo;
 mod hostile;

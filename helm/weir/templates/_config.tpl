@@ -268,7 +268,7 @@ Weir reloads all other changes and keeps its counters, which a restart would los
 {{- end -}}
 {{- $bare := list -}}
 {{- range $listeners -}}
-{{- $bare = append $bare (ternary (omit (ternary . dict (kindIs "map" .)) "tls") . (kindIs "map" .)) -}}
+{{- $bare = append $bare (ternary (omit (ternary . dict (kindIs "map" .)) "tls" "forward_proxy") . (kindIs "map" .)) -}}
 {{- end -}}
 {{- $_ := set $kept "listeners" $bare -}}
 {{- with $config.tracing -}}

@@ -16,6 +16,8 @@ pub(super) struct CompileContext<'f> {
     pub(super) files: &'f mut DataFiles,
     /// How a trailing slash of a path is treated, if a matcher does not set it.
     pub(super) trailing_slash: TrailingSlash,
+    /// Names of the listeners.
+    pub(super) listeners: Vec<Box<str>>,
     /// Whether `geo.database` is given; its problems are reported separately.
     pub(super) has_geo_database: bool,
     /// Whether `geo.asn_database` is given.

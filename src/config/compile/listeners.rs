@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{client_limits, map_items, read_timeout, rules, tls};
+use super::{client_limits, forward_proxy, map_items, read_timeout, rules, tls};
 use crate::config::config_path::ConfigPath;
 use crate::config::data_files::DataFiles;
 use crate::config::data_files::jwt_keys::SECRET;
 use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
 use crate::config::{AdminSettings, AdminToken, defaults, parse, raw};
+use crate::forward_proxy::ForwardProxySettings;
 use crate::tls::server;
 use crate::{listener, upstream};
 
@@ -17,6 +18,8 @@ pub(super) struct CompiledListeners {
     pub(super) listeners: Vec<listener::ListenerSettings>,
     /// In the order of the listeners.
     pub(super) tls: Vec<Option<server::TlsServerSettings>>,
+    /// In the order of the listeners.
+    pub(super) forward_proxies: Vec<Option<ForwardProxySettings>>,
     pub(super) admin: AdminSettings,
     pub(super) used_addresses: UsedAddresses,
 }
@@ -33,12 +36,12 @@ pub(super) fn compile(
     let root = ConfigPath::ROOT;
     let mut used_addresses = UsedAddresses::default();
     let mut listeners: Vec<listener::ListenerSettings> = Vec::new();
-    let mut tls_settings = Vec::new();
+    let (mut tls_settings, mut forward_proxies) = (Vec::new(), Vec::new());
     if let Some(raw) = &raw.listeners {
         map_items(raw, root.key("listeners"), |raw, at| {
-            let tls = match raw {
-                raw::Listener::Address(_) => None,
-                raw::Listener::Map(map) => map.tls.as_deref(),
+            let (tls, forward) = match raw {
+                raw::Listener::Address(_) => (None, None),
+                raw::Listener::Map(map) => (map.tls.as_deref(), map.forward_proxy.as_ref()),
             };
             let tls = tls.and_then(|raw| tls::compile_server(raw, at.key("tls"), files, report));
             let listener = compile_listener(raw, at, &mut used_addresses, report)?;
@@ -46,13 +49,15 @@ pub(super) fn compile(
                 report
                     .add_value_error(at.key("name"), format!("duplicate listener name `{}`", listener.name));
             }
+            let (name, address, forward_at) = (&listener.name, &listener.address, at.key("forward_proxy"));
+            forward_proxies.push(forward_proxy::compile(forward, name, address, forward_at, files, report));
             listeners.push(listener);
             tls_settings.push(tls);
             Some(())
         });
     }
     let admin = compile_admin(raw.admin.as_ref(), &mut used_addresses, files, report);
-    CompiledListeners { listeners, tls: tls_settings, admin, used_addresses }
+    CompiledListeners { listeners, tls: tls_settings, forward_proxies, admin, used_addresses }
 }
 
 fn compile_listener(

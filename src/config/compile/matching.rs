@@ -5,7 +5,7 @@ use http::{HeaderName, Method};
 use super::context::CompileContext;
 use super::{descriptors, geo, map_items, nested_networks, networks, patterns, plans, tls};
 use crate::config::config_path::ConfigPath;
-use crate::config::diagnostic::{Diagnostics, ValueError, quoted};
+use crate::config::diagnostic::{Diagnostics, ValueError, backquoted, quoted};
 use crate::config::parse;
 use crate::config::raw;
 use crate::rules::attribute::Attribute;
@@ -80,6 +80,7 @@ fn compile_conditions(
         asn,
         jwt,
         tls: names,
+        listener,
         path: _,
         trailing_slash: _,
         method: _,
@@ -125,6 +126,7 @@ fn compile_conditions(
             geo::compile_continent,
         ),
         compile_plain_condition(raw::PlainKey::Asn, asn, at.key("asn"), context, report, geo::compile_asn),
+        compile_listeners(listener, at.key("listener"), context, report),
     ];
     conditions.extend(found.into_iter().flatten());
     if let Some(map) = jwt {
@@ -134,6 +136,33 @@ fn compile_conditions(
         conditions.extend(tls::compile_conditions(names, at.key("tls"), context, report));
     }
     conditions
+}
+
+/// Compiles the condition on the listener.
+fn compile_listeners(
+    list: &Option<raw::OneOrMany<raw::ListenerName>>,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<Condition> {
+    compile_plain_condition(raw::PlainKey::Listener, list, at, context, report, compile_listener)
+}
+
+/// Compiles the name of a listener, which must exist.
+fn compile_listener(
+    raw: &raw::ListenerName,
+    at: ConfigPath<'_>,
+    context: &CompileContext<'_>,
+    report: &mut Diagnostics<'_>,
+) -> Option<HeaderPattern> {
+    let name = &*raw.0;
+    if !context.listeners.iter().any(|known| **known == *name) {
+        let known = context.listeners.iter().map(|known| backquoted(known)).collect::<Vec<_>>().join(", ");
+        let fault = ValueError::new(format!("no listener has this name, got {}", quoted(name)));
+        report.add_value_error(at, fault.with_hint(format!("the listeners are {known}")));
+        return None;
+    }
+    Some(HeaderPattern::Exact(name.into()))
 }
 
 /// Compiles the condition on an attribute that has no name; `read` parses one of its values.
@@ -273,6 +302,7 @@ pub(super) fn compile_plain_part(
         raw::PlainKey::Path => Attribute::Path,
         raw::PlainKey::Method => Attribute::Method,
         raw::PlainKey::Host => Attribute::Host,
+        raw::PlainKey::Listener => Attribute::Listener,
     })
 }
 

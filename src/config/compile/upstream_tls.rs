@@ -123,15 +123,23 @@ fn compile_verification(
             Some(ServerVerification::Disabled)
         }
         (Some(raw::Verify::Switch(true)) | None, Some(name)) => {
-            let authorities = files.load(name, &AUTHORITIES, at.key("ca"), report)?;
-            Some(ServerVerification::Configured {
-                authorities,
-                file: files.resolve_path(name).display().to_string().into(),
-            })
+            load_authorities(name, at.key("ca"), files, report)
         }
         (Some(raw::Verify::Switch(true)) | None, None) if report.is_reported(at.key("ca")) => None,
         (Some(raw::Verify::Switch(true)) | None, None) => system_authorities(at, report),
     }
+}
+
+/// Loads the certificate authorities in the file `name`.
+pub(super) fn load_authorities(
+    name: &str,
+    at: ConfigPath<'_>,
+    files: &mut DataFiles,
+    report: &mut Diagnostics<'_>,
+) -> Option<ServerVerification> {
+    let authorities = files.load(name, &AUTHORITIES, at, report)?;
+    let file = files.resolve_path(name).display().to_string().into();
+    Some(ServerVerification::Configured { authorities, file })
 }
 
 fn system_authorities(at: ConfigPath<'_>, report: &mut Diagnostics<'_>) -> Option<ServerVerification> {

@@ -5,14 +5,17 @@ use super::listeners::UsedAddresses;
 use super::{endpoints, map_items, matching, read_or_off, read_timeout, retries, rules, upstream_tls};
 use crate::config::config_path::ConfigPath;
 use crate::config::data_files::DataFiles;
-use crate::config::diagnostic::{Diagnostics, ValueError, backquoted};
+use http::HeaderValue;
+
+use crate::config::diagnostic::{Diagnostics, ValueError, backquoted, quoted};
 use crate::config::parse::UpstreamUrl;
 use crate::config::raw::{self, OrOff};
 use crate::config::{defaults, parse};
+use crate::identify::host;
 use crate::rules::matcher::Matcher;
 use crate::rules::routes::Routes;
 use crate::tls::client;
-use crate::upstream::settings::{UpstreamAddress, UpstreamSettings};
+use crate::upstream::settings::{HeadRewrite, UpstreamAddress, UpstreamSettings};
 
 /// Default name of the only upstream.
 const DEFAULT_NAME: &str = "upstream";
@@ -50,6 +53,7 @@ pub(super) fn compile(
             None
         }
         (None, None) if raw.listeners.is_none() && raw.rls.is_some() => Some(CompiledUpstreams::default()),
+        (None, None) if are_all_forward_proxies(raw) => Some(CompiledUpstreams::default()),
         (None, None) => {
             if !report.is_reported(upstream_at) && !report.is_reported(upstreams_at) {
                 report.add_value_error(upstream_at, "missing, `upstream` is required");
@@ -59,6 +63,16 @@ pub(super) fn compile(
             Some(CompiledUpstreams::default())
         }
     }
+}
+
+/// Whether every listener is a forward proxy, which needs no upstream.
+fn are_all_forward_proxies(raw: &raw::Root) -> bool {
+    let is_forward_proxy = |listener: &raw::Listener| match listener {
+        raw::Listener::Address(_) => false,
+        raw::Listener::Map(map) => map.forward_proxy.as_ref().is_some_and(raw::ForwardProxy::is_on),
+    };
+    let mut listeners = raw.listeners.iter().flat_map(|list| list.items()).peekable();
+    listeners.peek().is_some() && listeners.all(|(_, listener)| is_forward_proxy(listener))
 }
 
 fn compile_single(
@@ -187,10 +201,39 @@ fn compile_settings(
         limits: endpoints::compile_circuit_breaker(raw.limits.as_ref(), at.key("limits"), report),
         http2: raw.http2.unwrap_or(false),
         upgrades: compile_upgrades(raw.upgrades.as_ref(), at.key("upgrades"), report),
+        rewrite: HeadRewrite {
+            host: raw.host.as_ref().and_then(|host| report.ok_or_report(at.key("host"), parse_host(host))),
+            strip_prefix: raw
+                .strip_prefix
+                .as_ref()
+                .and_then(|prefix| report.ok_or_report(at.key("strip_prefix"), parse_prefix(prefix))),
+            hides_client: !raw.client_headers.unwrap_or(true),
+        },
         name: name.or_else(|| Some(addresses.first()?.to_string().into())).unwrap_or_default(),
         addresses: addresses.into(),
     };
     (!settings.addresses.is_empty()).then_some(settings)
+}
+
+/// Parses the value of a `Host` header.
+fn parse_host(host: &str) -> Result<HeaderValue, ValueError> {
+    let value = HeaderValue::from_str(host).ok().filter(|_| host::is_valid(host.as_bytes()));
+    value.ok_or_else(|| {
+        let fault = ValueError::new(format!("expected a host with an optional port, got {}", quoted(host)));
+        fault.with_hint("such as `api.example.com`")
+    })
+}
+
+/// Parses a prefix of paths, which is compared with the path as received.
+fn parse_prefix(prefix: &str) -> Result<Box<str>, ValueError> {
+    let is_sent_as_written = prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#*".contains(&byte));
+    match prefix.strip_suffix('/').unwrap_or(prefix) {
+        "" => Err(ValueError::new(format!("expected a prefix such as `/stripe`, got {}", quoted(prefix)))),
+        prefix if prefix.starts_with('/') && is_sent_as_written => Ok(prefix.into()),
+        prefix => {
+            Err(ValueError::new(format!("expected a path that begins with `/`, got {}", quoted(prefix))))
+        }
+    }
 }
 
 /// Compiles the names of protocols, in lower case.

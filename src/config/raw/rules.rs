@@ -17,8 +17,8 @@ use super::secret::Secret;
 use super::throttle::{Enforce, Throttle};
 use super::tls::CertificateNames;
 use super::values::{
-    Asn, Continent, Country, Duration, HeaderValues, HostPattern, Method, Networks, OneOrMany, PathPattern,
-    PlanName, Rate, Schedule, TimeZone, ZeroOrMany,
+    Asn, Continent, Country, Duration, HeaderValues, HostPattern, ListenerName, Method, Networks, OneOrMany,
+    PathPattern, PlanName, Rate, Schedule, TimeZone, ZeroOrMany,
 };
 use crate::identify::certificate::CertificateName;
 use crate::limiter::algorithm::Algorithm;
@@ -54,9 +54,9 @@ pub struct Rule {
     /// ASCII without quotes and backslashes, at most 128 characters. Default: the rule's name.
     pub counter: Option<String>,
     /// Attributes for whose values requests are counted separately: `client_ip`, `country`, `continent`, `asn`,
-    /// `plan`, `path`, `route`, `method`, `host`, a map with exactly one of `header`, `cookie`, `query`, `tls`,
-    /// `jwt`, `descriptor` and `client_ip`, or a list of these. Without it, or with `[]`, all requests share one
-    /// counter. Default: one counter for all.
+    /// `plan`, `path`, `route`, `method`, `host`, `listener`, a map with exactly one of `header`, `cookie`, `query`,
+    /// `tls`, `jwt`, `descriptor` and `client_ip`, or a list of these. Without it, or with `[]`, all requests share
+    /// one counter. Default: one counter for all.
     pub key: Option<ZeroOrMany<KeyPart>>,
     /// Treatment of requests that lack a part of the key: `skip` (the rule does not apply), `shared` (all such
     /// requests share one counter), or `deny` (rejected with 403). In shadow mode, by `throttle: shadow` or outside
@@ -151,6 +151,8 @@ pub struct Matcher {
     /// Host patterns, without regard to case and port: `api.example.com`, `*.example.com` (every host below
     /// `example.com`, not `example.com` itself), or `~regex` (unanchored).
     pub host: Option<OneOrMany<HostPattern>>,
+    /// Names of the listeners that receive the requests (`listeners[].name`).
+    pub listener: Option<OneOrMany<ListenerName>>,
     /// Map from request header name to pattern: an exact value, `*` (present), `!present` (absent), `~regex`
     /// (unanchored), or `{ file: NAME }` for any value of a [list of values](lists.md#lists-of-values). If a header
     /// is repeated, one matching line is enough.
@@ -231,6 +233,8 @@ pub enum PlainKey {
     Method,
     /// Host of the request.
     Host,
+    /// Name of the listener that receives the request.
+    Listener,
 }
 
 /// Attribute with a name or with settings, as a part of the key; exactly one of these fields.

@@ -51,6 +51,16 @@ pub struct UpstreamMap {
     /// TLS. gRPC calls always use HTTP/2.
     #[cfg_attr(test, schemars(extend("default" = false)))]
     pub http2: Option<bool>,
+    /// Value of the `Host` header that the upstream receives. Default: the host of the request.
+    pub host: Option<String>,
+    /// Prefix that is removed from the path before the request is sent to the upstream, such as `/stripe`. A path
+    /// without this prefix is not changed. Rules match the path with the prefix.
+    pub strip_prefix: Option<String>,
+    /// Whether the upstream receives headers about the client: `x-forwarded-for`, `x-forwarded-proto`,
+    /// `x-forwarded-client-cert`, `x-envoy-external-address`, `x-envoy-expected-rq-timeout-ms` and a generated
+    /// `x-request-id`. Set it to `false` for services of others.
+    #[cfg_attr(test, schemars(extend("default" = true)))]
+    pub client_headers: Option<bool>,
     /// Protocols that a client may request with `upgrade`, such as `spdy/3.1`: one or a list, or `false` for none.
     /// Protocols that carry HTTP are not valid. With `upstream.http2`, an upgrade needs an upstream that offers
     /// extended CONNECT (RFC 8441).

@@ -113,6 +113,20 @@ pub struct Address(pub String);
 #[cfg_attr(test, schemars(extend("title" = "upstream address", "examples" = ["127.0.0.1:3000", "echo"])))]
 pub struct UpstreamAddress(pub String);
 
+/// Destination of a forward proxy: a host pattern, an IP address or a network, with an optional port.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(transparent)]
+#[cfg_attr(test, schemars(extend("title" = "destination", "examples" = ["api.example.com", "*.example.com:443", "10.2.0.0/16"])))]
+pub struct Destination(pub String);
+
+/// Name of a listener.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(transparent)]
+#[cfg_attr(test, schemars(extend("title" = "listener", "examples" = ["egress", "127.0.0.1:8081"])))]
+pub struct ListenerName(pub String);
+
 /// URL of an OpenTelemetry collector: `http://host` or `https://host`, with an optional port and path.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]

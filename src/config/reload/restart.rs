@@ -11,6 +11,7 @@ pub(super) fn without_data(config: &Config) -> Config {
     Config {
         policy: PolicySpec::default(),
         listener_tls: Vec::new(),
+        forward_proxies: Vec::new(),
         upstream_tls: Vec::new(),
         rls: config.rls.clone().map(RlsOptions::without_data),
         ..config.clone()

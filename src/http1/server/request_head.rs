@@ -53,6 +53,9 @@ pub struct RequestInfo {
     pub keep_alive: bool,
     /// The client accepts trailers.
     pub accepts_trailers: bool,
+    /// The method is CONNECT, so the connection becomes a tunnel after a successful response, and is closed after any
+    /// other: what follows the head may be bytes for the tunnel.
+    pub is_connect: bool,
 }
 
 /// Decoder of request heads.
@@ -136,12 +139,13 @@ impl RequestHeadDecoder {
         }
         let length = meaning.body_decoder()?;
         let expects = meaning.expects_continue && is_1_1 && !length.is_complete();
-        let by_head = method == Method::HEAD;
+        let (by_head, by_connect) = (method == Method::HEAD, method == Method::CONNECT);
         let asked = RequestInfo {
             is_head: by_head,
             is_http11: is_1_1,
-            keep_alive: meaning.is_persistent(),
+            keep_alive: meaning.is_persistent() && !by_connect,
             accepts_trailers: meaning.accepts_trailers,
+            is_connect: by_connect,
         };
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = method;

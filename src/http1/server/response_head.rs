@@ -38,10 +38,12 @@ pub fn write(
 ) -> WrittenHead {
     out.reserve(TYPICAL_HEAD_SIZE);
     write_status_line(request.is_http11, status, out);
-    let bodiless = request.is_head || is_bodiless(status);
+    // RFC 9110 section 9.3.6: a successful response to CONNECT has neither content nor a header that frames it.
+    let becomes_tunnel =
+        status == StatusCode::SWITCHING_PROTOCOLS || (request.is_connect && status.is_success());
+    let bodiless = request.is_head || becomes_tunnel || is_bodiless(status);
     let coding = body_framing(request, headers, bodiless, body);
-    let mut keeps =
-        request.keep_alive && coding != BodyFraming::Close && status != StatusCode::SWITCHING_PROTOCOLS;
+    let mut keeps = request.keep_alive && coding != BodyFraming::Close && !becomes_tunnel;
     let (mut says_close, is_dated) = (false, headers.has_date());
     match headers.writable() {
         WritableHeaders::Raw(raw) => raw.write(out),
@@ -65,9 +67,7 @@ pub fn write(
         BodyFraming::Length(_) | BodyFraming::Close => {}
     }
     match (request.is_http11, keeps) {
-        (true, false) if !says_close && status != StatusCode::SWITCHING_PROTOCOLS => {
-            out.extend_from_slice(b"connection: close\r\n");
-        }
+        (true, false) if !says_close && !becomes_tunnel => out.extend_from_slice(b"connection: close\r\n"),
         (false, true) => out.extend_from_slice(b"connection: keep-alive\r\n"),
         _ => {}
     }

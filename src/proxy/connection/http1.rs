@@ -171,6 +171,10 @@ async fn run_loop(
         if connection.is_upgraded() {
             return Ok(());
         }
+        if info.is_connect {
+            // What the client has sent for the tunnel is unread.
+            connection.timer.must_linger();
+        }
         let is_whole = poll_fn(|cx| conn.borrow_mut().poll_body_end(cx)).await;
         if !is_whole || !keeps {
             break;

@@ -46,7 +46,7 @@ pub(in crate::proxy) async fn attempt(
 ) -> AttemptResult {
     let endpoint = match upstream.pick(tried) {
         Some(endpoint) => endpoint,
-        None => Box::pin(upstream.pick_when_resolved()).await.ok_or(ForwardFailure::NoEndpoint)?,
+        None => pick_when_resolved(upstream).await?,
     };
     if !tried.is_empty() {
         endpoint.metrics().request_retried();
@@ -104,6 +104,13 @@ pub(in crate::proxy) async fn attempt(
         attempt.finish(&answered, context);
         return answered;
     }
+}
+
+/// Waits until the upstream's addresses are known, and returns an endpoint.
+pub(super) async fn pick_when_resolved(upstream: &Upstream) -> Result<Rc<Endpoint>, ForwardFailure> {
+    let endpoint = Box::pin(upstream.pick_when_resolved()).await;
+    endpoint
+        .ok_or_else(|| upstream.no_address().map_or(ForwardFailure::NoEndpoint, ForwardFailure::NoAddress))
 }
 
 /// Checks that the endpoint supports upgrades; over HTTP/2 this needs SETTINGS_ENABLE_CONNECT_PROTOCOL. If it does not,
@@ -165,7 +172,7 @@ async fn connect(
 }
 
 /// Whether the error concerns only this endpoint, so that another one may work.
-const fn is_endpoint_error(error: &UpstreamError) -> bool {
+pub(super) const fn is_endpoint_error(error: &UpstreamError) -> bool {
     matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout | UpstreamError::Reset(_))
 }
 
@@ -192,13 +199,13 @@ pub(in crate::proxy) async fn with_request_timeout<F: Future + Unpin>(
 }
 
 /// Counts one attempt. If it is dropped before its end, the client has abandoned it.
-struct UpstreamAttempt {
-    endpoint: Rc<Endpoint>,
+pub(super) struct UpstreamAttempt {
+    pub(super) endpoint: Rc<Endpoint>,
     ended: bool,
 }
 
 impl UpstreamAttempt {
-    fn start(endpoint: Rc<Endpoint>, context: &mut RequestContext) -> Self {
+    pub(super) fn start(endpoint: Rc<Endpoint>, context: &mut RequestContext) -> Self {
         if let Some(log) = &mut context.log {
             log.upstream = Some(Rc::clone(&endpoint));
         }
@@ -211,7 +218,7 @@ impl UpstreamAttempt {
 
     /// Moves to another endpoint after this one could not be reached or has not begun with the request. Fails if there
     /// is none, or the plan does not allow it.
-    fn try_other_endpoint(
+    pub(super) fn try_other_endpoint(
         self,
         error: UpstreamError,
         upstream: &Upstream,
@@ -229,13 +236,13 @@ impl UpstreamAttempt {
         Ok(Self::start(endpoint, context))
     }
 
-    fn fail(self, failure: ForwardFailure, context: &mut RequestContext) -> ForwardFailure {
+    pub(super) fn fail(self, failure: ForwardFailure, context: &mut RequestContext) -> ForwardFailure {
         let failed = Err(failure);
         self.finish(&failed, context);
         failed.err().unwrap_or(ForwardFailure::NoEndpoint)
     }
 
-    fn finish(mut self, result: &AttemptResult, context: &mut RequestContext) {
+    pub(super) fn finish(mut self, result: &AttemptResult, context: &mut RequestContext) {
         self.ended = true;
         let metrics = self.endpoint.metrics();
         let outcome = outcome(result);

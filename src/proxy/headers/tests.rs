@@ -11,20 +11,20 @@ fn head(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
 }
 
 fn validation_result(head: &request::Parts) -> Result<(), InvalidRequest> {
-    validate(head, 100).map(drop)
+    validate(head, 100, false).map(drop)
 }
 
 fn hop(trusted: bool) -> Hop<'static> {
     static PEER: HeaderValue = HeaderValue::from_static("198.51.100.7");
     let peer: IpAddr = "198.51.100.7".parse().unwrap();
     let client = ClientAddress { ip: peer, peer_is_trusted: trusted, is_internal: trusted };
-    Hop { tls: None, peer, peer_text: &PEER, client, random: u128::MAX }
+    Hop { tls: None, peer, peer_text: &PEER, client, random: u128::MAX, via: None, hides_client: false }
 }
 
 fn forwarded_headers(headers: &[(&str, &str)], trusted: bool) -> HeaderMap {
     let mut head = head("/", headers);
     head.headers.entry(HOST).or_insert(HeaderValue::from_static("a.test"));
-    let given = validate(&head, 100).unwrap();
+    let given = validate(&head, 100, false).unwrap();
     let (mut again, mut apart) = (head.clone(), FieldLines::default());
     prepare_request(&mut head, given, &hop(trusted), &[], None);
     prepare_request(&mut again, given, &hop(trusted), &[], Some(&mut apart));
@@ -83,7 +83,7 @@ fn request_id_and_forwarded_proto_are_kept_from_trusted_peers_only() {
 #[test]
 fn absolute_form_target_becomes_origin_form_and_sets_host() {
     let mut head = head("http://target.test:81/a?b", &[("host", "other.test")]);
-    let given = validate(&head, 100).unwrap();
+    let given = validate(&head, 100, false).unwrap();
     prepare_request(&mut head, given, &hop(false), &[], None);
     assert_eq!(head.uri, "/a?b");
     assert_eq!(head.headers["host"], "target.test:81");

@@ -1,6 +1,6 @@
 //! Rejects requests that HTTP allows and a proxy must not forward.
 
-use http::header::HOST;
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
 
 use super::flags::RequestHeaderFlags;
@@ -14,7 +14,7 @@ use crate::identify::{forwarded, host, is_forwarded_method};
 pub(in crate::proxy) enum InvalidRequest {
     /// The request has invalid syntax or could be read in two ways.
     Malformed,
-    /// The method is not supported by a reverse proxy.
+    /// The method is not supported: TRACE, or CONNECT to a reverse proxy.
     Method,
     /// The transfer coding is not supported.
     TransferEncoding,
@@ -32,18 +32,19 @@ pub(in crate::proxy) fn normalise_length(head: &mut request::Parts) -> Result<()
 }
 
 /// Rejects requests that HTTP allows and a proxy must not forward, and those with more than `max_fields`
-/// headers. Returns flags for the headers that are present.
+/// headers. Only a forward proxy `accepts_connect`. Returns flags for the headers that are present.
 ///
 /// # Errors
 /// The reason why the request cannot be forwarded.
 pub(in crate::proxy) fn validate(
     head: &request::Parts,
     max_fields: u32,
+    accepts_connect: bool,
 ) -> Result<RequestHeaderFlags, InvalidRequest> {
     if head.version == Version::HTTP_2 {
         validate_fields(&head.headers, max_fields)?;
     }
-    check_target(head)?;
+    check_target(head, accepts_connect)?;
     let mut flags = RequestHeaderFlags::default();
     let (mut hosts, mut codings) = (SingleValue::None, SingleValue::None);
     for (name, value) in &head.headers {
@@ -96,8 +97,11 @@ impl<'a> SingleValue<'a> {
 }
 
 /// Checks the method and the target, which must be in origin-form, in absolute-form, or `*` where that is allowed.
-fn check_target(head: &request::Parts) -> Result<(), InvalidRequest> {
+fn check_target(head: &request::Parts, accepts_connect: bool) -> Result<(), InvalidRequest> {
     if !is_forwarded_method(&head.method) {
+        if accepts_connect && head.method == Method::CONNECT {
+            return check_connect(head);
+        }
         return Err(InvalidRequest::Method);
     }
     // RFC 9113 section 8.3.1: in HTTP/2 the path is required, and begins with a slash even before a query.
@@ -111,6 +115,16 @@ fn check_target(head: &request::Parts) -> Result<(), InvalidRequest> {
         None => head.uri.path().starts_with('/') || is_asterisk(head),
     };
     is_good.then_some(()).ok_or(InvalidRequest::Malformed)
+}
+
+/// Checks the target of a CONNECT, which is an authority. The request has no content: its framing headers would allow
+/// two readings of the bytes that follow, which belong to the tunnel (RFC 9110 section 9.3.6).
+fn check_connect(head: &request::Parts) -> Result<(), InvalidRequest> {
+    let is_authority =
+        head.uri.scheme().is_none() && head.uri.authority().is_some() && head.uri.path_and_query().is_none();
+    let has_content = head.headers.contains_key(TRANSFER_ENCODING)
+        || head.headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
+    (is_authority && !has_content).then_some(()).ok_or(InvalidRequest::Malformed)
 }
 
 /// Checks that chunked is the only transfer coding; HTTP/1.0 has none.

@@ -8,7 +8,7 @@ pub(in crate::proxy) enum ResponseFlag {
     None,
     /// Rejected by a rate limit.
     RateLimited,
-    /// Rejected by a rule with `action: deny`.
+    /// Rejected by a rule with `action: deny`, or by the allow lists of a forward proxy.
     Denied,
     /// No connection to the upstream could be made.
     UpstreamFailure,
@@ -18,6 +18,8 @@ pub(in crate::proxy) enum ResponseFlag {
     NoRoute,
     /// No endpoint of the upstream is available.
     NoHealthyUpstream,
+    /// The name of the destination could not be resolved.
+    DnsFailed,
     /// The upstream closed the connection before its response was complete.
     UpstreamClosed,
     /// The upstream's response was malformed.
@@ -51,6 +53,7 @@ impl ResponseFlag {
             Self::UpstreamOverflow => "UO",
             Self::NoRoute => "NR",
             Self::NoHealthyUpstream => "UH",
+            Self::DnsFailed => "DF",
             Self::UpstreamClosed => "UC",
             Self::UpstreamProtocol => "UPE",
             Self::UpstreamTimeout => "UT",

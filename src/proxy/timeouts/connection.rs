@@ -171,6 +171,13 @@ impl ConnectionTimer {
         has_unread
     }
 
+    /// Marks what the client sends after its last request as unread.
+    pub(in crate::proxy) fn must_linger(&self) {
+        if let Some(request) = self.request.get() {
+            request.must_linger();
+        }
+    }
+
     /// Records that bytes of an unread request were discarded.
     pub(in crate::proxy) fn discarded(&self) {
         self.linger.discarded(self.ticks.now());

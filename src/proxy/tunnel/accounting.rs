@@ -1,4 +1,5 @@
-//! Counts the bytes that a tunnel transfers, however it ends.
+//! Counts the bytes that a tunnel transfers, and charges them while it runs. A tunnel may last for days; a limit on
+//! bytes that is charged at its end would limit nothing until then.
 
 use std::cell::Cell;
 use std::io;
@@ -8,7 +9,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::super::finish;
 use super::super::request_context::RequestContext;
+
+/// Bytes after which a running tunnel is charged again. A charge reads the clock and locks the counters.
+const CHARGE_STEP: u64 = 64 * 1024;
 
 /// Bytes transferred so far.
 #[derive(Debug, Default)]
@@ -29,13 +34,25 @@ pub(super) struct CountingStream<S> {
 pub(super) struct TunnelAccounting {
     context: Box<RequestContext>,
     counts: Rc<ByteCounts>,
+    /// Bytes in both directions at the last charge.
+    charged: u64,
 }
 
 impl TunnelAccounting {
     /// Creates an account of the bytes transferred through `stream`.
     pub(super) fn start<S>(context: Box<RequestContext>, stream: S) -> (Self, CountingStream<S>) {
         let counts = Rc::<ByteCounts>::default();
-        (Self { context, counts: Rc::clone(&counts) }, CountingStream { stream, counts })
+        (Self { context, counts: Rc::clone(&counts), charged: 0 }, CountingStream { stream, counts })
+    }
+
+    /// Charges the bytes transferred so far, if they are enough since the last charge.
+    pub(super) fn charge(&mut self) {
+        let (received, sent) = (self.counts.received.get(), self.counts.sent.get());
+        let transferred = received.saturating_add(sent);
+        if transferred.saturating_sub(self.charged) >= CHARGE_STEP {
+            self.charged = transferred;
+            finish::charge_bytes(&mut self.context, received, sent);
+        }
     }
 
     pub(super) fn context(&mut self) -> &mut RequestContext {
@@ -45,7 +62,7 @@ impl TunnelAccounting {
 
 impl Drop for TunnelAccounting {
     fn drop(&mut self) {
-        let Self { context, counts } = self;
+        let Self { context, counts, charged: _ } = self;
         let upload = context.upload.get_or_insert_default();
         upload.received.set(upload.received.get().saturating_add(counts.received.get()));
         context.bytes_sent = context.bytes_sent.saturating_add(counts.sent.get());

@@ -66,6 +66,7 @@ fn missing_part_note(part: &Attribute) -> ValueError {
         | Attribute::Path
         | Attribute::Method
         | Attribute::Host
+        | Attribute::Listener
         | Attribute::Descriptor(_) => format!("a value for `{part}`"),
     };
     ValueError::new(format!("requests without {what} are not limited, by this rule or another")).with_hint(
@@ -89,6 +90,7 @@ fn is_chosen_by_client(part: &Attribute) -> bool {
         | Attribute::Path
         | Attribute::Method
         | Attribute::Host
+        | Attribute::Listener
         | Attribute::Descriptor(_) => false,
     }
 }

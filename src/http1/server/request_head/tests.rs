@@ -62,7 +62,13 @@ fn request_head_is_decoded() {
     assert!(!head.expects_continue);
     assert_eq!(
         head.info,
-        RequestInfo { is_head: false, is_http11: true, keep_alive: true, accepts_trailers: false }
+        RequestInfo {
+            is_head: false,
+            is_http11: true,
+            keep_alive: true,
+            accepts_trailers: false,
+            is_connect: false
+        }
     );
     let old = decode_complete("HEAD http://b.test/ HTTP/1.0\r\n\r\n");
     assert_eq!((old.parts.version, old.info.is_head), (Version::HTTP_10, true));

@@ -10,8 +10,13 @@ use hyper::body::Frame;
 use super::*;
 use crate::headers::RawHeaders;
 
-const GET: RequestInfo =
-    RequestInfo { is_head: false, is_http11: true, keep_alive: true, accepts_trailers: false };
+const GET: RequestInfo = RequestInfo {
+    is_head: false,
+    is_http11: true,
+    keep_alive: true,
+    accepts_trailers: false,
+    is_connect: false,
+};
 const HEAD: RequestInfo = RequestInfo { is_head: true, ..GET };
 const GET_HTTP_10: RequestInfo = RequestInfo { is_http11: false, keep_alive: false, ..GET };
 fn write_date(out: &mut Vec<u8>) {

@@ -1,0 +1,99 @@
+//! Requests to a forward proxy: an absolute target or CONNECT names the destination, or the request is for Weir itself.
+
+mod failure;
+
+use std::rc::Rc;
+
+use http::{HeaderValue, Method, Version, request};
+
+pub(super) use self::failure::{FailureReply, PROXY_STATUS, failure_reply, refusal_reply};
+use super::connection::DownstreamConnection;
+use super::view::GenerationView;
+use crate::forward_proxy::access::Refusal;
+use crate::forward_proxy::destination::Destination;
+use crate::forward_proxy::pool::DestinationPool;
+use crate::identify::Attributes;
+use crate::upstream::Upstream;
+
+/// Where a request is sent.
+#[derive(Debug)]
+pub(super) enum NextHop<'v> {
+    /// The upstream of its route, as on a reverse proxy.
+    Route,
+    /// The upstream that is configured for the host that the target names.
+    Configured(&'v DestinationPool, &'v Rc<Upstream>),
+    /// The destination that the target names.
+    Destination(&'v DestinationPool, Destination),
+    /// Nowhere: the forward proxy does not serve it.
+    Refused(Refusal),
+}
+
+impl<'v> NextHop<'v> {
+    /// Returns where a request that arrived on `connection` is sent.
+    pub(super) fn of_request(
+        connection: &DownstreamConnection,
+        view: &'v GenerationView,
+        head: &request::Parts,
+        attributes: &Attributes<'_>,
+    ) -> Self {
+        match view.forward_proxy(connection.listener) {
+            None => Self::Route,
+            Some(pool) => {
+                Self::of_proxy_request(pool, connection, view, head, attributes).unwrap_or_else(Self::Refused)
+            }
+        }
+    }
+
+    fn of_proxy_request(
+        pool: &'v DestinationPool,
+        connection: &DownstreamConnection,
+        view: &'v GenerationView,
+        head: &request::Parts,
+        attributes: &Attributes<'_>,
+    ) -> Result<Self, Refusal> {
+        let proxy = pool.proxy();
+        if !proxy.admits_client(connection.peer) {
+            return Err(Refusal::Client);
+        }
+        if proxy.identity().is_in(&head.headers) {
+            return Err(Refusal::Loop);
+        }
+        let Some(authority) = head.uri.authority() else { return Ok(Self::Route) };
+        if head.method == Method::CONNECT {
+            let destination = Destination::of_connect(authority.as_str()).ok_or(Refusal::Malformed)?;
+            proxy.check(&destination, true)?;
+            return Ok(Self::Destination(pool, destination));
+        }
+        if let Some(upstream) = view.upstream_for_destination(attributes) {
+            return Ok(Self::Configured(pool, upstream));
+        }
+        let is_secure = head.uri.scheme_str() == Some("https");
+        let destination = Destination::of_url(authority.as_str(), is_secure).ok_or(Refusal::Malformed)?;
+        match proxy.check(&destination, false) {
+            // Over HTTP/2, every request names its authority, also one that is meant for Weir itself.
+            Err(Refusal::Loop) if view.upstream(attributes).is_some() => Ok(Self::Route),
+            checked => checked.map(|()| Self::Destination(pool, destination)),
+        }
+    }
+
+    /// Returns the upstream, or the connections to the destination.
+    pub(super) fn upstream(self, view: &GenerationView, attributes: &Attributes<'_>) -> Option<Rc<Upstream>> {
+        match self {
+            Self::Route => view.upstream(attributes).map(Rc::clone),
+            Self::Configured(_, upstream) => Some(Rc::clone(upstream)),
+            Self::Destination(pool, destination) => Some(pool.upstream(destination)),
+            Self::Refused(_) => None,
+        }
+    }
+
+    /// Returns the value of `Via` for a request that arrived in this version; `None` on a reverse proxy, which acts as
+    /// the origin server.
+    pub(super) fn via(&self, version: Version) -> Option<&'v HeaderValue> {
+        match self {
+            Self::Route | Self::Refused(_) => None,
+            Self::Configured(pool, _) | Self::Destination(pool, _) => {
+                Some(pool.proxy().identity().via(version))
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Changes to the head of a request that an upstream's settings demand.
+
+use http::header::HOST;
+use http::{Uri, request};
+
+use crate::upstream::settings::HeadRewrite;
+
+/// Changes `Host` and the path of a request in origin-form.
+pub(in crate::proxy) fn rewrite_head(head: &mut request::Parts, rewrite: &HeadRewrite) {
+    if let Some(host) = &rewrite.host {
+        head.headers.insert(HOST, host.clone());
+    }
+    if let Some(prefix) = &rewrite.strip_prefix
+        && let Some(target) = stripped(&head.uri, prefix)
+    {
+        head.uri = target;
+    }
+}
+
+/// Returns the target without the prefix of its path; `None` if it does not have it.
+fn stripped(target: &Uri, prefix: &str) -> Option<Uri> {
+    let rest = target.path_and_query()?.as_str().strip_prefix(prefix)?;
+    match rest.as_bytes().first() {
+        Some(b'/') => Uri::try_from(rest).ok(),
+        Some(b'?') => Uri::try_from(format!("/{rest}")).ok(),
+        None => Some(Uri::from_static("/")),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_is_removed_from_whole_segments() {
+        for (target, expected) in [
+            ("/stripe/v1/charges?limit=1", Some("/v1/charges?limit=1")),
+            ("/stripe", Some("/")),
+            ("/stripe/", Some("/")),
+            ("/stripe?a=/b", Some("/?a=/b")),
+            ("/stripe//x", Some("//x")),
+            ("/stripes/v1", None),
+            ("/v1/stripe/x", None),
+            ("/%73tripe/v1", None),
+            ("*", None),
+        ] {
+            let target = Uri::try_from(target).unwrap();
+            let rest = stripped(&target, "/stripe");
+            let text = rest.as_ref().and_then(Uri::path_and_query).map(|target| target.as_str());
+            assert_eq!(text, expected, "{target}");
+        }
+    }
+}
