@@ -7,7 +7,14 @@ use std::time::Duration;
 
 use weir::limiter::adaptive::AdaptiveRange;
 use weir::limiter::adaptive::controller::{LimitController, Reading};
+use weir::limiter::algorithm::conversion::OnChange;
+use weir::limiter::check_options::{CheckOptions, CounterRole, OnDenied};
+use weir::limiter::decision::Enforcement;
 use weir::limiter::elastic::latency::Samples;
+use weir::limiter::quota::Quota;
+use weir::limiter::reservation::{ChargeTiming, Reservation};
+use weir::limiter::timestamp::Timestamp;
+use weir::limiter::{Check, LimitIdentity, LimitSpec, Limiter, LimiterSettings};
 
 use super::queue::{Algorithm, Scenario, Second, Spread, Summary, run, summarise, time_to_recover};
 use super::rivals::{Aimd, EnvoyGradient, Gradient2, Vegas, Weir};
@@ -195,6 +202,39 @@ fn adaptive_limit_is_within_its_bounds_whatever_is_measured() {
             let reading = Reading { latencies, failed, peak: random.u32(..) };
             let limit = controller.adapt(&reading, range, Duration::from_millis(random.u64(0..1500)));
             assert!((range.min().get()..=range.max().get()).contains(&limit), "{limit} of {range}");
+        }
+    }
+}
+
+#[test]
+fn request_is_admitted_exactly_if_fewer_than_the_limit_in_force_are_in_flight() {
+    let limiter = Limiter::new(LimiterSettings { max_keys: 100, secret: [1, 2] });
+    let identity = LimitIdentity { rule: "a".into(), key: "".into() };
+    let quota = Quota::in_flight(NonZeroU32::new(50).unwrap());
+    let spec = LimitSpec { identity, quota, on_change: OnChange::default(), lease_policy: None };
+    let now = Timestamp::from_nanos(1 << 60);
+    let handle = limiter.install(&[spec], now)[0];
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut permits = Vec::new();
+    for _ in 0..20_000 {
+        let limit = random.u32(1..=50);
+        let options =
+            CheckOptions { group: 0, role: CounterRole::Adaptive(limit), on_denied: OnDenied::Free };
+        let check = Check {
+            handle,
+            key: limiter.hasher().hash_u32(7),
+            cost: 1,
+            enforcement: Enforcement::Enforced,
+            charge_timing: ChargeTiming::WhileInFlight,
+            options: Some(options),
+        };
+        let is_admitted = !limiter.check(&[check], now).is_rejected();
+        assert_eq!(is_admitted, permits.len() < limit as usize, "{} of {limit}", permits.len());
+        if is_admitted {
+            permits.push(Reservation::new(&check, now));
+        }
+        if random.u32(0..3) == 0 {
+            permits.pop().iter().for_each(|permit| limiter.release_permit(permit));
         }
     }
 }
