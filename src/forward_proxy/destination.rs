@@ -91,7 +91,7 @@ fn parse_host(host: &str) -> Option<DestinationHost> {
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit())
         || last
             .strip_prefix("0x")
-            .or(last.strip_prefix("0X"))
+            .or_else(|| last.strip_prefix("0X"))
             .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let is_name = name.len() <= MAX_NAME_LENGTH && name.split('.').all(is_label) && !is_number;
     is_name.then(|| DestinationHost::Name(name.to_ascii_lowercase().into()))

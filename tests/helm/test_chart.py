@@ -112,6 +112,7 @@ CHANGES = {
     "log_keys": {"log_keys": "hash"},
     "elastic": {"elastic": {"signals": ["cpu"]}},
     "listeners[].tls": {"listeners": [{"address": "0.0.0.0:8080", "tls": {"certificate": "/a", "key": "/b"}}]},
+    "listeners[].forward_proxy": {"listeners": [{"address": "0.0.0.0:8080", "forward_proxy": {"clients": "10.0.0.0/8", "destinations": "a.test"}}]},
     "listeners": {"listeners": [{"address": "0.0.0.0:8081"}]},
     "tracing.sample": {"tracing": {"otlp": "http://a:4318", "sample": "5%"}},
     "tracing": {"tracing": {"otlp": "http://b:4318"}},

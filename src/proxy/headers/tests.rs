@@ -150,3 +150,42 @@ fn targets_without_a_path_are_rejected() {
     }
     assert_eq!(validation_result(&head("*", &[("host", "a")])), Err(InvalidRequest::Malformed));
 }
+
+#[test]
+fn connect_is_accepted_by_a_forward_proxy_only_and_without_content() {
+    let connect = |target: &str, headers: &[(&str, &str)]| {
+        let mut head = head(target, headers);
+        head.method = http::Method::CONNECT;
+        head
+    };
+    let host = ("host", "a.test:443");
+    let plain = connect("a.test:443", &[host]);
+    assert_eq!(validate(&plain, 100, true).map(drop), Ok(()));
+    assert_eq!(validate(&plain, 100, false).map(drop), Err(InvalidRequest::Method));
+    for (target, headers) in [
+        ("http://a.test:443/", &[host][..]),
+        ("/", &[host]),
+        ("a.test:443", &[host, ("content-length", "1")]),
+        ("a.test:443", &[host, ("transfer-encoding", "chunked")]),
+        ("user@a.test:443", &[host]),
+        ("a.test:443", &[]),
+    ] {
+        let refused = validate(&connect(target, headers), 100, true).map(drop);
+        assert_eq!(refused, Err(InvalidRequest::Malformed), "{target} {headers:?}");
+    }
+    let empty = connect("a.test:443", &[host, ("content-length", "0")]);
+    assert_eq!(validate(&empty, 100, true).map(drop), Ok(()));
+}
+
+#[test]
+fn destination_of_a_forward_proxy_learns_nothing_about_the_client() {
+    let mut request = head("http://a.test/x", &[("host", "b.test"), ("proxy-authorization", "basic")]);
+    let flags = validate(&request, 100, false).unwrap();
+    let via = HeaderValue::from_static("1.1 weir-1");
+    let hop = Hop { via: Some(&via), hides_client: true, ..hop(false) };
+    prepare_request(&mut request, flags, &hop, &[], None);
+    assert_eq!(request.uri, "/x");
+    let headers = [("host", "a.test"), ("via", "1.1 weir-1")];
+    let expected = headers.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+    assert_eq!(request.headers, HeaderMap::from_iter(expected));
+}

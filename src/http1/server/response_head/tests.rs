@@ -81,6 +81,15 @@ impl Body for Stream {
 }
 
 #[test]
+fn successful_response_to_connect_has_no_framing() {
+    let connect = RequestInfo { is_connect: true, keep_alive: false, ..GET };
+    let (text, _) = written(connect, 200, &[], &Full::<Bytes>::default());
+    assert!(!text.contains("content-length") && !text.contains("connection"), "{text}");
+    let (text, _) = written(connect, 403, &[], &hello());
+    assert!(text.contains("content-length: 5") && text.contains("connection: close"), "{text}");
+}
+
+#[test]
 fn known_length_is_sent_as_normalised_content_length() {
     let (text, course) = written(GET, 200, &[("content-length", "005"), ("x", "1")], &hello());
     assert_eq!(text, "HTTP/1.1 200 OK\r\nx: 1\r\ncontent-length: 5\r\n\r\n");
