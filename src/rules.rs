@@ -26,6 +26,7 @@ pub mod schedule;
 pub mod selection;
 pub mod shared_limit;
 pub mod value_list;
+pub mod wait;
 
 mod index;
 mod planned_checks;

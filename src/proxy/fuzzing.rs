@@ -19,7 +19,7 @@ pub fn steering(data: &[u8]) {
         {
             given.append(name, value);
         }
-        if let Some(timeout) = grpc::parse_timeout(line) {
+        if let Some(timeout) = parse_timeout(line) {
             assert!(timeout <= Duration::from_secs(99_999_999 * 3600));
         }
     }

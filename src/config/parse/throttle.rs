@@ -38,7 +38,9 @@ pub fn throttle(text: &str) -> Result<Throttle, ValueError> {
         ("soft", None) => Err(missing_value(text, "soft 10%")),
         ("delay" | "wait", None) => Err(missing_value("delay", "delay 500ms")),
         ("elastic", None) => Err(missing_value(text, "elastic 3x")),
-        ("wait", Some(value)) => Err(unknown().with_hint(format!("write `delay {value}`"))),
+        ("wait", Some(value)) => {
+            Err(unknown().with_hint(format!("write the map `{{ wait: {{ max: {value} }} }}`")))
+        }
         ("hard" | "shadow", Some(_)) => Err(unknown().with_hint(format!("write `{word}`"))),
         _ => Err(unknown().with_suggestion(nearest_name(word, THROTTLE_NAMES))),
     }
