@@ -183,7 +183,10 @@ const TABLE: &[ApplicabilityRow] = &[
         &["throttle"],
         "that delays",
         |given| {
-            matches!(given.throttle, Throttle::Delay(_) | Throttle::Wait | Throttle::Soft { delay: Some(_), .. })
+            matches!(
+                given.throttle,
+                Throttle::Delay(_) | Throttle::Wait | Throttle::Soft { delay: Some(_), .. }
+            )
         },
         &[excluded_in_domain("Envoy cannot delay requests", "use `hard`, `shadow` or `soft 10%`")],
     ),

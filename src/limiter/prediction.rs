@@ -6,7 +6,7 @@ use super::algorithm::{Algorithm, Outcome};
 use super::decision::{Decision, Verdict, Verdicts};
 use super::evaluation::{self, CounterView};
 use super::quota::Quota;
-use super::timestamp::{Timestamp, saturating_nanos};
+use super::timestamp::Timestamp;
 use super::{Check, Limiter};
 
 impl Limiter {
@@ -33,12 +33,26 @@ impl Verdict {
         let Some((quota, usage)) = self.quota().zip(self.usage(now)) else { return Duration::ZERO };
         let own = match self.outcome {
             Outcome::Conform => Duration::ZERO,
+            // The store knows.
+            Outcome::Exceed { .. } if self.needs_lease() => Duration::ZERO,
             Outcome::Exceed { .. } => self.retry_after(),
         };
-        let wanted = u64::try_from(ahead).unwrap_or(u64::MAX).saturating_mul(cost.into());
-        // Units of others and of this request beyond those that are left, less one for what is refilled in part.
-        let missing = wanted.saturating_add(cost.into()).saturating_sub(usage.remaining.into()).saturating_sub(1);
-        own.max(refill_time(quota, missing))
+        let of_others = u64::try_from(ahead).unwrap_or(u64::MAX).saturating_mul(cost.into());
+        match own {
+            // One unit less, for what is refilled in part.
+            Duration::ZERO => {
+                let left = u64::from(usage.remaining).saturating_add(1);
+                refill_time(quota, of_others.saturating_add(cost.into()).saturating_sub(left))
+            }
+            // The units of this request are refilled by then, and possibly others, but no more than the limit holds.
+            own if quota.algorithm().refills_continuously() => {
+                own.saturating_add(refill_time(quota, of_others))
+            }
+            own => {
+                let others = quota.capacity().saturating_sub(cost);
+                own.saturating_add(refill_time(quota, of_others.saturating_sub(others.into())))
+            }
+        }
     }
 }
 
@@ -46,20 +60,19 @@ impl Verdict {
 fn refill_time(quota: &Quota, units: u64) -> Duration {
     let quota = if quota.is_leased() { quota.store_quota() } else { *quota };
     let (count, period) = (u64::from(quota.limit().count.get()), quota.limit().period.nanos());
-    let count = count.saturating_mul(quota.units_per_request().get().into()).max(1);
+    let count = count.saturating_mul(u64::from(quota.units_per_request().get())).max(1);
     let nanos = match quota.algorithm() {
         Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             u128::from(units) * u128::from(period) / u128::from(count)
         }
-        // Units come once in a period.
+        // Units come back together, at most all of them in a period.
         Algorithm::RefillBucket
         | Algorithm::FixedWindow
         | Algorithm::SlidingWindow
         | Algorithm::SlidingLog => u128::from(units / count) * u128::from(period),
         Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => 0,
     };
-    let limit = u128::from(saturating_nanos(Duration::MAX));
-    Duration::from_nanos(u64::try_from(nanos.min(limit)).unwrap_or(u64::MAX))
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use self::counter_queue::{CounterQueue, Rank};
 pub use self::counter_queue::{Arrival, QueueOrder};
+use self::counter_queue::{CounterQueue, Rank};
 use self::pace::{Pace, PaceSlot, Pacer};
 use super::key::CounterId;
 use super::table::LimitId;

@@ -125,7 +125,7 @@ impl Simulation {
             Admission::Pass(delay) => (Fate::Passed, delay.unwrap_or_default()),
             Admission::Reject(rejection) => (Fate::Rejected(rejection.rule), Duration::ZERO),
             // Only for limits of the store, of which there are none.
-            Admission::NeedsLease => (Fate::Passed, Duration::ZERO),
+            Admission::Held => (Fate::Passed, Duration::ZERO),
         };
         self.tally.decided(pending.limits(), fate, delay, decided);
         let client = if fate == Fate::Passed { None } else { decided.client() };

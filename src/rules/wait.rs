@@ -51,7 +51,9 @@ impl WaitPolicy {
         let priority = self.priority.as_ref().and_then(|name| urgency(request.headers, name));
         let flow = match self.order {
             // Requests without a complete key are one flow.
-            QueueOrder::Fair => self.fair_key.hash(request, Route(""), hasher).map_or(0, |key| key.words()[0]),
+            QueueOrder::Fair => {
+                self.fair_key.hash(request, Route(""), hasher).map_or(0, |key| key.words()[0])
+            }
             QueueOrder::Fifo | QueueOrder::Lifo => 0,
         };
         Arrival { sequence, priority: priority.unwrap_or(DEFAULT_URGENCY), flow }

@@ -137,7 +137,10 @@ pub(super) fn check(
     }
     if limiting.on_denied == OnDenied::Charge {
         let fault = ValueError::new("`on_denied: charge` cannot be combined with `wait`");
-        report.add_key_error(at.key("on_denied"), fault.with_hint("waiting requests are charged once admitted"));
+        report.add_key_error(
+            at.key("on_denied"),
+            fault.with_hint("waiting requests are charged once admitted"),
+        );
     }
     if wait.pace.is_some() && limiting.limits.is_empty() {
         report.add_key_error(throttle_at.key("pace"), "`pace` needs a limit, and this rule has none");

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::rules::KeyPart;
 use super::values::{Duration, Factor, OneOrMany, Percentage, ThrottleWords, WaitOrderWords};
+#[cfg(test)]
 use crate::config::defaults;
 use crate::limiter::wait_queue::pace::PaceMode;
 

@@ -8,12 +8,14 @@
 //! a window is not known if other instances share the limit. A controller with proportional, integral and derivative terms
 //! learns it: its error is how long before the end of the window the limit was reached.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 #[cfg(test)]
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::{Timestamp, saturating_nanos};
 
 /// How requests are spread.
@@ -38,6 +40,17 @@ pub struct Pace {
     pub expected: f64,
     /// Length of the window.
     pub window: Duration,
+}
+
+impl Pace {
+    /// Creates the pace of a limit with this quota, of which `instances` instances may use equal shares.
+    pub fn new(mode: PaceMode, quota: &Quota, instances: NonZeroU32) -> Self {
+        let (is_shared, quota) =
+            if quota.is_leased() { (true, quota.store_quota()) } else { (false, *quota) };
+        let limit = f64::from(quota.limit().count.get());
+        let share = if is_shared { limit / f64::from(instances.get()) } else { limit };
+        Self { mode, limit, expected: share, window: Duration::from_nanos(quota.limit().period.nanos()) }
+    }
 }
 
 /// Time for which a place is taken ahead. Timers have a resolution of a millisecond and may be late, and no interval
@@ -134,7 +147,10 @@ impl Pacer {
 
     /// Whether the state is that of a new pacer, or nearly so.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        now > self.window_end.saturating_add(Duration::from_secs(1)).saturating_add(self.interval * IDLE_WINDOWS)
+        now > self
+            .window_end
+            .saturating_add(Duration::from_secs(1))
+            .saturating_add(self.interval * IDLE_WINDOWS)
     }
 
     fn interval_at(&self, pace: &Pace, slot: Timestamp) -> Duration {
@@ -174,8 +190,7 @@ impl Pacer {
             None => 0.0,
         };
         self.integral = (self.integral + error).clamp(-MAX_INTEGRAL, MAX_INTEGRAL);
-        let change =
-            PROPORTIONAL * error + INTEGRAL * self.integral + DERIVATIVE * (error - self.last_error);
+        let change = PROPORTIONAL * error + INTEGRAL * self.integral + DERIVATIVE * (error - self.last_error);
         self.last_error = error;
         // Half a window at most, in either direction.
         let budget = self.budget * (1.0 + change.clamp(-0.5, 0.5));
