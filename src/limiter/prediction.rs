@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::algorithm::{Algorithm, Outcome};
+use super::algorithm::{Algorithm, CounterKind, Outcome};
 use super::decision::{Decision, Verdict, Verdicts};
 use super::evaluation::{self, CounterView};
 use super::quota::Quota;
@@ -37,42 +37,52 @@ impl Verdict {
             Outcome::Exceed { .. } if self.needs_lease() => Duration::ZERO,
             Outcome::Exceed { .. } => self.retry_after(),
         };
-        let of_others = u64::try_from(ahead).unwrap_or(u64::MAX).saturating_mul(cost.into());
-        match own {
-            // One unit less, for what is refilled in part.
-            Duration::ZERO => {
-                let left = u64::from(usage.remaining).saturating_add(1);
-                refill_time(quota, of_others.saturating_add(cost.into()).saturating_sub(left))
+        let others = u64::try_from(ahead).unwrap_or(u64::MAX).saturating_mul(cost.into());
+        let all = others.saturating_add(cost.into());
+        match (own, quota.algorithm()) {
+            (Duration::ZERO, algorithm) => {
+                let left = usage.remaining.into();
+                // A verdict that conforms has charged this request.
+                let missing =
+                    if self.exceeds() { all.saturating_sub(left) } else { others.saturating_sub(left) };
+                match algorithm.refills_continuously() {
+                    // One unit less, for what is refilled in part.
+                    true => refill_time(quota, missing.saturating_sub(1)),
+                    false => full_periods(quota, missing),
+                }
             }
-            // The units of this request are refilled by then, and possibly others, but no more than the limit holds.
-            own if quota.algorithm().refills_continuously() => {
-                own.saturating_add(refill_time(quota, of_others))
+            (own, algorithm) if algorithm.refills_continuously() => {
+                own.saturating_add(refill_time(quota, others))
             }
-            own => {
-                let others = quota.capacity().saturating_sub(cost);
-                own.saturating_add(refill_time(quota, of_others.saturating_sub(others.into())))
-            }
+            // The own wait ends with the window.
+            (own, Algorithm::FixedWindow) => own.saturating_add(full_periods(quota, all)),
+            (own, _) => own.max(full_periods(quota, all)),
         }
     }
 }
 
-/// Returns a lower bound of the time in which `units` are refilled.
+/// Returns a lower bound of the time in which `units` are refilled one by one.
 fn refill_time(quota: &Quota, units: u64) -> Duration {
-    let quota = if quota.is_leased() { quota.store_quota() } else { *quota };
-    let (count, period) = (u64::from(quota.limit().count.get()), quota.limit().period.nanos());
-    let count = count.saturating_mul(u64::from(quota.units_per_request().get())).max(1);
-    let nanos = match quota.algorithm() {
-        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            u128::from(units) * u128::from(period) / u128::from(count)
-        }
-        // Units come back together, at most all of them in a period.
-        Algorithm::RefillBucket
-        | Algorithm::FixedWindow
-        | Algorithm::SlidingWindow
-        | Algorithm::SlidingLog => u128::from(units / count) * u128::from(period),
-        Algorithm::InFlight | Algorithm::Ban | Algorithm::Lease(_) => 0,
-    };
+    let (count, period) = count_and_period(quota);
+    let nanos = u128::from(units) * u128::from(period) / u128::from(count);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// Returns a lower bound of the time in which `units` come back, at most all units of the limit in any period.
+fn full_periods(quota: &Quota, units: u64) -> Duration {
+    if quota.algorithm().counter_kind() != CounterKind::Rate {
+        return Duration::ZERO;
+    }
+    let (count, period) = count_and_period(quota);
+    Duration::from_nanos(units.div_ceil(count).saturating_sub(1).saturating_mul(period))
+}
+
+/// Returns the units that a limit has for each period, which lasts this many nanoseconds.
+fn count_and_period(quota: &Quota) -> (u64, u64) {
+    let quota = if quota.is_leased() { quota.store_quota() } else { *quota };
+    let count = u64::from(quota.limit().count.get());
+    let units = count.saturating_mul(u64::from(quota.units_per_request().get()));
+    (units.max(1), quota.limit().period.nanos())
 }
 
 #[cfg(test)]

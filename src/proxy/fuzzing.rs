@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::elastic;
 use super::headers::overrides;
-use super::{elastic, grpc};
+use crate::rules::grpc::parse_timeout;
 
 /// Checks that external clients cannot set overrides, that overrides are never forwarded, and that gRPC timeouts are
 /// within bounds. Each line of `data` is a header `name: value`, and is also parsed as a gRPC timeout.

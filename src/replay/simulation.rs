@@ -117,7 +117,10 @@ impl Simulation {
                 self.tally.denied(rule, decided);
                 return (Fate::Rejected(rule), decided.client());
             }
-            Selection::Limited(selected, effects) => (selected, effects),
+            Selection::Limited(mut selected, effects) => {
+                self.policy.rules.replace_waits(&mut selected);
+                (selected, effects)
+            }
         };
         effects.queries.iter().for_each(|query| self.tally.not_simulated(query.rule));
         let mut pending = PendingLimits::check_recorded(&self.limiter, selected, effects.shadow_rules, now);

@@ -35,6 +35,8 @@ pub struct Arrival {
     pub flow: u64,
 }
 
+/// Maximum number of requests that are counted one by one.
+const MAX_COUNTED: usize = 10_000;
 /// Number of priorities.
 const PRIORITIES: usize = 8;
 
@@ -116,10 +118,9 @@ impl CounterQueue {
             QueueOrder::Fifo => more_urgent + equal,
             QueueOrder::Lifo => more_urgent,
             QueueOrder::Fair => {
-                // Each flow has as many turns as this one has, before the turn of this request.
-                let own = self.flows.get(&arrival.flow).map_or(0, |flow| flow.waiting);
-                let turns: usize = self.flows.values().map(|flow| flow.waiting.min(own) as usize).sum();
-                more_urgent + equal.min(turns)
+                let rank = self.rank(order, arrival);
+                let first = Rank { order: 0, sequence: 0, ..rank };
+                more_urgent + self.waiting.range(first..rank).take(MAX_COUNTED).count()
             }
         }
     }

@@ -57,6 +57,8 @@ impl Pace {
 /// must be lost meanwhile.
 const LOOKAHEAD: Duration = Duration::from_millis(5);
 
+/// Maximum factor by which intervals are shortened to make up for others without a request.
+const MAX_CATCH_UP: f64 = 2.0;
 /// Gain of the error of the last window.
 const PROPORTIONAL: f64 = 0.5;
 /// Gain of the sum of all errors.
@@ -126,8 +128,8 @@ impl Pacer {
         self.end_window(pace, now);
         let slot = self.next.max(now);
         let ahead = slot.since(now);
+        self.has_demand |= !ahead.is_zero();
         if ahead > LOOKAHEAD {
-            self.has_demand = true;
             return PaceSlot::After(ahead.saturating_sub(LOOKAHEAD));
         }
         self.used += 1.0;
@@ -163,7 +165,10 @@ impl Pacer {
                 left => (self.window_end.since(slot), left + 1.0),
             },
         };
-        Duration::from_nanos((saturating_nanos(time) as f64 / requests.max(1.0)) as u64)
+        let interval = saturating_nanos(time) as f64 / requests.max(1.0);
+        let regular = saturating_nanos(pace.window) as f64 / self.budget.max(1.0);
+        let least = if pace.mode == PaceMode::Pid { regular / MAX_CATCH_UP } else { interval };
+        Duration::from_nanos(interval.max(least) as u64)
     }
 
     /// Adapts the budget if the window has ended.
@@ -203,3 +208,6 @@ fn window_end(now: Timestamp, window: Duration) -> Timestamp {
     let nanos = saturating_nanos(window).max(1);
     Timestamp::from_nanos((now.as_nanos() / nanos).saturating_add(1).saturating_mul(nanos))
 }
+
+#[cfg(test)]
+mod tests;
