@@ -2,8 +2,10 @@
 
 mod admission;
 mod departures;
+mod load;
 mod order;
 mod rejections;
+mod shared;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
