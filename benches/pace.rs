@@ -47,7 +47,8 @@ fn simulate(mode: Option<PaceMode>, algorithm: Algorithm, rate: u32) -> Vec<u64>
     let (mut now, mut admitted) = (0, Vec::new());
     while now < SECONDS * 1000 * MILLISECOND {
         let at = START.saturating_add(Duration::from_nanos(now));
-        let slot = pace.map_or(PaceSlot::Taken(Duration::ZERO), |pace| queues.reserve_pace(counter, &pace, at));
+        let slot =
+            pace.map_or(PaceSlot::Taken(Duration::ZERO), |pace| queues.reserve_pace(counter, &pace, at));
         let wait = match slot {
             PaceSlot::After(wait) => wait,
             PaceSlot::Taken(delay) => match limiter.check(&[check], at).verdicts()[0].retry_after() {

@@ -192,7 +192,7 @@ impl Limiter {
     /// Makes the first request that waits for a counter try again, because units may have come back.
     #[inline]
     fn notify_waiting(&self, key: Fingerprint) {
-        self.queues.notify(CounterId(key.words()));
+        self.queues.wake_first(CounterId(key.words()));
     }
 
     /// Removes every limit that is not among `handles`, with its counters.

@@ -35,7 +35,7 @@ use self::remote::{RemoteState, RemoteVerdicts};
 pub use self::settlement::Settlement;
 pub use self::summary::{DecisionSummary, Standing};
 pub use self::view::{LimitResources, LimitsView};
-use self::waiting::Line;
+use self::waiting::WaitingRequest;
 pub use self::waiting::{Hold, HoldEnd};
 use crate::engine::Policy;
 use crate::identify::Attributes;
@@ -111,7 +111,7 @@ pub struct AppliedLimits {
     /// The checks that wait for units of the store.
     awaited_leases: LeaseWaits,
     /// The request's wait in a queue, if a limit has no room.
-    wait: Option<Box<Line>>,
+    wait: Option<Box<WaitingRequest>>,
     /// What is recorded of the request, if the store or another service decides.
     copy: Option<Rc<RequestCopy>>,
 }

@@ -40,7 +40,7 @@ pub struct QueueSettings {
 /// The queues of all counters.
 #[derive(Debug)]
 pub struct WaitQueues {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<QueueShard>]>,
     arrivals: AtomicU64,
     waiting: AtomicUsize,
     /// Limits of the current configuration. A limit that is not among them admits every waiting request.
@@ -48,7 +48,7 @@ pub struct WaitQueues {
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+struct QueueShard {
     queues: HashMap<CounterId, CounterQueue>,
     /// Number of queues above which those that are not in use are removed.
     prune_above: usize,
@@ -172,7 +172,7 @@ impl WaitQueues {
     }
 
     /// Makes the first request of the queue of `counter` try again, because the limit may have room.
-    pub fn notify(&self, counter: CounterId) {
+    pub fn wake_first(&self, counter: CounterId) {
         if self.is_empty() {
             return;
         }
@@ -195,12 +195,12 @@ impl WaitQueues {
         self.installed.lock().contains(&limit)
     }
 
-    fn shard(&self, counter: CounterId) -> MutexGuard<'_, Shard> {
+    fn shard(&self, counter: CounterId) -> MutexGuard<'_, QueueShard> {
         self.shards[counter.0[0] as usize % SHARDS].lock()
     }
 }
 
-impl Shard {
+impl QueueShard {
     /// Returns the pacer of a counter; `None` if there are too many.
     fn pacer(&mut self, counter: CounterId, pace: &Pace, now: Timestamp) -> Option<&mut Pacer> {
         if self.queues.len() > self.prune_above.max(SHARDS) {
@@ -232,7 +232,7 @@ impl Ticket {
     /// # Errors
     /// [`Evicted`].
     pub fn poll_first(&self, cx: &mut Context<'_>) -> Poll<Result<(), Evicted>> {
-        self.poll(cx, |queue, rank| queue.first() == Some(rank))
+        self.poll(cx, CounterQueue::take_turn)
     }
 
     /// Completes when the limit of the counter may have room, or has changed.

@@ -5,7 +5,7 @@
 //! It is charged nothing until it is the first of the queue and all its limits have room. A request that cannot be
 //! admitted in time is rejected at once.
 
-mod line;
+mod request;
 mod turn;
 
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub(super) use self::line::Line;
+pub(super) use self::request::WaitingRequest;
 pub use self::turn::{Hold, HoldEnd};
 use self::turn::{Turn, TurnEvent};
 use super::{AppliedLimits, LimitsView, leases};
@@ -38,7 +38,7 @@ const STORE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const SHORT_DELAY: Duration = Duration::from_millis(4);
 
 /// What follows from an attempt to be admitted.
-enum Progress {
+enum WaitStep {
     /// The decision is final.
     Final,
     /// The store is being queried.
@@ -81,7 +81,7 @@ impl AppliedLimits {
         let now = self.decided_at;
         let mut line = None;
         if !view.limiter.queues().is_empty() {
-            let new = line.insert(Line::new(view, &self.selected, request, now));
+            let new = line.insert(WaitingRequest::new(view, &self.selected, request, now));
             if let Some(position) = new.position_behind(view, &self.selected) {
                 self.peek(view, now);
                 if !self.is_rejected_by_another(view) {
@@ -109,12 +109,12 @@ impl AppliedLimits {
     fn start_waiting(
         &mut self,
         view: &LimitsView,
-        line: Option<Line>,
+        line: Option<WaitingRequest>,
         request: &Attributes<'_>,
         position: usize,
     ) {
         let now = self.decided_at;
-        let line = line.unwrap_or_else(|| Line::new(view, &self.selected, request, now));
+        let line = line.unwrap_or_else(|| WaitingRequest::new(view, &self.selected, request, now));
         self.wait = Some(Box::new(line));
         if self.join(view, position, now).is_none() {
             self.wait = None;
@@ -219,9 +219,9 @@ pub(super) async fn resolve(
     let mut now = limits.decided_at;
     loop {
         let held = match limits.progress(view, now) {
-            Progress::Final => break,
-            Progress::Lease => Hold::Lease(std::mem::take(&mut limits.awaited_leases)),
-            Progress::Turn(event, timeout) => match limits.wait.as_ref().and_then(|line| line.ticket()) {
+            WaitStep::Final => break,
+            WaitStep::Lease => Hold::Lease(std::mem::take(&mut limits.awaited_leases)),
+            WaitStep::Turn(event, timeout) => match limits.wait.as_ref().and_then(|line| line.ticket()) {
                 Some(ticket) => Hold::Turn(Turn { ticket, event, timeout }),
                 None => break,
             },
@@ -253,9 +253,9 @@ pub(super) async fn resolve(
 
 impl AppliedLimits {
     /// Decides a waiting request again.
-    fn progress(&mut self, view: &LimitsView, now: Timestamp) -> Progress {
+    fn progress(&mut self, view: &LimitsView, now: Timestamp) -> WaitStep {
         self.remove_uninstalled_limits(view);
-        let Some(line) = &mut self.wait else { return Progress::Final };
+        let Some(line) = &mut self.wait else { return WaitStep::Final };
         if let Some(position) = line.position_behind(view, &self.selected) {
             return self.wait_turn(view, position, TurnEvent::First, None, now);
         }
@@ -264,11 +264,11 @@ impl AppliedLimits {
         }
         let Some(position) = self.position_without_room(view) else {
             // A shared limit of a rule without a queue may still be pending.
-            return if self.awaited_leases.is_empty() { Progress::Final } else { Progress::Lease };
+            return if self.awaited_leases.is_empty() { WaitStep::Final } else { WaitStep::Lease };
         };
         let retry = retry_time(&self.decision.verdicts()[position]);
         match self.wait_turn(view, position, TurnEvent::Notified, retry, now) {
-            Progress::Turn(TurnEvent::Notified, _) if !self.awaited_leases.is_empty() => Progress::Lease,
+            WaitStep::Turn(TurnEvent::Notified, _) if !self.awaited_leases.is_empty() => WaitStep::Lease,
             progress => {
                 self.awaited_leases.clear();
                 progress
@@ -285,26 +285,26 @@ impl AppliedLimits {
         event: TurnEvent,
         retry: Option<Duration>,
         now: Timestamp,
-    ) -> Progress {
+    ) -> WaitStep {
         if self.join(view, position, now).is_none() {
-            return Progress::Final;
+            return WaitStep::Final;
         }
-        let Some(line) = &mut self.wait else { return Progress::Final };
+        let Some(line) = &mut self.wait else { return WaitStep::Final };
         let left = line.time_left(self.selected[position].rule, now);
         if left.is_zero() {
             self.reject_waiting(view, position, WaitRejection::Expired, now);
-            return Progress::Final;
+            return WaitStep::Final;
         }
         let is_first = line.ticket().is_some_and(Ticket::is_first);
         if event == TurnEvent::First || !is_first {
-            return Progress::Turn(TurnEvent::First, left);
+            return WaitStep::Turn(TurnEvent::First, left);
         }
         if retry.is_some_and(|retry| retry > left) {
             self.reject_waiting(view, position, WaitRejection::NoTime, now);
-            return Progress::Final;
+            return WaitStep::Final;
         }
         let timeout = retry.unwrap_or(MAX_RETRY_INTERVAL).min(MAX_RETRY_INTERVAL).min(left);
-        Progress::Turn(TurnEvent::Notified, timeout)
+        WaitStep::Turn(TurnEvent::Notified, timeout)
     }
 
     /// Lets the limiter charge the request a few milliseconds ahead, after which it is forwarded, if units come back faster

@@ -120,7 +120,11 @@ async fn await_admission(
     let delayed = pending.waits().then(|| DelayGuard::start(context));
     let Some(held) = pending.held(view) else { return Ok(None) };
     let hold_until = async |hold: Hold<'_>| {
-        let end = hold_request(context, hold.wait()).await;
+        // Not through `hold_request`, whose future has room for the held one twice.
+        let paused = PausedTimeouts::new(&context.timer);
+        let end = hold.wait().await;
+        drop(paused);
+        context.forwarded_at = context.connection.worker.shared.clock.now();
         (context.forwarded_at, end)
     };
     // Boxed for the same reason as above.

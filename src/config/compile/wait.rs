@@ -160,11 +160,14 @@ pub(super) fn set_status(
 ) {
     let Some(raw::Throttle::Map(map)) = &raw.throttle else { return };
     let Some(status) = map.wait.as_ref().and_then(|wait| wait.status) else { return };
+    let status_at = at.key("throttle");
+    let status_at = status_at.key("wait");
+    let status_at = status_at.key("status");
+    if !matches!(status, 429 | 503) {
+        report.add_value_error(status_at, format!("expected 429 or 503, got {status}"));
+    }
     if raw.on_limit.as_ref().is_some_and(|given| given.status.is_some()) {
-        report.add_key_error(
-            at.key("throttle").key("wait").key("status"),
-            "both `wait.status` and `on_limit.status`, expected one of them",
-        );
+        report.add_key_error(status_at, "both `wait.status` and `on_limit.status`, expected one of them");
     }
     rejection.status = super::rejection::status_code(Some(status), defaults::REJECTION_STATUS);
 }

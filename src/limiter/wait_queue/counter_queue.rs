@@ -138,10 +138,11 @@ impl CounterQueue {
             let last = last.filter(|last| rank < *last).ok_or(QueueFull)?;
             evicted = Some(self.remove(last).and_then(|waiter| waiter.waker));
         }
-        self.by_priority[usize::from(rank.priority)] += 1;
+        let of_priority = &mut self.by_priority[usize::from(rank.priority)];
+        *of_priority = of_priority.saturating_add(1);
         if settings.order == QueueOrder::Fair {
             let flow = self.flows.entry(arrival.flow).or_default();
-            (flow.waiting, flow.last_tag) = (flow.waiting + 1, rank.order);
+            (flow.waiting, flow.last_tag) = (flow.waiting.saturating_add(1), rank.order);
         }
         self.waiting.insert(rank, Waiter { flow: arrival.flow, waker: None, is_notified: false });
         Ok((rank, evicted))
@@ -154,14 +155,16 @@ impl CounterQueue {
         if was_first && !self.flows.is_empty() {
             self.virtual_time = self.virtual_time.max(rank.order);
         }
-        Some(if was_first { self.take_first_waker() } else { None })
+        // The next one may wait for a notification, if this request joined before it.
+        Some(if was_first { self.notify_first() } else { None })
     }
 
     fn remove(&mut self, rank: Rank) -> Option<Waiter> {
         let waiter = self.waiting.remove(&rank)?;
-        self.by_priority[usize::from(rank.priority)] -= 1;
+        let of_priority = &mut self.by_priority[usize::from(rank.priority)];
+        *of_priority = of_priority.saturating_sub(1);
         if let Some(flow) = self.flows.get_mut(&waiter.flow) {
-            flow.waiting -= 1;
+            flow.waiting = flow.waiting.saturating_sub(1);
             if flow.waiting == 0 {
                 self.flows.remove(&waiter.flow);
             }
@@ -169,15 +172,20 @@ impl CounterQueue {
         Some(waiter)
     }
 
-    fn take_first_waker(&mut self) -> Option<Waker> {
-        self.waiting.first_entry()?.get_mut().waker.take()
-    }
-
     /// Marks the first request as notified, and returns its waker.
     pub(super) fn notify_first(&mut self) -> Option<Waker> {
         let mut first = self.waiting.first_entry()?;
         first.get_mut().is_notified = true;
         first.get_mut().waker.take()
+    }
+
+    /// Returns whether a request is the first one; it is decided next, so earlier notifications are void.
+    pub(super) fn take_turn(&mut self, rank: Rank) -> bool {
+        let is_first = self.first() == Some(rank);
+        if is_first {
+            self.take_notification(rank);
+        }
+        is_first
     }
 
     /// Returns whether a request has been notified since the last call.

@@ -93,14 +93,28 @@ fn notification_before_the_poll_is_not_lost() {
     let flag = Arc::<Flag>::default();
     let poll =
         |name: usize| waiting[&name].poll_notified(&mut Context::from_waker(&Arc::clone(&flag).into()));
-    queues.notify(COUNTER);
+    queues.wake_first(COUNTER);
     assert_eq!(poll(0), Poll::Ready(Ok(())));
     assert!(poll(0).is_pending(), "once for each notification");
-    queues.notify(CounterId([8, 8]));
+    queues.wake_first(CounterId([8, 8]));
     assert!(!flag.take());
-    queues.notify(COUNTER);
+    queues.wake_first(COUNTER);
     assert!(flag.take());
     assert!(poll(1).is_pending());
+}
+
+#[test]
+fn request_that_was_overtaken_is_notified_when_it_is_first_again() {
+    let queues: Arc<WaitQueues> = Arc::default();
+    let settings = settings(QueueOrder::Fifo, 10);
+    let waiting = join_all(&queues, settings, &[(3, 0)]);
+    let flag = Arc::<Flag>::default();
+    let poll = || waiting[&0].poll_notified(&mut Context::from_waker(&Arc::clone(&flag).into()));
+    assert!(poll().is_pending());
+    let urgent = queues.join(COUNTER, settings, &arrival(&queues, 0, 0)).expect("room");
+    drop(urgent);
+    assert!(flag.take());
+    assert_eq!(poll(), Poll::Ready(Ok(())));
 }
 
 #[test]

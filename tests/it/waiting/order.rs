@@ -90,3 +90,20 @@ fn queues_of_different_keys_are_separate() {
     assert_eq!(crate::support::fetch(weir.address(), &of("b")).status, 200);
     until_waiting(&weir, "q", 1);
 }
+
+#[test]
+fn paced_requests_are_spread() {
+    // Ten requests of a limit that admits twenty at once.
+    for (pace, least_millis) in [("even", 440), ("pid", 215)] {
+        let origin = Origin::hello();
+        let rule = format!(
+            "{{ name: q, key: [], limit: 20/s, throttle: {{ wait: {{ max: 30s }}, pace: {pace} }} }}"
+        );
+        let weir = start(&origin, &[&rule]);
+        let begun = wait::now();
+        let clients: Vec<_> = numbered(10).iter().map(|request| super::send(&weir, request)).collect();
+        assert!(statuses(clients).iter().all(|status| *status == 200), "{pace}");
+        assert!(begun.elapsed().as_millis() >= least_millis, "{pace}: {:?}", begun.elapsed());
+        assert_eq!((waiting(&weir, "q"), decisions(&weir, "q", "limited")), (0.0, 0.0), "{pace}");
+    }
+}

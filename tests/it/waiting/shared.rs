@@ -22,8 +22,11 @@ fn instances_that_share_a_limit_admit_all_waiting_requests_at_its_rate() {
         );
         let fleet = [start_sharing(&store, &rule), start_sharing(&store, &rule)];
         let begun = wait::now();
-        let clients: Vec<_> =
-            numbered(120).iter().zip(fleet.iter().cycle()).map(|(request, weir)| send(weir, request)).collect();
+        let clients: Vec<_> = numbered(120)
+            .iter()
+            .zip(fleet.iter().cycle())
+            .map(|(request, weir)| send(weir, request))
+            .collect();
         assert!(statuses(clients).iter().all(|status| *status == 200), "{mode}");
         // The burst at once, and the rest at 40 a second.
         assert!(begun.elapsed().as_millis() >= 1950, "{mode}: {:?}", begun.elapsed());

@@ -17,11 +17,11 @@ use crate::telemetry::metrics::{WaitRejection, WaitingGuard};
 
 /// State of a request that waits.
 #[derive(Debug)]
-pub(in crate::limits) struct Line {
+pub(in crate::limits) struct WaitingRequest {
     queues: Arc<WaitQueues>,
     since: Timestamp,
     rules: SmallVec<[WaitingRule; 1]>,
-    place: Option<Place>,
+    place: Option<QueuePlace>,
 }
 
 /// A request under one of the rules for which it may wait.
@@ -35,14 +35,14 @@ struct WaitingRule {
     has_waited: bool,
 }
 
-/// Place of a request in a queue.
+/// QueuePlace of a request in a queue.
 #[derive(Debug)]
-struct Place {
+struct QueuePlace {
     ticket: Ticket,
     _counted: Option<WaitingGuard>,
 }
 
-impl Line {
+impl WaitingRequest {
     /// Creates the state of a request that has arrived at `now`.
     pub(super) fn new(
         view: &LimitsView,
@@ -130,7 +130,7 @@ impl Line {
         let joined = self.queues.join(counter, settings, &arrival);
         let ticket = joined.map_err(|_| WaitRejection::QueueFull)?;
         let counted = view.wait_metrics(one.rule).map(|metrics| metrics.start_wait());
-        self.place = Some(Place { ticket, _counted: counted });
+        self.place = Some(QueuePlace { ticket, _counted: counted });
         if let Some(rule) = self.rules.iter_mut().find(|rule| rule.rule == one.rule) {
             rule.has_waited = true;
         }
