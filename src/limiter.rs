@@ -18,11 +18,13 @@ pub mod reservation;
 pub mod saved;
 pub mod timestamp;
 pub mod unconditional_count;
+pub mod wait_queue;
 pub mod zone;
 
 mod duplicate_counters;
 mod evaluation;
 mod overrides;
+mod prediction;
 mod registry;
 mod snapshot;
 mod table;
@@ -41,7 +43,7 @@ use self::check_options::{CheckOptions, CounterRole};
 use self::decision::{Decision, Enforcement, Verdicts};
 use self::evaluation::CounterView;
 use self::feedback::states::FeedbackBook;
-use self::key::{Fingerprint, KeyHash, KeyHasher};
+use self::key::{CounterId, Fingerprint, KeyHash, KeyHasher};
 use self::leases::{SharedBans, SharedCounter};
 use self::registry::LimitRegistry;
 pub use self::registry::{LimitHandle, LimitIdentity, LimitSpec};
@@ -50,6 +52,7 @@ pub use self::table::LimitId;
 use self::table::{CounterTable, Placement, Shard, SlotLookup};
 use self::timestamp::Timestamp;
 pub use self::transaction::JointOutcome;
+use self::wait_queue::WaitQueues;
 
 /// Size of the counter table, and the secret under which its keys are hashed.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +88,11 @@ impl Check {
             CounterRole::Limit | CounterRole::Delay(_) | CounterRole::Ban => None,
         }
     }
+
+    /// Returns the identity of the counter. A limit that is kept by a reload keeps it.
+    pub fn counter_id(&self) -> CounterId {
+        CounterId(self.key.salted(self.handle.salt).words())
+    }
 }
 
 /// The counters of this process and the quotas that they count for.
@@ -102,6 +110,8 @@ pub struct Limiter {
     debts: Mutex<BTreeSet<SharedCounter>>,
     /// State of the adaptive limits that are in use.
     adaptive: Mutex<HashMap<LimitId, Weak<AdaptiveLimits>>>,
+    /// Requests that wait for room.
+    queues: Arc<WaitQueues>,
 }
 
 /// What instances that share limits have in common.
@@ -143,6 +153,7 @@ impl Limiter {
             feedback: FeedbackBook::default(),
             debts: Mutex::default(),
             adaptive: Mutex::default(),
+            queues: Arc::default(),
         }
     }
 
@@ -191,7 +202,19 @@ impl Limiter {
         let mut meters = self.registry.lock();
         let installed = meters.install(specs, self.hasher, self.fleet().hasher, now);
         self.table.adopt_quotas(&meters.quotas(), now);
+        self.queues.set_installed(installed.iter().map(|limit| limit.id).collect());
         installed
+    }
+
+    /// Returns the queues of requests that wait for room.
+    pub const fn queues(&self) -> &Arc<WaitQueues> {
+        &self.queues
+    }
+
+    /// Makes the first request that waits for a counter try again, because units may have come back.
+    #[inline]
+    fn notify_waiting(&self, key: Fingerprint) {
+        self.queues.wake_first(CounterId(key.words()));
     }
 
     /// Removes every limit that is not among `handles`, with its counters.
@@ -236,7 +259,11 @@ impl Limiter {
         let place = shard.find(key);
         let state = algorithm::charge(shard.state(place, meter.id, now), &quota, amount, now);
         let kept = shard.store_state(place, key, meter.id, state, now);
+        drop(shard);
         self.record_placement(kept);
+        if amount < 0 {
+            self.notify_waiting(key);
+        }
     }
 
     /// Reads a counter without changing it; `None` if the limit is gone.

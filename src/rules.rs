@@ -27,7 +27,9 @@ pub mod schedule;
 pub mod selection;
 pub mod shared_limit;
 pub mod value_list;
+pub mod wait;
 
+mod changing_limits;
 mod index;
 mod planned_checks;
 
@@ -38,6 +40,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use self::attribute::IncompleteKey;
+use self::changing_limits::FollowingCost;
 use self::index::CandidateIndex;
 use self::matcher::Match;
 use self::pattern::Route;
@@ -48,13 +51,10 @@ use self::rule::{Action, LimitAction, LimitSource, OnMissing, Rule};
 use self::selection::{CheckRole, Denial, SelectedCheck, Selection, SideEffects};
 use self::shared_limit::InstanceSource;
 use crate::identify::Attributes;
-use crate::limiter::adaptive::AdaptiveRange;
 use crate::limiter::adaptive::limits::AdaptiveLimits;
-use crate::limiter::check_options::{CheckOptions, CounterRole};
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
-use crate::limiter::feedback::LimitShare;
-use crate::limiter::feedback::states::{FeedbackBook, RuleFeedback};
+use crate::limiter::feedback::states::RuleFeedback;
 use crate::limiter::key::{KeyHash, KeyHasher};
 use crate::limiter::reservation::ChargeTiming;
 use crate::limiter::{Check, LimitHandle, LimitId};
@@ -151,53 +151,6 @@ impl RuleSet {
         Self { fleet_hasher: fleet, ..self }
     }
 
-    /// Returns this rule set with the state of its adaptive limits. `create` gets the limit's handle and whether the rule
-    /// has a key.
-    pub fn with_adaptive_limits(self, create: impl Fn(LimitHandle, bool) -> Arc<AdaptiveLimits>) -> Self {
-        let state = |(index, rule): (usize, &Rule)| {
-            let limiting = rule.action.limiting().filter(|limiting| limiting.adaptive.is_some())?;
-            let (_, handle) =
-                self.rule_checks(RuleIndex(index)).find(|(role, _)| *role == CheckRole::Permit)?;
-            Some(create(handle, !limiting.key.0.is_empty()))
-        };
-        let adaptive_limits = self.rules.iter().enumerate().map(state).collect();
-        Self { adaptive_limits, ..self }
-    }
-
-    /// Returns the adaptive limits of the rule at `index`, with their bounds; `None` if it has none.
-    pub fn adaptive_limits(&self, index: RuleIndex) -> Option<(&Arc<AdaptiveLimits>, AdaptiveRange)> {
-        let limits = self.adaptive_limits.get(index.0)?.as_ref()?;
-        Some((limits, self.rules.get(index.0)?.action.limiting()?.adaptive?))
-    }
-
-    /// Yields the rules with adaptive limits.
-    pub fn adaptive_rules(&self) -> impl Iterator<Item = (&Rule, &Arc<AdaptiveLimits>, AdaptiveRange)> {
-        let rules = self.rules.iter().enumerate();
-        rules.filter_map(|(index, rule)| {
-            let (limits, range) = self.adaptive_limits(RuleIndex(index))?;
-            Some((rule, limits, range))
-        })
-    }
-
-    /// Returns this rule set with the shares in `book` for its rules that follow a provider.
-    pub fn with_feedback(self, book: &FeedbackBook) -> Self {
-        if !self.rules.iter().any(|rule| rule.feedback().is_some()) {
-            return self;
-        }
-        let of_rule = |(index, rule): (usize, &Rule)| {
-            let limits = self.followed_limits(index).collect();
-            rule.feedback().map(|_| book.of_rule(rule.counter(), limits, rule.shared().is_some()))
-        };
-        let feedback = self.rules.iter().enumerate().map(of_rule).collect();
-        Self { feedback, ..self }
-    }
-
-    /// Yields the limits of the rule at `index` that follow the provider, wherever they are counted.
-    fn followed_limits(&self, index: usize) -> impl Iterator<Item = LimitHandle> + '_ {
-        let planned = self.planned_checks.get(index).into_iter().flatten();
-        planned.filter(|planned| planned.role.reported_limit().is_some()).flat_map(PlannedCheck::handles)
-    }
-
     /// Returns all rules, in file order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -273,16 +226,6 @@ impl RuleSet {
     /// Whether any limit is elastic, so that headroom must be measured.
     pub fn is_elastic(&self) -> bool {
         self.elastic
-    }
-
-    /// Whether any limit follows a provider.
-    pub fn has_feedback(&self) -> bool {
-        !self.feedback.is_empty()
-    }
-
-    /// Returns what the provider has signalled for the rule at `index`; `None` if the rule does not follow it.
-    pub fn feedback(&self, index: RuleIndex) -> Option<&Arc<RuleFeedback>> {
-        self.feedback.get(index.0)?.as_ref()
     }
 
     /// Matches all rules against a proxied request, with this headroom for elastic limits.
@@ -398,12 +341,6 @@ impl RuleSet {
         None
     }
 
-    /// Returns the share in force of the limits of a rule that follows a provider.
-    #[inline]
-    fn share_in_force(&self, index: usize, key: KeyHash) -> Option<LimitShare> {
-        Some(self.feedback.get(index)?.as_ref()?.share(key))
-    }
-
     /// Adds the checks of one rule that applies to the request.
     fn add_checks(
         &self,
@@ -455,18 +392,15 @@ impl RuleSet {
                 }
                 _ => key,
             };
-            let price = match (limit.elastic_costs, share) {
-                (Some(prices), _) => prices.at_headroom(headroom),
-                (None, Some(share)) => share.cost(limit.quota.units_per_request()),
-                (None, None) => NonZeroU32::MIN,
+            let fixed = |unit_cost: NonZeroU32| FollowingCost {
+                unit_cost,
+                admitted: units.saturating_mul(unit_cost.get()),
+                surcharge: 0,
             };
-            let cost = units.saturating_mul(price.get());
-            // A request that would never fit a small burst is admitted if all of it is free, and owes the rest.
-            let admitted = match share {
-                // The store never grants a whole burst at once.
-                Some(_) if limiting.is_leased() => cost.min(limit.quota.max_cost(units, 2)),
-                Some(_) => cost.min(limit.quota.max_cost(units, 1)),
-                None => cost,
+            let FollowingCost { unit_cost, admitted, surcharge } = match (limit.elastic_costs, share) {
+                (Some(prices), _) => fixed(prices.at_headroom(headroom)),
+                (None, Some(share)) => FollowingCost::new(units, share, limit, limiting),
+                (None, None) => fixed(NonZeroU32::MIN),
             };
             let charge_timing = tariff.charge_timing();
             let check = Check { key, cost: admitted, enforcement, charge_timing, ..plain };
@@ -474,27 +408,12 @@ impl RuleSet {
             selected.push(SelectedCheck {
                 rule: RuleIndex(index),
                 role: part,
-                unit_cost: price,
+                unit_cost,
                 check,
-                surcharge: cost - admitted,
+                surcharge,
                 needs_settlement: settles,
             });
         }
-    }
-}
-
-/// Adaptive concurrency limits.
-impl RuleSet {
-    /// Returns the options of a permit of the rule at `index` with the limit in force, if that is adaptive.
-    fn adaptive_options(
-        &self,
-        index: usize,
-        key: KeyHash,
-        options: Option<CheckOptions>,
-    ) -> Option<CheckOptions> {
-        let (limits, range) = self.adaptive_limits(RuleIndex(index))?;
-        let options = options.unwrap_or_else(|| planned_checks::default_options(index));
-        Some(CheckOptions { role: CounterRole::Adaptive(limits.limit(key, range)), ..options })
     }
 }
 

@@ -42,6 +42,7 @@ mod tracing;
 mod trailing_slash;
 mod upstream_tls;
 mod upstreams;
+mod wait;
 mod windows;
 
 use std::cell::RefCell;

@@ -157,6 +157,9 @@ pub const MAX_IN_FLIGHT: NonZeroU32 = adaptive::DEFAULT_MAX;
 /// Maximum duration of a ban, and the time that one is remembered after its end.
 pub const MAX_BAN: Duration = Duration::from_secs(86_400);
 
+/// Maximum number of requests of a key that wait in a queue.
+pub const MAX_WAITING: u32 = 1000;
+
 /// Status code of a rejection (RFC 6585 section 4).
 pub const REJECTION_STATUS: u16 = 429;
 

@@ -58,3 +58,4 @@ mod tracing;
 mod unix_sockets;
 mod upgrades;
 mod upstreams;
+mod waiting;

@@ -60,11 +60,11 @@ fn check_combination(rule: &raw::Rule, throttle: Throttle, at: ConfigPath<'_>, r
     let other = match throttle {
         Throttle::Soft { .. } => Some("soft"),
         Throttle::Elastic(_) => Some("elastic"),
-        Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) => None,
+        Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) | Throttle::Wait => None,
     };
     if let Some(other) = other {
         let fault = ValueError::new(format!("`feedback` cannot be combined with `throttle: {other}`"));
-        report.add_key_error(at, fault.with_hint("use `hard` or `delay`"));
+        report.add_key_error(at, fault.with_hint("use `hard`, `delay` or `wait`"));
     }
     if nested_networks::parts_with_prefixes(rule).next().is_some() {
         let fault = ValueError::new("`feedback` cannot be combined with `prefixes`");
