@@ -192,7 +192,8 @@ fn headers_with_a_meaning_in_a_head_are_not_trailers() {
 
 #[test]
 fn added_line_is_found_by_its_whole_name() {
-    let (request_id, missing) = (HeaderName::from_static("x-request-id"), HeaderName::from_static("x-request"));
+    let (request_id, missing) =
+        (HeaderName::from_static("x-request-id"), HeaderName::from_static("x-request"));
     let mut lines = FieldLines::default();
     assert_eq!(lines.get(&request_id), None);
     lines.push(b"x-request-identity", b"1");

@@ -1,7 +1,6 @@
 //! Data of a request for the access log and spans, copied before the request is changed. Only created if either is
 //! enabled.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::rc::Rc;
@@ -81,8 +80,7 @@ pub(in crate::proxy) fn log_decision(
 ) {
     let Some(log) = &mut context.log else { return };
     let Some(summary) = limits.summary(rejecting) else { return };
-    let is_key_logged =
-        log.access_log().is_some_and(AccessLog::shows_keys) && log.view.limits.shows_keys();
+    let is_key_logged = log.access_log().is_some_and(AccessLog::shows_keys) && log.view.limits.shows_keys();
     let key = is_key_logged.then(|| match request {
         Some(request) => log.view.limits.key_text(summary.rule, request),
         None => limits.copied_key_text(summary.rule).map(str::to_owned),
@@ -156,8 +154,9 @@ impl RecordedTexts {
     }
 
     /// Returns the request target.
-    pub(in crate::proxy) fn target(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.get(&self.target))
+    pub(in crate::proxy) fn target(&self) -> &str {
+        // It was a text when it was recorded.
+        std::str::from_utf8(self.get(&self.target)).unwrap_or_default()
     }
 
     /// Returns the authority.
@@ -210,9 +209,8 @@ impl LogRecord {
 
     /// Copies the headers that the upstream receives: `added` ones have precedence over others.
     pub(in crate::proxy) fn copy_headers(&mut self, headers: &HeaderMap, added: &FieldLines) {
-        let find = |name: &HeaderName| {
-            added.get(name).or_else(|| headers.get(name).map(HeaderValue::as_bytes))
-        };
+        let find =
+            |name: &HeaderName| added.get(name).or_else(|| headers.get(name).map(HeaderValue::as_bytes));
         let texts = &mut self.texts;
         texts.authority = headers.get(HOST).map(|value| texts.push(value.as_bytes()));
         texts.user_agent = headers.get(USER_AGENT).map(|value| texts.push(value.as_bytes()));

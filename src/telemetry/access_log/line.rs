@@ -46,9 +46,7 @@ pub(super) fn write_envoy(entry: &AccessLogEntry<'_>, line: &mut Vec<u8>) {
         None => line.push(b'-'),
     }
     let upstream_host = entry.upstream_host.map(str::as_bytes);
-    for value in
-        [entry.x_forwarded_for, entry.user_agent, entry.request_id, entry.authority, upstream_host]
-    {
+    for value in [entry.x_forwarded_for, entry.user_agent, entry.request_id, entry.authority, upstream_host] {
         line.extend_from_slice(b" \"");
         push_escaped(line, value.unwrap_or(b"-"), MAX_VALUE_LENGTH);
         line.push(b'"');
@@ -171,8 +169,8 @@ pub(super) fn push_escaped(line: &mut Vec<u8>, value: &[u8], max_length: usize) 
 
 /// Whether no format escapes a byte of `value`, which is so for nearly all values.
 fn is_plain(value: &[u8]) -> bool {
-    // Without an early return, the compiler tests many bytes at once.
-    value.iter().fold(true, |is_plain, byte| is_plain & is_plain_byte(*byte))
+    // Numbers and no early return, so that the compiler tests many bytes at once.
+    value.iter().fold(0, |escaped, byte| escaped | u8::from(!is_plain_byte(*byte))) == 0
 }
 
 const fn is_plain_byte(byte: u8) -> bool {

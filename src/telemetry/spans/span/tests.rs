@@ -131,11 +131,8 @@ fn new_trace_without_a_response_is_an_error_without_a_parent() {
 #[test]
 fn invalid_tracestate_is_not_part_of_the_span() {
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let span = received(
-        &context(&[("traceparent", parent), ("tracestate", "no member")]),
-        &entry(),
-        &details(),
-    );
+    let span =
+        received(&context(&[("traceparent", parent), ("tracestate", "no member")]), &entry(), &details());
     assert_eq!(span.trace_state, "");
 }
 
