@@ -61,11 +61,11 @@ impl FieldLines {
     pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {
         let mut rest = &self.0[..];
         loop {
-            let (line, following) = rest.split_at(rest.iter().position(|byte| *byte == b'\n')?);
-            if let Some(value) = line.strip_prefix(name.as_str().as_bytes()) {
-                if let Some(value) = value.strip_prefix(b": ") {
-                    return Some(value.strip_suffix(b"\r").unwrap_or(value));
-                }
+            let (line, following) = rest.split_at(memchr::memchr(b'\n', rest)?);
+            if let Some(value) = line.strip_prefix(name.as_str().as_bytes())
+                && let Some(value) = value.strip_prefix(b": ")
+            {
+                return Some(value.strip_suffix(b"\r").unwrap_or(value));
             }
             rest = &following[1..];
         }

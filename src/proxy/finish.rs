@@ -123,12 +123,12 @@ fn log(context: &RequestContext, duration: Duration) {
     let shadow_rules: SmallVec<[&str; 2]> =
         decided.iter().flat_map(|decided| &decided.shadow_rules).copied().filter_map(rule_name).collect();
     let shared = &context.connection.worker.shared;
-    let (texts, target) = (&record.texts, record.texts.target());
+    let texts = &record.texts;
     let flag = if context.is_complete { context.flag } else { ResponseFlag::DownstreamClosed };
     let entry = AccessLogEntry {
         start: shared.clock.civil_time_at(context.started_at),
         method: &record.method,
-        path: &target,
+        path: texts.target(),
         protocol: record.protocol,
         status: context.status,
         response_flags: if context.retries_exhausted {

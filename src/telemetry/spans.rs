@@ -106,6 +106,9 @@ impl Tracer {
     /// if an earlier hop decided against sampling: then the headers are forwarded unchanged.
     pub fn start_trace(&self, headers: &HeaderMap, random: impl Fn() -> u128) -> Option<TraceContext> {
         let ratio = Percent::from_hundredths(self.sampling_ratio.load(Ordering::Relaxed));
+        if !context::has_trace_headers(headers) {
+            return Some(TraceContext::start(ratio, random(), random() as u64));
+        }
         let (incoming, tracestate) = IncomingTrace::from_headers(headers);
         TraceContext::new(incoming, tracestate, ratio, random(), random() as u64)
     }

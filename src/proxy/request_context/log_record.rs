@@ -1,7 +1,6 @@
 //! Data of a request for the access log and spans, copied before the request is changed. Only created if either is
 //! enabled.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::rc::Rc;
@@ -155,8 +154,9 @@ impl RecordedTexts {
     }
 
     /// Returns the request target.
-    pub(in crate::proxy) fn target(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.get(&self.target))
+    pub(in crate::proxy) fn target(&self) -> &str {
+        // It was a text when it was recorded.
+        std::str::from_utf8(self.get(&self.target)).unwrap_or_default()
     }
 
     /// Returns the authority.

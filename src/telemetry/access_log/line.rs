@@ -169,8 +169,8 @@ pub(super) fn push_escaped(line: &mut Vec<u8>, value: &[u8], max_length: usize) 
 
 /// Whether no format escapes a byte of `value`, which is so for nearly all values.
 fn is_plain(value: &[u8]) -> bool {
-    // Without an early return, the compiler tests many bytes at once.
-    value.iter().fold(true, |is_plain, byte| is_plain & is_plain_byte(*byte))
+    // Numbers and no early return, so that the compiler tests many bytes at once.
+    value.iter().fold(0, |escaped, byte| escaped | u8::from(!is_plain_byte(*byte))) == 0
 }
 
 const fn is_plain_byte(byte: u8) -> bool {

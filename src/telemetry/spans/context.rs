@@ -34,8 +34,6 @@ pub struct IncomingTrace {
     flags: u8,
     is_w3c: bool,
     b3_format: Option<B3Format>,
-    /// Whether the request has headers of a trace, valid or not.
-    has_headers: bool,
 }
 
 /// Form of B3 headers, the same for the forwarded request.
@@ -50,7 +48,9 @@ enum B3Format {
 /// Trace context of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    incoming: IncomingTrace,
+    /// What the request's headers say; `None` if it has no headers of a trace, so that this context starts one. Boxed,
+    /// because most requests have none.
+    incoming: Option<Box<IncomingTrace>>,
     /// Trace ID.
     pub trace_id: u128,
     pub(super) span_id: u64,
@@ -62,17 +62,14 @@ pub struct TraceContext {
 impl IncomingTrace {
     /// Reads the trace context and `tracestate` from `headers`.
     pub fn from_headers(headers: &HeaderMap) -> (Self, Option<Box<str>>) {
-        if !headers.keys().any(|name| is_trace_header(name.as_str())) {
-            return (Self::default(), None);
-        }
         let b3 = Self::from_single_b3(headers).or_else(|| Self::from_multi_b3(headers));
         let Some(w3c) = single_value(headers, &TRACEPARENT).and_then(parse_traceparent) else {
-            return (Self { has_headers: true, ..b3.unwrap_or_default() }, None);
+            return (b3.unwrap_or_default(), None);
         };
         let state =
             headers.get_all(TRACESTATE).iter().map(HeaderValue::to_str).collect::<Result<Vec<_>, _>>();
         let state = state.ok().filter(|lines| !lines.is_empty()).map(|lines| lines.join(",").into());
-        (Self { b3_format: b3.and_then(|b3| b3.b3_format), has_headers: true, ..w3c }, state)
+        (Self { b3_format: b3.and_then(|b3| b3.b3_format), ..w3c }, state)
     }
 
     /// Reads `b3: TRACE-SPAN-DECISION-PARENT`, of which the last two may be absent, or a decision alone.
@@ -132,36 +129,49 @@ impl TraceContext {
         }
         // An ID of zero is invalid.
         let (trace, span) = (incoming.trace_id.unwrap_or(random_trace).max(1), random_span.max(1));
-        // Derived from the trace ID, so that all hops with this method make the same decision.
-        let sampled = incoming
-            .sampling_decision
-            .unwrap_or_else(|| sampling_ratio.includes((trace as u64).wrapping_mul(HASH_MULTIPLIER)));
-        Some(Self { incoming, trace_id: trace, span_id: span, is_sampled: sampled, tracestate })
+        let is_sampled = incoming.sampling_decision.unwrap_or_else(|| is_in_sample(trace, sampling_ratio));
+        Some(Self {
+            incoming: Some(Box::new(incoming)),
+            trace_id: trace,
+            span_id: span,
+            is_sampled,
+            tracestate,
+        })
+    }
+
+    /// Creates the context of a request without headers of a trace.
+    pub fn start(sampling_ratio: Percent, random_trace: u128, random_span: u64) -> Self {
+        let (trace_id, span_id) = (random_trace.max(1), random_span.max(1));
+        let is_sampled = is_in_sample(trace_id, sampling_ratio);
+        Self { incoming: None, trace_id, span_id, is_sampled, tracestate: None }
     }
 
     /// Returns the ID of the parent span.
-    pub const fn parent_span_id(&self) -> Option<u64> {
-        self.incoming.parent_span_id
+    pub fn parent_span_id(&self) -> Option<u64> {
+        self.incoming.as_ref()?.parent_span_id
     }
 
     /// Whether the request has no headers of a trace, so that `traceparent` is all that the upstream needs.
     pub const fn starts_trace(&self) -> bool {
-        !self.incoming.has_headers
+        self.incoming.is_none()
     }
 
     /// Returns the value of `traceparent` for the upstream.
     pub fn traceparent(&self) -> [u8; TRACEPARENT_LENGTH] {
-        let flags = self.incoming.flags & KNOWN_FLAGS & !SAMPLED | u8::from(self.is_sampled);
+        let flags = self.incoming.as_ref().map_or(0, |incoming| incoming.flags);
+        let flags = flags & KNOWN_FLAGS & !SAMPLED | u8::from(self.is_sampled);
         let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
-        write_hex(&mut text[3..35], &self.trace_id.to_be_bytes());
-        write_hex(&mut text[36..52], &self.span_id.to_be_bytes());
-        write_hex(&mut text[53..], &[flags]);
+        text[3..19].copy_from_slice(&hex_digits((self.trace_id >> 64) as u64));
+        text[19..35].copy_from_slice(&hex_digits(self.trace_id as u64));
+        text[36..52].copy_from_slice(&hex_digits(self.span_id));
+        text[54] = b'0' + flags;
         text
     }
 
     /// Replaces the trace context in `headers` by this span's: W3C always, B3 in the form that the request had.
     pub fn write_headers(&self, headers: &mut HeaderMap) {
-        let Self { trace_id: trace, span_id: span, is_sampled: sampled, incoming, .. } = self;
+        let Self { trace_id: trace, span_id: span, is_sampled: sampled, .. } = self;
+        let incoming = self.incoming.as_deref().cloned().unwrap_or_default();
         if let Ok(value) = HeaderValue::from_bytes(&self.traceparent()) {
             headers.insert(TRACEPARENT, value);
         }
@@ -197,17 +207,33 @@ impl TraceContext {
 /// systems generate trace IDs that are not fully random.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Writes bytes as hexadecimal digits.
-fn write_hex(text: &mut [u8], bytes: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (digits, byte) in text.chunks_exact_mut(2).zip(bytes) {
-        digits.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-    }
+/// Whether a new trace is sampled. Derived from its ID, so that all hops with this method make the same decision.
+fn is_in_sample(trace: u128, ratio: Percent) -> bool {
+    ratio.includes((trace as u64).wrapping_mul(HASH_MULTIPLIER))
 }
 
-/// Whether a header may belong to a trace context.
-fn is_trace_header(name: &str) -> bool {
-    name.starts_with("trace") || name.starts_with("x-b3-") || name == B3.as_str()
+/// Returns a number as 16 hexadecimal digits.
+fn hex_digits(number: u64) -> [u8; 16] {
+    let mut text = [0; 16];
+    for (digits, half) in text.chunks_exact_mut(8).zip([number >> 32, number & 0xffff_ffff]) {
+        // One digit in each byte.
+        let half = (half | half << 16) & 0x0000_ffff_0000_ffff;
+        let half = (half | half << 8) & 0x00ff_00ff_00ff_00ff;
+        let half = (half | half << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+        // One in each byte whose digit is a letter: with 6 more it exceeds four bits.
+        let letters = ((half + 0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
+        let text = half + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'9' - 1);
+        digits.copy_from_slice(&text.to_be_bytes());
+    }
+    text
+}
+
+/// Whether a request has headers of a trace, valid or not. Names that only resemble them may count.
+pub(super) fn has_trace_headers(headers: &HeaderMap) -> bool {
+    headers
+        .keys()
+        .map(HeaderName::as_str)
+        .any(|name| name.starts_with("trace") || name.starts_with("x-b3-") || name == B3.as_str())
 }
 
 fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {

@@ -16,15 +16,26 @@ pub(super) enum AttributeValue<'a> {
     Double(f64),
 }
 
+/// Writes an integer in as many bytes as it needs; most need one.
+#[inline]
+fn push_varint(out: &mut Vec<u8>, number: u64) {
+    match u8::try_from(number) {
+        Ok(byte) if byte < 0x80 => out.push(byte),
+        _ => encode_varint(number, out),
+    }
+}
+
 /// Writes the head of a field of variable length.
+#[inline]
 fn push_length(out: &mut Vec<u8>, field: u8, length: usize) {
     out.push(field << 3 | 2);
-    encode_varint(length as u64, out);
+    push_varint(out, length as u64);
 }
 
 /// Returns the size of such a field.
 fn field_size(length: usize) -> usize {
-    1 + encoded_len_varint(length as u64) + length
+    let size_of_length = if length < 0x80 { 1 } else { encoded_len_varint(length as u64) };
+    1 + size_of_length + length
 }
 
 /// Writes a field of bytes, a text or a message.
@@ -44,7 +55,7 @@ pub(super) fn push_joined(out: &mut Vec<u8>, field: u8, parts: [&str; 3]) {
 /// Writes an integer field.
 pub(super) fn push_integer(out: &mut Vec<u8>, field: u8, number: u64) {
     out.push(field << 3);
-    encode_varint(number, out);
+    push_varint(out, number);
 }
 
 /// Writes a field of eight bytes.

@@ -1,5 +1,6 @@
 //! Span of a request, with attributes of OpenTelemetry's semantic conventions for HTTP servers and some of Weir's own.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -103,7 +104,7 @@ impl Attributes<'_> {
     fn push_all(&mut self, entry: &AccessLogEntry<'_>, details: &SpanDetails<'_>, method: &str) {
         let (path, query) =
             entry.path.split_once('?').map_or((entry.path, None), |(path, query)| (path, Some(query)));
-        let authority = entry.authority.map(String::from_utf8_lossy).unwrap_or_default();
+        let authority = entry.authority.map(lossy_text).unwrap_or_default();
         let (host, port) = split_port(&authority);
         self.text("http.request.method", method);
         self.text("url.path", path);
@@ -117,14 +118,14 @@ impl Attributes<'_> {
         );
         self.optional_text("url.query", query);
         self.optional_text("server.address", Some(host).filter(|host| !host.is_empty()));
-        self.optional_text("user_agent.original", entry.user_agent.map(String::from_utf8_lossy).as_deref());
+        self.optional_text("user_agent.original", entry.user_agent.map(lossy_text).as_deref());
         self.optional_text("http.route", details.route);
         self.optional_text("weir.rule", entry.rejecting_rule());
         self.optional_text("weir.decision", details.decision.map(SpanDecision::as_str));
         let has_flags = !matches!(entry.response_flags, "" | "-");
         self.optional_text("weir.response_flags", has_flags.then_some(entry.response_flags));
         self.optional_text("weir.upstream", entry.upstream_host);
-        self.optional_text("weir.request_id", entry.request_id.map(String::from_utf8_lossy).as_deref());
+        self.optional_text("weir.request_id", entry.request_id.map(lossy_text).as_deref());
         self.push_numbers(entry, port);
         if let Some(SpanDecision::Delayed(delay)) = details.decision {
             self.push("weir.delay", AttributeValue::Double(delay.as_secs_f64()));
@@ -150,8 +151,11 @@ impl Attributes<'_> {
     }
 
     fn text(&mut self, name: &str, value: &str) {
-        let kept = value.floor_char_boundary(MAX_TEXT_LENGTH);
-        self.push(name, AttributeValue::Text(&value[..kept]));
+        let mut end = value.len().min(MAX_TEXT_LENGTH);
+        while !value.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.push(name, AttributeValue::Text(&value[..end]));
     }
 
     fn optional_text(&mut self, name: &str, value: Option<&str>) {
@@ -169,7 +173,15 @@ impl Attributes<'_> {
     fn address(&mut self, name: &str, ip: IpAddr) {
         let mut text = Vec::with_capacity(MAX_ADDRESS_LENGTH);
         write_ip(&mut text, ip);
-        self.text(name, &String::from_utf8_lossy(&text));
+        self.text(name, &lossy_text(&text));
+    }
+}
+
+/// Returns a text with invalid UTF-8 replaced. Faster than the function of the standard library for valid texts.
+fn lossy_text(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(bytes),
     }
 }
 

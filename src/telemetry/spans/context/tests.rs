@@ -112,3 +112,17 @@ fn sampling_ratio_applies_to_new_traces() {
     let sampled_count = (1..=10_000).filter(|trace| sampled(*trace)).count();
     assert!((2300..2700).contains(&sampled_count), "{sampled_count}");
 }
+
+#[test]
+fn started_trace_is_written_as_hexadecimal_digits() {
+    for number in [0, 1, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210, u64::MAX, 0x0a9f_9a0f_a99a_f00f] {
+        assert_eq!(hex_digits(number), *format!("{number:016x}").as_bytes());
+    }
+    let context = TraceContext::start(Percent::ONE_HUNDRED, 0xabc, 0xdef);
+    let text = b"00-00000000000000000000000000000abc-0000000000000def-01";
+    assert!(context.starts_trace() && context.traceparent() == *text);
+    assert!(!has_trace_headers(&headers(&[("x-b", "1"), ("host", "a")])));
+    for name in ["traceparent", "tracestate", "b3", "x-b3-traceid"] {
+        assert!(has_trace_headers(&headers(&[("host", "a"), (name, "bad")])), "{name}");
+    }
+}
