@@ -147,6 +147,7 @@ fn describe_limit_changes(
         ("ban", old.ban != new.ban),
         ("on_denied", old.on_denied != new.on_denied),
         ("on_change", old.on_change != new.on_change),
+        ("respond", old.deferral != new.deferral),
     ];
     parts.extend(
         others.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} changed")),

@@ -12,6 +12,7 @@ mod cost;
 mod jwt;
 mod on_limit;
 mod plans;
+mod respond;
 mod rls;
 mod rules;
 mod scope;
@@ -36,6 +37,7 @@ pub use self::cost::{Cost, Count, GrpcStatus, OutcomePattern, StatusPattern, Var
 pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
 pub use self::on_limit::{Body, Fallback, OnLimit};
 pub use self::plans::{MemberAttribute, Members, NamedMemberAttribute, PlainMemberAttribute, Plans};
+pub use self::respond::{Respond, RespondMap};
 pub use self::rls::{
     ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus, RlsScope,
     RlsScopeMap, RlsXds, Statsd,

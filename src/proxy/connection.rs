@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use self::protocol_detect::DetectedProtocol;
 use super::Worker;
+use super::deferred::StoredRequest;
 use super::headers::{self, Hop, PeerTls};
 use super::request_context::UpgradedRequest;
 use super::stream::DownstreamIo;
@@ -58,6 +59,8 @@ pub(super) struct DownstreamConnection {
     permit: ConnectionPermit,
     /// Timer of the stream opened last, until its task takes it.
     newest_stream: RefCell<Option<Rc<RequestTimer>>>,
+    /// The stored call that this internal connection sends; `None` for the connection of a client.
+    pub(super) stored: Option<Box<StoredRequest>>,
     /// HTTP/1.1: interim responses to the current request.
     pub(super) interims: InterimResponses,
     /// Upgrade of the connection that takes effect after the current response.
@@ -74,7 +77,6 @@ impl DownstreamConnection {
         peer: IpAddr,
         permit: ConnectionPermit,
     ) -> Self {
-        worker.metrics.downstream_connection_opened(listener);
         let peer_text = headers::address_value(peer);
         Self {
             worker,
@@ -86,10 +88,25 @@ impl DownstreamConnection {
             timer,
             permit,
             newest_stream: RefCell::default(),
+            stored: None,
             interims: InterimResponses::default(),
             upgraded: RefCell::default(),
             pending_send_task: RefCell::default(),
         }
+    }
+
+    /// Creates the internal connection of a stored call, on behalf of the peer that sent it.
+    pub(super) fn internal(
+        worker: Rc<Worker>,
+        settings: ConnectionSettings,
+        timer: Rc<ConnectionTimer>,
+        permit: ConnectionPermit,
+        peer: IpAddr,
+        stored: StoredRequest,
+    ) -> Self {
+        let mut connection = Self::new(worker, settings, timer, peer, permit);
+        connection.stored = Some(Box::new(stored));
+        connection
     }
 
     /// Counts this connection for its client and returns whether the client may open it. Connections through a Unix
@@ -109,6 +126,11 @@ impl DownstreamConnection {
     /// network of addresses.
     fn client_network(&self) -> IpAddr {
         client_ip::network(self.peer, 32, self.worker.view().policy.identify.ipv6_prefix)
+    }
+
+    /// Returns the timer of the connection.
+    pub(super) fn timer(&self) -> &ConnectionTimer {
+        &self.timer
     }
 
     /// Returns the client's verified certificate, if it has presented one.
@@ -162,7 +184,9 @@ impl DownstreamConnection {
 
 impl Drop for DownstreamConnection {
     fn drop(&mut self) {
-        self.worker.metrics.downstream_connection_closed(self.listener);
+        if self.stored.is_none() {
+            self.worker.metrics.downstream_connection_closed(self.listener);
+        }
     }
 }
 
@@ -176,6 +200,7 @@ pub(super) async fn serve(
 ) {
     accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
+    worker.metrics.downstream_connection_opened(settings.listener);
     let mut connection = DownstreamConnection::new(worker, settings, Rc::clone(&timer), peer, permit);
     let Some(transport) = transport_setup::set_up(&mut connection, settings, accepted).await else { return };
     let connection = Rc::new(connection);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub(super) use self::attempt::AttemptResult;
 use self::attempt::attempt;
+pub(super) use self::attempt::{AttemptResult, with_request_timeout};
 use self::plan::RetryPlan;
 use super::body::RequestBody;
 use super::failure::ForwardFailure;
@@ -28,6 +28,7 @@ pub(super) async fn forward(
     body: RequestBody,
     overrides: Option<&RequestOverrides>,
 ) -> AttemptResult {
+    context.connection.admit_stored();
     let upstream = upstream.ok_or(ForwardFailure::NoRoute)?;
     if context.requires_upgrade() && context.upgrade.protocol.is_none() {
         return Err(ForwardFailure::UpgradeUnavailable);

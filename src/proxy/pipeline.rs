@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{StatusCode, request};
 use hyper::body::Body as _;
@@ -11,6 +12,8 @@ use hyper::body::Body as _;
 use super::body::{DownstreamBody, RequestBody, ResponseBody};
 use super::connection::DownstreamConnection;
 use super::decide::{self, CachedFallbacks};
+use super::deferred::accept::{AcceptFuture, PendingCall};
+use super::deferred::{self, accept};
 use super::failure::ForwardFailure;
 use super::fallback::IncomingRequest;
 use super::finish;
@@ -31,12 +34,16 @@ use crate::overload::LoadShed;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::RuleIndex;
 use crate::rules::cost::RequestEnd;
+use crate::rules::deferral::DeferredRequest;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::upstream::Upstream;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::outgoing::OutgoingRequest;
 use crate::upstream::response_body::UpstreamResponseBody;
+
+/// Pause of the sender of stored calls after one was shed.
+const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Handles one request and returns its response.
 ///
@@ -59,15 +66,13 @@ pub(super) fn handle(
         Ok(flags) => flags,
         Err(unacceptable) => return ready(local_reply::malformed(context, unacceptable)),
     };
-    let (civil, settings) = (worker.shared.clock.civil_time_at(now), &view.policy.identify);
-    let identified = identify(&head.method, &head.uri, &head.headers, connection.peer, settings, civil);
-    let Ok(mut attributes) = identified else {
+    let Ok(attributes) = identify_request(connection, &head, &view, now) else {
         return ready(local_reply::malformed(context, InvalidRequest::Malformed));
     };
-    attributes.certificate = connection.certificate();
-    let hop = connection.hop(attributes.client, worker.random());
+    let hop = connection.hop(attributes.client, connection.request_bits());
     set_client(&mut context, &hop, flags, &view, &attributes);
-    let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
+    let mut deferral = None;
+    let mut pending = match select(&context, &view, &head, &attributes, &mut deferral) {
         Selection::Exempt(rule) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Exempt, &attributes);
             PendingLimits::none(now)
@@ -78,7 +83,7 @@ pub(super) fn handle(
         Selection::Denied(rule, denial) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Denied, &attributes);
             set_route(&mut context, &view.policy, std::iter::once(rule), &attributes);
-            log_rejection(&mut context, &mut head, flags, &hop);
+            log_headers(&mut context, &mut head, flags, &hop);
             let unread = PendingBody::new(flags.expectation(), body);
             return ready(local_reply::denied(context, &view.policy.denied, denial, unread));
         }
@@ -90,19 +95,21 @@ pub(super) fn handle(
         Admission::Pass(delay) => delay,
         Admission::NeedsLease => None,
         Admission::Reject(rejected) => {
-            // Looked up before logging, which rewrites the head for the upstream.
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
             log_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
-            log_rejection(&mut context, &mut head, flags, &hop);
+            log_headers(&mut context, &mut head, flags, &hop);
             let unread = PendingBody::new(flags.expectation(), body);
             return ready(local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread));
         }
     };
-    log_admission(&mut context, &pending, &attributes);
+    record_admission(&mut context, &view, &pending, &attributes);
     let upstream = view.upstream(&attributes).map(Rc::clone);
+    if let Some(deferral) = deferral {
+        let call = PendingCall::new(&mut context, head, flags, &hop, deferral, &view);
+        return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body));
+    }
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
-    context.settlement = pending.settlement(&view.limits);
     let (mut request, overrides) =
         prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
     // Captured one by one: a struct around them would cost another move.
@@ -134,7 +141,9 @@ fn admit(
     let worker = &connection.worker;
     let stream = headers::extended_connect::convert_request(head, || worker.random());
     let timer = connection.start_request(head.version, view.stream_idle_timeout);
-    worker.metrics.request_started(connection.listener);
+    if connection.stored.is_none() {
+        worker.metrics.request_started(connection.listener);
+    }
     let mut context = RequestContext::new(connection, timer, now);
     let tracer = &worker.shared.tracer;
     if view.access_log.is_some() || tracer.is_some() {
@@ -145,6 +154,7 @@ fn admit(
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
     if let Err(by) = admission {
         worker.metrics.record_load_shed(by);
+        connection.reject_stored(OVERLOAD_PAUSE);
     }
     (context, admission)
 }
@@ -161,6 +171,47 @@ fn validate(
     headers::sanitize_certificate(&mut head.headers, flags, believed);
     headers::join_cookies(head);
     Ok(flags)
+}
+
+/// Identifies the client and the target of a request.
+#[inline]
+fn identify_request<'a>(
+    connection: &'a DownstreamConnection,
+    head: &'a request::Parts,
+    view: &'a GenerationView,
+    now: Timestamp,
+) -> Result<Attributes<'a>, identify::MalformedPath> {
+    let civil = connection.worker.shared.clock.civil_time_at(now);
+    let (peer, settings) = (connection.peer, &view.policy.identify);
+    let mut attributes = identify(&head.method, &head.uri, &head.headers, peer, settings, civil)?;
+    attributes.certificate = connection.certificate();
+    Ok(attributes)
+}
+
+/// Matches the rules against a request; `deferral` becomes the rule that defers it. A stored call is only subject to the
+/// rule that has stored it: the others were applied when it was accepted.
+fn select(
+    context: &RequestContext,
+    view: &GenerationView,
+    head: &request::Parts,
+    attributes: &Attributes<'_>,
+    deferral: &mut Option<DeferredRequest>,
+) -> Selection {
+    let connection = &context.connection;
+    let (rules, headroom) = (&view.policy.rules, connection.worker.shared.elastic.headroom());
+    if let Some(stored) = &connection.stored {
+        return rules.select_deferred(&stored.deferred, attributes, headroom);
+    }
+    let selection = rules.select(attributes, headroom);
+    if rules.has_deferrals()
+        && let Selection::Limited(..) = selection
+    {
+        match deferred::find(context, view, head, attributes) {
+            Ok(found) => *deferral = found,
+            Err(denied) => return Selection::Denied(denied.rule, denied.denial),
+        }
+    }
+    selection
 }
 
 /// Records the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
@@ -195,8 +246,9 @@ fn set_route(
     }
 }
 
-/// Records for the log the headers of a rejected request as the upstream would have received them.
-fn log_rejection(
+/// Records for the log the headers of a request that is not forwarded as the upstream would have received them, to which
+/// `head` is changed.
+pub(super) fn log_headers(
     context: &mut RequestContext,
     head: &mut request::Parts,
     flags: RequestHeaderFlags,
@@ -208,9 +260,15 @@ fn log_rejection(
     }
 }
 
-/// Records for the log how the limits that are counted here admit a request, unless the store or another service has yet
-/// to decide.
-fn log_admission(context: &mut RequestContext, pending: &PendingLimits, attributes: &Attributes<'_>) {
+/// Records what to settle of an admitted request, and for the log how the limits that are counted here admit it, unless
+/// the store or another service has yet to decide.
+fn record_admission(
+    context: &mut RequestContext,
+    view: &GenerationView,
+    pending: &PendingLimits,
+    attributes: &Attributes<'_>,
+) {
+    context.settlement = pending.settlement(&view.limits);
     if !pending.is_pending() {
         log_decision(context, pending.limits(), None, Some(attributes));
     }
@@ -243,7 +301,8 @@ fn prepare(
 ) -> (OutgoingRequest, Option<Box<RequestOverrides>>) {
     if let Some(upstream) = upstream {
         context.timer.set_stream_idle_timeout(upstream.settings().idle_timeout);
-        if let Some(scarcity) = upstream.scarcity() {
+        // A stored call has no client that could be slow.
+        if let Some(scarcity) = upstream.scarcity().filter(|_| context.connection.stored.is_none()) {
             // The messages of a gRPC call may arrive at any pace.
             context.timer.require_min_rate(Rc::clone(scarcity), !context.is_grpc);
         }
@@ -369,6 +428,8 @@ pub(super) enum ResponseFuture<F> {
     Ready(Option<DownstreamResponse>),
     /// A request that is being forwarded.
     Forwarding(Pin<Box<F>>),
+    /// A request that is being stored, to be sent later.
+    Accepting(AcceptFuture),
 }
 
 impl<F: Future<Output = DownstreamResponse>> Future for ResponseFuture<F> {
@@ -379,6 +440,7 @@ impl<F: Future<Output = DownstreamResponse>> Future for ResponseFuture<F> {
             // A future that is polled after completion may stay pending forever.
             Self::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
             Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx),
+            Self::Accepting(accepting) => accepting.as_mut().poll(cx),
         }
     }
 }

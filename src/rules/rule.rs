@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::attribute::Attribute;
 use super::cost::CostModel;
+use super::deferral::Deferral;
 use super::enforced_share::EnforcedShare;
 use super::key::{self, KeyTemplate};
 use super::matcher::{Match, Matcher};
@@ -96,6 +97,8 @@ pub struct LimitAction {
     pub on_change: OnChange,
     /// Where the limits are counted.
     pub source: LimitSource,
+    /// How requests are accepted now and sent later; `None` if they are forwarded at once.
+    pub deferral: Option<Box<Deferral>>,
 }
 
 impl LimitAction {
@@ -148,6 +151,7 @@ impl Default for LimitAction {
             on_denied: OnDenied::default(),
             on_change: OnChange::default(),
             source: LimitSource::Local,
+            deferral: None,
         }
     }
 }

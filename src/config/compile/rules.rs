@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::context::{CompileContext, MatcherOwner};
 use super::{
     cost, counters, domain, given_keys, limit_scope, limits, map_items, matching, nested_networks, rejection,
-    remote_limit, throttle, windows,
+    remote_limit, respond, throttle, windows,
 };
 use crate::config::applicability::{self, CheckedRule, RuleKind};
 use crate::config::config_path::ConfigPath;
@@ -156,6 +156,7 @@ fn compile_limit_action(
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
         source,
+        deferral: respond::compile(raw, at, context, report),
     }
 }
 

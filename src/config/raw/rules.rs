@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::cost::{Cost, Count, OutcomePattern};
 use super::jwt::ClaimPattern;
 use super::on_limit::OnLimit;
+use super::respond::Respond;
 use super::scope::Scope;
 use super::secret::Secret;
 use super::throttle::{Enforce, Throttle};
@@ -127,6 +128,9 @@ pub struct Rule {
     pub action: Option<Action>,
     /// Local reply to the requests that this rule rejects.
     pub on_limit: Option<OnLimit>,
+    /// Acceptance of requests that are stored and sent later, at the rate of this rule's limit: the status code of
+    /// the response, such as `202`, or a map. Needs `store`. See [Deferred calls](deferred.md).
+    pub respond: Option<Respond>,
 }
 
 /// Conditions on a request. All given fields must match; within a list, one item is enough.
