@@ -10,6 +10,7 @@ mod authorization;
 mod certs;
 mod clusters;
 mod config_dump;
+mod deferred;
 mod events;
 mod explain;
 mod host_check;
@@ -38,6 +39,7 @@ pub use self::router::{handle, serve};
 pub use self::scrape::KeyCounts;
 use crate::config::AdminToken;
 use crate::config::reload::ReloadStatus;
+use crate::deferred::handle::DeferredHandle;
 use crate::drain::DrainManager;
 use crate::engine::Policy;
 use crate::engine::overrides::OverrideBook;
@@ -115,6 +117,8 @@ pub trait Inspect: Send + Sync {
     fn state_file(&self) -> Option<state_file::StateFileStatus>;
     /// Returns whether the store of shared limits is unreachable; `None` without a store.
     fn is_store_unreachable(&self) -> Option<bool>;
+    /// Returns the streams of deferred calls, if there is a store.
+    fn deferred(&self) -> Option<DeferredHandle>;
     /// Returns the headroom of elastic limits and the signals it is computed from; `None` without elastic limits.
     fn elastic_assessment(&self) -> Option<Assessment>;
 }

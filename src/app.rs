@@ -3,6 +3,7 @@
 mod admin_port;
 mod alerts;
 mod central;
+mod deferred_thread;
 mod generation;
 mod instances;
 mod key_expiry;
@@ -26,6 +27,7 @@ use tokio::task::JoinSet;
 use self::admin_port::AdminPort;
 use self::alerts::AlertSettingsSender;
 use self::central::CentralSource;
+use self::deferred_thread::DeferredThread;
 use self::generation::Generations;
 use self::instances::InstanceResolver;
 use self::rls_runtime::RlsRuntime;
@@ -35,6 +37,7 @@ use crate::admin;
 use crate::clock::Clock;
 use crate::config::reload::{ReloadHandle, Reloader};
 use crate::config::{AdminToken, Config, Diagnostic, load_bootstrap};
+use crate::deferred::handle::DeferredHandle;
 use crate::drain::DrainManager;
 use crate::forward_proxy::identity::ProxyIdentity;
 use crate::limiter::{self, Limiter};
@@ -83,6 +86,8 @@ struct RunningApp {
     reload: ReloadHandle,
     alert_settings: Arc<AlertSettingsSender>,
     state_saver: Option<StateSaver>,
+    /// The thread for deferred calls, if there is a store.
+    deferred_thread: Option<Arc<DeferredThread>>,
     /// Token of the admin port, which a reload replaces.
     admin_token: Arc<ArcSwapOption<AdminToken>>,
     /// Whether the admin port, which needs a restart to move, is on loopback.
@@ -150,6 +155,7 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     });
     running.reload.stop();
     running.rls_runtime.iter().for_each(|service| service.finish());
+    running.deferred_thread.iter().for_each(|thread| thread.finish());
     running.state_saver.iter().for_each(StateSaver::finish);
     running.shared.access_logs.finish();
     drop(running.tracer_guard);
@@ -249,6 +255,7 @@ fn build_app(
         listeners: config.listeners.iter().map(|listener| listener.name.clone()).collect(),
         limiter,
         store: store_handle,
+        deferred: config.store.as_ref().map(|_| DeferredHandle::default()),
         clock,
         drain: Arc::new(DrainManager::default()),
         metrics,
@@ -273,6 +280,8 @@ fn build_app(
             rls_runtime.as_ref(),
         )?;
     }
+    let deferred_thread = DeferredThread::new(config.store.as_ref(), &shared).map(Arc::new);
+    deferred_thread.iter().try_for_each(|thread| thread.apply(config))?;
     let admin_token = Arc::new(ArcSwapOption::from(config.admin.token.clone().map(Arc::new)));
     Ok(RunningApp {
         shared,
@@ -281,6 +290,7 @@ fn build_app(
         reload,
         alert_settings: Arc::new(alerts::settings_sender(config)),
         state_saver,
+        deferred_thread,
         admin_token,
         is_admin_on_loopback: config.admin.address.ip().is_loopback(),
         tracer_guard,

@@ -12,6 +12,7 @@ mod nginx;
 mod paths;
 mod rls;
 mod state_file;
+mod stored_call;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -23,6 +24,7 @@ pub use self::nginx::nginx;
 pub use self::paths::path;
 pub use self::rls::rate_limits;
 pub use self::state_file::state;
+pub use self::stored_call::stored_call;
 pub use crate::http1::client::fuzzing::{answer, chunks};
 pub use crate::http1::server::fuzzing::request;
 pub use crate::proxy::fuzzing::steering;
@@ -32,7 +34,7 @@ pub use crate::replay::fuzzing::{combined_log, envoy_log, json_log};
 pub type Target = fn(&[u8]);
 
 /// All targets with their names.
-pub const TARGETS: [(&str, Target); 24] = [
+pub const TARGETS: [(&str, Target); 25] = [
     ("answer", answer),
     ("chunks", chunks),
     ("combined_log", combined_log),
@@ -54,6 +56,7 @@ pub const TARGETS: [(&str, Target); 24] = [
     ("request", request),
     ("state", state),
     ("steering", steering),
+    ("stored_call", stored_call),
     ("token", token),
     ("trace", trace),
     ("value", value),

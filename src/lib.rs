@@ -10,6 +10,7 @@ pub mod central;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod deferred;
 pub mod drain;
 pub mod engine;
 pub mod explain;

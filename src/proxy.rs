@@ -13,6 +13,7 @@ mod body;
 mod connection;
 mod date;
 mod decide;
+mod deferred;
 mod failure;
 mod finish;
 mod forward;
@@ -22,6 +23,7 @@ mod headers;
 mod local_reply;
 mod pipeline;
 mod request_context;
+mod response_future;
 mod stream;
 mod timeouts;
 mod tunnel;
@@ -38,6 +40,7 @@ use self::fallback::Fallbacks;
 use self::worker::Worker;
 pub use self::worker::run;
 use crate::clock::Clock;
+use crate::deferred::handle::DeferredHandle;
 use crate::drain::DrainManager;
 use crate::engine::Policy;
 use crate::forward_proxy::ForwardProxy;
@@ -65,6 +68,8 @@ pub struct ProxyState {
     pub limiter: Arc<Limiter>,
     /// The store that counts shared limits, if one is configured.
     pub store: Option<store::handle::StoreHandle>,
+    /// The streams of deferred calls, if there is a store.
+    pub deferred: Option<DeferredHandle>,
     /// The clock of the process.
     pub clock: Arc<Clock>,
     /// The state of graceful shutdown.

@@ -9,6 +9,7 @@
 pub mod attribute;
 pub mod containment;
 pub mod cost;
+pub mod deferral;
 pub mod enforced_share;
 pub mod error_bound;
 pub mod explain;
@@ -75,6 +76,8 @@ pub struct RuleSet {
     kinds: Box<[ActionKind]>,
     /// Whether no rule is `allow` or `deny`.
     all_limit: bool,
+    /// Whether any rule defers requests.
+    has_deferrals: bool,
     /// Checks of each rule, parallel to `rules`.
     planned_checks: Box<[Box<[PlannedCheck]>]>,
     elastic: bool,
@@ -115,15 +118,18 @@ enum ActionKind {
     Allow,
     Deny,
     Limit,
+    /// A limit that is charged when a deferred request is sent.
+    Defer,
 }
 
 impl RuleSet {
     /// Creates a rule set of `rules` in file order, counted by `handles` as the limiter returned them for
     /// [`limit_specs`].
     pub fn bind(rules: Vec<Rule>, meters: &[LimitHandle], hasher: KeyHasher) -> Self {
-        let kind = |rule: &Rule| match rule.action {
+        let kind = |rule: &Rule| match &rule.action {
             Action::Allow => ActionKind::Allow,
             Action::Deny => ActionKind::Deny,
+            Action::Limit(limiting) if limiting.deferral.is_some() => ActionKind::Defer,
             Action::Limit(_) => ActionKind::Limit,
         };
         let plans = planned_checks::planned_checks(&rules, meters);
@@ -135,7 +141,8 @@ impl RuleSet {
             index: CandidateIndex::new(&rules, |rule| !rule.reads_descriptors()),
             domains: domains(&rules),
             kinds: rules.iter().map(kind).collect(),
-            all_limit: rules.iter().all(|rule| kind(rule) == ActionKind::Limit),
+            all_limit: rules.iter().all(|rule| matches!(kind(rule), ActionKind::Limit | ActionKind::Defer)),
+            has_deferrals: rules.iter().any(|rule| kind(rule) == ActionKind::Defer),
             planned_checks: plans,
             elastic: rules.iter().any(Rule::is_elastic),
             adaptive_limits: rules.iter().map(|_| None).collect(),

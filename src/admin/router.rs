@@ -12,8 +12,8 @@ use super::authorization::AdminRejection;
 use super::query::Query;
 use super::response::{self, FullResponse};
 use super::{
-    AdminState, Surface, actions, audit, authorization, certs, clusters, config_dump, events, explain,
-    host_check, limits, overrides, page, stats, status, top,
+    AdminState, Surface, actions, audit, authorization, certs, clusters, config_dump, deferred, events,
+    explain, host_check, limits, overrides, page, stats, status, top,
 };
 use crate::http_server::{self, PeerAddress};
 
@@ -51,11 +51,17 @@ const fn command(
 }
 
 /// All endpoints, in the order of the listing.
-pub(super) static ENDPOINTS: [AdminEndpoint; 25] = [
+pub(super) static ENDPOINTS: [AdminEndpoint; 27] = [
     read_only("/", page::page, "live page; this list for a client that prefers text"),
     read_only("/certs", certs::certs, "certificates in use"),
     read_only("/clusters", clusters::clusters, "upstreams, endpoints and their statistics; ?format=json"),
     read_only("/config_dump", config_dump::dump, "the configuration in force, without secrets"),
+    read_only("/deferred", deferred::list, "deferred calls of each rule, and the newest dead letters"),
+    command(
+        "/deferred/requeue",
+        deferred::requeue,
+        "send dead letters again; ?rule, entry (default: the oldest 1000)",
+    ),
     command(
         "/drain_listeners",
         actions::drain_listeners,

@@ -123,6 +123,10 @@ impl Inspect for FakeProcess {
         Some(false)
     }
 
+    fn deferred(&self) -> Option<DeferredHandle> {
+        None
+    }
+
     fn elastic_assessment(&self) -> Option<Assessment> {
         None
     }

@@ -11,6 +11,7 @@ use super::{AppError, RunningApp, serve_all};
 use crate::admin::{self, AdminState, EventHub, Inspect, KeyCounts, RejectionAudit, Surface};
 use crate::config::reload::{ReloadHandle, ReloadStatus};
 use crate::config::{AdminSettings, Config};
+use crate::deferred::handle::DeferredHandle;
 use crate::engine::Policy;
 use crate::limiter::elastic::controller::Assessment;
 use crate::limiter::timestamp::Timestamp;
@@ -155,6 +156,10 @@ impl Inspect for ProcessInspector {
 
     fn is_store_unreachable(&self) -> Option<bool> {
         self.shared.store.as_ref().map(store::handle::StoreHandle::is_unreachable)
+    }
+
+    fn deferred(&self) -> Option<DeferredHandle> {
+        self.shared.deferred.clone()
     }
 
     fn elastic_assessment(&self) -> Option<Assessment> {

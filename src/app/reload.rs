@@ -21,6 +21,7 @@ pub(super) fn start(
     let shared = Arc::clone(&running.shared);
     let rls_runtime = running.rls_runtime.clone();
     let alert_settings = Arc::clone(&running.alert_settings);
+    let deferred_thread = running.deferred_thread.clone();
     let (admin_token, is_admin_on_loopback) =
         (Arc::clone(&running.admin_token), running.is_admin_on_loopback);
     let follow = move || {
@@ -52,6 +53,11 @@ pub(super) fn start(
                             );
                         }
                         let generation = generations.apply(&config, access_log.take().as_ref());
+                        if let Some(thread) = &deferred_thread
+                            && let Err(error) = thread.apply(&config)
+                        {
+                            tracing::error!(?error, "no calls are deferred");
+                        }
                         if let (Some(central_handle), Some(settings), Some(document)) =
                             (&mut central, config.central, document)
                         {

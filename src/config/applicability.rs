@@ -256,6 +256,15 @@ const TABLE: &[ApplicabilityRow] = &[
         &[excluded_in_remote("")],
     ),
     key_row(
+        &["respond"],
+        |given| given.rule.respond.is_some(),
+        &[
+            excluded_in(RuleKind::AllowOrDeny),
+            excluded_in_remote("use `scope: shared`"),
+            excluded_in_domain("Envoy forwards its requests itself", "use a separate rule without `domain`"),
+        ],
+    ),
+    key_row(
         &["domain"],
         |given| given.rule.domain.is_some(),
         &[Exclusion {

@@ -148,6 +148,7 @@ fn describe_limit_changes(
         ("on_denied", old.on_denied != new.on_denied),
         ("on_change", old.on_change != new.on_change),
         ("feedback", old.feedback != new.feedback),
+        ("respond", old.deferral != new.deferral),
     ];
     parts.extend(
         others.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| format!("{name} changed")),

@@ -29,6 +29,7 @@ mod patterns;
 mod plans;
 mod rejection;
 mod remote_limit;
+mod respond;
 mod retries;
 mod rls;
 mod rule_notes;
@@ -104,7 +105,7 @@ pub(super) fn compile(
         matcher_owner: MatcherOwner::default(),
         ipv6_prefix: identify.ipv6_prefix,
         has_store: raw.store.is_some() || report.is_reported(root.key("store")),
-        has_shared_limits: rls.as_ref().is_some_and(|rls| rls.shared_limit.is_some()),
+        needs_store: rls.as_ref().is_some_and(|rls| rls.shared_limit.is_some()),
         remote_services: Vec::new(),
         used_claims: RefCell::default(),
     };
@@ -117,7 +118,7 @@ pub(super) fn compile(
     access_log.iter_mut().for_each(|log| access_log::hide_parameters(log, log_keys, &rules));
     note_questionable_rules(raw, &rules, report);
     let upstreams = upstreams::compile(raw, &compiled_listeners.used_addresses, &mut context, report);
-    note_unused_store(store.is_some() && !context.has_shared_limits, report);
+    note_unused_store(store.is_some() && !context.needs_store, report);
     let services = std::mem::take(&mut context.remote_services);
     identify.jwt = jwt::compile(raw.jwt.as_ref(), root.key("jwt"), context, report).map(Arc::new);
     let upstreams = upstreams.filter(|_| report.has_no_errors())?;
@@ -164,10 +165,10 @@ fn note_questionable_rules(root: &raw::Root, rules: &[Rule], report: &mut Diagno
 
 fn note_unused_store(is_unused: bool, report: &mut Diagnostics<'_>) {
     if is_unused {
-        let note = ValueError::new("not used, because no limit needs the store");
+        let note = ValueError::new("not used, because no rule needs the store");
         report.add_note(
             ConfigPath::ROOT.key("store"),
-            note.with_hint("set `scope: shared` on a rule, or remove `store`"),
+            note.with_hint("set `scope: shared` or `respond` on a rule, or remove `store`"),
         );
     }
 }

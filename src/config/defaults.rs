@@ -1,7 +1,7 @@
 //! Default values of the configuration, and the bounds of values.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use http::Method;
@@ -239,5 +239,21 @@ pub const SHARED_WAIT: Duration = Duration::from_millis(5);
 pub const SHARED_PRIORITY: u8 = 1;
 /// Upper bound of `scope.wait`, whose default is [`SHARED_WAIT`].
 pub const MAX_SHARED_WAIT: Duration = Duration::from_secs(1);
+/// Status code of the response to a call that is sent later.
+pub const DEFERRAL_STATUS: u16 = 202;
+/// Attempts to send such a call.
+pub const DEFERRAL_ATTEMPTS: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
+/// Backoff between the attempts, and its maximum.
+pub const DEFERRAL_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// [`DEFERRAL_BACKOFF`] as written in the configuration.
+pub const DEFERRAL_BACKOFF_TEXT: &str = "1s..5m";
+/// Maximum age of a call that is sent.
+pub const DEFERRAL_MAX_AGE: Duration = Duration::from_secs(86_400);
+/// Maximum size of its body, in bytes.
+pub const DEFERRAL_MAX_BODY: u32 = 64 * 1024;
+/// [`DEFERRAL_MAX_BODY`] as written in the configuration.
+pub const DEFERRAL_MAX_BODY_TEXT: &str = "64KiB";
+/// Maximum number of stored calls of a rule.
+pub const DEFERRAL_MAX_STORED: NonZeroU64 = NonZeroU64::new(1_000_000).expect("not zero");
 /// Maximum length of the prefix, which is part of every key in the store.
 pub const MAX_STORE_PREFIX_LENGTH: usize = 64;

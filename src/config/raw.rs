@@ -15,6 +15,7 @@ mod in_flight;
 mod jwt;
 mod on_limit;
 mod plans;
+mod respond;
 mod rls;
 mod rules;
 mod scope;
@@ -42,6 +43,7 @@ pub use self::in_flight::{InFlight, InFlightBounds, InFlightMap};
 pub use self::jwt::{ClaimPattern, Jwt, SigningAlgorithm};
 pub use self::on_limit::{Body, Fallback, OnLimit};
 pub use self::plans::{MemberAttribute, Members, NamedMemberAttribute, PlainMemberAttribute, Plans};
+pub use self::respond::{Respond, RespondMap};
 pub use self::rls::{
     ResponseHeaderNames, ResponseHeaders, Rls, RlsConfig, RlsConnections, RlsDomain, RlsPrometheus, RlsScope,
     RlsScopeMap, RlsXds, Statsd,

@@ -17,7 +17,7 @@ use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::response::rejection::{RejectionReply, RejectionResponse, limited_headers};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
-use crate::rules::selection::{Denial, SelectedCheck};
+use crate::rules::selection::{Denial, NOT_DEFERRABLE, SelectedCheck};
 
 /// Returns the explanation without its rules.
 pub(super) fn explain_outcome(
@@ -74,6 +74,10 @@ fn denied(
         Denial::Forbidden => {
             let denied = &context.policy.denied;
             (denied.status, denied.body.clone(), "denies it".to_owned())
+        }
+        Denial::NotDeferrable => {
+            let body = Bytes::from_static(NOT_DEFERRABLE.as_bytes());
+            (StatusCode::NOT_IMPLEMENTED, body, "cannot defer it".to_owned())
         }
         Denial::Ambiguous(ambiguity) => {
             let body = Bytes::from_static(ambiguity.reply_text().as_bytes());

@@ -152,6 +152,9 @@ fn note(explained: &RuleExplanation<'_>, prediction: &Prediction) -> Option<Stri
             _ if prediction.remote_rules.contains(&explained.index) => {
                 Some("another rate limit service decides (`scope: rls`)".to_owned())
             }
+            _ if limiting.is_some_and(|limiting| limiting.deferral.is_some()) => Some(
+                "the call is stored and sent later (`respond`): the limit applies to the sending".to_owned(),
+            ),
             _ => match (limiting.map(|limiting| &limiting.source), &explained.key) {
                 (Some(LimitSource::Shared(shared)), _) => Some(format!(
                     "shared by all instances ({}): the counter is that of this instance",

@@ -166,9 +166,16 @@ impl AppliedLimits {
 
     /// Records the decision, unless the store or another service has yet to decide.
     pub(super) fn record_if_decided(&self, view: &LimitsView, subject: DecisionSubject<'_, '_>) {
-        if !self.is_held() && (!self.is_pending() || self.decision.is_rejected()) {
+        if !self.is_held() && (!self.is_pending() || self.decision.is_rejected()) && !self.is_postponed(view)
+        {
             self.record(view, subject);
         }
+    }
+
+    /// Whether a stored call waits for room. It is not rejected, and it is decided again.
+    fn is_postponed(&self, view: &LimitsView) -> bool {
+        let is_deferral = |selected: &SelectedCheck| view.policy.rules.is_deferral(selected.rule);
+        self.decision.is_rejected() && self.selected.first().is_some_and(is_deferral)
     }
 
     /// As [`Self::record_if_decided`], for a request that has been rewritten.

@@ -15,6 +15,7 @@ use http::{HeaderValue, Version};
 
 use self::protocol_detect::DetectedProtocol;
 use super::Worker;
+use super::deferred::StoredRequest;
 use super::headers::{self, Hop, PeerTls};
 use super::request_context::UpgradedRequest;
 use super::stream::DownstreamIo;
@@ -53,6 +54,8 @@ pub(super) struct DownstreamConnection {
     permit: ConnectionPermit,
     /// HTTP/2: timer of the stream opened last, until the stream takes it.
     newest_stream: RefCell<Option<Rc<RequestTimer>>>,
+    /// The stored call that this internal connection sends; `None` for the connection of a client.
+    pub(super) stored: Option<Box<StoredRequest>>,
     /// HTTP/1.1: interim responses to the current request.
     pub(super) interims: InterimResponses,
     /// Upgrade that takes effect after the head of the current response; over HTTP/2, until its stream takes it.
@@ -67,7 +70,6 @@ impl DownstreamConnection {
         peer: IpAddr,
         permit: ConnectionPermit,
     ) -> Self {
-        worker.metrics.downstream_connection_opened(listener);
         let peer_text = headers::address_value(peer);
         Self {
             worker,
@@ -79,9 +81,24 @@ impl DownstreamConnection {
             timer,
             permit,
             newest_stream: RefCell::default(),
+            stored: None,
             interims: InterimResponses::default(),
             upgraded: RefCell::default(),
         }
+    }
+
+    /// Creates the internal connection of a stored call, on behalf of the peer that sent it.
+    pub(super) fn internal(
+        worker: Rc<Worker>,
+        settings: ConnectionSettings,
+        timer: Rc<ConnectionTimer>,
+        permit: ConnectionPermit,
+        peer: IpAddr,
+        stored: StoredRequest,
+    ) -> Self {
+        let mut connection = Self::new(worker, settings, timer, peer, permit);
+        connection.stored = Some(Box::new(stored));
+        connection
     }
 
     /// Counts this connection for its client and returns whether the client may open it. Connections through a Unix
@@ -101,6 +118,11 @@ impl DownstreamConnection {
     /// network of addresses.
     fn client_network(&self) -> IpAddr {
         client_ip::network(self.peer, 32, self.worker.view().policy.identify.ipv6_prefix)
+    }
+
+    /// Returns the timer of the connection.
+    pub(super) fn timer(&self) -> &ConnectionTimer {
+        &self.timer
     }
 
     /// Returns the client's verified certificate, if it has presented one.
@@ -162,7 +184,9 @@ impl DownstreamConnection {
 
 impl Drop for DownstreamConnection {
     fn drop(&mut self) {
-        self.worker.metrics.downstream_connection_closed(self.listener);
+        if self.stored.is_none() {
+            self.worker.metrics.downstream_connection_closed(self.listener);
+        }
     }
 }
 
@@ -176,6 +200,7 @@ pub(super) async fn serve(
 ) {
     accepted.stream.set_nodelay();
     let peer = accepted.peer.ip().to_canonical();
+    worker.metrics.downstream_connection_opened(settings.listener);
     let mut connection = DownstreamConnection::new(worker, settings, Rc::clone(&timer), peer, permit);
     let Some(transport) = transport_setup::set_up(&mut connection, settings, accepted).await else { return };
     let connection = Rc::new(connection);

@@ -103,17 +103,29 @@ fn finish(context: &mut RequestContext) {
     if let Some(mut settlement) = context.settlement.take() {
         settlement.finish(context.bytes_received(), context.bytes_sent, &worker.shared.limiter, now);
     }
+    match &context.connection.stored {
+        None => {
+            count(context, duration);
+            log(context, duration);
+        }
+        Some(stored) if stored.is_postponed() => {}
+        Some(_) => log(context, duration),
+    }
+    context.timer.response_ended();
+}
+
+/// Counts a client's request. A stored one was counted when it was accepted.
+fn count(context: &RequestContext, duration: Duration) {
+    let metrics = &context.connection.worker.metrics;
     if let Some(location) = context.location {
-        worker.metrics.record_country(location.country, context.flag.is_rejection());
+        metrics.record_country(location.country, context.flag.is_rejection());
     }
     match context.status {
         Some(status) if context.is_complete => {
-            worker.metrics.request_finished(context.connection.listener, status, duration);
+            metrics.request_finished(context.connection.listener, status, duration);
         }
-        _ => worker.metrics.request_reset(context.connection.listener),
+        _ => metrics.request_reset(context.connection.listener),
     }
-    log(context, duration);
-    context.timer.response_ended();
 }
 
 fn log(context: &RequestContext, duration: Duration) {

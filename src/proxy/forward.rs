@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub(super) use self::attempt::AttemptResult;
 use self::attempt::attempt;
+pub(super) use self::attempt::{AttemptResult, with_request_timeout};
 use self::plan::RetryPlan;
 use super::body::RequestBody;
 use super::failure::ForwardFailure;
@@ -29,6 +29,7 @@ pub(super) async fn forward(
     body: RequestBody,
     overrides: Option<&RequestOverrides>,
 ) -> AttemptResult {
+    context.connection.admit_stored();
     let upstream = upstream.ok_or(ForwardFailure::NoRoute)?;
     if context.upgrade.is_connect {
         return Box::pin(tunnel::open(upstream, context)).await;

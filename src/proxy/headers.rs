@@ -19,7 +19,7 @@ use http::{HeaderName, HeaderValue, Version, request};
 pub(super) use self::flags::{Expectation, RequestHeaderFlags};
 pub(super) use self::forwarded::address_value;
 use self::overrides::RequestOverrides;
-pub(super) use self::sanitize::{join_cookies, sanitize_certificate};
+pub(super) use self::sanitize::{join_cookies, prepare_for_store, sanitize_certificate, upgrade_protocol};
 pub(super) use self::validate::{InvalidRequest, normalise_length, validate};
 use crate::headers::{FieldLines, Headers};
 use crate::identify::certificate::ClientCertificate;
@@ -102,7 +102,7 @@ pub(super) fn prepare_request(
     }
     let mut upgrade = None;
     if flags.hop_by_hop {
-        upgrade = sanitize::upgrade_protocol(&head.method, head.version, headers, upgrades);
+        upgrade = upgrade_protocol(&head.method, head.version, headers, upgrades);
         sanitize::remove_hop_by_hop(headers);
     }
     if flags.lookalikes {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE};
+use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Method, StatusCode, request};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
@@ -18,7 +18,7 @@ use super::decide::CachedFallbacks;
 use super::failure::ForwardFailure;
 use super::finish;
 use super::forward_proxy::{self, FailureReply, PROXY_STATUS};
-use super::headers::{Expectation, InvalidRequest};
+use super::headers::{Expectation, InvalidRequest, X_REQUEST_ID};
 use super::request_context::{RequestContext, ResponseFlag};
 use super::stream::MAX_DISCARDED_BODY;
 use super::timeouts::UploadTimer;
@@ -29,10 +29,11 @@ use crate::overload::LoadShed;
 use crate::response::fallback::CachedResponse;
 use crate::response::grpc_reply;
 use crate::response::rejection::{RejectionReply, RejectionResponse};
-use crate::rules::selection::Denial;
+use crate::rules::selection::{Denial, NOT_DEFERRABLE};
 use crate::upstream::error::UpstreamError;
 
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const X_ENVOY_OVERLOADED: HeaderName = HeaderName::from_static("x-envoy-overloaded");
 /// Maximum time for which the body of a rejected request is read.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
@@ -111,6 +112,11 @@ pub(super) fn denied(
             let RejectionResponse { status, ref body, ref headers, .. } = *denied;
             build_reply(context, LocalReply { status, flag, headers: headers.clone().into(), body }, pending)
         }
+        Denial::NotDeferrable => {
+            let (status, flag) = (StatusCode::NOT_IMPLEMENTED, ResponseFlag::NotStored);
+            let body = &Bytes::from_static(NOT_DEFERRABLE.as_bytes());
+            build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
+        }
         Denial::Ambiguous(ambiguity) => {
             let (status, body) =
                 (StatusCode::BAD_REQUEST, &Bytes::from_static(ambiguity.reply_text().as_bytes()));
@@ -141,6 +147,7 @@ pub(super) fn rate_limited(
     head: request::Parts,
     pending: PendingBody,
 ) -> DownstreamResponse {
+    context.connection.reject_stored(rejected.retry_after);
     let rejection = limits.rejection(rejected.rule);
     if cached.is_some() || rejection.degraded.is_some() {
         return fallback_reply(context, limits, rejected, cached, &head.method, pending);
@@ -161,6 +168,7 @@ pub(super) fn rejected_remotely(
     method: &Method,
     pending: PendingBody,
 ) -> DownstreamResponse {
+    context.connection.reject_stored(rejected.retry_after);
     let cached = cached.take_for_rule(rejected.rule);
     let rejection = limits.rejection(rejected.rule);
     let body = match &rejected.reason {
@@ -212,6 +220,81 @@ fn decision_unavailable(context: Box<RequestContext>, pending: PendingBody) -> D
     let (status, flag) = (StatusCode::SERVICE_UNAVAILABLE, ResponseFlag::RateLimitServiceError);
     let body = &Bytes::from_static(b"service unavailable\n");
     build_reply(context, LocalReply { status, flag, headers: plain_text(), body }, pending)
+}
+
+/// A deferred call that the store has confirmed.
+#[derive(Debug)]
+pub(super) struct AcceptedCall {
+    /// Status code of the response.
+    pub(super) status: StatusCode,
+    /// ID of the call.
+    pub(super) id: String,
+    /// The request ID with which it will be sent.
+    pub(super) request_id: HeaderValue,
+}
+
+/// Why a call is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoreRejection {
+    /// Its body is too large.
+    TooLarge,
+    /// The store has the maximum number of calls of the rule.
+    Full,
+    /// The store did not confirm it, or this process receives too many bodies.
+    Unavailable,
+}
+
+/// Responds to a call that is sent later.
+pub(super) fn accepted(
+    mut context: Box<RequestContext>,
+    AcceptedCall { status, id, request_id }: AcceptedCall,
+) -> DownstreamResponse {
+    context.respond_with(status, ResponseFlag::None);
+    context.timer.response_started();
+    let close = closes_for_drain(&context);
+    let mut headers = Headers::default();
+    headers.set(&X_REQUEST_ID, &request_id);
+    let body = match status {
+        StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT => Bytes::new(),
+        _ => {
+            headers.set(&CONTENT_TYPE, &JSON);
+            format!("{{\"id\":\"{id}\"}}\n").into()
+        }
+    };
+    with_connection_close(close, Response { status, headers, body: ResponseBody::local(body, context) })
+}
+
+/// Responds to a call that is not accepted. `unread` is its body, unless that has been read in part or completely.
+pub(super) fn not_stored(
+    mut context: Box<RequestContext>,
+    reason: StoreRejection,
+    unread: Option<PendingBody>,
+) -> DownstreamResponse {
+    let (status, text) = match reason {
+        StoreRejection::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "request body too large\n"),
+        StoreRejection::Full => (StatusCode::SERVICE_UNAVAILABLE, "too many stored calls\n"),
+        StoreRejection::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "call not stored\n"),
+    };
+    let mut headers = plain_text();
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.set(&RETRY_AFTER, &HeaderValue::from_static("1"));
+    }
+    let flag = ResponseFlag::NotStored;
+    let body = &Bytes::from_static(text.as_bytes());
+    if let Some(unread) = unread {
+        return build_reply(context, LocalReply { status, flag, headers, body }, unread);
+    }
+    context.respond_with(status, flag);
+    context.timer.response_started();
+    let is_read = context.upload_is_complete();
+    if !is_read {
+        context.timer.must_linger();
+    }
+    let close = closes_for_drain(&context) || (context.owns_connection() && !is_read);
+    with_connection_close(
+        close,
+        Response { status, headers, body: ResponseBody::local(body.clone(), context) },
+    )
 }
 
 /// Responds to a request that got no response from the upstream. The text discloses no internal details.

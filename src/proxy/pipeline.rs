@@ -1,9 +1,8 @@
 //! Request pipeline: admit, validate, identify, select, decide, forward, finish. [`handle`] runs the stages, which
 //! follow it in the same order.
 
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Method, StatusCode, request};
 use hyper::body::Body as _;
@@ -12,6 +11,8 @@ use super::adaptive;
 use super::body::{DownstreamBody, RequestBody, ResponseBody};
 use super::connection::DownstreamConnection;
 use super::decide::{self, CachedFallbacks};
+use super::deferred::accept::PendingCall;
+use super::deferred::{self, accept};
 use super::failure::ForwardFailure;
 use super::fallback::IncomingRequest;
 use super::finish;
@@ -22,6 +23,7 @@ use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME}
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
 use super::local_reply::{self, DownstreamResponse, PendingBody, closes_for_drain, with_connection_close};
 use super::request_context::{RequestContext, ResponseFlag, log_decision, propagate_trace, start_log};
+use super::response_future::ResponseFuture;
 use super::tunnel;
 use super::view::GenerationView;
 use crate::engine::Policy;
@@ -33,12 +35,16 @@ use crate::overload::LoadShed;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
 use crate::rules::RuleIndex;
 use crate::rules::cost::RequestEnd;
+use crate::rules::deferral::DeferredRequest;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
 use crate::upstream::Upstream;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::outgoing::OutgoingRequest;
 use crate::upstream::response_body::UpstreamResponseBody;
+
+/// Pause of the sender of stored calls after one was shed.
+const OVERLOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Handles one request and returns its response.
 ///
@@ -66,13 +72,14 @@ pub(super) fn handle(
         return ready(local_reply::malformed(context, InvalidRequest::Malformed));
     };
     let next_hop = NextHop::of_request(connection, &view, &head, &attributes);
-    let hop = connection.hop(attributes.client, worker.random(), next_hop.via(head.version));
+    let hop = connection.hop(attributes.client, connection.request_bits(), next_hop.via(head.version));
     set_client(&mut context, &hop, flags, &view, &attributes);
     if let NextHop::Refused(refusal) = next_hop {
         let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
         return ready(local_reply::refused(context, refusal, unread));
     }
-    let mut pending = match view.policy.rules.select(&attributes, worker.shared.elastic.headroom()) {
+    let mut deferral = None;
+    let mut pending = match select(&context, &view, &head, &attributes, &mut deferral) {
         Selection::Exempt(rule) => {
             record_without_limit(&mut context, &view, rule, DecisionOutcome::Exempt, &attributes);
             PendingLimits::none(now)
@@ -94,18 +101,20 @@ pub(super) fn handle(
         Admission::Pass(delay) => delay,
         Admission::Held => None,
         Admission::Reject(rejected) => {
-            // Looked up before logging, which rewrites the head for the upstream.
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);
             log_decision(&mut context, rejected.limits, Some(rejected.rule), Some(&attributes));
             let unread = log_rejection(&mut context, &mut head, flags, &hop, body);
             return ready(local_reply::rate_limited(context, &view.limits, &rejected, cached, head, unread));
         }
     };
-    log_admission(&mut context, &pending, &attributes);
+    record_admission(&mut context, &view, &pending, &attributes);
+    if let Some(deferral) = deferral {
+        let call = PendingCall::new(&mut context, head, flags, &hop, deferral, &view);
+        return ResponseFuture::Accepting(accept::start(context, view, pending, delay, call, body));
+    }
     let upstream = next_hop.upstream(&view, &attributes);
     let cached = CachedFallbacks::look_up(&view.fallbacks, &pending, incoming, now);
     context.recorder = view.fallbacks.record(&pending, incoming, now);
-    set_settlement(&mut context, &pending, &view.limits);
     let (mut request, overrides) =
         prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
     propagate_trace(&context, trace.as_ref(), &mut request);
@@ -138,13 +147,16 @@ fn admit(
     let worker = &connection.worker;
     let is_extended_connect = headers::extended_connect::convert_request(head, || worker.random());
     let timer = connection.start_request(head.version, view.stream_idle_timeout);
-    worker.metrics.request_started(connection.listener);
+    if connection.stored.is_none() {
+        worker.metrics.request_started(connection.listener);
+    }
     let mut context = RequestContext::new(connection, timer, now);
     context.is_grpc = grpc::is_grpc_call(head);
     context.upgrade.is_extended_connect = is_extended_connect;
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
     if let Err(by) = admission {
         worker.metrics.record_load_shed(by);
+        connection.reject_stored(OVERLOAD_PAUSE);
     }
     (context, admission)
 }
@@ -188,6 +200,32 @@ const fn expect_tunnel(context: &mut RequestContext) {
     (context.upgrade.is_connect, context.is_grpc) = (true, false);
 }
 
+/// Matches the rules against a request; `deferral` becomes the rule that defers it. A stored call is only subject to the
+/// rule that has stored it: the others were applied when it was accepted.
+fn select(
+    context: &RequestContext,
+    view: &GenerationView,
+    head: &request::Parts,
+    attributes: &Attributes<'_>,
+    deferral: &mut Option<DeferredRequest>,
+) -> Selection {
+    let connection = &context.connection;
+    let (rules, headroom) = (&view.policy.rules, connection.worker.shared.elastic.headroom());
+    if let Some(stored) = &connection.stored {
+        return rules.select_deferred(&stored.deferred, attributes, headroom);
+    }
+    let selection = rules.select(attributes, headroom);
+    if rules.has_deferrals()
+        && let Selection::Limited(..) = selection
+    {
+        match deferred::find(context, view, head, attributes) {
+            Ok(found) => *deferral = found,
+            Err(denied) => return Selection::Denied(denied.rule, denied.denial),
+        }
+    }
+    selection
+}
+
 /// Records the client as the rules see it, and its location if there is a database; an IPv6 client counts as a network.
 fn set_client(
     context: &mut RequestContext,
@@ -221,8 +259,7 @@ fn set_route(
     }
 }
 
-/// Records for the log the headers of a rejected request as the upstream would have received them. Returns its unread
-/// body.
+/// Records for the log the headers of a rejected request. Returns its unread body.
 fn log_rejection(
     context: &mut RequestContext,
     head: &mut request::Parts,
@@ -230,17 +267,34 @@ fn log_rejection(
     hop: &Hop<'_>,
     body: DownstreamBody,
 ) -> PendingBody {
+    log_headers(context, head, flags, hop);
+    PendingBody::new(flags.expectation(), body)
+}
+
+/// Records for the log the headers of a request that is not forwarded as the upstream would have received them, to which
+/// `head` is changed.
+pub(super) fn log_headers(
+    context: &mut RequestContext,
+    head: &mut request::Parts,
+    flags: RequestHeaderFlags,
+    hop: &Hop<'_>,
+) {
     if let Some(log) = &mut context.log {
         let mut added = FieldLines::default();
         let _ = headers::prepare_request(head, flags, hop, &[], Some(&mut added));
         log.copy_headers(&head.headers, &added);
     }
-    PendingBody::new(flags.expectation(), body)
 }
 
-/// Records for the log how the limits that are counted here admit a request, unless the store or another service has yet
-/// to decide.
-fn log_admission(context: &mut RequestContext, pending: &PendingLimits, attributes: &Attributes<'_>) {
+/// Records what to settle of an admitted request, and for the log how the limits that are counted here admit it, unless
+/// the store or another service has yet to decide.
+fn record_admission(
+    context: &mut RequestContext,
+    view: &GenerationView,
+    pending: &PendingLimits,
+    attributes: &Attributes<'_>,
+) {
+    set_settlement(context, pending, &view.limits);
     if !pending.is_pending() {
         log_decision(context, pending.limits(), None, Some(attributes));
     }
@@ -279,7 +333,8 @@ fn prepare(
 ) -> (OutgoingRequest, Option<Box<RequestOverrides>>) {
     if let Some(upstream) = upstream {
         context.timer.set_stream_idle_timeout(upstream.settings().idle_timeout);
-        if let Some(scarcity) = upstream.scarcity() {
+        // A stored call has no client that could be slow.
+        if let Some(scarcity) = upstream.scarcity().filter(|_| context.connection.stored.is_none()) {
             // The messages of a gRPC call may arrive at any pace.
             context.timer.require_min_rate(Rc::clone(scarcity), !context.is_grpc);
         }
@@ -421,25 +476,4 @@ fn open_tunnel(
 
 fn ready<F>(reply: DownstreamResponse) -> ResponseFuture<F> {
     ResponseFuture::Ready(Some(reply))
-}
-
-/// Future of the response to a request.
-#[expect(clippy::large_enum_variant, reason = "a reply had at once needs no memory of its own")]
-pub(super) enum ResponseFuture<F> {
-    /// A response that was available at once; taken when polled.
-    Ready(Option<DownstreamResponse>),
-    /// A request that is being forwarded.
-    Forwarding(Pin<Box<F>>),
-}
-
-impl<F: Future<Output = DownstreamResponse>> Future for ResponseFuture<F> {
-    type Output = DownstreamResponse;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            // A future that is polled after completion may stay pending forever.
-            Self::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
-            Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx),
-        }
-    }
 }

@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 
 use super::connection::{self, ConnectionSettings};
 use super::date::DateHeader;
+use super::deferred;
 use super::elastic::WorkerLoad;
 use super::headers::{Hop, RequestHeaderFlags};
 use super::timeouts::{CoarseClock, ConnectionTimeouts, TICK};
 use super::view::GenerationView;
 use super::{Generation, ProxyState};
+use crate::deferred::handle::DeferredHandle;
 use crate::drain::DrainPhase;
 use crate::listener::socket::Socket;
 use crate::listener::{self, AcceptedConnection};
@@ -64,11 +66,15 @@ pub async fn run(
 ) -> Result<(), WorkerFailed> {
     let worker = Rc::new(Worker::new(Arc::clone(&shared)));
     let mut ticking = tokio::task::spawn_local(run_clock(Rc::clone(&worker)));
+    let deferred = shared.deferred.as_ref().map(DeferredHandle::add_worker);
+    let sending =
+        deferred.map(|calls| tokio::task::spawn_local(deferred::send::run(Rc::clone(&worker), calls)));
     let served = tokio::select! {
         served = serve(&worker, sockets) => served,
         ended = &mut ticking => propagate_panic(ended).and(Err(WorkerFailed("the coarse clock has stopped"))),
     };
     ticking.abort();
+    sending.iter().for_each(JoinHandle::abort);
     served
 }
 

@@ -211,6 +211,11 @@ impl Attribute {
             && wide6.unwrap_or(ipv6_prefix) <= ipv6.unwrap_or(ipv6_prefix)
     }
 
+    /// Whether the attribute is the client's address or network.
+    pub(super) fn is_address(&self) -> bool {
+        matches!(self.source(), AttributeSource::Client { .. })
+    }
+
     /// Returns the counted part of the client's address; `None` if it is unknown or the attribute is not an address.
     pub(super) fn address(&self, request: &Attributes<'_>) -> Option<IpAddr> {
         let AttributeSource::Client { ipv4, ipv6 } = self.source() else { return None };

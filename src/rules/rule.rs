@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::attribute::Attribute;
 use super::cost::CostModel;
+use super::deferral::Deferral;
 use super::enforced_share::EnforcedShare;
 use super::feedback::Feedback;
 use super::key::{self, KeyTemplate};
@@ -105,6 +106,8 @@ pub struct LimitAction {
     pub feedback: Option<Feedback>,
     /// Where the limits are counted.
     pub source: LimitSource,
+    /// How requests are accepted now and sent later; `None` if they are forwarded at once.
+    pub deferral: Option<Box<Deferral>>,
 }
 
 impl LimitAction {
@@ -160,6 +163,7 @@ impl Default for LimitAction {
             on_change: OnChange::default(),
             feedback: None,
             source: LimitSource::Local,
+            deferral: None,
         }
     }
 }

@@ -61,6 +61,9 @@ impl SelectedCheck {
     }
 }
 
+/// Body of the response to a request that cannot be deferred.
+pub const NOT_DEFERRABLE: &str = "gRPC calls and upgrades cannot be deferred\n";
+
 /// Why a rule rejects a request before evaluating limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
@@ -68,6 +71,8 @@ pub enum Denial {
     Forbidden,
     /// The request is ambiguous, so it is unclear whether the rule applies or which key counts.
     Ambiguous(Ambiguity),
+    /// The rule would defer the request, which is a gRPC call or an upgrade: its caller waits for more than a status code.
+    NotDeferrable,
 }
 
 /// Results other than local checks, in file order; usually empty.

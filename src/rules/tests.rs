@@ -1,5 +1,6 @@
 mod ambiguity;
 mod counters;
+mod deferrals;
 
 use std::num::NonZeroU32;
 

@@ -7,6 +7,7 @@
 mod alerts;
 mod connection_setup;
 mod countries;
+mod deferred;
 mod envoy;
 mod exporter;
 mod families;
@@ -31,6 +32,7 @@ pub use self::alerts::AlertMetrics;
 pub use self::connection_setup::ProxyProtocolOutcome;
 use self::countries::CountryCounts;
 pub use self::countries::{CountryDecisions, CountryLabel};
+pub use self::deferred::{AcceptOutcome, DeadReason, DeferredMetrics};
 pub use self::envoy::{EnvoyStats, StatsFilter};
 use self::exporter::PrometheusExporter;
 pub use self::fetches::{FetchMetrics, FetchOutcome};
@@ -313,6 +315,12 @@ impl Metrics {
     /// Returns the metrics of the store of shared limits, and includes them in the output from now on.
     pub fn store(&self) -> StoreMetrics {
         self.exporter.store()
+    }
+
+    /// Returns the metrics of the deferred calls of a rule, and includes them in the output from now on. They continue
+    /// across reloads.
+    pub fn deferred(&self, rule: &str) -> DeferredMetrics {
+        self.exporter.deferred(rule)
     }
 
     /// Returns the metrics of fetching the configuration, and includes them in the output from now on.

@@ -22,6 +22,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 45] = [
             "listener",
             "http1",
             "state_file",
+            "deferred",
             "telemetry",
             "tls",
             "rules",
@@ -45,6 +46,8 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 45] = [
             "rules",
             "limiter",
             "state_file",
+            // Deferred calls.
+            "deferred",
             "telemetry",
             // Heaviest keys.
             "observe",
@@ -92,6 +95,7 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 45] = [
             "headers",
             "limits",
             "store",
+            "deferred",
             "remote",
             "engine",
             "identify",
@@ -113,6 +117,8 @@ pub(super) const ALLOWED_IMPORTS: [(&str, &[&str]); 45] = [
             "transport",
         ],
     ),
+    // Calls that are sent later: streams in the store. It knows rules only by their settings.
+    ("deferred", &["store", "rules", "limiter", "telemetry", "clock", "jitter", "drain"]),
     // Another entrance to the engine, for recorded requests; the caller loads the configuration.
     ("replay", &["limits", "headers", "engine", "rules", "identify", "limiter", "telemetry", "clock"]),
     // What would happen to a request, as data.
@@ -213,6 +219,7 @@ const EVERYTHING: &[&str] = &[
     "central",
     "remote",
     "store",
+    "deferred",
     "limits",
     "observe",
     "admin",

@@ -29,7 +29,7 @@ const EXPECTED: &[ExpectedNote] = &[
     // The import keeps the algorithm of Envoy.
     ExpectedNote { page: "docs/guides/migration/envoy.md", note: "token_bucket admits burst plus refill" },
     // The page has the section alone.
-    ExpectedNote { page: "docs/reference/store.md", note: "not used, because no limit needs the store" },
+    ExpectedNote { page: "docs/reference/store.md", note: "not used, because no rule needs the store" },
 ];
 
 /// Files that configurations in the documentation name, and the test data in their place.

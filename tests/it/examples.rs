@@ -268,6 +268,23 @@ fn forward_proxy_example_forwards_listed_hosts_only() {
 }
 
 #[test]
+fn webhooks_example_accepts_calls_at_once_and_sends_them_at_the_limit() {
+    let (store, origin) = (Server::start(), scripted_upstream());
+    let upstream = origin.address().to_string();
+    let weir = Example::start(
+        "webhooks.yaml",
+        &[("https://hooks.example.com", &upstream), ("redis://127.0.0.1:6379", &store.url())],
+    );
+    let call = Request::post("/hooks/order-1", "{}");
+    wait::until_true("the store", || weir.statuses(1, &call) == [202]);
+    let begun = wait::now();
+    assert_eq!(weir.statuses(5, &call), times(202, 5));
+    wait::until_true("all calls", || origin.requests().len() >= 6);
+    assert!(begun.elapsed().as_millis() >= 400, "six calls in {:?}", begun.elapsed());
+    assert_eq!(weir.statuses(1, &Request::get("/other")), [403]);
+}
+
+#[test]
 fn envoy_rls_example_limits_descriptors() {
     let weir = Example::start("envoy-rls.yaml", &[]);
     let http = weir.weir.rls_address("http");

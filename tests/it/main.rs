@@ -17,6 +17,7 @@ mod config_mistakes;
 mod config_over_http;
 mod counter_overflow;
 mod counting;
+mod deferred;
 mod drain;
 mod elastic;
 mod examples;

@@ -41,7 +41,7 @@ pub(super) struct CompileContext<'f> {
     /// Whether `store` is given; its problems are reported separately.
     pub(super) has_store: bool,
     /// Whether any rule so far needs the store.
-    pub(super) has_shared_limits: bool,
+    pub(super) needs_store: bool,
     /// Remote rate limit services that rules have used so far.
     pub(super) remote_services: Vec<RemoteServiceSettings>,
     /// Claims of tokens that rules have used so far.

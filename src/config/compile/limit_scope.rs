@@ -42,7 +42,7 @@ pub(super) fn compile_source(
         }
     };
     let Some(shared) = shared else { return LimitSource::Local };
-    context.has_shared_limits |= shared.needs_store();
+    context.needs_store |= shared.needs_store();
     if shared.needs_store() && !context.has_store {
         report.add_value_error(scope_at, missing_store());
     }
@@ -84,7 +84,8 @@ pub(super) fn compile_rls_scope(
     compile_shared_limit(&map, at.single_item(), report)
 }
 
-fn missing_store() -> ValueError {
+/// Returns the problem of a rule that needs the store, if there is none.
+pub(super) fn missing_store() -> ValueError {
     let fault = ValueError::new("needs a `store`, and there is none");
     fault.with_hint("add `store: { redis: \"redis://HOST:6379\" }` at the top level")
 }

@@ -49,7 +49,9 @@ pub(super) fn add_notes(
         .map(|((index, raw), rule)| RuleEntry { raw, rule, index, line: line_of(index, at, report) })
         .collect();
     covered::add_notes(&entries, at, report);
-    unreachable::add_notes(&entries, ipv6_prefix, at, report);
+    // The limit of a rule with `respond` applies to other requests than it matches: those that it sends.
+    let of_arrivals: Vec<_> = entries.iter().copied().filter(|entry| entry.raw.respond.is_none()).collect();
+    unreachable::add_notes(&of_arrivals, ipv6_prefix, at, report);
     keys::add_notes(&entries, at, report);
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::context::{CompileContext, MatcherOwner};
 use super::{
     cost, counters, domain, feedback, given_keys, in_flight, limit_scope, limits, map_items, matching,
-    nested_networks, rejection, remote_limit, throttle, wait, windows,
+    nested_networks, rejection, remote_limit, respond, throttle, wait, windows,
 };
 use crate::config::applicability::{self, CheckedRule, RuleKind};
 use crate::config::config_path::ConfigPath;
@@ -162,6 +162,7 @@ fn compile_limit_action(
         on_change: raw.on_change.unwrap_or_default(),
         feedback,
         source,
+        deferral: respond::compile(raw, at, context, report),
     };
     wait::check(raw, &action, at, report);
     action

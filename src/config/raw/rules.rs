@@ -12,6 +12,7 @@ use super::feedback::Feedback;
 use super::in_flight::InFlight;
 use super::jwt::ClaimPattern;
 use super::on_limit::OnLimit;
+use super::respond::Respond;
 use super::scope::Scope;
 use super::secret::Secret;
 use super::throttle::{Enforce, Throttle};
@@ -132,6 +133,9 @@ pub struct Rule {
     pub action: Option<Action>,
     /// Local reply to the requests that this rule rejects.
     pub on_limit: Option<OnLimit>,
+    /// Acceptance of requests that are stored and sent later, at the rate of this rule's limit: the status code of
+    /// the response, such as `202`, or a map. Needs `store`. See [Deferred calls](deferred.md).
+    pub respond: Option<Respond>,
 }
 
 /// Conditions on a request. All given fields must match; within a list, one item is enough.

@@ -19,6 +19,8 @@ pub(in crate::proxy) enum DownstreamBody {
     Http1(Http1Body),
     /// Over HTTP/2.
     Http2(Http2Body),
+    /// Of a stored call; `None` once it has been read.
+    Stored(Option<Bytes>),
 }
 
 /// Error that ended a request body early.
@@ -44,6 +46,7 @@ impl Body for DownstreamBody {
             Self::None => Poll::Ready(None),
             Self::Http1(body) => body.poll_frame(cx).map_err(DownstreamBodyError::Http1),
             Self::Http2(body) => Pin::new(body).poll_frame(cx).map_err(DownstreamBodyError::Http2),
+            Self::Stored(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
         }
     }
 
@@ -52,6 +55,7 @@ impl Body for DownstreamBody {
             Self::None => true,
             Self::Http1(body) => body.is_complete(),
             Self::Http2(body) => body.is_end_stream(),
+            Self::Stored(body) => body.is_none(),
         }
     }
 
@@ -60,6 +64,7 @@ impl Body for DownstreamBody {
             Self::None => SizeHint::with_exact(0),
             Self::Http1(body) => body.size_hint(),
             Self::Http2(body) => body.size_hint(),
+            Self::Stored(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
         }
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Returns the protocol that a client asks for, if it is one of `upgrades`. Others, above all `h2c`, could carry
 /// requests that bypass the rules.
-pub(super) fn upgrade_protocol(
+pub(in crate::proxy) fn upgrade_protocol(
     method: &Method,
     version: Version,
     headers: &HeaderMap,
@@ -79,6 +79,19 @@ pub(super) fn upgrade_protocol(
     let is_fit = *method == Method::GET || !is("websocket");
     let fits = version != Version::HTTP_10 && is_fit && asks && !has_body && others.is_none();
     (fits && upgrades.iter().any(|name| is(name))).then(|| protocol.clone())
+}
+
+/// Changes a request into the form in which it is stored, to be sent later as an HTTP/1.1 request: the target in
+/// origin-form, one `Host`, and no hop-by-hop headers.
+pub(in crate::proxy) fn prepare_for_store(head: &mut request::Parts) {
+    if head.uri.authority().is_some() {
+        to_origin_form(head);
+    }
+    remove_hop_by_hop(&mut head.headers);
+    for name in [CONNECTION, TE] {
+        head.headers.remove(name);
+    }
+    head.headers.entry(HOST).or_insert(HeaderValue::from_static(""));
 }
 
 /// Changes an absolute target into origin-form. Its authority replaces `Host` (RFC 9112 section 3.2.2).

@@ -36,6 +36,8 @@ pub(in crate::proxy) enum ResponseFlag {
     Overloaded,
     /// A rate limit service did not respond.
     RateLimitServiceError,
+    /// The request was to be stored and sent later, and was not stored.
+    NotStored,
 }
 
 impl ResponseFlag {
@@ -62,6 +64,7 @@ impl ResponseFlag {
             Self::IdleTimeout => "SI",
             Self::Overloaded => "OM",
             Self::RateLimitServiceError => "RLSE",
+            Self::NotStored => "NS",
         }
     }
 

@@ -17,6 +17,7 @@ use super::super::histogram::Histogram;
 use super::super::panics;
 use super::alerts::AlertMetrics;
 use super::connection_setup::{LOAD_SHED_LABELS, ProxyProtocolOutcome, handshake_labels};
+use super::deferred::DeferredMetrics;
 use super::families::{self, Family};
 use super::fetches::FetchMetrics;
 use super::process::ProcessStats;
@@ -74,6 +75,15 @@ impl PrometheusExporter {
     pub(super) fn store(&self) -> StoreMetrics {
         let gauge = |family: &Family| self.registry.gauge(family, &[]);
         StoreMetrics::new(gauge, |family, labels| self.registry.counter(family, labels))
+    }
+
+    /// Returns the metrics of the deferred calls of a rule, and includes them in the output from now on.
+    pub(super) fn deferred(&self, rule: &str) -> DeferredMetrics {
+        DeferredMetrics::new(
+            rule,
+            |family, labels| self.registry.gauge(family, labels),
+            |family, labels| self.registry.counter(family, labels),
+        )
     }
 
     /// Returns the metrics of fetching the configuration, and includes them in the output from now on.

@@ -320,6 +320,29 @@ pub(super) static STORE_GRANTED: Family =
 pub(super) static STORE_RETURNED: Family =
     counter("weir_store_returned_units_total", "Units that this instance has returned unspent.");
 
+pub(super) static DEFERRED_ACCEPTED: Family =
+    counter("weir_deferred_accepted_total", "Calls that a rule with `respond` was to store, by outcome.");
+pub(super) static DEFERRED_SENT: Family =
+    counter("weir_deferred_sent_total", "Deferred calls to which the upstream responded with success.");
+pub(super) static DEFERRED_RETRIED: Family = counter(
+    "weir_deferred_retried_total",
+    "Failed attempts to send a deferred call that are followed by another one.",
+);
+pub(super) static DEFERRED_CLAIMED: Family = counter(
+    "weir_deferred_claimed_total",
+    "Deferred calls taken over from an instance that stopped; each may have been sent before.",
+);
+pub(super) static DEFERRED_DEAD: Family = counter(
+    "weir_deferred_dead_total",
+    "Deferred calls moved to the dead-letter stream by this instance, by reason.",
+);
+pub(super) static DEFERRED_STORED: Family =
+    gauge("weir_deferred_calls", "Deferred calls in the store, of all instances.");
+pub(super) static DEFERRED_OLDEST: Family =
+    gauge("weir_deferred_oldest_seconds", "Age of the oldest deferred call in the store.");
+pub(super) static DEFERRED_DEAD_LETTERS: Family =
+    gauge("weir_deferred_dead_letters", "Deferred calls in the dead-letter stream.");
+
 pub(super) static REMOTE_REQUESTS: Family = counter(
     "weir_remote_requests_total",
     "Requests to other rate limit services, by outcome; skipped ones were not sent.",

@@ -49,7 +49,7 @@ fn webhooks_example_slows_down_for_a_receiver_that_fails() {
     let (good, bad) =
         (scripted_upstream(), Origin::responding_with("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n"));
     let weir = Example::start(
-        "webhooks.yaml",
+        "webhook-receivers.yaml",
         &[
             ("https://one.example.com", &good.address().to_string()),
             ("https://two.example.com", &bad.address().to_string()),

@@ -15,8 +15,9 @@ use super::response::{self, StartedResponse};
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::connection::DownstreamConnection;
 use crate::proxy::local_reply::DownstreamResponse;
-use crate::proxy::pipeline::{self, ResponseFuture};
+use crate::proxy::pipeline;
 use crate::proxy::request_context::UpgradedRequest;
+use crate::proxy::response_future::ResponseFuture;
 use crate::proxy::timeouts::{RequestTimer, TimeoutKind};
 use crate::proxy::tunnel;
 use crate::transport::Http2Stream;
@@ -67,12 +68,13 @@ pub(super) fn start_stream(
             }
         }
         ResponseFuture::Forwarding(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
+        ResponseFuture::Accepting(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
     }
 }
 
 impl ServedStream {
     /// Serves the stream to its end.
-    async fn run(mut self, mut handling: Pin<Box<impl Future<Output = DownstreamResponse>>>) {
+    async fn run(mut self, mut handling: Pin<Box<impl Future<Output = DownstreamResponse> + ?Sized>>) {
         let started = poll_fn(|cx| {
             if self.is_stalled(cx) {
                 return Poll::Ready(None);

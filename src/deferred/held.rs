@@ -1,0 +1,137 @@
+//! Calls that this instance has taken from a stream and not settled.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::call::StoredCall;
+use super::parse::TakenCall;
+
+/// A call that this instance holds.
+#[derive(Clone, Debug)]
+pub(super) struct HeldCall {
+    /// ID of its entry.
+    pub(super) id: Arc<str>,
+    /// Age when it was taken.
+    age: Duration,
+    taken: Instant,
+    /// Failed attempts.
+    pub(super) attempts: u32,
+    /// The call; `None` if it cannot be decoded.
+    pub(super) call: Option<Arc<StoredCall>>,
+}
+
+impl HeldCall {
+    pub(super) fn new(taken: TakenCall) -> Self {
+        let now = Instant::now();
+        Self {
+            call: StoredCall::decode(&taken.text).map(Arc::new),
+            id: taken.id.into(),
+            age: taken.age,
+            taken: now,
+            attempts: taken.attempts,
+        }
+    }
+
+    /// Returns when the call becomes older than `max_age`.
+    fn older_at(&self, max_age: Duration) -> Instant {
+        self.taken + max_age.saturating_sub(self.age) + Duration::from_millis(1)
+    }
+
+    fn is_older(&self, max_age: Duration, now: Instant) -> bool {
+        self.older_at(max_age) <= now
+    }
+
+    /// Returns the time since the call was appended.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        self.age.saturating_add(now.saturating_duration_since(self.taken))
+    }
+}
+
+/// All calls that this instance holds of one rule.
+#[derive(Debug, Default)]
+pub(super) struct HeldCalls {
+    /// Calls to be sent next.
+    pub(super) queue: VecDeque<HeldCall>,
+    /// Calls whose key has no room until a time; the number keeps times apart.
+    parked: BTreeMap<(Instant, u64), HeldCall>,
+    /// Calls that were given to workers or are being settled, by number.
+    dispatched: BTreeMap<u64, HeldCall>,
+    last_number: u64,
+}
+
+impl HeldCalls {
+    /// Returns the number of calls that were given to workers or are being settled.
+    pub(super) fn dispatched(&self) -> usize {
+        self.dispatched.len()
+    }
+
+    /// Returns the number of calls that wait for room.
+    pub(super) fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Returns the time at which the first parked call is due.
+    pub(super) fn next_parked(&self) -> Option<Instant> {
+        self.parked.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// Adds a call to those that are dispatched or being settled; returns its number.
+    pub(super) fn add_dispatched(&mut self, call: HeldCall) -> u64 {
+        self.last_number += 1;
+        self.dispatched.insert(self.last_number, call);
+        self.last_number
+    }
+
+    /// Removes a dispatched call.
+    pub(super) fn remove(&mut self, number: u64) -> Option<HeldCall> {
+        self.dispatched.remove(&number)
+    }
+
+    /// Parks a call until `due`.
+    pub(super) fn park(&mut self, call: HeldCall, due: Instant) {
+        self.last_number += 1;
+        self.parked.insert((due, self.last_number), call);
+    }
+
+    /// Puts parked calls that are due at the front of the queue.
+    pub(super) fn unpark(&mut self, now: Instant) {
+        while let Some(parked) = self.parked.first_entry().filter(|parked| parked.key().0 <= now) {
+            self.queue.push_front(parked.remove());
+        }
+    }
+
+    /// Takes the calls that were not given to workers and are older than `max_age`.
+    pub(super) fn take_older(&mut self, max_age: Duration, now: Instant) -> Vec<HeldCall> {
+        if self.next_older(max_age).is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        let (old, rest) = self.queue.drain(..).partition(|held| held.is_older(max_age, now));
+        self.queue = rest;
+        let mut old: Vec<_> = VecDeque::into(old);
+        let parked = std::mem::take(&mut self.parked).into_iter();
+        let (old_parked, rest): (BTreeMap<_, _>, _) =
+            parked.partition(|(_, held)| held.is_older(max_age, now));
+        self.parked = rest;
+        old.extend(old_parked.into_values());
+        old
+    }
+
+    /// Returns when the first of these calls becomes older than `max_age`.
+    pub(super) fn next_older(&self, max_age: Duration) -> Option<Instant> {
+        self.queue.iter().chain(self.parked.values()).map(|held| held.older_at(max_age)).min()
+    }
+
+    /// Takes all calls that were not given to workers.
+    pub(super) fn take_unsent(&mut self) -> Vec<HeldCall> {
+        let parked = std::mem::take(&mut self.parked).into_values();
+        self.queue.drain(..).chain(parked).collect()
+    }
+
+    /// Yields the entries of all calls.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.queue.iter().chain(self.parked.values()).chain(self.dispatched.values()).map(|held| &held.id)
+    }
+}

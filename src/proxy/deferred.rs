@@ -1,0 +1,113 @@
+//! Deferred calls in the request pipeline: [`accept`] stores the request of a client, [`send`] runs a stored call through
+//! the same pipeline as an internal request.
+
+pub(super) mod accept;
+pub(super) mod send;
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use http::{HeaderMap, request};
+
+use super::connection::DownstreamConnection;
+use super::headers;
+use super::request_context::RequestContext;
+use super::view::GenerationView;
+use crate::deferred::{Reporter, SendOutcome};
+use crate::identify::Attributes;
+use crate::rules::deferral::{DeferredRequest, DeniedDeferral};
+use crate::rules::selection::Denial;
+
+/// The stored call that an internal connection sends.
+#[derive(Debug)]
+pub(super) struct StoredRequest {
+    /// The rule that has stored it, and its key.
+    pub(super) deferred: DeferredRequest,
+    /// Random number of its request ID.
+    pub(super) id: u128,
+    /// Taken for the final report.
+    reporter: RefCell<Option<Reporter>>,
+    /// What has happened to it so far, once that is final.
+    outcome: Cell<Option<SendOutcome>>,
+}
+
+impl StoredRequest {
+    /// Records that the limit has room and the request is being sent.
+    pub(super) fn admit(&self) {
+        if let Some(reporter) = &*self.reporter.borrow() {
+            reporter.admitted();
+        }
+    }
+
+    /// Whether there is no room for it now, so that it will be sent again.
+    pub(super) fn is_postponed(&self) -> bool {
+        matches!(self.outcome.get(), Some(SendOutcome::NoRoom(_)))
+    }
+
+    /// Records that there is no room for this time.
+    pub(super) fn reject(&self, retry_after: Duration) {
+        self.outcome.set(Some(SendOutcome::NoRoom(retry_after)));
+    }
+}
+
+/// Returns how the request is deferred; `None` if it is forwarded at once.
+///
+/// # Errors
+/// The rule that rejects the request.
+pub(super) fn find(
+    context: &RequestContext,
+    view: &GenerationView,
+    head: &request::Parts,
+    attributes: &Attributes<'_>,
+) -> Result<Option<DeferredRequest>, DeniedDeferral> {
+    let deferral = view.policy.rules.deferral(attributes)?;
+    match deferral {
+        // Its caller waits for more than a status code.
+        Some(DeferredRequest { rule, .. })
+            if context.is_grpc || is_upgrade(context, view, head, attributes) =>
+        {
+            Err(DeniedDeferral { rule, denial: Denial::NotDeferrable })
+        }
+        deferral => Ok(deferral),
+    }
+}
+
+fn is_upgrade(
+    context: &RequestContext,
+    view: &GenerationView,
+    head: &request::Parts,
+    attributes: &Attributes<'_>,
+) -> bool {
+    let upgrades = || view.upstream(attributes).map(|upstream| &*upstream.settings().upgrades);
+    context.requires_upgrade()
+        || upgrades().is_some_and(|upgrades| {
+            headers::upgrade_protocol(&head.method, head.version, &head.headers, upgrades).is_some()
+        })
+}
+
+impl DownstreamConnection {
+    /// Records that a stored call is being sent.
+    pub(super) fn admit_stored(&self) {
+        if let Some(stored) = &self.stored {
+            stored.admit();
+        }
+    }
+
+    /// Records that there is no room for a stored call for this time.
+    pub(super) fn reject_stored(&self, retry_after: Duration) {
+        if let Some(stored) = &self.stored {
+            stored.reject(retry_after);
+        }
+    }
+
+    /// Returns 128 bits for the ID of a request: random ones, or those of the stored call.
+    pub(super) fn request_bits(&self) -> u128 {
+        self.stored.as_ref().map_or_else(|| self.worker.random(), |stored| stored.id)
+    }
+}
+
+/// Reads a `Retry-After` in seconds; dates are ignored, because clocks may differ.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(http::header::RETRY_AFTER)?.to_str().ok()?;
+    value.trim().parse().ok().map(Duration::from_secs)
+}

@@ -1,0 +1,196 @@
+//! Accepts a request that is sent later: its body is collected, the store confirms the call, and the client gets the
+//! configured status.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderName, HeaderValue, request};
+use hyper::body::Body as _;
+
+use crate::deferred::call::{StoredCall, format_id};
+use crate::deferred::handle::NotStored;
+use crate::limits::{AppliedLimits, PendingLimits};
+use crate::proxy::body::{DownstreamBody, RequestBody};
+use crate::proxy::decide::{self, CachedFallbacks};
+use crate::proxy::failure::ForwardFailure;
+use crate::proxy::finish;
+use crate::proxy::forward::{response_timeout, with_request_timeout};
+use crate::proxy::headers::{self, Expectation, Hop, RequestHeaderFlags, X_REQUEST_ID};
+use crate::proxy::local_reply::{self, AcceptedCall, DownstreamResponse, PendingBody, StoreRejection};
+use crate::proxy::pipeline::log_headers;
+use crate::proxy::request_context::RequestContext;
+use crate::proxy::view::GenerationView;
+use crate::rules::cost::RequestEnd;
+use crate::rules::deferral::{Deferral, DeferredRequest};
+
+/// Identifies the call for the upstream, so that it can drop duplicates (draft-ietf-httpapi-idempotency-key-header).
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Future of the response to a request that is being stored.
+pub(in crate::proxy) type AcceptFuture = Pin<Box<dyn Future<Output = DownstreamResponse>>>;
+
+/// A request that is being accepted.
+#[derive(Debug)]
+pub(in crate::proxy) struct PendingCall {
+    rule: Box<str>,
+    deferral: Deferral,
+    call: StoredCall,
+    /// The request ID with which the call will be sent.
+    request_id: HeaderValue,
+    expectation: Expectation,
+}
+
+/// The body of a request, or why there is none.
+enum CollectedBody {
+    Complete(Bytes),
+    TooLarge,
+    Failed(ForwardFailure),
+}
+
+impl PendingCall {
+    /// Creates the call of a request with this validated head; `None` if the rule is gone.
+    pub(in crate::proxy) fn new(
+        context: &mut RequestContext,
+        mut head: request::Parts,
+        flags: RequestHeaderFlags,
+        hop: &Hop<'_>,
+        DeferredRequest { rule, key }: DeferredRequest,
+        view: &GenerationView,
+    ) -> Option<Box<Self>> {
+        let rule = view.policy.rules.get(rule)?;
+        let deferral = (**rule.action.limiting()?.deferral.as_ref()?).clone();
+        let expectation = flags.expectation();
+        if context.log.is_some() {
+            log_headers(context, &mut head.clone(), flags, hop);
+        }
+        headers::prepare_for_store(&mut head);
+        let id = format_id(hop.random);
+        let id = HeaderValue::from_str(&id).ok()?;
+        head.headers.entry(IDEMPOTENCY_KEY).or_insert_with(|| id.clone());
+        let given = head.headers.get(X_REQUEST_ID).filter(|_| hop.client.peer_is_trusted);
+        let request_id = given.unwrap_or(&id).clone();
+        let call = StoredCall {
+            id: hop.random,
+            key,
+            peer: hop.peer,
+            is_tls: hop.tls.is_some(),
+            certificate: hop.tls.and_then(|tls| tls.forwarded.clone()),
+            method: head.method,
+            target: head.uri,
+            headers: head.headers,
+            body: Bytes::new(),
+        };
+        Some(Box::new(Self { rule: rule.name.clone(), deferral, call, request_id, expectation }))
+    }
+}
+
+/// Starts to accept a request that the limits of other rules have admitted so far.
+pub(in crate::proxy) fn start(
+    context: Box<RequestContext>,
+    view: Rc<GenerationView>,
+    pending: PendingLimits,
+    delay: Option<Duration>,
+    call: Option<Box<PendingCall>>,
+    body: DownstreamBody,
+) -> AcceptFuture {
+    Box::pin(async move {
+        match call {
+            Some(call) => accept(context, view, pending, delay, call, body).await,
+            None => local_reply::not_stored(context, StoreRejection::Unavailable, None),
+        }
+    })
+}
+
+async fn accept(
+    mut context: Box<RequestContext>,
+    view: Rc<GenerationView>,
+    mut pending: PendingLimits,
+    delay: Option<Duration>,
+    mut accepted: Box<PendingCall>,
+    body: DownstreamBody,
+) -> DownstreamResponse {
+    let (expectation, method) = (accepted.expectation, accepted.call.method.clone());
+    let headers = &mut accepted.call.headers;
+    let resolved = decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await;
+    let limits = match resolved {
+        Ok(limits) => limits,
+        Err(rejected) => {
+            let (unread, cached) = (PendingBody::new(expectation, body), CachedFallbacks::default());
+            return local_reply::rejected_remotely(context, &view.limits, &rejected, cached, &method, unread);
+        }
+    };
+    let max_body = accepted.deferral.max_body;
+    let length = body.size_hint();
+    if length.lower() > u64::from(max_body) {
+        let unread = PendingBody::new(expectation, body);
+        return local_reply::not_stored(context, StoreRejection::TooLarge, Some(unread));
+    }
+    let handle = context.connection.worker.shared.deferred.clone();
+    // A body of unknown length may have the maximum one.
+    let reserved = length.exact().and_then(|length| u32::try_from(length).ok()).unwrap_or(max_body);
+    let (Some(handle), Some(_memory)) =
+        (&handle, handle.as_ref().and_then(|handle| handle.reserve(reserved)))
+    else {
+        let unread = PendingBody::new(expectation, body);
+        return local_reply::not_stored(context, StoreRejection::Unavailable, Some(unread));
+    };
+    match collect(&mut context, body, max_body).await {
+        CollectedBody::Complete(body) => accepted.call.body = body,
+        CollectedBody::TooLarge => {
+            return local_reply::not_stored(context, StoreRejection::TooLarge, None);
+        }
+        CollectedBody::Failed(failure) => return local_reply::upstream_failed(context, limits, &failure),
+    }
+    if !accepted.call.body.is_empty() || accepted.call.headers.contains_key(CONTENT_LENGTH) {
+        accepted.call.headers.insert(CONTENT_LENGTH, HeaderValue::from(accepted.call.body.len()));
+    }
+    let PendingCall { rule, deferral, call, .. } = &*accepted;
+    match handle.append(rule, deferral, call).await {
+        Ok(()) => reply(context, &view, limits, &accepted),
+        Err(NotStored::Full) => local_reply::not_stored(context, StoreRejection::Full, None),
+        Err(NotStored::Unavailable) => local_reply::not_stored(context, StoreRejection::Unavailable, None),
+    }
+}
+
+/// Reads a body of at most `max` bytes. Trailers are dropped.
+async fn collect(context: &mut RequestContext, body: DownstreamBody, max: u32) -> CollectedBody {
+    let max = usize::try_from(max).unwrap_or(usize::MAX);
+    let mut body = RequestBody::new(body, context, response_timeout(None, None));
+    let mut collected = BytesMut::new();
+    while !body.is_end_stream() {
+        let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        match with_request_timeout(&context.timer, pin!(frame)).await {
+            Ok(None) => break,
+            Ok(Some(Ok(frame))) => {
+                let data = frame.data_ref().map_or(&[][..], |data| data);
+                if collected.len().saturating_add(data.len()) > max {
+                    return CollectedBody::TooLarge;
+                }
+                collected.extend_from_slice(data);
+            }
+            Ok(Some(Err(_))) => return CollectedBody::Failed(ForwardFailure::BrokenRequest),
+            Err(failure) => return CollectedBody::Failed(failure),
+        }
+    }
+    CollectedBody::Complete(collected.freeze())
+}
+
+/// Responds to a call that the store has confirmed.
+fn reply(
+    mut context: Box<RequestContext>,
+    view: &GenerationView,
+    limits: &mut AppliedLimits,
+    accepted: &PendingCall,
+) -> DownstreamResponse {
+    let status = accepted.deferral.status;
+    let headers = crate::headers::Headers::default();
+    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
+    let call = AcceptedCall { status, id: accepted.call.id_text(), request_id: accepted.request_id.clone() };
+    let mut reply = local_reply::accepted(context, call);
+    limits.write_all(&mut reply.headers, &view.limits);
+    reply
+}

@@ -1,0 +1,31 @@
+//! Future of the response to a request.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::deferred::accept::AcceptFuture;
+use super::local_reply::DownstreamResponse;
+
+/// Future of the response to a request.
+#[expect(clippy::large_enum_variant, reason = "a reply had at once needs no memory of its own")]
+pub(super) enum ResponseFuture<F> {
+    /// A response that was available at once; taken when polled.
+    Ready(Option<DownstreamResponse>),
+    /// A request that is being forwarded.
+    Forwarding(Pin<Box<F>>),
+    /// A request that is being stored, to be sent later.
+    Accepting(AcceptFuture),
+}
+
+impl<F: Future<Output = DownstreamResponse>> Future for ResponseFuture<F> {
+    type Output = DownstreamResponse;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            // A future that is polled after completion may stay pending forever.
+            Self::Ready(reply) => reply.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Forwarding(forwarding) => forwarding.as_mut().poll(cx),
+            Self::Accepting(accepting) => accepting.as_mut().poll(cx),
+        }
+    }
+}

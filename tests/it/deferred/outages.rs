@@ -1,0 +1,127 @@
+//! Nothing is lost: the store is away, an instance is killed or drained, a rule is removed.
+
+use super::*;
+
+#[test]
+fn without_the_store_a_call_is_not_accepted() {
+    let (mut store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let weir = Weir::start(&deferring(&store.url(), &upstream, FAST));
+    accept(&weir, "/hooks/a", "x");
+    until_delivered(&upstream, 1);
+    store.kill();
+    let rejected = fetch(weir.address(), &Request::post("/hooks/b", "x"));
+    assert_eq!((rejected.status, rejected.header("retry-after")), (503, "1"));
+    store.restart();
+    wait::until_true("the store", || fetch(weir.address(), &Request::post("/hooks/c", "x")).status == 202);
+    until_delivered(&upstream, 2);
+    assert!(!deliveries(&upstream).contains_key("/hooks/b"));
+}
+
+#[test]
+fn call_that_a_frozen_store_executes_late_is_not_stored() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let rule = "    limit: 1/h\n    respond: 202\n";
+    let yaml = deferring(&store.url(), &upstream, rule).replace("timeout: 2s", "timeout: 200ms");
+    let weir = Weir::start(&yaml);
+    wait::until_true("the store", || fetch(weir.address(), &Request::post("/hooks/a", "x")).status == 202);
+    until_delivered(&upstream, 1);
+    until_status(&weir, "an empty stream", |status| status["calls"] == 0);
+    store.freeze();
+    assert_eq!(fetch(weir.address(), &Request::post("/hooks/b", "x")).status, 503);
+    store.thaw();
+    wait::until_true("the store", || fetch(weir.address(), &Request::post("/hooks/c", "x")).status == 202);
+    assert_eq!(until_status(&weir, "a call", |status| status["calls"] != 0)["calls"], 1);
+}
+
+#[test]
+fn calls_of_a_killed_instance_are_delivered_by_another() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let slow = "    limit: 200/s\n    burst: 1\n    respond: 202\n";
+    let mut first = Weir::start(&deferring(&store.url(), &upstream, slow));
+    accept_many(&first, 8, 400);
+    wait::until_true("some deliveries", || deliveries(&upstream).len() >= 20);
+    first.kill();
+    let second = Weir::start(&deferring(&store.url(), &upstream, FAST));
+    until_delivered(&upstream, 400);
+    // What the first instance held is claimed after ten seconds.
+    let emptied = wait::within(Duration::from_secs(30), || (status(&second)["calls"] == 0).then_some(()));
+    assert!(emptied.is_some(), "{}", status(&second));
+    let claimed = second.metric("weir_deferred_claimed_total", &[("rule", "hooks")]);
+    let duplicates = deliveries(&upstream).values().map(|times| times - 1).sum::<usize>();
+    assert!(duplicates as f64 <= claimed, "{duplicates} duplicates, {claimed} claimed");
+}
+
+#[test]
+fn drained_instance_finishes_its_calls_and_leaves_the_rest() {
+    let store = Server::start();
+    let upstream = Origin::start(|request| {
+        request.body()?;
+        wait::pause(Duration::from_millis(300));
+        request.send(NO_CONTENT)?;
+        Ok(AfterResponse::Keep)
+    });
+    let rule = "    limit: 100000/s\n    in_flight: 4\n    respond: 202\n";
+    let mut first = Weir::start(&deferring(&store.url(), &upstream, rule));
+    accept_many(&first, 4, 40);
+    wait::until_true("calls in flight", || !upstream.requests().is_empty());
+    first.terminate();
+    assert!(first.wait_exit().success());
+    let started = deliveries(&upstream).len();
+    assert!(started < 40, "{started}");
+    let second = Weir::start(&deferring(&store.url(), &upstream, FAST));
+    until_delivered(&upstream, 40);
+    until_status(&second, "an empty stream", |status| status["calls"] == 0);
+    assert!(deliveries(&upstream).values().all(|times| *times == 1), "{:?}", deliveries(&upstream));
+    assert_eq!(second.metric("weir_deferred_claimed_total", &[("rule", "hooks")]), 0.0);
+}
+
+#[test]
+fn calls_survive_a_restart_of_a_store_with_persistence() {
+    let mut store = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let is_up = Arc::new(AtomicBool::new(false));
+    let upstream = switched_origin(&is_up);
+    let weir = Weir::start(&deferring(
+        &store.url(),
+        &upstream,
+        "    limit: 100000/s\n    respond: { attempts: 1000, backoff: 10ms..100ms }\n",
+    ));
+    accept_many(&weir, 2, 20);
+    store.restart();
+    is_up.store(true, Ordering::SeqCst);
+    let emptied = wait::within(Duration::from_secs(30), || (status(&weir)["calls"] == 0).then_some(()));
+    assert!(emptied.is_some(), "{}", status(&weir));
+    assert_eq!(deliveries(&upstream).len(), 20);
+    assert_eq!(status(&weir)["dead_letters"], 0);
+}
+
+#[test]
+fn calls_of_a_removed_rule_are_kept_and_reported() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let rule = "    limit: 1/h\n    respond: 202\n";
+    let weir = Weir::start(&deferring(&store.url(), &upstream, rule));
+    (0..3).for_each(|_| drop(accept(&weir, "/hooks/a", "x")));
+    wait::until_true("a delivery", || upstream.requests().len() == 1);
+    weir.reload(&config(upstream.address(), &format!("store: {{ redis: {} }}\nrules: []\n", store.url())));
+    let status = until_status(&weir, "the report", |status| status["configured"] == false);
+    assert_eq!(status["calls"], 2);
+    assert!(weir.log().iter().any(|line| line.contains("deferred calls are stored for a rule that is not")));
+    weir.reload(&deferring(&store.url(), &upstream, FAST));
+    wait::until_true("the other deliveries", || upstream.requests().len() == 3);
+}
+
+#[test]
+fn instances_share_calls_and_the_rate() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let rule = "    limit: 100/s\n    burst: 10\n    scope: shared\n    respond: 202\n";
+    let fleet: Vec<_> = (0..2).map(|_| Weir::start(&deferring(&store.url(), &upstream, rule))).collect();
+    fleet.iter().for_each(|weir| wait::until_true("the store", || weir.metric("weir_store_up", &[]) == 1.0));
+    let start = wait::now();
+    accept_many(&fleet[0], 4, 200);
+    until_delivered(&upstream, 200);
+    assert!(start.elapsed() >= Duration::from_millis(1500), "{:?}", start.elapsed());
+    assert!(deliveries(&upstream).values().all(|times| *times == 1));
+    assert_eq!(stored(&fleet[1]).max(0.0), stored(&fleet[1]));
+    let sent = |weir: &Weir| weir.metric("weir_deferred_sent_total", &[("rule", "hooks")]);
+    wait::until_true("all sent", || fleet.iter().map(sent).sum::<f64>() == 200.0);
+    assert!(sent(&fleet[1]) > 0.0, "the second instance has sent nothing");
+}
