@@ -109,11 +109,11 @@ pub const MAX_RETRY_WAIT: Duration = Duration::from_secs(5);
 pub const RETRY_BUDGET: u8 = 20;
 
 /// Lower bound of a limit that follows a provider, as a share of the limit.
-pub const FEEDBACK_MIN: Percent = Percent::from_hundredths(10_00);
+pub const FEEDBACK_MIN: Percent = Percent::from_hundredths(1000);
 /// Part by which a rejection lowers such a limit.
-pub const FEEDBACK_DECREASE: Percent = Percent::from_hundredths(30_00);
+pub const FEEDBACK_DECREASE: Percent = Percent::from_hundredths(3000);
 /// Part of the limit by which it rises in one period.
-pub const FEEDBACK_INCREASE: Percent = Percent::from_hundredths(5_00);
+pub const FEEDBACK_INCREASE: Percent = Percent::from_hundredths(500);
 
 /// Address of the admin port; 9901 is also the admin port in Envoy's examples. On loopback, because its POST
 /// endpoints change state.

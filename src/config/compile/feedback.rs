@@ -16,9 +16,9 @@ use crate::rules::feedback::Feedback;
 use crate::rules::grpc::{GrpcStatus, GrpcStatuses};
 use crate::rules::rule::{RuleLimit, Throttle};
 
-const MIN_BOUNDS: RangeInclusive<Percent> = bounds(1_00, 100_00);
-const DECREASE_BOUNDS: RangeInclusive<Percent> = bounds(1_00, 90_00);
-const INCREASE_BOUNDS: RangeInclusive<Percent> = bounds(10, 100_00);
+const MIN_BOUNDS: RangeInclusive<Percent> = bounds(100, 10_000);
+const DECREASE_BOUNDS: RangeInclusive<Percent> = bounds(100, 9000);
+const INCREASE_BOUNDS: RangeInclusive<Percent> = bounds(10, 10_000);
 
 /// Returns bounds in hundredths of a per cent.
 const fn bounds(min: u32, max: u32) -> RangeInclusive<Percent> {

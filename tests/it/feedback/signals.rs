@@ -30,6 +30,7 @@ fn pause_after(status: &str, headers: &str, rule: &str) -> f64 {
     paused
 }
 
+#[expect(clippy::disallowed_methods, reason = "HTTP dates are times of the wall clock")]
 fn unix_seconds(later: u64) -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + later
 }
