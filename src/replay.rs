@@ -11,6 +11,7 @@ pub mod format;
 pub mod record;
 pub mod report;
 
+mod arrival;
 mod clients;
 mod decisions;
 mod driver;

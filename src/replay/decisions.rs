@@ -1,12 +1,16 @@
 //! The rules of a replay, and what they did with the requests so far.
 
+use smallvec::SmallVec;
+
 use super::ReplayError;
+use super::arrival::Arrival;
 use super::clients::ClientTable;
 use super::format::fields::FieldNames;
 use super::peers::ForwardingPeers;
 use super::record::{LoggedRequest, ParsedBlock};
 use super::simulation::Simulation;
 use super::tally::Fate;
+use super::timeline::BATCH_SIZE;
 use crate::limiter::timestamp::Timestamp;
 
 /// The rules, and what they did so far.
@@ -58,27 +62,33 @@ impl Replay {
         FieldNames::new(&headers, mappings).map_err(ReplayError::Option)
     }
 
-    /// Decides one request.
+    /// Decides a batch of requests, in this order.
+    pub(super) fn decide<'b>(&mut self, batch: impl Iterator<Item = (&'b ParsedBlock, &'b LoggedRequest)>) {
+        let arrivals: SmallVec<[Arrival<'b>; BATCH_SIZE]> =
+            batch.map(|(block, request)| self.arrive(block, request)).collect();
+        let decided = self.simulation.decide(&arrivals);
+        let before = self.before.as_mut().map(|before| before.decide(&arrivals));
+        let is_rejected = |fate| matches!(fate, Fate::Rejected(_));
+        for (index, (arrival, decided)) in arrivals.iter().zip(&decided).enumerate() {
+            let before = before.as_ref().and_then(|before| before.get(index));
+            self.malformed += u64::from(decided.fate == Fate::Malformed);
+            if is_rejected(decided.fate) || before.is_some_and(|before| is_rejected(before.fate)) {
+                let client = decided.client.or_else(|| before?.client);
+                self.clients.count(client, decided.fate, before.map(|before| before.fate), arrival.now);
+            }
+        }
+    }
+
+    /// Advances the clock to the arrival of a request.
     #[inline]
-    pub(super) fn decide(&mut self, block: &ParsedBlock, request: &LoggedRequest) {
+    fn arrive<'b>(&mut self, block: &'b ParsedBlock, request: &'b LoggedRequest) -> Arrival<'b> {
         self.requests += 1;
         self.late += u64::from(request.start < self.now);
         self.peers.count(block, request, &self.simulation.policy().identify);
         self.has_whole_seconds &= request.start.as_nanos().is_multiple_of(1_000_000_000);
         self.now = self.now.max(request.start);
-        let now = self.now;
-        self.first.get_or_insert(now);
-        self.last = now;
-        let (fate, mut client) = self.simulation.decide(block, request, now);
-        let mut fate_before = None;
-        if let Some(before) = &mut self.before {
-            let (fate, its_client) = before.decide(block, request, now);
-            (fate_before, client) = (Some(fate), client.or(its_client));
-        }
-        self.malformed += u64::from(fate == Fate::Malformed);
-        let is_rejected = |fate| matches!(fate, Fate::Rejected(_));
-        if is_rejected(fate) || fate_before.is_some_and(is_rejected) {
-            self.clients.count(client, fate, fate_before, now);
-        }
+        self.first.get_or_insert(self.now);
+        self.last = self.now;
+        Arrival { block, request, now: self.now }
     }
 }

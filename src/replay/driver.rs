@@ -152,16 +152,13 @@ impl LogMerge {
     /// Decides the requests that arrived at `end` or before, and more while too many wait.
     fn release(&mut self, end: Timestamp, replay: &mut Replay) {
         let Self { open, timeline } = self;
-        loop {
-            let end = if timeline.is_over_bound() { Timestamp::END } else { end };
-            let recycle = |block, index| {
+        while timeline.release_batch(end) {
+            replay.decide(timeline.batch());
+            timeline.clear_batch(|block, index| {
                 if let Some(log) = open.iter().find(|log| log.index == index) {
                     log.stream.recycle(block);
                 }
-            };
-            if !timeline.release_first(end, |block, request| replay.decide(block, request), recycle) {
-                return;
-            }
+            });
         }
     }
 }

@@ -16,6 +16,7 @@ use std::ops::Range;
 use self::fields::FieldNames;
 use self::json::JsonParser;
 use self::scan::LineCursor;
+use self::time::TimeParser;
 use super::input::MAX_LINE_LENGTH;
 use super::record::{LineFault, LoggedHeader, LoggedRequest, TextSpan};
 use crate::identify::recorded::RecordedAddress;
@@ -82,8 +83,8 @@ const MAX_LINES_TO_DETECT: usize = 50;
 /// Parser of the lines of one log.
 #[derive(Debug)]
 pub(super) enum LineParser<'n> {
-    Envoy,
-    Combined,
+    Envoy(TimeParser),
+    Combined(TimeParser),
     Json(JsonParser<'n>),
 }
 
@@ -91,54 +92,66 @@ impl<'n> LineParser<'n> {
     /// Creates a parser. `names` are the names of fields in JSON.
     pub(super) fn new(format: LogFormat, names: &'n FieldNames) -> Self {
         match format {
-            LogFormat::Envoy => Self::Envoy,
-            LogFormat::Combined => Self::Combined,
+            LogFormat::Envoy => Self::Envoy(TimeParser::default()),
+            LogFormat::Combined => Self::Combined(TimeParser::default()),
             LogFormat::Json => Self::Json(JsonParser::new(names)),
         }
     }
 
-    /// Parses one line of `block`. Its escaped texts are decoded in place.
+    /// Parses one line of `block`.
     ///
     /// # Errors
     /// [`LineFault`] if the line gives no request.
-    #[inline]
     pub(super) fn parse(
         &mut self,
         block: &mut [u8],
         line: &Range<usize>,
         headers: &mut Vec<LoggedHeader>,
     ) -> Result<LoggedRequest, LineFault> {
-        let (mut request, has_escapes) = match self {
-            Self::Envoy => parse_text(block, line, envoy::fields)?,
-            Self::Combined => parse_text(block, line, combined::fields)?,
-            Self::Json(parser) => (parser.parse(block, line, headers)?, false),
-        };
-        if has_escapes {
-            decode_texts(block, &mut request, scan::decode_hex_escapes);
+        let mut request = LoggedRequest::EMPTY;
+        self.parse_into(&mut request, block, line, headers)?;
+        Ok(request)
+    }
+
+    /// Parses one line of `block` into `request`, which is empty before. Its escaped texts are decoded in place.
+    ///
+    /// # Errors
+    /// [`LineFault`] if the line gives no request. The contents of `request` are undefined then.
+    #[inline]
+    pub(super) fn parse_into(
+        &mut self,
+        request: &mut LoggedRequest,
+        block: &mut [u8],
+        line: &Range<usize>,
+        headers: &mut Vec<LoggedHeader>,
+    ) -> Result<(), LineFault> {
+        match self {
+            Self::Envoy(times) => {
+                let mut cursor = LineCursor::new(block, line);
+                let text = envoy::fields(&mut cursor, times, request).ok_or(LineFault::Unreadable)?;
+                request_line(block, text, request)?;
+                decode_escapes(cursor.has_escapes, block, request);
+            }
+            Self::Combined(times) => {
+                let mut cursor = LineCursor::new(block, line);
+                let text = combined::fields(&mut cursor, times, request).ok_or(LineFault::Unreadable)?;
+                request_line(block, text, request)?;
+                decode_escapes(cursor.has_escapes, block, request);
+            }
+            Self::Json(parser) => parser.parse(request, block, line, headers)?,
         }
         if request.address == RecordedAddress::Unknown
             && let Some(hops) = request.forwarded_for.text(block)
         {
             // The proxy that wrote the log has appended its peer.
-            let last = hops.rsplit(|byte| *byte == b',').next().map(<[u8]>::trim_ascii);
-            request.address = last.and_then(scan::address).map_or(request.address, RecordedAddress::Peer);
+            let before = hops.iter().rposition(|byte| *byte == b',');
+            let last = before.map_or(hops, |comma| &hops[comma + 1..]);
+            let peer = scan::address(last.trim_ascii());
+            request.address = peer.map_or(request.address, RecordedAddress::Peer);
+            request.is_only_hop = before.is_none();
         }
-        Ok(request)
+        Ok(())
     }
-}
-
-/// Parses a line with `fields`, which returns the request and its request line; returns the request, and whether its texts
-/// have escapes.
-#[inline]
-fn parse_text(
-    block: &[u8],
-    line: &Range<usize>,
-    fields: impl FnOnce(&mut LineCursor<'_>, &[u8]) -> Option<(LoggedRequest, Range<usize>)>,
-) -> Result<(LoggedRequest, bool), LineFault> {
-    let mut cursor = LineCursor::new(block, line);
-    let (mut request, request_text) = fields(&mut cursor, block).ok_or(LineFault::Unreadable)?;
-    request_line(block, request_text, &mut request)?;
-    Ok((request, cursor.has_escapes))
 }
 
 /// Returns the line of `block` that begins at `at`, without its end, and moves `at` to the next one; `None` at the end.
@@ -146,9 +159,17 @@ fn parse_text(
 pub(super) fn next_line(block: &[u8], at: &mut usize) -> Option<Range<usize>> {
     let start = *at;
     let rest = block.get(start..).filter(|rest| !rest.is_empty())?;
-    let end = start + scan::find(rest, b'\n').unwrap_or(rest.len());
+    let end = start + scan::find_far(rest, b'\n').unwrap_or(rest.len());
     *at = end + 1;
     Some(start..end - usize::from(end > start && block[end - 1] == b'\r'))
+}
+
+/// Decodes the escaped texts of a line of text, if it `has_escapes`.
+#[inline]
+fn decode_escapes(has_escapes: bool, block: &mut [u8], request: &mut LoggedRequest) {
+    if has_escapes {
+        decode_texts(block, request, scan::decode_hex_escapes);
+    }
 }
 
 /// Decodes the escaped texts of a request.

@@ -191,6 +191,30 @@ impl BlockReader {
         Self { source, rest: Vec::new(), is_inside_long_line: false, long_lines: 0, error: None }
     }
 
+    /// Fills `data` from its beginning; returns whether there were enough bytes. What it contains already is overwritten,
+    /// not cleared, because clearing costs a tenth of the reading.
+    fn fill(&mut self, data: &mut Vec<u8>) -> io::Result<bool> {
+        let mut length = self.rest.len();
+        data.resize(length.max(BLOCK_SIZE), 0);
+        data[..length].copy_from_slice(&self.rest);
+        self.rest.clear();
+        let mut read = Ok(());
+        while length < data.len() {
+            match self.source.read(&mut data[length..]) {
+                Ok(0) => break,
+                Ok(more) => length += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    read = Err(error);
+                    break;
+                }
+            }
+        }
+        let is_full = length == data.len();
+        data.truncate(length);
+        read.map(|()| is_full)
+    }
+
     /// Reads the next block into `data`; returns the number of lines before it that were too long, and `None` at the end.
     ///
     /// # Errors
@@ -200,12 +224,8 @@ impl BlockReader {
             if let Some(error) = self.error.take() {
                 return Err(error);
             }
-            data.clear();
-            data.append(&mut self.rest);
-            let missing = BLOCK_SIZE.saturating_sub(data.len());
-            data.reserve_exact(missing);
-            let is_end = match self.source.by_ref().take(missing as u64).read_to_end(data) {
-                Ok(length) => length < missing,
+            let is_end = match self.fill(data) {
+                Ok(is_full) => !is_full,
                 Err(error) => {
                     // A line that is cut off might be readable, with a part of its last field.
                     data.truncate(data.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));

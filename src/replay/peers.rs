@@ -39,6 +39,7 @@ impl ForwardingPeers {
         settings: &IdentifySettings,
     ) {
         if let RecordedAddress::Peer(peer) = request.address
+            && !request.is_only_hop
             && let Some(hops) = request.forwarded_for.text(&block.data)
             && !settings.trusted_proxies.contains(peer)
             // Proxies append their peer, so a list of only that states no other client.

@@ -35,6 +35,11 @@ impl TextSpan {
         block.get(self.range()?)
     }
 
+    /// Returns the byte of `block` at its beginning; 0 if there is none.
+    pub(super) fn first_byte(self, block: &[u8]) -> u8 {
+        block.get(self.start as usize).copied().unwrap_or_default()
+    }
+
     /// Whether the log records this, be it absent.
     pub(super) fn is_recorded(self) -> bool {
         self != Self::UNRECORDED
@@ -79,6 +84,8 @@ pub(super) struct LoggedRequest {
     /// End of the response; the same as `start` if the log has no duration.
     pub(super) end: Timestamp,
     pub(super) address: RecordedAddress,
+    /// Whether the address is all that `forwarded_for` contains.
+    pub(super) is_only_hop: bool,
     pub(super) method: TextSpan,
     /// The request target, including the query.
     pub(super) target: TextSpan,
@@ -104,6 +111,7 @@ impl LoggedRequest {
         start: Timestamp::EPOCH,
         end: Timestamp::EPOCH,
         address: RecordedAddress::Unknown,
+        is_only_hop: false,
         method: TextSpan::UNRECORDED,
         target: TextSpan::UNRECORDED,
         host: TextSpan::UNRECORDED,
@@ -212,9 +220,8 @@ impl UnreadableLine {
 }
 
 impl ParsedBlock {
-    /// Removes the contents, and keeps the memory.
+    /// Removes the contents except for the bytes, which will be overwritten, and keeps the memory.
     pub(super) fn clear(&mut self) {
-        self.data.clear();
         self.requests.clear();
         self.lines.clear();
         self.headers.clear();

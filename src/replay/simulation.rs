@@ -8,26 +8,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
 
+use super::arrival::{Arrival, RecordedParts, fetch_texts};
 use super::endings::Endings;
-use super::format::scan::find;
 use super::needs::{Needs, recorded_header};
-use super::record::{LoggedRequest, ParsedBlock};
 use super::tally::{DecidedRequest, Fate, Tally};
+use super::timeline::BATCH_SIZE;
 use crate::engine::{Policy, PolicySpec};
 use crate::identify::forwarded::X_FORWARDED_FOR;
-use crate::identify::recorded::{RecordedAddress, RecordedRequest};
+use crate::identify::recorded::RecordedAddress;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::{Limiter, LimiterSettings};
+use crate::limiter::{Check, Limiter, LimiterSettings};
 use crate::limits::{Admission, PendingLimits};
 use crate::rules::cost::Cost;
 use crate::rules::rule::{Action, LimitSource};
 use crate::rules::selection::Selection;
 
+/// One of something for each request of a batch.
+pub(super) type Batch<T> = SmallVec<[T; BATCH_SIZE]>;
+
 /// Secret of the hashes of keys. Fixed, so that a replay has the same result every time.
 const SECRET: [u64; 2] = [0x7765_6972, 0x7265_706c_6179];
+
+/// What a set of rules did with a request.
+pub(super) struct DecidedArrival {
+    pub(super) fate: Fate,
+    /// The client, if the request was rejected and the log has it.
+    pub(super) client: Option<IpAddr>,
+}
 
 /// One set of rules and its state.
 pub(super) struct Simulation {
@@ -40,7 +51,10 @@ pub(super) struct Simulation {
     /// Whether a rule measures request bodies by their announced length.
     reads_length: bool,
     endings: Endings,
-    headers: HeaderMap,
+    /// The recorded headers of each request of a batch.
+    headers: Vec<HeaderMap>,
+    /// What the rules select for each request of a batch; `None` if the proxy would not accept it. Empty between batches.
+    selections: Vec<Option<Selection>>,
     pub(super) tally: Tally,
 }
 
@@ -61,7 +75,8 @@ impl Simulation {
             collected: Box::default(),
             reads_length,
             endings: Endings::default(),
-            headers: HeaderMap::new(),
+            headers: Vec::new(),
+            selections: Vec::new(),
         }
     }
 
@@ -80,42 +95,51 @@ impl Simulation {
         self.collected = headers.into();
     }
 
-    /// Decides a request that arrives at `now`, which never decreases from call to call. Returns its fate, and the client
-    /// if it was rejected.
-    pub(super) fn decide(
-        &mut self,
-        block: &ParsedBlock,
-        request: &LoggedRequest,
-        now: Timestamp,
-    ) -> (Fate, Option<IpAddr>) {
-        const MALFORMED: (Fate, Option<IpAddr>) = (Fate::Malformed, None);
-        self.endings.settle_until(now, &self.limiter);
-        let Some(target) = request.target.text(&block.data).and_then(TargetParts::new) else {
-            return MALFORMED;
-        };
-        let method = request.method.text(&block.data).map(Method::from_bytes);
-        let Ok(method) = method.transpose() else { return MALFORMED };
-        self.collect_headers(block, request);
-        let host = target.host.or_else(|| str::from_utf8(request.host.text(&block.data)?).ok());
-        let recorded = RecordedRequest {
-            method: method.as_ref(),
-            host: host.unwrap_or_default(),
-            path: target.path,
-            query: target.query,
-            headers: &self.headers,
-            address: request.address,
-        };
-        let Ok(attributes) = recorded.attributes(&self.policy.identify, now) else { return MALFORMED };
-        self.needs.count_missing(request, block, &self.collected, &attributes);
-        let decided = DecidedRequest { policy: &self.policy, logged: request, attributes: &attributes, now };
-        let (selected, effects) = match self.policy.rules.select(&attributes, self.headroom) {
+    /// Decides requests in order of arrival.
+    ///
+    /// What does not depend on earlier requests is done first for all of them, so that their counters can be fetched from
+    /// memory at the same time.
+    pub(super) fn decide(&mut self, arrivals: &[Arrival<'_>]) -> Batch<DecidedArrival> {
+        fetch_texts(arrivals);
+        let policy = Arc::clone(&self.policy);
+        let mut headers = std::mem::take(&mut self.headers);
+        headers.resize_with(arrivals.len().max(headers.len()), HeaderMap::new);
+        let mut selections = std::mem::take(&mut self.selections);
+        for (arrival, headers) in arrivals.iter().zip(&mut headers) {
+            self.collect_headers(arrival, headers);
+            let parts = RecordedParts::new(arrival);
+            let attributes = parts.as_ref().and_then(|parts| parts.attributes(arrival, headers, &policy));
+            selections.push(attributes.map(|attributes| {
+                self.needs.count_missing(arrival.request, arrival.block, &self.collected, &attributes);
+                policy.rules.select(&attributes, self.headroom)
+            }));
+        }
+        self.limiter.warm(selections.iter().flatten().flat_map(checks_of));
+        let mut decided = Batch::new();
+        for ((arrival, headers), selection) in arrivals.iter().zip(&headers).zip(selections.drain(..)) {
+            self.endings.settle_until(arrival.now, &self.limiter);
+            decided.push(match selection {
+                Some(selection) => {
+                    self.decide_one(DecidedRequest { policy: &policy, arrival, headers }, selection)
+                }
+                None => DecidedArrival { fate: Fate::Malformed, client: None },
+            });
+        }
+        (self.headers, self.selections) = (headers, selections);
+        decided
+    }
+
+    /// Decides a request for which the rules have selected these limits.
+    fn decide_one(&mut self, request: DecidedRequest<'_>, selection: Selection) -> DecidedArrival {
+        let now = request.now();
+        let (selected, effects) = match selection {
             Selection::Exempt(rule) => {
                 self.tally.exempt(rule, now);
-                return (Fate::Passed, None);
+                return DecidedArrival { fate: Fate::Passed, client: None };
             }
             Selection::Denied(rule, _) => {
-                self.tally.denied(rule, decided);
-                return (Fate::Rejected(rule), decided.client());
+                self.tally.denied(rule, request);
+                return DecidedArrival { fate: Fate::Rejected(rule), client: request.client() };
             }
             Selection::Limited(mut selected, effects) => {
                 self.policy.rules.replace_waits(&mut selected);
@@ -130,44 +154,53 @@ impl Simulation {
             // Only for limits of the store, of which there are none.
             Admission::Held => (Fate::Passed, Duration::ZERO),
         };
-        self.tally.decided(pending.limits(), fate, delay, decided);
-        let client = if fate == Fate::Passed { None } else { decided.client() };
+        self.tally.decided(pending.limits(), fate, delay, request);
+        let client = if fate == Fate::Passed { None } else { request.client() };
         if fate == Fate::Passed
             && let Some(settlement) = pending.settlement_of(&self.policy)
         {
-            self.endings.add(request, settlement, now.saturating_add(delay));
+            self.endings.add(request.arrival.request, settlement, now.saturating_add(delay));
         }
-        (fate, client)
+        DecidedArrival { fate, client }
     }
 
     /// Fills in the headers that rules need and the log has.
     #[inline]
-    fn collect_headers(&mut self, block: &ParsedBlock, request: &LoggedRequest) {
-        if !self.headers.is_empty() {
-            self.headers.clear();
+    fn collect_headers(&self, &Arrival { block, request, .. }: &Arrival<'_>, headers: &mut HeaderMap) {
+        if !headers.is_empty() {
+            headers.clear();
         }
         for name in self.needs.headers() {
             if let Some(Some(text)) = recorded_header(name, request, block, &self.collected)
                 && let Ok(value) = HeaderValue::from_bytes(text)
             {
-                self.headers.insert(name, value);
+                headers.insert(name, value);
             }
         }
         if self.reads_length
             && request.received > 0
             && let Ok(value) = HeaderValue::from_str(itoa::Buffer::new().format(request.received))
         {
-            self.headers.insert(CONTENT_LENGTH, value);
+            headers.insert(CONTENT_LENGTH, value);
         }
         if let RecordedAddress::Peer(peer) = request.address
             && self.policy.identify.trusted_proxies.contains(peer)
-            && !self.headers.contains_key(X_FORWARDED_FOR)
+            && !headers.contains_key(X_FORWARDED_FOR)
             && let Some(hops) = request.forwarded_for.text(&block.data)
             && let Ok(value) = HeaderValue::from_bytes(hops)
         {
-            self.headers.insert(X_FORWARDED_FOR, value);
+            headers.insert(X_FORWARDED_FOR, value);
         }
     }
+}
+
+/// Returns the checks that a request must pass.
+fn checks_of(selection: &Selection) -> impl Iterator<Item = &Check> {
+    let selected = match selection {
+        Selection::Exempt(_) | Selection::Denied(..) => &[][..],
+        Selection::Limited(selected, _) => &selected[..],
+    };
+    selected.iter().map(|selected| &selected.check)
 }
 
 /// Returns `spec` with shared limits counted here: a fleet admits no more than one instance would.
@@ -182,37 +215,4 @@ fn without_fleet(spec: &PolicySpec) -> PolicySpec {
         limiting.adaptive = None;
     }
     spec
-}
-
-/// Parts of a request target.
-struct TargetParts<'a> {
-    host: Option<&'a str>,
-    path: &'a str,
-    query: Option<&'a str>,
-}
-
-impl<'a> TargetParts<'a> {
-    /// Splits a target; `None` if it is not valid.
-    #[inline]
-    fn new(target: &'a [u8]) -> Option<Self> {
-        if target.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
-            return None;
-        }
-        let text = str::from_utf8(target).ok()?;
-        let (host, origin) = match target {
-            [b'/', ..] | b"*" => (None, text),
-            _ => {
-                let (_, rest) = text.split_once("://")?;
-                let (host, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-                (Some(host), if path.is_empty() { "/" } else { path })
-            }
-        };
-        let before = |byte| find(origin.as_bytes(), byte);
-        let origin = before(b'#').map_or(origin, |end| &origin[..end]);
-        let (path, query) = match before(b'?').filter(|end| *end < origin.len()) {
-            Some(end) => (&origin[..end], Some(&origin[end + 1..])),
-            None => (origin, None),
-        };
-        Some(Self { host, path, query })
-    }
 }

@@ -9,7 +9,7 @@ use super::ReplayError;
 use super::format::fields::FieldNames;
 use super::format::{LineParser, LogFormat, next_line};
 use super::input::{BlockReader, LogInput, MAX_LINE_LENGTH};
-use super::record::{LineFault, LinePlace, ParsedBlock, UnreadableLine};
+use super::record::{LineFault, LinePlace, LoggedRequest, ParsedBlock, UnreadableLine};
 use super::time_check::TimeCheck;
 
 /// Blocks that are parsed ahead.
@@ -114,14 +114,16 @@ pub(super) fn parse_block(
             continue;
         }
         counts.lines += 1;
-        let parsed = if line.len() > MAX_LINE_LENGTH {
-            Err(LineFault::Unreadable)
-        } else {
-            parser.parse(data, &line, headers)
+        requests.push(LoggedRequest::EMPTY);
+        let parsed = match requests.last_mut().filter(|_| line.len() <= MAX_LINE_LENGTH) {
+            Some(request) => parser.parse_into(request, data, &line, headers),
+            None => Err(LineFault::Unreadable),
         };
+        if parsed.is_err() {
+            requests.truncate(lines.len());
+        }
         match parsed {
-            Ok(request) => {
-                requests.push(request);
+            Ok(()) => {
                 let number = (*line_number - block.first_line) as u32;
                 lines.push(LinePlace { number, start: line.start as u32 });
             }

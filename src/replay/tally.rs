@@ -8,12 +8,14 @@ pub(super) mod series;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use http::HeaderMap;
+
 use self::histogram::CountHistogram;
 use self::keys::KeyTable;
 use self::periods::DemandPeriods;
 use self::series::OutcomeSeries;
+use super::arrival::{Arrival, RecordedParts};
 use super::endings::request_end;
-use super::record::LoggedRequest;
 use crate::engine::Policy;
 use crate::headers::Headers;
 use crate::identify::Attributes;
@@ -51,9 +53,9 @@ pub(super) enum Fate {
 #[derive(Clone, Copy)]
 pub(super) struct DecidedRequest<'a> {
     pub(super) policy: &'a Policy,
-    pub(super) logged: &'a LoggedRequest,
-    pub(super) attributes: &'a Attributes<'a>,
-    pub(super) now: Timestamp,
+    pub(super) arrival: &'a Arrival<'a>,
+    /// The headers that the log recorded.
+    pub(super) headers: &'a HeaderMap,
 }
 
 /// What all rules did.
@@ -134,9 +136,9 @@ impl RuleTally {
         let Some(first) = checks.first() else { return };
         let text = || request.key_text(first.rule);
         if self.is_conditional && !request.counts(first.rule) {
-            return self.keys.list_uncounted(first.check.key, outcome, request.now, text);
+            return self.keys.list_uncounted(first.check.key, outcome, request.now(), text);
         }
-        self.keys.count(first.check.key, outcome, request.now, text);
+        self.keys.count(first.check.key, outcome, request.now(), text);
         if self.further.is_empty() {
             return;
         }
@@ -147,7 +149,7 @@ impl RuleTally {
             };
             let table = position.checked_sub(1).and_then(|index| self.further.get_mut(index));
             if let Some(table) = table {
-                table.count(check.check.key, None, request.now, String::new);
+                table.count(check.check.key, None, request.now(), String::new);
             }
         }
     }
@@ -178,7 +180,7 @@ impl Tally {
     pub(super) fn denied(&mut self, rule: RuleIndex, request: DecidedRequest<'_>) {
         self.rejected += 1;
         let Some(tally) = self.rules.get_mut(rule.0) else { return };
-        tally.count(DecisionOutcome::Denied, request.now);
+        tally.count(DecisionOutcome::Denied, request.now());
         let client = request.client();
         let key = match client {
             Some(IpAddr::V4(v4)) => self.hasher.hash(&v4.octets()),
@@ -186,7 +188,7 @@ impl Tally {
             None => self.hasher.hash(&[]),
         };
         let text = || client.map_or_else(|| "unknown client".to_owned(), |client| client.to_string());
-        tally.keys.count(key, Some(DecisionOutcome::Denied), request.now, text);
+        tally.keys.count(key, Some(DecisionOutcome::Denied), request.now(), text);
     }
 
     /// Counts a request whose limit another service would have decided.
@@ -213,14 +215,14 @@ impl Tally {
         }
         for rule in limits.shadow_rules() {
             if let Some(tally) = self.rules.get_mut(rule.0) {
-                tally.count(DecisionOutcome::Shadow, request.now);
+                tally.count(DecisionOutcome::Shadow, request.now());
             }
         }
         limits.for_each_rule(|checks, outcome| {
             let Some(first) = checks.first() else { return };
             let Some(tally) = self.rules.get_mut(first.rule.0) else { return };
             match outcome {
-                Some(outcome) => tally.count(outcome, request.now),
+                Some(outcome) => tally.count(outcome, request.now()),
                 None => tally.rejected_by_others += 1,
             }
             if outcome == Some(DecisionOutcome::Delayed) {
@@ -233,9 +235,14 @@ impl Tally {
 }
 
 impl DecidedRequest<'_> {
+    /// Returns the time of its arrival.
+    pub(super) const fn now(&self) -> Timestamp {
+        self.arrival.now
+    }
+
     /// Returns the client's address, or its network; `None` if the log does not have it.
     pub(super) fn client(&self) -> Option<IpAddr> {
-        self.attributes.client_ip().map(|_| self.attributes.client_network)
+        self.with_attributes(|attributes| attributes.client_ip().map(|_| attributes.client_network)).flatten()
     }
 
     /// Whether the request counts under a rule, as far as its logged end tells.
@@ -244,7 +251,8 @@ impl DecidedRequest<'_> {
             return true;
         };
         let headers = Headers::default();
-        let end = request_end(self.logged.recorded_end, self.logged.status, &headers);
+        let logged = self.arrival.request;
+        let end = request_end(logged.recorded_end, logged.status, &headers);
         limiting.cost_model.final_charge(&end, CallStatus::None) != FinalCharge::Nothing
     }
 
@@ -252,15 +260,25 @@ impl DecidedRequest<'_> {
     fn key_text(&self, rule: RuleIndex) -> String {
         let Some(rule) = self.policy.rules.get(rule) else { return String::new() };
         let Action::Limit(limiting) = &rule.action else { return String::new() };
-        let route = rule.applies_to(self.attributes).route().unwrap_or(Route(""));
         let prefix = self.policy.identify.ipv6_prefix;
-        let parts = limiting.key.0.iter().map(|part| part.text(self.attributes, route, prefix));
-        match parts.collect::<Result<Vec<_>, IncompleteKey>>() {
-            Ok(parts) if parts.is_empty() => "all requests".to_owned(),
-            // Clients choose parts of it, and terminals interpret control characters.
-            Ok(parts) => shortened(parts.join(", ").escape_debug()),
-            Err(_) => "incomplete key".to_owned(),
-        }
+        let text = |attributes: &Attributes<'_>| {
+            let route = rule.applies_to(attributes).route().unwrap_or(Route(""));
+            let parts = limiting.key.0.iter().map(|part| part.text(attributes, route, prefix));
+            match parts.collect::<Result<Vec<_>, IncompleteKey>>() {
+                Ok(parts) if parts.is_empty() => "all requests".to_owned(),
+                // Clients choose parts of it, and terminals interpret control characters.
+                Ok(parts) => shortened(parts.join(", ").escape_debug()),
+                Err(_) => "incomplete key".to_owned(),
+            }
+        };
+        self.with_attributes(text).unwrap_or_default()
+    }
+
+    /// Passes the attributes of the request to `read`. They are identified again, since few requests need them after their
+    /// decision.
+    fn with_attributes<T>(&self, read: impl FnOnce(&Attributes<'_>) -> T) -> Option<T> {
+        let parts = RecordedParts::new(self.arrival)?;
+        Some(read(&parts.attributes(self.arrival, self.headers, self.policy)?))
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
 use std::time::Duration;
 
 use super::record::{LoggedRequest, ParsedBlock};
@@ -19,6 +18,9 @@ pub(super) const MAX_WAITING: usize = 1_000_000;
 /// Maximum memory of the blocks of these requests, in bytes. More make the window shorter, too.
 pub(super) const MAX_WAITING_BYTES: usize = 512 << 20;
 
+/// Requests that are released together: enough for the memory accesses of their decisions to overlap.
+pub(super) const BATCH_SIZE: usize = 32;
+
 /// A block of which some requests have not been released.
 struct Run {
     block: ParsedBlock,
@@ -30,8 +32,17 @@ struct Run {
     bytes: usize,
 }
 
-/// Next request of a block. Requests that arrived at the same time are ordered as they were read.
-type RunHead = Reverse<(Timestamp, u64, usize)>;
+/// Next request of a block: its arrival, the number of the block, and the index of its run. Requests that arrived at the
+/// same time are ordered as they were read.
+type RunHead = (Timestamp, u64, usize);
+
+/// A request of the batch.
+struct ReleasedRequest {
+    /// Index of the run.
+    place: usize,
+    /// Index in the run's block.
+    index: u32,
+}
 
 /// Requests that have been read, in order of arrival.
 #[derive(Default)]
@@ -39,7 +50,11 @@ pub(super) struct Timeline {
     runs: Vec<Option<Run>>,
     /// Indices of `runs` that are free.
     free: Vec<usize>,
-    heads: BinaryHeap<RunHead>,
+    heads: BinaryHeap<Reverse<RunHead>>,
+    /// The requests that were released last.
+    batch: Vec<ReleasedRequest>,
+    /// Indices of runs that have no further requests, and are kept for the batch.
+    used: Vec<usize>,
     blocks: u64,
     waiting: usize,
     /// Memory of all blocks, in bytes.
@@ -74,40 +89,63 @@ impl Timeline {
         self.waiting > MAX_WAITING || self.bytes > MAX_WAITING_BYTES
     }
 
-    /// Passes the first request to `visit` if it arrived at `end` or before; returns whether there was one. A block that is
-    /// used up is passed to `done`, with the index of its log.
-    #[inline]
-    pub(super) fn release_first(
-        &mut self,
-        end: Timestamp,
-        visit: impl FnOnce(&ParsedBlock, &LoggedRequest),
-        done: impl FnOnce(ParsedBlock, usize),
-    ) -> bool {
-        let Some(mut head) = self.heads.peek_mut() else { return false };
-        let Reverse((start, _, place)) = *head;
-        let Some(run) = self.runs[place].as_mut().filter(|_| start <= end) else { return false };
-        let order = &run.block.order;
-        if let Some(request) =
-            order.get(run.released).and_then(|(_, at)| run.block.requests.get(*at as usize))
+    /// Releases the first requests that arrived at `end` or before, up to a batch, and more while too many wait; returns
+    /// whether there was one. The batch before must have been [cleared](Self::clear_batch).
+    pub(super) fn release_batch(&mut self, end: Timestamp) -> bool {
+        while self.batch.len() < BATCH_SIZE
+            && let Some(Reverse(head)) = self.heads.pop()
         {
-            visit(&run.block, request);
-        }
-        run.released += 1;
-        self.waiting -= 1;
-        match order.get(run.released) {
-            // Writing through `PeekMut` restores the order of the heap, which costs nothing if only one block remains.
-            Some((next, _)) if *next == start => {}
-            Some((next, _)) => head.0.0 = *next,
-            None => {
-                PeekMut::pop(head);
-                self.free.push(place);
-                if let Some(run) = self.runs[place].take() {
-                    self.bytes = self.bytes.saturating_sub(run.bytes);
-                    done(run.block, run.log);
-                }
+            let rest = self.release_run(head, end);
+            self.heads.extend(rest.map(Reverse));
+            if rest == Some(head) {
+                break;
             }
         }
-        true
+        !self.batch.is_empty()
+    }
+
+    /// Releases the requests of the block with this head that come before those of other blocks; returns its next head.
+    #[inline]
+    fn release_run(&mut self, head: RunHead, end: Timestamp) -> Option<RunHead> {
+        let (mut start, number, place) = head;
+        let other = self.heads.peek().map(|Reverse(other)| *other);
+        loop {
+            let is_due = start <= end || self.is_over_bound();
+            let next = (start, number, place);
+            if !is_due || self.batch.len() >= BATCH_SIZE || other.is_some_and(|other| other < next) {
+                return Some(next);
+            }
+            let run = self.runs[place].as_mut()?;
+            let index = run.block.order.get(run.released).map_or(0, |(_, index)| *index);
+            self.batch.push(ReleasedRequest { place, index });
+            self.waiting -= 1;
+            run.released += 1;
+            let Some((following, _)) = run.block.order.get(run.released) else {
+                self.bytes = self.bytes.saturating_sub(run.bytes);
+                self.used.push(place);
+                return None;
+            };
+            start = *following;
+        }
+    }
+
+    /// Returns the requests of the batch, in order of arrival.
+    pub(super) fn batch(&self) -> impl Iterator<Item = (&ParsedBlock, &LoggedRequest)> {
+        self.batch.iter().filter_map(|released| {
+            let block = &self.runs[released.place].as_ref()?.block;
+            Some((block, block.requests.get(released.index as usize)?))
+        })
+    }
+
+    /// Removes the batch, and passes the blocks that are used up to `done`, with the indices of their logs.
+    pub(super) fn clear_batch(&mut self, mut done: impl FnMut(ParsedBlock, usize)) {
+        self.batch.clear();
+        for place in self.used.drain(..) {
+            self.free.push(place);
+            if let Some(run) = self.runs[place].take() {
+                done(run.block, run.log);
+            }
+        }
     }
 }
 
@@ -129,11 +167,10 @@ mod tests {
 
     fn release_all(timeline: &mut Timeline, end: u64) -> Vec<u64> {
         let mut released = Vec::new();
-        while timeline.release_first(
-            Timestamp::from_secs(end),
-            |_, request| released.push(request.start.as_secs()),
-            |_, _| {},
-        ) {}
+        while timeline.release_batch(Timestamp::from_secs(end)) {
+            released.extend(timeline.batch().map(|(_, request)| request.start.as_secs()));
+            timeline.clear_batch(|_, _| {});
+        }
         released
     }
 
@@ -143,6 +180,7 @@ mod tests {
             blocks in proptest::collection::vec(proptest::collection::vec(0_u64..50, 0..8), 0..6)
         ) {
             let mut timeline = Timeline::default();
+            let blocks: Vec<Vec<u64>> = blocks.into_iter().map(|block| block.repeat(9)).collect();
             for (log, seconds) in blocks.iter().enumerate() {
                 prop_assert_eq!(timeline.add(block(seconds), log).is_some(), seconds.is_empty());
             }
@@ -166,9 +204,9 @@ mod tests {
         assert!(!timeline.is_over_bound());
         let _ = timeline.add(large(), 0);
         assert!(timeline.is_over_bound());
-        let is_released =
-            |timeline: &mut Timeline| timeline.release_first(Timestamp::END, |_, _| {}, |_, _| {});
-        while timeline.is_over_bound() && is_released(&mut timeline) {}
+        // Only what is above the bound is released before its time.
+        assert_eq!(release_all(&mut timeline, 0), [1, 1, 1, 1, 3]);
+        assert!(!timeline.is_over_bound());
         assert_eq!((timeline.waiting, release_all(&mut timeline, 9).len(), timeline.bytes), (3, 3, 0));
     }
 

@@ -13,6 +13,7 @@ mod leases;
 mod overrides;
 mod saved;
 mod slot;
+mod warming;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;

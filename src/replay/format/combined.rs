@@ -7,15 +7,21 @@
 
 use std::ops::Range;
 
+use super::clear_absent;
 use super::envoy::status;
 use super::scan::{LineCursor, address, number};
-use super::{clear_absent, time};
+use super::time::TimeParser;
 use crate::identify::recorded::RecordedAddress;
 use crate::replay::record::{LoggedRequest, TextSpan};
 
-/// Reads the fields of a line; returns the request, and the position of its request line.
-pub(super) fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(LoggedRequest, Range<usize>)> {
-    let mut request = LoggedRequest::EMPTY;
+/// Reads the fields of a line into `request`; returns the position of its request line.
+#[inline]
+pub(super) fn fields(
+    cursor: &mut LineCursor<'_>,
+    times: &mut TimeParser,
+    request: &mut LoggedRequest,
+) -> Option<Range<usize>> {
+    let block = cursor.block;
     let start = cursor.at;
     let first = cursor.word()?;
     let mut peer = address(first);
@@ -31,7 +37,7 @@ pub(super) fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(Logge
     }
     request.address = peer.map_or(RecordedAddress::Unknown, RecordedAddress::Peer);
     cursor.until(b'[')?;
-    request.start = time::common(&block[cursor.until(b']')?])?;
+    request.start = times.common(&block[cursor.until(b']')?])?;
     request.end = request.start;
     cursor.skip(b' ')?;
     let request_text = cursor.quoted()?;
@@ -40,7 +46,7 @@ pub(super) fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(Logge
         b"-" => 0,
         sent => number(sent)?,
     };
-    let Some(referer) = cursor.quoted() else { return Some((request, request_text)) };
+    let Some(referer) = cursor.quoted() else { return Some(request_text) };
     request.referer = clear_absent(block, referer);
     request.user_agent = clear_absent(block, cursor.quoted()?);
     if let Some(forwarded_for) = cursor.quoted() {
@@ -50,5 +56,5 @@ pub(super) fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(Logge
             request.forwarded_for = clear_absent(block, forwarded_for);
         }
     }
-    Some((request, request_text))
+    Some(request_text)
 }

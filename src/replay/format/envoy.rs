@@ -9,15 +9,21 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use super::clear_absent;
 use super::scan::{LineCursor, number};
-use super::{clear_absent, time};
+use super::time::TimeParser;
 use crate::replay::record::{LoggedRequest, RecordedEnd};
 
-/// Reads the fields of a line; returns the request, and the position of its request line.
-pub(super) fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(LoggedRequest, Range<usize>)> {
-    let mut request = LoggedRequest::EMPTY;
+/// Reads the fields of a line into `request`; returns the position of its request line.
+#[inline]
+pub(super) fn fields(
+    cursor: &mut LineCursor<'_>,
+    times: &mut TimeParser,
+    request: &mut LoggedRequest,
+) -> Option<Range<usize>> {
+    let block = cursor.block;
     cursor.skip(b'[')?;
-    request.start = time::rfc3339(&block[cursor.until(b']')?])?;
+    request.start = times.rfc3339(&block[cursor.until(b']')?])?;
     cursor.skip(b' ')?;
     let request_text = cursor.quoted()?;
     request.status = status(cursor.word()?)?;
@@ -43,7 +49,7 @@ pub(super) fn fields(cursor: &mut LineCursor<'_>, block: &[u8]) -> Option<(Logge
     request.user_agent = clear_absent(block, cursor.quoted()?);
     request.request_id = clear_absent(block, cursor.quoted()?);
     request.host = clear_absent(block, cursor.quoted()?);
-    Some((request, request_text))
+    Some(request_text)
 }
 
 /// Parses a status code; 0 stands for no response.

@@ -3,12 +3,16 @@
 //! The lines of a log have the same fields in the same order. So the parser remembers the meaning of the field at each
 //! position, and compares names before it looks them up.
 
+mod remembered;
+
 use std::ops::Range;
 use std::time::Duration;
 
+use self::remembered::RememberedField;
 use super::envoy::status;
 use super::fields::{FieldNames, LogDurationUnit, LogField};
 use super::scan::{LineCursor, address, find_either, hex_digit, number};
+use super::time::TimeParser;
 use super::{clear_absent, decode_text, decode_texts, request_line, time};
 use crate::identify::recorded::RecordedAddress;
 use crate::limiter::timestamp::Timestamp;
@@ -25,15 +29,16 @@ const MAX_NAME_LENGTH: usize = 128;
 #[derive(Debug)]
 pub(in crate::replay) struct JsonParser<'n> {
     names: &'n FieldNames,
-    /// Name and meaning of the field at each position of the previous lines.
-    remembered: Vec<(Box<[u8]>, Option<LogField>)>,
+    /// The field at each position of the previous lines.
+    remembered: Vec<RememberedField>,
+    times: TimeParser,
     /// Name of the object that is being read, with a dot behind it; empty for the outermost one.
     prefix: Vec<u8>,
 }
 
 /// What is known of a line in the middle of it.
 struct Draft<'h> {
-    request: LoggedRequest,
+    request: &'h mut LoggedRequest,
     headers: &'h mut Vec<LoggedHeader>,
     start: Option<Timestamp>,
     time: Option<Timestamp>,
@@ -59,39 +64,37 @@ enum JsonValue {
 impl<'n> JsonParser<'n> {
     /// Creates a parser for fields with these names.
     pub(super) fn new(names: &'n FieldNames) -> Self {
-        Self { names, remembered: Vec::new(), prefix: Vec::new() }
+        Self { names, remembered: Vec::new(), times: TimeParser::default(), prefix: Vec::new() }
     }
 
-    /// Parses one line of `block`. Its escaped texts are decoded in place.
+    /// Parses one line of `block` into `request`, which is empty before. Its escaped texts are decoded in place.
     pub(super) fn parse(
         &mut self,
+        request: &mut LoggedRequest,
         block: &mut [u8],
         line: &Range<usize>,
         headers: &mut Vec<LoggedHeader>,
-    ) -> Result<LoggedRequest, LineFault> {
+    ) -> Result<(), LineFault> {
         let first_header = headers.len();
         let mut cursor = LineCursor::new(block, line);
-        let mut draft = Draft::new(headers);
+        let mut draft = Draft::new(request, headers);
         self.prefix.clear();
         let parsed = self.object(&mut cursor, block, &mut draft, 0);
         let is_whole = parsed.is_some() && cursor.rest().trim_ascii().is_empty();
-        let finished = is_whole.then(|| draft.finish(block)).flatten().ok_or(LineFault::Unreadable);
+        let finished = if is_whole { draft.finish(block) } else { Err(LineFault::Unreadable) };
         let has_escapes = cursor.has_escapes;
-        let mut request = match finished {
-            Ok(Ok(request)) => request,
-            Ok(Err(fault)) | Err(fault) => {
-                headers.truncate(first_header);
-                return Err(fault);
-            }
-        };
+        if finished.is_err() {
+            headers.truncate(first_header);
+            return finished;
+        }
         request.headers = (first_header as u32, headers.len() as u32);
         if has_escapes {
-            decode_texts(block, &mut request, decode_json_escapes);
+            decode_texts(block, request, decode_json_escapes);
             headers[first_header..]
                 .iter_mut()
                 .for_each(|header| decode_text(block, &mut header.value, decode_json_escapes));
         }
-        Ok(request)
+        Ok(())
     }
 
     /// Reads an object.
@@ -109,11 +112,16 @@ impl<'n> JsonParser<'n> {
         }
         loop {
             skip_space(cursor);
-            let name = text(cursor)?;
+            let expected = self.expected(cursor, draft.position);
+            let name = match &expected {
+                Some((name, _)) => name.clone(),
+                None => text(cursor)?,
+            };
             skip_space(cursor);
             cursor.skip(b':')?;
             skip_space(cursor);
-            self.member(cursor, block, draft, name, depth)?;
+            let meaning = expected.map(|(_, meaning)| meaning);
+            self.member(cursor, block, draft, &block[name], meaning, depth)?;
             skip_space(cursor);
             if cursor.skip(b',').is_none() {
                 return cursor.skip(b'}');
@@ -121,17 +129,34 @@ impl<'n> JsonParser<'n> {
         }
     }
 
-    /// Reads the value of the member `name` of the object.
+    /// Reads the name of a member, if it is that of the member at this position of the previous lines; returns its place
+    /// and its meaning.
+    #[inline]
+    fn expected(
+        &self,
+        cursor: &mut LineCursor<'_>,
+        position: usize,
+    ) -> Option<(Range<usize>, Option<LogField>)> {
+        let known = self.remembered.get(position)?;
+        let start = cursor.at + 1;
+        let is_next = cursor.peek() == Some(b'"') && known.is_at(cursor.block.get(start..)?, &self.prefix);
+        is_next.then(|| {
+            cursor.at = start + known.length();
+            (start..cursor.at - 1, known.meaning())
+        })
+    }
+
+    /// Reads the value of the member `name` of the object. `meaning` is that of the name, if it is known.
     #[inline]
     fn member(
         &mut self,
         cursor: &mut LineCursor<'_>,
         block: &[u8],
         draft: &mut Draft<'_>,
-        name: Range<usize>,
+        name: &[u8],
+        meaning: Option<Option<LogField>>,
         depth: usize,
     ) -> Option<()> {
-        let name = &block[name];
         if cursor.peek() == Some(b'{') && depth < MAX_DEPTH {
             let parent = self.prefix.len();
             if parent + name.len() < MAX_NAME_LENGTH {
@@ -145,47 +170,41 @@ impl<'n> JsonParser<'n> {
                 self.prefix.truncate(parent);
             }
         }
-        let field = self.meaning(name, draft.position);
+        let field = match meaning {
+            Some(meaning) => meaning,
+            None => self.look_up(name, draft.position),
+        };
         draft.position += 1;
         let value = value(cursor, depth)?;
         if let Some(field) = field {
-            draft.set(field, &value, block);
+            draft.set(field, &value, block, &mut self.times);
         }
         Some(())
     }
 
-    /// Returns the meaning of the field `name` of the object.
-    #[inline]
-    fn meaning(&mut self, name: &[u8], position: usize) -> Option<LogField> {
-        if !self.prefix.is_empty() {
-            let parent = self.prefix.len();
-            self.prefix.extend_from_slice(name);
-            let field = self.names.field(&self.prefix);
-            self.prefix.truncate(parent);
-            return field;
-        }
-        if let Some((known, field)) = self.remembered.get(position)
-            && **known == *name
-        {
-            return *field;
-        }
-        let field = self.names.field(name);
+    /// Returns the meaning of the field `name` of the object, and remembers it.
+    fn look_up(&mut self, name: &[u8], position: usize) -> Option<LogField> {
+        let parent = self.prefix.len();
+        self.prefix.extend_from_slice(name);
+        let field = self.names.field(&self.prefix);
+        self.prefix.truncate(parent);
         let number = self.remembered.len();
+        let is_short = name.len() < MAX_NAME_LENGTH && !name.contains(&b'\\');
         match self.remembered.get_mut(position) {
-            Some(remembered) => *remembered = (name.into(), field),
-            None if position == number && number < MAX_REMEMBERED => {
-                self.remembered.push((name.into(), field));
+            Some(remembered) if is_short => *remembered = RememberedField::new(&self.prefix, name, field),
+            None if is_short && position == number && number < MAX_REMEMBERED => {
+                self.remembered.push(RememberedField::new(&self.prefix, name, field));
             }
-            None => {}
+            Some(_) | None => {}
         }
         field
     }
 }
 
 impl<'h> Draft<'h> {
-    fn new(headers: &'h mut Vec<LoggedHeader>) -> Self {
+    fn new(request: &'h mut LoggedRequest, headers: &'h mut Vec<LoggedHeader>) -> Self {
         Self {
-            request: LoggedRequest::EMPTY,
+            request,
             headers,
             start: None,
             time: None,
@@ -200,7 +219,7 @@ impl<'h> Draft<'h> {
 
     /// Sets a field. `null` states that the request did not have it; an object or a list states nothing.
     #[inline]
-    fn set(&mut self, field: LogField, value: &JsonValue, block: &[u8]) {
+    fn set(&mut self, field: LogField, value: &JsonValue, block: &[u8], times: &mut TimeParser) {
         let (range, is_text) = match value {
             JsonValue::Text(range) => (range.clone(), true),
             JsonValue::Word(range) => (range.clone(), false),
@@ -209,10 +228,10 @@ impl<'h> Draft<'h> {
         };
         let bytes = &block[range.clone()];
         let span = || clear_absent(block, range.clone());
-        let request = &mut self.request;
+        let request = &mut *self.request;
         match field {
-            LogField::StartTime => self.start = time::parse(bytes).or(self.start),
-            LogField::Time => self.time = time::parse(bytes).or(self.time),
+            LogField::StartTime => self.start = times.parse(bytes).or(self.start),
+            LogField::Time => self.time = times.parse(bytes).or(self.time),
             LogField::Duration(unit) => self.duration = duration(bytes, unit).unwrap_or(self.duration),
             LogField::ClientIp => self.client = address(bytes).or(self.client),
             LogField::PeerIp => self.peer = address(bytes).or(self.peer),
@@ -235,13 +254,13 @@ impl<'h> Draft<'h> {
         }
     }
 
-    /// Returns the request; `None` if the line has no time, and a fault if it has no target.
-    fn finish(mut self, block: &[u8]) -> Option<Result<LoggedRequest, LineFault>> {
-        let request = &mut self.request;
+    /// Completes the request.
+    fn finish(self, block: &[u8]) -> Result<(), LineFault> {
+        let request = self.request;
         (request.start, request.end) = match (self.start, self.time) {
             (Some(start), _) => (start, start.saturating_add(self.duration)),
             (None, Some(time)) => (time.saturating_sub(self.duration), time),
-            (None, None) => return None,
+            (None, None) => return Err(LineFault::Unreadable),
         };
         request.address = match (self.client, self.peer) {
             (Some(client), _) => RecordedAddress::Client(client),
@@ -250,13 +269,10 @@ impl<'h> Draft<'h> {
         };
         let flags = self.flags.map_or(&b"-"[..], |flags| &block[flags]);
         request.recorded_end = RecordedEnd::from_flags(flags, request.status);
-        if let Some(line) = self.request_line.filter(|_| request.target.range().is_none())
-            && let Err(fault) = request_line(block, line, request)
-        {
-            return Some(Err(fault));
+        if let Some(line) = self.request_line.filter(|_| request.target.range().is_none()) {
+            request_line(block, line, request)?;
         }
-        let is_request = request.target.range().is_some();
-        Some(if is_request { Ok(*request) } else { Err(LineFault::NoRequest) })
+        request.target.range().map(|_| ()).ok_or(LineFault::NoRequest)
     }
 }
 

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+/// Bytes that are compared at a time in a long text.
+const CHUNK_SIZE: usize = 64;
 
 /// Returns the index of the first `byte` in `text`.
 #[inline]
@@ -20,9 +22,28 @@ pub(in crate::replay) fn find(text: &[u8], byte: u8) -> Option<usize> {
     Some(words.len() * 8 + at)
 }
 
+/// Returns the index of the first `byte` in `text`, where it is expected to be far. Many bytes are compared at a time, with
+/// the processor's vector instructions.
+#[inline]
+pub(super) fn find_far(text: &[u8], byte: u8) -> Option<usize> {
+    let (chunks, _) = text.as_chunks::<CHUNK_SIZE>();
+    let has_byte = |chunk: &[u8; CHUNK_SIZE]| chunk.iter().fold(false, |any, other| any | (*other == byte));
+    let start = chunks.iter().position(has_byte).unwrap_or(chunks.len()) * CHUNK_SIZE;
+    Some(start + find(&text[start..], byte)?)
+}
+
 /// Returns the index of the first `one` or `other` in `text`.
 #[inline]
-pub(super) fn find_either(text: &[u8], one: u8, other: u8) -> Option<usize> {
+pub(in crate::replay) fn find_either(text: &[u8], one: u8, other: u8) -> Option<usize> {
+    let has_either =
+        |chunk: &[u8; 16]| chunk.iter().fold(false, |any, byte| any | (*byte == one) | (*byte == other));
+    let (chunks, _) = text.as_chunks::<16>();
+    let start = chunks.iter().position(has_either).unwrap_or(chunks.len()) * 16;
+    Some(start + find_either_near(&text[start..], one, other)?)
+}
+
+#[inline]
+fn find_either_near(text: &[u8], one: u8, other: u8) -> Option<usize> {
     let (first, second) = (LOW_BITS * u64::from(one), LOW_BITS * u64::from(other));
     let (words, rest) = text.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {
@@ -34,6 +55,19 @@ pub(super) fn find_either(text: &[u8], one: u8, other: u8) -> Option<usize> {
     }
     let at = rest.iter().position(|byte| *byte == one || *byte == other)?;
     Some(words.len() * 8 + at)
+}
+
+/// Whether `text` has a space or a control character of ASCII.
+#[inline]
+pub(in crate::replay) fn has_space_or_control(text: &[u8]) -> bool {
+    let is_one = |byte: &u8| *byte <= b' ' || *byte == 0x7f;
+    let (words, rest) = text.as_chunks::<8>();
+    let has_one = |word: &[u8; 8]| {
+        let word = u64::from_le_bytes(*word);
+        let below = word.wrapping_sub(LOW_BITS * u64::from(b' ' + 1)) & !word & HIGH_BITS;
+        (below | zero_bytes(word ^ (LOW_BITS * 0x7f))) != 0
+    };
+    words.iter().any(has_one) || rest.iter().any(is_one)
 }
 
 /// Sets the highest bit of every byte that is zero. Bits above the lowest of them may be wrong.
@@ -128,12 +162,12 @@ pub(super) const fn hex_digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// Position in a line, which is a range of a block.
+/// Position in a line of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineCursor<'a> {
-    block: &'a [u8],
+    /// The block up to the end of the line.
+    pub(super) block: &'a [u8],
     pub(super) at: usize,
-    end: usize,
     /// Whether a text with a backslash has been read.
     pub(super) has_escapes: bool,
 }
@@ -141,19 +175,20 @@ pub(super) struct LineCursor<'a> {
 impl<'a> LineCursor<'a> {
     /// Starts at the beginning of the line.
     pub(super) fn new(block: &'a [u8], line: &std::ops::Range<usize>) -> Self {
-        Self { block, at: line.start, end: line.end.min(block.len()), has_escapes: false }
+        let block = block.get(..line.end).unwrap_or(block);
+        Self { block, at: line.start, has_escapes: false }
     }
 
     /// Returns the rest of the line.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
-        self.block.get(self.at..self.end).unwrap_or_default()
+        self.block.get(self.at..).unwrap_or_default()
     }
 
     /// Returns the next byte without reading it.
     #[inline]
     pub(super) fn peek(&self) -> Option<u8> {
-        self.rest().first().copied()
+        self.block.get(self.at).copied()
     }
 
     /// Reads `byte`, if it is next.
@@ -194,7 +229,7 @@ impl<'a> LineCursor<'a> {
                 return Some(start..stop);
             }
             self.has_escapes = true;
-            self.at = (stop + 2).min(self.end);
+            self.at = (stop + 2).min(self.block.len());
         }
     }
 }
@@ -211,6 +246,17 @@ mod tests {
             prop_assert_eq!(find(&text, 3), text.iter().position(|byte| *byte == 3));
             let either = text.iter().position(|byte| [2, 5].contains(byte));
             prop_assert_eq!(find_either(&text, 2, 5), either);
+            let far = [&vec![0; 90][..], &text].concat();
+            prop_assert_eq!(find_far(&far, 3), far.iter().position(|byte| *byte == 3));
+            prop_assert_eq!(find_either(&far, 2, 5), either.map(|at| at + 90));
+        }
+
+        #[test]
+        fn spaces_and_controls_are_found_in_any_text(text in "[ -~]{0,20}", at in 0_usize..20, byte in any::<u8>()) {
+            let mut text = text.replace(' ', "é").into_bytes();
+            prop_assert!(!has_space_or_control(&text));
+            text.insert(at.min(text.len()), byte);
+            prop_assert_eq!(has_space_or_control(&text), byte <= b' ' || byte == 0x7f);
         }
 
         #[test]

@@ -8,32 +8,90 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// Parses a time in any of the forms.
-pub(in crate::replay) fn parse(text: &[u8]) -> Option<Timestamp> {
-    match text {
-        [_, _, b'/', ..] => common(text),
-        [_, _, _, _, b'-', ..] => rfc3339(text),
-        _ => epoch(text),
+/// Parser of times. It remembers the last date and clock, since those of the next line are usually the same.
+#[derive(Clone, Debug)]
+pub(in crate::replay) struct TimeParser {
+    /// Date and clock of the last time in RFC 3339.
+    rfc3339: Remembered<19>,
+    /// The same of the common log format, with its offset.
+    common: Remembered<26>,
+}
+
+/// A text and the seconds since the epoch for which it stands.
+#[derive(Clone, Debug)]
+struct Remembered<const LENGTH: usize> {
+    text: [u8; LENGTH],
+    seconds: i64,
+}
+
+impl Default for TimeParser {
+    fn default() -> Self {
+        Self {
+            rfc3339: Remembered { text: *b"1970-01-01T00:00:00", seconds: 0 },
+            common: Remembered { text: *b"01/Jan/1970:00:00:00 +0000", seconds: 0 },
+        }
     }
 }
 
-/// Parses a time such as `2026-11-23T20:07:02.123Z`. The offset may be `+02:00`, `+0200` or `+02`.
-#[inline]
-pub(super) fn rfc3339(text: &[u8]) -> Option<Timestamp> {
-    let (date, rest) = text.split_at_checked(19)?;
+impl<const LENGTH: usize> Remembered<LENGTH> {
+    /// Returns the seconds of `text`, which `parse` computes if it is another text than before.
+    #[inline]
+    fn seconds_of(
+        &mut self,
+        text: &[u8; LENGTH],
+        parse: impl FnOnce(&[u8; LENGTH]) -> Option<i64>,
+    ) -> Option<i64> {
+        if *text != self.text {
+            self.seconds = parse(text)?;
+            self.text = *text;
+        }
+        Some(self.seconds)
+    }
+}
+
+impl TimeParser {
+    /// Parses a time in any of the forms.
+    #[inline]
+    pub(super) fn parse(&mut self, text: &[u8]) -> Option<Timestamp> {
+        match text {
+            [_, _, b'/', ..] => self.common(text),
+            [_, _, _, _, b'-', ..] => self.rfc3339(text),
+            _ => epoch(text),
+        }
+    }
+
+    /// Parses a time such as `2026-11-23T20:07:02.123Z`. The offset may be `+02:00`, `+0200` or `+02`.
+    #[inline]
+    pub(super) fn rfc3339(&mut self, text: &[u8]) -> Option<Timestamp> {
+        let (date, rest) = text.split_first_chunk::<19>()?;
+        let seconds = self.rfc3339.seconds_of(date, rfc3339_seconds)?;
+        let (nanos, zone) = fraction(rest);
+        timestamp(seconds - offset_seconds(zone)?, nanos)
+    }
+
+    /// Parses a time of the common log format, such as `10/Oct/2000:13:55:36 -0700`.
+    #[inline]
+    pub(super) fn common(&mut self, text: &[u8]) -> Option<Timestamp> {
+        let seconds = match <&[u8; 26]>::try_from(text) {
+            Ok(text) => self.common.seconds_of(text, |text| common_seconds(text)),
+            Err(_) => common_seconds(text),
+        };
+        timestamp(seconds?, 0)
+    }
+}
+
+/// Returns the seconds of a date and clock such as `2026-11-23T20:07:02`, without its offset.
+fn rfc3339_seconds(date: &[u8; 19]) -> Option<i64> {
     if date[4] != b'-' || date[7] != b'-' || !matches!(date[10], b'T' | b't' | b' ') {
         return None;
     }
     let year = i64::from(two_digits(&date[0..2])?) * 100 + i64::from(two_digits(&date[2..4])?);
     let (month, day) = (two_digits(&date[5..7])?, two_digits(&date[8..10])?);
-    let (nanos, zone) = fraction(rest);
-    let seconds = civil_seconds(year, month, day, &date[11..19])? - offset_seconds(zone)?;
-    timestamp(seconds, nanos)
+    civil_seconds(year, month, day, &date[11..19])
 }
 
-/// Parses a time of the common log format, such as `10/Oct/2000:13:55:36 -0700`.
-#[inline]
-pub(super) fn common(text: &[u8]) -> Option<Timestamp> {
+/// Returns the seconds of a time of the common log format.
+fn common_seconds(text: &[u8]) -> Option<i64> {
     let (date, zone) = text.split_at_checked(20)?;
     if date[2] != b'/' || date[6] != b'/' || date[11] != b':' {
         return None;
@@ -41,7 +99,7 @@ pub(super) fn common(text: &[u8]) -> Option<Timestamp> {
     let month = MONTHS.iter().position(|name| name.eq_ignore_ascii_case(&date[3..6]))? as u32 + 1;
     let year = i64::from(two_digits(&date[7..9])?) * 100 + i64::from(two_digits(&date[9..11])?);
     let seconds = civil_seconds(year, month, two_digits(&date[0..2])?, &date[12..20])?;
-    timestamp(seconds - offset_seconds(zone.trim_ascii_start())?, 0)
+    Some(seconds - offset_seconds(zone.trim_ascii_start())?)
 }
 
 /// Parses a number since the epoch, with or without a fraction. Its size tells the unit: seconds up to the year 5138,
@@ -81,6 +139,13 @@ fn billionths(digits: &[u8]) -> u64 {
 /// Splits a fraction of a second from what follows it.
 #[inline]
 fn fraction(text: &[u8]) -> (u64, &[u8]) {
+    // The usual form.
+    if let [b'.', digits @ .., b'Z'] = text
+        && digits.len() == 3
+        && let Some(millis) = number(digits)
+    {
+        return (millis * 1_000_000, b"Z");
+    }
     let Some(digits) = text.strip_prefix(b".").or_else(|| text.strip_prefix(b",")) else { return (0, text) };
     let length = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
     (billionths(&digits[..length]), &digits[length..])
@@ -149,12 +214,33 @@ mod tests {
         #[test]
         fn formatted_times_are_parsed_back(millis in 0_u64..18_000_000_000_000) {
             let time = Timestamp::from_nanos(millis.saturating_mul(1_000_000));
-            prop_assert_eq!(rfc3339(crate::telemetry::rfc3339(time).as_bytes()), Some(time));
+            let text = crate::telemetry::rfc3339(time);
+            prop_assert_eq!(TimeParser::default().rfc3339(text.as_bytes()), Some(time));
         }
 
         #[test]
         fn times_of_any_bytes_do_not_panic(text in proptest::collection::vec(any::<u8>(), 0..40)) {
             let _ = parse(&text);
+        }
+    }
+
+    fn parse(text: &[u8]) -> Option<Timestamp> {
+        TimeParser::default().parse(text)
+    }
+
+    proptest! {
+        #[test]
+        fn times_do_not_depend_on_those_before(
+            texts in proptest::collection::vec(
+                "2026-11-2[0-3][T ]20:07:0[0-2](\\.[0-9]{0,4})?(Z|\\+0[0-2]:00)?|2[23]/Nov/2026:20:07:0[0-2] [+-]0[01]00|[0-9:]{19,26}",
+                0..20,
+            )
+        ) {
+            let mut times = TimeParser::default();
+            for text in texts {
+                prop_assert_eq!(times.parse(text.as_bytes()), parse(text.as_bytes()), "{}", text);
+            }
+            prop_assert_eq!(times.parse(&[0; 19]), None);
         }
     }
 
@@ -209,7 +295,11 @@ mod tests {
             ("2000-03-01T00:00:00Z", 951_868_800),
             ("2100-03-01T00:00:00Z", 4_107_542_400),
         ] {
-            assert_eq!(rfc3339(text.as_bytes()), Some(Timestamp::from_secs(seconds)), "{text}");
+            assert_eq!(
+                TimeParser::default().rfc3339(text.as_bytes()),
+                Some(Timestamp::from_secs(seconds)),
+                "{text}"
+            );
         }
     }
 }

@@ -1,0 +1,98 @@
+//! A request of a log as it arrives at the simulation, and the parts that identify it.
+
+use http::{HeaderMap, Method};
+
+use super::format::scan::{find, find_either, has_space_or_control};
+use super::record::{LoggedRequest, ParsedBlock};
+use crate::engine::Policy;
+use crate::identify::Attributes;
+use crate::identify::recorded::RecordedRequest;
+use crate::limiter::timestamp::Timestamp;
+
+/// A request of the log that arrives.
+pub(super) struct Arrival<'b> {
+    pub(super) block: &'b ParsedBlock,
+    pub(super) request: &'b LoggedRequest,
+    /// Time of the virtual clock, which never decreases.
+    pub(super) now: Timestamp,
+}
+
+/// The method and the target of a recorded request.
+pub(super) struct RecordedParts<'b> {
+    method: Option<Method>,
+    host: &'b str,
+    path: &'b str,
+    query: Option<&'b str>,
+}
+
+impl<'b> RecordedParts<'b> {
+    /// Returns the parts of a request; `None` if the proxy would not accept it.
+    #[inline]
+    pub(super) fn new(&Arrival { block, request, .. }: &Arrival<'b>) -> Option<Self> {
+        let TargetParts { host, path, query } = TargetParts::new(request.target.text(&block.data)?)?;
+        let method = request.method.text(&block.data).map(Method::from_bytes).transpose().ok()?;
+        let host = host.or_else(|| str::from_utf8(request.host.text(&block.data)?).ok()).unwrap_or_default();
+        Some(Self { method, host, path, query })
+    }
+
+    /// Returns the attributes of the request; `None` if its path is malformed.
+    #[inline]
+    pub(super) fn attributes<'a>(
+        &'a self,
+        arrival: &Arrival<'_>,
+        headers: &'a HeaderMap,
+        policy: &'a Policy,
+    ) -> Option<Attributes<'a>> {
+        let recorded = RecordedRequest {
+            method: self.method.as_ref(),
+            host: self.host,
+            path: self.path,
+            query: self.query,
+            headers,
+            address: arrival.request.address,
+        };
+        recorded.attributes(&policy.identify, arrival.now).ok()
+    }
+}
+
+/// Parts of a request target.
+struct TargetParts<'a> {
+    host: Option<&'a str>,
+    path: &'a str,
+    query: Option<&'a str>,
+}
+
+impl<'a> TargetParts<'a> {
+    /// Splits a target; `None` if it is not valid.
+    #[inline]
+    fn new(target: &'a [u8]) -> Option<Self> {
+        if has_space_or_control(target) {
+            return None;
+        }
+        let text = str::from_utf8(target).ok()?;
+        let (host, origin) = match target {
+            [b'/', ..] | b"*" => (None, text),
+            _ => {
+                let (_, rest) = text.split_once("://")?;
+                let (host, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+                (Some(host), if path.is_empty() { "/" } else { path })
+            }
+        };
+        let Some(end) = find_either(origin.as_bytes(), b'?', b'#') else {
+            return Some(Self { host, path: origin, query: None });
+        };
+        let (path, rest) = (&origin[..end], &origin[end + 1..]);
+        let is_query = origin.as_bytes()[end] == b'?';
+        let query = is_query.then(|| find(rest.as_bytes(), b'#').map_or(rest, |end| &rest[..end]));
+        Some(Self { host, path, query })
+    }
+}
+
+/// Reads from the texts of all requests, so that the processor fetches them from memory at the same time: another one has
+/// written them.
+pub(super) fn fetch_texts(arrivals: &[Arrival<'_>]) {
+    let bytes = arrivals.iter().map(|Arrival { block, request, .. }| {
+        request.target.first_byte(&block.data) | request.host.first_byte(&block.data)
+    });
+    std::hint::black_box(bytes.fold(0, |all, byte| all | byte));
+}
