@@ -94,7 +94,7 @@ fn urgency(headers: &HeaderMap, name: &HeaderName) -> Option<u8> {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     let members = values.flat_map(|value| value.split(',')).map(str::trim);
     // The last of several members with the same name counts (RFC 8941 section 3.2).
-    members.filter_map(parse_urgency).last()
+    members.filter_map(parse_urgency).next_back()
 }
 
 fn parse_urgency(member: &str) -> Option<u8> {
