@@ -16,11 +16,13 @@ pub mod reservation;
 pub mod saved;
 pub mod timestamp;
 pub mod unconditional_count;
+pub mod wait_queue;
 pub mod zone;
 
 mod duplicate_counters;
 mod evaluation;
 mod overrides;
+mod prediction;
 mod registry;
 mod snapshot;
 mod table;
@@ -37,7 +39,7 @@ use self::algorithm::{CounterState, lease};
 use self::check_options::CheckOptions;
 use self::decision::{Decision, Enforcement, Verdicts};
 use self::evaluation::CounterView;
-use self::key::{Fingerprint, KeyHash, KeyHasher};
+use self::key::{CounterId, Fingerprint, KeyHash, KeyHasher};
 use self::leases::{SharedBans, SharedCounter};
 use self::registry::LimitRegistry;
 pub use self::registry::{LimitHandle, LimitIdentity, LimitSpec};
@@ -46,6 +48,7 @@ pub use self::table::LimitId;
 use self::table::{CounterTable, Placement, Shard, SlotLookup};
 use self::timestamp::Timestamp;
 pub use self::transaction::JointOutcome;
+use self::wait_queue::WaitQueues;
 
 /// Size of the counter table, and the secret under which its keys are hashed.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +76,13 @@ pub struct Check {
     pub options: Option<CheckOptions>,
 }
 
+impl Check {
+    /// Returns the identity of the counter. A limit that is kept by a reload keeps it.
+    pub fn counter_id(&self) -> CounterId {
+        CounterId(self.key.salted(self.handle.salt).words())
+    }
+}
+
 /// The counters of this process and the quotas that they count for.
 #[derive(Debug)]
 pub struct Limiter {
@@ -85,6 +95,8 @@ pub struct Limiter {
     bans: Mutex<SharedBans>,
     /// Counters of shared limits that have run into debt.
     debts: Mutex<BTreeSet<SharedCounter>>,
+    /// Requests that wait for room.
+    queues: Arc<WaitQueues>,
 }
 
 /// What instances that share limits have in common.
@@ -124,6 +136,7 @@ impl Limiter {
             overflows: AtomicU64::new(0),
             bans: Mutex::default(),
             debts: Mutex::default(),
+            queues: Arc::default(),
         }
     }
 
@@ -167,7 +180,19 @@ impl Limiter {
         let mut meters = self.registry.lock();
         let installed = meters.install(specs, self.hasher, self.fleet().hasher, now);
         self.table.adopt_quotas(&meters.quotas(), now);
+        self.queues.set_installed(installed.iter().map(|limit| limit.id).collect());
         installed
+    }
+
+    /// Returns the queues of requests that wait for room.
+    pub const fn queues(&self) -> &Arc<WaitQueues> {
+        &self.queues
+    }
+
+    /// Makes the first request that waits for a counter try again, because units may have come back.
+    #[inline]
+    fn notify_waiting(&self, key: Fingerprint) {
+        self.queues.wake_first(CounterId(key.words()));
     }
 
     /// Removes every limit that is not among `handles`, with its counters.
@@ -199,7 +224,11 @@ impl Limiter {
         let place = shard.find(key);
         let state = algorithm::charge(shard.state(place, meter.id, now), &quota, amount, now);
         let kept = shard.store_state(place, key, meter.id, state, now);
+        drop(shard);
         self.record_placement(kept);
+        if amount < 0 {
+            self.notify_waiting(key);
+        }
     }
 
     /// Reads a counter without changing it; `None` if the limit is gone.

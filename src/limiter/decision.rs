@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::algorithm::{self, CounterKind, CounterState, CounterUsage, Outcome, lease};
 use super::quota::Quota;
-use super::timestamp::Timestamp;
+use super::timestamp::{Timestamp, saturating_nanos};
 
 /// What happens to a request that exceeds a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -168,6 +168,13 @@ impl Decision {
     pub fn reject(&mut self, position: usize, wait: Duration) {
         if let Some(verdict) = self.verdicts_mut().get_mut(position) {
             verdict.outcome = Outcome::Exceed { retry_after: Some(wait.max(Duration::from_nanos(1))) };
+        }
+    }
+
+    /// Records that the request was delayed by `delay` for the check at `position`, which conforms.
+    pub fn set_delay(&mut self, position: usize, delay: Duration) {
+        if let Some(verdict) = self.verdicts_mut().get_mut(position) {
+            verdict.delay = saturating_nanos(delay);
         }
     }
 

@@ -129,6 +129,10 @@ impl KeyHash {
     }
 }
 
+/// Identifies a counter in the queues of requests that wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CounterId(pub(super) [u64; 2]);
+
 /// The identity of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fingerprint([u64; 2]);

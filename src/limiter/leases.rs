@@ -210,6 +210,8 @@ impl Limiter {
         if !is_stored || next == AfterGrant::Done {
             shard.lease_accounts_mut().remove(&key);
         }
+        drop(shard);
+        self.notify_waiting(key);
         match is_stored {
             true => AppliedGrant { next, serves_waiting },
             // The table is full.

@@ -23,19 +23,23 @@ impl Limiter {
         now: Timestamp,
     ) -> bool {
         let key = key.salted(limit.salt);
-        self.table.lock(self.table.shard_of(key)).set_boost(key, limit.id, change, until, now)
+        let is_set = self.table.lock(self.table.shard_of(key)).set_boost(key, limit.id, change, until, now);
+        self.notify_waiting(key);
+        is_set
     }
 
     /// Ends the raised quota of one counter. Units used stay used.
     pub fn unboost_counter(&self, limit: LimitHandle, key: KeyHash, now: Timestamp) {
         let key = key.salted(limit.salt);
         self.table.lock(self.table.shard_of(key)).clear_boost(key, limit.id, now);
+        self.notify_waiting(key);
     }
 
     /// Rejects every request of one counter until `until`; `None` ends such a ban.
     pub fn ban_counter(&self, limit: LimitHandle, key: KeyHash, until: Option<Timestamp>) {
         let key = key.salted(limit.salt);
         self.table.lock(self.table.shard_of(key)).set_ban(key, limit.id, until);
+        self.notify_waiting(key);
     }
 
     /// Returns the time until the ban of one counter ends that [`Self::ban_counter`] has set; `None` if there is none.
@@ -48,7 +52,9 @@ impl Limiter {
     /// counted until they end.
     pub fn reset_counter(&self, limit: LimitHandle, key: KeyHash) -> bool {
         let key = key.salted(limit.salt);
-        self.table.lock(self.table.shard_of(key)).free_counter(key)
+        let is_freed = self.table.lock(self.table.shard_of(key)).free_counter(key);
+        self.notify_waiting(key);
+        is_freed
     }
 
     /// Returns the quota of a limit, without overrides; `None` if the limit is gone.

@@ -137,6 +137,8 @@ impl Limiter {
         let key = permit.key.salted(permit.handle.salt);
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.holds_mut().release(key, permit.units_per_request, permit.units);
+        drop(shard);
+        self.notify_waiting(key);
     }
 
     /// Settles a reservation at `due` units, even beyond the limit; `None` if the limit has been removed.
@@ -148,6 +150,7 @@ impl Limiter {
         let (meter, key) = (reservation.handle, reservation.key.salted(reservation.handle.salt));
         let mut shard = self.table.lock(self.table.shard_of(key));
         shard.end_overrides(now);
+        let is_reserved = reservation.charge_timing != ChargeTiming::OnArrival;
         let more = reservation.start_settlement(due, shard.holds_mut(), key, now);
         let quota = *shard.quota_of(key, meter.id)?;
         let place = shard.find(key);
@@ -173,6 +176,10 @@ impl Limiter {
         } else {
             state
         };
+        drop(shard);
+        if back > 0 || is_reserved {
+            self.notify_waiting(key);
+        }
         Some(SettledCounter(quota, state_with_holds(next, &quota, held, now)))
     }
 }

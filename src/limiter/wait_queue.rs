@@ -1,0 +1,277 @@
+//! Queues of requests that wait for room in a limit.
+//!
+//! Each counter for which requests wait has a queue. Only the first request of a queue is decided by the limiter. It
+//! leaves when it is admitted, has waited too long, or is abandoned by its client; the next one is then the first. A
+//! request that has to pass several limits waits in one queue at a time, so requests cannot block each other. There is
+//! no clock and no runtime here: time is an argument, and waiting requests register a waker.
+
+pub mod pace;
+
+mod counter_queue;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::{Mutex, MutexGuard};
+
+pub use self::counter_queue::{Arrival, QueueOrder};
+use self::counter_queue::{CounterQueue, Rank};
+use self::pace::{Pace, PaceSlot, Pacer};
+use super::key::CounterId;
+use super::table::LimitId;
+use super::timestamp::Timestamp;
+
+/// Number of shards. Requests of different counters rarely wait for the same lock.
+const SHARDS: usize = 64;
+/// Maximum number of paced counters in a shard. Requests of further counters are not paced.
+const MAX_PACED: usize = 16_384;
+
+/// Settings of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// Maximum number of waiting requests.
+    pub max_queued: u32,
+    /// Which request is first.
+    pub order: QueueOrder,
+}
+
+/// The queues of all counters.
+#[derive(Debug)]
+pub struct WaitQueues {
+    shards: Box<[Mutex<QueueShard>]>,
+    arrivals: AtomicU64,
+    waiting: AtomicUsize,
+    /// Limits of the current configuration. A limit that is not among them admits every waiting request.
+    installed: Mutex<Arc<HashSet<LimitId>>>,
+}
+
+#[derive(Debug, Default)]
+struct QueueShard {
+    queues: HashMap<CounterId, CounterQueue>,
+    /// Number of queues above which those that are not in use are removed.
+    prune_above: usize,
+}
+
+/// Error: the queue is full, and the request would be its last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueFull;
+
+/// Error: the queue was full, and a request that comes first has taken this one's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evicted;
+
+/// Place of a request in a queue. Dropping it leaves the queue.
+#[derive(Debug)]
+pub struct Ticket {
+    queues: Arc<WaitQueues>,
+    counter: CounterId,
+    rank: Rank,
+}
+
+impl Default for WaitQueues {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            arrivals: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            installed: Mutex::default(),
+        }
+    }
+}
+
+impl WaitQueues {
+    /// Returns whether no request waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns the number of requests that wait, in all queues.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of a request in the order of arrival.
+    pub fn next_arrival(&self) -> u64 {
+        self.arrivals.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns whether another request of the queue of `counter` comes first. `ticket` is the place of the request, if it
+    /// waits.
+    ///
+    /// A request that waits in another queue is compared by the order of arrival alone. This order is the same in all
+    /// queues, so that the request that arrived first is always decided, and no two requests send each other from queue
+    /// to queue.
+    pub fn is_behind(
+        &self,
+        counter: CounterId,
+        settings: QueueSettings,
+        arrival: &Arrival,
+        ticket: Option<&Ticket>,
+    ) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let shard = self.shard(counter);
+        let Some(queue) = shard.queues.get(&counter) else { return false };
+        let Some(first) = queue.first() else { return false };
+        match ticket {
+            None => first < queue.rank(settings.order, arrival),
+            Some(ticket) if ticket.counter == counter => first < ticket.rank,
+            Some(_) => first.is_earlier_than(arrival),
+        }
+    }
+
+    /// Returns a lower bound of the number of requests that come before one that joins now.
+    pub fn ahead(&self, counter: CounterId, settings: QueueSettings, arrival: &Arrival) -> usize {
+        let shard = self.shard(counter);
+        shard.queues.get(&counter).map_or(0, |queue| queue.ahead(settings.order, arrival))
+    }
+
+    /// Takes a place in the pace of `counter`; [`Self::cancel_pace`] returns it.
+    pub fn reserve_pace(&self, counter: CounterId, pace: &Pace, now: Timestamp) -> PaceSlot {
+        let mut shard = self.shard(counter);
+        shard.pacer(counter, pace, now).map_or(PaceSlot::UNPACED, |pacer| pacer.reserve(pace, now))
+    }
+
+    /// Returns the place in the pace of a request that the limiter has not admitted. `is_limit_reached`: the limit of this
+    /// counter has no room.
+    pub fn cancel_pace(&self, counter: CounterId, is_limit_reached: bool, now: Timestamp) {
+        let mut shard = self.shard(counter);
+        if let Some(pacer) = shard.queues.get_mut(&counter).and_then(|queue| queue.pacer.as_mut()) {
+            pacer.cancel(is_limit_reached, now);
+        }
+    }
+
+    /// Adds a request to the queue of `counter`. If the queue is full, the request takes the place of the last one, unless
+    /// it would be the last one itself.
+    ///
+    /// # Errors
+    /// [`QueueFull`].
+    pub fn join(
+        self: &Arc<Self>,
+        counter: CounterId,
+        settings: QueueSettings,
+        arrival: &Arrival,
+    ) -> Result<Ticket, QueueFull> {
+        let mut shard = self.shard(counter);
+        let queue = shard.queues.entry(counter).or_default();
+        let joined = queue.join(settings, arrival);
+        if joined.is_ok() {
+            // Under the lock: a ticket of the same queue must not be subtracted before it is added.
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        let (rank, evicted) = joined?;
+        if evicted.is_some() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(shard);
+        evicted.flatten().into_iter().for_each(Waker::wake);
+        Ok(Ticket { queues: Arc::clone(self), counter, rank })
+    }
+
+    /// Makes the first request of the queue of `counter` try again, because the limit may have room.
+    pub fn wake_first(&self, counter: CounterId) {
+        if self.is_empty() {
+            return;
+        }
+        let waker = self.shard(counter).queues.get_mut(&counter).and_then(CounterQueue::notify_first);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Replaces the limits of the current configuration, and makes the first request of every queue try again.
+    pub(super) fn set_installed(&self, limits: HashSet<LimitId>) {
+        *self.installed.lock() = Arc::new(limits);
+        for shard in &self.shards {
+            let wakers: Vec<Waker> =
+                shard.lock().queues.values_mut().filter_map(CounterQueue::notify_first).collect();
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Returns whether the current configuration has the limit.
+    pub fn is_installed(&self, limit: LimitId) -> bool {
+        self.installed.lock().contains(&limit)
+    }
+
+    fn shard(&self, counter: CounterId) -> MutexGuard<'_, QueueShard> {
+        self.shards[counter.0[0] as usize % SHARDS].lock()
+    }
+}
+
+impl QueueShard {
+    /// Returns the pacer of a counter; `None` if there are too many.
+    fn pacer(&mut self, counter: CounterId, pace: &Pace, now: Timestamp) -> Option<&mut Pacer> {
+        if self.queues.len() > self.prune_above.max(SHARDS) {
+            self.queues.retain(|_, queue| queue.is_in_use(now));
+            self.prune_above = self.queues.len().saturating_mul(2);
+        }
+        if self.queues.len() >= MAX_PACED && !self.queues.contains_key(&counter) {
+            return None;
+        }
+        let queue = self.queues.entry(counter).or_default();
+        Some(queue.pacer.get_or_insert_with(|| Pacer::new(pace, now)))
+    }
+}
+
+impl Ticket {
+    /// Returns the counter in whose queue the request is.
+    pub const fn counter(&self) -> CounterId {
+        self.counter
+    }
+
+    /// Returns whether the request is the first of its queue.
+    pub fn is_first(&self) -> bool {
+        let shard = self.queues.shard(self.counter);
+        shard.queues.get(&self.counter).is_some_and(|queue| queue.first() == Some(self.rank))
+    }
+
+    /// Completes when the request is the first of its queue.
+    ///
+    /// # Errors
+    /// [`Evicted`].
+    pub fn poll_first(&self, cx: &mut Context<'_>) -> Poll<Result<(), Evicted>> {
+        self.poll(cx, CounterQueue::take_turn)
+    }
+
+    /// Completes when the limit of the counter may have room, or has changed.
+    ///
+    /// # Errors
+    /// [`Evicted`].
+    pub fn poll_notified(&self, cx: &mut Context<'_>) -> Poll<Result<(), Evicted>> {
+        self.poll(cx, CounterQueue::take_notification)
+    }
+
+    fn poll(
+        &self,
+        cx: &mut Context<'_>,
+        is_ready: impl FnOnce(&mut CounterQueue, Rank) -> bool,
+    ) -> Poll<Result<(), Evicted>> {
+        let mut shard = self.queues.shard(self.counter);
+        let queue = shard.queues.get_mut(&self.counter).filter(|queue| queue.contains(self.rank));
+        let Some(queue) = queue else { return Poll::Ready(Err(Evicted)) };
+        if is_ready(queue, self.rank) {
+            return Poll::Ready(Ok(()));
+        }
+        queue.register(self.rank, cx.waker());
+        Poll::Pending
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut shard = self.queues.shard(self.counter);
+        let Some(queue) = shard.queues.get_mut(&self.counter) else { return };
+        let Some(next) = queue.leave(self.rank) else { return };
+        if queue.is_removable() {
+            shard.queues.remove(&self.counter);
+        }
+        self.queues.waiting.fetch_sub(1, Ordering::Relaxed);
+        drop(shard);
+        next.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Pace: how the requests that a limit admits are spread over time.
+//!
+//! [`PaceMode::Even`] keeps at least the limit's interval between two requests: a leaky bucket as a queue. An interval in
+//! which no request is ready is lost.
+//!
+//! [`PaceMode::Pid`] spreads what is left of the limit over what is left of the window, so that an interval without a
+//! request is made up for by shorter ones, and the window is used up exactly at its end. How much this instance may use in
+//! a window is not known if other instances share the limit. A controller with proportional, integral and derivative terms
+//! learns it: its error is how long before the end of the window the limit was reached.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+#[cfg(test)]
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::limiter::quota::Quota;
+use crate::limiter::timestamp::{Timestamp, saturating_nanos};
+
+/// How requests are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum PaceMode {
+    /// At a fixed interval.
+    Even,
+    /// At an interval that a controller adapts.
+    Pid,
+}
+
+/// Pace of one limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// How requests are spread.
+    pub mode: PaceMode,
+    /// Maximum number of requests in a window, at least 1.
+    pub limit: f64,
+    /// Number of requests that this instance is expected to have in its first window.
+    pub expected: f64,
+    /// Length of the window.
+    pub window: Duration,
+}
+
+impl Pace {
+    /// Creates the pace of a limit with this quota, of which `instances` instances may use equal shares.
+    pub fn new(mode: PaceMode, quota: &Quota, instances: NonZeroU32) -> Self {
+        let (is_shared, quota) =
+            if quota.is_leased() { (true, quota.store_quota()) } else { (false, *quota) };
+        let limit = f64::from(quota.limit().count.get());
+        let share = if is_shared { limit / f64::from(instances.get()) } else { limit };
+        Self { mode, limit, expected: share, window: Duration::from_nanos(quota.limit().period.nanos()) }
+    }
+}
+
+/// Time for which a place is taken ahead. Timers have a resolution of a millisecond and may be late, and no interval
+/// must be lost meanwhile.
+const LOOKAHEAD: Duration = Duration::from_millis(5);
+
+/// Maximum factor by which intervals are shortened to make up for others without a request.
+const MAX_CATCH_UP: f64 = 2.0;
+/// Gain of the error of the last window.
+const PROPORTIONAL: f64 = 0.5;
+/// Gain of the sum of all errors.
+const INTEGRAL: f64 = 0.1;
+/// Gain of the change of the error.
+const DERIVATIVE: f64 = 0.1;
+/// Bound of the sum of errors: the controller must not remember a long time without room.
+const MAX_INTEGRAL: f64 = 1.0;
+/// Error if the expected number was used up before the limit: the limit may have more.
+const PROBE: f64 = 0.1;
+/// Minimum number of requests that are expected in a window.
+const MIN_BUDGET: f64 = 1.0;
+/// Windows without requests after which the pace of earlier ones no longer matters.
+const IDLE_WINDOWS: u32 = 10;
+
+/// State of the pace of one counter.
+#[derive(Clone, Debug)]
+pub(super) struct Pacer {
+    /// Time of the next request.
+    next: Timestamp,
+    /// Interval after the last place that was taken.
+    interval: Duration,
+    window_end: Timestamp,
+    /// Number of requests in this window.
+    used: f64,
+    /// Number of requests that are expected to be admitted in a window.
+    budget: f64,
+    integral: f64,
+    last_error: f64,
+    /// When the limit had no more room in this window.
+    reached_at: Option<Timestamp>,
+    /// Whether a request had to wait for its place in this window.
+    has_demand: bool,
+}
+
+/// Place of a request in the pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PaceSlot {
+    /// Taken; the request is to be delayed by this time.
+    Taken(Duration),
+    /// None before this time has elapsed.
+    After(Duration),
+}
+
+impl PaceSlot {
+    /// Place of a request that is not paced.
+    pub(super) const UNPACED: Self = Self::Taken(Duration::ZERO);
+}
+
+impl Pacer {
+    pub(super) fn new(pace: &Pace, now: Timestamp) -> Self {
+        Self {
+            next: now,
+            interval: Duration::ZERO,
+            window_end: window_end(now, pace.window),
+            used: 0.0,
+            budget: pace.expected.clamp(MIN_BUDGET, pace.limit.max(MIN_BUDGET)),
+            integral: 0.0,
+            last_error: 0.0,
+            reached_at: None,
+            has_demand: false,
+        }
+    }
+
+    /// Takes the next place, unless it is too far ahead.
+    pub(super) fn reserve(&mut self, pace: &Pace, now: Timestamp) -> PaceSlot {
+        self.end_window(pace, now);
+        let slot = self.next.max(now);
+        let ahead = slot.since(now);
+        self.has_demand |= !ahead.is_zero();
+        if ahead > LOOKAHEAD {
+            return PaceSlot::After(ahead.saturating_sub(LOOKAHEAD));
+        }
+        self.used += 1.0;
+        self.interval = self.interval_at(pace, slot);
+        self.next = slot.saturating_add(self.interval);
+        PaceSlot::Taken(ahead)
+    }
+
+    /// Returns the place that was taken last.
+    pub(super) fn cancel(&mut self, is_limit_reached: bool, now: Timestamp) {
+        self.used = (self.used - 1.0).max(0.0);
+        self.next = self.next.saturating_sub(self.interval);
+        if is_limit_reached {
+            self.reached_at.get_or_insert(now);
+        }
+    }
+
+    /// Whether the state is that of a new pacer, or nearly so.
+    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
+        now > self
+            .window_end
+            .saturating_add(Duration::from_secs(1))
+            .saturating_add(self.interval * IDLE_WINDOWS)
+    }
+
+    fn interval_at(&self, pace: &Pace, slot: Timestamp) -> Duration {
+        let (time, requests) = match pace.mode {
+            PaceMode::Even => (pace.window, pace.limit),
+            PaceMode::Pid => match self.budget - self.used {
+                // This request was the last one that was expected.
+                left if left < 1.0 => (pace.window, self.budget),
+                // The rest of the window, which the last interval ends.
+                left => (self.window_end.since(slot), left + 1.0),
+            },
+        };
+        let interval = saturating_nanos(time) as f64 / requests.max(1.0);
+        let regular = saturating_nanos(pace.window) as f64 / self.budget.max(1.0);
+        let least = if pace.mode == PaceMode::Pid { regular / MAX_CATCH_UP } else { interval };
+        Duration::from_nanos(interval.max(least) as u64)
+    }
+
+    /// Adapts the budget if the window has ended.
+    fn end_window(&mut self, pace: &Pace, now: Timestamp) {
+        if now < self.window_end {
+            return;
+        }
+        let is_next = now.since(self.window_end) < pace.window;
+        if pace.mode == PaceMode::Pid && is_next {
+            self.adapt(pace);
+        }
+        // A pause says nothing about the limit.
+        if !is_next {
+            (self.integral, self.last_error) = (0.0, 0.0);
+        }
+        self.window_end = window_end(now, pace.window);
+        (self.used, self.reached_at, self.has_demand) = (0.0, None, false);
+    }
+
+    fn adapt(&mut self, pace: &Pace) {
+        let error = match self.reached_at {
+            Some(at) => -(self.window_end.since(at).as_secs_f64() / pace.window.as_secs_f64()).min(1.0),
+            None if self.has_demand && self.used + 1.0 >= self.budget => PROBE,
+            None => 0.0,
+        };
+        self.integral = (self.integral + error).clamp(-MAX_INTEGRAL, MAX_INTEGRAL);
+        let change = PROPORTIONAL * error + INTEGRAL * self.integral + DERIVATIVE * (error - self.last_error);
+        self.last_error = error;
+        // Half a window at most, in either direction.
+        let budget = self.budget * (1.0 + change.clamp(-0.5, 0.5));
+        self.budget = budget.clamp(MIN_BUDGET, pace.limit.max(MIN_BUDGET));
+    }
+}
+
+/// Returns the end of the window at `now`. Windows are aligned to the epoch, as fixed windows of limits are.
+fn window_end(now: Timestamp, window: Duration) -> Timestamp {
+    let nanos = saturating_nanos(window).max(1);
+    Timestamp::from_nanos((now.as_nanos() / nanos).saturating_add(1).saturating_mul(nanos))
+}
+
+#[cfg(test)]
+mod tests;
