@@ -10,6 +10,7 @@
 
 mod header_tables;
 mod headers;
+mod held;
 mod leases;
 mod quota_policies;
 mod record;
@@ -17,6 +18,7 @@ mod remote;
 mod settlement;
 mod summary;
 mod view;
+mod waiting;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,13 +28,15 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::header_tables::HeaderTables;
-pub use self::leases::PendingLease;
+pub use self::held::HeldLimits;
 use self::record::{DecisionSubject, RequestCopy};
 pub use self::remote::{PendingRemote, ServiceQueries, ServiceResponses};
 use self::remote::{RemoteState, RemoteVerdicts};
 pub use self::settlement::Settlement;
 pub use self::summary::{DecisionSummary, Standing};
 pub use self::view::{LimitResources, LimitsView};
+use self::waiting::WaitingRequest;
+pub use self::waiting::{Hold, HoldEnd};
 use crate::engine::Policy;
 use crate::identify::Attributes;
 use crate::limiter::decision::{Decision, Verdict};
@@ -42,7 +46,7 @@ use crate::limiter::{Check, Limiter};
 use crate::rules::RuleIndex;
 use crate::rules::outcome::DecisionOutcome;
 use crate::rules::selection::{CheckRole, SelectedCheck, SideEffects};
-pub use crate::store::lease_wait::LeaseWaits;
+use crate::store::lease_wait::LeaseWaits;
 use crate::throttle;
 
 /// The limits of a request after the local decision; the store or another service may still have to be queried.
@@ -56,8 +60,9 @@ pub enum Admission<'a> {
     Pass(Option<Duration>),
     /// A limit rejects the request.
     Reject(LimitRejection<'a>),
-    /// A limit is out of units, and the store may grant more. Continue with [`PendingLimits::pending_lease`].
-    NeedsLease,
+    /// A limit has no room, and the request waits for it; or it is out of units, and the store may grant more. Continue
+    /// with [`PendingLimits::held`].
+    Held,
 }
 
 /// Which sources decide a request that the local limits admit.
@@ -105,6 +110,8 @@ pub struct AppliedLimits {
     remote: RemoteState,
     /// The checks that wait for units of the store.
     awaited_leases: LeaseWaits,
+    /// The request's wait in a queue, if a limit has no room.
+    wait: Option<Box<WaitingRequest>>,
     /// What is recorded of the request, if the store or another service decides.
     copy: Option<Rc<RequestCopy>>,
 }
@@ -124,7 +131,8 @@ impl PendingLimits {
         request: &Attributes<'_>,
         now: Timestamp,
     ) -> Self {
-        let decision = check(&view.limiter, &selected, now);
+        let may_wait = view.may_wait(&selected);
+        let decision = if may_wait { Decision::default() } else { check(&view.limiter, &selected, now) };
         let remote = if queries.is_empty() { RemoteState::None } else { RemoteState::Pending(queries) };
         let short = LeaseWaits::default();
         let mut limits = AppliedLimits {
@@ -134,12 +142,16 @@ impl PendingLimits {
             decided_at: now,
             remote,
             awaited_leases: short,
+            wait: None,
             copy: None,
         };
-        if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease) {
+        if may_wait {
+            limits.decide_on_arrival(view, request);
+        } else if view.policy.rules.is_shared() && limits.decision.verdicts().iter().any(Verdict::needs_lease)
+        {
             leases::acquire_leases(view, &mut limits, Duration::ZERO);
         }
-        if limits.is_pending() || !limits.awaited_leases.is_empty() {
+        if limits.is_pending() || limits.is_held() {
             limits.copy = Some(Rc::new(RequestCopy::new(view, &limits, request)));
         }
         limits.record_if_decided(view, DecisionSubject::Present(request));
@@ -160,8 +172,8 @@ impl PendingLimits {
 
     /// Returns the result of the limits that are counted here.
     pub fn admission(&mut self) -> Admission<'_> {
-        if !self.0.awaited_leases.is_empty() {
-            return Admission::NeedsLease;
+        if self.0.is_held() {
+            return Admission::Held;
         }
         match throttle::resolve(&self.0.decision) {
             throttle::ThrottleAction::Forward => Admission::Pass(None),
@@ -178,15 +190,20 @@ impl PendingLimits {
         }
     }
 
-    /// Returns the limits for which the store must be queried, if any. They must be resolved before
+    /// Returns the limits of a request that must be held, if any. They must be resolved before
     /// [`Self::decision_source`].
-    pub fn pending_lease<'a>(&'a mut self, view: &'a Rc<LimitsView>) -> Option<PendingLease<'a>> {
-        self.needs_lease().then(|| PendingLease::new(view, &mut self.0))
+    pub fn held<'a>(&'a mut self, view: &'a Rc<LimitsView>) -> Option<HeldLimits<'a>> {
+        self.is_held().then(|| HeldLimits::new(view, &mut self.0))
     }
 
-    /// Returns whether the store must be queried for units.
-    pub fn needs_lease(&self) -> bool {
-        !self.0.awaited_leases.is_empty()
+    /// Returns whether the request must be held until the store responds, or until a queue admits it.
+    pub fn is_held(&self) -> bool {
+        self.0.is_held()
+    }
+
+    /// Returns whether the request waits in a queue.
+    pub const fn waits(&self) -> bool {
+        self.0.wait.is_some()
     }
 
     /// Returns which sources decide a request that the local limits admit.
@@ -201,13 +218,13 @@ impl PendingLimits {
 
     /// Returns whether the store or another service must be queried.
     pub fn is_pending(&self) -> bool {
-        self.0.is_pending() || self.needs_lease()
+        self.0.is_pending() || self.is_held()
     }
 
     /// Yields the rules that may still reject the request.
     pub fn pending_rules(&self) -> impl Iterator<Item = RuleIndex> + '_ {
-        let of_store = if self.0.awaited_leases.is_empty() { &[][..] } else { &self.0.selected };
-        of_store.iter().map(|selected| selected.rule).chain(self.remote_rules())
+        let held = if self.is_held() { &self.0.selected[..] } else { &[] };
+        held.iter().map(|selected| selected.rule).chain(self.remote_rules())
     }
 
     /// Yields the rules whose limits another service counts.
@@ -215,7 +232,7 @@ impl PendingLimits {
         self.0.remote.queries().iter().map(|query| query.rule)
     }
 
-    /// Returns the rejection by a rule that [`PendingLease::resolve`] has returned.
+    /// Returns the rejection by a rule that [`HeldLimits::resolve`] has returned.
     pub fn rejection(&mut self, rule: RuleIndex, retry_after: Duration) -> LimitRejection<'_> {
         LimitRejection { limits: &mut self.0, rule, retry_after, reason: RejectionReason::Limit }
     }
@@ -225,15 +242,14 @@ impl PendingLimits {
         self.0.selected.iter().map(|selected| selected.rule).chain(self.remote_rules())
     }
 
-    /// Returns what to settle at the end of an admitted request; `None` if there is nothing, or if the store must be
-    /// queried first.
+    /// Returns what to settle at the end of an admitted request; `None` if there is nothing, or if the request is held.
     pub fn settlement(&self, view: &LimitsView) -> Option<Box<Settlement>> {
         self.settlement_of(&view.policy)
     }
 
     /// Returns the same for limits that `policy` selected.
     pub fn settlement_of(&self, policy: &Arc<Policy>) -> Option<Box<Settlement>> {
-        if self.0.awaited_leases.is_empty() { Settlement::new(&self.0, policy) } else { None }
+        if self.is_held() { None } else { Settlement::new(&self.0, policy) }
     }
 
     /// Returns the limits as far as they are decided.
@@ -247,7 +263,16 @@ impl AppliedLimits {
     pub fn decided(selected: SmallVec<[SelectedCheck; 2]>, decision: Decision, at: Timestamp) -> Self {
         let (shadow_rules, remote) = (Vec::new(), RemoteState::None);
         let awaited_leases = LeaseWaits::default();
-        Self { selected, shadow_rules, decision, decided_at: at, remote, awaited_leases, copy: None }
+        Self {
+            selected,
+            shadow_rules,
+            decision,
+            decided_at: at,
+            remote,
+            awaited_leases,
+            wait: None,
+            copy: None,
+        }
     }
 
     /// Returns the checks and the decision.
@@ -280,6 +305,11 @@ impl AppliedLimits {
             self.decision.record_settlement(last, settled);
         }
         self.decided_at = now;
+    }
+
+    /// Returns whether the request must be held before its limits decide.
+    fn is_held(&self) -> bool {
+        !self.awaited_leases.is_empty() || self.wait.is_some()
     }
 
     /// Returns whether another service must still be queried.

@@ -26,6 +26,7 @@ pub mod schedule;
 pub mod selection;
 pub mod shared_limit;
 pub mod value_list;
+pub mod wait;
 
 mod index;
 mod planned_checks;
@@ -46,6 +47,7 @@ use self::rule::{Action, LimitAction, LimitSource, OnMissing, Rule};
 use self::selection::{CheckRole, Denial, SelectedCheck, Selection, SideEffects};
 use self::shared_limit::InstanceSource;
 use crate::identify::Attributes;
+use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy};
 use crate::limiter::decision::Enforcement;
 use crate::limiter::elastic::Headroom;
 use crate::limiter::key::{KeyHash, KeyHasher};
@@ -196,6 +198,22 @@ impl RuleSet {
     /// Whether any limit is counted in the store, shared with other instances.
     pub fn is_shared(&self) -> bool {
         !self.store_loss_fallbacks.is_empty()
+    }
+
+    /// Makes the checks of rules whose requests wait in a queue delay requests instead, where it is known how long they
+    /// would wait. For predictions, in which no request waits.
+    pub fn replace_waits(&self, selected: &mut [SelectedCheck]) {
+        for one in selected {
+            let Some(Action::Limit(limiting)) = self.get(one.rule).map(|rule| &rule.action) else { continue };
+            let (Some(wait), CheckRole::Limit(position)) = (&limiting.wait, one.role) else { continue };
+            let limit = limiting.limits.get(usize::from(position));
+            let can_delay = limit.is_some_and(|limit| limit.quota.algorithm().can_delay());
+            if can_delay && !limiting.is_leased() {
+                let role = CounterRole::Delay(DelayPolicy::new(wait.max, Some(wait.max_queued)));
+                let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
+                one.check.options = Some(CheckOptions { group, role, on_denied: limiting.on_denied });
+            }
+        }
     }
 
     /// Returns the replacement of a shared limit while the store is unreachable.

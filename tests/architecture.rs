@@ -218,8 +218,12 @@ fn rls_decisions_are_pure_except_for_servers_and_sources() {
 
 #[test]
 fn limits_are_pure_except_for_remote_and_store_access() {
-    // `view` holds the connections to them, and requests wait for the store.
-    assert_pure_except("limits", &["src/limits/remote", "src/limits/leases", "src/limits/view"], 4);
+    // `view` holds the connections to them, and requests wait for the store and in queues.
+    assert_pure_except(
+        "limits",
+        &["src/limits/remote", "src/limits/leases", "src/limits/view", "src/limits/waiting"],
+        4,
+    );
 }
 
 #[test]

@@ -168,8 +168,8 @@ const TABLE: &[ApplicabilityRow] = &[
     key_row(&["throttle"], |given| given.rule.throttle.is_some(), ALLOW_OR_DENY_EXCLUSIONS),
     values_row(
         &["throttle"],
-        "other than `hard`, `shadow`",
-        |given| is_throttle_beyond_hard_and_shadow(given.rule),
+        "other than `hard`, `shadow`, `wait`",
+        |given| limits_only_rates(given.rule),
         &[excluded_in(RuleKind::InFlightOnly)],
     )
     .reported_at_key(),
@@ -182,7 +182,12 @@ const TABLE: &[ApplicabilityRow] = &[
     values_row(
         &["throttle"],
         "that delays",
-        |given| matches!(given.throttle, Throttle::Delay(_) | Throttle::Soft { delay: Some(_), .. }),
+        |given| {
+            matches!(
+                given.throttle,
+                Throttle::Delay(_) | Throttle::Wait | Throttle::Soft { delay: Some(_), .. }
+            )
+        },
         &[excluded_in_domain("Envoy cannot delay requests", "use `hard`, `shadow` or `soft 10%`")],
     ),
     values_row(
@@ -320,10 +325,11 @@ fn has_network_prefixes(rule: &raw::Rule) -> bool {
     rule.key.iter().flat_map(|key| key.items()).any(|(_, part)| several(part))
 }
 
-fn is_throttle_beyond_hard_and_shadow(rule: &raw::Rule) -> bool {
+/// Whether the throttle has a meaning only for rates.
+fn limits_only_rates(rule: &raw::Rule) -> bool {
     rule.throttle.as_ref().is_some_and(|throttle| match throttle {
         raw::Throttle::Words(words) => !matches!(words.0.trim(), "hard" | "shadow"),
-        raw::Throttle::Map(_) => true,
+        raw::Throttle::Map(map) => map.wait.is_none(),
     })
 }
 

@@ -39,6 +39,7 @@ mod tracing;
 mod trailing_slash;
 mod upstream_tls;
 mod upstreams;
+mod wait;
 mod windows;
 
 use std::cell::RefCell;

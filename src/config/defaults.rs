@@ -133,6 +133,9 @@ pub const REQUEST_COST: u32 = 1;
 /// Maximum duration of a ban, and the time that one is remembered after its end.
 pub const MAX_BAN: Duration = Duration::from_secs(86_400);
 
+/// Maximum number of requests of a key that wait in a queue.
+pub const MAX_WAITING: u32 = 1000;
+
 /// Status code of a rejection (RFC 6585 section 4).
 pub const REJECTION_STATUS: u16 = 429;
 

@@ -12,6 +12,7 @@ use crate::limiter::leases::LeaseOutcome;
 use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{Check, Limiter};
 use crate::limits::AppliedLimits;
+use crate::rules::rule::Rule;
 use crate::rules::selection::{Denial, SelectedCheck, Selection, SideEffects};
 use crate::rules::{RuleIndex, RuleSet};
 use crate::throttle::{self, ThrottleAction};
@@ -88,6 +89,9 @@ pub fn predict(request: &Attributes<'_>, domain: Option<&str>, context: &Explain
     let Decided { selected, decision, counters, waiting } = decide(selected, context);
     let action = match (throttle::resolve(&decision), waiting, remote_rules.first()) {
         (_, Some(rule), _) => PredictedAction::StoreDecides(rule),
+        (ThrottleAction::Reject { retry_after, .. }, ..) if waits(&policy.rules, &selected, &decision) => {
+            PredictedAction::Forward(Some(retry_after))
+        }
         (ThrottleAction::Reject { position, retry_after }, ..) => {
             PredictedAction::Reject(selected[position].rule, retry_after)
         }
@@ -107,6 +111,15 @@ pub fn predict(request: &Attributes<'_>, domain: Option<&str>, context: &Explain
         remote_rules,
         counters,
     }
+}
+
+/// Whether the request waits for room in all limits that it exceeds, as far as their waits are known.
+fn waits(rules: &RuleSet, selected: &[SelectedCheck], decision: &Decision) -> bool {
+    let mut rejecting = selected.iter().zip(decision.verdicts()).filter(|(_, verdict)| verdict.rejects());
+    rejecting.all(|(one, verdict)| {
+        let max = rules.get(one.rule).and_then(Rule::wait).map(|wait| wait.max);
+        !verdict.is_banned() && max.is_some_and(|max| verdict.retry_after() <= max)
+    })
 }
 
 struct Decided {
@@ -132,6 +145,7 @@ enum LeaseProgress {
 /// for the store.
 fn decide(mut selected: SmallVec<[SelectedCheck; 2]>, context: &ExplainContext<'_>) -> Decided {
     let (rules, now) = (&context.policy.rules, context.now);
+    rules.replace_waits(&mut selected);
     let counters = context.limiter.copy_for(&with_fallbacks(rules, &selected), now);
     let trial = counters.copy_for(&with_fallbacks(rules, &selected), now);
     let mut decision = check(&trial, &selected, now);

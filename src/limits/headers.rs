@@ -72,10 +72,12 @@ impl LimitRejection<'_> {
 }
 
 impl AppliedLimits {
-    /// Yields the names of the rules whose limits the request exceeds within their margin.
+    /// Yields the names of the rules whose limits the request exceeds within their margin; none while it is held.
     pub fn mark_values(&self, view: &LimitsView) -> impl Iterator<Item = HeaderValue> {
         // The configuration restricts names to visible ASCII, so the value is valid.
-        self.marked_rules().filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok())
+        self.marked_rules()
+            .filter(|_| !self.is_held())
+            .filter_map(|rule| HeaderValue::from_str(view.rule_name(rule)).ok())
     }
 
     /// Adds all headers about limits to the upstream's response.

@@ -9,65 +9,39 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::waiting::{Hold, HoldEnd};
 use super::{AppliedLimits, LimitsView};
 use crate::limiter::decision::Verdict;
 use crate::limiter::timestamp::Timestamp;
-use crate::rules::RuleIndex;
 use crate::rules::rule::Rule;
 use crate::rules::selection::CheckRole;
-use crate::store::lease_wait::{LeaseDecision, LeaseWaits};
-use crate::throttle;
+use crate::store::lease_wait::LeaseDecision;
 
 /// Maximum attempts of a request to take units of a reserve before it is rejected; other requests may take them first.
 const MAX_ATTEMPTS: usize = 4;
 /// Minimum `retry-after` while the store is unreachable.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The limits of a request for which the store must be queried.
-#[derive(Debug)]
-pub struct PendingLease<'a> {
-    view: &'a Rc<LimitsView>,
-    limits: &'a mut AppliedLimits,
-}
-
-impl<'a> PendingLease<'a> {
-    pub(super) const fn new(view: &'a Rc<LimitsView>, limits: &'a mut AppliedLimits) -> Self {
-        Self { view, limits }
-    }
-
-    /// Waits for the store, through `hold`, which keeps the request, and decides. `hold` returns the time, and whether the
-    /// store had units.
-    ///
-    /// # Errors
-    /// The rule that rejects the request, and its `retry-after`.
-    pub async fn resolve(
-        self,
-        mut hold: impl AsyncFnMut(LeaseWaits) -> (Timestamp, bool),
-    ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
-        let Self { view, limits } = self;
-        let started = limits.decided_at;
-        // Units that the store has granted may go to another request, or arrive too late. Then the request waits again.
-        while !limits.awaited_leases.is_empty() {
-            let waits = std::mem::take(&mut limits.awaited_leases);
-            let (now, has_units) = hold(waits).await;
-            limits.check_again(view, now);
-            let waited = if has_units { now.since(started) } else { Duration::MAX };
-            acquire_leases(view, limits, waited);
-            limits.awaited_leases.clear_elapsed();
-        }
-        limits.record_copied_if_decided(view);
-        match throttle::resolve(&limits.decision) {
-            throttle::ThrottleAction::Forward => Ok(None),
-            throttle::ThrottleAction::Delay(delay) => Ok(Some(delay)),
-            throttle::ThrottleAction::Reject { position: by, retry_after } => {
-                Err((limits.rule(by), retry_after))
-            }
-        }
+/// Holds a request until the store has responded about the units that its leases lack.
+pub(super) async fn resolve(
+    view: &Rc<LimitsView>,
+    limits: &mut AppliedLimits,
+    hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
+) {
+    let started = limits.decided_at;
+    // Units that the store has granted may go to another request, or arrive too late. Then the request waits again.
+    while !limits.awaited_leases.is_empty() {
+        let waits = std::mem::take(&mut limits.awaited_leases);
+        let (now, end) = hold(Hold::Lease(waits)).await;
+        limits.check_again(view, now);
+        let waited = if end == HoldEnd::Ready { now.since(started) } else { Duration::MAX };
+        acquire_leases(view, limits, waited);
+        limits.awaited_leases.clear_elapsed();
     }
 }
 
 impl AppliedLimits {
-    fn check_again(&mut self, view: &LimitsView, now: Timestamp) {
+    pub(super) fn check_again(&mut self, view: &LimitsView, now: Timestamp) {
         self.decision = super::check(&view.limiter, &self.selected, now);
         self.decided_at = now;
     }
@@ -163,7 +137,11 @@ fn acquire_lease(
     };
     let (counter, outcome) =
         (view.limiter.shared_counter(&selected.check), view.limiter.acquire_units(&selected.check, now));
-    let wait = if limits.decision.verdicts()[position].rejects() { shared.wait } else { Duration::ZERO };
+    let wait = match &limits.wait {
+        _ if !limits.decision.verdicts()[position].rejects() => Duration::ZERO,
+        Some(line) => line.time_left(selected.rule, now).max(shared.wait),
+        None => shared.wait,
+    };
     store.decide_lease(counter, outcome, wait, waited)
 }
 

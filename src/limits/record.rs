@@ -166,7 +166,7 @@ impl AppliedLimits {
 
     /// Records the decision, unless the store or another service has yet to decide.
     pub(super) fn record_if_decided(&self, view: &LimitsView, subject: DecisionSubject<'_, '_>) {
-        if self.awaited_leases.is_empty() && (!self.is_pending() || self.decision.is_rejected()) {
+        if !self.is_held() && (!self.is_pending() || self.decision.is_rejected()) {
             self.record(view, subject);
         }
     }

@@ -22,7 +22,7 @@ use crate::rules::outcome::DecisionOutcome;
 use crate::rules::remote_limit::RemoteLimit;
 use crate::rules::rule::{Action, LimitSource, Rule};
 use crate::store::handle::StoreHandle;
-use crate::telemetry::metrics::{Metrics, RuleMetrics};
+use crate::telemetry::metrics::{Metrics, RuleMetrics, WaitMetrics};
 
 /// The limits of one configuration generation, as a worker uses them.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub struct LimitsView {
     /// The store of shared limits, if configured.
     pub(super) store: Option<StoreHandle>,
     metrics: Box<[RuleMetrics]>,
+    /// Metrics of the queues of each rule that has some; empty if no rule has.
+    pub(super) waits: Box<[Option<Arc<WaitMetrics>>]>,
     /// Heaviest keys of each rule with a key, on this worker.
     sketches: Box<[Option<Arc<WorkerSketch>>]>,
     /// Writes keys for operators.
@@ -95,6 +97,7 @@ impl LimitsView {
         Self {
             prepared: prepared.collect(),
             metrics: rules.iter().map(|rule| metrics.rule(&rule.name)).collect(),
+            waits: wait_metrics(rules, metrics),
             sketches: sketches(rules, resources),
             key_writer: KeyWriter {
                 visibility: resources.log_keys,
@@ -116,6 +119,11 @@ impl LimitsView {
         if let Some(metrics) = self.metrics.get(rule.0) {
             metrics.record(outcome);
         }
+    }
+
+    /// Returns the metrics of a rule's queues, if it has some.
+    pub(super) fn wait_metrics(&self, rule: RuleIndex) -> Option<&Arc<WaitMetrics>> {
+        self.waits.get(rule.0)?.as_ref()
     }
 
     /// Counts the decision among those of its key. `text` is called only if the key becomes one of the heaviest.
@@ -184,6 +192,15 @@ fn connect(
     let service = RemoteService::new(settings.clone(), Arc::clone(clock), metrics);
     tokio::task::spawn_local(service.connect());
     Rc::new(service)
+}
+
+/// Returns the metrics of the queues of each rule; nothing if no rule has queues.
+fn wait_metrics(rules: &[Rule], metrics: &Metrics) -> Box<[Option<Arc<WaitMetrics>>]> {
+    let of_rule = |rule: &Rule| rule.wait().map(|_| metrics.wait(&rule.name));
+    match rules.iter().any(|rule| rule.wait().is_some()) {
+        true => rules.iter().map(of_rule).collect(),
+        false => Box::default(),
+    }
 }
 
 /// Returns the sketch of each rule with a key. Sketches whose keys are written differently start anew.

@@ -15,7 +15,7 @@ use super::timeouts::RequestTimer;
 use crate::headers::append_all;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::{
-    self, AppliedLimits, DecisionSource, LeaseWaits, LimitRejection, PendingLimits, ServiceQueries,
+    self, AppliedLimits, DecisionSource, Hold, LimitRejection, PendingLimits, ServiceQueries,
 };
 use crate::response::fallback::CachedResponse;
 use crate::response::rate_limit_headers::X_WEIR_OVER_LIMIT;
@@ -57,9 +57,9 @@ pub(super) async fn resolve<'a>(
     delay: Option<Duration>,
     headers: &mut HeaderMap,
 ) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
-    let delay = match pending.needs_lease() {
+    let delay = match pending.is_held() {
         false => delay,
-        true => match await_leases(view, context, pending, headers).await {
+        true => match await_admission(view, context, pending, headers).await {
             Ok(delay) => delay,
             Err((rule, retry_after)) => {
                 let rejected = pending.rejection(rule, retry_after);
@@ -106,23 +106,30 @@ pub(super) async fn resolve<'a>(
     .await
 }
 
-/// Holds the request until the store has responded about the units that its leases lack.
+/// Holds the request until the store has responded about the units that its leases lack, or until it has waited in its
+/// queues.
 ///
 /// # Errors
 /// The rule that rejects the request, and the time after which the client may retry.
-async fn await_leases(
+async fn await_admission(
     view: &Rc<limits::LimitsView>,
     context: &mut RequestContext,
     pending: &mut PendingLimits,
     headers: &mut HeaderMap,
 ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
-    let Some(short) = pending.pending_lease(view) else { return Ok(None) };
-    // Boxed for the same reason as above.
-    let hold_until = async |waiting: LeaseWaits| {
-        let has_units = hold_request(context, waiting.wait_all()).await;
-        (context.forwarded_at, has_units)
+    let delayed = pending.waits().then(|| DelayGuard::start(context));
+    let Some(held) = pending.held(view) else { return Ok(None) };
+    let hold_until = async |hold: Hold<'_>| {
+        // Not through `hold_request`, whose future has room for the held one twice.
+        let paused = PausedTimeouts::new(&context.timer);
+        let end = hold.wait().await;
+        drop(paused);
+        context.forwarded_at = context.connection.worker.shared.clock.now();
+        (context.forwarded_at, end)
     };
-    let delay = Box::pin(short.resolve(hold_until)).await?;
+    // Boxed for the same reason as above.
+    let delay = Box::pin(held.resolve(hold_until)).await?;
+    drop(delayed);
     log_decision(context, pending.limits(), None, None);
     context.settlement = pending.settlement(view);
     for mark in pending.limits().mark_values(view) {

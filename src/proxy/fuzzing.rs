@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::elastic;
 use super::headers::overrides;
-use super::{elastic, grpc};
+use crate::rules::grpc::parse_timeout;
 
 /// Checks that external clients cannot set overrides, that overrides are never forwarded, and that gRPC timeouts are
 /// within bounds. Each line of `data` is a header `name: value`, and is also parsed as a gRPC timeout.
@@ -19,7 +20,7 @@ pub fn steering(data: &[u8]) {
         {
             given.append(name, value);
         }
-        if let Some(timeout) = grpc::parse_timeout(line) {
+        if let Some(timeout) = parse_timeout(line) {
             assert!(timeout <= Duration::from_secs(99_999_999 * 3600));
         }
     }

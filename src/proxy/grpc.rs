@@ -11,9 +11,8 @@ use super::request_context::RequestContext;
 use super::timeouts::Timeout;
 use crate::response::grpc_reply;
 use crate::rules::cost::RequestEnd;
-use crate::rules::grpc::{CallStatus, GRPC_STATUS, GrpcStatus};
+use crate::rules::grpc::{CallStatus, GRPC_STATUS, GRPC_TIMEOUT, GrpcStatus, parse_timeout};
 
-const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const CONNECT_TIMEOUT: HeaderName = HeaderName::from_static("connect-timeout-ms");
 
 /// Whether a request is a gRPC call; these require HTTP/2.
@@ -57,24 +56,6 @@ fn milliseconds(value: &[u8]) -> Option<Duration> {
     std::str::from_utf8(value).ok()?.parse().ok().map(Duration::from_millis)
 }
 
-/// Parses `TimeoutValue TimeoutUnit`: up to eight digits and one of `H M S m u n`.
-pub(super) fn parse_timeout(value: &[u8]) -> Option<Duration> {
-    let (unit, digits) = value.split_last()?;
-    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let count: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    Some(match unit {
-        b'H' => Duration::from_secs(count * 3600),
-        b'M' => Duration::from_secs(count * 60),
-        b'S' => Duration::from_secs(count),
-        b'm' => Duration::from_millis(count),
-        b'u' => Duration::from_micros(count),
-        b'n' => Duration::from_nanos(count),
-        _ => return None,
-    })
-}
-
 /// Returns what the end of a request tells about the status of a call. The status is in the headers, follows from a
 /// local reply, or will come with the end of the response. `is_call`: the request is a gRPC call.
 pub(super) fn call_status(is_call: bool, request_end: &RequestEnd<'_>) -> CallStatus {
@@ -96,18 +77,6 @@ mod tests {
     use http::header::CONTENT_TYPE;
 
     use super::*;
-
-    #[test]
-    fn grpc_timeout_has_up_to_eight_digits_and_one_unit() {
-        let read = |text: &str| parse_timeout(text.as_bytes());
-        assert_eq!(read("2H"), Some(Duration::from_secs(7200)));
-        assert_eq!(read("100m"), Some(Duration::from_millis(100)));
-        assert_eq!(read("99999999u"), Some(Duration::from_micros(99_999_999)));
-        assert_eq!(read("7n"), Some(Duration::from_nanos(7)));
-        for wrong in ["", "S", "1", "1s", "-1S", "1.5S", "999999999S", "1 S"] {
-            assert_eq!(read(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn grpc_call_requires_http2_and_the_grpc_media_type() {

@@ -88,7 +88,7 @@ pub(super) fn handle(
     let incoming = IncomingRequest::new(&head, has_body, &hop, &attributes, &view.policy, &view.upstreams);
     let delay = match pending.admission() {
         Admission::Pass(delay) => delay,
-        Admission::NeedsLease => None,
+        Admission::Held => None,
         Admission::Reject(rejected) => {
             // Looked up before logging, which rewrites the head for the upstream.
             let cached = view.fallbacks.look_up(rejected.rule, incoming, now);

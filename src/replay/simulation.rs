@@ -117,7 +117,10 @@ impl Simulation {
                 self.tally.denied(rule, decided);
                 return (Fate::Rejected(rule), decided.client());
             }
-            Selection::Limited(selected, effects) => (selected, effects),
+            Selection::Limited(mut selected, effects) => {
+                self.policy.rules.replace_waits(&mut selected);
+                (selected, effects)
+            }
         };
         effects.queries.iter().for_each(|query| self.tally.not_simulated(query.rule));
         let mut pending = PendingLimits::check_recorded(&self.limiter, selected, effects.shadow_rules, now);
@@ -125,7 +128,7 @@ impl Simulation {
             Admission::Pass(delay) => (Fate::Passed, delay.unwrap_or_default()),
             Admission::Reject(rejection) => (Fate::Rejected(rejection.rule), Duration::ZERO),
             // Only for limits of the store, of which there are none.
-            Admission::NeedsLease => (Fate::Passed, Duration::ZERO),
+            Admission::Held => (Fate::Passed, Duration::ZERO),
         };
         self.tally.decided(pending.limits(), fate, delay, decided);
         let client = if fate == Fate::Passed { None } else { decided.client() };

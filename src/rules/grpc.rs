@@ -4,11 +4,14 @@
 //! ("gRPC over HTTP/2", Trailers-Only). A response without one has the status that its HTTP status code maps to.
 
 use std::fmt;
+use std::time::Duration;
 
 use http::{HeaderName, StatusCode};
 
 /// Name of the header that carries the status of a call.
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+/// Name of the header that carries the time for which a client waits.
+pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Number and name of every status, indexed by number ("Status codes and their use in gRPC").
 const STATUSES: [(&str, &str); 17] = [
@@ -140,6 +143,24 @@ pub enum CallStatus {
     Known(GrpcStatus),
 }
 
+/// Parses `TimeoutValue TimeoutUnit`: up to eight digits and one of `H M S m u n`.
+pub fn parse_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(count * 3600),
+        b'M' => Duration::from_secs(count * 60),
+        b'S' => Duration::from_secs(count),
+        b'm' => Duration::from_millis(count),
+        b'u' => Duration::from_micros(count),
+        b'n' => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +176,18 @@ mod tests {
             let status = GrpcStatus::from_name(name).unwrap();
             assert_eq!(status.as_str(), code.to_string());
             assert_eq!(status.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn grpc_timeout_has_up_to_eight_digits_and_one_unit() {
+        let read = |text: &str| parse_timeout(text.as_bytes());
+        assert_eq!(read("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(read("100m"), Some(Duration::from_millis(100)));
+        assert_eq!(read("99999999u"), Some(Duration::from_micros(99_999_999)));
+        assert_eq!(read("7n"), Some(Duration::from_nanos(7)));
+        for wrong in ["", "S", "1", "1s", "-1S", "1.5S", "999999999S", "1 S"] {
+            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 

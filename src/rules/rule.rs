@@ -16,6 +16,7 @@ use super::matcher::{Match, Matcher};
 use super::pattern::Route;
 use super::remote_limit::RemoteLimit;
 use super::shared_limit::SharedLimit;
+use super::wait::WaitPolicy;
 use crate::identify::Attributes;
 use crate::limiter::algorithm::conversion::OnChange;
 use crate::limiter::check_options::{DelayPolicy, OnDenied};
@@ -84,6 +85,8 @@ pub struct LimitAction {
     pub cost_model: CostModel,
     /// What happens to requests that exceed a limit.
     pub throttle: Throttle,
+    /// How requests wait in a queue for room, with [`Throttle::Wait`].
+    pub wait: Option<Box<WaitPolicy>>,
     /// Share of the keys for which the rule is enforced; it is in shadow mode for the others.
     pub enforced_share: EnforcedShare,
     /// Maximum number of requests per key in flight.
@@ -142,6 +145,7 @@ impl Default for LimitAction {
             limits: Box::default(),
             cost_model: CostModel::fixed(1),
             throttle: Throttle::default(),
+            wait: None,
             enforced_share: EnforcedShare::default(),
             in_flight: None,
             ban: None,
@@ -213,6 +217,8 @@ pub enum Throttle {
     },
     /// They are delayed until the limit has room.
     Delay(DelayPolicy),
+    /// They wait in a queue until the limit has room.
+    Wait,
     /// The limit grows up to a multiple of itself while the upstream has headroom.
     Elastic(ElasticRange),
 }
@@ -225,6 +231,7 @@ impl fmt::Display for Throttle {
             Self::Soft { margin, delay: None } => write!(f, "soft {margin}"),
             Self::Soft { margin, delay: Some(delay) } => write!(f, "soft {margin}, delay {delay:?}"),
             Self::Delay(slack) => write!(f, "delay {slack}"),
+            Self::Wait => f.write_str("wait"),
             Self::Elastic(stretch) => write!(f, "elastic {stretch}"),
         }
     }
@@ -251,6 +258,11 @@ impl Rule {
             Action::Limit(limiting) => limiting.shared(),
             Action::Allow | Action::Deny => None,
         }
+    }
+
+    /// Returns how requests wait in a queue for room; `None` if they do not.
+    pub fn wait(&self) -> Option<&WaitPolicy> {
+        self.action.limiting()?.wait.as_deref()
     }
 
     /// Whether the rule applies to a request, and by which route.

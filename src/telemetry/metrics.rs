@@ -18,13 +18,14 @@ mod rule;
 mod store;
 mod summary;
 mod upstream;
+mod waits;
 mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use metrics::Counter;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 pub use self::alerts::AlertMetrics;
 pub use self::connection_setup::ProxyProtocolOutcome;
@@ -45,6 +46,8 @@ use self::upstream::UpstreamRegistry;
 pub use self::upstream::{
     ClusterMetrics, ClusterView, EndpointMetrics, HostView, UpstreamCounts, UpstreamOutcome, UpstreamOverflow,
 };
+use self::waits::WaitRegistry;
+pub use self::waits::{WaitMetrics, WaitRejection, WaitingGuard};
 pub use self::worker::{InProgressGuard, WorkerMetrics};
 use self::worker::{ListenerCounts, WorkerCounts};
 use crate::engine::overrides::OverrideKind;
@@ -166,6 +169,7 @@ struct MetricTotals<'a> {
     upstreams: Vec<(Box<str>, UpstreamCounts)>,
     clusters: Vec<(Box<str>, Arc<ClusterMetrics>)>,
     rules: Vec<(Box<str>, DecisionCounts)>,
+    waits: MutexGuard<'a, WaitRegistry>,
 }
 
 impl MetricTotals<'_> {
@@ -180,6 +184,7 @@ pub struct Metrics {
     listeners: Box<[Box<str>]>,
     workers: Mutex<Vec<Arc<WorkerCounts>>>,
     rules: Mutex<RuleRegistry>,
+    waits: Mutex<WaitRegistry>,
     upstreams: Mutex<UpstreamRegistry>,
     rls: OnceLock<Arc<RlsStats>>,
     remotes: Mutex<RemoteRegistry>,
@@ -194,6 +199,7 @@ impl Metrics {
             listeners: listeners.iter().map(|name| Box::from(*name)).collect(),
             workers: Mutex::default(),
             rules: Mutex::default(),
+            waits: Mutex::default(),
             upstreams: Mutex::default(),
             rls: OnceLock::new(),
             remotes: Mutex::default(),
@@ -211,6 +217,11 @@ impl Metrics {
     /// Returns the counters of a rule; they continue across reloads. Takes a lock, so call it at configuration time.
     pub fn rule(&self, name: &str) -> RuleMetrics {
         self.rules.lock().get_or_insert(name)
+    }
+
+    /// Returns the metrics of a rule's queues, which all workers share; they continue across reloads.
+    pub fn wait(&self, rule: &str) -> Arc<WaitMetrics> {
+        self.waits.lock().get_or_insert(rule)
     }
 
     /// Returns the counts of a rule so far; zeros if it was never registered.
@@ -335,6 +346,7 @@ impl Metrics {
             upstreams: upstream_totals,
             clusters,
             rules,
+            waits: self.waits.lock(),
         }
     }
 }

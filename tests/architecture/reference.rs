@@ -95,10 +95,14 @@ fn normalised_path(path: &str) -> String {
     path.replace("[]", "").replace("upstreams.", "upstream.")
 }
 
-/// Returns the keys that need a row. The rows of `match` also document `except` and the `match` of an upstream.
+/// Returns the keys that need a row. The rows of `match` also document `except` and the `match` of an upstream, and those
+/// of `key` the key of flows.
 fn described_keys() -> BTreeMap<String, SchemaKey> {
-    let stands_for_itself =
-        |path: &str| !path.starts_with("rules.except.") && !path.starts_with("upstream.match.");
+    let stands_for_itself = |path: &str| {
+        const DOCUMENTED_ELSEWHERE: [&str; 3] =
+            ["rules.except.", "upstream.match.", "rules.throttle.wait.order.fair."];
+        !DOCUMENTED_ELSEWHERE.iter().any(|start| path.starts_with(start))
+    };
     let keys = schema_keys().into_iter().map(|(path, key)| (normalised_path(&path), key));
     keys.filter(|(path, _)| stands_for_itself(path)).collect()
 }

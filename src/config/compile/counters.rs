@@ -212,7 +212,7 @@ fn format_quota(quota: &Quota) -> String {
 /// excess requests are delayed or rejected may differ between rules.
 fn format_throttle(throttle: Throttle) -> String {
     match throttle {
-        Throttle::Hard | Throttle::Delay(_) => "hard".to_owned(),
+        Throttle::Hard | Throttle::Delay(_) | Throttle::Wait => "hard".to_owned(),
         Throttle::Soft { margin, .. } => Throttle::Soft { margin, delay: None }.to_string(),
         Throttle::Shadow | Throttle::Elastic(_) => throttle.to_string(),
     }

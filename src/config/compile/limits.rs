@@ -286,6 +286,7 @@ pub(super) fn check_cost(cost: u32, limits: &[RuleLimit], at: ConfigPath<'_>, re
 /// Returns the default burst of a queue: one, so that requests leave evenly spaced. `None` if the limit is
 /// not a queue.
 fn default_queue_burst(algorithm: Algorithm, throttle: Throttle) -> Option<NonZeroU32> {
-    let is_queue = algorithm == Algorithm::LeakyBucket && matches!(throttle, Throttle::Delay(_));
+    let is_queue =
+        algorithm == Algorithm::LeakyBucket && matches!(throttle, Throttle::Delay(_) | Throttle::Wait);
     is_queue.then_some(NonZeroU32::MIN)
 }

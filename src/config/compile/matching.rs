@@ -191,7 +191,7 @@ pub(super) fn compile_key(
     KeyTemplate(seen.into())
 }
 
-fn compile_key_part(
+pub(super) fn compile_key_part(
     raw: &raw::KeyPart,
     at: ConfigPath<'_>,
     context: &CompileContext<'_>,

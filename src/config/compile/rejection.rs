@@ -65,7 +65,7 @@ pub(super) fn compile(
 }
 
 /// The schema admits only numbers that are valid status codes.
-fn status_code(raw: Option<u16>, default: u16) -> StatusCode {
+pub(super) fn status_code(raw: Option<u16>, default: u16) -> StatusCode {
     StatusCode::from_u16(raw.unwrap_or(default)).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::context::{CompileContext, MatcherOwner};
 use super::{
     cost, counters, domain, given_keys, limit_scope, limits, map_items, matching, nested_networks, rejection,
-    remote_limit, throttle, windows,
+    remote_limit, throttle, wait, windows,
 };
 use crate::config::applicability::{self, CheckedRule, RuleKind};
 use crate::config::config_path::ConfigPath;
@@ -81,8 +81,9 @@ fn compile_rule(
             Some(matching::compile_except(except, at, context, report))
         })
     });
-    let rejection =
+    let mut rejection =
         rejection::compile(raw.on_limit.as_ref(), name, at.key("on_limit"), context.files, report);
+    wait::set_status(raw, &mut rejection, at, report);
     let action = match raw.action.unwrap_or_default() {
         raw::Action::Limit if report.is_reported(at.key("action")) => Action::Deny,
         raw::Action::Limit => Action::Limit(compile_limit_action(raw, &matcher, at, context, report)),
@@ -143,20 +144,23 @@ fn compile_limit_action(
     throttle::check_charge_timing(throttle, &cost_model, at.key("throttle"), report);
     let source = limit_scope::compile_source(raw, &key, at, context, report);
     let enforce = throttle::compile_enforced_share(raw, throttle, &key, at, report);
-    LimitAction {
+    let action = LimitAction {
         counter: counters::read_name(raw, at, report),
         key,
         on_missing: raw.on_missing.unwrap_or_default(),
         limits: limits.into(),
         cost_model,
         throttle,
+        wait: wait::compile(raw, at, context, report),
         enforced_share: enforce,
         in_flight: raw.in_flight,
         ban: throttle::compile_ban(raw.on_limit.as_ref(), at.key("on_limit"), report),
         on_denied: raw.on_denied.unwrap_or_default(),
         on_change: raw.on_change.unwrap_or_default(),
         source,
-    }
+    };
+    wait::check(raw, &action, at, report);
+    action
 }
 
 /// Adds a note for an `allow` or `deny` of every request, because other rules never apply then.

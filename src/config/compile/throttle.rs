@@ -34,12 +34,8 @@ fn compile_map(map: &raw::ThrottleMap, at: ConfigPath<'_>, report: &mut Diagnost
         .elastic
         .as_ref()
         .and_then(|raw| report.ok_or_report(at.key("elastic"), parse::elastic_factor(&raw.0)));
-    let (wait, wait_at) = match &map.wait {
-        Some(wait) => (wait.max.as_ref(), at.key("wait")),
-        None => (map.delay.as_ref(), at.key("delay")),
-    };
-    let wait_at = if map.wait.is_some() { wait_at.key("max") } else { wait_at };
-    let delay = wait.and_then(|wait| report.ok_or_report(wait_at, parse::delay(&wait.0)));
+    let delay = map.delay.as_ref();
+    let delay = delay.and_then(|delay| report.ok_or_report(at.key("delay"), parse::delay(&delay.0)));
     if report.is_reported(at.single_item()) {
         return Throttle::default();
     }
@@ -56,20 +52,26 @@ fn compile_map(map: &raw::ThrottleMap, at: ConfigPath<'_>, report: &mut Diagnost
         report.add_key_error(
             at.key(other),
             match (first, other) {
-                ("delay", "wait") => fault.with_hint("they mean the same"),
+                ("delay", "wait") => fault.with_hint("`delay` charges on arrival, `wait` when there is room"),
                 ("soft", "wait") => fault.with_hint("use `delay` with `soft`"),
                 _ => fault,
             },
         );
     }
     if map.queue.is_some() && (delay.is_none() || soft.is_some()) {
-        report.add_key_error(at.key("queue"), "`queue` needs `delay` or `wait`, without `soft`");
+        let fault = ValueError::new("`queue` needs `delay`, without `soft`");
+        let fault = match &map.wait {
+            Some(_) => fault.with_hint("write it into `wait`, as in `wait: { max: 2s, queue: 100 }`"),
+            None => fault,
+        };
+        report.add_key_error(at.key("queue"), fault);
     }
     match (soft, elastic, delay) {
         (Some(margin), None, delay) => Throttle::Soft { margin, delay },
         (None, Some(factor), None) => Throttle::Elastic(factor),
         (None, None, Some(delay)) => Throttle::Delay(DelayPolicy::new(delay, map.queue)),
         _ if other.is_some() => Throttle::default(),
+        _ if map.wait.is_some() => Throttle::Wait,
         _ => {
             let fault = ValueError::new("missing, expected `soft`, `delay`, `wait` or `elastic`");
             report.add_value_error(at, fault.with_hint("`throttle: hard` rejects requests over the limit"));
@@ -124,7 +126,7 @@ pub(super) fn apply_to_limits(
                     report.add_value_error(at.single_item(), format!("{error}, got {written}"));
                 }
             },
-            Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) => {}
+            Throttle::Hard | Throttle::Shadow | Throttle::Delay(_) | Throttle::Wait => {}
         }
     }
 }

@@ -36,9 +36,12 @@ pub fn throttle(text: &str) -> Result<Throttle, ValueError> {
         ("delay", Some(value)) => Ok(Throttle::Delay(DelayPolicy::new(delay(value)?, None))),
         ("elastic", Some(value)) => Ok(Throttle::Elastic(elastic_factor(value)?)),
         ("soft", None) => Err(missing_value(text, "soft 10%")),
-        ("delay" | "wait", None) => Err(missing_value("delay", "delay 500ms")),
+        ("delay", None) => Err(missing_value("delay", "delay 500ms")),
+        ("wait", None) => Err(unknown().with_hint("write the map `{ wait: { max: 2s } }`")),
         ("elastic", None) => Err(missing_value(text, "elastic 3x")),
-        ("wait", Some(value)) => Err(unknown().with_hint(format!("write `delay {value}`"))),
+        ("wait", Some(value)) => {
+            Err(unknown().with_hint(format!("write the map `{{ wait: {{ max: {value} }} }}`")))
+        }
         ("hard" | "shadow", Some(_)) => Err(unknown().with_hint(format!("write `{word}`"))),
         _ => Err(unknown().with_suggestion(nearest_name(word, THROTTLE_NAMES))),
     }

@@ -98,6 +98,13 @@ pub struct Factor(pub String);
 #[cfg_attr(test, schemars(extend("title" = "throttle", "examples" = ["hard", "shadow", "soft 10%", "delay 500ms", "elastic 3x"])))]
 pub struct ThrottleWords(pub String);
 
+/// Order of waiting requests: `fifo`, `lifo` or `fair by KEY`.
+#[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(transparent)]
+#[cfg_attr(test, schemars(extend("title" = "order", "examples" = ["fifo", "lifo", "fair by client_ip"])))]
+pub struct WaitOrderWords(pub String);
+
 /// An IP address or `localhost`, and a port. For a listener also `unix:` and the path of a socket.
 #[derive(Clone, Debug, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]

@@ -22,6 +22,9 @@ use crate::http1::read_buf::{ReadBuf, ReadSource};
 /// Response that makes a client send the body that it has held back (RFC 9110 section 15.2.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
+/// Maximum bytes that are read of a body while its request is held, to notice a closed connection.
+const MAX_READ_AHEAD: usize = 32 * 1024;
+
 /// A connection, and what is still to be read of the current request.
 #[derive(Debug)]
 pub struct ServerConn<S> {
@@ -187,6 +190,20 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
             Ok(0) => Poll::Ready(io::Error::from(MalformedMessage::Truncated).into()),
             Err(error) => Poll::Ready(error.into()),
         }
+    }
+
+    /// As [`Self::poll_client_closed`], while a request is held and nothing reads its body. At most [`MAX_READ_AHEAD`]
+    /// bytes of the body are read; if the client sends more, a closed connection is noticed only later.
+    pub fn poll_closed_while_held(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
+        while !self.decoder.is_complete() && self.read_buf.bytes.len() < MAX_READ_AHEAD {
+            let Some(stream) = &mut self.stream else { break };
+            match ready!(self.read_buf.poll_read(stream, cx)) {
+                Ok(1..) => {}
+                Ok(0) => return Poll::Ready(io::Error::from(MalformedMessage::Truncated).into()),
+                Err(error) => return Poll::Ready(error.into()),
+            }
+        }
+        self.poll_client_closed(cx)
     }
 
     /// Handles the rest of the request after its response. Ready with `true` when it has been read, and with `false` if

@@ -193,7 +193,10 @@ fn poll_while_handling(
     {
         return Poll::Ready(error.into());
     }
-    conn.poll_client_closed(cx)
+    match connection.timer.holds_request() {
+        true => conn.poll_closed_while_held(cx),
+        false => conn.poll_client_closed(cx),
+    }
 }
 
 /// Queues interim responses of the upstream before anything else that is written.

@@ -199,6 +199,11 @@ impl ConnectionTimer {
         self.request.get().is_some_and(|request| request.awaits_response())
     }
 
+    /// HTTP/1.1: whether the request is held before it is forwarded.
+    pub(in crate::proxy) fn holds_request(&self) -> bool {
+        self.request.get().is_some_and(|request| request.is_paused())
+    }
+
     /// Registers the task to wake when a timeout expires.
     pub(in crate::proxy) fn register_waker(&self, waker: &Waker) {
         store(&self.waker, waker);

@@ -113,6 +113,11 @@ impl RequestTimer {
         self.response_timeout.suspend();
     }
 
+    /// Returns whether the timeouts are paused.
+    pub(in crate::proxy) fn is_paused(&self) -> bool {
+        self.response_timeout.is_suspended()
+    }
+
     /// Resumes the timeouts of a delayed request.
     pub(in crate::proxy) fn resume_timeouts(&self) {
         self.response_timeout.clear();

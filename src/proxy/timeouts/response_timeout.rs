@@ -87,6 +87,11 @@ impl ResponseTimeout {
         self.short_timer.take();
     }
 
+    /// Returns whether the timeouts are paused.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.due.get() == Some(ResponseDeadline::NEVER)
+    }
+
     /// Adds a timeout that starts at tick `now`; the earliest one applies.
     pub(super) fn add(&self, timeout: Timeout, now: u32) {
         if timeout.time <= MAX_SHORT_TIMEOUT {

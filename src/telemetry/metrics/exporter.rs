@@ -115,6 +115,7 @@ impl PrometheusExporter {
         families.push(delays);
         let durations = totals.upstreams.iter().map(|(name, upstream)| (&**name, &upstream.response_time));
         families.push(render_histograms(&families::UPSTREAM_DURATION, "upstream", durations));
+        families.push(totals.waits.render_waits());
         families.push(remote::render_durations(remote_services));
         families.push(render_cpu_seconds(process));
         families.retain(|family| !family.is_empty());
@@ -206,6 +207,7 @@ impl MetricRegistry {
             let keys = scrape.keys_per_rule.get(rule).copied().unwrap_or(0);
             self.set_gauge(&families::LIMITER_KEYS, &[("rule", rule)], keys as f64);
         }
+        totals.waits.fill(self);
         for (country, decisions) in totals.counts.countries.iter() {
             for (outcome, count) in decisions.by_outcome() {
                 let labels = [("country", country.as_str()), ("outcome", outcome)];

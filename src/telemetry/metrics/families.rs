@@ -154,6 +154,16 @@ pub(super) static DECISIONS: Family = counter(
     "weir_decisions_total",
     "Decisions of each rule, for the requests that it applies to, by outcome.",
 );
+pub(super) static WAITING: Family =
+    gauge("weir_wait_queue_requests", "Requests that wait in a queue for room in a limit, by rule.");
+pub(super) static WAIT_TIME: Family = histogram(
+    "weir_wait_seconds",
+    "Time from the arrival of a request to its admission, by rule; only admitted requests that waited in a queue.",
+);
+pub(super) static WAIT_REJECTIONS: Family = counter(
+    "weir_wait_rejections_total",
+    "Requests rejected by a rule with a queue, by reason: queue_full, evicted, no_time or expired.",
+);
 pub(super) static GEO_DECISIONS: Family = counter(
     "weir_geo_decisions_total",
     "Decided requests by the country of the client and whether a rule rejected them.",

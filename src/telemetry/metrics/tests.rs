@@ -172,6 +172,7 @@ fn every_metric_has_help_a_type_and_a_conventional_name() {
     metrics.record_initial_config(1, Timestamp::from_secs(1_000_000));
     metrics.rls_stats();
     metrics.fetches();
+    drop(metrics.wait("per-ip").start_wait());
     let text = metrics.render(&scrape());
     let names_after = |prefix| -> BTreeSet<&str> {
         text.lines().filter_map(|line| line.strip_prefix(prefix)?.split(' ').next()).collect()

@@ -1,0 +1,49 @@
+//! Requests that are held before their limits decide: until the store responds, or until a queue admits them.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::waiting::{Hold, HoldEnd};
+use super::{AppliedLimits, LimitsView, leases, waiting};
+use crate::limiter::timestamp::Timestamp;
+use crate::rules::RuleIndex;
+use crate::throttle;
+
+/// The limits of a request that has to be held before they decide.
+#[derive(Debug)]
+pub struct HeldLimits<'a> {
+    view: &'a Rc<LimitsView>,
+    limits: &'a mut AppliedLimits,
+}
+
+impl<'a> HeldLimits<'a> {
+    pub(super) const fn new(view: &'a Rc<LimitsView>, limits: &'a mut AppliedLimits) -> Self {
+        Self { view, limits }
+    }
+
+    /// Holds the request through `hold`, and decides. `hold` returns the time, and why the request is no longer held.
+    /// Returns the delay of an admitted request that `hold` has not performed yet.
+    ///
+    /// # Errors
+    /// The rule that rejects the request, and its `retry-after`.
+    pub async fn resolve(
+        self,
+        mut hold: impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
+    ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
+        let Self { view, limits } = self;
+        let has_waited = limits.wait.is_some();
+        if has_waited {
+            waiting::resolve(view, limits, &mut hold).await;
+        } else {
+            leases::resolve(view, limits, &mut hold).await;
+        }
+        limits.record_copied_if_decided(view);
+        match throttle::resolve(&limits.decision) {
+            throttle::ThrottleAction::Delay(delay) if !has_waited => Ok(Some(delay)),
+            throttle::ThrottleAction::Forward | throttle::ThrottleAction::Delay(_) => Ok(None),
+            throttle::ThrottleAction::Reject { position: by, retry_after } => {
+                Err((limits.rule(by), retry_after))
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Requests that wait in a queue for room in the limits of their rules.
+//!
+//! A request that finds room, and no other request before it, does not get further than
+//! [`AppliedLimits::decide_on_arrival`]. Otherwise it joins the queue of a counter without room, and the proxy holds it.
+//! It is charged nothing until it is the first of the queue and all its limits have room. A request that cannot be
+//! admitted in time is rejected at once.
+
+mod request;
+mod turn;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+pub(super) use self::request::WaitingRequest;
+pub use self::turn::{Hold, HoldEnd};
+use self::turn::{Turn, TurnEvent};
+use super::{AppliedLimits, LimitsView, leases};
+use crate::identify::Attributes;
+use crate::limiter::algorithm::Outcome;
+use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDenied};
+use crate::limiter::decision::{Enforcement, Verdict};
+use crate::limiter::quota::Quota;
+use crate::limiter::timestamp::Timestamp;
+use crate::limiter::wait_queue::Ticket;
+use crate::limiter::wait_queue::pace::{Pace, PaceSlot};
+use crate::rules::selection::{CheckRole, SelectedCheck};
+use crate::rules::wait::WaitPolicy;
+use crate::telemetry::metrics::WaitRejection;
+
+/// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
+/// when units come back; this is for changes without a notification.
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum time after which it tries again to get units from the store.
+const STORE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// Time for which a request may be charged ahead. Timers have a resolution of a millisecond and may be late.
+const SHORT_DELAY: Duration = Duration::from_millis(4);
+
+/// What follows from an attempt to be admitted.
+enum WaitStep {
+    /// The decision is final.
+    Final,
+    /// The store is being queried.
+    Lease,
+    /// The request waits in a queue for this event, at most for this time.
+    Turn(TurnEvent, Duration),
+}
+
+impl LimitsView {
+    /// Returns how requests wait for the limit of a check; `None` if they do not, or if the rule is not enforced.
+    fn wait_for(&self, selected: &SelectedCheck) -> Option<&WaitPolicy> {
+        let is_enforced = selected.check.enforcement == Enforcement::Enforced;
+        self.policy.rules.get(selected.rule).filter(|_| is_enforced)?.wait()
+    }
+
+    /// Whether a request with these checks may have to wait.
+    pub(super) fn may_wait(&self, selected: &[SelectedCheck]) -> bool {
+        !self.waits.is_empty() && selected.iter().any(|one| self.wait_for(one).is_some())
+    }
+
+    /// Returns the pace of the limit of a check, if its rule has one and no shorter limit.
+    fn pace_of(&self, all: &[SelectedCheck], one: &SelectedCheck, now: Timestamp) -> Option<Pace> {
+        let mode = self.wait_for(one)?.pace?;
+        let quota_of = |one: &SelectedCheck| {
+            let is_rate = matches!(one.role, CheckRole::Limit(_));
+            let in_force = self.limiter.quota_in_force(one.check.handle, one.check.key, now);
+            in_force.filter(|_| is_rate)
+        };
+        let quota = quota_of(one)?;
+        let others = all.iter().filter(|other| other.rule == one.rule && other.role != one.role);
+        let is_shortest =
+            others.filter_map(quota_of).all(|other| quota.window().nanos() <= other.window().nanos());
+        is_shortest.then(|| Pace::new(mode, &quota, self.limiter.fleet().instances))
+    }
+}
+
+impl AppliedLimits {
+    /// Decides the limits of a request that may have to wait. Afterwards it is decided, or waits, or leases are pending.
+    pub(super) fn decide_on_arrival(&mut self, view: &LimitsView, request: &Attributes<'_>) {
+        let now = self.decided_at;
+        let mut line = None;
+        if !view.limiter.queues().is_empty() {
+            let new = line.insert(WaitingRequest::new(view, &self.selected, request, now));
+            if let Some(position) = new.position_behind(view, &self.selected) {
+                self.peek(view, now);
+                if !self.is_rejected_by_another(view) {
+                    return self.start_waiting(view, line, request, position);
+                }
+            }
+        }
+        let position = match self.attempt(view, now) {
+            Some((position, _)) => {
+                self.peek(view, now);
+                if self.is_rejected_by_another(view) {
+                    // It cannot be paced, and is not to wait for a rejection.
+                    return self.check_again(view, now);
+                }
+                Some(position)
+            }
+            None => self.position_without_room(view),
+        };
+        if let Some(position) = position {
+            self.awaited_leases.clear();
+            self.start_waiting(view, line, request, position);
+        }
+    }
+
+    fn start_waiting(
+        &mut self,
+        view: &LimitsView,
+        line: Option<WaitingRequest>,
+        request: &Attributes<'_>,
+        position: usize,
+    ) {
+        let now = self.decided_at;
+        let line = line.unwrap_or_else(|| WaitingRequest::new(view, &self.selected, request, now));
+        self.wait = Some(Box::new(line));
+        if self.join(view, position, now).is_none() {
+            self.wait = None;
+        }
+    }
+
+    /// Decides without charging anything.
+    fn peek(&mut self, view: &LimitsView, now: Timestamp) {
+        self.decision = view.limiter.peek(self.selected.iter().map(|one| one.check), now);
+    }
+
+    /// Takes a place in the pace of the limits, and decides. Returns the position of a check whose pace has no room, and
+    /// the time until it has.
+    fn attempt(&mut self, view: &LimitsView, now: Timestamp) -> Option<(usize, Duration)> {
+        let queues = view.limiter.queues();
+        let mut reserved = SmallVec::<[(usize, Duration); 1]>::new();
+        for (position, one) in self.selected.iter().enumerate() {
+            let Some(pace) = view.pace_of(&self.selected, one, now) else { continue };
+            match queues.reserve_pace(one.check.counter_id(), &pace, now) {
+                PaceSlot::Taken(delay) => reserved.push((position, delay)),
+                PaceSlot::After(wait) => {
+                    for (position, _) in reserved {
+                        queues.cancel_pace(self.selected[position].check.counter_id(), false, now);
+                    }
+                    return Some((position, wait));
+                }
+            }
+        }
+        self.check_again(view, now);
+        if view.policy.rules.is_shared() && self.decision.verdicts().iter().any(Verdict::needs_lease) {
+            leases::acquire_leases(view, self, Duration::ZERO);
+        }
+        let is_rejected = self.decision.is_rejected();
+        for (position, delay) in reserved {
+            if is_rejected {
+                let is_reached = self.decision.verdicts()[position].exceeds();
+                queues.cancel_pace(self.selected[position].check.counter_id(), is_reached, now);
+            } else if delay > self.decision.verdicts()[position].delay() {
+                self.decision.set_delay(position, delay);
+            }
+        }
+        None
+    }
+
+    /// Whether a rule for which the request does not wait rejects it.
+    fn is_rejected_by_another(&self, view: &LimitsView) -> bool {
+        let checked = self.selected.iter().zip(self.decision.verdicts());
+        checked
+            .filter(|(_, verdict)| verdict.rejects() && !verdict.awaits_lease())
+            .any(|(one, verdict)| verdict.is_banned() || view.wait_for(one).is_none())
+    }
+
+    /// Returns the position of the check for which the request has to wait longest; `None` if it is admitted, or rejected
+    /// for good.
+    fn position_without_room(&self, view: &LimitsView) -> Option<usize> {
+        if self.is_rejected_by_another(view) {
+            return None;
+        }
+        let checked = self.selected.iter().zip(self.decision.verdicts()).enumerate();
+        let waits = checked.filter(|(_, (one, verdict))| verdict.rejects() && view.wait_for(one).is_some());
+        waits.max_by_key(|(_, (_, verdict))| verdict.retry_after()).map(|(position, _)| position)
+    }
+
+    /// Joins the queue of the check at `position`, unless the request is in it. Rejects the request and returns `None` if
+    /// that is not possible.
+    fn join(&mut self, view: &LimitsView, position: usize, now: Timestamp) -> Option<()> {
+        let (one, verdict) = (&self.selected[position], &self.decision.verdicts()[position]);
+        let joined = self.wait.as_mut()?.join(view, one, verdict, now);
+        match joined {
+            Ok(()) => {
+                self.allow_short_delay(position);
+                Some(())
+            }
+            Err(reason) => {
+                self.reject_waiting(view, position, reason, now);
+                None
+            }
+        }
+    }
+
+    /// Rejects the request, because it cannot wait for the limit of the check at `position`.
+    fn reject_waiting(&mut self, view: &LimitsView, position: usize, reason: WaitRejection, now: Timestamp) {
+        self.peek(view, now);
+        self.decided_at = now;
+        let one = &self.selected[position];
+        let verdict = &self.decision.verdicts()[position];
+        let time =
+            self.wait.as_ref().map_or(Duration::ZERO, |line| line.time_until_place(view, one, verdict, now));
+        if let Some(metrics) = view.wait_metrics(one.rule) {
+            metrics.record_rejection(reason);
+        }
+        self.decision.reject(position, time);
+    }
+}
+
+/// Holds a waiting request until its limits admit it, or until it has waited too long.
+pub(super) async fn resolve(
+    view: &Rc<LimitsView>,
+    limits: &mut AppliedLimits,
+    hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
+) {
+    let mut now = limits.decided_at;
+    loop {
+        let held = match limits.progress(view, now) {
+            WaitStep::Final => break,
+            WaitStep::Lease => Hold::Lease(std::mem::take(&mut limits.awaited_leases)),
+            WaitStep::Turn(event, timeout) => match limits.wait.as_ref().and_then(|line| line.ticket()) {
+                Some(ticket) => Hold::Turn(Turn { ticket, event, timeout }),
+                None => break,
+            },
+        };
+        let end;
+        (now, end) = hold(held).await;
+        if end == HoldEnd::Evicted {
+            limits.evict(view, now);
+            break;
+        }
+    }
+    let Some(line) = limits.wait.take() else { return };
+    if limits.decision.is_rejected() {
+        return;
+    }
+    let delay = limits.decision.delay();
+    let waited = now.since(line.since()).saturating_add(delay);
+    for (position, one) in limits.selected.iter().enumerate().filter(|(_, one)| line.has_waited(one.rule)) {
+        limits.decision.set_delay(position, waited);
+        if let Some(metrics) = view.wait_metrics(one.rule) {
+            metrics.record_wait(waited);
+        }
+    }
+    drop(line);
+    if !delay.is_zero() {
+        hold(Hold::Delay(delay)).await;
+    }
+}
+
+impl AppliedLimits {
+    /// Decides a waiting request again.
+    fn progress(&mut self, view: &LimitsView, now: Timestamp) -> WaitStep {
+        self.remove_uninstalled_limits(view);
+        let Some(line) = &mut self.wait else { return WaitStep::Final };
+        if let Some(position) = line.position_behind(view, &self.selected) {
+            return self.wait_turn(view, position, TurnEvent::First, None, now);
+        }
+        if let Some((position, wait)) = self.attempt(view, now) {
+            return self.wait_turn(view, position, TurnEvent::Notified, Some(wait), now);
+        }
+        let Some(position) = self.position_without_room(view) else {
+            // A shared limit of a rule without a queue may still be pending.
+            return if self.awaited_leases.is_empty() { WaitStep::Final } else { WaitStep::Lease };
+        };
+        let retry = retry_time(&self.decision.verdicts()[position]);
+        match self.wait_turn(view, position, TurnEvent::Notified, retry, now) {
+            WaitStep::Turn(TurnEvent::Notified, _) if !self.awaited_leases.is_empty() => WaitStep::Lease,
+            progress => {
+                self.awaited_leases.clear();
+                progress
+            }
+        }
+    }
+
+    /// Makes the request wait in the queue of the check at `position`. The limit is expected to have room after `retry`, if
+    /// that is known.
+    fn wait_turn(
+        &mut self,
+        view: &LimitsView,
+        position: usize,
+        event: TurnEvent,
+        retry: Option<Duration>,
+        now: Timestamp,
+    ) -> WaitStep {
+        if self.join(view, position, now).is_none() {
+            return WaitStep::Final;
+        }
+        let Some(line) = &mut self.wait else { return WaitStep::Final };
+        let left = line.time_left(self.selected[position].rule, now);
+        if left.is_zero() {
+            self.reject_waiting(view, position, WaitRejection::Expired, now);
+            return WaitStep::Final;
+        }
+        let is_first = line.ticket().is_some_and(Ticket::is_first);
+        if event == TurnEvent::First || !is_first {
+            return WaitStep::Turn(TurnEvent::First, left);
+        }
+        if retry.is_some_and(|retry| retry > left) {
+            self.reject_waiting(view, position, WaitRejection::NoTime, now);
+            return WaitStep::Final;
+        }
+        let timeout = retry.unwrap_or(MAX_RETRY_INTERVAL).min(MAX_RETRY_INTERVAL).min(left);
+        WaitStep::Turn(TurnEvent::Notified, timeout)
+    }
+
+    /// Lets the limiter charge the request a few milliseconds ahead, after which it is forwarded, if units come back faster
+    /// than timers fire.
+    fn allow_short_delay(&mut self, position: usize) {
+        let verdict = &self.decision.verdicts()[position];
+        let is_fast = verdict.quota().is_some_and(|quota| {
+            let limit = quota.limit();
+            let interval = limit.period.nanos() / u64::from(limit.count.get()).max(1);
+            quota.algorithm().can_delay() && u128::from(interval) < SHORT_DELAY.as_nanos()
+        });
+        let one = &mut self.selected[position];
+        let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
+        if is_fast && matches!(one.role, CheckRole::Limit(_)) {
+            let role = CounterRole::Delay(DelayPolicy::new(SHORT_DELAY, None));
+            one.check.options = Some(CheckOptions { group, role, on_denied: OnDenied::Free });
+        }
+    }
+
+    /// Rejects a request that has lost its place.
+    fn evict(&mut self, view: &LimitsView, now: Timestamp) {
+        let counter = self.wait.as_ref().and_then(|line| line.ticket()).map(Ticket::counter);
+        let position = self.selected.iter().position(|one| Some(one.check.counter_id()) == counter);
+        self.reject_waiting(view, position.unwrap_or_default(), WaitRejection::Evicted, now);
+    }
+
+    /// Removes the limits that a reload has removed; they no longer hold the request.
+    fn remove_uninstalled_limits(&mut self, view: &LimitsView) {
+        let queues = view.limiter.queues();
+        let is_gone =
+            |one: &SelectedCheck| view.wait_for(one).is_some() && !queues.is_installed(one.check.handle.id);
+        if self.selected.iter().any(is_gone) {
+            self.selected.retain(|one| !is_gone(one));
+            if let Some(line) = &mut self.wait {
+                line.leave();
+            }
+            self.peek(view, self.decided_at);
+        }
+    }
+}
+
+/// Returns the time after which the limit may have room; `None` if that is not known.
+fn retry_time(verdict: &Verdict) -> Option<Duration> {
+    let is_leased = verdict.quota().is_some_and(Quota::is_leased);
+    match verdict.outcome {
+        Outcome::Conform => Some(Duration::ZERO),
+        // The request costs more than the limit ever admits.
+        Outcome::Exceed { retry_after: None } => Some(Duration::MAX),
+        Outcome::Exceed { retry_after: Some(wait) } if is_leased => Some(wait.max(STORE_RETRY_INTERVAL)),
+        // Only reservations and permits of other requests are in the way.
+        Outcome::Exceed { retry_after: Some(Duration::ZERO) } => None,
+        Outcome::Exceed { retry_after: Some(wait) } => Some(wait),
+    }
+}

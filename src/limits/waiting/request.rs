@@ -1,0 +1,167 @@
+//! A waiting request: its deadlines, and its place in a queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::identify::Attributes;
+use crate::limiter::decision::Verdict;
+use crate::limiter::reservation::ChargeTiming;
+use crate::limiter::timestamp::Timestamp;
+use crate::limiter::wait_queue::{Arrival, Ticket, WaitQueues};
+use crate::limits::LimitsView;
+use crate::rules::RuleIndex;
+use crate::rules::selection::SelectedCheck;
+use crate::telemetry::metrics::{WaitRejection, WaitingGuard};
+
+/// State of a request that waits.
+#[derive(Debug)]
+pub(in crate::limits) struct WaitingRequest {
+    queues: Arc<WaitQueues>,
+    since: Timestamp,
+    rules: SmallVec<[WaitingRule; 1]>,
+    place: Option<QueuePlace>,
+}
+
+/// A request under one of the rules for which it may wait.
+#[derive(Debug)]
+struct WaitingRule {
+    rule: RuleIndex,
+    arrival: Arrival,
+    /// When the request stops waiting.
+    until: Timestamp,
+    /// Whether it has been in a queue of the rule.
+    has_waited: bool,
+}
+
+/// QueuePlace of a request in a queue.
+#[derive(Debug)]
+struct QueuePlace {
+    ticket: Ticket,
+    _counted: Option<WaitingGuard>,
+}
+
+impl WaitingRequest {
+    /// Creates the state of a request that has arrived at `now`.
+    pub(super) fn new(
+        view: &LimitsView,
+        selected: &[SelectedCheck],
+        request: &Attributes<'_>,
+        now: Timestamp,
+    ) -> Self {
+        let queues = Arc::clone(view.limiter.queues());
+        let sequence = queues.next_arrival();
+        let mut rules = SmallVec::<[WaitingRule; 1]>::new();
+        for one in selected {
+            let Some(policy) = view.wait_for(one) else { continue };
+            if rules.last().is_none_or(|last| last.rule != one.rule) {
+                rules.push(WaitingRule {
+                    rule: one.rule,
+                    arrival: policy.arrival(request, sequence, view.limiter.hasher()),
+                    until: now.saturating_add(policy.max_wait(request.headers)),
+                    has_waited: false,
+                });
+            }
+        }
+        Self { queues, since: now, rules, place: None }
+    }
+
+    /// Returns when the request arrived.
+    pub(super) const fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// Returns whether it has been in a queue of the rule.
+    pub(super) fn has_waited(&self, rule: RuleIndex) -> bool {
+        self.rule(rule).is_some_and(|rule| rule.has_waited)
+    }
+
+    /// Returns the time for which the request may still wait for a rule.
+    pub(in crate::limits) fn time_left(&self, rule: RuleIndex, now: Timestamp) -> Duration {
+        self.rule(rule).map_or(Duration::ZERO, |rule| rule.until.since(now))
+    }
+
+    /// Returns its place in a queue, if it has one.
+    pub(super) fn ticket(&self) -> Option<&Ticket> {
+        self.place.as_ref().map(|place| &place.ticket)
+    }
+
+    /// Leaves the queue.
+    pub(super) fn leave(&mut self) {
+        self.place = None;
+    }
+
+    /// Returns the position of a check in whose queue another request comes first.
+    pub(super) fn position_behind(&self, view: &LimitsView, selected: &[SelectedCheck]) -> Option<usize> {
+        selected.iter().position(|one| {
+            view.wait_for(one).zip(self.rule(one.rule)).is_some_and(|(policy, rule)| {
+                let counter = one.check.counter_id();
+                self.queues.is_behind(counter, policy.queue(), &rule.arrival, self.ticket())
+            })
+        })
+    }
+
+    /// Joins the queue of a check with this verdict, unless the request is in it.
+    ///
+    /// # Errors
+    /// Why it cannot wait there.
+    pub(super) fn join(
+        &mut self,
+        view: &LimitsView,
+        one: &SelectedCheck,
+        verdict: &Verdict,
+        now: Timestamp,
+    ) -> Result<(), WaitRejection> {
+        let counter = one.check.counter_id();
+        if self.ticket().is_some_and(|ticket| ticket.counter() == counter) {
+            return Ok(());
+        }
+        let Some((policy, rule)) = view.wait_for(one).zip(self.rule(one.rule)) else {
+            return Err(WaitRejection::NoTime);
+        };
+        let (arrival, settings, left) = (rule.arrival, policy.queue(), rule.until.since(now));
+        let ahead = self.queues.ahead(counter, settings, &arrival);
+        if left.is_zero() || predicted_wait(one, verdict, ahead, now) > left {
+            return Err(WaitRejection::NoTime);
+        }
+        // Left first: a request waits in one queue at a time.
+        self.place = None;
+        let joined = self.queues.join(counter, settings, &arrival);
+        let ticket = joined.map_err(|_| WaitRejection::QueueFull)?;
+        let counted = view.wait_metrics(one.rule).map(|metrics| metrics.start_wait());
+        self.place = Some(QueuePlace { ticket, _counted: counted });
+        if let Some(rule) = self.rules.iter_mut().find(|rule| rule.rule == one.rule) {
+            rule.has_waited = true;
+        }
+        Ok(())
+    }
+
+    /// Returns the time until a request like this one is likely to be admitted within the maximum wait.
+    pub(super) fn time_until_place(
+        &self,
+        view: &LimitsView,
+        one: &SelectedCheck,
+        verdict: &Verdict,
+        now: Timestamp,
+    ) -> Duration {
+        let Some((policy, rule)) = view.wait_for(one).zip(self.rule(one.rule)) else { return Duration::ZERO };
+        let ahead = self.queues.ahead(one.check.counter_id(), policy.queue(), &rule.arrival);
+        let wait = predicted_wait(one, verdict, ahead, now);
+        // The request is charged if it is sent again when its wait is short enough.
+        if ahead < policy.max_queued as usize { wait.saturating_sub(policy.max) } else { wait }
+    }
+
+    fn rule(&self, rule: RuleIndex) -> Option<&WaitingRule> {
+        self.rules.iter().find(|waiting| waiting.rule == rule)
+    }
+}
+
+/// Returns a lower bound of the wait behind `ahead` requests, which are assumed to cost as much as this one.
+fn predicted_wait(one: &SelectedCheck, verdict: &Verdict, ahead: usize, now: Timestamp) -> Duration {
+    match one.check.charge_timing {
+        ChargeTiming::OnArrival => verdict.min_wait_behind(ahead, one.check.cost, now),
+        // Requests before this one may release their units, or hold them for any time.
+        ChargeTiming::OnResponse | ChargeTiming::WhileInFlight => verdict.retry_after(),
+    }
+}

@@ -1,0 +1,77 @@
+//! What a held request waits for: its turn in a queue, the store, or the end of a short delay.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use crate::limiter::wait_queue::{Evicted, Ticket};
+use crate::store::lease_wait::LeaseWaits;
+
+/// What a request is held for.
+#[derive(Debug)]
+pub enum Hold<'a> {
+    /// Responses of the store.
+    Lease(LeaseWaits),
+    /// Its turn in a queue.
+    Turn(Turn<'a>),
+    /// A delay, after which it is forwarded.
+    Delay(Duration),
+}
+
+/// Turn of a request in a queue.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    pub(super) ticket: &'a Ticket,
+    pub(super) event: TurnEvent,
+    /// Maximum time to wait for the event.
+    pub(super) timeout: Duration,
+}
+
+/// Event for which a request waits in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TurnEvent {
+    /// It becomes the first of the queue.
+    First,
+    /// Units come back, or the limit changes.
+    Notified,
+}
+
+/// Why a request is no longer held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldEnd {
+    /// It is to be decided again.
+    Ready,
+    /// The store had no units.
+    NoUnits,
+    /// It has lost its place in a full queue.
+    Evicted,
+}
+
+impl Hold<'_> {
+    /// Completes when the request is to be decided again.
+    pub async fn wait(self) -> HoldEnd {
+        match self {
+            Self::Lease(waits) => match waits.wait_all().await {
+                true => HoldEnd::Ready,
+                false => HoldEnd::NoUnits,
+            },
+            Self::Turn(turn) => match turn.wait().await {
+                Ok(()) => HoldEnd::Ready,
+                Err(Evicted) => HoldEnd::Evicted,
+            },
+            Self::Delay(delay) => {
+                tokio::time::sleep(delay).await;
+                HoldEnd::Ready
+            }
+        }
+    }
+}
+
+impl Turn<'_> {
+    async fn wait(self) -> Result<(), Evicted> {
+        let event = poll_fn(|cx| match self.event {
+            TurnEvent::First => self.ticket.poll_first(cx),
+            TurnEvent::Notified => self.ticket.poll_notified(cx),
+        });
+        tokio::time::timeout(self.timeout, event).await.unwrap_or(Ok(()))
+    }
+}
