@@ -55,3 +55,4 @@ mod tracing;
 mod unix_sockets;
 mod upgrades;
 mod upstreams;
+mod waiting;
