@@ -40,6 +40,7 @@ use crate::config::{AdminToken, Config, Diagnostic, load_bootstrap};
 use crate::deferred::handle::DeferredHandle;
 use crate::drain::DrainManager;
 use crate::forward_proxy::identity::ProxyIdentity;
+use crate::limiter::timestamp::Timestamp;
 use crate::limiter::{self, Limiter};
 use crate::listener;
 use crate::listener::socket::{self, Socket};
@@ -221,15 +222,8 @@ fn build_app(
     reload: ReloadHandle,
     identity: ProxyIdentity,
 ) -> Result<RunningApp, AppError> {
-    let now = clock.now();
     let mut state_file = config.state_file.as_ref().map(StateFile::new);
-    let limiter = match state_file.as_mut().and_then(|keeper| keeper.restore(config.max_keys, now)) {
-        Some(limiter) => limiter,
-        None => {
-            Limiter::new(limiter::LimiterSettings { max_keys: config.max_keys, secret: generate_secret()? })
-        }
-    };
-    let limiter = Arc::new(limiter);
+    let limiter = Arc::new(create_limiter(config, state_file.as_mut(), clock.now())?);
     let names: Vec<&str> = config.listeners.iter().map(|listener| &*listener.name).collect();
     let metrics = Metrics::new(&names);
     let access_logs = Arc::new(AccessLogManager::default());
@@ -295,6 +289,21 @@ fn build_app(
         is_admin_on_loopback: config.admin.address.ip().is_loopback(),
         tracer_guard,
     })
+}
+
+/// Creates the limiter, with the counters of the state file if there is one.
+fn create_limiter(
+    config: &Config,
+    state_file: Option<&mut StateFile>,
+    now: Timestamp,
+) -> Result<Limiter, AppError> {
+    match state_file.and_then(|keeper| keeper.restore(config.max_keys, now)) {
+        Some(limiter) => Ok(limiter),
+        None => Ok(Limiter::new(limiter::LimiterSettings {
+            max_keys: config.max_keys,
+            secret: generate_secret()?,
+        })),
+    }
 }
 
 /// Draws the secret that keys are hashed with, if no state file contains one.

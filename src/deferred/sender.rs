@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use self::pace::Pace;
+use self::pace::SendPace;
 use super::handle::{DeferredHandle, DeferredRule, Dispatch, MAX_REPORTS, Reporter};
 use super::held::{HeldCall, HeldCalls};
 use super::outcome::{ResponseVerdict, SendOutcome, SendReport, evaluate};
@@ -60,7 +60,7 @@ pub(super) struct CallSender {
     held: HeldCalls,
     /// The call about which the limit has not decided.
     undecided: Option<u64>,
-    pace: Pace,
+    pace: SendPace,
     is_taking: bool,
     inspected: Box<str>,
     next_inspection: Instant,
@@ -89,7 +89,7 @@ impl CallSender {
             is_stopping: false,
             held: HeldCalls::default(),
             undecided: None,
-            pace: Pace::new(now),
+            pace: SendPace::new(now),
             is_taking: false,
             inspected: "-".into(),
             next_inspection: now,

@@ -26,7 +26,7 @@ const MIN_LIMIT_PAUSE: Duration = Duration::from_millis(1);
 
 /// State of a sender's pace.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct SendPace {
     /// Nothing is sent before this time.
     paused_until: Instant,
     /// Nothing is taken before this time.
@@ -41,7 +41,7 @@ pub(super) struct Pace {
     failures: u32,
 }
 
-impl Pace {
+impl SendPace {
     pub(super) const fn new(now: Instant) -> Self {
         Self { paused_until: now, next_take: now, target: 1, idle_takes: 0, store_failures: 0, failures: 0 }
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_sender_that_runs_dry_takes_more_and_one_without_room_takes_less() {
         let now = Instant::now();
-        let mut pace = Pace::new(now);
+        let mut pace = SendPace::new(now);
         for _ in 0..10 {
             pace.taken(now, pace.target(), pace.target(), true, None);
         }
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn an_upstream_that_fails_gets_one_call_at_a_time_with_pauses() {
         let now = Instant::now();
-        let mut pace = Pace::new(now);
+        let mut pace = SendPace::new(now);
         (1..MAX_FAILURES).for_each(|_| pace.failed(now, SECOND, 300 * SECOND));
         assert!(pace.may_send(now, 100));
         pace.failed(now, SECOND, 300 * SECOND);
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn next_retry_shortens_the_pause_of_an_idle_sender() {
         let now = Instant::now();
-        let mut pace = Pace::new(now);
+        let mut pace = SendPace::new(now);
         (0..10).for_each(|_| pace.taken(now, 1, 0, true, None));
         assert!(pace.next_take() >= now + SECOND / 2);
         pace.taken(now, 1, 0, true, Some(SECOND / 10));

@@ -196,12 +196,7 @@ impl MetricRegistry {
             self.set_gauge(&families::UPSTREAM_ENDPOINTS, &[name], view.hosts.len() as f64);
             self.set_gauge(&families::UPSTREAM_ENDPOINTS_HEALTHY, &[name], healthy as f64);
         }
-        for (file, CertificateValidity { not_before, expires }) in &scrape.certificates {
-            let remaining = *expires as f64 - scrape.now.as_secs() as f64;
-            self.set_gauge(&families::CERTIFICATE_EXPIRY, &[("certificate", file)], remaining);
-            self.set_gauge(&families::CERTIFICATE_EXPIRY_TIME, &[("certificate", file)], *expires as f64);
-            self.set_gauge(&families::CERTIFICATE_NOT_BEFORE, &[("certificate", file)], *not_before as f64);
-        }
+        self.set_certificates(scrape);
         self.set_counter(&families::REQUESTS_MALFORMED, &[], totals.counts.malformed_requests.get());
         for (limit, count) in LOAD_SHED_LABELS.iter().zip(&totals.counts.load_shed) {
             self.set_counter(&families::OVERLOAD_REJECTED, &[("limit", limit)], count.get());
@@ -249,6 +244,15 @@ impl MetricRegistry {
         self.set_counter(&families::PANICS, &[], panics::count());
         self.set_gauge(&families::PROCESS_START, &[], scrape.start_time.as_secs_f64());
         self.set_process(process);
+    }
+
+    fn set_certificates(&self, scrape: &Scrape) {
+        for (file, CertificateValidity { not_before, expires }) in &scrape.certificates {
+            let remaining = *expires as f64 - scrape.now.as_secs() as f64;
+            self.set_gauge(&families::CERTIFICATE_EXPIRY, &[("certificate", file)], remaining);
+            self.set_gauge(&families::CERTIFICATE_EXPIRY_TIME, &[("certificate", file)], *expires as f64);
+            self.set_gauge(&families::CERTIFICATE_NOT_BEFORE, &[("certificate", file)], *not_before as f64);
+        }
     }
 
     fn set_listener(&self, name: &str, listener: &ListenerCounts) {
