@@ -38,6 +38,7 @@ use crate::rules::cost::RequestEnd;
 use crate::rules::deferral::DeferredRequest;
 use crate::rules::selection::Selection;
 use crate::telemetry::metrics::DecisionOutcome;
+use crate::telemetry::spans::context::TraceContext;
 use crate::upstream::Upstream;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::outgoing::OutgoingRequest;
@@ -56,10 +57,8 @@ pub(super) fn handle(
     body: DownstreamBody,
 ) -> ResponseFuture<impl Future<Output = DownstreamResponse> + use<>> {
     let worker = &connection.worker;
-    let view = worker.view();
-    let now = worker.shared.clock.now();
-    let (mut context, admission) = admit(connection, &mut head, now, &view);
-    let trace = start_log(&mut context, &head, &view);
+    let (view, now) = (worker.view(), worker.shared.clock.now());
+    let (mut context, trace, admission) = admit(connection, &mut head, now, &view);
     if let Err(by) = admission {
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);
         return ready(local_reply::overloaded(context, by, pending));
@@ -137,13 +136,13 @@ pub(super) fn handle(
 }
 
 /// Admits a request unless it is shed: starts its timer, and counts it. An extended CONNECT is converted to the
-/// equivalent HTTP/1.1 upgrade.
+/// equivalent HTTP/1.1 upgrade. Also returns the trace context of a request without a span.
 fn admit(
     connection: &Rc<DownstreamConnection>,
     head: &mut request::Parts,
     now: Timestamp,
     view: &Rc<GenerationView>,
-) -> (Box<RequestContext>, Result<(), LoadShed>) {
+) -> (Box<RequestContext>, Option<TraceContext>, Result<(), LoadShed>) {
     let worker = &connection.worker;
     let is_extended_connect = headers::extended_connect::convert_request(head, || worker.random());
     let timer = connection.start_request(head.version, view.stream_idle_timeout);
@@ -151,6 +150,7 @@ fn admit(
         worker.metrics.request_started(connection.listener);
     }
     let mut context = RequestContext::new(connection, timer, now);
+    let trace = start_log(&mut context, head, view);
     context.is_grpc = grpc::is_grpc_call(head);
     context.upgrade.is_extended_connect = is_extended_connect;
     let admission = worker.shared.overload.acquire_request().map(|permit| context.permit = permit);
@@ -158,7 +158,7 @@ fn admit(
         worker.metrics.record_load_shed(by);
         connection.reject_stored(OVERLOAD_PAUSE);
     }
-    (context, admission)
+    (context, trace, admission)
 }
 
 /// Validates the head of a request, and removes headers that the client must not set.

@@ -37,13 +37,13 @@ pub(super) struct LogWriter {
 
 #[derive(Debug, Default)]
 struct LineQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<LineQueueState>,
     /// Wakes the thread, and at its end those that wait for that.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct QueueState {
+struct LineQueueState {
     batch: Batch,
     /// Lines that the thread is writing.
     lines_in_progress: usize,
@@ -138,7 +138,7 @@ impl LogWriter {
         self.queue.changed.wait_while_for(&mut state, |state| !state.has_ended, FLUSH_TIMEOUT);
     }
 
-    fn close(&self) -> parking_lot::MutexGuard<'_, QueueState> {
+    fn close(&self) -> parking_lot::MutexGuard<'_, LineQueueState> {
         let mut state = self.queue.state.lock();
         state.is_closed = true;
         self.queue.changed.notify_all();
@@ -177,7 +177,7 @@ impl LineQueue {
         let mut state = self.state.lock();
         state.lines_in_progress = 0;
         self.changed.wait_while(&mut state, |state| state.batch.is_empty() && !state.is_closed);
-        let is_gathering = |state: &mut QueueState| {
+        let is_gathering = |state: &mut LineQueueState| {
             !state.batch.is_full() && state.batch.reopen_at.is_none() && !state.is_closed
         };
         self.changed.wait_while_for(&mut state, is_gathering, BATCH_INTERVAL);

@@ -21,14 +21,14 @@ const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Queue of spans, and counters of exported and dropped ones.
 #[derive(Debug)]
 pub(super) struct SpanQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<SpanQueueState>,
     /// Wakes the exporter, and at its end those that wait for that.
     changed: Condvar,
     metrics: SpanMetrics,
 }
 
 #[derive(Debug, Default)]
-struct QueueState {
+struct SpanQueueState {
     /// All but the last are full.
     batches: VecDeque<SpanBatch>,
     /// Spans in all batches.
@@ -46,7 +46,7 @@ pub(super) struct SpanBatch {
     pub(super) spans: usize,
 }
 
-impl QueueState {
+impl SpanQueueState {
     fn has_full_batch(&self) -> bool {
         self.batches.front().is_some_and(|batch| batch.spans >= MAX_BATCH_SIZE)
     }
@@ -90,7 +90,7 @@ impl SpanQueue {
     pub(super) fn next_batch(&self) -> Option<SpanBatch> {
         let mut state = self.state.lock();
         self.changed.wait_while(&mut state, |state| state.spans == 0 && !state.is_closed);
-        let is_gathering = |state: &mut QueueState| !state.has_full_batch() && !state.is_closed;
+        let is_gathering = |state: &mut SpanQueueState| !state.has_full_batch() && !state.is_closed;
         self.changed.wait_while_for(&mut state, is_gathering, BATCH_INTERVAL);
         let batch = state.batches.pop_front()?;
         state.spans = state.spans.saturating_sub(batch.spans);

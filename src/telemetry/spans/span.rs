@@ -91,16 +91,16 @@ pub(super) fn write_span(
     otlp::push_integer(span, 6, KIND_SERVER);
     otlp::push_fixed64(span, 7, start);
     otlp::push_fixed64(span, 8, entry.start.saturating_add(entry.duration).as_nanos());
-    Attributes(span).push_all(entry, details, method);
+    SpanAttributes(span).push_all(entry, details, method);
     let is_error = entry.status.is_none_or(|status| status.is_server_error());
     otlp::push_bytes(span, 15, if is_error { STATUS_ERROR } else { STATUS_UNSET });
     otlp::push_span_flags(span, FLAG_SAMPLED | FLAG_HAS_IS_REMOTE | parent.map_or(0, |_| FLAG_IS_REMOTE));
 }
 
 /// Writes the attributes of a span.
-struct Attributes<'a>(&'a mut Vec<u8>);
+struct SpanAttributes<'a>(&'a mut Vec<u8>);
 
-impl Attributes<'_> {
+impl SpanAttributes<'_> {
     fn push_all(&mut self, entry: &AccessLogEntry<'_>, details: &SpanDetails<'_>, method: &str) {
         let (path, query) =
             entry.path.split_once('?').map_or((entry.path, None), |(path, query)| (path, Some(query)));
