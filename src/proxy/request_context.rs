@@ -44,7 +44,7 @@ pub(super) struct RequestContext {
     pub(super) forwarded_at: Timestamp,
     /// When the client stops waiting, if it has sent a deadline.
     pub(super) deadline: Option<Timestamp>,
-    /// Time until the head of the upstream's response arrived.
+    /// Time until the head of the upstream's response arrived, in the last attempt.
     pub(super) upstream_time: Duration,
     /// Retries made, and whether another one was prevented only by their maximum.
     pub(super) retries: u32,

@@ -201,6 +201,7 @@ pub(in crate::proxy) async fn with_request_timeout<F: Future + Unpin>(
 /// Counts one attempt. If it is dropped before its end, the client has abandoned it.
 pub(super) struct UpstreamAttempt {
     pub(super) endpoint: Rc<Endpoint>,
+    started_at: Timestamp,
     ended: bool,
 }
 
@@ -210,10 +211,15 @@ impl UpstreamAttempt {
             log.upstream = Some(Rc::clone(&endpoint));
         }
         endpoint.metrics().request_started();
+        // The first attempt starts when the request is ready, so that the clock is not read again.
+        let started_at = match context.retries {
+            0 => context.forwarded_at,
+            _ => context.connection.worker.shared.clock.now(),
+        };
         if let Some(followed) = &mut context.followed {
-            followed.sent(context.connection.worker.shared.clock.now());
+            followed.sent(started_at);
         }
-        Self { endpoint, ended: false }
+        Self { endpoint, started_at, ended: false }
     }
 
     /// Moves to another endpoint after this one could not be reached or has not begun with the request. Fails if there
@@ -249,7 +255,7 @@ impl UpstreamAttempt {
         metrics.request_ended(outcome);
         if let Ok(response) = result {
             let now = context.connection.worker.shared.clock.now();
-            let took = now.since(context.forwarded_at);
+            let took = now.since(self.started_at);
             if context.followed.is_some() {
                 record_signals(response, context, now);
             }
