@@ -425,9 +425,13 @@ const TESTED_ELSEWHERE: [&str; 2] =
 
 #[test]
 fn every_recipe_is_tested() {
-    let tests =
-        [include_str!("recipes.rs"), include_str!("recipes/core.rs"), include_str!("recipes/providers.rs")]
-            .concat();
+    let tests = [
+        include_str!("recipes.rs"),
+        include_str!("recipes/concurrency.rs"),
+        include_str!("recipes/core.rs"),
+        include_str!("recipes/providers.rs"),
+    ]
+    .concat();
     let headings = GUIDES.iter().flat_map(|page| page.lines());
     let untried = headings.filter_map(|line| line.strip_prefix("## "));
     let untried: Vec<_> = untried
