@@ -134,6 +134,14 @@ impl WaitQueues {
         shard.queues.get(&counter).map_or(0, |queue| queue.ahead(settings.order, arrival))
     }
 
+    /// Returns the number of requests in the queue of `counter` that can be admitted now, as far as their pace permits.
+    pub(super) fn demand(&self, counter: CounterId) -> u32 {
+        if self.is_empty() {
+            return 0;
+        }
+        self.shard(counter).queues.get(&counter).map_or(0, CounterQueue::demand)
+    }
+
     /// Takes a place in the pace of `counter`; [`Self::cancel_pace`] returns it.
     pub fn reserve_pace(&self, counter: CounterId, pace: &Pace, now: Timestamp) -> PaceSlot {
         let mut shard = self.shard(counter);

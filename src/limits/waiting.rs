@@ -32,8 +32,10 @@ use crate::telemetry::metrics::WaitRejection;
 /// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
 /// when units come back; this is for changes without a notification.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum time after which it tries again to get units from the store.
+/// Time after which it tries again to get units from the store, if the store has not reported when there are any.
 const STORE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// Minimum time after which it tries again otherwise.
+const MIN_STORE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What follows from an attempt to be admitted.
 enum WaitStep {
@@ -368,8 +370,12 @@ impl Room {
             (Outcome::Conform, _) => at(Duration::ZERO),
             // The request costs more than the limit ever admits.
             (Outcome::Exceed { retry_after: None }, _) => at(Duration::MAX),
+            // The store has not reported a time.
+            (Outcome::Exceed { retry_after: Some(wait) }, _) if is_leased && wait.as_nanos() <= 1 => {
+                at(STORE_RETRY_INTERVAL)
+            }
             (Outcome::Exceed { retry_after: Some(wait) }, _) if is_leased => {
-                at(wait.max(STORE_RETRY_INTERVAL))
+                at(wait.max(MIN_STORE_RETRY_INTERVAL))
             }
             // Only reservations and permits of other requests are in the way.
             (Outcome::Exceed { retry_after: Some(Duration::ZERO) }, _) => None,

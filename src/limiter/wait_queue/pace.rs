@@ -156,6 +156,12 @@ impl Pacer {
         }
     }
 
+    /// Returns the number of places that may be taken at one time.
+    pub(super) fn places_ahead(&self) -> u32 {
+        let ahead = saturating_nanos(LOOKAHEAD) / saturating_nanos(self.interval).max(1);
+        u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(1)
+    }
+
     /// Whether the state is that of a new pacer, or nearly so.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         now > self
