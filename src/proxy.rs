@@ -20,6 +20,7 @@ mod forward;
 mod forward_proxy;
 mod grpc;
 mod headers;
+mod held;
 mod local_reply;
 mod pipeline;
 mod request_context;

@@ -25,7 +25,7 @@ pub use self::lease_request::{LeaseGrant, LeaseRequest, ReturnedUnits, StoreCoun
 pub use self::status::{SharedCounterStatus, SharedLimitStatus};
 use super::algorithm::lease::{self, LeaseState};
 use super::decision::Verdict;
-use super::key::Fingerprint;
+use super::key::{CounterId, Fingerprint};
 use super::quota::Quota;
 use super::table::{LimitId, Shard, SlotLookup};
 use super::timestamp::Timestamp;
@@ -110,6 +110,8 @@ impl Limiter {
         limit: Option<u32>,
         now: Timestamp,
     ) -> LeaseOutcome {
+        // Before the shard is locked.
+        let queued = self.queues().demand(CounterId(key.words())).saturating_mul(cost);
         let mut shard = self.table.lock(self.table.shard_of(key));
         let Some(quota) = shard.quota(meter).filter(|quota| quota.is_leased()).copied() else {
             return LeaseOutcome::Unavailable;
@@ -139,6 +141,7 @@ impl Limiter {
             LeaseOutcome::Rejected(account.pauses_until.since(now))
         } else {
             account.need(cost, &quota, policy.is_exact);
+            account.queued = queued;
             LeaseOutcome::Requested(account.start_request(now))
         };
         let held = match outcome {

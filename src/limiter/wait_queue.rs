@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -23,6 +24,10 @@ use super::key::CounterId;
 use super::table::LimitId;
 use super::timestamp::Timestamp;
 
+/// Time for which the first request of a queue may be charged ahead. Timers have a resolution of a millisecond and are
+/// late under load, and no unit must be lost meanwhile. It is longer than [`pace::LOOKAHEAD`], so that the limiter does
+/// not reject what the pace admits.
+pub const CHARGE_AHEAD: Duration = Duration::from_millis(25);
 /// Number of shards. Requests of different counters rarely wait for the same lock.
 const SHARDS: usize = 64;
 /// Maximum number of paced counters in a shard. Requests of further counters are not paced.
@@ -127,6 +132,14 @@ impl WaitQueues {
     pub fn ahead(&self, counter: CounterId, settings: QueueSettings, arrival: &Arrival) -> usize {
         let shard = self.shard(counter);
         shard.queues.get(&counter).map_or(0, |queue| queue.ahead(settings.order, arrival))
+    }
+
+    /// Returns the number of requests in the queue of `counter` that can be admitted now, as far as their pace permits.
+    pub(super) fn demand(&self, counter: CounterId) -> u32 {
+        if self.is_empty() {
+            return 0;
+        }
+        self.shard(counter).queues.get(&counter).map_or(0, CounterQueue::demand)
     }
 
     /// Takes a place in the pace of `counter`; [`Self::cancel_pace`] returns it.

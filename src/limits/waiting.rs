@@ -23,8 +23,8 @@ use crate::limiter::check_options::{CheckOptions, CounterRole, DelayPolicy, OnDe
 use crate::limiter::decision::{Enforcement, Verdict};
 use crate::limiter::quota::Quota;
 use crate::limiter::timestamp::Timestamp;
-use crate::limiter::wait_queue::Ticket;
-use crate::limiter::wait_queue::pace::{Pace, PaceSlot};
+use crate::limiter::wait_queue::pace::{LOOKAHEAD, Pace, PaceSlot};
+use crate::limiter::wait_queue::{CHARGE_AHEAD, Ticket};
 use crate::rules::selection::{CheckRole, SelectedCheck};
 use crate::rules::wait::WaitPolicy;
 use crate::telemetry::metrics::WaitRejection;
@@ -32,10 +32,10 @@ use crate::telemetry::metrics::WaitRejection;
 /// Time after which the first request of a queue tries again, if it is unknown when there will be room. It is notified
 /// when units come back; this is for changes without a notification.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum time after which it tries again to get units from the store.
+/// Time after which it tries again to get units from the store, if the store has not reported when there are any.
 const STORE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
-/// Time for which a request may be charged ahead. Timers have a resolution of a millisecond and may be late.
-const SHORT_DELAY: Duration = Duration::from_millis(4);
+/// Minimum time after which it tries again otherwise.
+const MIN_STORE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What follows from an attempt to be admitted.
 enum WaitStep {
@@ -45,6 +45,15 @@ enum WaitStep {
     Lease,
     /// The request waits in a queue for this event, at most for this time.
     Turn(TurnEvent, Duration),
+}
+
+/// When a limit is expected to have room.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// Time after which the request is to be decided again.
+    retry: Duration,
+    /// Time for which it is then charged ahead.
+    ahead: Duration,
 }
 
 impl LimitsView {
@@ -153,7 +162,8 @@ impl AppliedLimits {
         let is_rejected = self.decision.is_rejected();
         for (position, delay) in reserved {
             if is_rejected {
-                let is_reached = self.decision.verdicts()[position].exceeds();
+                let verdict = &self.decision.verdicts()[position];
+                let is_reached = verdict.exceeds() && !verdict.awaits_lease();
                 queues.cancel_pace(self.selected[position].check.counter_id(), is_reached, now);
             } else if delay > self.decision.verdicts()[position].delay() {
                 self.decision.set_delay(position, delay);
@@ -187,10 +197,7 @@ impl AppliedLimits {
         let (one, verdict) = (&self.selected[position], &self.decision.verdicts()[position]);
         let joined = self.wait.as_mut()?.join(view, one, verdict, now);
         match joined {
-            Ok(()) => {
-                self.allow_short_delay(position);
-                Some(())
-            }
+            Ok(()) => Some(()),
             Err(reason) => {
                 self.reject_waiting(view, position, reason, now);
                 None
@@ -262,15 +269,17 @@ impl AppliedLimits {
         if let Some(position) = line.position_behind(view, &self.selected) {
             return self.wait_turn(view, position, TurnEvent::First, None, now);
         }
+        self.allow_charge_ahead(now);
         if let Some((position, wait)) = self.attempt(view, now) {
-            return self.wait_turn(view, position, TurnEvent::Notified, Some(wait), now);
+            let room = Room { retry: wait, ahead: LOOKAHEAD };
+            return self.wait_turn(view, position, TurnEvent::Notified, Some(room), now);
         }
         let Some(position) = self.position_without_room(view) else {
             // A shared limit of a rule without a queue may still be pending.
             return if self.awaited_leases.is_empty() { WaitStep::Final } else { WaitStep::Lease };
         };
-        let retry = retry_time(&self.decision.verdicts()[position]);
-        match self.wait_turn(view, position, TurnEvent::Notified, retry, now) {
+        let room = Room::of(&self.decision.verdicts()[position], self.selected[position].check.options);
+        match self.wait_turn(view, position, TurnEvent::Notified, room, now) {
             WaitStep::Turn(TurnEvent::Notified, _) if !self.awaited_leases.is_empty() => WaitStep::Lease,
             progress => {
                 self.awaited_leases.clear();
@@ -279,14 +288,14 @@ impl AppliedLimits {
         }
     }
 
-    /// Makes the request wait in the queue of the check at `position`. The limit is expected to have room after `retry`, if
+    /// Makes the request wait in the queue of the check at `position`. `room`: when the limit is expected to have room, if
     /// that is known.
     fn wait_turn(
         &mut self,
         view: &LimitsView,
         position: usize,
         event: TurnEvent,
-        retry: Option<Duration>,
+        room: Option<Room>,
         now: Timestamp,
     ) -> WaitStep {
         if self.join(view, position, now).is_none() {
@@ -302,27 +311,30 @@ impl AppliedLimits {
         if event == TurnEvent::First || !is_first {
             return WaitStep::Turn(TurnEvent::First, left);
         }
-        if retry.is_some_and(|retry| retry > left) {
+        if room.is_some_and(|room| room.retry.saturating_add(room.ahead) > left) {
             self.reject_waiting(view, position, WaitRejection::NoTime, now);
             return WaitStep::Final;
         }
-        let timeout = retry.unwrap_or(MAX_RETRY_INTERVAL).min(MAX_RETRY_INTERVAL).min(left);
+        let retry = room.map_or(MAX_RETRY_INTERVAL, |room| room.retry);
+        let timeout = retry.min(MAX_RETRY_INTERVAL).min(left);
         WaitStep::Turn(TurnEvent::Notified, timeout)
     }
 
-    /// Lets the limiter charge the request a few milliseconds ahead, after which it is forwarded, if units come back faster
-    /// than timers fire.
-    fn allow_short_delay(&mut self, position: usize) {
-        let verdict = &self.decision.verdicts()[position];
-        let is_fast = verdict.quota().is_some_and(|quota| {
-            let limit = quota.limit();
-            let interval = limit.period.nanos() / u64::from(limit.count.get()).max(1);
-            quota.algorithm().can_delay() && u128::from(interval) < SHORT_DELAY.as_nanos()
-        });
+    /// Lets the limiter charge the request up to [`CHARGE_AHEAD`] before its unit is there. The request is then delayed
+    /// until that time, and the next one is decided at once. Not beyond the end of its wait.
+    fn allow_charge_ahead(&mut self, now: Timestamp) {
+        let Some(line) = &self.wait else { return };
+        let Some(counter) = line.ticket().map(Ticket::counter) else { return };
+        let Some(position) = self.selected.iter().position(|one| one.check.counter_id() == counter) else {
+            return;
+        };
         let one = &mut self.selected[position];
-        let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
-        if is_fast && matches!(one.role, CheckRole::Limit(_)) {
-            let role = CounterRole::Delay(DelayPolicy::new(SHORT_DELAY, None));
+        let quota = self.decision.verdicts().get(position).and_then(Verdict::quota);
+        let can_delay = quota.is_some_and(|quota| quota.algorithm().can_delay());
+        if can_delay && matches!(one.role, CheckRole::Limit(_)) {
+            let group = u32::try_from(one.rule.0).unwrap_or(u32::MAX);
+            let ahead = CHARGE_AHEAD.min(line.time_left(one.rule, now));
+            let role = CounterRole::Delay(DelayPolicy::new(ahead, None));
             one.check.options = Some(CheckOptions { group, role, on_denied: OnDenied::Free });
         }
     }
@@ -349,16 +361,28 @@ impl AppliedLimits {
     }
 }
 
-/// Returns the time after which the limit may have room; `None` if that is not known.
-fn retry_time(verdict: &Verdict) -> Option<Duration> {
-    let is_leased = verdict.quota().is_some_and(Quota::is_leased);
-    match verdict.outcome {
-        Outcome::Conform => Some(Duration::ZERO),
-        // The request costs more than the limit ever admits.
-        Outcome::Exceed { retry_after: None } => Some(Duration::MAX),
-        Outcome::Exceed { retry_after: Some(wait) } if is_leased => Some(wait.max(STORE_RETRY_INTERVAL)),
-        // Only reservations and permits of other requests are in the way.
-        Outcome::Exceed { retry_after: Some(Duration::ZERO) } => None,
-        Outcome::Exceed { retry_after: Some(wait) } => Some(wait),
+impl Room {
+    /// Returns when the limit that rejects with this verdict may have room; `None` if that is not known.
+    fn of(verdict: &Verdict, options: Option<CheckOptions>) -> Option<Self> {
+        let is_leased = verdict.quota().is_some_and(Quota::is_leased);
+        let at = |retry| Some(Self { retry, ahead: Duration::ZERO });
+        match (verdict.outcome, options.map(|options| options.role)) {
+            (Outcome::Conform, _) => at(Duration::ZERO),
+            // The request costs more than the limit ever admits.
+            (Outcome::Exceed { retry_after: None }, _) => at(Duration::MAX),
+            // The store has not reported a time.
+            (Outcome::Exceed { retry_after: Some(wait) }, _) if is_leased && wait.as_nanos() <= 1 => {
+                at(STORE_RETRY_INTERVAL)
+            }
+            (Outcome::Exceed { retry_after: Some(wait) }, _) if is_leased => {
+                at(wait.max(MIN_STORE_RETRY_INTERVAL))
+            }
+            // Only reservations and permits of other requests are in the way.
+            (Outcome::Exceed { retry_after: Some(Duration::ZERO) }, _) => None,
+            (Outcome::Exceed { retry_after: Some(retry) }, Some(CounterRole::Delay(policy))) => {
+                Some(Self { retry, ahead: policy.max_delay() })
+            }
+            (Outcome::Exceed { retry_after: Some(wait) }, _) => at(wait),
+        }
     }
 }

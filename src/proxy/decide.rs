@@ -45,6 +45,27 @@ impl CachedFallbacks {
     }
 }
 
+/// Rejection of a request that was held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldRejection {
+    rule: RuleIndex,
+    /// Time after which the client may retry.
+    retry_after: Duration,
+}
+
+impl HeldRejection {
+    /// Records the rejection, and returns it with the limits of the request.
+    pub(super) fn of<'a>(
+        self,
+        context: &mut RequestContext,
+        pending: &'a mut PendingLimits,
+    ) -> LimitRejection<'a> {
+        let rejected = pending.rejection(self.rule, self.retry_after);
+        log_decision(context, rejected.limits, Some(self.rule), None);
+        rejected
+    }
+}
+
 /// Holds the request for its delay and until all sources of its limits have decided. Adds the headers that the upstream
 /// is to receive to `headers`.
 ///
@@ -59,15 +80,26 @@ pub(super) async fn resolve<'a>(
 ) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
     let delay = match pending.is_held() {
         false => delay,
-        true => match await_admission(view, context, pending, headers).await {
+        // Boxed, because few requests need this and every request's future would be larger.
+        true => match Box::pin(await_admission(view, context, pending, headers)).await {
             Ok(delay) => delay,
-            Err((rule, retry_after)) => {
-                let rejected = pending.rejection(rule, retry_after);
-                log_decision(context, rejected.limits, Some(rule), None);
-                return Err(rejected);
-            }
+            Err(rejection) => return Err(rejection.of(context, pending)),
         },
     };
+    resolve_admitted(view, context, pending, delay, headers).await
+}
+
+/// As [`resolve`], for a request that is not held, or no longer.
+///
+/// # Errors
+/// The reason why the request is rejected; its charges have been refunded.
+pub(super) async fn resolve_admitted<'a>(
+    view: &'a Rc<limits::LimitsView>,
+    context: &mut RequestContext,
+    pending: &'a mut PendingLimits,
+    delay: Option<Duration>,
+    headers: &mut HeaderMap,
+) -> Result<&'a mut AppliedLimits, LimitRejection<'a>> {
     let undecided = match pending.decision_source(view) {
         DecisionSource::Remote(undecided) => undecided,
         DecisionSource::Local(limits) => {
@@ -110,13 +142,13 @@ pub(super) async fn resolve<'a>(
 /// queues.
 ///
 /// # Errors
-/// The rule that rejects the request, and the time after which the client may retry.
-async fn await_admission(
+/// The request is rejected.
+pub(super) async fn await_admission(
     view: &Rc<limits::LimitsView>,
     context: &mut RequestContext,
     pending: &mut PendingLimits,
     headers: &mut HeaderMap,
-) -> Result<Option<Duration>, (RuleIndex, Duration)> {
+) -> Result<Option<Duration>, HeldRejection> {
     let delayed = pending.waits().then(|| DelayGuard::start(context));
     let Some(held) = pending.held(view) else { return Ok(None) };
     let hold_until = async |hold: Hold<'_>| {
@@ -127,8 +159,8 @@ async fn await_admission(
         context.forwarded_at = context.connection.worker.shared.clock.now();
         (context.forwarded_at, end)
     };
-    // Boxed for the same reason as above.
-    let delay = Box::pin(held.resolve(hold_until)).await?;
+    let resolved = held.resolve(hold_until).await;
+    let delay = resolved.map_err(|(rule, retry_after)| HeldRejection { rule, retry_after })?;
     drop(delayed);
     log_decision(context, pending.limits(), None, None);
     context.settlement = pending.settlement(view);

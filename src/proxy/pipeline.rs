@@ -21,6 +21,7 @@ use super::forward_proxy::NextHop;
 use super::grpc;
 use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
 use super::headers::{self, Expectation, Hop, InvalidRequest, RequestHeaderFlags};
+use super::held::{self, HeldRequest};
 use super::local_reply::{self, DownstreamResponse, PendingBody, closes_for_drain, with_connection_close};
 use super::request_context::{RequestContext, ResponseFlag, log_decision, propagate_trace, start_log};
 use super::response_future::ResponseFuture;
@@ -117,13 +118,64 @@ pub(super) fn handle(
     let (mut request, overrides) =
         prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
     propagate_trace(&context, trace.as_ref(), &mut request);
-    // Captured one by one: a struct around them would cost another move.
-    ResponseFuture::Forwarding(Box::pin(async move {
+    let expectation = flags.expectation();
+    if pending.is_held() {
+        let held =
+            HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
+        return ResponseFuture::Held(held::hold(held, |held, delay| {
+            let HeldRequest {
+                view,
+                context,
+                pending,
+                request,
+                body,
+                upstream,
+                overrides,
+                cached,
+                expectation,
+            } = held;
+            forwarding(view, context, pending, delay, request, body, upstream, overrides, cached, expectation)
+        }));
+    }
+    ResponseFuture::Forwarding(Box::pin(forwarding(
+        view,
+        context,
+        pending,
+        delay,
+        request,
+        body,
+        upstream,
+        overrides,
+        cached,
+        expectation,
+    )))
+}
+
+/// Returns the future that forwards a request which the limits counted here admit, and returns the response.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "captured one by one: a struct around them would cost another move"
+)]
+fn forwarding(
+    view: Rc<GenerationView>,
+    mut context: Box<RequestContext>,
+    mut pending: PendingLimits,
+    delay: Option<Duration>,
+    mut request: OutgoingRequest,
+    body: DownstreamBody,
+    upstream: Option<Rc<Upstream>>,
+    overrides: Option<Box<RequestOverrides>>,
+    cached: CachedFallbacks,
+    expectation: Expectation,
+) -> impl Future<Output = DownstreamResponse> + use<> {
+    async move {
         let request::Parts { method, headers, .. } = &mut request.head;
-        let limits = match decide::resolve(&view.limits, &mut context, &mut pending, delay, headers).await {
+        let resolved =
+            decide::resolve_admitted(&view.limits, &mut context, &mut pending, delay, headers).await;
+        let limits = match resolved {
             Ok(limits) => limits,
             Err(rejected) => {
-                let (view, unread) = (&view.limits, PendingBody::new(flags.expectation(), body));
+                let (view, unread) = (&view.limits, PendingBody::new(expectation, body));
                 return local_reply::rejected_remotely(context, view, &rejected, cached, method, unread);
             }
         };
@@ -132,7 +184,7 @@ pub(super) fn handle(
         let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
         let result = forward(upstream, &mut context, &mut request, body, overrides).await;
         respond(context, &view, upstream, limits, result)
-    }))
+    }
 }
 
 /// Admits a request unless it is shed: starts its timer, and counts it. An extended CONNECT is converted to the

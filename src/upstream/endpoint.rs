@@ -197,7 +197,7 @@ impl Endpoint {
             true => self.http2_pool.try_acquire().map(ConnectionKind::Http2),
             false => self
                 .http1_pool
-                .checkout()
+                .checkout_on_arrival()
                 .map(|connection| ConnectionKind::Http1 { connection, is_reused: true }),
         }
     }

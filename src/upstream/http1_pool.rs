@@ -109,8 +109,14 @@ impl Http1Pool {
         self.idle.borrow_mut().clear();
     }
 
+    /// As [`Self::checkout`], for a request that has just arrived. `None` if other requests wait, because idle connections
+    /// are then on their way to those.
+    pub(super) fn checkout_on_arrival(&self) -> Option<Box<Http1Connection>> {
+        if self.waiting.get() > 0 { None } else { self.checkout() }
+    }
+
     /// Returns an idle connection that appears to be open, and on which nothing has arrived since its last response.
-    pub(super) fn checkout(&self) -> Option<Box<Http1Connection>> {
+    fn checkout(&self) -> Option<Box<Http1Connection>> {
         let mut idle = self.idle.borrow_mut();
         while let Some(Idle { mut connection, .. }) = idle.pop() {
             if connection.has_no_input() {

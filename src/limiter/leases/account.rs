@@ -86,6 +86,8 @@ pub(in crate::limiter) struct LeaseAccount {
     seemed_too_much: bool,
     /// Units for waiting requests, since the last query.
     pub(super) needed: u32,
+    /// Units for all requests in the queue of the counter, at the last request that needed units.
+    pub(super) queued: u32,
     /// Whether the last grant was for waiting requests alone.
     is_grant_awaited: bool,
     /// Number of the latest such grants that expired before they were spent.
@@ -134,6 +136,7 @@ impl LeaseAccount {
             seemed_too_much: false,
             cut: None,
             needed: 0,
+            queued: 0,
             is_grant_awaited: false,
             late_grants: 0,
             rejected: 0,
@@ -261,13 +264,15 @@ impl LeaseAccount {
         let demanded = self.count_demand(left, now, period);
         let needed = std::mem::take(&mut self.needed).min(kind.capacity());
         let ahead = (self.demand_rate * period.as_secs_f64()).min(kind.max_leasable(max_validity));
+        let queued = self.take_queued(&kind, policy, max_validity).saturating_sub(needed);
         let has_too_much = std::mem::take(&mut self.has_too_much) || self.is_quiet;
         let may_wait = !policy.max_wait.is_zero();
         let few = if may_wait { MIN_AHEAD } else { 0.0 };
         let ahead = if ahead < few || has_too_much || policy.is_exact { 0.0 } else { ahead };
         let is_ahead = ahead > 0.0 || kind.is_permits() || !may_wait && !policy.is_exact;
         let arrival = policy.arrival(latency, self.late_grants);
-        let valid = kind.valid_for(needed, is_ahead, arrival, policy.is_exact);
+        let at_once = if is_ahead { needed } else { needed.saturating_add(queued) };
+        let valid = kind.valid_for(at_once, is_ahead, arrival, policy.is_exact);
         self.lead = if kind.is_permits() { valid / 2 } else { MAX_LEAD.min(valid / 4) };
         self.seemed_too_much = false;
         let (returned, left, requested) = if let StoreCounterKind::Permits { held, .. } = &mut kind {
@@ -277,7 +282,7 @@ impl LeaseAccount {
             (Lease::default(), *held, requested)
         } else {
             let (returned, left) = self.units_to_return(left, now);
-            let missing = (ahead as u32).saturating_sub(self.with_leases(left));
+            let missing = (ahead as u32).max(queued).saturating_sub(self.with_leases(left));
             (returned, left, missing.saturating_add(needed))
         };
         let there = self.with_leases(left);
@@ -303,6 +308,18 @@ impl LeaseAccount {
             period,
         };
         (request, self.slot(held, left, now))
+    }
+
+    /// Returns the units that the requests in the queue of the counter would spend at once. The store grants a part of
+    /// them if it does not have all, so that the queue of one instance takes no more than its share.
+    fn take_queued(&mut self, kind: &StoreCounterKind, policy: LeasePolicy, max_validity: Duration) -> u32 {
+        let queued = std::mem::take(&mut self.queued);
+        // Equal shares are computed for a period, which leases that are not granted ahead do not have.
+        let has_share = !policy.is_max_min || !max_validity.is_zero();
+        if kind.is_permits() || !has_share {
+            return 0;
+        }
+        queued.min(kind.max_leasable(max_validity) as u32)
     }
 
     /// Returns what the slot is to contain after a grant.

@@ -109,6 +109,12 @@ impl CounterQueue {
         self.waiting.contains_key(&rank)
     }
 
+    /// Returns the number of requests that can be admitted now, as far as their pace permits.
+    pub(super) fn demand(&self) -> u32 {
+        let waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+        self.pacer.as_ref().map_or(waiting, |pacer| waiting.min(pacer.places_ahead()))
+    }
+
     /// Returns a lower bound of the number of requests before one that joins now.
     pub(super) fn ahead(&self, order: QueueOrder, arrival: &Arrival) -> usize {
         let priority = usize::from(arrival.priority).min(PRIORITIES - 1);

@@ -40,6 +40,8 @@ pub struct Pace {
     pub expected: f64,
     /// Length of the window.
     pub window: Duration,
+    /// Whether the limit has no window, because its units come back one by one.
+    pub is_refilled: bool,
 }
 
 impl Pace {
@@ -49,13 +51,19 @@ impl Pace {
             if quota.is_leased() { (true, quota.store_quota()) } else { (false, *quota) };
         let limit = f64::from(quota.limit().count.get());
         let share = if is_shared { limit / f64::from(instances.get()) } else { limit };
-        Self { mode, limit, expected: share, window: Duration::from_nanos(quota.limit().period.nanos()) }
+        Self {
+            mode,
+            limit,
+            expected: share,
+            window: Duration::from_nanos(quota.limit().period.nanos()),
+            is_refilled: quota.algorithm().refills_continuously(),
+        }
     }
 }
 
-/// Time for which a place is taken ahead. Timers have a resolution of a millisecond and may be late, and no interval
-/// must be lost meanwhile.
-const LOOKAHEAD: Duration = Duration::from_millis(5);
+/// Time for which a place is taken ahead. Timers have a resolution of a millisecond and are late under load, and no
+/// interval must be lost meanwhile.
+pub const LOOKAHEAD: Duration = Duration::from_millis(20);
 
 /// Maximum factor by which intervals are shortened to make up for others without a request.
 const MAX_CATCH_UP: f64 = 2.0;
@@ -143,8 +151,15 @@ impl Pacer {
         self.used = (self.used - 1.0).max(0.0);
         self.next = self.next.saturating_sub(self.interval);
         if is_limit_reached {
-            self.reached_at.get_or_insert(now);
+            // A place that was taken ahead may be in the next window.
+            self.reached_at.get_or_insert(self.next.max(now));
         }
+    }
+
+    /// Returns the number of places that may be taken at one time.
+    pub(super) fn places_ahead(&self) -> u32 {
+        let ahead = saturating_nanos(LOOKAHEAD) / saturating_nanos(self.interval).max(1);
+        u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(1)
     }
 
     /// Whether the state is that of a new pacer, or nearly so.
@@ -189,7 +204,16 @@ impl Pacer {
     }
 
     fn adapt(&mut self, pace: &Pace) {
+        let max_budget = pace.limit.max(MIN_BUDGET);
+        if pace.is_refilled && pace.expected >= pace.limit {
+            // Nothing is to be learned: a limit without a window and without other instances has no room only because its
+            // burst is smaller than what the pace makes up for.
+            self.budget = max_budget;
+            return;
+        }
         let error = match self.reached_at {
+            // Without a window, what was admitted is the share, and the time at which there was no room says nothing.
+            Some(_) if pace.is_refilled => ((self.used - self.budget) / self.budget).clamp(-1.0, 0.0),
             Some(at) => -(self.window_end.since(at).as_secs_f64() / pace.window.as_secs_f64()).min(1.0),
             None if self.has_demand && self.used + 1.0 >= self.budget => PROBE,
             None => 0.0,
@@ -199,7 +223,8 @@ impl Pacer {
         self.last_error = error;
         // Half a window at most, in either direction.
         let budget = self.budget * (1.0 + change.clamp(-0.5, 0.5));
-        self.budget = budget.clamp(MIN_BUDGET, pace.limit.max(MIN_BUDGET));
+        let min_budget = if pace.is_refilled { self.used.clamp(MIN_BUDGET, max_budget) } else { MIN_BUDGET };
+        self.budget = budget.clamp(min_budget, max_budget);
     }
 }
 
@@ -209,5 +234,7 @@ fn window_end(now: Timestamp, window: Duration) -> Timestamp {
     Timestamp::from_nanos((now.as_nanos() / nanos).saturating_add(1).saturating_mul(nanos))
 }
 
+#[cfg(test)]
+mod bucket_tests;
 #[cfg(test)]
 mod tests;

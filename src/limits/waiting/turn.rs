@@ -50,7 +50,8 @@ impl Hold<'_> {
     /// Completes when the request is to be decided again.
     pub async fn wait(self) -> HoldEnd {
         match self {
-            Self::Lease(waits) => match waits.wait_all().await {
+            // Boxed: it is larger than the others, for which more requests wait.
+            Self::Lease(waits) => match Box::pin(waits.wait_all()).await {
                 true => HoldEnd::Ready,
                 false => HoldEnd::NoUnits,
             },

@@ -39,6 +39,27 @@ fn instances_that_share_a_limit_admit_all_waiting_requests_at_its_rate() {
 }
 
 #[test]
+fn queues_of_several_instances_use_a_shared_limit_with_a_small_burst() {
+    let store = Server::start();
+    let rule =
+        "{ name: q, key: [], limit: 500/s, burst: 5, scope: shared, throttle: { wait: { max: 60s } } }";
+    let fleet = [start_sharing(&store, rule), start_sharing(&store, rule)];
+    let clients: Vec<_> =
+        numbered(1600).iter().zip(fleet.iter().cycle()).map(|(request, weir)| send(weir, request)).collect();
+    let admitted = || fleet.iter().map(|weir| decisions(weir, "q", "delayed")).sum::<f64>();
+    // Once both have a queue, until one of them is nearly empty.
+    let [first, last] = [200.0, 1300.0].map(|count| {
+        wait::until_true("admitted requests", || admitted() >= count);
+        (admitted(), wait::now())
+    });
+    let [count, seconds] = [last.0 - first.0, (last.1 - first.1).as_secs_f64()];
+    // The pauses of this machine cost some.
+    assert!(count / seconds >= 0.85 * 500.0, "{count} in {seconds} s");
+    assert!(count / seconds <= 1.05 * 500.0, "{count} in {seconds} s");
+    assert!(statuses(clients).iter().all(|status| *status == 200));
+}
+
+#[test]
 fn units_that_the_store_does_not_have_in_time_are_not_waited_for() {
     let store = Server::start();
     let rule = "{ name: q, key: [], limit: 3/d, scope: { shared: exact, wait: 1s }, \

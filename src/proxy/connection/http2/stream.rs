@@ -68,18 +68,19 @@ pub(super) fn start_stream(
             }
         }
         ResponseFuture::Forwarding(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
+        ResponseFuture::Held(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
         ResponseFuture::Accepting(handling) => drop(tokio::task::spawn_local(stream.run(handling))),
     }
 }
 
 impl ServedStream {
     /// Serves the stream to its end.
-    async fn run(mut self, mut handling: Pin<Box<impl Future<Output = DownstreamResponse> + ?Sized>>) {
+    async fn run(mut self, mut handling: impl Future<Output = DownstreamResponse> + Unpin) {
         let started = poll_fn(|cx| {
             if self.is_stalled(cx) {
                 return Poll::Ready(None);
             }
-            if let Poll::Ready(reply) = handling.as_mut().poll(cx) {
+            if let Poll::Ready(reply) = Pin::new(&mut handling).poll(cx) {
                 return Poll::Ready(self.start_response(reply, cx).ok());
             }
             // The client may have reset the stream.
