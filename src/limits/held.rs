@@ -31,16 +31,20 @@ impl<'a> HeldLimits<'a> {
         mut hold: impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
     ) -> Result<Option<Duration>, (RuleIndex, Duration)> {
         let Self { view, limits } = self;
-        let has_waited = limits.wait.is_some();
-        if has_waited {
-            waiting::resolve(view, limits, &mut hold).await;
-        } else {
-            leases::resolve(view, limits, &mut hold).await;
-        }
+        let left = match limits.wait.is_some() {
+            true => Some(waiting::resolve(view, limits, &mut hold).await),
+            false => {
+                leases::resolve(view, limits, &mut hold).await;
+                None
+            }
+        };
         limits.record_copied_if_decided(view);
         match throttle::resolve(&limits.decision) {
-            throttle::ThrottleAction::Delay(delay) if !has_waited => Ok(Some(delay)),
-            throttle::ThrottleAction::Forward | throttle::ThrottleAction::Delay(_) => Ok(None),
+            throttle::ThrottleAction::Forward => Ok(None),
+            // The delay of a request that has waited includes its wait.
+            throttle::ThrottleAction::Delay(delay) => {
+                Ok(Some(left.unwrap_or(delay)).filter(|delay| !delay.is_zero()))
+            }
             throttle::ThrottleAction::Reject { position: by, retry_after } => {
                 Err((limits.rule(by), retry_after))
             }

@@ -220,12 +220,14 @@ impl AppliedLimits {
     }
 }
 
-/// Holds a waiting request until its limits admit it, or until it has waited too long.
+/// Holds a waiting request until its limits admit it, or until it has waited too long. Returns the time for which an
+/// admitted request is still to be delayed. It is not awaited here, because the request is charged already: the caller
+/// first takes over what must be settled if the client leaves meanwhile.
 pub(super) async fn resolve(
     view: &Rc<LimitsView>,
     limits: &mut AppliedLimits,
     hold: &mut impl AsyncFnMut(Hold<'_>) -> (Timestamp, HoldEnd),
-) {
+) -> Duration {
     let mut now = limits.decided_at;
     loop {
         let held = match limits.progress(view, now) {
@@ -243,10 +245,9 @@ pub(super) async fn resolve(
             break;
         }
     }
-    let Some(line) = limits.wait.take() else { return };
-    if limits.decision.is_rejected() {
-        return;
-    }
+    let Some(line) = limits.wait.take().filter(|_| !limits.decision.is_rejected()) else {
+        return Duration::ZERO;
+    };
     let delay = limits.decision.delay();
     let waited = now.since(line.since()).saturating_add(delay);
     for (position, one) in limits.selected.iter().enumerate().filter(|(_, one)| line.has_waited(one.rule)) {
@@ -255,10 +256,7 @@ pub(super) async fn resolve(
             metrics.record_wait(waited);
         }
     }
-    drop(line);
-    if !delay.is_zero() {
-        hold(Hold::Delay(delay)).await;
-    }
+    delay
 }
 
 impl AppliedLimits {

@@ -149,7 +149,7 @@ pub(super) async fn await_admission(
     pending: &mut PendingLimits,
     headers: &mut HeaderMap,
 ) -> Result<Option<Duration>, HeldRejection> {
-    let delayed = pending.waits().then(|| DelayGuard::start(context));
+    let waited = pending.waits().then(|| DelayGuard::start(context));
     let Some(held) = pending.held(view) else { return Ok(None) };
     let hold_until = async |hold: Hold<'_>| {
         // Not through `hold_request`, whose future has room for the held one twice.
@@ -161,13 +161,17 @@ pub(super) async fn await_admission(
     };
     let resolved = held.resolve(hold_until).await;
     let delay = resolved.map_err(|(rule, retry_after)| HeldRejection { rule, retry_after })?;
-    drop(delayed);
     log_decision(context, pending.limits(), None, None);
     context.settlement = pending.settlement(view);
     context.followed = pending.followed(view);
     for mark in pending.limits().mark_values(view) {
         context.recorder = None;
         headers.append(X_WEIR_OVER_LIMIT, mark);
+    }
+    if let Some(delay) = delay.filter(|_| waited.is_some()) {
+        // Charged ahead of its time. Its delay is counted together with its wait.
+        hold_request(context, tokio::time::sleep(delay)).await;
+        return Ok(None);
     }
     Ok(delay)
 }

@@ -1,4 +1,4 @@
-//! What a held request waits for: its turn in a queue, the store, or the end of a short delay.
+//! What a held request waits for: its turn in a queue, or the store.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -13,8 +13,6 @@ pub enum Hold<'a> {
     Lease(LeaseWaits),
     /// Its turn in a queue.
     Turn(Turn<'a>),
-    /// A delay, after which it is forwarded.
-    Delay(Duration),
 }
 
 /// Turn of a request in a queue.
@@ -59,10 +57,6 @@ impl Hold<'_> {
                 Ok(()) => HoldEnd::Ready,
                 Err(Evicted) => HoldEnd::Evicted,
             },
-            Self::Delay(delay) => {
-                tokio::time::sleep(delay).await;
-                HoldEnd::Ready
-            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Clients that disconnect while their requests wait, and graceful shutdown.
 
-use super::{Gate, numbered, reset, send_all, start, statuses, until_waiting};
+use super::{Gate, numbered, reset, send, send_all, start, statuses, until_waiting};
 use crate::support::h2::H2Client;
 use crate::support::{Origin, Request, get, wait};
 
@@ -60,6 +60,23 @@ fn first_request_that_leaves_makes_way_for_the_next() {
     gate.open();
     assert_eq!(statuses(clients), [200, 200]);
     assert_eq!(super::paths(&gate.origin, 1), ["/1", "/2"]);
+}
+
+#[test]
+fn client_that_leaves_at_any_time_of_its_wait_returns_its_permit() {
+    let origin = Origin::hello();
+    // A request is charged up to 20 ms ahead of its time, so many of these clients leave when theirs is charged already.
+    let queue = "{ name: q, key: [], limit: 20/s, burst: 1, throttle: { wait: { max: 10s } } }";
+    let weir = start(&origin, &[queue, "{ name: permits, key: [], in_flight: 2 }"]);
+    for elapsed in (0..60).step_by(3) {
+        assert_eq!(get(weir.address(), "/").status, 200, "after {elapsed} ms");
+        let client = send(&weir, &Request::get("/"));
+        let sent = wait::now();
+        wait::until_true("the client's time", || sent.elapsed().as_millis() >= elapsed);
+        drop(client);
+    }
+    until_waiting(&weir, "q", 0);
+    assert_eq!(get(weir.address(), "/").status, 200);
 }
 
 #[test]
