@@ -4,6 +4,7 @@
 //! what [`ProxyState`] holds.
 
 pub mod adaptive;
+mod admitted;
 pub mod elastic;
 pub mod fallback;
 #[cfg(any(test, fuzzing))]

@@ -3,16 +3,18 @@
 //! Thousands of them may wait, so they have no room for the future that forwards them, which is created when they are
 //! admitted.
 
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use super::admitted;
 use super::body::DownstreamBody;
-use super::decide::{self, CachedFallbacks};
+use super::decide::{self, CachedFallbacks, HeldRejection};
 use super::headers::Expectation;
 use super::headers::overrides::RequestOverrides;
-use super::local_reply::{self, PendingBody};
+use super::local_reply::{self, DownstreamResponse, PendingBody};
 use super::request_context::RequestContext;
-use super::response_future::HeldFuture;
 use super::view::GenerationView;
 use crate::limits::PendingLimits;
 use crate::upstream::Upstream;
@@ -34,28 +36,70 @@ pub(super) struct HeldRequest {
     pub(super) expectation: Expectation,
 }
 
-/// Holds a request until its limits decide, and then calls `forward` with its delay, or rejects it.
-pub(super) fn hold<F: 'static>(
-    held: HeldRequest,
-    forward: impl FnOnce(HeldRequest, Option<Duration>) -> F + 'static,
-) -> HeldFuture<F> {
+/// The future that forwards a request, or the response to its rejection.
+type HeldResult<F> = Result<Pin<Box<F>>, DownstreamResponse>;
+
+/// Future of the response to a request that is held until its limits admit it. The future that forwards it is large, and
+/// is created only then.
+pub(super) enum HeldFuture<F> {
+    /// The request is held. The result is the future that forwards it, or the response to a rejection.
+    Held(Pin<Box<dyn Future<Output = HeldResult<F>>>>),
+    /// It is being forwarded.
+    Forwarding(Pin<Box<F>>),
+}
+
+impl<F: Future<Output = DownstreamResponse>> Future for HeldFuture<F> {
+    type Output = DownstreamResponse;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match &mut *self {
+                Self::Held(held) => match ready!(held.as_mut().poll(cx)) {
+                    Ok(forwarding) => *self = Self::Forwarding(forwarding),
+                    Err(rejection) => return Poll::Ready(rejection),
+                },
+                Self::Forwarding(forwarding) => return forwarding.as_mut().poll(cx),
+            }
+        }
+    }
+}
+
+/// Holds a request until its limits decide, and then forwards or rejects it.
+pub(super) fn hold(held: HeldRequest) -> HeldFuture<impl Future<Output = DownstreamResponse> + use<>> {
     let mut held = Box::new(held);
     let waiting = async move {
         let HeldRequest { view, context, pending, request, .. } = &mut *held;
         let headers = &mut request.head.headers;
         match decide::await_admission(&view.limits, context, pending, headers).await {
-            Ok(delay) => Ok(Box::pin(forward(*held, delay))),
-            Err(rejection) => {
-                let HeldRequest {
-                    view, mut context, mut pending, request, body, cached, expectation, ..
-                } = *held;
-                let rejected = rejection.of(&mut context, &mut pending);
-                let (view, unread) = (&view.limits, PendingBody::new(expectation, body));
-                let method = &request.head.method;
-                Err(local_reply::rejected_remotely(context, view, &rejected, cached, method, unread))
-            }
+            Ok(delay) => Ok(Box::pin(held.forward(delay))),
+            Err(rejection) => Err(held.reject(rejection)),
         }
     };
     debug_assert!(size_of_val(&waiting) <= MAX_FUTURE_SIZE, "{} bytes", size_of_val(&waiting));
     HeldFuture::Held(Box::pin(waiting))
+}
+
+impl HeldRequest {
+    fn forward(self, delay: Option<Duration>) -> impl Future<Output = DownstreamResponse> + use<> {
+        let Self { view, context, pending, request, body, upstream, overrides, cached, expectation } = self;
+        admitted::forwarding(
+            view,
+            context,
+            pending,
+            delay,
+            request,
+            body,
+            upstream,
+            overrides,
+            cached,
+            expectation,
+        )
+    }
+
+    fn reject(self, rejection: HeldRejection) -> DownstreamResponse {
+        let Self { view, mut context, mut pending, request, body, cached, expectation, .. } = self;
+        let rejected = rejection.of(&mut context, &mut pending);
+        let unread = PendingBody::new(expectation, body);
+        local_reply::rejected_remotely(context, &view.limits, &rejected, cached, &request.head.method, unread)
+    }
 }

@@ -1,50 +1,30 @@
 //! Future of the response to a request.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use super::deferred::accept::AcceptFuture;
+use super::held::HeldFuture;
 use super::local_reply::DownstreamResponse;
-
-/// Future of the response to a request that is held until its limits admit it. The future that forwards it is large, and
-/// is created only then.
-pub(super) enum HeldFuture<F> {
-    /// The request is held. The result is the future that forwards it, or the response to a rejection.
-    Held(Pin<Box<dyn Future<Output = Result<Pin<Box<F>>, DownstreamResponse>>>>),
-    /// It is being forwarded.
-    Forwarding(Pin<Box<F>>),
-}
-
-impl<F: Future<Output = DownstreamResponse>> Future for HeldFuture<F> {
-    type Output = DownstreamResponse;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            match &mut *self {
-                Self::Held(held) => match ready!(held.as_mut().poll(cx)) {
-                    Ok(forwarding) => *self = Self::Forwarding(forwarding),
-                    Err(rejection) => return Poll::Ready(rejection),
-                },
-                Self::Forwarding(forwarding) => return forwarding.as_mut().poll(cx),
-            }
-        }
-    }
-}
 
 /// Future of the response to a request.
 #[expect(clippy::large_enum_variant, reason = "a reply had at once needs no memory of its own")]
-pub(super) enum ResponseFuture<F> {
+pub(super) enum ResponseFuture<F, H> {
     /// A response that was available at once; taken when polled.
     Ready(Option<DownstreamResponse>),
     /// A request that is being forwarded.
     Forwarding(Pin<Box<F>>),
     /// A request that is held until its limits admit it, and then forwarded.
-    Held(HeldFuture<F>),
+    Held(HeldFuture<H>),
     /// A request that is being stored, to be sent later.
     Accepting(AcceptFuture),
 }
 
-impl<F: Future<Output = DownstreamResponse>> Future for ResponseFuture<F> {
+impl<F, H> Future for ResponseFuture<F, H>
+where
+    F: Future<Output = DownstreamResponse>,
+    H: Future<Output = DownstreamResponse>,
+{
     type Output = DownstreamResponse;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -152,7 +152,8 @@ impl Pacer {
         self.next = self.next.saturating_sub(self.interval);
         if is_limit_reached {
             // A place that was taken ahead may be in the next window.
-            self.reached_at.get_or_insert(self.next.max(now));
+            let next = self.next;
+            self.reached_at.get_or_insert_with(|| next.max(now));
         }
     }
 

@@ -1,0 +1,167 @@
+//! Requests that the limits counted here admit: they are forwarded, and the upstream's response is settled and returned.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::{StatusCode, request};
+
+use super::adaptive;
+use super::body::{DownstreamBody, RequestBody, ResponseBody};
+use super::decide::{self, CachedFallbacks};
+use super::failure::ForwardFailure;
+use super::finish;
+use super::forward::{AttemptResult, forward, response_timeout};
+use super::grpc;
+use super::headers::overrides::{RequestOverrides, X_ENVOY_UPSTREAM_SERVICE_TIME};
+use super::headers::{self, Expectation};
+use super::local_reply::{self, DownstreamResponse, PendingBody, closes_for_drain, with_connection_close};
+use super::request_context::{RequestContext, ResponseFlag};
+use super::tunnel;
+use super::view::GenerationView;
+use crate::engine::Policy;
+use crate::headers::Response;
+use crate::limiter::timestamp::saturating_millis;
+use crate::limits::{AppliedLimits, PendingLimits};
+use crate::rules::cost::RequestEnd;
+use crate::upstream::Upstream;
+use crate::upstream::error::UpstreamError;
+use crate::upstream::outgoing::OutgoingRequest;
+use crate::upstream::response_body::UpstreamResponseBody;
+
+/// Returns the future that forwards a request which the limits counted here admit, and returns the response.
+// Inline: the arguments would be moved once more.
+#[inline(always)]
+#[expect(clippy::manual_async_fn, reason = "an async function has room for its parameters twice")]
+#[expect(clippy::too_many_arguments, reason = "a struct around them would cost another move")]
+pub(super) fn forwarding(
+    view: Rc<GenerationView>,
+    mut context: Box<RequestContext>,
+    mut pending: PendingLimits,
+    delay: Option<Duration>,
+    mut request: OutgoingRequest,
+    body: DownstreamBody,
+    upstream: Option<Rc<Upstream>>,
+    overrides: Option<Box<RequestOverrides>>,
+    cached: CachedFallbacks,
+    expectation: Expectation,
+) -> impl Future<Output = DownstreamResponse> + use<> {
+    async move {
+        let request::Parts { method, headers, .. } = &mut request.head;
+        let resolved =
+            decide::resolve_admitted(&view.limits, &mut context, &mut pending, delay, headers).await;
+        let limits = match resolved {
+            Ok(limits) => limits,
+            Err(rejected) => {
+                let (view, unread) = (&view.limits, PendingBody::new(expectation, body));
+                return local_reply::rejected_remotely(context, view, &rejected, cached, method, unread);
+            }
+        };
+        grpc::apply_client_deadline(&mut context, headers);
+        let (upstream, overrides) = (upstream.as_deref(), overrides.as_deref());
+        let body = RequestBody::new(body, &mut context, response_timeout(upstream, overrides));
+        let result = forward(upstream, &mut context, &mut request, body, overrides).await;
+        respond(context, &view, upstream, limits, result)
+    }
+}
+
+/// Records the response time and load report of the upstream, on which elastic limits and adaptive concurrency limits
+/// depend.
+fn record_load(context: &RequestContext, policy: &Policy, result: &AttemptResult) {
+    if let Some(settlement) = &context.settlement {
+        settlement.record_signal(|| adaptive::upstream_signal(context.upstream_time, result));
+    }
+    if let Ok(response) = result
+        && policy.rules.is_elastic()
+    {
+        let load = &context.connection.worker.load;
+        load.record_response(context.upstream_time, response.status, &response.headers);
+    }
+}
+
+/// Returns the upstream's response, or a local reply in its place. The request is settled now, and [finished](finish)
+/// after the last byte of the response.
+fn respond(
+    context: Box<RequestContext>,
+    view: &GenerationView,
+    upstream: Option<&Upstream>,
+    limits: &mut AppliedLimits,
+    result: AttemptResult,
+) -> DownstreamResponse {
+    record_load(&context, &view.policy, &result);
+    let took = context.upstream_time;
+    let mut reply = match result {
+        Ok(response) if response.status == StatusCode::SWITCHING_PROTOCOLS => {
+            switch_protocols(context, limits, response)
+        }
+        Ok(response) if context.upgrade.is_connect => open_tunnel(context, limits, response),
+        Ok(response) => {
+            upstream.inspect(|upstream| upstream.record_success());
+            forward_response(context, limits, response)
+        }
+        Err(failure) => {
+            match (&failure, upstream) {
+                (ForwardFailure::Upstream(UpstreamError::Overflow), _) => {}
+                (ForwardFailure::Upstream(error), Some(upstream)) => upstream.record_failure(error),
+                _ => {}
+            }
+            let mut reply = local_reply::upstream_failed(context, limits, &failure);
+            limits.write_all(&mut reply.headers, &view.limits);
+            return reply;
+        }
+    };
+    reply.headers.set_number(&X_ENVOY_UPSTREAM_SERVICE_TIME, saturating_millis(took));
+    limits.write_all(&mut reply.headers, &view.limits);
+    reply
+}
+
+fn forward_response(
+    mut context: Box<RequestContext>,
+    limits: &mut AppliedLimits,
+    Response { status, mut headers, body }: Response<UpstreamResponseBody<RequestBody>>,
+) -> DownstreamResponse {
+    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
+    headers::prepare_response(&mut headers);
+    context.recorder.take_if(|recorder| !recorder.record_head(status, headers.map_mut()));
+    if !context.upload_is_complete() {
+        // An early response. The rest of the request may never be read, and closing the connection then must not lose
+        // the response.
+        context.timer.must_linger();
+    }
+    context.respond_with(status, ResponseFlag::None);
+    let close = closes_for_drain(&context);
+    with_connection_close(close, Response { status, headers, body: ResponseBody::upstream(body, context) })
+}
+
+/// Returns the response to an upgrade that the upstream has accepted.
+fn switch_protocols(
+    mut context: Box<RequestContext>,
+    limits: &mut AppliedLimits,
+    Response { mut status, mut headers, body }: Response<UpstreamResponseBody<RequestBody>>,
+) -> DownstreamResponse {
+    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
+    if context.requires_upgrade() {
+        status = StatusCode::OK;
+        headers::extended_connect::convert_response(&mut headers);
+    } else {
+        headers::prepare_upgrade_response(&mut headers);
+    }
+    context.respond_with(status, ResponseFlag::None);
+    if let Some(upstream) = body.into_tunnel() {
+        tunnel::start(context, upstream);
+    }
+    Response { status, headers, body: ResponseBody::empty() }
+}
+
+/// Returns the response to a CONNECT whose destination is connected.
+fn open_tunnel(
+    mut context: Box<RequestContext>,
+    limits: &mut AppliedLimits,
+    Response { status, headers, body }: Response<UpstreamResponseBody<RequestBody>>,
+) -> DownstreamResponse {
+    finish::settle(&mut context, &RequestEnd::Responded { status, headers: &headers }, limits);
+    context.respond_with(status, ResponseFlag::None);
+    if let Some(upstream) = body.into_tunnel() {
+        tunnel::start(context, upstream);
+    }
+    Response { status, headers, body: ResponseBody::empty() }
+}
