@@ -22,8 +22,9 @@ use crate::http1::read_buf::{ReadBuf, ReadSource};
 /// Response that makes a client send the body that it has held back (RFC 9110 section 15.2.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Maximum bytes that are read of a body while its request is held, to notice a closed connection.
-const MAX_READ_AHEAD: usize = 32 * 1024;
+/// Maximum bytes that are read of a body while its request is held, to notice a closed connection. Each held connection
+/// keeps them.
+const MAX_READ_AHEAD: usize = 4 * 1024;
 
 /// A connection, and what is still to be read of the current request.
 #[derive(Debug)]
@@ -197,7 +198,7 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
     pub fn poll_closed_while_held(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         while !self.decoder.is_complete() && self.read_buf.bytes.len() < MAX_READ_AHEAD {
             let Some(stream) = &mut self.stream else { break };
-            match ready!(self.read_buf.poll_read(stream, cx)) {
+            match ready!(self.read_buf.poll_read_up_to(MAX_READ_AHEAD, stream, cx)) {
                 Ok(1..) => {}
                 Ok(0) => return Poll::Ready(io::Error::from(MalformedMessage::Truncated).into()),
                 Err(error) => return Poll::Ready(error.into()),
@@ -434,3 +435,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ConnWriter<'_, S> {
         self.with(|stream| stream.poll_shutdown(cx))
     }
 }
+
+#[cfg(test)]
+mod tests;
