@@ -7,7 +7,6 @@ use std::time::Duration;
 use http::{Method, StatusCode, request};
 use hyper::body::Body as _;
 
-use super::adaptive;
 use super::body::{DownstreamBody, RequestBody, ResponseBody};
 use super::connection::DownstreamConnection;
 use super::decide::{self, CachedFallbacks};
@@ -372,14 +371,11 @@ fn can_serialize_directly(
     by_http1 && !pending.is_pending()
 }
 
-/// Records the response time and load report of the upstream, on which elastic limits and adaptive concurrency limits
-/// depend.
+/// Records the response time and load report of the upstream, on which elastic limits depend.
 fn record_load(context: &RequestContext, policy: &Policy, result: &AttemptResult) {
-    if let Some(settlement) = &context.settlement {
-        settlement.record_signal(|| adaptive::upstream_signal(context.upstream_time, result));
-    }
     if let Ok(response) = result
         && policy.rules.is_elastic()
+        && !context.upgrade.is_connect
     {
         let load = &context.connection.worker.load;
         load.record_response(context.upstream_time, response.status, &response.headers);
