@@ -31,13 +31,19 @@ async fn held_request_keeps_little_of_its_body_and_is_read_completely_afterwards
     let conn = Rc::new(RefCell::new(ServerConn::new(server)));
     conn.borrow_mut().start_body(BodyDecoder::Length(LENGTH as u64), false);
     let mut cx = Context::from_waker(Waker::noop());
+    let others: Vec<_> = std::iter::from_fn(ReadAheadPermit::acquire).collect();
     for _ in 0..3 {
         assert!(conn.borrow_mut().poll_closed_while_held(&mut cx).is_pending());
     }
     assert_eq!(conn.borrow().read_buf.bytes.len(), MAX_READ_AHEAD);
     assert_eq!(conn.borrow().read_buf.bytes.capacity(), MAX_READ_AHEAD);
+    drop(others);
+    assert!(conn.borrow_mut().poll_closed_while_held(&mut cx).is_pending());
+    assert_eq!(conn.borrow().read_buf.bytes.len(), MAX_PERMITTED_READ_AHEAD);
+    assert!(conn.borrow().read_ahead.is_some());
     let content = IncomingBody::new(&conn).collect().await.unwrap().to_bytes();
     assert_eq!(content.len(), LENGTH);
+    assert!(conn.borrow().read_ahead.is_none());
 }
 
 #[tokio::test]
