@@ -15,7 +15,7 @@ mod state_saver;
 mod store_thread;
 mod table_full_alert;
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -30,7 +30,7 @@ use self::central::CentralSource;
 use self::deferred_thread::DeferredThread;
 use self::generation::Generations;
 use self::instances::InstanceResolver;
-use self::rls_runtime::RlsRuntime;
+use self::rls_runtime::{RlsRuntime, RlsSockets};
 use self::shutdown::TerminationSignals;
 use self::state_saver::StateSaver;
 use crate::admin;
@@ -124,10 +124,13 @@ pub fn run(origin: ConfigOrigin<'_>, levels: LevelHandle) -> Result<(), AppError
     let _guard = main.enter();
     let signals = TerminationSignals::listen().map_err(AppError::system("cannot listen for signals"))?;
     let mut bound = bind_listeners(&config)?;
-    let mut rls_sockets = rls_runtime::RlsSockets::bind(&config)?;
+    let mut rls_sockets = RlsSockets::bind(&config)?;
     let admin = AdminPort::bind(&config.admin)?;
     let addresses = report_listeners(&bound);
-    let running = build_app(&config, clock, reloader.handle(), proxy_identity(&addresses)?)?;
+    let listening = addresses.iter().filter_map(|listener| tcp_address(&listener.address));
+    let of_rls = rls_sockets.iter().flat_map(RlsSockets::addresses);
+    let own_addresses = listening.chain(admin.addresses()).chain(of_rls);
+    let running = build_app(&config, clock, reloader.handle(), proxy_identity(own_addresses)?)?;
     let mut instances = InstanceResolver::new(&running.shared, &running.generations);
     main.block_on(instances.resolve_at_startup());
     let grpc_sockets = rls_sockets.as_mut().map(|sockets| &mut sockets.grpc);
@@ -206,12 +209,15 @@ fn report_listeners(bound: &[BoundListener]) -> Vec<admin::ListenerInfo> {
     bound.iter().map(address_of).collect()
 }
 
-/// Returns the names of this process as a forward proxy.
-fn proxy_identity(listeners: &[admin::ListenerInfo]) -> Result<ProxyIdentity, AppError> {
-    let addresses = listeners.iter().filter_map(|listener| match &listener.address {
+fn tcp_address(address: &listener::ListenAddress) -> Option<SocketAddr> {
+    match address {
         listener::ListenAddress::Tcp(address) => Some(*address),
         listener::ListenAddress::Unix(_) => None,
-    });
+    }
+}
+
+/// Returns the names of this process as a forward proxy, which accepts connections at `addresses`.
+fn proxy_identity(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<ProxyIdentity, AppError> {
     let [random, _] = generate_secret()?;
     Ok(ProxyIdentity::new(addresses, random))
 }

@@ -16,11 +16,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use self::access::{DestinationList, Refusal};
 use self::destination::{Destination, DestinationHost};
 use self::identity::ProxyIdentity;
+use self::resolve::{LookupPermits, ResolvedName};
 use crate::identify::cidr::CidrSet;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::client::{TlsClient, TlsClientSettings};
@@ -30,8 +30,8 @@ use crate::upstream::settings::UpstreamSettings;
 /// Maximum number of destinations that one worker keeps connections to. The one that was used least recently makes room
 /// for another.
 pub const MAX_DESTINATIONS: usize = 1024;
-/// Maximum number of DNS lookups in progress. Each occupies a thread.
-const MAX_LOOKUPS: usize = 32;
+/// Maximum number of idle connections that one worker keeps, to all destinations together.
+const MAX_IDLE_CONNECTIONS: usize = 256;
 
 /// Settings of a forward proxy.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,8 +59,7 @@ pub struct ForwardProxy {
     identity: Arc<ProxyIdentity>,
     /// Destinations that some worker uses.
     known: Mutex<HashMap<Destination, Weak<Cluster>>>,
-    /// Permits for DNS lookups.
-    lookups: Arc<Semaphore>,
+    lookups: LookupPermits,
 }
 
 impl ForwardProxy {
@@ -73,7 +72,7 @@ impl ForwardProxy {
         identity: &Arc<ProxyIdentity>,
     ) -> Result<Arc<Self>, rustls::Error> {
         let tls = settings.tls.clone().map(TlsClient::new).transpose()?.map(Arc::new);
-        let (known, lookups) = (Mutex::default(), Arc::new(Semaphore::new(MAX_LOOKUPS)));
+        let (known, lookups) = (Mutex::default(), LookupPermits::default());
         Ok(Arc::new(Self { settings, tls, identity: Arc::clone(identity), known, lookups }))
     }
 
@@ -123,8 +122,13 @@ impl ForwardProxy {
         list.is_none_or(|list| list.permits_address(destination, ip))
     }
 
-    /// Returns what all workers share of the destination; a new one is resolved from now on.
-    fn cluster(self: &Arc<Self>, destination: &Destination, metrics: &Metrics) -> Arc<Cluster> {
+    /// Returns what all workers share of the destination; a new one is resolved from now on, on behalf of `client`.
+    fn cluster(
+        self: &Arc<Self>,
+        destination: &Destination,
+        client: IpAddr,
+        metrics: &Metrics,
+    ) -> Arc<Cluster> {
         let mut known = self.known.lock();
         if let Some(cluster) = known.get(destination).and_then(Weak::upgrade) {
             return cluster;
@@ -139,8 +143,8 @@ impl ForwardProxy {
             DestinationHost::Ip(_) => Cluster::new(settings, tls, None, metrics),
             DestinationHost::Name(name) => {
                 let cluster = Cluster::unresolved(settings, tls, metrics);
-                let name = name.clone();
-                resolve::start(Arc::clone(self), destination.clone(), name, Arc::downgrade(&cluster));
+                let (proxy, destination, name) = (Arc::clone(self), destination.clone(), name.clone());
+                resolve::start(ResolvedName { proxy, destination, name, client }, &cluster);
                 cluster
             }
         };

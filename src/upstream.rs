@@ -126,6 +126,16 @@ impl Upstream {
         self.endpoints.are_unconnected()
     }
 
+    /// Returns the number of connections without a request.
+    pub fn idle_connections(&self) -> usize {
+        self.endpoints.idle_connections()
+    }
+
+    /// Closes every idle connection.
+    pub fn close_unused(&self) {
+        self.endpoints.close_unused();
+    }
+
     /// Advances the time by one tick. If requests wait for a connection, closes idle ones to make room.
     pub fn tick(&self) {
         if let Some(scarcity) = &self.scarcity {

@@ -52,6 +52,11 @@ impl AdminPort {
         Ok(Self { sockets })
     }
 
+    /// Returns the bound addresses.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.sockets.iter().filter_map(|(socket, _)| socket.local_addr().ok())
+    }
+
     /// Serves the admin port on a thread of its own until the process ends.
     pub(super) fn serve(
         self,

@@ -1,6 +1,6 @@
 //! Envoy's rate limit service: assembled, started and updated.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -12,6 +12,7 @@ use super::generation::Generations;
 use super::{AppError, resource_limits, serve_all, spawn_thread};
 use crate::config::Config;
 use crate::drain::DrainPhase;
+use crate::listener::ListenAddress;
 use crate::listener::socket::{self, Socket};
 use crate::proxy::ProxyState;
 use crate::rls::decider::RlsDecider;
@@ -62,6 +63,15 @@ impl RlsSockets {
         };
         let http: Result<Vec<_>, AppError> = http_endpoints.iter().map(bind).collect();
         Ok(Some(Self { grpc: workers, http: http?.into_iter().flatten().collect() }))
+    }
+
+    /// Returns the bound addresses.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let grpc = self.grpc.iter().filter_map(|socket| match socket.address() {
+            Ok(ListenAddress::Tcp(address)) => Some(address),
+            Ok(ListenAddress::Unix(_)) | Err(_) => None,
+        });
+        grpc.chain(self.http.iter().filter_map(|(socket, _)| socket.local_addr().ok()))
     }
 }
 

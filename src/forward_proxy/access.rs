@@ -4,11 +4,40 @@
 //! connection is made to an address that was checked, so a name that resolves to something else the next time (DNS
 //! rebinding) leads nowhere.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::LazyLock;
+
+use ipnet::IpNet;
 
 use super::destination::{Destination, DestinationHost};
 use crate::identify::cidr::CidrSet;
 use crate::rules::pattern::HostPattern;
+
+/// Local addresses: those of this host and its link, those that are not of one host, and those of metadata services.
+/// What listens there often trusts its clients, such as admin ports and services that hand out credentials.
+static LOCAL: LazyLock<CidrSet> = LazyLock::new(|| {
+    let v4 = |a, b, c, d, prefix| IpNet::new_assert(Ipv4Addr::new(a, b, c, d).into(), prefix);
+    let v6 = |bits, prefix| IpNet::new_assert(Ipv6Addr::from_bits(bits).into(), prefix);
+    [
+        v4(0, 0, 0, 0, 8),
+        v4(127, 0, 0, 0, 8),
+        v4(169, 254, 0, 0, 16),
+        v4(224, 0, 0, 0, 4),
+        v4(255, 255, 255, 255, 32),
+        // Alibaba Cloud and Azure.
+        v4(100, 100, 100, 200, 32),
+        v4(168, 63, 129, 16, 32),
+        v6(0, 128),
+        v6(1, 128),
+        v6(0xfe80 << 112, 10),
+        v6(0xff << 120, 8),
+        // AWS (`fd00:ec2::254`) and Google Cloud (`fd20:ce::254`).
+        v6((0xfd00_0ec2 << 96) | 0x254, 128),
+        v6((0xfd20_00ce << 96) | 0x254, 128),
+    ]
+    .into_iter()
+    .collect()
+});
 
 /// Why a forward proxy does not serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +61,31 @@ pub enum Refusal {
 pub struct DestinationList {
     /// Patterns of names, each with its port if it has one.
     pub names: Box<[(HostPattern, Option<u16>)]>,
-    /// Networks, each with its port if it has one.
-    pub networks: Box<[(CidrSet, Option<u16>)]>,
+    /// Networks.
+    pub networks: Box<[PermittedNetwork]>,
+}
+
+/// Entry that permits the addresses of a network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PermittedNetwork {
+    network: CidrSet,
+    /// The only port, if the entry has one.
+    port: Option<u16>,
+    /// Whether it permits local addresses, because it has no others.
+    is_local: bool,
+}
+
+impl PermittedNetwork {
+    /// Creates an entry.
+    pub fn new(network: IpNet, port: Option<u16>) -> Self {
+        let network: CidrSet = std::iter::once(network).collect();
+        let is_local = network.is_within(&LOCAL);
+        Self { network, port, is_local }
+    }
+
+    fn permits(&self, ip: IpAddr) -> bool {
+        self.network.contains(ip) && (self.is_local || !is_local(ip))
+    }
 }
 
 /// Entry that permits a destination.
@@ -52,7 +104,7 @@ impl DestinationList {
             DestinationHost::Name(name) if self.has_name(name, destination.port) => {
                 self.ports_of_name(name).collect()
             }
-            DestinationHost::Name(_) => self.networks.iter().map(|(_, port)| *port).collect(),
+            DestinationHost::Name(_) => self.networks.iter().map(|entry| entry.port).collect(),
         };
         let names_port = ports.contains(&Some(destination.port));
         let is_permitted = names_port || ports.contains(&None);
@@ -60,7 +112,7 @@ impl DestinationList {
     }
 
     /// Whether a connection to the destination may use this address. A name that is permitted by a pattern may have any
-    /// address except those of this host and its link, which have to be permitted as networks.
+    /// address except local ones, which have to be permitted by a network that has no others.
     pub(super) fn permits_address(&self, destination: &Destination, ip: IpAddr) -> bool {
         let port = destination.port;
         if self.ports_of_address(ip).any(|only| only.is_none_or(|only| only == port)) {
@@ -81,25 +133,13 @@ impl DestinationList {
     }
 
     fn ports_of_address(&self, ip: IpAddr) -> impl Iterator<Item = Option<u16>> {
-        self.networks.iter().filter(move |(network, _)| network.contains(ip)).map(|(_, port)| *port)
+        self.networks.iter().filter(move |entry| entry.permits(ip)).map(|entry| entry.port)
     }
 }
 
-/// Whether the address is one of this host or its link, or not that of a host. Services there often trust their
-/// clients: admin ports, metadata services.
+/// Whether the address is local.
 fn is_local(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(v4) => {
-            v4.octets()[0] == 0
-                || v4.is_loopback()
-                || v4.is_link_local()
-                || v4.is_multicast()
-                || v4.is_broadcast()
-        }
-        IpAddr::V6(v6) => {
-            v6.is_unspecified() || v6.is_loopback() || v6.is_unicast_link_local() || v6.is_multicast()
-        }
-    }
+    LOCAL.contains(ip)
 }
 
 #[cfg(test)]
@@ -108,7 +148,7 @@ mod tests {
 
     fn list() -> DestinationList {
         let name = |text: &str, port| (HostPattern::parse(text).unwrap(), port);
-        let network = |text: &str, port| ([text.parse().unwrap()].into_iter().collect(), port);
+        let network = |text: &str, port| PermittedNetwork::new(text.parse().unwrap(), port);
         DestinationList {
             names: [name("api.test", None), name("*.db.test", Some(5432))].into(),
             networks: [network("10.2.0.0/16", Some(8080))].into(),
@@ -158,5 +198,31 @@ mod tests {
             let ip = ip.parse().unwrap();
             assert_eq!(list().permits_address(&destination, ip), is_permitted, "{authority} at {ip}");
         }
+    }
+
+    #[test]
+    fn only_networks_of_local_addresses_permit_local_addresses() {
+        let list = |networks: &[&str]| DestinationList {
+            networks: networks
+                .iter()
+                .map(|text| PermittedNetwork::new(text.parse().unwrap(), None))
+                .collect(),
+            ..DestinationList::default()
+        };
+        let permits = |networks: &[&str], ip: &str| {
+            let authority = if ip.contains(':') { format!("[{ip}]:80") } else { format!("{ip}:80") };
+            list(networks).check(&Destination::of_connect(&authority).unwrap()).is_ok()
+        };
+        let all = ["0.0.0.0/0", "::/0"];
+        for ip in ["127.0.0.1", "169.254.169.254", "100.100.100.200", "::1", "fe80::1", "fd00:ec2::254"] {
+            assert!(!permits(&all, ip), "{ip}");
+            assert!(!permits(&["::ffff:0:0/96"], ip), "{ip}");
+        }
+        assert!(permits(&all, "10.0.0.1") && permits(&all, "2001:db8::1") && permits(&all, "fd00:ec2::255"));
+        assert!(
+            permits(&["127.0.0.0/8"], "127.0.0.1") && permits(&["127.0.0.1/32", "0.0.0.0/0"], "127.0.0.1")
+        );
+        assert!(permits(&["169.254.169.254/32"], "169.254.169.254") && permits(&["::1/128"], "::1"));
+        assert!(!permits(&["126.0.0.0/7"], "127.0.0.1"));
     }
 }

@@ -2,11 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::destination::Destination;
-use super::{ForwardProxy, MAX_DESTINATIONS};
+use super::{ForwardProxy, MAX_DESTINATIONS, MAX_IDLE_CONNECTIONS};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::Upstream;
 
@@ -46,8 +47,8 @@ impl DestinationPool {
         &self.proxy
     }
 
-    /// Returns the connections to a destination.
-    pub fn upstream(&self, destination: Destination) -> Rc<Upstream> {
+    /// Returns the connections to a destination. If it is new, its name is resolved on behalf of `client`.
+    pub fn upstream(&self, destination: Destination, client: IpAddr) -> Rc<Upstream> {
         let (mut entries, now) = (self.entries.borrow_mut(), self.seconds.get());
         if let Some(known) = entries.get_mut(&destination) {
             known.used_at = now;
@@ -59,7 +60,7 @@ impl DestinationPool {
             // Requests in flight keep their connections.
             oldest.map(|oldest| entries.remove(&oldest));
         }
-        let cluster = self.proxy.cluster(&destination, &self.metrics);
+        let cluster = self.proxy.cluster(&destination, client, &self.metrics);
         let upstream = Rc::new(Upstream::new(&cluster, &self.metrics));
         entries.insert(destination, PooledDestination { upstream: Rc::clone(&upstream), used_at: now });
         upstream
@@ -73,6 +74,25 @@ impl DestinationPool {
     /// Advances the time by one tick.
     pub fn tick(&self) {
         self.entries.borrow().values().for_each(|entry| entry.upstream.tick());
+        self.close_surplus();
+    }
+
+    /// Closes idle connections beyond [`MAX_IDLE_CONNECTIONS`], those of the destinations used least recently first.
+    fn close_surplus(&self) {
+        let entries = self.entries.borrow();
+        let mut idle: usize = entries.values().map(|entry| entry.upstream.idle_connections()).sum();
+        if idle <= MAX_IDLE_CONNECTIONS {
+            return;
+        }
+        let mut oldest_first: Vec<&PooledDestination> = entries.values().collect();
+        oldest_first.sort_unstable_by_key(|entry| entry.used_at);
+        for PooledDestination { upstream, .. } in oldest_first {
+            if idle <= MAX_IDLE_CONNECTIONS {
+                return;
+            }
+            idle = idle.saturating_sub(upstream.idle_connections());
+            upstream.close_unused();
+        }
     }
 
     /// Advances the time by one second: drops destinations that have not been used for the idle timeout.

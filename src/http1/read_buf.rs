@@ -4,7 +4,7 @@ use std::io;
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
+use bytes::{BufMut as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Bytes reserved for a read: more than most responses take. A read that does not fill them shows that nothing more is
@@ -72,6 +72,23 @@ impl ReadBuf {
             }
             _ => {}
         }
+        polled
+    }
+
+    /// As [`Self::poll_read`], but reads only until the buffer has `max` bytes; it must have fewer.
+    pub fn poll_read_up_to(
+        &mut self,
+        max: usize,
+        stream: &mut impl ReadSource,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.drained {
+            ready!(stream.poll_readable(cx));
+        }
+        let room = max.saturating_sub(self.bytes.len());
+        self.bytes.reserve(room);
+        let polled = pin!(stream.read_buf(&mut (&mut self.bytes).limit(room))).poll(cx);
+        self.drained = !matches!(&polled, Poll::Ready(Ok(read)) if *read == room);
         polled
     }
 

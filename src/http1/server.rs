@@ -5,3 +5,5 @@ pub mod conn;
 pub(crate) mod fuzzing;
 pub mod request_head;
 pub mod response_head;
+
+mod read_ahead;

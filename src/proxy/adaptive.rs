@@ -1,4 +1,4 @@
-//! Adaptive concurrency limits: what the end of a request shows about the upstream, and the task that computes the limits.
+//! Adaptive concurrency limits: what each attempt of a request shows about the upstream, and the task that computes the limits.
 //!
 //! Only requests of rules with `in_flight: auto` touch this.
 
@@ -9,6 +9,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::ProxyState;
 use super::forward::AttemptResult;
+use super::request_context::RequestContext;
 use crate::headers::Headers;
 use crate::limiter::adaptive::limits::{TICK, UpstreamSignal};
 use crate::rules::grpc::{GRPC_STATUS, GrpcStatus};
@@ -37,10 +38,12 @@ pub async fn run_adaptive_limits(shared: &ProxyState) {
     }
 }
 
-/// Returns what an attempt shows about the upstream; `took` is the time until the head of the response. `None` if it
-/// shows nothing: the client left, or the response is an error, which takes less time than the requested work.
-pub(super) fn upstream_signal(took: Duration, result: &AttemptResult) -> Option<UpstreamSignal> {
+/// Returns what an attempt that has ended shows about the upstream, also one that a retry follows. `None` if it shows
+/// nothing: the client left, the response is an error, which takes less time than the requested work, or a tunnel was
+/// opened, which takes only the time of a connection.
+pub(super) fn signal_of_attempt(context: &RequestContext, result: &AttemptResult) -> Option<UpstreamSignal> {
     let response = match result {
+        Ok(_) if context.upgrade.is_connect => return None,
         Ok(response) => response,
         Err(failure) => {
             return match failure.outcome() {
@@ -54,7 +57,7 @@ pub(super) fn upstream_signal(took: Duration, result: &AttemptResult) -> Option<
             };
         }
     };
-    signal_of_response(response.status, &response.headers, took)
+    signal_of_response(response.status, &response.headers, context.upstream_time)
 }
 
 fn signal_of_response(status: StatusCode, headers: &Headers, took: Duration) -> Option<UpstreamSignal> {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use http::{StatusCode, request};
 
-use super::adaptive;
 use super::body::{DownstreamBody, RequestBody, ResponseBody};
 use super::decide::{self, CachedFallbacks};
 use super::failure::ForwardFailure;
@@ -67,11 +66,9 @@ pub(super) fn forwarding(
 /// Records the response time and load report of the upstream, on which elastic limits and adaptive concurrency limits
 /// depend.
 fn record_load(context: &RequestContext, policy: &Policy, result: &AttemptResult) {
-    if let Some(settlement) = &context.settlement {
-        settlement.record_signal(|| adaptive::upstream_signal(context.upstream_time, result));
-    }
     if let Ok(response) = result
         && policy.rules.is_elastic()
+        && !context.upgrade.is_connect
     {
         let load = &context.connection.worker.load;
         load.record_response(context.upstream_time, response.status, &response.headers);

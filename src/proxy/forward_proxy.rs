@@ -12,7 +12,7 @@ use super::view::GenerationView;
 use crate::forward_proxy::access::Refusal;
 use crate::forward_proxy::destination::Destination;
 use crate::forward_proxy::pool::DestinationPool;
-use crate::identify::Attributes;
+use crate::identify::{Attributes, client_ip};
 use crate::upstream::Upstream;
 
 /// Where a request is sent.
@@ -81,7 +81,10 @@ impl<'v> NextHop<'v> {
         match self {
             Self::Route => view.upstream(attributes).map(Rc::clone),
             Self::Configured(_, upstream) => Some(Rc::clone(upstream)),
-            Self::Destination(pool, destination) => Some(pool.upstream(destination)),
+            Self::Destination(pool, destination) => {
+                let client = client_ip::network(attributes.client.ip, 32, view.policy.identify.ipv6_prefix);
+                Some(pool.upstream(destination, client))
+            }
             Self::Refused(_) => None,
         }
     }

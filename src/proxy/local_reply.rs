@@ -80,6 +80,7 @@ pub(super) fn malformed(
     };
     context.timer.must_linger();
     context.respond_with(status, ResponseFlag::DownstreamProtocol);
+    context.timer.response_started();
     let close = context.owns_connection();
     with_connection_close(close, plain(context, status, text))
 }

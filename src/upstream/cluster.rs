@@ -147,6 +147,12 @@ impl Cluster {
             self.resolved.subscribe().wait_for(|known| known.is_resolved || !known.hosts.is_empty()).await;
     }
 
+    /// Returns a future that is ready when the cluster has been dropped.
+    pub fn dropped(&self) -> impl Future<Output = ()> + use<> {
+        let mut resolved = self.resolved.subscribe();
+        async move { while resolved.changed().await.is_ok() {} }
+    }
+
     /// Whether resolution of every name has been tried at least once.
     pub(super) fn is_resolved(&self) -> bool {
         self.resolved.borrow().is_resolved

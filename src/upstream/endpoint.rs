@@ -109,6 +109,11 @@ impl Endpoint {
         self.http2_pool.close_unused();
     }
 
+    /// Returns the number of connections without a request.
+    pub(super) fn idle_connections(&self) -> usize {
+        self.http1_pool.idle_connections().saturating_add(self.http2_pool.idle_connections())
+    }
+
     /// Whether there is no connection that could be closed.
     pub(super) fn is_unconnected(&self) -> bool {
         self.http1_pool.is_empty() && self.http2_pool.is_empty()

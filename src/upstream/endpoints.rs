@@ -75,6 +75,11 @@ impl Endpoints {
         self.current.borrow().all.iter().for_each(|endpoint| endpoint.tick_second());
     }
 
+    /// Returns the number of connections without a request.
+    pub(super) fn idle_connections(&self) -> usize {
+        self.current.borrow().all.iter().map(|endpoint| endpoint.idle_connections()).sum()
+    }
+
     /// Closes every idle connection.
     pub(super) fn close_unused(&self) {
         self.current.borrow().all.iter().for_each(|endpoint| endpoint.close_unused());

@@ -150,6 +150,11 @@ impl Http1Pool {
         wanted
     }
 
+    /// Returns the number of idle connections.
+    pub(super) fn idle_connections(&self) -> usize {
+        self.idle.borrow().len()
+    }
+
     /// Whether no connection is idle.
     pub(super) fn is_empty(&self) -> bool {
         self.idle.borrow().is_empty()

@@ -187,19 +187,38 @@ fn slow_uploads_are_aborted_under_load() {
     assert!(statuses.iter().any(|answer| answer.status == 408), "{statuses:?}");
 }
 
+/// Sends a request over HTTP/2 with a SETTINGS_INITIAL_WINDOW_SIZE of 0, so that no response body can be sent. `method`
+/// is in HPACK.
+fn send_with_closed_window(weir: &Weir, method: &[u8]) -> Client {
+    let client = Client::connect(weir.address());
+    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    client.send(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00");
+    let fields: [&[u8]; 4] = [method, b"\x86", b"\x84", b"\x41\x06a.test"];
+    let block = fields.concat();
+    let head = [0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, 1];
+    client.send([&head[..], &block].concat());
+    client
+}
+
+/// The reply to TRACE cannot be sent. Without a timeout, its permit would never be returned.
+#[test]
+fn unread_reply_to_a_malformed_http2_request_times_out() {
+    let origin = Origin::hello();
+    let upstream = format!("{{ address: \"{}\", idle_timeout: 500ms }}", origin.address());
+    let weir = Weir::start(&config_with(LISTENER, &upstream, ""));
+    let client = send_with_closed_window(&weir, b"\x42\x05TRACE");
+    let ended = || weir.metric("weir_requests_reset_total", &[]) == 1.0;
+    until_true("the reply to be abandoned", ended);
+    assert_eq!(weir.metric("weir_requests_in_flight", &[]), 0.0);
+    drop(client);
+}
+
 /// The upstream's response is complete. The client does not read it: its HTTP/2 flow-control window is 0.
 #[test]
 fn fully_received_response_returns_its_permit_before_it_is_read() {
     let origin = Origin::hello();
     let weir = start_proxy(&origin, "{ requests: 1 }");
-    let client = Client::connect(weir.address());
-    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    // SETTINGS_INITIAL_WINDOW_SIZE of 0, and a GET with a literal authority.
-    client.send(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00");
-    let fields: [&[u8]; 4] = [b"\x82", b"\x86", b"\x84", b"\x41\x06a.test"];
-    let block = fields.concat();
-    let head = [0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, 1];
-    client.send([&head[..], &block].concat());
+    let client = send_with_closed_window(&weir, b"\x82");
     until_true("the first request", || origin.requests().len() == 1);
     until_true("its permit to be returned", || get_from("127.0.0.2", &weir) == 200);
     drop(client);

@@ -8,7 +8,7 @@ use crate::config::data_files::DataFiles;
 use crate::config::diagnostic::{Diagnostics, ValueError};
 use crate::config::{defaults, parse, raw};
 use crate::forward_proxy::ForwardProxySettings;
-use crate::forward_proxy::access::DestinationList;
+use crate::forward_proxy::access::{DestinationList, PermittedNetwork};
 use crate::listener::ListenAddress;
 use crate::tls::client::{ServerVerification, TlsClientSettings};
 use crate::tls::pem::Authorities;
@@ -77,15 +77,20 @@ fn compile_destinations(
     report: &mut Diagnostics<'_>,
 ) -> DestinationList {
     let (mut names, mut networks) = (Vec::new(), Vec::new());
+    let mut has_family = false;
     map_items(list, at, |raw, at| {
         match report.ok_or_report(at, parse::destination(&raw.0))? {
             parse::DestinationEntry::Name(pattern, port) => names.push((pattern, port)),
             parse::DestinationEntry::Network(network, port) => {
-                networks.push((std::iter::once(network).collect(), port));
+                has_family |= network.prefix_len() == 0;
+                networks.push(PermittedNetwork::new(network, port));
             }
         }
         Some(())
     });
+    if has_family {
+        report.add_note(at, "every destination may be reached, except local addresses");
+    }
     DestinationList { names: names.into(), networks: networks.into() }
 }
 

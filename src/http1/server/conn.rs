@@ -14,6 +14,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 use tokio::io::AsyncWrite;
 
+use super::read_ahead::{MAX_PERMITTED_READ_AHEAD, MAX_READ_AHEAD, ReadAheadPermit};
 use super::request_head::RequestHeadDecoder;
 use crate::http1::decoder::{BodyDecoder, Piece};
 use crate::http1::malformed::MalformedMessage;
@@ -21,9 +22,6 @@ use crate::http1::read_buf::{ReadBuf, ReadSource};
 
 /// Response that makes a client send the body that it has held back (RFC 9110 section 15.2.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-
-/// Maximum bytes that are read of a body while its request is held, to notice a closed connection.
-const MAX_READ_AHEAD: usize = 32 * 1024;
 
 /// A connection, and what is still to be read of the current request.
 #[derive(Debug)]
@@ -43,6 +41,8 @@ pub struct ServerConn<S> {
     broken: bool,
     /// No further request will be waited for.
     closing: bool,
+    /// Permit for the bytes that were read ahead.
+    read_ahead: Option<ReadAheadPermit>,
     /// Task that waits for the end of the body.
     body_end_waker: Option<Waker>,
     /// Task that waits for more of the body.
@@ -73,6 +73,7 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
             body_discarded: false,
             broken: false,
             closing: false,
+            read_ahead: None,
             body_end_waker: None,
             body_waker: None,
         }
@@ -193,11 +194,18 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
     }
 
     /// As [`Self::poll_client_closed`], while a request is held and nothing reads its body. At most [`MAX_READ_AHEAD`]
-    /// bytes of the body are read; if the client sends more, a closed connection is noticed only later.
+    /// bytes of the body are read, or more with a permit; if the client sends more, a closed connection is noticed only
+    /// later.
     pub fn poll_closed_while_held(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
-        while !self.decoder.is_complete() && self.read_buf.bytes.len() < MAX_READ_AHEAD {
-            let Some(stream) = &mut self.stream else { break };
-            match ready!(self.read_buf.poll_read(stream, cx)) {
+        while !self.decoder.is_complete() {
+            if self.read_buf.bytes.len() >= MAX_READ_AHEAD && self.read_ahead.is_none() {
+                self.read_ahead = ReadAheadPermit::acquire();
+            }
+            let max = if self.read_ahead.is_some() { MAX_PERMITTED_READ_AHEAD } else { MAX_READ_AHEAD };
+            let Some(stream) = self.stream.as_mut().filter(|_| self.read_buf.bytes.len() < max) else {
+                break;
+            };
+            match ready!(self.read_buf.poll_read_up_to(max, stream, cx)) {
                 Ok(1..) => {}
                 Ok(0) => return Poll::Ready(io::Error::from(MalformedMessage::Truncated).into()),
                 Err(error) => return Poll::Ready(error.into()),
@@ -252,6 +260,7 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
     }
 
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Frame<Bytes>>>> {
+        self.read_ahead = None;
         loop {
             match self.decoder.decode(&mut self.read_buf.bytes)? {
                 Piece::Data(data) => return Poll::Ready(Ok(Some(Frame::data(data)))),
@@ -304,6 +313,7 @@ impl<S: ReadSource + AsyncWrite> ServerConn<S> {
     /// Records that the body has been read, or will not be.
     fn discard_body(&mut self) {
         self.body_discarded = true;
+        self.read_ahead = None;
         self.body_waker = None;
         if let Some(waiting) = self.body_end_waker.take() {
             waiting.wake();
@@ -434,3 +444,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ConnWriter<'_, S> {
         self.with(|stream| stream.poll_shutdown(cx))
     }
 }
+
+#[cfg(test)]
+mod tests;

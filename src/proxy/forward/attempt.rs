@@ -14,6 +14,7 @@ use super::plan::RetryPlan;
 use crate::headers::Response;
 use crate::limiter::timestamp::Timestamp;
 use crate::limits::ProviderSignals;
+use crate::proxy::adaptive;
 use crate::proxy::body::RequestBody;
 use crate::proxy::failure::ForwardFailure;
 use crate::proxy::grpc;
@@ -67,6 +68,9 @@ pub(in crate::proxy) async fn attempt(
             && let Err(failure) = Box::pin(ensure_extended_connect(context, &mut request.head, &line)).await
         {
             return Err(attempt.fail(failure, context));
+        }
+        if let Some(followed) = &mut context.followed {
+            followed.sent(context.connection.worker.shared.clock.now());
         }
         let answered = {
             // Pinned in place: a future passed by value would take space in each future on the way.
@@ -216,9 +220,6 @@ impl UpstreamAttempt {
             0 => context.forwarded_at,
             _ => context.connection.worker.shared.clock.now(),
         };
-        if let Some(followed) = &mut context.followed {
-            followed.sent(started_at);
-        }
         Self { endpoint, started_at, ended: false }
     }
 
@@ -256,7 +257,8 @@ impl UpstreamAttempt {
         if let Ok(response) = result {
             let now = context.connection.worker.shared.clock.now();
             let took = now.since(self.started_at);
-            if context.followed.is_some() {
+            // The 200 of a tunnel is Weir's own: it tells nothing of what the destination will respond.
+            if context.followed.is_some() && !context.upgrade.is_connect {
                 record_signals(response, context, now);
             }
             context.upstream_time = took;
@@ -264,6 +266,9 @@ impl UpstreamAttempt {
                 log.upstream_time = Some(took);
             }
             metrics.record_response_time(took);
+        }
+        if let Some(settlement) = &context.settlement {
+            settlement.record_signal(|| adaptive::signal_of_attempt(context, result));
         }
         if let Some(is_good) = endpoint_success(outcome) {
             self.endpoint.record_outcome(is_good);

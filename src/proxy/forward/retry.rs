@@ -66,16 +66,26 @@ pub(super) async fn with_retries(
         let Some(wait) = wait_for_upstream(plan, request, context, &result, timeout) else {
             return result;
         };
-        let Some(permit) = upstream.acquire_retry() else {
-            return result;
-        };
-        _permit = Some(permit);
         retries += 1;
-        context.retries = context.retries.saturating_add(1);
-        drop(result);
         let (base, max) = settings.backoff;
         let pause = wait.saturating_add(full_jitter(backoff(base, max, retries)));
-        with_request_timeout(&context.timer, pin!(tokio::time::sleep(pause))).await?;
+        if wait.is_zero() && context.followed.is_none() {
+            let Some(permit) = upstream.acquire_retry() else { return result };
+            _permit = Some(permit);
+            drop(result);
+            with_request_timeout(&context.timer, pin!(tokio::time::sleep(pause))).await?;
+        } else {
+            // The wait may be long, and would occupy a permit that another request could use. The result is kept, in
+            // case that there is no retry after all.
+            _permit = None;
+            if !Box::pin(wait_out_pauses(plan, request, context, pause, timeout)).await? {
+                return result;
+            }
+            let Some(permit) = upstream.acquire_retry() else { return result };
+            _permit = Some(permit);
+            drop(result);
+        }
+        context.retries = context.retries.saturating_add(1);
         if let Some(followed) = &context.followed {
             followed.charge_retry(context.connection.worker.shared.clock.now());
         }
@@ -130,8 +140,7 @@ fn wait_for_upstream(
     };
     let paused = context.followed.as_ref().map_or(Duration::ZERO, |followed| followed.paused_for(now));
     let wait = signals.retry_after.unwrap_or_default().max(paused);
-    let of_call = grpc::call_timeout(&request.head.headers).filter(|_| context.is_grpc);
-    let left = timeout.min(of_call.unwrap_or(Duration::MAX)).saturating_sub(now.since(context.forwarded_at));
+    let left = time_left(request, context, timeout);
     if signals.forbids_retry || wait > plan.max_wait || !wait.is_zero() && wait >= left {
         return None;
     }
@@ -139,4 +148,37 @@ fn wait_for_upstream(
         followed.record_delayed_retry();
     }
     Some(wait)
+}
+
+/// Waits for `pause`, and until no limit that follows the upstream is paused: other responses may signal a pause
+/// meanwhile. Returns whether the retry may be made, that is, whether it need not wait for longer than allowed.
+async fn wait_out_pauses(
+    plan: &RetryPlan<'_>,
+    request: &OutgoingRequest,
+    context: &RequestContext,
+    mut pause: Duration,
+    timeout: Duration,
+) -> Result<bool, ForwardFailure> {
+    let clock = &context.connection.worker.shared.clock;
+    let since = clock.now();
+    loop {
+        with_request_timeout(&context.timer, pin!(tokio::time::sleep(pause))).await?;
+        let now = clock.now();
+        let paused = context.followed.as_ref().map_or(Duration::ZERO, |followed| followed.paused_for(now));
+        if paused.is_zero() {
+            return Ok(true);
+        }
+        let waited = now.since(since);
+        if waited.saturating_add(paused) > plan.max_wait || paused >= time_left(request, context, timeout) {
+            return Ok(false);
+        }
+        pause = paused.saturating_add(full_jitter(paused / 10));
+    }
+}
+
+/// Returns the time left for all attempts, of which `timeout` is the total.
+fn time_left(request: &OutgoingRequest, context: &RequestContext, timeout: Duration) -> Duration {
+    let of_call = grpc::call_timeout(&request.head.headers).filter(|_| context.is_grpc);
+    let elapsed = context.connection.worker.shared.clock.now().since(context.forwarded_at);
+    timeout.min(of_call.unwrap_or(Duration::MAX)).saturating_sub(elapsed)
 }

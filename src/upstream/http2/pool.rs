@@ -117,6 +117,11 @@ impl Http2Pool {
         self.connections.borrow_mut().retain(|connection| connection.in_flight.get() > 0);
     }
 
+    /// Returns the number of connections without a request.
+    pub(in crate::upstream) fn idle_connections(&self) -> usize {
+        self.connections.borrow().iter().filter(|connection| connection.in_flight.get() == 0).count()
+    }
+
     /// Whether there is no connection.
     pub(in crate::upstream) fn is_empty(&self) -> bool {
         self.connections.borrow().is_empty()
