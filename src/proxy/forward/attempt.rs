@@ -210,9 +210,6 @@ impl UpstreamAttempt {
             log.upstream = Some(Rc::clone(&endpoint));
         }
         endpoint.metrics().request_started();
-        if let Some(followed) = &mut context.followed {
-            followed.sent(context.connection.worker.shared.clock.now());
-        }
         Self { endpoint, ended: false }
     }
 

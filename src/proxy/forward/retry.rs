@@ -76,8 +76,9 @@ pub(super) async fn with_retries(
         let (base, max) = settings.backoff;
         let pause = wait.saturating_add(full_jitter(backoff(base, max, retries)));
         with_request_timeout(&context.timer, pin!(tokio::time::sleep(pause))).await?;
-        if let Some(followed) = &context.followed {
-            followed.charge_retry(context.connection.worker.shared.clock.now());
+        let now = context.connection.worker.shared.clock.now();
+        if let Some(followed) = &mut context.followed {
+            followed.charge_retry(now);
         }
     }
 }
