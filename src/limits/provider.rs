@@ -130,10 +130,10 @@ impl FollowedLimits {
     }
 
     fn rejected(&self, rule: &FollowedRule<'_>, signals: ProviderSignals, now: Timestamp) {
-        rule.state.record_rejection(rule.key, self.decided_at, now, &rule.settings.controller);
-        if rule.settings.reads_headers {
-            self.pause(rule, signals.closed_for(), now);
-        }
+        let closed_for = signals.closed_for().filter(|_| rule.settings.reads_headers);
+        let (decided_at, settings) = (self.decided_at, &rule.settings.controller);
+        rule.state.record_rejection(rule.key, decided_at, closed_for.unwrap_or_default(), now, settings);
+        self.pause(rule, closed_for, now);
     }
 
     fn succeeded(&self, rule: &FollowedRule<'_>, now: Timestamp) {

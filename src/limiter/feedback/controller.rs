@@ -120,7 +120,17 @@ impl ShareController {
         raised_at: Timestamp,
     ) -> Self {
         let (recent, history) = (RecentResponses::NONE, ShareHistory::new(share, raised_at));
-        Self { share, ceiling, decreased_at, raised_at, probes_at: raised_at, recent, history, confirmations: 0, episode: None }
+        Self {
+            share,
+            ceiling,
+            decreased_at,
+            raised_at,
+            probes_at: raised_at,
+            recent,
+            history,
+            confirmations: 0,
+            episode: None,
+        }
     }
 
     /// Returns the share in force.
@@ -148,11 +158,12 @@ impl ShareController {
     ) {
         self.recent.count(admitted, 0, now, settings.hold());
         if let Some(episode) = &mut self.episode {
-            episode.count(admitted, 0, self.history.at(decided_at));
+            episode.admit(admitted, self.history.at(decided_at));
         }
     }
 
-    /// Applies a rejection of a request that was decided at `decided_at`; returns whether the share was lowered.
+    /// Applies a rejection of a request that was decided at `decided_at`, which states that the provider rejects others
+    /// for `closed_for`; returns whether the share was lowered.
     ///
     /// The share falls by the part of requests that were rejected in the last period, so that a rejection among a thousand
     /// costs little. A provider that counts in windows rejects for the rest of its window, whatever the rate is now. So
@@ -161,22 +172,26 @@ impl ShareController {
     pub fn on_rejection(
         &mut self,
         decided_at: Timestamp,
+        closed_for: Duration,
         now: Timestamp,
         settings: &ControllerSettings,
     ) -> bool {
         self.recent.count(0, 1, now, settings.hold());
         self.end_episode(now, settings);
         let is_first = self.episode.is_none();
+        if is_first && decided_at <= self.decreased_at {
+            return false;
+        }
         let share = self.history.at(decided_at).min(self.share);
-        let episode = match &mut self.episode {
-            Some(episode) => {
-                episode.count(0, 1, self.share);
-                *episode
-            }
-            None if decided_at <= self.decreased_at => return false,
-            None => *self.episode.insert(Episode::begin(share, self.ceiling, decided_at, now)),
-        };
-        let by = self.recent.excess().clamp(settings.gentle(), settings.decrease.max(settings.gentle()));
+        let known = self.ceiling;
+        let episode = self.episode.get_or_insert_with(|| Episode::begin(share, known, decided_at, now));
+        episode.reject(part(closed_for, settings.step));
+        let episode = *episode;
+        let by = self
+            .recent
+            .excess()
+            .max(episode.closed_part())
+            .clamp(settings.gentle(), settings.decrease.max(settings.gentle()));
         // A probe that fails returns to the share that is known to be good, and only the next episode can lower that.
         let good = |ceiling: Option<LimitShare>| ceiling.map(|ceiling| settings.plateau(ceiling));
         let lowered = episode.from().lowered(by).min(good(episode.probed()).unwrap_or(LimitShare::FULL));
@@ -231,7 +246,10 @@ impl ShareController {
 
     /// Ends the episode if a period has elapsed since it began.
     fn end_episode(&mut self, now: Timestamp, settings: &ControllerSettings) {
-        let Some(episode) = self.episode.take_if(|episode| now.since(episode.began()) >= settings.hold().saturating_add(episode.delay())) else {
+        let Some(episode) = self
+            .episode
+            .take_if(|episode| now.since(episode.began()) >= settings.hold().saturating_add(episode.delay()))
+        else {
             return;
         };
         let ceiling = episode.ceiling(self.share, settings.gentle());
@@ -263,6 +281,12 @@ impl ShareController {
     pub fn lower_to(&mut self, share: LimitShare) {
         self.share = self.share.min(share);
     }
+}
+
+/// Returns `time` as a part of `step`, in millionths.
+fn part(time: Duration, step: Duration) -> u32 {
+    let part = time.as_nanos().saturating_mul(WHOLE.into()) / step.as_nanos().max(1);
+    u32::try_from(part).unwrap_or(u32::MAX)
 }
 
 /// Returns by how much the share rises in `steps` while it is below what the provider is known to admit.

@@ -197,11 +197,13 @@ impl RuleFeedback {
         });
     }
 
-    /// Records a rejection by the provider of a request that was decided at `decided_at`; returns whether the share fell.
+    /// Records a rejection by the provider of a request that was decided at `decided_at`, which states that the provider
+    /// rejects others for `closed_for`; returns whether the share fell.
     pub fn record_rejection(
         &self,
         key: KeyHash,
         decided_at: Timestamp,
+        closed_for: Duration,
         now: Timestamp,
         settings: &ControllerSettings,
     ) -> bool {
@@ -209,7 +211,7 @@ impl RuleFeedback {
         let entry = self.find_or_insert(key, now);
         let has_fallen = entry.change(now, |state| {
             entry.count_admitted(state, decided_at, now, settings);
-            let has_fallen = state.controller.on_rejection(decided_at, now, settings);
+            let has_fallen = state.controller.on_rejection(decided_at, closed_for, now, settings);
             if has_fallen {
                 state.epoch = 0;
             }
@@ -343,7 +345,7 @@ mod tests {
     fn share_is_full_for_keys_that_the_provider_never_rejected() {
         let feedback = RuleFeedback::default();
         let now = Timestamp::from_secs(100);
-        assert!(feedback.record_rejection(key(1), now, now, &settings()));
+        assert!(feedback.record_rejection(key(1), now, Duration::ZERO, now, &settings()));
         assert_eq!(feedback.share(key(1)).millionths(), 700_000);
         assert!(feedback.share(key(2)).is_full());
         assert_eq!(feedback.status(now).keys, 1);
@@ -354,7 +356,7 @@ mod tests {
         let feedback = RuleFeedback::default();
         let now = Timestamp::from_secs(100);
         for number in 0..MAX_KEYS + 10 {
-            feedback.record_rejection(key(number), now, now, &settings());
+            feedback.record_rejection(key(number), now, Duration::ZERO, now, &settings());
         }
         assert!((0..MAX_KEYS + 10).all(|number| !feedback.share(key(number)).is_full()));
         assert_eq!(feedback.keys.read().len(), MAX_KEYS);
@@ -362,7 +364,7 @@ mod tests {
         feedback.pause(key(MAX_KEYS + 1), now.saturating_add(MAX_IDLE), now, &limiter);
         assert_eq!(feedback.status(now).paused_for, Duration::ZERO, "a pause takes memory");
         let later = now.saturating_add(MAX_IDLE * 2);
-        feedback.record_rejection(key(MAX_KEYS + 20), later, later, &settings());
+        feedback.record_rejection(key(MAX_KEYS + 20), later, Duration::ZERO, later, &settings());
         assert_eq!(feedback.keys.read().len(), 1, "entries that have recovered make room");
     }
 
@@ -370,7 +372,7 @@ mod tests {
     fn share_of_an_unused_key_is_forgotten_after_ten_minutes() {
         let feedback = RuleFeedback::default();
         let now = Timestamp::from_secs(100);
-        feedback.record_rejection(key(1), now, now, &settings());
+        feedback.record_rejection(key(1), now, Duration::ZERO, now, &settings());
         feedback.record_use(key(1), false, now.saturating_add(MAX_IDLE));
         assert!(!feedback.share(key(1)).is_full());
         feedback.record_use(key(1), false, now.saturating_add(MAX_IDLE * 3));
@@ -381,7 +383,7 @@ mod tests {
     fn share_does_not_rise_while_the_limit_is_not_in_use() {
         let feedback = RuleFeedback::default();
         let at = |millis| Timestamp::from_secs(100).saturating_add(Duration::from_millis(millis));
-        feedback.record_rejection(key(1), at(0), at(0), &settings());
+        feedback.record_rejection(key(1), at(0), Duration::ZERO, at(0), &settings());
         for millis in (0..5000).step_by(100) {
             feedback.record_use(key(1), false, at(millis));
             feedback.record_success(key(1), at(millis), at(millis), &settings());

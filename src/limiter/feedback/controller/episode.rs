@@ -134,10 +134,12 @@ pub(super) struct Episode {
     counts: Counts,
     /// Sum of the shares in force for admitted requests, in millionths.
     admitted_shares: u64,
+    /// Maximum part of a period in which the provider rejects everything, in millionths.
+    closed_part: u32,
 }
 
 impl Episode {
-    /// Begins with a rejection.
+    /// Begins with the rejection at `now` of a request that was decided at `decided_at`.
     pub(super) fn begin(
         from: LimitShare,
         known: Option<LimitShare>,
@@ -145,8 +147,7 @@ impl Episode {
         now: Timestamp,
     ) -> Self {
         let delay = now.since(decided_at).min(MAX_DELAY);
-        let counts = Counts { admitted: 0, rejected: 1 };
-        Self { began: now, from, known, delay, counts, admitted_shares: 0 }
+        Self { began: now, from, known, delay, counts: Counts::NONE, admitted_shares: 0, closed_part: 0 }
     }
 
     pub(super) const fn began(&self) -> Timestamp {
@@ -165,6 +166,10 @@ impl Episode {
         self.delay
     }
 
+    pub(super) const fn closed_part(&self) -> u32 {
+        self.closed_part
+    }
+
     /// Returns the share that the provider was known to admit, if this episode is the end of a rise beyond.
     pub(super) fn good(&self) -> Option<LimitShare> {
         self.known.filter(|known| self.from > *known)
@@ -175,9 +180,15 @@ impl Episode {
         self.good().filter(|known| self.from.is_near(*known))
     }
 
-    /// Counts responses while `share` is in force.
-    pub(super) fn count(&mut self, admitted: u32, rejected: u32, share: LimitShare) {
-        self.counts.add(admitted, rejected);
+    /// Counts a rejection, which states that the provider rejects everything for this part of a period, in millionths.
+    pub(super) fn reject(&mut self, closed_part: u32) {
+        self.counts.add(0, 1);
+        self.closed_part = self.closed_part.max(closed_part);
+    }
+
+    /// Counts admitted requests that were decided at `share`.
+    pub(super) fn admit(&mut self, admitted: u32, share: LimitShare) {
+        self.counts.add(admitted, 0);
         let shares = u64::from(admitted) * u64::from(share.millionths());
         self.admitted_shares = self.admitted_shares.saturating_add(shares);
     }
@@ -186,11 +197,14 @@ impl Episode {
     /// that may be rejected by chance.
     pub(super) fn ceiling(&self, share: LimitShare, little: u32) -> LimitShare {
         let (rejected, total) = (self.counts.rejected, self.counts.total());
-        let is_light = rejected == 1
-            || u64::from(rejected) * u64::from(WHOLE) <= u64::from(total) * u64::from(little);
+        let is_light =
+            rejected == 1 || u64::from(rejected) * u64::from(WHOLE) <= u64::from(total) * u64::from(little);
         if let Some(known) = self.probed() {
             let beyond = self.from.millionths().saturating_sub(known.millionths());
             return LimitShare::from_millionths(known.millionths().saturating_add(beyond / 4));
+        }
+        if self.closed_part > little {
+            return self.from.lowered(self.closed_part).max(share);
         }
         if is_light {
             return self.from;

@@ -56,18 +56,17 @@ fn limit_just_below_that_of_the_provider_is_used_whole_and_nothing_is_rejected()
     });
 }
 
-fn assert_steady(mut simulation: Simulation, seconds: f64) {
-    simulation.run(seconds / 5.0);
-    let Outcome { used, rejected, .. } = simulation.run(seconds);
-    let (kind, limit) = (simulation.kind, simulation.limit);
-    assert!(used >= 0.97 && rejected <= 0.001, "{kind:?} {limit}: {used} {rejected}");
-}
-
 #[test]
 fn limit_above_that_of_the_provider_uses_it_and_is_rarely_rejected() {
     for_each_provider(|kind, has_headers| {
-        for (limit, seconds) in [(10.0, 20_000.0), (1000.0, 300.0), (10_000.0, 60.0)] {
-            assert_steady(simulation(kind, has_headers, limit, 1.3), seconds);
+        // A single call in a second is a tenth of the limit of ten.
+        for (limit, seconds, most) in
+            [(10.0, 20_000.0, 0.003), (1000.0, 300.0, 0.001), (10_000.0, 30.0, 0.001)]
+        {
+            let mut simulation = simulation(kind, has_headers, limit, 1.3);
+            simulation.run(60.0 + seconds / 5.0);
+            let Outcome { used, rejected, .. } = simulation.run(seconds);
+            assert!(used >= 0.97 && rejected <= most, "{kind:?} {limit} {has_headers}: {used} {rejected}");
         }
     });
 }
@@ -97,7 +96,7 @@ fn limit_that_the_provider_halves_and_restores_is_used_within_seconds() {
             assert!(settled.used >= 0.95, "{kind:?} {limit} {has_headers}: {settled:?}");
             simulation.provider = limit;
             let seconds = seconds_until_restored(&mut simulation);
-            assert!(seconds <= 15.0, "{kind:?} {limit} {has_headers}: {seconds}");
+            assert!(seconds <= 12.0, "{kind:?} {limit} {has_headers}: {seconds}");
         }
     });
 }
@@ -110,7 +109,7 @@ fn limit_that_the_provider_restores_after_a_long_time_is_found() {
         simulation.run(300.0);
         simulation.provider = 1000.0;
         let seconds = seconds_until_restored(&mut simulation);
-        assert!(seconds <= 20.0, "{kind:?} {has_headers}: {seconds}");
+        assert!(seconds <= 25.0, "{kind:?} {has_headers}: {seconds}");
     });
 }
 
@@ -119,14 +118,14 @@ fn burst_of_rejections_lowers_the_share_once() {
     let mut controller = ShareController::default();
     let now = start();
     let later = |millis| now.saturating_add(Duration::from_millis(millis));
-    assert!(controller.on_rejection(now, now, &settings()));
+    assert!(controller.on_rejection(now, Duration::ZERO, now, &settings()));
     for millis in 0..100 {
-        assert!(!controller.on_rejection(later(millis), later(millis), &settings()));
+        assert!(!controller.on_rejection(later(millis), Duration::ZERO, later(millis), &settings()));
     }
     assert_eq!(controller.share().millionths(), 700_000);
     // Sent before the decrease, rejected long after.
-    assert!(!controller.on_rejection(now, later(5000), &settings()));
-    assert!(controller.on_rejection(later(1), later(5000), &settings()));
+    assert!(!controller.on_rejection(now, Duration::ZERO, later(5000), &settings()));
+    assert!(controller.on_rejection(later(1), Duration::ZERO, later(5000), &settings()));
 }
 
 #[test]
@@ -136,7 +135,7 @@ fn one_rejection_among_many_costs_little() {
     for millis in (100..2000).step_by(100) {
         controller.count_admitted(100, later(millis), later(millis), &settings());
     }
-    assert!(controller.on_rejection(later(1990), later(2000), &settings()));
+    assert!(controller.on_rejection(later(1990), Duration::ZERO, later(2000), &settings()));
     assert_eq!(controller.share().millionths(), 995_000);
 }
 
@@ -181,7 +180,7 @@ proptest! {
             let before = controller.share();
             if is_rejection {
                 let sent_at = now.saturating_sub(Duration::from_millis(age));
-                controller.on_rejection(sent_at, now, &settings);
+                controller.on_rejection(sent_at, Duration::ZERO, now, &settings);
                 prop_assert!(controller.share() <= before);
             } else {
                 let decided_at = now.saturating_sub(Duration::from_millis(age));

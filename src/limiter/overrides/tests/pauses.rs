@@ -24,7 +24,8 @@ fn paused_counter_has_room_only_after_the_pause() {
         let verdict = &decision.verdicts()[0];
         assert!(verdict.rejects() && verdict.is_paused(), "{algorithm}");
         assert_eq!(verdict.retry_after(), seconds(20), "{algorithm}: until the later end");
-        let burst = if matches!(algorithm, Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+        let burst = if matches!(algorithm, Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket)
+        {
             1
         } else {
             10

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
 
 use super::super::{ControllerSettings, MIN_RISE_INTERVAL, ShareController};
 use crate::limiter::timestamp::Timestamp;
@@ -123,7 +124,8 @@ impl Simulation {
     fn depart(&mut self) {
         let interval = SECOND as f64 / (self.limit * self.controller.share().fraction());
         self.next = self.now + interval as u64;
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let way = (self.random >> 33) % JITTER;
         self.arrivals.push(Reverse((self.now + self.queue + way, self.now)));
     }
@@ -178,7 +180,9 @@ impl Simulation {
         self.told_at = at;
         self.controller.count_admitted(std::mem::take(&mut self.uncounted), decided, now, &self.settings);
         if is_rejected {
-            self.controller.on_rejection(decided, now, &self.settings);
+            let closed_for = if self.has_headers { wait.next_multiple_of(MILLISECOND) } else { 0 };
+            let closed_for = Duration::from_nanos(closed_for);
+            self.controller.on_rejection(decided, closed_for, now, &self.settings);
             if self.has_headers {
                 self.paused_until = self.paused_until.max(at + wait.next_multiple_of(MILLISECOND));
             }
