@@ -42,6 +42,8 @@ const MAX_CONFIRMATIONS: u32 = 7;
 /// rise is slower with fewer of them.
 const MIN_RESPONSES: u32 = 100;
 const MAX_SPARSENESS: u32 = 10;
+/// Time in which an instance leaves probing to the one that the provider has rejected.
+const FOLLOWED_CALM: Duration = Duration::from_secs(30);
 /// Time without use after which what is known of the provider is forgotten.
 pub const MAX_IDLE: Duration = Duration::from_secs(600);
 
@@ -259,7 +261,7 @@ impl ShareController {
         self.probes_at = now.saturating_add(calm(&episode, self.confirmations, settings));
     }
 
-    /// Continues with a decrease of another instance.
+    /// Continues with a decrease of another instance, which also is the first to probe.
     pub fn follow(
         &mut self,
         share: LimitShare,
@@ -267,7 +269,8 @@ impl ShareController {
         decreased_at: Timestamp,
         now: Timestamp,
     ) {
-        *self = Self::new(share, ceiling, decreased_at, now);
+        let (recent, probes_at) = (self.recent, now.saturating_add(FOLLOWED_CALM));
+        *self = Self { recent, probes_at, ..Self::new(share, ceiling, decreased_at, now) };
     }
 
     /// Continues with the share to which another instance has raised the limit, unless it is higher here.
