@@ -167,7 +167,7 @@ impl ShareController {
     /// Applies a rejection of a request that was decided at `decided_at`, which states that the provider rejects others
     /// for `closed_for`; returns whether the share was lowered.
     ///
-    /// The share falls by the part of requests that were rejected in the last period, so that a rejection among a thousand
+    /// The share falls by twice the part of requests that were rejected in the last period, so that one among a thousand
     /// costs little. A provider that counts in windows rejects for the rest of its window, whatever the rate is now. So
     /// the rejections of one period lower the share by `decrease` at most. A request that was decided before the last
     /// decrease says nothing about the share since.
