@@ -73,6 +73,11 @@ impl LimitShare {
         u32::try_from(cost).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX)
     }
 
+    /// Whether the shares differ by a tenth of `other` at most.
+    const fn is_near(self, other: Self) -> bool {
+        self.0.abs_diff(other.0) <= other.0 / 10
+    }
+
     /// Returns this share plus `millionths`.
     const fn raised(self, millionths: u32) -> Self {
         Self::from_millionths(self.0.saturating_add(millionths))

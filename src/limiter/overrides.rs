@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::algorithm::Algorithm;
 use super::key::KeyHash;
 use super::quota::{Quota, QuotaChange};
 use super::registry::LimitHandle;
@@ -43,10 +44,24 @@ impl Limiter {
         self.notify_waiting(key);
     }
 
-    /// Pauses one counter until `until`, unless it is paused longer: it has no room before.
-    pub fn pause_counter(&self, limit: LimitHandle, key: KeyHash, until: Timestamp) {
+    /// Pauses one counter until `until`, unless it is paused longer: it has no room before. A quota that refills
+    /// continuously has room for one request then, and not for the burst that the time of the pause would have refilled.
+    pub fn pause_counter(&self, limit: LimitHandle, key: KeyHash, until: Timestamp, now: Timestamp) {
         let key = key.salted(limit.salt);
-        self.table.lock(self.table.shard_of(key)).set_pause(key, limit.id, until);
+        let mut shard = self.table.lock(self.table.shard_of(key));
+        shard.set_pause(key, limit.id, until);
+        let Some(quota) = shard.quota_of(key, limit.id).filter(|quota| refills(quota.algorithm())).copied()
+        else {
+            return;
+        };
+        let place = shard.find(key);
+        let state = shard.state(place, limit.id, now);
+        let left = algorithm::usage(state, &quota, until).remaining;
+        let refilled = left.saturating_sub(quota.units_per_request().get().into());
+        if refilled > 0 {
+            let next = algorithm::charge(state, &quota, refilled.into(), until);
+            self.record_placement(shard.store_state(place, key, limit.id, next, now));
+        }
     }
 
     /// Returns the time until the ban of one counter ends that [`Self::ban_counter`] has set; `None` if there is none.
@@ -88,6 +103,20 @@ impl Limiter {
         let key = key.salted(limit.salt);
         let held = self.table.lock(self.table.shard_of(key)).held_of(key, limit.id);
         Some(usage.with_held(u32::try_from(held).unwrap_or(u32::MAX)))
+    }
+}
+
+/// Whether a quota is refilled continuously, and not at the end of a window.
+const fn refills(algorithm: Algorithm) -> bool {
+    match algorithm {
+        Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
+        Algorithm::RefillBucket
+        | Algorithm::FixedWindow
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::InFlight
+        | Algorithm::Ban
+        | Algorithm::Lease(_) => false,
     }
 }
 

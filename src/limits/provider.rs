@@ -29,8 +29,8 @@ pub struct FollowedLimits {
     policy: Arc<Policy>,
     limiter: Arc<Limiter>,
     checks: SmallVec<[FollowedCheck; 2]>,
-    /// When the request was last sent to the provider.
-    sent_at: Timestamp,
+    /// When the limits last admitted the request. It may have waited since.
+    decided_at: Timestamp,
 }
 
 /// A check that has been charged, and the quota that decided.
@@ -73,14 +73,9 @@ impl FollowedLimits {
                 policy: Arc::clone(&view.policy),
                 limiter: Arc::clone(&view.limiter),
                 checks,
-                sent_at: now,
+                decided_at: now,
             })
         })
-    }
-
-    /// Records that the request is sent, once more or for the first time.
-    pub fn sent(&mut self, now: Timestamp) {
-        self.sent_at = now;
     }
 
     /// Applies what the head of a response signals. `call` is what is known of the status of a gRPC call.
@@ -95,10 +90,10 @@ impl FollowedLimits {
                 continue;
             }
             if call != CallStatus::Awaited {
-                rule.state.record_success(rule.key, now, &rule.settings.controller);
+                self.succeeded(&rule, now);
             }
             if rule.settings.reads_headers {
-                self.pause(&rule, signals.used_up_for, now);
+                self.pause(&rule, rule.settings.pause_after_success(signals.used_up_for), now);
             }
         }
     }
@@ -109,13 +104,14 @@ impl FollowedLimits {
             if rule.settings.is_rejection(StatusCode::OK, Some(call), signals.retry_after.is_some()) {
                 self.rejected(&rule, signals, now);
             } else {
-                rule.state.record_success(rule.key, now, &rule.settings.controller);
+                self.succeeded(&rule, now);
             }
         }
     }
 
     /// Charges a retry of the request as another request, even beyond its limits.
-    pub fn charge_retry(&self, now: Timestamp) {
+    pub fn charge_retry(&mut self, now: Timestamp) {
+        self.decided_at = now;
         for followed in &self.checks {
             let SelectedCheck { check, surcharge, .. } = followed.selected;
             followed.charge(check.cost.saturating_add(surcharge), &self.limiter, now);
@@ -134,10 +130,14 @@ impl FollowedLimits {
     }
 
     fn rejected(&self, rule: &FollowedRule<'_>, signals: ProviderSignals, now: Timestamp) {
-        rule.state.record_rejection(rule.key, self.sent_at, now, &rule.settings.controller);
-        if rule.settings.reads_headers {
-            self.pause(rule, signals.retry_after.or(signals.used_up_for), now);
-        }
+        let closed_for = signals.closed_for().filter(|_| rule.settings.reads_headers);
+        let (decided_at, settings) = (self.decided_at, &rule.settings.controller);
+        rule.state.record_rejection(rule.key, decided_at, closed_for.unwrap_or_default(), now, settings);
+        self.pause(rule, closed_for, now);
+    }
+
+    fn succeeded(&self, rule: &FollowedRule<'_>, now: Timestamp) {
+        rule.state.record_success(rule.key, self.decided_at, now, &rule.settings.controller);
     }
 
     /// Pauses the limits of a rule for the key of the request.

@@ -34,11 +34,16 @@ const FIRST_EPOCH_SECOND: u64 = 1_000_000_000;
 /// Numbers from here on are milliseconds since the Unix epoch.
 const FIRST_EPOCH_MILLISECOND: u64 = FIRST_EPOCH_SECOND * 1000;
 
+/// Resolution of times in seconds.
+const ROUNDING: Duration = Duration::from_secs(1);
+
 /// What a response signals about the provider's limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProviderSignals {
     /// Time after which the provider accepts a retry.
     pub retry_after: Option<Duration>,
+    /// Whether `retry_after` is stated in whole seconds or as a date.
+    pub is_rounded: bool,
     /// Time until the provider's quota, which is used up, has units again.
     pub used_up_for: Option<Duration>,
     /// Whether the provider rules out a retry (gRFC A6: a negative or malformed pushback).
@@ -52,6 +57,7 @@ impl ProviderSignals {
         if signals.retry_after.is_none() {
             let millis = headers.get(&RETRY_AFTER_MS).and_then(|value| decimal(value, 1_000_000));
             let after = || headers.get(&RETRY_AFTER).and_then(|value| retry_after(value, wall_clock));
+            signals.is_rounded = millis.is_none();
             signals.retry_after = millis.or_else(after);
         }
         let pairs = QUOTA_HEADERS.into_iter().filter_map(|(remaining, reset)| {
@@ -63,6 +69,15 @@ impl ProviderSignals {
         let drafts = drafts.filter_map(|value| draft_quota(value, wall_clock)).max();
         signals.used_up_for = pairs.chain(drafts).max();
         signals
+    }
+
+    /// Returns the time for which a provider that has rejected the request rejects others, too. A second that is rounded
+    /// up says little: a provider with room for another call in a millisecond states it, too.
+    pub fn closed_for(&self) -> Option<Duration> {
+        match self.retry_after {
+            Some(time) if !self.is_rounded => Some(time),
+            stated => stated.or(self.used_up_for).filter(|time| *time > ROUNDING),
+        }
     }
 
     /// Reads the trailers of a response.

@@ -63,8 +63,7 @@ pub(super) fn forwarding(
     }
 }
 
-/// Records the response time and load report of the upstream, on which elastic limits and adaptive concurrency limits
-/// depend.
+/// Records the response time and load report of the upstream, on which elastic limits depend.
 fn record_load(context: &RequestContext, policy: &Policy, result: &AttemptResult) {
     if let Ok(response) = result
         && policy.rules.is_elastic()

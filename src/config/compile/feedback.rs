@@ -41,8 +41,9 @@ pub(super) fn compile(
         raw::Feedback::Map(map) => map,
     };
     check_combination(rule, throttle, at, report);
-    let period = limits.iter().map(|limit| limit.quota.limit().period.duration()).min();
-    let feedback = compile_map(map, period.unwrap_or_default(), at, report);
+    let periods = || limits.iter().map(|limit| limit.quota.limit().period.duration());
+    let (shortest, longest) = (periods().min().unwrap_or_default(), periods().max().unwrap_or_default());
+    let feedback = Feedback { period: longest, ..compile_map(map, shortest, at, report) };
     for limit in limits {
         match limit.quota.to_following() {
             Some(quota) => limit.quota = quota,
@@ -94,6 +95,7 @@ fn compile_map(
         controller: ControllerSettings::new(LimitShare::from_percent(min), decrease, increase, period),
         statuses,
         calls,
+        period,
         reads_headers: map.headers.unwrap_or(true),
     }
 }

@@ -28,11 +28,12 @@ pub struct FeedbackMap {
     /// Lower bound of the limit in force, as a share of the limit, `1%` to `100%`.
     #[cfg_attr(test, schemars(extend("default" = defaults::FEEDBACK_MIN.to_string())))]
     pub min: Option<Percentage>,
-    /// Part by which a rejection by the provider lowers the limit in force, `1%` to `90%`.
+    /// Maximum part by which rejections by the provider in one period lower the limit in force, `1%` to `90%`. It falls by
+    /// twice the part of requests that are rejected.
     #[cfg_attr(test, schemars(extend("default" = defaults::FEEDBACK_DECREASE.to_string())))]
     pub decrease: Option<Percentage>,
-    /// Part of the limit by which the limit in force rises in one period of the limit, at least a second and at most
-    /// a minute, while the limit is in use and nothing is rejected; `0.1%` to `100%`.
+    /// Maximum part of the limit by which the limit in force rises in one period of the limit, at least a second and at
+    /// most a minute, while the limit is in use and nothing is rejected; `0.1%` to `100%`.
     #[cfg_attr(test, schemars(extend("default" = defaults::FEEDBACK_INCREASE.to_string())))]
     pub increase: Option<Percentage>,
     /// Responses that are rejections, one or a list: status codes (`429`), classes (`5xx`) and ranges, and names of

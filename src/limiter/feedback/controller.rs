@@ -1,31 +1,49 @@
-//! How the share of a limit changes: additive increase, multiplicative decrease, and a remembered ceiling.
+//! How the share of a limit changes: a decrease by the part of requests that the provider rejects, and a remembered
+//! ceiling.
 //!
-//! The share falls when the provider rejects, and rises while the limit is in use and nothing is rejected. An increase
-//! that repeatedly runs into the provider's limit would waste a good part of it. So the share at which the provider
-//! rejected is remembered, as in CUBIC (RFC 9438). The share returns to a little below that ceiling, stays there for a
-//! while, and then probes slowly. `docs/design/031-provider-feedback.md` has the reasons and a simulation.
+//! The share falls in proportion to the rejections in the last period, and rises while the limit is in use and nothing
+//! is rejected. An increase that repeatedly runs into the provider's limit would waste a good part of it. So the share
+//! that the provider admitted last is remembered, as in CUBIC (RFC 9438). The share returns to a little below that
+//! ceiling, stays there for a while, and then rises faster and faster. `docs/design/031-provider-feedback.md` has the
+//! reasons and a simulation.
+
+mod episode;
 
 use std::time::Duration;
 
+use self::episode::{Episode, RecentResponses, ShareHistory};
 use super::super::percent::Percent;
 use super::super::timestamp::Timestamp;
 use super::{LimitShare, WHOLE, millionths};
 
-/// Bounds of the interval in which the share rises by one `increase`.
+/// Bounds of the step, the unit of time of the controller.
 const MIN_STEP: Duration = Duration::from_secs(1);
 const MAX_STEP: Duration = Duration::from_secs(60);
-/// Maximum time for which a decrease prevents the next one.
+/// Maximum time for which rejections count as one episode.
 const MAX_HOLD: Duration = Duration::from_secs(10);
-/// Steps for which the share stays below a known ceiling.
-const PLATEAU_STEPS: u32 = 20;
-/// Steps without a decrease after which a rejection below the ceiling means that the ceiling was right.
-const SETTLED_STEPS: u32 = 10;
 /// Minimum time between two increases, so that none is lost by rounding.
 pub(super) const MIN_RISE_INTERVAL: Duration = Duration::from_millis(20);
-/// Part of `decrease` by which the share falls at a ceiling that was right, and stays below one.
-const GENTLE_PART: u32 = 10;
-/// Part of `increase` by which the share rises beyond the plateau.
-const PROBE_PART: u32 = 5;
+/// Part of `decrease` by which the share stays below the ceiling, and falls at least.
+const GENTLE_PART: u32 = 60;
+/// Part of `increase`, of the share and in one step, by which the share begins to rise from below the ceiling.
+const PROBE_PART: u32 = 40;
+/// Part of the distance to the last good share by which the share rises in one step.
+const RECOVERY: f64 = 3.0;
+/// Part of the distance from the last good share by which the share rises further in one step: near the ceiling, and
+/// beyond it.
+const PROBE_GROWTH: f64 = 0.7;
+const GROWTH_BEYOND: f64 = 1.4;
+/// Requests that the provider admits for each that it rejects, while the share is probed again and again.
+const ADMITTED_PER_REJECTION: f64 = 1200.0;
+/// Minimum time until the next probe, in steps. After the first confirmation, its maximum doubles with each.
+const MIN_CALM_STEPS: u32 = 2;
+const MAX_CONFIRMATIONS: u32 = 7;
+/// Number of responses in a period that say whether the provider admits the share, and the maximum factor by which the
+/// rise is slower with fewer of them.
+const MIN_RESPONSES: u32 = 100;
+const MAX_SPARSENESS: u32 = 10;
+/// Time in which an instance leaves probing to the one that the provider has rejected.
+const FOLLOWED_CALM: Duration = Duration::from_secs(30);
 /// Time without use after which what is known of the provider is forgotten.
 pub const MAX_IDLE: Duration = Duration::from_secs(600);
 
@@ -39,8 +57,8 @@ pub struct ControllerSettings {
 }
 
 impl ControllerSettings {
-    /// Creates settings for a limit with this period: the lower bound, the part by which a rejection lowers the share,
-    /// and the part of the limit by which it rises in one period, at least a second and at most a minute.
+    /// Creates settings for a limit with this period: the lower bound, the maximum part by which the share falls in one
+    /// period, and the maximum part of the limit by which it rises in one, at least a second and at most a minute.
     pub fn new(min: LimitShare, decrease: Percent, increase: Percent, period: Duration) -> Self {
         Self {
             min,
@@ -55,7 +73,7 @@ impl ControllerSettings {
         self.min
     }
 
-    /// Time after a decrease in which further rejections do not lower the share.
+    /// Time after the first rejection in which further rejections have the same cause.
     fn hold(&self) -> Duration {
         self.step.min(MAX_HOLD)
     }
@@ -68,23 +86,25 @@ impl ControllerSettings {
     fn plateau(&self, ceiling: LimitShare) -> LimitShare {
         ceiling.lowered(self.gentle()).max(self.min)
     }
-
-    /// Returns the share at which `ceiling` has proved to be too low.
-    fn beyond(&self, ceiling: LimitShare) -> LimitShare {
-        let by = u64::from(ceiling.millionths()) * u64::from(self.gentle()) / u64::from(WHOLE);
-        ceiling.raised(u32::try_from(by).unwrap_or(WHOLE))
-    }
 }
 
 /// State of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareController {
     share: LimitShare,
-    /// The share at which the provider last rejected, if it is still believed.
+    /// The share that the provider admitted last, if it is still believed.
     ceiling: Option<LimitShare>,
     decreased_at: Timestamp,
     /// Up to when the increase has been applied.
     raised_at: Timestamp,
+    /// From when the share may rise above what the provider is known to admit.
+    probes_at: Timestamp,
+    recent: RecentResponses,
+    history: ShareHistory,
+    /// Episodes since the ceiling has changed much.
+    confirmations: u32,
+    /// The last rejections, while they count as one.
+    episode: Option<Episode>,
 }
 
 impl Default for ShareController {
@@ -101,7 +121,18 @@ impl ShareController {
         decreased_at: Timestamp,
         raised_at: Timestamp,
     ) -> Self {
-        Self { share, ceiling, decreased_at, raised_at }
+        let (recent, history) = (RecentResponses::NONE, ShareHistory::new(share, raised_at));
+        Self {
+            share,
+            ceiling,
+            decreased_at,
+            raised_at,
+            probes_at: raised_at,
+            recent,
+            history,
+            confirmations: 0,
+            episode: None,
+        }
     }
 
     /// Returns the share in force.
@@ -109,7 +140,7 @@ impl ShareController {
         self.share
     }
 
-    /// Returns the share at which the provider last rejected, if it is still believed.
+    /// Returns the share that the provider admitted last, if it is still believed.
     pub const fn ceiling(&self) -> Option<LimitShare> {
         self.ceiling
     }
@@ -119,54 +150,118 @@ impl ShareController {
         self.decreased_at
     }
 
-    /// Applies a rejection of a request that was sent at `sent_at`; returns whether the share was lowered.
+    /// Counts requests that the provider has admitted.
+    pub fn count_admitted(
+        &mut self,
+        admitted: u32,
+        decided_at: Timestamp,
+        now: Timestamp,
+        settings: &ControllerSettings,
+    ) {
+        self.recent.count(admitted, 0, now, settings.hold());
+        if let Some(episode) = &mut self.episode {
+            episode.admit(admitted, self.history.at(decided_at));
+        }
+    }
+
+    /// Applies a rejection of a request that was decided at `decided_at`, which states that the provider rejects others
+    /// for `closed_for`; returns whether the share was lowered.
     ///
-    /// A request that was sent before the last decrease says nothing about the share since. Rejections that follow
-    /// within one period may be due to the provider's window, which is used up whatever the rate is now.
+    /// The share falls by twice the part of requests that were rejected in the last period, so that one among a thousand
+    /// costs little. A provider that counts in windows rejects for the rest of its window, whatever the rate is now. So
+    /// the rejections of one period lower the share by `decrease` at most. A request that was decided before the last
+    /// decrease says nothing about the share since.
     pub fn on_rejection(
         &mut self,
-        sent_at: Timestamp,
+        decided_at: Timestamp,
+        closed_for: Duration,
         now: Timestamp,
         settings: &ControllerSettings,
     ) -> bool {
-        let since = now.since(self.decreased_at);
-        if sent_at <= self.decreased_at || since < settings.hold() {
+        self.recent.count(0, 1, now, settings.hold());
+        self.end_episode(now, settings);
+        let is_first = self.episode.is_none();
+        if is_first && decided_at <= self.decreased_at {
             return false;
         }
-        let is_confirmed = self.ceiling.is_some_and(|ceiling| self.share >= settings.plateau(ceiling));
-        let is_settled = since >= settings.step * SETTLED_STEPS;
-        let by = if is_confirmed && is_settled { settings.gentle() } else { settings.decrease };
-        self.ceiling = Some(self.share);
-        self.share = self.share.lowered(by).max(settings.min);
-        (self.decreased_at, self.raised_at) = (now, now);
-        true
+        let share = self.history.at(decided_at).min(self.share);
+        let known = self.ceiling;
+        let episode = self.episode.get_or_insert_with(|| Episode::begin(share, known, decided_at, now));
+        episode.reject(part(closed_for, settings.step));
+        let episode = *episode;
+        let by = self
+            .recent
+            .excess()
+            .max(episode.closed_part())
+            .clamp(settings.gentle(), settings.decrease.max(settings.gentle()));
+        // A probe that fails returns to the share that is known to be good, and only the next episode can lower that.
+        let good = |ceiling: Option<LimitShare>| ceiling.map(|ceiling| settings.plateau(ceiling));
+        let lowered = episode.from().lowered(by).min(good(episode.probed()).unwrap_or(LimitShare::FULL));
+        let target = lowered.max(good(episode.good()).unwrap_or(settings.min)).max(settings.min);
+        // Further decreases have a minimum size, so that there are few of them.
+        let is_lower = target < self.share
+            && (is_first || target <= self.share.lowered(settings.gentle()) || by == settings.decrease);
+        if is_lower {
+            (self.share, self.decreased_at) = (target, now);
+            self.history.record(target, now);
+        }
+        self.raised_at = now;
+        is_lower
     }
 
-    /// Applies a response that is no rejection, while the limit is in use; returns whether the share rose.
-    pub fn on_success(&mut self, now: Timestamp, settings: &ControllerSettings) -> bool {
+    /// Applies the response to a request that was decided at `decided_at`, which is no rejection, while the limit is in
+    /// use; returns whether the share rose.
+    pub fn on_success(
+        &mut self,
+        decided_at: Timestamp,
+        now: Timestamp,
+        settings: &ControllerSettings,
+    ) -> bool {
+        self.end_episode(now, settings);
+        if self.episode.is_some() || decided_at <= self.decreased_at {
+            self.raised_at = now;
+            return false;
+        }
+        // The more time there is between a decision and its response, the slower the share has to rise.
+        // Few responses in a period say little, so that it has to rise slower, too.
+        let sparseness = (MIN_RESPONSES / self.recent.total().max(1)).clamp(1, MAX_SPARSENESS);
+        let step = (settings.step * sparseness).saturating_add(now.since(decided_at));
         let elapsed = now.since(self.raised_at).min(settings.step);
         if elapsed < MIN_RISE_INTERVAL {
             return false;
         }
         self.raised_at = now;
-        let (before, rise) = (self.share, part(settings.increase, elapsed, settings.step));
-        let Some(ceiling) = self.ceiling else {
-            self.share = before.raised(rise);
-            return self.share > before;
-        };
-        let plateau = settings.plateau(ceiling);
+        let before = self.share;
+        let plateau = self.ceiling.map_or(settings.min, |ceiling| settings.plateau(ceiling));
+        let steps = elapsed.as_secs_f64() / step.as_secs_f64();
         if before < plateau {
-            self.share = before.raised(rise).min(plateau);
-        } else if now.since(self.decreased_at) >= settings.step * PLATEAU_STEPS {
-            self.share = before.raised(rise / PROBE_PART);
-            if self.share >= settings.beyond(ceiling) {
-                self.ceiling = None;
-            }
+            self.share = before.raised(recovery(before, plateau, steps, settings)).min(plateau);
+        } else if now >= self.probes_at {
+            self.share = before.raised(probe(before, plateau, steps, settings));
         }
+        if self.share.is_full() {
+            self.ceiling = None;
+        }
+        self.history.record(self.share, now);
         self.share > before
     }
 
-    /// Continues with a decrease of another instance.
+    /// Ends the episode if a period has elapsed since it began.
+    fn end_episode(&mut self, now: Timestamp, settings: &ControllerSettings) {
+        let Some(episode) = self
+            .episode
+            .take_if(|episode| now.since(episode.began()) >= settings.hold().saturating_add(episode.delay()))
+        else {
+            return;
+        };
+        let ceiling = episode.ceiling(self.share, settings.gentle());
+        let is_confirmed = episode.known().is_some_and(|known| ceiling.is_near(known));
+        self.confirmations = if is_confirmed { self.confirmations.saturating_add(1) } else { 0 };
+        self.ceiling = Some(ceiling);
+        self.probes_at = now.saturating_add(calm(&episode, self.confirmations, settings));
+    }
+
+    /// Continues with a decrease of another instance, which also is the first to probe.
     pub fn follow(
         &mut self,
         share: LimitShare,
@@ -174,7 +269,8 @@ impl ShareController {
         decreased_at: Timestamp,
         now: Timestamp,
     ) {
-        *self = Self { share, ceiling, decreased_at, raised_at: now };
+        let (recent, probes_at) = (self.recent, now.saturating_add(FOLLOWED_CALM));
+        *self = Self { recent, probes_at, ..Self::new(share, ceiling, decreased_at, now) };
     }
 
     /// Continues with the share to which another instance has raised the limit, unless it is higher here.
@@ -190,10 +286,40 @@ impl ShareController {
     }
 }
 
-/// Returns `elapsed / step` of `whole`, which is at most one step.
-fn part(whole: u32, elapsed: Duration, step: Duration) -> u32 {
-    let part = u128::from(whole) * elapsed.as_nanos() / step.as_nanos().max(1);
+/// Returns `time` as a part of `step`, in millionths.
+fn part(time: Duration, step: Duration) -> u32 {
+    let part = time.as_nanos().saturating_mul(WHOLE.into()) / step.as_nanos().max(1);
     u32::try_from(part).unwrap_or(u32::MAX)
+}
+
+/// Returns by how much the share rises in `steps` while it is below what the provider is known to admit.
+fn recovery(share: LimitShare, plateau: LimitShare, steps: f64, settings: &ControllerSettings) -> u32 {
+    let distance = f64::from(plateau.millionths().saturating_sub(share.millionths()));
+    let least = f64::from(settings.increase / PROBE_PART);
+    rounded(((distance * RECOVERY).max(least) * steps).min(distance))
+}
+
+/// Returns by how much the share rises in `steps` above what the provider is known to admit: faster and faster, up to
+/// `increase`.
+fn probe(share: LimitShare, plateau: LimitShare, steps: f64, settings: &ControllerSettings) -> u32 {
+    let distance = f64::from(share.millionths().saturating_sub(plateau.millionths()));
+    let least = f64::from(settings.increase / PROBE_PART) * share.fraction();
+    let near = 4.0 * f64::from(plateau.millionths()) * f64::from(settings.gentle()) / f64::from(WHOLE);
+    let growth = if distance > near { GROWTH_BEYOND } else { PROBE_GROWTH };
+    rounded((distance * growth + least).min(f64::from(settings.increase)) * steps)
+}
+
+/// Returns the time after an episode in which the share does not rise above what the provider is known to admit. Once
+/// that is confirmed, rejections become rare among the requests that the provider admits.
+fn calm(episode: &Episode, confirmations: u32, settings: &ControllerSettings) -> Duration {
+    let max = settings.step * MIN_CALM_STEPS.max(1 << confirmations.min(MAX_CONFIRMATIONS));
+    let time = settings.hold().as_secs_f64() * ADMITTED_PER_REJECTION * episode.rejected_part();
+    Duration::try_from_secs_f64(time).unwrap_or(max).clamp(settings.step * MIN_CALM_STEPS, max)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast of a float saturates")]
+fn rounded(millionths: f64) -> u32 {
+    millionths.round() as u32
 }
 
 #[cfg(test)]

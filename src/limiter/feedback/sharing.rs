@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(feedback.share(key()).millionths(), 700_000);
         assert_eq!(feedback.status(at(20)).share.millionths(), 700_000, "operators see it");
         // A rejection of a request that was sent before the decrease does not lower the share again.
-        assert!(!feedback.record_rejection(key(), at(5), at(2000), &settings()));
+        assert!(!feedback.record_rejection(key(), at(5), Duration::ZERO, at(2000), &settings()));
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
     fn decrease_since_the_query_is_kept_and_published_next() {
         let feedback = RuleFeedback::default();
         feedback.adopt(&from_store(900_000, 5), at(0), at(10), &limiter());
-        assert!(feedback.record_rejection(key(), at(2000), at(2050), &settings()));
+        assert!(feedback.record_rejection(key(), at(2000), Duration::ZERO, at(2050), &settings()));
         let lowered = feedback.share(key());
         feedback.adopt(&from_store(950_000, 6), at(2000), at(2100), &limiter());
         assert_eq!(feedback.share(key()), lowered);

@@ -53,8 +53,11 @@ pub struct KeyFeedback {
     pub(super) share: AtomicU32,
     /// Whether the limit has been in use since the last increase.
     is_limiting: AtomicBool,
-    /// When the share last rose, and when the key was last used, in nanoseconds. They save most requests the lock.
-    raised_at: AtomicU64,
+    /// Requests that the provider has admitted and that the controller has not counted.
+    admitted: AtomicU32,
+    /// When the controller last counted, and when the key was last used, in nanoseconds. They save most requests the
+    /// lock.
+    counted_at: AtomicU64,
     pub(super) used_at: AtomicU64,
     pub(super) state: Mutex<KeyState>,
 }
@@ -113,7 +116,8 @@ impl Default for KeyFeedback {
         Self {
             share: AtomicU32::new(LimitShare::FULL.millionths()),
             is_limiting: AtomicBool::new(false),
-            raised_at: AtomicU64::new(0),
+            admitted: AtomicU32::new(0),
+            counted_at: AtomicU64::new(0),
             used_at: AtomicU64::new(0),
             state: Mutex::default(),
         }
@@ -136,6 +140,17 @@ impl KeyFeedback {
         self.used_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
         self.share.store(state.controller.share().millionths(), Ordering::Relaxed);
         result
+    }
+
+    fn count_admitted(
+        &self,
+        state: &mut KeyState,
+        decided_at: Timestamp,
+        now: Timestamp,
+        settings: &ControllerSettings,
+    ) {
+        let admitted = self.admitted.swap(0, Ordering::Relaxed);
+        state.controller.count_admitted(admitted, decided_at, now, settings);
     }
 
     pub(super) fn is_recovered(&self, now: Timestamp) -> bool {
@@ -182,18 +197,21 @@ impl RuleFeedback {
         });
     }
 
-    /// Records a rejection by the provider of a request that was sent at `sent_at`; returns whether the share fell.
+    /// Records a rejection by the provider of a request that was decided at `decided_at`, which states that the provider
+    /// rejects others for `closed_for`; returns whether the share fell.
     pub fn record_rejection(
         &self,
         key: KeyHash,
-        sent_at: Timestamp,
+        decided_at: Timestamp,
+        closed_for: Duration,
         now: Timestamp,
         settings: &ControllerSettings,
     ) -> bool {
         self.rejections.fetch_add(1, Ordering::Relaxed);
         let entry = self.find_or_insert(key, now);
         let has_fallen = entry.change(now, |state| {
-            let has_fallen = state.controller.on_rejection(sent_at, now, settings);
+            entry.count_admitted(state, decided_at, now, settings);
+            let has_fallen = state.controller.on_rejection(decided_at, closed_for, now, settings);
             if has_fallen {
                 state.epoch = 0;
             }
@@ -203,18 +221,30 @@ impl RuleFeedback {
         has_fallen
     }
 
-    /// Records a response that is no rejection.
-    pub fn record_success(&self, key: KeyHash, now: Timestamp, settings: &ControllerSettings) {
+    /// Records the response to a request that was decided at `decided_at`, which is no rejection.
+    pub fn record_success(
+        &self,
+        key: KeyHash,
+        decided_at: Timestamp,
+        now: Timestamp,
+        settings: &ControllerSettings,
+    ) {
         if self.entries.load(Ordering::Relaxed) == 0 {
             return;
         }
         self.with_entry(key, |entry| {
-            let since = now.since(Timestamp::from_nanos(entry.raised_at.load(Ordering::Relaxed)));
-            if since < MIN_RISE_INTERVAL || !entry.is_limiting.load(Ordering::Relaxed) {
+            entry.admitted.fetch_add(1, Ordering::Relaxed);
+            let since = now.since(Timestamp::from_nanos(entry.counted_at.load(Ordering::Relaxed)));
+            if since < MIN_RISE_INTERVAL {
                 return;
             }
-            entry.raised_at.store(now.as_nanos(), Ordering::Relaxed);
-            if entry.change(now, |state| state.controller.on_success(now, settings)) {
+            entry.counted_at.store(now.as_nanos(), Ordering::Relaxed);
+            let has_risen = entry.change(now, |state| {
+                entry.count_admitted(state, decided_at, now, settings);
+                entry.is_limiting.load(Ordering::Relaxed)
+                    && state.controller.on_success(decided_at, now, settings)
+            });
+            if has_risen {
                 entry.is_limiting.store(false, Ordering::Relaxed);
             }
         });
@@ -233,7 +263,7 @@ impl RuleFeedback {
             is_later
         });
         if is_later {
-            self.limits.lock().iter().for_each(|limit| limiter.pause_counter(*limit, key, until));
+            self.limits.lock().iter().for_each(|limit| limiter.pause_counter(*limit, key, until, now));
         }
     }
 
@@ -315,7 +345,7 @@ mod tests {
     fn share_is_full_for_keys_that_the_provider_never_rejected() {
         let feedback = RuleFeedback::default();
         let now = Timestamp::from_secs(100);
-        assert!(feedback.record_rejection(key(1), now, now, &settings()));
+        assert!(feedback.record_rejection(key(1), now, Duration::ZERO, now, &settings()));
         assert_eq!(feedback.share(key(1)).millionths(), 700_000);
         assert!(feedback.share(key(2)).is_full());
         assert_eq!(feedback.status(now).keys, 1);
@@ -326,7 +356,7 @@ mod tests {
         let feedback = RuleFeedback::default();
         let now = Timestamp::from_secs(100);
         for number in 0..MAX_KEYS + 10 {
-            feedback.record_rejection(key(number), now, now, &settings());
+            feedback.record_rejection(key(number), now, Duration::ZERO, now, &settings());
         }
         assert!((0..MAX_KEYS + 10).all(|number| !feedback.share(key(number)).is_full()));
         assert_eq!(feedback.keys.read().len(), MAX_KEYS);
@@ -334,7 +364,7 @@ mod tests {
         feedback.pause(key(MAX_KEYS + 1), now.saturating_add(MAX_IDLE), now, &limiter);
         assert_eq!(feedback.status(now).paused_for, Duration::ZERO, "a pause takes memory");
         let later = now.saturating_add(MAX_IDLE * 2);
-        feedback.record_rejection(key(MAX_KEYS + 20), later, later, &settings());
+        feedback.record_rejection(key(MAX_KEYS + 20), later, Duration::ZERO, later, &settings());
         assert_eq!(feedback.keys.read().len(), 1, "entries that have recovered make room");
     }
 
@@ -342,7 +372,7 @@ mod tests {
     fn share_of_an_unused_key_is_forgotten_after_ten_minutes() {
         let feedback = RuleFeedback::default();
         let now = Timestamp::from_secs(100);
-        feedback.record_rejection(key(1), now, now, &settings());
+        feedback.record_rejection(key(1), now, Duration::ZERO, now, &settings());
         feedback.record_use(key(1), false, now.saturating_add(MAX_IDLE));
         assert!(!feedback.share(key(1)).is_full());
         feedback.record_use(key(1), false, now.saturating_add(MAX_IDLE * 3));
@@ -353,14 +383,14 @@ mod tests {
     fn share_does_not_rise_while_the_limit_is_not_in_use() {
         let feedback = RuleFeedback::default();
         let at = |millis| Timestamp::from_secs(100).saturating_add(Duration::from_millis(millis));
-        feedback.record_rejection(key(1), at(0), at(0), &settings());
+        feedback.record_rejection(key(1), at(0), Duration::ZERO, at(0), &settings());
         for millis in (0..5000).step_by(100) {
             feedback.record_use(key(1), false, at(millis));
-            feedback.record_success(key(1), at(millis), &settings());
+            feedback.record_success(key(1), at(millis), at(millis), &settings());
         }
         assert_eq!(feedback.share(key(1)).millionths(), 700_000);
         feedback.record_use(key(1), true, at(5000));
-        feedback.record_success(key(1), at(5000), &settings());
+        feedback.record_success(key(1), at(5000), at(5000), &settings());
         assert!(feedback.share(key(1)).millionths() > 700_000);
     }
 

@@ -86,8 +86,9 @@ pub(super) async fn with_retries(
             drop(result);
         }
         context.retries = context.retries.saturating_add(1);
-        if let Some(followed) = &context.followed {
-            followed.charge_retry(context.connection.worker.shared.clock.now());
+        let now = context.connection.worker.shared.clock.now();
+        if let Some(followed) = &mut context.followed {
+            followed.charge_retry(now);
         }
     }
 }

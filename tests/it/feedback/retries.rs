@@ -98,7 +98,7 @@ fn retry_waits_while_another_response_has_paused_the_limit() {
     let origin = Origin::start(|turn| {
         turn.body()?;
         let text = match (turn.head.word(1), turn.head.get("x-envoy-attempt-count")) {
-            ("/last", _) => response("200 OK", "x-ratelimit-remaining: 0\r\nx-ratelimit-reset: 1\r\n"),
+            ("/last", _) => response("200 OK", "x-ratelimit-remaining: 0\r\nx-ratelimit-reset: 3\r\n"),
             ("/busy", Some("1")) => busy(),
             _ => OK.to_owned(),
         };
@@ -106,12 +106,12 @@ fn retry_waits_while_another_response_has_paused_the_limit() {
         Ok(crate::support::AfterResponse::Keep)
     });
     let retries = RETRIES.replace("attempts", "attempt_count: true, attempts");
-    let rule = "{ name: provider, limit: 10/d, feedback: true, throttle: delay 3s }";
+    let rule = "{ name: provider, limit: 10/s, feedback: true, throttle: delay 5s }";
     let weir = start(&origin, &retries, rule);
     let before = wait::now();
     assert_eq!(Client::connect(weir.address()).get("/last").status, 200);
     assert_eq!(Client::connect(weir.address()).get("/busy").status, 200);
-    assert!(before.elapsed() >= Duration::from_secs(1), "not before the provider accepts it");
+    assert!(before.elapsed() >= Duration::from_secs(3), "not before the provider accepts it");
 }
 
 /// Returns an upstream that fails the first attempt of `/busy`, and holds its response to `/last` until the gate opens. That

@@ -70,6 +70,10 @@ fn headers_that_signal_nothing_do_not_pause() {
         ("200 OK", "retry-after: 30\r\n"),
         ("500 Oops", "retry-after: 30\r\n"),
         ("429 Too Many Requests", "retry-after: soon\r\n"),
+        // Less than the period of the limit, or a second that is rounded up.
+        ("429 Too Many Requests", "retry-after: 1\r\n"),
+        ("200 OK", "x-ratelimit-remaining: 0\r\nx-ratelimit-reset: 1\r\n"),
+        ("429 Too Many Requests", "x-ratelimit-remaining: 0\r\nx-ratelimit-reset: 1\r\n"),
     ] {
         assert_eq!(pause_after(status, headers, RULE), 0.0, "{headers}");
     }
@@ -79,23 +83,23 @@ fn headers_that_signal_nothing_do_not_pause() {
 
 #[test]
 fn requests_pass_again_after_the_pause() {
-    let origin = origin_with_first(response("429 Too Many Requests", "retry-after: 1\r\n"), 1);
+    let origin = origin_with_first(response("429 Too Many Requests", "retry-after: 2\r\n"), 1);
     let weir = start(&origin, RULE);
     let before = wait::now();
     assert_eq!(status_of(&weir, "one"), 429);
     wait::until_true("the end of the pause", || status_of(&weir, "one") == 200);
-    assert!(before.elapsed() >= Duration::from_secs(1), "not before the provider accepts it");
+    assert!(before.elapsed() >= Duration::from_secs(2), "not before the provider accepts it");
     assert_eq!(origin.requests().len(), 2);
 }
 
 #[test]
 fn limit_that_delays_holds_requests_until_the_pause_ends() {
-    let origin = origin_with_first(response("429 Too Many Requests", "retry-after: 1\r\n"), 1);
+    let origin = origin_with_first(response("429 Too Many Requests", "retry-after: 2\r\n"), 1);
     let weir = start(&origin, "{ name: provider, limit: 1000/s, feedback: true, throttle: delay 5s }");
     let before = wait::now();
     assert_eq!(status_of(&weir, "one"), 429);
     assert_eq!(status_of(&weir, "one"), 200);
-    assert!(before.elapsed() >= Duration::from_secs(1), "not before the provider accepts it");
+    assert!(before.elapsed() >= Duration::from_secs(2), "not before the provider accepts it");
     let origin = origin_with_first(response("429 Too Many Requests", "retry-after: 60\r\n"), 1);
     let weir = start(&origin, "{ name: provider, limit: 1000/s, feedback: true, throttle: delay 5s }");
     assert_eq!((status_of(&weir, "one"), status_of(&weir, "one")), (429, 429));

@@ -1,10 +1,11 @@
-//! The controller against a provider whose limit changes.
+//! The controller alone, and against a provider whose limit changes.
+
+mod simulation;
 
 use proptest::prelude::*;
 
+use self::simulation::{KINDS, Kind, Outcome, Simulation, millis};
 use super::*;
-
-const TICK: Duration = Duration::from_millis(10);
 
 fn percent(hundredths: u32) -> Percent {
     Percent::from_hundredths(hundredths)
@@ -12,111 +13,104 @@ fn percent(hundredths: u32) -> Percent {
 
 fn settings() -> ControllerSettings {
     let min = LimitShare::from_percent(percent(1000));
-    ControllerSettings::new(min, percent(3000), percent(500), Duration::from_secs(1))
+    ControllerSettings::new(min, percent(3000), percent(2000), Duration::from_secs(1))
 }
 
 fn start() -> Timestamp {
     Timestamp::from_secs(1_000_000)
 }
 
-/// A provider that admits at a rate, with a burst, and a client that sends as much as its share permits.
-struct Simulation {
-    controller: ShareController,
-    now: Timestamp,
-    /// Provider's limit as a part of the configured one.
-    provider: f64,
-    /// Requests that the provider would admit at once.
-    tokens: f64,
-    /// Part of a request that the client has saved up.
-    carry: f64,
-    sent: u64,
-    rejected: u64,
-    admitted: f64,
-    offered: f64,
-}
-
-/// Requests per second of the configured limit.
-const LIMIT: f64 = 1000.0;
-
-impl Simulation {
-    fn new() -> Self {
-        Self {
-            controller: ShareController::default(),
-            now: start(),
-            provider: 1.0,
-            tokens: 0.0,
-            carry: 0.0,
-            sent: 0,
-            rejected: 0,
-            admitted: 0.0,
-            offered: 0.0,
-        }
-    }
-
-    /// Runs for some time and returns the use of the provider's limit, and the part of requests that it rejected.
-    fn run(&mut self, seconds: u64) -> (f64, f64) {
-        (self.sent, self.rejected, self.admitted, self.offered) = (0, 0, 0.0, 0.0);
-        let round_trip = Duration::from_millis(50);
-        let end = self.now.saturating_add(Duration::from_secs(seconds));
-        while self.now < end {
-            let by_tick = LIMIT * TICK.as_secs_f64();
-            self.offered += by_tick * self.provider;
-            self.tokens = (self.tokens + by_tick * self.provider).min(LIMIT * self.provider * 0.1);
-            self.carry += by_tick * self.controller.share().fraction();
-            // Callers send in bursts of ten.
-            while self.carry >= 10.0 {
-                self.carry -= 10.0;
-                for _ in 0..10 {
-                    self.sent += 1;
-                    let answered_at = self.now.saturating_add(round_trip);
-                    if self.tokens >= 1.0 {
-                        self.tokens -= 1.0;
-                        self.admitted += 1.0;
-                        self.controller.on_success(answered_at, &settings());
-                    } else {
-                        self.rejected += 1;
-                        self.controller.on_rejection(self.now, answered_at, &settings());
-                    }
-                }
-            }
-            self.now = self.now.saturating_add(TICK);
-        }
-        (self.admitted / self.offered, self.rejected as f64 / self.sent as f64)
+/// Calls `test` with each kind of provider, with headers and without.
+fn for_each_provider(test: impl Fn(Kind, bool)) {
+    for kind in KINDS {
+        [false, true].into_iter().for_each(|has_headers| test(kind, has_headers));
     }
 }
 
-#[test]
-fn limit_is_used_whole_while_the_provider_admits_it() {
-    let mut provider = Simulation::new();
-    provider.run(1);
-    let (used, rejected) = provider.run(60);
-    assert!(used > 0.99 && rejected == 0.0, "{used} {rejected}");
-    assert_eq!(provider.controller.share(), LimitShare::FULL);
+/// Returns a simulation of a limit that is `share` of the provider's.
+fn simulation(kind: Kind, has_headers: bool, provider: f64, share: f64) -> Simulation {
+    let mut simulation = Simulation::new(kind, provider * share, provider, settings());
+    simulation.has_headers = has_headers;
+    simulation
+}
+
+/// Runs until most of the limit is in force, and returns the seconds that this takes.
+fn seconds_until_restored(simulation: &mut Simulation) -> f64 {
+    let tenths = (0..1000).take_while(|_| {
+        let is_restored = simulation.controller.share().fraction() >= 0.9;
+        if !is_restored {
+            simulation.run(0.1);
+        }
+        !is_restored
+    });
+    tenths.count() as f64 / 10.0
 }
 
 #[test]
-fn provider_that_halves_its_limit_rarely_rejects_in_steady_state_and_its_limit_is_used() {
-    let mut provider = Simulation::new();
-    provider.provider = 0.5;
-    provider.run(60);
-    let (used, rejected) = provider.run(600);
-    assert!(used >= 0.95, "use {used}");
-    assert!(rejected <= 0.002, "rejected {rejected}");
+fn limit_just_below_that_of_the_provider_is_used_whole_and_nothing_is_rejected() {
+    for_each_provider(|kind, has_headers| {
+        for (limit, seconds) in [(10.0, 600.0), (1000.0, 60.0), (10_000.0, 10.0)] {
+            let Outcome { used, rejections, .. } = simulation(kind, has_headers, limit, 0.99).run(seconds);
+            assert!(used >= 0.99 && rejections == 0, "{kind:?} {limit} {has_headers}: {used} {rejections}");
+        }
+    });
 }
 
 #[test]
-fn limit_that_the_provider_doubles_is_used_again() {
-    let mut provider = Simulation::new();
-    provider.provider = 0.4;
-    provider.run(120);
-    provider.provider = 0.8;
-    provider.run(60);
-    let (used, rejected) = provider.run(300);
-    assert!(used >= 0.95, "use {used}");
-    assert!(rejected <= 0.002, "rejected {rejected}");
-    provider.provider = 1.0;
-    provider.run(60);
-    assert_eq!(provider.controller.share(), LimitShare::FULL);
+fn limit_above_that_of_the_provider_uses_it_and_is_rarely_rejected() {
+    for_each_provider(|kind, has_headers| {
+        // A single call in a second is a tenth of the limit of ten.
+        for (limit, seconds, most) in
+            [(10.0, 20_000.0, 0.003), (1000.0, 300.0, 0.001), (10_000.0, 30.0, 0.001)]
+        {
+            let mut simulation = simulation(kind, has_headers, limit, 1.3);
+            simulation.run(60.0 + seconds / 5.0);
+            let Outcome { used, rejected, .. } = simulation.run(seconds);
+            assert!(used >= 0.97 && rejected <= most, "{kind:?} {limit} {has_headers}: {used} {rejected}");
+        }
+    });
+}
+
+#[test]
+fn requests_that_wait_after_their_decision_do_not_make_the_limit_oscillate() {
+    for_each_provider(|kind, has_headers| {
+        let mut simulation = simulation(kind, has_headers, 1000.0, 1.3);
+        simulation.queue = millis(1000);
+        simulation.run(120.0);
+        let Outcome { used, rejected, .. } = simulation.run(300.0);
+        assert!(used >= 0.97 && rejected <= 0.002, "{kind:?} {has_headers}: {used} {rejected}");
+    });
+}
+
+#[test]
+fn limit_that_the_provider_halves_and_restores_is_used_within_seconds() {
+    for_each_provider(|kind, has_headers| {
+        for limit in [1000.0, 10_000.0] {
+            let mut simulation = simulation(kind, has_headers, limit, 0.99);
+            simulation.run(10.0);
+            simulation.provider = limit / 2.0;
+            simulation.run(4.0);
+            let at_first = simulation.run(1.0).used;
+            assert!(at_first >= 0.9, "{kind:?} {limit} {has_headers}: {at_first}");
+            let settled = simulation.run(10.0);
+            assert!(settled.used >= 0.95, "{kind:?} {limit} {has_headers}: {settled:?}");
+            simulation.provider = limit;
+            let seconds = seconds_until_restored(&mut simulation);
+            assert!(seconds <= 12.0, "{kind:?} {limit} {has_headers}: {seconds}");
+        }
+    });
+}
+
+#[test]
+fn limit_that_the_provider_restores_after_a_long_time_is_found() {
+    for_each_provider(|kind, has_headers| {
+        let mut simulation = simulation(kind, has_headers, 1000.0, 0.99);
+        simulation.provider = 500.0;
+        simulation.run(300.0);
+        simulation.provider = 1000.0;
+        let seconds = seconds_until_restored(&mut simulation);
+        assert!(seconds <= 25.0, "{kind:?} {has_headers}: {seconds}");
+    });
 }
 
 #[test]
@@ -124,29 +118,47 @@ fn burst_of_rejections_lowers_the_share_once() {
     let mut controller = ShareController::default();
     let now = start();
     let later = |millis| now.saturating_add(Duration::from_millis(millis));
-    assert!(controller.on_rejection(now, now, &settings()));
+    assert!(controller.on_rejection(now, Duration::ZERO, now, &settings()));
     for millis in 0..100 {
-        assert!(!controller.on_rejection(later(millis), later(millis), &settings()));
+        assert!(!controller.on_rejection(later(millis), Duration::ZERO, later(millis), &settings()));
     }
     assert_eq!(controller.share().millionths(), 700_000);
     // Sent before the decrease, rejected long after.
-    assert!(!controller.on_rejection(now, later(5000), &settings()));
-    assert!(controller.on_rejection(later(1), later(5000), &settings()));
+    assert!(!controller.on_rejection(now, Duration::ZERO, later(5000), &settings()));
+    assert!(controller.on_rejection(later(1), Duration::ZERO, later(5000), &settings()));
 }
 
 #[test]
-fn share_rises_by_the_increase_in_one_period() {
+fn one_rejection_among_many_costs_little() {
+    let mut controller = ShareController::new(LimitShare::FULL, None, start(), start());
+    let later = |millis| start().saturating_add(Duration::from_millis(millis));
+    for millis in (100..2000).step_by(100) {
+        controller.count_admitted(100, later(millis), later(millis), &settings());
+    }
+    assert!(controller.on_rejection(later(1990), Duration::ZERO, later(2000), &settings()));
+    assert_eq!(controller.share().millionths(), 995_000);
+}
+
+#[test]
+fn share_rises_by_the_increase_in_one_period_at_most() {
     let min = LimitShare::MIN;
     let slow = ControllerSettings::new(min, percent(5000), percent(500), Duration::from_secs(60));
     let mut controller = ShareController::new(LimitShare::MIN, None, start(), start());
-    for second in 1..=60 {
-        controller.on_success(start().saturating_add(Duration::from_secs(second)), &slow);
+    let mut before = controller.share().millionths();
+    for minute in 1..600_u64 {
+        controller.count_admitted(1000, start(), start(), &slow);
+        let now = start().saturating_add(Duration::from_secs(minute * 60));
+        controller.on_success(now, now, &slow);
+        let share = controller.share().millionths();
+        assert!(share - before <= 50_000, "{before} {share}");
+        before = share;
     }
-    let share = controller.share().millionths();
-    assert!((59_900..=60_000).contains(&share), "{share}");
+    assert!(controller.share().is_full());
     // A pause without responses counts as one period at most.
-    controller.on_success(start().saturating_add(Duration::from_secs(7200)), &slow);
-    assert_eq!(controller.share().millionths(), share + 50_000);
+    let mut controller = ShareController::new(LimitShare::from_millionths(500_000), None, start(), start());
+    let now = start().saturating_add(Duration::from_secs(7200));
+    controller.on_success(now, now, &slow);
+    assert!(controller.share().millionths() <= 550_000);
 }
 
 proptest! {
@@ -168,10 +180,12 @@ proptest! {
             let before = controller.share();
             if is_rejection {
                 let sent_at = now.saturating_sub(Duration::from_millis(age));
-                controller.on_rejection(sent_at, now, &settings);
+                controller.on_rejection(sent_at, Duration::ZERO, now, &settings);
                 prop_assert!(controller.share() <= before);
             } else {
-                controller.on_success(now, &settings);
+                let decided_at = now.saturating_sub(Duration::from_millis(age));
+                controller.count_admitted(1, decided_at, now, &settings);
+                controller.on_success(decided_at, now, &settings);
                 prop_assert!(controller.share() >= before);
             }
             prop_assert!(controller.share() >= min && controller.share() <= LimitShare::FULL);
