@@ -63,6 +63,16 @@ pub(super) struct HeldCalls {
 }
 
 impl HeldCalls {
+    /// Queues calls that were taken from the store, without those that are held already: after an outage of the store,
+    /// the instance may have claimed them from itself.
+    pub(super) fn add_taken(&mut self, taken: Vec<TakenCall>) {
+        for call in taken {
+            if !self.ids().any(|id| **id == *call.id) {
+                self.queue.push_back(HeldCall::new(call));
+            }
+        }
+    }
+
     /// Returns the number of calls that were given to workers or are being settled.
     pub(super) fn dispatched(&self) -> usize {
         self.dispatched.len()
@@ -133,5 +143,25 @@ impl HeldCalls {
     /// Yields the entries of all calls.
     pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
         self.queue.iter().chain(self.parked.values()).chain(self.dispatched.values()).map(|held| &held.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(id: &str) -> TakenCall {
+        TakenCall { id: id.into(), age: Duration::ZERO, attempts: 0, text: bytes::Bytes::new() }
+    }
+
+    #[test]
+    fn calls_that_are_held_are_not_queued_again() {
+        let mut held = HeldCalls::default();
+        held.add_taken(vec![taken("1-0"), taken("2-0"), taken("3-0")]);
+        let [sent, parked] = [(), ()].map(|()| held.queue.pop_front().unwrap());
+        held.add_dispatched(sent);
+        held.park(parked, Instant::now());
+        held.add_taken(["1-0", "2-0", "3-0", "4-0"].map(taken).into());
+        assert_eq!(held.queue.iter().map(|held| &*held.id).collect::<Vec<_>>(), ["3-0", "4-0"]);
     }
 }

@@ -66,6 +66,9 @@ pub(super) struct CallSender {
     next_inspection: Instant,
     next_keep: Instant,
     is_keeping: bool,
+    /// Whether calls are confirmed before others are taken. After an outage of the store, calls that are held here look
+    /// like those of an instance that has stopped.
+    must_keep: bool,
     tasks: JoinSet<TaskResult>,
     reports: mpsc::Receiver<SendReport>,
     reporter: mpsc::Sender<SendReport>,
@@ -76,7 +79,7 @@ pub(super) struct CallSender {
 enum TaskResult {
     Taken { requested: usize, result: Result<Taken, CallError> },
     Settled { number: u64 },
-    Kept,
+    Kept { is_confirmed: bool },
 }
 
 impl CallSender {
@@ -95,6 +98,7 @@ impl CallSender {
             next_inspection: now,
             next_keep: now + KEEP_INTERVAL,
             is_keeping: false,
+            must_keep: false,
             tasks: JoinSet::new(),
             reports,
             reporter,
@@ -129,6 +133,7 @@ impl CallSender {
     /// Starts everything that is due. Returns whether the sender has ended.
     fn start_work(&mut self) -> bool {
         let now = Instant::now();
+        self.keep(now);
         self.held.unpark(now);
         for old in self.held.take_older(self.rule.deferral.max_age, now) {
             self.bury(old, DeadReason::MaxAge, None);
@@ -144,17 +149,17 @@ impl CallSender {
             self.take(now);
             self.dispatch(now);
         }
-        self.keep(now);
         self.is_stopping && self.held.dispatched() == 0 && !self.is_taking
     }
 
     /// Returns when there is work without a further event.
     fn next_wake(&self) -> Instant {
-        let take = (!self.is_taking && self.has_room()).then(|| self.pace.next_take());
+        let take = (!self.is_taking && !self.must_keep && self.has_room()).then(|| self.pace.next_take());
+        let keep = self.must_keep.then(|| self.pace.next_take());
         let is_waiting = !self.held.queue.is_empty() && self.undecided.is_none();
         let send = is_waiting.then(|| self.pace.paused_until());
         let old = self.held.next_older(self.rule.deferral.max_age);
-        let due = [take, send, self.held.next_parked(), old].into_iter().flatten();
+        let due = [take, keep, send, self.held.next_parked(), old].into_iter().flatten();
         // What is overdue waits for an event, such as the end of a call in flight.
         let now = Instant::now();
         due.filter(|due| *due > now).fold(self.next_keep.max(now + MIN_SLEEP), Instant::min)
@@ -168,7 +173,7 @@ impl CallSender {
     }
 
     fn take(&mut self, now: Instant) {
-        if self.is_taking || !self.has_room() || !self.pace.may_take(now) {
+        if self.is_taking || self.must_keep || !self.has_room() || !self.pace.may_take(now) {
             return;
         }
         self.is_taking = true;
@@ -185,21 +190,25 @@ impl CallSender {
     }
 
     fn keep(&mut self, now: Instant) {
-        if self.is_keeping || now < self.next_keep {
+        let is_due = now >= self.next_keep || (self.must_keep && self.pace.may_take(now));
+        if self.is_keeping || !is_due {
             return;
         }
         self.next_keep = now + KEEP_INTERVAL;
         let ids: Vec<_> = self.held.ids().cloned().collect();
         if ids.is_empty() {
+            self.must_keep = false;
             return;
         }
         self.is_keeping = true;
         let (streams, rule) = (Rc::clone(&self.context.streams), Arc::clone(&self.rule.name));
         self.tasks.spawn_local(async move {
-            if let Err(error) = streams.keep(&rule, ids.iter().map(|id| &**id)).await {
+            let kept = streams.keep(&rule, ids.iter().map(|id| &**id)).await;
+            let is_confirmed = kept.is_ok();
+            if let Err(error) = kept {
                 tracing::debug!(%error, rule = &*rule, "cannot confirm deferred calls");
             }
-            TaskResult::Kept
+            TaskResult::Kept { is_confirmed }
         });
     }
 
@@ -326,17 +335,23 @@ impl CallSender {
         let now = Instant::now();
         match result {
             TaskResult::Settled { number } => drop(self.held.remove(number)),
-            TaskResult::Kept => self.is_keeping = false,
+            TaskResult::Kept { is_confirmed } => {
+                self.is_keeping = false;
+                self.must_keep = !is_confirmed;
+                if !is_confirmed {
+                    self.pace.take_failed(now);
+                }
+            }
             TaskResult::Taken { requested, result: Ok(taken) } => {
                 self.is_taking = false;
                 let was_empty = self.held.queue.is_empty();
                 self.pace.taken(now, requested, taken.calls.len(), was_empty, taken.next_retry);
                 self.context.metrics.record_claimed(taken.claimed);
                 self.inspected = taken.inspected.unwrap_or_else(|| std::mem::take(&mut self.inspected));
-                self.held.queue.extend(taken.calls.into_iter().map(HeldCall::new));
+                self.held.add_taken(taken.calls);
             }
             TaskResult::Taken { result: Err(error), .. } => {
-                self.is_taking = false;
+                (self.is_taking, self.must_keep) = (false, true);
                 tracing::debug!(%error, rule = &*self.rule.name, "cannot take deferred calls");
                 self.pace.take_failed(now);
             }
