@@ -29,6 +29,10 @@ use crate::telemetry::metrics::{DeadReason, DeferredMetrics};
 const MAX_IN_FLIGHT: usize = 256;
 /// Maximum number of calls whose keys have no room that stay here; others go back to the store.
 const MAX_PARKED: usize = 64;
+/// Maximum bytes of encoded calls that are held. The last call that is taken may exceed it.
+const MAX_HELD_BYTES: usize = 32 << 20;
+/// Maximum bytes of encoded calls that are taken at once; one call may exceed it.
+const MAX_TAKEN_BYTES: usize = 4 << 20;
 /// Minimum pause of a call that goes back to the store because its key has no room.
 const MIN_RETURN_PAUSE: Duration = Duration::from_secs(1);
 /// Interval at which held calls are confirmed; several times shorter than the time after which others claim them.
@@ -170,6 +174,7 @@ impl CallSender {
         self.held.queue.len() < self.pace.target()
             && self.held.dispatched() < MAX_IN_FLIGHT
             && self.held.parked() <= MAX_PARKED
+            && self.held.bytes() < MAX_HELD_BYTES
     }
 
     fn take(&mut self, now: Instant) {
@@ -177,14 +182,15 @@ impl CallSender {
             return;
         }
         self.is_taking = true;
-        let requested = self.pace.take_size(self.rule.deferral.max_body);
+        let requested = self.pace.target();
+        let max_bytes = MAX_TAKEN_BYTES.min(MAX_HELD_BYTES.saturating_sub(self.held.bytes()));
         let inspected = (now >= self.next_inspection).then(|| self.inspected.clone());
         if inspected.is_some() {
             self.next_inspection = now + equal_jitter(INSPECTION_INTERVAL);
         }
         let (streams, rule) = (Rc::clone(&self.context.streams), Arc::clone(&self.rule.name));
         self.tasks.spawn_local(async move {
-            let result = streams.take(&rule, requested, inspected.as_deref()).await;
+            let result = streams.take(&rule, requested, max_bytes, inspected.as_deref()).await;
             TaskResult::Taken { requested, result }
         });
     }
@@ -231,29 +237,41 @@ impl CallSender {
     }
 
     fn handle_report(&mut self, SendReport { number, outcome }: SendReport) {
-        if self.undecided == Some(number) {
-            self.undecided = None;
-        }
+        let was_undecided = self.undecided.take_if(|undecided| *undecided == number).is_some();
         if outcome == SendOutcome::Admitted {
             return;
         }
         let Some(held) = self.held.remove(number) else { return };
+        if !was_undecided {
+            // It has released its permit.
+            self.pace.call_ended(Instant::now());
+            self.held.unpark_of_key(&held);
+        }
         match outcome {
             SendOutcome::Admitted => {}
             SendOutcome::NoRoom(wait) => self.wait_for_room(held, wait),
             SendOutcome::Responded { status, retry_after } => self.handle_response(held, status, retry_after),
+            // The process ends, not the call's attempts.
+            SendOutcome::Aborted if self.is_stopping => {
+                self.settle(held, |held| CallSettlement::Retry {
+                    pause: Duration::ZERO,
+                    attempts: held.attempts,
+                });
+            }
             SendOutcome::Aborted => self.retry(held, None, Duration::ZERO),
         }
     }
 
-    /// Holds a call until its limit has room.
-    fn wait_for_room(&mut self, held: HeldCall, wait: Duration) {
+    /// Holds a call until its limit has room. Without a `wait`, only calls in flight have used up the limit.
+    fn wait_for_room(&mut self, mut held: HeldCall, wait: Duration) {
         let now = Instant::now();
         if !self.rule.is_keyed {
             self.held.queue.push_front(held);
             self.pace.limit_reached(now, wait);
         } else if self.held.parked() < MAX_PARKED {
-            self.held.park(held, now + wait);
+            let is_permit = wait.is_zero();
+            let wait = if is_permit { held.permit_pause() } else { wait };
+            self.held.park(held, now + wait, is_permit);
         } else {
             let pause = equal_jitter(wait.max(MIN_RETURN_PAUSE));
             self.settle(held, |held| CallSettlement::Retry { pause, attempts: held.attempts });
@@ -277,9 +295,22 @@ impl CallSender {
                     let pause = retry_after.unwrap_or(self.rule.deferral.first_backoff);
                     self.pace.upstream_limited(Instant::now(), pause);
                 }
-                self.retry(held, Some(status), retry_after.unwrap_or_default());
+                match retry_after {
+                    Some(pause) if status == StatusCode::TOO_MANY_REQUESTS => self.postpone(held, pause),
+                    retry_after => self.retry(held, Some(status), retry_after.unwrap_or_default()),
+                }
             }
         }
+    }
+
+    /// Schedules the next attempt after the upstream has asked for a pause, which uses up no attempt.
+    fn postpone(&mut self, held: HeldCall, pause: Duration) {
+        let pause = pause.max(equal_jitter(self.rule.deferral.first_backoff));
+        if held.age(Instant::now()).saturating_add(pause) > self.rule.deferral.max_age {
+            return self.bury(held, DeadReason::MaxAge, Some(StatusCode::TOO_MANY_REQUESTS));
+        }
+        self.context.metrics.record_retried();
+        self.settle(held, |held| CallSettlement::Retry { pause, attempts: held.attempts });
     }
 
     /// Schedules the next attempt after a failed one, not before `min_pause` has elapsed.
@@ -316,8 +347,10 @@ impl CallSender {
     }
 
     /// Settles a call in the store, which is tried until it succeeds: until then, the call counts as in flight.
-    fn settle(&mut self, held: HeldCall, settlement: impl FnOnce(&HeldCall) -> CallSettlement) {
+    fn settle(&mut self, mut held: HeldCall, settlement: impl FnOnce(&HeldCall) -> CallSettlement) {
         let (id, settlement) = (Arc::clone(&held.id), settlement(&held));
+        // It is not needed any more, and the store may be away for long.
+        held.drop_call();
         let number = self.held.add_dispatched(held);
         let (streams, rule) = (Rc::clone(&self.context.streams), Arc::clone(&self.rule.name));
         self.tasks.spawn_local(async move {
