@@ -6,6 +6,7 @@
 
 mod pace;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,10 @@ const MAX_HELD_BYTES: usize = 32 << 20;
 const MAX_TAKEN_BYTES: usize = 4 << 20;
 /// Minimum pause of a call that goes back to the store because its key has no room.
 const MIN_RETURN_PAUSE: Duration = Duration::from_secs(1);
+/// Pause of a call whose listener does not exist here.
+const NO_LISTENER_PAUSE: Duration = Duration::from_secs(30);
+/// Maximum number of missing listeners that are reported.
+const MAX_REPORTED_LISTENERS: usize = 16;
 /// Interval at which held calls are confirmed; several times shorter than the time after which others claim them.
 const KEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval at which the calls of other instances are inspected.
@@ -74,6 +79,8 @@ pub(super) struct CallSender {
     /// like those of an instance that has stopped.
     must_keep: bool,
     tasks: JoinSet<TaskResult>,
+    /// Missing listeners of calls, which have been reported.
+    reported_listeners: BTreeSet<Box<str>>,
     reports: mpsc::Receiver<SendReport>,
     reporter: mpsc::Sender<SendReport>,
 }
@@ -104,6 +111,7 @@ impl CallSender {
             is_keeping: false,
             must_keep: false,
             tasks: JoinSet::new(),
+            reported_listeners: BTreeSet::new(),
             reports,
             reporter,
         }
@@ -250,6 +258,7 @@ impl CallSender {
         match outcome {
             SendOutcome::Admitted => {}
             SendOutcome::NoRoom(wait) => self.wait_for_room(held, wait),
+            SendOutcome::NoListener => self.return_without_listener(held),
             SendOutcome::Responded { status, retry_after } => self.handle_response(held, status, retry_after),
             // The process ends, not the call's attempts.
             SendOutcome::Aborted if self.is_stopping => {
@@ -276,6 +285,23 @@ impl CallSender {
             let pause = equal_jitter(wait.max(MIN_RETURN_PAUSE));
             self.settle(held, |held| CallSettlement::Retry { pause, attempts: held.attempts });
         }
+    }
+
+    /// Puts a call back whose listener does not exist here. Another instance may have it, or this one later.
+    fn return_without_listener(&mut self, held: HeldCall) {
+        let listener = held.call.as_ref().map(|call| &*call.listener).unwrap_or_default();
+        if self.reported_listeners.len() < MAX_REPORTED_LISTENERS
+            && self.reported_listeners.insert(listener.into())
+        {
+            let rule = &*self.rule.name;
+            tracing::warn!(
+                rule,
+                listener,
+                "deferred calls of a listener that is not configured are not sent"
+            );
+        }
+        let pause = equal_jitter(NO_LISTENER_PAUSE);
+        self.settle(held, |held| CallSettlement::Retry { pause, attempts: held.attempts });
     }
 
     fn handle_response(&mut self, held: HeldCall, status: StatusCode, retry_after: Option<Duration>) {

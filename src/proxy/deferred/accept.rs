@@ -67,7 +67,8 @@ impl PendingCall {
         if context.log.is_some() {
             log_headers(context, &mut head.clone(), flags, hop);
         }
-        headers::prepare_for_store(&mut head);
+        // A target that names the destination is kept for the forward proxy, which checks it again.
+        headers::prepare_for_store(&mut head, hop.via.is_some());
         let id = format_id(hop.random);
         let id = HeaderValue::from_str(&id).ok()?;
         head.headers.entry(IDEMPOTENCY_KEY).or_insert_with(|| id.clone());
@@ -77,6 +78,7 @@ impl PendingCall {
             id: hop.random,
             key,
             peer: hop.peer,
+            listener: context.connection.listener_name().unwrap_or_default().into(),
             is_tls: hop.tls.is_some(),
             certificate: hop.tls.and_then(|tls| tls.forwarded.clone()),
             method: head.method,
