@@ -12,6 +12,7 @@ pub mod task;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 
+mod body_memory;
 mod held;
 mod outcome;
 mod parse;
@@ -19,6 +20,7 @@ mod sender;
 mod status;
 mod stream;
 
+pub use self::body_memory::BodyMemory;
 pub use self::handle::Reporter;
 pub use self::outcome::{SendOutcome, SendReport};
 pub use self::status::{DeadLetter, DeferredRuleStatus, DeferredStatus};

@@ -25,13 +25,15 @@ pub struct StoredCall {
     pub key: Box<[u8]>,
     /// Address of the peer that sent the request.
     pub peer: IpAddr,
+    /// Name of the listener on which the request arrived.
+    pub listener: Box<str>,
     /// Whether the request arrived over TLS.
     pub is_tls: bool,
     /// Verified client certificate of the peer, as the header for the upstream.
     pub certificate: Option<HeaderValue>,
     /// Method.
     pub method: Method,
-    /// Target in origin-form.
+    /// Target in origin-form, or in absolute-form if it came to a forward proxy.
     pub target: Uri,
     /// Headers as received, without hop-by-hop ones.
     pub headers: HeaderMap,
@@ -55,6 +57,7 @@ impl StoredCall {
         write_line(&mut out, "id", format!("{:032x}", self.id).as_bytes());
         write_line(&mut out, "key", encode_hex(&self.key).as_bytes());
         write_line(&mut out, "peer", self.peer.to_string().as_bytes());
+        write_line(&mut out, "listener", self.listener.as_bytes());
         if self.is_tls {
             write_line(&mut out, "tls", b"1");
         }
@@ -80,12 +83,13 @@ impl StoredCall {
             return None;
         }
         let (mut id, mut key, mut peer) = (None, None, None);
-        let (mut is_tls, mut certificate) = (false, None);
+        let (mut listener, mut is_tls, mut certificate) = (None, false, None);
         while let Some((name, value)) = take_field(&mut rest)? {
             match name {
                 b"id" => id = u128::from_str_radix(str::from_utf8(value).ok()?, 16).ok(),
                 b"key" => key = Some(decode_hex(value)?),
                 b"peer" => peer = str::from_utf8(value).ok()?.parse().ok(),
+                b"listener" => listener = Some(str::from_utf8(value).ok()?.into()),
                 b"tls" => is_tls = true,
                 b"certificate" => certificate = Some(HeaderValue::from_bytes(value).ok()?),
                 _ => return None,
@@ -94,7 +98,8 @@ impl StoredCall {
         let (method, target) = take_request_line(&mut rest)?;
         let headers = take_headers(&mut rest)?;
         let body = text.slice_ref(rest);
-        Some(Self { id: id?, key: key?, peer: peer?, is_tls, certificate, method, target, headers, body })
+        let (id, key, peer, listener) = (id?, key?, peer?, listener?);
+        Some(Self { id, key, peer, listener, is_tls, certificate, method, target, headers, body })
     }
 }
 
@@ -137,9 +142,9 @@ fn take_request_line(rest: &mut &[u8]) -> Option<(Method, Uri)> {
     let space = line.iter().position(|byte| *byte == b' ')?;
     let method = Method::from_bytes(line.get(..space)?).ok()?;
     let target = Uri::try_from(line.get(space + 1..)?).ok()?;
-    // Anything else would name another server.
-    let is_origin_form = target.authority().is_none() && target.scheme().is_none();
-    is_origin_form.then_some((method, target))
+    // An absolute target is checked by the forward proxy of its listener; a tunnel cannot be stored.
+    let is_authority_form = target.authority().is_some() && target.scheme().is_none();
+    (!is_authority_form && method != Method::CONNECT).then_some((method, target))
 }
 
 fn take_headers(rest: &mut &[u8]) -> Option<HeaderMap> {
@@ -183,6 +188,7 @@ mod tests {
             id: 0xfedc_ba98_7654_3210_0123_4567_89ab_cdef,
             key: [0, 0, 0, 4, 127, 0, 0, 1].into(),
             peer: "2001:db8::1".parse().unwrap(),
+            listener: "inbound".into(),
             is_tls: true,
             certificate: Some("Hash=ab".parse().unwrap()),
             method: Method::POST,
@@ -195,7 +201,8 @@ mod tests {
     #[test]
     fn decoding_restores_the_call() {
         let plain = StoredCall { is_tls: false, certificate: None, body: Bytes::new(), ..call() };
-        for call in [call(), plain] {
+        let absolute = StoredCall { target: "https://other/hooks/a".parse().unwrap(), ..call() };
+        for call in [call(), plain, absolute] {
             assert_eq!(StoredCall::decode(&call.encode().into()), Some(call));
         }
     }
@@ -212,10 +219,12 @@ mod tests {
     }
 
     #[test]
-    fn calls_to_another_server_are_not_decoded() {
-        let text = call().encode();
-        let text = String::from_utf8_lossy(&text).replace("/hooks/a", "http://other/hooks/a");
-        assert_eq!(StoredCall::decode(&text.into_bytes().into()), None);
+    fn tunnels_are_not_decoded() {
+        let text = String::from_utf8_lossy(&call().encode()).into_owned();
+        for tunnel in ["CONNECT other:443", "CONNECT /hooks/a?b=%20", "POST other:443"] {
+            let text = text.replace("POST /hooks/a?b=%20", tunnel);
+            assert_eq!(StoredCall::decode(&text.into_bytes().into()), None, "{tunnel}");
+        }
     }
 
     #[test]

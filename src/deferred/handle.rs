@@ -1,13 +1,15 @@
 //! The workers' interface: appends calls, and receives calls to be sent.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use super::body_memory::{BodyBudget, BodyMemory};
 use super::call::StoredCall;
 use super::outcome::{SendOutcome, SendReport};
 use super::status::DeferredStatus;
@@ -15,8 +17,6 @@ use crate::rules::deferral::Deferral;
 
 /// Maximum number of queued requests to the store; further ones are rejected.
 const MAX_QUEUED: usize = 4096;
-/// Maximum bytes of the bodies of calls that are being accepted, in this process.
-const MAX_BUFFERED: usize = 64 << 20;
 /// Maximum number of calls that wait for a worker to take them.
 const MAX_DISPATCHED: usize = 1024;
 /// Maximum number of reports of one rule's calls that wait for its sender: two for each call in flight, with room to spare.
@@ -48,14 +48,24 @@ pub enum NotStored {
 #[derive(Debug)]
 pub(super) enum StoreRequest {
     /// Appends an encoded call.
-    Append {
-        rule: Box<str>,
-        deferral: Deferral,
-        call: Vec<u8>,
-        reply: oneshot::Sender<Result<(), NotStored>>,
-    },
+    Append(AppendRequest),
     /// Moves dead letters back: the one with this ID, or the oldest ones.
     Requeue { rule: Box<str>, id: Option<Box<str>> },
+}
+
+/// A request to append a call.
+#[derive(Debug)]
+pub(super) struct AppendRequest {
+    /// Name of the rule that stores it.
+    pub(super) rule: Box<str>,
+    /// Its settings.
+    pub(super) deferral: Deferral,
+    /// The encoded call.
+    pub(super) call: Vec<u8>,
+    /// Memory of the encoded call; the client may disconnect before it is released.
+    pub(super) memory: BodyMemory,
+    /// Receives the result.
+    pub(super) reply: oneshot::Sender<Result<(), NotStored>>,
 }
 
 /// A call that a worker is to send.
@@ -88,7 +98,7 @@ struct HandleState {
     receiver: Mutex<Option<mpsc::Receiver<StoreRequest>>>,
     rules: watch::Sender<Arc<[DeferredRule]>>,
     is_finishing: watch::Sender<bool>,
-    buffered: Arc<Semaphore>,
+    buffered: Arc<BodyBudget>,
     workers: Mutex<Vec<mpsc::Sender<Dispatch>>>,
     next_worker: AtomicUsize,
     status: Mutex<DeferredStatus>,
@@ -102,7 +112,7 @@ impl Default for DeferredHandle {
             receiver: Mutex::new(Some(receiver)),
             rules: watch::Sender::new(Arc::default()),
             is_finishing: watch::Sender::new(false),
-            buffered: Arc::new(Semaphore::new(MAX_BUFFERED)),
+            buffered: Arc::default(),
             workers: Mutex::default(),
             next_worker: AtomicUsize::new(0),
             status: Mutex::default(),
@@ -111,22 +121,31 @@ impl Default for DeferredHandle {
 }
 
 impl DeferredHandle {
-    /// Appends a call of a rule. When it returns `Ok`, the store has confirmed the call.
+    /// Appends an encoded call of a rule, whose bytes become part of its `memory`. When it returns `Ok`, the store has confirmed the call.
     ///
     /// # Errors
     /// Why the call is not stored. After [`NotStored::Unavailable`] it may be stored nevertheless, if the confirmation
     /// was lost.
-    pub async fn append(&self, rule: &str, deferral: &Deferral, call: &StoredCall) -> Result<(), NotStored> {
+    pub async fn append(
+        &self,
+        rule: &str,
+        deferral: &Deferral,
+        call: Vec<u8>,
+        mut memory: BodyMemory,
+    ) -> Result<(), NotStored> {
+        if !memory.grow_to(call.len()) {
+            return Err(NotStored::Unavailable);
+        }
         let (reply, stored) = oneshot::channel();
-        let (rule, deferral, call) = (rule.into(), deferral.clone(), call.encode());
-        let request = StoreRequest::Append { rule, deferral, call, reply };
+        let (rule, deferral) = (rule.into(), deferral.clone());
+        let request = StoreRequest::Append(AppendRequest { rule, deferral, call, memory, reply });
         self.0.requests.try_send(request).map_err(|_| NotStored::Unavailable)?;
         stored.await.unwrap_or(Err(NotStored::Unavailable))
     }
 
-    /// Reserves memory for a body of at most `bytes`; `None` if too many bodies are being received.
-    pub fn reserve(&self, bytes: u32) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0.buffered).try_acquire_many_owned(bytes).ok()
+    /// Returns the memory of a call of a client, which grows while its body arrives.
+    pub fn body_memory(&self, client: IpAddr) -> BodyMemory {
+        BodyMemory::new(Arc::clone(&self.0.buffered), client)
     }
 
     /// Returns the calls that a worker is to send. Without any worker, nothing is sent.

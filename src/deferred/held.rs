@@ -8,6 +8,11 @@ use tokio::time::Instant;
 
 use super::call::StoredCall;
 use super::parse::TakenCall;
+use crate::jitter::{backoff, equal_jitter};
+
+/// Pauses between looks at a limit that only calls in flight use up.
+const BASE_PERMIT_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PERMIT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A call that this instance holds.
 #[derive(Clone, Debug)]
@@ -19,8 +24,20 @@ pub(super) struct HeldCall {
     taken: Instant,
     /// Failed attempts.
     pub(super) attempts: u32,
-    /// The call; `None` if it cannot be decoded.
+    /// The call; `None` if it cannot be decoded, and once it is being settled.
     pub(super) call: Option<Arc<StoredCall>>,
+    /// Bytes of the encoded call.
+    bytes: usize,
+    /// Decisions that only calls in flight of the same key were in its way.
+    permit_rejections: u32,
+}
+
+/// A call whose key has no room.
+#[derive(Debug)]
+struct ParkedCall {
+    held: HeldCall,
+    /// Whether only calls in flight are in its way.
+    is_permit: bool,
 }
 
 impl HeldCall {
@@ -32,7 +49,20 @@ impl HeldCall {
             age: taken.age,
             taken: now,
             attempts: taken.attempts,
+            bytes: taken.text.len(),
+            permit_rejections: 0,
         }
+    }
+
+    /// Drops the call itself, of which only the entry is needed.
+    pub(super) fn drop_call(&mut self) {
+        (self.call, self.bytes) = (None, 0);
+    }
+
+    /// Returns the pause before the next look at a limit that calls in flight, perhaps of other instances, use up.
+    pub(super) fn permit_pause(&mut self) -> Duration {
+        self.permit_rejections = self.permit_rejections.saturating_add(1);
+        equal_jitter(backoff(BASE_PERMIT_PAUSE, MAX_PERMIT_PAUSE, self.permit_rejections))
     }
 
     /// Returns when the call becomes older than `max_age`.
@@ -56,13 +86,23 @@ pub(super) struct HeldCalls {
     /// Calls to be sent next.
     pub(super) queue: VecDeque<HeldCall>,
     /// Calls whose key has no room until a time; the number keeps times apart.
-    parked: BTreeMap<(Instant, u64), HeldCall>,
+    parked: BTreeMap<(Instant, u64), ParkedCall>,
     /// Calls that were given to workers or are being settled, by number.
     dispatched: BTreeMap<u64, HeldCall>,
     last_number: u64,
 }
 
 impl HeldCalls {
+    /// Queues calls that were taken from the store, without those that are held already: after an outage of the store,
+    /// the instance may have claimed them from itself.
+    pub(super) fn add_taken(&mut self, taken: Vec<TakenCall>) {
+        for call in taken {
+            if !self.ids().any(|id| **id == *call.id) {
+                self.queue.push_back(HeldCall::new(call));
+            }
+        }
+    }
+
     /// Returns the number of calls that were given to workers or are being settled.
     pub(super) fn dispatched(&self) -> usize {
         self.dispatched.len()
@@ -90,17 +130,34 @@ impl HeldCalls {
         self.dispatched.remove(&number)
     }
 
-    /// Parks a call until `due`.
-    pub(super) fn park(&mut self, call: HeldCall, due: Instant) {
+    /// Parks a call until `due`, or with `is_permit` until a call of the same key ends.
+    pub(super) fn park(&mut self, held: HeldCall, due: Instant, is_permit: bool) {
         self.last_number += 1;
-        self.parked.insert((due, self.last_number), call);
+        self.parked.insert((due, self.last_number), ParkedCall { held, is_permit });
     }
 
-    /// Puts parked calls that are due at the front of the queue.
+    /// Queues parked calls that are due, behind the others: otherwise a key that has no room again would hold them back.
     pub(super) fn unpark(&mut self, now: Instant) {
         while let Some(parked) = self.parked.first_entry().filter(|parked| parked.key().0 <= now) {
-            self.queue.push_front(parked.remove());
+            self.queue.push_back(parked.remove().held);
         }
+    }
+
+    /// Queues a parked call for which a call of the same key, which has ended, was in the way.
+    pub(super) fn unpark_of_key(&mut self, ended: &HeldCall) {
+        let Some(ended) = &ended.call else { return };
+        let is_next = |parked: &ParkedCall| {
+            parked.is_permit && parked.held.call.as_ref().is_some_and(|call| call.key == ended.key)
+        };
+        let next = self.parked.iter().find(|(_, parked)| is_next(parked)).map(|(due, _)| *due);
+        if let Some(parked) = next.and_then(|due| self.parked.remove(&due)) {
+            self.queue.push_back(parked.held);
+        }
+    }
+
+    /// Returns the bytes of all calls.
+    pub(super) fn bytes(&self) -> usize {
+        self.all().map(|held| held.bytes).sum()
     }
 
     /// Takes the calls that were not given to workers and are older than `max_age`.
@@ -113,25 +170,51 @@ impl HeldCalls {
         let mut old: Vec<_> = VecDeque::into(old);
         let parked = std::mem::take(&mut self.parked).into_iter();
         let (old_parked, rest): (BTreeMap<_, _>, _) =
-            parked.partition(|(_, held)| held.is_older(max_age, now));
+            parked.partition(|(_, parked)| parked.held.is_older(max_age, now));
         self.parked = rest;
-        old.extend(old_parked.into_values());
+        old.extend(old_parked.into_values().map(|parked| parked.held));
         old
     }
 
     /// Returns when the first of these calls becomes older than `max_age`.
     pub(super) fn next_older(&self, max_age: Duration) -> Option<Instant> {
-        self.queue.iter().chain(self.parked.values()).map(|held| held.older_at(max_age)).min()
+        let parked = self.parked.values().map(|parked| &parked.held);
+        self.queue.iter().chain(parked).map(|held| held.older_at(max_age)).min()
     }
 
     /// Takes all calls that were not given to workers.
     pub(super) fn take_unsent(&mut self) -> Vec<HeldCall> {
-        let parked = std::mem::take(&mut self.parked).into_values();
+        let parked = std::mem::take(&mut self.parked).into_values().map(|parked| parked.held);
         self.queue.drain(..).chain(parked).collect()
     }
 
     /// Yields the entries of all calls.
     pub(super) fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.queue.iter().chain(self.parked.values()).chain(self.dispatched.values()).map(|held| &held.id)
+        self.all().map(|held| &held.id)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &HeldCall> {
+        let parked = self.parked.values().map(|parked| &parked.held);
+        self.queue.iter().chain(parked).chain(self.dispatched.values())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(id: &str) -> TakenCall {
+        TakenCall { id: id.into(), age: Duration::ZERO, attempts: 0, text: bytes::Bytes::new() }
+    }
+
+    #[test]
+    fn calls_that_are_held_are_not_queued_again() {
+        let mut held = HeldCalls::default();
+        held.add_taken(vec![taken("1-0"), taken("2-0"), taken("3-0")]);
+        let [sent, parked] = [(), ()].map(|()| held.queue.pop_front().unwrap());
+        held.add_dispatched(sent);
+        held.park(parked, Instant::now(), false);
+        held.add_taken(["1-0", "2-0", "3-0", "4-0"].map(taken).into());
+        assert_eq!(held.queue.iter().map(|held| &*held.id).collect::<Vec<_>>(), ["3-0", "4-0"]);
     }
 }

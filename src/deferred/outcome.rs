@@ -18,6 +18,8 @@ pub struct SendReport {
 pub enum SendOutcome {
     /// The limit has room, and the call is in flight.
     Admitted,
+    /// The listener on which the call arrived does not exist here.
+    NoListener,
     /// The limit, or this process, has no room for this time.
     NoRoom(Duration),
     /// There is a response, from the upstream or a local reply.

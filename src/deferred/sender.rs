@@ -6,6 +6,7 @@
 
 mod pace;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +30,16 @@ use crate::telemetry::metrics::{DeadReason, DeferredMetrics};
 const MAX_IN_FLIGHT: usize = 256;
 /// Maximum number of calls whose keys have no room that stay here; others go back to the store.
 const MAX_PARKED: usize = 64;
+/// Maximum bytes of encoded calls that are held. The last call that is taken may exceed it.
+const MAX_HELD_BYTES: usize = 32 << 20;
+/// Maximum bytes of encoded calls that are taken at once; one call may exceed it.
+const MAX_TAKEN_BYTES: usize = 4 << 20;
 /// Minimum pause of a call that goes back to the store because its key has no room.
 const MIN_RETURN_PAUSE: Duration = Duration::from_secs(1);
+/// Pause of a call whose listener does not exist here.
+const NO_LISTENER_PAUSE: Duration = Duration::from_secs(30);
+/// Maximum number of missing listeners that are reported.
+const MAX_REPORTED_LISTENERS: usize = 16;
 /// Interval at which held calls are confirmed; several times shorter than the time after which others claim them.
 const KEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval at which the calls of other instances are inspected.
@@ -66,7 +75,12 @@ pub(super) struct CallSender {
     next_inspection: Instant,
     next_keep: Instant,
     is_keeping: bool,
+    /// Whether calls are confirmed before others are taken. After an outage of the store, calls that are held here look
+    /// like those of an instance that has stopped.
+    must_keep: bool,
     tasks: JoinSet<TaskResult>,
+    /// Missing listeners of calls, which have been reported.
+    reported_listeners: BTreeSet<Box<str>>,
     reports: mpsc::Receiver<SendReport>,
     reporter: mpsc::Sender<SendReport>,
 }
@@ -76,7 +90,7 @@ pub(super) struct CallSender {
 enum TaskResult {
     Taken { requested: usize, result: Result<Taken, CallError> },
     Settled { number: u64 },
-    Kept,
+    Kept { is_confirmed: bool },
 }
 
 impl CallSender {
@@ -95,7 +109,9 @@ impl CallSender {
             next_inspection: now,
             next_keep: now + KEEP_INTERVAL,
             is_keeping: false,
+            must_keep: false,
             tasks: JoinSet::new(),
+            reported_listeners: BTreeSet::new(),
             reports,
             reporter,
         }
@@ -129,6 +145,7 @@ impl CallSender {
     /// Starts everything that is due. Returns whether the sender has ended.
     fn start_work(&mut self) -> bool {
         let now = Instant::now();
+        self.keep(now);
         self.held.unpark(now);
         for old in self.held.take_older(self.rule.deferral.max_age, now) {
             self.bury(old, DeadReason::MaxAge, None);
@@ -144,17 +161,17 @@ impl CallSender {
             self.take(now);
             self.dispatch(now);
         }
-        self.keep(now);
         self.is_stopping && self.held.dispatched() == 0 && !self.is_taking
     }
 
     /// Returns when there is work without a further event.
     fn next_wake(&self) -> Instant {
-        let take = (!self.is_taking && self.has_room()).then(|| self.pace.next_take());
+        let take = (!self.is_taking && !self.must_keep && self.has_room()).then(|| self.pace.next_take());
+        let keep = self.must_keep.then(|| self.pace.next_take());
         let is_waiting = !self.held.queue.is_empty() && self.undecided.is_none();
         let send = is_waiting.then(|| self.pace.paused_until());
         let old = self.held.next_older(self.rule.deferral.max_age);
-        let due = [take, send, self.held.next_parked(), old].into_iter().flatten();
+        let due = [take, keep, send, self.held.next_parked(), old].into_iter().flatten();
         // What is overdue waits for an event, such as the end of a call in flight.
         let now = Instant::now();
         due.filter(|due| *due > now).fold(self.next_keep.max(now + MIN_SLEEP), Instant::min)
@@ -165,41 +182,47 @@ impl CallSender {
         self.held.queue.len() < self.pace.target()
             && self.held.dispatched() < MAX_IN_FLIGHT
             && self.held.parked() <= MAX_PARKED
+            && self.held.bytes() < MAX_HELD_BYTES
     }
 
     fn take(&mut self, now: Instant) {
-        if self.is_taking || !self.has_room() || !self.pace.may_take(now) {
+        if self.is_taking || self.must_keep || !self.has_room() || !self.pace.may_take(now) {
             return;
         }
         self.is_taking = true;
-        let requested = self.pace.take_size(self.rule.deferral.max_body);
+        let requested = self.pace.target();
+        let max_bytes = MAX_TAKEN_BYTES.min(MAX_HELD_BYTES.saturating_sub(self.held.bytes()));
         let inspected = (now >= self.next_inspection).then(|| self.inspected.clone());
         if inspected.is_some() {
             self.next_inspection = now + equal_jitter(INSPECTION_INTERVAL);
         }
         let (streams, rule) = (Rc::clone(&self.context.streams), Arc::clone(&self.rule.name));
         self.tasks.spawn_local(async move {
-            let result = streams.take(&rule, requested, inspected.as_deref()).await;
+            let result = streams.take(&rule, requested, max_bytes, inspected.as_deref()).await;
             TaskResult::Taken { requested, result }
         });
     }
 
     fn keep(&mut self, now: Instant) {
-        if self.is_keeping || now < self.next_keep {
+        let is_due = now >= self.next_keep || (self.must_keep && self.pace.may_take(now));
+        if self.is_keeping || !is_due {
             return;
         }
         self.next_keep = now + KEEP_INTERVAL;
         let ids: Vec<_> = self.held.ids().cloned().collect();
         if ids.is_empty() {
+            self.must_keep = false;
             return;
         }
         self.is_keeping = true;
         let (streams, rule) = (Rc::clone(&self.context.streams), Arc::clone(&self.rule.name));
         self.tasks.spawn_local(async move {
-            if let Err(error) = streams.keep(&rule, ids.iter().map(|id| &**id)).await {
+            let kept = streams.keep(&rule, ids.iter().map(|id| &**id)).await;
+            let is_confirmed = kept.is_ok();
+            if let Err(error) = kept {
                 tracing::debug!(%error, rule = &*rule, "cannot confirm deferred calls");
             }
-            TaskResult::Kept
+            TaskResult::Kept { is_confirmed }
         });
     }
 
@@ -222,33 +245,63 @@ impl CallSender {
     }
 
     fn handle_report(&mut self, SendReport { number, outcome }: SendReport) {
-        if self.undecided == Some(number) {
-            self.undecided = None;
-        }
+        let was_undecided = self.undecided.take_if(|undecided| *undecided == number).is_some();
         if outcome == SendOutcome::Admitted {
             return;
         }
         let Some(held) = self.held.remove(number) else { return };
+        if !was_undecided {
+            // It has released its permit.
+            self.pace.call_ended(Instant::now());
+            self.held.unpark_of_key(&held);
+        }
         match outcome {
             SendOutcome::Admitted => {}
             SendOutcome::NoRoom(wait) => self.wait_for_room(held, wait),
+            SendOutcome::NoListener => self.return_without_listener(held),
             SendOutcome::Responded { status, retry_after } => self.handle_response(held, status, retry_after),
+            // The process ends, not the call's attempts.
+            SendOutcome::Aborted if self.is_stopping => {
+                self.settle(held, |held| CallSettlement::Retry {
+                    pause: Duration::ZERO,
+                    attempts: held.attempts,
+                });
+            }
             SendOutcome::Aborted => self.retry(held, None, Duration::ZERO),
         }
     }
 
-    /// Holds a call until its limit has room.
-    fn wait_for_room(&mut self, held: HeldCall, wait: Duration) {
+    /// Holds a call until its limit has room. Without a `wait`, only calls in flight have used up the limit.
+    fn wait_for_room(&mut self, mut held: HeldCall, wait: Duration) {
         let now = Instant::now();
         if !self.rule.is_keyed {
             self.held.queue.push_front(held);
             self.pace.limit_reached(now, wait);
         } else if self.held.parked() < MAX_PARKED {
-            self.held.park(held, now + wait);
+            let is_permit = wait.is_zero();
+            let wait = if is_permit { held.permit_pause() } else { wait };
+            self.held.park(held, now + wait, is_permit);
         } else {
             let pause = equal_jitter(wait.max(MIN_RETURN_PAUSE));
             self.settle(held, |held| CallSettlement::Retry { pause, attempts: held.attempts });
         }
+    }
+
+    /// Puts a call back whose listener does not exist here. Another instance may have it, or this one later.
+    fn return_without_listener(&mut self, held: HeldCall) {
+        let listener = held.call.as_ref().map(|call| &*call.listener).unwrap_or_default();
+        if self.reported_listeners.len() < MAX_REPORTED_LISTENERS
+            && self.reported_listeners.insert(listener.into())
+        {
+            let rule = &*self.rule.name;
+            tracing::warn!(
+                rule,
+                listener,
+                "deferred calls of a listener that is not configured are not sent"
+            );
+        }
+        let pause = equal_jitter(NO_LISTENER_PAUSE);
+        self.settle(held, |held| CallSettlement::Retry { pause, attempts: held.attempts });
     }
 
     fn handle_response(&mut self, held: HeldCall, status: StatusCode, retry_after: Option<Duration>) {
@@ -268,9 +321,22 @@ impl CallSender {
                     let pause = retry_after.unwrap_or(self.rule.deferral.first_backoff);
                     self.pace.upstream_limited(Instant::now(), pause);
                 }
-                self.retry(held, Some(status), retry_after.unwrap_or_default());
+                match retry_after {
+                    Some(pause) if status == StatusCode::TOO_MANY_REQUESTS => self.postpone(held, pause),
+                    retry_after => self.retry(held, Some(status), retry_after.unwrap_or_default()),
+                }
             }
         }
+    }
+
+    /// Schedules the next attempt after the upstream has asked for a pause, which uses up no attempt.
+    fn postpone(&mut self, held: HeldCall, pause: Duration) {
+        let pause = pause.max(equal_jitter(self.rule.deferral.first_backoff));
+        if held.age(Instant::now()).saturating_add(pause) > self.rule.deferral.max_age {
+            return self.bury(held, DeadReason::MaxAge, Some(StatusCode::TOO_MANY_REQUESTS));
+        }
+        self.context.metrics.record_retried();
+        self.settle(held, |held| CallSettlement::Retry { pause, attempts: held.attempts });
     }
 
     /// Schedules the next attempt after a failed one, not before `min_pause` has elapsed.
@@ -307,8 +373,10 @@ impl CallSender {
     }
 
     /// Settles a call in the store, which is tried until it succeeds: until then, the call counts as in flight.
-    fn settle(&mut self, held: HeldCall, settlement: impl FnOnce(&HeldCall) -> CallSettlement) {
+    fn settle(&mut self, mut held: HeldCall, settlement: impl FnOnce(&HeldCall) -> CallSettlement) {
         let (id, settlement) = (Arc::clone(&held.id), settlement(&held));
+        // It is not needed any more, and the store may be away for long.
+        held.drop_call();
         let number = self.held.add_dispatched(held);
         let (streams, rule) = (Rc::clone(&self.context.streams), Arc::clone(&self.rule.name));
         self.tasks.spawn_local(async move {
@@ -326,17 +394,23 @@ impl CallSender {
         let now = Instant::now();
         match result {
             TaskResult::Settled { number } => drop(self.held.remove(number)),
-            TaskResult::Kept => self.is_keeping = false,
+            TaskResult::Kept { is_confirmed } => {
+                self.is_keeping = false;
+                self.must_keep = !is_confirmed;
+                if !is_confirmed {
+                    self.pace.take_failed(now);
+                }
+            }
             TaskResult::Taken { requested, result: Ok(taken) } => {
                 self.is_taking = false;
                 let was_empty = self.held.queue.is_empty();
                 self.pace.taken(now, requested, taken.calls.len(), was_empty, taken.next_retry);
                 self.context.metrics.record_claimed(taken.claimed);
                 self.inspected = taken.inspected.unwrap_or_else(|| std::mem::take(&mut self.inspected));
-                self.held.queue.extend(taken.calls.into_iter().map(HeldCall::new));
+                self.held.add_taken(taken.calls);
             }
             TaskResult::Taken { result: Err(error), .. } => {
-                self.is_taking = false;
+                (self.is_taking, self.must_keep) = (false, true);
                 tracing::debug!(%error, rule = &*self.rule.name, "cannot take deferred calls");
                 self.pace.take_failed(now);
             }

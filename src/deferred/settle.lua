@@ -4,13 +4,18 @@
 --   ARGV[4] 'sent'; 'retry' with ARGV[5] the pause in milliseconds and ARGV[6] the failed attempts;
 --           or 'dead' with ARGV[5] the reason, ARGV[6] the failed attempts, ARGV[7] the last status,
 --           and ARGV[8] the maximum number of dead letters
--- Returns 1, or 0 if another instance has taken over or settled the call.
+-- Returns 1, or 0 if another instance has taken over or settled the call, or the stream or its group is gone.
 
 local calls, retries, attempts, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, consumer, id, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if outcome == 'retry' then
-  local owner = redis.call('XPENDING', calls, group, id, id, 1)[1]
+  local pending = redis.pcall('XPENDING', calls, group, id, id, 1)
+  if pending.err then
+    if pending.err:find('NOGROUP', 1, true) then return 0 end
+    return pending
+  end
+  local owner = pending[1]
   if not owner or owner[2] ~= consumer then return 0 end
   local clock = redis.call('TIME')
   local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

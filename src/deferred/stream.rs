@@ -106,12 +106,13 @@ impl CallStreams {
         parse::append_reply(reply).ok_or_else(malformed)
     }
 
-    /// Takes at most `count` calls to be sent. `inspected` is the position from which the calls of other consumers are
+    /// Takes at most `count` calls to be sent; none after the one with which they exceed `max_bytes`. `inspected` is the position from which the calls of other consumers are
     /// inspected.
     pub(super) async fn take(
         &self,
         rule: &str,
         count: usize,
+        max_bytes: usize,
         inspected: Option<&str>,
     ) -> Result<Taken, CallError> {
         let args = [
@@ -120,6 +121,7 @@ impl CallStreams {
             number(&count),
             inspected.unwrap_or_default().as_bytes().to_vec(),
             number(&CLAIM_AFTER.as_millis()),
+            number(&max_bytes),
         ];
         let keys = self.keys(rule, ["calls", "retries", "attempts"]);
         let reply = self.call(&self.scripts.take, &keys, &args).await?;

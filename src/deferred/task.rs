@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::handle::{DeferredHandle, DeferredRule, NotStored, RequestQueue, StoreRequest};
+use super::handle::{AppendRequest, DeferredHandle, DeferredRule, NotStored, RequestQueue, StoreRequest};
 use super::parse::StreamTime;
 use super::sender::{CallSender, SenderContext};
 use super::status::{DeferredRuleStatus, DeferredStatus};
@@ -24,8 +24,10 @@ use crate::telemetry::metrics::{AcceptOutcome, DeferredMetrics, Metrics};
 
 /// Interval between refreshes of the status.
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
-/// Minimum timeout of the calls with which senders take and settle calls, which may be large.
-const MIN_SENDER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Minimum timeout of appending large calls, and of the calls with which senders take and settle calls.
+const MIN_BULK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum bytes of an encoded call that is appended on the connection for small ones.
+const MAX_SMALL_CALL: usize = 16 * 1024;
 
 /// What the task needs.
 #[derive(Debug)]
@@ -63,13 +65,21 @@ struct RunningSender {
     appended: Rc<Notify>,
 }
 
+/// Connection on which calls are appended.
+#[derive(Debug)]
+struct Intake {
+    streams: Rc<CallStreams>,
+    timeout: Duration,
+}
+
 struct DeferredTask {
     handle: DeferredHandle,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
-    /// Connection on which calls are appended.
-    intake: Rc<CallStreams>,
-    intake_timeout: Duration,
+    /// Connection on which small calls are appended.
+    intake: Intake,
+    /// Connection on which large calls are appended.
+    bulk_intake: Intake,
     clock_lead: ClockLead,
     /// Connection of the senders: bodies on it do not delay those that are appended.
     streams: Rc<CallStreams>,
@@ -92,20 +102,19 @@ pub async fn run(settings: &StoreSettings, resources: DeferredTaskResources) {
         None => format!("{instance_id:016x}"),
     };
     let connect = |timeout| CallStreams::new(settings, &consumer, timeout).map(Rc::new);
-    let (intake, streams) =
-        match (connect(settings.timeout), connect(settings.timeout.max(MIN_SENDER_TIMEOUT))) {
-            (Ok(intake), Ok(streams)) => (intake, streams),
-            (Err(error), _) | (_, Err(error)) => {
-                tracing::error!(%error, "cannot set up TLS for the store: no calls are deferred");
-                return;
-            }
-        };
+    let intake = |timeout| connect(timeout).map(|streams| Intake { streams, timeout });
+    let bulk_timeout = settings.timeout.max(MIN_BULK_TIMEOUT);
+    let connections = (intake(settings.timeout), intake(bulk_timeout), connect(bulk_timeout));
+    let (Ok(intake), Ok(bulk_intake), Ok(streams)) = connections else {
+        tracing::error!("cannot set up TLS for the store: no calls are deferred");
+        return;
+    };
     let task = DeferredTask {
         handle,
         clock,
         metrics,
         intake,
-        intake_timeout: settings.timeout,
+        bulk_intake,
         clock_lead: ClockLead::default(),
         streams,
         rules: BTreeMap::new(),
@@ -160,33 +169,7 @@ impl DeferredTask {
 
     fn handle_request(&mut self, request: StoreRequest) {
         match request {
-            StoreRequest::Append { rule, deferral, call, reply } => {
-                let appended = self.rules.get(&*rule).map(|running| Rc::clone(&running.appended));
-                let metrics = self.rule_metrics(&rule);
-                let now = self.clock.now();
-                let deadline = self.clock_lead.store_time(now.saturating_add(self.intake_timeout));
-                let (intake, lead, clock) =
-                    (Rc::clone(&self.intake), self.clock_lead.clone(), Arc::clone(&self.clock));
-                drop(tokio::task::spawn_local(async move {
-                    let result = intake.append(&rule, call, &deferral, deadline).await;
-                    let (outcome, stored) = match result {
-                        Ok((store_time, outcome)) => {
-                            lead.record(store_time, clock.now());
-                            accept_result(outcome)
-                        }
-                        Err(error) => {
-                            tracing::debug!(%error, rule = &*rule, "cannot store a deferred call");
-                            (AcceptOutcome::Unavailable, Err(NotStored::Unavailable))
-                        }
-                    };
-                    metrics.record_accepted(outcome);
-                    // The client may have disconnected; a stored call is sent all the same.
-                    let _ = reply.send(stored);
-                    if let (Ok(()), Some(appended)) = (stored, appended) {
-                        appended.notify_one();
-                    }
-                }));
-            }
+            StoreRequest::Append(request) => self.append(request),
             StoreRequest::Requeue { rule, id } => {
                 let streams = Rc::clone(&self.streams);
                 drop(tokio::task::spawn_local(async move {
@@ -197,6 +180,37 @@ impl DeferredTask {
                 }));
             }
         }
+    }
+
+    /// Appends a call, on another connection if it is large: a connection whose timeout expires is closed, and with it all
+    /// calls that are being appended on it fail.
+    fn append(&mut self, AppendRequest { rule, deferral, call, memory, reply }: AppendRequest) {
+        let appended = self.rules.get(&*rule).map(|running| Rc::clone(&running.appended));
+        let metrics = self.rule_metrics(&rule);
+        let intake = if call.len() > MAX_SMALL_CALL { &self.bulk_intake } else { &self.intake };
+        let deadline = self.clock_lead.store_time(self.clock.now().saturating_add(intake.timeout));
+        let (streams, lead, clock) =
+            (Rc::clone(&intake.streams), self.clock_lead.clone(), Arc::clone(&self.clock));
+        drop(tokio::task::spawn_local(async move {
+            let result = streams.append(&rule, call, &deferral, deadline).await;
+            drop(memory);
+            let (outcome, stored) = match result {
+                Ok((store_time, outcome)) => {
+                    lead.record(store_time, clock.now());
+                    accept_result(outcome)
+                }
+                Err(error) => {
+                    tracing::debug!(%error, rule = &*rule, "cannot store a deferred call");
+                    (AcceptOutcome::Unavailable, Err(NotStored::Unavailable))
+                }
+            };
+            metrics.record_accepted(outcome);
+            // The client may have disconnected; a stored call is sent all the same.
+            let _ = reply.send(stored);
+            if let (Ok(()), Some(appended)) = (stored, appended) {
+                appended.notify_one();
+            }
+        }));
     }
 
     /// Starts senders of new rules, and stops those of rules that are gone.

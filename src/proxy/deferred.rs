@@ -5,9 +5,10 @@ pub(super) mod accept;
 pub(super) mod send;
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 
-use http::{HeaderMap, request};
+use http::{Method, request};
 
 use super::connection::DownstreamConnection;
 use super::headers;
@@ -17,10 +18,13 @@ use crate::deferred::{Reporter, SendOutcome};
 use crate::identify::Attributes;
 use crate::rules::deferral::{DeferredRequest, DeniedDeferral};
 use crate::rules::selection::Denial;
+use crate::upstream::settings::UpstreamSettings;
 
 /// The stored call that an internal connection sends.
 #[derive(Debug)]
 pub(super) struct StoredRequest {
+    /// The generation in which its rule was found.
+    view: Rc<GenerationView>,
     /// The rule that has stored it, and its key.
     pub(super) deferred: DeferredRequest,
     /// Random number of its request ID.
@@ -64,7 +68,9 @@ pub(super) fn find(
     match deferral {
         // Its caller waits for more than a status code.
         Some(DeferredRequest { rule, .. })
-            if context.is_grpc || is_upgrade(context, view, head, attributes) =>
+            if context.is_grpc
+                || head.method == Method::CONNECT
+                || is_upgrade(context, view, head, attributes) =>
         {
             Err(DeniedDeferral { rule, denial: Denial::NotDeferrable })
         }
@@ -78,11 +84,14 @@ fn is_upgrade(
     head: &request::Parts,
     attributes: &Attributes<'_>,
 ) -> bool {
-    let upgrades = || view.upstream(attributes).map(|upstream| &*upstream.settings().upgrades);
-    context.requires_upgrade()
-        || upgrades().is_some_and(|upgrades| {
-            headers::upgrade_protocol(&head.method, head.version, &head.headers, upgrades).is_some()
-        })
+    let proxy =
+        || view.forward_proxy(context.connection.listener).map(|pool| &pool.proxy().settings().upstream);
+    let upstream = || view.upstream(attributes).map(|upstream| upstream.settings());
+    let upgrades = |settings: &UpstreamSettings| {
+        let upgrades = &settings.upgrades;
+        headers::upgrade_protocol(&head.method, head.version, &head.headers, upgrades).is_some()
+    };
+    context.requires_upgrade() || upstream().is_some_and(upgrades) || proxy().is_some_and(upgrades)
 }
 
 impl DownstreamConnection {
@@ -100,14 +109,14 @@ impl DownstreamConnection {
         }
     }
 
+    /// Returns the view of the generation that applies to a request: the one in force, or that in which the rule of the
+    /// stored call was found.
+    pub(super) fn view(&self) -> Rc<GenerationView> {
+        self.stored.as_ref().map_or_else(|| self.worker.view(), |stored| Rc::clone(&stored.view))
+    }
+
     /// Returns 128 bits for the ID of a request: random ones, or those of the stored call.
     pub(super) fn request_bits(&self) -> u128 {
         self.stored.as_ref().map_or_else(|| self.worker.random(), |stored| stored.id)
     }
-}
-
-/// Reads a `Retry-After` in seconds; dates are ignored, because clocks may differ.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let value = headers.get(http::header::RETRY_AFTER)?.to_str().ok()?;
-    value.trim().parse().ok().map(Duration::from_secs)
 }

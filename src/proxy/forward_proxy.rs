@@ -52,7 +52,8 @@ impl<'v> NextHop<'v> {
         attributes: &Attributes<'_>,
     ) -> Result<Self, Refusal> {
         let proxy = pool.proxy();
-        if !proxy.admits_client(connection.peer) {
+        // The client of a stored call was admitted when it sent the request.
+        if connection.stored.is_none() && !proxy.admits_client(connection.peer) {
             return Err(Refusal::Client);
         }
         if proxy.identity().is_in(&head.headers) {

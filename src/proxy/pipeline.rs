@@ -54,7 +54,7 @@ pub(super) fn handle(
     impl Future<Output = DownstreamResponse> + use<>,
 > {
     let worker = &connection.worker;
-    let (view, now) = (worker.view(), worker.shared.clock.now());
+    let (view, now) = (connection.view(), worker.shared.clock.now());
     let (mut context, trace, admission) = admit(connection, &mut head, now, &view);
     if let Err(by) = admission {
         let pending = PendingBody::new(Expectation::from_headers(&head.headers), body);

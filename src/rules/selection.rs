@@ -62,7 +62,7 @@ impl SelectedCheck {
 }
 
 /// Body of the response to a request that cannot be deferred.
-pub const NOT_DEFERRABLE: &str = "gRPC calls and upgrades cannot be deferred\n";
+pub const NOT_DEFERRABLE: &str = "gRPC calls, upgrades and tunnels cannot be deferred\n";
 
 /// Why a rule rejects a request before evaluating limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Calls that are accepted now and sent later, through a real Redis.
 
 mod delivery;
+mod listeners;
 mod outages;
 
 use std::collections::BTreeMap;

@@ -9,8 +9,6 @@ use crate::jitter::{backoff, equal_jitter};
 
 /// Maximum number of calls that are taken at once.
 const MAX_TAKEN: usize = 32;
-/// Maximum bytes of the bodies that are taken at once, if each has its maximum size.
-const MAX_TAKEN_BYTES: usize = 4 << 20;
 /// Pauses between looks at an empty stream.
 const MIN_IDLE_PAUSE: Duration = Duration::from_millis(50);
 const MAX_IDLE_PAUSE: Duration = Duration::from_secs(1);
@@ -23,12 +21,19 @@ const MAX_FAILURES: u32 = 5;
 const MAX_UPSTREAM_PAUSE: Duration = Duration::from_secs(60);
 /// Minimum pause before a further look at a limit without room.
 const MIN_LIMIT_PAUSE: Duration = Duration::from_millis(1);
+/// Pauses between looks at a limit that only calls in flight use up, unless one of them ends here.
+const BASE_PERMIT_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PERMIT_PAUSE: Duration = Duration::from_secs(1);
 
 /// State of a sender's pace.
 #[derive(Debug)]
 pub(super) struct SendPace {
     /// Nothing is sent before this time.
     paused_until: Instant,
+    /// Nothing is sent before this time, or until a call in flight ends.
+    permit_until: Instant,
+    /// Consecutive decisions that only calls in flight use up the limit.
+    permit_rejections: u32,
     /// Nothing is taken before this time.
     next_take: Instant,
     /// Number of calls to hold for sending: it grows while the sender runs dry, and shrinks while the limit has no room.
@@ -43,7 +48,16 @@ pub(super) struct SendPace {
 
 impl SendPace {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { paused_until: now, next_take: now, target: 1, idle_takes: 0, store_failures: 0, failures: 0 }
+        Self {
+            paused_until: now,
+            permit_until: now,
+            permit_rejections: 0,
+            next_take: now,
+            target: 1,
+            idle_takes: 0,
+            store_failures: 0,
+            failures: 0,
+        }
     }
 
     pub(super) const fn target(&self) -> usize {
@@ -54,8 +68,8 @@ impl SendPace {
         self.next_take
     }
 
-    pub(super) const fn paused_until(&self) -> Instant {
-        self.paused_until
+    pub(super) fn paused_until(&self) -> Instant {
+        self.paused_until.max(self.permit_until)
     }
 
     pub(super) fn may_take(&self, now: Instant) -> bool {
@@ -64,13 +78,7 @@ impl SendPace {
 
     /// Whether a call may be sent while `in_flight` others are in flight. While the upstream fails, only one is sent.
     pub(super) fn may_send(&self, now: Instant, in_flight: usize) -> bool {
-        now >= self.paused_until && (self.failures < MAX_FAILURES || in_flight == 0)
-    }
-
-    /// Returns the number of calls to take, whose bodies have at most `max_body` bytes each.
-    pub(super) fn take_size(&self, max_body: u32) -> usize {
-        let fitting = MAX_TAKEN_BYTES / usize::try_from(max_body).unwrap_or(usize::MAX).max(1);
-        self.target.min(fitting.max(1))
+        now >= self.paused_until() && (self.failures < MAX_FAILURES || in_flight == 0)
     }
 
     /// Records that calls were appended by this instance.
@@ -104,16 +112,28 @@ impl SendPace {
         self.next_take = now + next_retry.map_or(pause, |due| due.max(MIN_LIMIT_PAUSE).min(pause));
     }
 
-    /// Records that the store could not be queried.
+    /// Records that the store could not be queried. The calls may have been too many for the timeout.
     pub(super) fn take_failed(&mut self, now: Instant) {
+        self.target = (self.target / 2).max(1);
         self.store_failures = self.store_failures.saturating_add(1);
         self.next_take = now + equal_jitter(backoff(BASE_STORE_PAUSE, MAX_STORE_PAUSE, self.store_failures));
     }
 
-    /// Records that the limit has no room for `wait`.
+    /// Records that the limit has no room for `wait`; zero if only calls in flight use it up.
     pub(super) fn limit_reached(&mut self, now: Instant, wait: Duration) {
         self.target = (self.target / 2).max(1);
+        if wait.is_zero() {
+            self.permit_rejections = self.permit_rejections.saturating_add(1);
+            let pause = backoff(BASE_PERMIT_PAUSE, MAX_PERMIT_PAUSE, self.permit_rejections);
+            self.permit_until = now + equal_jitter(pause);
+            return;
+        }
         self.pause_until(now + wait.max(MIN_LIMIT_PAUSE));
+    }
+
+    /// Records that a call that was in flight has ended.
+    pub(super) const fn call_ended(&mut self, now: Instant) {
+        (self.permit_until, self.permit_rejections) = (now, 0);
     }
 
     /// Records that the upstream asks for a pause.
@@ -156,12 +176,32 @@ mod tests {
             pace.taken(now, pace.target(), pace.target(), true, None);
         }
         assert_eq!(pace.target(), MAX_TAKEN);
-        assert_eq!(pace.take_size(8 << 20), 1, "large bodies are taken one by one");
         for _ in 0..10 {
             pace.limit_reached(now, SECOND);
         }
         assert_eq!(pace.target(), 1);
         assert!(!pace.may_send(now, 0) && pace.may_send(now + SECOND, 0));
+    }
+
+    #[test]
+    fn limit_that_calls_in_flight_use_up_is_decided_again_when_one_ends() {
+        let now = Instant::now();
+        let mut pace = SendPace::new(now);
+        pace.limit_reached(now, Duration::ZERO);
+        assert!(!pace.may_send(now + SECOND / 25, 1) && pace.may_send(now + SECOND / 10, 1));
+        (0..10).for_each(|_| pace.limit_reached(now, Duration::ZERO));
+        assert!(!pace.may_send(now + SECOND / 3, 1) && pace.may_send(now + SECOND, 1));
+        pace.call_ended(now);
+        assert!(pace.may_send(now, 1));
+    }
+
+    #[test]
+    fn calls_that_could_not_be_taken_are_taken_in_smaller_numbers() {
+        let now = Instant::now();
+        let mut pace = SendPace::new(now);
+        (0..10).for_each(|_| pace.taken(now, pace.target(), pace.target(), true, None));
+        pace.take_failed(now);
+        assert_eq!(pace.target(), MAX_TAKEN / 2);
     }
 
     #[test]

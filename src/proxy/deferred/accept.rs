@@ -11,6 +11,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue, request};
 use hyper::body::Body as _;
 
+use crate::deferred::BodyMemory;
 use crate::deferred::call::{StoredCall, format_id};
 use crate::deferred::handle::NotStored;
 use crate::limits::{AppliedLimits, PendingLimits};
@@ -30,6 +31,9 @@ use crate::rules::deferral::{Deferral, DeferredRequest};
 /// Identifies the call for the upstream, so that it can drop duplicates (draft-ietf-httpapi-idempotency-key-header).
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// Maximum time in which the body of a call arrives, so that slow clients cannot hold memory for long.
+const COLLECT_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Future of the response to a request that is being stored.
 pub(in crate::proxy) type AcceptFuture = Pin<Box<dyn Future<Output = DownstreamResponse>>>;
 
@@ -48,6 +52,7 @@ pub(in crate::proxy) struct PendingCall {
 enum CollectedBody {
     Complete(Bytes),
     TooLarge,
+    NoMemory,
     Failed(ForwardFailure),
 }
 
@@ -67,7 +72,8 @@ impl PendingCall {
         if context.log.is_some() {
             log_headers(context, &mut head.clone(), flags, hop);
         }
-        headers::prepare_for_store(&mut head);
+        // A target that names the destination is kept for the forward proxy, which checks it again.
+        headers::prepare_for_store(&mut head, hop.via.is_some());
         let id = format_id(hop.random);
         let id = HeaderValue::from_str(&id).ok()?;
         head.headers.entry(IDEMPOTENCY_KEY).or_insert_with(|| id.clone());
@@ -77,6 +83,7 @@ impl PendingCall {
             id: hop.random,
             key,
             peer: hop.peer,
+            listener: context.connection.listener_name().unwrap_or_default().into(),
             is_tls: hop.tls.is_some(),
             certificate: hop.tls.and_then(|tls| tls.forwarded.clone()),
             method: head.method,
@@ -129,27 +136,31 @@ async fn accept(
         let unread = PendingBody::new(expectation, body);
         return local_reply::not_stored(context, StoreRejection::TooLarge, Some(unread));
     }
-    let handle = context.connection.worker.shared.deferred.clone();
-    // A body of unknown length may have the maximum one.
-    let reserved = length.exact().and_then(|length| u32::try_from(length).ok()).unwrap_or(max_body);
-    let (Some(handle), Some(_memory)) =
-        (&handle, handle.as_ref().and_then(|handle| handle.reserve(reserved)))
-    else {
+    let Some(handle) = context.connection.worker.shared.deferred.clone() else {
         let unread = PendingBody::new(expectation, body);
         return local_reply::not_stored(context, StoreRejection::Unavailable, Some(unread));
     };
-    match collect(&mut context, body, max_body).await {
+    let mut memory = handle.body_memory(context.client);
+    let collecting = collect(&mut context, body, max_body, &mut memory);
+    let collected = tokio::time::timeout(COLLECT_TIMEOUT, collecting).await;
+    match collected.unwrap_or(CollectedBody::Failed(ForwardFailure::RequestStalled)) {
         CollectedBody::Complete(body) => accepted.call.body = body,
         CollectedBody::TooLarge => {
             return local_reply::not_stored(context, StoreRejection::TooLarge, None);
+        }
+        CollectedBody::NoMemory => {
+            return local_reply::not_stored(context, StoreRejection::Unavailable, None);
         }
         CollectedBody::Failed(failure) => return local_reply::upstream_failed(context, limits, &failure),
     }
     if !accepted.call.body.is_empty() || accepted.call.headers.contains_key(CONTENT_LENGTH) {
         accepted.call.headers.insert(CONTENT_LENGTH, HeaderValue::from(accepted.call.body.len()));
     }
-    let PendingCall { rule, deferral, call, .. } = &*accepted;
-    match handle.append(rule, deferral, call).await {
+    let encoded = accepted.call.encode();
+    // Only the encoded copy is needed.
+    accepted.call.body = Bytes::new();
+    let PendingCall { rule, deferral, .. } = &*accepted;
+    match handle.append(rule, deferral, encoded, memory).await {
         Ok(()) => reply(context, &view, limits, &accepted),
         Err(NotStored::Full) => local_reply::not_stored(context, StoreRejection::Full, None),
         Err(NotStored::Unavailable) => local_reply::not_stored(context, StoreRejection::Unavailable, None),
@@ -157,7 +168,12 @@ async fn accept(
 }
 
 /// Reads a body of at most `max` bytes. Trailers are dropped.
-async fn collect(context: &mut RequestContext, body: DownstreamBody, max: u32) -> CollectedBody {
+async fn collect(
+    context: &mut RequestContext,
+    body: DownstreamBody,
+    max: u32,
+    memory: &mut BodyMemory,
+) -> CollectedBody {
     let max = usize::try_from(max).unwrap_or(usize::MAX);
     let mut body = RequestBody::new(body, context, response_timeout(None, None));
     let mut collected = BytesMut::new();
@@ -167,8 +183,12 @@ async fn collect(context: &mut RequestContext, body: DownstreamBody, max: u32) -
             Ok(None) => break,
             Ok(Some(Ok(frame))) => {
                 let data = frame.data_ref().map_or(&[][..], |data| data);
-                if collected.len().saturating_add(data.len()) > max {
+                let length = collected.len().saturating_add(data.len());
+                if length > max {
                     return CollectedBody::TooLarge;
+                }
+                if !memory.grow_to(length) {
+                    return CollectedBody::NoMemory;
                 }
                 collected.extend_from_slice(data);
             }

@@ -12,10 +12,11 @@ use http::{Request, Version, request};
 use hyper::body::Body as _;
 use tokio::sync::mpsc;
 
-use super::{StoredRequest, retry_after};
+use super::StoredRequest;
 use crate::deferred::SendOutcome;
 use crate::deferred::call::StoredCall;
 use crate::deferred::handle::{Dispatch, Reporter};
+use crate::limits::ProviderSignals;
 use crate::listener::{ListenerLimits, ProxyProtocol};
 use crate::proxy::body::DownstreamBody;
 use crate::proxy::connection::{ConnectionSettings, DownstreamConnection};
@@ -41,30 +42,36 @@ pub(in crate::proxy) async fn run(worker: Rc<Worker>, mut calls: mpsc::Receiver<
     while let Some(Dispatch { rule, call, reporter }) = calls.recv().await {
         match open_connection(&worker, &rule, &call, reporter) {
             Ok(connection) => drop(tokio::task::spawn_local(send(connection, call))),
-            Err(reporter) => reporter.finish(SendOutcome::NoRoom(OVERLOAD_PAUSE)),
+            Err((reporter, outcome)) => reporter.finish(outcome),
         }
     }
     // Without a thread for deferred calls there is nothing to do, but the worker continues.
     std::future::pending().await
 }
 
-/// Creates the internal connection of a call. Fails if the rule is gone, or the process has no room.
+/// Creates the internal connection of a call. Fails with the outcome if the rule or the call's listener is gone, or the
+/// process has no room.
 fn open_connection(
     worker: &Rc<Worker>,
     rule: &str,
     call: &StoredCall,
     reporter: Reporter,
-) -> Result<Rc<DownstreamConnection>, Reporter> {
+) -> Result<Rc<DownstreamConnection>, (Reporter, SendOutcome)> {
     let view = worker.view();
     let found = view.policy.rules.deferrals().find(|(_, name, _)| *name == rule);
     let (Some((rule, ..)), Ok(permit)) = (found, worker.shared.overload.acquire_connection()) else {
-        return Err(reporter);
+        return Err((reporter, SendOutcome::NoRoom(OVERLOAD_PAUSE)));
+    };
+    let listeners = &worker.shared.listeners;
+    let Some(listener) = listeners.iter().position(|name| **name == *call.listener) else {
+        return Err((reporter, SendOutcome::NoListener));
     };
     let timer =
         worker.coarse_clock.add_connection(ConnectionTimeouts::new(INTERNAL_TIMEOUT, INTERNAL_TIMEOUT));
     let settings =
-        ConnectionSettings { listener: 0, proxy_protocol: ProxyProtocol::Disabled, limits: INTERNAL_LIMITS };
+        ConnectionSettings { listener, proxy_protocol: ProxyProtocol::Disabled, limits: INTERNAL_LIMITS };
     let stored = StoredRequest {
+        view,
         deferred: DeferredRequest { rule, key: call.key.clone() },
         id: call.id,
         reporter: RefCell::new(Some(reporter)),
@@ -107,7 +114,9 @@ async fn respond(connection: &Rc<DownstreamConnection>, head: request::Parts, bo
     let mut response = pipeline::handle(connection, head, body).await;
     let Some(stored) = &connection.stored else { return };
     if stored.outcome.get().is_none() {
-        let (status, retry_after) = (response.status, retry_after(response.headers.map_mut()));
+        let clock = &connection.worker.shared.clock;
+        let signals = ProviderSignals::from_headers(&response.headers, clock.civil_time_at(clock.now()));
+        let (status, retry_after) = (response.status, signals.retry_after);
         stored.outcome.set(Some(SendOutcome::Responded { status, retry_after }));
     }
     discard(&mut response).await;

@@ -82,10 +82,14 @@ pub(in crate::proxy) fn upgrade_protocol(
 }
 
 /// Changes a request into the form in which it is stored, to be sent later as an HTTP/1.1 request: the target in
-/// origin-form, one `Host`, and no hop-by-hop headers.
-pub(in crate::proxy) fn prepare_for_store(head: &mut request::Parts) {
+/// origin-form unless that is to be kept, one `Host`, and no hop-by-hop headers.
+pub(in crate::proxy) fn prepare_for_store(head: &mut request::Parts, keeps_target: bool) {
     if head.uri.authority().is_some() {
+        let target = head.uri.clone();
         to_origin_form(head);
+        if keeps_target {
+            head.uri = target;
+        }
     }
     remove_hop_by_hop(&mut head.headers);
     for name in [CONNECTION, TE] {

@@ -219,3 +219,52 @@ fn limits_of_other_rules_apply_on_acceptance_and_not_again() {
     let decided = |outcome| weir.metric("weir_decisions_total", &[("rule", "callers"), ("outcome", outcome)]);
     assert_eq!((decided("allowed"), decided("limited")), (2.0, 1.0));
 }
+
+#[test]
+fn calls_in_flight_of_one_key_do_not_hold_back_others() {
+    let (store, is_released) = (Server::start(), Arc::new(AtomicBool::new(false)));
+    let released = Arc::clone(&is_released);
+    let upstream = Origin::start(move |request| {
+        request.body()?;
+        if request.head.word(1).contains("busy") {
+            wait::within(Duration::from_secs(30), || released.load(Ordering::SeqCst).then_some(()));
+        }
+        request.send(NO_CONTENT)?;
+        Ok(AfterResponse::Keep)
+    });
+    let rule = "    key: [{ header: x-tenant }]\n    in_flight: 1\n    respond: 202\n";
+    let weir = Weir::start(&deferring(&store.url(), &upstream, rule));
+    let send = |tenant: &str, path: &str| {
+        let call = Request::post(path, "").header("x-tenant", tenant);
+        assert_eq!(fetch(weir.address(), &call).status, 202);
+    };
+    (0..10).for_each(|number| send("busy", &format!("/hooks/busy-{number}")));
+    (0..10).for_each(|number| send(&format!("tenant-{number}"), &format!("/hooks/other-{number}")));
+    until_delivered(&upstream, 11);
+    assert_eq!(deliveries(&upstream).keys().filter(|target| target.contains("busy")).count(), 1);
+    is_released.store(true, Ordering::SeqCst);
+    until_delivered(&upstream, 20);
+    assert!(deliveries(&upstream).values().all(|times| *times == 1));
+}
+
+#[test]
+fn rejections_of_the_provider_use_up_no_attempt() {
+    let store = Server::start();
+    let upstream = Origin::start(|request| {
+        request.body()?;
+        request.send(match request.nth < 4 {
+            // The date has passed.
+            true => {
+                "HTTP/1.1 429 Too Many Requests\r\nretry-after: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+                 content-length: 0\r\n\r\n"
+            }
+            false => NO_CONTENT,
+        })?;
+        Ok(AfterResponse::Keep)
+    });
+    let rule = "    limit: 100000/s\n    respond: { attempts: 2, backoff: 10ms..10ms }\n";
+    let weir = Weir::start(&deferring(&store.url(), &upstream, rule));
+    accept(&weir, "/hooks/a", "x");
+    until_status(&weir, "an empty stream", |status| status["calls"] == 0);
+    assert_eq!((upstream.requests().len(), status(&weir)["dead_letters"].as_u64()), (5, Some(0)));
+}

@@ -126,3 +126,47 @@ fn instances_share_calls_and_the_rate() {
     wait::until_true("all sent", || fleet.iter().map(sent).sum::<f64>() == 200.0);
     assert!(sent(&fleet[1]) > 0.0, "the second instance has sent nothing");
 }
+
+#[test]
+fn calls_in_flight_during_an_outage_are_not_sent_twice_by_their_instance() {
+    let mut store = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let is_released = Arc::new(AtomicBool::new(false));
+    let released = Arc::clone(&is_released);
+    let upstream = Origin::start(move |request| {
+        request.body()?;
+        wait::within(Duration::from_secs(60), || released.load(Ordering::SeqCst).then_some(()));
+        request.send(NO_CONTENT)?;
+        Ok(AfterResponse::Keep)
+    });
+    let yaml = deferring(&store.url(), &upstream, FAST).replace("timeout: 2s", "timeout: 200ms");
+    let weir = Weir::start(&yaml);
+    accept(&weir, "/hooks/a", "x");
+    wait::until_true("the call", || upstream.requests().len() == 1);
+    store.kill();
+    // Calls that nothing has confirmed for ten seconds are claimed.
+    wait::pause(Duration::from_secs(11));
+    store.restart();
+    wait::until_true("the store", || fetch(weir.address(), &Request::post("/hooks/b", "x")).status == 202);
+    wait::until_true("the other call", || upstream.requests().len() >= 2);
+    is_released.store(true, Ordering::SeqCst);
+    until_status(&weir, "an empty stream", |status| status["calls"] == 0);
+    assert!(deliveries(&upstream).values().all(|times| *times == 1), "{:?}", deliveries(&upstream));
+}
+
+#[test]
+fn calls_are_settled_after_their_stream_was_deleted() {
+    let (mut store, is_up) = (Server::start(), Arc::new(AtomicBool::new(false)));
+    let upstream = switched_origin(&is_up);
+    let rule = "    limit: 100000/s\n    respond: { attempts: 1000, backoff: 10ms..50ms }\n";
+    let mut weir = Weir::start(&deferring(&store.url(), &upstream, rule));
+    accept_many(&weir, 1, 5);
+    wait::until_true("attempts", || upstream.requests().len() >= 5);
+    // Without persistence, the streams are gone.
+    store.restart();
+    is_up.store(true, Ordering::SeqCst);
+    wait::until_true("the store", || fetch(weir.address(), &Request::post("/hooks/b", "x")).status == 202);
+    until_status(&weir, "an empty stream", |status| status["calls"] == 0);
+    weir.terminate();
+    assert!(weir.wait_exit().success());
+    assert!(!weir.log().iter().any(|line| line.contains("not settled in time")), "{:?}", weir.log());
+}
