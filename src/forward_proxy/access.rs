@@ -203,7 +203,10 @@ mod tests {
     #[test]
     fn only_networks_of_local_addresses_permit_local_addresses() {
         let list = |networks: &[&str]| DestinationList {
-            networks: networks.iter().map(|text| PermittedNetwork::new(text.parse().unwrap(), None)).collect(),
+            networks: networks
+                .iter()
+                .map(|text| PermittedNetwork::new(text.parse().unwrap(), None))
+                .collect(),
             ..DestinationList::default()
         };
         let permits = |networks: &[&str], ip: &str| {
@@ -216,7 +219,9 @@ mod tests {
             assert!(!permits(&["::ffff:0:0/96"], ip), "{ip}");
         }
         assert!(permits(&all, "10.0.0.1") && permits(&all, "2001:db8::1") && permits(&all, "fd00:ec2::255"));
-        assert!(permits(&["127.0.0.0/8"], "127.0.0.1") && permits(&["127.0.0.1/32", "0.0.0.0/0"], "127.0.0.1"));
+        assert!(
+            permits(&["127.0.0.0/8"], "127.0.0.1") && permits(&["127.0.0.1/32", "0.0.0.0/0"], "127.0.0.1")
+        );
         assert!(permits(&["169.254.169.254/32"], "169.254.169.254") && permits(&["::1/128"], "::1"));
         assert!(!permits(&["126.0.0.0/7"], "127.0.0.1"));
     }

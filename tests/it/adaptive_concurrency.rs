@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{AfterResponse, Client, Origin, Request, Weir, config, get, run_concurrently, wait};
+use crate::support::{
+    AfterResponse, Client, LISTENER, Origin, Request, Weir, config, config_with, get, run_concurrently, wait,
+};
 
 /// Number of clients that send one request after the other.
 const CLIENTS: usize = 48;
@@ -183,6 +185,32 @@ fn failures_lower_the_limit() {
     let mut client = Client::connect(weir.address());
     wait::until_true("the limit to fall to its minimum", || {
         assert_eq!(client.get("/").status, 503);
+        limit(&weir) == 4
+    });
+}
+
+/// Every first attempt fails, and every second one succeeds, so that clients see no failure.
+#[test]
+fn failures_that_retries_hide_lower_the_limit() {
+    let capacity = Capacity::new(64);
+    let fails = Arc::new(AtomicBool::new(false));
+    let (served, failing) = (Arc::clone(&capacity), Arc::clone(&fails));
+    let origin = Origin::start(move |turn| {
+        served.serve();
+        let is_first = turn.head.get("x-envoy-attempt-count") == Some("1");
+        let status = if is_first && failing.load(Ordering::SeqCst) { "503 Busy" } else { "200 OK" };
+        turn.send(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"))?;
+        Ok(AfterResponse::Keep)
+    });
+    let retries = "{ attempts: 1, retry_on: 503, backoff: 1ms, attempt_count: true }";
+    let upstream = format!("{{ address: \"{}\", retries: {retries} }}", origin.address());
+    let rules = "rules: [{ name: a, in_flight: auto }]";
+    let weir = Weir::start(&config_with(LISTENER, &upstream, rules));
+    with_load(&weir, || wait::until_true("the limit to grow", || limit(&weir) >= 16));
+    fails.store(true, Ordering::SeqCst);
+    let mut client = Client::connect(weir.address());
+    wait::until_true("the limit to fall to its minimum", || {
+        assert_eq!(client.get("/").status, 200);
         limit(&weir) == 4
     });
 }

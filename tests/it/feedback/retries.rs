@@ -1,5 +1,7 @@
 //! Retries that respect what the provider states, and that are charged to its limit.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{OK, origin_with_first, response};
@@ -110,4 +112,71 @@ fn retry_waits_while_another_response_has_paused_the_limit() {
     assert_eq!(Client::connect(weir.address()).get("/last").status, 200);
     assert_eq!(Client::connect(weir.address()).get("/busy").status, 200);
     assert!(before.elapsed() >= Duration::from_secs(1), "not before the provider accepts it");
+}
+
+/// Returns an upstream that fails the first attempt of `/busy`, and holds its response to `/last` until the gate opens. That
+/// response states that the quota is used up for `reset` seconds.
+fn origin_that_pauses_later(gate: &Arc<AtomicBool>, reset: u32) -> Origin {
+    let gate = Arc::clone(gate);
+    Origin::start(move |turn| {
+        turn.body()?;
+        let text = match (turn.head.word(1), turn.head.get("x-envoy-attempt-count")) {
+            ("/last", _) => {
+                wait::until_true("the gate", || gate.load(Ordering::SeqCst));
+                response("200 OK", &format!("x-ratelimit-remaining: 0\r\nx-ratelimit-reset: {reset}\r\n"))
+            }
+            ("/busy", Some("1")) => response("503 Busy", "retry-after: 1\r\n"),
+            _ => OK.to_owned(),
+        };
+        turn.send(text)?;
+        Ok(crate::support::AfterResponse::Keep)
+    })
+}
+
+#[test]
+fn pause_that_begins_while_a_retry_waits_is_respected() {
+    for (reset, status, sent) in [(3, 200, 3), (60, 503, 2)] {
+        let gate = Arc::default();
+        let origin = origin_that_pauses_later(&gate, reset);
+        let retries = RETRIES.replace("attempts", "attempt_count: true, attempts");
+        let weir = start(&origin, &retries, RULE);
+        let [mut last, mut busy] = [(); 2].map(|()| Client::connect(weir.address()));
+        last.send(Request::get("/last").to_bytes());
+        wait::until_true("the last request of the quota", || origin.requests().len() == 1);
+        busy.send(Request::get("/busy").to_bytes());
+        let delayed = || weir.metric("weir_feedback_delayed_retries_total", &[("rule", "provider")]);
+        wait::until_true("the retry to wait", || delayed() == 1.0);
+        let before = wait::now();
+        gate.store(true, Ordering::SeqCst);
+        assert_eq!(last.read_response("GET").status, 200);
+        assert_eq!(busy.read_response("GET").status, status, "{reset}");
+        assert_eq!(origin.requests().len(), sent, "{reset}");
+        assert!(
+            status == 503 || before.elapsed() >= Duration::from_secs(3),
+            "not before the quota has units"
+        );
+    }
+}
+
+#[test]
+fn retry_that_waits_for_the_upstream_occupies_no_permit() {
+    let origin = Origin::start(|turn| {
+        turn.body()?;
+        let text = match (turn.head.word(1), turn.head.get("x-envoy-attempt-count")) {
+            ("/waits", Some("1")) => response("503 Busy", "retry-after: 2\r\n"),
+            ("/busy", Some("1")) => busy(),
+            _ => OK.to_owned(),
+        };
+        turn.send(text)?;
+        Ok(crate::support::AfterResponse::Keep)
+    });
+    let retries = RETRIES.replace("attempts", "attempt_count: true, attempts");
+    let retries = format!("{retries}, limits: {{ retries: 1 }}");
+    let weir = start(&origin, &retries, "{ name: inbound, limit: 10/d }");
+    let mut waits = Client::connect(weir.address());
+    waits.send(Request::get("/waits").to_bytes());
+    wait::until_true("the request that waits", || origin.requests().len() == 1);
+    assert_eq!(Client::connect(weir.address()).get("/busy").status, 200);
+    assert_eq!(origin.requests().len(), 3, "the first retry still waits");
+    assert_eq!(waits.read_response("GET").status, 200);
 }

@@ -1,5 +1,6 @@
 //! What a forward proxy does not serve, and failures of destinations.
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -37,6 +38,23 @@ fn name_that_resolves_to_a_local_address_is_prohibited() {
     let elsewhere = Weir::start(&proxy_config("{ destinations: [10.0.0.0/8] }", ""));
     assert_eq!(fetch(elsewhere.address(), &get(&url)).status, 403, "no address is in the network");
     assert_eq!(origin.requests().len(), 1);
+}
+
+#[test]
+fn network_of_all_addresses_does_not_permit_local_ones() {
+    let origin = Origin::hello();
+    let url = format!("http://{}/", origin.address());
+    let all = Weir::start(&proxy_config("{ destinations: [0.0.0.0/0, \"::/0\"] }", ""));
+    assert_eq!(fetch(all.address(), &get(&url)).status, 403);
+    let with_loopback = Weir::start(&proxy_config("{ destinations: [0.0.0.0/0, 127.0.0.1] }", ""));
+    assert_eq!(fetch(with_loopback.address(), &get(&url)).status, 200);
+}
+
+#[test]
+fn admin_port_is_not_reached() {
+    let weir = open_proxy();
+    let response = fetch(weir.address(), &get(&format!("http://{}/ready", weir.admin_address("full"))));
+    assert_eq!((response.status, response.header("proxy-status")), (508, "weir; error=proxy_loop_detected"));
 }
 
 #[test]
@@ -179,4 +197,35 @@ fn destinations_are_bounded_and_counted_as_one_upstream() {
     assert_eq!(names.len(), 1, "{names:?}");
     assert!(names[0].contains("forward_proxy:egress"), "{names:?}");
     wait::pause(Duration::ZERO);
+}
+
+/// Starts a server at every loopback address, which responds once to each connection and keeps it open.
+fn start_everywhere() -> u16 {
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+            open.push(stream);
+        }
+    });
+    port
+}
+
+#[test]
+fn idle_connections_to_all_destinations_have_a_maximum() {
+    const MAX_IDLE_PER_WORKER: f64 = 256.0;
+    let port = start_everywhere();
+    let weir = open_proxy();
+    let mut client = Client::connect(weir.address());
+    for host in 0..300 {
+        let url = format!("http://127.1.{}.{}:{port}/", host / 250, host % 250 + 1);
+        assert_eq!(client.fetch(&get(&url)).status, 200);
+    }
+    let open = || weir.metric("weir_upstream_connections", &[]);
+    wait::until_true("idle connections to be closed", || open() <= MAX_IDLE_PER_WORKER);
+    assert_eq!(open(), MAX_IDLE_PER_WORKER, "no more than needed");
 }
