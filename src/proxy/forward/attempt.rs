@@ -69,9 +69,6 @@ pub(in crate::proxy) async fn attempt(
         {
             return Err(attempt.fail(failure, context));
         }
-        if let Some(followed) = &mut context.followed {
-            followed.sent(context.connection.worker.shared.clock.now());
-        }
         let answered = {
             // Pinned in place: a future passed by value would take space in each future on the way.
             let sending = pin!(attempt.endpoint.send(line, request, body, &context.connection.interims));
