@@ -17,6 +17,7 @@ pub struct RequestHost<'a> {
 enum HostSource<'a> {
     Head { uri: &'a Uri, headers: &'a HeaderMap },
     Name(&'a str),
+    Recorded(&'a [u8]),
 }
 
 impl<'a> RequestHost<'a> {
@@ -30,6 +31,11 @@ impl<'a> RequestHost<'a> {
         Self { source: HostSource::Name(name), normal: OnceCell::new() }
     }
 
+    /// Creates a host from the bytes that a record has of it; empty for none.
+    pub fn recorded(name: &'a [u8]) -> Self {
+        Self { source: HostSource::Recorded(name), normal: OnceCell::new() }
+    }
+
     /// Returns the host in lower case, without port and trailing dots; empty if the request has none or it is not text.
     pub fn as_str(&self) -> &str {
         self.normal.get_or_init(|| normalise(self.authority()))
@@ -39,6 +45,7 @@ impl<'a> RequestHost<'a> {
         let (uri, headers) = match self.source {
             HostSource::Head { uri, headers } => (uri, headers),
             HostSource::Name(name) => return name,
+            HostSource::Recorded(name) => return str::from_utf8(name).unwrap_or_default(),
         };
         match uri.authority() {
             Some(authority) => authority.as_str(),

@@ -30,8 +30,8 @@ pub enum RecordedAddress {
 pub struct RecordedRequest<'a> {
     /// The method.
     pub method: Option<&'a Method>,
-    /// The host; empty if it is not recorded.
-    pub host: &'a str,
+    /// The host; empty if it is not recorded. One that is not text counts as none.
+    pub host: &'a [u8],
     /// The path, without the query.
     pub path: &'a str,
     /// The query.
@@ -61,7 +61,7 @@ impl<'a> RecordedRequest<'a> {
         };
         Ok(Attributes {
             method: self.method,
-            host: RequestHost::named(self.host),
+            host: RequestHost::recorded(self.host),
             path: path::normalise(self.path)?,
             query: self.query,
             headers: self.headers,
@@ -100,7 +100,7 @@ mod tests {
         let live = identify(&Method::POST, &uri, &headers, peer, &settings, Timestamp::EPOCH).unwrap();
         let record = RecordedRequest {
             method: Some(&Method::POST),
-            host: "",
+            host: b"",
             path: uri.path(),
             query: uri.query(),
             headers: &headers,
@@ -119,7 +119,7 @@ mod tests {
         let client = |address| {
             let record = RecordedRequest {
                 method: None,
-                host: "",
+                host: b"",
                 path: "/",
                 query: None,
                 headers: &headers,

@@ -64,6 +64,17 @@ fn empty_check_list_is_admitted() {
 }
 
 #[test]
+fn reading_ahead_changes_nothing() {
+    let mut limiter = limiter(10_000);
+    let meter = install_limits(&limiter, &[10])[0];
+    let one = check(&limiter, meter, 1);
+    limiter.warm([one; 3].iter());
+    assert_eq!((remaining(&limiter.check(&[one], START)), limiter.live_keys()), (vec![9], 1));
+    limiter.warm([one; 3].iter());
+    assert_eq!((used(&limiter, meter), limiter.live_keys()), (1, 1));
+}
+
+#[test]
 fn rejected_request_charges_neither_limit() {
     let limiter = limiter(10_000);
     let meters = install_limits(&limiter, &[10, 2]);

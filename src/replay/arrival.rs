@@ -5,8 +5,8 @@ use http::{HeaderMap, Method};
 use super::format::scan::{find, find_either, has_space_or_control};
 use super::record::{LoggedRequest, ParsedBlock};
 use crate::engine::Policy;
-use crate::identify::Attributes;
 use crate::identify::recorded::RecordedRequest;
+use crate::identify::{Attributes, MalformedPath};
 use crate::limiter::timestamp::Timestamp;
 
 /// A request of the log that arrives.
@@ -20,7 +20,7 @@ pub(super) struct Arrival<'b> {
 /// The method and the target of a recorded request.
 pub(super) struct RecordedParts<'b> {
     method: Option<Method>,
-    host: &'b str,
+    host: &'b [u8],
     path: &'b str,
     query: Option<&'b str>,
 }
@@ -31,18 +31,21 @@ impl<'b> RecordedParts<'b> {
     pub(super) fn new(&Arrival { block, request, .. }: &Arrival<'b>) -> Option<Self> {
         let TargetParts { host, path, query } = TargetParts::new(request.target.text(&block.data)?)?;
         let method = request.method.text(&block.data).map(Method::from_bytes).transpose().ok()?;
-        let host = host.or_else(|| str::from_utf8(request.host.text(&block.data)?).ok()).unwrap_or_default();
+        let host = host.map(str::as_bytes).or_else(|| request.host.text(&block.data)).unwrap_or_default();
         Some(Self { method, host, path, query })
     }
 
-    /// Returns the attributes of the request; `None` if its path is malformed.
+    /// Returns the attributes of the request.
+    ///
+    /// # Errors
+    /// [`MalformedPath`], as the proxy would.
     #[inline]
     pub(super) fn attributes<'a>(
         &'a self,
         arrival: &Arrival<'_>,
         headers: &'a HeaderMap,
         policy: &'a Policy,
-    ) -> Option<Attributes<'a>> {
+    ) -> Result<Attributes<'a>, MalformedPath> {
         let recorded = RecordedRequest {
             method: self.method.as_ref(),
             host: self.host,
@@ -51,7 +54,7 @@ impl<'b> RecordedParts<'b> {
             headers,
             address: arrival.request.address,
         };
-        recorded.attributes(&policy.identify, arrival.now).ok()
+        recorded.attributes(&policy.identify, arrival.now)
     }
 }
 

@@ -209,7 +209,12 @@ fn request_line(block: &[u8], line: Range<usize>, request: &mut LoggedRequest) -
     let start = line.start;
     let text = &block[line];
     let method = scan::find(text, b' ').ok_or(LineFault::NoRequest)?;
-    let protocol = text.iter().rposition(|byte| *byte == b' ').filter(|at| *at > method + 1);
+    let last = match text {
+        // The usual form, in which no search is needed.
+        [before @ .., b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0' | b'1'] => Some(before.len()),
+        _ => text.iter().rposition(|byte| *byte == b' '),
+    };
+    let protocol = last.filter(|at| *at > method + 1);
     let end = protocol.ok_or(LineFault::NoRequest)?;
     if method == 0 || !text[end + 1..].starts_with(b"HTTP/") || text[0] == b'-' {
         return Err(LineFault::NoRequest);

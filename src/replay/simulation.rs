@@ -17,6 +17,7 @@ use super::needs::{Needs, recorded_header};
 use super::tally::{DecidedRequest, Fate, Tally};
 use super::timeline::BATCH_SIZE;
 use crate::engine::{Policy, PolicySpec};
+use crate::identify::MalformedPath;
 use crate::identify::forwarded::X_FORWARDED_FOR;
 use crate::identify::recorded::RecordedAddress;
 use crate::limiter::elastic::Headroom;
@@ -108,11 +109,14 @@ impl Simulation {
         for (arrival, headers) in arrivals.iter().zip(&mut headers) {
             self.collect_headers(arrival, headers);
             let parts = RecordedParts::new(arrival);
-            let attributes = parts.as_ref().and_then(|parts| parts.attributes(arrival, headers, &policy));
-            selections.push(attributes.map(|attributes| {
-                self.needs.count_missing(arrival.request, arrival.block, &self.collected, &attributes);
-                policy.rules.select(&attributes, self.headroom)
-            }));
+            // By reference, because attributes are large.
+            selections.push(match &parts.as_ref().map(|parts| parts.attributes(arrival, headers, &policy)) {
+                Some(Ok(attributes)) => {
+                    self.needs.count_missing(arrival.request, arrival.block, &self.collected, attributes);
+                    Some(policy.rules.select(attributes, self.headroom))
+                }
+                Some(Err(MalformedPath)) | None => None,
+            });
         }
         self.limiter.warm(selections.iter().flatten().flat_map(checks_of));
         let mut decided = Batch::new();

@@ -278,7 +278,7 @@ impl DecidedRequest<'_> {
     /// decision.
     fn with_attributes<T>(&self, read: impl FnOnce(&Attributes<'_>) -> T) -> Option<T> {
         let parts = RecordedParts::new(self.arrival)?;
-        Some(read(&parts.attributes(self.arrival, self.headers, self.policy)?))
+        Some(read(&parts.attributes(self.arrival, self.headers, self.policy).ok()?))
     }
 }
 

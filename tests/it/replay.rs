@@ -3,6 +3,7 @@
 mod damaged;
 mod disorder;
 mod live;
+mod reports;
 
 use std::fs;
 use std::path::{Path, PathBuf};

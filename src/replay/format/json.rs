@@ -25,6 +25,17 @@ const MAX_REMEMBERED: usize = 128;
 /// Maximum length of a nested field's name, in bytes.
 const MAX_NAME_LENGTH: usize = 128;
 
+/// Bytes that end a number or a literal.
+const ENDS_WORD: [bool; 256] = {
+    let mut ends = [false; 256];
+    let mut index = 0;
+    while index < b",}] \t".len() {
+        ends[b",}] \t"[index] as usize] = true;
+        index += 1;
+    }
+    ends
+};
+
 /// Parser of the lines of one log.
 #[derive(Debug)]
 pub(in crate::replay) struct JsonParser<'n> {
@@ -117,13 +128,11 @@ impl<'n> JsonParser<'n> {
                 Some((name, _)) => name.clone(),
                 None => text(cursor)?,
             };
-            skip_space(cursor);
-            cursor.skip(b':')?;
+            skip_past(cursor, b':')?;
             skip_space(cursor);
             let meaning = expected.map(|(_, meaning)| meaning);
             self.member(cursor, block, draft, &block[name], meaning, depth)?;
-            skip_space(cursor);
-            if cursor.skip(b',').is_none() {
+            if skip_past(cursor, b',').is_none() {
                 return cursor.skip(b'}');
             }
         }
@@ -302,6 +311,16 @@ fn skip_space(cursor: &mut LineCursor<'_>) {
     }
 }
 
+/// Reads spaces and `byte`; only the spaces, if another byte follows.
+#[inline]
+fn skip_past(cursor: &mut LineCursor<'_>, byte: u8) -> Option<()> {
+    // The usual form has no spaces.
+    cursor.skip(byte).or_else(|| {
+        skip_space(cursor);
+        cursor.skip(byte)
+    })
+}
+
 /// Reads a text; returns the positions between its quotes.
 #[inline]
 fn text(cursor: &mut LineCursor<'_>) -> Option<Range<usize>> {
@@ -336,8 +355,7 @@ fn value(cursor: &mut LineCursor<'_>, depth: usize) -> Option<JsonValue> {
         }
         _ => {
             let rest = cursor.rest();
-            let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t');
-            let length = rest.iter().position(is_end).unwrap_or(rest.len());
+            let length = rest.iter().position(|byte| ENDS_WORD[usize::from(*byte)]).unwrap_or(rest.len());
             let start = cursor.at;
             cursor.at += length;
             match &rest[..length] {
