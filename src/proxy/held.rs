@@ -80,7 +80,10 @@ pub(super) fn hold(held: HeldRequest) -> HeldFuture<impl Future<Output = Downstr
 }
 
 impl HeldRequest {
-    fn forward(self, delay: Option<Duration>) -> impl Future<Output = DownstreamResponse> + use<> {
+    /// Returns the future that forwards the request after `delay`.
+    // Inline: all of it would be moved once more.
+    #[inline(always)]
+    pub(super) fn forward(self, delay: Option<Duration>) -> impl Future<Output = DownstreamResponse> + use<> {
         let Self { view, context, pending, request, body, upstream, overrides, cached, expectation } = self;
         admitted::forwarding(
             view,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use http::{Method, request};
 use hyper::body::Body as _;
 
-use super::admitted;
 use super::body::DownstreamBody;
 use super::connection::DownstreamConnection;
 use super::decide::CachedFallbacks;
@@ -115,23 +114,12 @@ pub(super) fn handle(
         prepare(&mut context, head, flags, &hop, &pending, &view.limits, upstream.as_deref());
     propagate_trace(&context, trace.as_ref(), &mut request);
     let expectation = flags.expectation();
-    if pending.is_held() {
-        let held =
-            HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
-        return ResponseFuture::Held(held::hold(held));
+    let request =
+        HeldRequest { view, context, pending, request, body, upstream, overrides, cached, expectation };
+    if request.pending.is_held() {
+        return ResponseFuture::Held(held::hold(request));
     }
-    ResponseFuture::Forwarding(Box::pin(admitted::forwarding(
-        view,
-        context,
-        pending,
-        delay,
-        request,
-        body,
-        upstream,
-        overrides,
-        cached,
-        expectation,
-    )))
+    ResponseFuture::Forwarding(Box::pin(request.forward(delay)))
 }
 
 /// Admits a request unless it is shed: starts its timer, and counts it. An extended CONNECT is converted to the

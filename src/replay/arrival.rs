@@ -10,7 +10,7 @@ use crate::identify::{Attributes, MalformedPath};
 use crate::limiter::timestamp::Timestamp;
 
 /// A request of the log that arrives.
-pub(super) struct Arrival<'b> {
+pub(super) struct LoggedArrival<'b> {
     pub(super) block: &'b ParsedBlock,
     pub(super) request: &'b LoggedRequest,
     /// Time of the virtual clock, which never decreases.
@@ -28,7 +28,7 @@ pub(super) struct RecordedParts<'b> {
 impl<'b> RecordedParts<'b> {
     /// Returns the parts of a request; `None` if the proxy would not accept it.
     #[inline]
-    pub(super) fn new(&Arrival { block, request, .. }: &Arrival<'b>) -> Option<Self> {
+    pub(super) fn new(&LoggedArrival { block, request, .. }: &LoggedArrival<'b>) -> Option<Self> {
         let TargetParts { host, path, query } = TargetParts::new(request.target.text(&block.data)?)?;
         let method = request.method.text(&block.data).map(Method::from_bytes).transpose().ok()?;
         let host = host.map(str::as_bytes).or_else(|| request.host.text(&block.data)).unwrap_or_default();
@@ -42,7 +42,7 @@ impl<'b> RecordedParts<'b> {
     #[inline]
     pub(super) fn attributes<'a>(
         &'a self,
-        arrival: &Arrival<'_>,
+        arrival: &LoggedArrival<'_>,
         headers: &'a HeaderMap,
         policy: &'a Policy,
     ) -> Result<Attributes<'a>, MalformedPath> {
@@ -93,8 +93,8 @@ impl<'a> TargetParts<'a> {
 
 /// Reads from the texts of all requests, so that the processor fetches them from memory at the same time: another one has
 /// written them.
-pub(super) fn fetch_texts(arrivals: &[Arrival<'_>]) {
-    let bytes = arrivals.iter().map(|Arrival { block, request, .. }| {
+pub(super) fn fetch_texts(arrivals: &[LoggedArrival<'_>]) {
+    let bytes = arrivals.iter().map(|LoggedArrival { block, request, .. }| {
         request.target.first_byte(&block.data) | request.host.first_byte(&block.data)
     });
     std::hint::black_box(bytes.fold(0, |all, byte| all | byte));

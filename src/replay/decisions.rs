@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::ReplayError;
-use super::arrival::Arrival;
+use super::arrival::LoggedArrival;
 use super::clients::ClientTable;
 use super::format::fields::FieldNames;
 use super::peers::ForwardingPeers;
@@ -64,7 +64,7 @@ impl Replay {
 
     /// Decides a batch of requests, in this order.
     pub(super) fn decide<'b>(&mut self, batch: impl Iterator<Item = (&'b ParsedBlock, &'b LoggedRequest)>) {
-        let arrivals: SmallVec<[Arrival<'b>; BATCH_SIZE]> =
+        let arrivals: SmallVec<[LoggedArrival<'b>; BATCH_SIZE]> =
             batch.map(|(block, request)| self.arrive(block, request)).collect();
         let decided = self.simulation.decide(&arrivals);
         let before = self.before.as_mut().map(|before| before.decide(&arrivals));
@@ -81,7 +81,7 @@ impl Replay {
 
     /// Advances the clock to the arrival of a request.
     #[inline]
-    fn arrive<'b>(&mut self, block: &'b ParsedBlock, request: &'b LoggedRequest) -> Arrival<'b> {
+    fn arrive<'b>(&mut self, block: &'b ParsedBlock, request: &'b LoggedRequest) -> LoggedArrival<'b> {
         self.requests += 1;
         self.late += u64::from(request.start < self.now);
         self.peers.count(block, request, &self.simulation.policy().identify);
@@ -89,6 +89,6 @@ impl Replay {
         self.now = self.now.max(request.start);
         self.first.get_or_insert(self.now);
         self.last = self.now;
-        Arrival { block, request, now: self.now }
+        LoggedArrival { block, request, now: self.now }
     }
 }

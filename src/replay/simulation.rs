@@ -11,7 +11,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::arrival::{Arrival, RecordedParts, fetch_texts};
+use super::arrival::{LoggedArrival, RecordedParts, fetch_texts};
 use super::endings::Endings;
 use super::needs::{Needs, recorded_header};
 use super::tally::{DecidedRequest, Fate, Tally};
@@ -29,7 +29,7 @@ use crate::rules::rule::{Action, LimitSource};
 use crate::rules::selection::Selection;
 
 /// One of something for each request of a batch.
-pub(super) type Batch<T> = SmallVec<[T; BATCH_SIZE]>;
+pub(super) type ArrivalBatch<T> = SmallVec<[T; BATCH_SIZE]>;
 
 /// Secret of the hashes of keys. Fixed, so that a replay has the same result every time.
 const SECRET: [u64; 2] = [0x7765_6972, 0x7265_706c_6179];
@@ -100,7 +100,7 @@ impl Simulation {
     ///
     /// What does not depend on earlier requests is done first for all of them, so that their counters can be fetched from
     /// memory at the same time.
-    pub(super) fn decide(&mut self, arrivals: &[Arrival<'_>]) -> Batch<DecidedArrival> {
+    pub(super) fn decide(&mut self, arrivals: &[LoggedArrival<'_>]) -> ArrivalBatch<DecidedArrival> {
         fetch_texts(arrivals);
         let policy = Arc::clone(&self.policy);
         let mut headers = std::mem::take(&mut self.headers);
@@ -119,7 +119,7 @@ impl Simulation {
             });
         }
         self.limiter.warm(selections.iter().flatten().flat_map(checks_of));
-        let mut decided = Batch::new();
+        let mut decided = ArrivalBatch::new();
         for ((arrival, headers), selection) in arrivals.iter().zip(&headers).zip(selections.drain(..)) {
             self.endings.settle_until(arrival.now, &self.limiter);
             decided.push(match selection {
@@ -170,7 +170,11 @@ impl Simulation {
 
     /// Fills in the headers that rules need and the log has.
     #[inline]
-    fn collect_headers(&self, &Arrival { block, request, .. }: &Arrival<'_>, headers: &mut HeaderMap) {
+    fn collect_headers(
+        &self,
+        &LoggedArrival { block, request, .. }: &LoggedArrival<'_>,
+        headers: &mut HeaderMap,
+    ) {
         if !headers.is_empty() {
             headers.clear();
         }

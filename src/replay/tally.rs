@@ -14,7 +14,7 @@ use self::histogram::CountHistogram;
 use self::keys::KeyTable;
 use self::periods::DemandPeriods;
 use self::series::OutcomeSeries;
-use super::arrival::{Arrival, RecordedParts};
+use super::arrival::{LoggedArrival, RecordedParts};
 use super::endings::request_end;
 use crate::engine::Policy;
 use crate::headers::Headers;
@@ -53,7 +53,7 @@ pub(super) enum Fate {
 #[derive(Clone, Copy)]
 pub(super) struct DecidedRequest<'a> {
     pub(super) policy: &'a Policy,
-    pub(super) arrival: &'a Arrival<'a>,
+    pub(super) arrival: &'a LoggedArrival<'a>,
     /// The headers that the log recorded.
     pub(super) headers: &'a HeaderMap,
 }
