@@ -25,9 +25,11 @@ impl ReadAheadPermit {
     /// Acquires a permit, unless all of this thread are in use.
     pub(super) fn acquire() -> Option<Self> {
         PERMITS.with(|used| {
-            let is_free = used.get() < MAX_PERMITS;
-            used.set(used.get().saturating_add(usize::from(is_free)));
-            is_free.then_some(Self(()))
+            if used.get() >= MAX_PERMITS {
+                return None;
+            }
+            used.set(used.get().saturating_add(1));
+            Some(Self(()))
         })
     }
 }
