@@ -88,7 +88,8 @@ fn calls_survive_a_restart_of_a_store_with_persistence() {
     accept_many(&weir, 2, 20);
     store.restart();
     is_up.store(true, Ordering::SeqCst);
-    let emptied = wait::within(Duration::from_secs(30), || (status(&weir)["calls"] == 0).then_some(()));
+    let sent = || weir.metric("weir_deferred_sent_total", &[("rule", "hooks")]);
+    let emptied = wait::within(Duration::from_secs(30), || (sent() >= 20.0).then_some(()));
     assert!(emptied.is_some(), "{}", status(&weir));
     assert_eq!(deliveries(&upstream).len(), 20);
     assert_eq!(status(&weir)["dead_letters"], 0);
@@ -137,7 +138,9 @@ fn calls_in_flight_during_an_outage_are_not_sent_twice_by_their_instance() {
         request.send(NO_CONTENT)?;
         Ok(AfterResponse::Keep)
     });
-    let yaml = deferring(&store.url(), &upstream, FAST).replace("timeout: 2s", "timeout: 200ms");
+    let yaml = deferring(&store.url(), &upstream, FAST)
+        .replace("timeout: 2s", "timeout: 200ms")
+        .replace("upstream: { address", "upstream: { timeout: 60s, address");
     let weir = Weir::start(&yaml);
     accept(&weir, "/hooks/a", "x");
     wait::until_true("the call", || upstream.requests().len() == 1);
