@@ -265,6 +265,44 @@ fn rejections_of_the_provider_use_up_no_attempt() {
     let rule = "    limit: 100000/s\n    respond: { attempts: 2, backoff: 10ms..10ms }\n";
     let weir = Weir::start(&deferring(&store.url(), &upstream, rule));
     accept(&weir, "/hooks/a", "x");
-    until_status(&weir, "an empty stream", |status| status["calls"] == 0);
+    wait::until_true("the delivery", || weir.metric("weir_deferred_sent_total", &[("rule", "hooks")]) == 1.0);
     assert_eq!((upstream.requests().len(), status(&weir)["dead_letters"].as_u64()), (5, Some(0)));
+}
+
+#[test]
+fn slow_uploads_do_not_block_other_calls() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let rule = "    limit: 100000/s\n    respond: { max_body: 8MiB }\n";
+    let weir = Weir::start(&deferring(&store.url(), &upstream, rule));
+    let _slow: Vec<_> = (0..12)
+        .map(|_| {
+            let mut client = Client::connect(weir.address());
+            let head = "POST /hooks/slow HTTP/1.1\r\nhost: a\r\ncontent-length: 8388608\r\n";
+            client.send(format!("{head}expect: 100-continue\r\n\r\n"));
+            assert_eq!(client.wire.read_head().unwrap().unwrap().word(1), "100");
+            client
+        })
+        .collect();
+    accept(&weir, "/hooks/a", "x");
+    until_delivered(&upstream, 1);
+}
+
+#[test]
+fn large_calls_are_delivered_and_do_not_fail_small_ones() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let rule = "    limit: 100000/s\n    respond: { max_body: 8MiB }\n";
+    let weir = Weir::start(&deferring(&store.url(), &upstream, rule));
+    let large = "x".repeat(4 << 20);
+    run_concurrently(4, |client| {
+        for number in 0..4 {
+            accept(&weir, &format!("/hooks/large-{client}-{number}"), &large);
+            accept(&weir, &format!("/hooks/small-{client}-{number}"), "x");
+        }
+    });
+    until_delivered(&upstream, 32);
+    assert!(deliveries(&upstream).values().all(|times| *times == 1));
+    let is_large = |length: &str| length == large.len().to_string();
+    let requests = upstream.requests();
+    let lengths = requests.iter().filter_map(|sent| sent.head.get("content-length"));
+    assert_eq!(lengths.filter(|length| is_large(length)).count(), 16);
 }

@@ -76,7 +76,8 @@ fn call_to_a_forward_proxy_is_sent_to_the_destination_that_it_names() {
 #[test]
 fn tunnel_is_not_deferred() {
     let (store, origin) = (Server::start(), Origin::hello());
-    let weir = Weir::start(&deferring_proxy(&store, "true"));
+    let port = origin.address().port();
+    let weir = Weir::start(&deferring_proxy(&store, &format!("{{ connect_ports: {port} }}")));
     let mut client = Client::connect(weir.address());
     client.send(format!("CONNECT {0} HTTP/1.1\r\nhost: {0}\r\n\r\n", origin.address()));
     assert_eq!(client.read_response("CONNECT").status, 501);
