@@ -28,12 +28,10 @@ pub fn normalise(path: &str) -> Result<Cow<'_, str>, MalformedPath> {
 fn is_normal(path: &[u8]) -> bool {
     let (words, rest) = path.as_chunks::<8>();
     let mut last = [b'x'; 8];
-    for (byte, place) in rest.iter().zip(&mut last) {
-        *place = *byte;
-    }
+    last[..rest.len()].copy_from_slice(rest);
     // Whether the byte before the word is a slash, in the place of that byte's mark after a shift.
     let mut slash_before = 0;
-    words.iter().chain([&last]).all(|word| {
+    let mut is_normal = |word: &[u8; 8]| {
         let word = u64::from_le_bytes(*word);
         let slashes = marks_of(word, b'/');
         // Dots and slashes differ in the lowest bit.
@@ -41,7 +39,8 @@ fn is_normal(path: &[u8]) -> bool {
         let behind_slashes = slashes << 8 | slash_before;
         slash_before = slashes >> 56;
         (marks_of(word, b'%') | behind_slashes & dots_and_slashes) == 0
-    })
+    };
+    words.iter().all(&mut is_normal) && is_normal(&last)
 }
 
 /// Returns a word with the highest bit of every byte that is `byte` in `word`, and no other bits.

@@ -97,6 +97,7 @@ pub struct KeyHash([u64; 2]);
 
 impl Hash for KeyHash {
     /// The first word is a hash already, so the second one would add nothing.
+    #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.0[0]);
     }

@@ -93,6 +93,7 @@ impl<'a> TargetParts<'a> {
 
 /// Reads from the texts of all requests, so that the processor fetches them from memory at the same time: another one has
 /// written them.
+#[inline]
 pub(super) fn fetch_texts(arrivals: &[LoggedArrival<'_>]) {
     let bytes = arrivals.iter().map(|LoggedArrival { block, request, .. }| {
         request.target.first_byte(&block.data) | request.host.first_byte(&block.data)

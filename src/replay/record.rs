@@ -20,27 +20,32 @@ impl TextSpan {
     pub(super) const NONE: Self = Self { start: 0, length: u32::MAX - 1 };
 
     /// Returns the span of `range`. Blocks are far smaller than 4 GiB.
+    #[inline]
     pub(super) fn new(range: Range<usize>) -> Self {
         Self { start: range.start as u32, length: range.len() as u32 }
     }
 
     /// Returns the positions, if there is a text.
+    #[inline]
     pub(super) fn range(self) -> Option<Range<usize>> {
         let start = self.start as usize;
         (self.length < Self::NONE.length).then(|| start..start + self.length as usize)
     }
 
     /// Returns the text in `block`, if there is one.
+    #[inline]
     pub(super) fn text(self, block: &[u8]) -> Option<&[u8]> {
         block.get(self.range()?)
     }
 
     /// Returns the byte of `block` at its beginning; 0 if there is none.
+    #[inline]
     pub(super) fn first_byte(self, block: &[u8]) -> u8 {
         block.get(self.start as usize).copied().unwrap_or_default()
     }
 
     /// Whether the log records this, be it absent.
+    #[inline]
     pub(super) fn is_recorded(self) -> bool {
         self != Self::UNRECORDED
     }

@@ -62,15 +62,13 @@ fn find_either_near(text: &[u8], one: u8, other: u8) -> Option<usize> {
 pub(in crate::replay) fn has_space_or_control(text: &[u8]) -> bool {
     let (words, rest) = text.as_chunks::<8>();
     let mut last = [b'x'; 8];
-    for (byte, place) in rest.iter().zip(&mut last) {
-        *place = *byte;
-    }
+    last[..rest.len()].copy_from_slice(rest);
     let has_one = |word: &[u8; 8]| {
         let word = u64::from_le_bytes(*word);
         let below = word.wrapping_sub(LOW_BITS * u64::from(b' ' + 1)) & !word & HIGH_BITS;
         (below | zero_bytes(word ^ (LOW_BITS * 0x7f))) != 0
     };
-    words.iter().chain([&last]).any(has_one)
+    words.iter().any(has_one) || has_one(&last)
 }
 
 /// Sets the highest bit of every byte that is zero. Bits above the lowest of them may be wrong.
