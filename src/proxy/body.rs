@@ -191,6 +191,11 @@ impl ResponseBody {
         Self::new(ResponseContent::Upstream(response), context)
     }
 
+    /// Whether this is the body of a local reply.
+    pub(super) const fn is_local(&self) -> bool {
+        matches!(self.content, ResponseContent::Local(_))
+    }
+
     /// Creates an empty body whose request does not end with it, such as that of an upgrade.
     pub(super) fn empty() -> Self {
         Self { content: ResponseContent::Local(None), context: None }

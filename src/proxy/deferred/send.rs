@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::{Request, Version, request};
+use http::{Request, StatusCode, Version, request};
 use hyper::body::Body as _;
 use tokio::sync::mpsc;
 
@@ -116,7 +116,10 @@ async fn respond(connection: &Rc<DownstreamConnection>, head: request::Parts, bo
     if stored.outcome.get().is_none() {
         let clock = &connection.worker.shared.clock;
         let signals = ProviderSignals::from_headers(&response.headers, clock.civil_time_at(clock.now()));
-        let (status, retry_after) = (response.status, signals.retry_after);
+        // A route that is missing, for example, is a mistake of the configuration, which the next reload may mend.
+        let is_own_fault = response.body.is_local() && response.status.is_client_error();
+        let status = if is_own_fault { StatusCode::SERVICE_UNAVAILABLE } else { response.status };
+        let retry_after = signals.retry_after;
         stored.outcome.set(Some(SendOutcome::Responded { status, retry_after }));
     }
     discard(&mut response).await;

@@ -122,6 +122,20 @@ fn retry_after_of_the_provider_pauses_the_rule() {
 }
 
 #[test]
+fn call_without_a_route_is_kept_until_a_reload_adds_one() {
+    let (store, upstream) = (Server::start(), Origin::responding_with(NO_CONTENT));
+    let rule = "    limit: 100000/s\n    respond: { attempts: 1000, backoff: 10ms..50ms }\n";
+    let routed = deferring(&store.url(), &upstream, rule);
+    let unrouted = routed.replace("upstream: {", "upstreams: { match: { path: /other },");
+    let weir = Weir::start(&unrouted);
+    let id = accept(&weir, "/hooks/a", "x");
+    wait::until_true("a retry", || weir.metric("weir_deferred_retried_total", &[("rule", "hooks")]) > 0.0);
+    weir.reload(&routed);
+    until_delivered(&upstream, 1);
+    assert_eq!(upstream.only_request().head.get("idempotency-key").unwrap_or_default(), id);
+}
+
+#[test]
 fn dead_letters_have_a_reason_and_can_be_sent_again() {
     let (store, is_up) = (Server::start(), Arc::new(AtomicBool::new(false)));
     let upstream = switched_origin(&is_up);

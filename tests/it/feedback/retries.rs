@@ -139,7 +139,8 @@ fn pause_that_begins_while_a_retry_waits_is_respected() {
         let gate = Arc::default();
         let origin = origin_that_pauses_later(&gate, reset);
         let retries = RETRIES.replace("attempts", "attempt_count: true, attempts");
-        let weir = start(&origin, &retries, RULE);
+        // A quota that is used up pauses for longer than a period of the limit.
+        let weir = start(&origin, &retries, "{ name: provider, limit: 10/s, feedback: true }");
         let [mut last, mut busy] = [(); 2].map(|()| Client::connect(weir.address()));
         last.send(Request::get("/last").to_bytes());
         wait::until_true("the last request of the quota", || origin.requests().len() == 1);
