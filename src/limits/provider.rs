@@ -89,7 +89,8 @@ impl FollowedLimits {
                 self.rejected(&rule, signals, now);
                 continue;
             }
-            if call != CallStatus::Awaited {
+            // A provider that fails shows nothing about its limit.
+            if call != CallStatus::Awaited && !status.is_server_error() {
                 self.succeeded(&rule, now);
             }
             if rule.settings.reads_headers {
