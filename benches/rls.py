@@ -40,7 +40,7 @@ def question():
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-def start_weir(directory):
+def start_weir(directory, weir):
     grpc = free_port()
     (directory / "rules").mkdir()
     (directory / "rules" / "edge.yaml").write_text(RULES)
@@ -49,7 +49,7 @@ def start_weir(directory):
         f"admin: {{ address: 127.0.0.1:0 }}\nworkers: 1\nrls:\n  address: 127.0.0.1:{grpc}\n"
         "  config: { directory: rules }\n"
     )
-    command = ["taskset", "-c", "0", str(ROOT / "target/dist/weir"), "run", "-c", str(config)]
+    command = ["taskset", "-c", "0", weir, "run", "-c", str(config)]
     process = subprocess.Popen([*command, "-l", "error"])
     wait_until_open(grpc, process)
     return process, grpc
@@ -87,6 +87,7 @@ def measure(process, port, message, calls):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weir", default="target/dist/weir", help="the binary (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=200_000)
     options = parser.parse_args()
@@ -94,7 +95,7 @@ def main():
         directory = Path(name)
         message = directory / "question"
         message.write_bytes(question())
-        services = {"weir": start_weir(directory), "echo": start_echo()}
+        services = {"weir": start_weir(directory, options.weir), "echo": start_echo()}
         time.sleep(0.2)
         found = {name: [] for name in services}
         try:

@@ -71,6 +71,15 @@ impl FieldLines {
         }
     }
 
+    /// Appends copies of the headers to a map. For few lines, this costs less than to share their memory.
+    pub fn copy_into(&self, headers: &mut HeaderMap) {
+        for (name, value) in fields(&self.0) {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+                headers.append(name, value);
+            }
+        }
+    }
+
     /// Parses the lines and appends them to a map.
     pub fn parse_into(self, headers: &mut HeaderMap) {
         let text = Bytes::from(self.0);

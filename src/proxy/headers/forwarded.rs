@@ -19,36 +19,38 @@ pub(super) fn set_forwarded_headers(
     hop: &Hop<'_>,
     mut apart: Option<&mut FieldLines>,
 ) {
-    let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &[u8]| match &mut apart {
-        Some(raw) if !is_given => raw.push(name.as_str().as_bytes(), value),
-        _ => {
-            // Consists of valid bytes only, so this cannot fail.
-            let value = HeaderValue::from_bytes(value).unwrap_or_else(|_| HeaderValue::from_static(""));
-            headers.insert(name, value);
-        }
+    let mut set = |headers: &mut HeaderMap, is_given: bool, name: HeaderName, value: &HeaderValue| match apart
+        .as_mut()
+        .filter(|_| !is_given)
+    {
+        Some(lines) => lines.push(name.as_str().as_bytes(), value.as_bytes()),
+        None => drop(headers.insert(name, value.clone())),
     };
-    let peer = hop.peer_text.as_bytes();
     if flags.forwarded_for {
         let forwarded_for = forwarded::appended(headers, hop.peer);
         headers.insert(forwarded::X_FORWARDED_FOR, forwarded_for);
     } else {
-        set(headers, false, forwarded::X_FORWARDED_FOR, peer);
+        set(headers, false, forwarded::X_FORWARDED_FOR, hop.peer_text);
     }
     let trusts = hop.client.peer_is_trusted;
     if !(trusts && flags.forwarded_proto && headers.contains_key(X_FORWARDED_PROTO)) {
-        let scheme: &[u8] = if hop.tls.is_some() { b"https" } else { b"http" };
-        set(headers, flags.forwarded_proto, X_FORWARDED_PROTO, scheme);
+        let scheme = if hop.tls.is_some() { "https" } else { "http" };
+        set(headers, flags.forwarded_proto, X_FORWARDED_PROTO, &HeaderValue::from_static(scheme));
     }
     if let Some(certificate) = hop.tls.and_then(|tls| tls.forwarded.as_ref()) {
         headers.insert(X_FORWARDED_CLIENT_CERT, certificate.clone());
     }
-    if !(trusts && flags.request_id && headers.contains_key(X_REQUEST_ID)) {
-        set(headers, flags.request_id, X_REQUEST_ID, &request_id(hop.random));
-    }
     if hop.client.ip == hop.peer {
-        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, peer);
+        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, hop.peer_text);
     } else {
-        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, address_value(hop.client.ip).as_bytes());
+        set(headers, flags.external, X_ENVOY_EXTERNAL_ADDRESS, &address_value(hop.client.ip));
+    }
+    if !(trusts && flags.request_id && headers.contains_key(X_REQUEST_ID)) {
+        let id = request_id(hop.random);
+        match apart.filter(|_| !flags.request_id) {
+            Some(lines) => lines.push(X_REQUEST_ID.as_str().as_bytes(), &id),
+            None => drop(headers.insert(X_REQUEST_ID, header_value(&id))),
+        }
     }
 }
 
@@ -56,7 +58,12 @@ pub(super) fn set_forwarded_headers(
 pub(in crate::proxy) fn address_value(ip: IpAddr) -> HeaderValue {
     let mut text = Vec::with_capacity(40);
     forwarded::write_ip(&mut text, ip);
-    HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static(""))
+    header_value(&text)
+}
+
+/// Returns text of valid bytes as a header value.
+fn header_value(text: &[u8]) -> HeaderValue {
+    HeaderValue::from_bytes(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
 /// Two hexadecimal digits for each byte.

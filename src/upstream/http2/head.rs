@@ -73,6 +73,16 @@ mod tests {
     }
 
     #[test]
+    fn ids_of_a_request_are_not_indexed() {
+        let request = Request::get("/").header("x-request-id", "1").header("accept", "*/*");
+        let mut outgoing = OutgoingRequest::from(request.body(()).unwrap().into_parts().0);
+        outgoing.added_headers.push(b"traceparent", b"00-1-2-01");
+        let request = for_http2(&outgoing, Scheme::HTTP, "127.0.0.1:80").request;
+        let unindexed = |name| request.headers()[name].is_sensitive();
+        assert!(unindexed("x-request-id") && unindexed("traceparent") && !unindexed("accept"));
+    }
+
+    #[test]
     fn hop_by_hop_headers_are_removed_for_http2() {
         let request = http2_request(Request::get("/").header("host", "a").header("connection", "te"));
         assert!(request.headers().is_empty());

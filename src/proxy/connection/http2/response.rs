@@ -58,7 +58,8 @@ pub(super) fn start(
     if has_body && let Some(length) = body.size_hint().exact() {
         headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
     }
-    headers.entry(DATE).or_insert_with(|| worker.date.value());
+    // See `unindexed`.
+    headers.entry(DATE).or_insert_with(|| worker.date.value()).set_sensitive(true);
     let mut head = http::Response::new(());
     *head.status_mut() = status;
     *head.headers_mut() = headers;

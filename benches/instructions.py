@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Counts the instructions per request of Weir and other proxies with callgrind: those of all threads, in user mode.
+
+They do not depend on other load of the machine. The number of requests is fixed, after a warm-up. h2load sends them over
+4 connections, with HTTP/2 32 streams each; nginx is the upstream.
+
+- `forwarded`, `rejected`: HTTP/1.1 on both sides; with a limit far above the load, and with one of a request per second.
+- `http2`: HTTP/2 without TLS from clients, HTTP/1.1 to the upstream; `http2-both`: HTTP/2 on both sides.
+- `http2-rejected`: HTTP/2 without TLS from clients, with a limit of one request per second.
+- `grpc`: calls of 128 bytes with trailers-only responses, HTTP/2 on both sides.
+- `connection`: a new connection for each request, forwarded over HTTP/1.1.
+
+With --parts, the instructions of Weir are divided by the crate of the function that executes them. Generic functions count
+for the crate that defines them, and inlined ones for their caller. With --profile DIRECTORY, the profiles are kept there.
+"""
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import protocols
+import proxy
+
+PARTS = {
+    "memcpy": r"^__mem(cpy|move|set|cmp)",
+    "allocation": r"malloc|free|^_int_|_rjem|rust_(de|re)?alloc|rdl_|realloc|unlink_chunk|arena_|tcache|jemalloc|extent_|sdallocx",
+    "HPACK": r"^<?h2::(hpack|frame::headers)",
+    "h2": r"^<?(h2|tokio_util|slab|indexmap)::",
+    "headers (http)": r"^<?http::",
+    "bytes": r"^<?bytes::",
+    "hyper": r"^<?hyper",
+    "tokio, mio": r"^<?(tokio|mio)::",
+    "Weir": r"^<?weir::",
+    "system": r"^(clock_gettime|__vdso|pthread|epoll|__libc|read|write|recv|send|syscall|__errno)",
+}
+HTTP1, HTTP2 = ("nginx", "haproxy", "weir"), ("haproxy", "weir")
+SCENARIOS = {
+    "forwarded": HTTP1,
+    "rejected": HTTP1,
+    "http2": HTTP2,
+    "http2-both": HTTP2,
+    "http2-rejected": HTTP2,
+    "grpc": HTTP2,
+    "connection": HTTP1,
+}
+
+
+def command(scenario, name, options, directory, port, upstreams):
+    if scenario.startswith(("http2", "grpc")):
+        return protocols.command(options, scenario, name, directory, port, upstreams)
+    rate = 1 if scenario == "rejected" else proxy.FAR_ABOVE[name]
+    options.proxies = name
+    found = proxy.commands(options, directory, upstreams["http1"])[name](port, rate)
+    # One process, which callgrind can control.
+    return [*found, "-g", "master_process off;"] if name == "nginx" else found
+
+
+def send(scenario, port, requests, directory):
+    address = f"http://127.0.0.1:{port}"
+    if scenario == "connection":
+        # Each of the runs opens as many connections as it sends requests.
+        load = ["h2load", "--h1", f"-c{requests}", f"-n{requests}", "-r500", address]
+    elif scenario.startswith(("http2", "grpc")):
+        load = ["h2load", "-c4", "-m32", f"-n{requests}", *protocols.call(scenario, directory), address + protocols.path(scenario)]
+    else:
+        load = ["h2load", "--h1", "-c4", f"-n{requests}", address]
+    done = subprocess.run(load, capture_output=True, text=True, check=True)
+    completed = int(re.search(r"(\d+) done", done.stdout)[1])
+    if completed != requests or ("rejected" not in scenario and f"{requests} 2xx" not in done.stdout):
+        sys.exit(f"{scenario}: not all responses were successful\n{done.stdout}")
+
+
+def control(action, pid):
+    subprocess.run(["callgrind_control", action, str(pid)], capture_output=True, check=True, timeout=60)
+
+
+def parts(text):
+    """Returns the instructions of a profile by crate."""
+    names, found, function, is_call = {}, {}, "", False
+    for line in text.splitlines():
+        if line.startswith("fn="):
+            number, _, name = line[3:].partition(" ")
+            function = names[number] = name or names[number]
+        elif line.startswith("cfn="):
+            number, _, name = line[4:].partition(" ")
+            names[number] = name or names[number]
+        elif line.startswith("calls="):
+            is_call = True
+        elif re.match(r"[+*-]?\d*[+*-]? ?\d* ?\d+$", line) and " " in line:
+            # The line after a call has the instructions of the callee.
+            if not is_call:
+                part = crate(function)
+                found[part] = found.get(part, 0) + int(line.split()[-1])
+            is_call = False
+    return found
+
+
+def crate(function):
+    for part, pattern in PARTS.items():
+        if re.search(pattern, function):
+            return part
+    return "other"
+
+
+def count(scenario, name, options, directory, upstreams):
+    """Returns the instructions per request, and those of each part."""
+    port = proxy.free_port()
+    out = Path(options.profile or directory) / f"{scenario}-{name}"
+    grind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--log-file=/dev/null"]
+    process = subprocess.Popen([*grind, *command(scenario, name, options, directory, port, upstreams)])
+    try:
+        proxy.wait_until_open(port, process)
+        send(scenario, port, options.requests // 4, directory)
+        control("-z", process.pid)
+        send(scenario, port, options.requests, directory)
+        control("-d", process.pid)
+    finally:
+        process.terminate()
+        process.wait(60)
+    # Dumps are numbered; the last file is written at the end and has what happens after the dump.
+    text = Path(f"{out}.1").read_text()
+    total = int(re.search(r"^(?:summary|totals): (\d+)", text, re.MULTILINE)[1])
+    return total / options.requests, {part: counted / options.requests for part, counted in parts(text).items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weir", default="target/dist/weir", help="the binary (default: %(default)s)")
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="what to count (%(default)s)")
+    parser.add_argument("--proxies", dest="wanted", default="nginx,haproxy,weir", help="proxies to count (%(default)s)")
+    parser.add_argument("--requests", type=int, default=10_000, help="requests counted (default: %(default)s)")
+    parser.add_argument("--parts", action="store_true", help="divide those of Weir by crate")
+    parser.add_argument("--profile", help="directory for the profiles")
+    options = parser.parse_args()
+    options.envoy = None
+    for tool in ("nginx", "haproxy", "h2load", "valgrind"):
+        if not shutil.which(tool):
+            sys.exit(f"{tool} is not installed")
+    print("| scenario | proxy | instructions/request |\n|---|---|---|")
+    with tempfile.TemporaryDirectory(prefix="instructions-bench-") as directory:
+        with protocols.upstream(directory) as upstreams:
+            for scenario in options.scenarios.split(","):
+                for name in SCENARIOS[scenario]:
+                    if name in options.wanted.split(","):
+                        counted, divided = count(scenario, name, options, directory, upstreams)
+                        print(f"| {scenario} | {name} | {counted:.0f} |", flush=True)
+                        if options.parts and name == "weir":
+                            for part, instructions in sorted(divided.items(), key=lambda item: -item[1]):
+                                print(f"| | {part} | {instructions:.0f}, {instructions / counted:.0%} |")
+
+
+if __name__ == "__main__":
+    main()
