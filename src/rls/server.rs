@@ -1,6 +1,7 @@
 //! The gRPC listener of the rate limit service. Like the proxy, each worker accepts, shakes hands and responds by
 //! itself.
 
+mod call;
 mod calls;
 mod connection;
 mod connection_limiter;
@@ -76,6 +77,8 @@ pub struct PortSecurity {
 /// The gRPC services of a connection.
 #[derive(Clone, Debug)]
 struct GrpcServices {
+    /// Decides most requests, without the general service below.
+    decider: GrpcRateLimit,
     rate_limit: RateLimitServiceServer<GrpcRateLimit>,
     quota: RateLimitQuotaServiceServer<GrpcQuota>,
     health: HealthServer<GrpcHealth>,
@@ -116,8 +119,10 @@ impl GrpcPort {
     }
 
     fn services(&self) -> GrpcServices {
+        let decider = GrpcRateLimit(Arc::clone(&self.handler));
         GrpcServices {
-            rate_limit: RateLimitServiceServer::new(GrpcRateLimit(Arc::clone(&self.handler))),
+            rate_limit: RateLimitServiceServer::new(decider.clone()),
+            decider,
             quota: RateLimitQuotaServiceServer::new(GrpcQuota {
                 handler: Arc::clone(&self.handler),
                 streams: Arc::clone(&self.quota_streams),

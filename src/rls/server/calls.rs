@@ -4,13 +4,9 @@
 //! closed if one of its responses waits for too long, and the calls and streams of a worker are bounded.
 
 use std::cell::Cell;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::sleep;
 use tonic::Status;
 
@@ -128,33 +124,6 @@ impl Drop for UnaryCall {
 impl Drop for StreamingCall {
     fn drop(&mut self) {
         self.0.streams.set(self.0.streams.get().saturating_sub(1));
-    }
-}
-
-/// Body of a response, which holds its call.
-#[derive(Debug)]
-pub(super) struct TrackedBody {
-    pub(super) body: tonic::body::Body,
-    pub(super) _guard: CallGuard,
-}
-
-impl Body for TrackedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

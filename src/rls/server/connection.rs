@@ -1,28 +1,18 @@
 //! One client connection of the rate limit service: HTTP/2 only, as gRPC requires.
 
-use std::convert::Infallible;
-use std::pin::pin;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response};
-use http_body_util::{Empty, Full};
-use hyper::body::Incoming;
-use hyper::rt::Executor;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use h2::server::{Builder, Connection};
 use tokio::time::{sleep, timeout};
-use tonic::Status;
-use tonic::body::Body;
-use tonic::codegen::Service as _;
 
-use super::calls::{CallGuard, ConnectionCalls, TrackedBody};
+use super::calls::ConnectionCalls;
 use super::connection_limiter::GrpcConnectionPermit;
-use super::report_reader::{ReportHandover, ReportReader};
-use super::{GrpcPort, GrpcServices, GrpcWorker};
+use super::{GrpcPort, GrpcServices, GrpcWorker, call};
 use crate::drain::DrainPhase;
 use crate::jitter::jittered;
 use crate::listener::AcceptedConnection;
@@ -41,6 +31,12 @@ const MAX_PENDING_RESET_STREAMS: usize = 10_000;
 /// Idle time after which TCP keep-alive probes the client, which may have lost power. HTTP/2 pings would detect this,
 /// too, but need bookkeeping for each frame.
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// Maximum resets that are caused by errors of the client; more close the connection.
+const MAX_ERROR_RESETS: usize = 1024;
+/// Flow-control windows of a call and of a connection: the largest message needs no update.
+const WINDOW: u32 = 1 << 20;
+/// Maximum bytes buffered for a call whose client does not read.
+const SEND_BUFFER: usize = 400 * 1024;
 /// Maximum size of a call's header section, in bytes.
 const MAX_HEADER_LIST_SIZE: u32 = 16 * 1024;
 /// Maximum time for the calls of a connection that is displaced by another.
@@ -58,11 +54,11 @@ enum CloseReason {
 }
 
 /// The services and the shared state of one connection.
-struct GrpcConnection {
-    services: GrpcServices,
-    worker: Rc<GrpcWorker>,
-    calls: Rc<ConnectionCalls>,
-    permit: GrpcConnectionPermit,
+pub(super) struct GrpcConnection {
+    pub(super) services: GrpcServices,
+    pub(super) worker: Rc<GrpcWorker>,
+    pub(super) calls: Rc<ConnectionCalls>,
+    pub(super) permit: GrpcConnectionPermit,
 }
 
 /// Serves a connection until it is closed.
@@ -82,18 +78,15 @@ pub(super) async fn serve(
     let Some(stream) = stream else { return };
     let calls = ConnectionCalls::new(Rc::clone(&worker.calls));
     let connection = Rc::new(GrpcConnection { services, worker, calls, permit });
-    let call_connection = Rc::clone(&connection);
-    let service = service_fn(move |request| dispatch(Rc::clone(&call_connection), request));
-    let serving = http2::Builder::new(LocalExecutor)
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
-        .max_pending_accept_reset_streams(MAX_PENDING_RESET_STREAMS)
-        .max_header_list_size(MAX_HEADER_LIST_SIZE)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut serving = pin!(serving);
+    let reason = tokio::select! {
+        handshake = handshake(stream) => Ok(handshake),
+        reason = connection.close_reason(&port) => Err(reason),
+    };
+    // A connection without a call is closed at once.
+    let Ok(Ok(mut serving)) = reason else { return };
     let reason = tokio::select! {
         // An error on one connection affects no other.
-        _ = serving.as_mut() => return,
+        () = accept_calls(&connection, &mut serving) => return,
         reason = connection.close_reason(&port) => reason,
     };
     let grace = match reason {
@@ -103,13 +96,50 @@ pub(super) async fn serve(
         CloseReason::Displaced if connection.permit.has_called() => DISPLACED_GRACE,
         CloseReason::Displaced | CloseReason::Stuck => return,
     };
-    serving.as_mut().graceful_shutdown();
+    serving.graceful_shutdown();
     tokio::select! {
-        _ = timeout(grace, serving) => {}
+        _ = timeout(grace, accept_calls(&connection, &mut serving)) => {}
         () = connection.calls.stuck() => {}
         // The grace period may be an hour, but must not keep out a new connection.
         () = connection.permit.displaced() => {}
     }
+}
+
+async fn handshake(stream: Transport) -> Result<Connection<Transport, Bytes>, h2::Error> {
+    Builder::new()
+        .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESET_STREAMS)
+        .max_local_error_reset_streams(Some(MAX_ERROR_RESETS))
+        .max_header_list_size(MAX_HEADER_LIST_SIZE)
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        .handshake(stream)
+        .await
+}
+
+/// Starts the calls that arrive, until the connection ends. Those that have arrived together are started together, so
+/// that their responses leave in few writes.
+async fn accept_calls(connection: &Rc<GrpcConnection>, serving: &mut Connection<Transport, Bytes>) {
+    let mut accepted = Vec::new();
+    poll_fn(|cx: &mut Context<'_>| {
+        loop {
+            let ended = loop {
+                match serving.poll_accept(cx) {
+                    Poll::Ready(Some(Ok(call))) => accepted.push(call),
+                    Poll::Ready(Some(Err(_)) | None) => break Poll::Ready(()),
+                    Poll::Pending => break Poll::Pending,
+                }
+            };
+            if accepted.is_empty() || ended.is_ready() {
+                return ended;
+            }
+            for (request, responder) in accepted.drain(..) {
+                call::start(connection, request, responder, cx);
+            }
+        }
+    })
+    .await;
 }
 
 impl GrpcConnection {
@@ -159,102 +189,4 @@ fn is_client_allowed(client: Option<&Identity>, names: &[Box<str>]) -> bool {
         tracing::debug!(?client, "client rejected: its certificate has none of `client_names`");
     }
     is_allowed
-}
-
-/// Calls the service in the path, within the bounds of the worker.
-async fn dispatch(
-    connection: Rc<GrpcConnection>,
-    request: Request<Incoming>,
-) -> Result<Response<TrackedBody>, Infallible> {
-    let result = match (service_name(request.uri().path()), request.uri().path()) {
-        ("envoy.service.rate_limit_quota.v3.RateLimitQuotaService", _) => {
-            connection.stream_quota(request).await
-        }
-        (_, "/grpc.health.v1.Health/Watch") => connection.watch_health(request).await,
-        _ => connection.call_unary(request).await,
-    };
-    let (response, guard) = result.unwrap_or_else(|status| (status.into_http(), CallGuard::default()));
-    Ok(response.map(|body| TrackedBody { body, _guard: guard }))
-}
-
-type CallResult = Result<(Response<Body>, CallGuard), Status>;
-
-impl GrpcConnection {
-    /// Clones only the service that the call needs.
-    async fn call_unary(&self, request: Request<Incoming>) -> CallResult {
-        let request = self.read_request(request).await?;
-        let call = self.calls.start_call()?;
-        let response = match service_name(request.uri().path()) {
-            "envoy.service.ratelimit.v3.RateLimitService" => {
-                self.services.rate_limit.clone().call(request).await
-            }
-            "grpc.health.v1.Health" => self.services.health.clone().call(request).await,
-            _ => Ok(unimplemented_response()),
-        };
-        response.map(|response| (response, call.into())).map_err(|never| match never {})
-    }
-
-    async fn watch_health(&self, request: Request<Incoming>) -> CallResult {
-        let request = self.read_request(request).await?;
-        let stream = self.calls.start_stream()?;
-        let response = self.services.health.clone().call(request).await;
-        response.map(|response| (response, stream.into())).map_err(|never| match never {})
-    }
-
-    async fn stream_quota(&self, request: Request<Incoming>) -> CallResult {
-        let stream = self.calls.start_stream()?;
-        let (incomplete, activity) = (&self.services.incomplete_bytes, self.permit.activity());
-        let (mut head, body) = request.into_parts();
-        let reports = ReportReader::new(body, Arc::clone(incomplete), activity.clone());
-        head.extensions.insert(ReportHandover::new(reports));
-        let request = Request::from_parts(head, Empty::<Bytes>::new());
-        let response = self.services.quota.clone().call(request).await;
-        response.map(|response| (response, stream.into())).map_err(|never| match never {})
-    }
-
-    /// Returns the request with its complete message.
-    async fn read_request(&self, request: Request<Incoming>) -> Result<Request<Full<Bytes>>, Status> {
-        let (head, body) = request.into_parts();
-        let message = self.worker.message_reader.read_message(body).await?;
-        self.permit.activity().record_call();
-        Ok(Request::from_parts(head, Full::new(message)))
-    }
-}
-
-/// Returns the service of a path `/SERVICE/METHOD`.
-fn service_name(path: &str) -> &str {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    path.split_once('/').map_or("", |(service, _)| service)
-}
-
-/// Returns a response with trailers only (gRPC over HTTP/2, "Responses").
-fn unimplemented_response() -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    let fields = response.headers_mut();
-    fields.insert("content-type", HeaderValue::from_static("application/grpc"));
-    fields.insert("grpc-status", HeaderValue::from_static("12"));
-    fields.insert("grpc-message", HeaderValue::from_static("no such service"));
-    response
-}
-
-/// Executor that runs the calls of a connection on its thread.
-#[derive(Clone, Copy, Debug)]
-struct LocalExecutor;
-
-impl<F: Future<Output = ()> + 'static> Executor<F> for LocalExecutor {
-    fn execute(&self, call: F) {
-        drop(tokio::task::spawn_local(call));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn service_name_is_the_path_without_the_method() {
-        assert_eq!(service_name("/grpc.health.v1.Health/Check"), "grpc.health.v1.Health");
-        assert_eq!(service_name("/"), "");
-        assert_eq!(service_name("nothing"), "");
-    }
 }

@@ -2,17 +2,56 @@
 
 use std::sync::Arc;
 
+use bytes::{BufMut as _, Bytes, BytesMut};
+
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use prost::Message as _;
 use tonic::{Request, Response, Status};
 
+use super::message_reader::MESSAGE_PREFIX_LEN;
 use super::wire;
 use crate::rls::handler::RlsHandler;
 use crate::rls::response::RlsError;
 
+/// Path of the only method.
+pub(super) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
 /// The rate limit service.
 #[derive(Clone, Debug)]
 pub(super) struct GrpcRateLimit(pub(super) Arc<RlsHandler>);
+
+impl GrpcRateLimit {
+    /// Decides a request given as a message with its prefix, and returns the response in the same form. `None` if it is not
+    /// one uncompressed and well-formed message.
+    pub(super) async fn call(&self, message: &Bytes) -> Option<Result<Bytes, Status>> {
+        let (&[flag, ref length @ ..], message) = message.split_first_chunk::<MESSAGE_PREFIX_LEN>()?;
+        if flag != 0 || u32::from_be_bytes(*length) as usize != message.len() {
+            return None;
+        }
+        let request = RateLimitRequest::decode(message).ok()?;
+        match self.decide(request).await {
+            Ok(response) => with_prefix(&response).map(Ok),
+            Err(status) => Some(Err(status)),
+        }
+    }
+
+    async fn decide(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let request = wire::request_from_proto(request);
+        let response = self.0.decide(&request).await.map_err(|error| status_from_error(&error))?;
+        Ok(wire::response_to_proto(response))
+    }
+}
+
+/// Encodes a message behind its prefix: no compression, and its length (gRPC over HTTP/2, "Length-Prefixed-Message").
+fn with_prefix(response: &RateLimitResponse) -> Option<Bytes> {
+    let length = response.encoded_len();
+    let mut message = BytesMut::with_capacity(MESSAGE_PREFIX_LEN + length);
+    message.put_u8(0);
+    message.put_u32(u32::try_from(length).ok()?);
+    response.encode(&mut message).ok()?;
+    Some(message.freeze())
+}
 
 #[tonic::async_trait]
 impl RateLimitService for GrpcRateLimit {
@@ -20,9 +59,7 @@ impl RateLimitService for GrpcRateLimit {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let request = wire::request_from_proto(request.into_inner());
-        let response = self.0.decide(&request).await.map_err(|error| status_from_error(&error))?;
-        Ok(Response::new(wire::response_to_proto(response)))
+        self.decide(request.into_inner()).await.map(Response::new)
     }
 }
 

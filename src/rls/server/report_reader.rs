@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::{Buf as _, Bytes, BytesMut};
 use envoy_types::pb::envoy::service::rate_limit_quota::v3::RateLimitQuotaUsageReports;
 use http_body_util::BodyExt as _;
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::time::{Sleep, sleep};
@@ -19,6 +19,7 @@ use tonic::Status;
 
 use super::connection_limiter::ConnectionActivity;
 use super::message_reader::{MESSAGE_PREFIX_LEN, MESSAGE_TIMEOUT, cancelled_status, incomplete_status};
+use crate::transport::ReceivedBody;
 
 /// Maximum size of a report in bytes, enough for 10 000 buckets.
 const MAX_REPORT_SIZE: usize = 1 << 20;
@@ -28,7 +29,7 @@ const MAX_INCOMPLETE_BYTES: usize = 64 << 20;
 
 /// The reports of one stream.
 #[derive(Debug)]
-pub(super) struct ReportReader<B = Incoming> {
+pub(super) struct ReportReader<B = ReceivedBody> {
     body: B,
     buffer: BytesMut,
     /// Timer that runs while a report is incomplete.

@@ -1,0 +1,217 @@
+//! One call: reads its message, calls the service in the path, and sends the response.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http_body_util::{Empty, Full};
+use hyper::body::Body as _;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service as _;
+
+use super::calls::CallGuard;
+use super::connection::GrpcConnection;
+use super::ratelimit::SHOULD_RATE_LIMIT;
+use super::report_reader::{ReportHandover, ReportReader};
+use crate::transport::{ReceivedBody, SentBody};
+
+/// The response to a call.
+enum CallResponse {
+    /// Success, with this message and its prefix.
+    Message(Bytes),
+    /// Any response.
+    Http(Response<Body>),
+}
+
+type CallResult = Result<(CallResponse, CallGuard), Status>;
+
+/// Serves a call. Most calls need no task, because their message and their decision are available at once.
+pub(super) fn start(
+    connection: &Rc<GrpcConnection>,
+    request: Request<RecvStream>,
+    responder: SendResponse<Bytes>,
+    cx: &mut Context<'_>,
+) {
+    let mut call = Box::pin(serve(Rc::clone(connection), request, responder));
+    if call.as_mut().poll(cx).is_pending() {
+        drop(tokio::task::spawn_local(call));
+    }
+}
+
+async fn serve(
+    connection: Rc<GrpcConnection>,
+    request: Request<RecvStream>,
+    mut responder: SendResponse<Bytes>,
+) {
+    let (head, stream) = request.into_parts();
+    let body = ReceivedBody::new(&head.headers, stream);
+    let mut handling = pin!(connection.dispatch(Request::from_parts(head, body)));
+    let result = poll_fn(|cx| match handling.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        // The client may have cancelled the call.
+        Poll::Pending => responder.poll_reset(cx).map(|_| None),
+    });
+    let Some(result) = result.await else { return };
+    let failed = |status: Status| (CallResponse::Http(status.into_http()), CallGuard::default());
+    // The guard is held until the client has received the response.
+    let (response, _guard) = result.unwrap_or_else(failed);
+    if let Err(error) = send(response, &mut responder).await {
+        tracing::debug!(%error, "call ended");
+    }
+}
+
+impl GrpcConnection {
+    /// Calls the service in the path, within the bounds of the worker.
+    async fn dispatch(&self, request: Request<ReceivedBody>) -> CallResult {
+        match (service_name(request.uri().path()), request.uri().path()) {
+            (_, SHOULD_RATE_LIMIT) => self.call_rate_limit(request).await,
+            ("envoy.service.rate_limit_quota.v3.RateLimitQuotaService", _) => {
+                Box::pin(self.stream_quota(request)).await
+            }
+            (_, "/grpc.health.v1.Health/Watch") => Box::pin(self.watch_health(request)).await,
+            _ => Box::pin(self.call_unary(request)).await,
+        }
+    }
+
+    /// Decides a request directly. What is not a single uncompressed message is left to the general service, which returns
+    /// the error.
+    async fn call_rate_limit(&self, request: Request<ReceivedBody>) -> CallResult {
+        let (head, body) = request.into_parts();
+        let message = self.read_message(body).await?;
+        let call = self.calls.start_call()?;
+        if let Some(decided) = self.services.decider.call(&message).await {
+            return decided.map(|message| (CallResponse::Message(message), call.into()));
+        }
+        let request = Request::from_parts(head, Full::new(message));
+        let response = Box::pin(self.services.rate_limit.clone().call(request)).await;
+        response.map(|response| (CallResponse::Http(response), call.into())).map_err(|never| match never {})
+    }
+
+    /// Calls any other service, of which only the one that the call needs is cloned.
+    async fn call_unary(&self, request: Request<ReceivedBody>) -> CallResult {
+        let (head, body) = request.into_parts();
+        let request = Request::from_parts(head, Full::new(self.read_message(body).await?));
+        let call = self.calls.start_call()?;
+        let response = match service_name(request.uri().path()) {
+            "envoy.service.ratelimit.v3.RateLimitService" => {
+                self.services.rate_limit.clone().call(request).await
+            }
+            "grpc.health.v1.Health" => self.services.health.clone().call(request).await,
+            _ => Ok(unimplemented_response()),
+        };
+        response.map(|response| (CallResponse::Http(response), call.into())).map_err(|never| match never {})
+    }
+
+    async fn watch_health(&self, request: Request<ReceivedBody>) -> CallResult {
+        let (head, body) = request.into_parts();
+        let request = Request::from_parts(head, Full::new(self.read_message(body).await?));
+        let stream = self.calls.start_stream()?;
+        let response = self.services.health.clone().call(request).await;
+        response.map(|response| (CallResponse::Http(response), stream.into())).map_err(|never| match never {})
+    }
+
+    async fn stream_quota(&self, request: Request<ReceivedBody>) -> CallResult {
+        let stream = self.calls.start_stream()?;
+        let (incomplete, activity) = (&self.services.incomplete_bytes, self.permit.activity());
+        let (mut head, body) = request.into_parts();
+        let reports = ReportReader::new(body, Arc::clone(incomplete), activity.clone());
+        head.extensions.insert(ReportHandover::new(reports));
+        let request = Request::from_parts(head, Empty::<Bytes>::new());
+        let response = self.services.quota.clone().call(request).await;
+        response.map(|response| (CallResponse::Http(response), stream.into())).map_err(|never| match never {})
+    }
+
+    /// Reads the complete message of a call.
+    async fn read_message(&self, body: ReceivedBody) -> Result<Bytes, Status> {
+        let message = self.worker.message_reader.read_message(body).await?;
+        self.permit.activity().record_call();
+        Ok(message)
+    }
+}
+
+/// Sends a response to its end.
+async fn send(response: CallResponse, responder: &mut SendResponse<Bytes>) -> Result<(), h2::Error> {
+    match response {
+        CallResponse::Message(message) => {
+            let mut stream = responder.send_response(message_head(), false)?;
+            send_message(&mut stream, message).await?;
+            stream.send_trailers(HeaderMap::from_iter([(GRPC_STATUS, OK)]))
+        }
+        CallResponse::Http(response) => {
+            let (head, body) = response.into_parts();
+            let has_body = !body.is_end_stream();
+            let stream = responder.send_response(Response::from_parts(head, ()), !has_body)?;
+            if has_body {
+                let mut sending = SentBody::new(stream, body);
+                poll_fn(|cx| sending.poll(cx)).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Sends a message as the client's windows permit.
+async fn send_message(stream: &mut h2::SendStream<Bytes>, mut message: Bytes) -> Result<(), h2::Error> {
+    while !message.is_empty() {
+        stream.reserve_capacity(message.len());
+        if stream.capacity() == 0 {
+            match poll_fn(|cx| stream.poll_capacity(cx)).await {
+                Some(Ok(_)) => continue,
+                Some(Err(error)) => return Err(error),
+                None => return Err(h2::Reason::CANCEL.into()),
+            }
+        }
+        let part = message.split_to(stream.capacity().min(message.len()));
+        stream.send_data(part, false)?;
+    }
+    Ok(())
+}
+
+/// Returns the service of a path `/SERVICE/METHOD`.
+fn service_name(path: &str) -> &str {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    path.split_once('/').map_or("", |(service, _)| service)
+}
+
+/// Value of `content-type`.
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// Header with the status of a call.
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+/// Its value after a message.
+const OK: HeaderValue = HeaderValue::from_static("0");
+
+/// Returns the head of a response with a message (gRPC over HTTP/2, "Responses").
+fn message_head() -> Response<()> {
+    let mut head = Response::new(());
+    head.headers_mut().insert(http::header::CONTENT_TYPE, GRPC);
+    head
+}
+
+/// Returns a response with trailers only (gRPC over HTTP/2, "Responses").
+fn unimplemented_response() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    let fields = response.headers_mut();
+    fields.insert(http::header::CONTENT_TYPE, GRPC);
+    fields.insert(GRPC_STATUS, HeaderValue::from_static("12"));
+    fields.insert("grpc-message", HeaderValue::from_static("no such service"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_name_is_the_path_without_the_method() {
+        assert_eq!(service_name("/grpc.health.v1.Health/Check"), "grpc.health.v1.Health");
+        assert_eq!(service_name("/"), "");
+        assert_eq!(service_name("nothing"), "");
+    }
+}
