@@ -69,6 +69,10 @@ pub(super) struct KeyState {
     pub(super) paused_until: Timestamp,
     /// Epoch of the last decrease; 0 if the store does not know it.
     pub(super) epoch: u64,
+    /// End of the pause that the store knows.
+    pub(super) shared_pause: Timestamp,
+    /// When other instances were last told.
+    pub(super) published_at: Timestamp,
 }
 
 /// State of a rule's keys at one moment.
