@@ -2,6 +2,7 @@
 //!
 //! An enum rather than a trait object, so that plain TCP costs only a comparison.
 
+mod http2_body;
 mod http2_stream;
 mod prefixed;
 mod tls;
@@ -18,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio_rustls::{client, server};
 
+pub use self::http2_body::Http2Body;
 pub use self::http2_stream::{Http2Stream, into_io};
 use self::prefixed::PrefixedTransport;
 use self::tls::TlsTransport;

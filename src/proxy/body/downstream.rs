@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::proxy::connection::http1::Http1Body;
-use crate::proxy::connection::http2::request_body::Http2Body;
+use crate::transport::Http2Body;
 
 /// Body of a request as received from the client.
 #[derive(Debug)]

@@ -5,8 +5,6 @@
 //! ends one stream and not the others. A drain sends GOAWAY twice (RFC 9113 section 6.8): at once, still allowing
 //! streams that the client has already opened, and again once those must have arrived.
 
-pub(in crate::proxy) mod request_body;
-
 mod response;
 mod stream;
 

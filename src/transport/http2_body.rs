@@ -1,27 +1,27 @@
-//! Body of a request as received over HTTP/2.
+//! Body of a request or response as received over HTTP/2.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::RecvStream;
+use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
-use http::request;
 use hyper::body::{Body, Frame, SizeHint};
 
-/// A request body that is not read completely. The client's window grows by what is read.
+/// A body that is not read completely. The sender's window grows by what is read.
 #[derive(Debug)]
-pub(in crate::proxy) struct Http2Body {
+pub struct Http2Body {
     stream: RecvStream,
-    /// Remaining bytes, if the request has a `content-length`; `h2` checks that it is right.
+    /// Remaining bytes, if there is a `content-length`; `h2` checks that it is right.
     left: Option<u64>,
     data_ended: bool,
 }
 
 impl Http2Body {
-    /// Creates the body after `head`.
-    pub(super) fn new(head: &request::Parts, stream: RecvStream) -> Self {
-        let left = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    /// Creates the body after a head with these headers.
+    pub fn new(headers: &HeaderMap, stream: RecvStream) -> Self {
+        let left = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         Self { stream, left, data_ended: false }
     }
 }
