@@ -51,6 +51,8 @@ pub struct ControllerSettings {
     decrease: u32,
     increase: u32,
     step: Duration,
+    /// Time until all instances apply a change of the share.
+    lag: Duration,
 }
 
 impl ControllerSettings {
@@ -62,7 +64,13 @@ impl ControllerSettings {
             decrease: millionths(decrease).min(WHOLE),
             increase: millionths(increase).min(WHOLE),
             step: period.clamp(MIN_STEP, MAX_STEP),
+            lag: Duration::ZERO,
         }
+    }
+
+    /// Returns these settings for a limit that instances share, to which a change of the share applies after `lag`.
+    pub const fn with_lag(self, lag: Duration) -> Self {
+        Self { lag, ..self }
     }
 
     /// Returns the lower bound.
@@ -240,6 +248,7 @@ impl ShareController {
             self.share = before.raised(recovery(before, plateau, steps, settings)).min(plateau);
         } else if now >= self.probes_at {
             self.descents = 0;
+            let delay = delay.saturating_add(settings.lag);
             let time = RiseTime { elapsed, delay, is_after_pause: unused > step * 2 };
             self.rise_beyond(plateau, time, now, settings);
         }
@@ -255,6 +264,7 @@ impl ShareController {
             && let Some(rise) = self.stated.record(limit, now)
         {
             self.ceiling = self.ceiling.map(|ceiling| rise.applied(ceiling));
+            self.probe = Probe::None;
         }
     }
 

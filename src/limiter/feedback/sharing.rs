@@ -16,6 +16,8 @@ use super::super::timestamp::Timestamp;
 use super::LimitShare;
 use super::states::{KeyFeedback, RuleFeedback};
 
+/// Time until other instances apply a change: one interval until it is published, and one until they ask.
+pub(super) const EXCHANGE_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of keys of a rule that an instance publishes at once.
 const MAX_PUBLISHED: usize = 256;
 /// Maximum number of them that the store does not know, so that the others are published, too.

@@ -15,6 +15,7 @@ use super::super::timestamp::Timestamp;
 use super::super::{LimitHandle, Limiter};
 use super::LimitShare;
 use super::controller::{ControllerSettings, MAX_IDLE, MIN_RISE_INTERVAL, ShareController};
+use super::sharing::EXCHANGE_TIME;
 
 /// Maximum number of keys of a rule that are followed separately.
 const MAX_KEYS: usize = 4096;
@@ -252,6 +253,8 @@ impl RuleFeedback {
                 return;
             }
             entry.counted_at.store(now.as_nanos(), Ordering::Relaxed);
+            let is_shared = self.is_shared.load(Ordering::Relaxed);
+            let settings = &if is_shared { settings.with_lag(EXCHANGE_TIME) } else { *settings };
             let has_risen = entry.change(now, |state| {
                 entry.count_admitted(state, decided_at, now, settings);
                 if let Some(limit) = stated {

@@ -54,7 +54,7 @@ pub(super) struct ProbeRecord {
 pub(super) struct RiseTime {
     /// Time since the last rise.
     pub(super) elapsed: Duration,
-    /// Time between a decision and its response.
+    /// Time between a change of the share and the responses that show its effect.
     pub(super) delay: Duration,
     /// Whether the limit has not been in use for a while.
     pub(super) is_after_pause: bool,
@@ -136,7 +136,8 @@ impl ShareController {
 
     /// Returns the share of a test: one or two requests more than the ceiling in a period, at least half a per cent.
     fn test_level(&self, ceiling: LimitShare, settings: &ControllerSettings) -> LimitShare {
-        let requests = TESTED_REQUESTS / f64::from(self.recent.total().max(1));
+        let periods = settings.step.as_secs_f64() / settings.hold().as_secs_f64();
+        let requests = TESTED_REQUESTS / (f64::from(self.recent.total().max(1)) * periods);
         let part = requests.max(f64::from(settings.gentle()) / f64::from(WHOLE));
         ceiling.raised(rounded(f64::from(ceiling.millionths()) * part))
     }
