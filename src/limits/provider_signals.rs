@@ -96,7 +96,7 @@ impl ProviderSignals {
         }
         for value in headers.get_all(&RATELIMIT) {
             signals.used_up_for = signals.used_up_for.max(draft_quota(value, wall_clock));
-            let policy = || parameter(headers.get(&RATELIMIT_POLICY)?.split(is_comma).next()?, "q", b';');
+            let policy = || parameter(items(headers.get(&RATELIMIT_POLICY)?).next()?, "q", b';');
             let limit = || parameter(value, "limit", b',').or_else(policy).and_then(whole_number);
             signals.limit = signals.limit.or_else(limit);
         }
@@ -165,7 +165,7 @@ fn draft_quota(value: &[u8], wall_clock: Timestamp) -> Option<Duration> {
         let reset = parameter(item, reset, separator)?;
         reset_time(reset, wall_clock).filter(|_| is_zero(left))
     };
-    let of_policies = value.split(is_comma).filter_map(|item| time_of(item, "r", "t", b';')).max();
+    let of_policies = items(value).filter_map(|item| time_of(item, "r", "t", b';')).max();
     of_policies.or_else(|| time_of(value, "remaining", "reset", b','))
 }
 
@@ -234,12 +234,12 @@ fn is_zero(text: &[u8]) -> bool {
     whole_number(text) == Some(0)
 }
 
-fn is_comma(byte: &u8) -> bool {
-    *byte == b','
+fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',')
 }
 
 fn first_item(value: &[u8]) -> &[u8] {
-    value.split(is_comma).next().unwrap_or_default().trim_ascii()
+    items(value).next().unwrap_or_default().trim_ascii()
 }
 
 #[cfg(test)]

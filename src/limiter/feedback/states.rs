@@ -288,8 +288,10 @@ impl RuleFeedback {
 
     /// Replaces the limits that pauses apply to. New ones are paused as the others were.
     fn replace_limits(&self, limits: Box<[LimitHandle]>, limiter: &Limiter, now: Timestamp) {
-        let before = std::mem::replace(&mut *self.limits.lock(), limits.clone());
-        let added: Vec<_> = limits.iter().filter(|limit| !before.contains(limit)).collect();
+        let mut current = self.limits.lock();
+        let added: Vec<_> = limits.iter().filter(|limit| !current.contains(limit)).copied().collect();
+        *current = limits;
+        drop(current);
         if added.is_empty() {
             return;
         }
@@ -297,7 +299,7 @@ impl RuleFeedback {
         for (key, entry) in self.keys.read().iter() {
             let until = entry.state.lock().paused_until;
             if until > now {
-                added.iter().for_each(|limit| limiter.pause_counter(**limit, *key, until, now));
+                added.iter().for_each(|limit| limiter.pause_counter(*limit, *key, until, now));
             }
         }
     }

@@ -81,7 +81,7 @@ impl ProbeRecord {
 
     /// Returns the time after an episode in which the share does not rise above what the provider is known to admit.
     /// Once that is confirmed, rejections become rare among the requests that the provider admits.
-    pub(super) fn calm(&self, episode: &Episode, responses: u32, settings: &ControllerSettings) -> Duration {
+    pub(super) fn calm(self, episode: &Episode, responses: u32, settings: &ControllerSettings) -> Duration {
         let doublings = CONFIRMATIONS.saturating_sub(self.confirmations);
         let admitted = ADMITTED_PER_REJECTION / f64::from(1_u32 << doublings);
         let time = settings.hold().as_secs_f64() * admitted * episode.rejected_part();
@@ -92,7 +92,7 @@ impl ProbeRecord {
     }
 
     /// Factor of the growth.
-    fn caution(&self) -> f64 {
+    fn caution(self) -> f64 {
         1.0 / f64::from(1_u32 << self.false_alarms.min(MAX_FALSE_ALARMS))
     }
 }
