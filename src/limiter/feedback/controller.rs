@@ -14,7 +14,7 @@ mod stated;
 use std::time::Duration;
 
 use self::episode::{Episode, RecentResponses, ShareHistory};
-use self::probe::{Probe, ProbeRecord, RiseTime};
+use self::probe::{ProbeRecord, ProbeStage, RiseTime};
 use self::stated::StatedLimits;
 use super::super::percent::Percent;
 use super::super::timestamp::Timestamp;
@@ -104,7 +104,7 @@ pub struct ShareController {
     raised_at: Timestamp,
     /// From when the share may rise above what the provider is known to admit.
     probes_at: Timestamp,
-    probe: Probe,
+    probe: ProbeStage,
     probes: ProbeRecord,
     /// Episodes in a row of few requests, none of which ended a probe.
     descents: u32,
@@ -136,7 +136,7 @@ impl ShareController {
             decreased_at,
             raised_at,
             probes_at: raised_at,
-            probe: Probe::None,
+            probe: ProbeStage::None,
             probes: ProbeRecord::NONE,
             descents: 0,
             recent,
@@ -217,7 +217,7 @@ impl ShareController {
             (self.share, self.decreased_at) = (target, now);
             self.history.record(target, now);
         }
-        (self.raised_at, self.probe) = (now, Probe::None);
+        (self.raised_at, self.probe) = (now, ProbeStage::None);
         is_lower
     }
 
@@ -264,7 +264,7 @@ impl ShareController {
             && let Some(rise) = self.stated.record(limit, now)
         {
             self.ceiling = self.ceiling.map(|ceiling| rise.applied(ceiling));
-            self.probe = Probe::None;
+            self.probe = ProbeStage::None;
         }
     }
 
@@ -279,7 +279,7 @@ impl ShareController {
     fn begin_episode(&mut self, decided_at: Timestamp, now: Timestamp) -> Episode {
         let from = self.history.at(decided_at).min(self.share);
         let delay = now.since(decided_at);
-        let episode = Episode::begin(from, self.ceiling, self.probe == Probe::Growth, delay, now);
+        let episode = Episode::begin(from, self.ceiling, self.probe == ProbeStage::Growth, delay, now);
         let is_descent = episode.good().is_none() && self.recent.total() < MIN_RESPONSES;
         self.descents = if is_descent { self.descents.saturating_add(1) } else { 0 };
         episode

@@ -31,7 +31,7 @@ const FEW_RESPONSES: u32 = 5;
 
 /// Where a probe is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Probe {
+pub(super) enum ProbeStage {
     /// The share is at most that of a test.
     None,
     /// The share is that of a test, since then.
@@ -108,27 +108,27 @@ impl ShareController {
     ) {
         let steps = time.elapsed.as_secs_f64() / settings.step.saturating_add(time.delay).as_secs_f64();
         match self.probe {
-            Probe::None => {
+            ProbeStage::None => {
                 let level = self.ceiling.map_or(self.share, |ceiling| self.test_level(ceiling, settings));
                 let most = rounded(f64::from(settings.increase) * steps);
                 self.share = self.share.max(self.share.raised(most).min(level));
                 if self.share >= level {
-                    self.probe = Probe::Test(now);
+                    self.probe = ProbeStage::Test(now);
                 }
             }
-            Probe::Test(_) if time.is_after_pause => self.probe = Probe::Test(now),
-            Probe::Test(since) => {
+            ProbeStage::Test(_) if time.is_after_pause => self.probe = ProbeStage::Test(now),
+            ProbeStage::Test(since) => {
                 let duration = settings.step.mul_f64(TEST_STEPS).saturating_add(time.delay);
                 if now.since(since) >= duration {
                     self.ceiling = Some(self.share);
-                    self.probe = Probe::Growth;
+                    self.probe = ProbeStage::Growth;
                 }
             }
-            Probe::Growth => {
+            ProbeStage::Growth => {
                 let by = growth(self.share, plateau, steps, self.probes.caution(), settings);
                 self.share = self.share.raised(by);
                 if self.share.is_full() {
-                    self.probe = Probe::Test(now);
+                    self.probe = ProbeStage::Test(now);
                 }
             }
         }
